@@ -26,7 +26,7 @@ import numpy as np
 
 from benchmarks.big_slide import write_slide
 from benchmarks.machine import machine_facts
-from histodict.demo.sets import write_synthetic_set
+from histodict.demo.sets import write_synthetic_dataset
 
 from .page import Address, Client, memory_mb, n_open_files, process_fact, running_server
 from .processes import Running
@@ -206,7 +206,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="load-") as name:
         folder = Path(name)
         (folder / "data" / "slide").mkdir(parents=True)
-        write_synthetic_set(folder / "data" / "tissue", 5, 2)
+        write_synthetic_dataset(folder / "data" / "tissue", 5, 2)
         write_slide(folder / "data" / "slide" / "slide.tif", given.side)
         wrong = measure(folder, given.seconds, given.clients)
     for words in wrong:

@@ -19,8 +19,8 @@ import numpy as np
 import zarr
 from numpy.random import Generator
 
-from histodict.images.formats import ATTRIBUTES, COORDS, FEATURES, OWN
-from histodict.spatial.h5ad import mark, write
+from histodict.images.formats import ATTRIBUTES, COORDS, FEATURES, HISTODICT_ATTRIBUTE
+from histodict.spatial.h5ad import set_encoding, write
 
 from . import json_edits
 
@@ -118,10 +118,10 @@ _OME = {
 # By file name: attributes of an .h5, .npz and .zarr, `uns` of an .h5ad.
 BASES: dict[str, dict[str, Any]] = {
     "trident.h5": _TOLD | {"encoder": "uni_v1"},
-    "own.h5": _TOLD | {"encoder": "uni_v1", OWN: _OWN},
+    "own.h5": _TOLD | {"encoder": "uni_v1", HISTODICT_ATTRIBUTE: _OWN},
     "clam.h5": _CLAM,
     "plain.npz": _TOLD,
-    "plain.zarr": _TOLD | {OWN: _OWN},
+    "plain.zarr": _TOLD | {HISTODICT_ATTRIBUTE: _OWN},
     "lazyslide.h5ad": _LAZYSLIDE,
     "visium.h5ad": _VISIUM,
     "ours.h5ad": _OURS,
@@ -162,8 +162,8 @@ def metadata_edit(rng: Generator, base: str) -> Edit:
     if base.endswith(".ome.zarr"):
         return ["own", json_edits.json_edit(rng, told), 0]
     chance = rng.random()
-    if OWN in told and not base.endswith(".h5ad") and chance < 0.35:
-        return ["own", json_edits.json_edit(rng, told[OWN]), 0]
+    if HISTODICT_ATTRIBUTE in told and not base.endswith(".h5ad") and chance < 0.35:
+        return ["own", json_edits.json_edit(rng, told[HISTODICT_ATTRIBUTE]), 0]
     if chance > 0.93:
         return ["coord", int(rng.integers(N_PATCHES)), str(rng.choice(_NUMBERS))]
     if base.endswith(".h5ad"):
@@ -238,8 +238,8 @@ def _coords(edits: list[Edit], shift: float = 0.0) -> Any:
 def _attributes(told: dict[str, Any], edits: list[Edit]) -> dict[str, dict[str, Any]]:
     """By home and name, those of the base beside the coords."""
     found: dict[str, dict[str, Any]] = {"": {}, FEATURES: {}, COORDS: dict(told)}
-    if OWN in told:
-        found[COORDS][OWN] = _own_text(told[OWN], edits)
+    if HISTODICT_ATTRIBUTE in told:
+        found[COORDS][HISTODICT_ATTRIBUTE] = _own_text(told[HISTODICT_ATTRIBUTE], edits)
     for what, place, value in edits:
         if what in ("set", "drop"):
             home, _, name = place.partition("@")
@@ -308,7 +308,7 @@ def _json_text(value: Any) -> str:
 def _write_h5ad(path: Path, told: dict[str, Any], edits: list[Edit], seed: int) -> None:
     are_corners = "tile_spec" in told
     with h5py.File(path, "w") as file:
-        mark(file, "anndata")
+        set_encoding(file, "anndata")
         coords = _coords(edits, 0 if are_corners else SIDE / 2)
         write({FEATURES: vectors(seed), "spatial": coords}, file, "obsm")
         write(np.zeros((N_PATCHES, 1), np.float32), file, "X")

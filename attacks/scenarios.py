@@ -15,7 +15,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from histodict.demo.sets import write_synthetic_set
+from histodict.demo.sets import write_synthetic_dataset
 
 from .processes import COMMAND, Running
 
@@ -29,12 +29,12 @@ _SMALL = {
 _SET = tuple(part for name, value in _SMALL.items() for part in ("--set", f"{name}={value}"))
 _DEMO = f"""
 from histodict.demo import run
-run.DEMO_RECIPE = run.DEMO_RECIPE.with_settings({_SMALL})
-run.REGION_RECIPE = run.REGION_RECIPE.with_settings({_SMALL})
+run.DEMO_RECIPE = run.DEMO_RECIPE.parse_settings({_SMALL})
+run.REGION_RECIPE = run.REGION_RECIPE.parse_settings({_SMALL})
 run._N_PATIENTS = run._N_TEST_PATIENTS = 2
 run._N_PATIENTS += 2
-drawn = run.drawn_set
-run.drawn_set = lambda *given, **named: drawn(*given, size=(160, 120), **named)
+drawn = run.cached_synthetic_dataset
+run.cached_synthetic_dataset = lambda *given, **named: drawn(*given, size=(160, 120), **named)
 from histodict.cli import app
 app()
 """
@@ -197,7 +197,7 @@ SCENARIOS = {
 
 def write_inputs(folder: Path, names: Iterable[str] = SCENARIOS) -> Path:
     """Drawn tissue, and those models of it that the scenarios of these names read."""
-    write_synthetic_set(folder / "tissue", 5, 2, size=(160, 120))
+    write_synthetic_dataset(folder / "tissue", 5, 2, size=(160, 120))
     read = {argument for name in names for argument in SCENARIOS[name].arguments}
     fast = ("--preset", "fast")
     for name, more in ((_MODEL, fast), (_REGIONS, ("--regions", "inflamed"))):

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from histodict.demo.scanner import Stain, draw_stain
-from histodict.demo.tissue import MICRONS_PER_PIXEL, draw_image
+from histodict.demo.tissue import MICRONS_PER_PIXEL, make_tissue_image
 
 CELL = 512
 TILE = 256
@@ -77,7 +77,7 @@ def tissue_cells(side: int) -> NDArray[np.bool_]:
 
 def _draw_cells(stain: Stain, rng: np.random.Generator) -> Iterator[Pixels]:
     for kind in _DRAWINGS:
-        yield draw_image(kind, stain, rng, (CELL, CELL))
+        yield make_tissue_image(kind, stain, rng, (CELL, CELL))
     noise = 2 * rng.standard_normal((CELL, CELL, 1))
     yield np.clip(np.array(stain.white) + noise, 0, 255).astype(np.uint8)
 

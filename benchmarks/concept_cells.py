@@ -13,7 +13,7 @@ from PIL import Image
 
 from histodict.images.feature_file import open_features
 from histodict.images.manifest import Manifest, read_manifest
-from histodict.pipeline.extraction import extract_all, recipe_for
+from histodict.pipeline.extraction import extract_features, extraction_recipe
 
 from .regions import tiles
 
@@ -60,8 +60,8 @@ def halves(cells: Cells, seed: int) -> NDArray[np.bool_]:
 def _draw(name: str, folder: Path, file: Path) -> None:
     source = Path(os.environ["HISTODICT_DATA"]) / FOLDERS[name]
     manifest = tiles(source) if name == "camelyon" else _listed(name, source)
-    recipe = recipe_for("efficientnet-lite0", {})
-    done = extract_all(recipe, manifest.records, folder / "features" / name)
+    recipe = extraction_recipe("efficientnet-lite0", {})
+    done = extract_features(recipe, manifest.records, folder / "features" / name)
     if done.failures:
         raise RuntimeError(f"{done.failures[0]}")
     rng = np.random.default_rng(0)

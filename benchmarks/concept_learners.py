@@ -14,8 +14,8 @@ from sklearn.decomposition import PCA, MiniBatchNMF
 from sklearn.mixture import GaussianMixture
 
 from histodict.dictionaries.atoms import normalise
-from histodict.dictionaries.online import improve_online, learn_online
-from histodict.dictionaries.stable import PULL, learn_stable
+from histodict.dictionaries.online import continue_online, learn_online
+from histodict.dictionaries.stable import SHRINKAGE, learn_axis_anchored
 from histodict.methods.dfdl import DFDL
 
 from .concept_cells import Cells
@@ -52,7 +52,9 @@ def held(
     pull: float, n_atoms: int, seen: Seen, rng: Any, penalty: float = 0.1
 ) -> tuple[Array, Encoder | None]:
     patients = seen.cells.patients
-    found = learn_stable(seen.Y, patients, n_atoms, rng, penalty=penalty, pull=pull, n_jobs=1)
+    found = learn_axis_anchored(
+        seen.Y, patients, n_atoms, rng, penalty=penalty, pull=pull, n_jobs=1
+    )
     return found.atoms, None
 
 
@@ -65,7 +67,7 @@ def turned(seen: Seen, rng: Any) -> tuple[Array, Encoder | None]:
     n = seen.Y.shape[1]
     turn = np.linalg.qr(np.random.default_rng(0).standard_normal((n, n)))[0].astype(np.float32)
     other = replace(seen, Y=np.ascontiguousarray(seen.Y @ turn))
-    return held(PULL, N_ATOMS, other, rng)[0] @ turn.T, None
+    return held(SHRINKAGE, N_ATOMS, other, rng)[0] @ turn.T, None
 
 
 def held_to_random(seen: Seen, rng: Any) -> tuple[Array, Encoder | None]:
@@ -73,8 +75,8 @@ def held_to_random(seen: Seen, rng: Any) -> tuple[Array, Encoder | None]:
     start = np.random.default_rng(0).standard_normal((N_ATOMS, seen.Y.shape[1]))
     Y = np.ascontiguousarray(seen.Y[rng.permutation(len(seen.Y))])
     start = np.ascontiguousarray(normalise(start), dtype=Y.dtype)
-    options = {"n_epochs": 5, "n_jobs": 1, "backend": "cpu", "pull": PULL}
-    return improve_online(start, Y, 0.1, step=lambda: None, **options).atoms, None
+    options = {"n_epochs": 5, "n_jobs": 1, "backend": "cpu", "pull": SHRINKAGE}
+    return continue_online(start, Y, 0.1, step=lambda: None, **options).atoms, None
 
 
 def patients_mean_out(cells: Cells) -> Cells:
@@ -204,7 +206,7 @@ def _is_flat(errors: list[float]) -> bool:
 RIVALS: dict[str, Learner] = {
     "ODL λ 0.3": partial(odl, 0.3, N_ATOMS),
     "ODL λ 0.15": partial(odl, 0.15, N_ATOMS),
-    "held to axes (`histodict concepts`)": partial(held, PULL, N_ATOMS),
+    "held to axes (`histodict concepts`)": partial(held, SHRINKAGE, N_ATOMS),
     f"DFDL {RHO} 0.001": partial(dfdl, 0.001),
     f"DFDL {RHO} 0.1": partial(dfdl, 0.1),
     f"DFDL {RHO} 0.3": partial(dfdl, 0.3),
@@ -218,13 +220,13 @@ IDEAS: dict[str, Learner] = {
     "ODL λ 0.3, 32 atoms": partial(odl, 0.3, 32),
     "recurring atoms of 12 dictionaries of patients, 32 atoms": partial(consensus, 32, 12),
     "ODL λ 0.3, each patient's mean taken out": RIVALS["ODL λ 0.3"],
-    "held to axes, each patient's mean taken out": partial(held, PULL, N_ATOMS),
+    "held to axes, each patient's mean taken out": partial(held, SHRINKAGE, N_ATOMS),
     "held to axes, pull 0.1": partial(held, 0.1, N_ATOMS),
     "held to axes, pull 0.5": partial(held, 0.5, N_ATOMS),
     "held to axes, pull 2": partial(held, 2.0, N_ATOMS),
     "the axes alone": axes_alone,
-    "held to axes, 64 atoms": partial(held, PULL, 64),
-    "held to axes, 32 atoms": partial(held, PULL, 32),
+    "held to axes, 64 atoms": partial(held, SHRINKAGE, 64),
+    "held to axes, 32 atoms": partial(held, SHRINKAGE, 32),
     "held to axes of a frame turned at random": turned,
     "held to the same random directions": held_to_random,
 }

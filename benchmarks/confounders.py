@@ -31,12 +31,12 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
 
-from histodict.decisions.atom_notes import AtomNotes
-from histodict.demo.sets import write_synthetic_set
-from histodict.images.manifest import Manifest, Record, read_manifest
+from histodict.decisions.atom_notes import AtomAnnotations
+from histodict.demo.sets import write_synthetic_dataset
+from histodict.images.manifest import ImageRecord, Manifest, read_manifest
 from histodict.pipeline import TissueClassifier
 from histodict.presets import preset
-from histodict.reports.atoms_in_use import find_atoms
+from histodict.reports.atoms_in_use import collect_atom_report
 
 from .machine import machine_facts
 from .report import print_facts
@@ -92,7 +92,7 @@ KINDS: dict[str, Callable[[Image.Image, np.random.Generator], Image.Image]] = {
 
 
 def planted(
-    manifest: Manifest, folder: Path, kind: str, where: Callable[[Record], bool], seed: int
+    manifest: Manifest, folder: Path, kind: str, where: Callable[[ImageRecord], bool], seed: int
 ) -> Manifest:
     """Copies of the images, changed where that is asked for."""
     folder.mkdir(parents=True)
@@ -128,12 +128,12 @@ def accuracy(model: TissueClassifier, manifest: Manifest) -> float:
 def trained(
     manifest: Manifest, seed: int, preset_name: str, cache: Path | None = None
 ) -> TissueClassifier:
-    recipe = preset(preset_name).with_changes(**_RECIPE).with_settings(_SETTINGS[preset_name])
+    recipe = preset(preset_name).with_changes(**_RECIPE).parse_settings(_SETTINGS[preset_name])
     return TissueClassifier(recipe, random_state=seed, n_jobs=2, cache=cache).fit(manifest)
 
 
 def leaks_of(model: TissueClassifier, manifest: Manifest) -> list[Any]:
-    return find_atoms(model, manifest, n_atoms=1).leaks
+    return collect_atom_report(model, manifest, n_atoms=1).confounding
 
 
 def try_planting(
@@ -157,12 +157,14 @@ def try_planting(
     harmed = trained(dirty, seed, preset_name, folder / "cache")
     flagged = leaks_of(harmed, dirty)
     off = [fact.atom for fact in flagged]
-    mended = harmed.with_notes(AtomNotes().changed(off, off=True)) if off else harmed
+    mended = (
+        harmed.with_atom_annotations(AtomAnnotations().changed(off, off=True)) if off else harmed
+    )
     found: dict[str, Any] = {"kind": kind, "seed": seed, "preset": preset_name}
     found["flagged"] = len(flagged)
     found["of_b"] = sum(fact.site == "B" for fact in flagged)
     found["false"] = len(leaks_of(clean, learn))
-    with_line = mended.with_line(dirty) if off else mended
+    with_line = mended.refit_decision_rule(dirty) if off else mended
     for name, model in zip(MODELS, (clean, harmed, mended, with_line), strict=True):
         found[f"{name}_on_clean"] = accuracy(model, test)
         found[f"{name}_on_swapped"] = accuracy(model, swapped)
@@ -173,7 +175,7 @@ def drawn(seed: int, folder: Path) -> tuple[Manifest, Manifest]:
     """Sixteen drawn patients to learn from, eight others to test on; both classes of each."""
     sets = []
     for name, n_patients, own in (("learn", 16, seed), ("test", 8, seed + 1000)):
-        made = write_synthetic_set(folder / name, n_patients, 2, size=(480, 360), seed=own)
+        made = write_synthetic_dataset(folder / name, n_patients, 2, size=(480, 360), seed=own)
         sets.append(read_manifest(made / "manifest.csv"))
     return sets[0], sets[1]
 

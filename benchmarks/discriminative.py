@@ -72,7 +72,7 @@ class Half:
 
 
 def recipe_of(kind: str, changes: dict[str, Any]) -> Recipe:
-    return preset(PRESETS[kind]).with_values({"n_atoms": N_ATOMS, **changes})
+    return preset(PRESETS[kind]).replace_settings({"n_atoms": N_ATOMS, **changes})
 
 
 def share_right(labels: NDArray[Any], patches: NDArray[Any]) -> float:

@@ -118,7 +118,7 @@ def peer_cases(problem: Problem, Y: torch.Tensor) -> dict[str, Case]:
 def measure_omp(problem: Problem, Y: torch.Tensor, repeats: int) -> dict[str, Any]:
     D, L = problem.D, problem.n_nonzero
     coder, classical = (cuda.OMPCoder(D, L, 0.0, rule) for rule in (True, False))
-    atoms = cuda.place(D)
+    atoms = cuda.to_device(D)
     peers = peer_cases(problem, Y)
     cases = {
         "histodict, codes stay on the device": lambda: coder.code_on_device(Y),
@@ -145,7 +145,7 @@ def measure_omp(problem: Problem, Y: torch.Tensor, repeats: int) -> dict[str, An
 def measure_lasso(problem: Problem, Y: torch.Tensor, repeats: int) -> dict[str, Any]:
     D = problem.all_atoms
     coder = cuda.LassoCoder(D, problem.penalty, _TOLERANCE)
-    atoms = cuda.place(D)
+    atoms = cuda.to_device(D)
     cases = {
         "histodict, codes stay on the device": lambda: coder.code_on_device(Y),
         "histodict, codes as CSR on the host": lambda: coder.code(Y),
@@ -163,8 +163,8 @@ def measure_lasso(problem: Problem, Y: torch.Tensor, repeats: int) -> dict[str, 
 
 def measure_steps(problem: Problem, Y: torch.Tensor, repeats: int) -> dict[str, Any]:
     """The steps of a DFDL iteration of one class; everything stays on the device."""
-    D = cuda.place(problem.D)
-    labels = cuda.place_labels(problem.labels)
+    D = cuda.to_device(problem.D)
+    labels = cuda.labels_to_device(problem.labels)
     coder = cuda.OMPCoder(D, problem.n_nonzero, 0.0, True)
     weights = np.array([1.0, -0.001]) / len(problem.Y)
     sums = cuda.code_and_sum(coder, Y, labels, 0, weights, 64, split=True).in_double_precision()
@@ -176,7 +176,7 @@ def measure_steps(problem: Problem, Y: torch.Tensor, repeats: int) -> dict[str, 
         "tangent": lambda: sums.with_tangent(D, 0.1),
         "one sweep over the atoms": lambda: cuda.update_atoms(D, sums.E, sums.F, 1, 0.0),
         "ten sweeps over the atoms": lambda: cuda.update_atoms(D, sums.E, sums.F, 10, 0.0),
-        "idle atoms": lambda: cuda.replace_idle(D, sums.uses, sums.badly_coded()),
+        "idle atoms": lambda: cuda.replace_idle(D, sums.usage_counts, sums.worst_reconstructed()),
     }
     times = measure(cases, repeats)
     show("Steps of a DFDL iteration, one class", times, "coding")
@@ -273,13 +273,13 @@ def measure_classification(model: DFDL, problem: Problem, repeats: int) -> dict[
     """
     D, atom_classes = model.labelled_atoms()
     coder = cuda.LassoCoder(D, problem.penalty, _TOLERANCE)
-    atoms = cuda.place(D)
+    atoms = cuda.to_device(D)
     blocks = [problem.Y[rows] for rows in row_blocks(len(problem.Y), cuda.BLOCK_ROWS)]
-    placed = [cuda.place(block) for block in blocks]
+    placed = [cuda.to_device(block) for block in blocks]
     codes = [coder.code_all(Y)[0] for Y in placed]
     parts = measure(
         {
-            "samples to the device": lambda: [cuda.place(block) for block in blocks],
+            "samples to the device": lambda: [cuda.to_device(block) for block in blocks],
             "a look for NaN there": lambda: [cuda.is_finite(Y) for Y in placed],
             "l1 codes": lambda: [coder.code_all(Y) for Y in placed],
             "class residuals, to the host": lambda: [
@@ -312,7 +312,7 @@ def run(size: Size, repeats: int) -> dict[str, Any]:
     print("\n".join(f"{name}: {value}" for name, value in facts.items()))
     problem, source = build(size)
     print(f"{source}; {problem.Y.shape[0]} samples, {problem.Y.shape[1]} features")
-    Y = cuda.place(problem.Y)
+    Y = cuda.to_device(problem.Y)
     omp = measure_omp(problem, Y, repeats)
     lasso = measure_lasso(problem, Y, repeats)
     steps = measure_steps(problem, Y, repeats)

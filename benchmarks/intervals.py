@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from histodict.evaluation.answers import Repeat
 from histodict.evaluation.comparison import paired_bootstrap
-from histodict.evaluation.intervals import Metric, PatientDraws
+from histodict.evaluation.intervals import Metric, PatientBootstrap
 from histodict.evaluation.metrics import auc, balanced_accuracy
 
 _PATIENTS = (10, 16, 30)
@@ -48,22 +48,22 @@ def holds(metric: Metric, repeat: Repeat, truth: float, n_replicates: int) -> li
     """Whether the plain percentiles of the draws, and our interval, hold the truth."""
 
     def statistic(_: int, rows: NDArray[np.int64]) -> float:
-        return metric(repeat.labels[rows], repeat.answers[rows])
+        return metric(repeat.labels[rows], repeat.predictions[rows])
 
-    sample = PatientDraws([repeat]).replicates(statistic, n_replicates, 0)
+    sample = PatientBootstrap([repeat]).replicates(statistic, n_replicates, 0)
     ends = np.quantile(sample.values, [0.025, 0.975]), sample.interval(0.95)
     return [bool(low <= truth <= high) for low, high in ends]
 
 
 def by_image(repeat: Repeat) -> Repeat:
-    return Repeat(repeat.labels, np.arange(len(repeat.labels)), repeat.answers)
+    return Repeat(repeat.labels, np.arange(len(repeat.labels)), repeat.predictions)
 
 
 def rivals(rng: np.random.Generator, repeat: Repeat) -> tuple[list[Repeat], list[Repeat]]:
     """Two methods, equally good, that err on different patients."""
     shifts = rng.normal(size=(2, repeat.patients.max() + 1))
     first, second = (
-        Repeat(repeat.labels, repeat.patients, repeat.answers + shift[repeat.patients])
+        Repeat(repeat.labels, repeat.patients, repeat.predictions + shift[repeat.patients])
         for shift in shifts
     )
     return [first], [second]
@@ -80,7 +80,7 @@ def main() -> None:
         for metric in (called, auc):
             rng = np.random.default_rng(0)
             everyone = study(rng, _N_ALL, labels_of)
-            truth = metric(everyone.labels, everyone.answers)
+            truth = metric(everyone.labels, everyone.predictions)
             for n_patients in _PATIENTS:
                 hits, alarms = [], []
                 for _ in range(options.studies):

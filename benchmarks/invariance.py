@@ -68,7 +68,7 @@ def measure(name: str, settings: dict[str, str], n_images: int | None, symmetrie
     train = manifest.select(np.flatnonzero(is_train).tolist())
     records = manifest.select(np.flatnonzero(~is_train).tolist()).records
     records = [records[i] for i in np.random.default_rng(0).permutation(len(records))[:n_images]]
-    model = Plan.named(name).with_settings(settings).model(random_state=0).fit(train)
+    model = Plan.named(name).parse_settings(settings).build_model(random_state=0).fit(train)
     images = [np.asarray(Image.open(record.path).convert("RGB")) for record in records]
     truth = [record.label for record in records]
 

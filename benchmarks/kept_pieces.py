@@ -33,9 +33,9 @@ from histodict.evaluation.comparison import paired_bootstrap
 from histodict.evaluation.intervals import Metric, bootstrap_interval
 from histodict.evaluation.protocols import k_folds
 from histodict.evaluation.splits import Split
-from histodict.execution.files import written_whole
-from histodict.execution.local import one_blas_thread
-from histodict.execution.processes import in_processes
+from histodict.execution.files import atomic_write
+from histodict.execution.local import single_blas_thread
+from histodict.execution.processes import map_processes
 from histodict.images.manifest import Manifest, read_manifest
 
 Facts = dict[str, Any]
@@ -106,7 +106,7 @@ def do_all(pieces: Sequence[Piece], folder: Path, jobs: int) -> Done:
     else:
         from joblib import delayed
 
-        said = in_processes((delayed(run)(piece) for piece in todo), n_processes, one_thread=True)
+        said = map_processes((delayed(run)(piece) for piece in todo), n_processes, one_thread=True)
     try:
         failures = {p.name: why for p, why in zip(todo, said, strict=True) if why is not None}
     except Exception as error:  # a process was killed: what is finished is there nevertheless
@@ -136,7 +136,7 @@ def _run(folder: Path, piece: Piece) -> str | None:
     """Works, and keeps what comes of it; else the words of the error."""
     started, spent = time.perf_counter(), time.process_time()
     try:
-        with one_blas_thread():
+        with single_blas_thread():
             found = piece.work()
         facts = {
             "piece": repr(piece),
@@ -145,7 +145,7 @@ def _run(folder: Path, piece: Piece) -> str | None:
             "found": found,
         }
         text = json.dumps(facts)
-        with written_whole(_file(piece, folder)) as partial_file:
+        with atomic_write(_file(piece, folder)) as partial_file:
             partial_file.write_text(text, encoding="utf-8")
     except Exception as error:
         traceback.print_exc()
@@ -199,7 +199,7 @@ def manifest_of(name: str) -> Manifest:
     """The images of a set, whose own division into training and test does not count here."""
     folder, patient = SETS[name]
     place = Path(os.environ["HISTODICT_DATA"]) / folder
-    return read_manifest(place, {"patient": patient}).without_splits()
+    return read_manifest(place, {"patient": patient}).drop_split_column()
 
 
 def two_folds(manifest: Manifest, n_repeats: int) -> list[Split]:
@@ -266,7 +266,7 @@ def mean_shown(metric: Metric, facts: Sequence[Facts], kind: str = "labels") -> 
     try:
         found = bootstrap_interval(metric, made)
     except ValueError:  # too few patients for an interval
-        return f"{np.mean([metric(r.labels, r.answers) for r in made]):.3f}"
+        return f"{np.mean([metric(r.labels, r.predictions) for r in made]):.3f}"
     return f"{found.value:.3f} ({found.low:.3f} to {found.high:.3f})"
 
 

@@ -13,7 +13,7 @@ import argparse
 from pathlib import Path
 
 from histodict.images.manifest import Manifest, read_manifest
-from histodict.images.pixel_size import GivenSize
+from histodict.images.pixel_size import PixelSizeOption
 from histodict.pipeline import Plan
 
 
@@ -31,10 +31,10 @@ def halves(manifest: Manifest) -> tuple[Manifest, Manifest]:
 def contradictions(manifest: Manifest, preset: str) -> tuple[int, int, int]:
     """Before, after, and the number of images."""
     train, test = halves(manifest)
-    model = Plan.named(preset).model(random_state=0).fit(train)
+    model = Plan.named(preset).build_model(random_state=0).fit(train)
     before = after = 0
     for record in test.records:
-        answer = model.answer(record.path, mpp=GivenSize(table=record.mpp))
+        answer = model.predict_one(record.path, mpp=PixelSizeOption(table=record.mpp))
         raw, _ = model.model_.judge(record.path, record.mpp)
         for place, shares in enumerate((raw.proportions, answer.proportions)):
             against = answer.label is not None and shares[answer.label] < max(shares.values())

@@ -19,7 +19,7 @@ import numpy as np
 from PIL import Image
 
 from histodict.demo.scanner import draw_stain
-from histodict.demo.tissue import draw_image
+from histodict.demo.tissue import make_tissue_image
 
 from . import report
 from .machine import machine_facts
@@ -71,7 +71,7 @@ def _image(folder: Path, kind: str, side: int) -> Path:
     path = folder / f"{side}-{kind}"
     if not path.exists():
         rng = np.random.default_rng(0)
-        cell = draw_image("healthy", draw_stain(rng), rng, (_CELL, _CELL))
+        cell = make_tissue_image("healthy", draw_stain(rng), rng, (_CELL, _CELL))
         n_cells = -(-side // _CELL)
         pixels = np.tile(cell, (n_cells, n_cells, 1))[:side, :side]
         partial = path.with_name(f".partial.{path.name}")

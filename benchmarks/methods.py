@@ -26,12 +26,12 @@ METHODS = ("dfdl", "odl", "lcksvd", "nayak", "fddl", "src", "shirc")
 
 def measure(method: str, tenth: bool) -> dict[str, float]:
     """Seconds of fit and of judging 2,000 patches, and the peak memory of this process."""
-    from histodict.methods.registry import method_entry
+    from histodict.methods.registry import get_method
 
     from .patches import draw_patches
 
-    entry = method_entry(method)
-    parameters = dict(entry.published)
+    entry = get_method(method)
+    parameters = dict(entry.paper_parameters)
     n = 1_000 if tenth else 10_000
     if tenth and parameters.get("n_atoms"):
         parameters["n_atoms"] //= 10

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from histodict.networks import efficientnet, open_network
+from histodict.networks import efficientnet, load_encoder
 
 from . import report
 from .machine import machine_facts
@@ -48,11 +48,11 @@ def main() -> None:
 
 def measure(name: str, side: int, repeats: int) -> dict[str, Any]:
     """One network on areas of side × side pixels, in turns with the product."""
-    network = open_network(name)
+    network = load_encoder(name)
     pixels = np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8)
     matrix = torch.rand(_SIDE, _SIDE)
     cases: tuple[Callable[[], Any], ...] = (
-        lambda: network.cells(pixels),
+        lambda: network.feature_map(pixels),
         lambda: matrix @ matrix,
     )
     for case in cases:

@@ -27,9 +27,9 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 from sklearn.linear_model import LogisticRegression
 
-from histodict.evaluation.intervals import CROSS_VALIDATED, Replicates
+from histodict.evaluation.intervals import CROSS_VALIDATED, BootstrapReplicates
 from histodict.evaluation.protocols import k_folds
-from histodict.images.manifest import Manifest, Record
+from histodict.images.manifest import ImageRecord, Manifest
 
 PATIENTS = (8, 16, 30, 60)
 N_FEATURES = 5
@@ -92,7 +92,7 @@ def design_of(name: str, n: int, seed: int, even: bool) -> Design:
         return Design(positive, patients, (patients,))
     root = Path("/set")
     records = tuple(
-        Record(root / f"{i:03}.png", "ab"[int(positive[p])], f"{p:03}")
+        ImageRecord(root / f"{i:03}.png", "ab"[int(positive[p])], f"{p:03}")
         for i, p in enumerate(patients.tolist())
     )
     n_repeats = min(protocol.n_repeats, 3 if n == 8 else 5)
@@ -117,7 +117,7 @@ class Drawn:
     n_patients: int
 
     def ends(self, wider: float) -> tuple[float, float]:
-        sample = Replicates(self.value, self.draws, self.n_patients, 0)
+        sample = BootstrapReplicates(self.value, self.draws, self.n_patients, 0)
         return sample.interval(0.95, wider)
 
 

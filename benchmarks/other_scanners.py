@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from histodict.images.in_memory import ImageFile, MemoryImage
-from histodict.images.manifest import Manifest, Record
+from histodict.images.in_memory import ImageLike, MemoryImage
+from histodict.images.manifest import ImageRecord, Manifest
 from histodict.images.stain import Macenko
 
 Pixels = NDArray[np.uint8]
@@ -46,12 +46,12 @@ def drawn_scanner(seed: int) -> Callable[[Pixels], Pixels]:
     return scan
 
 
-def pixels_of(record: Record, kind: str) -> Pixels:
+def pixels_of(record: ImageRecord, kind: str) -> Pixels:
     pixels: Pixels = np.asarray(Image.open(record.path).convert("RGB"))
     return pixels if kind == PLAIN else drawn_scanner(int(kind.split()[-1]))(pixels)
 
 
-def seen(test: Manifest, kind: str) -> Iterator[tuple[ImageFile, Record]]:
+def seen(test: Manifest, kind: str) -> Iterator[tuple[ImageLike, ImageRecord]]:
     """The images of a test, as they are or as a scanner shows them."""
     for record in test.records:
         if kind == PLAIN:

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from histodict.demo.sets import write_synthetic_set
+from histodict.demo.sets import write_synthetic_dataset
 from tests.web.browser import Server, open_browser, sign_in
 
 from .drawing import SCREEN, Way
@@ -105,7 +105,7 @@ def main() -> None:
         print(f"{name:16s} {value}")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_synthetic_set(folder / "data" / "tissue", 8, 4, size=(480, 360))
+        write_synthetic_dataset(folder / "data" / "tissue", 8, 4, size=(480, 360))
         server = Server(folder / "workspace", [folder / "data"]).start()
         try:
             with open_browser() as browser:

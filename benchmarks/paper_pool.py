@@ -22,17 +22,17 @@ from typing import Any
 import numpy as np
 
 from histodict.compare.example import trained_model
-from histodict.compare.tasks import Task
-from histodict.evaluation.protocols import hold_outs
+from histodict.compare.tasks import EvaluationTask
+from histodict.evaluation.protocols import learning_curve_splits
 from histodict.execution.array_cache import ArrayCache
-from histodict.execution.work import Work
+from histodict.execution.work import ExecutionOptions
 from histodict.paper import Choice, Setting
 from histodict.paper.datasets import load_datasets
 from histodict.paper.setting import LEARNERS
 from histodict.paper.sweeps import training_sizes
 from histodict.pipeline import Plan
-from histodict.pipeline.trials import Learner, Trial, Trials
-from histodict.pipeline.whole_image_model import WholeImageModel
+from histodict.pipeline.trials import RunCache, TrainTestRun, UnfittedModel
+from histodict.pipeline.whole_image_model import WholeImagePipeline
 
 from . import kept_pieces as kept
 from . import report
@@ -60,16 +60,18 @@ class Asked:
         (dataset,) = load_datasets(self.data)
         folder = self.output / dataset.name
         choice = Choice(self.methods, settings=dict(self.settings), per_class=self.per_class)
-        return Setting(dataset, folder, choice=choice, work=Work(n_jobs=1, cache=folder / "cache"))
+        return Setting(
+            dataset, folder, choice=choice, work=ExecutionOptions(n_jobs=1, cache=folder / "cache")
+        )
 
 
-def tasks_of(setting: Setting, what: str) -> list[Task]:
+def tasks_of(setting: Setting, what: str) -> list[EvaluationTask]:
     """The trainings of an experiment; `confusion` and `roc` have those of `accuracy`."""
     if what == "accuracy":
         return setting.tasks(setting.compared(), setting.splits)
     if what == "training-images":
         sizes = training_sizes(setting.images, 1, setting.sizes.n_image_sizes)
-        return setting.tasks(setting.compared(), hold_outs(setting.images, sizes))
+        return setting.tasks(setting.compared(), learning_curve_splits(setting.images, sizes))
     steps = setting.sizes.patches if what == "training-patches" else setting.sizes.bases
     plans = {
         f"{method} {size}": setting.plan(method, **{SWEEPS[what]: size})
@@ -103,11 +105,11 @@ class Training:
             for task in tasks_of(setting, self.what)
             if (task.method, task.split.name) == (self.method, self.split)
         )
-        trial = task.trial(setting.images, setting.work)
+        trial = task.run(setting.images, setting.work)
         if self.what == "accuracy" and self.method in LEARNERS:
             learner = _Kept(trial.model, task, setting)
-            trial = Trial(learner, trial.train, trial.test, trial.adapts)
-        said = Trials((setting.folder / "trials").absolute()).hold(trial)
+            trial = TrainTestRun(learner, trial.train, trial.test, trial.adapts)
+        said = RunCache((setting.folder / "trials").absolute()).run(trial)
         right = np.mean(np.array(said.labels) == np.array(trial.test.labels))
         return {"seconds": said.seconds, "accuracy": float(right)}
 
@@ -116,16 +118,16 @@ class Training:
 class _Kept:
     """Learns as the model does, into the file where curves and bases look for it."""
 
-    model: Learner
-    task: Task
+    model: UnfittedModel
+    task: EvaluationTask
     setting: Setting
 
     @property
     def recipe(self) -> Any:
         return self.model.recipe
 
-    def decided_by(self) -> list[Any]:
-        return self.model.decided_by()
+    def fingerprint(self) -> list[Any]:
+        return self.model.fingerprint()
 
     def fit(self, images: Any, **options: Any) -> Any:
         folder = self.setting.folder / "models"
@@ -147,10 +149,10 @@ class Features:
     def work(self) -> Facts:
         setting = self.asked.setting()
         plan = setting.plan(self.method)
-        model = WholeImageModel(plan.recipe, setting.images.classes, 0, 1)
+        model = WholeImagePipeline(plan.recipe, setting.images.classes, 0, 1)
         model.cache = ArrayCache(setting.folder / "cache")
         records = setting.images.records[self.part :: _PARTS]
-        found = model._vectors({record.path: record.mpp for record in records}, None)
+        found = model._features({record.path: record.mpp for record in records}, None)
         return {"images": len(found)}
 
 
@@ -169,13 +171,13 @@ _SECONDS = {
 }
 
 
-def cost_of(task: Task) -> float:
+def cost_of(task: EvaluationTask) -> float:
     """About how long a training takes; the codes of a method grow with its atoms, too."""
     recipe = task.plan.recipe
     training, judging = _SECONDS.get(recipe.method, (100, 0.2))
     full = 1000 if recipe.method == "nayak" else 500
     atoms = (recipe.method_parameters.get("n_atoms") or full) / full
-    if not recipe.on_patches:
+    if not recipe.is_patch_level:
         return training
     n_images = len(task.split.train) + len(task.split.test)
     return (

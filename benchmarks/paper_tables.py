@@ -308,7 +308,7 @@ def bases_block(written: Written) -> str:
     for m in in_order({m for own in typical.values() for m in own}):
         row = [m]
         for name, own in typical.items():
-            parts = [s["own_share"] for s in shares.get(name, []) if s["method"] == m]
+            parts = [s["own_class_fraction"] for s in shares.get(name, []) if s["method"] == m]
             share = ", ".join(f"{float(part):.0%}" for part in parts)
             row += [f"{own[m]:.2f}" if m in own else NOTHING, share or NOTHING]
         table.append(row)

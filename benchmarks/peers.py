@@ -50,17 +50,17 @@ def _dfdl_cases(problem: Problem, n_jobs: int | None) -> Cases:
     class.
     """
     from histodict.execution.executor import Threads
-    from histodict.methods.class_sums import Coding, add_up
+    from histodict.methods.class_sums import ClassEncoder, reduce_statistics
     from histodict.methods.dfdl import DFDL, _sample_weights
-    from histodict.methods.labelled_blocks import in_units, open_arrays
+    from histodict.methods.labelled_blocks import group_blocks, open_arrays
 
     model = DFDL(len(problem.D), step="published", n_jobs=n_jobs)
-    units = in_units(open_arrays(problem.Y, problem.labels), len(problem.labels))
+    units = group_blocks(open_arrays(problem.Y, problem.labels), len(problem.labels))
     weights = _sample_weights(np.bincount(problem.labels, minlength=2), model.rho)
-    coding = Coding(model.backend, {0: (problem.D, problem.n_nonzero)}, weights)
+    coding = ClassEncoder(model.backend, {0: (problem.D, problem.n_nonzero)}, weights)
 
     def sums() -> Any:
-        return add_up(Threads(n_jobs).map(coding, units()))[0]
+        return reduce_statistics(Threads(n_jobs).map(coding, units()))[0]
 
     sums_once = cache(sums)
     return {

@@ -31,15 +31,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histodict.decisions.calibration import Calibration
-from histodict.decisions.image_rules import n_scores, winner
+from histodict.decisions.image_rules import n_scores, predicted_class
 from histodict.evaluation.metrics import balanced_accuracy, expected_calibration_error
-from histodict.evaluation.protocols import hold_outs
+from histodict.evaluation.protocols import learning_curve_splits
 from histodict.evaluation.splits import Split
-from histodict.execution.progress import ignore
+from histodict.execution.progress import no_callback
 from histodict.images.manifest import Manifest
 from histodict.pipeline import Plan, TissueClassifier
-from histodict.pipeline.hearing import Hearing, hear, how_good, unseen_splits, weighed
-from histodict.pipeline.trials import Trials
+from histodict.pipeline.hearing import (
+    MemberEvaluation,
+    cross_validate_recipes,
+    fit_combination,
+    patient_folds,
+    score_predictions,
+)
+from histodict.pipeline.trials import RunCache
 from histodict.recipes import Recipe
 
 from .kept_pieces import (
@@ -74,14 +80,16 @@ def plan_of(words: str) -> Plan:
     name, *changes = words.split("+")
     preset, _, method = name.partition(":")
     pairs = (change.split("=") for change in changes)
-    return Plan.named(preset, method or None).with_settings({key: value for key, value in pairs})
+    return Plan.named(preset, method or None).parse_settings({key: value for key, value in pairs})
 
 
 @cache
 def splits_of(name: str) -> tuple[Manifest, list[Split]]:
     manifest = manifest_of(name)
     if name in _PER_CLASS:
-        return manifest, list(hold_outs(manifest, [_PER_CLASS[name]], n_repeats=_REPEATS[name]))
+        return manifest, list(
+            learning_curve_splits(manifest, [_PER_CLASS[name]], n_repeats=_REPEATS[name])
+        )
     return manifest, two_folds(manifest, _REPEATS[name])
 
 
@@ -115,15 +123,20 @@ class Member:
             return TissueClassifier(recipe, n_jobs=1, cache=self.cache)
 
         times = [time.perf_counter()]
-        inner = unseen_splits(train, _FOLDS, 0)[0]
-        heard = hear([self.recipe], learner, train, inner, Trials(None, inner=True), ignore, None)
+        inner = patient_folds(train, _FOLDS, 0)[0]
+        heard = cross_validate_recipes(
+            [self.recipe], learner, train, inner, RunCache(None, inner=True), no_callback, None
+        )
         times.append(time.perf_counter())
         model = learner(self.recipe).fit(train)
         times.append(time.perf_counter())
         silent = np.full(n_scores(len(manifest.classes)), np.nan)
         said = {}
         for kind in self.kinds:
-            looks = [model._look(image, record.mpp).scores for image, record in seen(test, kind)]
+            looks = [
+                model._predict_scores(image, record.mpp).scores
+                for image, record in seen(test, kind)
+            ]
             said[kind] = [(silent if found is None else found).tolist() for found in looks]
         return {
             "recipe": self.recipe.to_dict(),
@@ -172,13 +185,13 @@ def put_together(
     plan: Plan | _Some, found: Sequence[Facts], train: Manifest
 ) -> tuple[Decide, Calibration | None]:
     """From the members' scores to those of the plan's model, and to probabilities if it has any."""
-    if plan.is_single:
+    if plan.is_single_model:
         return (lambda parts: parts[:, 0]), None
     heard = []
     for recipe, facts in zip(plan.recipes, found, strict=True):
         scores = np.array(facts["unseen"], dtype=float)
-        heard.append(Hearing(recipe, scores, *how_good(scores, train)))
-    combination, calibration = weighed(heard, train)
+        heard.append(MemberEvaluation(recipe, scores, *score_predictions(scores, train)))
+    combination, calibration = fit_combination(heard, train)
     return combination.scores, calibration
 
 
@@ -199,7 +212,7 @@ def judged(plan: Plan | _Some, study: Study, name: str, done: Done) -> Judged | 
             scores = decide(parts)
             own_facts = facts_of(scores, manifest.classes, test, split)
             facts[kind].append(own_facts | _certainty(scores, calibration))
-        steps = ("train",) if plan.is_single else ("train", "unseen")
+        steps = ("train",) if plan.is_single_model else ("train", "unseen")
         seconds.append(sum(own["seconds"][step] for own in found for step in steps))
     return Judged(facts, float(np.mean(seconds)))
 
@@ -208,7 +221,7 @@ def facts_of(
     scores: NDArray[np.float64], classes: list[str], test: Manifest, split: Split
 ) -> Facts:
     """As `answered` of `kept_pieces`, from scores alone."""
-    labels = ["" if np.isnan(row).any() else classes[winner(row)] for row in scores]
+    labels = ["" if np.isnan(row).any() else classes[predicted_class(row)] for row in scores]
     return {
         "repeat": split.repeat,
         "classes": classes,
@@ -224,7 +237,7 @@ def _certainty(scores: NDArray[np.float64], calibration: Calibration | None) -> 
     if calibration is None:
         return {}
     chances = calibration.probabilities(np.nan_to_num(scores))
-    return {"chances": chances, "candidates": calibration.candidates(chances, _ERROR_RATE)}
+    return {"chances": chances, "candidates": calibration.prediction_set(chances, _ERROR_RATE)}
 
 
 def print_certainty(study: Study, done: Done) -> None:
@@ -269,7 +282,7 @@ def print_without(study: Study, done: Done) -> None:
     rows = []
     for words in study.presets:
         plan = plan_of(words)
-        for left_out in plan.recipes if plan.panel else []:
+        for left_out in plan.recipes if plan.ensemble else []:
             rest = _Some(tuple(recipe for recipe in plan.recipes if recipe != left_out))
             made = [judged(rest, study, name, done) for name in study.sets]
             cells = [
@@ -280,7 +293,7 @@ def print_without(study: Study, done: Done) -> None:
                 else NOTHING
                 for own in made
             ]
-            name = f"{left_out.method}, {left_out.vectors}, stain {left_out.stain}"
+            name = f"{left_out.method}, {left_out.features}, stain {left_out.stain}"
             rows.append([f"`{words}` without {name}, 1/{left_out.downsample:g}", *cells])
     print_table(["as it is / other scanners", *study.sets], rows)
 
@@ -290,7 +303,7 @@ class _Some:
     """Members that decide together, as those of a panel do."""
 
     recipes: tuple[Recipe, ...]
-    is_single: bool = False
+    is_single_model: bool = False
 
 
 def _cells(made: Judged, kinds: Sequence[str]) -> list[str]:
@@ -315,7 +328,7 @@ def check(study: Study, done: Done) -> None:
             continue
         manifest, splits = splits_of(name)
         train, test = sides(manifest, splits[0])
-        scores = answered(plan.model(cache=study.cache).fit(train), test, splits[0])["scores"]
+        scores = answered(plan.build_model(cache=study.cache).fit(train), test, splits[0])["scores"]
         apart = np.abs(np.array(scores) - np.array(made.facts[PLAIN][0]["scores"]))
         print(
             f"{words} {name}: its own scores differ by {np.nanmax(apart):.1e} at most", flush=True

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from histodict.compare.choices import choose_plans
 from histodict.compare.evaluation import evaluate
-from histodict.evaluation.protocols import given_split, k_folds
-from histodict.execution.work import Work
+from histodict.evaluation.protocols import k_folds, predefined_split
+from histodict.execution.work import ExecutionOptions
 from histodict.images.manifest import Manifest, read_manifest
 from histodict.pipeline.region_truth import labelled_by_region
 
@@ -54,11 +54,11 @@ def main() -> None:
     if not options.test:
         manifest = manifest.select(range(len(manifest.records) // 2))
     n_folds = len(set(manifest.patients))
-    splits = given_split(manifest) if options.test else k_folds(manifest, n_folds)
+    splits = predefined_split(manifest) if options.test else k_folds(manifest, n_folds)
     names = [f"{preset}:dfdl" for preset in options.preset or ("embeddings", "regions")]
     settings = dict(pair.split("=", 1) for pair in options.set)
     plans = choose_plans(names, "regions", settings, REGION)
-    work = Work(n_jobs=options.jobs)
+    work = ExecutionOptions(n_jobs=options.jobs)
     done = evaluate(manifest, plans, splits, options.output, work=work, region=REGION)
     for row in done.values:
         words = f"{row['value']:.3f} ({row['low']:.3f} to {row['high']:.3f})"

@@ -29,14 +29,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from histodict.decisions.image_rules import winner
+from histodict.decisions.image_rules import predicted_class
 from histodict.evaluation.metrics import balanced_accuracy
 from histodict.evaluation.protocols import k_folds
 from histodict.evaluation.splits import Split
 from histodict.images.manifest import Manifest
-from histodict.methods.registry import method_entry
+from histodict.methods.registry import get_method
 from histodict.pipeline import TissueClassifier
-from histodict.pipeline.whole_image_model import WholeImageModel
+from histodict.pipeline.whole_image_model import WholeImagePipeline
 from histodict.presets import preset
 from histodict.recipes import Recipe
 
@@ -82,7 +82,7 @@ class Candidate:
     changes: tuple[tuple[str, Any], ...]
 
     def recipe(self, method: str) -> Recipe:
-        return preset("fast", method).with_known(
+        return preset("fast", method).with_applicable_settings(
             {"patches_per_class": PATCHES_PER_CLASS, **dict(self.changes)}
         )
 
@@ -198,8 +198,8 @@ class WholeImages:
     def work(self) -> Facts:
         manifest = kept.manifest_of(self.set)
         recipe = self.candidate.recipe(self.method)
-        model = WholeImageModel(recipe, manifest.classes, 0, 1)
-        X = model._vectors({record.path: record.mpp for record in manifest.records}, None)
+        model = WholeImagePipeline(recipe, manifest.classes, 0, 1)
+        X = model._features({record.path: record.mpp for record in manifest.records}, None)
         found: Facts = {}
         for place, split in enumerate(kept.two_folds(manifest, self.n_repeats)):
             train = manifest.select(split.train)
@@ -216,7 +216,7 @@ def _answered(recipe: Recipe, X: NDArray[np.float64], manifest: Manifest, split:
     """As `kept_pieces.answered`, from features. An image of glass alone gets the first class."""
     labels = np.array([manifest.classes.index(label) for label in manifest.labels])
     seen = [place for place in split.train if not np.isnan(X[place, 0])]
-    method = method_entry(recipe.method).make(recipe.method_parameters, random_state=0, n_jobs=1)
+    method = get_method(recipe.method).make(recipe.method_parameters, random_state=0, n_jobs=1)
     method.fit(X[seen], labels[seen])
     glass = np.isnan(X[split.test, 0])
     values = np.asarray(method.decision_function(np.nan_to_num(X[split.test])), dtype=float)
@@ -227,7 +227,7 @@ def _answered(recipe: Recipe, X: NDArray[np.float64], manifest: Manifest, split:
         "classes": manifest.classes,
         "truth": test.labels,
         "patients": test.patients,
-        "labels": [manifest.classes[winner(own)] for own in scores],
+        "labels": [manifest.classes[predicted_class(own)] for own in scores],
         "scores": scores.tolist(),
     }
 
@@ -258,8 +258,8 @@ def inner_folds(train: Manifest) -> list[Split]:
 def worth(answers: Sequence[Facts]) -> float:
     """By what a candidate is chosen; the folds are put together, as some lack a class."""
     (labels,), (scores,) = (kept.repeats(answers, kind) for kind in ("labels", "scores"))
-    right = balanced_accuracy(labels.labels, labels.answers)
-    return (right + kept.area(answers)(scores.labels, scores.answers)) / 2
+    right = balanced_accuracy(labels.labels, labels.predictions)
+    return (right + kept.area(answers)(scores.labels, scores.predictions)) / 2
 
 
 def _looking_quickly(recipe: Recipe) -> Recipe:

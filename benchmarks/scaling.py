@@ -27,12 +27,12 @@ from numpy.typing import NDArray
 
 from histodict.execution.cluster import open_cluster
 from histodict.execution.executor import Threads
-from histodict.execution.local import available_cores, one_blas_thread
-from histodict.methods.class_sums import Coding, add_up
+from histodict.execution.local import available_cores, single_blas_thread
+from histodict.methods.class_sums import ClassEncoder, reduce_statistics
 from histodict.methods.dfdl import DFDL, _sample_weights
-from histodict.methods.labelled_blocks import in_units, open_arrays
-from histodict.patches.vectors import VECTORS
-from histodict.pipeline.opening import open_view
+from histodict.methods.labelled_blocks import group_blocks, open_arrays
+from histodict.patches.vectors import PATCH_FEATURES
+from histodict.pipeline.opening import open_prepared_image
 from histodict.presets import preset
 
 from .machine import machine_facts
@@ -66,7 +66,9 @@ def main() -> None:
         "serialise_and_add_cpu_s": costs.take,
         "dictionaries_mib": sum(D.nbytes for D, _ in coding.running.values()) / 2**20,
     }
-    expected = add_up(Threads(1).map(coding, in_units(open_arrays(Y, labels), len(Y))()))
+    expected = reduce_statistics(
+        Threads(1).map(coding, group_blocks(open_arrays(Y, labels), len(Y))())
+    )
     report["runs"] = [_run(n, Y, labels, coding, costs, expected) for n in options.workers]
     # What the process that adds up spends on a unit, Dask's own work included.
     last = report["runs"][-1]
@@ -92,7 +94,7 @@ def main() -> None:
 
 def _problem(
     n_samples: int, n_atoms: int, n_features: int
-) -> tuple[NDArray[np.float32], NDArray[np.int64], Coding]:
+) -> tuple[NDArray[np.float32], NDArray[np.int64], ClassEncoder]:
     """Random smooth samples and dictionaries cut from them: as costly to code as tissue."""
     rng = np.random.default_rng(0)
     Y = rng.standard_normal((n_samples, n_features)).cumsum(axis=1, dtype=np.float32)
@@ -100,13 +102,13 @@ def _problem(
     labels = rng.integers(0, 2, n_samples)
     running = {i: (Y[i * n_atoms : (i + 1) * n_atoms].copy(), _N_NONZERO) for i in (0, 1)}
     weights = _sample_weights(np.bincount(labels, minlength=2), 0.001)
-    return Y, labels, Coding("cpu", running, weights)
+    return Y, labels, ClassEncoder("cpu", running, weights)
 
 
-def measure(Y: NDArray[np.float32], labels: NDArray[np.int64], coding: Coding) -> Costs:
-    units = list(in_units(open_arrays(Y, labels), len(Y))())
+def measure(Y: NDArray[np.float32], labels: NDArray[np.int64], coding: ClassEncoder) -> Costs:
+    units = list(group_blocks(open_arrays(Y, labels), len(Y))())
     work = []
-    with one_blas_thread():
+    with single_blas_thread():
         coding(units[0])  # compiles, and makes the Gram matrices
         parts = []
         for unit in units:
@@ -119,7 +121,7 @@ def measure(Y: NDArray[np.float32], labels: NDArray[np.int64], coding: Coding) -
     deserialize(header, [bytearray(frame) for frame in frames])
     send = time.thread_time() - start
     start = time.thread_time()
-    add_up(parts)
+    reduce_statistics(parts)
     return Costs(work, n_bytes, send + (time.thread_time() - start) / len(parts))
 
 
@@ -130,8 +132,8 @@ def measure_image(path: Path, n_atoms: int) -> dict[str, Any]:
     method = DFDL(n_atoms, n_iter=1, n_jobs=1, random_state=0)
     seconds = dict.fromkeys(("read", "vectors", "code"), 0.0)
     n_patches = n_tissue = 0
-    with open_view(path, None, recipe) as view, one_blas_thread():
-        X = view.sample_vectors(6000, rng)
+    with open_prepared_image(path, None, recipe) as view, single_blas_thread():
+        X = view.sample_features(6000, rng)
         method.fit(X, rng.integers(0, 2, len(X)))  # its codes cost what true classes' codes do
         grid = view.grid()
         chunks = list(grid.chunks())
@@ -139,8 +141,8 @@ def measure_image(path: Path, n_atoms: int) -> dict[str, Any]:
             times = [time.thread_time()]
             patches = grid.read(view, *chunks[place])
             times.append(time.thread_time())
-            tissue = view.on_tissue(patches)
-            vectors = VECTORS[recipe.vectors](view.normalise(patches[tissue]))
+            tissue = view.is_tissue(patches)
+            vectors = PATCH_FEATURES[recipe.features](view.normalise(patches[tissue]))
             times.append(time.thread_time())
             if len(vectors):
                 method.encode(vectors)
@@ -200,18 +202,18 @@ def _run(
     n_workers: int,
     Y: NDArray[np.float32],
     labels: NDArray[np.int64],
-    coding: Coding,
+    coding: ClassEncoder,
     costs: Costs,
     expected: dict[int, Any],
 ) -> dict[str, Any]:
     """One iteration, the second: the samples are at the workers, the functions compiled."""
-    fresh = Coding(coding.backend, coding.running, coding.weights)
+    fresh = ClassEncoder(coding.backend, coding.running, coding.weights)
     with open_cluster(f"local:{n_workers}") as cluster:
-        units = cluster.keep(in_units(open_arrays(Y, labels), len(Y)))
-        add_up(cluster.map(fresh, units()))
+        units = cluster.broadcast(group_blocks(open_arrays(Y, labels), len(Y)))
+        reduce_statistics(cluster.map(fresh, units()))
         before = sum(cluster.client.run(time.process_time).values())
         wall, cpu, load = time.perf_counter(), time.process_time(), os.getloadavg()[0]
-        found = add_up(cluster.map(fresh, units()))
+        found = reduce_statistics(cluster.map(fresh, units()))
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         workers = sum(cluster.client.run(time.process_time).values()) - before
     same = all(

@@ -12,14 +12,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from histodict.decisions.image_rules import RULES, Evidence, patch_margins, winner
+from histodict.decisions.image_rules import (
+    AGGREGATORS,
+    PatchStatistics,
+    patch_margins,
+    predicted_class,
+)
 from histodict.evaluation.splits import Split
 from histodict.images.manifest import Manifest
 from histodict.methods.patch_classifier import PatchClassifier
-from histodict.methods.registry import method_entry
-from histodict.networks import vectors_named
+from histodict.methods.registry import get_method
+from histodict.networks import get_patch_features
 from histodict.patches.projection import Projection
-from histodict.pipeline.opening import open_view
+from histodict.pipeline.opening import open_prepared_image
 from histodict.recipes import Recipe
 
 from .kept_pieces import Facts
@@ -44,12 +49,12 @@ def see(manifest: Manifest, recipe: Recipe, n_drawn: int, random_state: int = 0)
     seen = []
     for place, record in enumerate(manifest.records):
         rng = np.random.default_rng([random_state, place])
-        with open_view(record.path, record.mpp, recipe) as view:
+        with open_prepared_image(record.path, record.mpp, recipe) as view:
             grid = view.grid()
-            parts = [view.chunk_vectors(grid, *chunk)[1] for chunk in grid.chunks()]
+            parts = [view.chunk_features(grid, *chunk)[1] for chunk in grid.chunks()]
             everywhere = np.concatenate([part for part in parts if len(part)])
-            if vectors_named(recipe.vectors).are_pictures:
-                drawn = view.sample_vectors(n_drawn, rng)
+            if get_patch_features(recipe.features).are_images:
+                drawn = view.sample_features(n_drawn, rng)
             else:
                 drawn = everywhere[rng.permutation(len(everywhere))[:n_drawn]]
         seen.append(Seen(manifest.classes.index(record.label), everywhere, drawn))
@@ -88,10 +93,10 @@ class Learnt:
         parts = [image.drawn[:n] for image, n in zip(seen, wanted, strict=True)]
         X, y = np.concatenate(parts), np.repeat(labels, [len(part) for part in parts])
         projection = None
-        if recipe.components:
-            projection = Projection.fit(X, recipe.components, whiten=recipe.whiten)
+        if recipe.n_components:
+            projection = Projection.fit(X, recipe.n_components, whiten=recipe.whiten)
             X = projection(X)
-        entry = method_entry(recipe.method)
+        entry = get_method(recipe.method)
         method = entry.make(recipe.method_parameters, random_state=random_state, n_jobs=1)
         return cls(method.fit(X, y), projection)
 
@@ -107,7 +112,7 @@ def learn_and_answer(
     learnt = Learnt.of(recipe, train, n_per_class)
     evidence = [[_evidence(learnt, image) for image in side] for side in (train, test)]
     labels = np.array([image.label for image in train])
-    rule = RULES[recipe.rule].fit(recipe.rule, evidence[0], labels)
+    rule = AGGREGATORS[recipe.aggregation].fit(recipe.aggregation, evidence[0], labels)
     scores = [rule.scores(own) for own in evidence[1]]
     shown = manifest.select(split.test)
     return {
@@ -115,16 +120,16 @@ def learn_and_answer(
         "classes": manifest.classes,
         "truth": shown.labels,
         "patients": shown.patients,
-        "labels": [manifest.classes[winner(own)] for own in scores],
+        "labels": [manifest.classes[predicted_class(own)] for own in scores],
         "scores": [own.tolist() for own in scores],
         "patches": [
-            [int(own.wins[image.label]), own.n_patches]
+            [int(own.class_counts[image.label]), own.n_patches]
             for own, image in zip(evidence[1], test, strict=True)
         ],
     }
 
 
-def _evidence(learnt: Learnt, image: Seen) -> Evidence:
+def _evidence(learnt: Learnt, image: Seen) -> PatchStatistics:
     distances, codes = learnt.distances(image.everywhere)
     margins = patch_margins(distances).astype(np.float32)
-    return Evidence.of_map(distances.argmin(axis=1).astype(np.int16), margins, codes)
+    return PatchStatistics.of_map(distances.argmin(axis=1).astype(np.int16), margins, codes)

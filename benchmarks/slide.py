@@ -18,9 +18,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from histodict.demo.sets import write_synthetic_set
+from histodict.demo.sets import write_synthetic_dataset
 from histodict.execution.local import available_cores
-from histodict.execution.sealed import read_sealed
+from histodict.execution.sealed import read_checked_json
 
 from . import report
 from .big_slide import CELL, tissue_cells, write_slide
@@ -68,7 +68,7 @@ def _model(folder: Path, preset: str, settings: list[str]) -> Path:
         print("training …", flush=True)
         tissue = folder / "tissue"
         if not tissue.exists():
-            write_synthetic_set(tissue, n_patients=6, images_per_patient=4)
+            write_synthetic_dataset(tissue, n_patients=6, images_per_patient=4)
         chosen = ["--preset", preset, *(word for pair in settings for word in ("--set", pair))]
         _run("-m", "histodict.cli", "train", str(tissue), *chosen, "--output", str(path))
     return path
@@ -80,7 +80,7 @@ def _measure(model: Path, slide: Path, folder: Path, jobs: int) -> dict[str, Any
     _run("-m", "benchmarks.stages", str(facts), *command)
     figures: dict[str, Any] = json.loads(facts.read_text(encoding="utf-8"))
     (done,) = (results / "done").glob("*.json")
-    row = read_sealed(done)["row"]
+    row = read_checked_json(done)["row"]
     sizes = {path.suffix: path.stat().st_size / 2**20 for path in results.glob("*/*")}
     return figures | {
         "jobs": jobs,

@@ -52,24 +52,24 @@ def watch_stages(stopwatch: Stopwatch) -> None:
     """Put the stopwatch on the stages of the pipeline."""
     from histodict.batch import image
     from histodict.images.readers import SlideReader
-    from histodict.images.stain import Reinhard, Remembered
+    from histodict.images.stain import LookupTransform, Reinhard
     from histodict.images.tissue import TissueThreshold
     from histodict.methods.residual_rule import ResidualClassifier
     from histodict.patches.grid import PatchGrid
-    from histodict.patches.vectors import VECTORS
+    from histodict.patches.vectors import PATCH_FEATURES
 
     for stage, owner, name in (
         ("reading", SlideReader, "read"),
         ("cutting", PatchGrid, "read"),
         ("tissue", TissueThreshold, "mask"),
         ("stain", Reinhard, "__call__"),
-        ("stain", Remembered, "__call__"),
+        ("stain", LookupTransform, "__call__"),
         ("coding", ResidualClassifier, "encode"),
         ("overlay", image, "save_overlay"),
         ("GeoJSON", image, "save_geojson"),
     ):
         setattr(owner, name, stopwatch.timed(stage, getattr(owner, name)))
-    for vectors in VECTORS.values():
+    for vectors in PATCH_FEATURES.values():
         vectors.make = stopwatch.timed("vectors", vectors.make)
 
 

@@ -26,7 +26,7 @@ from PIL import Image
 from histodict.decisions.image_rules import n_scores
 from histodict.evaluation.metrics import balanced_accuracy
 from histodict.images.in_memory import MemoryImage
-from histodict.images.manifest import Manifest, Record
+from histodict.images.manifest import ImageRecord, Manifest
 from histodict.pipeline import TissueClassifier
 
 from .kept_pieces import (
@@ -95,9 +95,9 @@ class Trained:
             model = TissueClassifier(recipe, n_jobs=1).fit(train)
         silent = np.full(n_scores(len(manifest.classes)), np.nan)
 
-        def look(record: Record, pixels: Pixels) -> NDArray[np.float64]:
+        def look(record: ImageRecord, pixels: Pixels) -> NDArray[np.float64]:
             image = MemoryImage.of_array(pixels, record.path.name)
-            found = model._look(image, record.mpp).scores
+            found = model._predict_scores(image, record.mpp).scores
             return silent if found is None else found
 
         said: Facts = {ONCE: {}, AVERAGED: {}}

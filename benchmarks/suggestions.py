@@ -29,7 +29,7 @@ from PIL import Image
 from histodict.evaluation.metrics import balanced_accuracy
 from histodict.features.lbp_colour import lbp_colour
 from histodict.images.manifest import Manifest, read_manifest
-from histodict.web.suggestions import appearance, suggest
+from histodict.web.suggestions import colour_descriptor, suggest
 
 from .machine import machine_facts
 
@@ -58,7 +58,7 @@ def describe(manifest: Manifest) -> tuple[Numbers, Numbers]:
         picture.thumbnail((_LEARNT_SIDE, _LEARNT_SIDE))
         vectors.append(lbp_colour(np.asarray(picture))[0])
         picture.thumbnail((_SIDE, _SIDE))
-        looks.append(appearance(np.asarray(picture)))
+        looks.append(colour_descriptor(np.asarray(picture)))
     return np.stack(vectors), np.stack(looks)
 
 
@@ -86,7 +86,7 @@ def choose(
     if rule == "doubt":
         return [int(place) for place in np.argsort(leads, kind="stable")[:n]]
     same = np.zeros(len(leads)) if rule == "novelty" else leads
-    return [one.place for one in suggest(same, looks, learnt, n)]
+    return [one.position for one in suggest(same, looks, learnt, n)]
 
 
 @dataclass(frozen=True)

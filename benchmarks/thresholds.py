@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from histodict.decisions.unlabelled import middle_of_two_groups
+from histodict.decisions.unlabelled import two_means_midpoint
 from histodict.evaluation.metrics import auc
 
 Answers = tuple[NDArray[np.bool_], NDArray[np.float64]]  # of a split: truth, scores
@@ -54,7 +54,7 @@ def best(truth: NDArray[np.bool_], scores: NDArray[np.float64]) -> float:
 
 
 def values(truth: NDArray[np.bool_], scores: NDArray[np.float64]) -> list[float]:
-    middle = middle_of_two_groups(scores)
+    middle = two_means_midpoint(scores)
     return [
         auc(truth, scores),
         balanced(truth, scores, 0),

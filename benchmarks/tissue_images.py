@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 from scipy import ndimage
 
-from histodict.demo.scanner import Stain, draw_stain, scan
+from histodict.demo.scanner import Stain, draw_stain, simulate_scan
 from histodict.demo.scene import Scene, cut_border, smooth_noise
 from histodict.demo.tissue import INFLAMMATION, _draw_scene, canvas_shape
 
@@ -152,7 +152,7 @@ def _tissue(
 
     def draw(rng: Generator) -> Drawn:
         scene = _scene(rng, kind, edge, full)
-        pixels = scan(scene, stain or draw_stain(rng), rng)
+        pixels = simulate_scan(scene, stain or draw_stain(rng), rng)
         truth = _truth(scene)
         if blur:
             pixels = ndimage.gaussian_filter(pixels, (blur, blur, 0))
@@ -175,13 +175,13 @@ def _single_stain(of: str, full: bool) -> Callable[[Generator], Drawn]:
         else:
             scene.E += 0.4 * scene.H
             scene.H[:] = 0
-        return scan(scene, _USUAL, rng), truth
+        return simulate_scan(scene, _USUAL, rng), truth
 
     return draw
 
 
 def _stained(rng: Generator, scene: Scene, stain: Stain = _USUAL) -> Drawn:
-    return scan(scene, stain, rng), _truth(scene)
+    return simulate_scan(scene, stain, rng), _truth(scene)
 
 
 def _fat(rng: Generator) -> Drawn:
@@ -315,7 +315,7 @@ def _frozen(rng: Generator) -> Drawn:
         amount[:] = ndimage.gaussian_filter(amount, 2) * cover
     truth[cut_border(cover < 0.95) & (truth == TISSUE)] = IGNORED
     stain = replace(_USUAL, eosin_strength=0.5, white=(222.0, 228.0, 238.0))
-    return scan(scene, stain, rng), truth
+    return simulate_scan(scene, stain, rng), truth
 
 
 def _grey(rng: Generator) -> Drawn:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from histodict.decisions.two_groups import are_two_groups
+from histodict.decisions.two_groups import is_bimodal
 
 N_SETS = 1000
 Draw = Callable[[np.random.Generator, int], NDArray[np.float64]]
@@ -38,7 +38,7 @@ def main() -> None:
     for name, draw in cases.items():
         rng = np.random.default_rng(1)
         rates = [
-            np.mean([are_two_groups(draw(rng, n)) for _ in range(N_SETS)]) for n in (10, 20, 40, 80)
+            np.mean([is_bimodal(draw(rng, n)) for _ in range(N_SETS)]) for n in (10, 20, 40, 80)
         ]
         print(f"| {name} | " + " | ".join(f"{rate:.2f}" for rate in rates) + " |", flush=True)
 

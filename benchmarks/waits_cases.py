@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from histodict.execution.local import one_blas_thread
+from histodict.execution.local import single_blas_thread
 
 from .peers import histodict_cases
 from .problem import Size, build_problem
@@ -69,7 +69,7 @@ def _kernels(size: Size) -> dict[str, Case]:
     problem, _ = build_problem(size)
 
     def alone(case: Case) -> Any:
-        with one_blas_thread():
+        with single_blas_thread():
             return case()
 
     return {name: partial(alone, case) for name, case in histodict_cases(problem, 1).items()}
@@ -91,18 +91,18 @@ def _slide(size: WaitsSize, folder: Path) -> tuple[Case, Case]:
     import tifffile
 
     from histodict import TissueClassifier
-    from histodict.demo.sets import write_synthetic_set
+    from histodict.demo.sets import write_synthetic_dataset
     from histodict.images import slide_process
 
     from .big_slide import write_slide
 
     path = write_slide(folder / "slide.tif", size.slide_px)
-    write_synthetic_set(folder / "tissue", n_patients=3, images_per_patient=2)
+    write_synthetic_dataset(folder / "tissue", n_patients=3, images_per_patient=2)
     model = TissueClassifier("fast", n_iter=1, patches_per_class=1000, n_jobs=1, random_state=0)
     model.fit(folder / "tissue")
 
     def answer() -> None:
-        model.answer(path)
+        model.predict_one(path)
         slide_process.end_all()  # what it took is known when it has ended
 
     with tifffile.TiffFile(path) as tiff:
@@ -121,13 +121,13 @@ def _slide(size: WaitsSize, folder: Path) -> tuple[Case, Case]:
 def _network(area_px: int) -> tuple[Case, Case]:
     import torch
 
-    from histodict.networks import open_network
+    from histodict.networks import load_encoder
 
     from .network import flop
 
     name = "efficientnet-lite0"
     torch.set_num_threads(1)
-    network, matrix = open_network(name), torch.rand(_MATRIX, _MATRIX)
+    network, matrix = load_encoder(name), torch.rand(_MATRIX, _MATRIX)
     pixels = np.random.default_rng(0).integers(0, 256, (area_px, area_px, 3), dtype=np.uint8)
     n_products, rest = divmod(flop(name, area_px), 2 * _MATRIX**3)
     part = matrix[: round(rest / (2 * _MATRIX**2))]
@@ -137,4 +137,4 @@ def _network(area_px: int) -> tuple[Case, Case]:
             matrix @ matrix
         part @ matrix
 
-    return lambda: network.cells(pixels), products
+    return lambda: network.feature_map(pixels), products

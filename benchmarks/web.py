@@ -30,8 +30,8 @@ from PIL import Image
 from attacks.page import Address, Client, memory_mb, running_server
 from attacks.visits import SCREEN, screens
 from histodict.demo.scanner import draw_stain
-from histodict.demo.sets import write_synthetic_set
-from histodict.demo.tissue import draw_image
+from histodict.demo.sets import write_synthetic_dataset
+from histodict.demo.tissue import make_tissue_image
 
 from .big_slide import write_slide
 from .machine import machine_facts
@@ -87,7 +87,7 @@ def main() -> None:
             seconds = time.perf_counter() - started
             print(f"slide            {given.side} x {given.side}, written in {seconds:.0f} s")
         write_table(data / "many", given.images)
-        write_synthetic_set(data / "tissue", 5, 2)
+        write_synthetic_dataset(data / "tissue", 5, 2)
         with running_server(data, Path(folder) / "workspace") as (address, server):
             measure(address, server.process.pid, given.screens)
             measure_in_table(address, given.images)
@@ -114,7 +114,9 @@ def write_table(folder: Path, n_images: int) -> None:
     """A table of so many images, which are all one file under different names."""
     folder.mkdir()
     rng = np.random.default_rng(0)
-    Image.fromarray(draw_image("healthy", draw_stain(rng), rng, (512, 512))).save(folder / "0.jpg")
+    Image.fromarray(make_tissue_image("healthy", draw_stain(rng), rng, (512, 512))).save(
+        folder / "0.jpg"
+    )
     rows = ["path,label,patient", "0.jpg,a,p0"]
     for number in range(1, n_images):
         (folder / f"{number}.jpg").hardlink_to(folder / "0.jpg")

@@ -33,8 +33,8 @@ from scipy import ndimage
 
 from attacks.page import Address, Client, memory_mb, running_server
 from histodict.demo.scanner import draw_stain
-from histodict.demo.sets import write_synthetic_set
-from histodict.demo.tissue import draw_image
+from histodict.demo.sets import write_synthetic_dataset
+from histodict.demo.tissue import make_tissue_image
 from histodict.patches.grid import PatchGrid
 from histodict.patches.patch_map import PatchMap
 from histodict.web.maps import outlines
@@ -52,7 +52,7 @@ _SCREEN = {"width": 1366, "height": 768}
 def write_set(folder: Path, n_images: int, in_table: bool) -> None:
     """Four images for each patient, every second patient of the other class."""
     rng, rows = np.random.default_rng(0), ["path,label,patient"]
-    pixels = draw_image("healthy", draw_stain(rng), rng, (512, 512))
+    pixels = make_tissue_image("healthy", draw_stain(rng), rng, (512, 512))
     for number in range(n_images):
         patient, label = number // 4, "ab"[number // 4 % 2]
         path = folder / (f"{number}.jpg" if in_table else f"{label}/p{patient}/{number}.jpg")
@@ -236,7 +236,7 @@ def main() -> None:
         base, sets = Path(folder) / "data", Sets()
         for n_images in given.images:
             write_set(base / str(n_images), n_images, given.tables)
-        write_synthetic_set(base / "tissue", 5, 2)
+        write_synthetic_dataset(base / "tissue", 5, 2)
         time.sleep(3)  # what has just changed is read at every request
         with running_server(base, Path(folder) / "workspace") as (address, server):
             pid = server.process.pid

@@ -26,7 +26,7 @@ from histodict.features import FEATURES
 from histodict.features.wndcharm.bank import HIGH_CONTRAST, POLYNOMIALS, TEXTURES
 from histodict.images.manifest import Manifest, read_manifest
 from histodict.methods.wndcharm import WNDCHARM
-from histodict.pipeline.whole_image_model import WholeImageModel
+from histodict.pipeline.whole_image_model import WholeImagePipeline
 from histodict.presets import preset
 
 from .wndcharm_oracle import family_of
@@ -80,9 +80,9 @@ def vectors(manifest: Manifest, cache: Path | None, changes: list[str]) -> NDArr
     for change in changes:
         name, value = change.split("=")
         recipe = recipe.with_changes(**{name: value if name == "stain" else float(value)})
-    model = WholeImageModel(recipe, manifest.classes, 0, 1)
+    model = WholeImagePipeline(recipe, manifest.classes, 0, 1)
     model.cache = ArrayCache(cache) if cache else None
-    return model._vectors({record.path: record.mpp for record in manifest.records}, None)
+    return model._features({record.path: record.mpp for record in manifest.records}, None)
 
 
 def main() -> None:

@@ -199,11 +199,11 @@ def _small_presets() -> Iterator[None]:
 
     matplotlib.use("Agg")
     with ExitStack() as stack:
-        stack.enter_context(patch.dict(run._DRAWN, _DRAWN))
-        stack.enter_context(patch.dict(METHODS["dfdl"].small, _SMALL))
-        stack.enter_context(patch.dict(METHODS["dfdl"].published, _SMALL))
+        stack.enter_context(patch.dict(run._IMAGE_FOLDER, _DRAWN))
+        stack.enter_context(patch.dict(METHODS["dfdl"].default_parameters, _SMALL))
+        stack.enter_context(patch.dict(METHODS["dfdl"].paper_parameters, _SMALL))
         small = {name: replace(made, patches_per_class=300) for name, made in PRESETS.items()}
-        small["embeddings"] = replace(small["embeddings"], components=20)
+        small["embeddings"] = replace(small["embeddings"], n_components=20)
         stack.enter_context(patch.dict(PRESETS, small))
         for name, changes in (
             ("PIXELS", {}),
@@ -217,11 +217,11 @@ def _small_presets() -> Iterator[None]:
 def _scan(path: Path) -> None:
     """A slide of drawn tissue; its file does not say how large a pixel is."""
     from histodict.demo.scanner import draw_stain
-    from histodict.demo.tissue import draw_region_image
+    from histodict.demo.tissue import make_region_image
     from tests.images.files import save_slide
 
     rng = np.random.default_rng(7)
-    pixels, _ = draw_region_image(draw_stain(rng), rng, (512, 384), n_regions=1)
+    pixels, _ = make_region_image(draw_stain(rng), rng, (512, 384), n_regions=1)
     save_slide(path, pixels)
 
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 
-from histodict.demo.sets import write_synthetic_set
+from histodict.demo.sets import write_synthetic_dataset
 from histodict.images.manifest import Manifest, read_manifest
-from histodict.pipeline import Model, Panel, Plan, RegionDetector, TissueClassifier
+from histodict.pipeline import EnsembleClassifier, Model, Plan, RegionDetector, TissueClassifier
 from histodict.recipes import Recipe
 
 _DFDL = Recipe(
@@ -17,14 +17,14 @@ _DFDL = Recipe(
     {"penalty": 0.4, "n_atoms": 6, "n_iter": 2, "n_nonzero": 3},
     patch_px=8,
     patches_per_class=80,
-    turn_patches=True,
+    augment_patches=True,
     stain="reinhard",
-    vectors="centred",
-    rule="margin",
+    features="centred",
+    aggregation="margin",
 )
 _LCKSVD = replace(_DFDL, method="lcksvd")
 _TEXTURES = replace(_DFDL, method="lbp-colour", method_parameters={"kernel": "linear"})
-_REGIONS = replace(_DFDL, stain="none", rule="proportion", neighbours=1)
+_REGIONS = replace(_DFDL, stain="none", aggregation="proportion", smoothing_radius=1)
 
 
 def _classifier(recipe: Recipe, images: Manifest) -> Model:
@@ -42,8 +42,8 @@ def _three_classes(images: Manifest) -> Model:
 
 def _adapted(images: Manifest) -> Model:
     model = TissueClassifier(_TEXTURES, random_state=1, n_jobs=1).fit(images)
-    scores = [model.answer(record.path, mpp=record.mpp).score for record in images.records]
-    return model.adapted_to(scores, anyway=True)
+    scores = [model.predict_one(record.path, mpp=record.mpp).score for record in images.records]
+    return model.adapt_threshold(scores, anyway=True)
 
 
 def _continued(images: Manifest) -> Model:
@@ -52,14 +52,14 @@ def _continued(images: Manifest) -> Model:
 
 
 def _panel(images: Manifest) -> Model:
-    plan = Plan(replace(_DFDL, rule="margin-and-codes"), calibration_folds=2, panel=True)
-    return plan.model(random_state=1, n_jobs=1).fit(images)
+    plan = Plan(replace(_DFDL, aggregation="margin-and-codes"), calibration_folds=2, ensemble=True)
+    return plan.build_model(random_state=1, n_jobs=1).fit(images)
 
 
 TRAIN: dict[str, Callable[[Manifest], Model]] = {
     "dfdl": partial(_classifier, _DFDL),
-    "surroundings": partial(_classifier, replace(_DFDL, context=2)),
-    "components": partial(_classifier, replace(_DFDL, components=6, whiten=True)),
+    "surroundings": partial(_classifier, replace(_DFDL, context_scale=2)),
+    "components": partial(_classifier, replace(_DFDL, n_components=6, whiten=True)),
     "lcksvd": partial(_classifier, _LCKSVD),
     "textures": partial(_classifier, _TEXTURES),
     "three": _three_classes,
@@ -68,7 +68,9 @@ TRAIN: dict[str, Callable[[Manifest], Model]] = {
     "regions": lambda images: RegionDetector(
         _REGIONS, region="inflamed", random_state=1, n_jobs=1
     ).fit(images),
-    "calibrated": lambda images: Panel([_DFDL], folds=2, random_state=1, n_jobs=1).fit(images),
+    "calibrated": lambda images: EnsembleClassifier([_DFDL], folds=2, random_state=1, n_jobs=1).fit(
+        images
+    ),
     "panel": _panel,
 }
 
@@ -84,7 +86,7 @@ class SmallModels:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self.tissue = write_synthetic_set(folder / "tissue", 6, 2, size=(160, 120), seed=5)
+        self.tissue = write_synthetic_dataset(folder / "tissue", 6, 2, size=(160, 120), seed=5)
         self.images = [record.path for record in self._manifest.records[:2]]
         self.path = cache(self._path)
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from histodict.cli import app
 from histodict.decisions.image_rules import ScoreError
-from histodict.model_file import ModelFileError, read_header, sealed
+from histodict.model_file import ModelFileError, read_header, serialize
 from histodict.pipeline import load_model, save_model
 
 KINDS = ("dfdl", "three", "regions", "panel", "calibrated", "lcksvd", "textures", "components")
@@ -41,7 +41,7 @@ def opened(path):
 
 def resealed(path, header, arrays):
     """A file with a digest that fits: what holds then is the schema."""
-    path.write_bytes(sealed(header, arrays))
+    path.write_bytes(serialize(header, arrays))
     return path
 
 
@@ -229,7 +229,7 @@ def test_a_score_that_is_no_number_is_an_error_and_never_a_label(saved, image, t
     for name, break_ in {
         "textures": lambda m: m.model_.method_.intercepts_.fill(np.inf),
         "lcksvd": lambda m: m.model_.method_.classifier_.fill(np.nan),
-        "dfdl": lambda m: m.model_.rule_.bias.fill(np.nan),
+        "dfdl": lambda m: m.model_.aggregator_.bias.fill(np.nan),
         "calibrated": lambda m: m.calibration_.slopes.fill(np.nan),
     }.items():
         model = load_model(saved[name])
@@ -240,7 +240,7 @@ def test_a_score_that_is_no_number_is_an_error_and_never_a_label(saved, image, t
 
 def test_no_member_of_a_panel_is_silent_for_scores_that_are_no_numbers(saved, image):
     model = load_model(saved["panel"])
-    model.members_[1].model_.method_.intercepts_.fill(np.nan)
+    model.estimators_[1].model_.method_.intercepts_.fill(np.nan)
     with pytest.raises(ScoreError, match=image.name):
         model.predict(image)
 
@@ -259,16 +259,16 @@ def test_a_detector_of_no_numbers_says_so_and_not_that_there_is_nothing(saved, i
 
 
 def test_predict_goes_past_an_image_without_a_score(saved, image, tmp_path, monkeypatch):
-    from histodict.decisions.image_rules import LinearRule
+    from histodict.decisions.image_rules import LinearAggregator
 
-    real = LinearRule.scores
+    real = LinearAggregator.scores
     calls = []
 
     def scores(self, evidence):
         calls.append(1)
         return real(self, evidence) * (np.nan if len(calls) == 1 else 1)
 
-    monkeypatch.setattr(LinearRule, "scores", scores)
+    monkeypatch.setattr(LinearAggregator, "scores", scores)
     images = [tmp_path / f"{i}.png" for i in range(2)]
     for copied in images:
         shutil.copy(image, copied)

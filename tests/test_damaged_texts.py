@@ -76,11 +76,11 @@ def test_settings_of_wrong_types_are_one_line_at_once(tmp_path):
             app, ["train", str(tmp_path), "--set", setting, "-o", str(tmp_path / "m")]
         )
         assert run.exit_code == 2 and isinstance(run.exception, SystemExit)
-        assert refusal(Plan.named("fast").with_settings, dict([setting.split("=")]))
-    plan = Plan.named("fast").with_settings({"mpp": "1"})
+        assert refusal(Plan.named("fast").parse_settings, dict([setting.split("=")]))
+    plan = Plan.named("fast").parse_settings({"mpp": "1"})
     assert plan.recipe.mpp == 1.0
-    assert plan.with_settings({"mpp": "null"}).recipe.mpp is None
-    assert plan.with_settings({"stain": "none"}).recipe.stain == "none"
+    assert plan.parse_settings({"mpp": "null"}).recipe.mpp is None
+    assert plan.parse_settings({"stain": "none"}).recipe.stain == "none"
 
 
 # --- splits -------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from histodict.cli import app
-from histodict.demo.sets import write_synthetic_set
+from histodict.demo.sets import write_synthetic_dataset
 from histodict.pipeline import TissueClassifier
 from histodict.presets import PRESETS
 
@@ -76,7 +76,7 @@ def test_its_settings_are_known():
 
 def test_slides_answered_one_by_one_are_one_run(tmp_path):
     """What the workflow rests on: a job per row of the table, then nothing is left to do."""
-    tissue = write_synthetic_set(tmp_path / "t", 2, 1, size=(120, 90))
+    tissue = write_synthetic_dataset(tmp_path / "t", 2, 1, size=(120, 90))
     model = TissueClassifier("fast", n_atoms=8, n_iter=1, patches_per_class=100).fit(tissue)
     path, table = model.save(tmp_path / "m.histodict"), tissue / "manifest.csv"
     start = ["predict", str(path), str(table), "--output", str(tmp_path / "out")]

@@ -5,11 +5,11 @@ import pytest
 from PIL import Image
 
 from histodict.execution.missing_chunks import check_missing_chunks
-from histodict.images.manifest import Record, read_manifest
+from histodict.images.manifest import ImageRecord, read_manifest
 from histodict.images.pixel_size import PixelSize, common_size, size_warnings
 from histodict.parameters import hints_for
 from histodict.pipeline import TissueClassifier
-from histodict.pipeline.opening import open_view
+from histodict.pipeline.opening import open_prepared_image
 from histodict.recipes import Recipe
 
 
@@ -26,7 +26,7 @@ def message(work, *given):
 
 
 def look(path, mpp, recipe, trained=None):
-    with open_view(path, mpp, recipe, trained):
+    with open_prepared_image(path, mpp, recipe, trained):
         pass
 
 
@@ -37,9 +37,9 @@ def table(folder, header):
 
 def messages(image):
     """Yield each message with its wording for Python, the command line and the page."""
-    known, other = (Record(image, "", "", mpp=mpp) for mpp in (0.25, 0.5))
+    known, other = (ImageRecord(image, "", "", mpp=mpp) for mpp in (0.25, 0.5))
     how = "give it with mpp=…", "give it with --mpp", "on the data page"
-    yield message(common_size, [known, Record(image, "", "")], None), how
+    yield message(common_size, [known, ImageRecord(image, "", "")], None), how
     setting = "the setting mpp=0.5", "--set mpp=0.5", "setting mpp to 0.5 in the training settings"
     yield message(common_size, [known, other], None), setting
     yield size_warnings([PixelSize(0.5, "assumed")], 0.5, None)[0], how
@@ -48,7 +48,7 @@ def messages(image):
     yield message(look, image, None, Recipe(mpp=0.5)), how
     missing = "histodict.allow_missing_chunks", "--allow-missing-chunks", "Copy it again"
     yield check_missing_chunks("a.zarr", 3, 5), missing
-    size = "GivenSize(override=…)", "--override-mpp", "give the true size in a column mpp"
+    size = "PixelSizeOption(override=…)", "--override-mpp", "give the true size in a column mpp"
     yield message(look, image, 1.0, Recipe(), 0.5), size
     names = "columns={'label': …}", "--column label=NAME", "Rename them"
     yield message(table, image.parent, "path,note,other"), names

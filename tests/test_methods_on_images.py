@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 from histodict import TissueClassifier
 from histodict.cli import app
-from histodict.demo.sets import write_synthetic_set
+from histodict.demo.sets import write_synthetic_dataset
 from histodict.images.manifest import read_manifest
-from histodict.methods.registry import METHODS, method_entry
+from histodict.methods.registry import METHODS, get_method
 from histodict.pipeline import load_model, save_model
 from histodict.presets import preset
 
@@ -23,7 +23,7 @@ SMALL = {"n_atoms": 30, "n_iter": 3, "n_epochs": 2, "n_coding_steps": 10, "n_non
 
 def small_recipe(method):
     known = preset("fast", method)
-    parameters = {k: v for k, v in SMALL.items() if known.knows(k)}
+    parameters = {k: v for k, v in SMALL.items() if known.has_setting(k)}
     if method.endswith("-image"):
         parameters.pop("n_atoms")  # the images themselves are the atoms
     merged = known.method_parameters | parameters
@@ -34,7 +34,7 @@ def small_recipe(method):
 
 @pytest.fixture(scope="module")
 def halves(tmp_path_factory):
-    folder = write_synthetic_set(tmp_path_factory.mktemp("set") / "t", 4, 2, size=(160, 120))
+    folder = write_synthetic_dataset(tmp_path_factory.mktemp("set") / "t", 4, 2, size=(160, 120))
     manifest = read_manifest(folder / "manifest.csv")
     first = sorted(set(manifest.patients))[:2]
     train = [i for i, patient in enumerate(manifest.patients) if patient in first]
@@ -56,12 +56,12 @@ def test_a_saved_model_answers_the_same(method, halves, tmp_path):
         assert one.label in model.classes_
         assert one.scores == two.scores == three.scores
         assert np.isfinite(one.scores).all()
-        assert (one.patch_map is None) == (method_entry(method).features is not None)
+        assert (one.patch_map is None) == (get_method(method).features is not None)
 
 
 def test_the_method_can_be_named_in_python_and_on_the_command_line(halves, tmp_path):
     assert TissueClassifier(method="odl").recipe == preset("fast", "odl")
-    assert TissueClassifier("paper", method="nayak").recipe.rule == "codes"
+    assert TissueClassifier("paper", method="nayak").recipe.aggregation == "codes"
     with pytest.raises(ValueError, match="method must be one of"):
         TissueClassifier(method="magic")
     listed = CliRunner().invoke(app, ["methods"]).output

@@ -9,15 +9,25 @@ import pytest
 from safetensors.numpy import save_file
 
 from histodict.model_content import ARRAYS
-from histodict.model_file import SCHEMA, ModelFileError, read_content, read_header, sealed
-from histodict.pipeline import Panel, RegionDetector, TissueClassifier, load_model, save_model
+from histodict.model_file import SCHEMA, ModelFileError, read_header, read_model_data, serialize
+from histodict.pipeline import (
+    EnsembleClassifier,
+    RegionDetector,
+    TissueClassifier,
+    load_model,
+    save_model,
+)
 from tests.small_models import TRAIN
 
-KINDS = {"calibrated": Panel, "panel": Panel, "regions": RegionDetector}
+KINDS = {"calibrated": EnsembleClassifier, "panel": EnsembleClassifier, "regions": RegionDetector}
 
 
 def arrays_of(patch_map):
-    return None if patch_map is None else [patch_map.winners.tobytes(), patch_map.margins.tobytes()]
+    return (
+        None
+        if patch_map is None
+        else [patch_map.predicted_classes.tobytes(), patch_map.margins.tobytes()]
+    )
 
 
 @pytest.mark.parametrize("name", TRAIN)
@@ -26,7 +36,7 @@ def test_a_model_from_a_file_gives_the_same_answers(small_models, name, tmp_path
     assert type(loaded) is KINDS.get(name, TissueClassifier)
     again = load_model(save_model(loaded, tmp_path / "m.histodict"))
     for image in small_models.images:
-        first, *others = (model.answer(image, mpp=0.5) for model in (trained, loaded, again))
+        first, *others = (model.predict_one(image, mpp=0.5) for model in (trained, loaded, again))
         assert np.isfinite(first.score)
         for other in others:
             assert other.row() == first.row()
@@ -35,7 +45,7 @@ def test_a_model_from_a_file_gives_the_same_answers(small_models, name, tmp_path
 
 @pytest.mark.parametrize("name", TRAIN)
 def test_every_array_of_a_file_is_declared(small_models, name):
-    for array in read_content(small_models.path(name)).arrays:
+    for array in read_model_data(small_models.path(name)).arrays:
         assert array in ARRAYS or array.startswith(("method.", "rule."))
 
 
@@ -43,7 +53,7 @@ def test_every_array_of_a_file_is_declared(small_models, name):
 def test_a_file_of_another_schema_says_what_to_do(small_models, schema, tmp_path):
     path = tmp_path / "other.histodict"
     header = read_header(small_models.path("dfdl")) | {"schema": schema}
-    path.write_bytes(sealed(header, {"x": np.zeros(3)}))
+    path.write_bytes(serialize(header, {"x": np.zeros(3)}))
     words = rf"has schema {schema}, .*reads schema {SCHEMA}: train .* again, or update histodict"
     with pytest.raises(ModelFileError, match=words):
         load_model(path)

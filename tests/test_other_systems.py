@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from histodict.batch.image import image_key
+from histodict.batch.image import output_key
 from histodict.execution import files, processes
-from histodict.execution.files import written_whole
-from histodict.images.manifest import Record
+from histodict.execution.files import atomic_write
+from histodict.images.manifest import ImageRecord
 from histodict.pipeline import Plan
-from histodict.pipeline.extraction import extract_all, recipe_for
+from histodict.pipeline.extraction import extract_features, extraction_recipe
 
 PACKAGE = Path(__file__).parents[1] / "src" / "histodict"
 # These run where sockets can be handed to another process, and nowhere else.
@@ -138,7 +138,7 @@ def held(monkeypatch):
                 raise PermissionError(13, "The process cannot access the file", str(target))
             replace(source, target)
 
-        monkeypatch.setattr(files, "_OTHERS_HOLD", True)
+        monkeypatch.setattr(files, "_LOCKED_ERRORS", True)
         monkeypatch.setattr(files.os, "replace", refuse)
         monkeypatch.setattr(files.time, "sleep", waits.append)
         return waits
@@ -150,7 +150,7 @@ def test_a_file_that_somebody_reads_is_replaced_a_little_later(tmp_path, held):
     path = tmp_path / "table.csv"
     path.write_text("old")
     waits = held(3)
-    with written_whole(path) as partial:
+    with atomic_write(path) as partial:
         partial.write_text("new")
     assert path.read_text() == "new" and len(waits) == 3
     assert [p.name for p in tmp_path.iterdir()] == ["table.csv"]
@@ -160,7 +160,7 @@ def test_a_file_that_somebody_keeps_open_stays_and_is_named(tmp_path, held):
     path = tmp_path / "table.csv"
     path.write_text("old")
     waits = held(100)
-    with pytest.raises(PermissionError) as caught, written_whole(path) as partial:
+    with pytest.raises(PermissionError) as caught, atomic_write(path) as partial:
         partial.write_text("new")
     assert caught.value.filename == str(path) and sum(waits) < 2
     assert path.read_text() == "old"
@@ -174,7 +174,7 @@ RESERVED = {"con", "prn", "aux", "nul", *(f"{kind}{n}" for kind in ("com", "lpt"
 
 def test_files_of_answers_have_names_that_every_system_takes(tmp_path):
     names = ["slide.svs", "Slide.svs", "SLIDE.tif", "aux.png", "con.jpg", "COM1.tif", "a.b.svs"]
-    keys = [image_key(tmp_path / name) for name in names]
+    keys = [output_key(tmp_path / name) for name in names]
     assert len({key.casefold() for key in keys}) == len(names)
     assert not {key.casefold().partition(".")[0] for key in keys} & RESERVED
 
@@ -183,9 +183,9 @@ def test_feature_files_that_differ_in_case_alone_are_refused(tmp_path):
     """On Windows and macOS one would be written over the other."""
     for name in ("slide.png", "Slide.png"):
         Image.new("RGB", (64, 64), (200, 120, 160)).save(tmp_path / name)
-    images = [Record(tmp_path / name, "", name) for name in ("slide.png", "Slide.png")]
+    images = [ImageRecord(tmp_path / name, "", name) for name in ("slide.png", "Slide.png")]
     with pytest.raises(ValueError, match=r"lide\.h5"):
-        extract_all(recipe_for("centred", {}), images, tmp_path / "features")
+        extract_features(extraction_recipe("centred", {}), images, tmp_path / "features")
 
 
 # --- texts --------------------------------------------------------------------------------------

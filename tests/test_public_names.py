@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import histodict
-from histodict.demo.sets import write_synthetic_set
+from histodict.demo.sets import write_synthetic_dataset
 from histodict.methods.registry import METHODS
 from histodict.presets import PRESETS
 
@@ -38,13 +38,15 @@ def test_other_names_are_not_there():
 
 def test_the_tour_can_be_walked(tmp_path, monkeypatch, rng):
     """Every line of the first page runs, in order, on drawn tissue and made-up vectors."""
-    folder = write_synthetic_set(tmp_path / "set", 6, 1, size=(96, 80))
+    folder = write_synthetic_dataset(tmp_path / "set", 6, 1, size=(96, 80))
     table = (folder / "manifest.csv").read_text().replace(",inflamed,", ",tumour,")
     (folder / "tissue.csv").write_text(table)
     for name in ("new.png", "newer.png"):
         shutil.copy(next((folder / "healthy").iterdir()), folder / name)
     monkeypatch.chdir(folder)
-    monkeypatch.setitem(METHODS["dfdl"].small, "n_atoms", 20)  # of the presets; saves a minute
+    monkeypatch.setitem(
+        METHODS["dfdl"].default_parameters, "n_atoms", 20
+    )  # of the presets; saves a minute
     for name in ("fast", "regions"):
         monkeypatch.setitem(PRESETS, name, replace(PRESETS[name], patches_per_class=300))
     X = np.abs(rng.standard_normal((60, 12)))
@@ -53,7 +55,7 @@ def test_the_tour_can_be_walked(tmp_path, monkeypatch, rng):
     for step in filter(None, steps):
         exec(step, known)
     assert known["model"].predict("new.png").scores == known["answer"].scores
-    assert isinstance(known["panel"], histodict.Panel)
+    assert isinstance(known["panel"], histodict.EnsembleClassifier)
 
 
 def test_the_typed_script_names_everything():

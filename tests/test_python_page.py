@@ -10,7 +10,7 @@ from pathlib import Path
 import matplotlib
 import pytest
 
-from histodict.demo.sets import write_synthetic_set
+from histodict.demo.sets import write_synthetic_dataset
 from histodict.methods.registry import METHODS
 from histodict.presets import PRESETS
 
@@ -25,11 +25,11 @@ def blocks(text):
 def workplace(tmp_path, monkeypatch):
     """Drawn tissue of two sets of patients, and presets that learn quickly."""
     for seed, name in enumerate(("tissue", "new")):
-        write_synthetic_set(tmp_path / name, 4, 1, size=(96, 80), seed=seed)
+        write_synthetic_dataset(tmp_path / name, 4, 1, size=(96, 80), seed=seed)
     monkeypatch.chdir(tmp_path)
     for name in ("dfdl", "odl"):
-        monkeypatch.setitem(METHODS[name].small, "n_atoms", 12)
-        monkeypatch.setitem(METHODS[name].small, "n_iter", 2)
+        monkeypatch.setitem(METHODS[name].default_parameters, "n_atoms", 12)
+        monkeypatch.setitem(METHODS[name].default_parameters, "n_iter", 2)
     for name in ("fast", "regions"):
         monkeypatch.setitem(PRESETS, name, replace(PRESETS[name], patches_per_class=200))
     matplotlib.use("Agg")

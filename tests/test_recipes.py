@@ -12,8 +12,8 @@ from histodict.recipes import Recipe
 
 def test_presets_are_recipes_and_the_paper_is_as_published():
     paper = preset("paper")
-    assert (paper.patch_px, paper.patches_per_class, paper.vectors) == (20, 10_000, "rgb")
-    assert (paper.stain, paper.rule, paper.downsample) == ("none", "proportion", 1.0)
+    assert (paper.patch_px, paper.patches_per_class, paper.features) == (20, 10_000, "rgb")
+    assert (paper.stain, paper.aggregation, paper.downsample) == ("none", "proportion", 1.0)
     parameters = paper.method_parameters
     assert {k: parameters[k] for k in ("n_atoms", "penalty", "rho", "n_iter")} == {
         "n_atoms": 500,
@@ -34,6 +34,8 @@ def test_settings_of_pixels_are_refused_where_vectors_are_given():
     given = preset("given")
     for setting in ({"quality": "blur"}, {"mpp": "0.5"}, {"stain": "macenko"}, {"patch_px": "32"}):
         with pytest.raises(ValueError, match=f"{next(iter(setting))}=.* is of pixels"):
-            given.with_settings(setting)
-    assert given.with_settings({"patch_px": "20", "components": "5"}).components == 5
-    assert given.with_values(given.values()).quality == "none"  # as they are, all may be named
+            given.parse_settings(setting)
+    assert given.parse_settings({"patch_px": "20", "components": "5"}).n_components == 5
+    assert (
+        given.replace_settings(given.values()).quality_filters == "none"
+    )  # as they are, all may be named

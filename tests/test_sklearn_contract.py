@@ -11,8 +11,12 @@ from histodict.methods.nayak import Nayak
 from histodict.methods.odl import ODL
 from histodict.methods.shirc import SHIRC
 from histodict.methods.src import SRC
-from histodict.methods.support_vectors import SupportVectors
-from histodict.methods.vector_heads import LogisticPatches, NearestMean, NearestPatches
+from histodict.methods.support_vectors import StandardizedSVM
+from histodict.methods.vector_heads import (
+    LogisticPatchClassifier,
+    NearestMeanClassifier,
+    NearestPatchClassifier,
+)
 from histodict.methods.wndcharm import WNDCHARM
 
 
@@ -28,12 +32,12 @@ from histodict.methods.wndcharm import WNDCHARM
         Nayak(n_atoms=10, n_iter=3, encoder="exact"),
         SRC(n_atoms=10),
         SHIRC(n_channels=1),  # the checks' numbers of features are not divisible by 3
-        SupportVectors(),
+        StandardizedSVM(),
         WNDCHARM(1.0),
         WNDCHARM(1.0, decision="neighbours"),
-        NearestMean(),
-        LogisticPatches(),
-        NearestPatches(),
+        NearestMeanClassifier(),
+        LogisticPatchClassifier(),
+        NearestPatchClassifier(),
     ]
 )
 def test_estimator(estimator, check):

@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
-from histodict.demo.sets import write_synthetic_set
+from histodict.demo.sets import write_synthetic_dataset
 from histodict.images.manifest import read_manifest
 from histodict.patches.grid import PatchGrid
-from histodict.patches.patch_map import BLANK, PatchMap
+from histodict.patches.patch_map import NO_TISSUE, PatchMap
 from histodict.pipeline import TissueClassifier, save_model
 from histodict.recipes import Recipe
 from histodict.reports.geojson import area_features, patch_features, save_geojson
@@ -48,7 +48,7 @@ print("peak", int(peaks[0]) / 1024)
 
 @pytest.fixture(scope="module")
 def tissue(tmp_path_factory):
-    return write_synthetic_set(tmp_path_factory.mktemp("set") / "tissue", 2, 2, size=(240, 180))
+    return write_synthetic_dataset(tmp_path_factory.mktemp("set") / "tissue", 2, 2, size=(240, 180))
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def check_complete(folder, side):
     """Tissue and glass are in cells of known places: each is in the map as it is on the slide."""
     (row,) = pyarrow.parquet.read_table(folder / "predictions.parquet").to_pylist()
     with np.load(folder / "maps" / f"{row['key']}.npz") as arrays:
-        judged = arrays["winners"] != BLANK
+        judged = arrays["winners"] != NO_TISSUE
     n_patches = side // 40
     assert judged.shape == (n_patches, n_patches)
     text = (folder / "geojson" / f"{row['key']}.geojson").read_text("utf-8")
@@ -109,7 +109,7 @@ def test_outlines_are_written_one_by_one(written, most, tmp_path):
     n = 50 if written is patch_features else 200
     grid = PatchGrid(n, n, 20, 20, 2.0)
     winners, margins = np.ones((n, n), np.int16), np.zeros((n, n, 2), np.float32)
-    winners[1::2] = winners[:, 1::2] = BLANK  # no two are neighbours
+    winners[1::2] = winners[:, 1::2] = NO_TISSUE  # no two are neighbours
     if written is patch_features:
         winners[:] = 1
     patch_map = PatchMap(grid, winners, margins, ("healthy", "ill"), tmp_path / "a.svs")

@@ -21,11 +21,11 @@ from typer.testing import CliRunner
 
 from histodict.cli import app
 from histodict.demo.scanner import draw_stain
-from histodict.demo.tissue import draw_image, draw_region_image
+from histodict.demo.tissue import make_region_image, make_tissue_image
 from histodict.images.manifest import read_manifest
 from histodict.images.readers import SlideReader, open_image
 from histodict.patches import grid
-from histodict.patches.patch_map import BLANK, COLOURS
+from histodict.patches.patch_map import COLOURS, NO_TISSUE
 from histodict.pipeline import TissueClassifier, save_model
 from histodict.recipes import Recipe
 from tests.images.files import save_slide
@@ -39,8 +39,8 @@ RECIPE = Recipe(
     method_parameters={"n_atoms": 40, "n_iter": 4},
     patch_px=16,
     patches_per_class=1500,
-    turn_patches=True,
-    vectors="centred",
+    augment_patches=True,
+    features="centred",
 )
 SCALES = {
     "unreduced": {"downsample": 1.0},
@@ -61,7 +61,7 @@ def mirrored(pixels, width, height):
 
 def inflamed_square(stain, rng, side=128):
     """From the middle of a focus: inflamed all over, unlike most inflamed images."""
-    image, mask = draw_region_image(stain, rng, (640, 640), n_regions=1)
+    image, mask = make_region_image(stain, rng, (640, 640), n_regions=1)
     depth = ndimage.distance_transform_edt(mask)
     middle = np.unravel_index(depth.argmax(), depth.shape)
     top, left = (int(np.clip(at - side // 2, 0, 640 - side)) for at in middle)
@@ -80,14 +80,14 @@ def scene(tmp_path_factory):
     stain = draw_stain(rng)
     lines = ["path,label,patient,mpp"]
     for i in range(3):
-        images = draw_image("healthy", stain, rng, (400, 400)), inflamed_square(stain, rng)
+        images = make_tissue_image("healthy", stain, rng, (400, 400)), inflamed_square(stain, rng)
         for label, image in zip(CLASSES, images, strict=True):
             Image.fromarray(image).save(folder / f"{label}{i}.png")
             lines.append(f"{label}{i}.png,{label},one,{MPP}")
     (folder / "manifest.csv").write_text("\n".join(lines))
     noise = 2 * rng.standard_normal((SIZE[1], SIZE[0], 1))
     canvas = np.clip(np.array(stain.white) + noise, 0, 255).astype(np.uint8)
-    put(canvas, draw_image("healthy", stain, rng, (672, 592)), TISSUE)
+    put(canvas, make_tissue_image("healthy", stain, rng, (672, 592)), TISSUE)
     put(canvas, inflamed_square(stain, rng), PLANTED)
     save_slide(folder / "slide.tif", canvas, MPP)
     return folder
@@ -191,7 +191,7 @@ def tints(overlay, slide):
     change = overlay - under
     towards = COLOURS[: len(CLASSES), None, None] - under
     agreement = (towards * change).sum(axis=3) / np.linalg.norm(towards, axis=3)
-    return np.where(np.abs(change).max(axis=2) < 2, BLANK, agreement.argmax(axis=0))
+    return np.where(np.abs(change).max(axis=2) < 2, NO_TISSUE, agreement.argmax(axis=0))
 
 
 def from_overlay(result, every=8):
@@ -211,17 +211,17 @@ def test_the_slide_is_read_as_a_slide(scene):
 
 
 def test_the_map_has_the_planted_rectangle_within_a_patch(result):
-    assert distance((result.winners == 1).astype(float), result.stride) <= result.side
+    assert distance((result.predicted_classes == 1).astype(float), result.stride) <= result.side
 
 
 @pytest.mark.parametrize("shift", [(0, 2), (0, -2), (2, 0), (-2, 0)])
 def test_a_map_off_by_two_patches_would_be_noticed(result, shift):
-    moved = np.roll(result.winners == 1, shift, axis=(0, 1)).astype(float)
+    moved = np.roll(result.predicted_classes == 1, shift, axis=(0, 1)).astype(float)
     assert distance(moved, result.stride) > result.side
 
 
 def test_a_map_off_in_scale_would_be_noticed(result):
-    positive = (result.winners == 1).astype(float)
+    positive = (result.predicted_classes == 1).astype(float)
     n_off = 2 * result.side / PLANTED[3]  # two patches, at the lower edge
     assert distance(positive, result.stride * (1 + n_off)) > result.side
 
@@ -234,7 +234,11 @@ def test_the_geojson_has_it_in_level_0_pixels(result):
 
 
 def test_the_geojson_is_the_map(result):
-    assert len(result.features) == (result.winners != BLANK).sum() == result.row["n_patches"]
+    assert (
+        len(result.features)
+        == (result.predicted_classes != NO_TISSUE).sum()
+        == result.row["n_patches"]
+    )
     for feature in result.features[:: max(1, len(result.features) // 300)]:
         (ring,) = feature["geometry"]["coordinates"]
         left, top = ring[0]
@@ -242,7 +246,7 @@ def test_the_geojson_is_the_map(result):
         row, column = round(top / result.stride), round(left / result.stride)
         assert abs(row * result.stride - top) <= 0.5
         name = feature["properties"]["classification"]["name"]
-        assert name == CLASSES[result.winners[row, column]]
+        assert name == CLASSES[result.predicted_classes[row, column]]
 
 
 def test_the_overlay_has_the_colours_in_place(result):
@@ -254,7 +258,7 @@ def test_the_overlay_has_the_colours_in_place(result):
 
 
 def test_tissue_is_judged_and_glass_is_not(result):
-    rows, columns = (np.arange(n) * result.stride for n in result.winners.shape)
+    rows, columns = (np.arange(n) * result.stride for n in result.predicted_classes.shape)
 
     def inside(starts, low, high, side=result.side):
         return (starts >= low) & (starts + side <= high)
@@ -265,12 +269,12 @@ def test_tissue_is_judged_and_glass_is_not(result):
     left, top, right, bottom = TISSUE
     tissue = inside(rows, top, bottom)[:, None] & inside(columns, left, right)[None, :]
     glass = outside(rows, top, bottom)[:, None] | outside(columns, left, right)[None, :]
-    assert (result.winners[tissue] != BLANK).mean() > 0.85  # lumens are glass, too
-    assert (result.winners[glass] == BLANK).all()
+    assert (result.predicted_classes[tissue] != NO_TISSUE).mean() > 0.85  # lumens are glass, too
+    assert (result.predicted_classes[glass] == NO_TISSUE).all()
     laid_on = tints(result.overlay, result.slide)
     scale = SIZE[0] / result.overlay.shape[1]
     margin = int((TISSUE[0] - result.side) / scale)
-    assert (laid_on[:, :margin] == BLANK).all()
+    assert (laid_on[:, :margin] == NO_TISSUE).all()
 
 
 # ---------------------------------------------------------------- real slides
@@ -289,7 +293,9 @@ def real(model_at, data_folder, tmp_path_factory):
 def patch_values(result, values):
     """The mean over every patch of an array of level-0 pixels."""
     sums = np.pad(values.cumsum(axis=0, dtype=float).cumsum(axis=1), ((1, 0), (1, 0)))
-    tops, lefts = (np.rint(np.arange(n) * result.stride).astype(int) for n in result.winners.shape)
+    tops, lefts = (
+        np.rint(np.arange(n) * result.stride).astype(int) for n in result.predicted_classes.shape
+    )
     ends = [np.rint(starts + result.side).astype(int) for starts in (tops, lefts)]
     (top, bottom), (left, right) = (tops, ends[0]), (lefts, ends[1])
     inside = sums[bottom][:, right] - sums[top][:, right] - sums[bottom][:, left]
@@ -299,30 +305,36 @@ def patch_values(result, values):
 def test_real_slides_are_judged_where_there_is_tissue(real):
     for result in real:
         assert result.row["label"] in CLASSES
-        assert result.winners.shape == (2967 // 32, 2220 // 32)
+        assert result.predicted_classes.shape == (2967 // 32, 2220 // 32)
         slide = openslide.OpenSlide(result.slide)
         pixels = np.asarray(slide.read_region((0, 0), 0, slide.dimensions).convert("RGB"))
         colour = patch_values(result, np.ptp(pixels, axis=2))
         light = patch_values(result, pixels.min(axis=2))
         tissue, glass = (colour > 45) & (light < 190), (colour < 14) & (light > 215)
         assert min(tissue.mean(), glass.mean()) > 0.2
-        assert (result.winners[tissue] != BLANK).mean() > 0.97
-        assert (result.winners[glass] != BLANK).mean() < 0.01
+        assert (result.predicted_classes[tissue] != NO_TISSUE).mean() > 0.97
+        assert (result.predicted_classes[glass] != NO_TISSUE).mean() < 0.01
 
 
 def test_real_slides_are_exported_whole(real):
     for result in real:
-        assert len(result.features) == result.row["n_patches"] == (result.winners != BLANK).sum()
+        assert (
+            len(result.features)
+            == result.row["n_patches"]
+            == (result.predicted_classes != NO_TISSUE).sum()
+        )
         corners = np.array([f["geometry"]["coordinates"][0] for f in result.features])
         assert corners.min() >= 0
         assert (corners.max(axis=(0, 1)) <= (2220 + 1, 2967 + 1)).all()
         assert result.overlay.shape == (1600, round(2220 / 2967 * 1600), 3)
-        laid_on = tints(result.overlay, result.slide) != BLANK
-        assert laid_on.mean() == pytest.approx((result.winners != BLANK).mean(), abs=0.03)
+        laid_on = tints(result.overlay, result.slide) != NO_TISSUE
+        assert laid_on.mean() == pytest.approx(
+            (result.predicted_classes != NO_TISSUE).mean(), abs=0.03
+        )
 
 
 def test_two_files_of_the_same_slide_agree(real):
-    one, two = (result.winners for result in real)
-    assert np.mean((one == BLANK) == (two == BLANK)) > 0.97
-    both = (one != BLANK) & (two != BLANK)
+    one, two = (result.predicted_classes for result in real)
+    assert np.mean((one == NO_TISSUE) == (two == NO_TISSUE)) > 0.97
+    both = (one != NO_TISSUE) & (two != NO_TISSUE)
     assert np.mean(one[both] == two[both]) > 0.8

@@ -23,78 +23,82 @@ from histodict import (
     SHIRC,
     SRC,
     WNDCHARM,
-    AtomFacts,
-    Drawing,
+    AnnotationFile,
+    AtomStatistics,
+    EnsembleClassifier,
     Nayak,
-    Panel,
     PatchMap,
     Plan,
     Recipe,
     RegionDetector,
     TissueClassifier,
     allow_missing_chunks,
-    atom_facts,
-    by_outlines,
+    atom_statistics,
     load,
     read_manifest,
+    split_by_annotation,
     to_anndata,
     to_spatialdata,
     with_annotations,
 )
 from histodict.images.manifest import Manifest
-from histodict.pipeline.answers import ImageAnswer, Region, RegionAnswer
-from histodict.pipeline.reasons import Reasons
-from histodict.pipeline.results import Answers
+from histodict.pipeline.answers import DetectedRegion, ImagePrediction, RegionPrediction
+from histodict.pipeline.reasons import Explanation
+from histodict.pipeline.results import Predictions
 
 # --- images to an answer ------------------------------------------------------------------------
 
 images = assert_type(read_manifest("tissue.csv"), Manifest)
 assert_type(images.labels, list[str])
 model = assert_type(TissueClassifier("fast", n_atoms=100).fit(images), TissueClassifier)
-answer = assert_type(model.answer("new.png", mpp=0.5), ImageAnswer)
+answer = assert_type(model.predict_one("new.png", mpp=0.5), ImagePrediction)
 assert_type(answer.label, str | None)
 assert_type(answer.score, float)
 assert_type(answer.probabilities, dict[str, float])
 assert_type(answer.patch_map, PatchMap | None)
 assert_type(answer.plot(), Axes)
-assert_type(model.predict(Image.open("new.png")), ImageAnswer)
-answers = assert_type(model.predict(["a.png", Path("b.png")], mpp=0.5), Answers[ImageAnswer])
-assert_type(model.predict(images), Answers[ImageAnswer])
-assert_type(answers[0], ImageAnswer)
-assert_type(answers[:2], Answers[ImageAnswer])
+assert_type(model.predict(Image.open("new.png")), ImagePrediction)
+answers = assert_type(
+    model.predict(["a.png", Path("b.png")], mpp=0.5), Predictions[ImagePrediction]
+)
+assert_type(model.predict(images), Predictions[ImagePrediction])
+assert_type(answers[0], ImagePrediction)
+assert_type(answers[:2], Predictions[ImagePrediction])
 assert_type(answers.labels, list[str])
 assert_type([one.score for one in answers], list[float])
 assert_type(model.score("tissue.csv"), float)
-assert_type(model.why("new.png"), Reasons)
+assert_type(model.explain("new.png"), Explanation)
 assert_type(model.plot_atoms(), Sequence[Axes])
 assert_type(model.save("tissue.histodict"), Path)
 assert_type(TissueClassifier.load("tissue.histodict"), TissueClassifier)
 assert_type(model.get_params(), dict[str, Any])
 
 finder = assert_type(RegionDetector(region="tumour").fit("tissue.csv"), RegionDetector)
-found = assert_type(finder.answer("new.png"), RegionAnswer)
-assert_type(found.regions, list[Region])
-assert_type(found.patch_map.winners, NDArray[np.int16])
-assert_type(finder.predict(["new.png"]), Answers[RegionAnswer])
+found = assert_type(finder.predict_one("new.png"), RegionPrediction)
+assert_type(found.regions, list[DetectedRegion])
+assert_type(found.patch_map.predicted_classes, NDArray[np.int16])
+assert_type(finder.predict(["new.png"]), Predictions[RegionPrediction])
 
-panel = assert_type(Panel().fit("tissue.csv"), Panel)
+panel = assert_type(EnsembleClassifier().fit("tissue.csv"), EnsembleClassifier)
 assert_type(panel.predict_proba("new.png"), NDArray[np.float64])
-assert_type(panel.predict(["new.png"]), Answers[ImageAnswer])
+assert_type(panel.predict(["new.png"]), Predictions[ImagePrediction])
 
-facts = assert_type(atom_facts(model, images, stability=2), list[AtomFacts])
+facts = assert_type(atom_statistics(model, images, stability=2), list[AtomStatistics])
 assert_type(facts[0].auc, float)
 
 # --- files, settings, outlines ------------------------------------------------------------------
 
-loaded = assert_type(load("tissue.histodict"), TissueClassifier | RegionDetector | Panel)
+loaded = assert_type(
+    load("tissue.histodict"), TissueClassifier | RegionDetector | EnsembleClassifier
+)
 recipe = assert_type(Recipe("odl", {"n_atoms": 20}, stain="reinhard"), Recipe)
 plan = assert_type(Plan.named("default"), Plan)
-assert_type(plan.model(), TissueClassifier | RegionDetector | Panel)
+assert_type(plan.build_model(), TissueClassifier | RegionDetector | EnsembleClassifier)
 with allow_missing_chunks():
     assert_type(loaded.predict("slide.zarr"), Any)
 outlined = assert_type(with_annotations("slides/", "outlines/"), Manifest)
-assert_type(by_outlines(outlined, ["tumour"]), Manifest)
-assert_type(Drawing(Path("a.geojson")).of("tumour"), Drawing)
+assert_type(split_by_annotation(outlined, ["tumour"]), Manifest)
+assert_type(AnnotationFile(Path("a.geojson")).of("tumour"), AnnotationFile)
 to_spatialdata(to_anndata(loaded, "new.png"))  # their types are those packages' own
 assert_type(histodict.__version__, str)
 

@@ -50,7 +50,7 @@ class FeatureBombs(Target):
             each.mkdir(exist_ok=True)
         self._bases = make_files(folder / "files")
         self._bombs: dict[tuple[str, int], dict[str, bytes]] = {}
-        slide_process.ANSWER_S = 6
+        slide_process.REPLY_TIMEOUT_S = 6
         for base, data in self._bases.items():  # libraries are loaded
             self.attempt(data, base)
 

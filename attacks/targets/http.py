@@ -87,7 +87,7 @@ class _Server:
         from histodict.web import server
         from histodict.web.server import make_app
 
-        server._MOST_SECONDS = 0.5
+        server._MAX_SECONDS = 0.5
         self._app = make_app([self._folder / "data"], self._workspace)
         covered = {name.partition(" ")[2] or name for name in ROUTES}
         assert covered == {route.path or "/" for route in self._app.routes}, "a route is not tried"
@@ -98,9 +98,9 @@ class _Server:
         self._serve()
 
     def _make_data(self) -> None:
-        from histodict.demo.sets import write_synthetic_set
+        from histodict.demo.sets import write_synthetic_dataset
 
-        write_synthetic_set(self._folder / "data" / "tissue", 4, 1, size=(160, 120))
+        write_synthetic_dataset(self._folder / "data" / "tissue", 4, 1, size=(160, 120))
         other = self._folder / "data" / "other"
         other.mkdir()
         (other / "damaged.jpg").write_bytes(b"\xff\xd8\xff")
@@ -112,12 +112,12 @@ class _Server:
 
     def _make_work(self) -> dict[str, str]:
         """A data set that was opened, also to draw on it, and a training that is done."""
-        from histodict.execution.progress import ignore
+        from histodict.execution.progress import no_callback
         from histodict.web.api_jobs import _chosen_plan
         from histodict.web.datasets import open_dataset
         from histodict.web.drawing_acts import change_classes
         from histodict.web.jobs import DONE, new_job
-        from histodict.web.training import Wish, training_request
+        from histodict.web.training import TrainingRequest, training_request
         from histodict.web.worker import train
 
         sources = self._app.state.context.sources
@@ -125,9 +125,9 @@ class _Server:
         data = open_dataset(self._user, sources, tissue)
         bare = open_dataset(self._user, sources, tissue, is_bare=True)
         (own,) = change_classes(bare, {"name": "a"})
-        wish = Wish(_chosen_plan("quick", "dfdl", False, _SMALL), None, 0, test_folds=2)
+        wish = TrainingRequest(_chosen_plan("quick", "dfdl", False, _SMALL), None, 0, test_folds=2)
         job = new_job(self._user, training_request(data, wish) | {"parent": None})
-        train(job, ignore)
+        train(job, no_callback)
         job.set_state(DONE, 1)
         return {
             DATA: data.id,
@@ -141,7 +141,7 @@ class _Server:
     def _serve(self) -> None:
         import uvicorn
 
-        from histodict.web.server import BoundedProtocol
+        from histodict.web.server import LimitedH11Protocol
 
         while True:
             listener = socket.create_server(("127.0.0.1", 0))
@@ -150,7 +150,7 @@ class _Server:
                 break
             listener.close()
         config = uvicorn.Config(
-            self._app, http=BoundedProtocol, ws="none", lifespan="off", log_level="critical"
+            self._app, http=LimitedH11Protocol, ws="none", lifespan="off", log_level="critical"
         )
         threading.Thread(target=uvicorn.Server(config).run, args=([listener],), daemon=True).start()
 

@@ -21,12 +21,12 @@ from numpy.random import Generator
 from PIL import Image
 
 from histodict import TissueClassifier
-from histodict.batch import run_images
-from histodict.demo.sets import write_synthetic_set
-from histodict.images.feature_file import common_origin
-from histodict.images.manifest import Manifest, Record, read_manifest
+from histodict.batch import predict_images
+from histodict.demo.sets import write_synthetic_dataset
+from histodict.images.feature_file import common_metadata
+from histodict.images.manifest import ImageRecord, Manifest, read_manifest
 from histodict.images.readers import ImageError, open_image
-from histodict.images.survey import survey
+from histodict.images.survey import check_readable
 from histodict.patches.patch_map import PatchMap
 from histodict.presets import PRESETS
 from histodict.recipes import Recipe
@@ -54,7 +54,7 @@ class Metadata(Target):
         good = {True: folder / "good.png", False: write_base(folder / "good.h5", [], "trident.h5")}
         with Image.open(tissue) as picture:
             picture.crop((0, 0, 48, 40)).save(good[True])
-        self._good = {kind: Record(path, "", "") for kind, path in good.items()}
+        self._good = {kind: ImageRecord(path, "", "") for kind, path in good.items()}
         self._expected = {kind: self._run(kind, [self._good[kind]])[0][0] for kind in good}
         for base in BASES:
             if self.attempt(b"[]", base) != "0 of 1 refused":
@@ -83,7 +83,7 @@ class Metadata(Target):
         for number in sorted({number for number, _ in edits} or {0}):
             own = [edit for at, edit in edits if at == number]
             path = write_base(self._folder / f"{number}-{base}", own, base)
-            records.append(Record(path, "", ""))
+            records.append(ImageRecord(path, "", ""))
         try:
             n_refused = self._batch(records, is_image)
             self._training(records, is_image)
@@ -92,7 +92,7 @@ class Metadata(Target):
                 raise Find("more than a gigabyte of memory was taken")
         return f"{n_refused} of {len(records)} refused"
 
-    def _batch(self, records: list[Record], is_image: bool) -> int:
+    def _batch(self, records: list[ImageRecord], is_image: bool) -> int:
         """As `predict` answers them beside a good one; how many are refused."""
         rows, failures = self._run(is_image, [*records, self._good[is_image]])
         if _scores(rows[-1:]) != _scores([self._expected[is_image]]):
@@ -115,19 +115,19 @@ class Metadata(Target):
             with open_image(Path(row["path"])) as source:
                 look_at(source)
 
-    def _training(self, records: list[Record], is_image: bool) -> None:
+    def _training(self, records: list[ImageRecord], is_image: bool) -> None:
         """As `train` looks at them."""
-        for record, reason in survey(records, 1).bad:
+        for record, reason in check_readable(records, 1).bad:
             _check_reason(reason, record.path)
         for record in records:
             try:
-                common_origin([record.path, self._good[is_image].path])
+                common_metadata([record.path, self._good[is_image].path])
             except ImageError as error:
                 _check_reason(str(error), record.path)
 
-    def _run(self, is_image: bool, records: list[Record]) -> tuple[list[Any], list[Any]]:
+    def _run(self, is_image: bool, records: list[ImageRecord]) -> tuple[list[Any], list[Any]]:
         shutil.rmtree(self._out, ignore_errors=True)
-        result = run_images(self._models[is_image], "digest", records, self._out, mpp=0.5)
+        result = predict_images(self._models[is_image], "digest", records, self._out, mpp=0.5)
         return result.rows, result.failures
 
 
@@ -149,13 +149,13 @@ def _of_features(folder: Path) -> TissueClassifier:
     records = []
     for seed in range(4):
         path = write_base(folder / "slides" / f"{seed}.h5", [], "trident.h5", seed)
-        records.append(Record(path, "ab"[seed % 2], str(seed)))
-    recipe = replace(PRESETS["given"], method="nearest-mean", method_parameters={}, components=0)
+        records.append(ImageRecord(path, "ab"[seed % 2], str(seed)))
+    recipe = replace(PRESETS["given"], method="nearest-mean", method_parameters={}, n_components=0)
     return TissueClassifier(recipe, n_jobs=1).fit(Manifest(tuple(records)))
 
 
 def _of_images(folder: Path) -> TissueClassifier:
-    manifest = read_manifest(write_synthetic_set(folder / "set", 2, 1, size=(96, 64), seed=3))
+    manifest = read_manifest(write_synthetic_dataset(folder / "set", 2, 1, size=(96, 64), seed=3))
     recipe = Recipe("nearest-mean", {}, patch_px=12, downsample=1.5, patches_per_class=60)
     return TissueClassifier(recipe, n_jobs=1).fit(manifest)
 

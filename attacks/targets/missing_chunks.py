@@ -35,7 +35,7 @@ class MissingChunks(Target):
     smoke_attempts = 40
 
     def setup(self, folder: Path) -> None:
-        slide_process.APART = False  # a process for each image that fails takes seconds
+        slide_process.USE_SUBPROCESS = False  # a process for each image that fails takes seconds
         self._folder = folder / "attacked"
         self._folder.mkdir(exist_ok=True)
         shutil.rmtree(folder / "made", ignore_errors=True)  # of a worker that ended

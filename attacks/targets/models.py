@@ -21,10 +21,10 @@ from PIL import Image
 from safetensors.numpy import save
 
 from histodict import TissueClassifier
-from histodict.demo.sets import write_synthetic_set
+from histodict.demo.sets import write_synthetic_dataset
 from histodict.images.manifest import read_manifest
-from histodict.model_content import ModelContent
-from histodict.model_file import ModelFileError, digest, read_content, read_header
+from histodict.model_content import ModelData
+from histodict.model_file import ModelFileError, digest, read_header, read_model_data
 from histodict.pipeline import load_model, save_model
 from histodict.recipes import Recipe
 from histodict.reports.model_card import describe_members, describe_model
@@ -56,7 +56,9 @@ class Models(Target):
         self.path = folder / "model.histodict"
         self.image = folder / "tissue.png"
         warnings.simplefilter("ignore")
-        manifest = read_manifest(write_synthetic_set(folder / "set", 6, 2, size=(96, 64), seed=3))
+        manifest = read_manifest(
+            write_synthetic_dataset(folder / "set", 6, 2, size=(96, 64), seed=3)
+        )
         with Image.open(manifest.records[0].path) as picture:
             picture.crop((0, 0, 48, 40)).save(self.image)
         self.files = {f"{name}.histodict": _made(folder, name, manifest) for name in _NAMES}
@@ -64,9 +66,9 @@ class Models(Target):
         self.contents = {base: self._content(base) for base in self.bases}
         self.answers = {base: self._answer(base) for base in self.bases}
 
-    def _content(self, base: str) -> ModelContent:
+    def _content(self, base: str) -> ModelData:
         self.path.write_bytes(self.files[base])
-        return read_content(self.path)
+        return read_model_data(self.path)
 
     def _answer(self, base: str) -> list[Any]:
         self.path.write_bytes(self.files[base])
@@ -122,7 +124,7 @@ class Models(Target):
         self.path.write_bytes(data)
         self._look()
         try:
-            content = read_content(self.path)
+            content = read_model_data(self.path)
             model = load_model(self.path, n_jobs=1)
         except ModelFileError as error:
             return self._refused(str(error), self.path)
@@ -162,7 +164,7 @@ class Models(Target):
         return "refused"
 
     def _said(self, model: Any) -> list[Any]:
-        answer = model.answer(self.image, mpp=0.5)
+        answer = model.predict_one(self.image, mpp=0.5)
         scores = [answer.score] if model.finds_regions else list(answer.scores)
         chances = [] if model.finds_regions else list(answer.probabilities.values())
         margins = [] if answer.patch_map is None else answer.patch_map.margins.ravel().tolist()
@@ -177,15 +179,15 @@ def _made(folder: Path, name: str, manifest: Any) -> bytes:
     if name in _KINDS:
         model = TRAIN[name](manifest)
     else:
-        parameters = {k: v for k, v in _SMALL.items() if Recipe(name).knows(k)}
+        parameters = {k: v for k, v in _SMALL.items() if Recipe(name).has_setting(k)}
         if name.endswith("-image"):
             parameters = {"n_atoms": None}
-        recipe = Recipe(name, parameters, patch_px=8, patches_per_class=60, vectors="centred")
+        recipe = Recipe(name, parameters, patch_px=8, patches_per_class=60, features="centred")
         model = TissueClassifier(recipe, n_jobs=1).fit(manifest)
     return save_model(model, folder / f"{name}.histodict").read_bytes()
 
 
-_SMALL = {"n_atoms": 6, "n_iter": 2, "n_epochs": 1, "n_coding_steps": 3, "most_patches": 20}
+_SMALL = {"n_atoms": 6, "n_iter": 2, "n_epochs": 1, "n_coding_steps": 3, "max_patches": 20}
 
 
 def _parts(data: bytes) -> tuple[str, Any, dict[str, Any]]:
@@ -255,7 +257,7 @@ def _hurt(arrays: dict[str, Any], name: str, what: str, number: int) -> dict[str
     return arrays | {name: new}
 
 
-def _same(one: ModelContent, other: ModelContent) -> bool:
+def _same(one: ModelData, other: ModelData) -> bool:
     mine, theirs = one.all_arrays(), other.all_arrays()
     return (
         json.dumps(one.header()) == json.dumps(other.header())

@@ -57,12 +57,12 @@ class ServersTarget(Target):
 
     def _prepare(self) -> None:
         """A workspace with an opened data set and a class to draw with."""
-        from histodict.web.datasets import DataSources, open_dataset
+        from histodict.web.datasets import DatasetIndexCache, open_dataset
         from histodict.web.drawing_acts import change_classes
-        from histodict.web.workspace import DataFolders, User
+        from histodict.web.workspace import DataFolders, UserWorkspace
 
-        user = User.of(self._template, "local")
-        sources = DataSources(DataFolders([self._folder / "data"]))
+        user = UserWorkspace.of(self._template, "local")
+        sources = DatasetIndexCache(DataFolders([self._folder / "data"]))
         data = open_dataset(user, sources, self._folder / "data" / "bare", is_bare=True)
         (own,) = change_classes(data, {"name": "a"})
         (self._image,) = data.listing.by_id
@@ -113,10 +113,10 @@ class ServersTarget(Target):
                 os.dup2(file.fileno(), 1)
                 os.dup2(file.fileno(), 2)
             os.chdir(place)
-            from histodict.execution.child_process import end_with
+            from histodict.execution.child_process import exit_with_parent
             from histodict.web.server import serve
 
-            end_with(os.getppid())  # also where a hang of the target ended its process
+            exit_with_parent(os.getppid())  # also where a hang of the target ended its process
             serve([self._folder / "data"], workspace=workspace, port=port, browser=False)
             status = 0
         except BaseException as error:
@@ -138,9 +138,11 @@ class ServersTarget(Target):
 
     def kept(self, workspace: Path) -> set[int]:
         """The numbers of the strokes that the workspace holds."""
-        from histodict.web.sheets import Sheet
+        from histodict.web.sheets import AnnotationStore
 
-        sheet = Sheet.read(workspace / "users" / "local" / "data" / self._data, self._image)
+        sheet = AnnotationStore.read(
+            workspace / "users" / "local" / "data" / self._data, self._image
+        )
         corners = [np.min(shape["polygons"][0][0], axis=0) for shape in sheet.shapes]
         by_corner = {self._corner(box): box for box in range(200)}
         return {by_corner[round(float(x)), round(float(y))] for x, y in corners}

@@ -17,7 +17,7 @@ from typing import Any
 from numpy.random import Generator
 from PIL import Image
 
-from histodict.cli.reading import pairs
+from histodict.cli.reading import parse_pairs
 from histodict.evaluation.protocols import k_folds
 from histodict.evaluation.split_file import load_splits, save_splits
 from histodict.evaluation.splits import check_splits
@@ -142,9 +142,9 @@ class Texts(Target):
         return "taken"
 
     def _recipe(self, path: Path) -> None:
-        model = Plan.named(str(path)).model()
+        model = Plan.named(str(path)).build_model()
         try:
-            model.decided_by()
+            model.fingerprint()
         except ValueError as error:
             if "not installed" not in str(
                 error
@@ -153,7 +153,9 @@ class Texts(Target):
 
     def _settings(self, path: Path) -> None:
         lines = path.read_bytes().decode("utf-8", "replace").split("\n")
-        Plan.named("fast").with_settings(pairs("--set", [x for x in lines if x.strip()])).model()
+        Plan.named("fast").parse_settings(
+            parse_pairs("--set", [x for x in lines if x.strip()])
+        ).build_model()
 
     def _table(self, path: Path) -> None:
         for record in read_manifest(path).records:

@@ -12,17 +12,20 @@ import tempfile
 from pathlib import Path
 
 import histodict
-from histodict.demo.sets import write_synthetic_set
+from histodict.demo.sets import write_synthetic_dataset
 
 folder = Path(tempfile.mkdtemp())
-known = write_synthetic_set(folder / "known", n_patients=4, images_per_patient=2, size=(320, 240))
-new = write_synthetic_set(
+known = write_synthetic_dataset(
+    folder / "known", n_patients=4, images_per_patient=2, size=(320, 240)
+)
+new = write_synthetic_dataset(
     folder / "new", n_patients=3, images_per_patient=2, size=(320, 240), seed=1
 )
 
 # %%
 # ``fast`` is one dictionary of pixels for each class. The settings behind it make it smaller
-# still: leave them out for real tissue, or take ``Panel()``, which is the most accurate.
+# still: leave them out for real tissue, or take ``EnsembleClassifier()``, which is the most
+# accurate.
 model = histodict.TissueClassifier("fast", n_atoms=24, patches_per_class=800, n_iter=5)
 model.fit(known)
 

@@ -14,11 +14,13 @@ import matplotlib.pyplot as plt
 from PIL import Image
 
 import histodict
-from histodict.demo.sets import write_synthetic_set
+from histodict.demo.sets import write_synthetic_dataset
 
 folder = Path(tempfile.mkdtemp())
-known = write_synthetic_set(folder / "known", n_patients=8, images_per_patient=1, size=(320, 240))
-new = write_synthetic_set(
+known = write_synthetic_dataset(
+    folder / "known", n_patients=8, images_per_patient=1, size=(320, 240)
+)
+new = write_synthetic_dataset(
     folder / "new", n_patients=4, images_per_patient=1, size=(320, 240), seed=1
 )
 print((known / "regions" / "manifest.csv").read_text())

@@ -16,10 +16,12 @@ import tifffile
 from PIL import Image
 
 import histodict
-from histodict.demo.sets import write_synthetic_set
+from histodict.demo.sets import write_synthetic_dataset
 
 folder = Path(tempfile.mkdtemp())
-known = write_synthetic_set(folder / "known", n_patients=4, images_per_patient=2, size=(320, 240))
+known = write_synthetic_dataset(
+    folder / "known", n_patients=4, images_per_patient=2, size=(320, 240)
+)
 pieces = [np.asarray(Image.open(path)) for path in sorted(known.glob("*/patient01_*.jpg"))]
 slide = np.full((1536, 2048, 3), 242, np.uint8)  # glass
 for place, (row, column) in enumerate([(1, 1), (1, 2), (2, 2), (3, 2), (2, 3), (3, 3)]):
@@ -44,4 +46,6 @@ answer.plot()
 # %%
 # The map knows where it lies in the slide's own pixels, which is what goes to QuPath: ``histodict
 # predict MODEL slide.tif --output results/ --qupath-project``.
-print(answer.patch_map.winners.shape, "places,", answer.patch_map.n_patches, "with tissue")
+print(
+    answer.patch_map.predicted_classes.shape, "places,", answer.patch_map.n_patches, "with tissue"
+)

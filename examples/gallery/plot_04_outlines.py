@@ -17,10 +17,12 @@ from PIL import Image
 from skimage.measure import approximate_polygon, find_contours
 
 import histodict
-from histodict.demo.sets import write_synthetic_set
+from histodict.demo.sets import write_synthetic_dataset
 
 folder = Path(tempfile.mkdtemp())
-known = write_synthetic_set(folder / "known", n_patients=8, images_per_patient=1, size=(320, 240))
+known = write_synthetic_dataset(
+    folder / "known", n_patients=8, images_per_patient=1, size=(320, 240)
+)
 images = histodict.read_manifest(known / "regions" / "manifest.csv", labelled=False)
 
 
@@ -57,14 +59,14 @@ for record in images.records:
 # ``histodict train images.csv --annotations geojson/ --regions Healthy,Inflamed`` in Python: a
 # part of an image for each class that is outlined in it.
 outlined = histodict.with_annotations(images, folder / "geojson")
-parts = histodict.by_outlines(outlined, ["Healthy", "Inflamed"])
+parts = histodict.split_by_annotation(outlined, ["Healthy", "Inflamed"])
 print(len(images.records), "images,", len(parts.records), "parts")
 
 model = histodict.TissueClassifier("fast", n_atoms=24, patches_per_class=1000, n_iter=5).fit(parts)
 
 # %%
 # A new image, as a whole.
-new = write_synthetic_set(
+new = write_synthetic_dataset(
     folder / "new", n_patients=2, images_per_patient=1, size=(320, 240), seed=1
 )
 model.predict(next((new / "regions").rglob("*.jpg"))).plot()

@@ -13,13 +13,13 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 
 import histodict
-from histodict.demo.sets import write_synthetic_set
-from histodict.evaluation.answers import gather
+from histodict.demo.sets import write_synthetic_dataset
+from histodict.evaluation.answers import collect_repeats
 from histodict.evaluation.intervals import bootstrap_interval
 from histodict.evaluation.metrics import balanced_accuracy
 from histodict.evaluation.protocols import k_folds
 
-folder = write_synthetic_set(
+folder = write_synthetic_dataset(
     Path(tempfile.mkdtemp()) / "set", n_patients=8, images_per_patient=2, size=(240, 180)
 )
 images = histodict.read_manifest(folder)
@@ -34,7 +34,7 @@ def tested(method, **settings):
         model = histodict.TissueClassifier("fast", method=method, **settings)
         model.fit(images.select(split.train))
         answers.append(model.predict(images.select(split.test)).labels)
-    return bootstrap_interval(balanced_accuracy, gather(images, splits, answers))
+    return bootstrap_interval(balanced_accuracy, collect_repeats(images, splits, answers))
 
 
 small = {"n_atoms": 16, "patches_per_class": 400}

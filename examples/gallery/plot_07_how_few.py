@@ -14,16 +14,16 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import histodict
-from histodict.demo.sets import write_synthetic_set
+from histodict.demo.sets import write_synthetic_dataset
 from histodict.evaluation.metrics import balanced_accuracy
-from histodict.evaluation.protocols import hold_outs
+from histodict.evaluation.protocols import learning_curve_splits
 
-folder = write_synthetic_set(
+folder = write_synthetic_dataset(
     Path(tempfile.mkdtemp()) / "set", n_patients=16, images_per_patient=2, size=(240, 180)
 )
 images = histodict.read_manifest(folder)
 sizes = [1, 2, 4, 8]
-splits = hold_outs(images, sizes, n_repeats=2, random_state=0)
+splits = learning_curve_splits(images, sizes, n_repeats=2, random_state=0)
 
 # %%
 found = {size: [] for size in sizes}

@@ -13,10 +13,12 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import histodict
-from histodict.demo.sets import write_synthetic_set
+from histodict.demo.sets import write_synthetic_dataset
 
 folder = Path(tempfile.mkdtemp())
-known = write_synthetic_set(folder / "known", n_patients=4, images_per_patient=2, size=(320, 240))
+known = write_synthetic_dataset(
+    folder / "known", n_patients=4, images_per_patient=2, size=(320, 240)
+)
 model = histodict.TissueClassifier("paper", n_atoms=24, patches_per_class=1500, n_iter=8)
 model.fit(known)
 
@@ -32,9 +34,9 @@ print(model.classes_, dictionaries.shape)
 # %%
 # An image's answer is a sum of what its atoms say. Give them names with ``histodict edit``, and it
 # speaks in your words.
-why = model.why(next((known / "inflamed").glob("*.jpg")), mpp=0.5)
-print(why.words())
-print(why.change_words())
+why = model.explain(next((known / "inflamed").glob("*.jpg")), mpp=0.5)
+print(why.summary())
+print(why.describe_change())
 
 # %%
 # DFDL wants a class's atoms to code its own patches well and the others' badly. How alike are the

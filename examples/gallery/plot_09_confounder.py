@@ -17,11 +17,13 @@ import numpy as np
 from PIL import Image
 
 import histodict
-from histodict.demo.sets import write_synthetic_set
+from histodict.demo.sets import write_synthetic_dataset
 
 folder = Path(tempfile.mkdtemp())
-tinted = write_synthetic_set(folder / "tinted", n_patients=8, images_per_patient=1, size=(240, 180))
-clean = write_synthetic_set(
+tinted = write_synthetic_dataset(
+    folder / "tinted", n_patients=8, images_per_patient=1, size=(240, 180)
+)
+clean = write_synthetic_dataset(
     folder / "clean", n_patients=8, images_per_patient=1, size=(240, 180), seed=1
 )
 for path in (tinted / "inflamed").glob("*.jpg"):

@@ -13,17 +13,21 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 
 import histodict
-from histodict.demo.sets import write_synthetic_set
+from histodict.demo.sets import write_synthetic_dataset
 
 folder = Path(tempfile.mkdtemp())
-known = write_synthetic_set(folder / "known", n_patients=8, images_per_patient=2, size=(240, 180))
-new = write_synthetic_set(
+known = write_synthetic_dataset(
+    folder / "known", n_patients=8, images_per_patient=2, size=(240, 180)
+)
+new = write_synthetic_dataset(
     folder / "new", n_patients=6, images_per_patient=2, size=(240, 180), seed=1
 )
 
 # %%
-# One model that is calibrated; ``Panel()`` joins several views of the tissue as well.
-panel = histodict.Panel(["fast"], folds=2, n_atoms=16, patches_per_class=400, n_iter=4).fit(known)
+# One model that is calibrated; ``EnsembleClassifier()`` joins several views of the tissue as well.
+panel = histodict.EnsembleClassifier(
+    ["fast"], folds=2, n_atoms=16, patches_per_class=400, n_iter=4
+).fit(known)
 answers = panel.predict(new / "manifest.csv", error_rate=0.2)
 
 # %%
@@ -31,7 +35,9 @@ answers = panel.predict(new / "manifest.csv", error_rate=0.2)
 # both, or none where the image is like neither.
 for answer in answers[:4]:
     chances = ", ".join(f"{name} {chance:.2f}" for name, chance in answer.probabilities.items())
-    print(Path(answer.path).name, "|", chances, "|", " or ".join(answer.candidates) or "neither")
+    print(
+        Path(answer.path).name, "|", chances, "|", " or ".join(answer.prediction_set) or "neither"
+    )
 
 # %%
 truth = histodict.read_manifest(new).labels

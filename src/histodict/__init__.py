@@ -8,22 +8,22 @@ From images to an answer
     >>> model = histodict.TissueClassifier(random_state=0).fit("tissue.csv")
     >>> answer = model.predict("new.png")  # or an array, or a picture of Pillow
     >>> answer.label, answer.score, answer.proportions
-    >>> answer.patch_map.winners  # a `PatchMap`: which class won where
+    >>> answer.patch_map.predicted_classes  # a `PatchMap`: the class of each patch
     >>> answers = model.predict(["new.png", "newer.png"])  # or a folder
     >>> answers.rows()  # with pandas: answers.to_frame()
     >>> model.score("tissue.csv")  # balanced accuracy
 
     `TissueClassifier` says which class an image is, `RegionDetector` where in it something is.
-    `Panel` is the most accurate: several views of the tissue, and how sure one may be.
+    `EnsembleClassifier` is the most accurate: several views of the tissue, and how sure one may be.
 
     >>> finder = histodict.RegionDetector(region="tumour").fit("tissue.csv")
     >>> finder.predict("new.png").regions
-    >>> panel = histodict.Panel().fit("tissue.csv")  # Panel(["fast"]): one view
+    >>> panel = histodict.EnsembleClassifier().fit("tissue.csv")  # Panel(["fast"]): one view
     >>> panel.predict_proba("new.png")
 
     Outlines drawn in QuPath, ASAP or ImageScope: `with_annotations` joins them to images, and
-    `by_outlines` makes a part of an image for each class that is outlined in it. A `Drawing` says
-    where in new images to look: `predict("new.svs", within=…)`.
+    `split_by_annotation` makes a part of an image for each class that is outlined in it. A
+    `AnnotationFile` says where in new images to look: `predict("new.svs", within=…)`.
 
     Zarr images and feature files with missing chunks are refused, except inside
     `allow_missing_chunks`.
@@ -37,9 +37,9 @@ Settings
     patches, the vectors, the method. A `Plan` says what is made of it, as the command line does.
 
     >>> histodict.TissueClassifier("paper", n_atoms=100, stain="reinhard")
-    >>> recipe = histodict.Recipe("odl", {"n_atoms": 20}, stain="reinhard", rule="margin")
+    >>> recipe = histodict.Recipe("odl", {"n_atoms": 20}, stain="reinhard", aggregation="margin")
     >>> histodict.TissueClassifier(recipe).get_params()
-    >>> histodict.Plan.named("default").model()
+    >>> histodict.Plan.named("default").build_model()
     >>> images = histodict.read_manifest("tissue.csv")  # what fit makes of it, to look at
 
 Below: classifiers of patch vectors
@@ -55,9 +55,9 @@ What a model has learnt
     the classes apart, and what else it tells apart; a list of `AtomFacts`. `why` tells an answer
     by them.
 
-    >>> facts = histodict.atom_facts(model, "tissue.csv")
-    >>> [(fact.label, fact.auc, fact.leak["patient"].value) for fact in facts if fact.is_leak]
-    >>> model.why("new.png").words()
+    >>> atoms = histodict.atom_statistics(model, "tissue.csv")
+    >>> [(atom.label, atom.auc) for atom in atoms if atom.is_site_confounded]
+    >>> model.explain("new.png").summary()
 
 For other programs
     `to_anndata` and `to_spatialdata` give an image's patches, their answers, codes and atoms to
@@ -73,8 +73,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .execution.missing_chunks import allow_missing_chunks
-    from .images.annotations.drawing import Drawing
-    from .images.annotations.matching import by_outlines, with_annotations
+    from .images.annotations.drawing import AnnotationFile
+    from .images.annotations.matching import split_by_annotation, with_annotations
     from .images.manifest import read_manifest
     from .methods.dfdl import DFDL
     from .methods.fddl import FDDL
@@ -85,11 +85,11 @@ if TYPE_CHECKING:
     from .methods.src import SRC
     from .methods.wndcharm import WNDCHARM
     from .patches.patch_map import PatchMap
-    from .pipeline import Panel, Plan, RegionDetector, TissueClassifier
+    from .pipeline import EnsembleClassifier, Plan, RegionDetector, TissueClassifier
     from .pipeline import load_model as load
-    from .pipeline.atom_facts import AtomFacts
+    from .pipeline.atom_facts import AtomStatistics
     from .recipes import Recipe
-    from .reports.atoms_in_use import atom_facts
+    from .reports.atoms_in_use import atom_statistics
     from .spatial.objects import to_anndata, to_spatialdata
 
     __version__: str
@@ -102,10 +102,10 @@ __all__ = [
     "SHIRC",
     "SRC",
     "WNDCHARM",
-    "AtomFacts",
-    "Drawing",
+    "AnnotationFile",
+    "AtomStatistics",
+    "EnsembleClassifier",
     "Nayak",
-    "Panel",
     "PatchMap",
     "Plan",
     "Recipe",
@@ -113,24 +113,24 @@ __all__ = [
     "TissueClassifier",
     "__version__",
     "allow_missing_chunks",
-    "atom_facts",
-    "by_outlines",
+    "atom_statistics",
     "load",
     "read_manifest",
+    "split_by_annotation",
     "to_anndata",
     "to_spatialdata",
     "with_annotations",
 ]
 
 _HOMES = {
-    "AtomFacts": ".pipeline.atom_facts",
+    "AtomStatistics": ".pipeline.atom_facts",
     "DFDL": ".methods.dfdl",
-    "Drawing": ".images.annotations.drawing",
+    "AnnotationFile": ".images.annotations.drawing",
     "FDDL": ".methods.fddl",
     "LCKSVD": ".methods.lcksvd",
     "Nayak": ".methods.nayak",
     "ODL": ".methods.odl",
-    "Panel": ".pipeline",
+    "EnsembleClassifier": ".pipeline",
     "PatchMap": ".patches.patch_map",
     "Plan": ".pipeline",
     "Recipe": ".recipes",
@@ -140,8 +140,8 @@ _HOMES = {
     "TissueClassifier": ".pipeline",
     "WNDCHARM": ".methods.wndcharm",
     "allow_missing_chunks": ".execution.missing_chunks",
-    "atom_facts": ".reports.atoms_in_use",
-    "by_outlines": ".images.annotations.matching",
+    "atom_statistics": ".reports.atoms_in_use",
+    "split_by_annotation": ".images.annotations.matching",
     "load": ".pipeline.saving:load_model",
     "read_manifest": ".images.manifest",
     "to_anndata": ".spatial.objects",

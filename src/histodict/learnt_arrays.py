@@ -19,15 +19,15 @@ _UNIT_TOLERANCE = 1e-4  # of the norm of a vector in single precision
 
 
 @dataclass(frozen=True)
-class Learnt:
+class ArraySpec:
     """shape : words separated by commas; holds : what kind of numbers, one of `HOLDS`."""
 
     shape: str
-    holds: str = "finite numbers"
+    condition: str = "finite numbers"
 
 
-def check_arrays(
-    declared: Mapping[str, Learnt], arrays: Mapping[str, NDArray[Any]], sizes: Sizes
+def validate_arrays(
+    declared: Mapping[str, ArraySpec], arrays: Mapping[str, NDArray[Any]], sizes: Sizes
 ) -> None:
     """Refuses arrays that are not those declared, in name, shape, type or value.
 
@@ -38,8 +38,8 @@ def check_arrays(
     known = dict(sizes)
     for name, what in declared.items():
         _check_shape(name, what.shape.split(", "), arrays[name].shape, known)
-        if not HOLDS[what.holds](arrays[name], known):
-            raise ValueError(f"the array {name} must hold {what.holds}, and does not")
+        if not CONDITIONS[what.condition](arrays[name], known):
+            raise ValueError(f"the array {name} must hold {what.condition}, and does not")
 
 
 def _check_shape(
@@ -80,11 +80,11 @@ def _positive(array: NDArray[Any], known: Sizes) -> bool:
     return _finite(array, known) and bool((array > 0).all())
 
 
-def _shares(array: NDArray[Any], known: Sizes) -> bool:
+def _fractions(array: NDArray[Any], known: Sizes) -> bool:
     return _finite(array, known) and bool(((array >= 0) & (array <= 1)).all())
 
 
-def _unit_vectors(array: NDArray[Any], known: Sizes) -> bool:
+def _unit_norm_atoms(array: NDArray[Any], known: Sizes) -> bool:
     if not _finite(array, known):
         return False
     norms = np.sqrt(np.einsum("...i,...i->...", array, array, dtype=np.float64))
@@ -95,26 +95,26 @@ def _counts(array: NDArray[Any], known: Sizes) -> bool:
     return array.dtype.kind == "i" and bool((array >= 1).all())
 
 
-def _places_of_classes(array: NDArray[Any], known: Sizes) -> bool:
+def _class_axes(array: NDArray[Any], known: Sizes) -> bool:
     """Of all classes: one that nobody belongs to would have no distance."""
     return array.dtype.kind == "i" and np.array_equal(
         np.unique(array), np.arange(int(known["classes"]))
     )
 
 
-def _places_of_features(array: NDArray[Any], known: Sizes) -> bool:
+def _feature_axes(array: NDArray[Any], known: Sizes) -> bool:
     inside = array.dtype.kind == "i" and ((array >= 0) & (array < int(known["features"]))).all()
     return bool(inside) and len(np.unique(array)) == array.size
 
 
-HOLDS: dict[str, Callable[[NDArray[Any], Sizes], bool]] = {
+CONDITIONS: dict[str, Callable[[NDArray[Any], Sizes], bool]] = {
     "finite numbers": _finite,
     "positive numbers": _positive,
-    "shares from 0 to 1": _shares,
-    "vectors of unit norm, or of zeros": _unit_vectors,
+    "shares from 0 to 1": _fractions,
+    "vectors of unit norm, or of zeros": _unit_norm_atoms,
     "whole numbers from 1 on": _counts,
-    "the places of all classes": _places_of_classes,
-    "different places of features": _places_of_features,
+    "the places of all classes": _class_axes,
+    "different places of features": _feature_axes,
 }
 UNIT = "vectors of unit norm, or of zeros"
 CLASSES = "the places of all classes"

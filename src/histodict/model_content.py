@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from .decisions.atom_notes import check_notes
 from .decisions.image_rules import n_scores
 from .decisions.tuning import check_tuning
-from .learnt_arrays import Learnt, Sizes, check_arrays
+from .learnt_arrays import ArraySpec, Sizes, validate_arrays
 from .parameters import check_choice, check_kind, check_number, check_whole_number
 
 # Parameters of the decision that are not arrays, by the kind of model.
@@ -29,34 +29,34 @@ DECISIONS = {
 # two classes, else classes; features, the length of a vector as the method sees it; inputs, before
 # it is projected; members, of a panel.
 ARRAYS = {
-    "projection.mean": Learnt("inputs"),
-    "projection.components": Learnt("features, inputs"),
-    # What training patches of each class say, atom by atom: see `AtomEvidence`.
-    "use.shares": Learnt("classes, codes", "shares from 0 to 1"),
-    "use.codes": Learnt("classes, codes"),
-    "use.leaning": Learnt("classes, codes"),
-    "use.margins": Learnt("classes, classes, codes"),
-    "use.wins": Learnt("classes, classes, codes"),
+    "projection.mean": ArraySpec("inputs"),
+    "projection.components": ArraySpec("features, inputs"),
+    # What training patches of each class say, atom by atom: see `AtomReference`.
+    "use.shares": ArraySpec("classes, codes", "shares from 0 to 1"),
+    "use.codes": ArraySpec("classes, codes"),
+    "use.leaning": ArraySpec("classes, codes"),
+    "use.margins": ArraySpec("classes, classes, codes"),
+    "use.wins": ArraySpec("classes, classes, codes"),
     # For m = 1 … 20.
-    "curve.miss": Learnt("20", "shares from 0 to 1"),
-    "curve.alarm": Learnt("20", "shares from 0 to 1"),
+    "curve.miss": ArraySpec("20", "shares from 0 to 1"),
+    "curve.alarm": ArraySpec("20", "shares from 0 to 1"),
     # What the members' scores are divided by.
-    "combination.scales": Learnt("members", "positive numbers"),
-    "combination.weights": Learnt("members", "positive numbers"),
-    "calibration.slopes": Learnt("scores, classes"),
-    "calibration.offsets": Learnt("classes"),
+    "combination.scales": ArraySpec("members", "positive numbers"),
+    "combination.weights": ArraySpec("members", "positive numbers"),
+    "calibration.slopes": ArraySpec("scores, classes"),
+    "calibration.offsets": ArraySpec("classes"),
     # Of the images that it was calibrated on.
-    "calibration.misfits": Learnt("images", "shares from 0 to 1"),
+    "calibration.misfits": ArraySpec("images", "shares from 0 to 1"),
 }
 
 
-def arrays_of(*parts: str) -> dict[str, Learnt]:
+def array_specs(*parts: str) -> dict[str, ArraySpec]:
     """Those of ARRAYS that belong to these parts of a model."""
     return {name: what for name, what in ARRAYS.items() if name.partition(".")[0] in parts}
 
 
 @dataclass(frozen=True)
-class ModelContent:
+class ModelData:
     """The content of a fitted model.
 
     kind : "tissue-classifier", "region-detector" or "panel"
@@ -78,25 +78,25 @@ class ModelContent:
     mpp: float | None
     n_features: int
     weights: str
-    decision: dict[str, float]
+    decision_parameters: dict[str, float]
     training: dict[str, Any]
-    members: list[ModelContent] = field(default_factory=list)
+    estimators: list[ModelData] = field(default_factory=list)
     atoms: list[dict[str, Any]] = field(default_factory=list)
     arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
 
     def header(self) -> dict[str, Any]:
         fields = {name: getattr(self, name) for name in _FIELDS}
-        return fields | {"members": [member.header() for member in self.members]}
+        return fields | {"members": [member.header() for member in self.estimators]}
 
     def all_arrays(self) -> dict[str, NDArray[Any]]:
         found = dict(self.arrays)
-        for place, member in enumerate(self.members):
+        for place, member in enumerate(self.estimators):
             own = member.all_arrays()
             found |= {f"member{place}.{name}": array for name, array in own.items()}
         return found
 
     @classmethod
-    def of(cls, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> ModelContent:
+    def of(cls, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> ModelData:
         """Make the content from a header and the arrays, as `header` and `all_arrays` give them."""
         own: dict[str, NDArray[Any]] = {}
         parts: dict[str, dict[str, NDArray[Any]]] = {
@@ -110,21 +110,21 @@ class ModelContent:
                 own[name] = array
         pairs = zip(header["members"], parts.values(), strict=True)
         members = [cls.of(words, theirs) for words, theirs in pairs]
-        return cls(**{name: header[name] for name in _FIELDS}, members=members, arrays=own)
+        return cls(**{name: header[name] for name in _FIELDS}, estimators=members, arrays=own)
 
-    def check_arrays(self, declared: Mapping[str, Learnt], sizes: Sizes) -> None:
+    def check_arrays(self, declared: Mapping[str, ArraySpec], sizes: Sizes) -> None:
         """Refuses arrays other than those declared; `sizes` beside those known of any model."""
         known: dict[str, int | str] = {
             "classes": len(self.classes),
             "scores": n_scores(len(self.classes)),
             "features": self.n_features,
-            "members": len(self.members),
+            "members": len(self.estimators),
         }
         for word in set(known) & set(sizes):
             if known[word] != sizes[word]:
                 there = short(known[word])
                 raise ValueError(f"there are {there} {word}, by the recipe {sizes[word]}")
-        check_arrays(declared, self.arrays, known | dict(sizes))
+        validate_arrays(declared, self.arrays, known | dict(sizes))
 
 
 # --- header -------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ _TRAINING_OF_SOME = {
 }
 
 
-def check_words(header: Mapping[str, Any]) -> None:
+def validate_header(header: Mapping[str, Any]) -> None:
     """Validate the fields of a header, their types, and whether they fit each other.
 
     The settings of the recipe are checked when the model is made.
@@ -235,7 +235,7 @@ def _check_members(header: Mapping[str, Any]) -> None:
         check_kind("a member", member, "dict[str, Any]")
         if member.get("kind") != "tissue-classifier" or member.get("classes") != header["classes"]:
             raise ValueError("members are tissue-classifiers of the panel's classes")
-        check_words(member)
+        validate_header(member)
     for name in _OF_FIRST if members else ():
         if header[name] != members[0][name]:
             raise ValueError(f"{name} of a panel must be that of its first member")

@@ -1,11 +1,11 @@
 """Model files: a `.histodict` file is a safetensors file with a JSON header.
 
-No other module depends on the file format; `ModelContent` holds the content of a file. A file
+No other module depends on the file format; `ModelData` holds the content of a file. A file
 contains no executable code. It is written under a temporary name and then renamed, so an incomplete
 file never exists. Reading verifies a SHA-256 digest of the whole content, then the header
-(`check_words`) and the arrays (`ModelContent.check_arrays`).
+(`validate_header`) and the arrays (`ModelData.check_arrays`).
 
-The header is the JSON of `ModelContent` without its arrays, plus `schema`, `versions` and the
+The header is the JSON of `ModelData` without its arrays, plus `schema`, `versions` and the
 digest `sha256`. The arrays of an ensemble's members have the prefix `member0.`, `member1.`, …
 """
 
@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from .execution.files import written_whole
-from .execution.texts import one_line, parse_json
-from .model_content import ModelContent, check_words
+from .execution.files import atomic_write
+from .execution.texts import parse_json, shorten
+from .model_content import ModelData, validate_header
 from .parameters import check_kind
 
 SCHEMA = 1
@@ -40,19 +40,19 @@ class ModelFileError(ValueError):
     """The file is not a readable model."""
 
 
-def write_content(content: ModelContent, path: Path) -> Path:
+def write_model_data(content: ModelData, path: Path) -> Path:
     """Write a model file; an existing file is replaced, the folder must exist."""
     if not path.parent.is_dir():
         raise ModelFileError(f"{path}: the folder {path.parent} does not exist: make it first")
     versions = {name: version(name) for name in _PACKAGES}
     header = {"schema": SCHEMA, "versions": versions} | content.header()
-    data = sealed(header, content.all_arrays())
-    with written_whole(path) as partial:
+    data = serialize(header, content.all_arrays())
+    with atomic_write(path) as partial:
         partial.write_bytes(data)
     return path
 
 
-def sealed(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
+def serialize(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
     """Return the bytes of a file with this header, these arrays and their digest."""
     contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     whole = {**header, _DIGEST: digest(header, contiguous)}
@@ -72,14 +72,14 @@ def digest(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> str
     return total.hexdigest()
 
 
-def read_content(path: Path) -> ModelContent:
+def read_model_data(path: Path) -> ModelData:
     """Read a model file.
 
     Raises
     ------
     ModelFileError : the file is damaged, not a model, or has another schema
     """
-    return ModelContent.of(*_read(path))
+    return ModelData.of(*_read(path))
 
 
 def read_header(path: Path | str) -> dict[str, Any]:
@@ -95,11 +95,11 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         _check_schema(path, header.get("schema"))
         _check_digest(path, header.pop(_DIGEST, None), header, arrays)
         check_kind("versions", header.get("versions"), "dict[str, Any]")
-        check_words(header)
+        validate_header(header)
     except ModelFileError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ModelFileError(f"{path}: a damaged model file ({_words_of(error)})") from error
+        raise ModelFileError(f"{path}: a damaged model file ({_header_of(error)})") from error
     return header, arrays
 
 
@@ -112,7 +112,7 @@ def _open(path: Path) -> tuple[str, dict[str, Any]]:
             arrays = {name: file.get_tensor(name) for name in names}
     except (SafetensorError, OSError, TypeError, ValueError) as error:
         raise ModelFileError(
-            f"{path}: not a histodict model, or a damaged one ({_words_of(error)})"
+            f"{path}: not a histodict model, or a damaged one ({_header_of(error)})"
         ) from error
     if text is None:
         raise ModelFileError(f"{path}: not a histodict model (another program's safetensors file)")
@@ -140,7 +140,7 @@ def _check_digest(
         )
 
 
-def _words_of(error: Exception) -> str:
+def _header_of(error: Exception) -> str:
     """Return the message of an error in one line."""
-    words = one_line(error)
+    words = shorten(error)
     return f"there is no {words}" if isinstance(error, KeyError) else words

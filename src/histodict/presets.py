@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from .images.quality import NONE
-from .methods.registry import METHODS, method_entry
-from .networks import GIVEN, missing_module, vectors_named
-from .patches.vectors import VECTORS
+from .methods.registry import METHODS, get_method
+from .networks import PRECOMPUTED, get_patch_features, missing_dependency
+from .patches.vectors import PATCH_FEATURES
 from .recipes import Recipe
 
 # Settings of which the cells of a network leave no choice.
@@ -26,42 +26,42 @@ PRESETS = {
         method_parameters={"penalty": 0.4},
         patch_px=16,
         downsample=2.0,
-        context=2,
+        context_scale=2,
         patches_per_class=6_000,
-        turn_patches=True,
+        augment_patches=True,
         stain="reinhard",
-        vectors="centred",
-        rule="margin",
+        features="centred",
+        aggregation="margin",
     ),
     # Cells of a pretrained network instead of pixels; needs PyTorch. Stain correction pays where
     # images to learn from are few.
     "embeddings": Recipe(
         method_parameters={"rho": 0.1},
         patch_px=32,
-        turn_patches=True,
+        augment_patches=True,
         patches_per_class=6_000,
         stain="reinhard",
-        vectors="efficientnet-lite0",
-        components=200,
-        rule="proportion",
+        features="efficientnet-lite0",
+        n_components=200,
+        aggregation="proportion",
     ),
     # Vectors of feature files, learnt from as cells of a network are.
     "given": Recipe(
         method_parameters={"rho": 0.1},
         patches_per_class=6_000,
-        vectors=GIVEN,
-        components=200,
-        rule="proportion",
+        features=PRECOMPUTED,
+        n_components=200,
+        aggregation="proportion",
     ),
     # For regions: a patch alone says little where tissue is mixed, so it is seen with its
     # surroundings, and its neighbours have a say.
     "regions": Recipe(
         method_parameters={"penalty": 0.4},
         patches_per_class=6_000,
-        turn_patches=True,
-        vectors="centred",
-        context=2,
-        neighbours=2,
+        augment_patches=True,
+        features="centred",
+        context_scale=2,
+        smoothing_radius=2,
     ),
 }
 # What presets are when they are to find regions, beside that neighbours have a say. Cells half way
@@ -89,18 +89,21 @@ def preset(name: str, method: str | None = None, *, regions: bool = False) -> Re
     """
     if name not in PRESETS:
         raise ValueError(
-            f"preset must be one of {sorted(PRESETS)}, not {name!r}; Panel also knows default and "
+            f"preset must be one of {sorted(PRESETS)}, not {name!r}; EnsembleClassifier also has "
+            "default and "
             "pixels, which are several models, and Plan.named files of settings"
         )
     base = replace(PRESETS[name], **(_FOR_REGIONS.get(name, {}) if regions else {}))
-    made = for_method(base, method or "dfdl", published=name == "paper")
+    made = with_method(base, method or "dfdl", published=name == "paper")
     if not regions or name == "paper":
         return made
-    rule = "margin" if vectors_named(made.vectors).are_pictures else "proportion"
-    return replace(made, neighbours=max(made.neighbours, 1), rule=rule)
+    rule = "margin" if get_patch_features(made.features).are_images else "proportion"
+    return replace(made, smoothing_radius=max(made.smoothing_radius, 1), aggregation=rule)
 
 
-def takes_network(settings: Mapping[str, Any], methods: Iterable[str] = ()) -> tuple[bool, str]:
+def default_uses_encoder(
+    settings: Mapping[str, Any], methods: Iterable[str] = ()
+) -> tuple[bool, str]:
     """Where no preset is named: whether a pretrained network has a say, and why in words.
 
     It sees more than pixels tell, so it is taken where it can be had without a download; `settings`
@@ -108,14 +111,14 @@ def takes_network(settings: Mapping[str, Any], methods: Iterable[str] = ()) -> t
     network's cells do not have.
     """
     asked = {name: settings[name] for name in _OF_PATCHES if name in settings}
-    if "vectors" in asked and asked["vectors"] not in (*VECTORS, GIVEN):
+    if "vectors" in asked and asked["vectors"] not in (*PATCH_FEATURES, PRECOMPUTED):
         return True, f"as {asked['vectors']} is a network"
     if asked:
         return False, f"of pixels, as {next(iter(asked))} is set"
     of_colours = [name for name in methods if name in METHODS and METHODS[name].channels]
     if of_colours:
         return False, f"of pixels, as {of_colours[0]} codes colour channels"
-    missing = missing_module(PRESETS["embeddings"].vectors)
+    missing = missing_dependency(PRESETS["embeddings"].features)
     if missing:
         return False, (
             f"of pixels, as no pretrained network is installed ({missing} is missing); one sees "
@@ -124,28 +127,35 @@ def takes_network(settings: Mapping[str, Any], methods: Iterable[str] = ()) -> t
     return True, "as a pretrained network is installed"
 
 
-def regions_preset(settings: Mapping[str, Any], methods: Iterable[str] = ()) -> tuple[str, str]:
+def default_region_preset(
+    settings: Mapping[str, Any], methods: Iterable[str] = ()
+) -> tuple[str, str]:
     """For regions where no preset is named: which one, and why in words."""
-    by_network, why = takes_network(settings, methods)
+    by_network, why = default_uses_encoder(settings, methods)
     if not by_network:
         return "regions", why
     return "embeddings", f"{why}; the preset regions is of pixels"
 
 
-def recipe_of(given: Recipe | str, method: str | None = None, *, regions: bool = False) -> Recipe:
+def resolve_recipe(
+    given: Recipe | str, method: str | None = None, *, regions: bool = False
+) -> Recipe:
     """A recipe, or a preset by name; with another method, if one is named."""
     if isinstance(given, str):
         return preset(given, method, regions=regions)
-    return given if method in (None, given.method) else for_method(given, str(method))
+    return given if method in (None, given.method) else with_method(given, str(method))
 
 
-def for_method(base: Recipe, method: str, *, published: bool = False) -> Recipe:
+def with_method(base: Recipe, method: str, *, published: bool = False) -> Recipe:
     """The recipe with another method, its own parameters before those of the recipe."""
-    entry = method_entry(method)
+    entry = get_method(method)
     known = inspect.signature(entry.load()).parameters
     parameters = {k: v for k, v in base.method_parameters.items() if k in known}
-    parameters |= entry.published if published else entry.small
+    parameters |= entry.paper_parameters if published else entry.default_parameters
     if entry.channels and base.n_channels != 3:
         parameters[entry.channels] = base.n_channels
-    fitting = {"rule": entry.rule, "quality": base.quality if entry.sees_patches else NONE}
+    fitting = {
+        "rule": entry.aggregation,
+        "quality": base.quality_filters if entry.uses_patch_features else NONE,
+    }
     return base.with_changes(method=method, method_parameters=parameters, **fitting)

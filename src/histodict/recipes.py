@@ -6,16 +6,16 @@ import inspect
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-from .decisions.image_rules import RULES
+from .decisions.image_rules import AGGREGATORS
 from .execution.texts import parse_json
 from .images.quality import check_quality
 from .images.stain import NORMALISERS
-from .methods.registry import METHODS, method_entry
-from .networks import BORDERS, vectors_named
+from .methods.registry import METHODS, get_method
+from .networks import BORDERS, get_patch_features
 from .parameters import check_choice, check_kind, check_names, check_number, check_whole_number
 
-_MOST_REDUCED = 10_000.0  # times; and µm per pixel: no image is seen so from afar
-_MOST_PX = 8192  # side of what is read for one patch: more would be no patch, and fill the memory
+_MAX_REDUCED = 10_000.0  # times; and µm per pixel: no image is seen so from afar
+_MAX_PX = 8192  # side of what is read for one patch: more would be no patch, and fill the memory
 # Settings that decide nothing where vectors are given.
 _OF_PIXELS = {
     *("patch_px", "stride_px", "downsample", "mpp", "turn_patches", "stain", "least_tissue"),
@@ -46,57 +46,59 @@ class Recipe:
     downsample: float = 1.0
     mpp: float | None = None
     patches_per_class: int = 10_000
-    turn_patches: bool = False
+    augment_patches: bool = False
     stain: str = "none"
-    vectors: str = "rgb"
-    rule: str = "proportion"
-    least_tissue: float = 0.5
-    neighbours: int = 0
-    components: int = 0
+    features: str = "rgb"
+    aggregation: str = "proportion"
+    min_tissue_fraction: float = 0.5
+    smoothing_radius: int = 0
+    n_components: int = 0
     whiten: bool = False
-    context: int = 1
-    border: str = "left-out"
-    quality: str = "none"
+    context_scale: int = 1
+    border_mode: str = "left-out"
+    quality_filters: str = "none"
 
     def __post_init__(self) -> None:
         for own in fields(self):
             check_kind(own.name, getattr(self, own.name), str(own.type))
-        check_quality(self.quality, self.method, method_entry(self.method).sees_patches)
+        check_quality(
+            self.quality_filters, self.method, get_method(self.method).uses_patch_features
+        )
         check_whole_number("patch_px", self.patch_px, 2)
         check_whole_number("patches_per_class", self.patches_per_class, 1)
-        check_whole_number("neighbours", self.neighbours, 0)
-        check_whole_number("context", self.context, 1)
-        check_whole_number("components", self.components, 0)
-        if max(self.context, 2 * self.neighbours + 1) * self.patch_px > _MOST_PX:
+        check_whole_number("neighbours", self.smoothing_radius, 0)
+        check_whole_number("context", self.context_scale, 1)
+        check_whole_number("components", self.n_components, 0)
+        if max(self.context_scale, 2 * self.smoothing_radius + 1) * self.patch_px > _MAX_PX:
             raise ValueError(
-                f"patch_px={self.patch_px} with context={self.context} and neighbours="
-                f"{self.neighbours} asks for more than {_MOST_PX} pixels around a patch"
+                f"patch_px={self.patch_px} with context={self.context_scale} and neighbours="
+                f"{self.smoothing_radius} asks for more than {_MAX_PX} pixels around a patch"
             )
         check_number("downsample", self.downsample, low=1)
-        check_number("least_tissue", self.least_tissue)
+        check_number("least_tissue", self.min_tissue_fraction)
         if self.stride_px is not None:
             check_whole_number("stride_px", self.stride_px, 1)
         if self.mpp is not None:
             check_number("mpp", self.mpp, above=True)
-        if max(self.downsample, self.mpp or 0) > _MOST_REDUCED:
-            raise ValueError(f"downsample and mpp must be at most {_MOST_REDUCED:g}")
+        if max(self.downsample, self.mpp or 0) > _MAX_REDUCED:
+            raise ValueError(f"downsample and mpp must be at most {_MAX_REDUCED:g}")
         for name, value, known in (
             ("method", self.method, METHODS),
             ("stain", self.stain, NORMALISERS),
-            ("rule", self.rule, RULES),
-            ("border", self.border, BORDERS),
+            ("rule", self.aggregation, AGGREGATORS),
+            ("border", self.border_mode, BORDERS),
         ):
             check_choice(name, value, known)
-        self._check_vectors()
+        self._check_features()
 
-    def _check_vectors(self) -> None:
-        kind, entry = vectors_named(self.vectors), method_entry(self.method)
-        if self.context > 1 and not kind.take_surroundings:
+    def _check_features(self) -> None:
+        kind, entry = get_patch_features(self.features), get_method(self.method)
+        if self.context_scale > 1 and not kind.uses_context:
             raise ValueError(
                 "a network's cells know their surroundings: set context=1, or take the preset "
                 "embeddings"
             )
-        if kind.are_given and entry.needs_pixels:
+        if kind.is_precomputed and entry.needs_pixels:
             raise ValueError(f"{self.method} looks at pixels, of which feature files have none")
         channels = entry.channels
         if channels and self.method_parameters.get(channels, 3) == 9 - self.n_channels:
@@ -108,12 +110,12 @@ class Recipe:
     @property
     def n_channels(self) -> int:
         """Colour channels of a vector: those of the patch, and those of its surroundings."""
-        return 3 * min(self.context, 2)
+        return 3 * min(self.context_scale, 2)
 
     @property
-    def on_patches(self) -> bool:
+    def is_patch_level(self) -> bool:
         """Whether patches are judged one by one, and so leave a map."""
-        return method_entry(self.method).on_patches
+        return get_method(self.method).is_patch_level
 
     @property
     def grid_stride_px(self) -> int:
@@ -125,7 +127,7 @@ class Recipe:
         changed = (f"{name}={mine[name]!r}" for name in mine if mine[name] != default[name])
         return f"Recipe({', '.join(changed)})"
 
-    def differences(self, other: Recipe) -> str:
+    def describe_differences(self, other: Recipe) -> str:
         """Settings in which two recipes differ, those of this one first."""
         theirs = other.to_dict()
         return ", ".join(
@@ -139,7 +141,7 @@ class Recipe:
 
     def check_method(self) -> None:
         """Refuses parameters that the method cannot take: before hours of training, say."""
-        method_entry(self.method).check(self.method_parameters)
+        get_method(self.method).check(self.method_parameters)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Recipe:
@@ -154,13 +156,13 @@ class Recipe:
         """A copy with some settings changed; None leaves one as it is."""
         return replace(self, **{k: v for k, v in changes.items() if v is not None})
 
-    def with_known(self, changes: dict[str, Any]) -> Recipe:
+    def with_applicable_settings(self, changes: dict[str, Any]) -> Recipe:
         """A copy with fields and method parameters changed; those it does not have are left out."""
         own = {f.name for f in fields(self)}
-        if not method_entry(self.method).sees_patches:
+        if not get_method(self.method).uses_patch_features:
             changes = {name: value for name, value in changes.items() if name != "quality"}
-        parameters = {k: v for k, v in changes.items() if k not in own and self.knows(k)}
-        channels = method_entry(self.method).channels
+        parameters = {k: v for k, v in changes.items() if k not in own and self.has_setting(k)}
+        channels = get_method(self.method).channels
         if channels in self.method_parameters and "context" in changes:
             parameters[str(channels)] = 3 * min(changes["context"], 2)
         return replace(
@@ -169,25 +171,28 @@ class Recipe:
             **{k: v for k, v in changes.items() if k in own},
         )
 
-    def knows(self, setting: str) -> bool:
+    def has_setting(self, setting: str) -> bool:
         """Whether it is a field of the recipe, or a parameter of its method."""
         return setting in self.settings()
 
     def settings(self) -> set[str]:
-        """The names that `with_settings` takes."""
-        parameters = inspect.signature(method_entry(self.method).load()).parameters
+        """The names that `parse_settings` takes."""
+        parameters = inspect.signature(get_method(self.method).load()).parameters
         own = {f.name for f in fields(self)} - {"method", "method_parameters"}
         return own | set(parameters) - {"n_jobs", "random_state"}
 
-    def with_settings(self, settings: dict[str, str]) -> Recipe:
+    def parse_settings(self, settings: dict[str, str]) -> Recipe:
         """A copy with settings given as text: fields of the recipe, else method parameters."""
         check_names(settings, self.settings())
         kinds = {f.name: str(f.type) for f in fields(self)}
-        return self.with_values(
-            {name: read_setting(name, text, kinds.get(name, "")) for name, text in settings.items()}
+        return self.replace_settings(
+            {
+                name: parse_setting(name, text, kinds.get(name, ""))
+                for name, text in settings.items()
+            }
         )
 
-    def with_values(self, values: dict[str, Any]) -> Recipe:
+    def replace_settings(self, values: dict[str, Any]) -> Recipe:
         """A copy with settings by name: fields of the recipe, else method parameters."""
         check_names(values, self.settings())
         own = {f.name for f in fields(self)}
@@ -196,7 +201,7 @@ class Recipe:
         made = replace(self, method_parameters=self.method_parameters | others, **changed)
         made.check_method()
         wasted = [f"{k}={v}" for k, v in changed.items() if k in _OF_PIXELS and v != vars(self)[k]]
-        if wasted and vectors_named(made.vectors).are_given:
+        if wasted and get_patch_features(made.features).is_precomputed:
             raise ValueError(
                 f"{wasted[0]} is of pixels, and vectors of feature files were computed before: "
                 "leave it out"
@@ -204,13 +209,15 @@ class Recipe:
         return made
 
     def values(self) -> dict[str, Any]:
-        """All that `with_values` takes, as it is in effect; for the method, also what it leaves."""
-        found = method_entry(self.method).make(self.method_parameters).get_params()
+        """All that `replace_settings` takes, as it is in effect; for the method, also what it
+        leaves.
+        """
+        found = get_method(self.method).make(self.method_parameters).get_params()
         own = {f.name: getattr(self, f.name) for f in fields(self)}
         return {name: (own | found)[name] for name in sorted(self.settings())}
 
 
-def read_setting(name: str, text: str, kind: str) -> Any:
+def parse_setting(name: str, text: str, kind: str) -> Any:
     """A setting's text as what its field holds; for method parameters, as what it looks like."""
     if "str" in kind.split(" | "):
         return text

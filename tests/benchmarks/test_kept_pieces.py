@@ -170,4 +170,4 @@ def test_an_image_of_glass_lies_on_the_border():
     (fact, *_) = planted(1.0, 0).values()
     fact["scores"] = [[float("nan")], *fact["scores"][1:]]
     (repeat,) = kept.repeats([fact], "scores")
-    assert repeat.answers[0] == 0
+    assert repeat.predictions[0] == 0

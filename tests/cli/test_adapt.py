@@ -17,29 +17,29 @@ from typer.testing import CliRunner
 from histodict import TissueClassifier
 from histodict.cli import app
 from histodict.decisions.tuning import fingerprint
-from histodict.decisions.unlabelled import better_threshold
-from histodict.demo.sets import write_synthetic_set
+from histodict.decisions.unlabelled import unlabelled_threshold
+from histodict.demo.sets import write_synthetic_dataset
 from histodict.images.manifest import read_manifest
 from histodict.pipeline import Plan, load_model, save_model
 from histodict.recipes import Recipe
 
-FAST = Recipe(method="nearest-mean", patch_px=12, patches_per_class=200, rule="margin")
+FAST = Recipe(method="nearest-mean", patch_px=12, patches_per_class=200, aggregation="margin")
 
 
 @pytest.fixture(scope="module")
 def manifest(tmp_path_factory):
-    folder = write_synthetic_set(tmp_path_factory.mktemp("set") / "t", 10, 2, size=(160, 120))
+    folder = write_synthetic_dataset(tmp_path_factory.mktemp("set") / "t", 10, 2, size=(160, 120))
     return read_manifest(folder / "manifest.csv")
 
 
 @pytest.mark.parametrize("folds", [0, 2])
 def test_only_the_threshold_moves(manifest, tmp_path, folds):
-    model = Plan(FAST, calibration_folds=folds).model(random_state=0).fit(manifest)
+    model = Plan(FAST, calibration_folds=folds).build_model(random_state=0).fit(manifest)
     paths = [record.path for record in manifest.records]
     before = [model.predict(path) for path in paths]
     scores = [answer.score for answer in before]
-    adapted = model.adapted_to([*scores, np.nan], anyway=True)
-    shift = better_threshold(np.array(scores))
+    adapted = model.adapt_threshold([*scores, np.nan], anyway=True)
+    shift = unlabelled_threshold(np.array(scores))
     loaded = load_model(save_model(adapted, tmp_path / "m.histodict"))
     for path, old in zip(paths, before, strict=True):
         new = adapted.predict(path)
@@ -50,9 +50,9 @@ def test_only_the_threshold_moves(manifest, tmp_path, folds):
         tissue, margins = old.patch_map.tissue, old.patch_map.margins[..., 1]
         found = new.patch_map.margins[..., 1][tissue]
         np.testing.assert_allclose(found, margins[tissue] - shift, atol=1e-5)
-    assert adapted.threshold == pytest.approx(model.rule_value(shift))
-    assert loaded.training_["tuning"][-1]["n_images"] == len(scores)
-    assert "tuning" not in model.training_
+    assert adapted.threshold == pytest.approx(model.threshold_scale_value(shift))
+    assert loaded.training_info_["tuning"][-1]["n_images"] == len(scores)
+    assert "tuning" not in model.training_info_
 
 
 def test_on_the_command_line(manifest, tmp_path):
@@ -68,7 +68,7 @@ def test_on_the_command_line(manifest, tmp_path):
     one, two = (load_model(path) for path in (model, adapted))
     moved = [one.predict(image).label != two.predict(image).label for image in images]
     assert facts["n_moved"] == sum(moved)
-    (change,) = two.training_["tuning"]
+    (change,) = two.training_info_["tuning"]
     assert (change["source"], change["date"]) == ("adapted", date.today().isoformat())
     assert change["images"] == sorted(map(fingerprint, map(Path, images)))
     run = CliRunner().invoke(app, ["adapt", str(model), *images[:3], "-o", str(adapted)])
@@ -86,7 +86,7 @@ def planted(tmp_path_factory):
             colour = np.array([red + rng.normal(0, 6), 90, 150]) + rng.normal(0, 3, (60, 80, 3))
             pixels = np.clip(colour, 0, 255).astype(np.uint8)
             Image.fromarray(pixels).save(folder / "set" / label / f"{place}.png")
-    recipe = replace(FAST, vectors="rgb", stain="none")
+    recipe = replace(FAST, features="rgb", stain="none")
     model = TissueClassifier(recipe, random_state=0).fit(read_manifest(folder / "set"))
     return folder / "set", save_model(model, folder / "m.histodict")
 
@@ -103,7 +103,7 @@ def test_images_of_one_class_move_nothing_unless_told_to(planted, tmp_path):
     assert "do not fall into two groups" in run.output and "--anyway" in run.output
     assert run.output.count("Error") == 1
     assert adapt(model, images / "red", output, "--anyway").exit_code == 0
-    assert load_model(output).training_["tuning"][-1]["two_groups"] is False
+    assert load_model(output).training_info_["tuning"][-1]["two_groups"] is False
 
 
 def test_images_of_both_classes_move_it(planted, tmp_path):
@@ -112,7 +112,7 @@ def test_images_of_both_classes_move_it(planted, tmp_path):
     run = adapt(model, images, output)
     assert run.exit_code == 0, run.output
     assert "Groups of 20 and 20 images" in run.output
-    assert "two_groups" not in load_model(output).training_["tuning"][-1]
+    assert "two_groups" not in load_model(output).training_info_["tuning"][-1]
 
 
 def test_images_that_cannot_be_read_are_named_together(planted, tmp_path):
@@ -126,7 +126,7 @@ def test_images_that_cannot_be_read_are_named_together(planted, tmp_path):
     assert "red/1.png" in run.output and "red/2.png" in run.output
     run = adapt(model, tmp_path / "set", output, "--skip-bad")
     assert run.exit_code == 0 and "2 of 40 images left out" in run.output
-    assert len(load_model(output).training_["tuning"][-1]["left_out"]) == 2
+    assert len(load_model(output).training_info_["tuning"][-1]["left_out"]) == 2
 
 
 def test_what_finds_regions_has_no_threshold_to_move(manifest, small_models, tmp_path):
@@ -151,4 +151,4 @@ def test_evaluated_without_a_look_at_the_labels(manifest, tmp_path):
             np.array([float(r["score_0"]) for r in own if r["method"] == name])
             for name in methods.split(",")
         )
-        np.testing.assert_allclose(adapted, plain - better_threshold(plain))
+        np.testing.assert_allclose(adapted, plain - unlabelled_threshold(plain))

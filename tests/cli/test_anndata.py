@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from histodict.cli import app
-from histodict.demo.sets import write_synthetic_set
+from histodict.demo.sets import write_synthetic_dataset
 from histodict.pipeline import TissueClassifier
 
 h5py = pytest.importorskip("h5py")
@@ -16,7 +16,7 @@ h5py = pytest.importorskip("h5py")
 
 @pytest.fixture(scope="module")
 def tissue(tmp_path_factory):
-    return write_synthetic_set(tmp_path_factory.mktemp("set") / "t", 2, 1, size=(120, 90))
+    return write_synthetic_dataset(tmp_path_factory.mktemp("set") / "t", 2, 1, size=(120, 90))
 
 
 @pytest.fixture(scope="module")

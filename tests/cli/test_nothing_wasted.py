@@ -11,7 +11,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from histodict.cli import app, console
-from histodict.demo.sets import write_synthetic_set
+from histodict.demo.sets import write_synthetic_dataset
 from histodict.execution import outputs
 from histodict.execution.progress import Progress
 from histodict.images.manifest import read_manifest
@@ -30,7 +30,7 @@ def run(*arguments):
 
 @pytest.fixture(scope="module")
 def tissue(tmp_path_factory):
-    return write_synthetic_set(tmp_path_factory.mktemp("set") / "t", 3, 2, size=(120, 90))
+    return write_synthetic_dataset(tmp_path_factory.mktemp("set") / "t", 3, 2, size=(120, 90))
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def no_work(monkeypatch):
         raise AssertionError("the work was begun")
 
     monkeypatch.setattr(TissueClassifier, "fit", work)
-    monkeypatch.setattr(TissueClassifier, "answer", work)
+    monkeypatch.setattr(TissueClassifier, "predict_one", work)
     monkeypatch.setattr("histodict.images.survey.survey", work)
 
 
@@ -121,7 +121,7 @@ def test_train_names_all_bad_images_and_goes_on_if_told_to(damaged, tmp_path):
     assert outcome.exit_code == 0, outcome.output
     assert "2 of 6 images left out" in outcome.output and "from 4 images" in outcome.output
     assert all(name in outcome.output for name in names)
-    assert load_model(output).training_["left_out"] == names
+    assert load_model(output).training_info_["left_out"] == names
     assert "2 images" in run("info", output).output and names[0] in run("info", output).output
 
 
@@ -189,7 +189,7 @@ def said_when_stopped(capsys, *arguments):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TissueClassifier, "fit", stop)
-        patch.setattr("histodict.batch.run_images", stop)
+        patch.setattr("histodict.batch.predict_images", stop)
         outcome = run(*arguments)
     assert outcome.exit_code == 130
     return outcome.output
@@ -202,7 +202,7 @@ def test_the_same_command_goes_on_only_where_it_does(tissue, model, tmp_path, ca
     assert "The same command goes on: what" in cached and "cache holds" in cached
     predicted = said_when_stopped(capsys, "predict", model, tissue, "-o", tmp_path / "out")
     assert "The same command goes on: what is finished is not done again" in predicted
-    console.begin()
+    console.reset_state()
     assert "goes on" not in console._with_less()
 
 
@@ -211,7 +211,7 @@ def test_every_stage_is_begun_before_its_first_step_is_done(tissue, folds):
     told: list[Progress] = []
     recipe = Recipe(method_parameters={"n_atoms": 4, "n_iter": 2}, patch_px=12)
     recipe = recipe.with_changes(patches_per_class=60)
-    Plan(recipe, folds).model().fit(read_manifest(tissue), callback=told.append)
+    Plan(recipe, folds).build_model().fit(read_manifest(tissue), callback=told.append)
     first = {step.stage: step.done for step in reversed(told)}
     assert {"look", "patches", "initialise", "train", "rule"} <= set(first)
     assert set(first.values()) == {0}, first

@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 
 import histodict
 from histodict.cli import _GROUPS, app
-from histodict.cli.image_options import ImageOptions, PartOptions
-from histodict.cli.options import flat
-from histodict.cli.reading import pairs, whole_numbers
+from histodict.cli.image_options import ImageOptions, SplitDataOptions
+from histodict.cli.options import flatten_options
+from histodict.cli.reading import parse_pairs, whole_numbers
 
 COMMANDS = [command for group in _GROUPS.values() for command in group]
 
@@ -45,7 +45,7 @@ def call(*words):
         got.append((output, place, as_json))
 
     own = typer.Typer()
-    own.command()(flat(visit))
+    own.command()(flatten_options(visit))
     return got, CliRunner().invoke(own, list(words))
 
 
@@ -64,7 +64,12 @@ def test_what_a_group_needs_is_asked_for():
 def test_options_stand_in_the_order_of_the_parameters():
     def visit(*, as_json: bool = False, place: NamedPlace) -> None: ...
 
-    assert list(signature(flat(visit)).parameters) == ["as_json", "where", "times", "name"]
+    assert list(signature(flatten_options(visit)).parameters) == [
+        "as_json",
+        "where",
+        "times",
+        "name",
+    ]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -102,16 +107,16 @@ def test_part_of_a_table(tmp_path):
         Image.new("RGB", (4, 4 + place)).save(tmp_path / f"{name}.png")
     table = tmp_path / "t.csv"
     table.write_text("path,label,patient,split\na.png,x,1,train\nb.png,y,2,test\n")
-    (record,) = PartOptions(table, split="test").read().records
+    (record,) = SplitDataOptions(table, split="test").read().records
     assert record.path.name == "b.png"
     with pytest.raises(ValueError, match="no row has 'none'"):
-        PartOptions(table, split="none").read()
+        SplitDataOptions(table, split="none").read()
 
 
 def test_what_cannot_be_read_is_shown_as_it_was_written():
-    assert pairs("--set", ["a = 1", "b=x=y"]) == {"a": "1", "b": "x=y"}
+    assert parse_pairs("--set", ["a = 1", "b=x=y"]) == {"a": "1", "b": "x=y"}
     with pytest.raises(ValueError, match="--set a: write it as NAME=VALUE"):
-        pairs("--set", ["a"])
+        parse_pairs("--set", ["a"])
     assert whole_numbers("--seeds", "1,2") == [1, 2]
     with pytest.raises(ValueError, match="--seeds 1,x: write whole numbers"):
         whole_numbers("--seeds", "1,x")

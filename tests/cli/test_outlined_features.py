@@ -8,9 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from histodict.cli import app
-from histodict.images.annotations.drawing import Drawing
+from histodict.images.annotations.drawing import AnnotationFile
 from histodict.images.feature_file import open_features
-from histodict.pipeline.given_view import GivenView
+from histodict.pipeline.given_view import PrecomputedImage
 from histodict.presets import preset
 from tests.images.feature_files import write_trident
 from tests.images.outline_files import box, collection, feature, write_geojson
@@ -82,9 +82,9 @@ def test_only_patches_inside_are_looked_at(slides, model, tmp_path):
 
 
 def test_what_is_learnt_from_lies_inside(slides, rng):
-    drawing = Drawing(slides / "geojson" / "s0.geojson", ("Tumor",))
+    drawing = AnnotationFile(slides / "geojson" / "s0.geojson", ("Tumor",))
     with open_features(slides / "features" / "s0.h5") as file:
-        view = GivenView(file, preset("given"), None, None, drawing)
+        view = PrecomputedImage(file, preset("given"), None, None, drawing)
         inside = file.read_some(np.flatnonzero(file.coords[:, 0] >= MIDDLE))
-        sampled = view.sample_vectors(1000, rng)
+        sampled = view.sample_features(1000, rng)
     assert {row.tobytes() for row in sampled} == {row.tobytes() for row in inside}

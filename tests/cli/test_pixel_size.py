@@ -14,8 +14,8 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from histodict.cli import app
-from histodict.demo.sets import write_synthetic_set
-from histodict.images.pixel_size import GivenSize
+from histodict.demo.sets import write_synthetic_dataset
+from histodict.images.pixel_size import PixelSizeOption
 from histodict.pipeline import load_model
 from tests.images.files import save_tiff_of_size
 
@@ -31,7 +31,7 @@ def run(*arguments):
 @pytest.fixture(scope="module")
 def tissue(tmp_path_factory):
     """Drawn images whose files say nothing; a table would say 0.5."""
-    folder = write_synthetic_set(tmp_path_factory.mktemp("set") / "t", 3, 2, size=(120, 90))
+    folder = write_synthetic_dataset(tmp_path_factory.mktemp("set") / "t", 3, 2, size=(120, 90))
     shutil.move(folder / "manifest.csv", folder / "with-sizes.csv")
     return folder
 
@@ -213,6 +213,6 @@ def test_in_python(model, images):
         warnings.simplefilter("error")
         assert loaded.predict(images / "silent.png", mpp=0.5).size.origin == "command"
         assert loaded.predict(images / "half.tif", mpp=9.0).size.origin == "file"
-        given = GivenSize(override=0.5)
+        given = PixelSizeOption(override=0.5)
         assert loaded.predict(images / "one.tif", mpp=given).size.origin == "command"
-        assert json.dumps(loaded.answer(images / "silent.png").row())  # no warning: for many
+        assert json.dumps(loaded.predict_one(images / "silent.png").row())  # no warning: for many

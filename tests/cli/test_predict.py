@@ -17,14 +17,14 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from histodict.cli import app
-from histodict.demo.sets import write_synthetic_set
-from histodict.execution.sealed import read_sealed, write_sealed
-from histodict.patches.patch_map import BLANK
+from histodict.demo.sets import write_synthetic_dataset
+from histodict.execution.sealed import read_checked_json, write_checked_json
+from histodict.patches.patch_map import NO_TISSUE
 
 
 @pytest.fixture(scope="module")
 def tissue(tmp_path_factory):
-    return write_synthetic_set(tmp_path_factory.mktemp("set") / "tissue", 4, 4, size=(240, 180))
+    return write_synthetic_dataset(tmp_path_factory.mktemp("set") / "tissue", 4, 4, size=(240, 180))
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def test_train_predict_info(trained, tissue, tmp_path):
         with Image.open(out / "overlays" / f"{key}.png") as overlay:
             assert overlay.width == 240 and overlay.height > 180  # a legend lies below
         with np.load(out / "maps" / f"{key}.npz") as arrays:
-            assert (arrays["winners"] != BLANK).sum() == row["n_patches"]
+            assert (arrays["winners"] != NO_TISSUE).sum() == row["n_patches"]
     again = CliRunner().invoke(app, arguments)
     assert "were done before" in again.output
     info = CliRunner().invoke(app, ["info", str(trained)])
@@ -136,7 +136,7 @@ def test_what_is_damaged_or_was_done_otherwise_is_done_again(trained, tissue, tm
     (done,) = (out / "done").iterdir()
     before = rows_of(out)
     whole = done.read_bytes()
-    write_sealed(done, read_sealed(done) | {"stamp": {"file": ["old"], "size": []}})
+    write_checked_json(done, read_checked_json(done) | {"stamp": {"file": ["old"], "size": []}})
     old = done.read_bytes()
     label = whole.replace(b"healthy", b"hoalthy", 1)
     for content in (b"", b"{}", label, old):

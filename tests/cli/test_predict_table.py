@@ -14,16 +14,16 @@ from typer.testing import CliRunner
 from histodict.batch import RunResult
 from histodict.cli import app
 from histodict.cli.answer import _counts
-from histodict.demo.sets import write_synthetic_set
+from histodict.demo.sets import write_synthetic_dataset
 from histodict.images.manifest import read_manifest
 from histodict.patches.patch_map import PatchMap
-from histodict.pipeline.region_truth import true_patches
+from histodict.pipeline.region_truth import region_patch_mask
 
 
 @pytest.fixture(scope="module")
 def tissue(tmp_path_factory):
     folder = tmp_path_factory.mktemp("set") / "tissue"
-    return write_synthetic_set(folder, 4, 2, size=(160, 120), seed=3)
+    return write_synthetic_dataset(folder, 4, 2, size=(160, 120), seed=3)
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def test_patches_are_held_against_masks(answer, tissue, tmp_path):
         inside = np.zeros(tissue_.shape, bool)
         for window, cells, _ in patch_map.regions(1, int(row["least_patches"])):
             inside[window] |= cells
-        truth.append(true_patches(record, patch_map)[tissue_])
+        truth.append(region_patch_mask(record, patch_map)[tissue_])
         found.append(inside[tissue_])
         margins.append(patch_map.margins[..., 1][tissue_])
     truth, found, margins = (np.concatenate(part) for part in (truth, found, margins))

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from histodict.cli import app
 from histodict.cli.console import FAILURES
-from histodict.demo.sets import write_synthetic_set
+from histodict.demo.sets import write_synthetic_dataset
 from histodict.execution.texts import first_of, printable
 
 SETTINGS = ("patch_px=16", "downsample=1", "patches_per_class=200", "n_atoms=8", "n_iter=1")
@@ -30,7 +30,7 @@ def run(*arguments, status=0):
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory):
-    return write_synthetic_set(tmp_path_factory.mktemp("set") / "tissue", 2, 2, size=(120, 90))
+    return write_synthetic_dataset(tmp_path_factory.mktemp("set") / "tissue", 2, 2, size=(120, 90))
 
 
 @pytest.fixture(scope="module")

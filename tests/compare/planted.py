@@ -15,16 +15,16 @@ from PIL import Image
 
 from histodict.compare import evaluation, measures
 from histodict.compare.evaluation import Evaluation
-from histodict.compare.tasks import Task
+from histodict.compare.tasks import EvaluationTask
 from histodict.evaluation.splits import Splits
-from histodict.execution.sealed import write_sealed
-from histodict.execution.work import Work
-from histodict.images.manifest import Manifest, Record, read_manifest
+from histodict.execution.sealed import write_checked_json
+from histodict.execution.work import ExecutionOptions
+from histodict.images.manifest import ImageRecord, Manifest, read_manifest
 from histodict.pipeline import Plan
 from histodict.recipes import Recipe
 
 # (record, seed, split's name) to label, scores, probabilities
-Answer = Callable[[Record, int, str], tuple[str, list[float], list[float]]]
+Answer = Callable[[ImageRecord, int, str], tuple[str, list[float], list[float]]]
 
 # Methods of the whole image: none of them asks for an example model.
 PLANS = {
@@ -64,14 +64,14 @@ def evaluate_planted(
     for method, answer in answers.items():
         for split in splits:
             for seed in seeds:
-                task = Task(method, plans[method], split, seed)
+                task = EvaluationTask(method, plans[method], split, seed)
                 tested = manifest.select(split.test).records
                 content = _content([answer(record, seed, split.name) for record in tested])
-                key = task.trial(manifest, Work()).key
-                write_sealed(folder / "trials" / f"{key}.json", content)
+                key = task.run(manifest, ExecutionOptions()).key
+                write_checked_json(folder / "trials" / f"{key}.json", content)
     with patch.object(measures, "N_DRAWS", 100):  # enough to see whether figures agree
         return evaluation.evaluate(
-            manifest, plans, splits, folder, seeds=seeds, work=Work(n_jobs=1)
+            manifest, plans, splits, folder, seeds=seeds, work=ExecutionOptions(n_jobs=1)
         )
 
 
@@ -91,7 +91,7 @@ def _content(answers: list[tuple[str, list[float], list[float]]]) -> dict[str, A
 def wrong_for(*names: str) -> Answer:
     """Two classes: right but for the images of these names; scores lie ±1 from the border."""
 
-    def answer(record: Record, seed: int, split: str) -> tuple[str, list[float], list[float]]:
+    def answer(record: ImageRecord, seed: int, split: str) -> tuple[str, list[float], list[float]]:
         truly = record.path.stem.endswith("_1")
         second = truly != (record.path.stem in names)
         label = {True: "malignant", False: "benign"}[second]

@@ -21,11 +21,11 @@ from typer.testing import CliRunner
 from histodict.cli import app
 from histodict.compare import measures, tasks
 from histodict.compare.evaluation import evaluate
-from histodict.demo.sets import write_synthetic_set
+from histodict.demo.sets import write_synthetic_dataset
 from histodict.evaluation.protocols import k_folds
-from histodict.evaluation.splits import LeakError, Split, SplitError
-from histodict.execution.work import Work
-from histodict.networks import NETWORKS
+from histodict.evaluation.splits import PatientLeakError, Split, SplitError
+from histodict.execution.work import ExecutionOptions
+from histodict.networks import ENCODERS
 from histodict.pipeline import Plan, load_model
 from histodict.recipes import Recipe
 from tests.compare.planted import PLANS, evaluate_planted, write_images, wrong_for
@@ -64,7 +64,9 @@ def few_draws():
 @pytest.fixture(scope="module")
 def tissue(tmp_path_factory):
     """Four patients; one image of each class bears the other's label, to have errors to show."""
-    folder = write_synthetic_set(tmp_path_factory.mktemp("set") / "tissue", 4, 4, size=(240, 180))
+    folder = write_synthetic_dataset(
+        tmp_path_factory.mktemp("set") / "tissue", 4, 4, size=(240, 180)
+    )
     lines = (folder / "manifest.csv").read_text().splitlines()
     lines[1] = lines[1].replace(",healthy,", ",inflamed,")
     lines[-1] = lines[-1].replace(",inflamed,", ",healthy,")
@@ -144,7 +146,7 @@ def test_a_finished_evaluation_is_not_trained_again(tissue, folder):
 
 def test_an_image_that_changed_is_answered_again(tmp_path):
     """Not what was found under its name before: the report would show old figures as today's."""
-    folder = write_synthetic_set(tmp_path / "set", 4, 2, size=(160, 120))
+    folder = write_synthetic_dataset(tmp_path / "set", 4, 2, size=(160, 120))
     words = ["evaluate", str(folder), "-o", str(tmp_path / "out"), "--methods", "lbp-colour"]
     words += ["--folds", "2", "--jobs", "1", "--set", "downsample=1"]
 
@@ -207,7 +209,7 @@ def test_page_shows_bases_of_an_example_model(folder):
     (file,) = folder.glob("models/*.histodict")
     model = load_model(file)
     assert model.classes_ == ["healthy", "inflamed"]
-    assert model.training_["n_images"] == 8
+    assert model.training_info_["n_images"] == 8
     page = (folder / "report.html").read_text(encoding="utf-8")
     for place, name in enumerate(model.classes_, start=1):
         assert f'alt="atoms of {name}"' in page
@@ -257,7 +259,7 @@ def test_a_leak_in_splits_made_by_hand_is_refused(images, tmp_path):
     splits = k_folds(images, 2)
     first = splits.splits[0]
     leaky = replace(first, train=[*first.train, first.test[0]], test=first.test[1:])
-    with pytest.raises(LeakError, match="both sides"):
+    with pytest.raises(PatientLeakError, match="both sides"):
         evaluate(images, PLANS, replace(splits, splits=(leaky,)), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -304,7 +306,7 @@ def test_a_method_that_fails_somewhere_is_left_out(images, tmp_path):
     planted = evaluate_planted(images, splits, tmp_path, {"lbp-colour": wrong_for("p0_1")})
     # No patch fits into the images.
     plans = {"dfdl": Plan(Recipe(patch_px=400)), "lbp-colour": PLANS["lbp-colour"]}
-    done = evaluate(images, plans, splits, tmp_path, work=Work(n_jobs=1))
+    done = evaluate(images, plans, splits, tmp_path, work=ExecutionOptions(n_jobs=1))
     assert done.methods == ["lbp-colour"]
     assert [(f.task.method, f.task.split.name) for f in done.failures] == [
         ("dfdl", split.name) for split in splits
@@ -328,9 +330,9 @@ def test_a_network_that_cannot_be_opened_stops_its_own_method_alone(images, tmp_
     def broken():
         raise ImportError("no such package")
 
-    monkeypatch.setitem(NETWORKS, "broken", broken)
-    plans = {"cells": Plan(Recipe(vectors="broken")), "lbp-colour": PLANS["lbp-colour"]}
-    done = evaluate(images, plans, k_folds(images, 2), tmp_path, work=Work(n_jobs=1))
+    monkeypatch.setitem(ENCODERS, "broken", broken)
+    plans = {"cells": Plan(Recipe(features="broken")), "lbp-colour": PLANS["lbp-colour"]}
+    done = evaluate(images, plans, k_folds(images, 2), tmp_path, work=ExecutionOptions(n_jobs=1))
     assert done.methods == ["lbp-colour"]
     assert {f.task.method for f in done.failures} == {"cells"}
     assert all("not installed" in f.error for f in done.failures)
@@ -350,7 +352,7 @@ def test_a_damaged_model_to_look_at_is_trained_anew(tissue, folder, tmp_path):
 
 def test_all_methods_failed(images, tmp_path):
     plans = {"dfdl": Plan(Recipe(patch_px=400))}
-    done = evaluate(images, plans, k_folds(images, 2), tmp_path, work=Work(n_jobs=1))
+    done = evaluate(images, plans, k_folds(images, 2), tmp_path, work=ExecutionOptions(n_jobs=1))
     assert done.methods == []
     for name in ("answers", "results", "comparisons", "timing"):
         assert read_csv(tmp_path / f"{name}.csv") == []

@@ -16,21 +16,21 @@ from typer.testing import CliRunner
 from histodict import RegionDetector, presets
 from histodict.cli import app
 from histodict.cli.compare import MethodsOptions
-from histodict.cli.learn import LearnOptions
-from histodict.cli.reading import pairs
+from histodict.cli.learn import ModelSettingsOptions
+from histodict.cli.reading import parse_pairs
 from histodict.compare import measures
 from histodict.compare.choices import choose_plans
-from histodict.compare.patch_measures import Judged, by_kind, patch_counts
-from histodict.compare.tasks import Task
+from histodict.compare.patch_measures import PatchEvaluation, patch_counts, split_inside_outside
+from histodict.compare.tasks import EvaluationTask
 from histodict.demo.scanner import draw_stain
-from histodict.demo.tissue import draw_region_image
+from histodict.demo.tissue import make_region_image
 from histodict.evaluation.answers import Repeat
-from histodict.evaluation.intervals import UndefinedError, bootstrap_interval
+from histodict.evaluation.intervals import UndefinedMetricError, bootstrap_interval
 from histodict.evaluation.split_file import load_splits
-from histodict.execution.work import Work
+from histodict.execution.work import ExecutionOptions
 from histodict.images.manifest import read_manifest
 from histodict.patches.patch_map import PatchMap
-from histodict.pipeline.region_truth import labelled_by_region, true_patches
+from histodict.pipeline.region_truth import labelled_by_region, region_patch_mask
 
 SETTINGS = ("n_atoms=12", "n_iter=1", "patches_per_class=150", "patch_px=12")
 
@@ -49,7 +49,7 @@ def foci(tmp_path_factory):
     lines = ["path,mask,patient,mpp"]
     for i in range(5):
         rng = np.random.default_rng(i)
-        image, mask = draw_region_image(draw_stain(rng), rng, (170, 130), n_regions=2)
+        image, mask = make_region_image(draw_stain(rng), rng, (170, 130), n_regions=2)
         if i == 4:
             mask[:] = 0
         Image.fromarray(image).save(folder / f"{i}.png")
@@ -100,14 +100,18 @@ def test_every_patient_is_tested_and_its_patches_are_measured(foci, folder):
 
 def test_auc_is_that_of_the_patches_of_all_folds(foci, folder):
     manifest = labelled_by_region(read_manifest(foci), "inflammation")
-    settings = pairs("--set", list(SETTINGS))
+    settings = parse_pairs("--set", list(SETTINGS))
     plan = choose_plans(["dfdl", "odl"], "regions", settings, "inflammation")["odl"]
     truth, margins = [], []
     for split in load_splits(folder / "splits.json", manifest):
-        key = Task("odl", plan, split, 0, "inflammation").trial(manifest, Work()).key
+        key = (
+            EvaluationTask("odl", plan, split, 0, "inflammation")
+            .run(manifest, ExecutionOptions())
+            .key
+        )
         for place, image in enumerate(split.test):
             patch_map = PatchMap.load(folder / "trials" / key / f"{place}.npz")
-            truth.append(true_patches(manifest.records[image], patch_map)[patch_map.tissue])
+            truth.append(region_patch_mask(manifest.records[image], patch_map)[patch_map.tissue])
             margins.append(patch_map.margins[..., 1][patch_map.tissue])
     rows = read_csv(folder / "results.csv")
     (said,) = (row for row in rows if (row["method"], row["metric"]) == ("odl", "AUC"))
@@ -187,10 +191,10 @@ def test_regions_of_one_patient_are_refused_before_any_training(foci, tmp_path):
 def test_the_usual_comparison_is_of_the_network_and_pixels(monkeypatch, capsys):
     """Without the packages of the network, of pixels alone; which and why is said."""
     for missing in (None, "torch"):
-        monkeypatch.setattr(presets, "missing_module", lambda network, missing=missing: missing)
+        monkeypatch.setattr(presets, "missing_dependency", lambda network, missing=missing: missing)
         plans = MethodsOptions().plans("tumour")
         said = " ".join(capsys.readouterr().err.split())
-        kinds = {name: plan.recipe.vectors for name, plan in plans.items()}
+        kinds = {name: plan.recipe.features for name, plan in plans.items()}
         if missing:
             assert kinds == {"dfdl": "centred"}
             assert "the preset is regions, of pixels, as no pretrained network is installed" in said
@@ -198,48 +202,48 @@ def test_the_usual_comparison_is_of_the_network_and_pixels(monkeypatch, capsys):
             half = "efficientnet-lite0-half"
             assert kinds == {"embeddings:dfdl": half, "regions:dfdl": "centred"}
             assert "the preset is embeddings, as a pretrained network is installed" in said
-        assert all(plan.recipe.neighbours == 2 for plan in plans.values())
+        assert all(plan.recipe.smoothing_radius == 2 for plan in plans.values())
     assert list(MethodsOptions(preset="paper").plans("tumour")) == ["dfdl"]
     MethodsOptions(methods="paper:dfdl,regions:odl").plans("tumour")
     assert not capsys.readouterr().err  # none was chosen
     # The network is missing here.
     assert list(MethodsOptions().plans(None)) == ["pixels", "lbp-colour"]
     assert "the preset is pixels, a panel of pixels, as no pretrained" in capsys.readouterr().err
-    monkeypatch.setattr(presets, "missing_module", lambda network: None)
+    monkeypatch.setattr(presets, "missing_dependency", lambda network: None)
     plans = MethodsOptions().plans(None)
     assert list(plans) == ["default", "lbp-colour"]
-    assert plans["default"].panel and plans["lbp-colour"].is_single
+    assert plans["default"].ensemble and plans["lbp-colour"].is_single_model
     assert list(MethodsOptions(preset="paper").plans(None)) == ["dfdl", "lbp-colour"]
     assert not capsys.readouterr().err
 
 
 def test_a_method_of_colour_channels_takes_pixels(monkeypatch, capsys):
     """Though a network is installed: its cells have no colour channels."""
-    monkeypatch.setattr(presets, "missing_module", lambda network: None)
+    monkeypatch.setattr(presets, "missing_dependency", lambda network: None)
     made = [
         RegionDetector(method="shirc", region="tumour").recipe,
-        LearnOptions(method="shirc").model(None, None, "tumour").recipe,
+        ModelSettingsOptions(method="shirc").model(None, None, "tumour").recipe,
         *(plan.recipe for plan in MethodsOptions(methods="odl, shirc").plans("tumour").values()),
     ]
-    assert {recipe.vectors for recipe in made} == {"centred"}
+    assert {recipe.features for recipe in made} == {"centred"}
     said = " ".join(capsys.readouterr().err.split())
     assert said.count("the preset is regions, of pixels, as shirc codes colour channels") == 2
-    assert RegionDetector(method="odl").recipe.vectors == "efficientnet-lite0-half"
+    assert RegionDetector(method="odl").recipe.features == "efficientnet-lite0-half"
 
 
 # --- the statistics of it -----------------------------------------------------------------------
 
 
-def image(margins, truth) -> Judged:
+def image(margins, truth) -> PatchEvaluation:
     margins, truth = np.array(margins, np.float32), np.array(truth, bool)
-    return Judged(margins, truth, margins > 0)
+    return PatchEvaluation(margins, truth, margins > 0)
 
 
 def test_draws_of_patients_always_have_patches_of_both_kinds():
     """Two of twenty patients have a region: many draws have neither, and are made again."""
     images = [image([1, -1], [True, False]) if i < 2 else image([-1], [False]) for i in range(20)]
     patients = np.array([f"p{i:02}" for i in range(20)])
-    repeat = by_kind(Repeat(patients, patients, patch_counts(images)))
+    repeat = split_inside_outside(Repeat(patients, patients, patch_counts(images)))
     assert len(repeat.labels) == 22
     found = bootstrap_interval(
         lambda labels, counts: float(counts[:, :2].sum() > 0), [repeat], n_replicates=200
@@ -252,7 +256,7 @@ def test_a_metric_without_a_value_is_drawn_again():
 
     def share(labels, answers):
         if not answers.any():
-            raise UndefinedError("nothing to tell of")
+            raise UndefinedMetricError("nothing to tell of")
         return float(answers.mean())
 
     found = bootstrap_interval(share, [repeat], n_replicates=100)

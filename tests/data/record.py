@@ -45,9 +45,9 @@ def digest(*parts: Any) -> str:
 
 
 def draw(folder: Path) -> Path:
-    from histodict.demo.sets import write_synthetic_set
+    from histodict.demo.sets import write_synthetic_dataset
 
-    return write_synthetic_set(folder / "tissue", 6, 4, size=(200, 150), seed=5)
+    return write_synthetic_dataset(folder / "tissue", 6, 4, size=(200, 150), seed=5)
 
 
 def halves(tissue: Path) -> tuple[Any, Any]:
@@ -71,7 +71,7 @@ def small(preset_name: str, method: str | None = None, **changes: Any) -> Any:
     from histodict.pipeline import Plan
 
     plan = Plan.named(preset_name, method)
-    own = {k: v for k, v in SMALL.items() if plan.knows(k)}
+    own = {k: v for k, v in SMALL.items() if plan.has_setting(k)}
     if (method or "").endswith("-image"):
         own.pop("n_atoms")
     base: dict[str, Any] = {"patches_per_class": 300, "downsample": 1.0}
@@ -86,16 +86,16 @@ def small(preset_name: str, method: str | None = None, **changes: Any) -> Any:
 def arrays_of(model: Any) -> list[Any]:
     """What was learnt, member by member."""
     found: list[Any] = []
-    for one in getattr(model, "members_", [model]):
+    for one in getattr(model, "estimators_", [model]):
         method = one.model_.method_
         found += [np.asarray(getattr(method, name)) for name in method.fitted_arrays]
-        rule = one.model_.rule_
+        rule = one.model_.aggregator_
         found += [rule.weights, rule.bias] if rule is not None else []
     return found
 
 
 def answers_of(model: Any, test: Any) -> list[Any]:
-    return [model.answer(record.path, mpp=record.mpp) for record in test.records]
+    return [model.predict_one(record.path, mpp=record.mpp) for record in test.records]
 
 
 def plain(answer: Any) -> Any:
@@ -117,7 +117,7 @@ def case(model: Any, test: Any) -> dict[str, str]:
     return {
         "model": digest(*arrays_of(model)),
         "answers": digest(*[plain(answer) for answer in answers]),
-        "maps": digest(*[x for m in maps for x in (m.winners, m.margins)]),
+        "maps": digest(*[x for m in maps for x in (m.predicted_classes, m.margins)]),
     }
 
 
@@ -130,7 +130,7 @@ def model_cases(tissue: Path) -> dict[str, dict[str, str]]:
     cache = tissue / "cache"
 
     def fit(plan: Any, **options: Any) -> Any:
-        return plan.model(random_state=1, cache=cache).fit(train, **options)
+        return plan.build_model(random_state=1, cache=cache).fit(train, **options)
 
     found: dict[str, dict[str, str]] = {}
     for method in sorted(METHODS):
@@ -150,7 +150,7 @@ def model_cases(tissue: Path) -> dict[str, dict[str, str]]:
     found["warm start"] = case(fit(small("fast"), start_from=base), test)
     found["threshold moved"] = case(base.with_threshold(0.01), test)
     scores = [answer.score for answer in answers_of(base, test)] * 2
-    found["adapted"] = case(base.adapted_to(scores, anyway=True), test)
+    found["adapted"] = case(base.adapt_threshold(scores, anyway=True), test)
     three = replace(
         train,
         records=tuple(
@@ -158,15 +158,15 @@ def model_cases(tissue: Path) -> dict[str, dict[str, str]]:
             for r in train.records
         ),
     )
-    model = small("fast").model(random_state=1).fit(three)
+    model = small("fast").build_model(random_state=1).fit(three)
     found["more classes"] = case(model, test)
-    crops = small("regions").model(region="inflamed", random_state=1).fit(train)
+    crops = small("regions").build_model(region="inflamed", random_state=1).fit(train)
     found["regions of crops"] = case(crops, test)
     from histodict.images.manifest import read_manifest
 
     masked = read_manifest(tissue / "regions" / "manifest.csv")
     found["regions of masks"] = case(
-        small("regions").model(region="x", random_state=1).fit(masked), masked
+        small("regions").build_model(region="x", random_state=1).fit(masked), masked
     )
     return found
 

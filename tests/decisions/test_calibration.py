@@ -40,7 +40,7 @@ def test_sets_of_three_classes_hold_the_truth_with_few_images(rng, n_per_class):
         calibration = Calibration.fit(planted_three(rng, labels), labels)
         new = rng.integers(0, 3, 100)
         chances = calibration.probabilities(planted_three(rng, new))
-        covered.append(calibration.candidates(chances, 0.1)[np.arange(100), new].mean())
+        covered.append(calibration.prediction_set(chances, 0.1)[np.arange(100), new].mean())
     assert np.mean(covered) > 0.85
 
 
@@ -56,7 +56,7 @@ def test_the_border_does_not_lean_against_the_rare_class(rng):
         scores = 0.7 * (2 * labels - 1) + rng.standard_normal(33)
         calibration = Calibration.fit(scores[:, None], labels)
         if calibration.slopes.any():
-            borders.append(calibration.border())
+            borders.append(calibration.quantile())
     assert abs(np.median(borders)) < 0.15
 
 
@@ -83,14 +83,14 @@ def test_sets_hold_the_truth_as_often_as_promised(rng, error_rate):
         scores, labels, _ = two_classes(rng, 80)
         calibration = Calibration.fit(scores, labels)
         new_scores, new_labels, _ = two_classes(rng, 100)
-        sets = calibration.candidates(calibration.probabilities(new_scores), error_rate)
+        sets = calibration.prediction_set(calibration.probabilities(new_scores), error_rate)
         covered.append(sets[np.arange(100), new_labels].mean())
     assert np.mean(covered) == pytest.approx(1 - error_rate, abs=0.02)
 
 
 def test_too_few_images_rule_nothing_out():
     calibration = Calibration.fit(np.array([[-1.0], [1], [2]]), np.array([0, 1, 1]))
-    assert calibration.candidates(np.array([[0.999, 0.001]]), 0.05).all()
+    assert calibration.prediction_set(np.array([[0.999, 0.001]]), 0.05).all()
 
 
 def test_copies_of_one_class_change_nothing(rng):
@@ -103,11 +103,11 @@ def test_copies_of_one_class_change_nothing(rng):
 def test_the_border_is_where_both_classes_are_equally_likely(rng):
     scores, labels, _ = two_classes(rng, 300)
     calibration = Calibration.fit(scores, labels)
-    np.testing.assert_allclose(calibration.probabilities([[calibration.border()]]), 0.5)
+    np.testing.assert_allclose(calibration.probabilities([[calibration.quantile()]]), 0.5)
 
 
 def test_scores_in_the_wrong_order_say_nothing(rng):
     scores, labels, _ = two_classes(rng, 300)
     calibration = Calibration.fit(-scores, labels)
     np.testing.assert_allclose(calibration.probabilities(scores), 0.5)
-    assert calibration.border() == 0
+    assert calibration.quantile() == 0

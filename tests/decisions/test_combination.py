@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from histodict.decisions.combination import Combination, shrunk_weights
+from histodict.decisions.combination import ScoreCombination, shrunk_weights
 from histodict.evaluation.metrics import auc
 
 
@@ -25,7 +25,7 @@ def fit(parts, labels, n_patients=1000):
         orders = [auc(labels, np.nan_to_num(parts[:, m])) for m in range(parts.shape[1])]
     else:
         orders = [auc(labels, np.nan_to_num(column), positive=1) for column in columns.T]
-    return Combination.fit(parts, labels, np.array(orders), n_patients)
+    return ScoreCombination.fit(parts, labels, np.array(orders), n_patients)
 
 
 def test_units_of_the_members_do_not_matter(rng):
@@ -34,7 +34,7 @@ def test_units_of_the_members_do_not_matter(rng):
     scaled = said(np.random.default_rng(1), labels, [1, 0.5, 0.2], [1e3, 1, 1e-4])
     (one, first), (two, second) = fit(plain, labels), fit(scaled, labels)
     np.testing.assert_allclose(one.scores(plain), two.scores(scaled), atol=1e-9)
-    np.testing.assert_allclose(first.misfits, second.misfits, atol=1e-6)
+    np.testing.assert_allclose(first.nonconformity_scores, second.nonconformity_scores, atol=1e-6)
 
 
 def test_independent_members_together_beat_each_of_them(rng):
@@ -76,7 +76,9 @@ def test_a_member_that_saw_nothing_has_no_say(rng):
     parts[3, 1] = np.nan
     panel, _ = fit(parts, labels)
     others = [0, 2]
-    values = np.tanh(panel.bend * parts[3, others, 0] / panel.scales[others]) / panel.bend
+    values = (
+        np.tanh(panel.tanh_scale * parts[3, others, 0] / panel.scales[others]) / panel.tanh_scale
+    )
     expected = np.average(values, weights=panel.weights[others]) + panel.offset
     assert panel.scores(parts)[3, 0] == pytest.approx(expected)
 
@@ -107,7 +109,7 @@ def test_who_tells_nothing_has_hardly_a_say_if_there_are_patients_to_know_it_by(
     assert many.weights[0] > 0.97 and 0.25 < few.weights[0] < 0.5
     right = [np.mean((c.scores(parts)[:, 0] > 0) == labels) for c in (few, many)]
     assert right[1] > right[0] + 0.05
-    equal = Combination.equal(parts)
+    equal = ScoreCombination.equal(parts)
     np.testing.assert_array_equal(equal.weights, 0.25)
     assert equal.offset == 0
 
@@ -141,7 +143,7 @@ def test_nobody_overrules_the_others_however_loud(rng):
     image = np.array([[[3.0], [3.0], [-3.0]]])
     loud = np.array([[[3.0], [3.0], [-1e6]]])
     assert panel.scores(image)[0, 0] > 0 and panel.scores(loud)[0, 0] > 0
-    straight = replace(panel, bend=0.0)
+    straight = replace(panel, tanh_scale=0.0)
     assert straight.scores(image)[0, 0] > 0 > straight.scores(loud)[0, 0]
     # Near 0 nothing is bent, and the order of one member's scores never changes.
     np.testing.assert_allclose(panel.scores(image / 1e4), straight.scores(image / 1e4), atol=1e-9)
@@ -153,17 +155,19 @@ def test_nobody_overrules_the_others_however_loud(rng):
 def test_one_alone_is_not_bent(rng):
     labels = np.repeat([0, 1], 50)
     panel, _ = fit(said(rng, labels, [1.0]), labels)
-    assert panel.bend == 0
+    assert panel.tanh_scale == 0
 
 
 def test_where_all_are_silent_there_is_no_score():
-    panel = Combination(np.ones(2), np.array([0.7, 0.3]))
+    panel = ScoreCombination(np.ones(2), np.array([0.7, 0.3]))
     assert np.isnan(panel.scores(np.full((1, 2, 1), np.nan))).all()
 
 
 def test_what_is_unbent_is_what_one_member_would_have_said(rng):
-    panel = Combination(np.array([2.0]), np.ones(1), 0.7, bend=1.0)
+    panel = ScoreCombination(np.array([2.0]), np.ones(1), 0.7, tanh_scale=1.0)
     said = rng.normal(0, 3, (50, 1, 1))
-    np.testing.assert_allclose(panel.unbent(panel.scores(said))[:, 0], said[:, 0, 0] / 2, rtol=1e-6)
-    straight = replace(panel, bend=0.0)
-    np.testing.assert_allclose(straight.unbent(straight.scores(said)), said[:, 0] / 2)
+    np.testing.assert_allclose(
+        panel.invert_tanh(panel.scores(said))[:, 0], said[:, 0, 0] / 2, rtol=1e-6
+    )
+    straight = replace(panel, tanh_scale=0.0)
+    np.testing.assert_allclose(straight.invert_tanh(straight.scores(said)), said[:, 0] / 2)

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from histodict.decisions.image_rules import (
-    Evidence,
-    LinearRule,
-    mean_of_neighbours,
+    LinearAggregator,
+    PatchStatistics,
     patch_margins,
-    winner,
+    predicted_class,
+    smooth_margins,
 )
 from histodict.patches.grid import PatchGrid
 from histodict.patches.patch_map import PatchMap
@@ -18,7 +18,7 @@ from histodict.patches.patch_map import PatchMap
 
 def evidence_of(residuals, codes):
     """Evidence of an image whose patches all lie on tissue."""
-    return Evidence.of_map(residuals.argmin(axis=1), patch_margins(residuals), codes)
+    return PatchStatistics.of_map(residuals.argmin(axis=1), patch_margins(residuals), codes)
 
 
 def image(rng, share, n_patches=200, n_classes=2):
@@ -35,9 +35,9 @@ def test_evidence_counts_tissue_only(rng):
     winners = residuals.argmin(axis=2)
     glass = rng.random((6, 10)) < 0.4
     winners[glass] = -1
-    evidence = Evidence.of_map(winners, margins, np.zeros(5))
+    evidence = PatchStatistics.of_map(winners, margins, np.zeros(5))
     assert evidence.n_patches == (~glass).sum()
-    assert evidence.wins.tolist() == [(winners == i).sum() for i in range(3)]
+    assert evidence.class_counts.tolist() == [(winners == i).sum() for i in range(3)]
     np.testing.assert_allclose(evidence.margins, margins[~glass].sum(axis=0))
     np.testing.assert_allclose(evidence.proportions.sum(), 1)
 
@@ -45,7 +45,7 @@ def test_evidence_counts_tissue_only(rng):
 def test_neighbours_are_averaged_on_tissue_only(rng):
     margins = rng.standard_normal((7, 9, 2)).astype(np.float32)
     tissue = rng.random((7, 9)) < 0.7
-    smooth = mean_of_neighbours(margins, tissue, 1)
+    smooth = smooth_margins(margins, tissue, 1)
     for row, column in np.ndindex(7, 9):
         rows = slice(max(0, row - 1), row + 2)
         columns = slice(max(0, column - 1), column + 2)
@@ -68,24 +68,31 @@ def test_margins_are_positive_for_the_winner_and_sum_to_zero(rng):
 def test_separable_images_are_separated(rng, rule):
     shares = np.concatenate([rng.uniform(0.1, 0.4, 12), rng.uniform(0.6, 0.9, 12)])
     labels = np.repeat([0, 1], 12)
-    fitted = LinearRule.fit(rule, [image(rng, s) for s in shares], labels)
-    assert [winner(fitted.scores(image(rng, s))) for s in (0.2, 0.35, 0.65, 0.8)] == [0, 0, 1, 1]
+    fitted = LinearAggregator.fit(rule, [image(rng, s) for s in shares], labels)
+    assert [predicted_class(fitted.scores(image(rng, s))) for s in (0.2, 0.35, 0.65, 0.8)] == [
+        0,
+        0,
+        1,
+        1,
+    ]
 
 
 def test_theta_lies_between_the_classes_and_is_where_the_answer_changes(rng):
     shares = np.concatenate([np.linspace(0.1, 0.3, 8), np.linspace(0.7, 0.9, 8)])
-    fitted = LinearRule.fit("proportion", [image(rng, s) for s in shares], np.repeat([0, 1], 8))
+    fitted = LinearAggregator.fit(
+        "proportion", [image(rng, s) for s in shares], np.repeat([0, 1], 8)
+    )
     theta = fitted.threshold
     assert 0.3 < theta < 0.7
     assert theta == pytest.approx(0.5, abs=0.05)
-    assert winner(fitted.scores(image(rng, theta - 0.02))) == 0
-    assert winner(fitted.scores(image(rng, theta + 0.02))) == 1
+    assert predicted_class(fitted.scores(image(rng, theta - 0.02))) == 0
+    assert predicted_class(fitted.scores(image(rng, theta + 0.02))) == 1
 
 
 def test_unbalanced_classes_do_not_move_theta_to_the_edge(rng):
     shares = np.concatenate([rng.uniform(0.1, 0.3, 60), rng.uniform(0.7, 0.9, 4)])
     labels = np.repeat([0, 1], [60, 4])
-    fitted = LinearRule.fit("proportion", [image(rng, s) for s in shares], labels)
+    fitted = LinearAggregator.fit("proportion", [image(rng, s) for s in shares], labels)
     assert 0.3 < fitted.threshold < 0.7
 
 
@@ -96,8 +103,8 @@ def test_three_classes(rng):
         return evidence_of(residuals, np.zeros(6))
 
     labels = np.arange(18) % 3
-    fitted = LinearRule.fit("proportion", [of_class(i) for i in labels], labels)
-    assert [winner(fitted.scores(of_class(i))) for i in (0, 1, 2)] == [0, 1, 2]
+    fitted = LinearAggregator.fit("proportion", [of_class(i) for i in labels], labels)
+    assert [predicted_class(fitted.scores(of_class(i))) for i in (0, 1, 2)] == [0, 1, 2]
     assert fitted.threshold is None
 
 
@@ -105,15 +112,15 @@ def test_two_features_have_an_equal_say_whatever_their_scale(rng):
     """The mean of what the margin and the roots of the codes say, each over its own scale."""
     shares = np.concatenate([rng.uniform(0.1, 0.5, 12), rng.uniform(0.5, 0.9, 12)])
     images, labels = [image(rng, s) for s in shares], np.repeat([0, 1], 12)
-    fitted = LinearRule.fit("margin-and-codes", images, labels)
+    fitted = LinearAggregator.fit("margin-and-codes", images, labels)
     assert fitted.threshold is None
     louder = [
-        Evidence(e.n_patches, e.wins, 1e4 * e.margins, e.codes) for e in images
+        PatchStatistics(e.n_patches, e.class_counts, 1e4 * e.margins, e.codes) for e in images
     ]  # other units of the margin
-    other = LinearRule.fit("margin-and-codes", louder, labels)
+    other = LinearAggregator.fit("margin-and-codes", louder, labels)
     for one, two in zip(images, louder, strict=True):
         np.testing.assert_allclose(fitted.scores(one), other.scores(two), atol=1e-6)
-    margin = LinearRule.fit("margin", images, labels)
+    margin = LinearAggregator.fit("margin", images, labels)
     n_margin = margin.weights.size
     parts = np.array(
         [
@@ -139,10 +146,11 @@ def test_a_feature_that_is_the_same_everywhere_has_no_say(rng):
     shares = np.concatenate([rng.uniform(0.1, 0.4, 6), rng.uniform(0.6, 0.9, 6)])
     labels = np.repeat([0, 1], 6)
     silent = [
-        Evidence(e.n_patches, e.wins, e.margins, np.zeros(2)) for e in map(image_of(rng), shares)
+        PatchStatistics(e.n_patches, e.class_counts, e.margins, np.zeros(2))
+        for e in map(image_of(rng), shares)
     ]
-    fitted = LinearRule.fit("margin-and-codes", silent, labels)
-    assert [winner(fitted.scores(e)) for e in silent] == labels.tolist()
+    fitted = LinearAggregator.fit("margin-and-codes", silent, labels)
+    assert [predicted_class(fitted.scores(e)) for e in silent] == labels.tolist()
 
 
 def image_of(rng):
@@ -157,17 +165,17 @@ def test_a_rule_of_margins_lies_over_the_patches_and_its_map_has_the_images_scor
     """By the definition: weight times margin, and the rest of the score in equal parts."""
     images = [image(rng, 0.2 + 0.1 * k, 100, n_classes) for k in range(6)]
     labels = np.arange(6) * n_classes // 6
-    rule = LinearRule.fit(name, images, labels)
+    rule = LinearAggregator.fit(name, images, labels)
     residuals = rng.random((5, 6, n_classes))
     margins = patch_margins(residuals.reshape(-1, n_classes)).reshape(5, 6, n_classes)
     winners = residuals.argmin(axis=2).astype(np.int16)
     winners[0, :3] = -1
     tissue = winners >= 0
-    evidence = Evidence.of_map(winners, margins, rng.random(2))
+    evidence = PatchStatistics.of_map(winners, margins, rng.random(2))
     scores = rule.scores(evidence)
     grid = PatchGrid(5, 6, 10, 10, 1.0)
     raw = PatchMap(grid, winners, margins, tuple("abc"[:n_classes]), Path("x"))
-    shown = raw.centred(rule.spread(margins), scores)
+    shown = raw.centre_on_score(rule.patch_score_map(margins), scores)
     own = margins[..., 1:] if n_classes == 2 else margins
     weights = rule.weights[:, : own.shape[-1]]
     mean = own[tissue].mean(axis=0)
@@ -177,16 +185,16 @@ def test_a_rule_of_margins_lies_over_the_patches_and_its_map_has_the_images_scor
     np.testing.assert_allclose(found[tissue].mean(axis=0), scores, atol=1e-5)
     np.testing.assert_array_equal(shown.tissue, tissue)
     called = (expected[..., 0] > 0) if n_classes == 2 else expected.argmax(axis=2)
-    np.testing.assert_array_equal(shown.winners[tissue], called[tissue])
+    np.testing.assert_array_equal(shown.predicted_classes[tissue], called[tissue])
 
 
 @pytest.mark.parametrize("name", ["proportion", "codes"])
 def test_a_rule_that_is_no_mean_of_margins_leaves_the_map_alone(rng, name):
     images = [image(rng, 0.1 + 0.1 * k) for k in range(8)]
-    rule = LinearRule.fit(name, images, np.arange(8) // 4)
-    assert rule.spread(np.zeros((2, 2, 2), np.float32)) is None
+    rule = LinearAggregator.fit(name, images, np.arange(8) // 4)
+    assert rule.patch_score_map(np.zeros((2, 2, 2), np.float32)) is None
     at = (0.31, 0.25) if name == "proportion" else None
-    words = rule.grounds(["healthy", "inflamed"], at)
+    words = rule.describe(["healthy", "inflamed"], at)
     if name == "proportion":
         assert words == "31 % of the patches; inflamed from 25 % on"
     else:

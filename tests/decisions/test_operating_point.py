@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from histodict.decisions.operating_point import OperatingPoint
+from histodict.decisions.operating_point import DecisionThreshold
 
 
 @pytest.mark.parametrize("rises", [True, False])
@@ -10,7 +10,7 @@ from histodict.decisions.operating_point import OperatingPoint
 def test_a_value_on_the_line_up_to_rounding(rises, reached):
     for value in (0.3, -0.3, 1e6 / 3):
         for error in (-1e-15, 0.0, 1e-15):
-            point = OperatingPoint("proportion", value * (1 + error), rises, reached)
+            point = DecisionThreshold("proportion", value * (1 + error), rises, reached)
             assert point.is_positive(value) is reached
-    assert OperatingPoint("proportion", 0.3, rises).is_positive(0.3001) is rises
-    assert OperatingPoint("proportion", 0.3, rises).is_positive(0.2999) is not rises
+    assert DecisionThreshold("proportion", 0.3, rises).is_positive(0.3001) is rises
+    assert DecisionThreshold("proportion", 0.3, rises).is_positive(0.2999) is not rises

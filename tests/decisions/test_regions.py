@@ -3,7 +3,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from histodict.decisions.regions import Findings, SizeCurve, best_margin, compare
+from histodict.decisions.regions import (
+    LargestRegion,
+    SizeCurve,
+    fit_margin_threshold,
+    match_regions,
+)
 
 
 def drawn(*lines):
@@ -14,31 +19,31 @@ def test_the_outside_of_a_mask_counts_as_a_negative_image():
     positive = drawn("##....", "##....", "....##", "......")
     truth = drawn("#.....", "......", "......", "......")
     everywhere = np.ones_like(truth)
-    assert compare(positive, truth, everywhere) == Findings(4, 2)
-    assert compare(positive, ~truth, everywhere) == Findings(4, 0)
-    assert compare(positive, np.zeros_like(truth), everywhere) == Findings(None, 4)
-    assert compare(positive, everywhere, everywhere) == Findings(4, None)
-    assert compare(np.zeros_like(truth), truth, truth) == Findings(0, None)
+    assert match_regions(positive, truth, everywhere) == LargestRegion(4, 2)
+    assert match_regions(positive, ~truth, everywhere) == LargestRegion(4, 0)
+    assert match_regions(positive, np.zeros_like(truth), everywhere) == LargestRegion(None, 4)
+    assert match_regions(positive, everywhere, everywhere) == LargestRegion(4, None)
+    assert match_regions(np.zeros_like(truth), truth, truth) == LargestRegion(0, None)
 
 
 def test_m_is_where_the_curve_comes_closest_to_the_origin():
-    findings = [Findings(found, alarm) for found, alarm in ((9, 2), (12, 3), (5, 0), (4, 6))]
+    findings = [LargestRegion(found, alarm) for found, alarm in ((9, 2), (12, 3), (5, 0), (4, 6))]
     curve = SizeCurve.of(findings)
     distances = []
     for m in range(1, 21):
         miss = np.mean([f.found < m for f in findings])
         alarm = np.mean([f.alarm >= m for f in findings])
-        assert (curve.miss[m - 1], curve.alarm[m - 1]) == (miss, alarm)
+        assert (curve.false_negative_rate[m - 1], curve.alarm[m - 1]) == (miss, alarm)
         distances.append(np.hypot(miss, alarm))
-    assert curve.least_patches == int(np.argmin(distances)) + 1 == 4
-    assert (np.diff(curve.miss) >= 0).all() and (np.diff(curve.alarm) <= 0).all()
+    assert curve.min_patches == int(np.argmin(distances)) + 1 == 4
+    assert (np.diff(curve.false_negative_rate) >= 0).all() and (np.diff(curve.alarm) <= 0).all()
 
 
 def test_without_positives_or_negatives_m_cannot_be_chosen():
     with pytest.raises(ValueError, match="without the class"):
-        SizeCurve.of([Findings(3, None)])
+        SizeCurve.of([LargestRegion(3, None)])
     with pytest.raises(ValueError, match="with the class"):
-        SizeCurve.of([Findings(None, 3)])
+        SizeCurve.of([LargestRegion(None, 3)])
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -51,7 +56,7 @@ def test_the_margin_has_the_highest_sum_of_sensitivity_and_specificity(seed):
         called = margins > np.float64(cut)
         return called[truth].mean() + (~called)[~truth].mean()
 
-    found = best_margin(margins, truth)
+    found = fit_margin_threshold(margins, truth)
     tried = np.concatenate([[-9], np.unique(margins).astype(np.float64) + 0.05, [9]])
     assert youden(found) == pytest.approx(max(map(youden, tried)))
     assert not np.isin(np.float32(found), margins)
@@ -59,6 +64,6 @@ def test_the_margin_has_the_highest_sum_of_sensitivity_and_specificity(seed):
 
 def test_a_planted_border_is_found_and_one_kind_alone_has_none():
     margins = np.linspace(-1, 1, 201, dtype=np.float32)
-    assert best_margin(margins, margins > 0.3) == pytest.approx(0.305, abs=1e-6)
-    assert best_margin(margins, np.ones(201, bool)) == 0
-    assert best_margin(margins, np.zeros(201, bool)) == 0
+    assert fit_margin_threshold(margins, margins > 0.3) == pytest.approx(0.305, abs=1e-6)
+    assert fit_margin_threshold(margins, np.ones(201, bool)) == 0
+    assert fit_margin_threshold(margins, np.zeros(201, bool)) == 0

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from histodict import TissueClassifier
 from histodict.cli import app
-from histodict.decisions.atom_notes import AtomNotes
+from histodict.decisions.atom_notes import AtomAnnotations
 from histodict.decisions.tuning import (
     NOTE,
     check_tuning,
@@ -25,12 +25,12 @@ from histodict.decisions.tuning import (
 )
 from histodict.images.manifest import read_manifest
 from histodict.model_file import read_header
-from histodict.pipeline import Panel, RegionDetector, load_model, save_model
+from histodict.pipeline import EnsembleClassifier, RegionDetector, load_model, save_model
 from histodict.recipes import Recipe
 from histodict.reports.model_card import describe_model
 
 FAST = Recipe(
-    method="nearest-mean", patch_px=12, patches_per_class=200, rule="margin", stain="none"
+    method="nearest-mean", patch_px=12, patches_per_class=200, aggregation="margin", stain="none"
 )
 
 
@@ -51,7 +51,7 @@ def table(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def model(table):
-    return TissueClassifier(replace(FAST, vectors="rgb")).fit(read_manifest(table))
+    return TissueClassifier(replace(FAST, features="rgb")).fit(read_manifest(table))
 
 
 def paths(table):
@@ -67,7 +67,7 @@ def predict(model, table, folder):
 
 
 def test_the_threshold_moved_by_hand_is_recorded_in_the_file(model, table, tmp_path):
-    assert describe_tuning(model.training_) == ""
+    assert describe_tuning(model.training_info_) == ""
     moved = model.with_threshold(model.threshold + 0.1).tuned_on(paths(table))
     header = read_header(save_model(moved, tmp_path / "m.histodict"))
     (change,) = header["training"]["tuning"]
@@ -77,9 +77,9 @@ def test_the_threshold_moved_by_hand_is_recorded_in_the_file(model, table, tmp_p
     card = dict(describe_model(header))["Changed after training"]
     assert "moved by hand from" in card and "on 16 images" in card
     assert "not an estimate for unseen patients" in card
-    assert n_tuned_on(moved.training_, [*paths(table), tmp_path / "gone.png"]) == 16
-    assert n_tuned_on(model.training_, paths(table)) == 0
-    assert "tuning" not in model.training_
+    assert n_tuned_on(moved.training_info_, [*paths(table), tmp_path / "gone.png"]) == 16
+    assert n_tuned_on(model.training_info_, paths(table)) == 0
+    assert "tuning" not in model.training_info_
 
 
 def test_images_are_recorded_of_a_change_alone(table):
@@ -91,15 +91,17 @@ def test_images_are_recorded_of_a_change_alone(table):
 def test_figures_on_tuning_images_say_so_beside_the_untuned_ones(model, table, tmp_path, way):
     (tmp_path / "plain").mkdir()
     if way == "adapted panel":
-        model = Panel([replace(FAST, vectors="rgb")], folds=2).fit(read_manifest(table))
+        model = EnsembleClassifier([replace(FAST, features="rgb")], folds=2).fit(
+            read_manifest(table)
+        )
     plain, said = predict(model, table, tmp_path / "plain")
     assert "tuned" not in plain and NOTE not in said
-    answers = [model.answer(path) for path in paths(table)]
+    answers = [model.predict_one(path) for path in paths(table)]
     values = sorted(answer.value for answer in answers)
     if way == "by hand":
-        changed = model.with_operating_point(values[1])
+        changed = model.with_threshold(values[1])
     else:
-        changed = model.adapted_to([answer.score + 1 for answer in answers], anyway=True)
+        changed = model.adapt_threshold([answer.score + 1 for answer in answers], anyway=True)
     found, said = predict(changed.tuned_on(paths(table)), table, tmp_path)
     assert found["tuned"]["n_images"] == 16
     assert found["tuned"]["note"] == NOTE and NOTE in " ".join(said.split())
@@ -116,8 +118,8 @@ def test_figures_on_other_images_are_not_marked(model, table, tmp_path):
 
 
 def test_a_refitted_rule_has_no_untuned_figure(model, table, tmp_path):
-    refitted = model.with_line(read_manifest(table))
-    (change,) = refitted.training_["tuning"]
+    refitted = model.refit_decision_rule(read_manifest(table))
+    (change,) = refitted.training_info_["tuning"]
     assert change["source"] == "refit" and len(change["images"]) == 16
     found, said = predict(refitted, table, tmp_path)
     assert found["tuned"]["untuned"] is None
@@ -125,28 +127,31 @@ def test_a_refitted_rule_has_no_untuned_figure(model, table, tmp_path):
 
 
 def test_atoms_switched_off_are_recorded_and_names_are_not(table):
-    recipe = replace(FAST, method="odl", method_parameters={"n_atoms": 4}, vectors="centred")
+    recipe = replace(FAST, method="odl", method_parameters={"n_atoms": 4}, features="centred")
     model = TissueClassifier(recipe).fit(read_manifest(table))
-    named = model.with_notes(AtomNotes().changed([0], name="dark"))
-    assert "tuning" not in named.training_
-    off = named.with_notes(AtomNotes().changed([0], off=True))
-    assert [change["source"] for change in off.training_["tuning"]] == ["atoms"]
-    assert "images not recorded" in describe_tuning(off.training_)
-    panel = Panel([recipe], folds=2).fit(read_manifest(table))
-    off = panel.with_notes(AtomNotes().changed([0], off=True))
-    assert [change["source"] for change in off.training_["tuning"]] == ["atoms"]
+    named = model.with_atom_annotations(AtomAnnotations().changed([0], name="dark"))
+    assert "tuning" not in named.training_info_
+    off = named.with_atom_annotations(AtomAnnotations().changed([0], off=True))
+    assert [change["source"] for change in off.training_info_["tuning"]] == ["atoms"]
+    assert "images not recorded" in describe_tuning(off.training_info_)
+    panel = EnsembleClassifier([recipe], folds=2).fit(read_manifest(table))
+    off = panel.with_atom_annotations(AtomAnnotations().changed([0], off=True))
+    assert [change["source"] for change in off.training_info_["tuning"]] == ["atoms"]
 
 
 def test_detectors_record_the_number_of_patches(table, tmp_path):
-    recipe = replace(FAST, vectors="rgb", rule="proportion")
+    recipe = replace(FAST, features="rgb", aggregation="proportion")
     model = RegionDetector(recipe, region="red").fit(read_manifest(table))
-    moved = model.with_operating_point(model.least_patches_ + 2).tuned_on(paths(table))
-    (change,) = moved.training_["tuning"]
+    moved = model.with_threshold(model.min_patches_ + 2).tuned_on(paths(table))
+    (change,) = moved.training_info_["tuning"]
     assert (change["previous"], change["value"]) == (
-        model.least_patches_,
-        model.least_patches_ + 2,
+        model.min_patches_,
+        model.min_patches_ + 2,
     )
-    assert load_model(save_model(moved, tmp_path / "m.histodict")).training_ == moved.training_
+    assert (
+        load_model(save_model(moved, tmp_path / "m.histodict")).training_info_
+        == moved.training_info_
+    )
 
 
 @pytest.mark.parametrize(

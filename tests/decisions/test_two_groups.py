@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from histodict.decisions import two_groups
-from histodict.decisions.combination import Combination
-from histodict.decisions.two_groups import ERROR_RATE, are_two_groups
+from histodict.decisions.combination import ScoreCombination
+from histodict.decisions.two_groups import ERROR_RATE, is_bimodal
 
 N_SETS = 200
 
@@ -21,7 +21,7 @@ def rate(draw, n_images):
     widths = two_groups._closing_widths(untied)
     found = np.zeros(N_SETS, bool)
     found[differ] = widths > two_groups._critical(n_images)
-    assert [are_two_groups(scores) for scores in sets[:10]] == found[:10].tolist()
+    assert [is_bimodal(scores) for scores in sets[:10]] == found[:10].tolist()
     return np.mean(found)
 
 
@@ -60,24 +60,24 @@ def test_two_groups_of_shares_are_seen():
 
 def test_scale_and_place_and_sign_do_not_matter(rng):
     scores = np.concatenate([rng.normal(0, 1, 20), rng.normal(6, 1, 20)])
-    assert are_two_groups(scores) and are_two_groups(1e-6 * scores - 5)
-    assert are_two_groups(-scores)
-    assert not are_two_groups(scores[:20])
+    assert is_bimodal(scores) and is_bimodal(1e-6 * scores - 5)
+    assert is_bimodal(-scores)
+    assert not is_bimodal(scores[:20])
 
 
 def test_outliers_are_no_group_and_equal_scores_are_one():
     scores = np.concatenate([np.random.default_rng(0).normal(size=40), [30.0]])
-    assert not are_two_groups(scores)
-    assert not are_two_groups(np.ones(12))
+    assert not is_bimodal(scores)
+    assert not is_bimodal(np.ones(12))
 
 
 def bent_panel(rng, truth, spread):
     """Scores of four members who err alike, joined by a panel and put on a scale without ends."""
-    panel = Combination(np.ones(4), np.full(4, 0.25), 0.3, bend=1.0)
+    panel = ScoreCombination(np.ones(4), np.full(4, 0.25), 0.3, tanh_scale=1.0)
     alike, own = rng.normal(size=(len(truth), 1)), rng.normal(size=(len(truth), 4))
     said = truth[:, None] + spread * (0.9 * alike + 0.44 * own)
     scores = panel.scores(said[..., None])[:, 0]
-    return scores, panel.unbent(scores)
+    return scores, panel.invert_tanh(scores)
 
 
 def test_one_wide_group_is_one_though_a_panel_bounds_what_its_members_say():

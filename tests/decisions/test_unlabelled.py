@@ -6,21 +6,25 @@ import numpy as np
 import pytest
 from sklearn.cluster import KMeans
 
-from histodict.decisions.unlabelled import Adaptation, better_threshold, middle_of_two_groups
+from histodict.decisions.unlabelled import (
+    ThresholdAdaptation,
+    two_means_midpoint,
+    unlabelled_threshold,
+)
 
 
 def test_two_means_as_another_library_finds_them(rng):
     for _ in range(20):
         scores = np.concatenate([rng.normal(0, 1, 15), rng.normal(3, 0.5, rng.integers(3, 30))])
         means = KMeans(2, n_init=20, random_state=0).fit(scores[:, None]).cluster_centers_
-        assert middle_of_two_groups(scores) == pytest.approx(means.mean(), abs=1e-9)
+        assert two_means_midpoint(scores) == pytest.approx(means.mean(), abs=1e-9)
 
 
 def test_where_all_scores_lie_moves_the_threshold_by_as_much(rng):
     scores = rng.normal(size=30)
-    assert middle_of_two_groups(scores + 5) == pytest.approx(middle_of_two_groups(scores) + 5)
-    assert middle_of_two_groups(3 * scores) == pytest.approx(3 * middle_of_two_groups(scores))
-    assert better_threshold(scores + 5) == pytest.approx(middle_of_two_groups(scores) / 2 + 2.5)
+    assert two_means_midpoint(scores + 5) == pytest.approx(two_means_midpoint(scores) + 5)
+    assert two_means_midpoint(3 * scores) == pytest.approx(3 * two_means_midpoint(scores))
+    assert unlabelled_threshold(scores + 5) == pytest.approx(two_means_midpoint(scores) / 2 + 2.5)
 
 
 def test_a_shift_of_other_patients_is_mended_and_one_class_alone_does_little_harm(rng):
@@ -28,28 +32,30 @@ def test_a_shift_of_other_patients_is_mended_and_one_class_alone_does_little_har
     scores = 4.0 * labels - 2 + rng.normal(0, 0.6, 80)
     shifted = scores + 2.2
     assert np.mean((shifted > 0) == labels) < 0.9
-    assert np.mean((shifted > better_threshold(shifted)) == labels) > 0.95
+    assert np.mean((shifted > unlabelled_threshold(shifted)) == labels) > 0.95
     alone = scores[labels == 1]
-    assert np.mean(alone > better_threshold(alone)) > 0.9
+    assert np.mean(alone > unlabelled_threshold(alone)) > 0.9
 
 
 def test_a_few_images_say_nothing():
     with pytest.raises(ValueError, match="at least 10"):
-        better_threshold(np.arange(9.0))
-    assert better_threshold(np.zeros(10)) == 0
+        unlabelled_threshold(np.arange(9.0))
+    assert unlabelled_threshold(np.zeros(10)) == 0
 
 
 def test_who_is_moved_and_how_the_groups_stand(rng):
     scores = np.concatenate([rng.normal(-1, 0.3, 20), rng.normal(2, 0.3, 30)])
-    moved = Adaptation.of([*scores, np.nan], better_threshold(scores))  # one is of glass
+    moved = ThresholdAdaptation.of(
+        [*scores, np.nan], unlabelled_threshold(scores)
+    )  # one is of glass
     assert moved.groups == (20, 30) and not moved.one_is_small
-    threshold = better_threshold(scores)
+    threshold = unlabelled_threshold(scores)
     between = (scores > 0) & (scores <= threshold)
     assert moved.n_moved == between.sum()
-    assert Adaptation.of([-1.0, 0.4, 0.6, 3.0], 0.5) == Adaptation((3, 1), 1)
-    assert Adaptation.of([-1.0, -0.4, 0.6], -0.5) == Adaptation((1, 2), 1)
+    assert ThresholdAdaptation.of([-1.0, 0.4, 0.6, 3.0], 0.5) == ThresholdAdaptation((3, 1), 1)
+    assert ThresholdAdaptation.of([-1.0, -0.4, 0.6], -0.5) == ThresholdAdaptation((1, 2), 1)
 
 
 def test_a_small_group_is_noticed():
-    assert Adaptation.of([0.0] * 9 + [2.0, 2.0], 0.5).one_is_small
-    assert not Adaptation.of([0.0] * 8 + [2.0, 2.0], 0.5).one_is_small
+    assert ThresholdAdaptation.of([0.0] * 9 + [2.0, 2.0], 0.5).one_is_small
+    assert not ThresholdAdaptation.of([0.0] * 8 + [2.0, 2.0], 0.5).one_is_small

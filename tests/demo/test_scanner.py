@@ -7,7 +7,7 @@ import pytest
 from scipy import ndimage
 
 from histodict.demo.scanner import draw_stain
-from histodict.demo.tissue import draw_image
+from histodict.demo.tissue import make_tissue_image
 
 
 def test_stain_vectors_are_unit_and_differ_between_patients():
@@ -29,7 +29,8 @@ def test_density_is_proportional_to_the_strength_of_the_stain():
     twice = replace(stain, haematoxylin_strength=1.0, eosin_strength=1.0)
     weak, strong = (
         ndimage.gaussian_filter(
-            draw_image("healthy", s, np.random.default_rng(3), (320, 240)).astype(float), (6, 6, 0)
+            make_tissue_image("healthy", s, np.random.default_rng(3), (320, 240)).astype(float),
+            (6, 6, 0),
         )
         for s in (stain, twice)
     )

@@ -11,7 +11,7 @@ from PIL import Image
 from scipy import ndimage
 
 from histodict.demo import sets
-from histodict.demo.sets import write_synthetic_set
+from histodict.demo.sets import write_synthetic_dataset
 
 N_PATIENTS, IMAGES_PER_PATIENT, SIZE = 10, 4, (320, 240)
 
@@ -19,7 +19,7 @@ N_PATIENTS, IMAGES_PER_PATIENT, SIZE = 10, 4, (320, 240)
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     new = tmp_path_factory.mktemp("drawn") / "set"
-    return write_synthetic_set(new, N_PATIENTS, IMAGES_PER_PATIENT, SIZE, seed=1)
+    return write_synthetic_dataset(new, N_PATIENTS, IMAGES_PER_PATIENT, SIZE, seed=1)
 
 
 def read_manifest(path: Path) -> list[dict[str, str]]:
@@ -71,10 +71,10 @@ def test_region_manifest_gives_masks_of_other_patients(folder):
 
 
 def test_same_seed_same_bytes(tmp_path):
-    first = all_bytes(write_synthetic_set(tmp_path / "a", 2, 2, (96, 64), seed=5))
-    again = all_bytes(write_synthetic_set(tmp_path / "b", 2, 2, (96, 64), seed=5))
-    other = all_bytes(write_synthetic_set(tmp_path / "c", 2, 2, (96, 64), seed=6))
-    more = all_bytes(write_synthetic_set(tmp_path / "d", 3, 2, (96, 64), seed=5))
+    first = all_bytes(write_synthetic_dataset(tmp_path / "a", 2, 2, (96, 64), seed=5))
+    again = all_bytes(write_synthetic_dataset(tmp_path / "b", 2, 2, (96, 64), seed=5))
+    other = all_bytes(write_synthetic_dataset(tmp_path / "c", 2, 2, (96, 64), seed=6))
+    more = all_bytes(write_synthetic_dataset(tmp_path / "d", 3, 2, (96, 64), seed=5))
     assert first == again
     drawn = [name for name in first if name.endswith(".jpg")]
     assert all(first[name] != other[name] for name in drawn)
@@ -89,18 +89,18 @@ def test_an_interrupted_set_leaves_nothing(tmp_path, monkeypatch):
 
     monkeypatch.setattr(sets, "_write_regions", fail)
     with pytest.raises(KeyboardInterrupt):
-        write_synthetic_set(tmp_path / "set", 1, 1, (64, 64))
+        write_synthetic_dataset(tmp_path / "set", 1, 1, (64, 64))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_with_files_is_refused_and_an_empty_one_filled(tmp_path):
     target = tmp_path / "set"
     target.mkdir()
-    assert (write_synthetic_set(target, 1, 2, (64, 64)) / "manifest.csv").is_file()
+    assert (write_synthetic_dataset(target, 1, 2, (64, 64)) / "manifest.csv").is_file()
     assert [path.name for path in tmp_path.iterdir()] == ["set"]
     before = all_bytes(target)
     with pytest.raises(FileExistsError, match="not empty"):
-        write_synthetic_set(target, 1, 2, (64, 64), seed=1)
+        write_synthetic_dataset(target, 1, 2, (64, 64), seed=1)
     assert all_bytes(target) == before
 
 
@@ -169,20 +169,20 @@ def test_two_processes_may_draw_the_same_set_at_once(tmp_path, monkeypatch):
     def draw_slowly(*given):
         if not folder.exists():  # the other one is done first
             monkeypatch.setattr(sets, "_write_regions", draw)
-            sets.write_synthetic_set(folder, 1, 1, size=(96, 80))
+            sets.write_synthetic_dataset(folder, 1, 1, size=(96, 80))
         draw(*given)
 
     monkeypatch.setattr(sets, "_write_regions", draw_slowly)
-    assert (sets.drawn_set(folder, 1, 1, size=(96, 80)) / "manifest.csv").is_file()
+    assert (sets.cached_synthetic_dataset(folder, 1, 1, size=(96, 80)) / "manifest.csv").is_file()
     assert [path.name for path in tmp_path.iterdir()] == ["tissue"]
 
 
 def test_what_a_killed_process_left_is_in_nobodys_way_and_goes_after_a_day(tmp_path):
-    from histodict.demo.sets import write_synthetic_set
+    from histodict.demo.sets import write_synthetic_dataset
 
     left = [tmp_path / f".tissue.unfinished-{age}" for age in ("new", "old")]
     for folder in left:
         folder.mkdir()
     os.utime(left[1], (0, 0))
-    write_synthetic_set(tmp_path / "tissue", 1, 1, size=(96, 80))
+    write_synthetic_dataset(tmp_path / "tissue", 1, 1, size=(96, 80))
     assert [folder.exists() for folder in left] == [True, False]

@@ -5,7 +5,7 @@ import pytest
 from scipy import ndimage
 
 from histodict.demo.scanner import Stain, draw_stain
-from histodict.demo.tissue import draw_image, draw_region_image
+from histodict.demo.tissue import make_region_image, make_tissue_image
 
 SIZE = (320, 240)
 
@@ -26,7 +26,7 @@ def concentrations(image: np.ndarray, stain: Stain) -> np.ndarray:
 def test_shape_and_dtype(kind, size):
     rng = np.random.default_rng(0)
     for _ in range(5):
-        image = draw_image(kind, draw_stain(rng), rng, size)
+        image = make_tissue_image(kind, draw_stain(rng), rng, size)
         assert image.shape == (size[1], size[0], 3)
         assert image.dtype == np.uint8
         assert image.std() > 10
@@ -35,7 +35,8 @@ def test_shape_and_dtype(kind, size):
 def test_same_generator_same_image():
     stain = draw_stain(np.random.default_rng(0))
     first, second, other = (
-        draw_image("inflamed", stain, np.random.default_rng(seed), (128, 96)) for seed in (1, 1, 2)
+        make_tissue_image("inflamed", stain, np.random.default_rng(seed), (128, 96))
+        for seed in (1, 1, 2)
     )
     np.testing.assert_array_equal(first, second)
     assert np.mean(first != other) > 0.5
@@ -45,18 +46,18 @@ def test_wrong_arguments_are_named():
     rng = np.random.default_rng(0)
     stain = draw_stain(rng)
     with pytest.raises(ValueError, match="kind must be one of healthy, inflamed, not 'ill'"):
-        draw_image("ill", stain, rng)
+        make_tissue_image("ill", stain, rng)
     with pytest.raises(ValueError, match="height"):
-        draw_image("healthy", stain, rng, (480, 10))
+        make_tissue_image("healthy", stain, rng, (480, 10))
     with pytest.raises(ValueError, match="n_regions"):
-        draw_region_image(stain, rng, SIZE, -1)
+        make_region_image(stain, rng, SIZE, -1)
 
 
 def test_some_images_show_glass_of_the_stain_s_white():
     stain = draw_stain(np.random.default_rng(0))
     shares = []
     for seed in range(30):
-        image = draw_image("inflamed", stain, np.random.default_rng(seed), (160, 120))
+        image = make_tissue_image("inflamed", stain, np.random.default_rng(seed), (160, 120))
         smooth = ndimage.uniform_filter(image.astype(float), (9, 9, 0))
         shares.append(np.mean(np.all(np.abs(smooth - stain.white) < 3, axis=-1)))
     assert 1 <= np.sum(np.array(shares) > 0.05) <= 15
@@ -69,7 +70,7 @@ def test_some_images_show_glass_of_the_stain_s_white():
 def test_mask_has_as_many_regions_as_asked(n_regions):
     for seed in range(5):
         rng = np.random.default_rng(seed)
-        image, mask = draw_region_image(draw_stain(rng), rng, SIZE, n_regions)
+        image, mask = make_region_image(draw_stain(rng), rng, SIZE, n_regions)
         assert image.shape == (SIZE[1], SIZE[0], 3)
         assert mask.shape == image.shape[:2]
         assert mask.dtype == bool
@@ -82,7 +83,7 @@ def test_mask_lies_on_the_focus():
     for seed in range(5):
         rng = np.random.default_rng(seed)
         stain = draw_stain(rng)
-        image, mask = draw_region_image(stain, rng, (480, 360), 1)
+        image, mask = make_region_image(stain, rng, (480, 360), 1)
         H = concentrations(image, stain)[..., 0]
         assert H[mask].mean() > 1.7 * H[~mask].mean()
         crowd = H > 0.65  # lymphocytes are darker than the nuclei of epithelium and stroma
@@ -95,7 +96,7 @@ def test_region_is_drawn_where_the_mask_says():
     """The best shift of the mask over the haematoxylin is no shift."""
     rng = np.random.default_rng(4)
     stain = draw_stain(rng)
-    image, mask = draw_region_image(stain, rng, (480, 360), 1)
+    image, mask = make_region_image(stain, rng, (480, 360), 1)
     dark = (concentrations(image, stain)[..., 0] > 0.65).astype(float)
     template = mask - mask.mean()
     shifts = [(dy, dx) for dy in range(-40, 41, 10) for dx in range(-40, 41, 10)]

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from histodict.dictionaries.atoms import (
-    canonical_order,
+    canonicalize,
+    duplicate_atoms,
     initial_atoms,
     normalise,
-    repeated,
-    replace_idle,
+    replace_unused_atoms,
 )
 from tests.problems import gaussian, unit_rows
 
@@ -17,7 +17,7 @@ def test_initial_atoms_are_samples_when_there_are_enough(rng):
     _, Y = gaussian(rng, 1, 100, 20)
     D = initial_atoms(Y, 30, rng)
     np.testing.assert_allclose((D @ normalise(Y).T).max(axis=1), 1)
-    assert not repeated(D).any()
+    assert not duplicate_atoms(D).any()
 
 
 @pytest.mark.parametrize(
@@ -33,12 +33,12 @@ def test_initial_atoms_are_samples_when_there_are_enough(rng):
 def test_initial_atoms_are_different_unit_vectors_whatever_the_samples(rng, Y):
     D = initial_atoms(Y, 20, rng)
     np.testing.assert_allclose(np.linalg.norm(D, axis=1), 1)
-    assert repeated(D).sum() == 0
+    assert duplicate_atoms(D).sum() == 0
 
 
 def test_repeated_finds_the_same_direction_up_to_sign(rng):
     D, _ = gaussian(rng, 6, 1, 20)
-    assert repeated(np.stack([D[0], D[1], -D[0], D[1], D[2]])).tolist() == [
+    assert duplicate_atoms(np.stack([D[0], D[1], -D[0], D[1], D[2]])).tolist() == [
         False,
         False,
         True,
@@ -52,16 +52,16 @@ def test_idle_atoms_are_replaced_by_new_directions(rng):
     D[4] = -D[1]
     uses = np.array([5, 4, 0, 3, 2, 1])
     candidates = np.stack([np.zeros(20), 3 * D[0], 2 * np.eye(20)[0], np.eye(20)[1]])
-    new = replace_idle(D, uses, candidates)
+    new = replace_unused_atoms(D, uses, candidates)
     np.testing.assert_array_equal(new[[0, 1, 3, 5]], D[[0, 1, 3, 5]])
     np.testing.assert_allclose(new[[2, 4]], np.eye(20)[:2])
 
 
 def test_nothing_idle_or_nothing_to_replace_it_with_changes_nothing(rng):
     D, Y = gaussian(rng, 6, 4, 20)
-    np.testing.assert_array_equal(replace_idle(D, np.ones(6), Y), D)
-    np.testing.assert_array_equal(replace_idle(D, np.zeros(6), Y[:0]), D)
-    np.testing.assert_array_equal(replace_idle(D, np.zeros(6), D[:3]), D)
+    np.testing.assert_array_equal(replace_unused_atoms(D, np.ones(6), Y), D)
+    np.testing.assert_array_equal(replace_unused_atoms(D, np.zeros(6), Y[:0]), D)
+    np.testing.assert_array_equal(replace_unused_atoms(D, np.zeros(6), D[:3]), D)
 
 
 def test_canonical_order_is_the_same_for_any_order_and_sign(rng):
@@ -70,9 +70,9 @@ def test_canonical_order_is_the_same_for_any_order_and_sign(rng):
     leaning = rng.integers(-3, 4, 10)
     shuffle = rng.permutation(10)
     signs = rng.choice([-1, 1], 10)
-    once = canonical_order(D, uses, leaning)
+    once = canonicalize(D, uses, leaning)
     flipped = (D * signs[:, None])[shuffle]
-    again = canonical_order(flipped, uses[shuffle], (leaning * signs)[shuffle])
+    again = canonicalize(flipped, uses[shuffle], (leaning * signs)[shuffle])
     np.testing.assert_array_equal(once, again)
     most_used = np.argmax(uses)
     assert once[0] @ D[most_used] == pytest.approx(

@@ -3,8 +3,12 @@ import pytest
 
 from histodict.dictionaries.atoms import normalise
 from histodict.dictionaries.matching import match_atoms
-from histodict.dictionaries.online import improve_online, learn_online
-from histodict.dictionaries.stable import common_axes, learn_stable, recurrence
+from histodict.dictionaries.online import continue_online, learn_online
+from histodict.dictionaries.stable import (
+    learn_axis_anchored,
+    most_variable_axes,
+    split_half_similarity,
+)
 
 N_PATIENTS, N_FEATURES, N_PLANTED = 8, 60, 8
 
@@ -31,7 +35,7 @@ def planted():
 
 def test_what_all_patients_share_is_kept_and_what_one_has_is_left(planted):
     truth, Y, patients = planted
-    learnt = learn_stable(Y, patients, N_PLANTED, np.random.default_rng(0), n_jobs=1)
+    learnt = learn_axis_anchored(Y, patients, N_PLANTED, np.random.default_rng(0), n_jobs=1)
     assert sorted(learnt.axes) == list(range(N_PLANTED))
     assert match_atoms(truth, learnt.atoms).cosines.min() > 0.95
 
@@ -45,7 +49,9 @@ def test_halves_without_a_common_patient_agree(planted):
     _, Y, patients = planted
     half = np.isin(patients, ["p0", "p1", "p2", "p3"])
     first, second = (
-        learn_stable(Y[own], patients[own], N_PLANTED, np.random.default_rng(seed), n_jobs=1).atoms
+        learn_axis_anchored(
+            Y[own], patients[own], N_PLANTED, np.random.default_rng(seed), n_jobs=1
+        ).atoms
         for seed, own in enumerate((half, ~half))
     )
     assert match_atoms(first, second).cosines.min() > 0.9
@@ -58,13 +64,15 @@ def test_recurrence_tells_a_planted_atom_from_one_of_a_single_patient(planted):
 
     def learn(Y, patients, rng):
         # As if axes were chosen by what is large in anybody.
-        own = learn_stable(Y, patients, N_PLANTED, rng, n_jobs=1).atoms
+        own = learn_axis_anchored(Y, patients, N_PLANTED, rng, n_jobs=1).atoms
         loudest = np.zeros((1, N_FEATURES))
         loudest[0, 8 + (Y**2).mean(axis=0)[8:].argmax()] = 1
         return np.concatenate([own, loudest])
 
     atoms = np.concatenate([truth, nuisance])
-    found = recurrence(Y, patients, atoms, np.random.default_rng(0), n_rounds=1, learn=learn)
+    found = split_half_similarity(
+        Y, patients, atoms, np.random.default_rng(0), n_rounds=1, learn=learn
+    )
     assert found.shape == (N_PLANTED + 1,)
     assert found[:-1].min() > 0.9
     assert found[-1] < 0.3
@@ -74,14 +82,14 @@ def test_recurrence_needs_patients_to_part(planted):
     truth, Y, patients = planted
     few = np.isin(patients, ["p0", "p1", "p2"])
     rng = np.random.default_rng(0)
-    assert recurrence(Y[few], patients[few], truth, rng, learn=lambda *_: truth) is None
+    assert split_half_similarity(Y[few], patients[few], truth, rng, learn=lambda *_: truth) is None
 
 
 def test_the_stronger_the_pull_the_nearer_the_atoms_stay(planted):
     _, Y, patients = planted
     near = []
     for pull in (0.01, 0.5, 1e4):
-        learnt = learn_stable(Y, patients, 20, np.random.default_rng(0), pull=pull, n_jobs=1)
+        learnt = learn_axis_anchored(Y, patients, 20, np.random.default_rng(0), pull=pull, n_jobs=1)
         near.append(np.abs(learnt.atoms[np.arange(20), learnt.axes]).mean())
     assert near[0] < near[1] < near[2]
     assert near[2] == pytest.approx(1, abs=1e-4)
@@ -91,7 +99,7 @@ def test_no_pull_is_online_learning_as_it_was(planted):
     _, Y, _ = planted
     start = np.ascontiguousarray(normalise(Y[:12]))
     made = [
-        improve_online(
+        continue_online(
             start, Y, 0.1, n_epochs=2, n_jobs=1, backend="cpu", step=lambda: None, **options
         ).atoms
         for options in ({}, {"pull": 0.0})
@@ -102,7 +110,8 @@ def test_no_pull_is_online_learning_as_it_was(planted):
 def test_the_same_seed_gives_the_same_bits_for_any_number_of_threads(planted):
     _, Y, patients = planted
     one, two = (
-        learn_stable(Y, patients, 10, np.random.default_rng(3), n_jobs=n).atoms for n in (1, 2)
+        learn_axis_anchored(Y, patients, 10, np.random.default_rng(3), n_jobs=n).atoms
+        for n in (1, 2)
     )
     assert np.array_equal(one, two)
 
@@ -110,7 +119,7 @@ def test_the_same_seed_gives_the_same_bits_for_any_number_of_threads(planted):
 def test_axes_that_vary_in_few_patients_are_not_enough(planted):
     Y, patients = np.eye(4, dtype=np.float32), np.array(list("abcd"))
     with pytest.raises(ValueError, match="only 0 of 4 features vary"):
-        common_axes(Y, patients, 2)
+        most_variable_axes(Y, patients, 2)
     _, Y, patients = planted
     with pytest.raises(ValueError, match="ask for fewer atoms"):
-        common_axes(Y, patients, N_FEATURES + 1)
+        most_variable_axes(Y, patients, N_FEATURES + 1)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from histodict.evaluation.answers import Repeat
-from histodict.images.manifest import Manifest, Record
+from histodict.images.manifest import ImageRecord, Manifest
 
 ROOT = Path("/data/set")
 
@@ -26,7 +26,7 @@ def manifest_of(
 ) -> Manifest:
     """Images per class of each patient."""
     records = [
-        Record(ROOT / label / f"{patient}_{i}.png", label, patient)
+        ImageRecord(ROOT / label / f"{patient}_{i}.png", label, patient)
         for patient, numbers in counts.items()
         for label, number in zip(classes, numbers, strict=True)
         for i in range(number)

@@ -3,7 +3,11 @@
 import numpy as np
 import pytest
 
-from histodict.evaluation.between_groups import _false_shares, between_groups, leaks
+from histodict.evaluation.between_groups import (
+    _false_discovery_rates,
+    confounding_test,
+    intraclass_correlation,
+)
 
 
 @pytest.fixture
@@ -25,7 +29,7 @@ def nested(rng, share, n_groups, n_units, n_columns=400, n_blocks=2):
 @pytest.mark.parametrize(("n_groups", "n_units"), [(6, 2), (5, 2), (12, 3)])
 def test_the_planted_share_is_found_and_lies_in_its_interval(rng, share, n_groups, n_units):
     values, blocks, groups = nested(rng, share, n_groups, n_units)
-    found = between_groups(values, blocks, groups, groups)
+    found = intraclass_correlation(values, blocks, groups, groups)
     assert np.median(found.value) == pytest.approx(share, abs=0.1)
     covered = (found.low <= share) & (share <= found.high)
     assert covered.mean() > 0.87
@@ -35,36 +39,36 @@ def test_the_planted_share_is_found_and_lies_in_its_interval(rng, share, n_group
 def test_what_blocks_differ_in_does_not_count(rng):
     values, blocks, groups = nested(rng, 0.0, 6, 3)
     moved = np.where(blocks[:, None] == 1, values / 2, values)
-    assert np.median(between_groups(moved, blocks, groups, groups).value) < 0.1
+    assert np.median(intraclass_correlation(moved, blocks, groups, groups).value) < 0.1
 
 
 def test_a_block_of_one_group_changes_nothing(rng):
     values, blocks, groups = nested(rng, 0.5, 4, 3)
     more = [np.concatenate(pair) for pair in ((values, values[:5]), (blocks, [9] * 5))]
     alone = np.full(5, 99)
-    one = between_groups(values, blocks, groups, groups)
-    two = between_groups(more[0], more[1], *[np.concatenate([groups, alone])] * 2)
+    one = intraclass_correlation(values, blocks, groups, groups)
+    two = intraclass_correlation(more[0], more[1], *[np.concatenate([groups, alone])] * 2)
     np.testing.assert_allclose(one.value, two.value)
     np.testing.assert_allclose(one.low, two.low)
 
 
 def test_many_patients_are_left_out_in_bundles(rng):
     values, blocks, groups = nested(rng, 0.3, 90, 2, n_columns=200)
-    found = between_groups(values, blocks, groups, groups)
+    found = intraclass_correlation(values, blocks, groups, groups)
     assert ((found.low <= 0.3) & (found.high >= 0.3)).mean() > 0.87
 
 
 def test_groups_of_one_unit_and_columns_that_do_not_vary_say_nothing(rng):
     values, blocks, groups = nested(rng, 0.5, 4, 1)
-    assert np.isnan(between_groups(values, blocks, groups, groups).value).all()
+    assert np.isnan(intraclass_correlation(values, blocks, groups, groups).value).all()
     values, blocks, groups = nested(rng, 0.5, 4, 2)
     values[:, 3] = 0.0
-    found = between_groups(values, blocks, groups, groups)
+    found = intraclass_correlation(values, blocks, groups, groups)
     assert np.isnan(found.value[3]) and np.isfinite(np.delete(found.value, 3)).all()
-    few = between_groups(*nested(rng, 0.5, 2, 4), nested(rng, 0.5, 2, 4)[2])
+    few = intraclass_correlation(*nested(rng, 0.5, 2, 4), nested(rng, 0.5, 2, 4)[2])
     assert np.isfinite(few.value).all() and np.isnan(few.low).all()
     nobody = np.empty(0, np.int64)
-    assert np.isnan(between_groups(values[:0], nobody, nobody, nobody).value).all()
+    assert np.isnan(intraclass_correlation(values[:0], nobody, nobody, nobody).value).all()
 
 
 # --- is it chance? ------------------------------------------------------------------------------
@@ -77,20 +81,20 @@ def test_a_share_is_what_lies_between_groups_of_a_class():
     inside = np.array([0.0, 1, 0, 1, 0, 1, 0, 1])[:, None]
     in_one = by_group * (classes == 1)[:, None]
     values = np.hstack([by_class, by_group, inside, by_group + inside, in_one])
-    found = leaks([values], classes, groups)
-    np.testing.assert_allclose(found.shares, [0, 1, 0, 0.5, 1], atol=1e-12)
+    found = confounding_test([values], classes, groups)
+    np.testing.assert_allclose(found.variance_fractions, [0, 1, 0, 0.5, 1], atol=1e-12)
     assert found.n_groups == 2
-    swapped = leaks([values[:, ::-1], values], classes, groups)
-    np.testing.assert_allclose(swapped.shares, [1, 1, 0, 1, 1], atol=1e-12)
+    swapped = confounding_test([values[:, ::-1], values], classes, groups)
+    np.testing.assert_allclose(swapped.variance_fractions, [1, 1, 0, 1, 1], atol=1e-12)
 
 
 def test_a_planted_site_is_found_and_noise_is_not(rng):
     classes, groups = np.repeat([0, 1], 12), np.tile([0, 1], 12)
     values = rng.beta(3, 20, size=(24, 50))
     values[(classes == 1) & (groups == 1), 7] += 0.5
-    found = leaks([values], classes, groups)
-    assert np.flatnonzero(found.doubts <= 0.05).tolist() == [7]
-    assert found.shares[7] > 0.5 and found.chance <= 0.01
+    found = confounding_test([values], classes, groups)
+    assert np.flatnonzero(found.adjusted_p_values <= 0.05).tolist() == [7]
+    assert found.variance_fractions[7] > 0.5 and found.p_value <= 0.01
 
 
 def test_what_is_spread_thinly_is_found_together(rng):
@@ -100,9 +104,9 @@ def test_what_is_spread_thinly_is_found_together(rng):
     for seed in range(12):
         values = np.random.default_rng(seed).standard_normal((32, 80))
         values[(classes == 1) & (groups == 1), :40] += 1.0
-        found = leaks([values], classes, groups, n_permutations=199)
-        together.append(found.chance <= 0.02)
-        alone.append(found.doubts.min() <= 0.02)
+        found = confounding_test([values], classes, groups, n_permutations=199)
+        together.append(found.p_value <= 0.02)
+        alone.append(found.adjusted_p_values.min() <= 0.02)
     assert np.mean(together) > 0.8 and np.mean(together) > np.mean(alone)
 
 
@@ -110,16 +114,23 @@ def test_the_chance_holds_for_all_measurements_together(rng):
     """Without any site effect 1 in 10 sets has a chance of 0.1 or less."""
     classes, groups = np.repeat([0, 1], 8), np.tile([0, 1], 8)
     low = [
-        leaks([rng.random((16, 30))], classes, groups, n_permutations=99).chance for _ in range(60)
+        confounding_test([rng.random((16, 30))], classes, groups, n_permutations=99).p_value
+        for _ in range(60)
     ]
     assert np.mean(np.array(low) <= 0.1) < 0.25
 
 
 def test_false_shares_are_those_of_benjamini_and_hochberg():
     chances = np.array([0.04, 0.001, 0.03, 0.5])
-    np.testing.assert_allclose(_false_shares(chances), [0.16 / 3, 0.004, 0.16 / 3, 0.5])
+    np.testing.assert_allclose(_false_discovery_rates(chances), [0.16 / 3, 0.004, 0.16 / 3, 0.5])
 
 
 def test_without_two_sites_in_a_class_nothing_is_known(rng):
-    found = leaks([rng.random((6, 3))], np.array([0, 0, 0, 1, 1, 1]), np.array([0, 0, 0, 1, 1, 1]))
-    assert np.isnan(found.shares).all() and np.isnan(found.doubts).all() and np.isnan(found.chance)
+    found = confounding_test(
+        [rng.random((6, 3))], np.array([0, 0, 0, 1, 1, 1]), np.array([0, 0, 0, 1, 1, 1])
+    )
+    assert (
+        np.isnan(found.variance_fractions).all()
+        and np.isnan(found.adjusted_p_values).all()
+        and np.isnan(found.p_value)
+    )

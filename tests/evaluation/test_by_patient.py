@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from histodict.evaluation.by_patient import aucs_by_patient
+from histodict.evaluation.by_patient import auc_per_feature
 from histodict.evaluation.metrics import auc
 
 
@@ -15,7 +15,7 @@ def rng():
 def test_every_auc_is_the_plain_one_and_lies_in_its_interval(rng):
     values = np.round(rng.random((20, 6)), 1)  # with ties
     positive = np.arange(20) < 9
-    found = aucs_by_patient(values, positive, np.arange(20), n_replicates=200)
+    found = auc_per_feature(values, positive, np.arange(20), n_replicates=200)
     for column in range(6):
         expected = auc(positive, values[:, column], positive=True)
         assert found.value[column] == pytest.approx(expected)
@@ -28,23 +28,23 @@ def test_a_patient_in_both_classes_is_drawn_as_one(rng):
     base = rng.random((10, 1))
     values = np.concatenate([base, base + 1e-6])
     positive, patients = np.arange(20) >= 10, np.tile(np.arange(10), 2)
-    found = aucs_by_patient(values, positive, patients, n_replicates=200)
+    found = auc_per_feature(values, positive, patients, n_replicates=200)
     assert found.value[0] == pytest.approx(0.55)
     assert found.high[0] - found.low[0] < 0.2
 
 
 def test_too_few_patients_have_no_interval(rng):
-    one = aucs_by_patient(rng.random((5, 2)), np.arange(5) < 1, np.arange(5))
+    one = auc_per_feature(rng.random((5, 2)), np.arange(5) < 1, np.arange(5))
     assert np.isfinite(one.value).all() and np.isnan(one.low).all()
-    none = aucs_by_patient(rng.random((5, 2)), np.zeros(5, bool), np.arange(5))
+    none = auc_per_feature(rng.random((5, 2)), np.zeros(5, bool), np.arange(5))
     assert np.isnan(none.value).all()
 
 
 def test_measurements_in_parts_are_the_same_as_all_at_once(rng, monkeypatch):
     """Memory is bounded by ranking a few columns at a time."""
     values, positive = np.round(rng.random((30, 7)), 1), np.arange(30) % 2 == 0
-    whole = aucs_by_patient(values, positive, np.arange(30), n_replicates=100)
+    whole = auc_per_feature(values, positive, np.arange(30), n_replicates=100)
     monkeypatch.setattr("histodict.evaluation.by_patient._AT_ONCE", 1)
-    parts = aucs_by_patient(values, positive, np.arange(30), n_replicates=100)
+    parts = auc_per_feature(values, positive, np.arange(30), n_replicates=100)
     for name in ("value", "low", "high"):
         np.testing.assert_allclose(getattr(parts, name), getattr(whole, name), rtol=1e-12)

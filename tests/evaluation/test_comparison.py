@@ -6,7 +6,7 @@ from scipy.stats import norm, t
 
 from histodict.evaluation.answers import Repeat
 from histodict.evaluation.comparison import _p_value, holm, paired_bootstrap
-from histodict.evaluation.intervals import Replicates
+from histodict.evaluation.intervals import BootstrapReplicates
 from histodict.evaluation.metrics import auc
 from tests.evaluation.manifests import clustered
 
@@ -18,7 +18,7 @@ def rivals(rng, advantage, n_patients=20, n_repeats=1):
         Repeat(
             tested.labels,
             tested.patients,
-            tested.answers - advantage * tested.labels + rng.normal(0, 0.4, len(tested.labels)),
+            tested.predictions - advantage * tested.labels + rng.normal(0, 0.4, len(tested.labels)),
         )
         for tested in first
     ]
@@ -28,7 +28,7 @@ def rivals(rng, advantage, n_patients=20, n_repeats=1):
 def test_paired_bootstrap_finds_what_is_there_and_turns_round(rng):
     first, second = rivals(rng, 1.0, n_repeats=3)
     result = paired_bootstrap(auc, first, second, random_state=2)
-    assert result.first == pytest.approx(np.mean([auc(x.labels, x.answers) for x in first]))
+    assert result.first == pytest.approx(np.mean([auc(x.labels, x.predictions) for x in first]))
     assert result.difference == pytest.approx(result.first - result.second)
     assert 0 < result.low < result.difference < result.high
     assert result.p_value < 0.02
@@ -45,7 +45,7 @@ def test_p_value_of_normal_replicates_is_students(shift):
     n, s = 6, 2.0
     spread = s * np.sqrt((n - 1) / n) / np.sqrt(n)
     values = shift + spread * norm.ppf((np.arange(20_000) + 0.5) / 20_000)
-    sample = Replicates(shift, values, n, 0)
+    sample = BootstrapReplicates(shift, values, n, 0)
     assert _p_value(sample) == pytest.approx(
         2 * t.sf(abs(shift) / (s / np.sqrt(n)), n - 1), rel=0.02
     )
@@ -69,7 +69,8 @@ def test_false_alarms_of_the_paired_bootstrap():
         labels, patients = (x := clustered(rng, 16)[0]).labels, x.patients
         # Methods that err on other patients, and are equally good.
         first, second = (
-            [Repeat(labels, patients, x.answers + rng.normal(size=16)[patients])] for _ in range(2)
+            [Repeat(labels, patients, x.predictions + rng.normal(size=16)[patients])]
+            for _ in range(2)
         )
         alarms += paired_bootstrap(auc, first, second, n_replicates=150).p_value < 0.05
     assert alarms / 120 <= 0.09

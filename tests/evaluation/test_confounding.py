@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from histodict.cli import app
 from histodict.evaluation.confounding import associations, find_confounders
-from histodict.images.manifest import Manifest, Record, read_manifest
+from histodict.images.manifest import ImageRecord, Manifest, read_manifest
 from histodict.model_file import read_header
 
 SMALL = ("n_atoms=6", "n_iter=1", "patches_per_class=60", "patch_px=8", "downsample=1")
@@ -95,7 +95,7 @@ def test_order_of_rows_and_masked_images_make_no_difference(tmp_path):
     )
     order = np.random.default_rng(0).permutation(len(manifest.records)).tolist()
     assert find_confounders(manifest) == find_confounders(manifest.select(order))
-    assert find_confounders(Manifest((Record(tmp_path / "none.png", "a", "p"),))) == []
+    assert find_confounders(Manifest((ImageRecord(tmp_path / "none.png", "a", "p"),))) == []
 
 
 def test_false_alarms_are_few():

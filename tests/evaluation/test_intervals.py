@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import bootstrap, t
 
 from histodict.evaluation.answers import Repeat
-from histodict.evaluation.intervals import CROSS_VALIDATED, PatientDraws, bootstrap_interval
+from histodict.evaluation.intervals import CROSS_VALIDATED, PatientBootstrap, bootstrap_interval
 from histodict.evaluation.metrics import accuracy, auc, balanced_accuracy
 from tests.evaluation.manifests import clustered
 
@@ -21,14 +21,16 @@ def middle(metric, tested):
     """The plain percentile interval: the middle 95 % of the draws."""
 
     def of_rows(_, rows):
-        return metric(tested.labels[rows], tested.answers[rows])
+        return metric(tested.labels[rows], tested.predictions[rows])
 
-    return np.quantile(PatientDraws([tested]).replicates(of_rows, 2000, 0).values, [0.025, 0.975])
+    return np.quantile(
+        PatientBootstrap([tested]).replicates(of_rows, 2000, 0).values, [0.025, 0.975]
+    )
 
 
 def by_image(tested):
     """The same answers, every image taken for a patient of its own."""
-    return Repeat(tested.labels, np.arange(len(tested.labels)), tested.answers)
+    return Repeat(tested.labels, np.arange(len(tested.labels)), tested.predictions)
 
 
 # --- against other computations -----------------------------------------------------------------
@@ -41,7 +43,7 @@ def test_against_scipy_drawing_patients_by_number(rng, metric):
 
     def statistic(drawn):
         taken = np.concatenate([rows[patient] for patient in drawn.astype(int)])
-        return metric(tested.labels[taken], tested.answers[taken])
+        return metric(tested.labels[taken], tested.predictions[taken])
 
     draws = {"n_resamples": 2000, "vectorized": False, "method": "percentile"}
     draws["rng" if "rng" in signature(bootstrap).parameters else "random_state"] = rng
@@ -50,7 +52,7 @@ def test_against_scipy_drawing_patients_by_number(rng, metric):
     slack = 0.2 * (expected.high - expected.low)
     np.testing.assert_allclose(middle(metric, tested), expected, atol=slack)
     value = bootstrap_interval(metric, [tested]).value
-    assert value == pytest.approx(metric(tested.labels, tested.answers), abs=1e-12)
+    assert value == pytest.approx(metric(tested.labels, tested.predictions), abs=1e-12)
 
 
 def test_the_share_of_right_answers_has_the_spread_of_patients_means(rng):
@@ -89,7 +91,7 @@ def simulated_coverage(change, truth, n_sets=100):
 def test_coverage_on_clustered_images():
     """95 % intervals hold the truth 90 times in 100; taking images for independent, they do not."""
     (everyone,) = clustered(np.random.default_rng(1), 20_000)
-    truth = above_zero(everyone.labels, everyone.answers)
+    truth = above_zero(everyone.labels, everyone.predictions)
     assert simulated_coverage(lambda tested: tested, truth) >= 0.88
     assert simulated_coverage(by_image, truth) <= 0.78
 
@@ -120,7 +122,7 @@ def test_the_order_of_images_and_the_names_of_patients_do_not_matter(rng):
     (tested,) = clustered(rng, 16)
     mixed = rng.permutation(len(tested.labels))
     names = np.array([f"patient {i:03}" for i in range(16)])
-    other = Repeat(tested.labels[mixed], names[tested.patients[mixed]], tested.answers[mixed])
+    other = Repeat(tested.labels[mixed], names[tested.patients[mixed]], tested.predictions[mixed])
     a, b = (bootstrap_interval(auc, [x]) for x in (tested, other))
     assert (a.value, a.low, a.high) == pytest.approx((b.value, b.low, b.high), abs=1e-12)
 
@@ -129,13 +131,13 @@ def test_repeats_that_test_other_patients(rng):
     """Hold-outs: a patient counts in the repeats that tested it."""
     (tested,) = clustered(rng, 16)
     halves = [
-        Repeat(tested.labels[kept], tested.patients[kept], tested.answers[kept])
+        Repeat(tested.labels[kept], tested.patients[kept], tested.predictions[kept])
         for kept in (tested.patients < 8, tested.patients >= 8, tested.patients % 4 < 2)
     ]
     interval = bootstrap_interval(above_zero, halves)
     assert interval.n_patients == 16
     assert interval.value == pytest.approx(
-        np.mean([above_zero(half.labels, half.answers) for half in halves])
+        np.mean([above_zero(half.labels, half.predictions) for half in halves])
     )
     assert interval.low < interval.value < interval.high
 
@@ -162,7 +164,7 @@ def test_draws_without_a_class_are_drawn_again_and_counted():
 def test_a_class_of_one_patient_is_refused():
     tested = rare_class(8)
     kept = tested.patients != 9
-    lonely = Repeat(tested.labels[kept], tested.patients[kept], tested.answers[kept])
+    lonely = Repeat(tested.labels[kept], tested.patients[kept], tested.predictions[kept])
     with pytest.raises(ValueError, match="class '1' come from one patient: how much patients diff"):
         bootstrap_interval(above_zero, [lonely])
 
@@ -170,7 +172,7 @@ def test_a_class_of_one_patient_is_refused():
 def test_a_repeat_without_a_class_is_refused(rng):
     (tested,) = clustered(rng, 8)
     kept = tested.labels == 0
-    half = Repeat(tested.labels[kept], tested.patients[kept], tested.answers[kept])
+    half = Repeat(tested.labels[kept], tested.patients[kept], tested.predictions[kept])
     with pytest.raises(ValueError, match=r"repeat 2 tests no image of class '1': .*\(gather\)"):
         bootstrap_interval(above_zero, [tested, half])
 
@@ -247,9 +249,9 @@ def test_without_signal_few_cross_validated_intervals_exclude_chance():
         tested = null_study(rng)
 
         def statistic(_, rows, tested=tested):
-            return balanced_accuracy(tested.labels[rows], tested.answers[rows])
+            return balanced_accuracy(tested.labels[rows], tested.predictions[rows])
 
-        sample = PatientDraws([tested]).replicates(statistic, 100, 0)
+        sample = PatientBootstrap([tested]).replicates(statistic, 100, 0)
         for place, wider in enumerate((1.0, CROSS_VALIDATED)):
             low, high = sample.interval(0.95, wider)
             excluded[place] += not low <= 0.5 <= high

@@ -106,13 +106,17 @@ def test_every_point_of_the_roc_curve_is_what_its_threshold_gives(scored, positi
     (other,) = set(labels.tolist()) - {positive}
     curve = roc_curve(labels, scores, positive=positive, threshold=0.33)
     below = [*np.unique(scores)[::-1], -np.inf]  # each has one more score above it
-    points = [*zip(below, curve.false_alarm, curve.miss, strict=True)]
+    points = [*zip(below, curve.false_positive_rate, curve.false_negative_rate, strict=True)]
     for threshold, false_alarm, miss in [*points, (0.33, *curve.operating)]:
         said = np.where(scores > threshold, positive, other)
         assert 1 - miss == pytest.approx(sensitivity(labels, said, positive=positive))
         assert 1 - false_alarm == pytest.approx(specificity(labels, said, positive=positive))
     assert len(points) == len(np.unique(scores)) + 1
-    area = np.sum(np.abs(np.diff(curve.false_alarm)) * (curve.miss[1:] + curve.miss[:-1]) / 2)
+    area = np.sum(
+        np.abs(np.diff(curve.false_positive_rate))
+        * (curve.false_negative_rate[1:] + curve.false_negative_rate[:-1])
+        / 2
+    )
     assert area == pytest.approx(1 - auc(labels, scores, positive=positive), abs=1e-14)
 
 

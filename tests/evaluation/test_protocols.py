@@ -8,12 +8,12 @@ import pytest
 from sklearn.model_selection import StratifiedGroupKFold
 
 from histodict.evaluation.protocols import (
-    given_split,
-    hold_outs,
     k_folds,
+    learning_curve_splits,
     leave_one_site_out,
+    predefined_split,
 )
-from histodict.evaluation.splits import LeakError, SplitError
+from histodict.evaluation.splits import PatientLeakError, SplitError
 from histodict.images.manifest import Manifest, read_manifest
 from tests.evaluation.manifests import GLAS, UCSB, manifest_of
 
@@ -126,7 +126,7 @@ def test_three_classes_and_images_without_labels():
 
 @SHAPES
 def test_training_sets_grow_and_the_test_half_stays(manifest):
-    splits = hold_outs(manifest, (2, 5, 8), n_repeats=5)
+    splits = learning_curve_splits(manifest, (2, 5, 8), n_repeats=5)
     assert [split.n_per_class for split in splits] == [2, 5, 8] * 5
     for repeat in range(5):
         sizes = [split for split in splits if split.repeat == repeat]
@@ -141,9 +141,11 @@ def test_training_sets_grow_and_the_test_half_stays(manifest):
 
 
 def test_hold_outs_depend_on_the_seed_alone():
-    first = hold_outs(GLAS_SHAPED, (5,), n_repeats=2, random_state=3)
-    assert hold_outs(GLAS_SHAPED, (5,), n_repeats=2, random_state=3) == first
-    turned = hold_outs(GLAS_SHAPED.select(range(164, -1, -1)), (5,), n_repeats=2, random_state=3)
+    first = learning_curve_splits(GLAS_SHAPED, (5,), n_repeats=2, random_state=3)
+    assert learning_curve_splits(GLAS_SHAPED, (5,), n_repeats=2, random_state=3) == first
+    turned = learning_curve_splits(
+        GLAS_SHAPED.select(range(164, -1, -1)), (5,), n_repeats=2, random_state=3
+    )
     for a, b in zip(first, turned, strict=True):
         assert a.train == sorted(164 - place for place in b.train)
         assert a.test == sorted(164 - place for place in b.test)
@@ -172,7 +174,7 @@ def test_sites_that_cannot_be_left_out():
         leave_one_site_out(GLAS_SHAPED)
     with pytest.raises(SplitError, match="all images come from the site 'x'"):
         leave_one_site_out(with_field(GLAS_SHAPED, "site", lambda i, r: "x"))
-    with pytest.raises(LeakError, match=r"split 'site 0': patient '1' .*is on both sides"):
+    with pytest.raises(PatientLeakError, match=r"split 'site 0': patient '1' .*is on both sides"):
         leave_one_site_out(with_field(GLAS_SHAPED, "site", lambda i, r: str(i % 2)))
     with pytest.raises(SplitError, match="split 'site benign': no image of class 'benign' is left"):
         leave_one_site_out(
@@ -184,7 +186,7 @@ def test_the_split_of_the_manifest():
     manifest = with_field(
         GLAS_SHAPED, "split", lambda i, r: "train" if int(r.patient) < 9 else "test"
     )
-    (split,) = given_split(manifest)
+    (split,) = predefined_split(manifest)
     assert patients(manifest, split.train) == {str(i) for i in range(1, 9)}
     assert len(split.train) + len(split.test) == 165
 
@@ -193,22 +195,24 @@ def test_values_of_the_split_must_all_be_named():
     values = ["train", "testA", "validation", None]
     manifest = with_field(GLAS_SHAPED, "split", lambda i, r: values[int(r.patient) % 4])
     with pytest.raises(SplitError, match=r"'' \(52 images\), 'testA' .*'validation'.* rename"):
-        given_split(manifest)
-    (split,) = given_split(manifest, test=["testA"], leave_out=["validation", ""])
+        predefined_split(manifest)
+    (split,) = predefined_split(manifest, test=["testA"], leave_out=["validation", ""])
     assert {int(patient) % 4 for patient in patients(manifest, split.test)} == {1}
 
 
 def test_a_given_split_that_shares_patients_is_refused_unless_by_image():
     manifest = with_field(GLAS_SHAPED, "split", lambda i, r: ["train", "test"][i % 2])
-    with pytest.raises(LeakError, match=r"'given': patient '1' \(and \d+ more\) is on both sides"):
-        given_split(manifest)
-    assert given_split(manifest, by="image").splits[0].by == "image"
+    with pytest.raises(
+        PatientLeakError, match=r"'given': patient '1' \(and \d+ more\) is on both sides"
+    ):
+        predefined_split(manifest)
+    assert predefined_split(manifest, by="image").splits[0].by == "image"
 
 
 def test_official_split_of_glas_shares_patients(data_folder):
     manifest = read_manifest(data_folder / "glas-colon", {"split": "official_split"})
-    with pytest.raises(LeakError, match="is on both sides"):
-        given_split(manifest, test=["testA", "testB"])
+    with pytest.raises(PatientLeakError, match="is on both sides"):
+        predefined_split(manifest, test=["testA", "testB"])
     assert len(k_folds(manifest, 5, n_repeats=3)) == 15
 
 
@@ -235,19 +239,19 @@ TRIANGLE = manifest_of({"1": (1, 1, 0), "2": (0, 1, 1), "3": (1, 0, 1)}, ("a", "
         (lambda: k_folds(GLAS_SHAPED, by="slide"), "by must be 'patient' or 'image', not 'slide'"),
         (lambda: k_folds(Manifest(())), "no images to split"),
         (lambda: k_folds(LONELY, 2), "'malignant' comes from one patient only, '3': it cannot"),
-        (lambda: hold_outs(LONELY, (1,)), "'malignant' comes from one patient only"),
+        (lambda: learning_curve_splits(LONELY, (1,)), "'malignant' comes from one patient only"),
         (lambda: k_folds(TRIANGLE, 2), "into 2 folds was found that leaves class '.' on every"),
         (
             lambda: k_folds(manifest_of({str(i): (2, 2) for i in range(4)}), 2, n_repeats=9),
             "only 3 different divisions of 4 patients into 2 folds were found: .*n_repeats=3",
         ),
         (
-            lambda: hold_outs(GLAS_SHAPED, (5, 60)),
+            lambda: learning_curve_splits(GLAS_SHAPED, (5, 60)),
             r"'repeat 1, 60 per class': the training half has \d+ images of class 'benign'",
         ),
-        (lambda: hold_outs(GLAS_SHAPED, ()), "n_per_class is empty"),
-        (lambda: hold_outs(GLAS_SHAPED, (0,)), "n_per_class must be"),
-        (lambda: given_split(GLAS_SHAPED, leave_out=[""]), "no image to train on"),
+        (lambda: learning_curve_splits(GLAS_SHAPED, ()), "n_per_class is empty"),
+        (lambda: learning_curve_splits(GLAS_SHAPED, (0,)), "n_per_class must be"),
+        (lambda: predefined_split(GLAS_SHAPED, leave_out=[""]), "no image to train on"),
     ],
 )
 def test_impossible_requests(call, message):
@@ -257,10 +261,10 @@ def test_impossible_requests(call, message):
 
 def test_the_most_that_a_message_names_works():
     with pytest.raises(SplitError) as error:
-        hold_outs(UCSB_SHAPED, (50,))
+        learning_curve_splits(UCSB_SHAPED, (50,))
     most = int(str(error.value).rpartition("=")[2])
     try:
-        hold_outs(UCSB_SHAPED, (most,))
+        learning_curve_splits(UCSB_SHAPED, (most,))
     except SplitError as other:  # the next class may have fewer still
         most = int(str(other).rpartition("=")[2])
-        hold_outs(UCSB_SHAPED, (most,))
+        learning_curve_splits(UCSB_SHAPED, (most,))

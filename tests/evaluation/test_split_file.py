@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from histodict.evaluation.protocols import hold_outs, k_folds
+from histodict.evaluation.protocols import k_folds, learning_curve_splits
 from histodict.evaluation.split_file import (
     SplitFileError,
     load_splits,
     save_splits,
     splits_digest,
 )
-from histodict.evaluation.splits import LeakError
+from histodict.evaluation.splits import PatientLeakError
 from histodict.images.manifest import Manifest
 from tests.evaluation.manifests import GLAS, ROOT, UCSB, manifest_of
 
@@ -46,7 +46,11 @@ def moved(manifest: Manifest, root: Path) -> Manifest:
 
 @pytest.mark.parametrize(
     "splits",
-    [k_folds(MANIFEST, 5, n_repeats=2), hold_outs(MANIFEST, (3, 5)), k_folds(MANIFEST, by="image")],
+    [
+        k_folds(MANIFEST, 5, n_repeats=2),
+        learning_curve_splits(MANIFEST, (3, 5)),
+        k_folds(MANIFEST, by="image"),
+    ],
 )
 def test_what_is_written_is_read(tmp_path, splits):
     assert load_splits(save_splits(splits, tmp_path / "splits.json"), MANIFEST) == splits
@@ -121,7 +125,7 @@ def test_a_changed_file_is_refused(file):
 
 def test_a_forged_leak_is_found(file):
     rewrite(file, move_an_image, forge=True)
-    with pytest.raises(LeakError, match="'repeat 1, fold 1': patient 'g9' is on both sides"):
+    with pytest.raises(PatientLeakError, match="'repeat 1, fold 1': patient 'g9' is on both sides"):
         load_splits(file, MANIFEST)
 
 

@@ -4,10 +4,10 @@ import pytest
 
 from histodict.evaluation.protocols import k_folds
 from histodict.evaluation.splits import (
-    LeakError,
+    PatientLeakError,
     Split,
     SplitError,
-    check_no_leak,
+    check_patients_disjoint,
     check_splits,
     cross_validated,
 )
@@ -18,23 +18,23 @@ MANIFEST = manifest_of({"1": (1, 1), "2": (1, 1), "3": (1, 1)})
 
 
 def test_patients_apart_pass():
-    check_no_leak(MANIFEST, Split("good", [0, 1, 2, 3], [4, 5]))
+    check_patients_disjoint(MANIFEST, Split("good", [0, 1, 2, 3], [4, 5]))
 
 
 def test_a_planted_leak_is_named():
-    with pytest.raises(LeakError, match="split 'bad': patient '2' is on both sides"):
-        check_no_leak(MANIFEST, Split("bad", [0, 1, 2], [3, 4, 5]))
-    with pytest.raises(LeakError, match=r"patient '1' \(and 1 more\) is on both sides"):
-        check_no_leak(MANIFEST, Split("bad", [0, 2], [1, 3, 4, 5]))
+    with pytest.raises(PatientLeakError, match="split 'bad': patient '2' is on both sides"):
+        check_patients_disjoint(MANIFEST, Split("bad", [0, 1, 2], [3, 4, 5]))
+    with pytest.raises(PatientLeakError, match=r"patient '1' \(and 1 more\) is on both sides"):
+        check_patients_disjoint(MANIFEST, Split("bad", [0, 2], [1, 3, 4, 5]))
 
 
 def test_leaks_are_looked_for_unless_images_are_what_is_split():
-    with pytest.raises(LeakError, match="patient '2'"):
+    with pytest.raises(PatientLeakError, match="patient '2'"):
         check_splits(MANIFEST, [Split("bad", [0, 1, 2], [3, 4, 5])])
     by_image = Split("said so", [0, 1, 2], [3, 4, 5], by="image")
     check_splits(MANIFEST, [by_image])
-    with pytest.raises(LeakError):  # asked for, it is looked for whatever the split says
-        check_no_leak(MANIFEST, by_image)
+    with pytest.raises(PatientLeakError):  # asked for, it is looked for whatever the split says
+        check_patients_disjoint(MANIFEST, by_image)
 
 
 def test_every_tested_class_must_be_trained_on():

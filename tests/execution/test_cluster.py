@@ -18,15 +18,15 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from histodict.batch import run_images
+from histodict.batch import predict_images
 from histodict.cli import app
-from histodict.compare.evaluation import run_plans
-from histodict.demo.sets import write_synthetic_set
+from histodict.compare.evaluation import run_evaluation
+from histodict.demo.sets import write_synthetic_dataset
 from histodict.execution import cluster as cluster_module
 from histodict.execution.cluster import Cluster, open_cluster
 from histodict.execution.executor import ClusterError
-from histodict.execution.work import Work
-from histodict.images.manifest import Record, read_manifest
+from histodict.execution.work import ExecutionOptions
+from histodict.images.manifest import ImageRecord, read_manifest
 from histodict.methods import labelled_blocks
 from histodict.methods.dfdl import DFDL
 from histodict.pipeline import Plan, TissueClassifier
@@ -37,8 +37,8 @@ FAST = Recipe(
     method_parameters={"n_atoms": 20, "n_iter": 4, "tol": 0.0},
     patch_px=16,
     patches_per_class=1500,
-    vectors="centred",
-    rule="margin",
+    features="centred",
+    aggregation="margin",
 )
 needs_dask = pytest.mark.skipif(
     importlib.util.find_spec("distributed") is None,
@@ -61,7 +61,7 @@ def cluster():
 
 @pytest.fixture(scope="module")
 def tissue(tmp_path_factory):
-    return write_synthetic_set(tmp_path_factory.mktemp("set") / "tissue", 3, 2, size=(160, 120))
+    return write_synthetic_dataset(tmp_path_factory.mktemp("set") / "tissue", 3, 2, size=(160, 120))
 
 
 @pytest.fixture(scope="module")
@@ -257,7 +257,7 @@ def test_a_worker_that_ends_while_it_starts_is_said_in_words(monkeypatch):
 @needs_dask
 @pytest.mark.parametrize("most_units", [256, 2])
 def test_training_gives_the_same_bits(cluster, rng, monkeypatch, most_units):
-    monkeypatch.setattr(labelled_blocks, "_MOST_UNITS", most_units)
+    monkeypatch.setattr(labelled_blocks, "_MAX_GROUPS", most_units)
     monkeypatch.setattr(labelled_blocks, "BLOCK_ROWS", 256)
     X, y = two_classes(rng)
     blocks = [(X[i : i + 256], y[i : i + 256]) for i in range(0, len(X), 256)]
@@ -307,7 +307,7 @@ def test_a_worker_killed_while_it_reads_images_loses_nothing(cluster, tissue, mo
     np.testing.assert_array_equal(
         found.model_.method_.dictionaries_, model.model_.method_.dictionaries_
     )
-    np.testing.assert_array_equal(found.rule_.weights, model.rule_.weights)
+    np.testing.assert_array_equal(found.aggregator_.weights, model.aggregator_.weights)
 
 
 # ---------------------------------------------------------------- prediction and evaluation
@@ -315,8 +315,8 @@ def test_a_worker_killed_while_it_reads_images_loses_nothing(cluster, tissue, mo
 
 @needs_dask
 def test_a_worker_killed_during_prediction_loses_nothing(cluster, tissue, model, tmp_path):
-    images = [*read_manifest(tissue).records, Record(tmp_path / "none.png", "", "")]
-    expected = run_images(model, "m", images, tmp_path / "threads")
+    images = [*read_manifest(tissue).records, ImageRecord(tmp_path / "none.png", "", "")]
+    expected = predict_images(model, "m", images, tmp_path / "threads")
     told = []
 
     def kill_at_first(progress):
@@ -325,7 +325,7 @@ def test_a_worker_killed_during_prediction_loses_nothing(cluster, tissue, model,
             kill_a_worker(cluster)
 
     folder = tmp_path / "cluster"
-    found = run_images(model, "m", images, folder, callback=kill_at_first, executor=cluster)
+    found = predict_images(model, "m", images, folder, callback=kill_at_first, executor=cluster)
     assert told == list(range(len(images) + 1))
     assert found == expected
     assert [path for path, _ in found.failures] == [tmp_path / "none.png"]
@@ -382,11 +382,14 @@ def test_evaluation_gives_the_same_answers(cluster, tissue, tmp_path):
     splits = k_folds(manifest, 2, random_state=0)
     plans = {"dfdl": Plan(FAST), "lbp": Plan(preset("fast", "lbp-colour"))}
     here, there = (
-        run_plans(manifest, plans, splits, tmp_path / name, [0], work)
-        for name, work in (("here", Work(n_jobs=1)), ("there", Work(executor=cluster)))
+        run_evaluation(manifest, plans, splits, tmp_path / name, [0], work)
+        for name, work in (
+            ("here", ExecutionOptions(n_jobs=1)),
+            ("there", ExecutionOptions(executor=cluster)),
+        )
     )
-    assert [r.answered.scores for r in there] == [r.answered.scores for r in here]
-    assert [r.answered.labels for r in there] == [r.answered.labels for r in here]
+    assert [r.predicted.scores for r in there] == [r.predicted.scores for r in here]
+    assert [r.predicted.labels for r in there] == [r.predicted.labels for r in here]
 
 
 @needs_dask
@@ -394,8 +397,8 @@ def test_without_any_worker_it_does_not_wait_for_ever(monkeypatch):
     import dask
     from distributed import Client, LocalCluster
 
-    monkeypatch.setattr(cluster_module, "_MOST_ALONE", 3.0)
-    monkeypatch.setattr(cluster_module, "_SAID_ALONE", 1.0)
+    monkeypatch.setattr(cluster_module, "_MAX_WITHOUT_WORKERS_S", 3.0)
+    monkeypatch.setattr(cluster_module, "_WARNED_WITHOUT_WORKERS", 1.0)
     quiet = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": None}
     with (
         dask.config.set({"distributed.scheduler.allowed-failures": 0}),
@@ -434,7 +437,7 @@ def test_a_scheduler_that_has_gone_is_said_in_words():
         FutureCancelledError("a", "lost"),
         RuntimeError(),
     ):
-        for use in (lambda c: list(c.map(str, [1])), lambda c: c.keep(lambda: iter([1]))):
+        for use in (lambda c: list(c.map(str, [1])), lambda c: c.broadcast(lambda: iter([1]))):
             with pytest.raises(ClusterError, match="the Dask scheduler has gone"):
                 use(Cluster(client))
         client.status = "running"  # Dask has not noticed yet, or it is an error of another kind

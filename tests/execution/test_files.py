@@ -10,13 +10,13 @@ import pytest
 
 from histodict.execution.files import (
     WriteError,
+    atomic_write,
     content_digest,
     file_key,
-    file_state,
     key_of_files,
-    written_whole,
+    stat_signature,
 )
-from histodict.execution.outputs import OutputError, check_new_file
+from histodict.execution.outputs import OutputError, check_writable_file
 
 DAY = 24 * 3600
 TEXTS = [str(i) * (20_000 + i) for i in range(4)]
@@ -32,7 +32,7 @@ def test_threads_that_write_one_file_do_not_disturb_each_other(tmp_path):
 
     def write_and_read(text):
         for _ in range(50):
-            with written_whole(path) as partial:
+            with atomic_write(path) as partial:
                 partial.write_text(text)
             assert path.read_text() in TEXTS
 
@@ -45,9 +45,9 @@ def test_threads_that_write_one_file_do_not_disturb_each_other(tmp_path):
 def test_a_failure_leaves_what_was_there_and_nothing_else(tmp_path):
     path = tmp_path / "new folder" / "table.csv"
     for content in ("old", "new"):
-        with written_whole(path) as partial:
+        with atomic_write(path) as partial:
             partial.write_text(content)
-    with pytest.raises(RuntimeError), written_whole(path) as partial:
+    with pytest.raises(RuntimeError), atomic_write(path) as partial:
         partial.write_text("half of")
         raise RuntimeError
     assert path.read_text() == "new"
@@ -56,13 +56,13 @@ def test_a_failure_leaves_what_was_there_and_nothing_else(tmp_path):
 
 def test_nothing_written_is_an_error_not_an_empty_file(tmp_path):
     path = tmp_path / "table.csv"
-    with pytest.raises(FileNotFoundError), written_whole(path):
+    with pytest.raises(FileNotFoundError), atomic_write(path):
         pass
     assert names(tmp_path) == []
 
 
 def test_the_partial_file_is_in_the_same_folder_and_of_the_same_kind(tmp_path):
-    with written_whole(tmp_path / "a.tif") as partial:
+    with atomic_write(tmp_path / "a.tif") as partial:
         partial.write_text("")
         assert (partial.parent, partial.suffix) == (tmp_path, ".tif")
         assert partial.name.startswith(".")
@@ -70,7 +70,7 @@ def test_the_partial_file_is_in_the_same_folder_and_of_the_same_kind(tmp_path):
 
 def test_partial_files_of_runs_that_were_killed_are_swept(tmp_path):
     """A power cut leaves the partial file: a day later the next run to write here removes it."""
-    with pytest.raises(KeyboardInterrupt), written_whole(tmp_path / "a.csv") as partial:
+    with pytest.raises(KeyboardInterrupt), atomic_write(tmp_path / "a.csv") as partial:
         left = partial
         raise KeyboardInterrupt
     folder = tmp_path / "other"
@@ -81,7 +81,7 @@ def test_partial_files_of_runs_that_were_killed_are_swept(tmp_path):
         path.write_text("")
         if path != fresh:
             os.utime(path, (time.time() - 2 * DAY,) * 2)
-    with written_whole(folder / "a.csv") as partial:
+    with atomic_write(folder / "a.csv") as partial:
         partial.write_text("")
     assert names(folder) == sorted(["a.csv", fresh.name, *(path.name for path in others)])
 
@@ -117,7 +117,7 @@ def looks_at_the_disk(monkeypatch, ask):
     return n
 
 
-@pytest.mark.parametrize("key", [file_state, file_key, content_digest])
+@pytest.mark.parametrize("key", [stat_signature, file_key, content_digest])
 def test_a_file_that_is_known_takes_one_look(tmp_path, monkeypatch, key):
     file = tmp_path / "some" / "folders" / "deep" / "a.png"
     file.parent.mkdir(parents=True)
@@ -146,7 +146,7 @@ def lead_to(link, target):
     link.symlink_to(target)
 
 
-@pytest.mark.parametrize("key", [file_state, file_key, content_digest])
+@pytest.mark.parametrize("key", [stat_signature, file_key, content_digest])
 def test_a_link_that_leads_to_another_file_is_noticed(tmp_path, no_clock, key):
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
@@ -195,7 +195,7 @@ def test_a_key_says_the_true_place(tmp_path, monkeypatch):
     assert [file_key(path)[0] for path in roundabout] == 2 * [str(file.resolve())]
 
 
-@pytest.mark.parametrize("key", [file_state, file_key, content_digest])
+@pytest.mark.parametrize("key", [stat_signature, file_key, content_digest])
 def test_a_file_of_the_same_size_and_time_in_its_place_is_noticed(tmp_path, key):
     file, other = tmp_path / "a.png", tmp_path / "b.png"
     for path in (file, other):
@@ -260,7 +260,7 @@ LONGEST = 255  # bytes of a name, on nearly all file systems
 )
 def test_names_as_long_as_the_file_system_allows(tmp_path, name):
     path = tmp_path / os.fsdecode(os.fsencode(name)[-LONGEST:])
-    with written_whole(path) as partial:
+    with atomic_write(path) as partial:
         partial.write_text("all of it")
         assert len(os.fsencode(partial.name)) < 100
     assert path.read_text() == "all of it"
@@ -272,7 +272,7 @@ def test_a_full_disk_is_said_of_the_file(tmp_path):
     path = tmp_path / "table.csv"
     with (
         pytest.raises(OSError, match=r"table\.csv: cannot be written.*disk is full.*make room"),
-        written_whole(path) as partial,
+        atomic_write(path) as partial,
     ):
         partial.symlink_to("/dev/full")
         partial.write_text("some text")
@@ -284,7 +284,7 @@ def test_a_writer_that_does_not_say_that_the_disk_is_full(tmp_path, monkeypatch,
     monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 4096}))
     with (
         pytest.raises(OSError, match=r"map\.npz: cannot be written.*disk is full"),
-        written_whole(tmp_path / "map.npz"),
+        atomic_write(tmp_path / "map.npz"),
     ):
         raise error
 
@@ -292,13 +292,13 @@ def test_a_writer_that_does_not_say_that_the_disk_is_full(tmp_path, monkeypatch,
 def test_an_error_without_a_name_gets_the_files(tmp_path):
     with (
         pytest.raises(OSError, match=r"a\.png: cannot be written .encoder error"),
-        written_whole(tmp_path / "a.png"),
+        atomic_write(tmp_path / "a.png"),
     ):
         raise OSError("encoder error")
 
 
 def test_an_error_about_another_file_stays_as_it_is(tmp_path):
-    with pytest.raises(FileNotFoundError, match="other"), written_whole(tmp_path / "a.png"):
+    with pytest.raises(FileNotFoundError, match="other"), atomic_write(tmp_path / "a.png"):
         (tmp_path / "other").read_text()
 
 
@@ -309,7 +309,7 @@ def test_an_empty_folder_in_its_place_is_in_nobodys_way(tmp_path):
         for name in kept:
             (path / name).touch()
         try:
-            with written_whole(path) as partial:
+            with atomic_write(path) as partial:
                 partial.write_text("new")
         except OSError as error:
             assert kept and str(path) in str(error)
@@ -324,8 +324,8 @@ def test_through_a_link_its_target_is_written(tmp_path, is_there):
         target.write_text("old", encoding="utf-8")
     (tmp_path / "first").symlink_to(target)
     link.symlink_to("first")
-    check_new_file(link)
-    with written_whole(link) as partial:
+    check_writable_file(link)
+    with atomic_write(link) as partial:
         assert partial.parent == target.parent
         partial.write_text("new", encoding="utf-8")
     assert link.is_symlink() and target.read_text(encoding="utf-8") == "new"
@@ -340,7 +340,7 @@ def test_neither_devices_nor_pipes_nor_circles_are_replaced(tmp_path):
     for name, words in names.items():
         path = tmp_path / name
         with pytest.raises(OutputError, match=f"^{path}: .*{words}"):
-            check_new_file(path)
-        with pytest.raises(WriteError, match=f"^{path}: .*{words}"), written_whole(path) as partial:
+            check_writable_file(path)
+        with pytest.raises(WriteError, match=f"^{path}: .*{words}"), atomic_write(path) as partial:
             partial.touch()
     assert not os.path.isfile(os.devnull) and sorted(os.listdir(tmp_path)) == list(names)

@@ -14,7 +14,7 @@ from histodict.execution.local import (
     available_cores,
     count_jobs,
     map_blocks,
-    one_blas_thread,
+    single_blas_thread,
 )
 
 
@@ -98,7 +98,7 @@ def test_calls_that_overlap_share_the_limit():
 
     with threadpool_limits(2, user_api="blas"):
         before = blas_threads()
-        first, second = one_blas_thread(), one_blas_thread()
+        first, second = single_blas_thread(), single_blas_thread()
         first.__enter__()
         second.__enter__()
         first.__exit__(None, None, None)
@@ -124,12 +124,12 @@ def test_any_thread_may_be_the_one_that_limits_blas():
         return {lib["num_threads"] for lib in threadpool_info() if lib["user_api"] == "blas"}
 
     def inside(_: int) -> set[int]:
-        with one_blas_thread():
+        with single_blas_thread():
             return blas_threads()
 
     with threadpool_limits(2, user_api="blas"):
         before = blas_threads()
-        with one_blas_thread():
+        with single_blas_thread():
             pass
         with ThreadPoolExecutor(1) as pool:
             assert list(pool.map(inside, range(2))) == [{1}, {1}]

@@ -10,15 +10,15 @@ import sys
 
 import pytest
 
-from histodict.execution.meanwhile import folder_meanwhile
+from histodict.execution.meanwhile import temporary_folder
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="locks of folders")
 
 WORKER = """
 import time
-from histodict.execution.meanwhile import folder_meanwhile
+from histodict.execution.meanwhile import temporary_folder
 
-with folder_meanwhile("panel-") as folder:
+with temporary_folder("panel-") as folder:
     (folder / "large.npy").touch()
     print(folder.name, flush=True)
     time.sleep(60)
@@ -42,7 +42,7 @@ def names(place):
 
 
 def test_a_folder_is_there_and_then_gone(place):
-    with folder_meanwhile("panel-") as folder:
+    with temporary_folder("panel-") as folder:
         assert names(place) == {folder.name}
         (folder / "file").touch()
     assert names(place) == set()
@@ -52,13 +52,13 @@ def test_what_a_killed_process_left_goes_and_what_is_in_use_stays(place):
     with subprocess.Popen([sys.executable, "-c", WORKER], stdout=subprocess.PIPE) as worker:
         left = place / worker.stdout.readline().decode().strip()
         made_long_ago(left)
-        with folder_meanwhile("panel-"):
+        with temporary_folder("panel-"):
             assert (left / "large.npy").exists()
         worker.send_signal(signal.SIGKILL)
     made_long_ago(left)
-    with folder_meanwhile("other-"):
+    with temporary_folder("other-"):
         assert left.exists()
-    with folder_meanwhile("panel-") as own:
+    with temporary_folder("panel-") as own:
         assert names(place) == {own.name}
 
 
@@ -66,10 +66,10 @@ def test_one_that_was_made_just_now_stays(place):
     """Its owner may not have locked it yet."""
     young = place / f"panel-{platform.node()}-young"
     young.mkdir()
-    with folder_meanwhile("panel-"):
+    with temporary_folder("panel-"):
         assert young.exists()
     made_long_ago(young)
-    with folder_meanwhile("panel-"):
+    with temporary_folder("panel-"):
         assert not young.exists()
 
 
@@ -79,17 +79,17 @@ def test_a_link_is_not_followed(place, tmp_path_factory):
     link = place / "panel-link"
     link.symlink_to(elsewhere)
     os.utime(link, (0, 0), follow_symlinks=False)
-    with folder_meanwhile("panel-"):
+    with temporary_folder("panel-"):
         assert (elsewhere / "mine").exists()
 
 
 def test_another_machine_s_folder_is_left_alone(place, monkeypatch):
     """Whose lock may not be seen here."""
-    with folder_meanwhile("panel-") as own:
+    with temporary_folder("panel-") as own:
         theirs = place / own.name.replace(platform.node(), "another")
     theirs.mkdir()
     made_long_ago(theirs)
-    with folder_meanwhile("panel-"):
+    with temporary_folder("panel-"):
         assert theirs.exists()
 
 
@@ -98,7 +98,7 @@ def test_where_folders_cannot_be_locked_work_goes_on_and_nothing_is_swept(place,
         raise OSError("not supported")
 
     monkeypatch.setattr("fcntl.flock", refuse)
-    with folder_meanwhile("panel-") as own:
+    with temporary_folder("panel-") as own:
         made_long_ago(own)
-        with folder_meanwhile("panel-"):
+        with temporary_folder("panel-"):
             assert own.exists()

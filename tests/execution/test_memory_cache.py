@@ -2,14 +2,14 @@
 
 from functools import partial
 
-from histodict.execution.memory_cache import BytesCache
+from histodict.execution.memory_cache import LRUCache
 
 
 class Kept:
     """A cache of names that notes which of them it had to make."""
 
     def __init__(self) -> None:
-        self.cache: BytesCache[str] = BytesCache(100)
+        self.cache: LRUCache[str] = LRUCache(100)
         self.made = ""
 
     def ask(self, names: str, n_bytes: int = 30, is_good: bool = True) -> str:

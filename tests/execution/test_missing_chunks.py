@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 
-from histodict.execution.cluster import _as_here
+from histodict.execution.cluster import _with_local_settings
 from histodict.execution.missing_chunks import (
     allow_missing_chunks,
     check_missing_chunks,
@@ -27,7 +27,9 @@ def test_it_is_allowed_inside_of_the_outermost_block():
 @pytest.mark.parametrize("allow", [True, False])
 def test_a_worker_has_the_settings_of_the_sender(allow):
     with hints_for("python"):
-        told = _as_here(allow, "cli", lambda item: (missing_chunks_allowed(), hint_surface()), 3)
+        told = _with_local_settings(
+            allow, "cli", lambda item: (missing_chunks_allowed(), hint_surface()), 3
+        )
     assert told == (allow, "cli")
     assert not missing_chunks_allowed()
 

@@ -9,7 +9,7 @@ from joblib import delayed
 
 from histodict.execution import cluster
 from histodict.execution.executor import ClusterError
-from histodict.execution.processes import can_share_locks, in_processes
+from histodict.execution.processes import can_share_locks, map_processes
 from histodict.parameters import hint_surface, hints_for
 
 
@@ -29,7 +29,7 @@ def test_without_room_for_locks_the_work_is_done_here(monkeypatch, room, error):
 
     monkeypatch.setattr(multiprocessing.synchronize.SemLock, "__init__", make)
     with pytest.warns(RuntimeWarning, match="/dev/shm"):
-        results = in_processes((delayed(os.getpid)() for _ in range(3)), 2)
+        results = map_processes((delayed(os.getpid)() for _ in range(3)), 2)
     assert set(results) == {os.getpid()}
 
 
@@ -42,7 +42,7 @@ def test_a_cluster_here_needs_room_for_locks(monkeypatch):
 
 def test_with_room_it_is_done_in_processes():
     assert can_share_locks()
-    assert os.getpid() not in set(in_processes((delayed(os.getpid)() for _ in range(3)), 2))
+    assert os.getpid() not in set(map_processes((delayed(os.getpid)() for _ in range(3)), 2))
 
 
 def test_relative_paths_are_those_of_whoever_asks(tmp_path, monkeypatch):
@@ -51,7 +51,7 @@ def test_relative_paths_are_those_of_whoever_asks(tmp_path, monkeypatch):
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         monkeypatch.chdir(tmp_path / name)
-        found += in_processes([delayed(os.getcwd)() for _ in range(4)], 2)
+        found += map_processes([delayed(os.getcwd)() for _ in range(4)], 2)
     assert found == [str(tmp_path.resolve() / "one")] * 4 + [str(tmp_path.resolve() / "two")] * 4
 
 
@@ -59,5 +59,5 @@ def test_hints_are_for_the_surface_of_whoever_asks():
     found = []
     for surface in ("cli", "web"):
         with hints_for(surface):
-            found += in_processes([delayed(hint_surface)() for _ in range(4)], 2)
+            found += map_processes([delayed(hint_surface)() for _ in range(4)], 2)
     assert found == ["cli"] * 4 + ["web"] * 4

@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from histodict.execution.progress import Progress, TimeEstimator, progress_bar, shares
+from histodict.execution.progress import Progress, TimeEstimator, cumulative_shares, progress_bar
 
 
 def test_a_step_weighs_what_it_takes():
-    assert shares([1, 3]) == [0, 0.25, 1]
-    assert shares([0, 0]) == [0, 0.5, 1]  # nothing is known of them
-    assert shares([]) == [0]
+    assert cumulative_shares([1, 3]) == [0, 0.25, 1]
+    assert cumulative_shares([0, 0]) == [0, 0.5, 1]  # nothing is known of them
+    assert cumulative_shares([]) == [0]
 
 
 def test_work_is_steps_unless_it_is_said():
-    assert Progress("train", 1, 4).share == 0.25
-    assert Progress("train", 1, 4, work=0.5).share == 0.5
-    assert Progress("train", 0, 0).share == pytest.approx(0)
+    assert Progress("train", 1, 4).fraction == 0.25
+    assert Progress("train", 1, 4, work=0.5).fraction == 0.5
+    assert Progress("train", 0, 0).fraction == pytest.approx(0)
 
 
 # --- remaining time, by a made-up clock -----------------------------------------------------------

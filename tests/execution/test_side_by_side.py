@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from histodict.execution.side_by_side import run_side_by_side
+from histodict.execution.side_by_side import run_concurrently
 
 
 def count_to(n: int, step: Callable[[], None]) -> int:
@@ -19,7 +19,7 @@ def count_to(n: int, step: Callable[[], None]) -> int:
 def test_results_come_in_order_and_every_step_is_told_here(n_threads):
     told: list[threading.Thread] = []
     tasks = [partial(count_to, n) for n in (5, 1, 7)]
-    results = run_side_by_side(
+    results = run_concurrently(
         tasks, lambda: told.append(threading.current_thread()), n_threads=n_threads
     )
     assert results == [5, 1, 7]
@@ -29,7 +29,7 @@ def test_results_come_in_order_and_every_step_is_told_here(n_threads):
 def test_tasks_run_at_the_same_time():
     meeting = threading.Barrier(2, timeout=10)
     tasks = [lambda step: meeting.wait() >= 0] * 2
-    assert run_side_by_side(tasks, lambda: None, n_threads=2) == [True, True]
+    assert run_concurrently(tasks, lambda: None, n_threads=2) == [True, True]
 
 
 def test_an_error_of_who_is_told_ends_all_tasks():
@@ -41,7 +41,7 @@ def test_an_error_of_who_is_told_ends_all_tasks():
         raise RuntimeError("enough")
 
     with pytest.raises(RuntimeError, match="enough"):
-        run_side_by_side([forever, forever], tell, n_threads=2)
+        run_concurrently([forever, forever], tell, n_threads=2)
 
 
 def test_a_task_that_fails_ends_the_others():
@@ -53,4 +53,4 @@ def test_a_task_that_fails_ends_the_others():
         raise ValueError("broken")
 
     with pytest.raises(ValueError, match="broken"):
-        run_side_by_side([forever, fails], lambda: None, n_threads=2)
+        run_concurrently([forever, fails], lambda: None, n_threads=2)

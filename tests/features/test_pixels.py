@@ -10,7 +10,7 @@ from histodict.features.pixels import (
     check_pixels,
     hue_saturation_value,
     luminance,
-    mirrored_up_to,
+    pad_reflect,
 )
 
 
@@ -34,11 +34,11 @@ def test_green_is_brighter_than_red_and_red_than_blue():
 
 def test_small_images_go_on_in_their_mirror_image():
     pixels = np.arange(6, dtype=np.uint8).reshape(1, 2, 3)
-    larger = mirrored_up_to(pixels, 4)
+    larger = pad_reflect(pixels, 4)
     assert larger.shape == (4, 4, 3)
     np.testing.assert_array_equal(larger[:, :, 0], np.tile([0, 3, 3, 0], (4, 1)))
     large = np.zeros((5, 4, 3), np.uint8)
-    assert mirrored_up_to(large, 4) is large
+    assert pad_reflect(large, 4) is large
 
 
 def test_area_means_by_hand():

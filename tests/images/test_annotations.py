@@ -12,9 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from histodict.images.annotations.drawing import Drawing
-from histodict.images.annotations.outlines import Outline, find_self_intersections, is_tangled
-from histodict.images.annotations.runs import PixelRuns
+from histodict.images.annotations.drawing import AnnotationFile
+from histodict.images.annotations.outlines import (
+    AnnotationPolygon,
+    find_self_intersections,
+    is_tangled,
+)
+from histodict.images.annotations.runs import RunLengthMask
 from histodict.images.masks import RegionMask
 from histodict.images.readers import ImageError
 from tests.images.outline_files import (
@@ -50,11 +54,11 @@ def centres(width: int, height: int) -> tuple[np.ndarray, np.ndarray]:
     return np.meshgrid(np.arange(width) + 0.5, np.arange(height) + 0.5)
 
 
-def pixels_of(runs: PixelRuns) -> np.ndarray:
+def pixels_of(runs: RunLengthMask) -> np.ndarray:
     """Pixel by pixel."""
     width, height = runs.size
     x, y = np.meshgrid(np.arange(width, dtype=float), np.arange(height, dtype=float))
-    return runs.share(x, y, 1) == 1
+    return runs.coverage(x, y, 1) == 1
 
 
 points = st.tuples(st.floats(-5, 35), st.floats(-5, 25))
@@ -65,7 +69,7 @@ points = st.tuples(st.floats(-5, 35), st.floats(-5, 25))
 def test_a_pixel_belongs_to_a_ring_that_winds_around_its_centre(corners):
     """Any ring at all, also one that crosses itself or leaves the image."""
     ring = np.array(corners) + 0.0137
-    found = pixels_of(PixelRuns.of([Outline("a", (ring,))], (30, 20)))
+    found = pixels_of(RunLengthMask.of([AnnotationPolygon("a", (ring,))], (30, 20)))
     x, y = centres(30, 20)
     clear = (distances(ring, x, y) > 1e-9).ravel()
     differs = (found != winds_around(ring, x, y)).ravel()
@@ -84,33 +88,39 @@ def distances(ring: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 def test_polygons_with_holes_and_islands_are_their_pixels():
     """The island in the hole, and another outline over the hole, stay."""
     shores = box(5, 5, 60, 50), box(20, 15, 50, 40)
-    lake = Outline("a", tuple(np.array(shore)[:4] for shore in shores))
-    island = Outline("a", (np.array(box(30, 20, 40, 30))[:4],))
+    lake = AnnotationPolygon("a", tuple(np.array(shore)[:4] for shore in shores))
+    island = AnnotationPolygon("a", (np.array(box(30, 20, 40, 30))[:4],))
     expected = np.zeros((60, 80), bool)
     expected[5:50, 5:60] = True
     expected[15:40, 20:50] = False
     expected[20:30, 30:40] = True
     for outlines in ([lake, island], [island, lake], [lake, island, island]):
-        runs = PixelRuns.of(outlines, (80, 60))
+        runs = RunLengthMask.of(outlines, (80, 60))
         np.testing.assert_array_equal(pixels_of(runs), expected)
         assert runs.n_pixels == expected.sum()
-    cut = Outline("a", (np.array(box(0, 0, 10, 60))[:4],), cuts=True)
+    cut = AnnotationPolygon("a", (np.array(box(0, 0, 10, 60))[:4],), is_hole=True)
     expected[:, :10] = False
-    np.testing.assert_array_equal(pixels_of(PixelRuns.of([lake, cut, island], (80, 60))), expected)
+    np.testing.assert_array_equal(
+        pixels_of(RunLengthMask.of([lake, cut, island], (80, 60))), expected
+    )
 
 
 def test_shares_are_those_of_a_mask_of_the_same_pixels(rng):
     ring = 30 + 25 * np.stack([np.cos(np.arange(40) / 6.3), 0.8 * np.sin(np.arange(40) / 6.3)], 1)
-    runs = PixelRuns.of([Outline("a", (ring,))], (80, 60))
+    runs = RunLengthMask.of([AnnotationPolygon("a", (ring,))], (80, 60))
     region = winds_around(ring, *centres(80, 60))
     np.testing.assert_array_equal(pixels_of(runs), region)
     mask = RegionMask(region, (80, 60))
     for side in (1, 7, 16.3, 90):
         x, y = rng.uniform(-3, 79, (2, 5, 40))
-        np.testing.assert_array_equal(runs.share(x, y, side), mask.share(x, y, side))
+        np.testing.assert_array_equal(runs.coverage(x, y, side), mask.coverage(x, y, side))
     assert runs.any() and not runs.all()
-    assert PixelRuns.of([Outline("a", (np.array(box(-9, -9, 99, 99))[:4],))], (80, 60)).all()
-    assert not PixelRuns.of([Outline("a", (np.array(box(2.6, 2, 3.4, 9))[:4],))], (80, 60)).any()
+    assert RunLengthMask.of(
+        [AnnotationPolygon("a", (np.array(box(-9, -9, 99, 99))[:4],))], (80, 60)
+    ).all()
+    assert not RunLengthMask.of(
+        [AnnotationPolygon("a", (np.array(box(2.6, 2, 3.4, 9))[:4],))], (80, 60)
+    ).any()
 
 
 @pytest.mark.parametrize(
@@ -168,7 +178,7 @@ LAKE = box(10, 10, 50, 40), box(20, 20, 30, 30)
 
 
 def covered(path: Path, *names: str, canvas: Canvas | None = None, **how) -> np.ndarray:
-    return pixels_of(Drawing(path, names, **how).region(canvas or Canvas()))
+    return pixels_of(AnnotationFile(path, names, **how).region(canvas or Canvas()))
 
 
 def boxes(*filled: tuple[int, int, int, int], holes=()) -> np.ndarray:
@@ -189,7 +199,7 @@ def test_geojson_of_every_version_of_qupath_is_the_same_region(tmp_path, version
     drawn = feature("Tumor", *LAKE, version=version)
     content = {"collection": collection(drawn), "array": [drawn], "single": drawn}[wrapped]
     path = write_geojson(tmp_path / f"slide.{ending}", content)
-    assert Drawing(path).read().names == {"Tumor": 1}
+    assert AnnotationFile(path).read().names == {"Tumor": 1}
     np.testing.assert_array_equal(covered(path, "Tumor"), LAKE_PIXELS)
 
 
@@ -197,7 +207,7 @@ def test_geojson_of_every_version_of_qupath_is_the_same_region(tmp_path, version
 def test_a_class_below_another_is_called_as_qupath_shows_it(tmp_path, version):
     drawn = feature("Tumor: Positive", *LAKE, version=version)
     path = write_geojson(tmp_path / "a.geojson", collection(drawn))
-    assert list(Drawing(path).read().names) == ["Tumor: Positive"]
+    assert list(AnnotationFile(path).read().names) == ["Tumor: Positive"]
 
 
 def test_what_else_lies_in_a_file_of_qupath(tmp_path):
@@ -223,16 +233,16 @@ def test_what_else_lies_in_a_file_of_qupath(tmp_path):
     empty = feature("Tumor", [[1, 1], [5, 1], [1, 1]])
     content = collection(multi, mixed, parent, cell, empty)
     path = write_geojson(tmp_path / "a.geojson", content)
-    found = Drawing(path).read()
+    found = AnnotationFile(path).read()
     assert found.names == {"Stroma": 3, "Tumor": 1, "unclassified": 1}
-    assert found.left_out == {"points": 1, "cells": 1, "polygons without an area": 1}
+    assert found.skipped == {"points": 1, "cells": 1, "polygons without an area": 1}
     assert "left out: 1 points" in found.notes()[0]
     expected = boxes((0, 0, 4, 4), (60, 0, 64, 4), (70, 50, 80, 60), holes=[(61, 1, 62, 2)])
     np.testing.assert_array_equal(covered(path, "Stroma"), expected)
     np.testing.assert_array_equal(covered(path, "Tumor"), LAKE_PIXELS)
     np.testing.assert_array_equal(covered(path, "unclassified"), boxes((0, 50, 10, 60)))
     alone = write_geojson(tmp_path / "b.geojson", multi["geometry"])
-    assert Drawing(alone).read().names == {"unclassified": 2}
+    assert AnnotationFile(alone).read().names == {"unclassified": 2}
 
 
 def test_asap_writes_groups_as_classes(tmp_path):
@@ -244,8 +254,8 @@ def test_asap_writes_groups_as_classes(tmp_path):
         ("Tumor", "Dot", [[3, 3], [3, 3]]),
     ]
     path = write_asap(tmp_path / "a.xml", outlines)
-    assert Drawing(path).read().names == {"Tumor": 3, "unclassified": 1}
-    assert Drawing(path).read().left_out == {"dot annotations": 1}
+    assert AnnotationFile(path).read().names == {"Tumor": 3, "unclassified": 1}
+    assert AnnotationFile(path).read().skipped == {"dot annotations": 1}
     expected = boxes((0, 0, 20, 20), (40, 0, 50, 20), (0, 40, 20, 50))
     np.testing.assert_array_equal(covered(path, "Tumor"), expected)
 
@@ -266,7 +276,7 @@ def test_imagescope_has_negative_regions_rectangles_and_ellipses(tmp_path):
     x, y = centres(80, 60)
     ellipse = ((x - 70) / 10) ** 2 + ((y - 15) / 15) ** 2 < 1
     assert (covered(path, "Stroma") != ellipse).sum() <= 4  # it has 360 corners
-    assert Drawing(path).read().left_out == {"arrows, rulers and the like": 1}
+    assert AnnotationFile(path).read().skipped == {"arrows, rulers and the like": 1}
     np.testing.assert_array_equal(covered(path, "Tumor", canvas=Canvas(mpp=0.2505)), expected)
     with pytest.raises(ImageError, match=r"0\.25 µm per pixel, and image\.svs has 0\.5"):
         covered(path, "Tumor", canvas=Canvas(mpp=0.5))
@@ -295,7 +305,7 @@ def test_outlines_in_micrometres_need_the_pixel_size(tmp_path):
     with pytest.raises(ImageError, match="numbers are µm, and the pixel size of"):
         covered(path, coordinates="um")
     with pytest.raises(ValueError, match="coordinates must be one of pixels, slide, um"):
-        Drawing(path, coordinates="mm")
+        AnnotationFile(path, coordinates="mm")
 
 
 @pytest.mark.parametrize(
@@ -341,7 +351,7 @@ def test_bad_files_are_said(tmp_path):
 def test_an_outline_that_crosses_itself_is_said_and_all_it_encloses_is_taken(tmp_path):
     bow = [[10, 10], [50, 40], [50, 10], [10, 40], [10, 10]]
     path = write_geojson(tmp_path / "a.geojson", feature("Tumor", bow))
-    (note,) = Drawing(path).read().notes()
+    (note,) = AnnotationFile(path).read().notes()
     assert "1 outline crossing itself, 'Tumor' at (30, 25)" in note
     found = covered(path)
     assert found[25, 12] and found[25, 48] and not found[12, 30]
@@ -349,8 +359,8 @@ def test_an_outline_that_crosses_itself_is_said_and_all_it_encloses_is_taken(tmp
 
 def test_a_file_that_is_changed_is_read_again(tmp_path):
     path = write_geojson(tmp_path / "a.geojson", feature("a", box(0, 0, 10, 10)))
-    facts = Drawing(path).facts()
+    facts = AnnotationFile(path).fingerprint()
     assert covered(path).sum() == 100
     write_geojson(path, feature("a", box(0, 0, 20, 11)))
     assert covered(path).sum() == 220
-    assert Drawing(path).facts() != facts
+    assert AnnotationFile(path).fingerprint() != facts

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from histodict.images.classes import in_order, positive_by_name
-from histodict.images.manifest import Manifest, ManifestError, Record
+from histodict.images.classes import guess_positive_class, order_classes
+from histodict.images.manifest import ImageRecord, Manifest, ManifestError
 
 
 @pytest.mark.parametrize(
@@ -28,8 +28,8 @@ from histodict.images.manifest import Manifest, ManifestError, Record
 )
 def test_the_name_tells_which_is_healthy(healthy, ill):
     for names in ([healthy, ill], [ill, healthy]):
-        assert positive_by_name(names) == ill
-        assert in_order(names) == [healthy, ill]
+        assert guess_positive_class(names) == ill
+        assert order_classes(names) == [healthy, ill]
 
 
 @pytest.mark.parametrize(
@@ -37,12 +37,12 @@ def test_the_name_tells_which_is_healthy(healthy, ill):
     [("grade 1", "grade 2"), ("tumour", "carcinoma"), ("benign", "normal"), ("b", "a", "c")],
 )
 def test_names_that_do_not_tell_stay_in_order(names):
-    assert positive_by_name(names) is None
-    assert in_order(names) == sorted(names)
+    assert guess_positive_class(names) is None
+    assert order_classes(names) == sorted(names)
 
 
 def manifest(tmp_path, *labels):
-    records = (Record(tmp_path / f"{i}.png", label, str(i)) for i, label in enumerate(labels))
+    records = (ImageRecord(tmp_path / f"{i}.png", label, str(i)) for i, label in enumerate(labels))
     return Manifest(tuple(records))
 
 

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from histodict.demo.sets import write_synthetic_set
+from histodict.demo.sets import write_synthetic_dataset
 from histodict.images.errors import ImageError
-from histodict.images.feature_file import Origin, open_features
+from histodict.images.feature_file import FeatureMetadata, open_features
 from histodict.images.manifest import read_manifest
 from histodict.pipeline import TissueClassifier
 from histodict.presets import PRESETS
 from histodict.recipes import Recipe
-from histodict.spatial.h5ad import SparseRows, mark, write
-from histodict.spatial.patch_table import About, answer_into
+from histodict.spatial.h5ad import SparseRows, set_encoding, write
+from histodict.spatial.patch_table import ImageMetadata, write_h5ad
 from tests.images.feature_files import planted_slides, write_lazyslide
 
 h5py = pytest.importorskip("h5py")
@@ -31,7 +31,7 @@ def spatial(side):
 
 def make(path, X=VECTORS, uns=None, **obsm):
     with h5py.File(path, "w") as file:
-        mark(file, "anndata")
+        set_encoding(file, "anndata")
         if isinstance(X, csr_array):
             rows = SparseRows(file, "X", X.shape[1])
             rows.add(X[:2])
@@ -70,14 +70,14 @@ def test_a_spot_that_reaches_beyond_the_border_begins_there(tmp_path):
 
 
 def test_what_predict_wrote_is_read_again(tmp_path):
-    tissue = write_synthetic_set(tmp_path / "t", 2, 1, size=(120, 90))
+    tissue = write_synthetic_dataset(tmp_path / "t", 2, 1, size=(120, 90))
     recipe = Recipe(
         "dfdl", {"n_atoms": 8, "n_iter": 1}, patch_px=12, downsample=1.5, patches_per_class=100
     )
     model = TissueClassifier(recipe).fit(manifest := read_manifest(tissue / "manifest.csv"))
     path, image = tmp_path / "a.h5ad", manifest.records[0].path
-    about = About("a", model_digest="0123456789abcdef")
-    answer = answer_into(path, model, lambda heard: heard.answer(image, mpp=0.5), about)
+    about = ImageMetadata("a", model_digest="0123456789abcdef")
+    answer = write_h5ad(path, model, lambda heard: heard.predict_one(image, mpp=0.5), about)
     grid = answer.patch_map.grid
     with open_features(path) as file, h5py.File(path) as again:
         cells = zip(again["obs/array_row"], again["obs/array_col"], strict=True)
@@ -102,20 +102,25 @@ def test_learnt_from_anndata_or_from_trident_s_files_it_is_the_same_to_the_bit(t
     (tmp_path / "h5ad").mkdir()
     for path in (tmp_path / "features").iterdir():
         as_anndata(path, tmp_path / "h5ad" / f"{path.stem}.h5ad", 512.0)
-    recipe = replace(PRESETS["given"], method_parameters={"n_atoms": 8, "n_iter": 2}, components=4)
+    recipe = replace(
+        PRESETS["given"], method_parameters={"n_atoms": 8, "n_iter": 2}, n_components=4
+    )
     models, answers = [], []
     for folder in ("features", "h5ad"):
         manifest = read_manifest(table, features=tmp_path / folder)
         models.append(TissueClassifier(recipe, n_jobs=1).fit(manifest))
         answers.append(models[-1].predict(manifest))
-    ours, theirs = (model.content().arrays for model in models)
+    ours, theirs = (model.to_model_data().arrays for model in models)
     for name in ours:
         np.testing.assert_array_equal(ours[name], theirs[name], strict=True)
     for a, b in zip(*answers, strict=True):
         assert a.scores == b.scores and a.patch_map.n_patches == b.patch_map.n_patches
         for row, column in zip(*np.nonzero(a.patch_map.tissue), strict=True):
             assert a.patch_map.grid.corner(row, column) == b.patch_map.grid.corner(row, column)
-            assert a.patch_map.winners[row, column] == b.patch_map.winners[row, column]
+            assert (
+                a.patch_map.predicted_classes[row, column]
+                == b.patch_map.predicted_classes[row, column]
+            )
 
 
 # --- files of LazySlide ---------------------------------------------------------------------------
@@ -127,7 +132,7 @@ def test_of_lazyslide_positions_are_corners_and_the_size_of_tiles_is_read(tmp_pa
     path = write_lazyslide(tmp_path / "a.h5ad", VECTORS, CORNERS, mpp=1.0, has_graph=True)
     with open_features(path) as file:
         np.testing.assert_array_equal(file.coords, CORNERS)
-        assert file.origin == Origin(3, None, 64, 10.0)
+        assert file.origin == FeatureMetadata(3, None, 64, 10.0)
         assert (file.side, file.size, file.mpp) == (128, (2220, 2967), 0.499)
 
 

@@ -12,9 +12,9 @@ import zarr
 from histodict.images import slide_process
 from histodict.images.errors import ImageError
 from histodict.images.feature_file import (
-    Origin,
+    FeatureMetadata,
     check_features,
-    common_origin,
+    common_metadata,
     open_features,
 )
 from histodict.images.feature_folder import FeatureFolder
@@ -72,7 +72,7 @@ def test_half_precision_is_read_as_it_is(tmp_path):
 def test_what_trident_says(tmp_path):
     told = {"overlap": 64, "level0_magnification": None}
     with open_features(write_trident(tmp_path / "a.h5", VECTORS, COORDS, **told)) as file:
-        assert file.origin == Origin(6, "uni_v1", 256, 20.0)
+        assert file.origin == FeatureMetadata(6, "uni_v1", 256, 20.0)
         assert (file.side, file.overlap, file.size) == (512, 128, (6000, 5000))
     with open_features(write_trident(tmp_path / "b.h5", VECTORS, COORDS, encoder=None)) as file:
         assert file.origin.encoder is None
@@ -81,7 +81,7 @@ def test_what_trident_says(tmp_path):
 def test_what_clam_says_of_its_coords(tmp_path):
     path = write_clam(tmp_path / "a.h5", VECTORS, COORDS)
     with open_features(path) as file:  # nothing: as the patches lie
-        assert file.side == 512 and file.size is None and file.origin == Origin(6)
+        assert file.side == 512 and file.size is None and file.origin == FeatureMetadata(6)
         assert file.extent == (int(COORDS[:, 0].max()) + 512, int(COORDS[:, 1].max()) + 512)
     with h5py.File(path, "a") as file:
         file["coords"].attrs.update(patch_size=256, patch_level=1, downsample=(4.0, 4.0))
@@ -168,7 +168,7 @@ def test_a_file_on_which_the_library_hangs(tmp_path, monkeypatch):
     content[start : start + 400] = bytes(400)
     (tmp_path / "b.h5").write_bytes(content)
     check_features(good)  # starts a process
-    monkeypatch.setattr(slide_process, "ANSWER_S", 2)
+    monkeypatch.setattr(slide_process, "REPLY_TIMEOUT_S", 2)
     with pytest.raises(ImageError, match=r"b\.h5: is damaged"):
         check_features(tmp_path / "b.h5")
     monkeypatch.undo()
@@ -297,11 +297,11 @@ def test_coords_beyond_every_slide_are_refused(tmp_path):
 def test_files_of_one_model_are_made_alike(tmp_path):
     a = write_trident(tmp_path / "a.h5", VECTORS, COORDS)
     silent = write_clam(tmp_path / "b.h5", VECTORS, COORDS)
-    assert common_origin([silent, a]) == Origin(6, "uni_v1", 256, 20.0)
-    assert common_origin([tmp_path / "c.png"]) is None
+    assert common_metadata([silent, a]) == FeatureMetadata(6, "uni_v1", 256, 20.0)
+    assert common_metadata([tmp_path / "c.png"]) is None
     other = write_trident(tmp_path / "c.h5", VECTORS, COORDS, encoder="conch_v1")
     with pytest.raises(ImageError, match=r"c.h5: .*than those of .*a.h5: the encoder conch_v1"):
-        common_origin([a, silent, other])
+        common_metadata([a, silent, other])
     longer = write_clam(tmp_path / "d.h5", np.hstack([VECTORS, VECTORS]), COORDS)
     with pytest.raises(ImageError, match="vectors of length 12, not 6"):
-        common_origin([silent, longer])
+        common_metadata([silent, longer])

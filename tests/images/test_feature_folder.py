@@ -8,7 +8,7 @@ import unicodedata
 import pytest
 
 from histodict.images.manifest import ManifestError, read_manifest
-from histodict.images.survey import readable
+from histodict.images.survey import drop_unreadable
 from tests.images.feature_files import some_vectors, write_trident
 
 
@@ -36,10 +36,10 @@ def test_slides_are_found_by_their_names(tmp_path, folder):
     found = read(tmp_path, folder, text)
     expected = ["S1.h5", "TCGA-A1.DX1.uuid.h5", "S3.ome.h5", "S4.h5"]
     assert [found.name(record) for record in found.records] == expected
-    assert not any(record.trouble for record in found.records)
+    assert not any(record.error for record in found.records)
     assert found.records[3].image == tmp_path / "S4.png"
-    assert found.records[3].picture == tmp_path / "S4.png"
-    assert found.records[0].image is None and found.records[0].picture == folder / "S1.h5"
+    assert found.records[3].display_image == tmp_path / "S4.png"
+    assert found.records[0].image is None and found.records[0].display_image == folder / "S1.h5"
 
 
 def test_a_column_slide_is_enough(tmp_path, folder):
@@ -53,7 +53,7 @@ def test_a_column_slide_is_enough(tmp_path, folder):
 def test_who_has_no_file_or_two_is_in_trouble_alone(tmp_path, folder):
     (folder / "S4.npz").write_bytes(b"")
     found = read(tmp_path, folder, "slide,label\nS1,x\nS2,x\nS4,y\nS1.svs,y\n")
-    words = [record.trouble for record in found.records]
+    words = [record.error for record in found.records]
     doubtful = "S1.h5: would be the feature file of"  # the label of one would be the other's
     assert doubtful in words[0] and "S1 and " in words[0] and "S1.svs" in words[0]
     assert "there is no feature file of this slide" in words[1]
@@ -61,15 +61,15 @@ def test_who_has_no_file_or_two_is_in_trouble_alone(tmp_path, folder):
     assert "called S2.h5, as there is S1.h5" in words[1]
     assert words[3] == words[0]
     others = read(tmp_path, folder, "slide,label\nS1,x\nS2,x\nS4,y\n")
-    kept, reasons = readable(others)
+    kept, reasons = drop_unreadable(others)
     assert [record.path.name for record in kept.records] == ["S1.h5"]
-    assert reasons == words[1:3] and len(kept.left_out) == 2
+    assert reasons == words[1:3] and len(kept.skipped) == 2
 
 
 def test_a_feature_file_that_is_no_file_is_named_and_not_waited_for(tmp_path, folder):
     os.mkfifo(folder / "P.h5")
     (folder / "L.npz").symlink_to("nowhere")
-    manifest, reasons = readable(read(tmp_path, folder, "slide,label\nS1,a\nP,b\nL,b\n"))
+    manifest, reasons = drop_unreadable(read(tmp_path, folder, "slide,label\nS1,a\nP,b\nL,b\n"))
     assert [record.path.name for record in manifest.records] == ["S1.h5"]
     assert "P.h5: this is not a regular file but a named pipe" in reasons[0]
     assert "L.npz: this is not a regular file but a dangling link" in reasons[1]
@@ -79,7 +79,7 @@ def test_an_accent_may_be_a_sign_of_its_own(tmp_path, folder):
     one, two = (unicodedata.normalize(form, "Müller") for form in ("NFC", "NFD"))
     write_trident(folder / f"{two}.h5", *some_vectors())
     found = read(tmp_path, folder, f"slide,label\nS1,x\n{one},y\n")
-    assert not any(record.trouble for record in found.records)
+    assert not any(record.error for record in found.records)
 
 
 def test_a_folder_without_feature_files_says_where_some_are(tmp_path, folder):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from histodict.demo.sets import write_synthetic_set
-from histodict.images.glass import Glass
+from histodict.demo.sets import write_synthetic_dataset
+from histodict.images.glass import BackgroundMask
 from histodict.images.manifest import read_manifest
 from histodict.images.readers import SlideReader, open_image
 from histodict.images.tissue import TissueThreshold, tissue_fraction, window_fraction
 from histodict.patches import grid
-from histodict.patches.grid import cut
+from histodict.patches.grid import extract_patches
 from histodict.pipeline import TissueClassifier
 from histodict.recipes import Recipe
 from tests.images.files import save_slide
@@ -49,16 +49,18 @@ def areas(monkeypatch):
 def test_the_map_is_that_of_a_slide_read_all_over(slide, tmp_path, monkeypatch, areas, settings):
     small = {"n_atoms": 10, "n_iter": 1}
     recipe = Recipe(method_parameters=small, patch_px=16, patches_per_class=200, **settings)
-    tissue = write_synthetic_set(tmp_path / "tissue", 2, 1, size=(240, 180))
+    tissue = write_synthetic_dataset(tmp_path / "tissue", 2, 1, size=(240, 180))
     model = TissueClassifier(recipe).fit(read_manifest(tissue))
     monkeypatch.setattr(grid, "_CHUNK_PX", 512)
     areas.clear()
-    answer = model.answer(slide)
+    answer = model.predict_one(slide)
     n_read = sum(areas)
-    monkeypatch.setattr(SlideReader, "low_level", None)
+    monkeypatch.setattr(SlideReader, "overview_downsample", None)
     areas.clear()
-    whole = model.answer(slide)
-    np.testing.assert_array_equal(answer.patch_map.winners, whole.patch_map.winners)
+    whole = model.predict_one(slide)
+    np.testing.assert_array_equal(
+        answer.patch_map.predicted_classes, whole.patch_map.predicted_classes
+    )
     np.testing.assert_array_equal(answer.patch_map.margins, whole.patch_map.margins)
     assert answer.scores == whole.scores
     assert n_read < 0.97 * sum(areas)
@@ -70,8 +72,8 @@ def test_a_spot_of_a_patch_is_seen(tmp_path, spot):
     x, y, side = spot
     pixels[y : y + side, x : x + side] = PINK
     source = open_image(save_slide(tmp_path / "a.tif", pixels, n_levels=5))
-    assert source.low_level == pytest.approx(16, rel=0.01)
-    glass = Glass(source, source.low_level, TissueThreshold(WHITE))
+    assert source.overview_downsample == pytest.approx(16, rel=0.01)
+    glass = BackgroundMask(source, source.overview_downsample, TissueThreshold(WHITE))
     places = np.arange(0, 2100, 32)
     seen = glass.maybe_tissue(places, places, 32)
     assert seen[np.ix_(abs(places - y) < 32, abs(places - x) < 32)].all()
@@ -80,7 +82,9 @@ def test_a_spot_of_a_patch_is_seen(tmp_path, spot):
 
 def test_only_a_low_level_serves(tmp_path):
     pixels = np.full((600, 600, 3), WHITE, np.uint8)
-    assert open_image(save_slide(tmp_path / "a.tif", pixels, n_levels=3)).low_level is None
+    assert (
+        open_image(save_slide(tmp_path / "a.tif", pixels, n_levels=3)).overview_downsample is None
+    )
 
 
 def test_a_patch_of_half_tissue_may_be_tissue(rng):
@@ -93,7 +97,7 @@ def test_a_patch_of_half_tissue_may_be_tissue(rng):
         )
         block = np.concatenate([glass, stained], axis=1).astype(np.uint8)
         if threshold.mask(block).mean() >= 0.5:
-            assert threshold.maybe(np.rint(block.mean(axis=(0, 1))).astype(np.uint8))
+            assert threshold.possible_tissue(np.rint(block.mean(axis=(0, 1))).astype(np.uint8))
 
 
 @pytest.mark.parametrize(("side", "stride"), [(16, 16), (16, 8), (5, 7), (40, 1)])
@@ -102,5 +106,5 @@ def test_shares_of_windows_are_those_of_patches(rng, side, stride):
     threshold = TissueThreshold()
     shares = window_fraction(pixels, threshold, side, stride)
     np.testing.assert_array_equal(
-        shares.ravel(), tissue_fraction(cut(pixels, side, stride), threshold)
+        shares.ravel(), tissue_fraction(extract_patches(pixels, side, stride), threshold)
     )

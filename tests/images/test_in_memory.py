@@ -7,8 +7,8 @@ import pytest
 from PIL import Image
 from tifffile import imwrite
 
-from histodict.images.in_memory import MemoryImage, image_key
-from histodict.images.pixel_size import GivenSize, PixelSize
+from histodict.images.in_memory import MemoryImage, cache_key
+from histodict.images.pixel_size import PixelSize, PixelSizeOption
 from histodict.images.readers import ImageError, open_image
 
 
@@ -88,16 +88,20 @@ def test_a_picture_of_which_pillow_has_dropped_the_colours_is_refused(rng, tmp_p
 def test_what_it_says_of_its_pixel_size_is_asked_as_of_a_file(pixels, tmp_path):
     Image.fromarray(pixels).save(tmp_path / "sized.tif", dpi=(50_800, 50_800))
     sized = MemoryImage.of_pillow(Image.open(tmp_path / "sized.tif"), "a")
-    assert GivenSize(fill=0.25).at(sized) == GivenSize(fill=0.25).at(tmp_path / "sized.tif")
-    assert GivenSize(fill=0.25).at(sized).origin == "file"
-    assert GivenSize(fill=0.25).at(MemoryImage.of_array(pixels, "a")) == PixelSize(0.25, "command")
+    assert PixelSizeOption(default=0.25).at(sized) == PixelSizeOption(default=0.25).at(
+        tmp_path / "sized.tif"
+    )
+    assert PixelSizeOption(default=0.25).at(sized).origin == "file"
+    assert PixelSizeOption(default=0.25).at(MemoryImage.of_array(pixels, "a")) == PixelSize(
+        0.25, "command"
+    )
 
 
 def test_what_is_kept_of_an_image_changes_with_a_pixel(pixels):
     one = MemoryImage.of_array(pixels, "a")
-    assert image_key(one) == image_key(MemoryImage.of_array(pixels.copy(), "b"))
+    assert cache_key(one) == cache_key(MemoryImage.of_array(pixels.copy(), "b"))
     pixels[3, 4, 1] += 1  # after it was handed over
-    assert image_key(one) != image_key(MemoryImage.of_array(pixels, "a"))
+    assert cache_key(one) != cache_key(MemoryImage.of_array(pixels, "a"))
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import sys
 import pytest
 
 from histodict.images import jpeg_tiles, openslide_slide, tiled_level
-from histodict.images.jpeg_tiles import JpegTiles
-from histodict.images.openslide_slide import OpenSlideSlide
-from histodict.images.slide_child import DONE, OPENSLIDE, OpenSlides
+from histodict.images.jpeg_tiles import JpegTileLevel
+from histodict.images.openslide_slide import OpenSlideBackend
+from histodict.images.slide_child import DONE, OPENSLIDE, SlideServer
 
 if sys.platform != "linux":  # there it is one of the requirements
     pytest.importorskip("simplejpeg")
@@ -35,7 +35,7 @@ def slide(request, drawn, data_folder):
 
 
 def opened(path, tiles=True):
-    slides = OpenSlides()
+    slides = SlideServer()
     slides.open(str(path), OPENSLIDE)
     if not tiles:
         slides._slide._tiles.levels.clear()
@@ -43,7 +43,7 @@ def opened(path, tiles=True):
 
 
 def order(slides, level, x, y, width, height, factor=1):
-    scale = slides._slide.facts["downsamples"][level]
+    scale = slides._slide.metadata["downsamples"][level]
     corner = [round(x * scale), round(y * scale)]
     shape = (height // factor, width // factor)
     return corner, [level, x, y, shape[1] * factor, shape[0] * factor, shape, None]
@@ -53,13 +53,13 @@ def order(slides, level, x, y, width, height, factor=1):
 def asked(monkeypatch):
     """Regions that OpenSlide was asked for, other than to compare."""
     found = []
-    read = OpenSlideSlide._read
+    read = OpenSlideBackend._read
 
     def counted(self, corner, piece):
         found.append(piece)
         return read(self, corner, piece)
 
-    monkeypatch.setattr(OpenSlideSlide, "_read", counted)
+    monkeypatch.setattr(OpenSlideBackend, "_read", counted)
     monkeypatch.setattr(openslide_slide, "_N_COMPARED", 0)
     return found
 
@@ -67,7 +67,7 @@ def asked(monkeypatch):
 def test_regions_are_the_same_pixels(slide, rng):
     ours, theirs = opened(slide), opened(slide, tiles=False)
     assert 0 in ours._slide._tiles.levels
-    for level, (width, height) in enumerate(ours._slide.facts["level_sizes"]):
+    for level, (width, height) in enumerate(ours._slide.metadata["level_sizes"]):
         for _ in range(12):
             x, y = (int(rng.integers(-40, side)) for side in (width, height))
             sizes = rng.integers(8, 700, 2).tolist()
@@ -113,14 +113,14 @@ def test_damaged_tiles_are_read_or_refused_as_openslide_does(slide, tmp_path, rn
 
 
 def test_tiles_that_give_other_pixels_serve_no_more(drawn, monkeypatch):
-    decode = JpegTiles.decode
+    decode = JpegTileLevel.decode
 
     def off_by_one(self, place, out):
         tile = decode(self, place, out)
         tile[-1, -1, 0] ^= 1
         return tile
 
-    monkeypatch.setattr(JpegTiles, "decode", off_by_one)
+    monkeypatch.setattr(JpegTileLevel, "decode", off_by_one)
     slides, right = opened(drawn), opened(drawn, tiles=False)
     piece = order(slides, 0, 0, 0, 600, 600)
     assert slides.piece(*piece) == right.piece(*piece)
@@ -129,9 +129,9 @@ def test_tiles_that_give_other_pixels_serve_no_more(drawn, monkeypatch):
 
 def test_a_tile_is_decoded_once_for_neighbouring_regions(drawn, monkeypatch):
     places = []
-    decode = JpegTiles.decode
+    decode = JpegTileLevel.decode
     monkeypatch.setattr(
-        JpegTiles, "decode", lambda self, *more: places.append(more[0]) or decode(self, *more)
+        JpegTileLevel, "decode", lambda self, *more: places.append(more[0]) or decode(self, *more)
     )
     slides = opened(drawn)
     for y in range(0, SIDE - 528, 512):
@@ -141,10 +141,10 @@ def test_a_tile_is_decoded_once_for_neighbouring_regions(drawn, monkeypatch):
 
 
 def test_few_tiles_are_kept(drawn, monkeypatch):
-    monkeypatch.setattr(tiled_level, "_KEPT_BYTES", 3 * 4 * 256**2)
+    monkeypatch.setattr(tiled_level, "_CACHE_BYTES", 3 * 4 * 256**2)
     slides = opened(drawn)
     whole = slides.piece(*order(slides, 0, 0, 0, SIDE, SIDE))
-    assert len(slides._slide._tiles.levels[0]._kept._held) == 3
+    assert len(slides._slide._tiles.levels[0]._cache._held) == 3
     assert whole == opened(drawn, tiles=False).piece(*order(slides, 0, 0, 0, SIDE, SIDE))
 
 

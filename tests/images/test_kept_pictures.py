@@ -16,12 +16,12 @@ from PIL import Image
 
 from histodict import TissueClassifier
 from histodict.compare import tasks
-from histodict.demo.sets import write_synthetic_set
+from histodict.demo.sets import write_synthetic_dataset
 from histodict.execution import processes
-from histodict.execution.work import Work
+from histodict.execution.work import ExecutionOptions
 from histodict.images import in_memory, kept_pictures
 from histodict.images.errors import ImageError, NoRoomError
-from histodict.images.kept_pictures import keep_pictures, pictures_kept
+from histodict.images.kept_pictures import enable_worker_image_cache, image_cache_enabled
 from histodict.images.readers import open_image
 from histodict.presets import preset
 
@@ -50,7 +50,7 @@ def decoded(monkeypatch):
     monkeypatch.setattr(kept_pictures, "decode", decode)
     # Files count as settled at once.
     monkeypatch.setattr(in_memory, "_SETTLED_S", -1.0)
-    monkeypatch.setattr(kept_pictures, "_KEPT", kept_pictures._Kept())
+    monkeypatch.setattr(kept_pictures, "_CACHE", kept_pictures._ImageCache())
     return names
 
 
@@ -64,9 +64,9 @@ def test_they_are_kept_only_while_somebody_says_that_they_come_again(files, deco
         assert [_colour(path) for path in files] == list(COLOURS)
     assert decoded == [path.name for path in files] * 2
     decoded.clear()
-    with pictures_kept():
+    with image_cache_enabled():
         for _ in range(3):
-            with pictures_kept():  # as of a training within an evaluation
+            with image_cache_enabled():  # as of a training within an evaluation
                 assert [_colour(path) for path in files] == list(COLOURS)
     assert decoded == [path.name for path in files]
     assert _colour(files[0]) == COLOURS[0]
@@ -74,9 +74,9 @@ def test_they_are_kept_only_while_somebody_says_that_they_come_again(files, deco
 
 
 def test_the_memory_is_given_back(files, decoded):
-    with pictures_kept():
+    with image_cache_enabled():
         _colour(files[0])
-        (picture,) = kept_pictures._KEPT._pictures.values()
+        (picture,) = kept_pictures._CACHE._images.values()
         held = weakref.ref(picture)
         del picture
         gc.collect()
@@ -89,55 +89,55 @@ def test_a_process_of_a_pool_keeps_them_from_trial_to_trial_and_not_for_the_next
     files, decoded
 ):
     for _ in range(2):
-        keep_pictures("one", 2)
-        with pictures_kept():
+        enable_worker_image_cache("one", 2)
+        with image_cache_enabled():
             _colour(files[0])
     assert len(decoded) == 1
-    keep_pictures("two", 2)
-    assert not kept_pictures._KEPT._pictures
+    enable_worker_image_cache("two", 2)
+    assert not kept_pictures._CACHE._images
     _colour(files[0])
-    assert len(decoded) == 2 and len(kept_pictures._KEPT._pictures) == 1
+    assert len(decoded) == 2 and len(kept_pictures._CACHE._images) == 1
 
 
 def test_processes_of_a_run_share_the_room(decoded, monkeypatch):
     monkeypatch.setattr(kept_pictures, "available_bytes", lambda: 8 * 2**30)
-    assert [kept_pictures._room(n) for n in (1, 2, 4)] == [384 * 2**20, 384 * 2**20, 256 * 2**20]
+    assert [kept_pictures._budget(n) for n in (1, 2, 4)] == [384 * 2**20, 384 * 2**20, 256 * 2**20]
     monkeypatch.setattr(kept_pictures, "available_bytes", lambda: None)
-    assert kept_pictures._room(4) == 96 * 2**20
+    assert kept_pictures._budget(4) == 96 * 2**20
 
 
 def test_a_run_whose_processes_cannot_be_leaves_nothing_behind(files, decoded, monkeypatch):
     monkeypatch.setattr(processes, "can_share_locks", lambda: False)
     with pytest.warns(RuntimeWarning, match="cannot share locks"):
-        assert list(tasks._run(_colour, files, Work(n_jobs=2))) == list(COLOURS)
-    assert kept_pictures._KEPT.n_users == 0
+        assert list(tasks._run(_colour, files, ExecutionOptions(n_jobs=2))) == list(COLOURS)
+    assert kept_pictures._CACHE.n_users == 0
 
 
 def test_they_make_room_for_an_image_that_would_not_fit(files, decoded, monkeypatch):
     own = kept_pictures.decode
 
     def decode(path):
-        if path == files[2] and kept_pictures._KEPT._pictures:
+        if path == files[2] and kept_pictures._CACHE._images:
             raise NoRoomError("no room")
         return own(path)
 
     monkeypatch.setattr(kept_pictures, "decode", decode)
-    with pictures_kept():
+    with image_cache_enabled():
         assert [_colour(path) for path in files] == list(COLOURS)
-        assert not kept_pictures._KEPT._pictures
+        assert not kept_pictures._CACHE._images
         assert [_colour(path) for path in files] == list(COLOURS)
 
     def never(path):
         raise NoRoomError("no room")
 
     monkeypatch.setattr(kept_pictures, "decode", never)
-    with pictures_kept(), pytest.raises(ImageError, match="no room"):
+    with image_cache_enabled(), pytest.raises(ImageError, match="no room"):
         _colour(files[0])
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 def test_a_forked_process_does_not_wait_for_a_thread_that_it_has_not(files, decoded):
-    with pictures_kept(), kept_pictures._KEPT._lock, ThreadPoolExecutor(1) as another:
+    with image_cache_enabled(), kept_pictures._CACHE._lock, ThreadPoolExecutor(1) as another:
         child = another.submit(_forked, files[0]).result()
     assert child == 0
 
@@ -160,7 +160,7 @@ def _forked(path):
 
 
 def test_a_file_that_was_changed_is_decoded_again(files, decoded):
-    with pictures_kept():
+    with image_cache_enabled():
         assert _colour(files[0]) == COLOURS[0]
         time.sleep(0.02)  # a step of the disk's clock
         Image.new("RGB", (40, 30), COLOURS[1]).save(files[0])
@@ -173,33 +173,35 @@ def test_a_file_that_was_written_just_now_is_not_kept(files, decoded, monkeypatc
     monkeypatch.setattr(in_memory, "_SETTLED_S", 2.5)
     fresh = files[0].with_name("fresh.png")
     Image.new("RGB", (40, 30), COLOURS[0]).save(fresh)
-    with pictures_kept():
+    with image_cache_enabled():
         _colour(fresh)
         _colour(fresh)
     assert len(decoded) == 2
 
 
 def test_who_goes_round_finds_those_that_fitted(files, decoded, monkeypatch):
-    monkeypatch.setattr(kept_pictures, "_MOST_BYTES", 2 * 40 * 30 * 4)
-    with pictures_kept():
+    monkeypatch.setattr(kept_pictures, "_MAX_BYTES", 2 * 40 * 30 * 4)
+    with image_cache_enabled():
         for _ in range(4):
             for path in files:
                 _colour(path)
     assert decoded == ["0.png", "1.png", "2.png", "2.png", "2.png", "2.png"]
     decoded.clear()
     monkeypatch.setattr(kept_pictures, "available_bytes", lambda: 8 * 40 * 30 * 4)
-    with pictures_kept():
+    with image_cache_enabled():
         for path in (*files, *files):
             _colour(path)
     assert decoded == ["0.png", "1.png", "2.png", "1.png", "2.png"]
 
 
 def test_a_training_decodes_every_image_once_and_learns_the_same(tmp_path, decoded, monkeypatch):
-    tissue = write_synthetic_set(tmp_path / "tissue", 2, 2, (200, 160))
-    recipe = preset("fast").with_known({"n_atoms": 8, "n_iter": 2, "patches_per_class": 60})
+    tissue = write_synthetic_dataset(tmp_path / "tissue", 2, 2, (200, 160))
+    recipe = preset("fast").with_applicable_settings(
+        {"n_atoms": 8, "n_iter": 2, "patches_per_class": 60}
+    )
     kept = TissueClassifier(recipe).fit(tissue / "manifest.csv")
     assert sorted(decoded) == sorted(path.name for path in tissue.glob("[hi]*/*.jpg"))
-    monkeypatch.setattr(kept_pictures, "_MOST_BYTES", 0)
+    monkeypatch.setattr(kept_pictures, "_MAX_BYTES", 0)
     decoded.clear()
     plain = TissueClassifier(recipe).fit(tissue / "manifest.csv")
     assert len(decoded) > 4

@@ -6,10 +6,10 @@ import os
 
 import pytest
 
-from histodict.images.layout import images_below
-from histodict.images.manifest import ManifestError, Record, read_manifest
+from histodict.images.layout import find_images
+from histodict.images.manifest import ImageRecord, ManifestError, read_manifest
 from histodict.images.readers import ImageError, open_image
-from histodict.images.survey import survey
+from histodict.images.survey import check_readable
 
 
 def lay_out(folder, *names):
@@ -74,14 +74,14 @@ def test_splits_beside_classes_are_refused_by_name(tmp_path):
 
 def test_a_folder_of_the_name_of_an_image_is_looked_into(tmp_path):
     lay_out(tmp_path, "benign/P1.jpg", "benign/P1/0.png", "benign/P1/1.png", "malignant/P2.jpg")
-    found = [path.relative_to(tmp_path).as_posix() for path in images_below(tmp_path)[0]]
+    found = [path.relative_to(tmp_path).as_posix() for path in find_images(tmp_path)[0]]
     expected = ["benign/P1/0.png", "benign/P1/1.png", "benign/P1.jpg", "malignant/P2.jpg"]
     assert found == [name for name, *_ in facts(read_manifest(tmp_path))] == expected
 
 
 def test_the_folder_of_a_slide_is_no_folder_of_images(tmp_path):
     lay_out(tmp_path, "a/P1.mrxs", "a/P1/label.png", "b/P2.MRXS", "b/P2/label.png")
-    assert images_below(tmp_path)[0] == [tmp_path / "a" / "P1.mrxs", tmp_path / "b" / "P2.MRXS"]
+    assert find_images(tmp_path)[0] == [tmp_path / "a" / "P1.mrxs", tmp_path / "b" / "P2.MRXS"]
     assert len(read_manifest(tmp_path).records) == 2
 
 
@@ -93,7 +93,7 @@ def test_linked_folders_are_entered_and_no_circle_is_run_in(tmp_path):
     (data / "b" / "p2" / "up").symlink_to(data)
     (store / "p1" / "self").symlink_to(store)
     expected = ["a/p1/1.png", "a/p1/2.png", "b/p2/3.png", "b/p3/4.png"]
-    assert [path.relative_to(data).as_posix() for path in images_below(data)[0]] == expected
+    assert [path.relative_to(data).as_posix() for path in find_images(data)[0]] == expected
     assert [name for name, *_ in facts(read_manifest(data))] == expected
 
 
@@ -101,7 +101,7 @@ def test_a_folder_that_may_not_be_read_is_left_out_by_name(tmp_path, monkeypatch
     lay_out(tmp_path, "a/p1/1.png", "a/p2/2.png", "b/p3/3.png", "b/p4/4.png")
     closed = tmp_path / "a" / "p2"  # not by its mode: whoever runs the tests may be root
     monkeypatch.setattr("os.access", lambda path, mode: path != closed)
-    images, others = images_below(tmp_path)
+    images, others = find_images(tmp_path)
     assert [path.name for path in images] == ["1.png", "3.png", "4.png"] and others == [closed]
     assert any("p2/ (not readable)" in words for words in read_manifest(tmp_path).warnings)
 
@@ -157,7 +157,7 @@ def test_a_folder_of_masks_alone_is_refused(tmp_path):
 def test_images_below_folders(tmp_path):
     lay_out(tmp_path, "1.png", "p/2.jpg", "masks/3.png", ".hidden/4.png", "p/5.gif", "notes.txt")
     lay_out(tmp_path, "p/._2.jpg")  # as other systems leave them beside an image
-    images, others = images_below(tmp_path)
+    images, others = find_images(tmp_path)
     assert images == [tmp_path / "1.png", tmp_path / "p" / "2.jpg"]
     assert others == [tmp_path / "masks", tmp_path / "p" / "5.gif"]
 
@@ -181,7 +181,7 @@ NAMES = ["circle", "device", "lost", "pipe"]
 def test_odd_entries_are_named_wherever_a_folder_is_listed(tmp_path):
     lay_out(tmp_path, "a/1.png", "b/2.png")
     odd = odd_entries(tmp_path / "a")
-    images, others = images_below(tmp_path)
+    images, others = find_images(tmp_path)
     names = sorted(path.relative_to(tmp_path).as_posix() for path in images)
     expected = [f"a/{name}.png" for name in [*NAMES, "folder"]]
     assert names == sorted([*expected, "a/1.png", "b/2.png"])
@@ -204,7 +204,7 @@ def test_an_odd_image_is_refused_in_words_and_never_waited_for(tmp_path, name):
     path = odd_entries(tmp_path) / f"{name}.png"
     with pytest.raises(ImageError, match=f"^{path}: this is "):
         open_image(path)
-    assert survey([Record(path, "a", "p")]).bad
+    assert check_readable([ImageRecord(path, "a", "p")]).bad
 
 
 def test_folders_that_link_to_each_other_are_listed_soon(tmp_path):
@@ -213,7 +213,7 @@ def test_folders_that_link_to_each_other_are_listed_soon(tmp_path):
         lay_out(tmp_path, f"{own}/1.png")
         for other in range(10):
             (tmp_path / str(own) / f"to{other}").symlink_to(tmp_path / str(other))
-    images, others = images_below(tmp_path)
+    images, others = find_images(tmp_path)
     assert {os.path.realpath(path) for path in images} == {
         str(tmp_path / str(own) / "1.png") for own in range(10)
     }
@@ -222,5 +222,5 @@ def test_folders_that_link_to_each_other_are_listed_soon(tmp_path):
 
 def test_folders_within_folders_without_end_are_named(tmp_path):
     lay_out(tmp_path, "1.png", "/".join(["d"] * 200) + "/2.png")
-    images, (deep,) = images_below(tmp_path)
+    images, (deep,) = find_images(tmp_path)
     assert images == [tmp_path / "1.png"] and len(deep.relative_to(tmp_path).parts) == 100

@@ -12,7 +12,7 @@ def test_shares_are_those_of_the_pixels(rng):
     region = rng.random((60, 80)) < 0.3
     mask = RegionMask(region, (80, 60))
     x, y = rng.integers(0, 70, 50), rng.integers(0, 50, 50)
-    shares = mask.share(x, y, 10)
+    shares = mask.coverage(x, y, 10)
     expected = [region[b : b + 10, a : a + 10].mean() for a, b in zip(x, y, strict=True)]
     np.testing.assert_allclose(shares, expected)
 
@@ -22,7 +22,7 @@ def test_a_reduced_mask_means_the_same_places():
     region[20:40, 40:60] = True
     small = RegionMask(region[::4, ::4], (80, 60))
     corners = np.array([40.0, 20.0, 60.0]), np.array([20.0, 20.0, 20.0])
-    np.testing.assert_array_equal(small.share(*corners, 20), [1, 0, 0])
+    np.testing.assert_array_equal(small.coverage(*corners, 20), [1, 0, 0])
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_files_of_every_kind(tmp_path, mode, high, name):
     picture.save(tmp_path / name)
     mask = RegionMask.read(tmp_path / name, (128, 96))
     assert mask.region.sum() == 32 * 32
-    assert mask.share(np.array([32.0]), np.array([16.0]), 64)[0] == 1
+    assert mask.coverage(np.array([32.0]), np.array([16.0]), 64)[0] == 1
 
 
 def test_what_does_not_fit_is_said(tmp_path):

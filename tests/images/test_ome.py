@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import tifffile
 
-from histodict.images.layout import images_below
-from histodict.images.manifest import Record, read_manifest
-from histodict.images.pixel_size import GivenSize, common_size, recorded_size, size_warnings
+from histodict.images.layout import find_images
+from histodict.images.manifest import ImageRecord, read_manifest
+from histodict.images.pixel_size import PixelSizeOption, common_size, recorded_size, size_warnings
 from histodict.images.readers import ImageError, OmeTiffReader, OmeZarrReader, open_image
-from histodict.images.survey import same_content, survey
+from histodict.images.survey import check_readable, find_identical_files
 from histodict.pipeline import TissueClassifier
 from histodict.recipes import Recipe
 from histodict.web.tiles import Tiles
@@ -192,21 +192,21 @@ def test_units_of_folders(tmp_path):
 def test_a_scale_without_a_unit_is_quoted_where_the_size_is_not_known(tmp_path):
     pixels = np.full((8, 8, 3), 7, np.uint8)
     path = save_ome_zarr(tmp_path / "a.ome.zarr", pixels, 0.5, None)
-    size = GivenSize().at(path)
+    size = PixelSizeOption().at(path)
     assert (size.mpp, size.origin) == (None, "unknown")
     assert "a.ome.zarr has a scale of 0.5 without a unit" in size.hint
     row = {"path": str(path), "mpp": 0.25, "mpp_from": "assumed"}
-    (words,) = size_warnings([size.beside(0.25)], 0.25, None)
+    (words,) = size_warnings([size.assuming(0.25)], 0.25, None)
     assert size_warnings([recorded_size(row)], 0.25, None) == [words]
     assert words.endswith(
         "a.ome.zarr has a scale of 0.5 without a unit, which may be its size in µm"
     )
-    records = [Record(path, "a", ""), Record(path, "b", "", mpp=0.5)]
+    records = [ImageRecord(path, "a", ""), ImageRecord(path, "b", "", mpp=0.5)]
     with pytest.raises(ValueError, match=r"a\.ome\.zarr has a scale of 0\.5 without a unit"):
         common_size(records, None)
     for number, (mpp, unit) in enumerate([(0.5, "pixel"), (0.5, "micrometer"), (5000, None)]):
         other = save_ome_zarr(tmp_path / f"{number}.ome.zarr", pixels, mpp, unit)
-        assert GivenSize().at(other).hint == ""
+        assert PixelSizeOption().at(other).hint == ""
     assert recorded_size(row | {"path": str(tmp_path / "gone.zarr")}).hint == ""
 
 
@@ -260,8 +260,8 @@ def test_answers_are_those_of_the_plain_image(tmp_path):
         patches_per_class=200,
         downsample=2.0,
         stain="reinhard",
-        vectors="centred",
-        rule="margin",
+        features="centred",
+        aggregation="margin",
     )
     kinds = {
         "plain": lambda at, pixels: save_plain(at.with_suffix(".png"), pixels),
@@ -282,11 +282,12 @@ def test_answers_are_those_of_the_plain_image(tmp_path):
         table = tmp_path / kind / "manifest.csv"
         table.write_text("\n".join(lines))
         manifest = read_manifest(table)
-        assert not survey(manifest.records, 1).bad
+        assert not check_readable(manifest.records, 1).bad
         model = TissueClassifier(recipe, random_state=0).fit(manifest)
         found = [model.predict(record.path, mpp=record.mpp) for record in manifest.records]
         answers[kind] = [
-            (answer.label, answer.score, answer.patch_map.winners.tolist()) for answer in found
+            (answer.label, answer.score, answer.patch_map.predicted_classes.tolist())
+            for answer in found
         ]
     assert answers["plain"] == answers["tiff"] == answers["zarr"]
 
@@ -297,7 +298,7 @@ def test_thumbnails_and_tiles_of_the_page(tmp_path, pixels):
     shown = []
     for path in (plain, folder):
         tiles = Tiles(tmp_path / "thumbnails")
-        record = Record(path, "", "")
+        record = ImageRecord(path, "", "")
         shown.append((tiles.thumbnail(record).read_bytes(), tiles.tile(record, 1, 0, 0)))
     assert shown[0] == shown[1]
 
@@ -318,15 +319,15 @@ def test_a_folder_is_one_image_wherever_images_are_listed(tmp_path, pixels):
         "b/p/b.ome.zarr",
         "b/q/b.ome.zarr",
     ]
-    assert len(images_below(tmp_path)[0]) == 4
-    assert [len(group) for group in same_content(manifest.records)] == [4]
+    assert len(find_images(tmp_path)[0]) == 4
+    assert [len(group) for group in find_identical_files(manifest.records)] == [4]
 
 
 def test_other_zarr_folders_are_no_images_and_not_looked_into(tmp_path, pixels):
     save_plain(tmp_path / "a.png", pixels)
     zarr_group(tmp_path / "table.zarr")
     save_plain(tmp_path / "table.zarr" / "inside.png", pixels)
-    assert images_below(tmp_path)[0] == [tmp_path / "a.png"]
+    assert find_images(tmp_path)[0] == [tmp_path / "a.png"]
     with pytest.raises(ImageError, match=r"table.zarr: is a zarr folder, but no image"):
         open_image(tmp_path / "table.zarr")
 
@@ -339,7 +340,7 @@ def test_a_folder_of_images_by_number(tmp_path, pixels):
     root.attrs["bioformats2raw.layout"] = 3
     save_ome_zarr(tmp_path / "a.zarr" / "0", pixels, 0.5, version="0.4")
     save_ome_zarr(tmp_path / "a.zarr" / "1", pixels[:9, :9], version="0.4")
-    assert images_below(tmp_path)[0] == [tmp_path / "a.zarr"]
+    assert find_images(tmp_path)[0] == [tmp_path / "a.zarr"]
     assert_same(tmp_path / "a.zarr", pixels, 0.5)
 
 
@@ -549,7 +550,7 @@ def test_what_reads_folders_may_be_missing(tmp_path, pixels, monkeypatch):
 
 def test_a_chunk_that_was_changed_makes_another_key(tmp_path, pixels):
     from histodict.execution.files import content_digest, file_key
-    from histodict.images.in_memory import image_bytes
+    from histodict.images.in_memory import estimated_bytes
 
     path = save_ome_zarr(tmp_path / "a.ome.zarr", pixels)
     chunk = max(
@@ -557,7 +558,7 @@ def test_a_chunk_that_was_changed_makes_another_key(tmp_path, pixels):
     )
     before, digest = file_key(path), content_digest(path)
     assert file_key(path) == before
-    assert image_bytes(path) == sum(f.stat().st_size for f in path.rglob("*") if f.is_file())
+    assert estimated_bytes(path) == sum(f.stat().st_size for f in path.rglob("*") if f.is_file())
     with chunk.open("r+b") as file:  # in place: the folder's own time stays
         file.seek(10)
         file.write(b"\x01\x02")
@@ -574,9 +575,9 @@ def test_a_look_that_takes_long_holds_for_a_while(tmp_path, monkeypatch):
 
     (tmp_path / "a").write_text("x")
     monkeypatch.setattr(module, "_LONG_S", 0.0)
-    monkeypatch.setattr(module, "_HOLDS", 1e6)
-    first = module.folder_state(str(tmp_path))
+    monkeypatch.setattr(module, "_CACHE_SECONDS", 1e6)
+    first = module.folder_signature(str(tmp_path))
     (tmp_path / "b").write_text("y")
-    assert module.folder_state(str(tmp_path)) == first
-    monkeypatch.setattr(module, "_LOOKS", {})
-    assert module.folder_state(str(tmp_path)) != first
+    assert module.folder_signature(str(tmp_path)) == first
+    monkeypatch.setattr(module, "_CACHE", {})
+    assert module.folder_signature(str(tmp_path)) != first

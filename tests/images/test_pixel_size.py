@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from histodict.images.pixel_size import GivenSize, PixelSize, common_size, size_warnings
-from histodict.images.records import Record
+from histodict.images.pixel_size import PixelSize, PixelSizeOption, common_size, size_warnings
+from histodict.images.records import ImageRecord
 
 from .files import save_tiff_of_size
 
@@ -26,10 +26,10 @@ def told(tmp_path):
 @pytest.mark.parametrize(
     ("given", "of_told", "of_silent"),
     [
-        (GivenSize(), (0.25, "file"), (None, "unknown")),
-        (GivenSize(fill=0.5), (0.25, "file"), (0.5, "command")),
-        (GivenSize(fill=0.5, table=1.0), (1.0, "table"), (1.0, "table")),
-        (GivenSize(table=1.0, override=2.0), (2.0, "command"), (2.0, "command")),
+        (PixelSizeOption(), (0.25, "file"), (None, "unknown")),
+        (PixelSizeOption(default=0.5), (0.25, "file"), (0.5, "command")),
+        (PixelSizeOption(default=0.5, table=1.0), (1.0, "table"), (1.0, "table")),
+        (PixelSizeOption(table=1.0, override=2.0), (2.0, "command"), (2.0, "command")),
     ],
 )
 def test_who_is_asked_first(told, given, of_told, of_silent):
@@ -37,36 +37,39 @@ def test_who_is_asked_first(told, given, of_told, of_silent):
         found = given.at(path)
         assert (found.mpp, found.origin) == (mpp and pytest.approx(mpp), origin)
         # A reader is told nothing that the file says itself.
-        assert found.from_outside == (None if origin in ("file", "unknown") else mpp)
+        assert found.is_user_given == (None if origin in ("file", "unknown") else mpp)
 
 
 def test_a_bare_number_fills(told):
-    assert GivenSize.of(0.5) == GivenSize(fill=0.5) and GivenSize.of(None) == GivenSize()
-    assert GivenSize.of(GivenSize(override=1.0)) == GivenSize(override=1.0)
+    assert (
+        PixelSizeOption.of(0.5) == PixelSizeOption(default=0.5)
+        and PixelSizeOption.of(None) == PixelSizeOption()
+    )
+    assert PixelSizeOption.of(PixelSizeOption(override=1.0)) == PixelSizeOption(override=1.0)
 
 
 @pytest.mark.parametrize("value", LIMITS)
 @pytest.mark.parametrize("name", ["fill", "table", "override"])
 def test_sizes_that_make_no_sense_are_refused(name, value):
     with pytest.raises(ValueError, match="mpp must be"):
-        GivenSize(**{name: value})
+        PixelSizeOption(**{name: value})
 
 
 def test_a_file_that_was_written_anew_is_asked_again(tmp_path):
     path = save_tiff_of_size(tmp_path / "a.tif", 0.25)
-    assert GivenSize().at(path).mpp == pytest.approx(0.25)
+    assert PixelSizeOption().at(path).mpp == pytest.approx(0.25)
     save_tiff_of_size(path, 0.5)
-    assert GivenSize().at(path).mpp == pytest.approx(0.5)
+    assert PixelSizeOption().at(path).mpp == pytest.approx(0.5)
 
 
 def records(told, *sizes):
-    return [Record(path, "x", "p", mpp=mpp) for path, mpp in zip(told, sizes, strict=True)]
+    return [ImageRecord(path, "x", "p", mpp=mpp) for path, mpp in zip(told, sizes, strict=True)]
 
 
 def test_training_images_have_one_size_or_none(told):
     assert common_size(records(told, 0.5, 0.5), None) == 0.5
     assert common_size(records(told, None, 0.25), None) == pytest.approx(0.25)
-    assert common_size([Record(told[1], "x", "p")], None) is None
+    assert common_size([ImageRecord(told[1], "x", "p")], None) is None
     with pytest.raises(ValueError, match=r"from 0\.25 to 0\.5 µm.*the setting mpp=0\.5"):
         common_size(records(told, None, 0.5), None)
     assert common_size(records(told, None, 0.5), 1.0) is None  # all are reduced to 1 µm
@@ -76,14 +79,14 @@ def test_partly_known_sizes_are_refused(told):
     with pytest.raises(ValueError, match=r"of 1 image is not known, .*mpp=….*silent\.png"):
         common_size(records(told, None, None), None)
     with pytest.raises(ValueError, match=r"works at 1 µm.*silent\.png"):
-        common_size([Record(told[1], "x", "p")], 1.0)
+        common_size([ImageRecord(told[1], "x", "p")], 1.0)
 
 
 def test_what_was_taken_for_granted_is_one_line():
     known, unknown = PixelSize(0.5, "file"), PixelSize(None, "unknown")
-    assumed = unknown.beside(0.25)
-    assert assumed == PixelSize(0.25, "assumed") and known.beside(0.25) is known
-    assert unknown.beside(None) is unknown
+    assumed = unknown.assuming(0.25)
+    assert assumed == PixelSize(0.25, "assumed") and known.assuming(0.25) is known
+    assert unknown.assuming(None) is unknown
     (words,) = size_warnings([known, assumed, assumed], 0.25, None)
     assert "2 of 3 images" in words and "0.25 µm" in words and "mpp=…" in words
     (words,) = size_warnings([known, PixelSize(1.0, "table"), unknown], None, None)

@@ -8,17 +8,23 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageFilter
 
-from histodict.images.quality import RULES, SQUARE, QualityMap, rules_named, usual_density
+from histodict.images.quality import (
+    QUALITY_FILTERS,
+    SQUARE,
+    QualityMap,
+    median_tissue_density,
+    parse_quality_filters,
+)
 from histodict.images.readers import open_image
 from histodict.images.tissue import TissueThreshold
 from histodict.model_file import read_header
 from histodict.pipeline import TissueClassifier, load_model, save_model
-from histodict.presets import for_method
+from histodict.presets import with_method
 from histodict.recipes import Recipe
 from tests.images.files import save_plain
 
 SIDE = 6 * SQUARE
-EVERY = ",".join(RULES)
+EVERY = ",".join(QUALITY_FILTERS)
 INKS = {"blue": (35, 60, 170), "green": (30, 120, 70), "black": (30, 28, 32)}
 LEFT = (slice(None), slice(0, 3))
 RIGHT = (slice(None), slice(3, None))
@@ -50,11 +56,11 @@ def shown(amounts, rng):
     return np.clip(stained(amounts) + noise, 0, 255).astype(np.uint8)
 
 
-def look(tmp_path, pixels, rules=tuple(RULES)):
+def look(tmp_path, pixels, rules=tuple(QUALITY_FILTERS)):
     with open_image(save_plain(tmp_path / "image.png", pixels)) as source:
         thumbnail = source.thumbnail(1024)
         threshold = TissueThreshold.from_thumbnail(thumbnail)
-        return QualityMap(source, threshold, usual_density(thumbnail, threshold), rules)
+        return QualityMap(source, threshold, median_tissue_density(thumbnail, threshold), rules)
 
 
 def halves(clean, change):
@@ -68,7 +74,7 @@ def test_clean_tissue_is_kept(tmp_path, clean):
     found = look(tmp_path, clean)
     assert found.tissue.all()
     assert not any(bad.any() for bad in found.bad.values())
-    assert found.words() == ""
+    assert found.describe_excluded() == ""
 
 
 @pytest.mark.parametrize("sigma", [4, 6, 10])
@@ -78,7 +84,7 @@ def test_blur_is_found_where_it_is(tmp_path, clean, sigma):
     assert found.bad["blur"][LEFT].all()
     assert not found.bad["blur"][RIGHT].any()
     assert not found.bad["pen"].any()
-    assert "50% blurred" in found.words()
+    assert "50% blurred" in found.describe_excluded()
 
 
 @pytest.mark.parametrize("contrast", [0.4, 1.0])
@@ -121,14 +127,17 @@ def test_places_are_those_of_the_image(tmp_path, clean):
     blurred = halves(clean, lambda part: part.filter(ImageFilter.GaussianBlur(6)))
     found = look(tmp_path, blurred[: SIDE - 40, : SIDE - 40])
     x, y = np.array([10.0, SIDE / 2 + 10, SIDE]), np.array([700.0, 700.0, 700.0])
-    assert found.good(x, y).tolist() == [False, True, True]
+    assert found.is_usable(x, y).tolist() == [False, True, True]
 
 
 def test_names_of_rules():
-    assert rules_named("none") == [] and rules_named("pen, blur") == ["pen", "blur"]
+    assert parse_quality_filters("none") == [] and parse_quality_filters("pen, blur") == [
+        "pen",
+        "blur",
+    ]
     for wrong in ("", "dirt", "blur,blur", "blur,none"):
         with pytest.raises(ValueError, match="quality must be 'none', or some of blur, pen, folds"):
-            Recipe(quality=wrong)
+            Recipe(quality_filters=wrong)
 
 
 def test_real_tissue_is_kept(data_folder):
@@ -138,8 +147,8 @@ def test_real_tissue_is_kept(data_folder):
         with open_image(path) as source:
             thumbnail = source.thumbnail(1024)
             threshold = TissueThreshold.from_thumbnail(thumbnail)
-            density = usual_density(thumbnail, threshold)
-            found = QualityMap(source, threshold, density, list(RULES))
+            density = median_tissue_density(thumbnail, threshold)
+            found = QualityMap(source, threshold, density, list(QUALITY_FILTERS))
         n_tissue += int(found.tissue.sum())
         n_bad += int(np.logical_or.reduce(list(found.bad.values())).sum())
     assert n_tissue > 100 and n_bad <= n_tissue / 100
@@ -152,9 +161,9 @@ RECIPE = Recipe(
     patch_px=16,
     downsample=2.0,
     patches_per_class=150,
-    vectors="centred",
-    rule="margin",
-    quality=EVERY,
+    features="centred",
+    aggregation="margin",
+    quality_filters=EVERY,
 )
 
 
@@ -174,7 +183,7 @@ def model(tmp_path_factory, clean):
 def test_patches_of_bad_tissue_are_blank(model, tmp_path, clean):
     blurred = halves(clean, lambda part: part.filter(ImageFilter.GaussianBlur(6)))
     answer = model.predict(save_plain(tmp_path / "a.png", blurred))
-    n = answer.patch_map.winners.shape[1] // 2
+    n = answer.patch_map.predicted_classes.shape[1] // 2
     assert not answer.patch_map.tissue[:, :n].any()
     assert answer.patch_map.tissue[:, n:].all()
     assert answer.row()["left_out"] == "of the tissue 50% blurred"
@@ -186,21 +195,23 @@ def test_nothing_left_is_an_answer_in_words(model, tmp_path, clean):
     blurred = Image.fromarray(clean).filter(ImageFilter.GaussianBlur(6))
     answer = model.predict(save_plain(tmp_path / "a.png", np.asarray(blurred)))
     assert answer.label is None and answer.n_patches == 0
-    assert answer.words() == "no tissue that can be judged: of the tissue 100% blurred"
+    assert answer.describe_excluded() == "no tissue that can be judged: of the tissue 100% blurred"
 
 
 def test_bad_tissue_is_not_learnt_from(tmp_path, clean):
     """Of images whose left half is blurred, all training patches come from the right."""
-    from histodict.patches.sampling import Allowed
-    from histodict.pipeline.opening import open_view
+    from histodict.patches.sampling import LocationConstraint
+    from histodict.pipeline.opening import open_prepared_image
 
     blurred = halves(clean, lambda part: part.filter(ImageFilter.GaussianBlur(6)))
     path = save_plain(tmp_path / "a.png", blurred)
     seen = []
-    with open_view(path, None, RECIPE) as view:
-        allowed = Allowed(lambda corners: seen.append(corners) or np.ones(len(corners), bool))
-        view.sample_vectors(100, np.random.default_rng(0), allowed)
-        good = view._is_good(8, np.concatenate(seen))
+    with open_prepared_image(path, None, RECIPE) as view:
+        allowed = LocationConstraint(
+            lambda corners: seen.append(corners) or np.ones(len(corners), bool)
+        )
+        view.sample_features(100, np.random.default_rng(0), allowed)
+        good = view._is_usable(8, np.concatenate(seen))
         corners = np.concatenate(seen)
         assert (corners[good][:, 0] + 8 >= SIDE / 4).all() and good.any() and not good.all()
     with warnings.catch_warnings():
@@ -221,11 +232,16 @@ def test_the_setting_is_in_the_model_file_and_its_map(model, tmp_path, clean):
     assert load_model(path).recipe == RECIPE
     answer = model.predict(save_plain(tmp_path / "a.png", clean))
     answer.patch_map.save(tmp_path / "map.npz")
-    assert PatchMap.load(tmp_path / "map.npz").left_out == ""
+    assert PatchMap.load(tmp_path / "map.npz").excluded == ""
 
 
 def test_methods_of_whole_images_take_no_such_setting():
-    assert for_method(RECIPE, "lbp-colour").quality == "none"
-    assert for_method(Recipe(), "lbp-colour").with_known({"quality": "blur"}).quality == "none"
+    assert with_method(RECIPE, "lbp-colour").quality_filters == "none"
+    assert (
+        with_method(Recipe(), "lbp-colour")
+        .with_applicable_settings({"quality": "blur"})
+        .quality_filters
+        == "none"
+    )
     with pytest.raises(ValueError, match="lbp-colour sees images as a whole"):
-        for_method(Recipe(), "lbp-colour").with_settings({"quality": "blur"})
+        with_method(Recipe(), "lbp-colour").parse_settings({"quality": "blur"})

@@ -13,7 +13,7 @@ import tifffile
 from PIL import Image, ImageFile
 
 from histodict.images import reduction
-from histodict.images.readers import READERS, ImageError, PlainReader, SlideReader, open_image
+from histodict.images.readers import READERS, ImageError, RasterReader, SlideReader, open_image
 from tests.images.files import (
     GREY,
     RED,
@@ -59,18 +59,18 @@ def test_a_planted_square_is_where_it_was_planted(save, downsample):
 
 def test_the_readers_are_the_ones_meant(tmp_path):
     assert isinstance(open_image(save_slide(tmp_path / "a.tif", scene())), SlideReader)
-    assert isinstance(open_image(save_plain(tmp_path / "b.tif", scene())), PlainReader)
-    assert isinstance(open_image(save_plain(tmp_path / "c.JPG", scene())), PlainReader)
+    assert isinstance(open_image(save_plain(tmp_path / "b.tif", scene())), RasterReader)
+    assert isinstance(open_image(save_plain(tmp_path / "c.JPG", scene())), RasterReader)
 
 
 def test_readers_say_what_they_hold_in_memory(tmp_path):
     """A plain image all its pixels; a slide as much however large it is."""
     plain = [open_image(save_plain(tmp_path / f"{n}.png", scene(n, 400))) for n in (500, 600)]
-    assert [source.held_bytes for source in plain] == [4 * 500 * 400, 4 * 600 * 400]
+    assert [source.memory_bytes for source in plain] == [4 * 500 * 400, 4 * 600 * 400]
     grey = open_image(save_plain(tmp_path / "grey.png", scene(500, 400)[..., 0]))
-    assert grey.held_bytes == 500 * 400
+    assert grey.memory_bytes == 500 * 400
     slides = [open_image(save_slide(tmp_path / f"{n}.tif", scene(n, 400))) for n in (500, 600)]
-    assert slides[0].held_bytes == slides[1].held_bytes
+    assert slides[0].memory_bytes == slides[1].memory_bytes
 
 
 def test_without_reduction_pixels_are_the_files_own(save, rng):
@@ -125,12 +125,12 @@ def test_pieces_join_without_seams(save, rng, monkeypatch, downsample):
 def test_only_small_pieces_of_a_slide_are_held(tmp_path, monkeypatch):
     source = open_image(save_slide(tmp_path / "a.tif", scene(), n_levels=1))
     sizes = []
-    copy = SlideReader._piece
+    copy = SlideReader._read_tile
     monkeypatch.setattr(reduction, "PIECE_PX", 64)
     monkeypatch.setattr(reduction, "BLOCKS_PX", 64)
     monkeypatch.setattr(
         SlideReader,
-        "_piece",
+        "_read_tile",
         lambda self, piece: sizes.append((piece.width, piece.height)) or copy(self, piece),
     )
     for longest_side in (1, 20, 600):
@@ -570,7 +570,7 @@ def test_openslide_not_installed(tmp_path, slide_library):
     with pytest.raises(ImageError, match="pip install openslide-python openslide-bin"):
         open_image(tmp_path / "a.svs")
     path = save_plain(tmp_path / "a.tif", scene())
-    assert isinstance(open_image(path), PlainReader)
+    assert isinstance(open_image(path), RasterReader)
 
 
 # --- real slides --------------------------------------------------------------------------------

@@ -17,7 +17,9 @@ from histodict.images import slide_process
 from histodict.images.readers import ImageError, open_image
 from tests.images.files import save_slide, scene, texture
 
-pytestmark = pytest.mark.skipif(not slide_process.APART, reason="slides are read in this process")
+pytestmark = pytest.mark.skipif(
+    not slide_process.USE_SUBPROCESS, reason="slides are read in this process"
+)
 
 # A slide library of which `read_region` can be told to do harm first.
 LIBRARY = """
@@ -59,7 +61,7 @@ def harmful(slide_library, tmp_path):
 
 
 def pid_of(source):
-    return source._handle()._opener[0].pid
+    return source._open_handle()._opener[0].pid
 
 
 def gone(pid, within_s=5.0):
@@ -152,7 +154,7 @@ def test_a_process_without_answer_is_ended(harmful, monkeypatch):
     source = harmful("time.sleep(60)")
     source.close()
     pid = pid_of(source)
-    monkeypatch.setattr(slide_process, "ANSWER_S", 3)
+    monkeypatch.setattr(slide_process, "REPLY_TIMEOUT_S", 3)
     start = time.monotonic()
     with pytest.raises(ImageError, match=r"a\.tif: .*gave no answer for 3 s"):
         source.read(0, 0, 10, 10)
@@ -234,7 +236,7 @@ def test_threads_read_at_the_same_time_in_one_process(harmful):
 
 
 def test_more_threads_than_lines(tmp_path, rng, monkeypatch):
-    monkeypatch.setattr(slide_process, "most_lines", lambda: 2)
+    monkeypatch.setattr(slide_process, "max_connections", lambda: 2)
     slide_process.end_idle()
     pixels = texture(rng)
     with open_image(save_slide(tmp_path / "a.tif", pixels)) as source:
@@ -248,7 +250,7 @@ def test_in_this_process_pixels_are_the_same(tmp_path, rng, monkeypatch):
     """As where no process can be handed a socket."""
     path = save_slide(tmp_path / "a.tif", texture(rng))
     with open_image(path) as apart:
-        monkeypatch.setattr(slide_process, "APART", False)
+        monkeypatch.setattr(slide_process, "USE_SUBPROCESS", False)
         with open_image(path) as here:
             for region in ((3, 4, 50, 60), (0, 0, 600, 440, 2.7), (-9, 5, 200, 100, 4)):
                 np.testing.assert_array_equal(apart.read(*region), here.read(*region))
@@ -333,11 +335,11 @@ def test_a_process_without_the_library_is_ended_not_left():
         reusable, ended = True, False
 
         def ask(self, name, *arguments):
-            raise slide_process.NoSlideLibraryError("no libopenslide")
+            raise slide_process.MissingSlideLibraryError("no libopenslide")
 
         def end(self):
             self.ended = True
 
     bare = Bare()
-    slide_process._give_back(bare)
+    slide_process._release(bare)
     assert bare.ended and bare not in slide_process._IDLE

@@ -10,7 +10,7 @@ from PIL import Image
 
 from histodict.execution.dicom_header import Series, read_series
 from histodict.images.annotations.matching import read_images
-from histodict.images.layout import images_below
+from histodict.images.layout import find_images
 from histodict.images.manifest import ManifestError, read_manifest
 from histodict.images.readers import open_image
 from histodict.images.slide_sets import one_per_slide
@@ -34,7 +34,7 @@ def test_a_dicom_series_is_one_image_by_its_finest_level(tmp_path, pixels):
     manifest = read_manifest(tmp_path)
     assert [record.path for record in manifest.records] == [first, second, third]
     assert len(set(manifest.patients)) == 3
-    assert images_below(tmp_path) == ([first, second, third], [])
+    assert find_images(tmp_path) == ([first, second, third], [])
     assert [record.path for record in read_images(tmp_path).records] == [first, second, third]
     with open_image(first) as source:
         assert source.size == (256, 192) and source.mpp == 0.5
@@ -89,7 +89,7 @@ def test_tiles_of_a_vms_slide_are_no_images(tmp_path):
     index = "[Virtual Microscope Specimen]\nNoJpegColumns=2\nImageFile=s-0-0.jpg\n"
     index += "ImageFile(1,0)=s-1-0.jpg\r\nMacroImage=s_macro.jpg\n"
     (tmp_path / "a" / "s.vms").write_text(index, encoding="utf-8")
-    names = [path.name for path in images_below(tmp_path)[0]]
+    names = [path.name for path in find_images(tmp_path)[0]]
     assert names == ["other.jpg", "s.vms"]
     table = tmp_path / "a" / "t.csv"
     table.write_text("path,label\ns.vms,a\ns-1-0.jpg,b\n", encoding="utf-8")
@@ -104,7 +104,7 @@ def test_an_ndpi_set_is_one_image(tmp_path):
     (tmp_path / "s.ndpis").write_text(
         f"{index}Image0=fitc.ndpi\nImage1=dapi.ndpi\n", encoding="utf-8"
     )
-    assert [path.name for path in images_below(tmp_path)[0]] == ["alone.ndpi", "dapi.ndpi"]
+    assert [path.name for path in find_images(tmp_path)[0]] == ["alone.ndpi", "dapi.ndpi"]
 
 
 def test_many_files_are_listed_soon(tmp_path, pixels):
@@ -115,5 +115,5 @@ def test_many_files_are_listed_soon(tmp_path, pixels):
             (tmp_path / f"{slide}-{level}.dcm").write_bytes(own)
     (tmp_path / "0.dcm").unlink()
     begun = time.monotonic()
-    assert len(images_below(tmp_path)[0]) == 250
+    assert len(find_images(tmp_path)[0]) == 250
     assert time.monotonic() - begun < 2

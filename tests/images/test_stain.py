@@ -8,9 +8,9 @@ import pytest
 from histodict.images.readers import open_image
 from histodict.images.stain import (
     NORMALISERS,
+    LookupTransform,
     Macenko,
     Reinhard,
-    Remembered,
     lab_statistics,
     to_lab,
 )
@@ -231,6 +231,6 @@ def test_remembered_colours_are_the_computed_ones(rng, normaliser):
     pixels = tissue(rng)
     transform = normaliser.estimate(pixels, everywhere(pixels))
     assert not transform.note
-    remembered = Remembered(transform)
+    remembered = LookupTransform(transform)
     for part in (pixels[: len(pixels) // 2], pixels, pixels[:0], pixels[:, ::-1]):
         np.testing.assert_array_equal(remembered(part), transform(part))

@@ -12,8 +12,14 @@ from PIL import Image
 from histodict.images import survey as module
 from histodict.images.manifest import Manifest
 from histodict.images.readers import ImageError
-from histodict.images.records import ManifestError, Record
-from histodict.images.survey import check_contents, readable, same_content, survey, with_pixel_size
+from histodict.images.records import ImageRecord, ManifestError
+from histodict.images.survey import (
+    check_duplicates_by_content,
+    check_readable,
+    drop_unreadable,
+    find_identical_files,
+    with_pixel_size,
+)
 
 from .files import save_tiff_of_size
 
@@ -25,7 +31,7 @@ def save(path, seed=0):
 
 
 def manifest(folder, *rows):
-    return Manifest(tuple(Record(folder / n, label, n) for n, label in rows), root=folder)
+    return Manifest(tuple(ImageRecord(folder / n, label, n) for n, label in rows), root=folder)
 
 
 @pytest.fixture
@@ -41,30 +47,30 @@ def damaged(tmp_path):
 
 def test_all_that_cannot_be_read_is_named_at_once(damaged):
     with pytest.raises(ImageError) as raised:
-        survey(damaged.records).check()
+        check_readable(damaged.records).check()
     first, *lines = str(raised.value).splitlines()
     assert "2 of 4 images cannot be read" in first
     home, _, name = re.search(r"without them: ([\w.]+):", first)[1].rpartition(".")
-    assert getattr(import_module(home), name) is readable
+    assert getattr(import_module(home), name) is drop_unreadable
     assert all(name in line for name, line in zip(("b.png", "d.png"), lines, strict=True))
     told = []
-    survey(damaged.records, 1, told.append)
+    check_readable(damaged.records, 1, told.append)
     assert [step.done for step in told] == [0, 1, 2, 3, 4]
 
 
 def test_the_others_are_gone_on_with_and_the_bad_ones_remembered(damaged):
-    kept, reasons = readable(damaged)
+    kept, reasons = drop_unreadable(damaged)
     assert [r.path.name for r in kept.records] == ["a.png", "c.png"]
-    assert kept.left_out == ("b.png", "d.png") and len(reasons) == 2
-    survey(kept.records).check()
+    assert kept.skipped == ("b.png", "d.png") and len(reasons) == 2
+    check_readable(kept.records).check()
 
 
 def test_a_mask_that_cannot_be_read_counts_as_its_image(tmp_path):
-    record = Record(save(tmp_path / "a.png"), "", "p", mask=tmp_path / "m.png")
+    record = ImageRecord(save(tmp_path / "a.png"), "", "p", mask=tmp_path / "m.png")
     save(tmp_path / "m.png")
-    assert survey([record]).bad == []
+    assert check_readable([record]).bad == []
     Image.new("L", (90, 10)).save(tmp_path / "m.png")
-    ((_, reason),) = survey([record]).bad
+    ((_, reason),) = check_readable([record]).bad
     assert "proportions differ" in reason
 
 
@@ -73,10 +79,14 @@ def test_one_content_in_two_classes_is_refused_and_in_one_class_said(tmp_path):
         save(tmp_path / name)
     save(tmp_path / "c.png", 1)
     with pytest.raises(ManifestError, match=r"a\.png and b\.png are the same image, once as 'x'"):
-        check_contents(manifest(tmp_path, ("a.png", "x"), ("b.png", "y"), ("c.png", "y")))
-    (words,) = check_contents(manifest(tmp_path, ("a.png", "x"), ("b.png", "x"), ("c.png", "y")))
+        check_duplicates_by_content(
+            manifest(tmp_path, ("a.png", "x"), ("b.png", "y"), ("c.png", "y"))
+        )
+    (words,) = check_duplicates_by_content(
+        manifest(tmp_path, ("a.png", "x"), ("b.png", "x"), ("c.png", "y"))
+    )
     assert "1 image there more than once" in words and "a.png = b.png" in words
-    assert check_contents(manifest(tmp_path, ("a.png", "x"), ("c.png", "y"))) == []
+    assert check_duplicates_by_content(manifest(tmp_path, ("a.png", "x"), ("c.png", "y"))) == []
 
 
 def test_only_files_alike_in_size_and_beginning_are_read(tmp_path, monkeypatch):
@@ -89,7 +99,7 @@ def test_only_files_alike_in_size_and_beginning_are_read(tmp_path, monkeypatch):
     monkeypatch.setattr(
         module, "content_digest", lambda path: read.append(path.name) or digest(path)
     )
-    assert same_content(manifest(tmp_path, *((n, "x") for n in "abcd")).records) == []
+    assert find_identical_files(manifest(tmp_path, *((n, "x") for n in "abcd")).records) == []
     assert read == ["a", "b"]
 
 
@@ -104,7 +114,7 @@ def test_an_unexpected_error_is_a_reason_like_others(tmp_path, monkeypatch):
         return opened(path, mpp)
 
     monkeypatch.setattr(module, "open_image", open_image)
-    ((record, reason),) = module.survey(
+    ((record, reason),) = module.check_readable(
         manifest(tmp_path, ("a.png", "x"), ("b.png", "y")).records
     ).bad
     assert record.path.name == "a.png"

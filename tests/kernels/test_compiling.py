@@ -60,7 +60,7 @@ def twice(x):
 def folder(tmp_path, monkeypatch):
     """Where kernels of this test are kept."""
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "cache"))
-    compiling._say_not_kept.cache_clear()
+    compiling._warn_cache_unwritable.cache_clear()
     return tmp_path / "cache"
 
 
@@ -73,8 +73,8 @@ def loads(kernel):
 
 
 def test_kernels_are_kept(folder):
-    assert compiling.compiled()(twice)(3.0) == 6.0
-    again = compiling.compiled()(twice)
+    assert compiling.jit()(twice)(3.0) == 6.0
+    again = compiling.jit()(twice)
     assert again(4.0) == 8.0
     assert loads(again) == 1
     assert len(kept(folder)) == 2
@@ -85,7 +85,7 @@ def test_a_full_disk_is_said_once_and_the_work_goes_on(folder, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
     monkeypatch.setattr(caching.IndexDataCacheFile, "_open_for_write", full)
-    kernel = compiling.compiled()(twice)
+    kernel = compiling.jit()(twice)
     with pytest.warns(RuntimeWarning, match=f"{folder}.*No space left.*NUMBA_CACHE_DIR"):
         assert kernel(3.0) == 6.0
     with warnings.catch_warnings():
@@ -96,21 +96,21 @@ def test_a_full_disk_is_said_once_and_the_work_goes_on(folder, monkeypatch):
 def test_where_no_folder_can_be_written_to_the_work_goes_on(folder, monkeypatch):
     monkeypatch.setattr(caching.CacheImpl, "_locator_classes", [])
     with pytest.warns(RuntimeWarning, match="NUMBA_CACHE_DIR"):
-        kernel = compiling.compiled()(twice)
+        kernel = compiling.jit()(twice)
     assert kernel(3.0) == 6.0
 
 
 @pytest.mark.parametrize("damage", ["cut", "emptied", "changed"])
 @pytest.mark.parametrize("suffix", [".nbc", ".nbi"])
 def test_damaged_files_of_the_cache_are_written_anew(folder, damage, suffix):
-    compiling.compiled()(twice)(3.0)
+    compiling.jit()(twice)(3.0)
     (file,) = (path for path in kept(folder) if path.suffix == suffix)
     content = file.read_bytes()
     half = len(content) // 2
     changed = content[:half] + bytes([content[half] ^ 1]) + content[half + 1 :]
     file.write_bytes({"cut": content[:half], "emptied": b"", "changed": changed}[damage])
-    assert compiling.compiled()(twice)(3.0) == 6.0
-    fresh = compiling.compiled()(twice)
+    assert compiling.jit()(twice)(3.0) == 6.0
+    fresh = compiling.jit()(twice)
     assert fresh(5.0) == 10.0
     assert loads(fresh) == 1
 
@@ -121,5 +121,5 @@ def test_an_index_never_names_code_that_was_not_written(folder, monkeypatch):
 
     monkeypatch.setattr(compiling._CacheFile, "_save_data", killed)
     with pytest.raises(KeyboardInterrupt):
-        compiling.compiled()(twice)(3.0)
+        compiling.jit()(twice)(3.0)
     assert kept(folder) == []

@@ -241,13 +241,13 @@ def coders(D, method):
 
 def assert_same_sums(found, expected, tolerance):
     found = found.on_host()
-    for name in ("E", "F", "F_own", "worst_samples"):
+    for name in ("E", "F", "F_own_class", "worst_samples"):
         wanted, got = getattr(expected, name), getattr(found, name)
         assert got.dtype == wanted.dtype
         np.testing.assert_allclose(got, wanted, atol=tolerance, err_msg=name)
     np.testing.assert_array_equal(found.F, found.F.T)
-    np.testing.assert_array_equal(found.uses, expected.uses)
-    np.testing.assert_array_equal(found.leaning, expected.leaning)
+    np.testing.assert_array_equal(found.usage_counts, expected.usage_counts)
+    np.testing.assert_array_equal(found.code_sum, expected.code_sum)
     np.testing.assert_allclose(found.worst_errors, expected.worst_errors, atol=tolerance)
     assert found.objective == pytest.approx(expected.objective, rel=1e-3, abs=tolerance)
 
@@ -277,9 +277,9 @@ def test_sums_in_single_precision(rng):
     D, Y = gaussian(rng, 45, 700, 33, np.float32)
     labels, weights = np.zeros(700, np.int64), np.ones(1)
     plain, device = coders(D, "OMPCoder")
-    expected = cpu.code_and_sum(plain, Y, labels, 0, weights, 9)
-    found = cuda.code_and_sum(device, cuda.place(Y), labels, 0, weights, 9).on_host()
-    assert found.E.dtype == found.F.dtype == np.float32 and found.F_own is None
+    expected = cpu.encode_and_accumulate(plain, Y, labels, 0, weights, 9)
+    found = cuda.code_and_sum(device, cuda.to_device(Y), labels, 0, weights, 9).on_host()
+    assert found.E.dtype == found.F.dtype == np.float32 and found.F_own_class is None
     np.testing.assert_allclose(found.E, expected.E, atol=0.02 * np.abs(expected.E).max())
     np.testing.assert_allclose(found.F, expected.F, atol=0.02 * np.abs(expected.F).max())
 
@@ -291,7 +291,7 @@ def test_the_tangent_and_atoms_made_of_it_stay_on_the_device(rng):
     labels, weights = np.arange(400) % 2, np.array([1 / 200, -0.1 / 200])
     device = coders(D, "OMPCoder")[1]
     sums = cuda.code_and_sum(device, Y, labels, 0, weights, 9, split=True).in_double_precision()
-    placed = cuda.place(D)
+    placed = cuda.to_device(D)
     bent = sums.with_tangent(placed, 0.3)
     expected = sums.on_host().with_tangent(D, 0.3)
     np.testing.assert_allclose(bent.on_host().E, expected.E, atol=1e-12)
@@ -308,8 +308,8 @@ def test_idle_atoms_are_replaced_as_on_the_processor(rng):
     D[7] = -D[2]
     candidates = np.concatenate([np.zeros((1, 20)), 3 * D[4:5], Y, Y[:2]])
     for uses in (np.ones(12, int), np.arange(12) % 4, np.zeros(12, int)):
-        expected = cpu.replace_idle(D, uses, candidates)
-        found = cuda.replace_idle(*(cuda.place(x) for x in (D, uses, candidates)))
+        expected = cpu.replace_unused_atoms(D, uses, candidates)
+        found = cuda.replace_idle(*(cuda.to_device(x) for x in (D, uses, candidates)))
         np.testing.assert_allclose(found.cpu().numpy(), expected, atol=1e-15)
         assert (expected != D).any(axis=1).sum() == min(9, (uses == 0).sum() + (uses[7] != 0))
 
@@ -398,7 +398,7 @@ def test_training_keeps_blocks_on_the_device(rng):
     for a, b in zip(model.objective_, whole.objective_, strict=True):
         np.testing.assert_allclose(a, b, rtol=0.05)
 
-    blocks = cuda.hold(lambda: iter([(Y[:70], 0), (Y[70:], 1)]))
+    blocks = cuda.cache_blocks(lambda: iter([(Y[:70], 0), (Y[70:], 1)]))
     first, again = list(blocks()), list(blocks())
     for (X, label), (X_again, label_again) in zip(first, again, strict=True):
         assert X is X_again and label == label_again

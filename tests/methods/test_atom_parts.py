@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from histodict.methods.atom_parts import residual_squares
+from histodict.methods.atom_parts import squared_residual_contributions
 from histodict.methods.dfdl import DFDL
 from histodict.methods.fddl import FDDL
 from histodict.methods.lcksvd import LCKSVD
@@ -15,7 +15,7 @@ from histodict.methods.nayak import Nayak
 from histodict.methods.odl import ODL
 from histodict.methods.shirc import SHIRC
 from histodict.methods.src import SRC
-from histodict.methods.vector_heads import LogisticPatches, NearestMean
+from histodict.methods.vector_heads import LogisticPatchClassifier, NearestMeanClassifier
 
 WITH_ATOMS = [
     DFDL(6, n_iter=2, random_state=0),
@@ -27,8 +27,8 @@ WITH_ATOMS = [
 ]
 WHOLE = [
     Nayak(6, n_iter=2, random_state=0),
-    NearestMean(),
-    LogisticPatches(),
+    NearestMeanClassifier(),
+    LogisticPatchClassifier(),
     FDDL(5, n_iter=2, random_state=0, decision="local"),
     SHIRC(20, n_channels=3, random_state=0),
 ]
@@ -64,7 +64,7 @@ def test_squares_are_shapley_values():
             share = factorial(size) * factorial(3 - size) / factorial(4)
             for before in combinations(others, size):
                 expected[j] += share * (left((*before, j)) - left(before))
-    found = residual_squares(D, y[None], csr_array(s[None])).toarray()[0]
+    found = squared_residual_contributions(D, y[None], csr_array(s[None])).toarray()[0]
     np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
@@ -74,7 +74,7 @@ def test_parts_and_rest_add_up_to_what_is_compared(method, n_classes):
     X, y = samples(n_classes)
     model = fitted(method, X, y)
     codes, distances = model.encode(X)
-    parts = model.distance_parts(X, codes, distances)
+    parts = model.distance_contributions(X, codes, distances)
     for place in range(n_classes):
         others = (distances.sum(axis=1) - distances[:, place]) / (n_classes - 1)
         rest = (parts.rest.sum(axis=1) - parts.rest[:, place]) / (n_classes - 1)
@@ -87,7 +87,7 @@ def test_nothing_is_left_where_residuals_or_scores_decide(method):
     X, y = samples()
     model = fitted(method, X, y)
     codes, distances = model.encode(X)
-    rest = model.distance_parts(X, codes, distances).rest
+    rest = model.distance_contributions(X, codes, distances).rest
     # What FDDL's mean codes add by themselves belongs to no atom, and depends on the class alone.
     if isinstance(model, FDDL):
         means = (model.code_means_**2).sum(axis=1) * model.mean_weight
@@ -99,7 +99,7 @@ def test_parts_of_an_atom_that_is_not_used_are_nothing():
     X, y = samples()
     model = fitted(WITH_ATOMS[0], X, y)
     codes, distances = model.encode(X)
-    margin = model.distance_parts(X, codes, distances).of_margin(1)
+    margin = model.distance_contributions(X, codes, distances).of_margin(1)
     assert not margin.toarray()[codes.toarray() == 0].any()
 
 
@@ -127,32 +127,32 @@ def test_switched_off_is_as_if_never_there_bit_for_bit(method, dtype):
     model = fitted(method, X, y)
     off = [1, 3, 7]
     without, kept = reduced(model, off)
-    codes, distances = model.without_atoms(off).encode(X)
+    codes, distances = model.disable_atoms(off).encode(X)
     expected, expected_distances = without.encode(X)
     np.testing.assert_array_equal(codes.toarray()[:, kept], expected.toarray())
     np.testing.assert_array_equal(distances, expected_distances)
     assert not codes.toarray()[:, off].any() and codes.shape[1] == model.n_codes_
     assert not np.array_equal(distances, model.encode(X)[1])  # and it makes a difference
-    np.testing.assert_array_equal(model.without_atoms(off).distances(X), expected_distances)
-    again = model.without_atoms(off).without_atoms([])
+    np.testing.assert_array_equal(model.disable_atoms(off).distances(X), expected_distances)
+    again = model.disable_atoms(off).disable_atoms([])
     np.testing.assert_array_equal(again.encode(X)[1], model.encode(X)[1])
 
 
 def test_parts_add_up_with_atoms_off():
     X, y = samples()
-    model = fitted(WITH_ATOMS[0], X, y).without_atoms([0, 8])
+    model = fitted(WITH_ATOMS[0], X, y).disable_atoms([0, 8])
     codes, distances = model.encode(X)
-    np.testing.assert_allclose(model.distance_parts(X, codes, distances).rest, 0, atol=1e-9)
+    np.testing.assert_allclose(model.distance_contributions(X, codes, distances).rest, 0, atol=1e-9)
 
 
 @pytest.mark.parametrize("off", [[99], [-1], [0, 1, 2, 3, 4, 5]])
 def test_what_cannot_be_switched_off_is_refused(off):
     model = fitted(WITH_ATOMS[0], *samples())
     with pytest.raises(ValueError, match=r"no such atoms|must keep"):
-        model.without_atoms(off)
+        model.disable_atoms(off)
 
 
 @pytest.mark.parametrize("method", WHOLE, ids=names)
 def test_methods_that_cannot_say_so(method):
     with pytest.raises(ValueError, match="no atoms that can be switched off"):
-        fitted(method, *samples()).without_atoms([0])
+        fitted(method, *samples()).disable_atoms([0])

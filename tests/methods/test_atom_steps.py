@@ -6,7 +6,7 @@ import pytest
 from histodict import DFDL
 from histodict.kernels import encode_omp
 from histodict.methods.atom_steps import PublishedStep, TangentStep
-from histodict.methods.class_sums import ClassSums, Coding
+from histodict.methods.class_sums import ClassEncoder, ClassSums
 from histodict.methods.dfdl import _sample_weights
 from tests.gradients import finite_differences
 from tests.problems import planted, unit_rows
@@ -46,7 +46,7 @@ def errors_of(D, X):
 def sums_of(D, X, y, rho):
     """Sums of a pass with the dictionary of class 0."""
     weights = _sample_weights(np.bincount(y), rho)
-    return Coding("cpu", {0: (D, N_NONZERO)}, weights, split=True)([(X, y)])[0]
+    return ClassEncoder("cpu", {0: (D, N_NONZERO)}, weights, split=True)([(X, y)])[0]
 
 
 def quadratic(D, E, F):
@@ -55,7 +55,7 @@ def quadratic(D, E, F):
 
 def step_at(D, sums, pull=0.0):
     step = TangentStep(D)
-    step.sums, step.pull = sums, pull
+    step.sums, step.gradient = sums, pull
     return step
 
 
@@ -87,7 +87,7 @@ def test_surrogate_bounds_the_objective_of_fixed_codes_and_touches_it(rng):
 
     others = [unit_rows(D + size * rng.standard_normal(D.shape)) for size in (0.01, 0.1, 1, 1)]
     assert all(excess(at) > excess(D) for at in others)
-    F_bar = sums.F - sums.F_own
+    F_bar = sums.F - sums.F_own_class
     for at in others:  # the bound is off by what F̄ rewards in the way from D
         assert excess(at) - excess(D) == pytest.approx(-np.sum(F_bar * ((at - D) @ (at - D).T)))
 
@@ -111,11 +111,11 @@ def test_own_part_of_the_sums_is_that_of_the_own_samples(rng):
     X, y = X[order], y[order]
     D = samples_as_atoms(rng, X, y)[0]
     weights = _sample_weights(np.bincount(y), 0.5)
-    coding = Coding("cpu", {0: (D, N_NONZERO)}, weights, split=True)
+    coding = ClassEncoder("cpu", {0: (D, N_NONZERO)}, weights, split=True)
     found = coding([(X[i : i + 100], y[i : i + 100]) for i in range(0, len(X), 100)])[0]
     S = encode_omp(D, X[y == 0], N_NONZERO).toarray()
-    np.testing.assert_allclose(found.F_own, S.T @ S / 150, atol=1e-12)
-    assert Coding("cpu", {0: (D, N_NONZERO)}, weights)([(X, y)])[0].F_own is None
+    np.testing.assert_allclose(found.F_own_class, S.T @ S / 150, atol=1e-12)
+    assert ClassEncoder("cpu", {0: (D, N_NONZERO)}, weights)([(X, y)])[0].F_own_class is None
 
 
 # --- descent -------------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ def sums_with(objective, D):
     k = len(D)
     uses = np.ones(k, np.int64)
     F = np.eye(k)
-    return ClassSums(0 * D, F, uses, uses, objective, np.zeros(0), D[:0], F_own=F)
+    return ClassSums(0 * D, F, uses, uses, objective, np.zeros(0), D[:0], F_own_class=F)
 
 
 def test_a_step_that_raised_the_objective_is_taken_back_and_the_next_is_shorter(rng):
@@ -164,7 +164,7 @@ def test_a_step_that_raised_the_objective_is_taken_back_and_the_next_is_shorter(
 
     step = TangentStep(D)
     for objective in (3.0, 2.0, 2.5, 2.2, 1.9):
-        step.take(sums_with(objective, D), update, last=False)
+        step.step(sums_with(objective, D), update, last=False)
     assert step.objective == [3.0, 2.0, 2.0, 2.0, 1.9]
     assert [replace for _, replace, _ in calls] == [True, True, False, False, True]
     pulls = [pull for *_, pull in calls]
@@ -172,15 +172,15 @@ def test_a_step_that_raised_the_objective_is_taken_back_and_the_next_is_shorter(
     starts = [start for start, *_ in calls]
     assert starts[1] is starts[2] is starts[3]
     np.testing.assert_allclose(starts[4], unit_rows(starts[1] + 1))
-    step.take(sums_with(2.0, D), update, last=True)
+    step.step(sums_with(2.0, D), update, last=True)
     assert len(calls) == 5 and step.objective[-1] == 1.9
 
 
 def flatness_after(objectives, D, tol):
     step = TangentStep(D)
     for objective in objectives:
-        step.take(sums_with(objective, D), lambda D, sums, replace: D, last=False)
-    return step.is_flat(tol)
+        step.step(sums_with(objective, D), lambda D, sums, replace: D, last=False)
+    return step.has_converged(tol)
 
 
 def test_a_class_is_done_when_two_steps_in_a_row_hardly_changed_its_objective(rng):
@@ -198,7 +198,7 @@ def test_pull_stays_finite(rng):
     D = unit_rows(rng.standard_normal((4, 5))).astype(np.float32)
     step = TangentStep(D)
     for objective in (1.0, *[2.0] * 300):
-        step.take(sums_with(objective, D), lambda D, sums, replace: D, last=False)
+        step.step(sums_with(objective, D), lambda D, sums, replace: D, last=False)
     assert np.isfinite(step.surrogate().E.astype(np.float32)).all()
 
 
@@ -206,7 +206,7 @@ def test_published_step_keeps_whatever_comes(rng):
     D = unit_rows(rng.standard_normal((4, 5)))
     step = PublishedStep(D)
     for objective in (1.0, 2.0):
-        step.take(sums_with(objective, D), lambda D, sums, replace: D + 1, last=False)
+        step.step(sums_with(objective, D), lambda D, sums, replace: D + 1, last=False)
     assert step.objective == [1.0, 2.0]
     np.testing.assert_allclose(step.atoms, D + 2)
 

@@ -8,7 +8,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from histodict.dictionaries.fista import FistaCodes
 from histodict.kernels import class_residuals, encode_lasso
-from histodict.methods.fddl import FDDL, class_blocks, coupling, curvature, own_twice
+from histodict.methods.fddl import FDDL, class_blocks, coupling, curvature, double_own_class_columns
 from histodict.methods.odl import ODL
 from tests.gradients import finite_differences
 from tests.kernels import reference as slow
@@ -50,7 +50,9 @@ def gradient_of_codes(Y, labels, S, D, n_classes, weight):
     """As FDDL forms it, for all samples at once."""
     k = len(D) // n_classes
     sizes = np.bincount(labels)
-    B = np.concatenate([own_twice(Y[labels == i] @ D.T, i, k) for i in range(n_classes)])
+    B = np.concatenate(
+        [double_own_class_columns(Y[labels == i] @ D.T, i, k) for i in range(n_classes)]
+    )
     means = np.stack([S[labels == i].mean(axis=0) for i in range(n_classes)])
     return S @ curvature(D, n_classes, weight) - B + (coupling(sizes, weight) @ means)[labels]
 

@@ -7,9 +7,9 @@ import warnings
 import numpy as np
 import pytest
 
-from histodict.methods.registry import METHODS, method_entry
+from histodict.methods.registry import METHODS, get_method
 
-PATCHES = sorted(name for name, entry in METHODS.items() if entry.on_patches)
+PATCHES = sorted(name for name, entry in METHODS.items() if entry.is_patch_level)
 SMALL = {
     "n_atoms": 6,
     "n_iter": 2,
@@ -35,7 +35,7 @@ def test_nothing_is_learnt_from_squares_that_overflowed(rng, name, dtype, scale)
     X = rng.random((40, 8)) + 0.2
     y = np.arange(40) % 2
     X[y == 1, :4] += 1
-    method = method_entry(name).load()
+    method = get_method(name).load()
     known = {k: v for k, v in SMALL.items() if k in method().get_params()}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the overflow, on the way to its refusal

@@ -7,7 +7,7 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning
 
 from histodict.dictionaries.fista import FistaCodes
-from histodict.methods.nayak import Nayak, Samples, quadratic
+from histodict.methods.nayak import EncoderStatistics, Nayak, quadratic
 from tests.gradients import finite_differences
 from tests.problems import planted, unit_rows
 
@@ -55,7 +55,7 @@ def test_gradient_of_the_atoms(problem):
 
 def test_encoder_is_where_the_gradient_vanishes(problem):
     Y, S, D, _ = problem
-    samples = Samples.of(Y, 1)
+    samples = EncoderStatistics.of(Y, 1)
     W = samples.encoder(S.T @ Y)
     gradient = finite_differences(lambda T: smooth_part(Y, S, D, T, samples.ridge), W)
     np.testing.assert_allclose(gradient, 0, atol=1e-7)
@@ -64,7 +64,7 @@ def test_encoder_is_where_the_gradient_vanishes(problem):
 
 def test_objective_is_the_stated_one(problem):
     Y, S, D, W = problem
-    samples = Samples.of(Y, 1)
+    samples = EncoderStatistics.of(Y, 1)
     expected = smooth_part(Y, S, D, W, samples.ridge)
     assert samples.objective(D, W, S.T @ Y, S.T @ S) == pytest.approx(expected, rel=1e-12)
 

@@ -83,5 +83,5 @@ def test_opened_again_when_what_decides_is_changed(samples, openings):
     model.dictionaries_[0, 0] *= -1
     model.dictionaries_[0, 0, :3] = 0
     assert answers_anew()
-    less = model.without_atoms([0])
+    less = model.disable_atoms([0])
     assert not np.array_equal(less.distances(X), model.distances(X))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import Lasso
 
-from histodict.execution.local import one_blas_thread
+from histodict.execution.local import single_blas_thread
 from histodict.execution.progress import Progress
 from histodict.methods.src import SRC
 from tests.kernels import reference as slow
@@ -97,7 +97,7 @@ def test_predicts_as_dictol_does(rng, dictol):
     order = np.argsort(y, kind="stable")  # it wants samples class by class, labels from 1
     theirs = dictol.SRC.SRC(lamb=0.05)
     theirs.fit(unit_rows(X[order]).T, y[order] + 1)
-    with one_blas_thread():
+    with single_blas_thread():
         answers = np.ravel(theirs.predict(unit_rows(Z).T, iterations=200)) - 1
     model = SRC(None, penalty=0.05).fit(X, y)
     assert 0.5 < model.score(Z, truth) < 1

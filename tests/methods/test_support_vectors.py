@@ -9,7 +9,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from histodict.methods.support_vectors import SupportVectors
+from histodict.methods.support_vectors import StandardizedSVM
 
 
 def blobs(n_classes, n_features=6, spread=4.0):
@@ -29,7 +29,7 @@ def sklearns(kernel, n_classes, **parameters):
 @pytest.mark.parametrize("parameters", [{}, {"C": 0.05}, {"C": 30.0, "gamma": 0.4}], ids=str)
 def test_scores_and_answers_are_sklearns(kernel, n_classes, parameters):
     X, y = blobs(n_classes)
-    ours = SupportVectors(kernel, **parameters).fit(X[::2], y[::2])
+    ours = StandardizedSVM(kernel, **parameters).fit(X[::2], y[::2])
     known = sklearns(kernel, n_classes, **parameters).fit(X[::2], y[::2])
     np.testing.assert_allclose(ours.decision_function(X), known.decision_function(X), atol=1e-8)
     np.testing.assert_array_equal(ours.predict(X), known.predict(X))
@@ -38,7 +38,7 @@ def test_scores_and_answers_are_sklearns(kernel, n_classes, parameters):
 
 def test_a_positive_score_means_the_second_class():
     X, y = blobs(2, spread=0.5)
-    model = SupportVectors("linear").fit(X, y)
+    model = StandardizedSVM("linear").fit(X, y)
     np.testing.assert_array_equal(model.decision_function(X) > 0, y == model.classes_[1])
 
 
@@ -46,8 +46,8 @@ def test_a_positive_score_means_the_second_class():
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_the_fitted_arrays_are_all_that_was_learnt(kernel, n_classes):
     X, y = blobs(n_classes)
-    model = SupportVectors(kernel).fit(X, y)
-    restored = SupportVectors(**model.get_params())
+    model = StandardizedSVM(kernel).fit(X, y)
+    restored = StandardizedSVM(**model.get_params())
     restored.classes_, restored.n_features_in_ = model.classes_, model.n_features_in_
     for name in model.fitted_arrays:
         array = getattr(model, name)
@@ -61,7 +61,7 @@ def test_the_fitted_arrays_are_all_that_was_learnt(kernel, n_classes):
 
 def test_only_support_vectors_are_kept():
     X, y = blobs(2, spread=0.3)
-    model = SupportVectors("linear").fit(X, y)
+    model = StandardizedSVM("linear").fit(X, y)
     assert 2 <= len(model.support_vectors_) < len(X) / 4
     assert model.dual_coefficients_.shape == (1, len(model.support_vectors_))
     assert (model.dual_coefficients_ != 0).all()
@@ -70,7 +70,7 @@ def test_only_support_vectors_are_kept():
 def test_a_rare_class_counts_as_much_as_a_frequent_one(rng):
     X = np.concatenate([rng.normal(0, 1, (200, 1)), rng.normal(1.5, 1, (10, 1))])
     y = np.repeat([0, 1], [200, 10])
-    model = SupportVectors("linear").fit(X, y)
+    model = StandardizedSVM("linear").fit(X, y)
     recalls = [np.mean(model.predict(X[y == i]) == i) for i in (0, 1)]
     assert min(recalls) > 0.6
 
@@ -78,7 +78,7 @@ def test_a_rare_class_counts_as_much_as_a_frequent_one(rng):
 def test_the_unit_of_a_feature_does_not_matter(rng):
     X, y = blobs(3)
     units = np.exp2(rng.integers(-20, 20, X.shape[1]))
-    one, other = (SupportVectors().fit(Z, y).decision_function(Z) for Z in (X, X * units))
+    one, other = (StandardizedSVM().fit(Z, y).decision_function(Z) for Z in (X, X * units))
     np.testing.assert_allclose(other, one, atol=1e-9)
 
 
@@ -86,16 +86,16 @@ def test_the_unit_of_a_feature_does_not_matter(rng):
 def test_constant_features_and_single_samples(rng, kernel):
     X = np.column_stack([rng.standard_normal(5), np.full(5, 7.3), np.zeros(5)])
     for y in (["a", "b", "b", "b", "b"], ["a", "b", "c", "d", "e"]):
-        scores = SupportVectors(kernel).fit(X, y).decision_function(X)
+        scores = StandardizedSVM(kernel).fit(X, y).decision_function(X)
         assert np.isfinite(scores).all()
-    blank = SupportVectors(kernel).fit(np.ones((4, 3)), [0, 1, 0, 1])
+    blank = StandardizedSVM(kernel).fit(np.ones((4, 3)), [0, 1, 0, 1])
     assert np.isfinite(blank.decision_function(np.ones((2, 3)))).all()
 
 
 def test_progress_is_told_for_every_machine():
     for n_classes, n_machines in ((2, 1), (4, 4)):
         seen = []
-        SupportVectors().fit(*blobs(n_classes), callback=seen.append)
+        StandardizedSVM().fit(*blobs(n_classes), callback=seen.append)
         expected = [("train", i, n_machines) for i in range(n_machines + 1)]
         assert [(p.stage, p.done, p.total) for p in seen] == expected
 
@@ -111,14 +111,14 @@ def test_progress_is_told_for_every_machine():
 )
 def test_refuses_parameters_it_does_not_know(parameters, message):
     with pytest.raises(ValueError, match=message):
-        SupportVectors(**parameters).fit(*blobs(2))
+        StandardizedSVM(**parameters).fit(*blobs(2))
 
 
 def test_refuses_a_single_class():
     with pytest.raises(ValueError, match="only one class"):
-        SupportVectors().fit(np.eye(3), [1, 1, 1])
+        StandardizedSVM().fit(np.eye(3), [1, 1, 1])
 
 
-@parametrize_with_checks([SupportVectors(), SupportVectors("linear")])
+@parametrize_with_checks([StandardizedSVM(), StandardizedSVM("linear")])
 def test_keeps_sklearns_rules(estimator, check):
     check(estimator)

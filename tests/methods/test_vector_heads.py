@@ -5,9 +5,13 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 
-from histodict.methods.vector_heads import LogisticPatches, NearestMean, NearestPatches
+from histodict.methods.vector_heads import (
+    LogisticPatchClassifier,
+    NearestMeanClassifier,
+    NearestPatchClassifier,
+)
 
-HEADS = [NearestMean(), LogisticPatches(), NearestPatches(random_state=0)]
+HEADS = [NearestMeanClassifier(), LogisticPatchClassifier(), NearestPatchClassifier(random_state=0)]
 
 
 @pytest.fixture
@@ -36,14 +40,14 @@ def test_clouds_are_told_apart_for_any_number_of_threads(head, clouds):
 def test_logistic_distances_are_minus_log_probabilities(clouds):
     X, y = clouds
     for labels in (y, (y > 0).astype(int)):
-        distances = LogisticPatches(C=0.5).fit(X, labels).encode(X)[1]
+        distances = LogisticPatchClassifier(C=0.5).fit(X, labels).encode(X)[1]
         other = LogisticRegression(C=0.5, class_weight="balanced", max_iter=2000).fit(X, labels)
         np.testing.assert_allclose(np.exp(-distances), other.predict_proba(X), atol=1e-4)
 
 
 def test_votes_are_those_of_cosine_neighbours(clouds):
     X, y = clouds
-    head = NearestPatches(7, random_state=0).fit(X[:150], y[:150])
+    head = NearestPatchClassifier(7, random_state=0).fit(X[:150], y[:150])
     other = KNeighborsClassifier(7, metric="cosine").fit(X[:150], y[:150])
     np.testing.assert_allclose(1 - head.encode(X[150:])[1], other.predict_proba(X[150:]))
 
@@ -51,7 +55,7 @@ def test_votes_are_those_of_cosine_neighbours(clouds):
 def test_mean_of_patch_margins_is_the_margin_of_the_mean(clouds):
     """Squared distances: averaging over an image's patches is SimpleShot on the image."""
     X, y = clouds
-    head = NearestMean().fit(X, y)
+    head = NearestMeanClassifier().fit(X, y)
     unit = X - head.centre_
     unit /= np.linalg.norm(unit, axis=1, keepdims=True)
     image = unit[:30].mean(axis=0)
@@ -64,6 +68,6 @@ def test_mean_of_patch_margins_is_the_margin_of_the_mean(clouds):
 
 def test_seed_and_limit(clouds):
     X, y = clouds
-    one, two = (NearestPatches(most_patches=10, random_state=3).fit(X, y) for _ in range(2))
+    one, two = (NearestPatchClassifier(max_patches=10, random_state=3).fit(X, y) for _ in range(2))
     np.testing.assert_array_equal(one.patches_, two.patches_)
     assert len(one.patches_) == 30

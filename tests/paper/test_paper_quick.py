@@ -18,7 +18,7 @@ from histodict.cli import app
 
 SMALLER = replace(
     paper.QUICK,
-    most_images=8,
+    max_images=8,
     recipe=paper.QUICK.recipe | {"patches_per_class": 180},
     patches=(60, 120, 180),
     synthetic=(8, 2, (128, 112)),

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from histodict.patches.outlines import Borders, label_regions
+from histodict.patches.outlines import RegionBorders, label_regions
 
 
 def drawn(*lines):
@@ -54,7 +54,7 @@ def _threes(corners):
 def check(cells):
     """Each region covers its own cells once and nothing else, by rings that are what they say."""
     regions, sizes = label_regions(cells)
-    borders = Borders(regions)
+    borders = RegionBorders(regions)
     for number, size in enumerate(sizes, start=1):
         polygons = [[ring.tolist() for ring in each] for each in borders.polygons(number)]
         np.testing.assert_array_equal(covered(polygons, cells.shape), regions == number)
@@ -83,18 +83,18 @@ def test_random_grids(seed):
 
 def test_no_cell_is_no_border():
     for shape in ((0, 0), (3, 0), (2, 2)):
-        assert Borders(np.zeros(shape, np.int32)).polygons(0) == []
+        assert RegionBorders(np.zeros(shape, np.int32)).polygons(0) == []
 
 
 def test_a_square_has_four_corners_and_its_hole_too():
     regions, _ = label_regions(drawn("###", "#.#", "###"))
-    ((outer, hole),) = Borders(regions).polygons(1)
+    ((outer, hole),) = RegionBorders(regions).polygons(1)
     assert {*map(tuple, outer.tolist())} == {(0, 0), (0, 3), (3, 0), (3, 3)}
     assert {*map(tuple, hole.tolist())} == {(1, 1), (1, 2), (2, 1), (2, 2)}
 
 
 def test_a_hole_that_touches_the_border_by_a_corner_is_a_ring_of_its_own():
     regions, _ = label_regions(drawn("####", "#.##", "##.#", "###."))
-    ((outer, *holes),) = Borders(regions).polygons(1)
+    ((outer, *holes),) = RegionBorders(regions).polygons(1)
     assert len(holes) == 2 and [area(hole) for hole in holes] == [-1, -1]
     assert len(outer) - 1 == 6

@@ -19,7 +19,7 @@ def map_of(folder, size):
     """All patches of the first class; the last 7 pixels are no whole patch."""
     path = folder / "a.png"
     Image.new("RGB", size, (200, 150, 180)).save(path)
-    grid = PatchGrid.over(size, 10, 10, 1.0)
+    grid = PatchGrid.covering(size, 10, 10, 1.0)
     winners = np.zeros((grid.n_rows, grid.n_columns), np.int16)
     margins = np.zeros((*winners.shape, len(CLASSES)), np.float32)
     margins[..., 0] = 1
@@ -28,7 +28,7 @@ def map_of(folder, size):
 
 def test_named_concepts_stand_in_the_legend(tmp_path):
     plain = map_of(tmp_path, (640, 480))
-    named = replace(plain, concepts={"dark nuclei": np.ones(plain.winners.shape, bool)})
+    named = replace(plain, concepts={"dark nuclei": np.ones(plain.predicted_classes.shape, bool)})
     bare, told = (draw_overlay(each, "healthy") for each in (plain, named))
     assert told.shape[0] > bare.shape[0] and told.shape[1] == bare.shape[1]
 

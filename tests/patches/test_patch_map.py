@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from histodict.patches.grid import PatchGrid
-from histodict.patches.patch_map import BLANK, COLOURS, PatchMap, colour_of
+from histodict.patches.patch_map import COLOURS, NO_TISSUE, PatchMap, class_css_colour
 from histodict.reports.geojson import area_features, patch_features
 
 GRID = PatchGrid(3, 4, 20, 10, 2.5)
@@ -27,7 +27,7 @@ def test_a_file_holds_all_of_it(patch_map, tmp_path):
     found = PatchMap.load(tmp_path / "maps" / "a.npz")
     for name in ("grid", "classes", "path", "mpp", "offset"):
         assert getattr(found, name) == getattr(patch_map, name)
-    np.testing.assert_array_equal(found.winners, patch_map.winners)
+    np.testing.assert_array_equal(found.predicted_classes, patch_map.predicted_classes)
     np.testing.assert_allclose(found.margins, patch_map.margins, rtol=1e-3, atol=1e-4)
     # For other programs: plain arrays and lengths in the image's own pixels.
     with np.load(tmp_path / "maps" / "a.npz", allow_pickle=False) as arrays:
@@ -41,9 +41,9 @@ def test_named_concepts_are_kept_and_measured(patch_map, tmp_path, rng):
     again = PatchMap.load(tmp_path / "a.npz")
     assert list(again.concepts) == ["ä, b", "none"] and patch_map.use == {}
     np.testing.assert_array_equal(again.concepts["ä, b"], used)
-    assert found.use == {"ä, b": pytest.approx(used.sum() / found.n_patches), "none": 0}
+    assert found.atom_usage == {"ä, b": pytest.approx(used.sum() / found.n_patches), "none": 0}
     areas = [area for place in (0, 1) for area in found.areas(place)]
-    assert sum(a.n_patches * a.use["ä, b"] for a in areas) == pytest.approx(used.sum())
+    assert sum(a.n_patches * a.atom_usage["ä, b"] for a in areas) == pytest.approx(used.sum())
 
 
 def test_a_name_that_is_not_unicode_survives(patch_map, tmp_path):
@@ -53,35 +53,37 @@ def test_a_name_that_is_not_unicode_survives(patch_map, tmp_path):
 
 
 def test_proportions_are_of_the_tissue(patch_map):
-    winners = np.array([[0, 1, 1, BLANK]] * 3, np.int16)
-    found = replace(patch_map, winners=winners)
+    winners = np.array([[0, 1, 1, NO_TISSUE]] * 3, np.int16)
+    found = replace(patch_map, predicted_classes=winners)
     assert found.n_patches == 9
     assert found.proportions == {"a": pytest.approx(1 / 3), "b": pytest.approx(2 / 3)}
-    glass = replace(patch_map, winners=np.full((3, 4), BLANK, np.int16))
+    glass = replace(patch_map, predicted_classes=np.full((3, 4), NO_TISSUE, np.int16))
     assert glass.n_patches == 0 and glass.proportions == {"a": 0, "b": 0}
     assert glass.colours()[1].max() == 0
 
 
 def test_regions_are_the_largest_first_and_lie_where_their_patches_do(patch_map):
     winners = np.array([[1, 0, 0, 1], [1, 0, 0, 0], [1, 0, 0, 1]], np.int16)
-    found = list(replace(patch_map, winners=winners).regions(1))
+    found = list(replace(patch_map, predicted_classes=winners).regions(1))
     assert [int(cells.sum()) for _, cells, _ in found] == [3, 1, 1]
     (window, cells, ((ring,),)), *_ = found
     assert window == (slice(0, 3), slice(0, 1)) and cells.all()
     # A cell is 25 wide and begins 12.5 into its patch of 50.
     assert set(ring) == {(12.5, 12.5), (37.5, 12.5), (37.5, 87.5), (12.5, 87.5)}
-    assert len(list(replace(patch_map, winners=winners).regions(1, least=2))) == 1
-    assert len(list(replace(patch_map, winners=winners).regions(1, most=2))) == 2
+    assert len(list(replace(patch_map, predicted_classes=winners).regions(1, least=2))) == 1
+    assert len(list(replace(patch_map, predicted_classes=winners).regions(1, most=2))) == 2
 
 
 def test_colours_are_the_classes_and_stronger_where_it_was_clear(patch_map):
-    winners = np.array([[0, 1, BLANK, 1]] * 3, np.int16)
+    winners = np.array([[0, 1, NO_TISSUE, 1]] * 3, np.int16)
     margins = np.zeros((3, 4, 2), np.float32)
     margins[..., 1] = [0.1, 0.2, 0.9, 0.4]
-    colours, opacity = replace(patch_map, winners=winners, margins=margins).colours()
+    colours, opacity = replace(patch_map, predicted_classes=winners, margins=margins).colours()
     np.testing.assert_array_equal(colours[0, 1], COLOURS[1])
     assert opacity[0, 2] == 0 and 0 < opacity[0, 0] < opacity[0, 1] < opacity[0, 3]
-    assert colour_of(1) == "rgb(213, 94, 0)" and colour_of(len(COLOURS)) == colour_of(0)
+    assert class_css_colour(1) == "rgb(213, 94, 0)" and class_css_colour(
+        len(COLOURS)
+    ) == class_css_colour(0)
 
 
 def test_every_pixel_of_the_image_belongs_to_the_cell_nearest_to_it():

@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from histodict.patches.grid import PatchGrid, cut
-from histodict.patches.sampling import Allowed, sample_patches, turn_at_random
-from histodict.patches.vectors import VECTORS, centred, channel_centred, rgb
+from histodict.patches.grid import PatchGrid, extract_patches
+from histodict.patches.sampling import LocationConstraint, random_dihedral, sample_patches
+from histodict.patches.vectors import PATCH_FEATURES, centred, channel_centred, rgb
 
 SIXTEEN = PatchGrid(1, 1, 16, 16, 1.0)  # of patches 16 wide, unreduced
 
@@ -35,7 +35,7 @@ def coordinates(width, height):
 @pytest.mark.parametrize(("patch", "stride", "downsample"), [(20, 20, 1), (7, 3, 1), (10, 10, 4)])
 def test_every_patch_is_where_the_grid_says(patch, stride, downsample):
     picture = Picture(coordinates(250, 230))
-    grid = PatchGrid.over(picture.size, patch, stride, downsample)
+    grid = PatchGrid.covering(picture.size, patch, stride, downsample)
     seen = np.zeros((grid.n_rows, grid.n_columns), int)
     for rows, columns in grid.chunks():
         patches = grid.read(picture, rows, columns)
@@ -54,7 +54,7 @@ def test_every_patch_is_where_the_grid_says(patch, stride, downsample):
 
 def test_a_large_image_is_read_in_pieces():
     picture = Picture(np.zeros((5000, 4000, 3), np.uint8))
-    grid = PatchGrid.over(picture.size, 20, 20, 1)
+    grid = PatchGrid.covering(picture.size, 20, 20, 1)
     n_patches = sum(len(grid.read(picture, *chunk)) for chunk in grid.chunks())
     assert n_patches == grid.n_rows * grid.n_columns == 250 * 200
     assert picture.largest <= 1024 * 1024
@@ -62,11 +62,11 @@ def test_a_large_image_is_read_in_pieces():
 
 def test_an_image_smaller_than_a_patch_is_named():
     with pytest.raises(ValueError, match="30 x 19 pixels, less than one patch of 20 x 20"):
-        PatchGrid.over((30, 19), 20, 20, 1)
+        PatchGrid.covering((30, 19), 20, 20, 1)
 
 
 def test_cut_is_row_by_row():
-    patches = cut(coordinates(40, 60), 20, 20)
+    patches = extract_patches(coordinates(40, 60), 20, 20)
     assert [tuple(p[0, 0, :2]) for p in patches] == [(x, y) for y in (0, 20, 40) for x in (0, 20)]
 
 
@@ -94,10 +94,10 @@ def test_samples_keep_to_allowed_places_however_few(rng):
     def allowed(corners):
         return (abs(corners - [50, 60]) <= 1).all(axis=1)
 
-    patches = sample_patches(picture, 40, SIXTEEN, rng, everything, Allowed(allowed))
+    patches = sample_patches(picture, 40, SIXTEEN, rng, everything, LocationConstraint(allowed))
     assert len(patches) == 40
     np.testing.assert_array_less(abs(patches[:, 0, 0, :2].astype(int) - [50, 60]), 2)
-    nowhere = Allowed(lambda corners: np.zeros(len(corners), bool))
+    nowhere = LocationConstraint(lambda corners: np.zeros(len(corners), bool))
     none = sample_patches(picture, 40, SIXTEEN, rng, everything, nowhere)
     assert none.shape == (0, 16, 16, 3)
 
@@ -110,7 +110,7 @@ def test_few_or_no_acceptable_patches_end_the_search(rng):
 
 def test_turning_gives_the_eight_symmetries(rng):
     patch = coordinates(5, 5)
-    turned = turn_at_random(np.repeat(patch[None], 400, axis=0), rng)
+    turned = random_dihedral(np.repeat(patch[None], 400, axis=0), rng)
     assert len({t.tobytes() for t in turned}) == 8
     assert all(
         sorted(t.reshape(-1, 3).tolist()) == sorted(patch.reshape(-1, 3).tolist())
@@ -118,20 +118,20 @@ def test_turning_gives_the_eight_symmetries(rng):
     )
 
 
-@pytest.mark.parametrize("name", sorted(VECTORS))
+@pytest.mark.parametrize("name", sorted(PATCH_FEATURES))
 def test_vectors_are_short_or_unit_and_finite(rng, name):
     patches = rng.integers(0, 256, (50, 8, 8, 3)).astype(np.uint8)
     patches[:3] = [[[255, 255, 255]]], [[[0, 0, 0]]], [[[200, 150, 180]]]
-    vectors = VECTORS[name](patches)
+    vectors = PATCH_FEATURES[name](patches)
     assert vectors.shape == (50, 192)
     assert vectors.dtype == np.float32
     assert np.isfinite(vectors).all()
     np.testing.assert_allclose(np.linalg.norm(vectors[3:], axis=1), 1, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", sorted(VECTORS))
+@pytest.mark.parametrize("name", sorted(PATCH_FEATURES))
 def test_no_patches_have_no_vectors(name):
-    assert VECTORS[name](np.empty((0, 8, 8, 3), np.uint8)).shape == (0, 192)
+    assert PATCH_FEATURES[name](np.empty((0, 8, 8, 3), np.uint8)).shape == (0, 192)
 
 
 def test_what_each_vector_ignores(rng):
@@ -150,8 +150,10 @@ def test_channels_come_one_after_another(rng):
     np.testing.assert_allclose(vector, expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", VECTORS)
+@pytest.mark.parametrize("name", PATCH_FEATURES)
 def test_vectors_say_whether_they_are_pictures(rng, name):
     """What can be shown is three planes of the patch's pixels; a report takes their word for it."""
     patches = rng.integers(0, 256, (5, 8, 8, 3), dtype=np.uint8)
-    assert VECTORS[name].are_pictures == (VECTORS[name](patches).shape == (5, 3 * 8 * 8))
+    assert PATCH_FEATURES[name].are_images == (
+        PATCH_FEATURES[name](patches).shape == (5, 3 * 8 * 8)
+    )

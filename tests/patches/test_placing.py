@@ -10,7 +10,7 @@ import pytest
 from histodict.images.errors import ImageError
 from histodict.images.feature_file import open_features
 from histodict.patches.grid import PatchGrid
-from histodict.patches.placing import place
+from histodict.patches.placing import fit_grid
 from tests.images.feature_files import some_vectors, write_clam, write_trident
 
 
@@ -18,7 +18,7 @@ def placed(path, coords, **told):
     vectors = np.zeros((len(coords), 2), np.float32)
     write = write_trident if told else write_clam
     with open_features(write(path, vectors, coords, **told)) as file:
-        return place(file)
+        return fit_grid(file)
 
 
 def some_cells(rng, n=12):
@@ -92,7 +92,7 @@ def test_the_grid_that_a_file_names_is_taken(tmp_path):
     own = json.dumps({"grid": GRID})
     path = write_trident(tmp_path / "a.h5", vectors, coords, histodict=own)
     with open_features(path) as file:
-        grid, _ = place(file)
+        grid, _ = fit_grid(file)
     assert grid == PatchGrid(**GRID)
 
 
@@ -118,4 +118,4 @@ def test_a_grid_that_makes_no_sense_is_refused_by_name(tmp_path, change):
     path = write_trident(tmp_path / "a.h5", vectors, coords, histodict=own)
     words = f"a.h5: its patches do not lie on the grid that it names .*({next(iter(change))}|cells)"
     with pytest.raises(ImageError, match=words), open_features(path) as file:
-        place(file)
+        fit_grid(file)

@@ -12,7 +12,7 @@ import pytest
 
 from histodict.methods.dfdl import DFDL
 from histodict.patches.stored import StoredPatches
-from histodict.patches.vectors import VECTORS
+from histodict.patches.vectors import PATCH_FEATURES
 
 
 @pytest.fixture
@@ -27,14 +27,14 @@ def stored(tmp_path, rng):
 
 def test_vectors_of_some_rows(stored):
     found, patches, labels = stored
-    np.testing.assert_array_equal(found.read(slice(7, 50)), VECTORS["rgb"](patches[7:50]))
+    np.testing.assert_array_equal(found.read(slice(7, 50)), PATCH_FEATURES["rgb"](patches[7:50]))
     np.testing.assert_array_equal(found.labels, labels)
 
 
 def test_training_from_disk_gives_the_bits_of_training_from_memory(stored):
     found, patches, labels = stored
     options = {"n_iter": 3, "random_state": 0}
-    expected = DFDL(10, **options).fit(VECTORS["rgb"](patches), labels)
+    expected = DFDL(10, **options).fit(PATCH_FEATURES["rgb"](patches), labels)
     model = DFDL(10, **options).fit_blocks(found)
     np.testing.assert_array_equal(model.dictionaries_, expected.dictionaries_)
     np.testing.assert_array_equal(model.objective_, expected.objective_)

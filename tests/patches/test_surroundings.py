@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from histodict.patches.grid import PatchGrid, cut
-from histodict.patches.sampling import sample_patches, turn_at_random
+from histodict.patches.grid import PatchGrid, extract_patches
+from histodict.patches.sampling import random_dihedral, sample_patches
 from histodict.patches.surroundings import (
     block_means,
+    downsampled_context,
     read_mirrored,
-    read_surrounded,
-    reduced_fields,
+    read_with_context,
 )
-from histodict.patches.vectors import as_pictures, centred
+from histodict.patches.vectors import centred, to_images
 
 
 class Picture:
@@ -37,16 +37,16 @@ def picture(rng):
 
 def read_pairs(grid, source, rows, columns, context):
     """Patches of a chunk and their surroundings: (n_patches, 2, patch_px, patch_px, 3)."""
-    area, inner = read_surrounded(grid, source, rows, columns, context)
-    own = cut(inner, grid.patch_px, grid.stride_px)
+    area, inner = read_with_context(grid, source, rows, columns, context)
+    own = extract_patches(inner, grid.patch_px, grid.stride_px)
     every = np.ones((rows.stop - rows.start, columns.stop - columns.start), bool)
-    around = reduced_fields(area, grid.patch_px * context, grid.stride_px, context, every)
+    around = downsampled_context(area, grid.patch_px * context, grid.stride_px, context, every)
     return np.stack([own, around], axis=1)
 
 
 @pytest.mark.parametrize(("context", "downsample"), [(2, 1), (3, 1), (4, 1), (2, 2)])
 def test_pairs_are_the_patch_and_the_mean_of_what_lies_around(picture, context, downsample):
-    grid = PatchGrid.over(picture.size, 8, 6, downsample)
+    grid = PatchGrid.covering(picture.size, 8, 6, downsample)
     rows, columns = slice(0, grid.n_rows), slice(0, grid.n_columns)
     pairs = read_pairs(grid, picture, rows, columns, context)
     np.testing.assert_array_equal(pairs[:, 0], grid.read(picture, rows, columns))
@@ -63,7 +63,7 @@ def test_pairs_are_the_patch_and_the_mean_of_what_lies_around(picture, context, 
 
 
 def test_chunks_give_what_the_whole_gives(picture):
-    grid = PatchGrid.over(picture.size, 8, 8, 1)
+    grid = PatchGrid.covering(picture.size, 8, 8, 1)
     whole = read_pairs(grid, picture, slice(0, grid.n_rows), slice(0, grid.n_columns), 4)
     shape = (grid.n_rows, grid.n_columns)
     part = read_pairs(grid, picture, slice(2, 5), slice(3, 7), 4)
@@ -74,7 +74,7 @@ def test_chunks_give_what_the_whole_gives(picture):
 
 def test_samples_are_pairs_of_the_grid(picture, rng):
     """Places of the grid, drawn at random, give the grid's own pairs."""
-    grid = PatchGrid.over(picture.size, 8, 1, 1)
+    grid = PatchGrid.covering(picture.size, 8, 1, 1)
     pairs = read_pairs(grid, picture, slice(0, grid.n_rows), slice(0, grid.n_columns), 2)
     known = {pair.tobytes() for pair in pairs}
     drawn = sample_patches(
@@ -82,7 +82,7 @@ def test_samples_are_pairs_of_the_grid(picture, rng):
     )
     assert drawn.shape == (50, 2, 8, 8, 3)
     assert all(pair.tobytes() in known for pair in drawn)
-    turned = turn_at_random(drawn, rng)
+    turned = random_dihedral(drawn, rng)
     for before, after in zip(drawn, turned, strict=True):
         ways = [np.rot90(before, k, axes=(1, 2)) for k in range(4)]
         assert any(np.array_equal(after, w) or np.array_equal(after, w[:, :, ::-1]) for w in ways)
@@ -100,7 +100,7 @@ def test_beyond_the_image_lies_its_mirror(picture):
 def test_pictures_of_vectors_stand_side_by_side(rng):
     patches = rng.integers(0, 256, (5, 2, 8, 8, 3)).astype(np.uint8)
     vectors = np.hstack([centred(patches[:, 0]), centred(patches[:, 1])])
-    pictures = as_pictures(vectors, 8)
+    pictures = to_images(vectors, 8)
     assert pictures.shape == (5, 8, 16, 3)
     for i, half in enumerate((pictures[:, :, :8], pictures[:, :, 8:])):
         flat = half.reshape(5, -1)

@@ -9,17 +9,22 @@ import pytest
 from scipy.sparse import csr_array
 
 from histodict import TissueClassifier
-from histodict.decisions.atom_notes import AtomNotes, atom_labels, check_notes, find_atoms
-from histodict.demo.sets import write_synthetic_set
-from histodict.images.manifest import Record, read_manifest
-from histodict.pipeline.atom_facts import facts_of_atoms
-from histodict.pipeline.gallery import Gallery
-from histodict.pipeline.image_model import Atoms
+from histodict.decisions.atom_notes import (
+    AtomAnnotations,
+    atom_labels,
+    check_notes,
+    parse_atom_selector,
+)
+from histodict.demo.sets import write_synthetic_dataset
+from histodict.images.manifest import ImageRecord, read_manifest
+from histodict.pipeline.atom_facts import compute_atom_statistics
+from histodict.pipeline.gallery import PatchSample
+from histodict.pipeline.image_model import AtomTable
 from histodict.pipeline.stability import measure_stability
 from histodict.recipes import Recipe
 
 CLASSES = ["a", "b"]
-ATOMS = Atoms(np.eye(4), np.array([0, 0, 1, 1]), None, np.ones(4))
+ATOMS = AtomTable(np.eye(4), np.array([0, 0, 1, 1]), None, np.ones(4))
 
 
 def planted(n_patients=12, n_patches=20, seed=0):
@@ -28,7 +33,7 @@ def planted(n_patients=12, n_patches=20, seed=0):
     records, codes, images, labels = [], [], [], []
     for place in range(2 * n_patients):
         label, site = CLASSES[place % 2], "yz"[(place // 2) % 2]
-        records.append(Record(Path(f"{place}.png"), label, f"p{place}", site=site))
+        records.append(ImageRecord(Path(f"{place}.png"), label, f"p{place}", site=site))
         for _ in range(n_patches):
             used = rng.random(4) < [0.5, 0.8 if label == "a" else 0.1, 0.0, 0.3]
             used[2] = label == "b" and site == "z" and rng.random() < 0.6
@@ -37,7 +42,9 @@ def planted(n_patients=12, n_patches=20, seed=0):
             labels.append(label)
     n = len(codes)
     return (
-        Gallery(np.array(images), np.zeros((n, 2), int), np.ones(n), csr_array(np.array(codes))),
+        PatchSample(
+            np.array(images), np.zeros((n, 2), int), np.ones(n), csr_array(np.array(codes))
+        ),
         labels,
         records,
     )
@@ -45,20 +52,25 @@ def planted(n_patients=12, n_patches=20, seed=0):
 
 def test_facts_are_what_was_planted():
     gallery, labels, records = planted()
-    facts = facts_of_atoms(ATOMS, AtomNotes(), gallery, labels, records, CLASSES)
+    facts = compute_atom_statistics(ATOMS, AtomAnnotations(), gallery, labels, records, CLASSES)
     assert [fact.label for fact in facts] == ["a:1", "a:2", "b:1", "b:2"]
-    assert [fact.is_leak for fact in facts] == [False, False, True, False]
+    assert [fact.is_site_confounded for fact in facts] == [False, False, True, False]
     used = gallery.codes.toarray() != 0
     own = np.array(labels) == "b"
-    assert facts[2].shares["b"] == pytest.approx(used[own, 2].mean())
-    assert facts[2].shares["a"] == 0 and facts[2].n_patients == 6
+    assert facts[2].fractions["b"] == pytest.approx(used[own, 2].mean())
+    assert facts[2].fractions["a"] == 0 and facts[2].n_patients == 6
     assert facts[0].n_patients == facts[0].of_patients == 24
     assert facts[1].auc == 1 and facts[1].auc_low > 0.9
     assert 0.2 < facts[3].auc < 0.8
     assert facts[2].site == "z" and facts[2].site_excess == pytest.approx(0.6, abs=0.15)
-    assert facts[2].site_chance <= 0.01 and facts[2].site_share > 0.8
-    assert facts[2].leak["site"].low > 0.3 and facts[3].leak["site"].low == 0
-    assert np.isnan(facts[2].leak["patient"].value)  # of every patient there is one image
+    assert facts[2].site_p_value <= 0.01 and facts[2].site_variance_fraction > 0.8
+    assert (
+        facts[2].group_variance_share["site"].low > 0.3
+        and facts[3].group_variance_share["site"].low == 0
+    )
+    assert np.isnan(
+        facts[2].group_variance_share["patient"].value
+    )  # of every patient there is one image
     assert facts[2].row()["seeds"] is None and facts[2].row()["use_b"] > 0
 
 
@@ -73,39 +85,55 @@ def test_what_tells_patients_and_slides_apart_is_reported_and_not_flagged():
             for picture in range(3):
                 label, name = CLASSES[patient % 2], f"p{patient}-{slide}"
                 path = Path(f"{name}-{picture}.png")
-                records.append(Record(path, label, f"p{patient}", slide=name))
+                records.append(ImageRecord(path, label, f"p{patient}", slide=name))
                 codes.append(rng.random((60, 4)) < [of_patient, of_slide, 0.3, 0.4])
                 images += [len(records) - 1] * 60
                 labels += [label] * 60
     n = len(images)
     used = csr_array(np.concatenate(codes).astype(float))
-    gallery = Gallery(np.array(images), np.zeros((n, 2), int), np.ones(n), used)
-    facts = facts_of_atoms(ATOMS, AtomNotes(), gallery, labels, records, CLASSES)
-    assert facts[0].leak["patient"].low > 0.5 and facts[0].leak["slide"].value < 0.3
-    assert facts[1].leak["slide"].low > 0.5 and facts[1].leak["patient"].low == 0
-    assert facts[3].leak["patient"].low == 0 and facts[3].leak["slide"].low == 0
-    assert np.isnan(facts[0].leak["site"].value) and not any(fact.is_leak for fact in facts)
+    gallery = PatchSample(np.array(images), np.zeros((n, 2), int), np.ones(n), used)
+    facts = compute_atom_statistics(ATOMS, AtomAnnotations(), gallery, labels, records, CLASSES)
+    assert (
+        facts[0].group_variance_share["patient"].low > 0.5
+        and facts[0].group_variance_share["slide"].value < 0.3
+    )
+    assert (
+        facts[1].group_variance_share["slide"].low > 0.5
+        and facts[1].group_variance_share["patient"].low == 0
+    )
+    assert (
+        facts[3].group_variance_share["patient"].low == 0
+        and facts[3].group_variance_share["slide"].low == 0
+    )
+    assert np.isnan(facts[0].group_variance_share["site"].value) and not any(
+        fact.is_site_confounded for fact in facts
+    )
     row = facts[1].row()
-    assert row["leak_slide"] == facts[1].leak["slide"].value and row["leak_site"] is None
+    assert (
+        row["leak_slide"] == facts[1].group_variance_share["slide"].value
+        and row["leak_site"] is None
+    )
     assert row["leak_slide_low"] < row["leak_slide"] < row["leak_slide_high"]
 
 
 def test_without_sites_nothing_looks_like_a_leak():
     gallery, labels, records = planted()
-    bare = [Record(r.path, r.label, r.patient) for r in records]
-    facts = facts_of_atoms(ATOMS, AtomNotes(), gallery, labels, bare, CLASSES)
-    assert not any(fact.is_leak for fact in facts)
-    assert all(np.isnan(fact.site_chance) for fact in facts)
+    bare = [ImageRecord(r.path, r.label, r.patient) for r in records]
+    facts = compute_atom_statistics(ATOMS, AtomAnnotations(), gallery, labels, bare, CLASSES)
+    assert not any(fact.is_site_confounded for fact in facts)
+    assert all(np.isnan(fact.site_p_value) for fact in facts)
 
 
 def test_patients_of_unknown_sites_are_no_site_of_their_own():
     """Where one site is known and the other left empty, there is nothing to compare."""
     gallery, labels, records = planted()
     known = [r.site if r.site == "z" else None for r in records]
-    half = [Record(r.path, r.label, r.patient, site=s) for r, s in zip(records, known, strict=True)]
-    facts = facts_of_atoms(ATOMS, AtomNotes(), gallery, labels, half, CLASSES)
-    assert not any(fact.is_leak for fact in facts)
-    assert all(np.isnan(fact.site_chance) and fact.site == "" for fact in facts)
+    half = [
+        ImageRecord(r.path, r.label, r.patient, site=s) for r, s in zip(records, known, strict=True)
+    ]
+    facts = compute_atom_statistics(ATOMS, AtomAnnotations(), gallery, labels, half, CLASSES)
+    assert not any(fact.is_site_confounded for fact in facts)
+    assert all(np.isnan(fact.site_p_value) and fact.site == "" for fact in facts)
 
 
 def test_sets_without_a_leak_are_hardly_ever_flagged():
@@ -115,17 +143,18 @@ def test_sets_without_a_leak_are_hardly_ever_flagged():
         rng = np.random.default_rng(seed)
         sites = rng.permutation([record.site for record in records])
         mixed = [
-            Record(r.path, r.label, r.patient, site=s) for r, s in zip(records, sites, strict=True)
+            ImageRecord(r.path, r.label, r.patient, site=s)
+            for r, s in zip(records, sites, strict=True)
         ]
-        facts = facts_of_atoms(ATOMS, AtomNotes(), gallery, labels, mixed, CLASSES)
-        flagged += any(fact.is_leak for fact in facts)
+        facts = compute_atom_statistics(ATOMS, AtomAnnotations(), gallery, labels, mixed, CLASSES)
+        flagged += any(fact.is_site_confounded for fact in facts)
     assert flagged <= 1
 
 
 def test_users_are_of_different_patients():
     gallery, _, records = planted()
     owners = np.arange(len(records))
-    users = gallery.users_of(0, 8, owners)
+    users = gallery.top_patches(0, 8, owners)
     assert len({int(gallery.images[patch]) for patch, _ in users}) == 8
 
 
@@ -134,7 +163,7 @@ def test_users_are_of_different_patients():
 
 @pytest.fixture(scope="module")
 def manifest(tmp_path_factory):
-    folder = write_synthetic_set(tmp_path_factory.mktemp("set") / "t", 4, 2, size=(120, 96))
+    folder = write_synthetic_dataset(tmp_path_factory.mktemp("set") / "t", 4, 2, size=(120, 96))
     return read_manifest(folder / "manifest.csv")
 
 
@@ -142,8 +171,8 @@ SMALL = Recipe(
     method_parameters={"n_atoms": 6, "n_iter": 2},
     patch_px=12,
     patches_per_class=150,
-    vectors="centred",
-    rule="margin",
+    features="centred",
+    aggregation="margin",
 )
 
 
@@ -168,7 +197,7 @@ def test_stability_is_1_of_the_same_training_and_less_of_others(manifest):
 def test_projected_atoms_are_compared_as_what_they_stand_for(manifest):
     from dataclasses import replace
 
-    recipe = replace(SMALL, components=8, whiten=True)
+    recipe = replace(SMALL, n_components=8, whiten=True)
     model = TissueClassifier(recipe).fit(manifest)
     same = measure_stability(
         model, manifest, 1, lambda seed, images: TissueClassifier(recipe).fit(manifest)
@@ -182,20 +211,20 @@ def test_projected_atoms_are_compared_as_what_they_stand_for(manifest):
 def test_atoms_go_by_class_and_number_or_by_name():
     labels = atom_labels(np.array([0, 1, 1]), ["a, b", "c:d"])
     assert labels == ["a, b:1", "c:d:1", "c:d:2"]
-    notes = AtomNotes().changed([1, 2], name="fat, lots")
-    assert find_atoms("c:d:2", labels, notes) == [2]
-    assert find_atoms("fat, lots", labels, notes) == [1, 2]
-    assert find_atoms("c:d:1, c:d:2", labels, notes) == [1, 2]
+    notes = AtomAnnotations().changed([1, 2], name="fat, lots")
+    assert parse_atom_selector("c:d:2", labels, notes) == [2]
+    assert parse_atom_selector("fat, lots", labels, notes) == [1, 2]
+    assert parse_atom_selector("c:d:1, c:d:2", labels, notes) == [1, 2]
     with pytest.raises(ValueError, match="there is no atom 'x:1'"):
-        find_atoms("x:1", labels, notes)
+        parse_atom_selector("x:1", labels, notes)
 
 
 def test_notes_are_dated_and_go_when_they_say_nothing():
-    notes = AtomNotes().changed([3], name="fat", off=True)
+    notes = AtomAnnotations().changed([3], name="fat", off=True)
     (note,) = notes.to_list()
     assert note["atom"] == 3 and len(note["date"]) == 10
     check_notes(notes.to_list())
-    assert AtomNotes.from_list(notes.to_list()) == notes
+    assert AtomAnnotations.from_list(notes.to_list()) == notes
     assert not notes.changed([3], name="", off=False)
 
 
@@ -213,7 +242,7 @@ def test_notes_are_dated_and_go_when_they_say_nothing():
     ],
 )
 def test_what_is_no_note_is_refused(change):
-    (note,) = AtomNotes().changed([3], name="fat").to_list()
+    (note,) = AtomAnnotations().changed([3], name="fat").to_list()
     with pytest.raises(ValueError):
         check_notes([note | change])
     with pytest.raises(ValueError, match="one note"):

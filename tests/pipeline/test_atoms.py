@@ -7,11 +7,11 @@ import pytest
 from PIL import Image
 from scipy.sparse import csr_array
 
-from histodict.images.manifest import Record
+from histodict.images.manifest import ImageRecord
 from histodict.pipeline import RegionDetector, TissueClassifier
-from histodict.pipeline.atoms import most_used, patch_labels
-from histodict.pipeline.gallery import Gallery
-from histodict.pipeline.image_model import Atoms
+from histodict.pipeline.atoms import most_used_atoms, patch_labels
+from histodict.pipeline.gallery import PatchSample
+from histodict.pipeline.image_model import AtomTable
 
 LABELS = ["a", "a", "b", "b", "b", "b"]
 # Atoms 0 to 2 are of class a, 3 to 5 of class b; atom 4 is used by nobody.
@@ -25,37 +25,37 @@ CODES = np.array(
         [0.0, 0.0, 0.0, 0.0, 0.0, 0.0],
     ]
 )
-ATOMS = Atoms(np.eye(6), np.array([0, 0, 0, 1, 1, 1]), None, np.ones(6))
+ATOMS = AtomTable(np.eye(6), np.array([0, 0, 0, 1, 1, 1]), None, np.ones(6))
 
 
 def gallery_of(codes=CODES, corners=None):
     n = len(codes)
     corners = np.zeros((n, 2), np.int64) if corners is None else corners
-    return Gallery(np.arange(n), corners, np.full(n, 10.0), csr_array(codes))
+    return PatchSample(np.arange(n), corners, np.full(n, 10.0), csr_array(codes))
 
 
 def test_atoms_stand_in_the_order_of_their_class_s_use():
-    of_a, of_b = most_used(ATOMS, gallery_of(), LABELS, ["a", "b"], 5)
+    of_a, of_b = most_used_atoms(ATOMS, gallery_of(), LABELS, ["a", "b"], 5)
     # By patches of a: atom 1 in both, 0 in one, 2 in none; weights do not count.
     assert [use.atom for use in of_a.atoms] == [1, 0, 2]
-    assert of_a.atoms[1].shares == {"a": 0.5, "b": 0.25}
+    assert of_a.atoms[1].fractions == {"a": 0.5, "b": 0.25}
     assert [use.atom for use in of_b.atoms] == [5, 3]
-    assert of_b.atoms[0].shares == {"a": 0.0, "b": 0.75}
+    assert of_b.atoms[0].fractions == {"a": 0.0, "b": 0.75}
     assert of_b.atoms[0].patches == [(4, -3.0), (3, 2.0), (2, 1.0)]
-    assert (of_b.n_atoms, of_b.n_used) == (3, 2)
+    assert (of_b.n_atoms, of_b.n_active) == (3, 2)
     assert of_a.per_patch == {"a": 1.5, "b": 0.75}
     assert of_b.per_patch == {"a": 0.5, "b": 1.0}
 
 
 def test_only_so_many_atoms_as_asked_for():
-    found = most_used(ATOMS, gallery_of(), LABELS, ["a", "b"], 1)
+    found = most_used_atoms(ATOMS, gallery_of(), LABELS, ["a", "b"], 1)
     assert [[use.atom for use in group.atoms] for group in found] == [[1], [5]]
 
 
 def test_images_of_other_classes_put_atoms_in_order_by_all_patches():
-    of_a, of_b = most_used(ATOMS, gallery_of(), ["other"] * 6, ["a", "b"], 5)
+    of_a, of_b = most_used_atoms(ATOMS, gallery_of(), ["other"] * 6, ["a", "b"], 5)
     assert [use.atom for use in of_a.atoms] == [0, 1, 2]
-    assert of_b.atoms[0].shares == {"other": 0.5}
+    assert of_b.atoms[0].fractions == {"other": 0.5}
 
 
 def test_labels_are_the_images_own_or_for_regions_the_masks(tmp_path):
@@ -63,12 +63,12 @@ def test_labels_are_the_images_own_or_for_regions_the_masks(tmp_path):
     mask[:, 20:] = 255
     Image.fromarray(mask).save(tmp_path / "mask.png")
     Image.new("RGB", (40, 40)).save(tmp_path / "image.png")
-    masked = Record(tmp_path / "image.png", "", "p", mask=tmp_path / "mask.png")
+    masked = ImageRecord(tmp_path / "image.png", "", "p", mask=tmp_path / "mask.png")
     corners = np.array([[0, 0], [14, 0], [16, 0], [30, 30], [0, 0], [0, 0]])
-    gallery = Gallery(
+    gallery = PatchSample(
         np.array([0, 0, 0, 0, 1, 2]), corners, np.full(6, 10.0), csr_array(np.ones((6, 1)))
     )
-    records = [masked, Record(tmp_path, "spot", "p"), Record(tmp_path, "rest", "p")]
+    records = [masked, ImageRecord(tmp_path, "spot", "p"), ImageRecord(tmp_path, "rest", "p")]
     detector = RegionDetector("regions", region="spot")
     detector.classes_ = ["no spot", "spot"]
     no, yes = detector.classes_
@@ -80,11 +80,11 @@ def test_labels_are_the_images_own_or_for_regions_the_masks(tmp_path):
 @pytest.mark.parametrize("method", ["nearest-mean", "lbp-colour"])
 def test_methods_without_atoms_have_none(method):
     model = TissueClassifier("fast", method=method)
-    from histodict.methods.registry import method_entry
-    from histodict.pipeline.patch_model import PatchModel
-    from histodict.pipeline.whole_image_model import WholeImageModel
+    from histodict.methods.registry import get_method
+    from histodict.pipeline.patch_model import PatchPipeline
+    from histodict.pipeline.whole_image_model import WholeImagePipeline
 
-    kind = PatchModel if model.recipe.on_patches else WholeImageModel
+    kind = PatchPipeline if model.recipe.is_patch_level else WholeImagePipeline
     inner = kind(model.recipe, ["a", "b"], 0, 1)
-    inner.method_ = method_entry(method).load()()
-    assert inner.atoms() is None and repr(method) in inner.why_no_atoms()
+    inner.method_ = get_method(method).load()()
+    assert inner.atoms() is None and repr(method) in inner.no_atoms_reason()

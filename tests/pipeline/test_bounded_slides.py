@@ -103,7 +103,7 @@ def test_a_map_that_lies_elsewhere_than_the_image_is_not_drawn_over_it(slides):
     winners, margins = np.zeros((3, 3), np.int16), np.zeros((3, 3, 2), np.float32)
     made = PatchMap(PatchGrid(3, 3, SIDE, SIDE, 1.0), winners, margins, ("a", "b"), Path("s0.h5"))
     there = replace(made, grid=replace(made.grid, left=1000.0, top=800.0))
-    assert there.over(slides / "s0.mrxs").grid.corner(0, 0) == (0, 0)
+    assert there.covering(slides / "s0.mrxs").grid.corner(0, 0) == (0, 0)
     far = replace(made, grid=replace(made.grid, left=3000.0, top=800.0))
     with pytest.warns(UserWarning, match=r"lie beyond the image .*600 x 440.* without it"):
-        assert far.over(slides / "s0.mrxs") is far
+        assert far.covering(slides / "s0.mrxs") is far

@@ -1,8 +1,12 @@
 import numpy as np
 import pytest
 
-from histodict.pipeline.concept_answers import ConceptHead, answer_rows, unseen_right
-from histodict.pipeline.concepts import Usage
+from histodict.pipeline.concept_answers import (
+    ConceptClassifier,
+    concept_prediction_rows,
+    leave_one_patient_out_accuracy,
+)
+from histodict.pipeline.concepts import ConceptUsage
 
 
 @pytest.fixture
@@ -11,14 +15,14 @@ def usage():
     shares = rng.random((12, 5))
     positive, negative = rng.random((2, 12, 5))
     positive[6:, 2] += 3
-    return Usage(np.full(12, 50), shares, positive, negative)
+    return ConceptUsage(np.full(12, 50), shares, positive, negative)
 
 
 LABELS = ["a"] * 6 + ["b"] * 6
 
 
 def test_contributions_of_concepts_add_up_to_the_score(usage):
-    head = ConceptHead.fit(usage.weights, LABELS)
+    head = ConceptClassifier.fit(usage.weights, LABELS)
     parts = head.contributions(usage.weights)
     assert parts.shape == (12, 1, 5)
     direct = head.bias + (usage.weights - head.centre) @ head.weights.T
@@ -29,14 +33,17 @@ def test_contributions_of_concepts_add_up_to_the_score(usage):
 def test_the_concept_that_tells_classes_apart_is_named(usage):
     names = [f"c{k}" for k in range(5)]
     labels = ["a", "a", "", "", "", "", "b", "b", "", "", "", ""]
-    _, rows = answer_rows(usage, labels, [f"i{k}" for k in range(12)], names)
+    _, rows = concept_prediction_rows(usage, labels, [f"i{k}" for k in range(12)], names)
     assert [row["answer"] for row in rows] == LABELS
     assert all("'c2'" in row["because"].split(";")[0] for row in rows[6:])
 
 
 def test_a_patient_is_asked_only_where_both_classes_remain(usage):
     patients = ["p"] * 6 + [f"q{k}" for k in range(6)]
-    assert unseen_right(usage, LABELS, patients) == (6, 6)  # all of class a are of one patient
+    assert leave_one_patient_out_accuracy(usage, LABELS, patients) == (
+        6,
+        6,
+    )  # all of class a are of one patient
 
 
 def test_of_three_classes_each_has_a_score_whose_parts_add_up(usage):
@@ -46,16 +53,16 @@ def test_of_three_classes_each_has_a_score_whose_parts_add_up(usage):
     labels = ["a"] * 6 + ["b"] * 2 + ["c"] * 4
     known = [label if place % 2 else "" for place, label in enumerate(labels)]
     known[6] = "b"
-    head, rows = answer_rows(usage, known, [f"i{k}" for k in range(12)], list("vwxyz"))
+    head, rows = concept_prediction_rows(usage, known, [f"i{k}" for k in range(12)], list("vwxyz"))
     assert [row["answer"] for row in rows] == labels
     parts, scores = head.contributions(usage.weights), head.scores(usage.weights)
     assert parts.shape == (12, 3, 5)
     np.testing.assert_allclose(parts.sum(axis=2) + head.bias, scores, atol=1e-9)
     assert rows[11]["score"] == rows[11]["score_c"] == max(np.round(scores[11], 6))
     assert "'z'" in rows[11]["because"].split(";")[0] and "labelled" in rows[11]["because"]
-    assert unseen_right(usage, known, [f"p{k}" for k in range(12)])[1] > 0
+    assert leave_one_patient_out_accuracy(usage, known, [f"p{k}" for k in range(12)])[1] > 0
 
 
 def test_labels_of_one_class_are_refused(usage):
     with pytest.raises(ValueError, match="two classes or more"):
-        ConceptHead.fit(usage.weights, ["a"] * 12)
+        ConceptClassifier.fit(usage.weights, ["a"] * 12)

@@ -10,23 +10,23 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from histodict import Panel, TissueClassifier
-from histodict.batch import run_images
-from histodict.decisions.atom_notes import AtomNotes
-from histodict.demo.sets import write_synthetic_set
+from histodict import EnsembleClassifier, TissueClassifier
+from histodict.batch import predict_images
+from histodict.decisions.atom_notes import AtomAnnotations
+from histodict.demo.sets import write_synthetic_dataset
 from histodict.execution.executor import Threads
 from histodict.images.errors import ImageError
-from histodict.images.feature_file import common_origin, open_features
-from histodict.images.manifest import Record, read_manifest
-from histodict.networks import NETWORKS, forget_networks, register_network
+from histodict.images.feature_file import common_metadata, open_features
+from histodict.images.manifest import ImageRecord, read_manifest
+from histodict.networks import ENCODERS, clear_encoder_cache, register_encoder
 from histodict.patches.patch_map import PatchMap
 from histodict.pipeline import extraction, load_model, sizes
-from histodict.pipeline.extraction import extract_all, recipe_for
-from histodict.pipeline.gallery import Gallery
+from histodict.pipeline.extraction import extract_features, extraction_recipe
+from histodict.pipeline.gallery import PatchSample
 from histodict.presets import PRESETS
 from histodict.recipes import Recipe
-from histodict.reports.atoms_page import find_atoms, write_atoms_page
-from histodict.reports.why_page import write_why_page
+from histodict.reports.atoms_page import collect_atom_report, write_atoms_page
+from histodict.reports.why_page import write_explanation_page
 from tests.images.feature_files import write_trident
 from tests.images.ome_files import save_ome_zarr
 
@@ -37,9 +37,9 @@ SETTINGS = {"patches_per_class": 120, "components": 6}
 class TinyNetwork:
     """Means and spreads of the colours of a cell and of its quarters: no torch, but a network."""
 
-    cell_px, digest = 16, "tiny-1"
+    stride_px, digest = 16, "tiny-1"
 
-    def cells(self, pixels):
+    def feature_map(self, pixels):
         h, w = (n // 8 for n in pixels.shape[:2])
         parts = pixels.reshape(h, 8, w, 8, 3).astype(np.float32) / 255
         found = np.concatenate([parts.mean(axis=(1, 3)), parts.std(axis=(1, 3))], axis=-1)
@@ -49,25 +49,25 @@ class TinyNetwork:
 
 @pytest.fixture(autouse=True)
 def tiny():
-    register_network("tiny", TinyNetwork)
+    register_encoder("tiny", TinyNetwork)
     yield
-    del NETWORKS["tiny"]
-    forget_networks()
+    del ENCODERS["tiny"]
+    clear_encoder_cache()
 
 
 @pytest.fixture(scope="module")
 def tissue(tmp_path_factory):
-    return write_synthetic_set(tmp_path_factory.mktemp("set") / "tissue", 3, 3, size=(240, 180))
+    return write_synthetic_dataset(tmp_path_factory.mktemp("set") / "tissue", 3, 3, size=(240, 180))
 
 
 def recipe(vectors="tiny", **changes):
-    made = recipe_for(vectors, {}) if vectors != "given" else PRESETS["given"]
+    made = extraction_recipe(vectors, {}) if vectors != "given" else PRESETS["given"]
     return replace(made, method_parameters=SMALL, **(SETTINGS | changes))
 
 
 def extracted(tissue, folder, vectors="tiny", **how):
     records = read_manifest(tissue / "manifest.csv").records
-    done = extract_all(recipe_for(vectors, {}), records, folder, **how)
+    done = extract_features(extraction_recipe(vectors, {}), records, folder, **how)
     assert not done.failures and len(done.files) == len(records)
     return done
 
@@ -89,7 +89,7 @@ def test_a_network_kept_in_files_gives_the_bits_of_the_network(tissue, tmp_path,
     kept = read_manifest(table, features=tmp_path / "f")
     from_pixels = TissueClassifier(recipe(), n_jobs=1).fit(read_manifest(table))
     from_files = TissueClassifier(recipe(), n_jobs=1).fit(kept)
-    arrays, others = from_pixels.content().arrays, from_files.content().arrays
+    arrays, others = from_pixels.to_model_data().arrays, from_files.to_model_data().arrays
     for name in arrays:
         np.testing.assert_array_equal(arrays[name], others[name], strict=True)
     asked = read_manifest(table)
@@ -99,7 +99,7 @@ def test_a_network_kept_in_files_gives_the_bits_of_the_network(tissue, tmp_path,
 
 def test_vectors_of_pixels_are_answered_alike_and_not_learnt_from(tissue, tmp_path):
     extracted(tissue, tmp_path / "f", "centred")
-    own = replace(recipe_for("centred", {}), method_parameters=SMALL, patches_per_class=120)
+    own = replace(extraction_recipe("centred", {}), method_parameters=SMALL, patches_per_class=120)
     kept = read_manifest(tissue / "manifest.csv", features=tmp_path / "f")
     model = TissueClassifier(own, n_jobs=1).fit(tissue / "manifest.csv")
     same_answers(model.predict(read_manifest(tissue / "manifest.csv")), model.predict(kept))
@@ -135,7 +135,7 @@ def test_others_files_give_the_answers_of_ours(tissue, tmp_path, method):
     for a, b in zip(*answers, strict=True):
         assert (a.label, a.scores) == (b.label, b.scores)
         ours, theirs = a.patch_map, b.patch_map
-        shape = tuple(map(min, ours.winners.shape, theirs.winners.shape))
+        shape = tuple(map(min, ours.predicted_classes.shape, theirs.predicted_classes.shape))
         part = tuple(slice(n) for n in shape)
         np.testing.assert_array_equal(ours.margins[part], theirs.margins[part])
         assert ours.n_patches == theirs.n_patches
@@ -144,10 +144,10 @@ def test_others_files_give_the_answers_of_ours(tissue, tmp_path, method):
 def test_a_calibrated_model_of_files_is_saved_and_knows_what_it_learnt_from(tissue, tmp_path):
     extracted(tissue, tmp_path / "f")
     kept = read_manifest(tissue / "manifest.csv", features=tmp_path / "f")
-    model = Panel([recipe("given")], folds=2, n_jobs=1).fit(kept)
+    model = EnsembleClassifier([recipe("given")], folds=2, n_jobs=1).fit(kept)
     again = load_model(model.save(tmp_path / "a.histodict"))
     same_answers(model.predict(kept), again.predict(kept))
-    told = again.members_[0].model_.origin_
+    told = again.estimators_[0].model_.feature_metadata_
     assert (told.length, told.encoder, told.patch_px) == (24, "tiny", 16)
     assert all(0 <= p <= 1 for p in again.predict_proba(kept).ravel())
     with pytest.raises(ImageError, match="features=…"):
@@ -175,14 +175,14 @@ def test_other_vectors_than_those_learnt_from_are_refused(tissue, tmp_path):
 def test_methods_that_need_pixels_are_refused():
     for method in ("lbp-colour", "shirc"):
         with pytest.raises(ValueError, match="looks at pixels"):
-            Recipe(method=method, vectors="given")
+            Recipe(method=method, features="given")
 
 
 def test_atoms_are_shown_by_patches_of_the_files(tissue, tmp_path):
     extracted(tissue, tmp_path / "f")
     kept = read_manifest(tissue / "manifest.csv", features=tmp_path / "f")
     model = TissueClassifier(recipe("given"), n_jobs=1).fit(kept)
-    gallery = Gallery.of(model.model_, kept.records, 0)
+    gallery = PatchSample.of(model.model_, kept.records, 0)
     with open_features(kept.records[0].path) as file:
         corners = {tuple(at) for at in file.coords.tolist()}
     own = gallery.corners[gallery.images == 0].tolist()
@@ -196,16 +196,16 @@ def test_answers_facts_and_pages_of_atoms_need_no_pixels(tissue, tmp_path):
     kept = read_manifest(tissue / "manifest.csv", features=tmp_path / "f")
     alone = replace(kept, records=tuple(replace(r, image=None) for r in kept.records))
     model = TissueClassifier(recipe("given"), n_jobs=1).fit(alone)
-    why = model.why(alone.records[-1].path)
+    why = model.explain(alone.records[-1].path)
     total = why.constant + sum(part.adds for part in why.parts)
     np.testing.assert_allclose(total, why.scores, atol=1e-6)
-    off = model.with_notes(AtomNotes().changed([0, 13], name="odd", off=True))
-    assert off.answer(alone.records[-1].path).scores != tuple(why.scores)
-    found = find_atoms(off, alone, n_atoms=3)
-    assert found.facts[0].name == "odd" and found.facts[0].shares["healthy"] == 0
+    off = model.with_atom_annotations(AtomAnnotations().changed([0, 13], name="odd", off=True))
+    assert off.predict_one(alone.records[-1].path).scores != tuple(why.scores)
+    found = collect_atom_report(off, alone, n_atoms=3)
+    assert found.statistics[0].name == "odd" and found.statistics[0].fractions["healthy"] == 0
     write_atoms_page(tmp_path / "atoms.html", off, alone, found)
     assert 'class="atom-map"' in (tmp_path / "atoms.html").read_text()
-    write_why_page(tmp_path / "why.html", model, [why], alone.records[-1:])
+    write_explanation_page(tmp_path / "why.html", model, [why], alone.records[-1:])
     assert ", because " in (tmp_path / "why.html").read_text()
 
 
@@ -232,44 +232,44 @@ def test_files_that_were_made_otherwise_are_left_alone(tissue, tmp_path):
     extracted(tissue, tmp_path / "f")
     records = read_manifest(tissue / "manifest.csv").records
     with pytest.raises(ValueError, match="stain was reinhard, is none"):
-        extract_all(recipe_for("tiny", {"stain": "none"}), records, tmp_path / "f")
+        extract_features(extraction_recipe("tiny", {"stain": "none"}), records, tmp_path / "f")
     (tmp_path / "g").mkdir()
     foreign = tmp_path / "g" / f"{records[0].path.stem}.h5"
     write_trident(foreign, np.ones((2, 3), np.float32), np.array([[0, 0], [0, 512]]))
     before = foreign.read_bytes()
     with pytest.raises(ValueError, match="not by `histodict features`"):
-        extract_all(recipe_for("tiny", {}), records, tmp_path / "g")
+        extract_features(extraction_recipe("tiny", {}), records, tmp_path / "g")
     assert foreign.read_bytes() == before
     with pytest.raises(ValueError, match="does not change vectors"):
-        recipe_for("tiny", {"n_atoms": "3"})
+        extraction_recipe("tiny", {"n_atoms": "3"})
 
 
 def test_bad_images_and_glass_do_not_stop_the_others(tissue, tmp_path):
     good = read_manifest(tissue / "manifest.csv").records[0]
     (tmp_path / "torn.png").write_bytes(b"\x89PNG torn")
     Image.new("RGB", (240, 180), "white").save(tmp_path / "glass.png")
-    bad = [Record(tmp_path / name, "", "") for name in ("torn.png", "glass.png", "gone.png")]
-    done = extract_all(recipe_for("tiny", {}), [*bad, good], tmp_path / "f")
+    bad = [ImageRecord(tmp_path / name, "", "") for name in ("torn.png", "glass.png", "gone.png")]
+    done = extract_features(extraction_recipe("tiny", {}), [*bad, good], tmp_path / "f")
     assert [file.stem for file in done.files] == [good.path.stem]
     reasons = dict(done.failures)
     assert "no tissue" in reasons[bad[1].path] and len(reasons) == 3
     assert [path.name for path in (tmp_path / "f").iterdir()] == [done.files[0].name]
     twins = [good, replace(good, path=tmp_path / good.path.name)]
     with pytest.raises(ValueError, match="would both have their features in"):
-        extract_all(recipe_for("tiny", {}), twins, tmp_path / "f")
+        extract_features(extraction_recipe("tiny", {}), twins, tmp_path / "f")
 
 
 def test_a_defect_of_one_image_does_not_stop_the_others(tissue, tmp_path, monkeypatch):
     first, second, *_ = read_manifest(tissue / "manifest.csv").records
-    opened = extraction.open_view
+    opened = extraction.open_prepared_image
 
     def open_view(path, *arguments):
         if path.name == first.path.name:
             raise AttributeError("no such attribute")
         return opened(path, *arguments)
 
-    monkeypatch.setattr(extraction, "open_view", open_view)
-    done = extract_all(recipe_for("tiny", {}), [first, second], tmp_path / "f")
+    monkeypatch.setattr(extraction, "open_prepared_image", open_view)
+    done = extract_features(extraction_recipe("tiny", {}), [first, second], tmp_path / "f")
     assert [file.stem for file in done.files] == [second.path.stem]
     ((path, reason),) = done.failures
     assert path == first.path and reason.startswith("unexpected AttributeError: no such attribute")
@@ -278,10 +278,10 @@ def test_a_defect_of_one_image_does_not_stop_the_others(tissue, tmp_path, monkey
 def test_a_folder_that_is_an_image_is_seen_to_change(tissue, tmp_path):
     pytest.importorskip("ome_zarr", reason="writes OME-Zarr")
     pixels = np.asarray(Image.open(read_manifest(tissue / "manifest.csv").records[0].path))
-    slide, settings = tmp_path / "a.ome.zarr", recipe_for("tiny", {})
+    slide, settings = tmp_path / "a.ome.zarr", extraction_recipe("tiny", {})
 
     def extract():
-        return extract_all(settings, [Record(slide, "", "")], tmp_path / "f")
+        return extract_features(settings, [ImageRecord(slide, "", "")], tmp_path / "f")
 
     save_ome_zarr(slide, pixels)
     assert extract().n_skipped == 0 and extract().n_skipped == 1
@@ -302,18 +302,20 @@ def test_scanners_may_differ_in_the_last_digits_of_a_pixel(tissue, tmp_path):
     records = read_manifest(tissue / "manifest.csv").records[: len(sizes)]
     sized = [replace(record, mpp=mpp) for record, mpp in zip(records, sizes, strict=True)]
     for name, settings in (("as they are", {}), ("at one size", {"mpp": "0.4"})):
-        files = extract_all(recipe_for("tiny", settings), sized, tmp_path / name).files
-        assert common_origin(files) is not None
+        files = extract_features(extraction_recipe("tiny", settings), sized, tmp_path / name).files
+        assert common_metadata(files) is not None
     far = replace(read_manifest(tissue / "manifest.csv").records[3], mpp=0.4)
-    files += extract_all(recipe_for("tiny", {}), [far], tmp_path / "far").files
-    alike = extract_all(recipe_for("tiny", {}), sized, tmp_path / "as they are").files
+    files += extract_features(extraction_recipe("tiny", {}), [far], tmp_path / "far").files
+    alike = extract_features(extraction_recipe("tiny", {}), sized, tmp_path / "as they are").files
     with pytest.raises(ImageError, match="the magnification 25"):
-        common_origin([*alike, *files[-1:]])
+        common_metadata([*alike, *files[-1:]])
 
 
 def test_files_say_what_trident_says(tissue, tmp_path):
     record = replace(read_manifest(tissue / "manifest.csv").records[0], mpp=0.5)
-    (path,) = extract_all(recipe_for("tiny", {"downsample": "2"}), [record], tmp_path / "f").files
+    (path,) = extract_features(
+        extraction_recipe("tiny", {"downsample": "2"}), [record], tmp_path / "f"
+    ).files
     with h5py.File(path) as file:
         told = dict(file["coords"].attrs)
         assert file["features"].dtype == np.float16 and file["features"].attrs["encoder"] == "tiny"
@@ -331,7 +333,7 @@ def test_a_map_of_files_lies_over_the_image_if_that_is_there(tissue, tmp_path):
     kept = read_manifest(tissue / "manifest.csv", features=tmp_path / "f")
     model = TissueClassifier(recipe("given"), n_jobs=1).fit(kept)
     with_image, alone = kept.records[0], replace(kept.records[1], image=None)
-    result = run_images(model, "digest", [with_image, alone], tmp_path / "out")
+    result = predict_images(model, "digest", [with_image, alone], tmp_path / "out")
     assert not result.failures
     first, second = (
         PatchMap.load(tmp_path / "out" / "maps" / f"{row['key']}.npz") for row in result.rows

@@ -7,12 +7,12 @@ import pytest
 from PIL import Image
 
 from histodict.images import in_memory
-from histodict.images.in_memory import MemoryImage, settled_key
+from histodict.images.in_memory import MemoryImage, stable_cache_key
 from histodict.images.readers import open_image
 from histodict.images.stain import NORMALISERS
 from histodict.pipeline import first_look as module
-from histodict.pipeline.first_look import first_look
-from histodict.pipeline.opening import open_view
+from histodict.pipeline.first_look import analyse_thumbnail
+from histodict.pipeline.opening import open_prepared_image
 from histodict.presets import preset
 
 
@@ -43,7 +43,7 @@ def write(path, rng):
 
 def look_at(path, stain="reinhard"):
     recipe = preset("fast").with_changes(stain=stain)
-    with open_view(path, None, recipe) as view:
+    with open_prepared_image(path, None, recipe) as view:
         return view._tissue, view.normalise
 
 
@@ -52,7 +52,7 @@ def test_one_look_for_all_who_come_later(looks, tmp_path, rng):
     first = look_at(path)
     assert look_at(path) == first and len(looks) == 1
     with open_image(path) as source:
-        fresh = first_look(source, "reinhard", [])
+        fresh = analyse_thumbnail(source, "reinhard", [])
     assert (fresh.tissue, fresh.normalise) == first
 
 
@@ -74,19 +74,19 @@ def test_of_a_file_written_just_now_nothing_is_remembered(looks, monkeypatch, tm
     """It may be written again before the disk's clock goes on."""
     monkeypatch.setattr(in_memory, "_SETTLED_S", 600.0)
     path = write(tmp_path / "a.bmp", rng)
-    assert settled_key(path) == []
+    assert stable_cache_key(path) == []
     look_at(path)
     look_at(path)
     assert len(looks) == 2
 
 
 def test_a_missing_file_is_told_by_who_opens_it(tmp_path):
-    assert settled_key(tmp_path / "none.png") == []
-    assert settled_key(MemoryImage.of_array(np.zeros((9, 9, 3), np.uint8), "a")) == []
+    assert stable_cache_key(tmp_path / "none.png") == []
+    assert stable_cache_key(MemoryImage.of_array(np.zeros((9, 9, 3), np.uint8), "a")) == []
 
 
 def test_the_memory_has_an_end(looks, monkeypatch, tmp_path, rng):
-    monkeypatch.setattr(module, "_MOST_KEPT", 2)
+    monkeypatch.setattr(module, "_MAX_KEPT", 2)
     paths = [write(tmp_path / f"{name}.bmp", rng) for name in "abc"]
     for path in [*paths, paths[2], paths[1], paths[0]]:
         look_at(path)

@@ -7,18 +7,18 @@ import pytest
 from PIL import Image
 from scipy.sparse import csr_array
 
-from histodict.demo.sets import write_synthetic_set
-from histodict.images.manifest import Record, read_manifest
+from histodict.demo.sets import write_synthetic_dataset
+from histodict.images.manifest import ImageRecord, read_manifest
 from histodict.pipeline import TissueClassifier
-from histodict.pipeline.gallery import N_PATCHES, Gallery
-from histodict.pipeline.opening import open_view
+from histodict.pipeline.gallery import N_PATCHES, PatchSample
+from histodict.pipeline.opening import open_prepared_image
 from histodict.recipes import Recipe
 
 RECIPE = Recipe(
     method_parameters={"n_atoms": 20, "n_iter": 3},
     patch_px=12,
     patches_per_class=300,
-    vectors="centred",
+    features="centred",
 )
 CODES = np.array(
     [
@@ -32,15 +32,15 @@ CODES = np.array(
 )
 
 
-def small_gallery() -> Gallery:
-    return Gallery(
+def small_gallery() -> PatchSample:
+    return PatchSample(
         np.array([0, 0, 0, 1, 1, 2]), np.zeros((6, 2), np.int64), np.full(6, 8.0), csr_array(CODES)
     )
 
 
 @pytest.fixture(scope="module")
 def manifest(tmp_path_factory):
-    folder = write_synthetic_set(tmp_path_factory.mktemp("set") / "t", 4, 2, size=(160, 120))
+    folder = write_synthetic_dataset(tmp_path_factory.mktemp("set") / "t", 4, 2, size=(160, 120))
     return read_manifest(folder / "manifest.csv")
 
 
@@ -51,41 +51,41 @@ def model(manifest):
 
 @pytest.fixture(scope="module")
 def gallery(model, manifest):
-    return Gallery.of(model.model_, manifest.records, 0)
+    return PatchSample.of(model.model_, manifest.records, 0)
 
 
 def test_users_are_the_patches_with_the_largest_weights_two_of_an_image():
     found = small_gallery()
-    assert found.users_of(0) == [(0, 5.0), (1, -4.0), (3, 2.0), (5, -1.0)]
-    assert found.users_of(0, 2) == [(0, 5.0), (1, -4.0)]
-    assert found.users_of(1) == [(2, 2.0)]
+    assert found.top_patches(0) == [(0, 5.0), (1, -4.0), (3, 2.0), (5, -1.0)]
+    assert found.top_patches(0, 2) == [(0, 5.0), (1, -4.0)]
+    assert found.top_patches(1) == [(2, 2.0)]
 
 
 def test_images_that_use_an_atom_a_lot_do_not_hide_the_others():
     codes = csr_array(np.append(np.arange(999.0, 0.0, -1.0), 0.5)[:, None])
     images = np.append(np.zeros(999, np.int64), 1)
-    many = Gallery(images, np.zeros((1000, 2), np.int64), np.full(1000, 8.0), codes)
-    assert many.users_of(0, 3) == [(0, 999.0), (1, 998.0), (999, 0.5)]
+    many = PatchSample(images, np.zeros((1000, 2), np.int64), np.full(1000, 8.0), codes)
+    assert many.top_patches(0, 3) == [(0, 999.0), (1, 998.0), (999, 0.5)]
 
 
 def test_shares_are_counted_by_group():
-    shares = small_gallery().shares(np.array([0, 0, 1, 1, 1, 1]), 3)
+    shares = small_gallery().fractions(np.array([0, 0, 1, 1, 1, 1]), 3)
     np.testing.assert_allclose(shares, [[1, 0, 1 / 2], [3 / 4, 1 / 4, 0], [0, 0, 0]])
 
 
 def test_a_stored_zero_is_no_use():
     codes = csr_array((np.array([0.0, 1.0]), np.array([0, 1]), np.array([0, 2])), shape=(1, 2))
-    one = Gallery(np.zeros(1, np.int64), np.zeros((1, 2), np.int64), np.full(1, 8.0), codes)
-    np.testing.assert_array_equal(one.shares(np.zeros(1, np.int64), 1), [[0, 1]])
-    assert one.users_of(0) == []
+    one = PatchSample(np.zeros(1, np.int64), np.zeros((1, 2), np.int64), np.full(1, 8.0), codes)
+    np.testing.assert_array_equal(one.fractions(np.zeros(1, np.int64), 1), [[0, 1]])
+    assert one.top_patches(0) == []
 
 
 def test_codes_are_those_of_the_patch_at_the_place(model, manifest, gallery):
     for patch in (0, len(gallery.images) // 2, len(gallery.images) - 1):
         record = manifest.records[int(gallery.images[patch])]
         x, y = (int(at) // RECIPE.patch_px for at in gallery.corners[patch])
-        with open_view(record.path, record.mpp, RECIPE) as view:
-            vector = view.chunk_vectors(view.grid(), slice(y, y + 1), slice(x, x + 1))[1]
+        with open_prepared_image(record.path, record.mpp, RECIPE) as view:
+            vector = view.chunk_features(view.grid(), slice(y, y + 1), slice(x, x + 1))[1]
         code = model.model_.method_.encode(vector)[0].toarray()
         np.testing.assert_allclose(gallery.codes[[patch]].toarray(), code, atol=1e-5)
 
@@ -95,7 +95,7 @@ def test_every_image_gives_its_part_and_threads_change_nothing(model, manifest, 
     assert np.bincount(gallery.images).max() <= -(-N_PATCHES // len(manifest.records))
     told = []
     model.model_.n_jobs = 2
-    again = Gallery.of(model.model_, manifest.records, 0, told.append)
+    again = PatchSample.of(model.model_, manifest.records, 0, told.append)
     np.testing.assert_array_equal(again.corners, gallery.corners)
     assert (again.codes != gallery.codes).nnz == 0
     assert [progress.done for progress in told] == list(range(len(manifest.records) + 1))
@@ -104,12 +104,12 @@ def test_every_image_gives_its_part_and_threads_change_nothing(model, manifest, 
 def test_a_patch_is_most_like_itself(gallery, tmp_path):
     assert len(gallery.images) > 500
     place = int(np.argmax(np.diff(gallery.codes.indptr)))
-    found = gallery.like(gallery.codes[[place]])
+    found = gallery.nearest_patches(gallery.codes[[place]])
     assert found[0][0] == place and found[0][1] == pytest.approx(1)
     values = [value for _, value in found]
     assert values == sorted(values, reverse=True)
     gallery.save(tmp_path / "gallery.npz")
-    again = Gallery.read(tmp_path / "gallery.npz").like(gallery.codes[[place]])
+    again = PatchSample.read(tmp_path / "gallery.npz").nearest_patches(gallery.codes[[place]])
     assert [patch for patch, _ in again] == [patch for patch, _ in found]
     assert [value for _, value in again] == pytest.approx(values, abs=1e-6)
 
@@ -117,4 +117,4 @@ def test_a_patch_is_most_like_itself(gallery, tmp_path):
 def test_glass_alone_is_refused(model, tmp_path):
     Image.new("RGB", (160, 120), "white").save(tmp_path / "glass.png")
     with pytest.raises(ValueError, match="no tissue was found in any of the 1 images"):
-        Gallery.of(model.model_, [Record(tmp_path / "glass.png", "a", "p")], 0)
+        PatchSample.of(model.model_, [ImageRecord(tmp_path / "glass.png", "a", "p")], 0)

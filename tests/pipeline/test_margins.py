@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from histodict.demo.sets import write_synthetic_set
+from histodict.demo.sets import write_synthetic_dataset
 from histodict.execution.executor import Threads
-from histodict.execution.progress import ignore
+from histodict.execution.progress import no_callback
 from histodict.images.in_memory import MemoryImage
 from histodict.images.manifest import read_manifest
 from histodict.patches.overlay import draw_overlay
-from histodict.patches.patch_map import BLANK
+from histodict.patches.patch_map import NO_TISSUE
 from histodict.pipeline import TissueClassifier
-from histodict.pipeline.opening import open_view
-from histodict.pipeline.region_truth import true_patches
-from histodict.pipeline.training_patches import PatchSource, sample_training
+from histodict.pipeline.opening import open_prepared_image
+from histodict.pipeline.region_truth import region_patch_mask
+from histodict.pipeline.training_patches import PatchSamplingSpec, sample_training_patches
 from histodict.pipeline.whole_image_model import _whole
 from histodict.recipes import Recipe
 
@@ -26,12 +26,12 @@ CONTEXT = Recipe(
     method_parameters={"n_atoms": 20, "n_iter": 2},
     patch_px=16,
     downsample=2.0,
-    context=2,
+    context_scale=2,
     patches_per_class=300,
-    turn_patches=True,
+    augment_patches=True,
     stain="reinhard",
-    vectors="centred",
-    rule="margin",
+    features="centred",
+    aggregation="margin",
 )
 MARGINS = [(64, 255), (64, 0), (37, 255)]  # width and grey
 
@@ -43,7 +43,9 @@ def padded(pixels, width, grey):
 
 @pytest.fixture(scope="module")
 def tissue(tmp_path_factory):
-    folder = write_synthetic_set(tmp_path_factory.mktemp("set") / "tissue", 2, 2, size=(240, 180))
+    folder = write_synthetic_dataset(
+        tmp_path_factory.mktemp("set") / "tissue", 2, 2, size=(240, 180)
+    )
     return read_manifest(folder / "manifest.csv")
 
 
@@ -63,7 +65,9 @@ def test_score_and_map_are_those_of_the_image_without_its_margin(model, pixels, 
     assert alone.score == wide.score and alone.n_patches == wide.n_patches
     grid = alone.patch_map.grid
     assert wide.patch_map.grid == replace(grid, left=width, top=width)
-    np.testing.assert_array_equal(wide.patch_map.winners, alone.patch_map.winners)
+    np.testing.assert_array_equal(
+        wide.patch_map.predicted_classes, alone.patch_map.predicted_classes
+    )
     np.testing.assert_array_equal(wide.patch_map.margins, alone.patch_map.margins)
 
 
@@ -87,9 +91,9 @@ def test_training_patches_come_from_inside_of_the_margin(tissue, pixels, tmp_pat
             path=tmp_path / f"{width}.png",
             mask=tmp_path / f"{width}-mask.png",
         )
-        sources = [PatchSource(record, int(inside), inside, "x") for inside in (False, True)]
-        found.append(sample_training(sources, CONTEXT, 0, None, ignore, Threads(1)))
-    np.testing.assert_array_equal(found[0].vectors, found[1].vectors)
+        sources = [PatchSamplingSpec(record, int(inside), inside, "x") for inside in (False, True)]
+        found.append(sample_training_patches(sources, CONTEXT, 0, None, no_callback, Threads(1)))
+    np.testing.assert_array_equal(found[0].features, found[1].features)
     assert len(found[0].labels) and set(found[0].labels) == {0, 1}
 
 
@@ -106,7 +110,7 @@ def test_masks_outlines_and_pictures_stay_aligned(tissue, model, pixels, tmp_pat
             mask=tmp_path / f"{width}-mask.png",
         )
         patch_map = model.predict(record.path, mpp=0.5).patch_map
-        truths.append(true_patches(record, patch_map))
+        truths.append(region_patch_mask(record, patch_map))
         rings.append(
             [
                 np.array(ring) - width
@@ -132,8 +136,8 @@ def test_a_blank_image_and_one_with_a_speck_are_answered_whole(model):
     speck[90:95, 70:75] = 120, 40, 130
     for pixels in (blank, speck):
         image = Image.fromarray(pixels)
-        with open_view(MemoryImage.of_pillow(image, "a"), None, CONTEXT) as view:
+        with open_prepared_image(MemoryImage.of_pillow(image, "a"), None, CONTEXT) as view:
             assert view.content.size == (160, 200)
         answer = model.predict(pixels, mpp=0.5)
         assert (answer.patch_map.grid.left, answer.patch_map.grid.n_rows) == (0, 6)
-        assert (answer.patch_map.winners == BLANK).all()
+        assert (answer.patch_map.predicted_classes == NO_TISSUE).all()

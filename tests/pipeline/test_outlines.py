@@ -15,30 +15,30 @@ from typer.testing import CliRunner
 import histodict
 from histodict.cli import app
 from histodict.demo.scanner import draw_stain
-from histodict.demo.tissue import draw_image
+from histodict.demo.tissue import make_tissue_image
 from histodict.evaluation.protocols import k_folds
 from histodict.evaluation.splits import shared_patients
 from histodict.execution.executor import Threads
-from histodict.execution.progress import ignore
-from histodict.images.annotations.drawing import Drawing
+from histodict.execution.progress import no_callback
+from histodict.images.annotations.drawing import AnnotationFile
 from histodict.images.annotations.matching import (
-    by_outlines,
-    drawings_for,
+    match_annotations,
     read_images,
+    split_by_annotation,
     with_annotations,
 )
-from histodict.images.manifest import Manifest, Record
+from histodict.images.manifest import ImageRecord, Manifest
 from histodict.images.readers import open_image
 from histodict.images.records import ManifestError
 from histodict.patches.grid import PatchGrid
-from histodict.patches.inside import inside_of
-from histodict.patches.patch_map import BLANK
-from histodict.pipeline.gallery import Gallery
-from histodict.pipeline.region_truth import true_patches
-from histodict.pipeline.training_patches import PatchSource, sample_training
-from histodict.pipeline.trials import Trial
+from histodict.patches.inside import region_constraint
+from histodict.patches.patch_map import NO_TISSUE
+from histodict.pipeline.gallery import PatchSample
+from histodict.pipeline.region_truth import region_patch_mask
+from histodict.pipeline.training_patches import PatchSamplingSpec, sample_training_patches
+from histodict.pipeline.trials import TrainTestRun
 from histodict.recipes import Recipe
-from histodict.reports.geojson import features, save_geojson
+from histodict.reports.geojson import geojson_features, save_geojson
 from tests.images.outline_files import box, collection, feature, write_geojson
 from tests.images.test_annotations import centres, winds_around
 
@@ -46,7 +46,7 @@ FAST = Recipe(
     method_parameters={"n_atoms": 12, "n_iter": 1},
     patch_px=16,
     patches_per_class=200,
-    vectors="rgb",
+    features="rgb",
 )
 SIZE = (160, 128)
 # A star with a bay, a hole in it, and no side along the pixels.
@@ -79,7 +79,7 @@ def planted(tmp_path_factory) -> Path:
     for i in range(8):
         rng = np.random.default_rng(i)
         stain = draw_stain(rng)
-        image = draw_image("healthy", stain, rng, SIZE)
+        image = make_tissue_image("healthy", stain, rng, SIZE)
         image[star_pixels()] = image[star_pixels()][:, [2, 0, 1]]
         Image.fromarray(image).save(folder / "slides" / f"s{i}.png")
         drawn = collection(feature("Inflamed", STAR, HOLE), feature("Healthy", BOX))
@@ -92,7 +92,9 @@ def planted(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def model(planted):
     images = with_annotations(planted / "table.csv", planted / "geojson")
-    return histodict.TissueClassifier(FAST).fit(by_outlines(images, ["Inflamed", "Healthy"]))
+    return histodict.TissueClassifier(FAST).fit(
+        split_by_annotation(images, ["Inflamed", "Healthy"])
+    )
 
 
 def test_training_patches_are_those_inside_and_no_others(tmp_path):
@@ -102,65 +104,75 @@ def test_training_patches_are_those_inside_and_no_others(tmp_path):
         tmp_path / "a.png"
     )
     path = write_geojson(tmp_path / "a.geojson", feature("Inflamed", STAR, HOLE))
-    record = Record(tmp_path / "a.png", "Inflamed", "a", within=Drawing(path, ("Inflamed",)))
-    recipe = Recipe(patch_px=8, patches_per_class=500, least_tissue=0.0, turn_patches=False)
-    found = sample_training([PatchSource(record, 0)], recipe, 0, None, ignore, Threads(1))
-    assert len(found.vectors) == 500
-    blue = found.vectors[:, 128] / 100
-    corners = np.rint(found.vectors[:, [0, 64]] / blue[:, None])
+    record = ImageRecord(
+        tmp_path / "a.png", "Inflamed", "a", region_of_interest=AnnotationFile(path, ("Inflamed",))
+    )
+    recipe = Recipe(
+        patch_px=8, patches_per_class=500, min_tissue_fraction=0.0, augment_patches=False
+    )
+    found = sample_training_patches(
+        [PatchSamplingSpec(record, 0)], recipe, 0, None, no_callback, Threads(1)
+    )
+    assert len(found.features) == 500
+    blue = found.features[:, 128] / 100
+    corners = np.rint(found.features[:, [0, 64]] / blue[:, None])
     inside = star_pixels()
     assert (shares(inside, *corners.T, 8) >= 0.5).all()
     everywhere = np.argwhere(np.ones((SIZE[1] - 7, SIZE[0] - 7)))[:, ::-1]
     with open_image(record.path) as image:
-        allowed = inside_of(record.within.region(image), PatchGrid.over(SIZE, 8, 8, 1.0))
+        allowed = region_constraint(
+            record.region_of_interest.region(image), PatchGrid.covering(SIZE, 8, 8, 1.0)
+        )
     expected = shares(inside, *everywhere.T, 8) >= 0.5
     np.testing.assert_array_equal(allowed.accepts(everywhere), expected)
     least, most = np.array(allowed.box).reshape(2, 2)
     chosen = everywhere[expected]
     assert (chosen >= least).all() and (chosen <= most).all()
     # Of one region, those outside touch nothing of it.
-    mapped = Record(record.path, "", "a", drawn=Drawing(path))
-    outside = PatchSource(mapped, 0, inside=False, region="Inflamed")
-    found = sample_training([outside], recipe, 0, None, ignore, Threads(1))
-    blue = found.vectors[:, 128] / 100
-    assert not shares(inside, *np.rint(found.vectors[:, [0, 64]] / blue[:, None]).T, 8).any()
+    mapped = ImageRecord(record.path, "", "a", annotations=AnnotationFile(path))
+    outside = PatchSamplingSpec(mapped, 0, inside=False, region="Inflamed")
+    found = sample_training_patches([outside], recipe, 0, None, no_callback, Threads(1))
+    blue = found.features[:, 128] / 100
+    assert not shares(inside, *np.rint(found.features[:, [0, 64]] / blue[:, None]).T, 8).any()
 
 
 def test_an_image_has_a_part_for_every_class(planted, model):
     images = with_annotations(planted / "table.csv", planted / "geojson")
-    parts = by_outlines(images, ["Inflamed", "Healthy"])
+    parts = split_by_annotation(images, ["Inflamed", "Healthy"])
     assert len(parts.records) == 16 and parts.n_images == 8
     assert parts.classes == ["Healthy", "Inflamed"]
     assert len(set(map(parts.name, parts.records))) == 16
     pairs = {(r.path, r.patient) for r in parts.records}
     assert pairs == {(r.path, r.patient) for r in images.records}
-    assert model.training_["n_images"] == 8 and model.training_["n_parts"] == 16
-    assert model.training_["n_patients"] == 4
+    assert model.training_info_["n_images"] == 8 and model.training_info_["n_parts"] == 16
+    assert model.training_info_["n_patients"] == 4
     assert model.score(parts) == 1
 
 
 def test_within_outlines_the_answer_is_that_of_the_whole_image_cut_out(planted, model):
     path, drawn = planted / "slides" / "s1.png", planted / "geojson" / "s1.geojson"
     whole = model.predict(path, mpp=0.5).patch_map
-    part = model.predict(path, mpp=0.5, within=Drawing(drawn, ("Inflamed",))).patch_map
+    part = model.predict(path, mpp=0.5, within=AnnotationFile(drawn, ("Inflamed",))).patch_map
     inside = shares(star_pixels(), *whole.corners(), 16) >= 0.5
     assert 0 < inside.sum() < inside.size
-    np.testing.assert_array_equal(part.winners, np.where(inside, whole.winners, BLANK))
+    np.testing.assert_array_equal(
+        part.predicted_classes, np.where(inside, whole.predicted_classes, NO_TISSUE)
+    )
     np.testing.assert_allclose(part.margins[inside], whole.margins[inside], atol=1e-4)
     folder = model.predict([path], mpp=0.5, within=planted / "geojson")
     both = model.predict(path, mpp=0.5, within=str(drawn)).patch_map
-    assert (folder[0].patch_map.winners == both.winners).all()
+    assert (folder[0].patch_map.predicted_classes == both.predicted_classes).all()
     assert (both.tissue & ~part.tissue).any()
     with pytest.raises(ManifestError, match="one file of outlines, and there are 2 images"):
         model.predict([path, path], within=drawn)
     with pytest.raises(ValueError, match="looks at the image as a whole, and not at what"):
         other = histodict.TissueClassifier("fast", method="lbp-colour")
-        other.fit(by_outlines(read_with(planted), ["Inflamed", "Healthy"]))
+        other.fit(split_by_annotation(read_with(planted), ["Inflamed", "Healthy"]))
 
 
 def test_patches_that_show_atoms_are_inside_as_well(planted, model):
-    parts = by_outlines(read_with(planted), ["Inflamed"])
-    found = Gallery.of(model.model_, parts.records[:2], 0)
+    parts = split_by_annotation(read_with(planted), ["Inflamed"])
+    found = PatchSample.of(model.model_, parts.records[:2], 0)
     assert (shares(star_pixels(), *found.corners.T, 16) >= 0.5).all()
 
 
@@ -175,34 +187,34 @@ def test_regions_that_were_found_are_read_back_as_the_same_patches(planted, tmp_
     assert finder.classes_ == ["no Inflamed", "Inflamed"]
     answer = finder.predict(images.records[6].path, mpp=0.5)
     assert answer.regions
-    save_geojson(tmp_path / "found.geojson", features(answer, of_regions=True))
-    own = Record(answer.path, "", "p", drawn=Drawing(tmp_path / "found.geojson"))
-    found = true_patches(own, answer.patch_map)
+    save_geojson(tmp_path / "found.geojson", geojson_features(answer, of_regions=True))
+    own = ImageRecord(answer.path, "", "p", annotations=AnnotationFile(tmp_path / "found.geojson"))
+    found = region_patch_mask(own, answer.patch_map)
     expected = np.zeros_like(found)
-    for (rows, columns), cells, _ in answer.patch_map.regions(1, answer.least_patches):
+    for (rows, columns), cells, _ in answer.patch_map.regions(1, answer.min_patches):
         expected[rows, columns] |= cells
     np.testing.assert_array_equal(found, expected)
-    truth = true_patches(images.records[6], answer.patch_map)
+    truth = region_patch_mask(images.records[6], answer.patch_map)
     np.testing.assert_array_equal(
         truth, shares(star_pixels(), *answer.patch_map.corners(), 16) >= 0.5
     )
 
 
 def test_what_is_to_be_ignored_is_neither_learnt_from_nor_scored(planted, tmp_path):
-    from histodict.pipeline.region_truth import known_patches
+    from histodict.pipeline.region_truth import labelled_patch_mask
 
     drawn = collection(feature("Inflamed", STAR, HOLE), feature("Ignore*", box(0, 0, 80, 128)))
     path = write_geojson(tmp_path / "s0.geojson", drawn)
     image = planted / "slides" / "s0.png"
-    record = Record(image, "", "a", drawn=Drawing(path))
+    record = ImageRecord(image, "", "a", annotations=AnnotationFile(path))
     patch_map = (
         histodict.RegionDetector(FAST, region="Inflamed")
         .fit(Manifest((record,)))
         .predict(image)
         .patch_map
     )
-    assert not known_patches(record, patch_map)[:, :5].any()
-    assert known_patches(record, patch_map)[:, 6:].any()
+    assert not labelled_patch_mask(record, patch_map)[:, :5].any()
+    assert labelled_patch_mask(record, patch_map)[:, 6:].any()
 
 
 def test_names_that_do_not_match_are_said(planted, tmp_path):
@@ -221,7 +233,7 @@ def test_names_that_do_not_match_are_said(planted, tmp_path):
     assert any("called like no image: other.geojson" in words for words in found.warnings)
     assert any("1 image left out, without outlines: s1.png" in w for w in found.warnings)
     with pytest.raises(ManifestError, match="no outline is called 'Stroma'; there are 'Tumor'"):
-        by_outlines(found, ["Tumor", "Stroma"])
+        split_by_annotation(found, ["Tumor", "Stroma"])
     write_geojson(tmp_path / "geojson" / "s0.json", feature("Tumor", BOX))
     with pytest.raises(ManifestError, match="more than one file of outlines"):
         with_annotations(tmp_path / "slides", tmp_path / "geojson")
@@ -240,7 +252,7 @@ def test_one_file_is_not_for_two_images(planted, tmp_path):
     with pytest.raises(ManifestError, match=r"s0.geojson: would be the outlines of .*a.* and of"):
         with_annotations(tmp_path / "slides", tmp_path / "geojson")
     with pytest.raises(ManifestError, match=r"s0.geojson: would be the outlines of .*a.* and of"):
-        drawings_for(images, tmp_path / "geojson")
+        match_annotations(images, tmp_path / "geojson")
 
 
 @pytest.mark.parametrize(
@@ -257,7 +269,7 @@ def test_one_file_is_not_for_two_images(planted, tmp_path):
 def test_outlines_are_called_like_the_slide(tmp_path, image, outlines):
     write_geojson(tmp_path / outlines, feature("Tumor", BOX))
     write_geojson(tmp_path / "other.geojson", feature("Tumor", BOX))
-    (found,) = drawings_for([Path("slides") / image], tmp_path)
+    (found,) = match_annotations([Path("slides") / image], tmp_path)
     assert found.path == tmp_path / outlines
 
 
@@ -289,7 +301,7 @@ def test_outlines_on_the_command_line(planted, tmp_path):
         healthy[6:120, 6:70] = True
         known = inflamed | (shares(healthy, *patch_map.corners(), side) >= 0.5)
         known &= patch_map.tissue
-        called = patch_map.winners == 1
+        called = patch_map.predicted_classes == 1
         hits += (inflamed & called & known).sum()
         misses += (inflamed & ~called & known).sum()
         alarms += (~inflamed & called & known).sum()
@@ -322,22 +334,29 @@ def test_a_run_within_outlines_is_made_anew_when_these_change(planted, model, tm
 
 
 def test_no_patient_has_parts_on_both_sides_and_a_trial_knows_its_outlines(planted, tmp_path):
-    parts = by_outlines(read_with(planted), ["Inflamed", "Healthy"])
+    parts = split_by_annotation(read_with(planted), ["Inflamed", "Healthy"])
     for split in k_folds(parts, 2):
         assert not shared_patients(parts, split)
         assert {parts.records[i].label for i in split.test} == {"Inflamed", "Healthy"}
     learner = histodict.TissueClassifier(FAST)
     path = write_geojson(tmp_path / "s0.geojson", feature("Inflamed", STAR))
     image = planted / "slides" / "s0.png"
-    records = [Record(image, "Inflamed", "a", within=Drawing(path, ("Inflamed",)))]
-    records += [replace(records[0], within=Drawing(path, ("Inflamed",), "slide"))]
-    records += [replace(records[0], within=Drawing(path)), replace(records[0], within=None)]
-    records += [replace(records[-1], drawn=Drawing(path))]
+    records = [
+        ImageRecord(image, "Inflamed", "a", region_of_interest=AnnotationFile(path, ("Inflamed",)))
+    ]
+    records += [
+        replace(records[0], region_of_interest=AnnotationFile(path, ("Inflamed",), "slide"))
+    ]
+    records += [
+        replace(records[0], region_of_interest=AnnotationFile(path)),
+        replace(records[0], region_of_interest=None),
+    ]
+    records += [replace(records[-1], annotations=AnnotationFile(path))]
     manifests = [Manifest((record,)) for record in records]
-    keys = [Trial(learner, manifest, manifests[0]).key for manifest in manifests]
+    keys = [TrainTestRun(learner, manifest, manifests[0]).key for manifest in manifests]
     assert len(set(keys)) == len(keys)
     write_geojson(path, feature("Inflamed", STAR, HOLE))
-    assert Trial(learner, manifests[0], manifests[0]).key not in keys
+    assert TrainTestRun(learner, manifests[0], manifests[0]).key not in keys
 
 
 def test_options_that_do_not_go_together_are_said(planted, tmp_path):

@@ -12,19 +12,19 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from histodict.cli import app
-from histodict.demo.sets import write_synthetic_set
+from histodict.demo.sets import write_synthetic_dataset
 from histodict.execution.progress import PANEL_STAGES
 from histodict.images.manifest import read_manifest
 from histodict.images.readers import ImageError
 from histodict.pipeline import (
-    Panel,
+    EnsembleClassifier,
     Plan,
     TissueClassifier,
     load_model,
     save_model,
     whole_image_model,
 )
-from histodict.pipeline.views import views
+from histodict.pipeline.views import ensemble_recipes
 from histodict.presets import preset
 from histodict.recipes import Recipe
 
@@ -32,14 +32,14 @@ RECIPE = replace(
     Plan.named("pixels", "nearest-mean").recipe,
     patch_px=8,
     patches_per_class=200,
-    rule="margin-and-codes",
+    aggregation="margin-and-codes",
 )
-SMALL = Plan(RECIPE, calibration_folds=3, panel=True)
+SMALL = Plan(RECIPE, calibration_folds=3, ensemble=True)
 
 
 @pytest.fixture(scope="module")
 def manifest(tmp_path_factory):
-    folder = write_synthetic_set(tmp_path_factory.mktemp("set") / "t", 6, 2, size=(160, 120))
+    folder = write_synthetic_dataset(tmp_path_factory.mktemp("set") / "t", 6, 2, size=(160, 120))
     return read_manifest(folder / "manifest.csv")
 
 
@@ -50,11 +50,11 @@ def told():
 
 @pytest.fixture(scope="module")
 def model(manifest, told):
-    return SMALL.model(random_state=0).fit(manifest, callback=told.append)
+    return SMALL.build_model(random_state=0).fit(manifest, callback=told.append)
 
 
 def seen(plan):
-    return [(r.method, r.stain, r.downsample, r.context) for r in plan.recipes]
+    return [(r.method, r.stain, r.downsample, r.context_scale) for r in plan.recipes]
 
 
 def test_who_sits_on_it():
@@ -64,36 +64,38 @@ def test_who_sits_on_it():
         ("lbp-colour", "none", 4.0, 1),
     ]
     assert Plan.named("pixels").recipe.method_parameters["penalty"] == 0.2
-    scaled = views(Plan.named("pixels").recipe.with_changes(mpp=0.5))
+    scaled = ensemble_recipes(Plan.named("pixels").recipe.with_changes(mpp=0.5))
     assert [r.mpp for r in scaled] == [0.5, 1.0, 2.0]
     # Textures are looked at from as far whatever the patches are, unless those are from further.
-    assert [r.downsample for r in views(replace(preset("fast"), downsample=8.0))] == [8.0] * 3
-    assert [r.downsample for r in views(preset("fast"))] == [2.0, 2.0, 4.0]
+    assert [r.downsample for r in ensemble_recipes(replace(preset("fast"), downsample=8.0))] == [
+        8.0
+    ] * 3
+    assert [r.downsample for r in ensemble_recipes(preset("fast"))] == [2.0, 2.0, 4.0]
     assert {view[0] for view in seen(Plan.named("pixels", "wndcharm"))} == {"wndcharm"}
     assert len(Plan.named("pixels", "wndcharm").recipes) == 4
-    network, plain, *others = views(preset("embeddings"))
+    network, plain, *others = ensemble_recipes(preset("embeddings"))
     assert network == preset("embeddings") and network.stain == "reinhard"
     assert plain == replace(network, stain="none")
     # Beside a network sit the pixels that stand first on the panel of pixels, and its textures.
     assert others == Plan.named("pixels").recipes[:2]
     for stain, other in (("macenko", "none"), ("none", "reinhard")):
-        changed = views(replace(preset("embeddings"), stain=stain))
+        changed = ensemble_recipes(replace(preset("embeddings"), stain=stain))
         assert [r.stain for r in changed] == [stain, other, stain, stain]
     assert Plan.named("pixels", "shirc").recipe.method_parameters.get("n_channels", 3) == 3
 
 
 def test_what_is_changed_beside_a_network_is_changed_in_all():
     settings = {"n_atoms": "70", "patches_per_class": "500", "least_tissue": "0.2", "mpp": "0.5"}
-    plan = Plan(preset("embeddings"), 3, panel=True).with_settings(settings)
+    plan = Plan(preset("embeddings"), 3, ensemble=True).parse_settings(settings)
     cells, plain, pixels, _ = plan.recipes
     for recipe in (cells, plain, pixels):
-        assert (recipe.patches_per_class, recipe.least_tissue) == (500, 0.2)
+        assert (recipe.patches_per_class, recipe.min_tissue_fraction) == (500, 0.2)
         assert recipe.method_parameters["n_atoms"] == 70
     assert [r.mpp for r in plan.recipes] == [0.5, 0.5, 0.5, 1.0]
     # Its own: what pixels are best coded by is no good for cells.
     assert (cells.method_parameters["rho"], pixels.method_parameters["penalty"]) == (0.1, 0.2)
     assert "rho" not in pixels.method_parameters and pixels.stain == "reinhard"
-    changed = plan.with_settings({"stain": "macenko"})
+    changed = plan.parse_settings({"stain": "macenko"})
     assert [r.stain for r in changed.recipes] == ["macenko", "none", "macenko", "macenko"]
 
 
@@ -124,11 +126,11 @@ def test_the_score_is_the_members_mean_and_the_map_is_the_first_ones(model, mani
         atol=1e-5,
     )
     assert mean_of(alone) == pytest.approx(alone.score, abs=1e-5)
-    assert answer.threshold is None and "a panel of 3" in answer.words()
-    scores = [member.predict(record.path, mpp=record.mpp).scores[0] for member in model.members_]
-    assert len(scores) == model.n_members == 3 and scores[0] == alone.scores[0]
+    assert answer.threshold is None and "a panel of 3" in answer.summary()
+    scores = [member.predict(record.path, mpp=record.mpp).scores[0] for member in model.estimators_]
+    assert len(scores) == model.n_estimators_ == 3 and scores[0] == alone.scores[0]
     combined = model.combination_
-    bent = np.tanh(combined.bend * np.array(scores) / combined.scales) / combined.bend
+    bent = np.tanh(combined.tanh_scale * np.array(scores) / combined.scales) / combined.tanh_scale
     expected = np.average(bent, weights=combined.weights) + combined.offset
     assert answer.score == pytest.approx(expected)
     assert answer.label == max(answer.probabilities, key=answer.probabilities.__getitem__)
@@ -164,12 +166,14 @@ def test_members_are_judged_on_patients_they_did_not_see(manifest, tmp_path, mon
 
     monkeypatch.setattr(TissueClassifier, "fit", fit)
     two = [RECIPE, replace(RECIPE, stain="none")]
-    one = Panel(two, folds=3, cache=tmp_path, n_jobs=1).fit(manifest)
+    one = EnsembleClassifier(two, folds=3, cache=tmp_path, n_jobs=1).fit(manifest)
     assert [len(patients) for patients in fitted] == [4] * 6 + [6, 6]
     # What was said of unseen patients is kept, and only the two members are trained again.
-    again = Panel(two, folds=3, cache=tmp_path, n_jobs=1).fit(manifest)
+    again = EnsembleClassifier(two, folds=3, cache=tmp_path, n_jobs=1).fit(manifest)
     assert len(fitted) == 10
-    np.testing.assert_array_equal(again.calibration_.misfits, one.calibration_.misfits)
+    np.testing.assert_array_equal(
+        again.calibration_.nonconformity_scores, one.calibration_.nonconformity_scores
+    )
 
 
 def test_what_several_trainings_need_is_made_once_and_cleared_away(manifest, tmp_path, monkeypatch):
@@ -183,21 +187,21 @@ def test_what_several_trainings_need_is_made_once_and_cleared_away(manifest, tmp
 
     monkeypatch.setattr(whole_image_model, "_whole", whole)
     textures = replace(preset("fast", "lbp-colour"), downsample=4.0)
-    model = Panel([textures], folds=3, n_jobs=1).fit(manifest)
+    model = EnsembleClassifier([textures], folds=3, n_jobs=1).fit(manifest)
     # Three trainings in folds, their answers, and the one of all: every image once.
     assert sorted(measured) == sorted(record.path for record in manifest.records)
     assert list(tmp_path.iterdir()) == []
-    assert model.members_[0].cache is None and model.members_[0].model_.cache is None
+    assert model.estimators_[0].cache is None and model.estimators_[0].model_.cache is None
 
 
 def test_a_member_that_does_not_fit_the_images_is_left_out_and_said(manifest):
     large = replace(RECIPE, patch_px=300)
-    model = Panel([RECIPE, large], random_state=0).fit(manifest)
-    assert model.n_members == 1
-    facts = model.training_["members"]
+    model = EnsembleClassifier([RECIPE, large], random_state=0).fit(manifest)
+    assert model.n_estimators_ == 1
+    facts = model.training_info_["members"]
     assert "failure" not in facts[0] and "less than one patch" in facts[1]["failure"]
     with pytest.raises(ValueError, match="less than one patch"):
-        Panel([large, RECIPE]).fit(manifest)
+        EnsembleClassifier([large, RECIPE]).fit(manifest)
 
 
 def of_patients(manifest, n_per_class):
@@ -209,19 +213,19 @@ def of_patients(manifest, n_per_class):
 
 
 def test_with_two_patients_of_a_class_it_is_weighed_in_two_folds(manifest):
-    model = SMALL.model().fit(of_patients(manifest, 2))
-    assert model.training_["folds"] == 2 and model.calibration_ is not None
+    model = SMALL.build_model().fit(of_patients(manifest, 2))
+    assert model.training_info_["folds"] == 2 and model.calibration_ is not None
 
 
 def test_with_one_patient_of_a_class_it_answers_and_says_what_is_not_known(manifest, tmp_path):
     few = of_patients(manifest, 1)
-    model = SMALL.model().fit(few)
-    assert model.training_["folds"] == 0 and model.n_members == 3
+    model = SMALL.build_model().fit(few)
+    assert model.training_info_["folds"] == 0 and model.n_estimators_ == 3
     np.testing.assert_allclose(model.combination_.weights, 1 / 3)
     answers = [model.predict(r.path, mpp=r.mpp) for r in few.records]
     right = [a.label == r.label for a, r in zip(answers, few.records, strict=True)]
     assert np.mean(right) > 0.9  # those it learnt from
-    assert all(a.probabilities == {} and a.candidates == [] for a in answers)
+    assert all(a.probabilities == {} and a.prediction_set == [] for a in answers)
     with pytest.raises(ValueError, match="how sure it is cannot be known"):
         model.predict_proba(few.records[0].path)
     loaded = load_model(save_model(model, tmp_path / "m.histodict"))
@@ -229,7 +233,9 @@ def test_with_one_patient_of_a_class_it_answers_and_says_what_is_not_known(manif
 
 
 def test_calibrated_methods_of_whole_images(manifest):
-    model = Panel([preset("fast", "lbp-colour")], folds=2, random_state=0).fit(manifest)
+    model = EnsembleClassifier([preset("fast", "lbp-colour")], folds=2, random_state=0).fit(
+        manifest
+    )
     answer = model.predict(manifest.records[0].path)
     assert sum(answer.probabilities.values()) == pytest.approx(1)
     assert model.threshold is None and answer.patch_map is None
@@ -244,17 +250,17 @@ def test_of_a_slide_some_tissue_stands_for_all(tmp_path, monkeypatch, rng):
     Image.fromarray(pixels[:, :800]).save(tmp_path / "tissue.png")
     monkeypatch.setattr(whole_image_model, "_SQUARE_PX", 200)
     recipe = Recipe(method="lbp-colour")
-    whole = whole_image_model.WholeImageModel(recipe, ["a", "b"], 0, 1)
-    tissue = whole._vectors({tmp_path / "tissue.png": None}, None)[0]
-    monkeypatch.setattr(whole_image_model, "_MOST_PIXELS", 100_000)
-    parts = whole._vectors({tmp_path / "slide.png": None}, None)[0]
+    whole = whole_image_model.WholeImagePipeline(recipe, ["a", "b"], 0, 1)
+    tissue = whole._features({tmp_path / "tissue.png": None}, None)[0]
+    monkeypatch.setattr(whole_image_model, "_MAX_PIXELS", 100_000)
+    parts = whole._features({tmp_path / "slide.png": None}, None)[0]
     np.testing.assert_allclose(parts, tissue, atol=0.02)
-    other = whole_image_model.WholeImageModel(Recipe(method="wndcharm"), ["a", "b"], 0, 1)
+    other = whole_image_model.WholeImagePipeline(Recipe(method="wndcharm"), ["a", "b"], 0, 1)
     with pytest.raises(ImageError, match="too many for a method"):
-        other._vectors({tmp_path / "slide.png": None}, None)
+        other._features({tmp_path / "slide.png": None}, None)
     Image.fromarray(np.full((1200, 1600, 3), 240, np.uint8)).save(tmp_path / "glass.png")
     with pytest.raises(ImageError, match="no tissue"):
-        whole._vectors({tmp_path / "glass.png": None}, None)
+        whole._features({tmp_path / "glass.png": None}, None)
 
 
 def test_training_goes_on_from_a_cache(manifest, tmp_path):
@@ -270,44 +276,44 @@ def test_training_goes_on_from_a_cache(manifest, tmp_path):
 def test_a_member_that_cannot_judge_an_image_is_silent(model, manifest, monkeypatch):
     record = manifest.records[0]
     before = model.predict(record.path, mpp=record.mpp)
-    original = whole_image_model.WholeImageModel.look
+    original = whole_image_model.WholeImagePipeline.score_image
 
     def refuse(self, path, *more):
         if self.recipe.downsample == 4.0:
             raise ImageError("too small")
         return original(self, path, *more)
 
-    monkeypatch.setattr(whole_image_model.WholeImageModel, "look", refuse)
+    monkeypatch.setattr(whole_image_model.WholeImagePipeline, "score_image", refuse)
     answer = model.predict(record.path, mpp=record.mpp)
-    assert (before.n_silent, answer.n_silent) == (0, 1)
+    assert (before.n_abstaining, answer.n_abstaining) == (0, 1)
     assert np.isfinite(answer.score) and answer.label
 
 
 def test_glass_has_no_answer_and_nobody_was_silent(model, manifest, tmp_path):
     Image.new("RGB", (160, 120), (244, 243, 245)).save(tmp_path / "glass.png")
     answer = model.predict(tmp_path / "glass.png", mpp=manifest.records[0].mpp)
-    assert (answer.label, answer.n_silent, answer.row()["n_silent"]) == (None, 0, 0)
+    assert (answer.label, answer.n_abstaining, answer.row()["n_silent"]) == (None, 0, 0)
 
 
 def test_a_file_says_in_how_many_folds_it_was_weighed(manifest, tmp_path):
-    panel = Panel([RECIPE], folds=2, cache=tmp_path / "cache").fit(manifest)
+    panel = EnsembleClassifier([RECIPE], folds=2, cache=tmp_path / "cache").fit(manifest)
     assert load_model(save_model(panel, tmp_path / "m.histodict")).folds == 2
     # What inner folds got wrong is shown by nobody: only their answers are kept.
     assert not list((tmp_path / "cache" / "trials").rglob("*.npz"))
 
 
 def test_a_panel_is_made_of_a_preset_or_of_recipes():
-    assert Panel().recipes == Plan.named("default").recipes
-    assert Panel("pixels").recipes == Plan.named("pixels").recipes
-    assert Panel("pixels", method="odl").recipes == Plan.named("pixels", "odl").recipes
-    assert Panel(preset("fast")).recipes == views(preset("fast"))
-    assert Panel(["fast", RECIPE]).recipes == [preset("fast"), RECIPE]
-    first, *_, last = Panel("pixels", patch_px=12).recipes
+    assert EnsembleClassifier().recipes == Plan.named("default").recipes
+    assert EnsembleClassifier("pixels").recipes == Plan.named("pixels").recipes
+    assert EnsembleClassifier("pixels", method="odl").recipes == Plan.named("pixels", "odl").recipes
+    assert EnsembleClassifier(preset("fast")).recipes == ensemble_recipes(preset("fast"))
+    assert EnsembleClassifier(["fast", RECIPE]).recipes == [preset("fast"), RECIPE]
+    first, *_, last = EnsembleClassifier("pixels", patch_px=12).recipes
     assert (first.patch_px, last.patch_px, last.method) == (12, 12, "lbp-colour")
     with pytest.raises(ValueError, match="not of none"):
-        Panel([])
+        EnsembleClassifier([])
 
 
 def test_a_method_of_whole_images_is_not_sent_to_a_cluster(manifest):
     with pytest.raises(ValueError, match="leave out the cluster"):
-        Panel([preset("fast", "lbp-colour")], folds=2).fit(manifest, executor=object())
+        EnsembleClassifier([preset("fast", "lbp-colour")], folds=2).fit(manifest, executor=object())

@@ -8,36 +8,42 @@ import pytest
 
 from histodict import presets
 from histodict.model_file import read_header
-from histodict.pipeline import PANELS, Panel, Plan, RegionDetector, TissueClassifier
+from histodict.pipeline import (
+    ENSEMBLE_PRESETS,
+    EnsembleClassifier,
+    Plan,
+    RegionDetector,
+    TissueClassifier,
+)
 from histodict.presets import PRESETS, preset
 
 
 def test_a_plan_makes_one_model_or_several():
-    assert type(Plan.named("fast").model()) is TissueClassifier
-    assert type(Plan.named("fast").model(region="tumour")) is RegionDetector
-    auto = Plan.named("pixels").model(random_state=4)
-    assert type(auto) is Panel and (auto.folds, auto.random_state) == (3, 4)
+    assert type(Plan.named("fast").build_model()) is TissueClassifier
+    assert type(Plan.named("fast").build_model(region="tumour")) is RegionDetector
+    auto = Plan.named("pixels").build_model(random_state=4)
+    assert type(auto) is EnsembleClassifier and (auto.folds, auto.random_state) == (3, 4)
     assert len(auto.recipes) == 3 and auto.recipe == Plan.named("pixels").recipe
-    calibrated = Plan.named("fast").with_settings({"calibration_folds": "2"})
-    assert calibrated.model().recipes == [preset("fast")]
+    calibrated = Plan.named("fast").parse_settings({"calibration_folds": "2"})
+    assert calibrated.build_model().recipes == [preset("fast")]
     with pytest.raises(ValueError, match="not for regions"):
-        Plan.named("pixels").model(region="tumour")
+        Plan.named("pixels").build_model(region="tumour")
     with pytest.raises(ValueError, match="calibration_folds"):
-        Plan(preset("fast"), panel=True)
+        Plan(preset("fast"), ensemble=True)
 
 
 def test_settings_go_to_the_plan_the_recipe_or_the_method():
     settings = {"panel": "true", "calibration_folds": "4", "stain": "none", "n_atoms": "7"}
-    plan = Plan.named("fast").with_settings(settings)
-    assert (plan.panel, plan.calibration_folds, plan.recipe.stain) == (True, 4, "none")
+    plan = Plan.named("fast").parse_settings(settings)
+    assert (plan.ensemble, plan.calibration_folds, plan.recipe.stain) == (True, 4, "none")
     assert plan.recipe.method_parameters["n_atoms"] == 7
-    assert plan.knows("panel") and plan.knows("stain") and not plan.knows("magic")
+    assert plan.has_setting("panel") and plan.has_setting("stain") and not plan.has_setting("magic")
     with pytest.raises(ValueError, match="no setting 'magic'"):
-        plan.with_settings({"magic": "1"})
+        plan.parse_settings({"magic": "1"})
 
 
 def test_plans_survive_a_file(tmp_path):
-    for name in (*PRESETS, *PANELS):
+    for name in (*PRESETS, *ENSEMBLE_PRESETS):
         file, plan = tmp_path / f"{name}.json", Plan.named(name)
         file.write_text(json.dumps(plan.to_dict()))
         assert Plan.named(str(file)) == plan
@@ -48,23 +54,25 @@ def test_plans_survive_a_file(tmp_path):
 
 def test_presets_are_for_any_method():
     assert Plan.named("paper", "nayak").recipe == preset("paper", "nayak")
-    assert Plan.named("pixels", "odl").recipe.method == "odl" and Plan.named("pixels", "odl").panel
+    assert (
+        Plan.named("pixels", "odl").recipe.method == "odl" and Plan.named("pixels", "odl").ensemble
+    )
     with pytest.raises(ValueError, match=r"preset must be one of .*pixels"):
         Plan.named("best")
 
 
 def test_the_default_has_a_network_where_one_is_installed(monkeypatch):
-    monkeypatch.setattr(presets, "missing_module", lambda name: None)
+    monkeypatch.setattr(presets, "missing_dependency", lambda name: None)
     by_network = Plan.named("default")
-    assert [(r.method, r.vectors, r.stain) for r in by_network.recipes] == [
+    assert [(r.method, r.features, r.stain) for r in by_network.recipes] == [
         ("dfdl", "efficientnet-lite0", "reinhard"),
         ("dfdl", "efficientnet-lite0", "none"),
         ("dfdl", "centred", "reinhard"),
         ("lbp-colour", "centred", "reinhard"),
     ]
     assert Plan.named("default", "shirc").recipes == Plan.named("pixels", "shirc").recipes
-    assert Panel(patch_px=12).recipe.vectors == "centred"
-    monkeypatch.setattr(presets, "missing_module", lambda name: "torch")
+    assert EnsembleClassifier(patch_px=12).recipe.features == "centred"
+    monkeypatch.setattr(presets, "missing_dependency", lambda name: "torch")
     assert Plan.named("default") == Plan.named("pixels")
 
 
@@ -73,13 +81,13 @@ def test_what_is_no_plan_is_said_in_a_line(tmp_path):
     with pytest.raises(ValueError, match="not a recipe file"):
         Plan.named(str(tmp_path / "list.json"))
     with pytest.raises(ValueError, match=r"no setting 'magic'; there are .*panel"):
-        Plan.named("fast").with_settings({"magic": "1"})
+        Plan.named("fast").parse_settings({"magic": "1"})
     for name in ("pixels", "default"):
         with pytest.raises(ValueError, match=r"Plan\.named"):
             TissueClassifier(name)
     with pytest.raises(ValueError, match="vectors must be one of"):
-        Plan.named("fast").with_settings({"vectors": "timm"})
-    assert type(Plan.named("fast").model(region="")) is TissueClassifier
+        Plan.named("fast").parse_settings({"vectors": "timm"})
+    assert type(Plan.named("fast").build_model(region="")) is TissueClassifier
 
 
 def test_what_info_says_of_a_model_makes_one_like_it(small_models, tmp_path):
@@ -88,6 +96,6 @@ def test_what_info_says_of_a_model_makes_one_like_it(small_models, tmp_path):
         header = read_header(small_models.path(name))
         (tmp_path / "info.json").write_text(json.dumps(header))
         plan = Plan.named(str(tmp_path / "info.json"))
-        assert (plan.panel, plan.calibration_folds) == (panel, folds)
+        assert (plan.ensemble, plan.calibration_folds) == (panel, folds)
         assert plan.recipe.to_dict() == header["recipe"]
         assert len(plan.recipes) == max(1, len(header["members"]))

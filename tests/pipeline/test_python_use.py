@@ -17,20 +17,20 @@ from sklearn.exceptions import NotFittedError
 from typer.testing import CliRunner
 
 import histodict
-from histodict import Panel, RegionDetector, TissueClassifier
+from histodict import EnsembleClassifier, RegionDetector, TissueClassifier
 from histodict.cli import app
-from histodict.decisions.combination import Combination
-from histodict.demo.sets import write_synthetic_set
+from histodict.decisions.combination import ScoreCombination
+from histodict.demo.sets import write_synthetic_dataset
 from histodict.evaluation.metrics import balanced_accuracy
 from histodict.images.manifest import read_manifest
-from histodict.images.pixel_size import GivenSize, PixelSize
-from histodict.pipeline import Answers
-from histodict.pipeline.patch_model import PatchModel
+from histodict.images.pixel_size import PixelSize, PixelSizeOption
+from histodict.pipeline import Predictions
+from histodict.pipeline.patch_model import PatchPipeline
 from histodict.presets import preset
 from histodict.recipes import Recipe
 
 SMALL = {"n_atoms": 12, "n_iter": 2, "patches_per_class": 300}
-KINDS = (TissueClassifier, RegionDetector, Panel)
+KINDS = (TissueClassifier, RegionDetector, EnsembleClassifier)
 
 
 @contextmanager
@@ -51,7 +51,7 @@ def without_a_screen():
 
 @pytest.fixture(scope="module")
 def tissue(tmp_path_factory):
-    return write_synthetic_set(tmp_path_factory.mktemp("set") / "t", 4, 2, size=(96, 80))
+    return write_synthetic_dataset(tmp_path_factory.mktemp("set") / "t", 4, 2, size=(96, 80))
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def detector(tissue):
 
 @pytest.fixture(scope="module")
 def panel(tissue):
-    return Panel(["paper"], folds=2, patch_px=16, **SMALL).fit(tissue)
+    return EnsembleClassifier(["paper"], folds=2, patch_px=16, **SMALL).fit(tissue)
 
 
 @pytest.fixture
@@ -82,16 +82,16 @@ def test_a_folder_a_table_and_a_manifest_teach_the_same(model, tissue):
     manifest = read_manifest(tissue)
     for images in (tissue / "manifest.csv", str(tissue / "manifest.csv"), manifest):
         again = TissueClassifier("paper", random_state=1, **SMALL).fit(images)
-        assert again.training_ == model.training_
+        assert again.training_info_ == model.training_info_
         np.testing.assert_array_equal(again.model_.method_.dictionaries_, _atoms(model))
 
 
 @pytest.mark.parametrize(
     ("kind", "last"),
     [
-        ("model", (PatchModel, "judge_all")),
-        ("detector", (PatchModel, "judge_all")),
-        ("panel", (Combination, "fit")),
+        ("model", (PatchPipeline, "predict_patches_many")),
+        ("detector", (PatchPipeline, "predict_patches_many")),
+        ("panel", (ScoreCombination, "fit")),
     ],
 )
 def test_a_fit_that_fails_leaves_the_model_as_it_was(kind, last, request, tissue, monkeypatch):
@@ -179,7 +179,9 @@ def test_pixels_in_memory_get_the_answer_of_their_file(kind, pixels, tmp_path, r
         found = fitted.predict(given, mpp=0.5)
         assert found.row() == expected.row()
         np.testing.assert_array_equal(found.patch_map.margins, expected.patch_map.margins)
-        np.testing.assert_array_equal(found.patch_map.winners, expected.patch_map.winners)
+        np.testing.assert_array_equal(
+            found.patch_map.predicted_classes, expected.patch_map.predicted_classes
+        )
         assert found.patch_map.mpp == 0.5
 
 
@@ -198,18 +200,18 @@ def test_so_do_methods_of_the_whole_image_with_and_without_a_cache(
 def test_one_image_is_one_answer_and_several_are_answers(model, tissue, pixels):
     files = sorted((tissue / "healthy").iterdir())
     one = model.predict(files[0])
-    assert isinstance(one, histodict.pipeline.ImageAnswer)
+    assert isinstance(one, histodict.pipeline.ImagePrediction)
     several = [files, map(str, files), tissue / "healthy", [tissue / "healthy"]]
     for given in several:
         found = model.predict(given)
-        assert isinstance(found, Answers)
+        assert isinstance(found, Predictions)
         assert [answer.path for answer in found] == files
         assert found[0].scores == one.scores
     mixed = model.predict([pixels, files[0], Image.fromarray(pixels)], mpp=0.5)
     assert [str(answer.path) for answer in mixed] == ["image 0", str(files[0]), "image 2"]
     assert mixed[0].scores == mixed[2].scores == model.predict(np.stack([pixels]))[0].scores
     assert [answer.scores for answer in mixed[1:]] == [mixed[1].scores, mixed[2].scores]
-    assert isinstance(mixed[1:], Answers)
+    assert isinstance(mixed[1:], Predictions)
     assert len(model.predict([])) == 0
 
 
@@ -232,7 +234,7 @@ def test_a_table_without_labels_is_answered_and_what_is_assumed_is_said_once(
     assert len(said) == 1 and said[0].filename == __file__
     assert {answer.size.origin for answer in found} == {"assumed"}
     with no_warnings():
-        found = model.predict(tmp_path / "t.csv", mpp=GivenSize(override=0.5))
+        found = model.predict(tmp_path / "t.csv", mpp=PixelSizeOption(override=0.5))
     assert {answer.size for answer in found} == {PixelSize(0.5, "command")}
 
 
@@ -323,7 +325,9 @@ def test_probabilities_are_those_of_the_answers_or_it_is_said_how_to_get_them(
     assert np.isnan(panel.predict_proba([glass])).all()
     for other in (model, detector):
         assert not hasattr(other, "predict_proba")
-        with pytest.raises(AttributeError, match=r"fit a Panel.*Panel\(\['fast'\]\)"):
+        with pytest.raises(
+            AttributeError, match=r"fit an EnsembleClassifier.*EnsembleClassifier\(\['fast'\]\)"
+        ):
             other.predict_proba(files)
 
 
@@ -355,7 +359,7 @@ def test_a_method_without_a_map_shows_the_image(tissue, pixels):
 
 def test_answers_say_what_they_are_and_are_safe_to_show(model, panel, pixels, tissue, tmp_path):
     answer = model.predict(pixels)
-    assert repr(answer) == f"ImageAnswer('image': {answer.label}, score {answer.score:.3g})"
+    assert repr(answer) == f"ImagePrediction('image': {answer.label}, score {answer.score:.3g})"
     assert "% sure" in repr(panel.predict(pixels))
     bad = tmp_path / "<b>&.png"
     Image.fromarray(pixels).save(bad)
@@ -402,11 +406,11 @@ def test_atoms_are_drawn_by_class(model, panel, tissue):
 
 def test_settings_are_given_by_name():
     made = TissueClassifier("paper", n_atoms=100, patch_px=12)
-    assert made.recipe == preset("paper").with_values({"n_atoms": 100, "patch_px": 12})
+    assert made.recipe == preset("paper").replace_settings({"n_atoms": 100, "patch_px": 12})
     assert TissueClassifier(n_atoms=7).recipe.method_parameters["n_atoms"] == 7
     assert TissueClassifier("paper", method="odl").recipe == preset("paper", "odl")
     assert TissueClassifier(preset("fast"), method="odl").recipe.method == "odl"
-    assert RegionDetector(neighbours=2).recipe.neighbours == 2
+    assert RegionDetector(neighbours=2).recipe.smoothing_radius == 2
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -439,7 +443,7 @@ def test_parameters_can_be_asked_for_set_and_cloned(kind, tmp_path):
     assert again.recipe == made.recipe
     assert clone(kind()).get_params() == kind().get_params()
     changed = clone(made).set_params(n_atoms=9, patch_px=18, verbose=True)
-    assert changed.recipe == made.recipe.with_values({"n_atoms": 9, "patch_px": 18})
+    assert changed.recipe == made.recipe.replace_settings({"n_atoms": 9, "patch_px": 18})
     assert (changed.verbose, changed.random_state) == (True, 4)
     assert made.recipe.method_parameters["n_atoms"] == 30
     made.random_state = 5  # as some do
@@ -466,7 +470,7 @@ def test_threads_of_a_fitted_model_are_changed_and_what_it_learnt_stays(kind, re
         assert fitted.predict(pixels).row() == before
     finally:
         fitted.set_params(n_jobs=n_jobs)
-    assert not hasattr(clone(fitted), "training_")
+    assert not hasattr(clone(fitted), "training_info_")
 
 
 def test_a_model_shows_what_it_was_made_with(model):
@@ -491,7 +495,7 @@ def test_what_has_learnt_nothing_says_so(kind, pixels, tissue, tmp_path):
     made = kind()
     for use in (
         lambda: made.predict(pixels),
-        lambda: made.answer(tmp_path / "a.png"),
+        lambda: made.predict_one(tmp_path / "a.png"),
         lambda: made.score(tissue),
         lambda: made.save(tmp_path / "m.histodict"),
         lambda: made.plot_atoms(),

@@ -9,44 +9,44 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from histodict import Panel, RegionDetector, TissueClassifier, load
+from histodict import EnsembleClassifier, RegionDetector, TissueClassifier, load
 from histodict.decisions.atom_evidence import patch_weights
-from histodict.decisions.atom_notes import AtomNotes
-from histodict.decisions.image_rules import mean_of_neighbours
-from histodict.demo.sets import write_synthetic_set
+from histodict.decisions.atom_notes import AtomAnnotations
+from histodict.decisions.image_rules import smooth_margins
+from histodict.demo.sets import write_synthetic_dataset
 from histodict.images.manifest import read_manifest
-from histodict.pipeline.parts import Part, Vote
-from histodict.pipeline.reasons import Reasons
-from histodict.pipeline.spoken import Spoken
-from histodict.pipeline.views import panel_recipe, views
+from histodict.pipeline.parts import ConceptContribution, MemberContribution
+from histodict.pipeline.reasons import Explanation
+from histodict.pipeline.spoken import ScoreContributions
+from histodict.pipeline.views import ensemble_recipes, resolve_ensemble_recipe
 from histodict.recipes import Recipe
 
 SMALL = Recipe(
     method_parameters={"n_atoms": 12, "n_iter": 3},
     patch_px=12,
     patches_per_class=200,
-    vectors="centred",
-    rule="margin",
+    features="centred",
+    aggregation="margin",
 )
 KINDS = {
     "margin": TissueClassifier(SMALL),
-    "proportion": TissueClassifier(replace(SMALL, rule="proportion")),
-    "codes": TissueClassifier(replace(SMALL, rule="codes")),
-    "both": TissueClassifier(replace(SMALL, rule="margin-and-codes")),
-    "neighbours": TissueClassifier(replace(SMALL, rule="proportion", neighbours=1)),
-    "smooth": TissueClassifier(replace(SMALL, neighbours=2)),
-    "components": TissueClassifier(replace(SMALL, components=10)),
+    "proportion": TissueClassifier(replace(SMALL, aggregation="proportion")),
+    "codes": TissueClassifier(replace(SMALL, aggregation="codes")),
+    "both": TissueClassifier(replace(SMALL, aggregation="margin-and-codes")),
+    "neighbours": TissueClassifier(replace(SMALL, aggregation="proportion", smoothing_radius=1)),
+    "smooth": TissueClassifier(replace(SMALL, smoothing_radius=2)),
+    "components": TissueClassifier(replace(SMALL, n_components=10)),
     "src": TissueClassifier(replace(SMALL, method="src", method_parameters={"n_atoms": 40})),
     "logistic": TissueClassifier(replace(SMALL, method="logistic", method_parameters={})),
     "whole": TissueClassifier(replace(SMALL, method="mean-logistic", method_parameters={})),
-    "panel": Panel([SMALL, replace(SMALL, rule="codes")], folds=2),
+    "panel": EnsembleClassifier([SMALL, replace(SMALL, aggregation="codes")], folds=2),
     "regions": RegionDetector(SMALL, region="inflamed"),
 }
 
 
 @pytest.fixture(scope="module")
 def manifest(tmp_path_factory):
-    folder = write_synthetic_set(tmp_path_factory.mktemp("set") / "t", 4, 2, size=(120, 96))
+    folder = write_synthetic_dataset(tmp_path_factory.mktemp("set") / "t", 4, 2, size=(120, 96))
     return read_manifest(folder / "manifest.csv")
 
 
@@ -66,33 +66,35 @@ def models(manifest):
 def test_parts_add_up_to_the_score_of_every_kind_of_model(models, manifest, kind, tmp_path):
     model = models(kind)
     path = manifest.records[-1].path
-    why = model.why(path)
+    why = model.explain(path)
     total = why.constant + sum(part.adds for part in why.parts)
     np.testing.assert_allclose(total, why.scores, atol=1e-6, rtol=0)
-    answer = model.answer(path)
+    answer = model.predict_one(path)
     if kind != "regions":
         assert why.scores.tolist() == list(answer.scores)
-    again = load(model.save(tmp_path / "m.histodict")).why(path)
+    again = load(model.save(tmp_path / "m.histodict")).explain(path)
     np.testing.assert_allclose([p.adds for p in again.parts], [p.adds for p in why.parts])
-    assert again.words() == why.words()
+    assert again.summary() == why.summary()
 
 
 @pytest.mark.parametrize("kind", ["margin", "codes", "both", "smooth", "components", "src"])
 def test_the_constant_is_the_rule_s_own(models, manifest, kind):
     """Nothing of the score hides in the constant but the bias, and what single precision loses."""
     model = models(kind)
-    why = model.why(manifest.records[0].path)
-    np.testing.assert_allclose(why.constant, model.rule_.bias - model.shift_, atol=1e-3)
+    why = model.explain(manifest.records[0].path)
+    np.testing.assert_allclose(
+        why.constant, model.aggregator_.bias - model.threshold_shift_, atol=1e-3
+    )
 
 
 def test_of_proportions_the_constant_has_the_votes_nobody_spoke_for(models, manifest):
     model = models("proportion")
-    why = model.why(manifest.records[0].path)
-    np.testing.assert_allclose(why.constant, model.rule_.bias, atol=1e-3)
-    weight = model.rule_.weights[0, 0]
+    why = model.explain(manifest.records[0].path)
+    np.testing.assert_allclose(why.constant, model.aggregator_.bias, atol=1e-3)
+    weight = model.aggregator_.weights[0, 0]
     shares = np.array([part.adds[0] / weight for part in why.parts])
     assert (shares >= -1e-9).all() and shares.sum() == pytest.approx(
-        model.answer(manifest.records[0].path).proportions[model.classes_[1]], abs=1e-6
+        model.predict_one(manifest.records[0].path).proportions[model.classes_[1]], abs=1e-6
     )
 
 
@@ -101,7 +103,7 @@ def test_weights_of_patches_are_the_neighbours_mean_turned_round(tmp_path):
     tissue, chosen = rng.random((9, 7)) > 0.3, rng.random((9, 7)) > 0.5
     chosen &= tissue
     margins = rng.normal(size=(9, 7, 2)).astype(np.float32) * tissue[..., None]
-    smooth = mean_of_neighbours(margins, tissue, 2)
+    smooth = smooth_margins(margins, tissue, 2)
     expected = smooth[chosen].sum(axis=0)
     found = (patch_weights(tissue, chosen, 2)[..., None] * margins).sum(axis=(0, 1))
     np.testing.assert_allclose(found, expected, atol=1e-4)
@@ -110,41 +112,49 @@ def test_weights_of_patches_are_the_neighbours_mean_turned_round(tmp_path):
 def test_use_is_the_share_of_patches_and_where_it_is_agrees(models, manifest):
     model = models("margin")
     path, seen = manifest.records[0].path, []
-    model.with_codes_to(lambda cells, codes: seen.append(codes)).answer(path)
+    model.with_code_callback(lambda cells, codes: seen.append(codes)).predict_one(path)
     shares = np.mean(np.concatenate([codes.toarray() != 0 for codes in seen]), axis=0)
-    why = model.why(path)
+    why = model.explain(path)
     by_name = {part.name: part for part in why.parts}
     first = f"{model.classes_[0]}:1"
-    assert by_name[first].use == pytest.approx(shares[0])
-    assert np.nanmax(by_name[first].where) > 0
+    assert by_name[first].usage == pytest.approx(shares[0])
+    assert np.nanmax(by_name[first].positions) > 0
 
 
 def test_words_say_what_speaks_for_it_and_what_would_change_it(models, manifest):
     model = models("margin")
-    why = model.why(manifest.records[-1].path)
-    assert why.words().startswith(f"{why.label}, because ")
+    why = model.explain(manifest.records[-1].path)
+    assert why.summary().startswith(f"{why.label}, because ")
     rival = model.classes_[why.rival]
-    assert f"({rival} " in why.words()
+    assert f"({rival} " in why.summary()
     if why.changes is not None:
-        left = why.lead(why.scores) - sum(map(why.beyond, why.changes))
-        assert left < 0 <= left + why.beyond(why.changes[-1])
-        assert rival in why.change_words()
-    assert why.to_dict()["parts"][0]["name"] in why.words()
+        left = why.margin_to_runner_up(why.scores) - sum(
+            map(why.excess_over_reference, why.changes)
+        )
+        assert left < 0 <= left + why.excess_over_reference(why.changes[-1])
+        assert rival in why.describe_change()
+    assert why.to_dict()["parts"][0]["name"] in why.summary()
 
 
 def test_of_three_classes_the_one_that_is_named_would_win():
     """What takes the answer away from the winner may give it to a third class."""
     scores = np.array([1.5, 0.9, 1.3])
     parts = [
-        Part("p", "a", np.array([0.8, 0.0, 0.0]), usual={"c": np.zeros(3)}),
-        Part("q", "a", np.array([0.3, 0.0, 0.0]), usual={"c": np.zeros(3)}),
+        ConceptContribution(
+            "p", "a", np.array([0.8, 0.0, 0.0]), reference_contribution={"c": np.zeros(3)}
+        ),
+        ConceptContribution(
+            "q", "a", np.array([0.3, 0.0, 0.0]), reference_contribution={"c": np.zeros(3)}
+        ),
     ]
-    why = Reasons(
+    why = Explanation(
         SimpleNamespace(label="a", path="x"), ("a", "b", "c"), scores, scores, parts, False
     )
     assert why.rival == 2 and [part.name for part in why.changes] == ["p"]
-    parts[0] = Part("p", "a", np.array([0.8, -0.6, 0.0]), usual={"c": np.zeros(3)})
-    other = Reasons(
+    parts[0] = ConceptContribution(
+        "p", "a", np.array([0.8, -0.6, 0.0]), reference_contribution={"c": np.zeros(3)}
+    )
+    other = Explanation(
         SimpleNamespace(label="a", path="x"), ("a", "b", "c"), scores, scores, parts, False
     )
     assert other.changes is None  # b would have 1.5 then
@@ -152,21 +162,21 @@ def test_of_three_classes_the_one_that_is_named_would_win():
 
 def test_patches_too_few_for_a_region_do_not_speak_for_the_other_answer(models, manifest):
     model = copy(models("regions"))
-    model.least_patches_ = 10_000
-    found = [model.why(record.path) for record in manifest.records]
+    model.min_patches_ = 10_000
+    found = [model.explain(record.path) for record in manifest.records]
     few = [why for why in found if why.is_too_few]
     assert few
     for why in few:
-        assert why.words().startswith(f"{why.answer.label} (") and "too few" in why.words()
-        assert "were larger" in why.change_words()
+        assert why.summary().startswith(f"{why.answer.label} (") and "too few" in why.summary()
+        assert "were larger" in why.describe_change()
 
 
 def test_asking_why_changes_nothing(models, manifest):
     model = models("regions")
-    before = [part.margins.copy() for part in model.model_.typical_]
-    off = model.with_notes(AtomNotes().changed([0], off=True))
-    off.why(manifest.records[0].path)
-    for was, part in zip(before, model.model_.typical_, strict=True):
+    before = [part.margins.copy() for part in model.model_.class_reference_]
+    off = model.with_atom_annotations(AtomAnnotations().changed([0], off=True))
+    off.explain(manifest.records[0].path)
+    for was, part in zip(before, model.model_.class_reference_, strict=True):
         np.testing.assert_array_equal(part.margins, was)
 
 
@@ -176,15 +186,17 @@ def test_asking_why_changes_nothing(models, manifest):
 def test_atoms_of_one_name_are_one_concept(models, manifest):
     model = models("margin")
     path = manifest.records[-1].path
-    before = {part.name: part for part in model.why(path).parts}
+    before = {part.name: part for part in model.explain(path).parts}
     used = [name for name in before if name.startswith(f"{model.classes_[1]}:")][:2]
     places = [12 + int(name.rpartition(":")[2]) - 1 for name in used]
-    named = model.with_notes(AtomNotes().changed(places, name="dark nuclei", group="nuclei"))
-    why = named.why(path)
+    named = model.with_atom_annotations(
+        AtomAnnotations().changed(places, name="dark nuclei", group="nuclei")
+    )
+    why = named.explain(path)
     merged = next(part for part in why.parts if part.name == "dark nuclei")
     np.testing.assert_allclose(merged.adds, sum(before[name].adds for name in used))
-    assert merged.group == "nuclei" and merged.owner == model.classes_[1]
-    assert why.scores.tolist() == model.why(path).scores.tolist()
+    assert merged.group == "nuclei" and merged.class_name == model.classes_[1]
+    assert why.scores.tolist() == model.explain(path).scores.tolist()
 
 
 @pytest.mark.parametrize("kind", ["margin", "both", "codes", "regions", "panel", "src"])
@@ -193,21 +205,21 @@ def test_switched_off_equals_a_model_without_the_atoms(models, manifest, kind, t
     model = models(kind)
     off = [0, 3, 14]
     path = manifest.records[-1].path
-    switched = model.with_notes(AtomNotes().changed(off, off=True))
+    switched = model.with_atom_annotations(AtomAnnotations().changed(off, off=True))
     without = _reduced(model, off)
-    found, expected = switched.answer(path), without.answer(path)
+    found, expected = switched.predict_one(path), without.predict_one(path)
     assert found.row() == expected.row()
     np.testing.assert_array_equal(found.patch_map.margins, expected.patch_map.margins)
-    assert not np.array_equal(found.patch_map.margins, model.answer(path).patch_map.margins)
+    assert not np.array_equal(found.patch_map.margins, model.predict_one(path).patch_map.margins)
     loaded = load(switched.save(tmp_path / "off.histodict"))
-    assert loaded.answer(path).row() == found.row()
-    assert [note["atom"] for note in _noted(loaded).content().atoms] == off
-    back = loaded.with_notes(AtomNotes())
-    assert back.answer(path).row() == model.answer(path).row()
+    assert loaded.predict_one(path).row() == found.row()
+    assert [note["atom"] for note in _noted(loaded).to_model_data().atoms] == off
+    back = loaded.with_atom_annotations(AtomAnnotations())
+    assert back.predict_one(path).row() == model.predict_one(path).row()
 
 
 def _noted(model):
-    return model.members_[0] if model.kind == "panel" else model
+    return model.estimators_[0] if model.kind == "panel" else model
 
 
 def _reduced(model, off):
@@ -221,19 +233,21 @@ def _reduced(model, off):
     method = copy(inner.method_)
     method.labelled_atoms = lambda: (np.ascontiguousarray(D[kept]), classes[kept])
     inner.method_ = method
-    if inner.rule_ is not None:
-        n = len(inner.rule_.weights)
-        width = inner.rule_.weights.shape[1]
+    if inner.aggregator_ is not None:
+        n = len(inner.aggregator_.weights)
+        width = inner.aggregator_.weights.shape[1]
         columns = np.arange(width)
         if width >= len(D):
             start = width - len(D)
             columns = np.r_[:start, start + kept]
         assert width in (n, len(D), n + len(D))
-        inner.rule_ = replace(inner.rule_, weights=inner.rule_.weights[:, columns].copy())
+        inner.aggregator_ = replace(
+            inner.aggregator_, weights=inner.aggregator_.weights[:, columns].copy()
+        )
     if model.kind == "panel":
-        first = copy(model.members_[0])
+        first = copy(model.estimators_[0])
         first._model = inner
-        changed.members_ = [first, *model.members_[1:]]
+        changed.estimators_ = [first, *model.estimators_[1:]]
     elif model.kind == "region-detector":
         changed.model_ = inner
     else:
@@ -244,23 +258,23 @@ def _reduced(model, off):
 def test_a_class_keeps_an_atom_and_notes_are_of_atoms_that_are_there(models):
     model = models("margin")
     with pytest.raises(ValueError, match="must keep"):
-        model.with_notes(AtomNotes().changed(range(12), off=True))
+        model.with_atom_annotations(AtomAnnotations().changed(range(12), off=True))
     with pytest.raises(ValueError, match="there is no atom 99"):
-        model.with_notes(AtomNotes().changed([99], name="x"))
+        model.with_atom_annotations(AtomAnnotations().changed([99], name="x"))
     with pytest.raises(ValueError, match="no atoms"):
-        models("logistic").with_notes(AtomNotes().changed([0], name="x"))
+        models("logistic").with_atom_annotations(AtomAnnotations().changed([0], name="x"))
     with pytest.raises(ValueError, match="no atoms"):
-        models("whole").with_notes(AtomNotes().changed([0], name="x"))
+        models("whole").with_atom_annotations(AtomAnnotations().changed([0], name="x"))
 
 
 def test_atoms_are_drawn_in_the_sign_in_which_they_are_used(models):
     inner = models("margin").model_
-    atoms, typical = inner.atoms(), inner.typical_
-    leaning = np.array([typical[c].leaning[j] for j, c in enumerate(atoms.classes)])
-    turned = np.sign(np.sum(atoms.as_used * atoms.D, axis=1))
+    atoms, typical = inner.atoms(), inner.class_reference_
+    leaning = np.array([typical[c].code_sum[j] for j, c in enumerate(atoms.classes)])
+    turned = np.sign(np.sum(atoms.with_usage_sign * atoms.D, axis=1))
     assert (turned * leaning >= 0).all() and set(turned) <= {-1, 1}
     changed = replace(atoms, signs=-atoms.signs)
-    np.testing.assert_array_equal(changed.as_used, -atoms.as_used)
+    np.testing.assert_array_equal(changed.with_usage_sign, -atoms.with_usage_sign)
 
 
 # --- of a panel ---------------------------------------------------------------------------------
@@ -269,68 +283,74 @@ def test_atoms_are_drawn_in_the_sign_in_which_they_are_used(models):
 def test_the_votes_of_a_panel_add_up_and_its_parts_have_names_of_their_own(models, manifest):
     model = models("panel")
     for record in manifest.records:
-        why = model.why(record.path)
-        assert [vote.view for vote in why.votes] == [0, 1]
+        why = model.explain(record.path)
+        assert [vote.member for vote in why.votes] == [0, 1]
         total = sum(vote.adds for vote in why.votes) + model.combination_.offset
         np.testing.assert_allclose(total, why.scores, rtol=1e-6)
         names = [row["name"] for row in why.to_dict()["parts"]]
         assert len(set(names)) == len(names)
         assert all(name.startswith(("view 1: ", "view 2: ")) for name in names)
-        n_agree = sum(why.lead(vote.adds) > 0 for vote in why.votes)
-        assert ("all 2 views say" if n_agree == 2 else f"{n_agree} of 2 views say") in why.words()
-    assert models("margin").why(manifest.records[0].path).votes == []
+        n_agree = sum(why.margin_to_runner_up(vote.adds) > 0 for vote in why.votes)
+        assert ("all 2 views say" if n_agree == 2 else f"{n_agree} of 2 views say") in why.summary()
+    assert models("margin").explain(manifest.records[0].path).votes == []
 
 
 def _of_views(leads, parts, score=1.0, n_silent=0):
-    votes = [Vote(place, "dfdl on rgb", np.array([lead])) for place, lead in enumerate(leads)]
+    votes = [
+        MemberContribution(place, "dfdl on rgb", np.array([lead]))
+        for place, lead in enumerate(leads)
+    ]
     scores = np.array([score])
     answer = SimpleNamespace(label="b", path="x", n_silent=n_silent)
-    return Reasons(answer, ("a", "b"), scores, scores, parts, votes=votes)
+    return Explanation(answer, ("a", "b"), scores, scores, parts, votes=votes)
 
 
 def test_how_many_views_agree_is_said_and_which_would_have_to_be_silent():
-    whole = Part("lbp-colour", "", np.array([0.9]), view=1, of_panel=True)
-    used = Part(
-        "b:3", "b", np.array([0.4]), 0.2, {"a": 0.1}, {"a": np.zeros(1)}, view=0, of_panel=True
+    whole = ConceptContribution("lbp-colour", "", np.array([0.9]), member=1, of_ensemble=True)
+    used = ConceptContribution(
+        "b:3", "b", np.array([0.4]), 0.2, {"a": 0.1}, {"a": np.zeros(1)}, member=0, of_ensemble=True
     )
     why = _of_views([0.4, 0.9], [whole, used])
     assert (
-        why.words()
+        why.summary()
         == "b, as all 2 views say, because 20 % of its tissue is b:3 of view 1 (a 10 %)."
     )
     said = "It would be called a if view 2 was undecided and b:3 of view 1 was as usual in a."
-    assert why.change_words() == said
+    assert why.describe_change() == said
     assert [part.name for part in why.concepts] == ["b:3"]
     assert why.others(1) == [whole] and whole.full_name == "view 2: lbp-colour, as a whole"
-    assert "as 1 of 2 views say" in _of_views([0.4, -0.1], [used]).words()
-    assert "though its 2 views do not say so" in _of_views([-0.1, -0.1], [used]).words()
-    assert "as its one view says (1 could" in _of_views([0.4], [used], n_silent=1).words()
-    assert "though its one view does not say so" in _of_views([-0.4], [used]).words()
+    assert "as 1 of 2 views say" in _of_views([0.4, -0.1], [used]).summary()
+    assert "though its 2 views do not say so" in _of_views([-0.1, -0.1], [used]).summary()
+    assert "as its one view says (1 could" in _of_views([0.4], [used], n_silent=1).summary()
+    assert "though its one view does not say so" in _of_views([-0.4], [used]).summary()
     alone = _of_views([0.9, 0.1], [whole])
-    assert alone.words() == "b, as all 2 views say." and alone.change_words() == ""
+    assert alone.summary() == "b, as all 2 views say." and alone.describe_change() == ""
 
 
 def test_of_three_classes_a_view_agrees_that_gives_the_same_answer():
-    votes = [Vote(0, "x", np.array([1.0, 0.2, 0.1])), Vote(1, "y", np.array([0.1, 0.0, 1.3]))]
+    votes = [
+        MemberContribution(0, "x", np.array([1.0, 0.2, 0.1])),
+        MemberContribution(1, "y", np.array([0.1, 0.0, 1.3])),
+    ]
     scores = np.array([1.5, 1.0, 0.5])
     answer = SimpleNamespace(label="a", path="x")
-    why = Reasons(answer, ("a", "b", "c"), scores, scores, [], votes=votes)
-    assert why.words() == "a, as 1 of 2 views say."
+    why = Explanation(answer, ("a", "b", "c"), scores, scores, [], votes=votes)
+    assert why.summary() == "a, as 1 of 2 views say."
 
 
 @pytest.mark.parametrize(
     ("kind", "words"), [("whole", "looks at the image as a whole"), ("logistic", "has no atoms")]
 )
 def test_of_a_method_without_atoms_nothing_more_is_known(models, manifest, kind, words):
-    why = models(kind).why(manifest.records[0].path)
-    assert "because of what is not known: the method" in why.words() and words in why.words()
-    assert why.change_words() == "" and len(why.concepts) == 1
+    why = models(kind).explain(manifest.records[0].path)
+    assert "because of what is not known: the method" in why.summary() and words in why.summary()
+    assert why.describe_change() == "" and len(why.concepts) == 1
 
 
 def test_views_are_told_apart_by_their_names():
     for name in ("default", "pixels"):
         names = [
-            Spoken(SimpleNamespace(recipe=r), np.zeros(1)).name
-            for r in views(panel_recipe(name, None, {}))
+            ScoreContributions(SimpleNamespace(recipe=r), np.zeros(1)).name
+            for r in ensemble_recipes(resolve_ensemble_recipe(name, None, {}))
         ]
         assert len(set(names)) == len(names) > 1

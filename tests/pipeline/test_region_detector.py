@@ -17,12 +17,12 @@ from typer.testing import CliRunner
 from histodict import RegionDetector
 from histodict.cli import app
 from histodict.demo.scanner import draw_stain
-from histodict.demo.sets import write_synthetic_set
-from histodict.demo.tissue import draw_region_image
-from histodict.images.manifest import Manifest, Record, read_manifest
-from histodict.patches.patch_map import BLANK
+from histodict.demo.sets import write_synthetic_dataset
+from histodict.demo.tissue import make_region_image
+from histodict.images.manifest import ImageRecord, Manifest, read_manifest
+from histodict.patches.patch_map import NO_TISSUE
 from histodict.pipeline import load_model, save_model
-from histodict.pipeline.region_truth import region_classes, true_patches
+from histodict.pipeline.region_truth import region_classes, region_patch_mask
 from histodict.presets import preset
 from histodict.recipes import Recipe
 
@@ -31,21 +31,23 @@ FAST = Recipe(
     patch_px=16,
     patches_per_class=800,
     stain="reinhard",
-    vectors="centred",
-    neighbours=1,
+    features="centred",
+    smoothing_radius=1,
 )
 
 
 @pytest.fixture(scope="module")
 def tissue(tmp_path_factory):
     """Crops by class, and some images with masks of two foci each."""
-    folder = write_synthetic_set(tmp_path_factory.mktemp("set") / "tissue", 4, 4, size=(240, 180))
+    folder = write_synthetic_dataset(
+        tmp_path_factory.mktemp("set") / "tissue", 4, 4, size=(240, 180)
+    )
     masks = folder / "foci"
     masks.mkdir()
     lines = ["path,mask,patient,mpp"]
     for i in range(5):
         rng = np.random.default_rng(i)
-        image, mask = draw_region_image(draw_stain(rng), rng, (420, 320), n_regions=2)
+        image, mask = make_region_image(draw_stain(rng), rng, (420, 320), n_regions=2)
         Image.fromarray(image).save(masks / f"{i}.png")
         Image.fromarray(mask).save(masks / f"{i}-mask.png")
         lines.append(f"{i}.png,{i}-mask.png,p{i},0.5")
@@ -58,40 +60,44 @@ def auc(detector, records):
     scores, truths = [], []
     for record in records:
         patch_map = detector.predict(record.path, mpp=record.mpp).patch_map
-        on_tissue = patch_map.winners != BLANK
+        on_tissue = patch_map.predicted_classes != NO_TISSUE
         scores.append(patch_map.margins[..., 1][on_tissue])
-        truths.append(true_patches(record, patch_map)[on_tissue])
+        truths.append(region_patch_mask(record, patch_map)[on_tissue])
     return roc_auc_score(np.concatenate(truths), np.concatenate(scores))
 
 
 def test_the_margin_of_a_patch_is_fitted_where_the_rule_says_so(tissue, tmp_path):
     manifest = read_manifest(tissue / "foci" / "manifest.csv")
     closest, fitted = (
-        RegionDetector(replace(FAST, rule=rule), region="inflammation").fit(manifest.select([0, 1]))
+        RegionDetector(replace(FAST, aggregation=rule), region="inflammation").fit(
+            manifest.select([0, 1])
+        )
         for rule in ("proportion", "margin")
     )
-    assert closest.cut_ == 0 != fitted.cut_
+    assert closest.margin_threshold_ == 0 != fitted.margin_threshold_
     record = manifest.records[3]
-    before, after = (model.answer(record.path).patch_map for model in (closest, fitted))
-    assert (after.winners == 1).sum() == (before.margins[..., 1][before.tissue] > fitted.cut_).sum()
-    assert ((after.winners == 1) == (after.margins[..., 1] > 0)).all()
-    assert ((after.winners == BLANK) == (before.winners == BLANK)).all()
+    before, after = (model.predict_one(record.path).patch_map for model in (closest, fitted))
+    assert (after.predicted_classes == 1).sum() == (
+        before.margins[..., 1][before.tissue] > fitted.margin_threshold_
+    ).sum()
+    assert ((after.predicted_classes == 1) == (after.margins[..., 1] > 0)).all()
+    assert ((after.predicted_classes == NO_TISSUE) == (before.predicted_classes == NO_TISSUE)).all()
     save_model(fitted, tmp_path / "m.histodict")
-    again = load_model(tmp_path / "m.histodict").answer(record.path)
-    assert np.array_equal(again.patch_map.winners, after.winners)
+    again = load_model(tmp_path / "m.histodict").predict_one(record.path)
+    assert np.array_equal(again.patch_map.predicted_classes, after.predicted_classes)
 
 
 def test_regions_are_learnt_from_masks(tissue):
     manifest = read_manifest(tissue / "foci" / "manifest.csv")
     detector = RegionDetector(FAST, region="inflammation").fit(manifest.select([0, 1, 2]))
     assert detector.classes_ == ["no inflammation", "inflammation"]
-    assert 1 <= detector.least_patches_ <= 20
+    assert 1 <= detector.min_patches_ <= 20
     assert auc(detector, manifest.select([3, 4]).records) > 0.85
     answer = detector.predict(manifest.records[3].path)
     assert answer.label == "inflammation"
     sizes = [region.n_patches for region in answer.regions]
     assert sizes == sorted(sizes, reverse=True)
-    assert answer.score == sizes[0] >= answer.least_patches
+    assert answer.score == sizes[0] >= answer.min_patches
     for region in answer.regions:
         assert region.area_px == region.n_patches * 16**2
         assert region.area_um2 is None  # a PNG does not say its pixel size
@@ -99,9 +105,13 @@ def test_regions_are_learnt_from_masks(tissue):
         corners = np.array([c for polygon in region.polygons for c in polygon[0]])
         assert (corners.min(axis=0) == (left, top)).all()
         assert (corners.max(axis=0) == (right, bottom)).all()
-    moved = detector.with_operating_point(answer.score)
-    assert moved.redrawn(answer).words() == moved.answer(answer.path).words() != answer.words()
-    assert moved.with_operating_point(answer.score + 1).redrawn(answer).label == "no inflammation"
+    moved = detector.with_threshold(answer.score)
+    assert (
+        moved.apply_threshold(answer).summary()
+        == moved.predict_one(answer.path).summary()
+        != answer.summary()
+    )
+    assert moved.with_threshold(answer.score + 1).apply_threshold(answer).label == "no inflammation"
     with_mpp = detector.predict(manifest.records[3].path, mpp=0.5)
     assert with_mpp.regions[0].area_um2 == pytest.approx(with_mpp.regions[0].area_px / 4)
 
@@ -159,8 +169,8 @@ def test_no_image_is_taken_for_one_without_the_region_unasked(
     ],
 )
 def test_labels_that_tell_what_is_no_region_go_with_masks(labels, region):
-    masked = Record(Path("a.png"), "", "a", mask=Path("m.png"))
-    others = [Record(Path(f"{label}.png"), label, label) for label in labels]
+    masked = ImageRecord(Path("a.png"), "", "a", mask=Path("m.png"))
+    others = [ImageRecord(Path(f"{label}.png"), label, label) for label in labels]
     manifest = Manifest((masked, *others), (), Path())
     assert region_classes(manifest, region) == [f"no {region}", region]
 
@@ -177,7 +187,9 @@ def test_a_model_file_finds_the_same_regions(tissue, tmp_path):
     detector = RegionDetector(FAST).fit(manifest.select([0, 1, 2]))
     loaded = load_model(save_model(detector, tmp_path / "foci.histodict"))
     assert isinstance(loaded, RegionDetector)
-    np.testing.assert_array_equal(loaded.curve_.miss, detector.curve_.miss)
+    np.testing.assert_array_equal(
+        loaded.size_curve_.false_negative_rate, detector.size_curve_.false_negative_rate
+    )
     one, two = (d.predict(manifest.records[4].path) for d in (detector, loaded))
     assert one.regions == two.regions and one.score == two.score
 
@@ -213,7 +225,7 @@ def test_detect_on_the_command_line(tissue, tmp_path):
 
 def test_nothing_found_still_gives_tables(tissue, tmp_path):
     detector = RegionDetector(FAST).fit(read_manifest(tissue / "foci").select([0, 1]))
-    detector.least_patches_ = 10_000
+    detector.min_patches_ = 10_000
     save_model(detector, tmp_path / "m.histodict")
     out = tmp_path / "found"
     run = CliRunner().invoke(

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from histodict import Panel, RegionDetector, TissueClassifier
+from histodict import EnsembleClassifier, RegionDetector, TissueClassifier
 from histodict.cli import app
 from histodict.compare import measures
-from histodict.demo.sets import write_synthetic_set
+from histodict.demo.sets import write_synthetic_dataset
 from histodict.execution import files
 from histodict.images.manifest import read_manifest
 from histodict.images.record_order import content_order
-from histodict.pipeline.gallery import Gallery
+from histodict.pipeline.gallery import PatchSample
 from histodict.presets import preset
 from histodict.recipes import Recipe
 
@@ -25,14 +25,14 @@ SMALL = Recipe(
     method_parameters={"n_atoms": 8, "n_iter": 2},
     patch_px=10,
     patches_per_class=120,
-    vectors="centred",
-    rule="margin",
+    features="centred",
+    aggregation="margin",
 )
 WHOLE = preset("fast", "lbp-colour")
 MODELS = {
     "single": lambda: TissueClassifier(SMALL, random_state=3),
     "detector": lambda: RegionDetector(SMALL, region="inflamed", random_state=3),
-    "ensemble": lambda: Panel([SMALL, WHOLE], folds=2, random_state=3),
+    "ensemble": lambda: EnsembleClassifier([SMALL, WHOLE], folds=2, random_state=3),
     "whole image": lambda: TissueClassifier(WHOLE, random_state=3),
 }
 
@@ -40,7 +40,7 @@ MODELS = {
 @pytest.fixture(scope="module")
 def tissue(tmp_path_factory):
     """Four patients with two images of each class; one image is there twice."""
-    folder = write_synthetic_set(tmp_path_factory.mktemp("set") / "t", 4, 2, size=(110, 90))
+    folder = write_synthetic_dataset(tmp_path_factory.mktemp("set") / "t", 4, 2, size=(110, 90))
     rows = (folder / "manifest.csv").read_text().splitlines()
     path = rows[1].split(",")[0]
     copied = path.replace("1.", "copy.")
@@ -61,10 +61,10 @@ def shuffled(manifest, seed=1):
 
 def learnt(model):
     """All arrays and numbers of a model file, of its members, too."""
-    content = model.content()
+    content = model.to_model_data()
     return [
-        (each.decision, {name: array.tobytes() for name, array in each.arrays.items()})
-        for each in [content, *content.members]
+        (each.decision_parameters, {name: array.tobytes() for name, array in each.arrays.items()})
+        for each in [content, *content.estimators]
     ]
 
 
@@ -89,7 +89,7 @@ def test_training_goes_on_in_the_same_order(manifest):
         for images in (manifest, shuffled(manifest))
     )
     assert learnt(first) == learnt(second)
-    moved = [start.with_line(images) for images in (manifest, shuffled(manifest))]
+    moved = [start.refit_decision_rule(images) for images in (manifest, shuffled(manifest))]
     assert learnt(moved[0]) == learnt(moved[1])
 
 
@@ -113,7 +113,7 @@ def test_drawn_patches_of_a_model_are_the_same(manifest):
     model = MODELS["single"]().fit(manifest)
     found = []
     for images in (manifest, shuffled(manifest)):
-        gallery = Gallery.of(model.model_, images.records, 0, n_patches=80)
+        gallery = PatchSample.of(model.model_, images.records, 0, n_patches=80)
         names = [str(images.records[place].path) for place in gallery.images.tolist()]
         found.append(sorted(zip(names, map(tuple, gallery.corners.tolist()), strict=True)))
         found[-1].append(gallery.codes.toarray().tobytes())

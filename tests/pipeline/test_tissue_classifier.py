@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from histodict.demo.sets import write_synthetic_set
+from histodict.demo.sets import write_synthetic_dataset
 from histodict.images.manifest import read_manifest
 from histodict.images.readers import ImageError
 from histodict.model_file import read_header
-from histodict.patches.patch_map import BLANK
+from histodict.patches.patch_map import NO_TISSUE
 from histodict.pipeline import (
-    Panel,
+    EnsembleClassifier,
     RegionDetector,
     TissueClassifier,
     load_model,
@@ -28,14 +28,14 @@ FAST = Recipe(
     patch_px=16,
     patches_per_class=800,
     stain="reinhard",
-    vectors="centred",
-    rule="margin",
+    features="centred",
+    aggregation="margin",
 )
 
 
 @pytest.fixture(scope="module")
 def tissue(tmp_path_factory):
-    return write_synthetic_set(tmp_path_factory.mktemp("set") / "tissue", 4, 4, size=(240, 180))
+    return write_synthetic_dataset(tmp_path_factory.mktemp("set") / "tissue", 4, 4, size=(240, 180))
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +57,8 @@ def test_answers_for_unseen_patients(model, halves):
     right = [a.label == r.label for a, r in zip(answers, halves[1].records, strict=True)]
     assert np.mean(right) >= 0.75
     for answer in answers:
-        winners = answer.patch_map.winners
-        assert answer.n_patches == (winners != BLANK).sum()
+        winners = answer.patch_map.predicted_classes
+        assert answer.n_patches == (winners != NO_TISSUE).sum()
         assert sum(answer.proportions.values()) == pytest.approx(1)
         shares = [(winners == i).sum() / answer.n_patches for i in range(2)]
         np.testing.assert_allclose(list(answer.proportions.values()), shares)
@@ -70,7 +70,7 @@ def test_same_seed_same_model_for_any_number_of_threads(halves):
     np.testing.assert_array_equal(
         one.model_.method_.dictionaries_, two.model_.method_.dictionaries_
     )
-    np.testing.assert_array_equal(one.rule_.weights, two.rule_.weights)
+    np.testing.assert_array_equal(one.aggregator_.weights, two.aggregator_.weights)
 
 
 @pytest.mark.parametrize("recipe", [FAST, preset("fast", "mean-logistic")], ids=["patches", "mean"])
@@ -98,7 +98,7 @@ def test_a_working_pixel_size_reduces_images_to_it(halves, tmp_path):
     recipe = FAST.with_changes(mpp=1.0)
     model = TissueClassifier(recipe).fit(halves[0])
     record = halves[1].records[0]
-    fine = model.predict(record.path, mpp=0.5).patch_map.winners.shape
+    fine = model.predict(record.path, mpp=0.5).patch_map.predicted_classes.shape
     with Image.open(record.path) as image:
         assert fine == (image.height // 2 // 16, image.width // 2 // 16)
     with pytest.raises(ImageError, match="pixel size is not known"):
@@ -109,7 +109,7 @@ def test_a_working_pixel_size_reduces_images_to_it(halves, tmp_path):
 
 
 def test_unseen_patients_give_probabilities_and_move_the_threshold(halves, tmp_path):
-    model = Panel([FAST], folds=2, random_state=1).fit(halves[0])
+    model = EnsembleClassifier([FAST], folds=2, random_state=1).fit(halves[0])
     plain = TissueClassifier(FAST, random_state=1).fit(halves[0])
     np.testing.assert_array_equal(
         model.model_.method_.dictionaries_, plain.model_.method_.dictionaries_
@@ -122,13 +122,14 @@ def test_unseen_patients_give_probabilities_and_move_the_threshold(halves, tmp_p
         chances = answer.probabilities
         assert sum(chances.values()) == pytest.approx(1)
         assert chances[answer.label] >= 0.5
-        value = model.rule_value(answer.score)
-        assert value == pytest.approx(plain.rule_value(plain.predict(record.path).score))
+        value = model.threshold_scale_value(answer.score)
+        assert value == pytest.approx(plain.threshold_scale_value(plain.predict(record.path).score))
         assert (value > model.threshold) == (answer.label == model.classes_[1])
-        assert answer.candidates == [
+        assert answer.prediction_set == [
             name
             for name in model.classes_
-            if 1 - chances[name] <= model.calibration_.misfits[int(np.ceil(9 * 0.8)) - 1]
+            if 1 - chances[name]
+            <= model.calibration_.nonconformity_scores[int(np.ceil(9 * 0.8)) - 1]
         ]
         assert loaded.predict(record.path, mpp=record.mpp, error_rate=0.2).probabilities == chances
         assert plain.predict(record.path, mpp=record.mpp).probabilities == {}
@@ -142,11 +143,15 @@ def test_the_map_is_centred_as_the_image_was_decided(model, halves):
             patch_map = answer.patch_map
             said = patch_map.margins[..., 1][patch_map.tissue]
             assert said.mean() == pytest.approx(answer.score, abs=1e-5)
-            raw, evidence = used.model_.judge(record.path, record.mpp)
-            assert used.rule_.scores(evidence) - used.shift_ == pytest.approx(answer.score)
-            spread = np.ptp(raw.margins[..., 1][raw.tissue]) * used.rule_.weights[0, 0]
+            raw, evidence = used.model_.predict_patches(record.path, record.mpp)
+            assert used.aggregator_.scores(evidence) - used.threshold_shift_ == pytest.approx(
+                answer.score
+            )
+            spread = np.ptp(raw.margins[..., 1][raw.tissue]) * used.aggregator_.weights[0, 0]
             assert np.ptp(said) == pytest.approx(spread, rel=1e-4)
-            np.testing.assert_array_equal(patch_map.winners == 1, patch_map.margins[..., 1] > 0)
+            np.testing.assert_array_equal(
+                patch_map.predicted_classes == 1, patch_map.margins[..., 1] > 0
+            )
             assert answer.proportions == patch_map.proportions
 
 
@@ -155,11 +160,11 @@ def test_the_papers_map_shows_the_patches_that_were_counted(halves):
     record = halves[1].records[0]
     answer = model.predict(record.path, mpp=record.mpp)
     raw, _ = model.model_.judge(record.path, record.mpp)
-    np.testing.assert_array_equal(answer.patch_map.winners, raw.winners)
+    np.testing.assert_array_equal(answer.patch_map.predicted_classes, raw.predicted_classes)
     share, theta = answer.proportions["inflamed"], answer.threshold
     assert answer.value == pytest.approx(share)
     assert f"{100 * share:.0f} % of the patches; inflamed from {100 * theta:.0f} % on" in (
-        answer.words()
+        answer.summary()
     )
     row = answer.row()
     assert row["value"] == answer.value and row["threshold"] == theta
@@ -190,7 +195,7 @@ def test_one_score_for_two_classes_and_one_per_class_for_more(halves):
 
 def test_a_threshold_can_be_moved(model, halves):
     record = halves[1].records[0]
-    value = model.rule_value(model.predict(record.path, mpp=record.mpp).score)
+    value = model.threshold_scale_value(model.predict(record.path, mpp=record.mpp).score)
     for shift, place in ((-0.01, 1), (0.01, 0)):
         moved = model.with_threshold(value + shift)
         assert moved.threshold == pytest.approx(value + shift)
@@ -214,7 +219,7 @@ def test_a_model_that_has_learnt_nothing_says_so(tmp_path):
     with pytest.raises(ValueError, match="call fit first"):
         TissueClassifier("fast").predict(tmp_path / "a.png")
     with pytest.raises(ValueError, match="call fit first"):
-        Panel([FAST]).predict(tmp_path / "a.png")
+        EnsembleClassifier([FAST]).predict(tmp_path / "a.png")
     with pytest.raises(ValueError, match="call fit first"):
         RegionDetector("regions").predict(tmp_path / "a.png")
 
@@ -223,23 +228,28 @@ def test_a_model_that_has_learnt_nothing_says_so(tmp_path):
 def test_an_answer_is_redrawn_where_the_line_was_moved(halves, rule):
     """As the moved model would say, without the image: label, score, words and map."""
     few = {"n_atoms": 12, "n_iter": 2}
-    small = replace(FAST, rule=rule, method_parameters=few, patches_per_class=200)
+    small = replace(FAST, aggregation=rule, method_parameters=few, patches_per_class=200)
     model = TissueClassifier(small).fit(halves[0])
     records = halves[1].records[:6]
-    before = [model.answer(record.path, mpp=record.mpp) for record in records]
+    before = [model.predict_one(record.path, mpp=record.mpp) for record in records]
     values = sorted(answer.value for answer in before)
-    n_below = sum(value <= model.operating_point.value for value in values)
+    n_below = sum(value <= model.decision_threshold.value for value in values)
     place = 2 if n_below != 2 else 3  # somewhere else than the model's own
-    moved = model.with_operating_point((values[place - 1] + values[place]) / 2)
+    moved = model.with_threshold((values[place - 1] + values[place]) / 2)
     for record, answer in zip(records, before, strict=True):
-        redrawn, asked = moved.redrawn(answer), moved.answer(record.path, mpp=record.mpp)
+        redrawn, asked = (
+            moved.apply_threshold(answer),
+            moved.predict_one(record.path, mpp=record.mpp),
+        )
         assert redrawn.label == asked.label
-        assert redrawn.words() == asked.words()
+        assert redrawn.summary() == asked.summary()
         assert redrawn.scores == pytest.approx(asked.scores)
         assert redrawn.row() == pytest.approx(asked.row())
-        assert (redrawn.patch_map.winners == asked.patch_map.winners).mean() > 0.99
+        assert (
+            redrawn.patch_map.predicted_classes == asked.patch_map.predicted_classes
+        ).mean() > 0.99
         np.testing.assert_allclose(redrawn.patch_map.margins, asked.patch_map.margins, atol=1e-4)
-        assert model.redrawn(answer).words() == answer.words()
-        assert model.redrawn(answer).patch_map is answer.patch_map
-    labels = [moved.redrawn(answer).label for answer in before]
+        assert model.apply_threshold(answer).summary() == answer.summary()
+        assert model.apply_threshold(answer).patch_map is answer.patch_map
+    labels = [moved.apply_threshold(answer).label for answer in before]
     assert labels != [answer.label for answer in before]

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from histodict.demo.sets import write_synthetic_set
-from histodict.execution.sealed import read_sealed, write_sealed
+from histodict.demo.sets import write_synthetic_dataset
+from histodict.execution.sealed import read_checked_json, write_checked_json
 from histodict.images.manifest import read_manifest
-from histodict.pipeline import Panel, RegionDetector, TissueClassifier, trials
-from histodict.pipeline.trials import Trial, Trials
+from histodict.pipeline import EnsembleClassifier, RegionDetector, TissueClassifier, trials
+from histodict.pipeline.trials import RunCache, TrainTestRun
 from histodict.presets import preset
 from histodict.recipes import Recipe
 
@@ -22,13 +22,13 @@ RECIPE = replace(preset("fast", "nearest-mean"), patch_px=8, patches_per_class=1
 
 @pytest.fixture
 def sides(tmp_path):
-    folder = write_synthetic_set(tmp_path / "t", 4, 2, size=(120, 90))
+    folder = write_synthetic_dataset(tmp_path / "t", 4, 2, size=(120, 90))
     manifest = read_manifest(folder / "manifest.csv")
     return manifest.select(range(0, 8, 2)), manifest.select(range(1, 8, 2))
 
 
 def trial_of(sides, model=None, **options):
-    return Trial(model or TissueClassifier(RECIPE, n_jobs=1), *sides, **options)
+    return TrainTestRun(model or TissueClassifier(RECIPE, n_jobs=1), *sides, **options)
 
 
 def rewritten(path, value):
@@ -52,8 +52,8 @@ def test_the_key_changes_with_all_that_decides(sides, monkeypatch):
         trial_of(sides, adapts=True),
         trial_of(sides, TissueClassifier(RECIPE, random_state=1)),
         trial_of(sides, TissueClassifier(replace(RECIPE, stain="none"))),
-        trial_of(sides, Panel([RECIPE], folds=2)),
-        trial_of(sides, Panel([RECIPE], folds=3)),
+        trial_of(sides, EnsembleClassifier([RECIPE], folds=2)),
+        trial_of(sides, EnsembleClassifier([RECIPE], folds=3)),
         trial_of(sides, RegionDetector(RECIPE, region="inflamed")),
         trial_of((train, test.select([1, 0, 2, 3]))),
         trial_of((train.select([0, 1, 2]), test)),
@@ -68,15 +68,17 @@ def test_the_key_changes_with_all_that_decides(sides, monkeypatch):
 
 
 def test_defaults_of_the_method_and_weights_of_a_network_count(sides, monkeypatch):
-    from histodict.methods.vector_heads import NearestMean
-    from histodict.patches.vectors import PixelVectors
+    from histodict.methods.vector_heads import NearestMeanClassifier
+    from histodict.patches.vectors import PixelFeatures
 
     before = trial_of(sides).key
     with monkeypatch.context() as change:
-        change.setattr(NearestMean, "get_params", lambda self, deep=True: {"another": "default"})
+        change.setattr(
+            NearestMeanClassifier, "get_params", lambda self, deep=True: {"another": "default"}
+        )
         assert trial_of(sides).key != before
     with monkeypatch.context() as change:
-        change.setattr(PixelVectors, "weights", lambda self: "other weights")
+        change.setattr(PixelFeatures, "weights", lambda self: "other weights")
         assert trial_of(sides).key != before
     assert trial_of(sides).key == before
 
@@ -101,40 +103,40 @@ def test_what_is_kept_is_found_and_what_changed_is_held_again(sides, tmp_path, m
         return original(self, data, **more)
 
     monkeypatch.setattr(TissueClassifier, "fit", fit)
-    keeper = Trials(tmp_path / "kept")
-    one = keeper.hold(trial_of(sides))
-    two = keeper.hold(trial_of(sides))
+    keeper = RunCache(tmp_path / "kept")
+    one = keeper.run(trial_of(sides))
+    two = keeper.run(trial_of(sides))
     assert len(fitted) == 1 and one == two
-    assert Trials(None).hold(trial_of(sides)).scores == one.scores and len(fitted) == 2
+    assert RunCache(None).run(trial_of(sides)).scores == one.scores and len(fitted) == 2
     rewritten(sides[1].records[0].path, 250)
-    three = keeper.hold(trial_of(sides))
+    three = keeper.run(trial_of(sides))
     assert len(fitted) == 3 and three.scores[0] != one.scores[0]
 
 
 def test_rows_in_another_order_are_not_mixed_up(sides, tmp_path):
-    keeper = Trials(tmp_path / "kept")
-    one = keeper.hold(trial_of(sides)).scores
+    keeper = RunCache(tmp_path / "kept")
+    one = keeper.run(trial_of(sides)).scores
     turned = sides[0], sides[1].select([3, 2, 1, 0])
-    assert keeper.hold(trial_of(turned)).scores == one[::-1]
+    assert keeper.run(trial_of(turned)).scores == one[::-1]
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[]", '{"labels": []}', "\0\0", "fewer", "flip"])
 def test_a_damaged_file_is_said_and_made_anew(sides, tmp_path, content):
-    keeper = Trials(tmp_path / "kept")
-    one = keeper.hold(trial_of(sides))
+    keeper = RunCache(tmp_path / "kept")
+    one = keeper.run(trial_of(sides))
     (file,) = (tmp_path / "kept").glob("*.json")
-    whole, bits = read_sealed(file), file.read_text()
+    whole, bits = read_checked_json(file), file.read_text()
     if content == "fewer":  # answers than images
-        write_sealed(file, whole | {"labels": whole["labels"][:2]})
+        write_checked_json(file, whole | {"labels": whole["labels"][:2]})
     elif content == "flip":  # a digit of a score, for one
         digit = bits.index(".", bits.index("scores")) + 1
         file.write_text(bits[:digit] + chr(ord(bits[digit]) ^ 1) + bits[digit + 1 :])
     else:
         file.write_text(content)
     with pytest.warns(UserWarning, match="is damaged and made anew"):
-        again = keeper.hold(trial_of(sides))
+        again = keeper.run(trial_of(sides))
     assert again.scores == one.scores
-    assert read_sealed(file)["labels"] == whole["labels"]
+    assert read_checked_json(file)["labels"] == whole["labels"]
 
 
 def test_maps_of_wrong_answers_are_kept(sides, tmp_path):
@@ -142,7 +144,7 @@ def test_maps_of_wrong_answers_are_kept(sides, tmp_path):
     other = {"healthy": "inflamed", "inflamed": "healthy"}
     wrong = replace(test, records=tuple(replace(r, label=other[r.label]) for r in test.records))
     right, turned = (
-        Trials(tmp_path / "kept").hold(trial_of((train, side))) for side in (test, wrong)
+        RunCache(tmp_path / "kept").run(trial_of((train, side))) for side in (test, wrong)
     )
     for place, (label, record) in enumerate(zip(right.labels, test.records, strict=True)):
         found = (right if label != record.label else turned).map_of(place)
@@ -154,12 +156,12 @@ def test_a_trial_whose_map_is_damaged_is_held_anew(sides, tmp_path):
     train, test = sides
     other = {"healthy": "inflamed", "inflamed": "healthy"}
     wrong = replace(test, records=tuple(replace(r, label=other[r.label]) for r in test.records))
-    made = Trials(tmp_path / "kept").hold(trial_of((train, wrong)))
+    made = RunCache(tmp_path / "kept").run(trial_of((train, wrong)))
     file = sorted(made.maps.iterdir())[0]
     whole = file.read_bytes()
     file.write_bytes(whole[:-9])
     with pytest.warns(UserWarning, match=f"{file.name} is another file"):
-        Trials(tmp_path / "kept").hold(trial_of((train, wrong)))
+        RunCache(tmp_path / "kept").run(trial_of((train, wrong)))
     assert file.read_bytes() == whole
 
 
@@ -171,20 +173,20 @@ def test_a_method_of_the_whole_image_trains_here(sides, tmp_path):
             raise AssertionError("nothing is to be sent")
 
     trial = trial_of(sides, TissueClassifier(Recipe(method="lbp-colour")))
-    assert len(Trials(None).hold(trial, Nowhere()).labels) == 4
+    assert len(RunCache(None).run(trial, Nowhere()).labels) == 4
 
 
 def test_the_peak_of_a_trial_is_not_that_of_its_inner_ones(sides, monkeypatch):
     """A panel trains in folds first; what it took then is part of what it takes."""
     forgotten = []
     monkeypatch.setattr(trials, "_forget_peak_memory", lambda: forgotten.append(1))
-    panel = Panel([RECIPE], folds=2, n_jobs=1)
-    assert Trials(None).hold(trial_of(sides, panel)).peak_mib is not None
+    panel = EnsembleClassifier([RECIPE], folds=2, n_jobs=1)
+    assert RunCache(None).run(trial_of(sides, panel)).peak_mib is not None
     assert len(forgotten) == 1
 
 
 def test_a_damaged_map_is_not_there(sides, tmp_path):
-    made = Trials(tmp_path / "kept").hold(trial_of(sides))
+    made = RunCache(tmp_path / "kept").run(trial_of(sides))
     made.maps.mkdir(exist_ok=True)
     (made.maps / "0.npz").write_bytes(b"no map")
     with pytest.warns(UserWarning, match="is damaged"):

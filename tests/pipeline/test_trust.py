@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 
 from histodict import TissueClassifier
 from histodict.cli import app
-from histodict.demo.sets import write_synthetic_set
+from histodict.demo.sets import write_synthetic_dataset
 from histodict.images.manifest import read_manifest
 from histodict.model_file import ModelFileError
-from histodict.networks import forget_networks, network, open_network
+from histodict.networks import clear_encoder_cache, load_encoder, network
 from histodict.pipeline import load_model, save_model
 from histodict.recipes import Recipe
 
@@ -25,10 +25,10 @@ CELL = 16
 class MeanColours:
     """A network that needs no library: the mean and the spread of each colour in a cell."""
 
-    cell_px = CELL
+    stride_px = CELL
     digest = "of mean colours"
 
-    def cells(self, pixels):
+    def feature_map(self, pixels):
         h, w = pixels.shape[0] // CELL, pixels.shape[1] // CELL
         parts = pixels.reshape(h, CELL, w, CELL, 3).astype(np.float32)
         return np.concatenate([parts.mean(axis=(1, 3)), parts.std(axis=(1, 3))], axis=-1)
@@ -44,15 +44,15 @@ def fetched(monkeypatch):
         return MeanColours()
 
     monkeypatch.setitem(network.FAMILIES, "hub", open_)
-    monkeypatch.setattr(network, "_ASKED_FOR", set())
-    forget_networks()
+    monkeypatch.setattr(network, "_CONSENTED", set())
+    clear_encoder_cache()
     yield names
-    forget_networks()
+    clear_encoder_cache()
 
 
 @pytest.fixture(scope="module")
 def tissue(tmp_path_factory):
-    folder = write_synthetic_set(tmp_path_factory.mktemp("set") / "t", 2, 2, size=(96, 64))
+    folder = write_synthetic_dataset(tmp_path_factory.mktemp("set") / "t", 2, 2, size=(96, 64))
     return read_manifest(folder / "manifest.csv")
 
 
@@ -61,10 +61,10 @@ def strange(fetched, tissue, tmp_path, monkeypatch):
     """A model that came from elsewhere."""
     parameters = {"n_atoms": 3, "n_iter": 2}
     vectors = f"hub:colours@{tmp_path / 'secret.pth'}"
-    recipe = Recipe("dfdl", parameters, patch_px=CELL, patches_per_class=40, vectors=vectors)
+    recipe = Recipe("dfdl", parameters, patch_px=CELL, patches_per_class=40, features=vectors)
     path = save_model(TissueClassifier(recipe).fit(tissue), tmp_path / "strange.histodict")
-    monkeypatch.setattr(network, "_ASKED_FOR", set())
-    forget_networks()
+    monkeypatch.setattr(network, "_CONSENTED", set())
+    clear_encoder_cache()
     fetched.clear()
     return path
 
@@ -118,7 +118,7 @@ def test_with_the_word_it_answers(strange, fetched, tissue, tmp_path):
 
 
 def test_what_the_user_asked_for_by_name_needs_no_second_word(strange, fetched, tmp_path):
-    open_network(f"hub:colours@{tmp_path / 'secret.pth'}")
+    load_encoder(f"hub:colours@{tmp_path / 'secret.pth'}")
     load_model(strange)
 
 
@@ -132,7 +132,7 @@ def test_what_timm_needs_is_said(monkeypatch):
     def none(name):
         raise ModuleNotFoundError("No module named 'timm'", name="timm")
 
-    forget_networks()
+    clear_encoder_cache()
     monkeypatch.setitem(network.FAMILIES, "timm", none)
     with pytest.raises(ValueError, match=r"timm.*pip install .histodict\[encoders\]"):
-        open_network("timm:resnet18")
+        load_encoder("timm:resnet18")

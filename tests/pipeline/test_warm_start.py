@@ -8,23 +8,23 @@ from typer.testing import CliRunner
 
 from histodict import TissueClassifier
 from histodict.cli import app
-from histodict.demo.sets import write_synthetic_set
+from histodict.demo.sets import write_synthetic_dataset
 from histodict.images.manifest import read_manifest
-from histodict.pipeline import Panel, load_model, save_model
+from histodict.pipeline import EnsembleClassifier, load_model, save_model
 from histodict.recipes import Recipe
 
 SMALL = Recipe(
     method_parameters={"n_atoms": 12, "n_iter": 30, "tol": 1e-3},
     patch_px=10,
     patches_per_class=600,
-    vectors="centred",
-    rule="margin",
+    features="centred",
+    aggregation="margin",
 )
 
 
 @pytest.fixture(scope="module")
 def manifest(tmp_path_factory):
-    folder = write_synthetic_set(tmp_path_factory.mktemp("set") / "t", 4, 2, size=(120, 100))
+    folder = write_synthetic_dataset(tmp_path_factory.mktemp("set") / "t", 4, 2, size=(120, 100))
     return read_manifest(folder / "manifest.csv")
 
 
@@ -85,10 +85,12 @@ def test_a_panel_is_not_gone_on_from(manifest, small_models, tmp_path):
 
 def test_the_model_remembers_what_it_started_from(manifest, first):
     second = TissueClassifier(SMALL, random_state=0).fit(manifest, start_from=first)
-    assert second.training_["started_from"] == first.training_
-    one = Panel([SMALL], folds=2).fit(manifest)
-    two = Panel([SMALL], folds=2).fit(manifest, start_from=one)
-    assert two.training_["started_from"] == one.training_
+    assert second.training_info_["started_from"] == first.training_info_
+    one = EnsembleClassifier([SMALL], folds=2).fit(manifest)
+    two = EnsembleClassifier([SMALL], folds=2).fit(manifest, start_from=one)
+    assert two.training_info_["started_from"] == one.training_info_
     assert two.model_.method_.n_iter_ < one.model_.method_.n_iter_
     with pytest.raises(ValueError, match="starts afresh"):
-        Panel([SMALL, SMALL.with_changes(stain="none")], folds=2).fit(manifest, start_from=one)
+        EnsembleClassifier([SMALL, SMALL.with_changes(stain="none")], folds=2).fit(
+            manifest, start_from=one
+        )

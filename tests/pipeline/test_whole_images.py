@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
-from histodict.demo.sets import write_synthetic_set
+from histodict.demo.sets import write_synthetic_dataset
 from histodict.images.manifest import read_manifest
 from histodict.patches.patch_map import PatchMap
 from histodict.pipeline import TissueClassifier
@@ -26,7 +26,7 @@ def pale(rng, height=160, width=200):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return write_synthetic_set(tmp_path_factory.mktemp("tissue"), 2, 1, size=(240, 180))
+    return write_synthetic_dataset(tmp_path_factory.mktemp("tissue"), 2, 1, size=(240, 180))
 
 
 @pytest.fixture(scope="module")
@@ -35,10 +35,10 @@ def model(folder):
 
 
 def test_a_pale_tile_is_used_whole_and_says_so(model, tmp_path, rng):
-    prediction = model.answer(save_plain(tmp_path / "pale.png", pale(rng)))
+    prediction = model.predict_one(save_plain(tmp_path / "pale.png", pale(rng)))
     assert prediction.label is not None
     assert prediction.n_patches == (200 // 16) * (160 // 16)
-    assert "the whole image was used" in prediction.words()
+    assert "the whole image was used" in prediction.summary()
     assert prediction.row()["whole_image"] is True
     prediction.patch_map.save(tmp_path / "map.npz")
     assert PatchMap.load(tmp_path / "map.npz").whole_image
@@ -46,15 +46,15 @@ def test_a_pale_tile_is_used_whole_and_says_so(model, tmp_path, rng):
 
 def test_empty_glass_still_has_no_tissue(model, tmp_path, rng):
     glass = np.clip(rng.normal(240, 2, (160, 200, 3)), 0, 255).astype(np.uint8)
-    prediction = model.answer(save_plain(tmp_path / "glass.png", glass))
+    prediction = model.predict_one(save_plain(tmp_path / "glass.png", glass))
     assert prediction.label is None
     assert "whole_image" not in prediction.row()
 
 
 def test_tissue_on_background_is_not_used_whole(model, folder):
-    prediction = model.answer(read_manifest(folder).records[0].path)
+    prediction = model.predict_one(read_manifest(folder).records[0].path)
     assert "whole_image" not in prediction.row()
-    assert "whole image" not in prediction.words()
+    assert "whole image" not in prediction.summary()
 
 
 def test_training_names_the_images_that_it_uses_whole(folder, tmp_path, rng):

@@ -16,28 +16,33 @@ from typer.testing import CliRunner
 import histodict
 from histodict import RegionDetector, TissueClassifier
 from histodict.cli import app
-from histodict.demo.sets import write_synthetic_set
+from histodict.demo.sets import write_synthetic_dataset
 from histodict.images.manifest import read_manifest
-from histodict.pipeline import Panel, save_model
-from histodict.pipeline.gallery import Gallery
+from histodict.pipeline import EnsembleClassifier, save_model
+from histodict.pipeline.gallery import PatchSample
 from histodict.recipes import Recipe
-from histodict.reports.atoms_page import find_atoms, panel_note, plain_facts, write_atoms_page
-from histodict.reports.patch_pictures import outlined, patch_pictures, square_around
+from histodict.reports.atoms_page import (
+    collect_atom_report,
+    ensemble_note,
+    to_json_dict,
+    write_atoms_page,
+)
+from histodict.reports.patch_pictures import draw_outline, patch_images, square_around
 
 PIXELS = Recipe(
     method_parameters={"n_atoms": 12, "n_iter": 3},
     patch_px=12,
     patches_per_class=300,
-    vectors="centred",
-    context=2,
-    rule="margin",
+    features="centred",
+    context_scale=2,
+    aggregation="margin",
 )
 IMAGES = re.compile(r'<img src="(data:image/jpeg[^"]+)" title="([^"]+)"')
 
 
 @pytest.fixture(scope="module")
 def manifest(tmp_path_factory):
-    folder = write_synthetic_set(tmp_path_factory.mktemp("set") / "t", 4, 2, size=(160, 120))
+    folder = write_synthetic_dataset(tmp_path_factory.mktemp("set") / "t", 4, 2, size=(160, 120))
     return read_manifest(folder / "manifest.csv")
 
 
@@ -52,7 +57,7 @@ def model_file(model, tmp_path_factory):
 
 
 def page_of(model, manifest, path, n_atoms):
-    found = find_atoms(model, manifest, n_atoms=n_atoms)
+    found = collect_atom_report(model, manifest, n_atoms=n_atoms)
     write_atoms_page(path, model, manifest, found)
     return found, path.read_text(encoding="utf-8")
 
@@ -69,11 +74,11 @@ def test_the_patch_is_in_the_middle_of_its_picture(tmp_path):
     pixels = np.full((60, 60, 3), 128, np.uint8)
     pixels[0:10, 20:30] = 0
     Image.fromarray(pixels).save(tmp_path / "a.png")
-    from histodict.images.manifest import Record
+    from histodict.images.manifest import ImageRecord
 
-    gallery = Gallery(np.zeros(1, np.int64), np.array([[20, 0]]), np.full(1, 10.0), None)
+    gallery = PatchSample(np.zeros(1, np.int64), np.array([[20, 0]]), np.full(1, 10.0), None)
     assert square_around(gallery, 0, 4) == ((5, -15), 40)
-    uri = patch_pictures(gallery, [Record(tmp_path / "a.png", "a", "p")], [0, 0])[0]
+    uri = patch_images(gallery, [ImageRecord(tmp_path / "a.png", "a", "p")], [0, 0])[0]
     shown = np.asarray(Image.open(io.BytesIO(base64.b64decode(uri.split(",")[1]))))
     n = len(shown)
     assert shown.shape == (n, n, 3)
@@ -84,7 +89,7 @@ def test_the_patch_is_in_the_middle_of_its_picture(tmp_path):
 
 
 def test_the_outline_is_around_the_patch_and_leaves_it_alone():
-    drawn = outlined(np.full((100, 100, 3), 128, np.uint8), 5)
+    drawn = draw_outline(np.full((100, 100, 3), 128, np.uint8), 5)
     assert (drawn[41:60, 41:60] == 128).all() and (drawn[:39] == 128).all()
     assert (drawn[40, 40:60] == 0).all() and (drawn[39, 39:62] == 255).all()
 
@@ -96,7 +101,7 @@ def test_the_page_shows_what_was_found(model, manifest, tmp_path):
     found, page = page_of(model, manifest, tmp_path / "atoms.html", 5)
     lines = [line for use in found.classes for line in use.atoms]
     assert len(lines) == 10
-    labels = [found.facts[line.atom].label for line in lines]
+    labels = [found.statistics[line.atom].label for line in lines]
     assert re.findall(r"<b>([a-z]+:\d+)</b>", page) == labels
     assert page.count('class="atom-picture"') == 10
     names = [manifest.name(record) for record in manifest.records]
@@ -106,7 +111,7 @@ def test_the_page_shows_what_was_found(model, manifest, tmp_path):
         for patch, weight in line.patches
     ]
     assert [title for _, title in IMAGES.findall(page)] == titles
-    percents = [f"{100 * share:.0f} %" for line in lines for share in line.shares.values()]
+    percents = [f"{100 * share:.0f} %" for line in lines for share in line.fractions.values()]
     assert re.findall(r"<span>(\d+ %)</span>", page) == percents
     assert "the second the surroundings" in page
 
@@ -114,22 +119,29 @@ def test_the_page_shows_what_was_found(model, manifest, tmp_path):
 def test_a_flagged_atom_is_shown_though_few_patches_use_it(model, manifest, tmp_path, monkeypatch):
     from histodict.reports import atoms_in_use
 
-    usual, asked = atoms_in_use.facts_of_atoms, []
+    usual, asked = atoms_in_use.compute_atom_statistics, []
 
     def with_leak(*arguments):
         facts = usual(*arguments)
-        own = [fact for fact in facts if fact.owner == "inflamed" and fact.n_patients]
-        rare = min(own, key=lambda fact: fact.shares["inflamed"])
+        own = [fact for fact in facts if fact.class_name == "inflamed" and fact.n_patients]
+        rare = min(own, key=lambda fact: fact.fractions["inflamed"])
         asked.append(rare.label)
-        leak = {"is_leak": True, "site": "B", "site_share": 0.9, "site_chance": 0.001}
+        leak = {
+            "is_site_confounded": True,
+            "site": "B",
+            "site_variance_fraction": 0.9,
+            "site_p_value": 0.001,
+        }
         facts[rare.atom] = replace(rare, site_excess=0.2, **leak)
         return facts
 
-    monkeypatch.setattr(atoms_in_use, "facts_of_atoms", with_leak)
+    monkeypatch.setattr(atoms_in_use, "compute_atom_statistics", with_leak)
     found, page = page_of(model, manifest, tmp_path / "atoms.html", 1)
     (label,) = asked
-    assert label not in [found.facts[use.atoms[0].atom].label for use in found.classes]
-    assert [found.facts[line.atom].label for use in found.flagged for line in use.atoms] == [label]
+    assert label not in [found.statistics[use.atoms[0].atom].label for use in found.classes]
+    assert [found.statistics[line.atom].label for use in found.flagged for line in use.atoms] == [
+        label
+    ]
     section = page[page.index("look like a leak</h2>") : page.index("How to read this page")]
     assert "images from B use it in 20 of 100 patches more" in section
     assert section.count('class="atom-picture"') == 1 and 'class="atom-facts leak"' in section
@@ -139,12 +151,12 @@ def test_a_flagged_atom_is_shown_though_few_patches_use_it(model, manifest, tmp_
 
 
 def test_facts_are_to_be_had_in_python(model, manifest):
-    facts = histodict.atom_facts(model, manifest)
-    found = find_atoms(model, manifest, n_atoms=3)
-    assert [fact.row() for fact in facts] == [fact.row() for fact in found.facts]
-    panel = Panel([PIXELS, PIXELS], n_jobs=1)
+    facts = histodict.atom_statistics(model, manifest)
+    found = collect_atom_report(model, manifest, n_atoms=3)
+    assert [fact.row() for fact in facts] == [fact.row() for fact in found.statistics]
+    panel = EnsembleClassifier([PIXELS, PIXELS], n_jobs=1)
     with pytest.raises(ValueError, match="fit"):
-        histodict.atom_facts(panel, manifest)
+        histodict.atom_statistics(panel, manifest)
 
 
 def test_it_needs_nothing_else(model, manifest, tmp_path):
@@ -155,7 +167,7 @@ def test_it_needs_nothing_else(model, manifest, tmp_path):
 
 
 def test_users_weigh_most_and_are_two_of_an_image_at_most(model, manifest):
-    found = find_atoms(model, manifest, n_atoms=3)
+    found = collect_atom_report(model, manifest, n_atoms=3)
     codes = np.abs(found.gallery.codes.toarray())
     for use in found.classes:
         for line in use.atoms:
@@ -164,7 +176,7 @@ def test_users_weigh_most_and_are_two_of_an_image_at_most(model, manifest):
             assert weights[0] == codes[:, line.atom].max()
             assert (np.diff(weights) <= 0).all()
             assert all(images.count(image) <= 2 for image in images)
-            for name, share in line.shares.items():
+            for name, share in line.fractions.items():
                 own = np.array(found.labels) == name
                 assert share == pytest.approx((codes[own, line.atom] > 0).mean())
 
@@ -179,27 +191,27 @@ def test_names_are_escaped(model, manifest, tmp_path):
 
 def test_a_network_s_atoms_are_shown_by_their_patches(manifest, tmp_path):
     torch = pytest.importorskip("torch", reason="learned vectors need PyTorch")
-    from histodict.networks import NETWORKS, forget_networks, register_network
-    from histodict.networks.torch_network import TorchNetwork
+    from histodict.networks import ENCODERS, clear_encoder_cache, register_encoder
+    from histodict.networks.torch_network import TorchEncoder
 
     def make():
         torch.manual_seed(0)
         module = torch.nn.Conv2d(3, 20, 16, stride=16)
-        return TorchNetwork(module, 16, (127.0,) * 3, (128.0,) * 3)
+        return TorchEncoder(module, 16, (127.0,) * 3, (128.0,) * 3)
 
-    forget_networks()
-    register_network("tiny", make)
+    clear_encoder_cache()
+    register_encoder("tiny", make)
     try:
         recipe = PIXELS.with_changes(patch_px=16, context=1, vectors="tiny", components=8)
         model = TissueClassifier(recipe).fit(manifest)
         found, page = page_of(model, manifest, tmp_path / "atoms.html", 4)
         cache = tmp_path / "cache"
-        first = find_atoms(model, manifest, n_atoms=4, cache=cache)
+        first = collect_atom_report(model, manifest, n_atoms=4, cache=cache)
         assert any(cache.iterdir())
-        assert plain_facts(first, [""] * 99) == plain_facts(found, [""] * 99)
+        assert to_json_dict(first, [""] * 99) == to_json_dict(found, [""] * 99)
     finally:
-        NETWORKS.pop("tiny")
-        forget_networks()
+        ENCODERS.pop("tiny")
+        clear_encoder_cache()
     assert 'class="atom-picture"' not in page and "vectors of tiny" in page
     n_users = sum(len(line.patches) for use in found.classes for line in use.atoms)
     assert len(IMAGES.findall(page)) == n_users >= 40
@@ -210,7 +222,7 @@ def test_a_detector_has_atoms_too(manifest, tmp_path):
     model = RegionDetector(recipe, region="inflamed").fit(manifest)
     found, page = page_of(model, manifest, tmp_path / "atoms.html", 2)
     assert [use.name for use in found.classes] == ["healthy", "inflamed"]
-    assert page.count('class="atom-users') == 4 and panel_note(model) == ""
+    assert page.count('class="atom-users') == 4 and ensemble_note(model) == ""
 
 
 # --- the command --------------------------------------------------------------------------------
@@ -231,8 +243,10 @@ def test_on_the_command_line(model_file, manifest, tmp_path):
 
 
 def test_of_a_panel_the_first_member_is_shown(model, manifest, tmp_path):
-    panel = Panel([PIXELS, PIXELS.with_changes(stain="macenko")], folds=2).fit(manifest)
-    assert "a panel of 2" in panel_note(panel) and panel_note(model) == ""
+    panel = EnsembleClassifier([PIXELS, PIXELS.with_changes(stain="macenko")], folds=2).fit(
+        manifest
+    )
+    assert "a panel of 2" in ensemble_note(panel) and ensemble_note(model) == ""
     _, page = page_of(panel, manifest, tmp_path / "a.html", 2)
     assert "atoms of its first member" in page
 
@@ -242,7 +256,7 @@ def test_of_a_panel_the_first_member_is_shown(model, manifest, tmp_path):
     [("nearest-mean", "has no atoms"), ("lbp-colour", "looks at the image as a whole")],
 )
 def test_methods_without_atoms_are_refused(manifest, tmp_path, method, words):
-    recipe = Recipe(method=method, patch_px=12, patches_per_class=200, rule="margin")
+    recipe = Recipe(method=method, patch_px=12, patches_per_class=200, aggregation="margin")
     path = save_model(TissueClassifier(recipe).fit(manifest), tmp_path / "m.histodict")
     done = run(path, manifest.root, "-o", tmp_path / "atoms.html")
     assert done.exit_code == 2 and words in done.output.replace("\n", " ")

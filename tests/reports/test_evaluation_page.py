@@ -14,8 +14,8 @@ import pytest
 
 from histodict.compare.evaluation import evaluate
 from histodict.evaluation.metrics import brier_score, roc_curve
-from histodict.evaluation.protocols import hold_outs, k_folds, leave_one_site_out
-from histodict.execution.work import Work
+from histodict.evaluation.protocols import k_folds, learning_curve_splits, leave_one_site_out
+from histodict.execution.work import ExecutionOptions
 from histodict.images.manifest import read_manifest
 from histodict.pipeline import Plan
 from histodict.recipes import Recipe
@@ -190,7 +190,7 @@ def test_errors_by_patient(page):
 
 
 def test_too_many_pictures_are_named_instead(done, tmp_path, monkeypatch):
-    monkeypatch.setattr(evaluation_errors, "_MOST_PICTURES", 2)
+    monkeypatch.setattr(evaluation_errors, "_MAX_ERROR_IMAGES", 2)
     page = report(done, tmp_path)
     assert len(page.alts) == 2
     for name in ("p0_1.png", "p3_0.png", "p1_1.png", "p2_1.png", "p4_1.png"):
@@ -261,7 +261,7 @@ def test_what_failed_is_named_and_left_out(images, tmp_path):
     # No patch fits into the images: they fail before anything is trained.
     recipes = {"dfdl": Recipe(patch_px=400), "odl": Recipe(method="odl", patch_px=400)}
     plans = {name: Plan(recipe) for name, recipe in recipes.items()}
-    done = evaluate(images, plans, k_folds(images, 2), tmp_path, work=Work(n_jobs=1))
+    done = evaluate(images, plans, k_folds(images, 2), tmp_path, work=ExecutionOptions(n_jobs=1))
     assert done.methods == []
     page = report(done, tmp_path)
     assert "Not everything was done" in page.text
@@ -303,7 +303,7 @@ def test_three_classes(tmp_path):
 
 
 def test_training_sizes(images, tmp_path):
-    splits = hold_outs(images, (1, 2), n_repeats=2)
+    splits = learning_curve_splits(images, (1, 2), n_repeats=2)
 
     def wrong_if_few(record, seed, split):
         names = (record.path.stem,) if "1 per class" in split and record.label == "benign" else ()
@@ -407,9 +407,9 @@ def test_provenance(page, done, images):
 
 def test_a_panel_is_named_with_its_views():
     from histodict.pipeline import Plan
-    from histodict.reports.evaluation_facts import plan_words
+    from histodict.reports.evaluation_facts import describe_plan
 
-    words = plan_words(Plan.named("pixels"))
+    words = describe_plan(Plan.named("pixels"))
     assert "decides together with 2 other views: lbp-colour (reinhard, reduced 2" in words
     assert "lbp-colour (none, reduced 4 times)" in words
-    assert "views" not in plan_words(Plan.named("fast"))
+    assert "views" not in describe_plan(Plan.named("fast"))

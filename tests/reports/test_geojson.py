@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from histodict.patches.grid import PatchGrid
-from histodict.patches.patch_map import BLANK, PatchMap, rgb_of
-from histodict.pipeline import Region
+from histodict.patches.patch_map import NO_TISSUE, PatchMap, class_rgb
+from histodict.pipeline import DetectedRegion
 from histodict.reports.geojson import (
     area_features,
     patch_features,
@@ -36,7 +36,7 @@ def patch_map(request):
     rng = np.random.default_rng(7)
     winners = rng.integers(-1, len(CLASSES), (9, 13)).astype(np.int16)
     winners[2:7, 3:9] = 1
-    winners[4:6, 5] = BLANK  # a hole
+    winners[4:6, 5] = NO_TISSUE  # a hole
     margins = rng.normal(size=(9, 13, 3)).astype(np.float32)
     return PatchMap(
         GRIDS[request.param], winners, margins, CLASSES, Path("a.mrxs"), 0.5, (1000, 800)
@@ -79,7 +79,7 @@ def test_named_concepts_are_measured(patch_map):
     areas = read(area_features(named))
     total = sum(measured(a)["patches"] * measured(a)[f"{name}: use"] for a in areas)
     assert total == pytest.approx(used.sum(), abs=1e-3)
-    region = Region(
+    region = DetectedRegion(
         4, 1.0, 9.0, None, (0, 0, 1, 1), [[[(0, 0), (1, 0), (0, 1), (0, 0)]]], {name: 1}
     )
     assert (
@@ -94,12 +94,12 @@ def test_named_concepts_are_measured(patch_map):
 def test_areas_cover_the_cells_of_their_class_and_nothing_else(patch_map):
     grid = patch_map.grid
     features = read(area_features(patch_map))
-    for row, column in np.ndindex(patch_map.winners.shape):
+    for row, column in np.ndindex(patch_map.predicted_classes.shape):
         x = grid.corner(row, column)[0] + grid.patch_side / 2  # the middle of the patch
         y = grid.corner(row, column)[1] + grid.patch_side / 2
         found = [name_of(feature) for feature in features if holds(feature, x, y)]
-        winner = patch_map.winners[row, column]
-        assert found == ([] if winner == BLANK else [CLASSES[winner]])
+        winner = patch_map.predicted_classes[row, column]
+        assert found == ([] if winner == NO_TISSUE else [CLASSES[winner]])
     for feature in features:
         rings = [ring for polygon in polygons_of(feature) for ring in polygon]
         whole = measured(feature)["patches"] * grid.step**2
@@ -111,7 +111,7 @@ def test_areas_cover_the_cells_of_their_class_and_nothing_else(patch_map):
 @pytest.mark.parametrize("patch_map", ["side by side"], indirect=True)
 def test_areas_side_by_side_are_the_union_of_their_patches(patch_map):
     """Where patches do not overlap they have a union for each class; pixel by pixel."""
-    pixels = np.full((9 * 32, 13 * 32), BLANK)
+    pixels = np.full((9 * 32, 13 * 32), NO_TISSUE)
     for feature in read(patch_features(patch_map)):
         (ring,) = polygons_of(feature)[0]
         (left, top), (right, low) = np.min(ring, axis=0), np.max(ring, axis=0)
@@ -122,8 +122,8 @@ def test_areas_side_by_side_are_the_union_of_their_patches(patch_map):
             for (x, y), (_, next_y) in itertools.pairwise(ring):
                 inner[min(y, next_y) : max(y, next_y), x:] += 1 if next_y < y else -1
         assert (pixels[inner == 1] == place).all() and {*np.unique(inner)} <= {0, 1}
-        pixels[inner == 1] = BLANK
-    assert (pixels == BLANK).all()
+        pixels[inner == 1] = NO_TISSUE
+    assert (pixels == NO_TISSUE).all()
 
 
 def test_areas_are_measured_by_the_means_of_their_patches(patch_map):
@@ -133,8 +133,8 @@ def test_areas_are_measured_by_the_means_of_their_patches(patch_map):
         place = CLASSES.index(name_of(feature))
         own = [
             patch_map.margins[row, column].astype(float)
-            for row, column in np.ndindex(patch_map.winners.shape)
-            if patch_map.winners[row, column] == place
+            for row, column in np.ndindex(patch_map.predicted_classes.shape)
+            if patch_map.predicted_classes[row, column] == place
             and holds(feature, *(n + grid.patch_side / 2 for n in grid.corner(row, column)))
         ]
         assert len(own) == found["patches"]
@@ -148,13 +148,13 @@ def test_areas_are_measured_by_the_means_of_their_patches(patch_map):
 
 def test_a_patch_has_every_class_s_score_and_colour(patch_map):
     features = read(patch_features(patch_map))
-    places = np.argwhere(patch_map.winners != BLANK)
+    places = np.argwhere(patch_map.predicted_classes != NO_TISSUE)
     assert len(features) == len(places)
     for (row, column), feature in zip(places, features, strict=True):
-        winner = patch_map.winners[row, column]
+        winner = patch_map.predicted_classes[row, column]
         assert feature["properties"]["classification"] == {
             "name": CLASSES[winner],
-            "color": list(rgb_of(winner)),
+            "color": list(class_rgb(winner)),
         }
         for name, margin in zip(CLASSES, patch_map.margins[row, column], strict=True):
             assert measured(feature)[f"{name}: score"] == pytest.approx(margin, rel=1e-4)
@@ -176,7 +176,7 @@ def test_what_is_no_number_is_left_out(patch_map, written, value):
 def test_a_region_is_an_annotation_of_the_second_class(patch_map):
     two = replace(patch_map, classes=("no focus", "focus"), margins=patch_map.margins[..., :2])
     ring = [(0.0, 0.0), (8.5, 0.0), (8.5, 4.0), (0.0, 4.0), (0.0, 0.0)]
-    region = Region(3, 0.25, 96.0, 24.0, (0, 0, 8.5, 4), [[ring], [ring]])
+    region = DetectedRegion(3, 0.25, 96.0, 24.0, (0, 0, 8.5, 4), [[ring], [ring]])
     (feature,) = read(region_features([region], two))
     assert feature["properties"]["objectType"] == "annotation" and name_of(feature) == "focus"
     assert measured(feature) == {
@@ -190,7 +190,9 @@ def test_a_region_is_an_annotation_of_the_second_class(patch_map):
 
 
 def test_an_image_of_glass_has_an_empty_collection(patch_map, tmp_path):
-    glass = replace(patch_map, winners=np.full_like(patch_map.winners, BLANK))
+    glass = replace(
+        patch_map, predicted_classes=np.full_like(patch_map.predicted_classes, NO_TISSUE)
+    )
     for written in (area_features, patch_features):
         save_geojson(tmp_path / "a.geojson", written(glass))
         found = json.loads((tmp_path / "a.geojson").read_text())

@@ -8,26 +8,26 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from histodict import Panel
-from histodict.demo.sets import write_synthetic_set
+from histodict import EnsembleClassifier
+from histodict.demo.sets import write_synthetic_dataset
 from histodict.images.manifest import read_manifest
 from histodict.recipes import Recipe
-from histodict.reports.atoms_in_use import leaks_of_views
+from histodict.reports.atoms_in_use import confounded_atoms_of_members
 
 SMALL = Recipe(
     method_parameters={"n_atoms": 12, "n_iter": 4},
     patch_px=12,
     patches_per_class=600,
-    vectors="centred",
-    rule="margin",
+    features="centred",
+    aggregation="margin",
     stain="none",
-    quality="none",
+    quality_filters="none",
 )
 
 
 @pytest.fixture(scope="module")
 def marked(tmp_path_factory):
-    home = write_synthetic_set(tmp_path_factory.mktemp("sites") / "set", 12, 2, size=(96, 80))
+    home = write_synthetic_dataset(tmp_path_factory.mktemp("sites") / "set", 12, 2, size=(96, 80))
     manifest = read_manifest(home / "manifest.csv")
     patients = sorted(set(manifest.patients))
     records = [
@@ -43,10 +43,10 @@ def marked(tmp_path_factory):
 
 
 def test_leaks_of_other_views_are_found(marked):
-    panel = Panel([SMALL, SMALL], folds=2).fit(marked)
-    found = leaks_of_views(panel, marked, but=1)
+    panel = EnsembleClassifier([SMALL, SMALL], folds=2).fit(marked)
+    found = confounded_atoms_of_members(panel, marked, but=1)
     assert list(found) == [2] and found[2]
-    assert found[2][0].site_share > 0.5
+    assert found[2][0].site_variance_fraction > 0.5
     bare = replace(marked, records=tuple(replace(r, site=None) for r in marked.records))
-    assert leaks_of_views(panel, bare, but=1) == {}
-    assert leaks_of_views(panel.members_[0], marked, but=1) == {}
+    assert confounded_atoms_of_members(panel, bare, but=1) == {}
+    assert confounded_atoms_of_members(panel.estimators_[0], marked, but=1) == {}

@@ -16,14 +16,14 @@ import pytest
 from PIL import Image
 
 from histodict import TissueClassifier
-from histodict.batch import run_images
+from histodict.batch import predict_images
 from histodict.images.feature_file import open_features
-from histodict.images.manifest import Manifest, Record
+from histodict.images.manifest import ImageRecord, Manifest
 from histodict.patches.patch_map import COLOURS, PatchMap
 from histodict.pipeline import RegionDetector
 from histodict.recipes import Recipe
-from histodict.reports.geojson import ForQuPath
-from histodict.web.maps import map_picture
+from histodict.reports.geojson import GeoJSONOptions
+from histodict.web.maps import map_image
 
 GREY, RED = (150, 150, 160), (220, 30, 60)
 SIZE = (920, 800)
@@ -83,7 +83,7 @@ def manifest(tmp_path_factory):
         rng = np.random.default_rng(place)
         noise = rng.integers(-4, 5, (160, 160, 3))
         Image.fromarray((np.array(colour) + noise).astype(np.uint8)).save(path)
-        records.append(Record(path, name, f"p{place // 2}"))
+        records.append(ImageRecord(path, name, f"p{place // 2}"))
     return Manifest(tuple(records), (), folder)
 
 
@@ -97,8 +97,8 @@ def answered(manifest):
             patch_px=16 if factor < 5 else 8,
             downsample=factor,
             patches_per_class=60,
-            least_tissue=0.0,
-            rule="margin",
+            min_tissue_fraction=0.0,
+            aggregation="margin",
         )
         found[name, "classes"] = TissueClassifier(recipe).fit(manifest)
         found[name, "regions"] = RegionDetector(recipe, region="red").fit(manifest)
@@ -106,8 +106,8 @@ def answered(manifest):
 
 
 def run(model, image, folder, height=SIZE[1], *, of_patches=False):
-    form = ForQuPath(of_patches=of_patches)
-    result = run_images(model, "digest", [Record(image, "", "")], folder, qupath=form)
+    form = GeoJSONOptions(of_patches=of_patches)
+    result = predict_images(model, "digest", [ImageRecord(image, "", "")], folder, qupath=form)
     assert not result.failures, result.failures
     (row,) = result.rows
     key = row["key"]
@@ -179,7 +179,9 @@ def test_outlines_of_areas_surround_them(image, answered, scale, tmp_path):
 def test_rows_of_a_table_lie_on_the_pixels_they_speak_of(image, answered, scale, tmp_path):
     """In pixels of the image; as feature files, in those of OpenSlide."""
     path, offset = image
-    run_images(answered[scale, "classes"], "digest", [Record(path, "", "")], tmp_path, anndata=True)
+    predict_images(
+        answered[scale, "classes"], "digest", [ImageRecord(path, "", "")], tmp_path, anndata=True
+    )
     (table,) = (tmp_path / "anndata").iterdir()
     with h5py.File(table) as file:
         centres, winners = file["obsm/spatial"][()], file["obs/class/codes"][()]
@@ -214,8 +216,8 @@ def test_outlines_of_regions_surround_them(image, answered, scale, tmp_path):
 def test_the_heat_map_of_the_page_lies_there_too(image, answered, scale, tmp_path):
     """One pixel per patch; drawn `step` wide from `shift` on, as the page does."""
     path, _ = image
-    patch_map = answered[scale, "classes"].answer(path).patch_map
-    picture = map_picture(patch_map, 1)
+    patch_map = answered[scale, "classes"].predict_one(path).patch_map
+    picture = map_image(patch_map, 1)
     grid = patch_map.grid
     rows, columns = np.nonzero(picture[..., 3])
     x, y, side = SQUARE

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from histodict.patches.patch_map import rgb_of
+from histodict.patches.patch_map import class_rgb
 from histodict.reports.qupath_project import ProjectImage, save_project
 
 CLASSES = ["healthy", "entzündet"]
@@ -63,7 +63,7 @@ def test_classes_have_the_colours_of_the_legend(images, tmp_path):
     assert [each["name"] for each in found] == CLASSES
     for place, each in enumerate(found):
         bits = each["color"].to_bytes(4, "big", signed=True)  # alpha, red, green, blue
-        assert tuple(bits) == (255, *rgb_of(place))
+        assert tuple(bits) == (255, *class_rgb(place))
 
 
 def test_the_script_finds_the_outlines_from_the_project(images, tmp_path):

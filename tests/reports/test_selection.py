@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from histodict.reports.evaluation_facts import selection_words
+from histodict.reports.evaluation_facts import selection_text
 
 
 def done(*methods):
@@ -10,14 +10,14 @@ def done(*methods):
 
 
 def test_one_method_needs_no_warning():
-    assert selection_words(done("dfdl")) == []
+    assert selection_text(done("dfdl")) == []
 
 
 def test_the_best_of_several_looks_too_good():
-    (words,) = selection_words(done("dfdl", "odl", "lbp-colour"))
+    (words,) = selection_text(done("dfdl", "odl", "lbp-colour"))
     assert "the best of these 3 methods" in words and "too optimistic" in words
 
 
 def test_thresholds_adapted_to_the_test_images_are_named():
-    (words,) = selection_words(done("dfdl+unlabelled"))
+    (words,) = selection_text(done("dfdl+unlabelled"))
     assert "dfdl+unlabelled was adapted to the test images" in words

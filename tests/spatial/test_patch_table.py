@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from histodict.demo.sets import write_synthetic_set
-from histodict.images.manifest import Record, read_manifest
-from histodict.patches.patch_map import BLANK
-from histodict.pipeline import Panel, RegionDetector, TissueClassifier
-from histodict.pipeline.opening import open_view
+from histodict.demo.sets import write_synthetic_dataset
+from histodict.images.manifest import ImageRecord, read_manifest
+from histodict.patches.patch_map import NO_TISSUE
+from histodict.pipeline import EnsembleClassifier, RegionDetector, TissueClassifier
+from histodict.pipeline.opening import open_prepared_image
 from histodict.recipes import Recipe
-from histodict.spatial.patch_table import About, answer_into
+from histodict.spatial.patch_table import ImageMetadata, write_h5ad
 
 h5py = pytest.importorskip("h5py")
 
@@ -23,10 +23,10 @@ RECIPE = Recipe(
     method_parameters={"n_atoms": 12, "n_iter": 2},
     patch_px=12,
     patches_per_class=200,
-    vectors="centred",
-    neighbours=1,
+    features="centred",
+    smoothing_radius=1,
 )
-HEAD = Recipe("nearest-mean", patch_px=12, rule="margin", patches_per_class=200)
+HEAD = Recipe("nearest-mean", patch_px=12, aggregation="margin", patches_per_class=200)
 
 
 def read(element):
@@ -54,8 +54,11 @@ def read(element):
 
 
 def table_of(model, image, path, mpp=None, **known):
-    answer = answer_into(
-        path, model, lambda heard: heard.answer(image, mpp=mpp), About("slide", **known)
+    answer = write_h5ad(
+        path,
+        model,
+        lambda heard: heard.predict_one(image, mpp=mpp),
+        ImageMetadata("slide", **known),
     )
     with h5py.File(path) as file:
         return answer, read(file)
@@ -63,7 +66,7 @@ def table_of(model, image, path, mpp=None, **known):
 
 @pytest.fixture(scope="module")
 def tissue(tmp_path_factory):
-    return write_synthetic_set(tmp_path_factory.mktemp("set") / "t", 4, 1, size=(160, 120))
+    return write_synthetic_dataset(tmp_path_factory.mktemp("set") / "t", 4, 1, size=(160, 120))
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +94,7 @@ def cells_of(table):
 
 
 def test_the_answer_is_the_same_with_and_without_a_table(model, image, found):
-    plain, (answer, _) = model.answer(image, mpp=0.5), found
+    plain, (answer, _) = model.predict_one(image, mpp=0.5), found
     assert answer.row() == plain.row()
     np.testing.assert_array_equal(answer.patch_map.margins, plain.patch_map.margins)
 
@@ -100,10 +103,10 @@ def test_codes_are_those_of_the_patch_at_that_place(model, image, found):
     _, table = found
     judge = model.model_
     codes = {}
-    with open_view(image, 0.5, judge.recipe, judge.mpp_) as view:
+    with open_prepared_image(image, 0.5, judge.recipe, judge.mpp_) as view:
         grid = view.grid()
         for row in range(grid.n_rows):  # one row of patches at a time: other chunks than its own
-            tissue, vectors = view.chunk_vectors(
+            tissue, vectors = view.chunk_features(
                 grid, slice(row, row + 1), slice(0, grid.n_columns)
             )
             if len(vectors):
@@ -121,7 +124,7 @@ def test_every_patch_on_tissue_is_a_row_with_its_answer(found):
     patch_map, obs = answer.patch_map, table["obs"]
     cells = cells_of(table)
     assert len(set(obs["_index"])) == len(obs["_index"]) == patch_map.n_patches
-    winners = [patch_map.classes[w] for w in patch_map.winners[cells]]
+    winners = [patch_map.classes[w] for w in patch_map.predicted_classes[cells]]
     assert obs["class"] == winners and len(set(winners)) == 2
     for place, name in enumerate(patch_map.classes):
         np.testing.assert_array_equal(obs[f"margin_{name}"], patch_map.margins[cells][:, place])
@@ -176,9 +179,11 @@ def test_a_large_picture_is_reduced_and_its_scale_said(model, tissue, tmp_path):
 
 
 def test_of_a_panel_the_codes_are_the_first_members(manifest, image, tmp_path):
-    panel = Panel([RECIPE, replace(HEAD, stain="none")], folds=2, n_jobs=1).fit(manifest)
+    panel = EnsembleClassifier([RECIPE, replace(HEAD, stain="none")], folds=2, n_jobs=1).fit(
+        manifest
+    )
     _, table = table_of(panel, image, tmp_path / "a.h5ad", mpp=0.5)
-    np.testing.assert_array_equal(table["varm"]["atoms"], panel.members_[0].model_.atoms().D)
+    np.testing.assert_array_equal(table["varm"]["atoms"], panel.estimators_[0].model_.atoms().D)
     assert "probability_inflamed" in table["uns"]["histodict"]["answer"]
 
 
@@ -191,7 +196,7 @@ def test_regions_and_what_a_mask_says_of_each_patch(tissue, tmp_path):
     )
     cells, grid = cells_of(table), answer.patch_map.grid
     corners = np.array([grid.corner(*cell) for cell in zip(*cells, strict=True)])
-    assert table["obs"]["truth"] == finder.labels_at(record, corners, grid.patch_side)
+    assert table["obs"]["truth"] == finder.patch_labels(record, corners, grid.patch_side)
     assert len(set(table["obs"]["truth"])) == 2
     assert set(table["obs"]["patient"]) == {record.patient}
 
@@ -209,7 +214,7 @@ def test_glass_is_a_table_without_rows(model, tmp_path):
     glass = tmp_path / "glass.png"
     Image.new("RGB", (160, 120), (250, 250, 250)).save(glass)
     answer, table = table_of(model, glass, tmp_path / "a.h5ad", mpp=0.5)
-    assert answer.label is None and (answer.patch_map.winners == BLANK).all()
+    assert answer.label is None and (answer.patch_map.predicted_classes == NO_TISSUE).all()
     assert table["X"].shape == (0, 24) and table["obs"]["_index"] == []
     assert not np.any(table["var"]["usage"])
 
@@ -227,7 +232,7 @@ def test_a_slash_in_the_name_of_a_class_parts_nothing(model, image, tmp_path):
 
 
 def test_what_is_known_of_the_image_is_in_every_row(model, image, tmp_path):
-    record = Record(image, "healthy", "patient 7")
+    record = ImageRecord(image, "healthy", "patient 7")
     _, table = table_of(model, image, tmp_path / "a.h5ad", mpp=0.5, record=record)
     assert set(table["obs"]["patient"]) == {"patient 7"}
     assert set(table["obs"]["truth"]) == {"healthy"}

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import histodict
-from histodict.demo.sets import write_synthetic_set
+from histodict.demo.sets import write_synthetic_dataset
 
 PAGE = Path(__file__).parents[2] / "docs" / "anndata.md"
 WHY = "not installed here: see docs/anndata.md"
@@ -23,7 +23,7 @@ anndata = pytest.importorskip("anndata", reason=f"anndata is {WHY}")
 
 @pytest.fixture(scope="module")
 def tissue(tmp_path_factory):
-    return write_synthetic_set(tmp_path_factory.mktemp("set") / "t", 2, 1, size=(800, 600))
+    return write_synthetic_dataset(tmp_path_factory.mktemp("set") / "t", 2, 1, size=(800, 600))
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from scipy import ndimage
 
-from histodict.demo.sets import write_synthetic_set
+from histodict.demo.sets import write_synthetic_dataset
 from histodict.images.manifest import read_manifest
 
 # The quick answer of pixels: to start a network takes seconds.
@@ -22,7 +22,7 @@ WITHOUT_NETWORK = "import histodict.web.api_annotate as api; api.by_network = la
 
 def write_bare_slides(folder: Path, size: tuple[int, int], n_patients: int = 8) -> dict[str, Path]:
     """Drawn tissue with inflamed foci, as slide-1.jpg, slide-2.jpg, …; masks by name, elsewhere."""
-    drawn = write_synthetic_set(folder.with_name("drawn"), n_patients, 1, size=size)
+    drawn = write_synthetic_dataset(folder.with_name("drawn"), n_patients, 1, size=size)
     folder.mkdir()
     masks: dict[str, Path] = {}
     for record in read_manifest(drawn / "regions" / "manifest.csv").records:

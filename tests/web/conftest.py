@@ -8,10 +8,10 @@ MISSING = "the web app is not installed: pip install 'histodict[web]'"
 @pytest.fixture(scope="session")
 def tissue(tmp_path_factory):
     """A folder with a small drawn set in `tissue`."""
-    from histodict.demo.sets import write_synthetic_set
+    from histodict.demo.sets import write_synthetic_dataset
 
     folder = tmp_path_factory.mktemp("folder")
-    write_synthetic_set(folder / "tissue", 4, 2, size=(160, 120))
+    write_synthetic_dataset(folder / "tissue", 4, 2, size=(160, 120))
     return folder
 
 
@@ -23,8 +23,8 @@ def recipe():
         method_parameters={"n_atoms": 20, "n_iter": 3},
         patch_px=12,
         patches_per_class=300,
-        vectors="centred",
-        rule="proportion",
+        features="centred",
+        aggregation="proportion",
     )
 
 
@@ -44,14 +44,14 @@ def model(recipe, manifest):
 
 @pytest.fixture(scope="session")
 def gallery(model, manifest):
-    from histodict.pipeline.gallery import Gallery
+    from histodict.pipeline.gallery import PatchSample
 
-    return Gallery.of(model.model_, manifest.records, 0)
+    return PatchSample.of(model.model_, manifest.records, 0)
 
 
 @pytest.fixture(autouse=True)
 def said_again():
     """What is said once per process is said once per test."""
-    from histodict.web.workspace import say_once
+    from histodict.web.workspace import log_once
 
-    say_once.cache_clear()
+    log_once.cache_clear()

@@ -15,7 +15,7 @@ pytest.importorskip("starlette.testclient", reason=MISSING)
 pytest.importorskip("uvicorn", reason=MISSING)
 
 from histodict.images import manifest
-from histodict.web.datasets import About
+from histodict.web.datasets import DatasetSettings
 from tests.web.app import OWN, count_calls, open_client, open_data
 
 ABORTS = Path(__file__).parents[1] / "finds" / "images" / "1106a9b4-jpeg-tiles.tif"
@@ -39,14 +39,14 @@ def test_tiles_do_not_read_the_table(client, tissue, monkeypatch):
 
 
 def test_what_is_said_at_the_same_time_is_all_kept(client, monkeypatch):
-    data, changed, both = open_data(client), About.changed, Barrier(2)
+    data, changed, both = open_data(client), DatasetSettings.changed, Barrier(2)
 
     def slowly(*given):
         with suppress(BrokenBarrierError):  # where one has to wait for the other
             both.wait(0.3)
         return changed(*given)
 
-    monkeypatch.setattr(About, "changed", slowly)
+    monkeypatch.setattr(DatasetSettings, "changed", slowly)
     with ThreadPoolExecutor(2) as pool:
         said = ({"mpp": 0.25}, {"positive": "healthy"})
         address = f"/api/data/{data}/about"

@@ -18,7 +18,7 @@ from histodict.pipeline import view
 from histodict.web import api_look, training
 from histodict.web import calls as web_calls
 from histodict.web.jobs import Job
-from histodict.web.maps import stored_answer
+from histodict.web.maps import load_prediction
 from histodict.web.training import request_manifest
 from histodict.web.workspace import short_id
 from tests.web.app import OWN, count_calls, open_client, open_data, start, wait_for
@@ -43,7 +43,7 @@ def kept_images(client, job):
     """The folder of the job's maps, and the images that have one there."""
     (folder,) = client.app.state.context.workspace.glob(f"users/*/jobs/{job}/maps")
     records = request_manifest(Job(folder.parent).request).records
-    return folder, [record for record in records if stored_answer(folder, record)]
+    return folder, [record for record in records if load_prediction(folder, record)]
 
 
 def make_all_old(client, job):
@@ -137,7 +137,7 @@ def a_patch(client, address):
 def test_patches_of_one_chunk_are_read_once(looked_at, monkeypatch):
     client, job, address = looked_at
     place = a_patch(client, address)
-    calls = count_calls(monkeypatch, view.View, "chunk_vectors")
+    calls = count_calls(monkeypatch, view.PreparedImage, "chunk_features")
     before = [client.get(f"{place}&column={column}").json() for column in (0, 1)]
     assert calls == [] and before[0] != before[1]
     os.utime(images_of(client, job)[address.rpartition("/")[2]])  # as if it were another

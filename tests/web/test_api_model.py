@@ -7,7 +7,7 @@ from .conftest import MISSING
 pytest.importorskip("starlette", reason=MISSING)
 
 from histodict.pipeline import load_model
-from histodict.web.api_model import _answers_at_point
+from histodict.web.api_model import _predictions_at_threshold
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ def test_answers_are_judged_at_another_point(small_models, name, kind, value):
     first, second = model.classes_
     rows = [{"answer": first, "value": value + step} for step in (-0.1, 0.1)]
     results = {"operating_point": None, "images": [*rows, {"answer": None, "value": None}]}
-    found = _answers_at_point(model.with_operating_point(value), results)
+    found = _predictions_at_threshold(model.with_threshold(value), results)
     assert [row["answer"] for row in found["images"]] == [first, second, None]
     assert found["operating_point"]["kind"] == kind
     assert found["operating_point"]["value"] == pytest.approx(value)
@@ -33,6 +33,6 @@ def test_answers_are_judged_at_another_point(small_models, name, kind, value):
 def test_more_than_two_classes_have_no_point(small_models):
     model = load_model(small_models.path("three"))
     results = {"operating_point": None, "images": [{"answer": "a", "value": 1.0}]}
-    assert _answers_at_point(model, results) is results
+    assert _predictions_at_threshold(model, results) is results
     with pytest.raises(ValueError, match="more than two classes"):
-        model.with_operating_point(0.5)
+        model.with_threshold(0.5)

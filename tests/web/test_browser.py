@@ -20,7 +20,7 @@ pytest.importorskip(
 pytest.importorskip("uvicorn", reason="the web app is not installed: pip install 'histodict[web]'")
 pytest.importorskip("playwright", reason="Playwright is not installed")
 
-from histodict.demo.sets import write_synthetic_set
+from histodict.demo.sets import write_synthetic_dataset
 from histodict.web.workspace import read_json
 from tests.web.browser import Server, find_chromium, open_browser
 
@@ -34,7 +34,7 @@ SLOW = 120_000  # milliseconds; a busy machine trains slowly
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
-    write_synthetic_set(folder / "tissue", 4, 4, size=(240, 180))
+    write_synthetic_dataset(folder / "tissue", 4, 4, size=(240, 180))
     server = Server(tmp_path_factory.mktemp("workspace"), [folder]).start()
     yield server
     server.stop()

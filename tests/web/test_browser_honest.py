@@ -28,7 +28,7 @@ pytest.importorskip("axe_playwright_python", reason="axe-playwright-python is no
 
 from axe_playwright_python.sync_playwright import Axe
 
-from histodict.demo.sets import write_synthetic_set
+from histodict.demo.sets import write_synthetic_dataset
 from histodict.images.manifest import read_manifest
 from tests.web.app import TINY
 from tests.web.browser import Server, find_chromium, open_browser, sign_in
@@ -46,7 +46,7 @@ SCREENS = {"laptop": (1280, 800), "telephone": (390, 800)}
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("honest")
-    drawn = write_synthetic_set(folder / "tissue", 6, 1, size=(240, 180))
+    drawn = write_synthetic_dataset(folder / "tissue", 6, 1, size=(240, 180))
     for record in read_manifest(drawn / "manifest.csv").records:
         patient = f"{record.patient}-of-the-university-hospital-of-a-town-with-a-long-name"
         name = f"{record.path.stem}-scanned-again-because-it-was-out-of-focus-2026-11-18.jpg"

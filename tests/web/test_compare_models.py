@@ -16,11 +16,11 @@ pytest.importorskip(
 )
 
 from histodict.patches.grid import PatchGrid
-from histodict.patches.patch_map import BLANK, PatchMap
+from histodict.patches.patch_map import NO_TISSUE, PatchMap
 from histodict.pipeline import TissueClassifier, save_model
 from histodict.web import misfits
 from histodict.web.maps import MapDifference
-from histodict.web.misfits import Kind, differences
+from histodict.web.misfits import ModelProfile, differences
 from tests.web.app import OWN, open_client, open_data, sign_in
 
 
@@ -35,20 +35,20 @@ def drawn_map(winners, side=10, step=10, classes=("a", "b"), **where):
 
 
 def test_a_map_does_not_differ_from_itself():
-    one = drawn_map([[0, 1, BLANK], [1, 1, 0]])
+    one = drawn_map([[0, 1, NO_TISSUE], [1, 1, 0]])
     found = MapDifference.of(one, one)
-    assert found.counts() == [[2, 0], [0, 3]] and found.n_apart == 0
-    assert (found.picture()[..., 3] == np.where(one.winners == BLANK, 0, 70)).all()
+    assert found.counts() == [[2, 0], [0, 3]] and found.n_different == 0
+    assert (found.image()[..., 3] == np.where(one.predicted_classes == NO_TISSUE, 0, 70)).all()
 
 
 def test_patches_that_are_called_otherwise_are_counted_and_have_the_new_colour():
-    one, other = drawn_map([[0, 0, 1, BLANK]]), drawn_map([[0, 1, BLANK, 1]])
+    one, other = drawn_map([[0, 0, 1, NO_TISSUE]]), drawn_map([[0, 1, NO_TISSUE, 1]])
     found = MapDifference.of(one, other)
-    assert found.counts() == [[1, 1], [0, 0]] and found.n_apart == 2
-    pixels = found.picture()[0]
+    assert found.counts() == [[1, 1], [0, 0]] and found.n_different == 2
+    pixels = found.image()[0]
     assert tuple(pixels[1]) == (213, 94, 0, 255)  # the second class's, as everywhere
     assert [int(alpha) for alpha in pixels[:, 3]] == [70, 255, 0, 0]
-    chosen = found.picture({one.classes[1]: "#0a0b0c", "gone": "#ffffff"})[0]
+    chosen = found.image({one.classes[1]: "#0a0b0c", "gone": "#ffffff"})[0]
     assert tuple(chosen[1]) == (10, 11, 12, 255)
 
 
@@ -77,13 +77,15 @@ def test_maps_of_other_grids_meet_at_the_middles_of_patches(factor):
 def test_where_the_other_map_does_not_reach_nothing_is_compared():
     one, other = drawn_map([[0, 0, 0]]), drawn_map([[1, 1]], left=10.0)
     found = MapDifference.of(one, other)
-    assert found.after.tolist() == [[BLANK, 1, 1]] and found.n_apart == 1
+    assert found.after.tolist() == [[NO_TISSUE, 1, 1]] and found.n_different == 1
 
 
 def test_models_are_compared_in_words():
-    one = Kind("one", False, "set", ("a", "b"), 0.5, "centred", 20)
+    one = ModelProfile("one", False, "set", ("a", "b"), 0.5, "centred", 20)
     assert differences(one, one) == []
-    other = replace(one, images="other", classes=("a", "c"), mpp=None, vectors="lines", patch_px=16)
+    other = replace(
+        one, images="other", classes=("a", "c"), mpp=None, features="lines", patch_px=16
+    )
     words = " ".join(differences(one, other))
     for part in ("a / b, and a / c", "not trained on the same", "0.5 µm, and not known"):
         assert part in words
@@ -99,7 +101,7 @@ def folder(tissue, model, recipe, manifest, tmp_path_factory):
     base = tmp_path_factory.mktemp("opened") / "data"
     shutil.copytree(tissue / "tissue", base / "tissue")
     save_model(model, base / "kept.histodict")
-    moved = TissueClassifier(replace(recipe, rule="margin")).fit(manifest)
+    moved = TissueClassifier(replace(recipe, aggregation="margin")).fit(manifest)
     save_model(moved, base / "margin.histodict")
     (base / "notes.txt").write_text("no model")
     (base / "broken.histodict").write_bytes((base / "kept.histodict").read_bytes()[:3000])
@@ -207,7 +209,7 @@ def test_a_link_to_a_model_elsewhere_is_refused(client, folder, model):
 
 
 def test_a_model_that_is_too_large_is_refused(client, folder, monkeypatch):
-    monkeypatch.setattr(misfits, "_MOST_BYTES", 100)
+    monkeypatch.setattr(misfits, "_MAX_BYTES", 100)
     answer = ask_to_open(client, "kept.histodict")
     assert answer.status_code == 400 and "larger than" in answer.json()["error"]
 

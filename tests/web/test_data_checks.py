@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from histodict.images.manifest import Manifest, Record, read_manifest
+from histodict.images.manifest import ImageRecord, Manifest, read_manifest
 from histodict.images.pixel_size import PixelSize
 from histodict.web.data_checks import (
-    Checks,
-    Look,
+    BackgroundChecks,
+    ImageSummary,
     likely_duplicates,
     quick_warnings,
     slow_warnings,
@@ -22,9 +22,9 @@ from histodict.web.tiles import Tiles
 from tests.web.app import count_calls
 
 
-def records(labels: str, patients: str) -> tuple[Record, ...]:
+def records(labels: str, patients: str) -> tuple[ImageRecord, ...]:
     rows = zip(labels, patients, strict=True)
-    return tuple(Record(Path(f"{i}.png"), label, p) for i, (label, p) in enumerate(rows))
+    return tuple(ImageRecord(Path(f"{i}.png"), label, p) for i, (label, p) in enumerate(rows))
 
 
 def test_imbalance_and_lonely_patients_are_told():
@@ -66,7 +66,7 @@ def test_different_and_blank_images_are_no_copies(greys):
 
 def test_copies_under_two_patients_and_labels_are_pointed_out(greys):
     manifest = Manifest(records("ab", "12"))
-    looks = [Look(record, greys[0], PixelSize(0.5, "file")) for record in manifest.records]
+    looks = [ImageSummary(record, greys[0], PixelSize(0.5, "file")) for record in manifest.records]
     (words,) = slow_warnings(manifest, looks)
     assert "Likely duplicates" in words and "0.png and 1.png" in words
     assert "Pairs listed under different patients: 1" in words
@@ -85,14 +85,14 @@ def test_copies_under_two_patients_and_labels_are_pointed_out(greys):
 def test_pixel_sizes(greys, sizes, words):
     manifest = Manifest(records("ab", "12"))
     rows = zip(manifest.records, greys, sizes, strict=False)
-    looks = [Look(record, grey, PixelSize(mpp, "file")) for record, grey, mpp in rows]
+    looks = [ImageSummary(record, grey, PixelSize(mpp, "file")) for record, grey, mpp in rows]
     found = slow_warnings(manifest, looks)
     assert [words in text for text in found] == ([True] if words else [])
 
 
 def checked(checks, manifest, thumbnail, mpp=None):
     """What a check found in the end."""
-    while not (found := checks.ask(manifest, thumbnail, mpp))["ready"]:
+    while not (found := checks.request(manifest, thumbnail, mpp))["ready"]:
         time.sleep(0.01)
     return found
 
@@ -110,7 +110,7 @@ def drawn(tmp_path, rng):
 
 @pytest.fixture
 def ask(drawn, tmp_path_factory):
-    checks, tiles = Checks(), Tiles(tmp_path_factory.mktemp("thumbnails"))
+    checks, tiles = BackgroundChecks(), Tiles(tmp_path_factory.mktemp("thumbnails"))
     yield lambda mpp=None: checked(checks, read_manifest(drawn), tiles.thumbnail, mpp)
     checks.close()
 
@@ -136,7 +136,7 @@ def test_an_image_that_memory_does_not_hold_ends_no_check(drawn):
     def thumbnail(record):
         raise MemoryError
 
-    checks = Checks()
+    checks = BackgroundChecks()
     bad = checked(checks, read_manifest(drawn), thumbnail)["bad"]
     checks.close()
     assert len(bad) == 4 and all("not enough memory" in entry["reason"] for entry in bad)
@@ -182,8 +182,8 @@ def test_a_check_under_way_is_followed_without_a_look_at_the_files(drawn, monkey
         going_on.wait(20)
         raise OSError("none")
 
-    checks, manifest = Checks(), read_manifest(drawn)
-    check = checks.ask(manifest, thumbnail)["check"]
+    checks, manifest = BackgroundChecks(), read_manifest(drawn)
+    check = checks.request(manifest, thumbnail)["check"]
     looks = count_calls(monkeypatch, data_checks, "_file_state")
     followed = checks.follow(check, drawn)
     assert followed is not None and not followed["ready"] and followed["of"] == 4
@@ -211,7 +211,7 @@ def test_a_check_stands_back_for_the_page_but_ends(drawn, monkeypatch, n_busy):
         asked.append(1)
         return len(asked) <= n_busy
 
-    checks = Checks(is_busy)
+    checks = BackgroundChecks(is_busy)
     found = checked(checks, read_manifest(drawn), thumbnail)
     assert found["ready"] and {entry["reason"] for entry in found["bad"]} == {"none"}
     checks.close()

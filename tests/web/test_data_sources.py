@@ -7,18 +7,18 @@ from dataclasses import replace
 import pytest
 
 from histodict.images import manifest
-from histodict.images.annotations.drawing import Drawing
-from histodict.images.records import Record
+from histodict.images.annotations.drawing import AnnotationFile
+from histodict.images.records import ImageRecord
 from histodict.web import datasets
-from histodict.web.data_checks import look_at
+from histodict.web.data_checks import summarize_image
 from histodict.web.datasets import (
-    DataSources,
+    DatasetIndexCache,
     add_correction,
-    corrected,
     find_dataset,
     open_dataset,
+    training_manifest,
 )
-from histodict.web.workspace import DataFolders, ForbiddenFileError, User, short_id
+from histodict.web.workspace import DataFolders, ForbiddenFileError, UserWorkspace, short_id
 from tests.web.app import count_calls
 
 N_MANY = 5000
@@ -37,12 +37,12 @@ def folder(tmp_path):
 
 @pytest.fixture
 def sources(folder):
-    return DataSources(DataFolders([folder]))
+    return DatasetIndexCache(DataFolders([folder]))
 
 
 @pytest.fixture
 def user(tmp_path):
-    return User.of(tmp_path / "workspace", "local")
+    return UserWorkspace.of(tmp_path / "workspace", "local")
 
 
 def write_table(path, rows):
@@ -207,7 +207,7 @@ def test_a_file_is_checked_whenever_it_is_read(user, sources, folder, tmp_path):
     for read in (
         lambda: dataset.image(short_id("a/1.png")),
         lambda: add_correction(dataset, short_id("a/1.png"), "y", [0, 0, 50, 50]),
-        lambda: corrected(dataset),
+        lambda: training_manifest(dataset),
     ):
         with pytest.raises(ForbiddenFileError):
             read()
@@ -216,17 +216,19 @@ def test_a_file_is_checked_whenever_it_is_read(user, sources, folder, tmp_path):
         sources.check(record)
         raise AssertionError("it was let through")
 
-    assert "outside" in look_at(dataset.manifest.records[0], thumbnail).reason
+    assert "outside" in summarize_image(dataset.manifest.records[0], thumbnail).reason
 
 
 def test_outlines_outside_of_the_folders_are_not_read(sources, folder, tmp_path):
     """The cell of a mask may name a file of outlines: it is checked as a picture is."""
     (tmp_path / "secret.xml").touch()
     (folder / "inside.xml").touch()
-    own, secret = (Drawing(path) for path in (folder / "inside.xml", tmp_path / "secret.xml"))
-    record = Record(folder / "a" / "1.png", "", "1", drawn=own)
+    own, secret = (
+        AnnotationFile(path) for path in (folder / "inside.xml", tmp_path / "secret.xml")
+    )
+    record = ImageRecord(folder / "a" / "1.png", "", "1", annotations=own)
     assert sources.check(record) is record
-    for other in (replace(record, drawn=secret), replace(record, within=secret)):
+    for other in (replace(record, annotations=secret), replace(record, region_of_interest=secret)):
         with pytest.raises(ForbiddenFileError):
             sources.check(other)
 
@@ -257,7 +259,7 @@ def test_a_tile_asks_the_disk_as_often_however_many_images_there_are(
         if in_table:
             write_table(folder / "manifest.csv", [f"{p},{p[0]},{p}" for p in paths])
         settle(folder)
-        sources = DataSources(DataFolders([folder]))
+        sources = DatasetIndexCache(DataFolders([folder]))
         dataset = open_dataset(user, sources, folder)
         image = short_id(paths[-1])
         with monkeypatch.context() as patch:

@@ -5,19 +5,21 @@ import pytest
 from PIL import Image
 
 from histodict.web.datasets import (
-    DataSources,
+    DatasetIndexCache,
     add_correction,
-    corrected,
     find_dataset,
     open_dataset,
     remove_correction,
+    training_manifest,
 )
-from histodict.web.workspace import DataFolders, User, short_id
+from histodict.web.workspace import DataFolders, UserWorkspace, short_id
 
 
 @pytest.fixture
 def place(tissue, tmp_path):
-    return User.of(tmp_path / "workspace", "local"), DataSources(DataFolders([tissue]))
+    return UserWorkspace.of(tmp_path / "workspace", "local"), DatasetIndexCache(
+        DataFolders([tissue])
+    )
 
 
 @pytest.fixture
@@ -43,7 +45,7 @@ def test_labels_are_flipped_and_flipped_back(dataset):
     add_correction(dataset, image, "inflamed", None)
     add_correction(dataset, image, "inflamed", None)
     assert len(dataset.corrections()) == 1
-    labels = {r.path: r.label for r in corrected(dataset).records}
+    labels = {r.path: r.label for r in training_manifest(dataset).records}
     assert labels.pop(record.path) == "inflamed"
     assert labels == {r.path: r.label for r in dataset.manifest.records if r != record}
     add_correction(dataset, image, "healthy", None)
@@ -56,12 +58,12 @@ def test_a_marked_rectangle_becomes_an_image_of_the_same_patient(dataset):
     add_correction(dataset, image, "inflamed", [30, 20, 1000, 90])
     (correction,) = dataset.corrections()
     assert correction["box"] == [30, 20, 160, 90]
-    mark = corrected(dataset).records[-1]
+    mark = training_manifest(dataset).records[-1]
     assert (mark.label, mark.patient, mark.mpp) == ("inflamed", record.patient, record.mpp)
     with Image.open(record.path) as whole, Image.open(mark.path) as part:
         np.testing.assert_array_equal(np.asarray(whole)[20:90, 30:160], np.asarray(part))
     remove_correction(dataset, correction["id"])
-    assert len(corrected(dataset).records) == len(dataset.manifest.records)
+    assert len(training_manifest(dataset).records) == len(dataset.manifest.records)
 
 
 def test_where_there_are_masks_the_mask_is_painted(place, tissue):
@@ -71,7 +73,7 @@ def test_where_there_are_masks_the_mask_is_painted(place, tissue):
     before = np.asarray(Image.open(record.mask)).copy()
     for label, box in (("region", [0, 0, 60, 50]), ("no region", [10, 10, 50, 50])):
         add_correction(dataset, image, label, box)
-    (painted,) = (r for r in corrected(dataset).records if r.path == record.path)
+    (painted,) = (r for r in training_manifest(dataset).records if r.path == record.path)
     after = np.asarray(Image.open(painted.mask))
     assert after[5, 5] == 255 and after[20, 20] == 0
     np.testing.assert_array_equal(after[50:, 60:] > 0, before[50:, 60:] > 0)

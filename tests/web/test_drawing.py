@@ -17,9 +17,9 @@ pytest.importorskip(
 
 from PIL import Image
 
-from histodict.images.annotations.drawing import Drawing
+from histodict.images.annotations.drawing import AnnotationFile
 from histodict.images.readers import open_image
-from histodict.web.sheets import Shape, Sheet
+from histodict.web.sheets import AnnotationStore, Shape
 from tests.web.app import OWN, open_client, open_data, start, wait_for
 
 BRUSH = {"act": "draw", "tool": "brush", "points": [[60, 60], [120, 70]], "radius": 15}
@@ -44,7 +44,7 @@ def folder(tmp_path_factory):
 def client(folder, tmp_path, monkeypatch):
     from histodict.web import api_annotate
 
-    monkeypatch.setattr(api_annotate, "by_network", lambda: False)  # which takes seconds to start
+    monkeypatch.setattr(api_annotate, "uses_encoder", lambda: False)  # which takes seconds to start
     with open_client([folder.parent], tmp_path / "workspace") as client:
         client.data = open_data(client, folder.name)
         client.images = {i["name"]: i["id"] for i in ask(client)["images"]}
@@ -241,7 +241,9 @@ def test_a_saved_file_covers_the_same_pixels_and_comes_back(client, folder, tmp_
     path.write_bytes(saved.content)
     shapes = ask(client, sheet(client))["shapes"]
     with open_image(folder / "first.png") as source:
-        n_pixels = {n: Drawing(path, (n,)).region(source).n_pixels for n in ("stripes", "dots")}
+        n_pixels = {
+            n: AnnotationFile(path, (n,)).region(source).n_pixels for n in ("stripes", "dots")
+        }
     assert n_pixels["dots"] == 70 * 60
     assert n_pixels["stripes"] == pytest.approx(shapes[0]["area"], rel=0.02)
     for shape in shapes:
@@ -383,7 +385,7 @@ def test_tiles_do_not_wait_for_the_quick_answer(client, monkeypatch):
         over.wait(20)
         return {}
 
-    monkeypatch.setattr(api_annotate, "quick_answer", slow)
+    monkeypatch.setattr(api_annotate, "predict_viewport", slow)
     image = f"/images/{client.images['first.png']}"
     body = {"box": [0, 0, 280, 200]}
     asking = [threading.Thread(target=ask, args=[client, f"{image}/quick", body]) for _ in range(4)]
@@ -401,25 +403,25 @@ def test_tiles_do_not_wait_for_the_quick_answer(client, monkeypatch):
 def test_a_shape_as_large_as_a_slide_is_not_waited_for(tmp_path):
     from histodict.execution.files import file_key
     from histodict.web.drawing_acts import shape_of
-    from histodict.web.live import Drawn, Sight, quick_recipe
-    from histodict.web.strokes import enclosed
+    from histodict.web.live import AnnotatedImage, InteractiveImage, quick_recipe
+    from histodict.web.strokes import polygonize
 
     path = tmp_path / "large.png"
     Image.fromarray(np.full((4000, 5000, 3), (200, 120, 170), np.uint8)).save(path)
     with open_image(path) as source:
-        sight = Sight(source, quick_recipe(None, False), file_key(path))
+        sight = InteractiveImage(source, quick_recipe(None, False), file_key(path))
         ring = np.array([[0, 0], [5000, 0], [5000, 4000]], float)
-        (triangle,) = [shape_of("a", "polygon", enclosed([ring], source.size))]
+        (triangle,) = [shape_of("a", "polygon", polygonize([ring], source.size))]
         dabs = [
-            shape_of("b", "brush", enclosed([np.array(square(x, 3500, 50), float)], source.size))
+            shape_of("b", "brush", polygonize([np.array(square(x, 3500, 50), float)], source.size))
             for x in range(0, 4500, 100)
         ]
         assert len(sight.fields) == 80
-        few = Drawn(sight, [triangle]).fields()
+        few = AnnotatedImage(sight, [triangle]).fields()
         assert 1 <= len(few) <= 5
         assert all(c.stop * 4000 > r.start * 5000 for r, c in few)  # none below the triangle
-        many = Drawn(sight, [triangle, *dabs]).fields()
-        assert len(many) <= 24 and {repr(f) for f in Drawn(sight, dabs[-1:]).fields()} <= {
+        many = AnnotatedImage(sight, [triangle, *dabs]).fields()
+        assert len(many) <= 24 and {repr(f) for f in AnnotatedImage(sight, dabs[-1:]).fields()} <= {
             repr(f) for f in many
         }
 
@@ -505,7 +507,7 @@ def square_of(n_corners, number):
 
 
 def test_the_way_back_is_as_long_as_there_is_room():
-    small = large = Sheet([], [], [])
+    small = large = AnnotationStore([], [], [])
     for number in range(130):
         small = small.changed([], [square_of(4, number)])
     assert len(small.done) == 100
@@ -514,7 +516,7 @@ def test_the_way_back_is_as_long_as_there_is_room():
     assert len(large.done) == 5 and len(large.shapes) == 9
     back = large.undo().undo()
     assert len(back.shapes) == 7 and back.redo().redo().shapes == large.shapes
-    last = Sheet([], [], []).changed([], [square_of(300_000, 1)])
+    last = AnnotationStore([], [], []).changed([], [square_of(300_000, 1)])
     assert last.undo().shapes == []  # the last step can be taken back, whatever it takes
 
 

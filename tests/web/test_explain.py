@@ -5,22 +5,24 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from histodict.decisions.atom_notes import AtomNotes
-from histodict.patches.patch_map import BLANK
-from histodict.pipeline.opening import open_view
-from histodict.web.explain import _words, explain
+from histodict.decisions.atom_notes import AtomAnnotations
+from histodict.patches.patch_map import NO_TISSUE
+from histodict.pipeline.opening import open_prepared_image
+from histodict.web.explain import _text, explain
 
 
 @pytest.fixture(scope="module")
 def patch_map(model, manifest):
-    return model.answer(manifest.records[0].path, mpp=manifest.records[0].mpp).patch_map
+    return model.predict_one(manifest.records[0].path, mpp=manifest.records[0].mpp).patch_map
 
 
 def test_residuals_and_atoms_are_those_of_the_method(model, manifest, gallery, patch_map):
-    row, column = (int(x) for x in np.argwhere(patch_map.winners != BLANK)[3])
-    with open_view(manifest.records[0].path, manifest.records[0].mpp, model.recipe) as view:
+    row, column = (int(x) for x in np.argwhere(patch_map.predicted_classes != NO_TISSUE)[3])
+    with open_prepared_image(
+        manifest.records[0].path, manifest.records[0].mpp, model.recipe
+    ) as view:
         found = explain(model, view, patch_map, gallery, row, column)
-        y = view.chunk_vectors(patch_map.grid, slice(row, row + 1), slice(column, column + 1))[1]
+        y = view.chunk_features(patch_map.grid, slice(row, row + 1), slice(column, column + 1))[1]
     code, residuals = model.model_.method_.encode(y)
     assert [entry["residual"] for entry in found["classes"]] == pytest.approx(residuals[0])
     assert found["winner"] == model.classes_[residuals[0].argmin()]
@@ -38,10 +40,12 @@ def test_residuals_and_atoms_are_those_of_the_method(model, manifest, gallery, p
 
 
 def test_background_is_not_explained(model, manifest, gallery, patch_map):
-    winners = patch_map.winners.copy()
-    winners[0, 0] = BLANK
-    blank = replace(patch_map, winners=winners)
-    with open_view(manifest.records[0].path, manifest.records[0].mpp, model.recipe) as view:
+    winners = patch_map.predicted_classes.copy()
+    winners[0, 0] = NO_TISSUE
+    blank = replace(patch_map, predicted_classes=winners)
+    with open_prepared_image(
+        manifest.records[0].path, manifest.records[0].mpp, model.recipe
+    ) as view:
         found = explain(model, view, blank, gallery, 0, 0)
         assert found["winner"] is None and found["words"].startswith("No tissue found here")
         with pytest.raises(KeyError):
@@ -49,21 +53,23 @@ def test_background_is_not_explained(model, manifest, gallery, patch_map):
 
 
 def test_words_call_a_distance_a_distance():
-    said = _words(["a", "b"], 0, np.array([-0.3, 0.2]), False)
+    said = _text(["a", "b"], 0, np.array([-0.3, 0.2]), False)
     assert said == "This patch is closest to a: its distance is -0.30, that of b 0.20."
-    assert "On the map, though, it counts as b" in _words(["a", "b"], 1, np.array([0.1, 0.2]), True)
+    assert "On the map, though, it counts as b" in _text(["a", "b"], 1, np.array([0.1, 0.2]), True)
 
 
 def test_atoms_go_by_the_names_that_they_were_given(model, manifest, gallery, patch_map):
-    row, column = (int(x) for x in np.argwhere(patch_map.winners != BLANK)[3])
+    row, column = (int(x) for x in np.argwhere(patch_map.predicted_classes != NO_TISSUE)[3])
 
     def explained(asked):
-        with open_view(manifest.records[0].path, manifest.records[0].mpp, model.recipe) as view:
+        with open_prepared_image(
+            manifest.records[0].path, manifest.records[0].mpp, model.recipe
+        ) as view:
             return explain(asked, view, patch_map, gallery, row, column)["atoms"]
 
     first = explained(model)[0]["atom"]
-    named = model.with_notes(AtomNotes().changed([first], name="dark nuclei"))
+    named = model.with_atom_annotations(AtomAnnotations().changed([first], name="dark nuclei"))
     assert {line["name"] for line in explained(model)} == {""}
     assert {line["atom"]: line["name"] for line in explained(named)}[first] == "dark nuclei"
-    without = model.with_notes(AtomNotes().changed([first], off=True))
+    without = model.with_atom_annotations(AtomAnnotations().changed([first], off=True))
     assert first not in {line["atom"] for line in explained(without)}

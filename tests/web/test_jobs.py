@@ -195,9 +195,9 @@ def test_a_large_image_is_judged_in_the_background_if_somebody_asks(client, monk
 def test_trainings_come_before_maps(tmp_path, monkeypatch):
     """Whatever came first; what is at work is ahead of both."""
     from histodict.web.jobs import RUNNING, JobQueue, new_job
-    from histodict.web.workspace import User
+    from histodict.web.workspace import UserWorkspace
 
-    user = User.of(tmp_path, "ann")
+    user = UserWorkspace.of(tmp_path, "ann")
     common = {"name": "n", "data": "d", "root": "", "model": "", "folder": ""}
     training = {"recipe": {}, "seed": 0, "n_images": 0, "test_patients": [], "corrections": []}
     training["n_shapes"] = 0
@@ -212,7 +212,7 @@ def test_trainings_come_before_maps(tmp_path, monkeypatch):
     monkeypatch.setattr(queue, "_launch", lambda job: launched.append(job.id))
     for job in (*maps, *trainings):
         queue.add(job)
-    queue._look_around()
+    queue._scan()
     assert launched == [trainings[0].id]
     assert [queue.n_ahead(job) for job in (*maps, *trainings)] == [2, 3, 0, 1]
     maps[1].set_state(RUNNING, 1)
@@ -221,10 +221,10 @@ def test_trainings_come_before_maps(tmp_path, monkeypatch):
 
 def test_what_is_usual_for_regions_is_told_with_its_reason(client, monkeypatch):
     for missing, preset in ((None, "embeddings"), ("torch", "regions")):
-        monkeypatch.setattr(presets, "missing_module", lambda name, missing=missing: missing)
+        monkeypatch.setattr(presets, "missing_dependency", lambda name, missing=missing: missing)
         told = client.get("/api/choices").json()["for_regions"]
         assert told["preset"] == preset and "installed" in told["why"]
-    monkeypatch.setattr(presets, "missing_module", lambda name: None)
+    monkeypatch.setattr(presets, "missing_dependency", lambda name: None)
     told = client.get("/api/choices?method=shirc").json()["for_regions"]
     assert told == {"preset": "regions", "why": "of pixels, as shirc codes colour channels"}
     for more, neighbours in (("", 0), ("&regions=1", 2)):
@@ -271,9 +271,9 @@ def test_damaged_files_of_a_job_stop_nobody(tissue, tmp_path, content):
 def test_a_job_is_one_file_until_somebody_begins_it(tmp_path):
     """Each file waits for the disk twice, and whoever starts a training waits for each."""
     from histodict.web import jobs
-    from histodict.web.workspace import User
+    from histodict.web.workspace import UserWorkspace
 
-    user = User.of(tmp_path, "ann")
+    user = UserWorkspace.of(tmp_path, "ann")
     job = jobs.new_job(user, {"kind": "map"})
     assert [path.name for path in job.folder.iterdir()] == ["job.json"]
     assert (job.state()["state"], job.state()["run"], job.state()["error"]) == ("waiting", 0, "")
@@ -283,17 +283,17 @@ def test_a_job_is_one_file_until_somebody_begins_it(tmp_path):
 
 def test_a_job_that_could_not_be_written_leaves_nothing(tmp_path, monkeypatch):
     from histodict.web import jobs
-    from histodict.web.workspace import User
+    from histodict.web.workspace import UserWorkspace
 
-    write = jobs.write_sealed
+    write = jobs.write_checked_json
 
     def full(path, content):
         if path.name == "job.json":
             raise OSError(28, "No space left on device", str(path))
         write(path, content)
 
-    monkeypatch.setattr(jobs, "write_sealed", full)
-    user = User.of(tmp_path, "ann")
+    monkeypatch.setattr(jobs, "write_checked_json", full)
+    user = UserWorkspace.of(tmp_path, "ann")
     with pytest.raises(OSError, match="No space left"):
         jobs.new_job(user, {})
     assert list((user.folder / "jobs").iterdir()) == []

@@ -14,13 +14,13 @@ from .conftest import MISSING
 pytest.importorskip("starlette.testclient", reason=MISSING)
 pytest.importorskip("uvicorn", reason=MISSING)
 
-from histodict.demo.sets import write_synthetic_set
-from histodict.execution.progress import ignore
-from histodict.execution.sealed import write_sealed
-from histodict.images.manifest import Record
+from histodict.demo.sets import write_synthetic_dataset
+from histodict.execution.progress import no_callback
+from histodict.execution.sealed import write_checked_json
+from histodict.images.manifest import ImageRecord
 from histodict.pipeline import load_model, save_model
 from histodict.web import api_model
-from histodict.web.data_checks import go_on_without
+from histodict.web.data_checks import exclude_images
 from histodict.web.jobs import Job
 from histodict.web.training import train_and_test
 from histodict.web.worker import train
@@ -32,14 +32,14 @@ class Reports:
     """A finished training that looks for regions, and a server that has told of it."""
 
     def __init__(self, base):
-        write_synthetic_set(base / "folder" / "tissue", 4, 2, size=(160, 120))
+        write_synthetic_dataset(base / "folder" / "tissue", 4, 2, size=(160, 120))
         self.base = base
         self.client = self.fresh_client()
         data = open_data(self.client, "tissue/regions")
         job = start(self.client, data, preset="regions", regions="inflamed")
         (folder,) = (base / "workspace").glob(f"users/*/jobs/{job}")
         self.job = Job(folder)
-        train(self.job, ignore)
+        train(self.job, no_callback)
 
     def fresh_client(self):
         return open_client([self.base / "folder"], self.base / "workspace")
@@ -49,7 +49,7 @@ class Reports:
         answer.raise_for_status()
         return answer.content
 
-    def records(self) -> list[tuple[Record, ...]]:
+    def records(self) -> list[tuple[ImageRecord, ...]]:
         """Those that were learnt from, and those that were tested."""
         return [manifest.records for manifest in train_and_test(self.job.request)]
 
@@ -57,7 +57,7 @@ class Reports:
         """Another content of a JSON file of the job."""
         content = read_json(self.job.folder / name)
         change(content)
-        write_sealed(self.job.folder / name, content)
+        write_checked_json(self.job.folder / name, content)
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +93,7 @@ def turn_masks(reports):
 def train_anew(reports):
     """The same file name, another model."""
     model = load_model(reports.job.model_file)
-    save_model(model.with_operating_point(model.operating_point.value + 7), reports.job.model_file)
+    save_model(model.with_threshold(model.decision_threshold.value + 7), reports.job.model_file)
 
 
 def lose_gallery(reports):
@@ -119,8 +119,8 @@ def leave_out(reports):
     """The images of the tested patients: nothing is left to show of them."""
     names = [row["name"] for row in reports.job.results()["images"]]
     bad = [{"name": name, "reason": "lost"} for name in names]
-    write_sealed(reports.job.folder / "bad-images.json", bad)
-    go_on_without(reports.job)
+    write_checked_json(reports.job.folder / "bad-images.json", bad)
+    exclude_images(reports.job)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,15 @@ from .conftest import MISSING
 
 pytest.importorskip("anyio", reason=MISSING)
 
-from histodict.web.calls import ANSWERS, DOWNLOADS, PICTURES, QUICK, WHYS, Lanes, Later
+from histodict.web.calls import (
+    DOWNLOADS,
+    EXPLANATIONS,
+    IMAGES,
+    PREDICTIONS,
+    QUICK,
+    ConcurrencyLimits,
+    DeferredWork,
+)
 
 
 def most_at_once(lane: str, n: int) -> int:
@@ -27,7 +35,7 @@ def most_at_once(lane: str, n: int) -> int:
             under_way[0] -= 1
 
     async def all_of_them() -> None:
-        lanes = Lanes()
+        lanes = ConcurrencyLimits()
         await asyncio.gather(*(lanes.run(lane, work) for _ in range(n)))
 
     asyncio.run(all_of_them())
@@ -36,8 +44,8 @@ def most_at_once(lane: str, n: int) -> int:
 
 def test_lanes_are_as_wide_as_they_should_be(monkeypatch):
     monkeypatch.setattr("histodict.web.calls.available_cores", lambda: 3)
-    assert most_at_once(PICTURES, 9) == most_at_once(WHYS, 9) == 4  # of one image, see below
-    assert most_at_once(ANSWERS, 4) == most_at_once(DOWNLOADS, 4) == 1
+    assert most_at_once(IMAGES, 9) == most_at_once(EXPLANATIONS, 9) == 4  # of one image, see below
+    assert most_at_once(PREDICTIONS, 4) == most_at_once(DOWNLOADS, 4) == 1
     assert most_at_once(QUICK, 40) > 3
 
 
@@ -45,8 +53,8 @@ def test_a_quick_answer_does_not_wait_for_the_others():
     held = threading.Event()
 
     async def ask() -> str:
-        lanes = Lanes()
-        slow = (ANSWERS, DOWNLOADS, *[PICTURES] * 50)
+        lanes = ConcurrencyLimits()
+        slow = (PREDICTIONS, DOWNLOADS, *[IMAGES] * 50)
         behind = [asyncio.create_task(lanes.run(lane, held.wait, 5)) for lane in slow]
         await asyncio.sleep(0.05)
         answer = await asyncio.wait_for(lanes.run(QUICK, lambda: "here"), 4)
@@ -59,7 +67,7 @@ def test_a_quick_answer_does_not_wait_for_the_others():
 
 def test_work_that_turns_out_to_be_long_changes_lanes():
     async def ask() -> str:
-        return await Lanes().run(QUICK, lambda: Later(PICTURES, lambda: "drawn"))
+        return await ConcurrencyLimits().run(QUICK, lambda: DeferredWork(IMAGES, lambda: "drawn"))
 
     assert asyncio.run(ask()) == "drawn"
 
@@ -70,11 +78,11 @@ def test_a_slide_that_hangs_holds_up_only_itself(monkeypatch):
     held = threading.Event()
 
     async def ask() -> str:
-        lanes = Lanes()
-        slow = Later(PICTURES, lambda: held.wait(5), Path("hung.svs"))
+        lanes = ConcurrencyLimits()
+        slow = DeferredWork(IMAGES, lambda: held.wait(5), Path("hung.svs"))
         behind = [asyncio.create_task(lanes.run(QUICK, lambda: slow)) for _ in range(6)]
         await asyncio.sleep(0.05)
-        other = Later(PICTURES, lambda: "here", Path("other.svs"))
+        other = DeferredWork(IMAGES, lambda: "here", Path("other.svs"))
         answer = await asyncio.wait_for(lanes.run(QUICK, lambda: other), 4)
         held.set()
         await asyncio.gather(*behind)

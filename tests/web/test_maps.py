@@ -6,19 +6,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from histodict.batch import image_key
-from histodict.execution.sealed import write_sealed
-from histodict.images.pixel_size import GivenSize
+from histodict.batch import output_key
+from histodict.execution.sealed import write_checked_json
+from histodict.images.pixel_size import PixelSizeOption
 from histodict.patches.grid import PatchGrid
-from histodict.patches.patch_map import BLANK, PatchMap
+from histodict.patches.patch_map import NO_TISSUE, PatchMap
 from histodict.pipeline import load_model
 from histodict.web.maps import (
-    answer_facts,
-    answer_image,
-    map_picture,
+    apply_threshold,
+    compute_prediction,
+    load_prediction,
+    map_image,
     outlines,
-    redrawn,
-    stored_answer,
+    prediction_to_json,
     stored_map,
 )
 from histodict.web.workspace import read_json
@@ -27,7 +27,7 @@ from histodict.web.workspace import read_json
 @pytest.fixture(scope="module")
 def folder(model, manifest, tmp_path_factory):
     folder = tmp_path_factory.mktemp("maps")
-    answer_image(model, manifest.records[0], folder)
+    compute_prediction(model, manifest.records[0], folder)
     return folder
 
 
@@ -39,33 +39,33 @@ def patch_map(folder, manifest):
 def test_what_is_stored_is_what_the_model_says(model, manifest, folder, patch_map):
     record = manifest.records[0]
     answer = model.predict(record.path, mpp=record.mpp)
-    facts = stored_answer(folder, record)
+    facts = load_prediction(folder, record)
     assert (facts["answer"], facts["score"]) == (answer.label, answer.score)
     assert facts["value"] == pytest.approx(facts["shares"]["inflamed"])
     assert facts["shares"] == answer.proportions
-    np.testing.assert_array_equal(patch_map.winners, answer.patch_map.winners)
+    np.testing.assert_array_equal(patch_map.predicted_classes, answer.patch_map.predicted_classes)
     assert (patch_map.grid, patch_map.path) == (answer.patch_map.grid, record.path)
 
 
 def test_the_page_is_told_where_the_pixel_size_comes_from(model, manifest, folder, tmp_path):
-    facts = stored_answer(folder, manifest.records[0])
+    facts = load_prediction(folder, manifest.records[0])
     assert (facts["mpp"], facts["mpp_from"]) == (manifest.records[0].mpp, "table")
-    facts = answer_image(model, replace(manifest.records[0], mpp=None), tmp_path)
+    facts = compute_prediction(model, replace(manifest.records[0], mpp=None), tmp_path)
     assert (facts["mpp"], facts["mpp_from"]) == (model.model_.mpp_, "assumed")
 
 
 def test_the_page_is_told_where_the_grid_lies(folder, manifest):
-    grid = stored_answer(folder, manifest.records[0])["grid"]
+    grid = load_prediction(folder, manifest.records[0])["grid"]
     place = {"left": 0, "top": 0, "shift": 0}
     assert grid == {"n_rows": 10, "n_columns": 13, "side": 12, "step": 12} | place
 
 
 def test_the_picture_shows_winners_alone_or_together(patch_map):
-    winners = patch_map.winners.copy()
-    winners[0, 0] = BLANK
-    patch_map = replace(patch_map, winners=winners)
-    everything, second = map_picture(patch_map, None), map_picture(patch_map, 1)
-    assert ((everything[..., 3] > 0) == (winners != BLANK)).all()
+    winners = patch_map.predicted_classes.copy()
+    winners[0, 0] = NO_TISSUE
+    patch_map = replace(patch_map, predicted_classes=winners)
+    everything, second = map_image(patch_map, None), map_image(patch_map, 1)
+    assert ((everything[..., 3] > 0) == (winners != NO_TISSUE)).all()
     assert ((second[..., 3] > 0) == (winners == 1)).all()
     assert everything[..., 3].max() == 255
 
@@ -76,7 +76,7 @@ def test_outlines_lie_around_the_patches(patch_map):
     winners[1:3, 2] = 1
     margins = np.zeros((4, 5, 2), np.float32)
     grid = PatchGrid(4, 5, patch_px=8, stride_px=4, downsample=2.0)
-    small = replace(patch_map, grid=grid, winners=winners, margins=margins)
+    small = replace(patch_map, grid=grid, predicted_classes=winners, margins=margins)
     (ring,) = outlines(small, 1, 2)
     assert ring[:2] == ring[-2:]
     assert (min(ring[::2]), max(ring[::2])) == (2 * 8 + 4, 3 * 8 + 4)
@@ -91,29 +91,29 @@ def test_outlines_enclose_as_much_as_the_patches_do(patch_map):
 
     rings = outlines(patch_map, 0, 1)
     assert len(rings) > 0
-    assert sum(map(area, rings)) == pytest.approx((patch_map.winners == 0).sum() * 12**2)
+    assert sum(map(area, rings)) == pytest.approx((patch_map.predicted_classes == 0).sum() * 12**2)
 
 
 def make_old(folder, record):
     """The two files as version 0.1 left them."""
-    key = image_key(record.path)
+    key = output_key(record.path)
     patch_map = stored_map(folder, record)
     facts = read_json(folder / f"{key}.json")
     del facts["form"]
     facts["grid"] |= {"patch_px": 12, "stride_px": 12, "downsample": 1.0}
-    write_sealed(folder / f"{key}.json", facts)
+    write_checked_json(folder / f"{key}.json", facts)
     margins = patch_map.margins.astype(np.float16)
-    np.savez_compressed(folder / f"{key}.npz", winners=patch_map.winners, margins=margins)
+    np.savez_compressed(folder / f"{key}.npz", winners=patch_map.predicted_classes, margins=margins)
 
 
 def test_files_of_an_earlier_version_are_as_good_as_absent(model, manifest, tmp_path):
     record = manifest.records[0]
-    answer_image(model, record, tmp_path)
+    compute_prediction(model, record, tmp_path)
     make_old(tmp_path, record)
-    assert stored_answer(tmp_path, record) is None
+    assert load_prediction(tmp_path, record) is None
     with pytest.raises(KeyError, match="no patch map yet"):
         stored_map(tmp_path, record)
-    answer_image(model, record, tmp_path)
+    compute_prediction(model, record, tmp_path)
     assert stored_map(tmp_path, record).classes == ("healthy", "inflamed")
 
 
@@ -121,11 +121,11 @@ def test_an_image_that_was_changed_under_its_name_is_judged_anew(model, manifest
     path = tmp_path / "image.png"
     shutil.copy(manifest.records[0].path, path)
     record = replace(manifest.records[0], path=path)
-    answer_image(model, record, tmp_path / "maps")
-    assert stored_answer(tmp_path / "maps", record) is not None
-    assert stored_answer(tmp_path / "maps", replace(record, mpp=0.3)) is None
+    compute_prediction(model, record, tmp_path / "maps")
+    assert load_prediction(tmp_path / "maps", record) is not None
+    assert load_prediction(tmp_path / "maps", replace(record, mpp=0.3)) is None
     shutil.copy(manifest.records[-1].path, path)
-    assert stored_answer(tmp_path / "maps", record) is None
+    assert load_prediction(tmp_path / "maps", record) is None
     with pytest.raises(KeyError, match="no patch map yet"):
         stored_map(tmp_path / "maps", record)
 
@@ -151,17 +151,19 @@ def test_a_kept_answer_is_redrawn_as_the_model_would_answer(name, small_models, 
     """Whatever kind of model it is, and wherever its line was moved; as it is, nothing changes."""
     model = load_model(small_models.path(name))
     record = manifest.records[0]
-    kept = answer_image(model, record, tmp_path)
+    kept = compute_prediction(model, record, tmp_path)
     patch_map = stored_map(tmp_path, record) if kept["grid"] else None
-    same = answer_facts(redrawn(model, kept, patch_map, record.path))
+    same = prediction_to_json(apply_threshold(model, kept, patch_map, record.path))
     assert same.pop("score") == pytest.approx(kept["score"])
     assert same == {key: kept[key] for key in same}
-    if model.operating_point is None:
+    if model.decision_threshold is None:
         return
     by = max(1, 0.2 * abs(kept["value"])) if model.finds_regions else 0.05 + abs(kept["value"])
-    moved = model.with_operating_point(kept["value"] + by)
-    found = answer_facts(redrawn(moved, kept, patch_map, record.path))
-    asked = answer_facts(moved.answer(record.path, mpp=GivenSize(table=record.mpp)))
+    moved = model.with_threshold(kept["value"] + by)
+    found = prediction_to_json(apply_threshold(moved, kept, patch_map, record.path))
+    asked = prediction_to_json(
+        moved.predict_one(record.path, mpp=PixelSizeOption(table=record.mpp))
+    )
     assert found["answer"] == asked["answer"] == model.classes_[0]
     assert found["words"] == asked["words"] != kept["words"]
     assert found["shares"] == pytest.approx(asked["shares"], abs=0.02)
@@ -173,7 +175,7 @@ def test_outlines_are_the_rings_of_the_largest_regions(patch_map, least, most):
     rng = np.random.default_rng(3)
     winners = (rng.random((30, 40)) > 0.7).astype(np.int16)
     grid = PatchGrid(30, 40, patch_px=7, stride_px=7, downsample=1.5, left=40.0, top=3.0)
-    drawn = replace(patch_map, grid=grid, winners=winners, margins=np.zeros((30, 40, 2)))
+    drawn = replace(patch_map, grid=grid, predicted_classes=winners, margins=np.zeros((30, 40, 2)))
     wanted = [
         [length for corner in ring for length in corner]
         for _, _, polygons in drawn.regions(1, least, most)

@@ -3,27 +3,27 @@
 import pytest
 
 from histodict.pipeline import TissueClassifier
-from histodict.pipeline.gallery import Gallery
+from histodict.pipeline.gallery import PatchSample
 from histodict.web.model_report import (
-    KeptAnswers,
-    atom_users,
+    StoredPredictions,
     confusion_table,
-    selection_words,
+    selection_summary,
+    top_atom_patches,
     write_report,
 )
 
 
 def nothing(folder, model):
     """No tested image is there any more."""
-    return KeptAnswers({}, folder, None, model)
+    return StoredPredictions({}, folder, None, model)
 
 
 @pytest.mark.parametrize("components", [0, 6])
 def test_the_report_shows_who_uses_the_atoms(recipe, manifest, tmp_path, components):
     """Whether atoms are pictures or, as here those of components, are none."""
     model = TissueClassifier(recipe.with_changes(components=components)).fit(manifest)
-    gallery = Gallery.of(model.model_, manifest.records, 0)
-    users = atom_users(model, gallery, manifest)
+    gallery = PatchSample.of(model.model_, manifest.records, 0)
+    users = top_atom_patches(model, gallery, manifest)
     results = {"images": [], "operating_point": None}
     write_report(tmp_path / "report.html", model, [], results, nothing(tmp_path, model), users)
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
@@ -32,7 +32,7 @@ def test_the_report_shows_who_uses_the_atoms(recipe, manifest, tmp_path, compone
     assert text.count('<div class="atom-users"') == n_atoms == 16
     assert ('alt="atoms of healthy"' in text) == (components == 0)
     assert f'title="{manifest.name(manifest.records[0])}: ' in text
-    assert atom_users(model, None, manifest) == []
+    assert top_atom_patches(model, None, manifest) == []
 
 
 @pytest.mark.parametrize(
@@ -121,8 +121,8 @@ def test_what_was_assumed_and_what_failed_is_said(model, tmp_path):
 
 
 def test_the_best_of_several_models_looks_too_good(model, tmp_path):
-    assert selection_words(1) == ""
+    assert selection_summary(1) == ""
     results = {"images": answered(("healthy", "healthy")), "operating_point": None}
     path, kept = tmp_path / "r.html", nothing(tmp_path, model)
-    write_report(path, model, [], results, kept, [], selection=selection_words(3))
+    write_report(path, model, [], results, kept, [], selection=selection_summary(3))
     assert "3 models were tested on these patients" in path.read_text(encoding="utf-8")

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from histodict.compare.patch_measures import Judged, dice
-from histodict.images.manifest import Record
+from histodict.compare.patch_measures import PatchEvaluation, dice
+from histodict.images.manifest import ImageRecord
 from histodict.patches.grid import PatchGrid
-from histodict.patches.patch_map import BLANK, PatchMap
-from histodict.web.maps import overlap, pooled, true_rings
+from histodict.patches.patch_map import NO_TISSUE, PatchMap
+from histodict.web.maps import overlap, pooled_overlap, true_rings
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def masked(tmp_path):
     mask = np.zeros((80, 120), np.uint8)
     mask[20:50, 30:70] = 255
     Image.fromarray(mask).save(tmp_path / "mask.png")
-    return Record(tmp_path / "image.png", "tumour", "p", mask=tmp_path / "mask.png")
+    return ImageRecord(tmp_path / "image.png", "tumour", "p", mask=tmp_path / "mask.png")
 
 
 @pytest.fixture
@@ -26,16 +26,16 @@ def found(masked, rng):
     grid = PatchGrid(8, 12, patch_px=10, stride_px=10, downsample=1.0)
     margins = rng.normal(size=(8, 12, 2)).astype(np.float32)
     winners = (margins[..., 1] > margins[..., 0]).astype(np.int16)
-    winners[0] = BLANK
+    winners[0] = NO_TISSUE
     return PatchMap(grid, winners, margins, ("rest", "tumour"), masked.path)
 
 
 def test_counts_are_those_of_detect_for_every_size(masked, found):
     counts = overlap(masked, found)
     for least, own in enumerate(counts, 1):
-        table = Judged.of(masked, found, least).table()
+        table = PatchEvaluation.of(masked, found, least).table()
         assert own == table[:3].tolist()
-        shares = pooled([counts], least)
+        shares = pooled_overlap([counts], least)
         assert (shares and shares.dice) == pytest.approx(dice(table))
         if shares:
             assert shares.iou == pytest.approx(shares.dice / (2 - shares.dice))
@@ -43,10 +43,10 @@ def test_counts_are_those_of_detect_for_every_size(masked, found):
 
 def test_images_are_pooled_only_where_all_are_known():
     one, other = [[2, 1, 1]], [[0, 0, 3]]
-    shares = pooled([one, other], 1)
+    shares = pooled_overlap([one, other], 1)
     assert (shares.dice, shares.iou) == (4 / 9, 2 / 7)
-    assert pooled([one, None], 1) is None and pooled([one], 2) is None
-    assert pooled([], 1) is None and pooled([[[0, 0, 0]]], 1) is None
+    assert pooled_overlap([one, None], 1) is None and pooled_overlap([one], 2) is None
+    assert pooled_overlap([], 1) is None and pooled_overlap([[[0, 0, 0]]], 1) is None
 
 
 @pytest.mark.parametrize("times", [1, 10])

@@ -13,9 +13,9 @@ pytest.importorskip(
 
 from shapely import Polygon
 
-from histodict.images.annotations.outlines import Outline, find_self_intersections
-from histodict.images.annotations.runs import PixelRuns
-from histodict.web.strokes import area, brushed, enclosed, without
+from histodict.images.annotations.outlines import AnnotationPolygon, find_self_intersections
+from histodict.images.annotations.runs import RunLengthMask
+from histodict.web.strokes import area, buffer_path, polygonize, subtract
 
 SIZE = (1000, 800)
 
@@ -27,12 +27,14 @@ def square(left, top, side):
 
 def covered(polygons):
     """Level-0 pixels, counted as a training counts them."""
-    return PixelRuns.of([Outline("", tuple(rings)) for rings in polygons], SIZE).n_pixels
+    return RunLengthMask.of(
+        [AnnotationPolygon("", tuple(rings)) for rings in polygons], SIZE
+    ).n_pixels
 
 
 @pytest.mark.parametrize("radius", [3, 20, 150])
 def test_a_dab_is_a_disc(radius):
-    disc = brushed(np.array([[500.0, 400.0]]), radius, SIZE)
+    disc = buffer_path(np.array([[500.0, 400.0]]), radius, SIZE)
     assert len(disc) == 1 and len(disc[0]) == 1
     assert area(disc) == pytest.approx(math.pi * radius**2, rel=0.15 if radius < 10 else 0.02)
     away = np.hypot(*(disc[0][0] - [500, 400]).T)
@@ -43,64 +45,66 @@ def test_a_stroke_is_all_within_its_radius_of_its_path_however_often_the_hand_wa
     path = np.array([[200.0, 200.0], [600.0, 500.0]])
     often = np.linspace(path[0], path[1], 50)
     expected = 500 * 80 + math.pi * 40**2
-    assert area(brushed(path, 40, SIZE)) == pytest.approx(expected, rel=0.01)
-    assert area(brushed(often, 40, SIZE)) == pytest.approx(area(brushed(path, 40, SIZE)), rel=1e-3)
+    assert area(buffer_path(path, 40, SIZE)) == pytest.approx(expected, rel=0.01)
+    assert area(buffer_path(often, 40, SIZE)) == pytest.approx(
+        area(buffer_path(path, 40, SIZE)), rel=1e-3
+    )
 
 
 def test_a_ring_that_is_painted_has_a_hole():
     turn = np.linspace(0, 2 * np.pi, 80)
     path = np.stack([500 + 100 * np.cos(turn), 400 + 100 * np.sin(turn)], axis=1)
-    ring = brushed(path, 10, SIZE)
+    ring = buffer_path(path, 10, SIZE)
     assert [len(rings) for rings in ring] == [2]
     assert area(ring) == pytest.approx(math.pi * (110**2 - 90**2), rel=0.02)
     assert covered(ring) == pytest.approx(area(ring), rel=0.01)
 
 
 def test_what_lies_beyond_the_image_is_not_drawn():
-    edge = brushed(np.array([[0.0, 400.0]]), 50, SIZE)
+    edge = buffer_path(np.array([[0.0, 400.0]]), 50, SIZE)
     assert area(edge) == pytest.approx(math.pi * 50**2 / 2, rel=0.03)
     assert min(ring.min() for rings in edge for ring in rings) >= 0
-    assert brushed(np.array([[-200.0, 400.0]]), 50, SIZE) == []
+    assert buffer_path(np.array([[-200.0, 400.0]]), 50, SIZE) == []
 
 
 def test_painted_borders_never_cross_themselves():
     rng = np.random.default_rng(0)
     for _ in range(20):
         path = 100 + 500 * rng.random((12, 2))
-        for rings in brushed(path, rng.integers(3, 60), SIZE):
+        for rings in buffer_path(path, rng.integers(3, 60), SIZE):
             assert all(find_self_intersections(ring) == [] for ring in rings)
 
 
 def test_rubbing_out_takes_away_what_lies_below_and_no_more():
     box = [[square(100, 100, 200)]]
-    cut = without(box, [[square(150, 0, 150)]])
+    cut = subtract(box, [[square(150, 0, 150)]])
     assert area(cut) == pytest.approx(200 * 200 - 150 * 50, rel=0.01)
-    middle = without(box, [[square(150, 150, 100)]])
+    middle = subtract(box, [[square(150, 150, 100)]])
     assert [len(rings) for rings in middle] == [2]
-    halves = without(box, brushed(np.array([[200.0, 50.0], [200.0, 350.0]]), 20, SIZE))
+    halves = subtract(box, buffer_path(np.array([[200.0, 50.0], [200.0, 350.0]]), 20, SIZE))
     assert len(halves) == 2 and area(halves) == pytest.approx(200 * 160, rel=0.02)
 
 
 def test_what_is_not_touched_stays_to_the_letter():
     box = [[square(100, 100, 200)]]
-    assert without(box, [[square(500, 500, 100)]]) is None
-    assert without(box, [[square(301, 100, 100)]]) is None
-    assert without(box, [[square(0, 0, 900)]]) == []
+    assert subtract(box, [[square(500, 500, 100)]]) is None
+    assert subtract(box, [[square(301, 100, 100)]]) is None
+    assert subtract(box, [[square(0, 0, 900)]]) == []
 
 
 def test_a_wide_brush_takes_small_shapes_and_leaves_far_ones_to_the_letter():
     """Its canvas is coarse: what is small beside it must not fall between the cells."""
     size = (8000, 8000)
-    wide = brushed(np.array([[500.0, 500.0]]), 500, size)
-    assert without([[square(491, 491, 18)]], wide) == []
+    wide = buffer_path(np.array([[500.0, 500.0]]), 500, size)
+    assert subtract([[square(491, 491, 18)]], wide) == []
     island, strip = [square(4000, 4000, 18)], [square(6000, 6000, 20)]
-    left = without([[square(300, 300, 100)], island, strip], wide)
+    left = subtract([[square(300, 300, 100)], island, strip], wide)
     assert len(left) == 2 and left[0] is island and left[1] is strip
 
 
 def test_a_bow_tie_is_all_that_it_encloses():
     tie = np.array([[100, 100], [300, 300], [300, 100], [100, 300]], float)
-    found = enclosed([tie], SIZE)
+    found = polygonize([tie], SIZE)
     assert area(found) == pytest.approx(2 * 200 * 100 / 2, rel=0.02)
     assert all(find_self_intersections(ring) == [] for rings in found for ring in rings)
 
@@ -109,14 +113,14 @@ def test_a_bow_tie_is_all_that_it_encloses():
     "corners", [[[1, 1]], [[1, 1], [5, 5]], [[1, 1], [1, 1], [1, 1]], [[0, 0], [5, 5], [9, 9]]]
 )
 def test_what_has_no_area_is_nothing(corners):
-    assert enclosed([np.array(corners, float)], SIZE) == []
+    assert polygonize([np.array(corners, float)], SIZE) == []
 
 
 def test_a_polygon_is_kept_as_it_was_drawn():
     triangle = np.array([[10, 10], [200, 30], [60, 190]], float)
-    ((found,),) = enclosed([triangle], SIZE)
+    ((found,),) = polygonize([triangle], SIZE)
     assert np.array_equal(found, triangle)
-    ((held, hole),) = enclosed([square(0, 0, 100), square(20, 20, 10)], SIZE)
+    ((held, hole),) = polygonize([square(0, 0, 100), square(20, 20, 10)], SIZE)
     assert len(held) == len(hole) == 4 and area([[held, hole]]) == 9900
 
 
@@ -131,24 +135,24 @@ def test_a_polygon_is_kept_as_it_was_drawn():
 )
 def test_invalid_polygons_become_valid_ones_of_the_same_pixels(corners):
     ring = np.array(corners, float)
-    found = enclosed([ring], SIZE)
+    found = polygonize([ring], SIZE)
     assert covered(found) == covered([[ring]])
     assert all(Polygon(outer, holes).is_valid for outer, *holes in found)
 
 
 def test_holes_that_reach_out_of_their_polygon_take_away_what_they_cover():
-    found = enclosed([square(100, 100, 100), square(150, 150, 100)], SIZE)
+    found = polygonize([square(100, 100, 100), square(150, 150, 100)], SIZE)
     assert [len(rings) for rings in found] == [1] and area(found) == 7500
 
 
 def test_a_line_that_crosses_itself_too_often_is_refused(rng):
     with pytest.raises(ValueError, match="crosses itself too often"):
-        enclosed([rng.uniform(0, 800, (1000, 2))], SIZE)
+        polygonize([rng.uniform(0, 800, (1000, 2))], SIZE)
 
 
 def test_a_scribble_has_few_corners():
     turns = np.linspace(0, 200, 2000)
     path = np.stack([500 + 300 * np.sin(turns), 100 + 3 * turns], axis=1)
-    found = brushed(path, 10, SIZE)
+    found = buffer_path(path, 10, SIZE)
     assert sum(len(ring) for rings in found for ring in rings) < 4000
     assert covered(found) == pytest.approx(area(found), rel=0.01)

@@ -8,13 +8,19 @@ from PIL import Image
 
 from histodict.images.readers import open_image
 from histodict.patches.grid import PatchGrid
-from histodict.patches.patch_map import BLANK, PatchMap
+from histodict.patches.patch_map import NO_TISSUE, PatchMap
 from histodict.web.sheets import Shape
-from histodict.web.suggestions import appearance, fields_of, lead, suggest, suggest_fields
+from histodict.web.suggestions import (
+    colour_descriptor,
+    map_regions,
+    normalized_margin,
+    suggest,
+    suggest_regions,
+)
 
 
 def places(*given):
-    return [one.place for one in suggest(*given)]
+    return [one.position for one in suggest(*given)]
 
 
 def test_what_is_doubtful_and_new_comes_first():
@@ -60,17 +66,17 @@ def test_where_nothing_is_learnt_yet_the_usual_comes_first():
 )
 def test_how_far_ahead_a_class_is(facts, wanted):
     usual = {"answer": "a", "probabilities": {}, "shares": {"a": 0.6, "b": 0.4}, "score": 0.0}
-    assert lead(usual | facts) == (wanted if wanted is None else pytest.approx(wanted))
+    assert normalized_margin(usual | facts) == (wanted if wanted is None else pytest.approx(wanted))
 
 
 def test_a_look_is_the_same_when_turned_and_another_in_another_stain():
     rng = np.random.default_rng(0)
     pixels = rng.integers(60, 200, (40, 60, 3)).astype(np.uint8)
-    look = appearance(pixels)
-    np.testing.assert_allclose(appearance(np.rot90(pixels)), look, rtol=1e-6)
-    assert np.abs(appearance(pixels // 2) - look).max() > 0.1
+    look = colour_descriptor(pixels)
+    np.testing.assert_allclose(colour_descriptor(np.rot90(pixels)), look, rtol=1e-6)
+    assert np.abs(colour_descriptor(pixels // 2) - look).max() > 0.1
     for blank in (0, 255):
-        assert np.isfinite(appearance(np.full((8, 8, 3), blank, np.uint8))).all()
+        assert np.isfinite(colour_descriptor(np.full((8, 8, 3), blank, np.uint8))).all()
 
 
 # --- parts of an image --------------------------------------------------------------------------
@@ -80,7 +86,7 @@ def test_a_look_is_the_same_when_turned_and_another_in_another_stain():
 def field_map():
     """2 × 3 fields of 512 pixels; the model is in doubt in one, another is glass."""
     winners = np.zeros((32, 48), np.int16)
-    winners[16:, 32:] = BLANK
+    winners[16:, 32:] = NO_TISSUE
     leads = np.ones((32, 48))
     leads[:16, 16:32] = 0.1
     margins = np.stack([leads / 2, -leads / 2], axis=2).astype(np.float32)
@@ -96,20 +102,20 @@ def source(tmp_path):
 
 
 def test_fields_tile_the_tissue(field_map):
-    boxes = {one.box: one.lead for one in fields_of(field_map)}
+    boxes = {one.box: one.normalized_margin for one in map_regions(field_map)}
     assert len(boxes) == 5 and (1024, 512, 1536, 1024) not in boxes
     assert min(boxes, key=boxes.get) == (512, 0, 1024, 512)
 
 
 def test_the_doubtful_field_is_suggested_until_it_is_marked(field_map, source):
     marked = [(0, 0, 100, 100)]
-    found = suggest_fields(field_map, source, marked, 3)
+    found = suggest_regions(field_map, source, marked, 3)
     boxes = [box for box, _ in found]
     assert len(boxes) == 3 and (0, 0, 512, 512) not in boxes
-    assert max(found, key=lambda one: one[1].doubt)[0] == (512, 0, 1024, 512)
+    assert max(found, key=lambda one: one[1].uncertainty)[0] == (512, 0, 1024, 512)
     marked.append((600, 100, 700, 200))
-    assert (512, 0, 1024, 512) not in [b for b, _ in suggest_fields(field_map, source, marked, 3)]
-    assert suggest_fields(field_map, source, [(0, 0, 1536, 1024)], 3) == []
+    assert (512, 0, 1024, 512) not in [b for b, _ in suggest_regions(field_map, source, marked, 3)]
+    assert suggest_regions(field_map, source, [(0, 0, 1536, 1024)], 3) == []
 
 
 @pytest.mark.parametrize(
@@ -122,7 +128,7 @@ def test_the_doubtful_field_is_suggested_until_it_is_marked(field_map, source):
 )
 def test_where_something_is_drawn_nothing_is_suggested(field_map, source, corners):
     shape = Shape(id="", label="", tool="brush", area=1.0, polygons=[[corners]])
-    boxes = [box for box, _ in suggest_fields(field_map, source, [], 9, [shape])]
+    boxes = [box for box, _ in suggest_regions(field_map, source, [], 9, [shape])]
     assert len(boxes) == 4 and (512, 0, 1024, 512) not in boxes
 
 
@@ -130,5 +136,5 @@ def test_a_stroke_across_the_image_leaves_fields_beside_it(field_map, source):
     """The box around it would take them all."""
     corners = [[10, 5], [15, 5], [1530, 1000], [1525, 1000]]
     shape = Shape(id="", label="", tool="polygon", area=1.0, polygons=[[corners]])
-    boxes = [box for box, _ in suggest_fields(field_map, source, [], 9, [shape])]
+    boxes = [box for box, _ in suggest_regions(field_map, source, [], 9, [shape])]
     assert (0, 512, 512, 1024) in boxes and (0, 0, 512, 512) not in boxes

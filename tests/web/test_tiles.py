@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from histodict.images.manifest import Record
+from histodict.images.manifest import ImageRecord
 from histodict.images.readers import open_image
 from histodict.web import tiles as tiles_module
 from histodict.web.tiles import TILE_SIDE, Tiles, n_levels
@@ -20,7 +20,7 @@ def picture(tmp_path, rng):
     coarse = rng.integers(0, 255, (9, 14, 3), dtype=np.uint8)
     pixels = np.asarray(Image.fromarray(coarse).resize((1300, 900), Image.Resampling.BICUBIC))
     Image.fromarray(pixels).save(tmp_path / "a.png")
-    return Record(tmp_path / "a.png", "", ""), pixels
+    return ImageRecord(tmp_path / "a.png", "", ""), pixels
 
 
 @pytest.fixture
@@ -86,17 +86,17 @@ def test_a_thumbnail_stays_until_the_image_changes(tiles, picture):
 
 def test_a_slide_of_several_files_has_tiles(tiles, tmp_path):
     """What it is kept under knows them all."""
-    record = Record(tmp_path / "slide.mrxs", "", "")
+    record = ImageRecord(tmp_path / "slide.mrxs", "", "")
     (tmp_path / "slide").mkdir()
     for path in (record.path, tmp_path / "slide" / "Data0000.dat"):
         path.write_bytes(b"x")
-    assert tiles.kept_tile(record, 0, 0, 0) is None
+    assert tiles.cached_tile(record, 0, 0, 0) is None
 
 
 def test_an_image_that_hangs_holds_up_no_other(tiles, picture, monkeypatch):
     """Neither its pixels nor its thumbnail keep those of another from being made."""
     record, _ = picture
-    hung = Record(record.path.with_name("hung.png"), "", "")
+    hung = ImageRecord(record.path.with_name("hung.png"), "", "")
     hung.path.write_bytes(record.path.read_bytes())
     held, begun = threading.Event(), threading.Semaphore(0)
 

@@ -17,7 +17,7 @@ pytest.importorskip("starlette.testclient", reason=MISSING)
 pytest.importorskip("uvicorn", reason=MISSING)
 
 from histodict.decisions.tuning import NOTE
-from histodict.execution.progress import ignore
+from histodict.execution.progress import no_callback
 from histodict.images.manifest import read_manifest
 from histodict.model_file import read_header
 from histodict.pipeline import load_model
@@ -140,7 +140,7 @@ def test_a_worker_refuses_what_the_page_had_not_looked_at(colon):
     shutil.copy(image, folder / "adenocarcinoma" / "copy.jpg")
     job = job_of(client, start(client, data))
     with pytest.raises(ValueError, match=r"adenocarcinoma/copy\.jpg.*are the same image"):
-        train(job, ignore)
+        train(job, no_callback)
 
 
 def test_a_region_cut_out_of_an_image_has_its_pixel_size(colon):
@@ -169,13 +169,13 @@ def trained(tissue, tmp_path_factory):
     say(client, data, mpp=0.5, positive="normal")
     job = job_of(client, start(client, data))
     with pytest.raises(ValueError, match="1 of 8 images cannot be read"):
-        train(job, ignore)
+        train(job, no_callback)
     (bad,) = client.get(f"/api/jobs/{job.id}").json()["bad"]
     assert bad["name"] == broken.relative_to(folder).as_posix() and bad["reason"]
     job.set_state("failed", 1)
     body = {"skip_bad": True}
     client.post(f"/api/jobs/{job.id}/resume", json=body, headers=OWN).raise_for_status()
-    train(job, ignore)
+    train(job, no_callback)
     return client, data, job, bad["name"]
 
 
@@ -184,7 +184,7 @@ def test_the_model_has_what_was_said(trained):
     model = load_model(job.model_file)
     assert model.classes_ == ["adenocarcinoma", "normal"]
     assert model.model_.mpp_ == 0.5
-    assert model.training_["left_out"] == [bad]
+    assert model.training_info_["left_out"] == [bad]
     found = client.get(f"/api/jobs/{job.id}/model").json()
     assert found["warnings"] == []
     rows = found["results"]["images"]
@@ -236,14 +236,14 @@ def test_label_map_and_report_agree_where_the_line_was_moved(trained):
     rows = job.results()["images"]
     own, values = job.results()["operating_point"]["value"], [row["value"] for row in rows]
     for point, name in ((min(values) - 0.05, "normal"), (max(values) + 0.05, "adenocarcinoma")):
-        moved = load_model(job.model_file).with_operating_point(point)
+        moved = load_model(job.model_file).with_threshold(point)
         for row in rows:
             address = f"/api/jobs/{job.id}/look/{data}/{row['image']}"
             client.get(address).raise_for_status()
             found = client.get(f"{address}?point={point}").json()
-            asked = moved.answer(job_image(job, row), mpp=0.5)
+            asked = moved.predict_one(job_image(job, row), mpp=0.5)
             assert found["answer"] == name == asked.label
-            assert found["words"] == asked.words()
+            assert found["words"] == asked.summary()
             assert found["shares"] == pytest.approx(asked.proportions, abs=0.02)
             pictures = [
                 client.get(f"{address}/map.png{q}").content for q in ("", f"?point={point}")
@@ -296,7 +296,7 @@ def test_the_reports_overlay_is_drawn_at_the_moved_line(trained, monkeypatch):
         assert words.startswith("adenocarcinoma")
         assert patch_map.margins[..., 1][patch_map.tissue].mean() < 0
         kept = stored_map(job.folder / "maps", record_of(job, patch_map.path), 0.5)
-        assert (kept.winners != patch_map.winners).any()
+        assert (kept.predicted_classes != patch_map.predicted_classes).any()
 
 
 def record_of(job, path):

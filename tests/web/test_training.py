@@ -4,39 +4,39 @@ from dataclasses import replace
 
 import pytest
 
-from histodict.execution.sealed import write_sealed
+from histodict.execution.sealed import write_checked_json
 from histodict.pipeline import Plan
 from histodict.web.datasets import (
-    About,
-    DataSources,
+    DatasetIndexCache,
+    DatasetSettings,
     add_correction,
     open_dataset,
     remove_correction,
-    say_of,
+    update_settings,
 )
-from histodict.web.model_report import used_corrections
+from histodict.web.model_report import applied_corrections
 from histodict.web.training import (
     _CHANGED,
-    OFFERS,
-    Wish,
+    PRESET_LABELS,
+    TrainingRequest,
     offered_plan,
     train_and_test,
     training_request,
 )
-from histodict.web.workspace import DataFolders, User
+from histodict.web.workspace import DataFolders, UserWorkspace
 
 
 @pytest.fixture
 def dataset(tissue, tmp_path):
-    user = User.of(tmp_path / "workspace", "local")
-    return open_dataset(user, DataSources(DataFolders([tissue])), tissue / "tissue")
+    user = UserWorkspace.of(tmp_path / "workspace", "local")
+    return open_dataset(user, DatasetIndexCache(DataFolders([tissue])), tissue / "tissue")
 
 
-@pytest.mark.parametrize("offer", OFFERS)
+@pytest.mark.parametrize("offer", PRESET_LABELS)
 def test_offers_are_presets_with_changes(offer):
     base, changes = _CHANGED.get(offer, (offer, {}))
     plan = offered_plan(offer, "dfdl")
-    assert plan == Plan.named(base, "dfdl").with_settings(changes)
+    assert plan == Plan.named(base, "dfdl").parse_settings(changes)
     assert {"panel", "calibration_folds"} <= set(plan.to_dict())  # fields of the page
 
 
@@ -49,9 +49,9 @@ def test_settings_that_a_method_lacks_are_left_out():
 
 
 def test_a_request_is_read_back_as_the_same_wish(dataset):
-    plan = offered_plan("pixels", "dfdl").with_settings({"panel": "false", "n_atoms": "9"})
-    request = training_request(dataset, Wish(plan, None, 7, test_folds=2))
-    again = Wish.again(request)
+    plan = offered_plan("pixels", "dfdl").parse_settings({"panel": "false", "n_atoms": "9"})
+    request = training_request(dataset, TrainingRequest(plan, None, 7, test_folds=2))
+    again = TrainingRequest.from_request(request)
     assert (again.plan, again.regions, again.seed) == (plan, None, 7)
     assert training_request(dataset, again) == request
     learn, test = train_and_test(request)
@@ -69,9 +69,9 @@ def test_a_request_is_read_back_as_the_same_wish(dataset):
 )
 def test_what_does_not_fit_together_is_refused(dataset, settings, regions, words):
     settings = settings | ({"context": "1"} if "vectors" in settings else {})
-    plan = offered_plan("quick", "dfdl").with_settings(settings)
+    plan = offered_plan("quick", "dfdl").parse_settings(settings)
     with pytest.raises(ValueError, match=words):
-        training_request(dataset, Wish(plan, regions, 0))
+        training_request(dataset, TrainingRequest(plan, regions, 0))
 
 
 def corrected_in(dataset, wish, image, box):
@@ -79,12 +79,12 @@ def corrected_in(dataset, wish, image, box):
     add_correction(dataset, image, "inflamed", box)
     request = training_request(dataset, wish)
     remove_correction(dataset, dataset.corrections()[0]["id"])
-    return request, [c["use"] for c in used_corrections(request)]
+    return request, [c["use"] for c in applied_corrections(request)]
 
 
 def test_what_became_of_a_correction_is_told(dataset):
     """Whoever marks a region wants it to be learnt from; a patient kept before stays kept."""
-    first = Wish(offered_plan("quick", "dfdl"), None, 0, test_folds=2)
+    first = TrainingRequest(offered_plan("quick", "dfdl"), None, 0, test_folds=2)
     request = training_request(dataset, first)
     kept = request["test_patients"]
     by_id = dataset.listing.by_id
@@ -92,7 +92,7 @@ def test_what_became_of_a_correction_is_told(dataset):
         next(i for i, r in by_id.items() if (r.patient in kept) is is_kept and r.label == "healthy")
         for is_kept in (True, False)
     )
-    again, box = Wish.again(request), [0, 0, 60, 60]
+    again, box = TrainingRequest.from_request(request), [0, 0, 60, 60]
     assert corrected_in(dataset, again, learnt, box)[1] == ["learnt"]
     assert corrected_in(dataset, again, tested, None)[1] == ["truth"]
     found, uses = corrected_in(dataset, again, tested, box)
@@ -103,26 +103,28 @@ def test_what_became_of_a_correction_is_told(dataset):
 
 
 def test_a_patient_that_was_moved_is_learnt_from(dataset):
-    wish = Wish(offered_plan("quick", "dfdl"), None, 0, test_folds=2)
+    wish = TrainingRequest(offered_plan("quick", "dfdl"), None, 0, test_folds=2)
     moved, *others = training_request(dataset, wish)["test_patients"]
-    say_of(dataset, {"learn_from": [moved]})
-    again = replace(dataset, about=About.read(dataset.folder))
+    update_settings(dataset, {"learn_from": [moved]})
+    again = replace(dataset, about=DatasetSettings.read(dataset.folder))
     assert training_request(again, replace(wish, test_patients=(moved, *others)))[
         "test_patients"
     ] == list(others)
     assert moved not in training_request(again, wish)["test_patients"]
     with pytest.raises(ValueError, match="patients of this set"):
-        say_of(dataset, {"learn_from": ["nobody"]})
+        update_settings(dataset, {"learn_from": ["nobody"]})
 
 
 def test_patients_that_are_not_there_are_not_kept(dataset):
-    wish = Wish(offered_plan("quick", "dfdl"), None, 0, test_patients=("gone", "patient01"))
+    wish = TrainingRequest(
+        offered_plan("quick", "dfdl"), None, 0, test_patients=("gone", "patient01")
+    )
     assert training_request(dataset, wish)["test_patients"] == ["patient01"]
 
 
 def test_settings_with_patients_that_are_no_names_are_damaged(tmp_path):
-    About(mpp=0.5, learn_from=("a",)).write(tmp_path)
-    assert About.read(tmp_path) == About(mpp=0.5, learn_from=("a",))
-    write_sealed(tmp_path / "about.json", {"positive": None, "mpp": 0.5, "learn_from": [1]})
+    DatasetSettings(mpp=0.5, learn_from=("a",)).write(tmp_path)
+    assert DatasetSettings.read(tmp_path) == DatasetSettings(mpp=0.5, learn_from=("a",))
+    write_checked_json(tmp_path / "about.json", {"positive": None, "mpp": 0.5, "learn_from": [1]})
     with pytest.raises(ValueError, match="learn_from is wrong"):
-        About.read(tmp_path)
+        DatasetSettings.read(tmp_path)

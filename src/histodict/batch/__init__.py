@@ -16,7 +16,7 @@ The tables hold all that is there: rows of earlier runs stay, if model and setti
 KEY is the file's name and a few letters that tell equal names apart.
 """
 
-from .image import image_key
-from .run import RunResult, find_images, run_images
+from .image import output_key
+from .run import RunResult, list_input_images, predict_images
 
-__all__ = ["RunResult", "find_images", "image_key", "run_images"]
+__all__ = ["RunResult", "list_input_images", "output_key", "predict_images"]

@@ -17,26 +17,26 @@ from ..execution.progress import Callback
 from ..execution.run_folder import Content
 from ..execution.tables import Row
 from ..execution.texts import printable
-from ..images.annotations.drawing import Drawing
-from ..images.manifest import Record
-from ..images.pixel_size import GivenSize
+from ..images.annotations.drawing import AnnotationFile
+from ..images.manifest import ImageRecord
+from ..images.pixel_size import PixelSizeOption
 from ..images.readers import open_image
 from ..patches.overlay import save_overlay
-from ..pipeline import Answer, Model, RegionAnswer
-from ..pipeline.answers import outlines, region_rows
-from ..reports.geojson import ForQuPath, features, save_geojson
-from ..spatial.atom_columns import read_facts
-from ..spatial.patch_table import About, answer_into
+from ..pipeline import Model, Prediction, RegionPrediction
+from ..pipeline.answers import region_rings, region_rows
+from ..reports.geojson import GeoJSONOptions, geojson_features, save_geojson
+from ..spatial.atom_columns import read_atom_statistics
+from ..spatial.patch_table import ImageMetadata, write_h5ad
 
 # Of a file's name that goes into KEY: with it, no name may become longer than file systems allow.
-_MOST_BYTES = 200
+_MAX_BYTES = 200
 
 
-def image_key(image: Path) -> str:
+def output_key(image: Path) -> str:
     """A file name for what belongs to an image, the same each time."""
     place = hashlib.sha256(os.fsencode(os.path.realpath(image))).hexdigest()[:8]
     stem = os.fsencode(image.stem).decode("utf-8", "replace")
-    name = stem.encode()[:_MOST_BYTES].decode("utf-8", "ignore")
+    name = stem.encode()[:_MAX_BYTES].decode("utf-8", "ignore")
     try:
         os.fsencode(name)
     except UnicodeEncodeError:  # a locale other than UTF-8 lacks some characters
@@ -44,13 +44,13 @@ def image_key(image: Path) -> str:
     return f"{name}-{place}"
 
 
-def text_of(path: Path) -> str:
+def printable_path(path: Path) -> str:
     """Return a path for a table, with bytes that are not UTF-8 escaped."""
     return printable(str(path))
 
 
 @dataclass(frozen=True)
-class Task:
+class ImageTask:
     """An image to be answered.
 
     key : of its files
@@ -58,28 +58,30 @@ class Task:
     facts : the table of what is known of the atoms, that goes into it
     """
 
-    record: Record
-    given: GivenSize
+    record: ImageRecord
+    pixel_size_option: PixelSizeOption
     key: str
     model_digest: str
-    qupath: ForQuPath
+    qupath: GeoJSONOptions
     tabled: bool
-    facts: Path | None = None
+    metadata: Path | None = None
 
-    def knowing(self, before: Content) -> Task:
+    def with_previous_metadata(self, before: Content) -> ImageTask:
         """With what an earlier run on the same file knew and this one was not told."""
         record = self.record
         if not self.tabled or before.get("stamp", {}).get("file") != _file_key(record.path):
             return self
         earlier = before["stamp"].get("facts")
-        facts = self.facts or (Path(earlier[0]) if earlier and Path(earlier[0]).exists() else None)
+        facts = self.metadata or (
+            Path(earlier[0]) if earlier and Path(earlier[0]).exists() else None
+        )
         record = replace(record, patient=record.patient or before["row"].get("patient", ""))
         if before.get("known") and not (record.label or record.is_mapped):
-            told = record_of(before)
-            record = replace(record, label=told.label, mask=told.mask, drawn=told.drawn)
-        return replace(self, record=record, facts=facts)
+            told = record_from_json(before)
+            record = replace(record, label=told.label, mask=told.mask, annotations=told.annotations)
+        return replace(self, record=record, metadata=facts)
 
-    def stamp(self) -> Content:
+    def fingerprint(self) -> Content:
         """Changes when the image does, what is said of it, where to look in it, or its files."""
         record = self.record
         found: Content = {
@@ -91,18 +93,22 @@ class Task:
             found["missing_chunks"] = "allowed"
         if self.tabled:
             mask = _file_key(record.mask) if record.mask else []
-            drawn = record.drawn.facts() if record.drawn else []
+            drawn = record.annotations.fingerprint() if record.annotations else []
             found["anndata"] = [record.patient, record.label, mask, drawn]
-            found |= {"facts": file_key(self.facts)} if self.facts else {}
+            found |= {"facts": file_key(self.metadata)} if self.metadata else {}
         if record.image is not None:
             found["image"] = file_key(record.image)
-        if record.within is not None:
-            found["within"] = record.within.facts() if record.within.path.is_file() else []
+        if record.region_of_interest is not None:
+            found["within"] = (
+                record.region_of_interest.fingerprint()
+                if record.region_of_interest.path.is_file()
+                else []
+            )
         return found
 
-    def told(self) -> Row:
+    def roi_columns(self) -> Row:
         """Return the columns of a row for the outline file and the missing chunks."""
-        within = self.record.within
+        within = self.record.region_of_interest
         row: Row = {"within": within.path.name} if within else {}
         if missing_chunks_allowed():
             with open_image(self.record.path) as source:
@@ -110,18 +116,18 @@ class Task:
         return row
 
     @property
-    def size(self) -> GivenSize:
-        return self.given.with_table(self.record.mpp)
+    def size(self) -> PixelSizeOption:
+        return self.pixel_size_option.with_table(self.record.mpp)
 
 
 def _file_key(path: Path) -> list[Any]:
     return file_key(path) if os.path.exists(path) else []
 
 
-def whole(record: Record) -> Record:
+def with_absolute_paths(record: ImageRecord) -> ImageRecord:
     """Another machine may work in another folder: paths that are sent are whole."""
     mask, image = (file.absolute() if file else None for file in (record.mask, record.image))
-    drawings = record.drawn, record.within
+    drawings = record.annotations, record.region_of_interest
     drawn, within = (
         each and replace(each, path=each.path.absolute(), image=image) for each in drawings
     )
@@ -130,12 +136,12 @@ def whole(record: Record) -> Record:
         path=record.path.absolute(),
         mask=mask,
         image=image,
-        drawn=drawn,
-        within=within,
+        annotations=drawn,
+        region_of_interest=within,
     )
 
 
-def facts_of(record: Record) -> Content:
+def record_to_json(record: ImageRecord) -> Content:
     """What a later run needs to score the map."""
     known: Content = {
         "path": str(record.path),
@@ -144,56 +150,62 @@ def facts_of(record: Record) -> Content:
         "mask": str(record.mask) if record.mask else None,
         "drawn": None,
     }
-    drawn = record.drawn
+    drawn = record.annotations
     if drawn is not None:
         over = str(drawn.image) if drawn.image else None
         known["drawn"] = [str(drawn.path), list(drawn.names), drawn.coordinates, over]
     return known
 
 
-def record_of(content: Content) -> Record:
+def record_from_json(content: Content) -> ImageRecord:
     """The reverse, of an image whose content has it."""
     row, known = content["row"], content["known"]
     mask = Path(known["mask"]) if known["mask"] else None
     path, drawn = Path(known["path"]), known["drawn"]
-    record = Record(path, known["label"], row["patient"], mpp=known["mpp"], mask=mask)
+    record = ImageRecord(path, known["label"], row["patient"], mpp=known["mpp"], mask=mask)
     if not drawn:
         return record
     file, names, coordinates, over = drawn
     image = Path(over) if over else None
-    return replace(record, drawn=Drawing(Path(file), tuple(names), coordinates, image))
+    return replace(record, annotations=AnnotationFile(Path(file), tuple(names), coordinates, image))
 
 
-def answer_one(model: Model, folder: Path, callback: Callback, task: Task) -> Content | str:
+def predict_and_export(
+    model: Model, folder: Path, callback: Callback, task: ImageTask
+) -> Content | str:
     """The rows of an image, whose files are then written; or why there are none."""
-    if task.record.trouble:
-        return task.record.trouble
+    if task.record.error:
+        return task.record.error
     try:
-        return _answer(model, folder, callback, task)
+        return _predict_and_write(model, folder, callback, task)
     except Exception as error:
         return failure_reason(error)
 
 
-def _ask(task: Task, callback: Callback, model: Model) -> Answer:
+def _predict(task: ImageTask, callback: Callback, model: Model) -> Prediction:
     """The answer, its map over the image where one lies beside a feature file."""
-    image, within = task.record.image, task.record.within
-    answer: Answer = model.answer(task.record.path, mpp=task.size, callback=callback, within=within)
+    image, within = task.record.image, task.record.region_of_interest
+    answer: Prediction = model.predict_one(
+        task.record.path, mpp=task.size, callback=callback, within=within
+    )
     if within is not None and not answer.n_patches:
         raise ValueError(f"no patch with tissue lies inside of the outlines of {within.path}")
     if image is not None and answer.patch_map is not None:
-        answer = replace(answer, patch_map=answer.patch_map.over(image))
-        if model.finds_regions and isinstance(answer, RegionAnswer):  # they lie where the map does
-            answer = model.redrawn(answer)
+        answer = replace(answer, patch_map=answer.patch_map.covering(image))
+        if model.finds_regions and isinstance(
+            answer, RegionPrediction
+        ):  # they lie where the map does
+            answer = model.apply_threshold(answer)
     return answer
 
 
-def _answer(model: Model, folder: Path, callback: Callback, task: Task) -> Content:
-    key, ask, files = task.key, partial(_ask, task, callback), list[Path]()
+def _predict_and_write(model: Model, folder: Path, callback: Callback, task: ImageTask) -> Content:
+    key, ask, files = task.key, partial(_predict, task, callback), list[Path]()
     if task.tabled:
         files.append(Path("anndata", f"{key}.h5ad"))
-        facts = read_facts(task.facts) if task.facts else []
-        about = About(key, task.record, task.model_digest, facts)
-        answer = answer_into(folder / files[0], model, ask, about)
+        facts = read_atom_statistics(task.metadata) if task.metadata else []
+        about = ImageMetadata(key, task.record, task.model_digest, facts)
+        answer = write_h5ad(folder / files[0], model, ask, about)
     else:
         answer = ask(model)
     if answer.patch_map is not None:
@@ -206,14 +218,18 @@ def _answer(model: Model, folder: Path, callback: Callback, task: Task) -> Conte
         kind = {"of_regions": model.finds_regions, "of_patches": task.qupath.of_patches}
         with ThreadPoolExecutor(2) as pool:  # of a slide each takes its time
             drawn = pool.submit(
-                save_overlay, folder / overlay, answer.patch_map, answer.words(), outlines(answer)
+                save_overlay,
+                folder / overlay,
+                answer.patch_map,
+                answer.summary(),
+                region_rings(answer),
             )
             kept = pool.submit(answer.patch_map.save, folder / mapped)
-            save_geojson(folder / outlined, features(answer, **kind))
+            save_geojson(folder / outlined, geojson_features(answer, **kind))
             drawn.result()
             kept.result()
     return {
-        "row": answer.row() | task.told() | {"key": key},
+        "row": answer.row() | task.roi_columns() | {"key": key},
         "regions": region_rows(answer),
         "files": {file.as_posix(): content_digest(folder / file) for file in files},
     }

@@ -26,16 +26,16 @@ from .adapt import adapt
 from .answer import detect, predict
 from .compare import evaluate, reproduce
 from .concepts import concepts
-from .edit import edit, why
+from .edit import edit, explain
 from .extract import features
 from .help import WIDTH, Commands
 from .learn import train
 from .look import atoms, info, methods
 from .open import demo, serve
-from .options import flat
+from .options import flatten_options
 
 _GROUPS = {
-    "From images to answers": (train, predict, detect, why, adapt, features),
+    "From images to answers": (train, predict, detect, explain, adapt, features),
     "Without labels": (concepts,),
     "What is in a model": (info, atoms, edit, methods),
     "How good is it": (evaluate, reproduce),
@@ -52,10 +52,10 @@ app = typer.Typer(
 )
 for _title, _commands in _GROUPS.items():
     for _command in _commands:
-        app.command(rich_help_panel=_title)(flat(_command))
+        app.command(rich_help_panel=_title)(flatten_options(_command))
 
 
-def _tell_version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
 
@@ -67,7 +67,7 @@ def _tell_version(wanted: bool) -> None:
 def main(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_tell_version, is_eager=True, help="Say the version."),
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Say the version."),
     ] = False,
 ) -> None:
     """Tell healthy from diseased tissue with a handful of labelled images, and see why."""

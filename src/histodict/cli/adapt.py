@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..execution.outputs import check_new_file, check_room
-from ..execution.progress import Progress, shares
-from ..execution.texts import counted
-from .console import plain_errors, print_json, progress_bars, warn
+from ..execution.outputs import check_disk_space, check_writable_file
+from ..execution.progress import Progress, cumulative_shares
+from ..execution.texts import pluralize
+from .console import print_json, progress_bars, report_errors, warn
 from .image_options import ImageOptions
 from .options import (
     JsonOption,
@@ -23,9 +23,9 @@ from .reading import warn_of_sizes, warn_of_skipped
 from .work import JobsOption
 
 if TYPE_CHECKING:
-    from ..decisions.unlabelled import Adaptation
-    from ..images.pixel_size import GivenSize
-    from ..images.records import Record
+    from ..decisions.unlabelled import ThresholdAdaptation
+    from ..images.pixel_size import PixelSizeOption
+    from ..images.records import ImageRecord
     from ..pipeline import Model
 
 
@@ -53,12 +53,12 @@ def adapt(
 
         histodict predict adapted.histodict new/ --output results/
     """
-    from ..decisions.unlabelled import Adaptation
+    from ..decisions.unlabelled import ThresholdAdaptation
     from ..pipeline import save_model
 
-    with plain_errors():
-        check_new_file(output)
-        check_room(output, used.model.stat().st_size if used.model.is_file() else 0)
+    with report_errors():
+        check_writable_file(output)
+        check_disk_space(output, used.model.stat().st_size if used.model.is_file() else 0)
         trained = used.load(jobs)
         if trained.finds_regions:
             raise ValueError(
@@ -67,16 +67,16 @@ def adapt(
         found = images.find()
         answered, scores, bad = _scores(trained, found, images.size, skip_bad)
         warn_of_skipped(bad, len(found))
-        adapted = trained.adapted_to(scores, anyway=anyway).tuned_on(answered)
-        change = adapted.training_["tuning"][-1]
+        adapted = trained.adapt_threshold(scores, anyway=anyway).tuned_on(answered)
+        change = adapted.training_info_["tuning"][-1]
         if bad:
             change["left_out"] = bad
         save_model(adapted, output)
-    moved = Adaptation.of(scores, change["shift"])
-    _tell_adapted(moved, len(scores), output, as_json)
+    moved = ThresholdAdaptation.of(scores, change["shift"])
+    _print_adapted(moved, len(scores), output, as_json)
 
 
-def _tell_adapted(moved: Adaptation, n_images: int, output: Path, as_json: bool) -> None:
+def _print_adapted(moved: ThresholdAdaptation, n_images: int, output: Path, as_json: bool) -> None:
     if moved.one_is_small:
         warn(
             "one group is small: if nearly all images are of one class, the model as it was is the "
@@ -87,38 +87,39 @@ def _tell_adapted(moved: Adaptation, n_images: int, output: Path, as_json: bool)
         return
     low, high = moved.groups
     typer.echo(
-        f"Groups of {low} and {counted(high, 'image')}; {moved.n_moved} of {n_images} get another "
+        f"Groups of {low} and {pluralize(high, 'image')}; {moved.n_moved} of {n_images} get "
+        "another "
         f"answer than before: {output}"
     )
 
 
 def _scores(
-    model: Model, images: list[Record], size: GivenSize, skip_bad: bool
+    model: Model, images: list[ImageRecord], size: PixelSizeOption, skip_bad: bool
 ) -> tuple[list[Path], list[float], list[str]]:
     """Return images with their scores, and the reasons of images that were skipped."""
     from ..images.errors import ImageError
-    from ..images.in_memory import image_bytes
-    from ..images.survey import Survey, survey
+    from ..images.in_memory import estimated_bytes
+    from ..images.survey import ReadabilityReport, check_readable
 
     answers, bad = [], []
     with progress_bars() as callback:
-        looked = survey(images, model.n_jobs, callback)
+        looked = check_readable(images, model.n_jobs, callback)
         if not skip_bad:
             looked.check()
         reasons = {record.path: reason for record, reason in looked.bad}
-        share = shares([image_bytes(image.path) for image in images])
+        share = cumulative_shares([estimated_bytes(image.path) for image in images])
         callback(Progress("answer", 0, len(images), work=share[0]))
         for place, image in enumerate(images):
             try:
                 if image.path in reasons:
                     raise ImageError(reasons[image.path])
                 mpp = size.with_table(image.mpp)
-                answers.append(model.answer(image.path, mpp=mpp, callback=callback))
+                answers.append(model.predict_one(image.path, mpp=mpp, callback=callback))
             except ImageError as error:
                 bad.append((image, str(error)))
             callback(Progress("answer", place + 1, len(images), work=share[place + 1]))
     if not skip_bad:
-        Survey(len(images), bad).check()
+        ReadabilityReport(len(images), bad).check()
     warn_of_sizes(model, [answer.size for answer in answers])
     answered = {answer.path for answer in answers if answer.label is not None}
     known = [image.path for image in images if image.path in answered]

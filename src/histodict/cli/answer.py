@@ -9,33 +9,33 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..execution.outputs import check_new_folder, check_room
-from ..execution.texts import counted
+from ..execution.outputs import check_disk_space, check_writable_folder
+from ..execution.texts import pluralize
 from .console import (
     end_with_files,
     failure_rows,
-    keeps,
-    plain_errors,
     print_json,
     print_table,
+    report_errors,
+    set_resume_hint,
     warn,
 )
-from .image_options import AskedOptions
+from .image_options import PredictionInputOptions
 from .options import (
     AnnDataOption,
     AtomFactsOption,
-    FinderOptions,
+    DetectorOptions,
     JsonOption,
     ModelOptions,
     ResultsOutput,
 )
 from .reading import warn_of_quality, warn_of_sizes
-from .work import WorkOptions
+from .work import ExecutionCliOptions
 
 if TYPE_CHECKING:
     from ..batch import RunResult
     from ..pipeline import Model
-    from ..reports.geojson import ForQuPath
+    from ..reports.geojson import GeoJSONOptions
 
 
 @dataclass(frozen=True)
@@ -63,15 +63,15 @@ class QuPathOptions:
     ] = False
 
     @property
-    def words(self) -> str:
+    def describe(self) -> str:
         """Behind the names of tables: where else to look."""
         return " and qupath/project.qpproj" if self.qupath_project else ""
 
     @property
-    def form(self) -> ForQuPath:
-        from ..reports.geojson import ForQuPath
+    def form(self) -> GeoJSONOptions:
+        from ..reports.geojson import GeoJSONOptions
 
-        return ForQuPath(self.outline_patches, self.gzip, self.qupath_project)
+        return GeoJSONOptions(self.outline_patches, self.gzip, self.qupath_project)
 
 
 @dataclass(frozen=True)
@@ -90,9 +90,9 @@ def predict(
     *,
     used: ModelOptions,
     output: ResultsOutput,
-    images: AskedOptions,
+    images: PredictionInputOptions,
     qupath: QuPathOptions,
-    work: WorkOptions,
+    work: ExecutionCliOptions,
     tables: TableOptions,
     as_json: JsonOption = False,
 ) -> None:
@@ -104,20 +104,22 @@ def predict(
     the table; another model or other settings need another folder. Bad files are listed at the end
     and in failures.csv, and make the exit status 1.
     """
-    with plain_errors():
+    with report_errors():
         digest = _digest(used.model)
         trained = _load(used, work.jobs, finds_regions=False)
         result = _run(trained, digest, images, output, qupath, work, tables.asked)
-    _tell(result, _counts(result), output, f"{output / 'predictions.csv'}{qupath.words}", as_json)
+    _print_predictions(
+        result, _counts(result), output, f"{output / 'predictions.csv'}{qupath.describe}", as_json
+    )
 
 
 def detect(
     *,
-    used: FinderOptions,
+    used: DetectorOptions,
     output: ResultsOutput,
-    images: AskedOptions,
+    images: PredictionInputOptions,
     qupath: QuPathOptions,
-    work: WorkOptions,
+    work: ExecutionCliOptions,
     tables: TableOptions,
     as_json: JsonOption = False,
 ) -> None:
@@ -130,13 +132,17 @@ def detect(
     skipped, and rows of earlier runs stay in the tables; another model or other settings need
     another folder. Bad files are listed at the end and in failures.csv, and make the exit status 1.
     """
-    with plain_errors():
+    with report_errors():
         digest = _digest(used.model)
         trained = _load(used, work.jobs, finds_regions=True)
         result = _run(trained, digest, images, output, qupath, work, tables.asked)
-    words = f"{counted(len(result.regions), 'region')}; {_counts(result)}"
-    _tell(
-        result, words, output, f"{output / 'detections.csv'} and regions.csv{qupath.words}", as_json
+    words = f"{pluralize(len(result.regions), 'region')}; {_counts(result)}"
+    _print_predictions(
+        result,
+        words,
+        output,
+        f"{output / 'detections.csv'} and regions.csv{qupath.describe}",
+        as_json,
     )
 
 
@@ -158,24 +164,24 @@ def _load(used: ModelOptions, jobs: int | None, *, finds_regions: bool) -> Model
 def _run(
     model: Model,
     digest: str,
-    images: AskedOptions,
+    images: PredictionInputOptions,
     output: Path,
     qupath: QuPathOptions,
-    work: WorkOptions,
+    work: ExecutionCliOptions,
     tables: dict[str, Any],
 ) -> RunResult:
     """`tables`: what of AnnData is written."""
-    from ..batch import run_images
+    from ..batch import predict_images
     from ..images.pixel_size import recorded_size
 
     if tables["facts"] and not tables["anndata"]:
         raise ValueError("--atom-facts go into AnnData: give --anndata, too")
-    check_new_folder(output)
+    check_writable_folder(output)
     found = images.find()
-    check_room(output, sum(_result_bytes(record.path, output) for record in found))
-    keeps()
+    check_disk_space(output, sum(_result_bytes(record.path, output) for record in found))
+    set_resume_hint()
     with work.begin() as begun:
-        result = run_images(
+        result = predict_images(
             model,
             digest,
             found,
@@ -193,14 +199,16 @@ def _run(
 
 def _result_bytes(image: Path, output: Path) -> int:
     """What an overlay, a map and outlines take at least, about; nothing of what is there."""
-    from ..batch import image_key
-    from ..images.in_memory import image_bytes
+    from ..batch import output_key
+    from ..images.in_memory import estimated_bytes
 
-    is_done = (output / "done" / f"{image_key(image)}.json").is_file()
-    return 0 if is_done else min(2**20, 2 * image_bytes(image))
+    is_done = (output / "done" / f"{output_key(image)}.json").is_file()
+    return 0 if is_done else min(2**20, 2 * estimated_bytes(image))
 
 
-def _tell(result: RunResult, words: str, output: Path, tables: str, as_json: bool) -> None:
+def _print_predictions(
+    result: RunResult, words: str, output: Path, tables: str, as_json: bool
+) -> None:
     """The summary or JSON; then what was not done, which makes the exit status 1.
 
     `tables`: where to look, if there is any row.
@@ -212,14 +220,14 @@ def _tell(result: RunResult, words: str, output: Path, tables: str, as_json: boo
     else:
         again = f" ({result.n_skipped} were done before)" if result.n_skipped else ""
         see = f". See {tables}" if result.rows or result.n_earlier else ""
-        typer.echo(f"{counted(len(result.rows), 'image')}{again}: {words}{see}")
+        typer.echo(f"{pluralize(len(result.rows), 'image')}{again}: {words}{see}")
         if result.n_earlier:
             typer.echo(f"In the table, too, from earlier runs: {result.n_earlier}")
-        _tell_scores(result.scores, any("uncertain" in row for row in result.rows))
+        _print_scores(result.scores, any("uncertain" in row for row in result.rows))
     end_with_files(result.failures, output)
 
 
-def _tell_scores(scores: dict[str, Any] | None, says_uncertain: bool) -> None:
+def _print_scores(scores: dict[str, Any] | None, says_uncertain: bool) -> None:
     """How good the answers are; a label that the model does not know is said."""
     if scores is None:
         return
@@ -229,7 +237,7 @@ def _tell_scores(scores: dict[str, Any] | None, says_uncertain: bool) -> None:
     patches = scores.get("patches", {})
     if not scores["n_images"] and not patches:
         return
-    known = [counted(scores[f"n_{what}s"], what) for what in ("image", "patient")]
+    known = [pluralize(scores[f"n_{what}s"], what) for what in ("image", "patient")]
     if scores["n_images"]:
         words = " (uncertain ones by their label)" * says_uncertain
         typer.echo(f"How good, against what is known of {' of '.join(known)}{words}:")
@@ -237,7 +245,7 @@ def _tell_scores(scores: dict[str, Any] | None, says_uncertain: bool) -> None:
         typer.echo("How good, against the outlines:")
     parts = {"": scores["metrics"], " of patches": patches}
     named = {f"{name}{kind}": m for kind, part in parts.items() for name, m in part.items()}
-    _tell_figures(named, scores.get("tuned"), scores["n_images"])
+    _print_metrics(named, scores.get("tuned"), scores["n_images"])
     for note in dict.fromkeys(m["note"] for m in named.values() if "note" in m):
         concerned = [name for name, m in named.items() if m.get("note") == note]
         lacks = "no interval of " * all(named[name]["value"] is not None for name in concerned)
@@ -249,14 +257,18 @@ def _tell_scores(scores: dict[str, Any] | None, says_uncertain: bool) -> None:
     print_table(("truth", *(f"said {name}" for name in list(header)[1:])), rows)
 
 
-def _tell_figures(named: dict[str, Any], tuned: dict[str, Any] | None, n_images: int) -> None:
+def _print_metrics(named: dict[str, Any], tuned: dict[str, Any] | None, n_images: int) -> None:
     """Print a table of scores; for a tuned model also the scores of the untuned one."""
-    header, rows = ["", "value", "95 % interval"], [_line(n, m) for n, m in named.items()]
+    header, rows = (
+        ["", "value", "95 % interval"],
+        [_format_prediction(n, m) for n, m in named.items()],
+    )
     if tuned is None:
         print_table(tuple(header), rows)
         return
     warn(
-        f"{tuned['n_images']} of {counted(n_images, 'image')}: {tuned['note']}. {tuned['changes']}"
+        f"{tuned['n_images']} of {pluralize(n_images, 'image')}: {tuned['note']}. "
+        f"{tuned['changes']}"
     )
     untuned = tuned["untuned"]
     if untuned is None:
@@ -265,11 +277,11 @@ def _tell_figures(named: dict[str, Any], tuned: dict[str, Any] | None, n_images:
         warn(words, "Note")
         return
     nothing = dict.fromkeys(("value", "low", "high"))
-    rows = [[*row, *_line(row[0], untuned.get(row[0], nothing))[1:]] for row in rows]
+    rows = [[*row, *_format_prediction(row[0], untuned.get(row[0], nothing))[1:]] for row in rows]
     print_table(("", "tuned", "95 % interval", "untuned", "95 % interval"), rows)
 
 
-def _line(name: str, found: dict[str, Any]) -> list[str]:
+def _format_prediction(name: str, found: dict[str, Any]) -> list[str]:
     value, low, high = (
         "" if found[key] is None else f"{found[key]:.3f}" for key in ("value", "low", "high")
     )

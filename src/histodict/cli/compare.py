@@ -8,9 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..execution.outputs import check_new_folder, check_room
-from .console import end_with, keeps, plain_errors, print_json, print_table, progress_bars, warn
-from .image_options import OutlinedOptions
+from ..execution.outputs import check_disk_space, check_writable_folder
+from .console import (
+    exit_with_failures,
+    print_json,
+    print_table,
+    progress_bars,
+    report_errors,
+    set_resume_hint,
+    warn,
+)
+from .image_options import RegionTrainingOptions
 from .options import (
     CacheOption,
     FolderOutput,
@@ -21,13 +29,13 @@ from .options import (
 from .reading import (
     chosen_preset,
     one_region,
-    pairs,
+    parse_pairs,
+    set_positive_class,
     warn_of_confounders,
     warn_of_masks,
     whole_numbers,
-    with_positive,
 )
-from .work import JobsOption, WorkOptions
+from .work import ExecutionCliOptions, JobsOption
 
 if TYPE_CHECKING:
     from ..evaluation.splits import Splits
@@ -66,18 +74,20 @@ class MethodsOptions:
     def plans(self, region: str | None, features: Path | None = None) -> dict[str, Plan]:
         from ..compare.choices import choose_plans
 
-        settings = pairs("--set", self.setting)
+        settings = parse_pairs("--set", self.setting)
         # Where every method names its preset, there is none to be chosen, or to be told of.
         asked = [name.strip() for name in (self.methods or "").split(",")]
         named = self.preset or ("regions" if all(":" in name for name in asked) else None)
         named = named if region else self.preset
         preset = chosen_preset(named, settings, asked, regions=bool(region), features=features)
-        names = self.methods.split(",") if self.methods else self._usual(region, preset, features)
+        names = (
+            self.methods.split(",") if self.methods else self._defaults(region, preset, features)
+        )
         if region is None:
             preset = self.preset or ("given" if features else "fast")
         return choose_plans(names, preset, settings, region)
 
-    def _usual(self, region: str | None, preset: str, features: Path | None) -> list[str]:
+    def _defaults(self, region: str | None, preset: str, features: Path | None) -> list[str]:
         """What is compared where no method is named."""
         if region is None:
             simple = "mean-logistic" if features else "lbp-colour"
@@ -130,15 +140,15 @@ class ProtocolOptions:
 
 
 @dataclass(frozen=True)
-class ClassedOptions(OutlinedOptions):
+class LabelledDataOptions(RegionTrainingOptions):
     """Labelled images, of which one class may be the one to be found; or with regions to find."""
 
     positive: PositiveOption = None
 
     def choose(self, manifest: Manifest) -> Manifest:
-        manifest = self.parted(manifest)
+        manifest = self.split_by_annotation(manifest)
         if one_region(self.regions) is None:
-            return with_positive(manifest, self.positive)
+            return set_positive_class(manifest, self.positive)
         if self.positive is not None:
             raise ValueError("--positive: leave it out, as --regions names what is to be found")
         return manifest
@@ -160,9 +170,9 @@ def evaluate(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for tables and report.")],
     compared: MethodsOptions,
     protocol: ProtocolOptions,
-    data: ClassedOptions,
+    data: LabelledDataOptions,
     cache: CacheOption = None,
-    work: WorkOptions,
+    work: ExecutionCliOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Compare methods on unseen patients.
@@ -190,19 +200,19 @@ def evaluate(
     """
     from ..compare.evaluation import evaluate as run_evaluation
     from ..compare.example import train_example
-    from ..reports.evaluation_facts import selection_words
+    from ..reports.evaluation_facts import selection_text
     from ..reports.evaluation_page import write_evaluation_page
 
-    with plain_errors():
-        check_new_folder(output)
-        check_room(output, _REPORT_BYTES)
+    with report_errors():
+        check_writable_folder(output)
+        check_disk_space(output, _REPORT_BYTES)
         plans = compared.plans(data.regions, data.features)
         region = one_region(data.regions)
         manifest = data.read(whole_paths=work.cluster is not None)
         splits = protocol.splits(manifest)
         warn_of_confounders(manifest)
         seeds = whole_numbers("--seeds", protocol.seeds)
-        keeps()
+        set_resume_hint()
         with work.begin(cache) as begun:
             done = run_evaluation(
                 manifest, plans, splits, output, seeds=seeds, work=begun, region=region
@@ -210,17 +220,17 @@ def evaluate(
             example = train_example(done, output / "models", begun)
             write_evaluation_page(output / "report.html", done, example)
     if as_json:
-        notes = selection_words(done)
+        notes = selection_text(done)
         print_json({"results": done.values, "comparisons": done.comparisons, "notes": notes})
     else:
         if region:
             _print_values(done.values, list(done.measures), " of patches")
         else:
             _print_values(done.values, [done.main_measure])
-        for words in selection_words(done):
+        for words in selection_text(done):
             warn(words, "Note")
         typer.echo(f"See {output / 'report.html'}")
-    end_with(f"{f.task.method}, {f.task.split.name}: {f.error}" for f in done.failures)
+    exit_with_failures(f"{f.task.method}, {f.task.split.name}: {f.error}" for f in done.failures)
 
 
 def _print_values(values: list[Row], shown: list[str], of_what: str = "") -> None:
@@ -241,7 +251,7 @@ def _print_values(values: list[Row], shown: list[str], of_what: str = "") -> Non
 
 
 @dataclass(frozen=True)
-class ChoiceOptions:
+class ReproduceOptions:
     """What is taken of the data, and what differs from the paper."""
 
     part: Annotated[
@@ -261,7 +271,7 @@ class ChoiceOptions:
         from ..paper import Choice
 
         names = tuple(name.strip() for name in self.methods.split(",") if name.strip())
-        settings = pairs("--set", self.setting)
+        settings = parse_pairs("--set", self.setting)
         return Choice(names, self.preset, settings, self.per_class, self.repeats)
 
 
@@ -279,7 +289,7 @@ def reproduce(
     ] = "synthetic",
     output: FolderOutput = Path("histodict-paper"),
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes: a look in minutes.")] = False,
-    choice: ChoiceOptions,
+    choice: ReproduceOptions,
     jobs: JobsOption = None,
 ) -> None:
     """Repeat the paper's experiments and show its published figures beside ours.
@@ -289,14 +299,14 @@ def reproduce(
 
         histodict reproduce all --quick
     """
-    from ..execution.work import Work
+    from ..execution.work import ExecutionOptions
     from ..paper import FULL, QUICK
     from ..paper.reproduce import reproduce as run_experiments
 
-    with plain_errors(), progress_bars() as callback:
-        check_new_folder(output)
-        check_room(output, _REPORT_BYTES)
-        keeps()
+    with report_errors(), progress_bars() as callback:
+        check_writable_folder(output)
+        check_disk_space(output, _REPORT_BYTES)
+        set_resume_hint()
         made = run_experiments(
             what,
             data,
@@ -304,15 +314,15 @@ def reproduce(
             sizes=QUICK if quick else FULL,
             part=choice.part,
             choice=choice.choice(),
-            work=Work(jobs, callback=callback),
+            work=ExecutionOptions(jobs, callback=callback),
         )
-    _tell_outcomes(made, output)
+    _print_outcomes(made, output)
 
 
-def _tell_outcomes(made: list[Outcome], output: Path) -> None:
+def _print_outcomes(made: list[Outcome], output: Path) -> None:
     for warning in dict.fromkeys(warning for outcome in made for warning in outcome.warnings):
         warn(warning)
     for outcome in made:
-        typer.echo(f"{outcome.title}\n{outcome.words}")
+        typer.echo(f"{outcome.title}\n{outcome.text}")
     typer.echo(f"See {output / 'index.html'}")
-    end_with(line for outcome in made for line in outcome.failures)
+    exit_with_failures(line for outcome in made for line in outcome.failures)

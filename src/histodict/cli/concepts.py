@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..execution.outputs import check_new_folder
-from ..execution.texts import counted
-from .console import plain_errors, print_json, warn
+from ..execution.outputs import check_writable_folder
+from ..execution.texts import pluralize
+from .console import print_json, report_errors, warn
 from .image_options import ImageOptions
 from .options import FolderOutput, JsonOption
-from .work import WorkOptions
+from .work import ExecutionCliOptions
 
 if TYPE_CHECKING:
-    from ..pipeline.concepts import Concepts, Source, Usage
+    from ..pipeline.concepts import ConceptDictionary, ConceptTrainingSet, ConceptUsage
 
 _DOUBTFUL = 0.7  # |cos| of halves of the patients below which concepts are not those of others
 
@@ -35,7 +35,7 @@ def concepts(
     ] = "efficientnet-lite0",
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of what is drawn at random.")] = 0,
     images: ImageOptions,
-    work: WorkOptions,
+    work: ExecutionCliOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Learn concepts from many images without labels, then answer from a handful of labels.
@@ -50,12 +50,12 @@ def concepts(
     for every image, and the concepts it rests on. The concepts are not learnt again, and your names
     are kept. Best give the patients, too: what all of them share becomes a concept.
     """
-    from ..pipeline.concepts import Source
+    from ..pipeline.concepts import ConceptTrainingSet
 
-    with plain_errors():
-        check_new_folder(output)
-        source = Source.of(_laid_open(images).find(), network, images.size)
-        learnt, usage, is_new = _made(source, n_concepts, seed, output, work)
+    with report_errors():
+        check_writable_folder(output)
+        source = ConceptTrainingSet.of(_laid_open(images).find(), network, images.size)
+        learnt, usage, is_new = _learn(source, n_concepts, seed, output, work)
         facts = _write(output, source, learnt, usage)
     if source.size_doubts():
         warn(source.size_doubts())
@@ -63,8 +63,8 @@ def concepts(
         print_json({"folder": str(output), "concepts": len(learnt.atoms), "new": is_new} | facts)
         return
     how = "learnt from" if is_new else "as learnt before from"
-    typer.echo(f"{len(learnt.atoms)} concepts, {how} {counted(len(usage.patches), 'image')}")
-    for line in _said(facts):
+    typer.echo(f"{len(learnt.atoms)} concepts, {how} {pluralize(len(usage.patches), 'image')}")
+    for line in _describe(facts):
         typer.echo(line)
     typer.echo(f"Name them in {output / 'concepts.csv'}")
 
@@ -80,13 +80,13 @@ def _laid_open(images: ImageOptions) -> ImageOptions:
     return replace(images, paths=paths)
 
 
-def _made(
-    source: Source, number: int, seed: int, output: Path, work: WorkOptions
-) -> tuple[Concepts, Usage, bool]:
+def _learn(
+    source: ConceptTrainingSet, number: int, seed: int, output: Path, work: ExecutionCliOptions
+) -> tuple[ConceptDictionary, ConceptUsage, bool]:
     """The concepts and their usage: those in the folder, or new ones, which are then in it."""
     from ..execution.files import file_key
     from ..images.survey import check_files
-    from ..pipeline.concept_folder import check_same, read_concepts, write_concepts
+    from ..pipeline.concept_folder import check_settings_match, read_concepts, write_concepts
     from ..pipeline.concepts import learn_concepts, settings_of, usage_of
 
     check_files(source.records)
@@ -94,7 +94,7 @@ def _made(
     settings = settings_of(source, number, seed, keys)
     found = read_concepts(output)
     if found:
-        check_same(output, found[2], settings)
+        check_settings_match(output, found[2], settings)
         return found[0], found[1], False
     with work.begin() as begun:
         options: dict[str, Any] = {
@@ -108,7 +108,9 @@ def _made(
     return learnt, usage, True
 
 
-def _write(output: Path, source: Source, learnt: Concepts, usage: Usage) -> dict[str, Any]:
+def _write(
+    output: Path, source: ConceptTrainingSet, learnt: ConceptDictionary, usage: ConceptUsage
+) -> dict[str, Any]:
     """The tables; and what is to be said of them."""
     import numpy as np
 
@@ -133,16 +135,22 @@ def _write(output: Path, source: Source, learnt: Concepts, usage: Usage) -> dict
         warn("no patients are named: every image counts as one, see --column patient=COLUMN")
     labels = [record.label for record in source.records]
     if any(labels):
-        _, answers = concept_answers.answer_rows(usage, labels, images, names)
-        write_csv(output / concept_folder.ANSWERS, source.as_listed(answers))
-        right, asked = concept_answers.unseen_right(usage, labels, patients)
-        facts |= {"labelled": sum(map(bool, labels)), "unseen": asked, "unseen_right": right}
-    elif (output / concept_folder.ANSWERS).exists():
-        warn(f"{output / concept_folder.ANSWERS}: is left as it was, as no image has a label now")
+        _, answers = concept_answers.concept_prediction_rows(usage, labels, images, names)
+        write_csv(output / concept_folder.PREDICTIONS, source.as_listed(answers))
+        right, asked = concept_answers.leave_one_patient_out_accuracy(usage, labels, patients)
+        facts |= {
+            "labelled": sum(map(bool, labels)),
+            "unseen": asked,
+            "leave_one_patient_out_accuracy": right,
+        }
+    elif (output / concept_folder.PREDICTIONS).exists():
+        warn(
+            f"{output / concept_folder.PREDICTIONS}: is left as it was, as no image has a label now"
+        )
     return facts
 
 
-def _said(facts: dict[str, Any]) -> list[str]:
+def _describe(facts: dict[str, Any]) -> list[str]:
     """In words."""
     lines = []
     if facts["recurrence"] is None:
@@ -150,7 +158,10 @@ def _said(facts: dict[str, Any]) -> list[str]:
     else:
         lines.append(f"Halves of the patients give the same by {facts['recurrence']:.2f} (|cos|)")
     if "labelled" in facts:
-        words = f"Answers rest on {counted(facts['labelled'], 'label')}"
-        tried = f"; patients left out: {facts['unseen_right']} of {facts['unseen']} images right"
+        words = f"Answers rest on {pluralize(facts['labelled'], 'label')}"
+        tried = (
+            f"; patients left out: {facts['leave_one_patient_out_accuracy']} of "
+            f"{facts['unseen']} images right"
+        )
         lines.append(words + (tried if facts["unseen"] else "; no patient could be left out"))
     return lines

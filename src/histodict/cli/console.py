@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import typer
 
 from ..execution.progress import STAGES, Callback, Progress
-from ..execution.texts import MOST_LINES, first_of, printable
+from ..execution.texts import MAX_LINES, first_of, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,11 +26,11 @@ signals: list[int] = []  # that this process got: whatever fails then fails for 
 
 
 @contextmanager
-def plain_errors() -> Iterator[None]:
+def report_errors() -> Iterator[None]:
     """What the user can mend is a line and exit status 2, not a traceback; a warning is a line."""
     from concurrent.futures import BrokenExecutor
 
-    kept, warnings.formatwarning = warnings.formatwarning, _in_a_line
+    kept, warnings.formatwarning = warnings.formatwarning, _single_line
     try:
         yield
     except (ValueError, OSError, ImportError) as error:
@@ -48,30 +48,30 @@ def plain_errors() -> Iterator[None]:
         warnings.formatwarning = kept
     if signals:
         raise cause
-    _say("[red]Error:[/]", words)
+    _write_line("[red]Error:[/]", words)
     raise typer.Exit(2) from cause
 
 
-_told: dict[str, Progress] = {}  # the latest of each stage
-_kept: list[str] = []  # what the same command, run again, finds done
+_messages: dict[str, Progress] = {}  # the latest of each stage
+_resume_hint: list[str] = []  # what the same command, run again, finds done
 
 
-def begin() -> None:
+def reset_state() -> None:
     """A command has done nothing yet, and keeps nothing; it can print every name there is."""
-    _told.clear()
-    _kept.clear()
+    _messages.clear()
+    _resume_hint.clear()
     if isinstance(sys.stdout, io.TextIOWrapper):  # as the stream of errors does by itself
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-def keeps(what: str = "what is finished") -> None:
+def set_resume_hint(what: str = "what is finished") -> None:
     """From here on the same command goes on where this one was stopped."""
-    _kept[:] = [f"{what} is not done again"]
+    _resume_hint[:] = [f"{what} is not done again"]
 
 
 def _with_less() -> str:
     words = "if memory ran out, give fewer --jobs, and run the same command again"
-    return ": ".join([words, *_kept])
+    return ": ".join([words, *_resume_hint])
 
 
 @contextmanager
@@ -85,36 +85,41 @@ def progress_bars(weights: Mapping[str, float] | None = None) -> Iterator[Callba
     with progress_bar(weights, console=_errors(), transient=True) as show:
 
         def tell(progress: Progress) -> None:
-            _told[progress.stage] = progress
+            _messages[progress.stage] = progress
             show(progress)
 
         yield tell
 
 
-def say_stopped(by: str) -> None:
+def report_interruption(by: str) -> None:
     """What a signal ended, how far it was, and how to go on."""
     far = "; ".join(
-        f"{STAGES.get(stage, stage)}: {told.done} of {told.total}" for stage, told in _told.items()
+        f"{STAGES.get(stage, stage)}: {told.done} of {told.total}"
+        for stage, told in _messages.items()
     )
     words = f"by {by}{f' ({far})' if far else ''}"
-    then = f"The same command goes on: {_kept[0]}" if _kept else "The same command starts anew"
-    _say("[yellow]Stopped:[/]", f"{words}. {then}")
+    then = (
+        f"The same command goes on: {_resume_hint[0]}"
+        if _resume_hint
+        else "The same command starts anew"
+    )
+    _write_line("[yellow]Stopped:[/]", f"{words}. {then}")
 
 
 def warn(words: str, head: str = "Warning") -> None:
-    _say(f"[yellow]{head}:[/]", words)
+    _write_line(f"[yellow]{head}:[/]", words)
 
 
-def _in_a_line(message: Warning | str, *place: Any, **more: Any) -> str:
+def _single_line(message: Warning | str, *place: Any, **more: Any) -> str:
     """A warning of ours or of a library, without the line of source that gave it."""
     return f"Warning: {printable(' '.join(str(message).split()))}\n"
 
 
-def end_with(failures: Iterable[str]) -> None:
+def exit_with_failures(failures: Iterable[str]) -> None:
     """Say what was not done; if there is any, the exit status is 1."""
     failures = list(failures)
     for words in failures:
-        _say("[red]Not done:[/]", words)
+        _write_line("[red]Not done:[/]", words)
     if failures:
         raise typer.Exit(1)
 
@@ -133,22 +138,22 @@ def end_with_files(failures: Sequence[tuple[Path, str]], folder: Path) -> None:
     from ..execution.tables import write_csv
 
     table = folder / FAILURES
-    with plain_errors():
+    with report_errors():
         # A short list is printed in full and needs no folder.
-        if failures and (folder.is_dir() or len(failures) > MOST_LINES):
+        if failures and (folder.is_dir() or len(failures) > MAX_LINES):
             write_csv(table, failure_rows(failures))
         elif not failures:
             table.unlink(missing_ok=True)
     told = [(str(path), why.replace(str(path.absolute()), str(path))) for path, why in failures]
     lines = [why if why.startswith(path) else f"{path}: {why}" for path, why in told]
-    end_with(first_of(lines, f": see {table}"))
+    exit_with_failures(first_of(lines, f": see {table}"))
 
 
 def end_unprinted(error: OSError) -> NoReturn:
     """End a command whose output cannot be printed (full disk, closed pipe)."""
     why = error.strerror or str(error)
     words = f"the output cannot be written ({why}) and is incomplete"
-    _say("[red]Error:[/]", words if error.filename is None else str(error))
+    _write_line("[red]Error:[/]", words if error.filename is None else str(error))
     with suppress(OSError, ValueError, AttributeError):
         # Flushing the rest of the buffer at exit would fail again.
         nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -179,7 +184,7 @@ def _errors() -> Console:
     return Console(stderr=True)
 
 
-def _say(head: str, words: str) -> None:
+def _write_line(head: str, words: str) -> None:
     from rich.markup import escape
 
     with suppress(OSError):  # stderr may be closed, too

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..execution.outputs import check_new_file, check_room
-from .console import plain_errors, print_json, print_table, progress_bars, warn
-from .image_options import AskedOptions, ImageOptions
+from ..execution.outputs import check_disk_space, check_writable_file
+from .console import print_json, print_table, progress_bars, report_errors, warn
+from .image_options import ImageOptions, PredictionInputOptions
 from .options import (
     AllowMissingOption,
     FeaturesOption,
@@ -18,22 +18,22 @@ from .options import (
     ModelOptions,
     MppOption,
     ViewOption,
-    view_of,
+    select_member,
 )
 from .reading import warn_of_records
 from .work import JobsOption
 
 if TYPE_CHECKING:
-    from ..decisions.atom_notes import AtomNotes
-    from ..images.manifest import Record
-    from ..images.pixel_size import GivenSize
+    from ..decisions.atom_notes import AtomAnnotations
+    from ..images.manifest import ImageRecord
+    from ..images.pixel_size import PixelSizeOption
     from ..pipeline import Model
 
 _PAGE_BYTES, _NAMED, _ATOMS = 5 * 2**20, "ATOMS=TEXT", "ATOMS"
 
 
 @dataclass(frozen=True)
-class Changes:
+class EditOptions:
     """What `edit` takes of the atoms."""
 
     name: Annotated[
@@ -55,7 +55,7 @@ class Changes:
     tissue: Annotated[
         list[str] | None, typer.Option(metavar=_ATOMS, help="Take that mark away.")
     ] = None
-    off: Annotated[
+    disable: Annotated[
         list[str] | None,
         typer.Option(
             metavar=_ATOMS,
@@ -66,7 +66,7 @@ class Changes:
     on: Annotated[list[str] | None, typer.Option(metavar=_ATOMS, help="Switch atoms on again.")] = (
         None
     )
-    line: Annotated[
+    refit_rule: Annotated[
         Path | None,
         typer.Option(
             metavar="IMAGES",
@@ -91,16 +91,16 @@ class Changes:
                 check_name(words.strip())
                 found.append((atoms, {option: words.strip()}))
         switches = (("artefact", self.artefact, True), ("artefact", self.tissue, False))
-        for word, texts, value in (*switches, ("off", self.off, True), ("off", self.on, False)):
+        for word, texts, value in (*switches, ("off", self.disable, True), ("off", self.on, False)):
             found += [(text, {word: value}) for text in texts or ()]
         return found
 
 
 @dataclass(frozen=True)
-class Shown:
+class PreviewOptions:
     """Images on which the changes are shown; what is said of them holds for --line, too."""
 
-    show: Annotated[
+    print: Annotated[
         Path | None,
         typer.Option(
             metavar="IMAGES",
@@ -112,12 +112,12 @@ class Shown:
     allow_missing_chunks: AllowMissingOption = False
 
     @property
-    def says_of_images(self) -> bool:
+    def needs_images(self) -> bool:
         return self.features is not None or self.mpp is not None
 
     @property
     def images(self) -> ImageOptions:
-        paths = [self.show] if self.show else []
+        paths = [self.print] if self.print else []
         return ImageOptions(paths, mpp=self.mpp, features=self.features)
 
 
@@ -127,8 +127,8 @@ def edit(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Model file to write: a new one.")
     ] = None,
-    changes: Changes,
-    shown: Shown,
+    changes: EditOptions,
+    shown: PreviewOptions,
     view: ViewOption = 1,
     jobs: JobsOption = None,
     as_json: JsonOption = False,
@@ -143,40 +143,40 @@ def edit(
 
     Without a change it lists what has been said so far.
     """
-    from ..decisions.atom_notes import find_atoms
+    from ..decisions.atom_notes import parse_atom_selector
     from ..pipeline import save_model
 
-    with plain_errors():
+    with report_errors():
         if output is not None:
-            check_new_file(output)
+            check_writable_file(output)
             if output.exists() and output.samefile(used.model):
                 raise ValueError(f"{output}: is the model itself: write to another file")
         model = used.load(jobs)
-        own = view_of(model, view).model_
+        own = select_member(model, view).model_
         labels = labels_of(own, model.classes_)
-        notes = own.notes
+        notes = own.atom_annotations
         for atoms, values in changes.wanted(labels):
-            notes = notes.changed(find_atoms(atoms, labels, notes), **values)
-        changed = model.with_notes(notes, view - 1)
-        is_changed = notes != own.notes or changes.line is not None
-        if is_changed and output is None and shown.show is None:
+            notes = notes.changed(parse_atom_selector(atoms, labels, notes), **values)
+        changed = model.with_atom_annotations(notes, view - 1)
+        is_changed = notes != own.atom_annotations or changes.refit_rule is not None
+        if is_changed and output is None and shown.print is None:
             raise ValueError("say where the changed model goes, with --output")
-        if shown.says_of_images and shown.show is None and changes.line is None:
+        if shown.needs_images and shown.print is None and changes.refit_rule is None:
             words = "--features and --mpp are of the images of --show or --line"
             raise ValueError(f"{words}: give these, too")
-        records = shown.images.find() if shown.show else []
-        if records and notes.off != own.notes.off:
+        records = shown.images.find() if shown.print else []
+        if records and notes.disabled != own.atom_annotations.disabled:
             changed = changed.tuned_on([record.path for record in records])
-        if changes.line is not None:
-            changed = _with_line(changed, changes.line, shown, view - 1)
+        if changes.refit_rule is not None:
+            changed = _refit_rule(changed, changes.refit_rule, shown, view - 1)
         if output is not None:
             save_model(changed, output)
         rows = _compared(model, changed, records, shown.images.size) if records else []
     if as_json:
-        told = {"model": str(output or used.model), "atoms": _told(notes, labels)}
+        told = {"model": str(output or used.model), "atoms": _printed(notes, labels)}
         print_json(told | ({"images": rows} if rows else {}))
         return
-    _say(notes, labels, rows)
+    _print_change(notes, labels, rows)
     if output is not None:
         typer.echo(f"Wrote {output}")
 
@@ -187,11 +187,11 @@ def labels_of(own: Any, classes: list[str]) -> list[str]:
 
     atoms = own.atoms()
     if atoms is None:
-        raise ValueError(own.why_no_atoms())
+        raise ValueError(own.no_atoms_reason())
     return atom_labels(atoms.classes, classes)
 
 
-def _with_line(model: Model, source: Path, shown: Shown, view: int) -> Model:
+def _refit_rule(model: Model, source: Path, shown: PreviewOptions, view: int) -> Model:
     from ..images.manifest import read_manifest
     from ..images.survey import with_pixel_size
 
@@ -199,11 +199,11 @@ def _with_line(model: Model, source: Path, shown: Shown, view: int) -> Model:
     for warning in manifest.warnings:
         warn(warning)
     with progress_bars() as callback:
-        return model.with_line(manifest, view, callback=callback)
+        return model.refit_decision_rule(manifest, view, callback=callback)
 
 
 def _compared(
-    before: Model, after: Model, records: list[Record], given: GivenSize
+    before: Model, after: Model, records: list[ImageRecord], given: PixelSizeOption
 ) -> list[dict[str, Any]]:
     """Per image the answer of both models, and what it should be where that is known."""
     rows: list[dict[str, Any]] = []
@@ -211,8 +211,12 @@ def _compared(
     with progress_bars() as callback:
         for record in records:
             size = given.with_table(record.mpp)
-            asked: dict[str, Any] = {"mpp": size, "callback": callback, "within": record.within}
-            one, two = (m.answer(record.path, **asked) for m in (before, after))
+            asked: dict[str, Any] = {
+                "mpp": size,
+                "callback": callback,
+                "within": record.region_of_interest,
+            }
+            one, two = (m.predict_one(record.path, **asked) for m in (before, after))
             row = {"path": str(record.path), "before": one.row()["label"]}
             row |= {"score_before": one.row()["score"], "after": two.row()["label"]}
             row |= {"score_after": two.row()["score"], "truth": record.label or None}
@@ -220,11 +224,11 @@ def _compared(
     return rows
 
 
-def _told(notes: AtomNotes, labels: list[str]) -> list[dict[str, Any]]:
+def _printed(notes: AtomAnnotations, labels: list[str]) -> list[dict[str, Any]]:
     return [{"label": labels[note["atom"]]} | note for note in notes.to_list()]
 
 
-def _say(notes: AtomNotes, labels: list[str], rows: list[dict[str, Any]]) -> None:
+def _print_change(notes: AtomAnnotations, labels: list[str], rows: list[dict[str, Any]]) -> None:
     if notes:
         lines = [
             [
@@ -243,23 +247,23 @@ def _say(notes: AtomNotes, labels: list[str], rows: list[dict[str, Any]]) -> Non
         table = [
             [
                 Path(row["path"]).name,
-                *_answer(row["before"], row["score_before"]),
+                *_predict(row["before"], row["score_before"]),
                 "->",
-                *_answer(row["after"], row["score_after"]),
+                *_predict(row["after"], row["score_after"]),
                 "changed" if row["before"] != row["after"] else "",
             ]
             for row in rows
         ]
         print_table(("image", "before", "score", "", "after", "score", ""), table)
         changed = [row for row in rows if row["before"] != row["after"]]
-        typer.echo(f"{len(changed)} of {len(rows)} answers change{_right_words(rows)}.")
+        typer.echo(f"{len(changed)} of {len(rows)} answers change{_accuracy_text(rows)}.")
 
 
-def _answer(label: str, score: float | None) -> tuple[str, str]:
+def _predict(label: str, score: float | None) -> tuple[str, str]:
     return label, "" if score is None else f"{score:.3g}"
 
 
-def _right_words(rows: list[dict[str, Any]]) -> str:
+def _accuracy_text(rows: list[dict[str, Any]]) -> str:
     known = [row for row in rows if row["truth"]]
     if not known:
         return ""
@@ -268,10 +272,10 @@ def _right_words(rows: list[dict[str, Any]]) -> str:
     return f"; right before {before}, now {after} of {len(known)}; {warning}"
 
 
-def why(
+def explain(
     *,
     used: ModelOptions,
-    asked: AskedOptions,
+    asked: PredictionInputOptions,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Page (.html) to write.")
     ] = None,
@@ -286,59 +290,67 @@ def why(
     Atoms go by the names that `histodict edit` gave them, else by CLASS:NUMBER. "healthy 4 %" is
     what is usual in the training patches of that class.
     """
-    from ..reports.why_page import write_why_page
+    from ..reports.why_page import write_explanation_page
 
-    with plain_errors():
+    with report_errors():
         if output is not None:
-            check_new_file(output)
-            check_room(output, _PAGE_BYTES)
+            check_writable_file(output)
+            check_disk_space(output, _PAGE_BYTES)
         model, given = used.load(jobs), asked.size
         records = asked.find()
         warn_of_records(model, records, given)
         found = []
         with progress_bars() as callback:
             for record in records:
-                size: GivenSize = given.with_table(record.mpp)
-                one = model.why(record.path, mpp=size, within=record.within, callback=callback)
+                size: PixelSizeOption = given.with_table(record.mpp)
+                one = model.explain(
+                    record.path, mpp=size, within=record.region_of_interest, callback=callback
+                )
                 found.append(one)
         if output is not None:
-            write_why_page(output, model, found, records, n_parts=n_shown)
+            write_explanation_page(output, model, found, records, n_parts=n_shown)
     if as_json:
         print_json({"images": [each.to_dict() for each in found]})
         return
     for each in found:
-        _say_why(each, n_shown)
+        _print_explanation(each, n_shown)
     if output is not None:
         typer.echo(f"Open {output}")
 
 
-def _say_why(found: Any, n_shown: int) -> None:
+def _print_explanation(found: Any, n_shown: int) -> None:
     from ..execution.texts import percent
 
-    typer.echo(f"{found.answer.path}: {found.words()}")
+    typer.echo(f"{found.answer.path}: {found.summary()}")
     if found.answer.label is None:
         return
-    if words := found.change_words():
+    if words := found.describe_change():
         typer.echo(words)
     rival = found.classes[found.rival]
     if found.votes:
-        votes = [[str(v.view + 1), v.name, f"{found.lead(v.adds):+.3g}"] for v in found.votes]
-        print_table(("view", "how it looks", f"speaks for {found.classes[found.winner]}"), votes)
+        votes = [
+            [str(v.member + 1), v.name, f"{found.margin_to_runner_up(v.adds):+.3g}"]
+            for v in found.votes
+        ]
+        print_table(
+            ("view", "how it looks", f"speaks for {found.classes[found.predicted_class]}"), votes
+        )
     rows = [
         [
             part.full_name,
-            "" if part.use is None else percent(part.use),
-            part.usual_words(rival),
-            f"{found.lead(part.adds):+.3g}",
-            f"{found.beyond(part):+.3g}",
+            "" if part.usage is None else percent(part.usage),
+            part.describe_reference(rival),
+            f"{found.margin_to_runner_up(part.adds):+.3g}",
+            f"{found.excess_over_reference(part):+.3g}",
         ]
         for part in found.concepts[:n_shown]
     ]
     if rows:
         print_table(("concept", "use", f"in {rival}", "adds", f"beyond {rival}"), rows)
     rest = found.others(n_shown)
-    others = sum(found.lead(part.adds) for part in rest)
+    others = sum(found.margin_to_runner_up(part.adds) for part in rest)
     typer.echo(
         f"{len(rest)} others add {others:+.3g}, the rule's constant "
-        f"{found.lead(found.constant):+.3g}; together {found.lead(found.scores):+.3g}."
+        f"{found.margin_to_runner_up(found.constant):+.3g}; together "
+        f"{found.margin_to_runner_up(found.scores):+.3g}."
     )

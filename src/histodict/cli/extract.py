@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..execution.outputs import check_new_folder
-from ..execution.texts import counted, printable
+from ..execution.outputs import check_writable_folder
+from ..execution.texts import pluralize, printable
 from .console import (
     end_with_files,
     failure_rows,
-    keeps,
-    plain_errors,
     print_json,
+    report_errors,
+    set_resume_hint,
 )
-from .image_options import PictureOptions
+from .image_options import PixelInputOptions
 from .options import FolderOutput, JsonOption, SettingOption
-from .reading import pairs
-from .work import WorkOptions
+from .reading import parse_pairs
+from .work import ExecutionCliOptions
 
 if TYPE_CHECKING:
-    from ..pipeline.extraction import Extracted
+    from ..pipeline.extraction import ExtractionResult
 
 
 def features(
@@ -37,8 +37,8 @@ def features(
         ),
     ] = "efficientnet-lite0",
     setting: SettingOption = None,
-    images: PictureOptions,
-    work: WorkOptions,
+    images: PixelInputOptions,
+    work: ExecutionCliOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Write the vectors of images' patches into feature files, one .h5 per image.
@@ -50,15 +50,15 @@ def features(
 
         histodict features slides/ --vectors efficientnet-lite0 --output features/
     """
-    from ..pipeline.extraction import extract_all, recipe_for
+    from ..pipeline.extraction import extract_features, extraction_recipe
 
-    with plain_errors():
-        check_new_folder(output)
-        recipe = recipe_for(vectors, pairs("--set", setting))
+    with report_errors():
+        check_writable_folder(output)
+        recipe = extraction_recipe(vectors, parse_pairs("--set", setting))
         found = images.find()
-        keeps()
+        set_resume_hint()
         with work.begin() as begun:
-            done = extract_all(
+            done = extract_features(
                 recipe,
                 found,
                 output,
@@ -67,10 +67,10 @@ def features(
                 callback=begun.callback,
                 executor=begun.executor,
             )
-    _tell(done, output, as_json)
+    _print_result(done, output, as_json)
 
 
-def _tell(done: Extracted, output: Path, as_json: bool) -> None:
+def _print_result(done: ExtractionResult, output: Path, as_json: bool) -> None:
     if as_json:
         failures = failure_rows(done.failures)
         files = [printable(str(file)) for file in done.files]
@@ -78,5 +78,5 @@ def _tell(done: Extracted, output: Path, as_json: bool) -> None:
     else:
         again = f" ({done.n_skipped} were there)" if done.n_skipped else ""
         where = f" in {done.files[0].parent}" if done.files else ""
-        typer.echo(f"{counted(len(done.files), 'feature file')}{where}{again}")
+        typer.echo(f"{pluralize(len(done.files), 'feature file')}{where}{again}")
     end_with_files(done.failures, output)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..execution.outputs import check_new_file, check_room
-from ..execution.texts import counted
-from .console import keeps, plain_errors, print_json, warn
-from .image_options import OutlinedOptions
+from ..execution.outputs import check_disk_space, check_writable_file
+from ..execution.texts import pluralize
+from .console import print_json, report_errors, set_resume_hint, warn
+from .image_options import RegionTrainingOptions
 from .options import (
     CacheOption,
     JsonOption,
@@ -26,12 +26,12 @@ from .reading import (
     chosen_preset,
     in_split,
     one_region,
-    pairs,
+    parse_pairs,
+    set_positive_class,
     warn_of_confounders,
     warn_of_masks,
-    with_positive,
 )
-from .work import WorkOptions
+from .work import ExecutionCliOptions
 
 if TYPE_CHECKING:
     from ..images.manifest import Manifest
@@ -43,7 +43,7 @@ _MANY_ATOMS, _MANY_VALUES = 1000, 1280  # where the settings do not tell
 
 
 @dataclass(frozen=True)
-class LearnOptions:
+class ModelSettingsOptions:
     """What decides a model, beside the images."""
 
     preset: Annotated[
@@ -87,10 +87,10 @@ class LearnOptions:
         features: Path | None = None,
     ) -> Model:
         """What is to learn: to tell images apart, or to find regions; from feature files or not."""
-        settings = pairs("--set", self.setting)
-        plan = self._plan(settings, regions is not None, features).with_settings(settings)
+        settings = parse_pairs("--set", self.setting)
+        plan = self._plan(settings, regions is not None, features).parse_settings(settings)
         region = one_region(regions)
-        return plan.model(region=region, random_state=self.seed, n_jobs=jobs, cache=cache)
+        return plan.build_model(region=region, random_state=self.seed, n_jobs=jobs, cache=cache)
 
     def _plan(self, settings: dict[str, str], regions: bool, features: Path | None) -> Plan:
         from ..pipeline import Plan, load_model
@@ -102,7 +102,7 @@ class LearnOptions:
                     f"{self.start_from}: is a panel, which starts afresh: only a single model can "
                     "be gone on from"
                 )
-            return Plan(start.recipe, calibration_folds=start.training_.get("folds", 0))
+            return Plan(start.recipe, calibration_folds=start.training_info_.get("folds", 0))
         methods = [self.method or ""]
         name = chosen_preset(self.preset, settings, methods, regions=regions, features=features)
         return Plan.named(name, self.method, regions=regions)
@@ -122,23 +122,23 @@ class LearnOptions:
 
 
 @dataclass(frozen=True)
-class TrainOptions(OutlinedOptions):
+class TrainOptions(RegionTrainingOptions):
     """What is learnt from: images, or a part of them."""
 
     split: SplitOption = None
 
     def choose(self, manifest: Manifest) -> Manifest:
-        return self.parted(in_split(manifest, self.data, self.split))
+        return self.split_by_annotation(in_split(manifest, self.data, self.split))
 
 
 def train(
     *,
     output: ModelOutput,
-    learning: LearnOptions,
+    learning: ModelSettingsOptions,
     data: TrainOptions,
     positive: PositiveOption = None,
     cache: CacheOption = None,
-    work: WorkOptions,
+    work: ExecutionCliOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Learn a model from labelled images.
@@ -163,25 +163,25 @@ def train(
     """
     from ..pipeline import save_model
 
-    with plain_errors():
+    with report_errors():
         started = time.perf_counter()
-        check_new_file(output)
+        check_writable_file(output)
         model = learning.model(work.jobs, cache, data.regions, data.features)
         manifest = data.read(whole_paths=work.cluster is not None)
         if one_region(data.regions) is None:
             warn_of_masks(manifest)
-            manifest = with_positive(manifest, positive)
+            manifest = set_positive_class(manifest, positive)
             warn_of_confounders(manifest)
         elif positive is not None:
             raise ValueError("--positive: leave it out, as --regions names what is to be found")
-        check_room(output, _model_bytes(model, len(manifest.classes)))
+        check_disk_space(output, _model_bytes(model, len(manifest.classes)))
         start = learning.start(model)
         if cache is not None:
-            keeps(f"what {cache} holds")
+            set_resume_hint(f"what {cache} holds")
         with work.begin(weights=_stages(model)) as begun:
             model.fit(manifest, callback=begun.callback, executor=begun.executor, start_from=start)
         save_model(model, output)
-    _tell_learnt(model, output, time.perf_counter() - started, as_json)
+    _print_trained(model, output, time.perf_counter() - started, as_json)
 
 
 def _stages(model: Model) -> dict[str, float] | None:
@@ -195,19 +195,19 @@ def _stages(model: Model) -> dict[str, float] | None:
     return {name: PATCH_STAGES[name] for name in ("patches", "initialise", "train", "rule")}
 
 
-def _tell_learnt(model: Model, output: Path, seconds: float, as_json: bool) -> None:
-    from ..networks import vectors_named
+def _print_trained(model: Model, output: Path, seconds: float, as_json: bool) -> None:
+    from ..networks import get_patch_features
 
-    n_images, heard = model.training_["n_images"], model.training_.get("members", [])
+    n_images, heard = model.training_info_["n_images"], model.training_info_.get("members", [])
     left_out = [member["failure"] for member in heard if "failure" in member]
     for failure in left_out:
         warn(f"a view was left out: {failure}")
-    if "unheard" in model.training_:
+    if "unheard" in model.training_info_:
         warn(
             "how sure the answers are is not known, and all views have the same say: no patients "
-            f"are left to try them on ({model.training_['unheard']})"
+            f"are left to try them on ({model.training_info_['unheard']})"
         )
-    if model.model_.mpp_ is None and not vectors_named(model.recipe.vectors).are_given:
+    if model.model_.mpp_ is None and not get_patch_features(model.recipe.features).is_precomputed:
         warn(
             "the pixel size of these images is not known: images of another magnification will get "
             "answers that nobody can notice to be wrong. Give --mpp, or a column mpp",
@@ -216,9 +216,9 @@ def _tell_learnt(model: Model, output: Path, seconds: float, as_json: bool) -> N
     if not as_json:
         names = " / ".join(model.classes_)
         what = f"to find {model.classes_[1]}" if model.finds_regions else names
-        parts = model.training_.get("n_parts")
-        of = f"{counted(parts, 'outlined part')} of " if parts else ""
-        images = counted(n_images, "image")
+        parts = model.training_info_.get("n_parts")
+        of = f"{pluralize(parts, 'outlined part')} of " if parts else ""
+        images = pluralize(n_images, "image")
         typer.echo(f"Learnt {what} from {of}{images} in {seconds:.0f} s: {output}")
         return
     facts = {
@@ -233,16 +233,16 @@ def _tell_learnt(model: Model, output: Path, seconds: float, as_json: bool) -> N
 def _threshold(model: Model) -> dict[str, Any]:
     """The number that decides, by its name: m of regions, θ of patches."""
     if model.finds_regions:
-        return {"least_patches": model.least_patches_}
-    return {"threshold": model.threshold} if model.recipe.on_patches else {}
+        return {"least_patches": model.min_patches_}
+    return {"threshold": model.threshold} if model.recipe.is_patch_level else {}
 
 
 def _model_bytes(model: Model, n_classes: int) -> int:
     """What its file will take, about: the atoms of every member, in two arrays."""
-    from ..methods.registry import method_entry
+    from ..methods.registry import get_method
 
     def of_one(recipe: Recipe) -> int:
-        method = method_entry(recipe.method).make(recipe.method_parameters)
+        method = get_method(recipe.method).make(recipe.method_parameters)
         n_atoms = method.get_params().get("n_atoms") or _MANY_ATOMS
         n_values = max(3 * recipe.patch_px**2, _MANY_VALUES)
         return 2 * 4 * n_atoms * max(2, n_classes) * n_values

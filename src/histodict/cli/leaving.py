@@ -16,7 +16,7 @@ from typing import Any
 
 import typer
 
-from .console import begin, say_stopped, signals
+from .console import report_interruption, reset_state, signals
 
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
 _SIGNALS = [getattr(signal, name) for name in _NAMES if hasattr(signal, name)]
@@ -25,7 +25,7 @@ _GRACE = 3.0  # seconds to leave in order
 _QUIET = "ignore:resource_tracker:UserWarning"
 
 
-class Stopped(KeyboardInterrupt):
+class CommandInterrupted(KeyboardInterrupt):
     """A signal, as an error in the main thread: what is open is closed on its way."""
 
     def __init__(self, number: int) -> None:
@@ -33,9 +33,9 @@ class Stopped(KeyboardInterrupt):
 
 
 @contextmanager
-def leaving() -> Iterator[None]:
+def handle_signals() -> Iterator[None]:
     """A command inside it that gets a signal has the exit status 128 and the signal's number."""
-    begin()
+    reset_state()
     if threading.current_thread() is not threading.main_thread():  # no place for signals
         yield
         return
@@ -52,12 +52,13 @@ def leaving() -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        # Not only `Stopped`: an import that it breaks off, for one, fails in words of its own.
+        # Not only `CommandInterrupted`: an import that it breaks off, for one, fails in words of
+        # its own.
         if not signals and not isinstance(error, KeyboardInterrupt):
             raise
         number = signals[0] if signals else signal.SIGINT
         said.set()
-        say_stopped(signal.Signals(number).name)
+        report_interruption(signal.Signals(number).name)
         raise typer.Exit(128 + number) from error
     finally:
         signals.clear()
@@ -70,12 +71,12 @@ def leaving() -> Iterator[None]:
 
 def _stop(number: int, frame: FrameType | None) -> None:
     signals.append(number)
-    raise Stopped(number)
+    raise CommandInterrupted(number)
 
 
 def _unless_stopped(say: Callable[[Any], Any], what: Any) -> None:
     """Where Python cannot pass an error on, it says so; of a signal we speak ourselves."""
-    if not isinstance(what.exc_value, Stopped):
+    if not isinstance(what.exc_value, CommandInterrupted):
         say(what)
 
 
@@ -89,6 +90,6 @@ def _insist(reader: socket.socket, said: threading.Event) -> None:
         if number[0] in _SIGNALS:
             time.sleep(_GRACE)
             if not said.is_set():
-                say_stopped(signal.Signals(number[0]).name)
+                report_interruption(signal.Signals(number[0]).name)
             os._exit(128 + number[0])
     reader.close()

@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..execution.outputs import check_new_file, check_room
-from ..execution.texts import counted
-from .console import keeps, plain_errors, print_json, progress_bars, warn
-from .image_options import PartOptions
+from ..execution.outputs import check_disk_space, check_writable_file
+from ..execution.texts import pluralize
+from .console import print_json, progress_bars, report_errors, set_resume_hint, warn
+from .image_options import SplitDataOptions
 from .options import (
     CacheOption,
     JsonOption,
     ModelArgument,
     ModelOptions,
     ViewOption,
-    view_of,
+    select_member,
 )
 from .reading import warn_of_records
 from .work import JobsOption
 
 if TYPE_CHECKING:
-    from ..pipeline.atom_facts import AtomFacts
+    from ..pipeline.atom_facts import AtomStatistics
 
 _PAGE_BYTES = 20 * 2**20
 
@@ -34,7 +34,7 @@ def info(model: ModelArgument, as_json: JsonOption = False) -> None:
     from ..model_file import read_header
     from ..reports.model_card import describe_members, describe_model
 
-    with plain_errors():
+    with report_errors():
         header = read_header(model)
         # A model of a network that a program brought is known to that program alone.
         try:
@@ -55,7 +55,7 @@ def info(model: ModelArgument, as_json: JsonOption = False) -> None:
 
 
 @dataclass(frozen=True)
-class AtomsWanted:
+class AtomReportOptions:
     """What `atoms` shows of them, and of which member of a panel."""
 
     number: Annotated[int, typer.Option("--atoms", help="Atoms of each class to show.")] = 24
@@ -73,15 +73,15 @@ class AtomsWanted:
     maps: Annotated[
         bool, typer.Option(help="Show where in an image of each class its atoms are used.")
     ] = True
-    view: ViewOption = 1
+    member: ViewOption = 1
 
 
 def atoms(
     *,
     used: ModelOptions,
     output: Annotated[Path, typer.Option("--output", "-o", help="Page (.html) to write.")],
-    wanted: AtomsWanted,
-    data: PartOptions,
+    wanted: AtomReportOptions,
+    data: SplitDataOptions,
     cache: CacheOption = None,
     jobs: JobsOption = None,
     as_json: JsonOption = False,
@@ -97,30 +97,30 @@ def atoms(
         histodict atoms tissue.histodict tissue/ --output atoms.html
     """
     from ..execution.tables import write_csv
-    from ..images.annotations.matching import by_outlines
-    from ..images.pixel_size import GivenSize
+    from ..images.annotations.matching import split_by_annotation
+    from ..images.pixel_size import PixelSizeOption
     from ..reports.atoms_page import (
-        find_atoms,
-        leaks_of_views,
-        panel_note,
-        plain_facts,
+        collect_atom_report,
+        confounded_atoms_of_members,
+        ensemble_note,
+        to_json_dict,
         write_atoms_page,
     )
 
-    with plain_errors():
+    with report_errors():
         for file in (output, *([wanted.table] if wanted.table else [])):
-            check_new_file(file)
-        check_room(output, _PAGE_BYTES)
+            check_writable_file(file)
+        check_disk_space(output, _PAGE_BYTES)
         whole = used.load(jobs)
-        trained = view_of(whole, wanted.view)
+        trained = select_member(whole, wanted.member)
         if cache is not None:
-            keeps(f"what {cache} holds")
+            set_resume_hint(f"what {cache} holds")
         manifest = data.read()
         if data.annotations is not None and not trained.finds_regions:
-            manifest = by_outlines(manifest, trained.classes_)
-        warn_of_records(trained, manifest.records, GivenSize())
+            manifest = split_by_annotation(manifest, trained.classes_)
+        warn_of_records(trained, manifest.records, PixelSizeOption())
         with progress_bars() as callback:
-            found = find_atoms(
+            found = collect_atom_report(
                 trained,
                 manifest,
                 n_atoms=wanted.number,
@@ -131,30 +131,32 @@ def atoms(
             write_atoms_page(
                 output, trained, manifest, found, with_maps=wanted.maps, callback=callback
             )
-            others = leaks_of_views(whole, manifest, wanted.view, cache, callback)
+            others = confounded_atoms_of_members(whole, manifest, wanted.member, cache, callback)
         if wanted.table:
-            write_csv(wanted.table, [fact.row() for fact in found.facts])
-    if panel_note(whole) and wanted.view == 1:
-        warn(panel_note(whole), "Note")
-    _warn_of_leaks(found.leaks, "", f"see {output}")
+            write_csv(wanted.table, [fact.row() for fact in found.statistics])
+    if ensemble_note(whole) and wanted.member == 1:
+        warn(ensemble_note(whole), "Note")
+    _warn_confounded_atoms(found.confounding, "", f"see {output}")
     for number, leaks in others.items():
-        _warn_of_leaks(leaks, f"of view {number}, ", f"look with --view {number}")
+        _warn_confounded_atoms(leaks, f"of view {number}, ", f"look with --view {number}")
     if as_json:
         names = [manifest.name(record) for record in manifest.records]
         told = {str(n): [fact.label for fact in leaks] for n, leaks in others.items()}
         of_others = {"leaks_of_other_views": told} if others else {}
-        print_json({"page": str(output)} | plain_facts(found, names) | of_others)
+        print_json({"page": str(output)} | to_json_dict(found, names) | of_others)
         return
     shown = sum(len(use.atoms) for use in found.classes)
     typer.echo(f"{shown} atoms, as {len(found.labels)} patches use them. Open {output}")
 
 
-def _warn_of_leaks(leaks: list[AtomFacts], whose: str, look: str) -> None:
-    from ..images.records import some_of
+def _warn_confounded_atoms(leaks: list[AtomStatistics], whose: str, look: str) -> None:
+    from ..images.records import truncated_list
 
     if leaks:
-        some = some_of([fact.name or fact.label for fact in leaks])
-        warn(f"{whose}{counted(len(leaks), 'atom')} that look like a leak of sites: {some}; {look}")
+        some = truncated_list([fact.name or fact.label for fact in leaks])
+        warn(
+            f"{whose}{pluralize(len(leaks), 'atom')} that look like a leak of sites: {some}; {look}"
+        )
 
 
 def methods(as_json: JsonOption = False) -> None:
@@ -166,5 +168,5 @@ def methods(as_json: JsonOption = False) -> None:
         return
     width = max(map(len, METHODS))
     for name, entry in METHODS.items():
-        level = "patches" if entry.on_patches else "whole image"
+        level = "patches" if entry.is_patch_level else "whole image"
         typer.echo(f"{name:{width}s} {level:11s} {entry.summary}")

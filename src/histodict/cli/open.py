@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from ..execution.outputs import check_new_folder, check_room
+from ..execution.outputs import check_disk_space, check_writable_folder
 from ..execution.progress import Progress
-from .console import plain_errors, progress_bars
+from .console import progress_bars, report_errors
 from .options import FolderOutput
 
 _DEMO_BYTES = 20 * 2**20
@@ -38,9 +38,9 @@ def demo(
     from ..pipeline import save_model
 
     page = output / "index.html"
-    with plain_errors():
-        check_new_folder(output)
-        check_room(output, _DEMO_BYTES)
+    with report_errors():
+        check_writable_folder(output)
+        check_disk_space(output, _DEMO_BYTES)
         output.mkdir(parents=True, exist_ok=True)
         with progress_bars() as callback:
             result = run_demo(output, seed=seed, callback=callback)
@@ -57,9 +57,9 @@ def _draw(folder: Path, seed: int) -> None:
     from ..demo.run import draw_demo
     from ..images.manifest import read_manifest
 
-    with plain_errors():
-        check_new_folder(folder)
-        check_room(folder, _DEMO_BYTES)
+    with report_errors():
+        check_writable_folder(folder)
+        check_disk_space(folder, _DEMO_BYTES)
         tables = [place / "manifest.csv" for place in (folder, folder / "regions")]
         with progress_bars() as callback:
             callback(Progress("draw", 0, 1))
@@ -91,7 +91,7 @@ def serve(
     browser: Annotated[bool, typer.Option(help="Open the page at once.")] = True,
 ) -> None:
     """Open the local web app: look, train, correct, retrain."""
-    with plain_errors():
+    with report_errors():
         try:
             from ..web.server import serve as serve_app
         except ImportError as error:

@@ -17,7 +17,7 @@ import typer
 
 from ..execution.missing_chunks import allow_missing_chunks
 from ..parameters import hints_for
-from .leaving import leaving
+from .leaving import handle_signals
 
 if TYPE_CHECKING:
     from ..pipeline import Model
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Command = Callable[..., None]
 
 
-def flat(command: Command) -> Command:
+def flatten_options(command: Command) -> Command:
     """The command with the fields of its dataclasses as parameters, in their place."""
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, Any] = {name: h for name, h in hints.items() if is_dataclass(h)}
@@ -38,7 +38,7 @@ def flat(command: Command) -> Command:
             for name, group in groups.items()
         }
         allow = any(getattr(group, "allow_missing_chunks", False) for group in made.values())
-        with leaving(), allow_missing_chunks(allow), hints_for("cli"):
+        with handle_signals(), allow_missing_chunks(allow), hints_for("cli"):
             command(**given, **made)
 
     run.__dict__["__signature__"] = Signature(laid_out)
@@ -214,7 +214,7 @@ class ModelOptions:
 
 
 @dataclass(frozen=True)
-class FinderOptions(ModelOptions):
+class DetectorOptions(ModelOptions):
     """A model that finds regions."""
 
     model: Annotated[
@@ -223,9 +223,9 @@ class FinderOptions(ModelOptions):
     ]
 
 
-def view_of(model: Model, number: int) -> Model:
+def select_member(model: Model, number: int) -> Model:
     """A panel's member by its number, as a model of its own; another model as it is."""
-    n_views = model.n_members
+    n_views = model.n_estimators_
     if not 1 <= number <= n_views:
         raise ValueError(f"--view: there {'is' if n_views == 1 else 'are'} {n_views}, not {number}")
-    return model.members_[number - 1] if n_views > 1 else model  # type: ignore[union-attr]
+    return model.estimators_[number - 1] if n_views > 1 else model  # type: ignore[union-attr]

@@ -6,23 +6,23 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..execution.texts import counted, first_of
+from ..execution.texts import first_of, pluralize
 from .console import warn
 
 if TYPE_CHECKING:
-    from ..images.manifest import Manifest, Record
-    from ..images.pixel_size import GivenSize, PixelSize
+    from ..images.manifest import ImageRecord, Manifest
+    from ..images.pixel_size import PixelSize, PixelSizeOption
     from ..pipeline import Model
 
 
-def with_positive(manifest: Manifest, positive: str | None) -> Manifest:
+def set_positive_class(manifest: Manifest, positive: str | None) -> Manifest:
     """The class to be found, as asked for; or by its name, and that is said."""
-    from ..images.classes import positive_by_name
+    from ..images.classes import guess_positive_class
 
     if positive is not None:
         return manifest.with_positive(positive)
     classes = manifest.classes
-    if len(classes) == 2 and positive_by_name(classes):
+    if len(classes) == 2 and guess_positive_class(classes):
         warn(f"the class to be found is {classes[1]!r}, by its name; see --positive", "Note")
     elif len(classes) == 2:
         warn(
@@ -61,36 +61,36 @@ def chosen_preset(
     `methods`: those that are to be used with it. Who names a method, and no preset, gets one model
     by that method and nothing else. `features`: feature files leave no choice.
     """
-    from ..networks import GIVEN
-    from ..presets import regions_preset, takes_network
+    from ..networks import PRECOMPUTED
+    from ..presets import default_region_preset, default_uses_encoder
 
     if preset is not None:
         return preset
-    if features is not None and settings.get("vectors", GIVEN) == GIVEN:
+    if features is not None and settings.get("vectors", PRECOMPUTED) == PRECOMPUTED:
         return "given" if regions or any(methods) else "features"
     if regions:
-        chosen, why = regions_preset(settings, methods)
+        chosen, why = default_region_preset(settings, methods)
         warn(f"the preset is {chosen}, {why}; see --preset", "Note")
         return chosen
     if any(methods):
         return "fast"
-    by_network, why = takes_network(settings)
+    by_network, why = default_uses_encoder(settings)
     if by_network:
         return "default"
     warn(f"the preset is pixels, a panel {why}; see --preset", "Note")
     return "pixels"
 
 
-def named(images: Sequence[Path], features: Path | None) -> Sequence[Record]:
+def images_or_features(images: Sequence[Path], features: Path | None) -> Sequence[ImageRecord]:
     """Images that were named, or the feature files of the same names."""
     from ..images.feature_folder import FeatureFolder
-    from ..images.manifest import Record
+    from ..images.manifest import ImageRecord
 
-    found = [Record(path, "", "") for path in images]
-    return FeatureFolder(features).standing_for(found) if features else found
+    found = [ImageRecord(path, "", "") for path in images]
+    return FeatureFolder(features).feature_file_for(found) if features else found
 
 
-def beside(folders: Sequence[Path]) -> str:
+def suggest_feature_folder(folders: Sequence[Path]) -> str:
     """Where folders without images have feature files: how to ask for these."""
     from ..images.feature_file import is_feature_file
 
@@ -137,7 +137,7 @@ def warn_of_masks(manifest: Manifest) -> None:
     """Where masks or outlines are given to what does not look at them."""
     n_mapped = sum(record.is_mapped for record in manifest.records)
     if n_mapped and len(manifest.classes) > 1:
-        images = counted(n_mapped, "image")
+        images = pluralize(n_mapped, "image")
         warn(f"masks or outlines of {images} not used: `--regions NAME` finds what they show")
 
 
@@ -146,10 +146,10 @@ def warn_of_confounders(manifest: Manifest) -> None:
     from ..evaluation.confounding import find_confounders
 
     for found in find_confounders(manifest):
-        warn(str(found), "Note" if found.may_be_tissue else "Warning")
+        warn(str(found), "Note" if found.may_reflect_tissue else "Warning")
 
 
-def note_tables(folders: Sequence[Path]) -> None:
+def warn_ignored_tables(folders: Sequence[Path]) -> None:
     """Where `train` would read the table of a folder, `predict` takes the folder's images."""
     from ..images.manifest import MANIFEST_NAME
 
@@ -161,27 +161,27 @@ def note_tables(folders: Sequence[Path]) -> None:
 def warn_of_skipped(reasons: list[str], n_images: int) -> None:
     if reasons:
         lines = "".join(f"\n  {line}" for line in first_of(reasons))
-        warn(f"{len(reasons)} of {counted(n_images, 'image')} left out:{lines}")
+        warn(f"{len(reasons)} of {pluralize(n_images, 'image')} left out:{lines}")
 
 
 def warn_of_sizes(model: Model, sizes: Sequence[PixelSize]) -> None:
     """One line for all the images of a run."""
     from ..images.pixel_size import size_warnings
-    from ..networks import vectors_named
+    from ..networks import get_patch_features
 
-    if vectors_named(model.recipe.vectors).are_given:
+    if get_patch_features(model.recipe.features).is_precomputed:
         return  # they decided nothing
     for words in size_warnings(sizes, model.model_.mpp_, model.recipe.mpp):
         warn(words)
 
 
-def warn_of_records(model: Model, records: Sequence[Record], given: GivenSize) -> None:
+def warn_of_records(model: Model, records: Sequence[ImageRecord], given: PixelSizeOption) -> None:
     """The same before any is looked at; `given`: what is said of all of them."""
     sizes = [given.with_table(record.mpp).at(record.path) for record in records]
-    warn_of_sizes(model, [size.beside(model.model_.mpp_) for size in sizes])
+    warn_of_sizes(model, [size.assuming(model.model_.mpp_) for size in sizes])
 
 
-def pairs(option: str, texts: list[str] | None) -> dict[str, str]:
+def parse_pairs(option: str, texts: list[str] | None) -> dict[str, str]:
     """NAME=VALUE, each."""
     found = {}
     for text in texts or []:
@@ -201,16 +201,16 @@ def whole_numbers(option: str, text: str) -> list[int]:
 
 def warn_of_quality(rows: Sequence[Mapping[str, Any]]) -> None:
     """Warn about images without tissue, and about images used without tissue detection."""
-    from ..images.records import some_of
+    from ..images.records import truncated_list
 
     empty = [row for row in rows if row.get("left_out") and not row["n_patches"]]
     if empty:
         reasons = [f"{row['path']}: {row['left_out']}" for row in empty]
         lines = "".join(f"\n  {line}" for line in first_of(reasons))
-        warn(f"nothing was left to judge of {counted(len(empty), 'image')}:{lines}")
+        warn(f"nothing was left to judge of {pluralize(len(empty), 'image')}:{lines}")
     whole = [str(row["path"]) for row in rows if row.get("whole_image")]
     if whole:
         warn(
-            f"hardly any tissue was found in {counted(len(whole), 'image')}, used whole instead: "
-            f"{some_of(whole)}"
+            f"hardly any tissue was found in {pluralize(len(whole), 'image')}, used whole instead: "
+            f"{truncated_list(whole)}"
         )

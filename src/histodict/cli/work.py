@@ -14,13 +14,13 @@ from .console import progress_bars
 
 if TYPE_CHECKING:
     from ..execution.executor import Executor
-    from ..execution.work import Work
+    from ..execution.work import ExecutionOptions
 
 JobsOption = Annotated[int | None, typer.Option("--jobs", help="Threads; all cores if not given.")]
 
 
 @dataclass(frozen=True)
-class WorkOptions:
+class ExecutionCliOptions:
     """Where the work is done."""
 
     jobs: JobsOption = None
@@ -36,15 +36,15 @@ class WorkOptions:
     @contextmanager
     def begin(
         self, cache: Path | None = None, weights: Mapping[str, float] | None = None
-    ) -> Iterator[Work]:
+    ) -> Iterator[ExecutionOptions]:
         """While it is open, the cluster is, and bars say how far the work has come.
 
         `weights`: of stages that follow each other, about how long they take.
         """
-        from ..execution.work import Work
+        from ..execution.work import ExecutionOptions
 
         with self._executor() as executor, progress_bars(weights) as callback:
-            yield Work(self.jobs, cache, callback, executor)
+            yield ExecutionOptions(self.jobs, cache, callback, executor)
 
     def _executor(self) -> AbstractContextManager[Executor | None]:
         """The cluster that was asked for; None stands for this machine's threads."""

@@ -6,14 +6,14 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ..evaluation.answers import Repeat, gather
-from ..evaluation.intervals import PatientDraws
+from ..evaluation.answers import Repeat, collect_repeats
+from ..evaluation.intervals import PatientBootstrap
 from ..evaluation.splits import SplitError, Splits, check_splits
 from ..images.manifest import Manifest
 from ..images.pixel_size import common_size
-from ..networks import vectors_named
+from ..networks import get_patch_features
 from ..pipeline.plan import Plan
-from ..pipeline.region_truth import sides
+from ..pipeline.region_truth import has_background_and_region
 from .patch_measures import KINDS
 
 
@@ -30,12 +30,14 @@ def check_measurable(manifest: Manifest, splits: Splits, region: str | None = No
     _check_classes(manifest, splits)
     for size in {split.n_per_class for split in splits}:
         own = [split for split in splits if split.n_per_class == size]
-        PatientDraws(gather(manifest, own, [manifest.select(s.test).labels for s in own]))
+        PatientBootstrap(
+            collect_repeats(manifest, own, [manifest.select(s.test).labels for s in own])
+        )
 
 
 def _check_regions(manifest: Manifest, splits: Splits, region: str) -> None:
     """Every split trains on both kinds of tissue; two patients or more are tested on each."""
-    known = [sides(record, region) for record in manifest.records]
+    known = [has_background_and_region(record, region) for record in manifest.records]
     for split in splits:
         for kind, name in enumerate(KINDS):
             if not any(known[place][kind] for place in split.train):
@@ -50,13 +52,13 @@ def _check_regions(manifest: Manifest, splits: Splits, region: str) -> None:
         patients = np.array([manifest.records[i].patient for i, _ in rows])
         if len(set(labels)) < len(KINDS):
             raise SplitError(f"all tested tissue is {labels[0]} ({region}): test both kinds")
-        PatientDraws([Repeat(labels, patients, labels)])
+        PatientBootstrap([Repeat(labels, patients, labels)])
 
 
 def check_sizes(manifest: Manifest, plans: Iterable[Plan]) -> None:
     """The images' pixel sizes are what every plan can learn from."""
     recipes = [recipe for plan in plans for recipe in plan.recipes]
-    of_pixels = [r for r in recipes if not vectors_named(r.vectors).are_given]
+    of_pixels = [r for r in recipes if not get_patch_features(r.features).is_precomputed]
     for works_at in {recipe.mpp for recipe in of_pixels}:
         common_size(manifest.records, works_at)
 

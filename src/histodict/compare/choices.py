@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..evaluation.protocols import given_split, hold_outs, k_folds, leave_one_site_out
+from ..evaluation.protocols import (
+    k_folds,
+    learning_curve_splits,
+    leave_one_site_out,
+    predefined_split,
+)
 from ..evaluation.split_file import load_splits
 from ..evaluation.splits import Splits
 from ..images.manifest import Manifest
-from ..pipeline.plan import PANELS, Plan
+from ..pipeline.plan import ENSEMBLE_PRESETS, Plan
 from ..presets import PRESETS
 from .tasks import UNLABELLED
 
-_PRESETS = {*PRESETS, *PANELS}
+_PRESETS = {*PRESETS, *ENSEMBLE_PRESETS}
 
 
 def choose_plans(
@@ -35,10 +40,10 @@ def choose_plans(
         first, sign, second = name.strip().removesuffix(UNLABELLED).partition(":")
         words = (first, second or None) if sign or first in _PRESETS else (default_preset, first)
         plan = Plan.named(*words, regions=region is not None)
-        own = {key: text for key, text in settings.items() if plan.knows(key)}
+        own = {key: text for key, text in settings.items() if plan.has_setting(key)}
         known |= set(own)
-        plans[name.strip()] = plan.with_settings(own)
-        plans[name.strip()].model(region=region)  # refuses what cannot find regions
+        plans[name.strip()] = plan.parse_settings(own)
+        plans[name.strip()].build_model(region=region)  # refuses what cannot find regions
     unknown = sorted(set(settings) - known)
     if unknown:
         raise ValueError(f"none of the methods has a setting {unknown[0]!r}")
@@ -57,11 +62,11 @@ def choose_splits(
     if protocol == "k-fold":
         return k_folds(manifest, n_folds, n_repeats=n_repeats, by=by)
     if protocol == "hold-out":
-        return hold_outs(manifest, per_class, n_repeats=n_repeats, by=by)
+        return learning_curve_splits(manifest, per_class, n_repeats=n_repeats, by=by)
     if protocol == "site":
         return leave_one_site_out(manifest)
     if protocol == "given":
-        return given_split(manifest, by=by)
+        return predefined_split(manifest, by=by)
     if protocol.endswith(".json"):
         return load_splits(Path(protocol), manifest)
     raise ValueError(

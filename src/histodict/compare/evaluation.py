@@ -27,9 +27,9 @@ from ..evaluation.answers import Repeat
 from ..evaluation.confounding import Association, find_confounders
 from ..evaluation.split_file import save_splits, splits_digest
 from ..evaluation.splits import Splits
-from ..execution.files import written_whole
+from ..execution.files import atomic_write
 from ..execution.tables import Row, write_table
-from ..execution.work import Work
+from ..execution.work import ExecutionOptions
 from ..images.manifest import Manifest
 from ..pipeline.plan import Plan
 from ..pipeline.region_truth import region_classes
@@ -39,13 +39,13 @@ from .measures import (
     N_DRAWS,
     Measures,
     Repeats,
-    answer_rows,
-    comparisons,
+    comparison_table,
+    metric_table,
     metrics_for,
+    prediction_rows,
     timing_rows,
-    values,
 )
-from .tasks import Result, Task, run_tasks
+from .tasks import EvaluationResult, EvaluationTask, run_tasks
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Evaluation:
     splits: Splits
     plans: dict[str, Plan]
     seeds: list[int]
-    results: list[Result]
+    results: list[EvaluationResult]
     values: list[Row]
     comparisons: list[Row]
     timing: list[Row]
@@ -68,7 +68,7 @@ class Evaluation:
     confounders: list[Association] = field(default_factory=list)
 
     @property
-    def failures(self) -> list[Result]:
+    def failures(self) -> list[EvaluationResult]:
         return [result for result in self.results if result.error]
 
     @property
@@ -127,7 +127,7 @@ def evaluate(
     folder: Path,
     *,
     seeds: Sequence[int] = (0,),
-    work: Work = Work(),  # noqa: B008 (it is frozen)
+    work: ExecutionOptions = ExecutionOptions(),  # noqa: B008 (it is frozen)
     region: str | None = None,
 ) -> Evaluation:
     """Run what is not there yet, and write the files above.
@@ -147,35 +147,35 @@ def evaluate(
     )
     done.confounders.extend(find_confounders(manifest))
     # First: whatever cannot be measured of them, the answers are there.
-    write_table(folder / "answers", answer_rows(manifest, results), ("method", "seed", "split"))
+    write_table(folder / "answers", prediction_rows(manifest, results), ("method", "seed", "split"))
     write_table(folder / "timing", done.timing, ("method", "seed", "split"))
     measured = done.gathered, done.sizes(), done.methods, done.measures
-    done.values.extend(values(*measured))
-    done.comparisons.extend(comparisons(*measured))
+    done.values.extend(metric_table(*measured))
+    done.comparisons.extend(comparison_table(*measured))
     write_table(folder / "results", done.values, ("method", "n_per_class", "metric", "value"))
     write_table(folder / "comparisons", done.comparisons, ("method", "against"))
-    with written_whole(folder / "provenance.json") as partial_file:
+    with atomic_write(folder / "provenance.json") as partial_file:
         partial_file.write_text(json.dumps(provenance(done), indent=1), encoding="utf-8")
     return done
 
 
-def run_plans(
+def run_evaluation(
     manifest: Manifest,
     plans: Mapping[str, Plan],
     splits: Splits,
     folder: Path,
     seeds: Sequence[int],
-    work: Work,
-) -> list[Result]:
+    work: ExecutionOptions,
+) -> list[EvaluationResult]:
     """Every plan on every split with every seed; what `folder` has of it is not done again."""
     return run_tasks(manifest, tasks_of(plans, splits, seeds), folder, work)
 
 
 def tasks_of(
     plans: Mapping[str, Plan], splits: Splits, seeds: Sequence[int], region: str | None = None
-) -> list[Task]:
+) -> list[EvaluationTask]:
     return [
-        Task(name, plan, split, seed, region)
+        EvaluationTask(name, plan, split, seed, region)
         for seed in seeds
         for split in splits
         for name, plan in plans.items()
@@ -187,7 +187,7 @@ def provenance(done: Evaluation) -> dict[str, Any]:
     return {
         "manifest_digest": done.manifest.digest(),
         "n_images": len(done.manifest.records),
-        "left_out": list(done.manifest.left_out),
+        "left_out": list(done.manifest.skipped),
         "n_patients": len(set(done.manifest.patients)),
         "splits_digest": splits_digest(done.splits),
         "protocol": dict(done.splits.protocol),

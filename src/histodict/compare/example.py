@@ -10,19 +10,19 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ..evaluation.splits import Split
-from ..execution.work import Work
+from ..execution.work import ExecutionOptions
 from ..images.manifest import Manifest
-from ..methods.registry import method_entry
+from ..methods.registry import get_method
 from ..model_file import SUFFIX, ModelFileError
-from ..networks import vectors_named
+from ..networks import get_patch_features
 from ..pipeline import Model, Plan, load_model, save_model
 from ..recipes import Recipe
 from .evaluation import Evaluation
-from .tasks import Task
+from .tasks import EvaluationTask
 
 
 @dataclass(frozen=True)
-class Example:
+class ExampleModel:
     """A model of `method`, trained on one split of the evaluation."""
 
     method: str
@@ -34,34 +34,36 @@ class Example:
         atoms = self.model.model_.atoms()
         assert atoms is not None
         names = enumerate(self.model.classes_)
-        return {name: atoms.as_used[atoms.classes == place] for place, name in names}
+        return {name: atoms.with_usage_sign[atoms.classes == place] for place, name in names}
 
 
-def train_example(done: Evaluation, folder: Path, work: Work) -> Example | None:
+def train_example(done: Evaluation, folder: Path, work: ExecutionOptions) -> ExampleModel | None:
     """The first method with atoms that are pictures, on the first split of the shown size.
 
     None if no method has such atoms. What `folder` holds is used if it is that model.
     """
-    method = next((name for name in done.methods if has_pictures(done.plans[name].recipe)), None)
+    method = next((name for name in done.methods if has_images(done.plans[name].recipe)), None)
     if method is None:
         return None
     split = next(split for split in done.splits if split.n_per_class == done.shown_size)
     # Of a panel the first member is looked at.
     plan = Plan(done.plans[method].recipe)
-    task = Task(method, plan, split, done.seeds[0], done.region)
-    return Example(method, split, trained_model(task, done.manifest, folder, work))
+    task = EvaluationTask(method, plan, split, done.seeds[0], done.region)
+    return ExampleModel(method, split, trained_model(task, done.manifest, folder, work))
 
 
-def has_pictures(recipe: Recipe) -> bool:
+def has_images(recipe: Recipe) -> bool:
     """Atoms that are patches of pixels, labelled with a class."""
-    on_pixels = vectors_named(recipe.vectors).are_pictures and not recipe.components
-    method: Any = method_entry(recipe.method).load()
-    return on_pixels and recipe.on_patches and bool(method.has_class_atoms)
+    on_pixels = get_patch_features(recipe.features).are_images and not recipe.n_components
+    method: Any = get_method(recipe.method).load()
+    return on_pixels and recipe.is_patch_level and bool(method.has_class_atoms)
 
 
-def trained_model(task: Task, manifest: Manifest, folder: Path, work: Work) -> Model:
+def trained_model(
+    task: EvaluationTask, manifest: Manifest, folder: Path, work: ExecutionOptions
+) -> Model:
     """The model of a task, read from `folder` if it is there, else trained and kept."""
-    trial = task.trial(manifest, work)
+    trial = task.run(manifest, work)
     file = folder / f"{trial.key}{SUFFIX}"
     if file.is_file():
         try:

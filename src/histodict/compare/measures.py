@@ -11,26 +11,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..evaluation import metrics
-from ..evaluation.answers import Repeat, gather
+from ..evaluation.answers import Repeat, collect_repeats
 from ..evaluation.comparison import holm, paired_bootstrap
 from ..evaluation.intervals import bootstrap_interval
 from ..evaluation.splits import Split, cross_validated
 from ..execution.tables import Row
-from ..images.manifest import Manifest, Record
-from .patch_measures import PATCH_METRICS, Judged, by_kind, patch_counts
-from .tasks import Result
+from ..images.manifest import ImageRecord, Manifest
+from .patch_measures import PATCH_METRICS, PatchEvaluation, patch_counts, split_inside_outside
+from .tasks import EvaluationResult
 
 N_DRAWS = 2000  # of patients, for every interval and comparison
 # By name: of which kind of answers, and the metric.
 Measures = dict[str, tuple[str, Callable[..., float]]]
 
 
-def answer_rows(manifest: Manifest, results: list[Result]) -> list[Row]:
+def prediction_rows(manifest: Manifest, results: list[EvaluationResult]) -> list[Row]:
     rows = []
     for result in (result for result in results if not result.error):
         split = result.task.split
         chosen = manifest.select(split.test).records
-        for i, (record, label) in enumerate(zip(chosen, result.answered.labels, strict=True)):
+        for i, (record, label) in enumerate(zip(chosen, result.predicted.labels, strict=True)):
             rows.append(
                 {
                     "method": result.task.method,
@@ -46,26 +46,26 @@ def answer_rows(manifest: Manifest, results: list[Result]) -> list[Row]:
     return rows
 
 
-def _scores(result: Result, i: int, record: Record) -> Row:
+def _scores(result: EvaluationResult, i: int, record: ImageRecord) -> Row:
     """Behind the i-th answer: its scores; of regions, the largest, and patches right and wrong."""
-    said = result.answered
-    if said.least_patches is None:
+    said = result.predicted
+    if said.min_patches is None:
         return {f"score_{k}": score for k, score in enumerate(said.scores[i])}
-    table = judged(result, i, record).table().tolist()
+    table = patch_evaluation(result, i, record).table().tolist()
     names = "hits", "misses", "false_alarms", "rest"
-    own = {"score": said.scores[i][0], "least_patches": said.least_patches}
+    own = {"score": said.scores[i][0], "least_patches": said.min_patches}
     return own | dict(zip(names, table, strict=True))
 
 
-def judged(result: Result, i: int, record: Record) -> Judged:
+def patch_evaluation(result: EvaluationResult, i: int, record: ImageRecord) -> PatchEvaluation:
     """The patches behind the i-th answer of a trial of regions."""
-    patch_map, least = result.answered.map_of(i), result.answered.least_patches
+    patch_map, least = result.predicted.map_of(i), result.predicted.min_patches
     if patch_map is None or least is None:
         raise ValueError(f"{result.task.name}: has no map of {record.path}; delete its trial")
-    return Judged.of(record, patch_map, least)
+    return PatchEvaluation.of(record, patch_map, least)
 
 
-def values(
+def metric_table(
     repeats: Repeats, sizes: Sequence[int | None], methods: Sequence[str], measured: Measures
 ) -> list[Row]:
     rows = []
@@ -76,7 +76,7 @@ def values(
                 interval = bootstrap_interval(
                     metric, said, n_replicates=N_DRAWS, cross_validated=repeats.cross_validated
                 )
-                spread = [metric(repeat.labels, repeat.answers) for repeat in said]
+                spread = [metric(repeat.labels, repeat.predictions) for repeat in said]
                 rows.append(
                     {
                         "method": method,
@@ -93,7 +93,7 @@ def values(
     return rows
 
 
-def comparisons(
+def comparison_table(
     repeats: Repeats, sizes: Sequence[int | None], methods: Sequence[str], measured: Measures
 ) -> list[Row]:
     """Of every method against the first, by the first measure; corrected for how many there are."""
@@ -147,10 +147,10 @@ class Repeats:
         or "patches", the same with a row for those inside of regions and one for those outside
     """
 
-    def __init__(self, manifest: Manifest, results: Sequence[Result]) -> None:
+    def __init__(self, manifest: Manifest, results: Sequence[EvaluationResult]) -> None:
         self.manifest = manifest
         self.results = results
-        self._made: dict[tuple[str, int | None, str], list[Repeat]] = {}
+        self._computed: dict[tuple[str, int | None, str], list[Repeat]] = {}
 
     @cached_property
     def cross_validated(self) -> bool:
@@ -159,13 +159,13 @@ class Repeats:
 
     def of(self, method: str, size: int | None, kind: str) -> list[Repeat]:
         key = method, size, kind
-        if key not in self._made:
-            self._made[key] = list(self._make(method, size, kind))
-        return self._made[key]
+        if key not in self._computed:
+            self._computed[key] = list(self._compute(method, size, kind))
+        return self._computed[key]
 
-    def _make(self, method: str, size: int | None, kind: str) -> Iterator[Repeat]:
+    def _compute(self, method: str, size: int | None, kind: str) -> Iterator[Repeat]:
         if kind == "patches":
-            yield from map(by_kind, self.of(method, size, "counts"))
+            yield from map(split_inside_outside, self.of(method, size, "counts"))
             return
         tasks = [(result, result.task) for result in self.results]
         own = [r for r, t in tasks if t.method == method and t.split.n_per_class == size]
@@ -175,30 +175,32 @@ class Repeats:
             if kind == "counts":
                 yield from self._counts(chosen, splits)
             else:
-                yield from gather(self.manifest, splits, [_answers(r, kind) for r in chosen])
+                yield from collect_repeats(
+                    self.manifest, splits, [_predictions(r, kind) for r in chosen]
+                )
 
-    def _counts(self, results: list[Result], splits: list[Split]) -> list[Repeat]:
+    def _counts(self, results: list[EvaluationResult], splits: list[Split]) -> list[Repeat]:
         """Draws of patients need no image of each class here, only patches."""
         records = [self.manifest.select(split.test).records for split in splits]
         seen = [
-            [judged(result, i, record) for i, record in enumerate(own)]
+            [patch_evaluation(result, i, record) for i, record in enumerate(own)]
             for result, own in zip(results, records, strict=True)
         ]
         counts = patch_counts([image for own in seen for image in own])
         ends = np.cumsum([len(own) for own in seen])
-        made = gather(self.manifest, splits, np.split(counts, ends[:-1]))
+        made = collect_repeats(self.manifest, splits, np.split(counts, ends[:-1]))
         return [replace(repeat, labels=np.full(len(repeat.labels), "image")) for repeat in made]
 
 
-def _answers(result: Result, kind: str) -> NDArray[Any]:
+def _predictions(result: EvaluationResult, kind: str) -> NDArray[Any]:
     """An image of glass alone has no score; it counts as one on the border."""
     if kind == "labels":
-        return np.array(result.answered.labels)
-    scores = np.nan_to_num(np.array(result.answered.scores, dtype=np.float64))
+        return np.array(result.predicted.labels)
+    scores = np.nan_to_num(np.array(result.predicted.scores, dtype=np.float64))
     return scores[:, 0] if scores.shape[1] == 1 else scores
 
 
-def timing_rows(results: list[Result]) -> list[Row]:
+def timing_rows(results: list[EvaluationResult]) -> list[Row]:
     return [
         {
             "method": result.task.method,
@@ -206,9 +208,9 @@ def timing_rows(results: list[Result]) -> list[Row]:
             "split": result.task.split.name,
             "n_train": len(result.task.split.train),
             "n_test": len(result.task.split.test),
-            "train_seconds": result.answered.seconds["train"],
-            "test_seconds": result.answered.seconds["test"],
-            "peak_mib": result.answered.peak_mib,
+            "train_seconds": result.predicted.seconds["train"],
+            "test_seconds": result.predicted.seconds["test"],
+            "peak_mib": result.predicted.peak_mib,
         }
         for result in results
         if not result.error

@@ -20,7 +20,7 @@ from ..evaluation.answers import Repeat
 from ..evaluation.intervals import Metric, bootstrap_interval
 from ..execution.failures import failure_reason
 from ..execution.tables import Row
-from ..images.manifest import Record
+from ..images.manifest import ImageRecord
 from ..patches.patch_map import PatchMap
 from ..pipeline import Model
 from ..pipeline.answers import NO_TISSUE
@@ -28,14 +28,14 @@ from .measures import N_DRAWS, metrics_for
 from .patch_measures import (
     OVERLAPS,
     PATCH_METRICS,
-    Judged,
-    by_kind,
+    PatchEvaluation,
     outlined_tables,
     patch_counts,
+    split_inside_outside,
 )
 
 # What is known of an image, the file of its map, and how many connected patches make a region.
-Mapped = tuple[Record, Path, int]
+ScoredMap = tuple[ImageRecord, Path, int]
 
 
 def score_rows(classes: Sequence[str], rows: Sequence[Row]) -> dict[str, Any] | None:
@@ -75,7 +75,7 @@ def tuned_scores(model: Model, rows: Sequence[Row], n_tuned: int) -> dict[str, A
     return {
         "n_images": n_tuned,
         "note": NOTE,
-        "changes": describe_tuning(model.training_),
+        "changes": describe_tuning(model.training_info_),
         "untuned": found["metrics"] if found else None,
     }
 
@@ -83,8 +83,8 @@ def tuned_scores(model: Model, rows: Sequence[Row], n_tuned: int) -> dict[str, A
 def _untuned(model: Model, rows: Sequence[Row]) -> list[Row] | None:
     """Return the predictions of the untuned model; None if they cannot be restored."""
     of_regions = model.finds_regions
-    point = first_point(model.training_) if of_regions else 0.0
-    shift = 0.0 if of_regions else total_shift(model.training_)
+    point = first_point(model.training_info_) if of_regions else 0.0
+    shift = 0.0 if of_regions else total_shift(model.training_info_)
     if point is None or shift is None or len(model.classes_) != 2:
         return None
     as_trained = []
@@ -118,7 +118,7 @@ def _scores(classes: Sequence[str], rows: Sequence[Row]) -> NDArray[np.float64]:
 def _measured(metric: Metric, repeat: Repeat) -> dict[str, Any]:
     """The value, with its interval if there are patients enough; `note` where something lacks."""
     try:
-        value = metric(repeat.labels, repeat.answers)
+        value = metric(repeat.labels, repeat.predictions)
     except ValueError as error:
         return {"value": None, "low": None, "high": None, "note": str(error)}
     try:
@@ -131,31 +131,33 @@ def _measured(metric: Metric, repeat: Repeat) -> dict[str, Any]:
 # --- regions, patch by patch --------------------------------------------------------------------
 
 
-def score_patches(images: Iterable[Mapped]) -> dict[str, Any]:
+def score_patches(images: Iterable[ScoredMap]) -> dict[str, Any]:
     """Patches of all images against their masks or labels; nothing where there are none."""
-    found = [(image[0], judged) for image in images if (judged := _judged_if_there(*image))]
+    found = [
+        (image[0], judged) for image in images if (judged := _patch_evaluation_or_none(*image))
+    ]
     counts = patch_counts([judged for _, judged in found])
     if not counts.any():
         return {}
     records = [record for record, _ in found]
     labels, patients = (np.array([getattr(r, k) for r in records]) for k in ("label", "patient"))
-    repeat = by_kind(Repeat(labels, patients, counts))
+    repeat = split_inside_outside(Repeat(labels, patients, counts))
     return {name: _measured(metric, repeat) for name, metric in PATCH_METRICS.items()}
 
 
-def score_outlined(images: Iterable[Mapped]) -> dict[str, Any]:
+def score_outlined(images: Iterable[ScoredMap]) -> dict[str, Any]:
     """Overlap of each class with its outlines, over patches that lie in an outline of any class.
 
     Images without outlines say nothing of patches.
     """
-    tables: dict[str, list[tuple[Record, NDArray[np.int64]]]] = {}
+    tables: dict[str, list[tuple[ImageRecord, NDArray[np.int64]]]] = {}
     for record, file, _ in images:
-        if record.drawn is None:
+        if record.annotations is None:
             continue
         try:
             found = outlined_tables(record, PatchMap.load(file))
         except Exception as error:
-            _warn_left_out(record, error)
+            _warn_excluded(record, error)
             continue
         for name, table in found.items():
             tables.setdefault(name, []).append((record, table))
@@ -167,13 +169,15 @@ def score_outlined(images: Iterable[Mapped]) -> dict[str, Any]:
     }
 
 
-def _repeat(own: Sequence[tuple[Record, NDArray[np.int64]]]) -> Repeat:
+def _repeat(own: Sequence[tuple[ImageRecord, NDArray[np.int64]]]) -> Repeat:
     """Draws of patients need no image of each class here, only patches."""
     patients = np.array([record.patient for record, _ in own])
     return Repeat(np.full(len(own), "image"), patients, np.array([table for _, table in own]))
 
 
-def with_patches(scores: dict[str, Any] | None, patches: dict[str, Any]) -> dict[str, Any] | None:
+def merge_patch_scores(
+    scores: dict[str, Any] | None, patches: dict[str, Any]
+) -> dict[str, Any] | None:
     """Scores of images, where there are any, with those of their patches, where there are any."""
     if not patches:
         return scores
@@ -181,15 +185,17 @@ def with_patches(scores: dict[str, Any] | None, patches: dict[str, Any]) -> dict
     return (scores or nothing) | {"patches": patches}
 
 
-def _judged_if_there(record: Record, file: Path, least: int) -> Judged | None:
+def _patch_evaluation_or_none(
+    record: ImageRecord, file: Path, least: int
+) -> PatchEvaluation | None:
     """An image of an earlier run may be elsewhere by now: it is named, and left out."""
     try:
-        return Judged.of(record, PatchMap.load(file), least)
+        return PatchEvaluation.of(record, PatchMap.load(file), least)
     except Exception as error:
-        _warn_left_out(record, error)
+        _warn_excluded(record, error)
         return None
 
 
-def _warn_left_out(record: Record, error: Exception) -> None:
+def _warn_excluded(record: ImageRecord, error: Exception) -> None:
     words = f"{record.path}: excluded from patch scores ({failure_reason(error)})"
     warnings.warn(words, stacklevel=3)

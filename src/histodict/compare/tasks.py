@@ -15,20 +15,20 @@ from pathlib import Path
 
 from ..evaluation.splits import Split
 from ..execution.failures import EXPECTED, failure_reason
-from ..execution.local import count_jobs, one_blas_thread
-from ..execution.processes import in_processes
+from ..execution.local import count_jobs, single_blas_thread
+from ..execution.processes import map_processes
 from ..execution.progress import Progress
-from ..execution.work import Work
-from ..images.kept_pictures import keep_pictures, pictures_kept
+from ..execution.work import ExecutionOptions
+from ..images.kept_pictures import enable_worker_image_cache, image_cache_enabled
 from ..images.manifest import Manifest
 from ..pipeline.plan import Plan
-from ..pipeline.trials import Learner, Trial, Trials, Verdicts
+from ..pipeline.trials import RunCache, RunPredictions, TrainTestRun, UnfittedModel
 
 UNLABELLED = "+unlabelled"
 
 
 @dataclass(frozen=True)
-class Task:
+class EvaluationTask:
     """One trial: `method` is the name it goes by in the tables.
 
     With a `region`, it is found in the images instead of telling their classes apart.
@@ -46,92 +46,98 @@ class Task:
     def name(self) -> str:
         return f"{self.method} {self.split.name} seed {self.seed}"
 
-    def trial(self, manifest: Manifest, work: Work) -> Trial:
-        model: Learner = self.plan.model(
+    def run(self, manifest: Manifest, work: ExecutionOptions) -> TrainTestRun:
+        model: UnfittedModel = self.plan.build_model(
             region=self.region, random_state=self.seed, n_jobs=work.n_jobs, cache=work.cache
         )
         train, test = manifest.select(self.split.train), manifest.select(self.split.test)
-        train = train.without_splits()  # this split is asked for, whatever the images' own
-        return Trial(model, train, test, adapts=self.method.endswith(UNLABELLED))
+        train = train.drop_split_column()  # this split is asked for, whatever the images' own
+        return TrainTestRun(model, train, test, adapts=self.method.endswith(UNLABELLED))
 
 
 @dataclass(frozen=True)
-class Result:
+class EvaluationResult:
     """What came of a task: answers in the order of `split.test`, or why there are none."""
 
-    task: Task
-    verdicts: Verdicts | None
+    task: EvaluationTask
+    predictions: RunPredictions | None
     error: str | None = None
 
     @classmethod
-    def of(cls, task: Task, made: Verdicts | str | None) -> Result:
+    def of(cls, task: EvaluationTask, made: RunPredictions | str | None) -> EvaluationResult:
         """Answers, or the words of an error."""
         return cls(task, None, made) if isinstance(made, str) else cls(task, made)
 
     @property
-    def answered(self) -> Verdicts:
-        if self.verdicts is None:
+    def predicted(self) -> RunPredictions:
+        if self.predictions is None:
             raise ValueError(f"{self.task.name} has no answers: {self.error}")
-        return self.verdicts
+        return self.predictions
 
 
-def run_tasks(manifest: Manifest, tasks: Sequence[Task], folder: Path, work: Work) -> list[Result]:
+def run_tasks(
+    manifest: Manifest, tasks: Sequence[EvaluationTask], folder: Path, work: ExecutionOptions
+) -> list[EvaluationResult]:
     """The results of all tasks, in order; those that `folder` has are read, not made.
 
     An executor takes a trial at a time, and what works there writes into `folder`; else there are
     `n_jobs` processes here.
     """
-    trials = Trials(folder.absolute())
-    inside = Work(n_jobs=1, cache=work.cache.absolute() if work.cache else None)
-    asked = [task.trial(manifest, inside) for task in tasks]
+    trials = RunCache(folder.absolute())
+    inside = ExecutionOptions(n_jobs=1, cache=work.cache.absolute() if work.cache else None)
+    asked = [task.run(manifest, inside) for task in tasks]
     # A network that cannot be opened, or an image that cannot be read, concerns its tasks alone.
-    found = [_tried(trials.find, trial) for trial in asked]
+    found = [_tried(trials.load_cached, trial) for trial in asked]
     missing = [place for place, verdicts in enumerate(found) if verdicts is None]
     done = len(tasks) - len(missing)
     work.callback(Progress("evaluate", done, len(tasks)))
     jobs = [asked[place] for place in missing]
     run = partial(_run_one, trials)
     results = work.executor.map(run, jobs, lost=str) if work.executor else _run(run, jobs, work)
-    with pictures_kept():
+    with image_cache_enabled():
         for place, made in zip(missing, results, strict=True):
             found[place] = made
             done += 1
             work.callback(Progress("evaluate", done, len(tasks)))
-    return [Result.of(task, made) for task, made in zip(tasks, found, strict=True)]
+    return [EvaluationResult.of(task, made) for task, made in zip(tasks, found, strict=True)]
 
 
 def _run(
-    run: Callable[[Trial], Verdicts | str | None], jobs: list[Trial], work: Work
-) -> Iterator[Verdicts | str | None]:
+    run: Callable[[TrainTestRun], RunPredictions | str | None],
+    jobs: list[TrainTestRun],
+    work: ExecutionOptions,
+) -> Iterator[RunPredictions | str | None]:
     n_processes = min(count_jobs(work.n_jobs), len(jobs))
     if n_processes < 2:
         yield from map(run, jobs)
         return
     from joblib import delayed
 
-    there = delayed(partial(_run_there, os.getpid(), secrets.token_hex(8), n_processes, run))
-    yield from in_processes((there(job) for job in jobs), n_processes, one_thread=True)
+    there = delayed(partial(_run_in_worker, os.getpid(), secrets.token_hex(8), n_processes, run))
+    yield from map_processes((there(job) for job in jobs), n_processes, one_thread=True)
 
 
-def _run_there(
+def _run_in_worker(
     parent: int,
     name: str,
     n_processes: int,
-    run: Callable[[Trial], Verdicts | str | None],
-    job: Trial,
-) -> Verdicts | str | None:
+    run: Callable[[TrainTestRun], RunPredictions | str | None],
+    job: TrainTestRun,
+) -> RunPredictions | str | None:
     """In another process, which keeps pictures for this run; or here where there can be none."""
     if os.getpid() != parent:
-        keep_pictures(name, n_processes)
+        enable_worker_image_cache(name, n_processes)
     return run(job)
 
 
-def _run_one(trials: Trials, trial: Trial) -> Verdicts | str | None:
-    with one_blas_thread():
-        return _tried(trials.hold, trial)
+def _run_one(trials: RunCache, trial: TrainTestRun) -> RunPredictions | str | None:
+    with single_blas_thread():
+        return _tried(trials.run, trial)
 
 
-def _tried(step: Callable[[Trial], Verdicts | None], trial: Trial) -> Verdicts | str | None:
+def _tried(
+    step: Callable[[TrainTestRun], RunPredictions | None], trial: TrainTestRun
+) -> RunPredictions | str | None:
     """What comes of it; an error's words instead, so that the other trials go on."""
     try:
         return step(trial)

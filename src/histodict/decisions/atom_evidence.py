@@ -1,7 +1,7 @@
 """What every atom has to do with an image's score: parts that add up to it.
 
 `image_rules.Evidence` says what the patches of an image said together; here the same is said atom
-by atom, and `ImageRule.parts` carries it through the rule:
+by atom, and `Aggregator.parts` carries it through the rule:
 
 | feature of the rule | an atom's part in it |
 |---|---|
@@ -19,16 +19,16 @@ from numpy.typing import NDArray
 from scipy.ndimage import uniform_filter
 from scipy.sparse import csr_array
 
-from ..methods.atom_parts import DistanceParts
+from ..methods.atom_parts import DistanceContributions
 
 
-def signs_of(leaning: NDArray[np.float64]) -> NDArray[np.float64]:
+def code_signs(leaning: NDArray[np.float64]) -> NDArray[np.float64]:
     """In which sign atoms are used whose codes lean so: 1 where they lean to neither side."""
     return np.where(leaning < 0, -1.0, 1.0)
 
 
 @dataclass(frozen=True)
-class AtomEvidence:
+class AtomReference:
     """Means over the patches of an image, or of a class.
 
     shares : (n_codes,), share of the patches that use an atom
@@ -38,26 +38,26 @@ class AtomEvidence:
     wins : (n_classes, n_codes), parts of the share of patches that every class won
     """
 
-    shares: NDArray[np.float64]
+    fractions: NDArray[np.float64]
     codes: NDArray[np.float64]
-    leaning: NDArray[np.float64]
+    code_sum: NDArray[np.float64]
     margins: NDArray[np.float64]
-    wins: NDArray[np.float64]
+    class_counts: NDArray[np.float64]
 
 
-class AtomSums:
+class AtomAccumulator:
     """Adds up atom evidence over blocks of patches; what is said is the mean over those chosen."""
 
     def __init__(self, n_classes: int, n_codes: int) -> None:
         self.n_patches = 0
         self._users, self._codes, self._leaning = np.zeros((3, n_codes))
         self._distances = np.zeros((n_classes, n_codes))
-        self._wins = np.zeros((n_classes, n_codes))
+        self._class_counts = np.zeros((n_classes, n_codes))
 
     def add(
         self,
         codes: csr_array,
-        parts: DistanceParts,
+        parts: DistanceContributions,
         winners: NDArray[np.integer],
         weights: NDArray[np.float64],
         chosen: NDArray[np.bool_],
@@ -74,14 +74,14 @@ class AtomSums:
             self._distances[place] += part.T @ weights
             won = np.flatnonzero((winners == place) & chosen)
             if len(won):
-                self._wins[place] += _votes(parts.of_margin(place)[won])
+                self._class_counts[place] += _votes(parts.of_margin(place)[won])
 
-    def mean(self) -> AtomEvidence:
+    def mean(self) -> AtomReference:
         n = max(self.n_patches, 1)
         left, n_classes = self._distances / n, len(self._distances)
         margins = (left.sum(axis=0) - left) / (n_classes - 1) - left
         used = self._users / n, self._codes / n, self._leaning / n
-        return AtomEvidence(*used, margins, self._wins / n)
+        return AtomReference(*used, margins, self._class_counts / n)
 
 
 def _votes(spoken: csr_array) -> NDArray[np.float64]:
@@ -99,7 +99,7 @@ def patch_weights(
     """How often a patch's margin counts in the sum over those chosen, if each of these takes the
     mean of its neighbours on tissue: (rows, columns).
 
-    It is the transpose of `mean_of_neighbours`, applied to who is chosen.
+    It is the transpose of `smooth_margins`, applied to who is chosen.
     """
     if not n_steps:
         return chosen.astype(np.float64)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ..parameters import check_kind, check_whole_number
 
-_MOST_LETTERS = 80
+_MAX_CHARACTERS = 80
 _KINDS = {
     "atom": "int",
     "name": "str",
@@ -30,7 +30,7 @@ _KINDS = {
 
 
 @dataclass(frozen=True)
-class AtomNote:
+class AtomAnnotation:
     """Of one atom, by its place in the codes.
 
     date : of the last change, as 2026-11-18
@@ -40,12 +40,12 @@ class AtomNote:
     name: str = ""
     group: str = ""
     artefact: bool = False
-    off: bool = False
+    disabled: bool = False
     date: str = ""
 
     @property
     def is_empty(self) -> bool:
-        return not (self.name or self.group or self.artefact or self.off)
+        return not (self.name or self.group or self.artefact or self.disabled)
 
 
 @dataclass(frozen=True)
@@ -63,20 +63,20 @@ class Concept:
 
 
 @dataclass(frozen=True)
-class AtomNotes:
+class AtomAnnotations:
     """The notes of a model, in the order of its atoms."""
 
-    notes: tuple[AtomNote, ...] = ()
+    notes: tuple[AtomAnnotation, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.notes)
 
     @property
-    def off(self) -> list[int]:
-        return [note.atom for note in self.notes if note.off]
+    def disabled(self) -> list[int]:
+        return [note.atom for note in self.notes if note.disabled]
 
-    def of(self, atom: int) -> AtomNote:
-        return next((note for note in self.notes if note.atom == atom), AtomNote(atom))
+    def of(self, atom: int) -> AtomAnnotation:
+        return next((note for note in self.notes if note.atom == atom), AtomAnnotation(atom))
 
     def named(self, name: str) -> list[int]:
         return [note.atom for note in self.notes if note.name == name]
@@ -84,14 +84,14 @@ class AtomNotes:
     def by_name(self) -> dict[str, list[int]]:
         """The atoms of every name, without those that are off and names that are left with none."""
         names = dict.fromkeys(note.name for note in self.notes if note.name)
-        found = {name: [a for a in self.named(name) if not self.of(a).off] for name in names}
+        found = {name: [a for a in self.named(name) if not self.of(a).disabled] for name in names}
         return {name: atoms for name, atoms in found.items() if atoms}
 
-    def merged(self) -> list[tuple[int, ...]]:
+    def merged_atom_groups(self) -> list[tuple[int, ...]]:
         """The atoms of every name that several have, without those that are off."""
         return [tuple(atoms) for atoms in self.by_name().values() if len(atoms) > 1]
 
-    def changed(self, atoms: Iterable[int], **values: Any) -> AtomNotes:
+    def changed(self, atoms: Iterable[int], **values: Any) -> AtomAnnotations:
         """With these values for these atoms, dated today; a note that says nothing is left out."""
         found = {note.atom: note for note in self.notes}
         for atom in atoms:
@@ -99,14 +99,14 @@ class AtomNotes:
             if new != self.of(atom):
                 found[atom] = replace(new, date=date.today().isoformat())
         kept = sorted(found.values(), key=lambda note: note.atom)
-        return AtomNotes(tuple(note for note in kept if not note.is_empty))
+        return AtomAnnotations(tuple(note for note in kept if not note.is_empty))
 
     def to_list(self) -> list[dict[str, Any]]:
         return [asdict(note) for note in self.notes]
 
     @classmethod
-    def from_list(cls, notes: Sequence[Mapping[str, Any]]) -> AtomNotes:
-        return cls(tuple(AtomNote(**note) for note in notes))
+    def from_list(cls, notes: Sequence[Mapping[str, Any]]) -> AtomAnnotations:
+        return cls(tuple(AtomAnnotation(**note) for note in notes))
 
     def concepts(self, labels: Sequence[str]) -> list[Concept]:
         """All atoms, those of a name together; `labels`: of every atom, from `atom_labels`."""
@@ -130,7 +130,7 @@ def atom_labels(atom_classes: NDArray[np.int64], classes: Sequence[str]) -> list
     return [f"{classes[own]}:{next(numbers[own])}" for own in atom_classes.tolist()]
 
 
-def find_atoms(text: str, labels: Sequence[str], notes: AtomNotes) -> list[int]:
+def parse_atom_selector(text: str, labels: Sequence[str], notes: AtomAnnotations) -> list[int]:
     """The atoms that a text names: CLASS:NUMBER, a name, or several with commas between them."""
     whole = notes.named(text.strip())
     if whole:
@@ -170,8 +170,8 @@ def check_notes(notes: object) -> None:
 
 def check_name(name: str) -> None:
     """Refuses a name that would not be shown as it is, or that is too long for a legend."""
-    if name != " ".join(name.split()) or not name.isprintable() or len(name) > _MOST_LETTERS:
+    if name != " ".join(name.split()) or not name.isprintable() or len(name) > _MAX_CHARACTERS:
         raise ValueError(
-            f"a name is one line of at most {_MOST_LETTERS} letters, without spaces around it, "
+            f"a name is one line of at most {_MAX_CHARACTERS} letters, without spaces around it, "
             f"not {short(name)}"
         )

@@ -38,7 +38,7 @@ class Calibration:
 
     slopes: NDArray[np.float64]
     offsets: NDArray[np.float64]
-    misfits: NDArray[np.float64]
+    nonconformity_scores: NDArray[np.float64]
 
     @classmethod
     def fit(
@@ -79,20 +79,20 @@ class Calibration:
         """(n_images, n_classes), from scores (n_images, n_scores)."""
         return _softmax(scores @ self.slopes + self.offsets)
 
-    def border(self) -> float:
+    def quantile(self) -> float:
         """With one score for two classes: the score at which both are equally likely."""
         rise = float(self.slopes[0, 1] - self.slopes[0, 0])
         return float(self.offsets[0] - self.offsets[1]) / rise if rise else 0.0
 
-    def candidates(
+    def prediction_set(
         self, probabilities: NDArray[np.float64], error_rate: float
     ) -> NDArray[np.bool_]:
         """Which classes cannot be ruled out at this error rate: (n_images, n_classes)."""
         check_number("error_rate", error_rate)
-        n = len(self.misfits)
+        n = len(self.nonconformity_scores)
         # The rank among n + 1 that the new image's misfit exceeds with at most this probability.
         rank = int(np.ceil((n + 1) * (1 - error_rate)))
-        limit = np.inf if rank > n else self.misfits[max(rank, 1) - 1]
+        limit = np.inf if rank > n else self.nonconformity_scores[max(rank, 1) - 1]
         return 1 - probabilities <= limit
 
 

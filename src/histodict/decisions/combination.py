@@ -24,11 +24,11 @@ from .calibration import Calibration
 _HALF_WAY = 12
 _BEND = 1.0  # where several decide: nobody says more than 1 / this
 # Of AUC: nobody is silenced for good, and a handful of patients in the right order proves little.
-_LEAST, _MOST = 0.51, 0.98
+_MIN, _MAX = 0.51, 0.98
 
 
 @dataclass(frozen=True)
-class Combination:
+class ScoreCombination:
     """scales, weights : (n_members,), weights sum to 1; offset : added to the mean, 0 with more
     than two classes; bend : a score x over its scale counts as tanh(bend · x) / bend, as x where
     it is 0.
@@ -37,7 +37,7 @@ class Combination:
     scales: NDArray[np.float64]
     weights: NDArray[np.float64]
     offset: float = 0.0
-    bend: float = 0.0
+    tanh_scale: float = 0.0
 
     @classmethod
     def fit(
@@ -46,7 +46,7 @@ class Combination:
         labels: NDArray[np.int64],
         orders: NDArray[np.float64],
         n_patients: int,
-    ) -> tuple[Combination, Calibration]:
+    ) -> tuple[ScoreCombination, Calibration]:
         """From scores (n_images, n_members, n_scores) of unseen patients, NaN where a member saw
         nothing, the places of their classes, and the members' AUC (n_members,) on them.
 
@@ -55,19 +55,19 @@ class Combination:
         mean = replace(cls.equal(parts), weights=shrunk_weights(orders, n_patients))
         scores = mean.scores(parts)
         if scores.shape[1] == 1:
-            border = Calibration.fit(scores, labels).border()
+            border = Calibration.fit(scores, labels).quantile()
             mean = replace(mean, offset=-border * _trust(n_patients))
         return mean, Calibration.fit(scores + mean.offset, labels, at_zero=True)
 
     @classmethod
-    def equal(cls, parts: NDArray[np.float64]) -> Combination:
+    def equal(cls, parts: NDArray[np.float64]) -> ScoreCombination:
         """All have the same say: where nothing is known of unseen patients."""
         scales = np.sqrt(np.nanmean(parts**2, axis=(0, 2)))
         n_members = parts.shape[1]
         return cls(
             np.where(scales > 0, scales, 1.0),
             np.full(n_members, 1 / n_members),
-            bend=_BEND if n_members > 1 else 0.0,
+            tanh_scale=_BEND if n_members > 1 else 0.0,
         )
 
     def scores(self, parts: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -75,40 +75,42 @@ class Combination:
         present = ~np.isnan(parts)
         say = self.weights[:, None] * present
         said = parts / self.scales[:, None]
-        if self.bend:
-            said = np.tanh(self.bend * said) / self.bend
+        if self.tanh_scale:
+            said = np.tanh(self.tanh_scale * said) / self.tanh_scale
         total = (np.nan_to_num(said) * say).sum(axis=-2)
         with np.errstate(invalid="ignore"):  # NaN where all are silent
             mean: NDArray[np.float64] = total / say.sum(axis=-2)
         return mean + self.offset
 
-    def factors(self, parts: NDArray[np.float64]) -> NDArray[np.float64]:
+    def score_gradients(self, parts: NDArray[np.float64]) -> NDArray[np.float64]:
         """(n_members, n_scores), 0 of the silent: the scores are Σ factors · parts + offset.
 
         What a member says is bent as a whole, so all parts of it are made smaller alike.
         """
         present = ~np.isnan(parts)
         x = np.nan_to_num(parts) / self.scales[:, None]
-        bent = np.tanh(self.bend * x) / self.bend if self.bend else x
+        bent = np.tanh(self.tanh_scale * x) / self.tanh_scale if self.tanh_scale else x
         smaller = np.divide(bent, x, out=np.ones_like(x), where=x != 0)
         say = self.weights[:, None] * present
         found: NDArray[np.float64] = smaller * say / say.sum(axis=0) / self.scales[:, None]
         return found
 
-    def unbent(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    def invert_tanh(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
         """What a single member would have to say for such scores of a panel, over its scale."""
         mean = scores - self.offset
-        if not self.bend:
+        if not self.tanh_scale:
             return mean
         most = 1 - 1e-9
-        found: NDArray[np.float64] = np.arctanh(np.clip(self.bend * mean, -most, most)) / self.bend
+        found: NDArray[np.float64] = (
+            np.arctanh(np.clip(self.tanh_scale * mean, -most, most)) / self.tanh_scale
+        )
         return found
 
 
 def shrunk_weights(orders: NDArray[np.float64], n_patients: int) -> NDArray[np.float64]:
     """From members' AUC, and the number of patients that it rests on; they sum to 1."""
     # With normal scores of either class, AUC = Φ(d'/√2); independent members add up their d'².
-    steep = ndtri(np.clip(orders, _LEAST, _MOST)) ** 2
+    steep = ndtri(np.clip(orders, _MIN, _MAX)) ** 2
     trust = _trust(n_patients)
     weights: NDArray[np.float64] = trust * steep / steep.sum() + (1 - trust) / len(orders)
     return weights / weights.sum()

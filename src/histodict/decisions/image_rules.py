@@ -27,16 +27,16 @@ from scipy.ndimage import uniform_filter
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
-from ..images.in_memory import ImageFile
-from ..learnt_arrays import Learnt
-from .atom_evidence import AtomEvidence
+from ..images.in_memory import ImageLike
+from ..learnt_arrays import ArraySpec
+from .atom_evidence import AtomReference
 
 
 class ScoreError(ValueError):
     """An image got a score that is not a finite number, and so no answer."""
 
 
-def check_scores(path: ImageFile, *scores: NDArray[Any]) -> None:
+def check_scores(path: ImageLike, *scores: NDArray[Any]) -> None:
     """Refuses scores that are not finite: compared with anything, they would pick a class."""
     if not all(np.isfinite(values).all() for values in scores):
         raise ScoreError(
@@ -45,11 +45,11 @@ def check_scores(path: ImageFile, *scores: NDArray[Any]) -> None:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class PatchStatistics:
     """What the patches of an image said, added up: residual margins and |codes| are sums."""
 
     n_patches: int
-    wins: NDArray[np.int64]
+    class_counts: NDArray[np.int64]
     margins: NDArray[np.float64]
     codes: NDArray[np.float64]
 
@@ -59,7 +59,7 @@ class Evidence:
         winners: NDArray[np.int16],
         margins: NDArray[np.float32],
         code_sums: NDArray[np.float64],
-    ) -> Evidence:
+    ) -> PatchStatistics:
         """From a map's winners (negative on glass) and margins (..., n_classes)."""
         tissue = winners >= 0
         wins = np.bincount(winners[tissue], minlength=margins.shape[-1])
@@ -68,11 +68,11 @@ class Evidence:
 
     @property
     def proportions(self) -> NDArray[np.float64]:
-        return self.wins / max(self.n_patches, 1)
+        return self.class_counts / max(self.n_patches, 1)
 
-    def in_use(self, kept: NDArray[np.int64]) -> Evidence:
+    def select_atoms(self, kept: NDArray[np.int64]) -> PatchStatistics:
         """As of a model that has only the atoms at these places."""
-        return Evidence(self.n_patches, self.wins, self.margins, self.codes[kept])
+        return PatchStatistics(self.n_patches, self.class_counts, self.margins, self.codes[kept])
 
 
 def patch_margins(residuals: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -82,7 +82,7 @@ def patch_margins(residuals: NDArray[np.float64]) -> NDArray[np.float64]:
     return others - residuals
 
 
-def mean_of_neighbours(
+def smooth_margins(
     margins: NDArray[np.float32], tissue: NDArray[np.bool_], n_steps: int
 ) -> NDArray[np.float32]:
     """Margins (rows, columns, n_classes) averaged over the patches up to n_steps away on tissue."""
@@ -94,19 +94,19 @@ def mean_of_neighbours(
     return np.where(tissue[..., None], means, 0).astype(np.float32)
 
 
-def _proportion(evidence: Evidence) -> NDArray[np.float64]:
+def _proportion(evidence: PatchStatistics) -> NDArray[np.float64]:
     return _of_second(evidence.proportions)
 
 
-def _margin(evidence: Evidence) -> NDArray[np.float64]:
+def _margin(evidence: PatchStatistics) -> NDArray[np.float64]:
     return _of_second(evidence.margins / max(evidence.n_patches, 1))
 
 
-def _codes(evidence: Evidence) -> NDArray[np.float64]:
+def _codes(evidence: PatchStatistics) -> NDArray[np.float64]:
     return evidence.codes / max(evidence.n_patches, 1)
 
 
-def _root_codes(evidence: Evidence) -> NDArray[np.float64]:
+def _root_codes(evidence: PatchStatistics) -> NDArray[np.float64]:
     """Roots make the rare atoms count beside the common ones, as Hellinger's distance does."""
     return np.sqrt(_codes(evidence))
 
@@ -115,7 +115,7 @@ def _of_second(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return values[1:] if len(values) == 2 else values
 
 
-Feature = Callable[[Evidence], NDArray[np.float64]]
+Feature = Callable[[PatchStatistics], NDArray[np.float64]]
 _FEATURES: dict[str, tuple[Feature, ...]] = {
     "proportion": (_proportion,),
     "margin": (_margin,),
@@ -130,8 +130,8 @@ _LENGTHS: dict[Feature, str] = {
     _root_codes: "codes",
 }
 # An atom's part in them: from weights (n_scores, length) to parts (n_scores, n_codes).
-_PARTS: dict[Feature, Callable[[NDArray[Any], AtomEvidence], NDArray[np.float64]]] = {
-    _proportion: lambda weights, atoms: weights @ _of_second(atoms.wins),
+_PARTS: dict[Feature, Callable[[NDArray[Any], AtomReference], NDArray[np.float64]]] = {
+    _proportion: lambda weights, atoms: weights @ _of_second(atoms.class_counts),
     _margin: lambda weights, atoms: weights @ _of_second(atoms.margins),
     _codes: lambda weights, atoms: weights * atoms.codes,
     _root_codes: lambda weights, atoms: weights * np.sqrt(atoms.codes),
@@ -143,7 +143,7 @@ _GROUNDS = {
 }
 
 
-class ImageRule(ABC):
+class Aggregator(ABC):
     """A fitted rule; a dataclass of its name and its arrays, which are all that was learnt.
 
     threshold : θ, where one number of the image decides: the value at which the answer changes
@@ -152,35 +152,37 @@ class ImageRule(ABC):
 
     name: str
     threshold: float | None = None
-    rises: bool = True
+    higher_is_positive: bool = True
 
     @classmethod
     @abstractmethod
-    def fit(cls, name: str, evidence: list[Evidence], labels: NDArray[np.int64]) -> ImageRule:
+    def fit(
+        cls, name: str, evidence: list[PatchStatistics], labels: NDArray[np.int64]
+    ) -> Aggregator:
         """From the evidence of training images and the places of their classes, from 0."""
 
     @abstractmethod
-    def scores(self, evidence: Evidence) -> NDArray[np.float64]:
+    def scores(self, evidence: PatchStatistics) -> NDArray[np.float64]:
         """One number for two classes, positive beyond the border; else one per class."""
 
     @classmethod
     @abstractmethod
-    def learnt(cls, name: str) -> Mapping[str, Learnt]:
+    def array_schema(cls, name: str) -> Mapping[str, ArraySpec]:
         """What the arrays of the rule of this name must be."""
 
     @abstractmethod
-    def parts(self, atoms: AtomEvidence) -> NDArray[np.float64]:
+    def parts(self, atoms: AtomReference) -> NDArray[np.float64]:
         """(n_scores, n_codes): what every atom adds to the scores."""
 
     @abstractmethod
-    def in_use(self, kept: NDArray[np.int64], n_codes: int) -> ImageRule:
+    def select_atoms(self, kept: NDArray[np.int64], n_codes: int) -> Aggregator:
         """The rule of a model that has only the atoms at these places; nothing is learnt again."""
 
     def value_at(self, score: float) -> float:
         """Where there is θ: the number that has this score."""
         raise NotImplementedError
 
-    def spread(self, margins: NDArray[np.float32]) -> NDArray[np.float64] | None:
+    def patch_score_map(self, margins: NDArray[np.float32]) -> NDArray[np.float64] | None:
         """What each patch adds to the scores, up to a constant: (..., n_scores).
 
         From margins (..., n_classes). None where the score is no mean over the patches: their
@@ -188,7 +190,7 @@ class ImageRule(ABC):
         """
         return None
 
-    def grounds(self, classes: Sequence[str], at: tuple[float, float] | None) -> str:
+    def describe(self, classes: Sequence[str], at: tuple[float, float] | None) -> str:
         """How the answer came about, where the map alone does not tell; `at`: the value and θ."""
         return ""
 
@@ -197,7 +199,7 @@ class ImageRule(ABC):
 
 
 @dataclass(frozen=True)
-class LinearRule(ImageRule):
+class LinearAggregator(Aggregator):
     """scores = features · weights + bias, (n_classes,) or one for two classes."""
 
     name: str
@@ -205,7 +207,9 @@ class LinearRule(ImageRule):
     bias: NDArray[np.float64]
 
     @classmethod
-    def fit(cls, name: str, evidence: list[Evidence], labels: NDArray[np.int64]) -> LinearRule:
+    def fit(
+        cls, name: str, evidence: list[PatchStatistics], labels: NDArray[np.int64]
+    ) -> LinearAggregator:
         """Linear SVMs on the standardised features, classes weighted equally."""
         features = [np.stack([feature(e) for e in evidence]) for feature in _FEATURES[name]]
         fitted = [_fit_svm(X, labels) for X in features]
@@ -220,9 +224,9 @@ class LinearRule(ImageRule):
         return cls(name, np.hstack([w for w, _ in parts]), bias)
 
     @classmethod
-    def learnt(cls, name: str) -> Mapping[str, Learnt]:
+    def array_schema(cls, name: str) -> Mapping[str, ArraySpec]:
         width = "+".join(_LENGTHS[feature] for feature in _FEATURES[name])
-        return {"weights": Learnt(f"scores, {width}"), "bias": Learnt("scores")}
+        return {"weights": ArraySpec(f"scores, {width}"), "bias": ArraySpec("scores")}
 
     @property
     def threshold(self) -> float | None:  # type: ignore[override]
@@ -231,27 +235,27 @@ class LinearRule(ImageRule):
         return self.value_at(0.0)
 
     @property
-    def rises(self) -> bool:  # type: ignore[override]
+    def higher_is_positive(self) -> bool:  # type: ignore[override]
         return bool(self.weights[0, 0] > 0)
 
-    def scores(self, evidence: Evidence) -> NDArray[np.float64]:
+    def scores(self, evidence: PatchStatistics) -> NDArray[np.float64]:
         features = np.concatenate([feature(evidence) for feature in _FEATURES[self.name]])
         values: NDArray[Any] = self.weights @ features + self.bias
         return values
 
-    def parts(self, atoms: AtomEvidence) -> NDArray[np.float64]:
+    def parts(self, atoms: AtomReference) -> NDArray[np.float64]:
         found = np.zeros((len(self.weights), len(atoms.codes)))
         for feature, columns in self._columns(len(atoms.codes)):
             found += _PARTS[feature](self.weights[:, columns], atoms)
         return found
 
-    def in_use(self, kept: NDArray[np.int64], n_codes: int) -> LinearRule:
+    def select_atoms(self, kept: NDArray[np.int64], n_codes: int) -> LinearAggregator:
         places = [
             columns[kept] if _LENGTHS[feature] == "codes" else columns
             for feature, columns in self._columns(n_codes)
         ]
         weights = np.ascontiguousarray(self.weights[:, np.concatenate(places)])
-        return LinearRule(self.name, weights, self.bias)
+        return LinearAggregator(self.name, weights, self.bias)
 
     def _columns(self, n_codes: int) -> Iterator[tuple[Feature, NDArray[np.int64]]]:
         """Of the weights, by feature."""
@@ -264,7 +268,7 @@ class LinearRule(ImageRule):
     def value_at(self, score: float) -> float:
         return float((score - self.bias[0]) / self.weights[0, 0])
 
-    def spread(self, margins: NDArray[np.float32]) -> NDArray[np.float64] | None:
+    def patch_score_map(self, margins: NDArray[np.float32]) -> NDArray[np.float64] | None:
         """The margins are averaged over the patches, so each patch has its part in that mean."""
         if _margin not in _FEATURES[self.name]:
             return None
@@ -273,17 +277,17 @@ class LinearRule(ImageRule):
         parts: NDArray[np.float64] = own.astype(np.float64) @ self.weights[:, : own.shape[-1]].T
         return parts
 
-    def grounds(self, classes: Sequence[str], at: tuple[float, float] | None) -> str:
+    def describe(self, classes: Sequence[str], at: tuple[float, float] | None) -> str:
         words = _GROUNDS.get(self.name, "")
         if self.name != "proportion" or at is None:
             return words
         share, theta = (f"{100 * number:.0f} %" for number in at)
-        side = f"from {theta} on" if self.rises else f"below {theta}"
+        side = f"from {theta} on" if self.higher_is_positive else f"below {theta}"
         return f"{share} of the patches; {classes[1]} {side}"
 
 
-RULES: dict[str, type[ImageRule]] = {
-    **dict.fromkeys(_FEATURES, LinearRule),
+AGGREGATORS: dict[str, type[Aggregator]] = {
+    **dict.fromkeys(_FEATURES, LinearAggregator),
 }
 
 
@@ -308,6 +312,6 @@ def n_scores(n_classes: int) -> int:
     return 1 if n_classes == 2 else n_classes
 
 
-def winner(scores: NDArray[np.float64]) -> int:
+def predicted_class(scores: NDArray[np.float64]) -> int:
     """The place of the class that the scores of a rule or a method decide for."""
     return int(scores[0] > 0) if len(scores) == 1 else int(scores.argmax())

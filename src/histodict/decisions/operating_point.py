@@ -10,7 +10,7 @@ _ROUNDING = 1e-9  # a model keeps its line as a score, which does not give the s
 
 
 @dataclass(frozen=True)
-class OperatingPoint:
+class DecisionThreshold:
     """An answer is positive, the second class, beyond `value`.
 
     kind : what is compared with it: "patches" (connected ones), a rule's name, or "score"
@@ -20,14 +20,14 @@ class OperatingPoint:
 
     kind: str
     value: float
-    rises: bool = True
-    reached: bool = False
+    higher_is_positive: bool = True
+    is_inclusive: bool = False
 
     def is_positive(self, value: float) -> bool:
         """Whether a value is beyond the line; on it, up to rounding, it is if `reached`."""
         if isclose(value, self.value, rel_tol=_ROUNDING, abs_tol=_ROUNDING):
-            return self.reached
-        return value > self.value if self.rises else value < self.value
+            return self.is_inclusive
+        return value > self.value if self.higher_is_positive else value < self.value
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -16,17 +16,17 @@ from numpy.typing import NDArray
 
 from ..patches.outlines import label_regions
 
-MOST_PATCHES = 20
+MAX_MIN_PATCHES = 20
 
 
-def decision_words(least_patches: int) -> str:
+def describe_min_size(least_patches: int) -> str:
     """How a detector decides, for a model card."""
     if least_patches == 1:
         return "every patch that is found counts"
     return f"a region counts from {least_patches} connected patches on"
 
 
-def best_margin(margins: NDArray[np.float32], truth: NDArray[np.bool_]) -> float:
+def fit_margin_threshold(margins: NDArray[np.float32], truth: NDArray[np.bool_]) -> float:
     """The margin beyond which a patch is best called positive, of patches that are known (n,).
 
     It has the highest sum of sensitivity and specificity, and lies midway between two patches';
@@ -47,7 +47,7 @@ def best_margin(margins: NDArray[np.float32], truth: NDArray[np.bool_]) -> float
 
 
 @dataclass(frozen=True)
-class Findings:
+class LargestRegion:
     """The largest region of one training image, where there is something and where nothing.
 
     found : patches of the largest region that meets a true one; None if the image has none
@@ -58,15 +58,15 @@ class Findings:
     alarm: int | None
 
 
-def compare(
+def match_regions(
     positive: NDArray[np.bool_], truth: NDArray[np.bool_], tissue: NDArray[np.bool_]
-) -> Findings:
+) -> LargestRegion:
     """Regions of an image against the true patches: the outside of a mask is a negative image."""
     places, sizes = label_regions(positive)
     meets = np.zeros(len(sizes) + 1, bool)
     meets[np.unique(places[truth])] = True
     hits, others = sizes[meets[1:]], sizes[~meets[1:]]
-    return Findings(
+    return LargestRegion(
         int(hits.max(initial=0)) if truth.any() else None,
         int(others.max(initial=0)) if (tissue & ~truth).any() else None,
     )
@@ -76,11 +76,11 @@ def compare(
 class SizeCurve:
     """Miss and false alarm rates for m = 1 … 20, and the m chosen."""
 
-    miss: NDArray[np.float64]
+    false_negative_rate: NDArray[np.float64]
     alarm: NDArray[np.float64]
 
     @classmethod
-    def of(cls, findings: Sequence[Findings]) -> SizeCurve:
+    def of(cls, findings: Sequence[LargestRegion]) -> SizeCurve:
         found = np.array([f.found for f in findings if f.found is not None])
         alarm = np.array([f.alarm for f in findings if f.alarm is not None])
         for name, values in (("with", found), ("without", alarm)):
@@ -89,10 +89,10 @@ class SizeCurve:
                     f"no training image has tissue {name} the class looked for: both are needed to "
                     "choose how many connected patches make a region"
                 )
-        sizes = np.arange(1, MOST_PATCHES + 1)
+        sizes = np.arange(1, MAX_MIN_PATCHES + 1)
         return cls((found < sizes[:, None]).mean(axis=1), (alarm >= sizes[:, None]).mean(axis=1))
 
     @property
-    def least_patches(self) -> int:
+    def min_patches(self) -> int:
         """m, the smallest of those closest to the origin."""
-        return int(np.argmin(np.hypot(self.miss, self.alarm))) + 1
+        return int(np.argmin(np.hypot(self.false_negative_rate, self.alarm))) + 1

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..execution.files import sampled_digest
-from ..execution.texts import counted
+from ..execution.texts import pluralize
 from ..parameters import check_choice, check_kind, check_whole_number
 
 Record = dict[str, Any]
@@ -25,7 +25,7 @@ _DESCRIPTIONS = {
     _REFIT: "decision rule refitted",
     _ATOMS: "atoms enabled or disabled",
 }
-_LETTERS = 16  # of a fingerprint
+_CHARACTERS = 16  # of a fingerprint
 _KINDS = {
     "source": "str",
     "date": "str",
@@ -39,7 +39,7 @@ _KINDS = {
 
 def fingerprint(image: Path) -> str:
     """Return a short digest of the content of an image; empty if it cannot be read."""
-    return sampled_digest(image)[:_LETTERS]
+    return sampled_digest(image)[:_CHARACTERS]
 
 
 def tuned(training: Mapping[str, Any], source: str, **values: Any) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def _describe(change: Record) -> str:
         words += f", scores moved by {-change['shift']:+.3g}"
     n_images = change["n_images"]
     where = "with" if change["source"] == _ADAPTED else "on"
-    words += f" {where} {counted(n_images, 'image')}" if n_images else ", images not recorded"
+    words += f" {where} {pluralize(n_images, 'image')}" if n_images else ", images not recorded"
     words += f" ({change['date']})"
     return f"{words}: scores on these images are not an estimate for unseen patients"
 

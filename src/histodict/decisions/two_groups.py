@@ -15,19 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 ERROR_RATE = 0.05
-_LEAST_SHARE = 0.1
+_MIN_FRACTION = 0.1
 _N_DRAWS = 1000
-_MOST_IMAGES = 1000  # of a draw: with more, t would be a little smaller yet
+_MAX_IMAGES = 1000  # of a draw: with more, t would be a little smaller yet
 _SPAN, _N_BINS = 5.0, 256  # standard deviations to either side of the median
 _WIDTHS = np.geomspace(1.5, 0.08, 60)
 
 
-def are_two_groups(scores: NDArray[np.float64]) -> bool:
+def is_bimodal(scores: NDArray[np.float64]) -> bool:
     """Whether scores (n_images,) are of two groups, with an error rate of 5 % if they are not."""
     if np.ptp(scores) == 0:
         return False
     width = _closing_widths(_untied(scores)[None])[0]
-    return bool(width > _critical(min(len(scores), _MOST_IMAGES)))
+    return bool(width > _critical(min(len(scores), _MAX_IMAGES)))
 
 
 def _untied(scores: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -84,5 +84,5 @@ def _have_valleys(density: NDArray[np.float64]) -> NDArray[np.bool_]:
     below = np.cumsum(density, axis=1) / density.sum(axis=1, keepdims=True)
     middle = density[:, 1:-1]
     is_least = (middle <= density[:, :-2]) & (middle < density[:, 2:])
-    between = (below[:, 1:-1] >= _LEAST_SHARE) & (below[:, 1:-1] <= 1 - _LEAST_SHARE)
+    between = (below[:, 1:-1] >= _MIN_FRACTION) & (below[:, 1:-1] <= 1 - _MIN_FRACTION)
     return np.asarray((is_least & between).any(axis=1))

@@ -16,20 +16,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-LEAST_IMAGES = 10
+MIN_IMAGES = 10
 
 
-def better_threshold(scores: NDArray[np.float64]) -> float:
+def unlabelled_threshold(scores: NDArray[np.float64]) -> float:
     """Of scores (n_images,) whose threshold is 0: half the way to the middle of their groups."""
-    if len(scores) < LEAST_IMAGES:
+    if len(scores) < MIN_IMAGES:
         raise ValueError(
             f"{len(scores)} images with tissue are too few to see how their scores lie: give at "
-            f"least {LEAST_IMAGES}, of both classes"
+            f"least {MIN_IMAGES}, of both classes"
         )
-    return middle_of_two_groups(scores) / 2
+    return two_means_midpoint(scores) / 2
 
 
-def middle_of_two_groups(scores: NDArray[np.float64]) -> float:
+def two_means_midpoint(scores: NDArray[np.float64]) -> float:
     """2-means in one dimension: the middle of the means of the two groups that lie closest."""
     ordered = np.sort(scores)
     n_left = np.arange(1, len(ordered))
@@ -41,7 +41,7 @@ def middle_of_two_groups(scores: NDArray[np.float64]) -> float:
 
 
 @dataclass(frozen=True)
-class Adaptation:
+class ThresholdAdaptation:
     """What another threshold does to the images it was found with; those of glass are left out.
 
     groups : images below and above the middle between the two groups of scores
@@ -52,8 +52,8 @@ class Adaptation:
     n_moved: int
 
     @classmethod
-    def of(cls, scores: Sequence[float], threshold: float) -> Adaptation:
-        """`threshold`: of `better_threshold`, for scores whose threshold is 0."""
+    def of(cls, scores: Sequence[float], threshold: float) -> ThresholdAdaptation:
+        """`threshold`: of `unlabelled_threshold`, for scores whose threshold is 0."""
         known = np.array([score for score in scores if not np.isnan(score)])
         n_above = int((known > 2 * threshold).sum())  # half the way was gone
         n_moved = int(((known > 0) != (known > threshold)).sum())

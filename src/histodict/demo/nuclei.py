@@ -11,9 +11,9 @@ from scipy import ndimage
 
 from .scene import Map, Mask, Scene
 
-Places = tuple[NDArray[np.intp], NDArray[np.intp]]  # rows and columns
+Positions = tuple[NDArray[np.intp], NDArray[np.intp]]  # rows and columns
 
-_MOST_DRAWINGS = 128  # of one kind of nucleus in an image
+_MAX_DRAWINGS = 128  # of one kind of nucleus in an image
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class _Nuclei:
     spacing: int  # no other nucleus within this distance of the centre
 
     @property
-    def reach(self) -> int:
+    def max_radius(self) -> int:
         """Pixels from the centre to the edge of the small image that holds a nucleus."""
         return math.ceil(1.35 * self.length)
 
@@ -45,7 +45,7 @@ def draw_lining(
     """A row of nuclei in the epithelium, standing on its base."""
     places = _scatter((np.abs(depth - 0.58 * wall) < 1.5) & tissue, 0.3, rng)
     angles = _uphill(depth, places)
-    _stamp(scene, _EPITHELIAL, places, angles + rng.normal(0, 0.2, len(angles)), rng)
+    _paint(scene, _EPITHELIAL, places, angles + rng.normal(0, 0.2, len(angles)), rng)
 
 
 def draw_lymphocytes(
@@ -56,23 +56,23 @@ def draw_lymphocytes(
     density = 0.02 * (inflammation * inflammation * welcome + 0.01)
     places = _scatter(allowed, density, rng)
     angles = rng.uniform(0, np.pi, len(places[0]))
-    _stamp(scene, _LYMPHOCYTE, places, angles, rng)
+    _paint(scene, _LYMPHOCYTE, places, angles, rng)
 
 
 def draw_fibroblasts(scene: Scene, flow: Map, allowed: Mask, rng: np.random.Generator) -> None:
     """Thin nuclei along the fibres."""
     places = _scatter(allowed, 0.0016, rng)
     angles = _uphill(flow, places) + math.pi / 2
-    _stamp(scene, _FIBROBLAST, places, angles + rng.normal(0, 0.15, len(angles)), rng)
+    _paint(scene, _FIBROBLAST, places, angles + rng.normal(0, 0.15, len(angles)), rng)
 
 
-def _uphill(heights: Map, places: Places) -> NDArray[np.float64]:
+def _uphill(heights: Map, places: Positions) -> NDArray[np.float64]:
     """The angle of steepest ascent at the places."""
     dy, dx = (np.asarray(slope)[places] for slope in np.gradient(heights))
     return np.arctan2(dy, dx).astype(np.float64)
 
 
-def _scatter(allowed: Mask, density: Map | float, rng: np.random.Generator) -> Places:
+def _scatter(allowed: Mask, density: Map | float, rng: np.random.Generator) -> Positions:
     """Pixels at random, in random order, with the given density per pixel."""
     chosen = allowed & (rng.random(allowed.shape, dtype=np.float32) < density)
     rows, columns = np.nonzero(chosen)
@@ -80,19 +80,19 @@ def _scatter(allowed: Mask, density: Map | float, rng: np.random.Generator) -> P
     return rows[order], columns[order]
 
 
-def _stamp(
+def _paint(
     scene: Scene,
     nuclei: _Nuclei,
-    places: Places,
+    places: Positions,
     angles: NDArray[np.float64],
     rng: np.random.Generator,
 ) -> None:
     """Draw a nucleus at those places where there is room."""
-    half = nuclei.reach
-    kept = _keep_apart(scene.taken, places, nuclei.spacing, max(half, nuclei.spacing))
+    half = nuclei.max_radius
+    kept = _enforce_spacing(scene.occupied, places, nuclei.spacing, max(half, nuclei.spacing))
     # Nuclei of about the same angle share a drawing: 128 are more than the eye remembers.
     kept.sort(key=angles.__getitem__)
-    shared = np.arange(len(kept)) * min(len(kept), _MOST_DRAWINGS) // max(len(kept), 1)
+    shared = np.arange(len(kept)) * min(len(kept), _MAX_DRAWINGS) // max(len(kept), 1)
     first = np.flatnonzero(np.diff(shared, prepend=-1))
     covers, densities = _nucleus_templates(nuclei, angles[kept][first], rng)
     for i, cover, density in zip(kept, covers[shared], densities[shared], strict=True):
@@ -103,7 +103,7 @@ def _stamp(
         E -= 0.55 * cover * E
 
 
-def _keep_apart(taken: Mask, places: Places, spacing: int, margin: int) -> list[int]:
+def _enforce_spacing(taken: Mask, places: Positions, spacing: int, margin: int) -> list[int]:
     """Which places, first come first served, keep spacing and margin; they are marked as taken."""
     height, width = taken.shape
     dy, dx = np.indices((2 * spacing + 1, 2 * spacing + 1)) - spacing
@@ -128,7 +128,7 @@ def _nucleus_templates(
     def around(mean: float, spread: float) -> Map:
         return one_each(mean * np.clip(rng.normal(1, spread, len(angles)), 0.7, 1.3))
 
-    half = nuclei.reach
+    half = nuclei.max_radius
     y, x = np.indices((2 * half + 1, 2 * half + 1), dtype=np.float32) - half
     cos, sin = one_each(np.cos(angles)), one_each(np.sin(angles))
     length, width = around(nuclei.length, 0.11), around(nuclei.width, 0.13)

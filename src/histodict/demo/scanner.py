@@ -41,7 +41,7 @@ def draw_stain(rng: np.random.Generator) -> Stain:
     )
 
 
-def scan(scene: Scene, stain: Stain, rng: np.random.Generator) -> NDArray[np.uint8]:
+def simulate_scan(scene: Scene, stain: Stain, rng: np.random.Generator) -> NDArray[np.uint8]:
     """The image that a scanner makes: Beer-Lambert, a little blur, a little noise."""
     thickness = rng.uniform(0.85, 1.15)  # of the section, about the usual one
     h = thickness * stain.haematoxylin_strength * np.array(stain.haematoxylin)

@@ -21,7 +21,7 @@ class Scene:
     def __init__(self, shape: tuple[int, int]) -> None:
         self.H: Map = np.zeros(shape, np.float32)
         self.E: Map = np.zeros(shape, np.float32)
-        self.taken: Mask = np.zeros(shape, bool)
+        self.occupied: Mask = np.zeros(shape, bool)
 
 
 def canvas_shape(size: tuple[int, int]) -> tuple[int, int]:

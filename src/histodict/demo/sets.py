@@ -16,17 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ..execution.files import errors_named
+from ..execution.files import add_path_to_errors
 from ..parameters import check_whole_number
 from .scanner import draw_stain
 from .scene import canvas_shape
-from .tissue import INFLAMMATION, MICRONS_PER_PIXEL, draw_image, draw_region_image
+from .tissue import INFLAMMATION, MICRONS_PER_PIXEL, make_region_image, make_tissue_image
 
 _UNFINISHED = ".unfinished-"
 _STALE_S = 24 * 3600
 
 
-def write_synthetic_set(
+def write_synthetic_dataset(
     folder: str | Path,
     n_patients: int = 10,
     images_per_patient: int = 6,
@@ -51,7 +51,7 @@ def write_synthetic_set(
     unfinished = folder.with_name(f".{folder.name[:50]}{_UNFINISHED}{secrets.token_hex(8)}")
     unfinished.mkdir(parents=True)
     try:
-        with errors_named(folder):
+        with add_path_to_errors(folder):
             _write_classes(unfinished, n_patients, images_per_patient, size, seed)
             _write_regions(unfinished / "regions", n_patients, size, seed)
         _refuse_files(folder)  # another process may have been faster
@@ -64,11 +64,11 @@ def write_synthetic_set(
     return folder
 
 
-def drawn_set(folder: Path, *given: Any, **named: Any) -> Path:
+def cached_synthetic_dataset(folder: Path, *given: Any, **named: Any) -> Path:
     """The same set if it is there, else drawn; two processes may ask for it at once."""
     if not (folder / "manifest.csv").is_file():
         with suppress(FileExistsError):
-            write_synthetic_set(folder, *given, **named)
+            write_synthetic_dataset(folder, *given, **named)
     return folder
 
 
@@ -95,7 +95,7 @@ def _write_classes(
         for i in range(images_per_patient):
             kind = kinds[(patient + i) % len(kinds)]
             name = f"{kind}/{_patient_name(patient)}_{i + 1}.jpg"
-            image = draw_image(kind, stain, _generator(seed, "image", patient, i), size)
+            image = make_tissue_image(kind, stain, _generator(seed, "image", patient, i), size)
             _write_jpeg(folder / name, image)
             rows.append((name, kind, _patient_name(patient), MICRONS_PER_PIXEL))
     _write_manifest(folder / "manifest.csv", ("path", "label", "patient", "mpp"), sorted(rows))
@@ -108,7 +108,7 @@ def _write_regions(folder: Path, n_patients: int, size: tuple[int, int], seed: i
         patient = n_patients + i
         stain = draw_stain(_generator(seed, "region stain", i))
         n_regions = (1, 2, 0)[i % 3]
-        image, mask = draw_region_image(stain, _generator(seed, "region", i), larger, n_regions)
+        image, mask = make_region_image(stain, _generator(seed, "region", i), larger, n_regions)
         name, mask_name = f"{_patient_name(patient)}_1.jpg", f"masks/{_patient_name(patient)}_1.png"
         _write_jpeg(folder / name, image)
         (folder / "masks").mkdir(exist_ok=True)

@@ -21,14 +21,14 @@ from scipy import ndimage
 
 from ..parameters import check_whole_number
 from .nuclei import draw_fibroblasts, draw_lining, draw_lymphocytes
-from .scanner import Stain, scan
+from .scanner import Stain, simulate_scan
 from .scene import Map, Mask, Scene, canvas_shape, coordinates, cut_border, enlarge, smooth_noise
 
 MICRONS_PER_PIXEL = 0.5
-_GLASS_SHARE = 0.2  # of the images show a margin of empty glass
+_BACKGROUND_FRACTION = 0.2  # of the images show a margin of empty glass
 
 
-def draw_image(
+def make_tissue_image(
     kind: str, stain: Stain, rng: np.random.Generator, size: tuple[int, int] = (480, 360)
 ) -> NDArray[np.uint8]:
     """An image (height, width, 3) of "healthy" or "inflamed" tissue; size is (width, height)."""
@@ -37,10 +37,10 @@ def draw_image(
     shape = canvas_shape(size)
     tissue = _draw_tissue_edge(shape, rng)
     inflammation = INFLAMMATION[kind](shape, rng)
-    return scan(_draw_scene(inflammation, tissue, rng), stain, rng)
+    return simulate_scan(_draw_scene(inflammation, tissue, rng), stain, rng)
 
 
-def draw_region_image(
+def make_region_image(
     stain: Stain, rng: np.random.Generator, size: tuple[int, int] = (480, 360), n_regions: int = 1
 ) -> tuple[NDArray[np.uint8], Mask]:
     """Healthy tissue with n_regions inflamed foci: the image and their mask (height, width)."""
@@ -48,7 +48,7 @@ def draw_region_image(
     shape = canvas_shape(size)
     tissue = _draw_tissue_edge(shape, rng)
     foci = _draw_foci(tissue, n_regions, rng)
-    image = scan(_draw_scene(foci.astype(np.float32), tissue, rng), stain, rng)
+    image = simulate_scan(_draw_scene(foci.astype(np.float32), tissue, rng), stain, rng)
     return image, cut_border(foci)
 
 
@@ -122,7 +122,7 @@ def _draw_epithelium(scene: Scene, depth: Map, wall: float, rng: np.random.Gener
 
 def _draw_tissue_edge(shape: tuple[int, int], rng: np.random.Generator) -> Mask:
     """Where there is tissue: everywhere, or on one side of a wavy line."""
-    if rng.random() > _GLASS_SHARE:
+    if rng.random() > _BACKGROUND_FRACTION:
         return np.ones(shape, bool)
     angle = rng.uniform(0, 2 * math.pi)
     y, x = coordinates(shape)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ..kernels.idle_atoms import normalise, repeated, replace_idle
+from ..kernels.idle_atoms import duplicate_atoms, normalise, replace_unused_atoms
 
-__all__ = ["canonical_order", "initial_atoms", "normalise", "repeated", "replace_idle"]
+__all__ = ["canonicalize", "duplicate_atoms", "initial_atoms", "normalise", "replace_unused_atoms"]
 
 
 def initial_atoms(Y: NDArray, n_atoms: int, rng: np.random.Generator) -> NDArray:
@@ -18,7 +18,7 @@ def initial_atoms(Y: NDArray, n_atoms: int, rng: np.random.Generator) -> NDArray
     """
     samples = normalise(Y[rng.permutation(len(Y))[: 4 * n_atoms]])
     samples = samples[samples.any(axis=1)]
-    D = samples[~repeated(samples)][:n_atoms]
+    D = samples[~duplicate_atoms(samples)][:n_atoms]
     missing = n_atoms - len(D)
     if missing:
         mixtures = normalise(rng.standard_normal((missing, len(D))) @ D) if len(D) else 0.0
@@ -27,7 +27,7 @@ def initial_atoms(Y: NDArray, n_atoms: int, rng: np.random.Generator) -> NDArray
     return np.ascontiguousarray(D, dtype=Y.dtype)
 
 
-def canonical_order(D: NDArray, uses: NDArray, leaning: NDArray) -> NDArray:
+def canonicalize(D: NDArray, uses: NDArray, leaning: NDArray) -> NDArray:
     """The same atoms, most used first, each with the sign in which it is used more often.
 
     leaning[j] > 0: atom j has more positive weights than negative ones. At 0, its sum is positive.

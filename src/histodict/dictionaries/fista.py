@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..execution.local import map_blocks, one_blas_thread
+from ..execution.local import map_blocks, single_blas_thread
 from ..kernels import row_blocks
 
 
@@ -68,7 +68,7 @@ class FistaCodes:
         coupling: NDArray[np.float64] | None = None,
     ) -> None:
         """n_steps towards the minimiser; `products` gives a block's rows b, `coupling` is C."""
-        with one_blas_thread():
+        with single_blas_thread():
             L = float(np.linalg.eigvalsh(H.astype(np.float64))[-1])
         # s − (sH − b)/L is s(I − H/L) + b/L: the product is all that is left to do in a step.
         T = (np.eye(len(H)) - H / L).astype(self.S.dtype)

@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 from scipy.linalg import eigh
 from scipy.sparse import csr_array, vstack
 
-from ..execution.local import map_blocks, one_blas_thread
+from ..execution.local import map_blocks, single_blas_thread
 from ..kernels import load_backend, row_blocks
-from .atoms import initial_atoms, replace_idle
+from .atoms import initial_atoms, replace_unused_atoms
 
 # Badly coded samples, at most, that may take the places of idle atoms after an iteration.
 _CANDIDATES = 256
@@ -73,14 +73,14 @@ def learn_ksvd(
         repeats another, gives way to a badly coded sample, of its own group if there are groups
     callback : called with (done, total, objective) after every iteration
     """
-    with one_blas_thread():
+    with single_blas_thread():
         D = initial_atoms(Y, n_atoms, rng) if initial is None else initial
     norms = np.einsum("ij,ij->i", Y, Y, dtype=np.float64)
     objective = np.empty(n_iter)
     for iteration in range(n_iter):
         S, errors = _code(Y, D, n_nonzero, n_jobs, backend)
         objective[iteration] = errors.mean()
-        with one_blas_thread():
+        with single_blas_thread():
             D, S = update_pairs(Y, D, S, exact=exact)
             if iteration < n_iter - 1:
                 uses = np.bincount(S.indices[S.data != 0], minlength=n_atoms)
@@ -102,7 +102,7 @@ def update_pairs(
     codes = _Codes(S)
     fit = _singular_pair if exact else _power_step
     for j in range(len(D)):
-        rows, places = codes.uses_of(j)
+        rows, places = codes.samples_using(j)
         if len(rows):
             pair = fit(Y[rows], D, j, codes.atoms[rows], codes.values[rows], codes.flat[places])
             if pair is not None:
@@ -127,12 +127,12 @@ class _Codes:
         used = np.flatnonzero(self.flat)
         of_atom = self.atoms.reshape(-1)[used]
         order = np.argsort(of_atom, kind="stable")
-        self._places = used[order]
+        self._positions = used[order]
         self._starts = np.searchsorted(of_atom[order], np.arange(S.shape[1] + 1))
 
-    def uses_of(self, j: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    def samples_using(self, j: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """The samples that use atom j, and the places of its values in `flat`."""
-        places = self._places[self._starts[j] : self._starts[j + 1]]
+        places = self._positions[self._starts[j] : self._starts[j + 1]]
         return places // self.atoms.shape[1], places
 
     def to_csr(self, S: csr_array) -> csr_array:
@@ -199,7 +199,7 @@ def _code(
     Y: NDArray[Any], D: NDArray[Any], n_nonzero: int, n_jobs: int | None, backend: str
 ) -> tuple[csr_array, NDArray[np.float64]]:
     """Codes of all samples and their squared residuals."""
-    with one_blas_thread():
+    with single_blas_thread():
         coder = load_backend(backend).OMPCoder(D, n_nonzero, 0.0, True)
     blocks = map_blocks(lambda rows: coder.code(Y[rows]), row_blocks(len(Y)), n_jobs)
     codes, errors = zip(*blocks, strict=True)
@@ -222,5 +222,5 @@ def _replace_idle(
         own = of_atoms == group
         rows = np.flatnonzero((of_samples == group) & (errors > 0))
         worst = rows[np.argsort(-errors[rows], kind="stable")[:_CANDIDATES]]
-        D[own] = replace_idle(D[own], uses[own], Y[worst])
+        D[own] = replace_unused_atoms(D[own], uses[own], Y[worst])
     return D

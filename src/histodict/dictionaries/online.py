@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..execution.local import map_blocks, one_blas_thread
+from ..execution.local import map_blocks, single_blas_thread
 from ..kernels import load_backend, to_numpy
-from ..kernels.code_sums import CodeSums
+from ..kernels.code_sums import SufficientStatistics
 from .atoms import initial_atoms
 
 _BATCH_ROWS = 1024
-_MOST_CANDIDATES = 256
+_MAX_CANDIDATES = 256
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def learn_online(
 
     `callback(done, total)` is called at the start and after every mini-batch.
     """
-    with one_blas_thread():
+    with single_blas_thread():
         D = initial_atoms(Y, n_atoms, rng)
     total = count_batches(len(Y), n_epochs)
     done = itertools.count()
@@ -60,7 +60,7 @@ def learn_online(
             callback(next(done), total)
 
     step()
-    return improve_online(
+    return continue_online(
         D, Y, penalty, n_epochs=n_epochs, n_jobs=n_jobs, backend=backend, step=step
     )
 
@@ -70,7 +70,7 @@ def count_batches(n_samples: int, n_epochs: int) -> int:
     return n_epochs * -(-n_samples // _BATCH_ROWS)
 
 
-def improve_online(
+def continue_online(
     D: NDArray,
     Y: NDArray,
     penalty: float,
@@ -93,7 +93,9 @@ def improve_online(
     starts = range(0, len(Y), _BATCH_ROWS)
     for epoch in range(n_epochs):
         uses: Any = 0
-        worst: CodeSums | None = None  # keeps the samples that were coded worst in this epoch
+        worst: SufficientStatistics | None = (
+            None  # keeps the samples that were coded worst in this epoch
+        )
         for position, start in enumerate(starts):
             n_before = epoch * len(starts) + position
             fading = n_before / (n_before + 1)
@@ -102,38 +104,38 @@ def improve_online(
             for sums in _code(module, D, samples[start : start + _BATCH_ROWS], penalty, n_jobs):
                 E += sums.E
                 F += sums.F
-                uses = uses + sums.uses
+                uses = uses + sums.usage_counts
                 if worst:
-                    worst.keep_worst(sums, _MOST_CANDIDATES)
+                    worst.store_worst(sums, _MAX_CANDIDATES)
                 else:
                     worst = sums
-            with one_blas_thread():
+            with single_blas_thread():
                 held = pull * F.diagonal().sum() / len(D)
                 own = (E + held * anchors, F + held * identity) if pull else (E, F)
                 D = module.update_atoms(D, *own, n_sweeps=1, tol=0.0)
             step()
         if worst and not pull and epoch < n_epochs - 1:
             candidates = worst.worst_samples[worst.worst_errors > 0]
-            with one_blas_thread():
+            with single_blas_thread():
                 D = module.replace_idle(D, uses, candidates)
     return OnlineDictionary(to_numpy(D), float(uses.sum()) / len(Y))
 
 
 def _code(
     module: ModuleType, D: Any, batch: Any, penalty: float, n_jobs: int | None
-) -> Iterator[CodeSums]:
+) -> Iterator[SufficientStatistics]:
     """Per task: what is needed of the codes, and of 256 samples the 8 that were coded worst.
 
     `batch`: samples that the backend placed.
     """
-    with one_blas_thread():
+    with single_blas_thread():
         coder = module.LassoCoder(D, penalty, 1e-3)
 
-    def work(start: int) -> CodeSums:
+    def work(start: int) -> SufficientStatistics:
         rows = batch[start : start + module.TASK_ROWS]
         labels, weights = np.zeros(len(rows), np.int64), np.ones(1)
         n_worst = 8 * math.ceil(len(rows) / 256)
-        sums: CodeSums = module.code_and_sum(coder, rows, labels, 0, weights, n_worst)
+        sums: SufficientStatistics = module.code_and_sum(coder, rows, labels, 0, weights, n_worst)
         return sums
 
     yield from map_blocks(

@@ -29,39 +29,39 @@ from numpy.typing import NDArray
 
 from ..parameters import check_number, check_whole_number
 from .matching import match_atoms
-from .online import count_batches, improve_online
+from .online import continue_online, count_batches
 
-PENALTY, PULL, N_EPOCHS = 0.1, 1.0, 5
+PENALTY, SHRINKAGE, N_EPOCHS = 0.1, 1.0, 5
 _FEWEST_PATIENTS = 4  # of which halves can be learnt from
 
 
 @dataclass(frozen=True)
-class StableDictionary:
+class AxisAnchoredDictionary:
     """atoms (n_atoms, n_features), and the axis (a feature's number) that each was held to."""
 
     atoms: NDArray[Any]
     axes: NDArray[np.int64]
 
 
-def learn_stable(
+def learn_axis_anchored(
     Y: NDArray[Any],
     patients: NDArray[Any],
     n_atoms: int,
     rng: np.random.Generator,
     *,
     penalty: float = PENALTY,
-    pull: float = PULL,
+    pull: float = SHRINKAGE,
     n_jobs: int | None = None,
     backend: str = "cpu",
     callback: Callable[[int, int], None] | None = None,
-) -> StableDictionary:
+) -> AxisAnchoredDictionary:
     """A dictionary for centred unit vectors Y (n_samples, n_features).
 
     `patients` : (n_samples,), whose they are. `callback(done, total)` is called per mini-batch.
     """
     check_number("penalty", penalty, above=True)
     check_number("pull", pull, above=True)
-    axes = common_axes(Y, patients, n_atoms)
+    axes = most_variable_axes(Y, patients, n_atoms)
     anchors = np.zeros((n_atoms, Y.shape[1]), Y.dtype)
     anchors[np.arange(n_atoms), axes] = 1
     total, done = count_batches(len(Y), N_EPOCHS), iter(range(1, 2**62))
@@ -70,7 +70,7 @@ def learn_stable(
         if callback:
             callback(next(done), total)
 
-    learnt = improve_online(
+    learnt = continue_online(
         anchors,
         np.ascontiguousarray(Y[rng.permutation(len(Y))]),
         penalty,
@@ -80,10 +80,10 @@ def learn_stable(
         step=step,
         pull=pull,
     )
-    return StableDictionary(learnt.atoms, axes)
+    return AxisAnchoredDictionary(learnt.atoms, axes)
 
 
-def common_axes(Y: NDArray[Any], patients: NDArray[Any], n_axes: int) -> NDArray[np.int64]:
+def most_variable_axes(Y: NDArray[Any], patients: NDArray[Any], n_axes: int) -> NDArray[np.int64]:
     """The features that vary most in the median patient, the most varied first."""
     check_whole_number("n_atoms", n_axes, 1)
     squares = [_mean_square(Y[patients == patient]) for patient in np.unique(patients)]
@@ -97,7 +97,7 @@ def common_axes(Y: NDArray[Any], patients: NDArray[Any], n_axes: int) -> NDArray
     return np.argsort(-typical, kind="stable")[:n_axes].astype(np.int64)
 
 
-def recurrence(
+def split_half_similarity(
     Y: NDArray[Any],
     patients: NDArray[Any],
     atoms: NDArray[Any],
@@ -120,14 +120,14 @@ def recurrence(
         half = rng.permutation(everybody)[: len(everybody) // 2]
         inside = np.isin(patients, half)
         first, second = (
-            _in_place_of(atoms, learn(np.ascontiguousarray(Y[own]), patients[own], rng))
+            _replace(atoms, learn(np.ascontiguousarray(Y[own]), patients[own], rng))
             for own in (inside, ~inside)
         )
         found.append(np.abs(np.einsum("ij,ij->i", first, second)))
     return np.asarray(np.mean(found, axis=0), np.float64)
 
 
-def _in_place_of(atoms: NDArray[Any], others: NDArray[Any]) -> NDArray[np.float64]:
+def _replace(atoms: NDArray[Any], others: NDArray[Any]) -> NDArray[np.float64]:
     """The others' atoms in the order of their partners; zeros where there is no partner."""
     partners = match_atoms(atoms, others).partners
     return np.where((partners >= 0)[:, None], others[partners], 0.0).astype(np.float64)

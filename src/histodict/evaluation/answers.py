@@ -23,18 +23,18 @@ class Repeat:
 
     labels: NDArray[Any]
     patients: NDArray[Any]
-    answers: NDArray[Any]
+    predictions: NDArray[Any]
 
     def __post_init__(self) -> None:
-        shapes = [np.shape(x)[:1] for x in (self.labels, self.patients, self.answers)]
+        shapes = [np.shape(x)[:1] for x in (self.labels, self.patients, self.predictions)]
         if shapes[0] == (0,) or len(set(shapes)) > 1 or not shapes[0]:
             raise ValueError(
                 "labels, patients and answers must have one entry per image, not shapes "
-                f"{[np.shape(x) for x in (self.labels, self.patients, self.answers)]}"
+                f"{[np.shape(x) for x in (self.labels, self.patients, self.predictions)]}"
             )
 
 
-def gather(
+def collect_repeats(
     manifest: Manifest, splits: Iterable[Split], answers: Iterable[ArrayLike]
 ) -> list[Repeat]:
     """All answers, repeat by repeat; `answers` has an array per split, in order of `split.test`.

@@ -15,22 +15,22 @@ from scipy.sparse import csr_array
 from scipy.stats import t
 
 _LEVEL = 0.95
-_MOST_BUNDLES = 60  # of patients that are left out in turn
-_LEAST_PATIENTS = 8  # for an interval
+_MAX_BUNDLES = 60  # of patients that are left out in turn
+_MIN_PATIENTS = 8  # for an interval
 _NONE = 1e-12  # of a variance
 _SHUFFLES = 50  # at once
-_TOGETHER = 10  # of the largest η², where many are asked at once
+_BATCH = 10  # of the largest η², where many are asked at once
 
-Places = NDArray[np.int64]
+Groups = NDArray[np.int64]
 
 
-def made_even(shares: NDArray[np.float64]) -> NDArray[np.float64]:
+def arcsine_sqrt(shares: NDArray[np.float64]) -> NDArray[np.float64]:
     """arcsin √share: so rare shares vary as much as others do."""
     return np.arcsin(np.sqrt(shares.clip(0, 1)))
 
 
 @dataclass(frozen=True)
-class Between:
+class IntraclassCorrelation:
     """Per measurement (n,): the share of its variance that lies between groups, and its interval.
 
     NaN where it does not vary, or where no block has two groups, one of them of two units; the
@@ -42,9 +42,9 @@ class Between:
     high: NDArray[np.float64]
 
 
-def between_groups(
-    shares: NDArray[np.float64], blocks: Places, groups: Places, patients: Places
-) -> Between:
+def intraclass_correlation(
+    shares: NDArray[np.float64], blocks: Groups, groups: Groups, patients: Groups
+) -> IntraclassCorrelation:
     """Of shares (n_units, n), within blocks: σ²_b / (σ²_b + σ²), an intraclass correlation.
 
     σ² is the variance within groups, σ²_b that of what groups add to it, as the analysis of
@@ -62,33 +62,33 @@ def between_groups(
     nothing = np.full(shares.shape[1], np.nan)
     telling = _with_several(blocks, groups)
     if not len(telling):
-        return Between(nothing, nothing, nothing)
-    values, own = made_even(shares[telling]), (blocks[telling], groups[telling])
+        return IntraclassCorrelation(nothing, nothing, nothing)
+    values, own = arcsine_sqrt(shares[telling]), (blocks[telling], groups[telling])
     whole = _log_within(values, *own)
     bundles = _bundles(own[1], patients[telling])
     kept = [np.flatnonzero(bundles != bundle) for bundle in np.unique(bundles)]
     parts = [_log_within(values[rows], own[0][rows], own[1][rows]) for rows in kept]
     n = len(parts)
-    if n < _LEAST_PATIENTS:
-        return Between(np.clip(1 - np.exp(whole), 0, 1), nothing, nothing)
+    if n < _MIN_PATIENTS:
+        return IntraclassCorrelation(np.clip(1 - np.exp(whole), 0, 1), nothing, nothing)
     reach = np.std(parts, axis=0) * np.sqrt(n - 1) * t.ppf((1 + _LEVEL) / 2, n - 1)
     value, low, high = (1 - np.exp(at) for at in (whole, whole + reach, whole - reach))
-    return Between(*(np.clip(each, 0, 1) for each in (value, low, high)))
+    return IntraclassCorrelation(*(np.clip(each, 0, 1) for each in (value, low, high)))
 
 
-def _with_several(blocks: Places, groups: Places) -> Places:
+def _with_several(blocks: Groups, groups: Groups) -> Groups:
     """Units of blocks that have several groups."""
     pairs = np.unique(np.stack([blocks, groups]), axis=1)
     names, counts = np.unique(pairs[0], return_counts=True)
     return np.flatnonzero(np.isin(blocks, names[counts > 1]))
 
 
-def _log_within(values: NDArray[np.float64], blocks: Places, groups: Places) -> NDArray[np.float64]:
+def _log_within(values: NDArray[np.float64], blocks: Groups, groups: Groups) -> NDArray[np.float64]:
     """log σ² / (σ² + σ²_b) of every column; NaN where it is not defined."""
     nothing = np.full(values.shape[1], np.nan)
     sizes, n = np.unique(groups, return_counts=True)[1], len(values)
     totals = np.unique(blocks, return_counts=True)[1]
-    of_group = _places(blocks)[np.unique(groups, return_index=True)[1]]
+    of_group = _group_indices(blocks)[np.unique(groups, return_index=True)[1]]
     # A group's say in the variance about a block's mean: less than 1, as the mean follows it.
     say = (totals - np.bincount(of_group, sizes**2) / totals).sum()
     if n == len(sizes) or say < _NONE:
@@ -99,29 +99,29 @@ def _log_within(values: NDArray[np.float64], blocks: Places, groups: Places) -> 
     return np.log(np.maximum(found, _NONE))
 
 
-def _squares(values: NDArray[np.float64], groups: Places) -> NDArray[np.float64]:
+def _squares(values: NDArray[np.float64], groups: Groups) -> NDArray[np.float64]:
     """Σ of squares about the groups' means."""
-    places = _places(groups)
+    places = _group_indices(groups)
     found: NDArray[np.float64] = ((values - _means(values, places)[places]) ** 2).sum(axis=0)
     return found
 
 
-def _places(groups: Places) -> Places:
+def _group_indices(groups: Groups) -> Groups:
     return np.unique(groups, return_inverse=True)[1].astype(np.int64)
 
 
-def _means(values: NDArray[np.float64], places: Places) -> NDArray[np.float64]:
+def _means(values: NDArray[np.float64], places: Groups) -> NDArray[np.float64]:
     sizes = np.bincount(places)
     member = csr_array((np.ones(len(places)), (places, np.arange(len(places)))))
     means: NDArray[np.float64] = (member @ values) / sizes[:, None]
     return means
 
 
-def _bundles(groups: Places, patients: Places) -> Places:
+def _bundles(groups: Groups, patients: Groups) -> Groups:
     """Of every unit the number of its patient, or of some patients of all groups together."""
     order = patients[np.argsort(groups, kind="stable")]
     first = np.sort(np.unique(order, return_index=True)[1])
-    number = {patient: place % _MOST_BUNDLES for place, patient in enumerate(order[first].tolist())}
+    number = {patient: place % _MAX_BUNDLES for place, patient in enumerate(order[first].tolist())}
     return np.array([number[patient] for patient in patients.tolist()], np.int64)
 
 
@@ -129,7 +129,7 @@ def _bundles(groups: Places, patients: Places) -> Places:
 
 
 @dataclass(frozen=True)
-class Leaks:
+class ConfoundingTest:
     """How well measurements (n,) tell groups of patients apart beyond their class.
 
     shares : of its variance between patients of a class, what lies between the groups (η²), in the
@@ -142,20 +142,20 @@ class Leaks:
     n_groups : how many there are
     """
 
-    shares: NDArray[np.float64]
-    chance: float
-    doubts: NDArray[np.float64]
+    variance_fractions: NDArray[np.float64]
+    p_value: float
+    adjusted_p_values: NDArray[np.float64]
     n_groups: int
 
 
-def leaks(
+def confounding_test(
     looks: Sequence[NDArray[np.float64]],
-    classes: Places,
-    groups: Places,
+    classes: Groups,
+    groups: Groups,
     *,
     n_permutations: int = 1999,
     random_state: int = 0,
-) -> Leaks:
+) -> ConfoundingTest:
     """η² between groups within a class, and permutation tests of it: of all, and of each.
 
     looks : values (n_units, n) of the same measurements, seen in several ways; the one that tells
@@ -173,7 +173,7 @@ def leaks(
     rows = [np.flatnonzero(classes == place) for place in np.unique(classes)]
     rows = [own for own in rows if len(np.unique(groups[own])) > 1]
     if not rows:
-        return Leaks(nothing, float("nan"), nothing, n_groups)
+        return ConfoundingTest(nothing, float("nan"), nothing, n_groups)
     scaled = [[_scaled(values[own]) for values in looks] for own in rows]
     shares = _largest(scaled, [groups[own][None] for own in rows])[0]
     rng, as_large, totals = np.random.default_rng(random_state), np.ones(len(shares)), []
@@ -185,15 +185,15 @@ def leaks(
         totals += [_totals(row) for row in by_chance]
     columns = np.array([_totals(shares), *totals]).T
     in_any = _chances(columns[0], shares)
-    doubts = np.minimum(in_any, _false_shares(as_large / (n_permutations + 1)))
+    doubts = np.minimum(in_any, _false_discovery_rates(as_large / (n_permutations + 1)))
     least = np.min([_chances(column, column) for column in columns], axis=0)
     chance = float(np.mean(least <= least[0] + _NONE))
-    return Leaks(shares, chance, doubts, n_groups)
+    return ConfoundingTest(shares, chance, doubts, n_groups)
 
 
 def _totals(shares: NDArray[np.float64]) -> tuple[float, float]:
     """The largest, and the mean of the largest ten."""
-    most = np.sort(shares)[-_TOGETHER:]
+    most = np.sort(shares)[-_BATCH:]
     return float(most[-1]), float(most.mean())
 
 
@@ -204,7 +204,7 @@ def _chances(known: NDArray[np.float64], values: NDArray[np.float64]) -> NDArray
     return found
 
 
-def _false_shares(chances: NDArray[np.float64]) -> NDArray[np.float64]:
+def _false_discovery_rates(chances: NDArray[np.float64]) -> NDArray[np.float64]:
     """The smallest expected share of false ones among lists that end with each."""
     order = np.argsort(chances)
     found = np.empty(len(chances))
@@ -220,16 +220,16 @@ def _scaled(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.divide(centred, norms, out=np.zeros_like(centred), where=norms > np.sqrt(_NONE))
 
 
-def _largest(scaled: list[list[NDArray[np.float64]]], groups: list[Places]) -> NDArray[np.float64]:
+def _largest(scaled: list[list[NDArray[np.float64]]], groups: list[Groups]) -> NDArray[np.float64]:
     """(n_shuffles, n): η² of every measurement, in the class and by the look where it is largest.
 
     Of every class, what was measured, and the groups (n_shuffles, n_units).
     """
     pairs = zip(scaled, groups, strict=True)
-    return np.max([_shares(values, own) for looks, own in pairs for values in looks], axis=0)
+    return np.max([_fractions(values, own) for looks, own in pairs for values in looks], axis=0)
 
 
-def _shares(scaled: NDArray[np.float64], groups: Places) -> NDArray[np.float64]:
+def _fractions(scaled: NDArray[np.float64], groups: Groups) -> NDArray[np.float64]:
     """Σ over groups of n·mean², for every shuffle."""
     names, sizes = np.unique(groups[0], return_counts=True)
     member = (groups[:, None] == names[:, None]) / np.sqrt(sizes)[:, None]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .intervals import Replicates
+from .intervals import BootstrapReplicates
 
 _LEVEL = 0.95
 _AT_ONCE = 2**15  # values of units and measurements that are ranked together: of a cache
@@ -18,7 +18,7 @@ _MANY = 100  # patients, beyond which fewer draws are taken
 
 
 @dataclass(frozen=True)
-class ManyAucs:
+class AucIntervals:
     """Per measurement (n,): AUC and its interval; NaN where a class has fewer than two patients."""
 
     value: NDArray[np.float64]
@@ -26,14 +26,14 @@ class ManyAucs:
     high: NDArray[np.float64]
 
 
-def aucs_by_patient(
+def auc_per_feature(
     values: NDArray[np.float64],
     positive: NDArray[np.bool_],
     patients: NDArray[np.int64],
     *,
     n_replicates: int = 500,
     random_state: int = 0,
-) -> ManyAucs:
+) -> AucIntervals:
     """How well each column of values (n_units, n) puts units that are `positive` above the others.
 
     `patients`: whose a unit is. Intervals of 95 % from draws of patients, as in `intervals`.
@@ -42,7 +42,7 @@ def aucs_by_patient(
     nothing = np.full(values.shape[1], np.nan)
     sizes = [len(np.unique(patients[own])) for own in (positive, ~positive)]
     if min(sizes) < 1:
-        return ManyAucs(nothing, nothing, nothing)
+        return AucIntervals(nothing, nothing, nothing)
     rng = np.random.default_rng(random_state)
     names, places = np.unique(patients, return_inverse=True)
     if len(names) > _MANY:
@@ -54,7 +54,7 @@ def aucs_by_patient(
         _of_columns(values[:, start : start + step], positive, places, len(names), draws)
         for start in range(0, values.shape[1], step)
     ]
-    return ManyAucs(*(np.concatenate(own) for own in zip(*parts, strict=True)))
+    return AucIntervals(*(np.concatenate(own) for own in zip(*parts, strict=True)))
 
 
 def _of_columns(
@@ -71,7 +71,7 @@ def _of_columns(
         return value, np.full(len(value), np.nan), np.full(len(value), np.nan)
     drawn = np.stack([ranks.aucs(times[places]) for times in draws])
     ends = [
-        Replicates(float(v), column, n_patients, 0).interval(_LEVEL)
+        BootstrapReplicates(float(v), column, n_patients, 0).interval(_LEVEL)
         for v, column in zip(value, drawn.T, strict=True)
     ]
     low, high = np.array(ends).T

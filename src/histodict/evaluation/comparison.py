@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.stats import norm, t
 
 from .answers import Repeat
-from .intervals import Metric, PatientDraws, Replicates, check_level
+from .intervals import BootstrapReplicates, Metric, PatientBootstrap, check_level
 
 
 @dataclass(frozen=True)
@@ -46,20 +46,20 @@ def paired_bootstrap(
 
     def difference(repeat: int, rows: NDArray[np.int64]) -> float:
         labels = first[repeat].labels[rows]
-        a, b = (metric(labels, tested[repeat].answers[rows]) for tested in (first, second))
+        a, b = (metric(labels, tested[repeat].predictions[rows]) for tested in (first, second))
         return a - b
 
-    sample = PatientDraws(first).replicates(difference, n_replicates, random_state)
+    sample = PatientBootstrap(first).replicates(difference, n_replicates, random_state)
     low, high = sample.interval(level)
     a, b = (
-        float(np.mean([metric(tested.labels, tested.answers) for tested in repeats]))
+        float(np.mean([metric(tested.labels, tested.predictions) for tested in repeats]))
         for repeats in (first, second)
     )
     return Comparison(a, b, sample.value, low, high, _p_value(sample), level, sample.n_patients)
 
 
-def _p_value(sample: Replicates) -> float:
-    """Solves an end of `Replicates.interval` = 0 for the level."""
+def _p_value(sample: BootstrapReplicates) -> float:
+    """Solves an end of `BootstrapReplicates.interval` = 0 for the level."""
     n, beyond = sample.n_patients, min((sample.values <= 0).sum(), (sample.values >= 0).sum())
     tail = (beyond + 1) / (len(sample.values) + 1)
     return min(1.0, float(2 * t.cdf(norm.ppf(tail) * np.sqrt((n - 1) / n), n - 1)))

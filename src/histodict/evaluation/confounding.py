@@ -25,7 +25,7 @@ _MIN_GAIN = 0.4  # fraction of the difference between chance level and accuracy 
 _N_PERMUTATIONS, _FEWER, _MANY = 999, 199, 5000
 _TOLERANCE = 1e-9
 
-Places = NDArray[np.int64]
+Groups = NDArray[np.int64]
 # Per image: a category, or numbers that are tested one by one; None if unknown.
 Values = Sequence[str | tuple[float, ...] | None]
 
@@ -41,12 +41,12 @@ class Association:
 
     name: str
     accuracy: float
-    by_chance: float
+    chance_accuracy: float
     p_value: float
     confounded: bool
 
     @property
-    def may_be_tissue(self) -> bool:
+    def may_reflect_tissue(self) -> bool:
         """Whether the tissue itself may be the cause."""
         return self.name == "mean colour"
 
@@ -60,9 +60,9 @@ class Association:
             )
         words = (
             f"{head} alone gives the class of patients with a balanced accuracy of "
-            f"{self.accuracy:.2f} (by chance {self.by_chance:.2f}, p = {self.p_value:.3f})"
+            f"{self.accuracy:.2f} (by chance {self.chance_accuracy:.2f}, p = {self.p_value:.3f})"
         )
-        if self.confounded and not self.may_be_tissue:
+        if self.confounded and not self.may_reflect_tissue:
             words += ": on these data the two cannot be told apart"
         return f"{words}. {_ADVICE.get(self.name, _OF_FILES)}"
 
@@ -164,9 +164,9 @@ class _Units:
     of_row : unit of every image; classes : class index of every unit; counts : units per class
     """
 
-    of_row: Places
-    classes: Places
-    counts: Places
+    of_row: Groups
+    classes: Groups
+    counts: Groups
 
     @classmethod
     def of(cls, labels: Sequence[str], patients: Sequence[str]) -> _Units:
@@ -178,7 +178,7 @@ class _Units:
         )
         return cls(np.array([place_of[pair] for pair in pairs], np.int64), classes, counts)
 
-    def permuted(self, rng: np.random.Generator) -> Places:
+    def permuted(self, rng: np.random.Generator) -> Groups:
         """Return permutations (n, n_units) of the classes."""
         n = _N_PERMUTATIONS if len(self.classes) <= _MANY else _FEWER
         return rng.permuted(np.tile(self.classes, (n, 1)), axis=1)
@@ -187,16 +187,16 @@ class _Units:
         least = 1 / len(self.counts)
         return accuracy >= least + _MIN_GAIN * (1 - least)
 
-    def accuracies(self, values: Values, permuted: Places) -> NDArray[np.float64]:
+    def accuracies(self, values: Values, permuted: Groups) -> NDArray[np.float64]:
         """Return the accuracy of the best classifier for each row of permuted classes."""
         if isinstance(values[0], str):
-            return self._of_words([str(value) for value in values], permuted)
+            return self._from_labels([str(value) for value in values], permuted)
         columns = np.array(values, np.float64).T
         found: NDArray[np.float64]
         found = np.max([self._of_numbers(column, permuted) for column in columns], axis=0)
         return found
 
-    def _of_words(self, words: Sequence[str], permuted: Places) -> NDArray[np.float64]:
+    def _from_labels(self, words: Sequence[str], permuted: Groups) -> NDArray[np.float64]:
         """Return the balanced accuracy of predicting the majority class of each category."""
         names, places = np.unique(words, return_inverse=True)
         # Sparse: there may be as many words as patients.
@@ -210,7 +210,7 @@ class _Units:
         found: NDArray[np.float64] = np.max(by_class, axis=0).sum(axis=1) / len(self.counts)
         return found
 
-    def _of_numbers(self, numbers: NDArray[np.float64], permuted: Places) -> NDArray[np.float64]:
+    def _of_numbers(self, numbers: NDArray[np.float64], permuted: Groups) -> NDArray[np.float64]:
         """Return the balanced accuracy of the best threshold between any class and the others.
 
         (1 + D) / 2, where D is the Kolmogorov-Smirnov statistic.

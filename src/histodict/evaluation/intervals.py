@@ -46,10 +46,10 @@ Statistic = Callable[[int, NDArray[np.int64]], float]
 # Factor by which bootstrap intervals of cross-validated scores are widened.
 CROSS_VALIDATED = 2**0.5
 # Draws in vain, at most, per replicate.
-_MOST_REDRAWN = 20
+_MAX_REDRAWN = 20
 
 
-class UndefinedError(ValueError):
+class UndefinedMetricError(ValueError):
     """What a metric raises that has no value for these images: the draw is made again."""
 
 
@@ -81,10 +81,10 @@ def bootstrap_interval(
         metric must then lie between 0 and 1, and the interval is widened, see above
     """
     level = check_level(level)
-    draws = PatientDraws(repeats)
+    draws = PatientBootstrap(repeats)
 
     def statistic(repeat: int, rows: NDArray[np.int64]) -> float:
-        return metric(repeats[repeat].labels[rows], repeats[repeat].answers[rows])
+        return metric(repeats[repeat].labels[rows], repeats[repeat].predictions[rows])
 
     sample = draws.replicates(statistic, n_replicates, random_state)
     low, high = sample.interval(level, CROSS_VALIDATED if cross_validated else 1.0)
@@ -104,7 +104,7 @@ def check_level(level: float) -> float:
 
 
 @dataclass(frozen=True)
-class Replicates:
+class BootstrapReplicates:
     """A statistic of all patients, and of the draws (n_replicates,)."""
 
     value: float
@@ -130,7 +130,7 @@ class Replicates:
         return low, high
 
 
-class PatientDraws:
+class PatientBootstrap:
     """Whose the images of every repeat are; every class must come from two patients or more."""
 
     def __init__(self, repeats: Sequence[Repeat]) -> None:
@@ -141,20 +141,20 @@ class PatientDraws:
         self.patient_of_row = [np.searchsorted(self.patients, r.patients) for r in repeats]
         self.rows = [np.arange(len(places)) for places in self.patient_of_row]
         # (n_repeats, n_patients, n_classes): whether a patient has images of a class
-        self.holds = np.zeros((len(repeats), len(self.patients), len(classes)), bool)
-        for holds, places, repeat in zip(self.holds, self.patient_of_row, repeats, strict=True):
+        self.contains = np.zeros((len(repeats), len(self.patients), len(classes)), bool)
+        for holds, places, repeat in zip(self.contains, self.patient_of_row, repeats, strict=True):
             holds[places, np.searchsorted(classes, repeat.labels)] = True
         self._check(classes)
 
     def _check(self, classes: NDArray[Any]) -> None:
-        for repeat, holds in enumerate(self.holds, start=1):
+        for repeat, holds in enumerate(self.contains, start=1):
             held = np.any(holds, axis=0)
             if not np.all(held):
                 raise ValueError(
                     f"repeat {repeat} tests no image of class {str(classes[held.argmin()])!r}: put "
                     "the folds of a repeat together (gather), or leave the repeat out"
                 )
-        n_holders = np.sum(np.any(self.holds, axis=0), axis=0)
+        n_holders = np.sum(np.any(self.contains, axis=0), axis=0)
         if n_holders.min() < 2:
             raise ValueError(
                 f"the images of class {str(classes[n_holders.argmin()])!r} come from one patient: "
@@ -167,12 +167,12 @@ class PatientDraws:
         Mean over the repeats in which these patients have every class; NaN if there is none.
         """
         # Asked for thousands of draws: what numpy wraps about these would take longer than they do.
-        seen = np.logical_or.reduce(self.holds[:, times > 0], axis=1)
+        seen = np.logical_or.reduce(self.contains[:, times > 0], axis=1)
         complete = np.logical_and.reduce(seen, axis=1)
         values = []
         for repeat in complete.nonzero()[0].tolist():
             rows, places = self.rows[repeat], self.patient_of_row[repeat]
-            with suppress(UndefinedError):
+            with suppress(UndefinedMetricError):
                 values.append(float(statistic(repeat, rows.repeat(times[places]))))
         if not all(map(isfinite, values)):
             raise ValueError("the metric is not finite on some draw of patients: it cannot be used")
@@ -180,7 +180,9 @@ class PatientDraws:
             return values[0]
         return float(np.mean(values)) if values else nan
 
-    def replicates(self, statistic: Statistic, n_replicates: int, random_state: int) -> Replicates:
+    def replicates(
+        self, statistic: Statistic, n_replicates: int, random_state: int
+    ) -> BootstrapReplicates:
         n_replicates = check_whole_number("n_replicates", n_replicates, 100)
         rng = np.random.default_rng(check_whole_number("random_state", random_state, 0))
         n = len(self.patients)
@@ -193,11 +195,11 @@ class PatientDraws:
                 values.append(value)
                 continue
             n_redrawn += 1
-            if n_redrawn > _MOST_REDRAWN * n_replicates:
+            if n_redrawn > _MAX_REDRAWN * n_replicates:
                 raise ValueError(
                     "nearly every draw of patients lacks some class: test more patients of the "
                     "rare classes"
                 )
 
         everyone = self.value(statistic, np.ones(n, int))
-        return Replicates(everyone, np.array(values), n, n_redrawn)
+        return BootstrapReplicates(everyone, np.array(values), n, n_redrawn)

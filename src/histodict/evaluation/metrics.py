@@ -39,17 +39,17 @@ def balanced_accuracy(labels: ArrayLike, predictions: ArrayLike) -> float:
 def sensitivity(labels: ArrayLike, predictions: ArrayLike, *, positive: object) -> float:
     """Share of the images of class `positive` that are called so; 1 less the miss rate."""
     truth, said = _checked(labels, predictions)
-    return _share(said == positive, truth == positive, f"class {positive!r}: sensitivity")
+    return _fraction(said == positive, truth == positive, f"class {positive!r}: sensitivity")
 
 
 def specificity(labels: ArrayLike, predictions: ArrayLike, *, positive: object) -> float:
     """Share of the other images that are not called `positive`; 1 less the false-alarm rate."""
     truth, said = _checked(labels, predictions)
     other = f"a class other than {positive!r}: specificity"
-    return _share(said != positive, truth != positive, other)
+    return _fraction(said != positive, truth != positive, other)
 
 
-def _share(right: NDArray[np.bool_], chosen: NDArray[np.bool_], what: str) -> float:
+def _fraction(right: NDArray[np.bool_], chosen: NDArray[np.bool_], what: str) -> float:
     if not chosen.any():
         raise ValueError(f"there is no image of {what} is not defined")
     return float(np.mean(right[chosen]))
@@ -87,8 +87,8 @@ class RocCurve:
     `operating` is (false alarm, miss) at the threshold in use.
     """
 
-    false_alarm: NDArray[np.float64]
-    miss: NDArray[np.float64]
+    false_positive_rate: NDArray[np.float64]
+    false_negative_rate: NDArray[np.float64]
     operating: tuple[float, float]
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ..images.manifest import Manifest
 from ..parameters import check_whole_number, hint
 from .folds import balanced_folds, fold_totals
-from .splits import Split, SplitError, Splits, check_splits, image_names, must_be_trained
+from .splits import Split, SplitError, Splits, check_splits, image_names, required_classes
 
 # Divisions tried, per repeat, to find one that no earlier repeat has.
 _N_TRIES = 50
@@ -55,12 +55,12 @@ def k_folds(
         for fold in range(n_folds):
             test = folds[groups.of_image] == fold
             name = f"repeat {repeat + 1}, fold {fold + 1}"
-            made.append(Split(name, _places(~test), _places(test), by, repeat))
+            made.append(Split(name, _indices(~test), _indices(test), by, repeat))
     protocol = {"n_folds": n_folds, "n_repeats": n_repeats, "random_state": random_state}
     return _checked(manifest, made, kind="k-fold", **protocol)
 
 
-def hold_outs(
+def learning_curve_splits(
     manifest: Manifest,
     n_per_class: Sequence[int],
     *,
@@ -86,7 +86,7 @@ def hold_outs(
         for n in sizes:
             name = f"repeat {repeat + 1}, {n} per class"
             train = _first(queues, n, name)
-            made.append(Split(name, train, _places(test), by, repeat, n))
+            made.append(Split(name, train, _indices(test), by, repeat, n))
     protocol = {"n_per_class": sizes, "n_repeats": n_repeats, "random_state": random_state}
     return _checked(manifest, made, kind="hold-out", **protocol)
 
@@ -103,11 +103,11 @@ def leave_one_site_out(manifest: Manifest) -> Splits:
     if len(names) < 2:
         raise SplitError(f"all images come from the site {names[0]!r}: there must be two or more")
     tests = {f"site {name}": np.array([site == name for site in sites]) for name in names}
-    made = [Split(name, _places(~test), _places(test)) for name, test in tests.items()]
+    made = [Split(name, _indices(~test), _indices(test)) for name, test in tests.items()]
     return _checked(manifest, made, kind="leave one site out")
 
 
-def given_split(
+def predefined_split(
     manifest: Manifest,
     *,
     train: Sequence[str] = ("train",),
@@ -168,7 +168,7 @@ class _Groups:
         classes, of_label = np.unique(manifest.labels, return_inverse=True)
         counts = np.zeros((len(names), len(classes)), np.int64)
         np.add.at(counts, (of_image, of_label), 1)
-        needed = np.isin(classes, list(must_be_trained(manifest.records)))
+        needed = np.isin(classes, list(required_classes(manifest.records)))
         return cls(by, names.tolist(), classes.tolist(), of_image, counts, needed)
 
     def divide(self, n_folds: int, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -208,7 +208,10 @@ def _queues(
     manifest: Manifest, chosen: NDArray[np.bool_], rng: np.random.Generator
 ) -> dict[str, list[int]]:
     """Chosen images of each class in random order, which does not depend on the manifest's."""
-    labels, places = manifest.labels, sorted(_places(chosen), key=image_names(manifest).__getitem__)
+    labels, places = (
+        manifest.labels,
+        sorted(_indices(chosen), key=image_names(manifest).__getitem__),
+    )
     queues = {name: [i for i in places if labels[i] == name] for name in np.unique(labels).tolist()}
     return {name: rng.permutation(queue).tolist() for name, queue in queues.items() if queue}
 
@@ -234,6 +237,6 @@ def _numbered(folds: NDArray[np.int64]) -> tuple[int, ...]:
     return tuple(numbers.setdefault(fold, len(numbers)) for fold in folds.tolist())
 
 
-def _places(chosen: NDArray[np.bool_]) -> list[int]:
+def _indices(chosen: NDArray[np.bool_]) -> list[int]:
     places: list[int] = np.flatnonzero(chosen).tolist()
     return places

@@ -15,8 +15,8 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
-from ..execution.files import written_whole
-from ..execution.texts import one_line, read_json
+from ..execution.files import atomic_write
+from ..execution.texts import read_json, shorten
 from ..images.manifest import Manifest
 from ..parameters import check_kind
 from .splits import Split, SplitError, Splits, check_splits, image_names
@@ -34,7 +34,7 @@ def save_splits(splits: Splits, path: Path | str) -> Path:
     path = Path(path)
     content = _content(splits)
     text = json.dumps(content | {"digest": _digest(content)})
-    with written_whole(path) as partial:
+    with atomic_write(path) as partial:
         partial.write_text(text, encoding="utf-8")
     return path
 
@@ -57,9 +57,9 @@ def load_splits(path: Path | str, manifest: Manifest) -> Splits:
     except SplitFileError:
         raise
     except SplitError as error:
-        raise type(error)(f"{path}: {one_line(error)}") from error
+        raise type(error)(f"{path}: {shorten(error)}") from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise SplitFileError(f"{path}: a damaged file of splits ({one_line(error)})") from error
+        raise SplitFileError(f"{path}: a damaged file of splits ({shorten(error)})") from error
     return made
 
 

@@ -12,14 +12,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..images.manifest import Manifest, Record
+from ..images.manifest import ImageRecord, Manifest
 
 
 class SplitError(ValueError):
     """The images cannot be split as asked; the message says why and what can be done."""
 
 
-class LeakError(SplitError):
+class PatientLeakError(SplitError):
     """A patient is on both sides of a split."""
 
 
@@ -95,18 +95,18 @@ def cross_validated(manifest: Manifest, splits: Iterable[Split]) -> bool:
     )
 
 
-def check_no_leak(manifest: Manifest, split: Split) -> None:
-    """Raise LeakError if a patient is on both sides."""
+def check_patients_disjoint(manifest: Manifest, split: Split) -> None:
+    """Raise PatientLeakError if a patient is on both sides."""
     shared = shared_patients(manifest, split)
     if shared:
         others = f" (and {len(shared) - 1} more)" if len(shared) > 1 else ""
-        raise LeakError(
+        raise PatientLeakError(
             f"split {split.name!r}: patient {shared[0]!r}{others} is on both sides. What is "
             "measured so is too good; move all images of a patient to one side"
         )
 
 
-def must_be_trained(records: Iterable[Record]) -> set[str]:
+def required_classes(records: Iterable[ImageRecord]) -> set[str]:
     """The classes of which images are needed to know them.
 
     One with a mask shows what is region and what is not by itself, and may be the only one.
@@ -122,10 +122,10 @@ def check_splits(manifest: Manifest, splits: Iterable[Split]) -> None:
                 f"split {split.name!r}: it has places beyond the {len(manifest.records)} images"
             )
         if split.by == "patient":
-            check_no_leak(manifest, split)
+            check_patients_disjoint(manifest, split)
         trained = {manifest.records[place].label for place in split.train}
         tested = [manifest.records[place] for place in split.test]
-        untrained = must_be_trained(tested) - trained
+        untrained = required_classes(tested) - trained
         if untrained:
             raise SplitError(
                 f"split {split.name!r}: no image of class {min(untrained)!r} is left to train on; "

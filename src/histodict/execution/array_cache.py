@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from .files import written_whole
+from .files import atomic_write
 
 _FORM = 3  # of the files
 _DIGEST = 32  # bytes
@@ -23,8 +23,8 @@ _NAMES = f"{'[0-9a-f]' * 2}/{'[0-9a-f]' * 32}.npy"
 
 _LIMIT_VARIABLE = "HISTODICT_CACHE_GIB"
 _LIMIT_GIB = 20.0
-_LOOK_AFTER = 1 / 32  # of the limit: after so much was written, the folder is looked at
-_ROOM = 0.9  # of the limit is what it is made smaller to
+_CLEANUP_INTERVAL = 1 / 32  # of the limit: after so much was written, the folder is looked at
+_FREE_FRACTION = 0.9  # of the limit is what it is made smaller to
 
 # Bytes that this process has written into each folder since it looked at it last.
 _written: dict[Path, int] = {}
@@ -60,7 +60,7 @@ class ArrayCache:
 
     def write(self, key: list[Any], array: NDArray[Any]) -> None:
         with (
-            written_whole(self._file(key), durable=False) as partial,
+            atomic_write(self._file(key), durable=False) as partial,
             partial.open("w+b") as file,
         ):
             np.save(file, array, allow_pickle=False)
@@ -71,19 +71,19 @@ class ArrayCache:
 
     def _stay_small(self, n_new: int) -> None:
         """Look at the folder with the first array, and then now and again."""
-        limit = most_bytes()
+        limit = max_bytes()
         known = self.folder in _written
         _written[self.folder] = _written.get(self.folder, 0) + n_new
-        if not known or _written[self.folder] > limit * _LOOK_AFTER:
+        if not known or _written[self.folder] > limit * _CLEANUP_INTERVAL:
             _written[self.folder] = 0
-            _make_room(self.folder, limit)
+            _evict(self.folder, limit)
 
     def _file(self, key: list[Any]) -> Path:
         digest = hashlib.sha256(json.dumps([_FORM, *key]).encode()).hexdigest()
         return self.folder / digest[:2] / f"{digest[:32]}.npy"
 
 
-def most_bytes() -> float:
+def max_bytes() -> float:
     """That a folder may hold."""
     given = os.environ.get(_LIMIT_VARIABLE, _LIMIT_GIB)
     try:
@@ -95,7 +95,7 @@ def most_bytes() -> float:
     return gib * 2**30
 
 
-def _make_room(folder: Path, limit: float) -> None:
+def _evict(folder: Path, limit: float) -> None:
     """Remove the arrays that were not read for longest, if there is more than the limit."""
     found = sorted(_arrays(folder))
     total = sum(size for _, size, _ in found)
@@ -105,7 +105,7 @@ def _make_room(folder: Path, limit: float) -> None:
         with suppress(OSError):  # somebody else's, or in use where that forbids it
             path.unlink(missing_ok=True)
             total -= size
-        if total <= limit * _ROOM:
+        if total <= limit * _FREE_FRACTION:
             return
 
 

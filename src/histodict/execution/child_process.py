@@ -22,7 +22,7 @@ _INTERVAL_S = 0.5
 _callbacks: list[Callable[[], None]] = []
 
 
-def end_with(parent: int, last_words: Callable[[], None] | None = None) -> None:
+def exit_with_parent(parent: int, last_words: Callable[[], None] | None = None) -> None:
     """End this process within a second of the end of its parent.
 
     The parent's number is polled, as a killed parent sends no signal. (Linux could send one, but
@@ -50,7 +50,7 @@ def end_with(parent: int, last_words: Callable[[], None] | None = None) -> None:
 
 
 @contextmanager
-def beyond_ctrl_c() -> Iterator[None]:
+def ignore_sigint() -> Iterator[None]:
     """Block Ctrl-C in processes and threads that are started inside.
 
     A terminal sends it to every process, but the command decides what it ends.
@@ -68,7 +68,7 @@ def beyond_ctrl_c() -> Iterator[None]:
 
 def main() -> None:
     parent, module = sys.argv[1:3]
-    end_with(int(parent))
+    exit_with_parent(int(parent))
     del sys.argv[1:3]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 

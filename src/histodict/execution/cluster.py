@@ -25,11 +25,11 @@ from pathlib import Path
 from typing import Any
 
 from ..parameters import Surface, check_whole_number, hint_surface, set_hint_surface
-from .executor import ClusterError, Item, Lost, OpenItems, Result
-from .local import one_blas_thread
+from .executor import ClusterError, Item, OnWorkerDeath, OpenItems, Result
+from .local import single_blas_thread
 from .missing_chunks import allow_missing_chunks, missing_chunks_allowed
 from .processes import can_share_locks
-from .texts import one_line
+from .texts import shorten
 
 _PACKAGES = ("histodict", "numpy", "scipy", "numba")  # what decides the bits of a result
 _SETTINGS = (".yaml", ".yml")
@@ -37,12 +37,12 @@ _CONNECT_SECONDS = 30
 _RETRIES = 2  # of an item that raised an error, such as a file that could not be read just now
 _SENDINGS = 10  # of what was lost with a worker, each time
 _PER_THREAD = 2  # items under way: one in work, one waiting beside it
-_MOST_ALONE = 300.0  # seconds without any worker until waiting for one is given up
-_SAID_ALONE = 10.0  # seconds after which it says that it waits
-_KEPT = "what is done is not done again"
+_MAX_WITHOUT_WORKERS_S = 300.0  # seconds without any worker until waiting for one is given up
+_WARNED_WITHOUT_WORKERS = 10.0  # seconds after which it says that it waits
+_BROADCAST = "what is done is not done again"
 _FINISHED_PER_THREAD = 8  # items not taken yet: a slow one in front does not stop the others
 # Dictionaries travel with the function: 5 MB for the paper's size. Dask warns from 10 MB on.
-_FUNCTIONS_MAY_BE_LARGE = {"distributed.admin.large-graph-warning-threshold": "1GB"}
+_LARGE_FUNCTION_BYTES = {"distributed.admin.large-graph-warning-threshold": "1GB"}
 
 
 # --- which cluster ------------------------------------------------------------------------------
@@ -52,7 +52,7 @@ _FUNCTIONS_MAY_BE_LARGE = {"distributed.admin.large-graph-warning-threshold": "1
 def open_cluster(text: str) -> Iterator[Cluster]:
     """The cluster that `text` names, as above; what was started for it is ended with it."""
     distributed = _load("distributed", "'histodict[cluster]'")
-    with _silent("distributed", "distributed.client"), _start(text) as place:
+    with _quiet_logs("distributed", "distributed.client"), _start(text) as place:
         try:
             client = distributed.Client(place, timeout=_CONNECT_SECONDS, set_as_default=False)
         except OSError as error:
@@ -64,7 +64,7 @@ def open_cluster(text: str) -> Iterator[Cluster]:
 
 
 @contextmanager
-def _silent(*names: str) -> Iterator[None]:
+def _quiet_logs(*names: str) -> Iterator[None]:
     """Of these loggers: what matters we say ourselves."""
     loggers = [logging.getLogger(name) for name in names]
     before = [logger.level for logger in loggers]
@@ -151,7 +151,7 @@ def _read_settings(file: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise ValueError(f"{file}: there is no such file") from None
     except (yaml.YAMLError, OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"{file}: not a YAML file: {one_line(error)}") from error
+        raise ValueError(f"{file}: not a YAML file: {shorten(error)}") from error
     if not isinstance(settings, dict) or not set(settings) <= {"system", "jobs", "options"}:
         raise ValueError(f"{file}: must have the entries system, jobs and options, and no others")
     return settings
@@ -208,12 +208,14 @@ class Cluster:
         function: Callable[[Item], Result],
         items: Iterable[Item],
         *,
-        lost: Lost[Result] = None,
+        lost: OnWorkerDeath[Result] = None,
     ) -> Iterator[Result]:
         self._manned = time.monotonic()
         waiting: deque[_Task] = deque()
         try:
-            as_here = partial(_as_here, missing_chunks_allowed(), hint_surface(), function)
+            as_here = partial(
+                _with_local_settings, missing_chunks_allowed(), hint_surface(), function
+            )
             sent = _Function(self.client, as_here)
             for item in items:
                 while self._is_full(waiting):
@@ -232,10 +234,10 @@ class Cluster:
                 with suppress(OSError):  # with the scheduler, what it was told is lost as well
                     self.client.cancel([task.future for task in waiting])
 
-    def keep(self, open_items: OpenItems) -> OpenItems:
+    def broadcast(self, open_items: OpenItems) -> OpenItems:
         try:
             sent = [
-                _Kept(self.client, partial(_item_at, open_items, place), item)
+                _Broadcast(self.client, partial(_item_at, open_items, place), item)
                 for place, item in enumerate(open_items())
             ]
         except Exception as error:
@@ -248,7 +250,7 @@ class Cluster:
         has_gone = self.client.status != "running" or isinstance(error, self._closed)
         if has_gone and not isinstance(error, ClusterError):
             raise ClusterError(
-                f"the Dask scheduler has gone: start it, and run the command again; {_KEPT}"
+                f"the Dask scheduler has gone: start it, and run the command again; {_BROADCAST}"
             ) from error
 
     def _is_full(self, waiting: deque[_Task]) -> bool:
@@ -268,11 +270,12 @@ class Cluster:
         n_threads = sum(self.client.nthreads().values())
         self._n_threads = max(1, n_threads)
         self._manned = now if n_threads else self._manned
-        if now > self._manned + _MOST_ALONE:
-            raise _nobody_left()
-        if now > self._manned + _SAID_ALONE:
+        if now > self._manned + _MAX_WITHOUT_WORKERS_S:
+            raise _no_workers()
+        if now > self._manned + _WARNED_WITHOUT_WORKERS:
             warnings.warn(
-                f"no worker is left; waiting for one, for {_MOST_ALONE:.0f} seconds", stacklevel=2
+                f"no worker is left; waiting for one, for {_MAX_WITHOUT_WORKERS_S:.0f} seconds",
+                stacklevel=2,
             )
 
     def _wait(self, future: Any) -> Any:
@@ -284,7 +287,7 @@ class Cluster:
                 return future.result()
             self._count_workers()
 
-    def _result(self, task: _Task, others: Iterable[_Task], lost: Lost[Result]) -> Result:
+    def _result(self, task: _Task, others: Iterable[_Task], lost: OnWorkerDeath[Result]) -> Result:
         alone = False
         for attempt in range(_SENDINGS):
             try:
@@ -294,7 +297,7 @@ class Cluster:
                 time.sleep(0.1 * attempt)
             except self._killed as error:
                 if alone:
-                    return _give_up(error, lost)
+                    return _raise_lost(error, lost)
                 # It may only have stood beside the one that took the workers down.
                 while not all(other.future.done() for other in others):
                     self._count_workers()
@@ -319,11 +322,11 @@ class _Function:
 
     def _send(self) -> Any:
         # The scheduler keeps what is submitted: it is not lost with a worker, as scattered data is.
-        with import_module("dask.config").set(_FUNCTIONS_MAY_BE_LARGE):
+        with import_module("dask.config").set(_LARGE_FUNCTION_BYTES):
             return self._client.submit(_same, self._function, pure=False)
 
 
-class _Kept:
+class _Broadcast:
     """An item that lies on a worker; read and sent again when that worker has ended."""
 
     def __init__(self, client: Any, read: Callable[[], Any], item: Any) -> None:
@@ -339,9 +342,9 @@ class _Kept:
     def _send(self, item: Any) -> Any:
         for _ in range(_SENDINGS):
             try:
-                self._client.wait_for_workers(1, timeout=_MOST_ALONE)
+                self._client.wait_for_workers(1, timeout=_MAX_WITHOUT_WORKERS_S)
             except TimeoutError:
-                raise _nobody_left() from None
+                raise _no_workers() from None
             try:
                 (future,) = self._client.scatter([item], hash=False)
                 return future
@@ -356,13 +359,13 @@ class _Task:
     def __init__(self, client: Any, function: _Function, item: Any) -> None:
         self.function = function
         self.item = item
-        argument = item.future() if isinstance(item, _Kept) else item
+        argument = item.future() if isinstance(item, _Broadcast) else item
         self.future = client.submit(
             _work, function.future(), argument, pure=False, retries=_RETRIES
         )
 
 
-def _as_here(
+def _with_local_settings(
     allow: bool, surface: Surface, function: Callable[[Item], Result], item: Item
 ) -> Result:
     """Call the function with the settings of the submitting process."""
@@ -373,7 +376,7 @@ def _as_here(
 
 def _work(function: Callable[[Item], Result], item: Item) -> Result:
     """What a worker does; one BLAS thread, as in `map_blocks`."""
-    with one_blas_thread():
+    with single_blas_thread():
         return function(item)
 
 
@@ -381,7 +384,7 @@ def _same(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def _give_up(error: Exception, lost: Lost[Result]) -> Result:
+def _raise_lost(error: Exception, lost: OnWorkerDeath[Result]) -> Result:
     reason = ClusterError(
         "its worker ended each time it was tried, also when nothing else was under way: it may "
         "need more memory than a worker has"
@@ -391,10 +394,11 @@ def _give_up(error: Exception, lost: Lost[Result]) -> Result:
     return lost(reason)
 
 
-def _nobody_left() -> ClusterError:
+def _no_workers() -> ClusterError:
     return ClusterError(
-        f"no worker has been left for {_MOST_ALONE:.0f} seconds: see why they ended, start some, "
-        f"and run the command again; {_KEPT}"
+        f"no worker has been left for {_MAX_WITHOUT_WORKERS_S:.0f} seconds: see why they ended, "
+        "start some, "
+        f"and run the command again; {_BROADCAST}"
     )
 
 

@@ -19,7 +19,7 @@ _LONG = (b"OB", b"OD", b"OF", b"OL", b"OV", b"OW", b"SQ", b"SV", b"UC", b"UN", b
 _SERIES, _FRAMES = (0x0020, 0x000E), (0x0028, 0x0008)
 _ITEM, _END_OF_ITEM, _END = (0xFFFE, 0xE000), (0xFFFE, 0xE00D), (0xFFFE, 0xE0DD)
 _UNDEFINED = 0xFFFFFFFF
-_MOST_LEVELS = 20
+_MAX_LEVELS = 20
 
 
 class Series(NamedTuple):
@@ -32,7 +32,7 @@ class Series(NamedTuple):
 def series_of(path: Path) -> Series | None:
     """The series of a file, read once as long as it stays as it is; None where it says none."""
     try:
-        return _kept_series(str(path), _state(path))
+        return _cached_series(str(path), _state(path))
     except OSError:
         return None
 
@@ -48,7 +48,7 @@ def files_of_series(path: Path) -> list[Path]:
 
 
 @lru_cache(maxsize=100_000)
-def _kept_series(path: str, state: tuple[int, ...]) -> Series | None:
+def _cached_series(path: str, state: tuple[int, ...]) -> Series | None:
     return read_series(Path(path)) if stat.S_ISREG(state[0]) else None
 
 
@@ -109,7 +109,7 @@ def _element(data: bytes, at: int) -> tuple[tuple[int, int], int, int]:
 
 def _skipped(data: bytes, at: int, level: int) -> int:
     """Return the end of a sequence or item of undefined length."""
-    if level > _MOST_LEVELS:
+    if level > _MAX_LEVELS:
         raise ValueError("sequences are nested too deeply")
     while True:
         tag, length, at = _element(data, at)

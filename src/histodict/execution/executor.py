@@ -14,7 +14,7 @@ from .local import map_blocks
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-Lost = Callable[[Exception], Result] | None
+OnWorkerDeath = Callable[[Exception], Result] | None
 OpenItems = Callable[[], Iterator[Any]]
 
 
@@ -30,7 +30,7 @@ class Executor(Protocol):
         function: Callable[[Item], Result],
         items: Iterable[Item],
         *,
-        lost: Lost[Result] = None,
+        lost: OnWorkerDeath[Result] = None,
     ) -> Iterator[Result]:
         """function(item) for every item, in order; a bounded number of them is under way.
 
@@ -38,7 +38,7 @@ class Executor(Protocol):
             without it that is an error
         """
 
-    def keep(self, open_items: OpenItems) -> OpenItems:
+    def broadcast(self, open_items: OpenItems) -> OpenItems:
         """The same items for several maps, sent to where the work is done once."""
 
 
@@ -53,9 +53,9 @@ class Threads:
         function: Callable[[Item], Result],
         items: Iterable[Item],
         *,
-        lost: Lost[Result] = None,
+        lost: OnWorkerDeath[Result] = None,
     ) -> Iterator[Result]:
         return map_blocks(function, items, self.n_jobs)
 
-    def keep(self, open_items: OpenItems) -> OpenItems:
+    def broadcast(self, open_items: OpenItems) -> OpenItems:
         return open_items

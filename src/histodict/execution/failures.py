@@ -6,7 +6,7 @@ import traceback
 from concurrent.futures import BrokenExecutor
 from pathlib import Path
 
-from .texts import one_line
+from .texts import shorten
 
 # Errors whose message is written for the user.
 EXPECTED = (ValueError, OSError, ImportError)
@@ -26,7 +26,7 @@ def failure_reason(error: Exception) -> str:
     if isinstance(error, BrokenExecutor):
         raise error
     if isinstance(error, MemoryError):
-        what = one_line(error) or "an allocation failed"
+        what = shorten(error) or "an allocation failed"
         return f"not enough memory ({what}): close other programs and run the command again"
     if isinstance(error, EXPECTED):
         return str(error) or type(error).__name__
@@ -35,7 +35,7 @@ def failure_reason(error: Exception) -> str:
     last = [f"{_short(at.filename)}:{at.lineno} ({at.name})" for at in (*own[-1:], *frames[-1:])]
     places = ", ".join(dict.fromkeys(last))
     return (
-        f"unexpected {type(error).__name__}: {one_line(error)} [at {places}]: the file may be "
+        f"unexpected {type(error).__name__}: {shorten(error)} [at {places}]: the file may be "
         "damaged; if it is not, this is a defect of histodict: report it with this line"
     )
 

@@ -19,10 +19,10 @@ from typing import Any
 from zipfile import BadZipFile
 
 from .dicom_header import SUFFIX, files_of_series
-from .folder_state import files_inside, folder_digest, folder_state
+from .folder_state import files_inside, folder_digest, folder_signature
 
 # What reading a damaged .npz file may raise; OSError is of a place that no file has.
-DAMAGED_ARRAYS = (
+NPZ_ERRORS = (
     *(KeyError, TypeError, ValueError, EOFError, NotImplementedError),
     *(BadZipFile, zlib.error, OSError),
 )
@@ -30,7 +30,7 @@ DAMAGED_ARRAYS = (
 _PARTIAL = re.compile(r"\.[0-9a-f]+\.partial\..+")
 _STALE_S = 24 * 3600
 # Of a name's suffix; with more, the partial file's name could be longer than a name may be.
-_MOST_BYTES = 32
+_MAX_BYTES = 32
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NEARLY_FULL = 2**20
 # Slides of which the file that is named is but the index of others in its folder.
@@ -38,8 +38,8 @@ _INDEXES = (SUFFIX, ".vms", ".vmu")
 _N_PIECES, _PIECE_BYTES = 16, 2**16  # of a file's content, for `sampled_digest`
 _STORES = (".zarr",)  # folders that stand for a file
 # On Windows nobody can replace a file that somebody else has open, if only to look for viruses.
-_OTHERS_HOLD = os.name == "nt"
-_HOLD_S = (0.01, 0.03, 0.1, 0.3, 1.0)
+_LOCKED_ERRORS = os.name == "nt"
+_LOCK_WAIT_S = (0.01, 0.03, 0.1, 0.3, 1.0)
 
 
 class WriteError(OSError):
@@ -47,7 +47,7 @@ class WriteError(OSError):
 
 
 @contextmanager
-def written_whole(path: Path, *, durable: bool = True) -> Iterator[Path]:
+def atomic_write(path: Path, *, durable: bool = True) -> Iterator[Path]:
     """A name to write to, in the same folder; on success the file gets its final name.
 
     The name is new each time, so that any number of threads and processes may write the same file:
@@ -61,7 +61,7 @@ def written_whole(path: Path, *, durable: bool = True) -> Iterator[Path]:
     # Not made here: a writer that wrote elsewhere must fail, not leave an empty file.
     partial = path.with_name(f".{secrets.token_hex(8)}.partial{_ending(path)}")
     try:
-        with errors_named(path):
+        with add_path_to_errors(path):
             yield partial
             if durable:
                 _flush(partial, os.O_RDWR)
@@ -93,7 +93,7 @@ def true_file(path: Path) -> Path:
 
 def _replace(partial: Path, path: Path) -> None:
     """Give the file its final name, where others may be reading the one that has it."""
-    for wait in _HOLD_S if _OTHERS_HOLD else ():
+    for wait in _LOCK_WAIT_S if _LOCKED_ERRORS else ():
         try:
             os.replace(partial, path)
             return
@@ -104,12 +104,12 @@ def _replace(partial: Path, path: Path) -> None:
 
 def _ending(path: Path) -> str:
     """The suffix, which tells some writers what to write."""
-    short = 1 < len(os.fsencode(path.suffix)) <= _MOST_BYTES
+    short = 1 < len(os.fsencode(path.suffix)) <= _MAX_BYTES
     return path.suffix if short else ".file"
 
 
 @contextmanager
-def errors_named(path: Path) -> Iterator[None]:
+def add_path_to_errors(path: Path) -> Iterator[None]:
     """Gives a name to errors of writers that have none, and knows a full disk when it sees one."""
     try:
         yield
@@ -140,7 +140,7 @@ def _sweep(folder: Path) -> None:
                 path.unlink()
 
 
-def file_state(path: Path) -> tuple[int, ...]:
+def stat_signature(path: Path) -> tuple[int, ...]:
     """What one look at the disk tells; changes when links lead to another file, or it was changed.
 
     What was written under the same size and time of modification still has another time of change,
@@ -149,7 +149,7 @@ def file_state(path: Path) -> tuple[int, ...]:
     folder that is an image all its files count.
     """
     found = os.stat(path)
-    sizes = folder_state(str(path)) if stat.S_ISDIR(found.st_mode) else _sizes(found)
+    sizes = folder_signature(str(path)) if stat.S_ISDIR(found.st_mode) else _sizes(found)
     return found.st_dev, found.st_ino, *sizes
 
 
@@ -162,9 +162,9 @@ def file_key(path: Path) -> list[Any]:
 
     One look at the disk will do: after each, a thread of a busy server waits for its turn.
     """
-    device, number, *sizes = file_state(path)
-    states = [[p.name, *_sizes(p.stat())] for p in _beside(path)]
-    return [_true_place(str(path.absolute()), device, number), *sizes, *states]
+    device, number, *sizes = stat_signature(path)
+    states = [[p.name, *_sizes(p.stat())] for p in _temporary_path(path)]
+    return [_resolved_path(str(path.absolute()), device, number), *sizes, *states]
 
 
 def key_of_files(paths: Iterable[Path]) -> list[Any]:
@@ -176,12 +176,12 @@ def key_of_files(paths: Iterable[Path]) -> list[Any]:
     homes: dict[Path, None] = {}
     for path in paths:
         try:
-            device, number, *sizes = file_state(path)
+            device, number, *sizes = stat_signature(path)
         except FileNotFoundError:
             own.append(None)
             continue
-        own.append([_true_place(str(path.absolute()), device, number), *sizes])
-        home = _home(path)
+        own.append([_resolved_path(str(path.absolute()), device, number), *sizes])
+        home = _owner_process(path)
         if home is not None:
             homes[home] = None
     beside = [[p.name, *_sizes(p.stat())] for home in homes for p in _files_in(home)]
@@ -189,7 +189,7 @@ def key_of_files(paths: Iterable[Path]) -> list[Any]:
 
 
 @lru_cache(maxsize=100_000)
-def _true_place(path: str, device: int, number: int) -> str:
+def _resolved_path(path: str, device: int, number: int) -> str:
     """Where all links lead; to find out takes a look at every folder of the path.
 
     It is done once, as long as the path leads to the same file.
@@ -197,7 +197,7 @@ def _true_place(path: str, device: int, number: int) -> str:
     return os.path.realpath(path)
 
 
-def is_there(path: Path) -> bool:
+def exists(path: Path) -> bool:
     """Whether it is a file, or a folder that stands for one."""
     try:
         return path.is_file() or (path.suffix.lower() in _STORES and path.is_dir())
@@ -205,15 +205,15 @@ def is_there(path: Path) -> bool:
         return False
 
 
-def _beside(path: Path) -> list[Path]:
+def _temporary_path(path: Path) -> list[Path]:
     """The other files of a slide that lies in several."""
     if path.suffix.lower() == SUFFIX:
         return files_of_series(path)
-    home = _home(path)
+    home = _owner_process(path)
     return [] if home is None else [other for other in _files_in(home) if other != path]
 
 
-def _home(path: Path) -> Path | None:
+def _owner_process(path: Path) -> Path | None:
     """Where the other files of a slide are that lies in several."""
     kind = path.suffix.lower()
     if kind == ".mrxs":
@@ -228,14 +228,14 @@ def _files_in(folder: Path) -> list[Path]:
 
 def file_bytes(path: Path) -> int:
     """How large a file is, or all files of a folder together."""
-    return file_state(path)[2]
+    return stat_signature(path)[2]
 
 
-def last_change(path: Path) -> float:
+def modification_time(path: Path) -> float:
     """When a file, or any file of a folder, was changed: seconds, as `time.time` has them."""
     found = os.stat(path)
     is_folder = stat.S_ISDIR(found.st_mode)
-    return (folder_state(str(path))[1] if is_folder else found.st_ctime_ns) / 1e9
+    return (folder_signature(str(path))[1] if is_folder else found.st_ctime_ns) / 1e9
 
 
 def content_digest(path: Path) -> str:
@@ -244,8 +244,8 @@ def content_digest(path: Path) -> str:
     Of a folder that is an image all files are read. Of a slide that lies in several files the
     others count by their names, sizes and times.
     """
-    own = _digest(str(path.absolute()), *file_state(path))
-    others = [[p.name, *_sizes(p.stat())[:2]] for p in _beside(path)]
+    own = _digest(str(path.absolute()), *stat_signature(path))
+    others = [[p.name, *_sizes(p.stat())[:2]] for p in _temporary_path(path)]
     return hashlib.sha256(f"{own} {others}".encode()).hexdigest() if others else own
 
 
@@ -260,7 +260,7 @@ def sampled_digest(path: Path) -> str:
     try:
         if not (path.is_file() or path.is_dir()):
             return ""
-        return _sampled(str(path.absolute()), *file_state(path))
+        return _sampled(str(path.absolute()), *stat_signature(path))
     except OSError:  # errors are reported when it is opened
         return ""
 

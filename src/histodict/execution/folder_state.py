@@ -11,38 +11,38 @@ from dataclasses import dataclass
 # A slide may lie in a hundred thousand files, and every tile of the page asks for its state. A look
 # that took long holds for some times as long, so that looking takes a small part of the time.
 _LONG_S = 0.05
-_HOLDS = 10
-_MOST_KEPT = 1000
+_CACHE_SECONDS = 10
+_MAX_KEPT = 1000
 
 
 @dataclass(frozen=True)
-class _Look:
+class _CachedListing:
     state: tuple[int, int, int]
-    until: float
+    valid_until: float
 
 
-_LOOKS: dict[str, _Look] = {}
+_CACHE: dict[str, _CachedListing] = {}
 
 
-def folder_state(folder: str) -> tuple[int, int, int]:
+def folder_signature(folder: str) -> tuple[int, int, int]:
     """Bytes of all files, when the last was changed, and a number that changes with any of them.
 
-    Whatever a file's name, size or times are: see `file_state`.
+    Whatever a file's name, size or times are: see `stat_signature`.
     """
     start = time.monotonic()
-    kept = _LOOKS.get(folder)
-    if kept is not None and start < kept.until:
+    kept = _CACHE.get(folder)
+    if kept is not None and start < kept.valid_until:
         return kept.state
-    state = _look(folder)
+    state = _list(folder)
     took = time.monotonic() - start
     if took > _LONG_S:
-        while len(_LOOKS) >= _MOST_KEPT:
-            _LOOKS.pop(next(iter(_LOOKS)), None)
-        _LOOKS[folder] = _Look(state, start + (1 + _HOLDS) * took)
+        while len(_CACHE) >= _MAX_KEPT:
+            _CACHE.pop(next(iter(_CACHE)), None)
+        _CACHE[folder] = _CachedListing(state, start + (1 + _CACHE_SECONDS) * took)
     return state
 
 
-def _look(folder: str) -> tuple[int, int, int]:
+def _list(folder: str) -> tuple[int, int, int]:
     n_bytes = newest = 0
     total = hashlib.sha256()
     for name, *sizes in files_inside(folder):

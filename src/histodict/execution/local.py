@@ -50,7 +50,7 @@ def _blas(n_modules: int) -> ThreadpoolController:
     return ThreadpoolController().select(user_api="blas")
 
 
-def _take_control() -> None:
+def _limit_threads() -> None:
     """Let this thread limit BLAS.
 
     threadpoolctl from 3.8 on leaves that to the thread that did so first, and ignores all others.
@@ -74,7 +74,7 @@ class _SharedLimit:
         with self._lock:
             if self._n_inside == 0 or len(sys.modules) != self._n_modules:
                 self._n_modules = len(sys.modules)
-                _take_control()
+                _limit_threads()
                 self._limits.append(_blas(self._n_modules).limit(limits=1))
             self._n_inside += 1
 
@@ -82,7 +82,7 @@ class _SharedLimit:
         with self._lock:
             self._n_inside -= 1
             if self._n_inside == 0:
-                _take_control()
+                _limit_threads()
                 while self._limits:
                     self._limits.pop().restore_original_limits()
 
@@ -90,7 +90,7 @@ class _SharedLimit:
 _LIMIT = _SharedLimit()
 
 
-def one_blas_thread() -> AbstractContextManager[None]:
+def single_blas_thread() -> AbstractContextManager[None]:
     """Matrix products on the calling thread alone, so that they round the same everywhere."""
     return _LIMIT
 
@@ -110,7 +110,7 @@ def map_blocks(
         first = list(islice(rest, 2))
         blocks = chain(first, rest)
         n_threads = n_threads if len(first) == 2 else 1
-    with one_blas_thread():
+    with single_blas_thread():
         if n_threads == 1:
             yield from map(function, blocks)
             return

@@ -19,7 +19,7 @@ import distributed
 from distributed.security import Security
 from distributed.system import MEMORY_LIMIT
 
-from .child_process import beyond_ctrl_c
+from .child_process import ignore_sigint
 from .executor import ClusterError
 
 _HOST = "127.0.0.1"
@@ -46,7 +46,7 @@ class _Worker(_NoPages, distributed.Worker):
 @contextmanager
 def local_cluster(n_workers: int) -> Iterator[Any]:
     """So many workers of one thread, each with an equal part of the memory."""
-    with beyond_ctrl_c():
+    with ignore_sigint():
         starting = ThreadPoolExecutor(1).submit(_start, n_workers)
     # Dask cannot close what has started by half: whoever stops us waits until it has.
     try:

@@ -18,7 +18,7 @@ _NEW_S = 60  # so young a folder may belong to somebody who has not locked it ye
 
 
 @contextmanager
-def folder_meanwhile(prefix: str) -> Iterator[Path]:
+def temporary_folder(prefix: str) -> Iterator[Path]:
     """A temporary folder whose name begins so; those that killed processes left are removed.
 
     Whoever works in one holds a lock on it, which the system lifts however the process ends. Other

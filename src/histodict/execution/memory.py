@@ -21,7 +21,7 @@ def available_bytes() -> int | None:
     return max(0, min(found)) if found else None
 
 
-def in_words(n_bytes: int) -> str:
+def format_bytes(n_bytes: int) -> str:
     """1.6 GB, or 310 MB."""
     return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.0f} MB"
 

@@ -12,7 +12,7 @@ Value = TypeVar("Value")
 Key = tuple[object, ...]
 
 
-class KeyLocks:
+class LocksByKey:
     """One lock per key, so that work on different keys does not wait for each other."""
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class KeyLocks:
                     self._locks[key] = lock, n_users - 1
 
 
-class BytesCache(Generic[Value]):
+class LRUCache(Generic[Value]):
     """Least-recently-used cache of at most `most_bytes`; safe to use from threads."""
 
     def __init__(self, most_bytes: int) -> None:
@@ -42,7 +42,7 @@ class BytesCache(Generic[Value]):
         self._held: OrderedDict[Key, tuple[Value, int]] = OrderedDict()
         self._bytes = 0
         self._lock = threading.Lock()
-        self._making = KeyLocks()
+        self._making = LocksByKey()
 
     def get(
         self,

@@ -7,14 +7,14 @@ import tempfile
 from pathlib import Path
 
 from .files import WriteError, true_file
-from .memory import in_words
+from .memory import format_bytes
 
 
 class OutputError(ValueError):
     """What was named cannot be written to; the message says why, and what to do."""
 
 
-def check_new_file(path: Path) -> None:
+def check_writable_file(path: Path) -> None:
     """Refuses a name under which no file can be written: a folder's, or in none that is there."""
     try:
         path = true_file(path)
@@ -27,7 +27,7 @@ def check_new_file(path: Path) -> None:
     _check_writable(path, path.parent)
 
 
-def check_new_folder(path: Path) -> None:
+def check_writable_folder(path: Path) -> None:
     """Refuses a name that cannot become a folder of results; folders above it are made."""
     there = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
     if not there.is_dir():
@@ -35,13 +35,14 @@ def check_new_folder(path: Path) -> None:
     _check_writable(path, there)
 
 
-def check_room(path: Path, n_bytes: int) -> None:
+def check_disk_space(path: Path, n_bytes: int) -> None:
     """Refuses a disk that has less room than what will be written is likely to take."""
     there = next(folder for folder in path.absolute().parents if folder.exists())
     free = shutil.disk_usage(there).free
     if free < n_bytes:
         raise OutputError(
-            f"{path}: about {in_words(n_bytes)} will be written, and the disk has {in_words(free)} "
+            f"{path}: about {format_bytes(n_bytes)} will be written, and the disk has "
+            f"{format_bytes(free)} "
             "left: make room, or write elsewhere"
         )
 

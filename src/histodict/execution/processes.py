@@ -9,13 +9,13 @@ from collections.abc import Generator, Iterable
 from typing import Any
 
 from ..parameters import Surface, hint_surface, set_hint_surface
-from .child_process import beyond_ctrl_c, end_with
+from .child_process import exit_with_parent, ignore_sigint
 
 # Locks that a pool of processes needs, and some to spare.
 _LOCKS = 24
 
 
-def in_processes(
+def map_processes(
     calls: Iterable[Any], n_processes: int, *, one_thread: bool = False
 ) -> Generator[Any, None, None]:
     """What joblib's `delayed` calls give, in order; they are under way when this returns.
@@ -35,14 +35,14 @@ def in_processes(
         return (function(*given, **named) for function, given, named in calls)
     folder, surface = os.getcwd(), hint_surface()
     _start_tracker()
-    with parallel_config("loky", inner_max_num_threads=1 if one_thread else None), beyond_ctrl_c():
+    with parallel_config("loky", inner_max_num_threads=1 if one_thread else None), ignore_sigint():
         results: Generator[Any, None, None] = Parallel(
             n_processes,
             return_as="generator",
             batch_size=1,
-            initializer=end_with,
+            initializer=exit_with_parent,
             initargs=(os.getpid(),),
-        )((_as_here, (folder, surface, *call), {}) for call in calls)
+        )((_with_local_settings, (folder, surface, *call), {}) for call in calls)
     return results
 
 
@@ -53,7 +53,9 @@ def _start_tracker() -> None:
     resource_tracker.ensure_running()
 
 
-def _as_here(folder: str, surface: Surface, function: Any, given: Any, named: Any) -> Any:
+def _with_local_settings(
+    folder: str, surface: Surface, function: Any, given: Any, named: Any
+) -> Any:
     """Make the call in the folder, and with the hints, of the process that asks for it.
 
     The processes outlive a call, and both may be different for the next one.

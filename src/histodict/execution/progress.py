@@ -36,7 +36,7 @@ class Progress:
     work: float | None = None
 
     @property
-    def share(self) -> float:
+    def fraction(self) -> float:
         """Share of the stage's work that is done."""
         return self.done / max(1, self.total) if self.work is None else self.work
 
@@ -79,7 +79,7 @@ PANEL_STAGES: dict[str, float] = {"unseen patients": 72, "views": 28}
 IMAGE_STAGES = dict(look=2, features=60, train=45, answer=10)
 
 
-def shares(weights: Sequence[float]) -> list[float]:
+def cumulative_shares(weights: Sequence[float]) -> list[float]:
     """Return the share of the work that is done after 0, 1, 2, … steps of these durations."""
     total = sum(weights)
     if not total:
@@ -87,7 +87,7 @@ def shares(weights: Sequence[float]) -> list[float]:
     return [done / total for done in accumulate(weights, initial=0.0)]
 
 
-def ignore(progress: Progress) -> None:
+def no_callback(progress: Progress) -> None:
     """Do nothing: the default callback."""
 
 
@@ -127,7 +127,7 @@ class TimeEstimator:
             self._tasks[name] = next(task for task in self._bars.tasks if task.id == task_id)
         if name in self._weights:
             self._stage = name
-        task, completed = self._tasks[name], progress.share * progress.total
+        task, completed = self._tasks[name], progress.fraction * progress.total
         if completed < task.completed:  # the same stage of another model
             self._bars.reset(task.id)
         self._bars.update(task.id, total=progress.total, completed=completed)

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from .files import content_digest
-from .sealed import read_sealed, write_sealed
+from .sealed import read_checked_json, write_checked_json
 
 Content = dict[str, Any]
 
 
-class RunFolder:
+class ResultsFolder:
     """What lies in a folder, for a run with these settings.
 
     settings : by name, plain values; the same for all answers in the folder
@@ -31,32 +31,32 @@ class RunFolder:
         self.folder = folder
         self.settings = dict(settings)
         self.options: dict[str, Any] = {}
-        self.kept: dict[str, Content] = {}
-        places = self._places()
+        self.finished: dict[str, Content] = {}
+        places = self._paths()
         for place in places:
-            self._take(place)
+            self._claim(place)
         if not places and (folder / f"{table}.csv").exists():
             raise ValueError(
                 f"{folder}: has a {table}.csv, but not the answers that it was made of (done/): "
                 "choose another folder (--output), or remove it"
             )
 
-    def _take(self, place: Path) -> bool:
+    def _claim(self, place: Path) -> bool:
         """Keep what a file holds, if it is whole; refuses what was made otherwise."""
         try:
-            content = read_sealed(place)
+            content = read_checked_json(place)
         except (OSError, ValueError):  # who asks for it is told
             return False
         if not isinstance(content, dict) or not {"row", "settings", "options"} <= set(content):
             return False
         self._check(content["settings"], self.settings)
-        self.kept[place.stem] = content
+        self.finished[place.stem] = content
         return True
 
     def begin(self, keys: Collection[str], options: Mapping[str, Any]) -> None:
         """`options`: settings that may change for images that are given again, with these keys."""
         self.options = dict(options)
-        for key, content in self.kept.items():
+        for key, content in self.finished.items():
             if key not in keys:
                 self._check(content["options"], self.options)
 
@@ -74,13 +74,13 @@ class RunFolder:
             "folder (--output), or remove this one"
         )
 
-    def find(self, key: str, stamp: Content) -> Content | None:
+    def load_finished(self, key: str, stamp: Content) -> Content | None:
         """The content kept under a key, if it has this stamp and all of its files are whole."""
-        place = self._place(key)
+        place = self._path(key)
         if not place.exists():
             return None
         try:
-            content = self.kept[key]
+            content = self.finished[key]
             if content["stamp"] != stamp:
                 return None
             for name, digest in content["files"].items():
@@ -92,41 +92,41 @@ class RunFolder:
             warnings.warn(words, stacklevel=3)
             return None
 
-    def keep(self, key: str, content: Content, stamp: Content) -> Content:
+    def store(self, key: str, content: Content, stamp: Content) -> Content:
         """On disk; files that the image had before and has no longer are removed."""
         made = {"settings": self.settings, "options": self.options, "stamp": stamp}
         content = content | made
-        if content == self.kept.get(key):
+        if content == self.finished.get(key):
             return content
-        before = self.kept.get(key, {}).get("files", {})
+        before = self.finished.get(key, {}).get("files", {})
         for name in set(before) - set(content["files"]):
             with suppress(OSError):
                 (self.folder / name).unlink()
-        write_sealed(self._place(key), content)
-        self.kept[key] = content
+        write_checked_json(self._path(key), content)
+        self.finished[key] = content
         return content
 
-    def earlier(self, keys: Collection[str]) -> list[Content]:
+    def previous_results(self, keys: Collection[str]) -> list[Content]:
         """What other runs left, beside these keys, in the order of their paths; also of one that
         fills the folder at the same time.
         """
-        for place in self._places():
-            if place.stem in self.kept or place.stem in keys:
+        for place in self._paths():
+            if place.stem in self.finished or place.stem in keys:
                 continue
-            if self._take(place):
-                self._check(self.kept[place.stem]["options"], self.options)
+            if self._claim(place):
+                self._check(self.finished[place.stem]["options"], self.options)
             else:
                 words = f"{place}: is damaged: give its image once more, and it is in the table"
                 warnings.warn(words, stacklevel=3)
-        others = [content for key, content in self.kept.items() if key not in keys]
+        others = [content for key, content in self.finished.items() if key not in keys]
         return sorted(others, key=lambda content: str(content["row"]["path"]))
 
-    def _places(self) -> list[Path]:
+    def _paths(self) -> list[Path]:
         """Files that are whole: what a killed run was writing has a name with a dot before it."""
         found = (self.folder / "done").glob("*.json")
         return sorted(place for place in found if not place.name.startswith("."))
 
-    def _place(self, key: str) -> Path:
+    def _path(self, key: str) -> Path:
         return self.folder / "done" / f"{key}.json"
 
 

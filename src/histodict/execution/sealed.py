@@ -14,20 +14,20 @@ import os
 from pathlib import Path
 from typing import Any
 
-from .files import written_whole
+from .files import atomic_write
 from .texts import parse_json
 
 _BEGIN, _BETWEEN, _END = '{"sha256": "', '", "content": ', "}"
-_LETTERS = 64
+_CHARACTERS = 64
 
 
-def write_sealed(path: Path, content: Any) -> None:
+def write_checked_json(path: Path, content: Any) -> None:
     """Write a file atomically, in ASCII because file names may not be valid UTF-8."""
-    with written_whole(path) as partial:
-        partial.write_text(_sealed(json.dumps(content, default=os.fspath)), encoding="ascii")
+    with atomic_write(path) as partial:
+        partial.write_text(_with_checksum(json.dumps(content, default=os.fspath)), encoding="ascii")
 
 
-def read_sealed(path: Path) -> Any:
+def read_checked_json(path: Path) -> Any:
     """Return the content of a file after verifying its checksum.
 
     Raises
@@ -36,12 +36,12 @@ def read_sealed(path: Path) -> Any:
     OSError : the file cannot be read
     """
     text = path.read_text(encoding="utf-8")
-    body = text[len(_BEGIN) + _LETTERS + len(_BETWEEN) : -len(_END)]
-    if text != _sealed(body):
+    body = text[len(_BEGIN) + _CHARACTERS + len(_BETWEEN) : -len(_END)]
+    if text != _with_checksum(body):
         raise ValueError("its content is not what was written")
     return parse_json(body, allow_nan=True)
 
 
-def _sealed(body: str) -> str:
+def _with_checksum(body: str) -> str:
     digest = hashlib.sha256(body.encode("utf-8", "surrogatepass")).hexdigest()
     return f"{_BEGIN}{digest}{_BETWEEN}{body}{_END}"

@@ -16,7 +16,7 @@ class _EndedError(Exception):
     """Ends a task whose result nobody waits for any more."""
 
 
-def run_side_by_side(
+def run_concurrently(
     tasks: Sequence[Callable[[Step], Result]], tell: Step, n_threads: int
 ) -> list[Result]:
     """The results of all tasks; each calls what it is given after every step of its own.

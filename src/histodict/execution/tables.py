@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from .files import written_whole
+from .files import atomic_write
 
 Row = dict[str, Any]
 
@@ -26,13 +26,13 @@ def write_table(path: Path, rows: Sequence[Row], columns: Sequence[str] = ()) ->
     `columns` come first, and are there even without rows.
     """
     write_csv(path.with_suffix(".csv"), rows, columns)
-    with written_whole(path.with_suffix(".parquet")) as partial:
+    with atomic_write(path.with_suffix(".parquet")) as partial:
         pyarrow.parquet.write_table(_table(rows, columns), partial)
 
 
 def write_csv(path: Path, rows: Sequence[Row], columns: Sequence[str] = ()) -> None:
     """The first of the two alone, by this name."""
-    with written_whole(path) as partial:
+    with atomic_write(path) as partial:
         pyarrow.csv.write_csv(_table(rows, columns), partial)
 
 

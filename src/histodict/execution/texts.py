@@ -8,10 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-_MOST_LEVELS = 50  # of lists in lists: nothing of ours has ten
+_MAX_LEVELS = 50  # of lists in lists: nothing of ours has ten
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-MOST_LINES = 10  # of a list in a message
-_MOST_LETTERS, _SHOWN = 500, 150  # in a message; of more than that, at the start and at the end
+MAX_LINES = 10  # of a list in a message
+_MAX_CHARACTERS, _MAX_SHOWN = (
+    500,
+    150,
+)  # in a message; of more than that, at the start and at the end
 
 
 def parse_json(text: str | bytes, *, allow_nan: bool = False) -> Any:
@@ -31,13 +34,13 @@ def read_json(path: Path, what: str) -> Any:
     except FileNotFoundError:
         raise ValueError(f"{path}: there is no such file; {what} is expected") from None
     except (OSError, ValueError) as error:
-        raise ValueError(f"{path}: not {what}, or a damaged one ({one_line(error)})") from error
+        raise ValueError(f"{path}: not {what}, or a damaged one ({shorten(error)})") from error
 
 
-def one_line(words: object) -> str:
+def shorten(words: object) -> str:
     """An error's words, or others, as a part of a message: what they quote may be long."""
     text = " ".join(str(words).split())
-    return text if len(text) <= _MOST_LETTERS else f"{text[:_SHOWN]} … {text[-_SHOWN:]}"
+    return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_SHOWN]} … {text[-_MAX_SHOWN:]}"
 
 
 def printable(text: str) -> str:
@@ -56,10 +59,10 @@ def printable(text: str) -> str:
 
 def first_of(lines: Sequence[str], where: str = "") -> list[str]:
     """Return the first ten lines, then the number of the others and where they are listed."""
-    n_more = len(lines) - MOST_LINES
+    n_more = len(lines) - MAX_LINES
     if n_more <= 0:
         return list(lines)
-    return [*lines[:MOST_LINES], f"and {n_more} more{where}"]
+    return [*lines[:MAX_LINES], f"and {n_more} more{where}"]
 
 
 def _refuse(word: str) -> NoReturn:
@@ -68,15 +71,15 @@ def _refuse(word: str) -> NoReturn:
 
 def _check_depth(value: Any) -> None:
     level = [value] if isinstance(value, dict | list) else []
-    for _ in range(_MOST_LEVELS):
+    for _ in range(_MAX_LEVELS):
         parts = [part.values() if isinstance(part, dict) else part for part in level]
         level = [inner for part in parts for inner in part if isinstance(inner, dict | list)]
         if not level:
             return
-    raise ValueError(f"lists within lists, more than {_MOST_LEVELS} deep")
+    raise ValueError(f"lists within lists, more than {_MAX_LEVELS} deep")
 
 
-def counted(n: int, noun: str) -> str:
+def pluralize(n: int, noun: str) -> str:
     """`1 image`, `2 images`."""
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 

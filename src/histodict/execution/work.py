@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .executor import Executor
-from .progress import Callback, ignore
+from .progress import Callback, no_callback
 
 
 @dataclass(frozen=True)
-class Work:
+class ExecutionOptions:
     """Nothing in it changes a result.
 
     n_jobs : threads or processes; None for all cores
@@ -21,5 +21,5 @@ class Work:
 
     n_jobs: int | None = None
     cache: Path | None = None
-    callback: Callback = ignore
+    callback: Callback = no_callback
     executor: Executor | None = None

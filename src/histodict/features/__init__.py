@@ -9,17 +9,17 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from ..execution.local import one_blas_thread
+from ..execution.local import single_blas_thread
 from .lbp_colour import lbp_colour
 from .pixels import Pixels
 from .thumbnails import luminance_thumbnail, plane_thumbnail
 from .wndcharm import wndcharm_features
 
-__all__ = ["FEATURES", "ImageFeatures"]
+__all__ = ["FEATURES", "ImageFeatureExtractor"]
 
 
 @dataclass(frozen=True)
-class ImageFeatures:
+class ImageFeatureExtractor:
     """Pixels (height, width, 3) uint8 to a vector whose length does not depend on the image.
 
     `version` goes up whenever an image gets other numbers than before. `of_parts`: the vector of
@@ -31,7 +31,7 @@ class ImageFeatures:
     of_parts: bool = False
 
     def __call__(self, pixels: Pixels) -> NDArray[np.float64]:
-        with one_blas_thread():
+        with single_blas_thread():
             return self.compute(pixels)[0]
 
     @cached_property
@@ -40,9 +40,9 @@ class ImageFeatures:
         return self.compute(np.zeros((1, 1, 3), np.uint8))[1]
 
 
-FEATURES: dict[str, ImageFeatures] = {
-    "wndcharm": ImageFeatures(wndcharm_features, version=2),
-    "lbp-colour": ImageFeatures(lbp_colour, version=1, of_parts=True),
-    "luminance": ImageFeatures(luminance_thumbnail, version=1),
-    "planes": ImageFeatures(plane_thumbnail, version=1),
+FEATURES: dict[str, ImageFeatureExtractor] = {
+    "wndcharm": ImageFeatureExtractor(wndcharm_features, version=2),
+    "lbp-colour": ImageFeatureExtractor(lbp_colour, version=1, of_parts=True),
+    "luminance": ImageFeatureExtractor(luminance_thumbnail, version=1),
+    "planes": ImageFeatureExtractor(plane_thumbnail, version=1),
 }

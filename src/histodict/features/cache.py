@@ -13,25 +13,25 @@ from numpy.typing import NDArray
 
 from ..execution.array_cache import ArrayCache
 from ..execution.local import count_jobs
-from ..execution.processes import in_processes
-from ..execution.progress import Callback, Progress, ignore, shares
-from ..images.in_memory import ImageFile, image_bytes, image_key
+from ..execution.processes import map_processes
+from ..execution.progress import Callback, Progress, cumulative_shares, no_callback
+from ..images.in_memory import ImageLike, cache_key, estimated_bytes
 from . import FEATURES
 from .pixels import Pixels
 
-LoadPixels = Callable[[ImageFile], Pixels]
+LoadPixels = Callable[[ImageLike], Pixels]
 Vector = NDArray[np.float64]
 
 
 def image_features(
-    paths: Sequence[ImageFile | str],
+    paths: Sequence[ImageLike | str],
     name: str,
     load_pixels: LoadPixels,
     *,
     pixels_key: str,
     cache: ArrayCache | None = None,
     n_jobs: int | None = None,
-    callback: Callback = ignore,
+    callback: Callback = no_callback,
 ) -> Vector:
     """The features of every image: (n_images, n_features).
 
@@ -54,7 +54,7 @@ def image_features(
     vectors = [_read(cache, key, length) if cache else None for key in keys]
     missing = [i for i, vector in enumerate(vectors) if vector is None]
     n_there = len(images) - len(missing)
-    share = shares([image_bytes(images[i]) for i in missing])
+    share = cumulative_shares([estimated_bytes(images[i]) for i in missing])
     callback(Progress("features", n_there, len(images), work=share[0]))
     jobs = [(images[i], name, load_pixels, cache, keys[i]) for i in missing]
     with closing(_run(jobs, n_jobs)) as results:
@@ -64,9 +64,9 @@ def image_features(
     return np.array(vectors, np.float64).reshape(len(images), length)
 
 
-def _key(image: ImageFile, name: str, pixels_key: str) -> list[Any]:
+def _key(image: ImageLike, name: str, pixels_key: str) -> list[Any]:
     """All that decides an image's vector."""
-    return [name, FEATURES[name].version, pixels_key, *image_key(image)]
+    return [name, FEATURES[name].version, pixels_key, *cache_key(image)]
 
 
 def _read(cache: ArrayCache, key: list[Any], length: int) -> Vector | None:
@@ -77,7 +77,7 @@ def _read(cache: ArrayCache, key: list[Any], length: int) -> Vector | None:
     return vector if np.isfinite(vector).all() else None
 
 
-_Job = tuple[ImageFile, str, LoadPixels, ArrayCache | None, list[Any]]
+_Job = tuple[ImageLike, str, LoadPixels, ArrayCache | None, list[Any]]
 
 
 def _run(jobs: list[_Job], n_jobs: int | None) -> Generator[Vector, None, None]:
@@ -89,7 +89,7 @@ def _run(jobs: list[_Job], n_jobs: int | None) -> Generator[Vector, None, None]:
     from joblib import delayed
 
     waiting = iter(jobs)
-    results = in_processes((delayed(_compute)(*job) for job in waiting), n_processes)
+    results = map_processes((delayed(_compute)(*job) for job in waiting), n_processes)
     try:
         for vector in results:  # noqa: UP028 (`yield from` would close `results` first)
             yield vector
@@ -100,7 +100,7 @@ def _run(jobs: list[_Job], n_jobs: int | None) -> Generator[Vector, None, None]:
 
 
 def _compute(
-    image: ImageFile, name: str, load_pixels: LoadPixels, cache: ArrayCache | None, key: list[Any]
+    image: ImageLike, name: str, load_pixels: LoadPixels, cache: ArrayCache | None, key: list[Any]
 ) -> Vector:
     vector = FEATURES[name](load_pixels(image))
     if cache:

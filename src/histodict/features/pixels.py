@@ -57,7 +57,7 @@ def area_means(plane: Plane, side: int) -> NDArray[np.float64]:
     return down @ plane @ across.T
 
 
-def mirrored_up_to(pixels: Pixels, side: int) -> Pixels:
+def pad_reflect(pixels: Pixels, side: int) -> Pixels:
     """An image of at least side × side: a smaller one goes on in its mirror images."""
     missing = [max(0, side - length) for length in pixels.shape[:2]]
     if not any(missing):

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from .feature_file import open_features
 
 
-class BlankSheet:
+class PlaceholderImage:
     """An image source without pixels, of the slide's size; maps are drawn on it."""
 
-    held_bytes = 0
-    low_level: float | None = None
+    memory_bytes = 0
+    overview_downsample: float | None = None
 
     def __init__(self, path: Path, mpp: float | None = None) -> None:
         with open_features(path) as file:
@@ -39,7 +39,7 @@ class BlankSheet:
     def thumbnail(self, longest_side: int) -> NDArray[np.uint8]:
         return self.read(0, 0, *self.size, max(1.0, max(self.size) / longest_side))
 
-    def cuts_alike(self, downsample: float) -> bool:
+    def is_region_invariant(self, downsample: float) -> bool:
         return True
 
     def __enter__(self) -> Self:

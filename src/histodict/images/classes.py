@@ -27,16 +27,16 @@ DISEASED = frozenset(
 _NEGATED = re.compile(r"(no|not|non)[ _-]|(un|non)(affected|involved|inflamed|diseased)")
 
 
-def in_order(names: Iterable[str], positive: str | None = None) -> list[str]:
+def order_classes(names: Iterable[str], positive: str | None = None) -> list[str]:
     """Sorted but, of two, with the one to be found at the end."""
     classes = sorted(set(names))
     if len(classes) == 2:
-        last = positive if positive in classes else positive_by_name(classes)
+        last = positive if positive in classes else guess_positive_class(classes)
         return classes[::-1] if classes[0] == last else classes
     return classes
 
 
-def positive_by_name(classes: Sequence[str]) -> str | None:
+def guess_positive_class(classes: Sequence[str]) -> str | None:
     """Of two classes the one that is not healthy by its name, or the only one that is a disease's;
     None where neither decides.
     """

@@ -9,7 +9,7 @@ from pathlib import Path
 from .records import ManifestError
 
 
-def csv_rows(path: Path) -> list[tuple[int, list[str]]]:
+def read_csv_rows(path: Path) -> list[tuple[int, list[str]]]:
     """(line number, cells) of every line that is not blank."""
     try:
         text = path.read_text("utf-8-sig")

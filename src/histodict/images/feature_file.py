@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..execution.files import file_bytes, file_key, is_there
+from ..execution.files import exists, file_bytes, file_key
 from ..execution.missing_chunks import check_missing_chunks
 from ..execution.texts import parse_json
 from ..parameters import check_kind
@@ -34,13 +34,13 @@ from .errors import ImageError
 from .folder_images import FOLDER_IMAGES
 from .formats import (
     FEATURES,
+    HISTODICT_ATTRIBUTE,
     MAX_LENGTH,
-    OWN,
     Content,
+    format_errors,
     open_hdf5,
     open_npz,
     open_zarr,
-    reading,
     to_python,
 )
 from .hdf5_check import check_whole
@@ -58,7 +58,7 @@ _DEFAULT_SIDE_PX = 256  # of a patch without metadata or neighbours
 _BLOCK_BYTES = 8 * 2**20
 _MAX_ROWS, _MAX_COLUMNS = 10_000_000, 100_000  # larger shapes are damage
 _MAX_GAP = 8  # unneeded rows that are read with those before and after them
-_MAX_LETTERS = 300  # characters of a name
+_MAX_CHARACTERS = 300  # characters of a name
 _MAX_DIFFERENCE = 0.1  # relative, of magnifications, as pixel sizes of images differ
 
 
@@ -75,8 +75,8 @@ class FeatureFile:
 
     def __init__(self, path: Path, content: Content) -> None:
         self.path = path
-        self._vectors, self._is_nested = _vectors_of(path, content.vectors)
-        self.n_rows, length = self._vectors.shape[-2:]
+        self._features, self._is_nested = _read_features(path, content.features)
+        self.n_rows, length = self._features.shape[-2:]
         _check_shape(path, content.coords, self.n_rows)
         self.missing_chunks = content.missing[0]
         self._coords, self._are_centres = content.coords, content.are_centres
@@ -85,7 +85,7 @@ class FeatureFile:
         self.size = self._metadata.size
         self.mpp = self._metadata.mpp
         self.offset = self._metadata.offset
-        self.origin = Origin(
+        self.origin = FeatureMetadata(
             length,
             self._metadata.encoder,
             self._metadata.patch_px,
@@ -94,7 +94,7 @@ class FeatureFile:
 
     @cached_property
     def coords(self) -> NDArray[np.int64]:
-        with reading(self.path):
+        with format_errors(self.path):
             found = np.asarray(self._coords[...]).reshape(-1, 2)
         if self._are_centres:
             # A round spot may extend beyond the border of the image.
@@ -102,7 +102,7 @@ class FeatureFile:
         if not ((found >= 0) & (found <= MAX_LENGTH)).all():
             raise _no_pixels(self.path)
         placed = np.rint(found).astype(np.int64)
-        check_places(self.path, placed, self.size, self._metadata.step)
+        check_coordinates(self.path, placed, self.size, self._metadata.step)
         return placed
 
     @cached_property
@@ -116,7 +116,7 @@ class FeatureFile:
     @cached_property
     def step(self) -> float | None:
         """Most frequent distance of neighbours in a row or a column; None without neighbours."""
-        return usual_step(self.coords)[0]
+        return modal_step(self.coords)[0]
 
     @property
     def extent(self) -> tuple[int, int]:
@@ -137,8 +137,8 @@ class FeatureFile:
 
     def read(self, rows: slice) -> NDArray[np.float32]:
         """Return vectors (n, length); refuse values that are not finite."""
-        with reading(self.path):
-            found = self._vectors[0, rows] if self._is_nested else self._vectors[rows]
+        with format_errors(self.path):
+            found = self._features[0, rows] if self._is_nested else self._features[rows]
             vectors = np.asarray(found).astype(np.float32)
         bad = ~np.isfinite(vectors).all(axis=1)
         if bad.any():
@@ -179,13 +179,13 @@ class FeatureFile:
 @contextmanager
 def open_features(path: Path) -> Iterator[FeatureFile]:
     """Open a feature file; raise ImageError if it cannot be read."""
-    if not is_there(path):
+    if not exists(path):
         raise ImageError(f"{path}: there is no such file; check the name and the folder")
     with FORMATS[path.suffix.lower()](path) as content:
         refused = check_missing_chunks(path, *content.missing)
         if refused:
             raise ImageError(refused)
-        with reading(path):
+        with format_errors(path):
             file = FeatureFile(path, content)
         yield file
 
@@ -196,7 +196,7 @@ def check_features(path: Path) -> None:
         file.check()
 
 
-def check_sized(path: Path) -> None:
+def check_has_patch_size(path: Path) -> None:
     """Refuse a feature file without the size of its slide, which a mask needs."""
     with open_features(path) as file:
         if file.size is None:
@@ -219,12 +219,12 @@ def check_has_positions(path: Path) -> None:
         return
     names = [path.with_suffix(suffix) for suffix in (".h5", ".hdf5")]
     names += [path.parent.parent / "h5_files" / name.name for name in names]  # as CLAM has them
-    found = next((name for name in names if is_there(name)), None)
+    found = next((name for name in names if exists(name)), None)
     what = f"give {found}" if found else "give the .h5 file with features and coords of this slide"
     raise ImageError(f"{path}: {path.suffix} files have no positions of patches: {what}")
 
 
-def common_origin(paths: Iterable[object]) -> Origin | None:
+def common_metadata(paths: Iterable[object]) -> FeatureMetadata | None:
     """Return the common metadata of all feature files among the paths; None without such files.
 
     Refuse vectors of different encoders, as a model would learn the difference between these.
@@ -234,7 +234,7 @@ def common_origin(paths: Iterable[object]) -> Origin | None:
         if not is_feature_file(path):
             continue
         assert isinstance(path, Path)
-        own = _origin_of(path, repr(file_key(path)) if is_there(path) else "")
+        own = _origin_of(path, repr(file_key(path)) if exists(path) else "")
         if found is None:
             first, found = path, own
         others = own.differences(found)
@@ -248,7 +248,7 @@ def common_origin(paths: Iterable[object]) -> Origin | None:
 
 
 @lru_cache(maxsize=100_000)
-def _origin_of(path: Path, state: str) -> Origin:
+def _origin_of(path: Path, state: str) -> FeatureMetadata:
     with open_features(path) as file:
         return file.origin
 
@@ -256,7 +256,7 @@ def _origin_of(path: Path, state: str) -> Origin:
 # --- arrays -------------------------------------------------------------------------------------
 
 
-def _vectors_of(path: Path, vectors: Any) -> tuple[Any, bool]:
+def _read_features(path: Path, vectors: Any) -> tuple[Any, bool]:
     """Return the vectors, and whether they have a leading axis of length 1."""
     shape = tuple(vectors.shape)
     is_nested = len(shape) == 3 and shape[0] == 1
@@ -306,7 +306,7 @@ def _no_pixels(path: Path) -> ImageError:
     )
 
 
-def usual_step(coords: NDArray[np.int64]) -> tuple[float | None, float]:
+def modal_step(coords: NDArray[np.int64]) -> tuple[float | None, float]:
     """Return the most frequent distance of neighbours in a row or a column, and its frequency.
 
     None without neighbours.
@@ -324,7 +324,7 @@ def usual_step(coords: NDArray[np.int64]) -> tuple[float | None, float]:
     return float(steps[most]), float(counts[most] / counts.sum())
 
 
-def check_places(
+def check_coordinates(
     path: Path, coords: NDArray[np.int64], size: tuple[int, int] | None, told: float | None
 ) -> None:
     """Refuse coords that contradict the metadata, as maps would show patches elsewhere.
@@ -342,7 +342,7 @@ def check_places(
             f"{path}: its patches lie up to ({x}, {y}), and its slide has {size[0]} x {size[1]} "
             "pixels (level0_width, level0_height): are its coords level-0 pixels?"
         )
-    step, share = usual_step(coords)
+    step, share = modal_step(coords)
     if told is not None and step is not None and step < told / 2 and share > 0.5:
         raise ImageError(
             f"{path}: says that its patches lie {told:g} pixels apart (patch_size_level0, overlap),"
@@ -354,7 +354,7 @@ def check_places(
 
 
 @dataclass(frozen=True)
-class Origin:
+class FeatureMetadata:
     """Known metadata of vectors, which must be equal for all files of a model.
 
     length : of a vector
@@ -366,16 +366,16 @@ class Origin:
     patch_px: int | None = None
     magnification: float | None = None
 
-    def differences(self, other: Origin) -> list[str]:
+    def differences(self, other: FeatureMetadata) -> list[str]:
         """Describe the differences of values that are known in both."""
         pairs = [(f.name, getattr(self, f.name), getattr(other, f.name)) for f in fields(self)]
         return [
-            f"{_WORDS[name]} {own}, not {known}"
+            f"{_DESCRIPTIONS[name]} {own}, not {known}"
             for name, own, known in pairs
             if own is not None and known is not None and not _alike(own, known)
         ]
 
-    def filled_from(self, other: Origin) -> Origin:
+    def filled_from(self, other: FeatureMetadata) -> FeatureMetadata:
         """Return a copy with unknown values taken from the other."""
         known = asdict(other) | self.to_dict()
         return replace(self, **known)
@@ -384,7 +384,7 @@ class Origin:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Origin:
+    def from_dict(cls, values: Mapping[str, Any]) -> FeatureMetadata:
         """Reverse `to_dict`; raise ValueError for invalid values."""
         check_kind("vectors", values, "dict[str, Any]")
         known = {own.name for own in fields(cls)}
@@ -401,7 +401,7 @@ def _alike(own: Any, known: Any) -> bool:
     return abs(own / known - 1) <= _MAX_DIFFERENCE if isinstance(own, float) else bool(own == known)
 
 
-_WORDS = {
+_DESCRIPTIONS = {
     "length": "vectors of length",
     "encoder": "the encoder",
     "patch_px": "patches of so many pixels across:",
@@ -478,7 +478,7 @@ class Metadata:
         }
         self._found = found
         self.encoder = self._name("encoder", plain.get("encoder"))
-        self.settings = self._settings(plain.get(OWN))
+        self.settings = self._settings(plain.get(HISTODICT_ATTRIBUTE))
         self.mpp = found.get("level0_mpp")
         self.magnification = found.get("target_magnification")
         self.patch_px = round(found["patch_size"]) if "patch_size" in found else None
@@ -530,7 +530,9 @@ class Metadata:
             return None
         size = round(lengths[0]), round(lengths[1])
         if self.offset[0] >= size[0] or self.offset[1] >= size[1]:
-            raise self._error(f"{OWN} (offset)", list(self.offset), f"inside of the slide, {size}")
+            raise self._error(
+                f"{HISTODICT_ATTRIBUTE} (offset)", list(self.offset), f"inside of the slide, {size}"
+            )
         return size
 
     def _number(self, name: str, value: Any, allowed: _Range) -> float:
@@ -554,26 +556,28 @@ class Metadata:
     def _name(self, name: str, value: Any) -> str | None:
         """Return a short text of one line."""
         text = self._text(name, value)
-        if text is not None and not (text.isprintable() and len(text) <= _MAX_LETTERS):
-            raise self._error(name, text, f"one line of at most {_MAX_LETTERS} characters")
+        if text is not None and not (text.isprintable() and len(text) <= _MAX_CHARACTERS):
+            raise self._error(name, text, f"one line of at most {_MAX_CHARACTERS} characters")
         return text
 
     def _settings(self, value: Any) -> dict[str, Any]:
-        text = self._text(OWN, value)
+        text = self._text(HISTODICT_ATTRIBUTE, value)
         if text is None:
             return {}
         try:
             settings = parse_json(text)
         except ValueError as error:
-            raise self._error(OWN, text, f"JSON ({error})") from error
+            raise self._error(HISTODICT_ATTRIBUTE, text, f"JSON ({error})") from error
         if not isinstance(settings, dict):
-            raise self._error(OWN, text, "a JSON object")
+            raise self._error(HISTODICT_ATTRIBUTE, text, "a JSON object")
         if not _is_offset(settings.get("offset", [0, 0])):
             words = f"two whole numbers from 0 to {MAX_LENGTH:,}"
-            raise self._error(f"{OWN} (offset)", settings["offset"], words)
+            raise self._error(f"{HISTODICT_ATTRIBUTE} (offset)", settings["offset"], words)
         for name in ("recipe", "grid"):
             if not isinstance(settings.get(name, {}), dict):
-                raise self._error(f"{OWN} ({name})", settings[name], "a JSON object")
+                raise self._error(
+                    f"{HISTODICT_ATTRIBUTE} ({name})", settings[name], "a JSON object"
+                )
         return settings
 
     def _error(self, name: str, value: Any, words: str) -> ImageError:

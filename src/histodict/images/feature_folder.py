@@ -7,11 +7,11 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from ..execution.files import is_there
+from ..execution.files import exists
 from .feature_file import FORMATS, check_has_positions, is_feature_file
 from .folder_images import odd_kind
-from .records import ManifestError, Record, some_of
-from .slide_names import slide_names, spelled
+from .records import ImageRecord, ManifestError, truncated_list
+from .slide_names import normalize_unicode, slide_stems
 
 
 class FeatureFolder:
@@ -25,7 +25,7 @@ class FeatureFolder:
             for path in sorted(folder.iterdir()):
                 check_has_positions(path)
             below = sorted({path.parent for path in folder.rglob("*") if is_feature_file(path)})
-            hint = f"; some are in {some_of([str(path) for path in below])}" if below else ""
+            hint = f"; some are in {truncated_list([str(path) for path in below])}" if below else ""
             raise ManifestError(
                 f"{folder}: there are no feature files in this folder ({' '.join(FORMATS)}){hint}"
             )
@@ -35,12 +35,12 @@ class FeatureFolder:
         found: dict[str, list[Path]] = {}
         for path in sorted(self.folder.iterdir()):
             # Includes pipes and dangling links, which are reported when read.
-            is_one = is_feature_file(path) and (is_there(path) or odd_kind(path))
+            is_one = is_feature_file(path) and (exists(path) or odd_kind(path))
             if is_one and not path.name.startswith("."):
-                found.setdefault(spelled(path.name[: -len(path.suffix)]), []).append(path)
+                found.setdefault(normalize_unicode(path.name[: -len(path.suffix)]), []).append(path)
         return found
 
-    def standing_for(self, records: Iterable[Record]) -> tuple[Record, ...]:
+    def feature_file_for(self, records: Iterable[ImageRecord]) -> tuple[ImageRecord, ...]:
         """Return records of the feature files of slides; missing ones have an error.
 
         The path of a record is the slide's image, or its name if there is no image.
@@ -49,11 +49,11 @@ class FeatureFolder:
         slides: dict[Path, list[Path]] = {}
         for slide, record in made:
             slides.setdefault(record.path, []).append(slide)
-        return tuple(_alone(record, slides[record.path]) for _, record in made)
+        return tuple(_single(record, slides[record.path]) for _, record in made)
 
-    def _of(self, record: Record) -> Record:
+    def _of(self, record: ImageRecord) -> ImageRecord:
         slide = record.path
-        names = list(slide_names(slide.name))
+        names = list(slide_stems(slide.name))
         found = next((self._files[name] for name in names if name in self._files), [])
         if not found:
             there = next(iter(self._files.values()))[0].name
@@ -67,15 +67,15 @@ class FeatureFolder:
             words = f"{slide}: has several feature files in {self.folder} ({files}): keep one"
         else:
             words = ""
-        image = slide if is_there(slide) and not is_feature_file(slide) else None
-        drawn = record.drawn and replace(record.drawn, image=image)
-        return replace(record, path=found[0], image=image, drawn=drawn, trouble=words)
+        image = slide if exists(slide) and not is_feature_file(slide) else None
+        drawn = record.annotations and replace(record.annotations, image=image)
+        return replace(record, path=found[0], image=image, annotations=drawn, error=words)
 
 
-def _alone(record: Record, slides: list[Path]) -> Record:
+def _single(record: ImageRecord, slides: list[Path]) -> ImageRecord:
     """Return the record with an error if several slides have its feature file."""
-    if len(slides) == 1 or record.trouble:
+    if len(slides) == 1 or record.error:
         return record
     names = " and ".join(str(slide) for slide in slides)
     words = f"{record.path}: would be the feature file of {names}: call the slides differently"
-    return replace(record, trouble=words)
+    return replace(record, error=words)

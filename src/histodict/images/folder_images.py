@@ -28,7 +28,7 @@ _ERRORS = {
 }
 
 
-def is_folder_image(path: Path) -> bool:
+def is_ome_zarr_name(path: Path) -> bool:
     """Return whether a folder is an image by its name, also if it is damaged.
 
     Zarr folders may hold other data: those not called .ome.zarr are images by their attributes.
@@ -41,7 +41,7 @@ def is_folder_image(path: Path) -> bool:
 
 def is_image_path(path: Path) -> bool:
     """Return whether there is a file, or a folder that is an image."""
-    return os.path.isfile(path) or is_folder_image(path)
+    return os.path.isfile(path) or is_ome_zarr_name(path)
 
 
 def is_zarr(path: Path) -> bool:

@@ -22,8 +22,8 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from ..execution.files import DAMAGED_ARRAYS, file_bytes
-from ..execution.texts import one_line
+from ..execution.files import NPZ_ERRORS, file_bytes
+from ..execution.texts import shorten
 from .errors import ImageError
 from .hdf5_check import (
     MAX_CHUNK_BYTES,
@@ -35,17 +35,17 @@ from .hdf5_check import (
     check_whole,
     missing_chunks,
 )
-from .opened_slide import UnfitError
+from .opened_slide import UnsupportedSlideError
 
 if TYPE_CHECKING:
     from .zarr_store import ZarrArray
 
 FEATURES, COORDS = "features", "coords"
-OWN = "histodict"  # attribute with the settings of `histodict features`, as JSON
+HISTODICT_ATTRIBUTE = "histodict"  # attribute with the settings of `histodict features`, as JSON
 # Attributes that are read; others may be damaged.
 ATTRIBUTES = {
     *("patch_size", "patch_size_level0", "overlap", "target_magnification", "encoder"),
-    *("level0_width", "level0_height", "level0_mpp", OWN),
+    *("level0_width", "level0_height", "level0_mpp", HISTODICT_ATTRIBUTE),
     *("patch_level", "downsample", "custom_downsample"),
 }
 MAX_LENGTH = 2_000_000  # in pixels: no slide is wider or higher
@@ -65,7 +65,7 @@ class Content:
     are_centres : whether the coords are the centres of patches, not their upper left corners
     """
 
-    vectors: Any
+    features: Any
     coords: Any
     attributes: Mapping[str, Any] = field(default_factory=dict)
     missing: tuple[int, int] = (0, 0)
@@ -88,7 +88,7 @@ def open_hdf5(path: Path) -> Iterator[Content]:
 def try_hdf5(path: str) -> None:
     """Open a file and read what is read of each file, in a child process."""
     with _open_hdf5(Path(path)) as content:
-        content.vectors[:1]
+        content.features[:1]
         if content.coords is not None:
             content.coords[...]
 
@@ -106,7 +106,7 @@ def _open_hdf5(path: Path) -> Iterator[Content]:
         ) from error
     is_anndata = path.suffix.lower() == ".h5ad"
     with file:
-        with reading(path):
+        with format_errors(path):
             check_links(file)
             found = _anndata_arrays(file) if is_anndata else map(file.get, (FEATURES, COORDS))
             arrays = [x if isinstance(x, h5py.Dataset) else None for x in found]
@@ -137,7 +137,7 @@ def open_zarr(path: Path) -> Iterator[Content]:
     from .zarr_store import ZarrFolder
 
     check = partial(_check_pieces, file_bytes(path))
-    with reading(path):
+    with format_errors(path):
         folder = ZarrFolder(path, MAX_CHUNK_BYTES, check)
         names = folder.arrays
         opened = {name: folder.open(name) for name in (FEATURES, COORDS) if name in names}
@@ -159,7 +159,7 @@ class _ZarrRows:
         self.shape, self.dtype = array.shape, array.dtype
 
     def __getitem__(self, rows: Any) -> NDArray[Any]:
-        with reading(self._path):
+        with format_errors(self._path):
             return np.asarray(self._array[rows])
 
 
@@ -167,7 +167,7 @@ def _check_pieces(n_bytes: int, path: str, metadata: ZarrArray) -> None:
     check_chunk(path, metadata.piece_bytes, n_bytes)
     n_chunks = math.prod(metadata.grid) * math.prod(metadata.pieces_per_shard)
     if n_chunks > MAX_CHUNKS:
-        raise UnfitError(
+        raise UnsupportedSlideError(
             f"its array {path!r} has {n_chunks} chunks, more than {MAX_CHUNKS}: save it again "
             "in larger chunks"
         )
@@ -203,17 +203,17 @@ def _library(name: str, path: Path) -> Any:
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[None]:
+def format_errors(path: Path) -> Iterator[None]:
     """Convert errors of libraries on damaged files to an ImageError that names the file."""
     try:
         yield
     except (FileNotFoundError, PermissionError, MemoryError, ImageError):
         raise
-    except UnfitError as error:
+    except UnsupportedSlideError as error:
         raise ImageError(f"{path}: {error}") from error
     except Exception as error:  # libraries raise many types on damaged files
         raise ImageError(
-            f"{path}: a part of it cannot be read ({type(error).__name__}: {one_line(error)}): "
+            f"{path}: a part of it cannot be read ({type(error).__name__}: {shorten(error)}): "
             "compute its features again"
         ) from error
 
@@ -307,7 +307,7 @@ def _anndata_content(path: Path, file: Any) -> Content:
     _check_read_whole(path, coords)
     places = np.asarray(coords[:, :2], dtype=np.float64) + offset
     names = _LAZYSLIDE_NAMES if are_corners else _ANNDATA_NAMES
-    vectors = _anndata_vectors(path, file)
+    vectors = _anndata_features(path, file)
     return Content(vectors, places, attributes, names=names, are_centres=not are_corners)
 
 
@@ -318,7 +318,7 @@ def _check_read_whole(path: Path, dataset: Any) -> None:
     check_whole(dataset.name, n_bytes, path.stat().st_size)
 
 
-def _anndata_vectors(path: Path, file: Any) -> Any:
+def _anndata_features(path: Path, file: Any) -> Any:
     chosen = file["obsm"][FEATURES] if FEATURES in file["obsm"] else file["X"]
     kind = chosen.attrs.get("encoding-type", "array")
     if kind == "csr_matrix":
@@ -509,7 +509,7 @@ def open_npz(path: Path) -> Iterator[Content]:
             attributes = {name: arrays[name].value() for name in ATTRIBUTES & set(arrays)}
         except (FileNotFoundError, PermissionError):
             raise
-        except (*DAMAGED_ARRAYS, RuntimeError) as error:
+        except (*NPZ_ERRORS, RuntimeError) as error:
             raise ImageError(
                 f"{path}: not an .npz file, or damaged ({error}): write it again"
             ) from error

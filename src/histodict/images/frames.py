@@ -18,13 +18,13 @@ class Frame(Protocol):
     def __getitem__(self, name: Any, /) -> Any: ...
 
 
-def is_frame(source: object) -> bool:
+def is_dataframe(source: object) -> bool:
     return hasattr(source, "columns") and hasattr(source, "__getitem__")
 
 
-def frame_rows(frame: Frame) -> list[tuple[int, list[str]]]:
+def dataframe_rows(frame: Frame) -> list[tuple[int, list[str]]]:
     """(line, cells) of the header, then of every row; rows are counted from 0."""
-    if not is_frame(frame):
+    if not is_dataframe(frame):
         raise TypeError(
             "images with labels are given as a folder, a CSV file, a DataFrame or a Manifest, not "
             f"as {type(frame).__name__}"

@@ -14,7 +14,7 @@ from .tissue import TissueThreshold
 _SQUARE = 256
 _STRIP = 2048
 # In pixels of the low level; those of scanners lie off by one or so.
-_OFF = 2
+_DISABLED = 2
 
 
 class _Source(Protocol):
@@ -26,7 +26,7 @@ class _Source(Protocol):
     ) -> NDArray[np.uint8]: ...
 
 
-class Glass:
+class BackgroundMask:
     """Which squares of a slide may have tissue; all others are glass.
 
     maybe : (rows, columns) of squares of 256 level-0 pixels
@@ -34,24 +34,24 @@ class Glass:
 
     def __init__(self, source: _Source, downsample: float, threshold: TissueThreshold) -> None:
         width, height = source.size
-        self._off = math.ceil(_OFF * downsample)
-        self.maybe = np.zeros((-(-height // _SQUARE), -(-width // _SQUARE)), bool)
+        self._off = math.ceil(_DISABLED * downsample)
+        self.possible_tissue = np.zeros((-(-height // _SQUARE), -(-width // _SQUARE)), bool)
         for y in range(0, height, _STRIP):
             pixels = source.read(0, y, width, min(_STRIP, height - y), downsample)
-            part = self.maybe[y // _SQUARE : (y + _STRIP) // _SQUARE]
-            part[:] = _any_in_squares(threshold.maybe(pixels), part.shape, downsample)
+            part = self.possible_tissue[y // _SQUARE : (y + _STRIP) // _SQUARE]
+            part[:] = _any_in_squares(threshold.possible_tissue(pixels), part.shape, downsample)
 
     def maybe_tissue(
         self, x: NDArray[np.int64], y: NDArray[np.int64], side: int
     ) -> NDArray[np.bool_]:
         """Which squares of this side, with these left and upper ends, may have tissue: (y, x)."""
-        sums = np.pad(self.maybe.cumsum(axis=0).cumsum(axis=1), ((1, 0), (1, 0)))
+        sums = np.pad(self.possible_tissue.cumsum(axis=0).cumsum(axis=1), ((1, 0), (1, 0)))
         (top, bottom), (left, right) = (
             (
                 np.clip((ends - self._off) // _SQUARE, 0, n),
                 np.clip((ends + side + self._off - 1) // _SQUARE + 1, 0, n),
             )
-            for ends, n in zip((y, x), self.maybe.shape, strict=True)
+            for ends, n in zip((y, x), self.possible_tissue.shape, strict=True)
         )
         found: NDArray[np.bool_] = (
             sums[np.ix_(bottom, right)] - sums[np.ix_(top, right)]

@@ -144,7 +144,7 @@ def check_in_subprocess(path: Path, read: Callable[[str], None]) -> None:
     read : function of a module that opens the file; errors that it raises are ignored, as they are
         raised again when the file is opened in this process
     """
-    if slide_process.APART:
+    if slide_process.USE_SUBPROCESS:
         _check_in_subprocess(path, path.absolute(), repr(file_key(path)), read)
 
 
@@ -155,9 +155,9 @@ def _check_in_subprocess(
     try:
         with _LOCK:
             slide_process.call(read, absolute)
-    except slide_process.SlideRefusedError:
+    except slide_process.SlideFormatError:
         pass
-    except slide_process.SlideLostError as error:
+    except slide_process.SlideProcessDiedError as error:
         raise ImageError(
             f"{path}: is damaged: the library for HDF5 hangs or ends on it. Compute its features "
             "again"

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..execution.files import file_bytes, file_key, is_there, last_change
-from .decoding import HEIGHT, TWELVE_BITS, WIDTH, held_bytes, largest, tags_of, tiff_mpp
+from ..execution.files import exists, file_bytes, file_key, modification_time
+from .decoding import HEIGHT, TWELVE_BITS, WIDTH, decoded_bytes, max_value, tags_of, tiff_mpp
 from .errors import ImageError
-from .picture import Picture
-from .wide_pixels import floats_to_8_bits, is_wide_colour, mend_planes
+from .picture import DecodedImage
+from .wide_pixels import fix_planar_16bit, floats_to_8_bits, is_wide_colour
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -29,7 +29,7 @@ class MemoryImage:
     """
 
     name: str
-    picture: Picture
+    picture: DecodedImage
     mpp: float | None
     n_bytes: int
 
@@ -52,21 +52,21 @@ class MemoryImage:
 
         name = str(getattr(image, "filename", "")) or name
         try:
-            mend_planes(image)
+            fix_planar_16bit(image)
             is_wide = is_wide_colour(image)
             image.load()
         except Exception as error:  # decoders raise all sorts
             words = " ".join(str(error).split())
             raise ImageError(f"{name}: the image cannot be decoded ({words})") from error
-        if is_wide and largest(image) < TWELVE_BITS:
+        if is_wide and max_value(image) < TWELVE_BITS:
             raise ImageError(
                 f"{name}: of its 16 bits per colour the upper 8, which Pillow keeps, say next to "
                 "nothing: give the path of the file instead"
             )
-        mpp = _own_mpp(image)
+        mpp = _image_mpp(image)
         if image.mode == "F":
             image = Image.fromarray(floats_to_8_bits(Path(name), np.asarray(image)))
-        return cls(name, Picture(Path(name), image), mpp, held_bytes(image))
+        return cls(name, DecodedImage(Path(name), image), mpp, decoded_bytes(image))
 
     def __str__(self) -> str:
         return self.name
@@ -77,32 +77,32 @@ class MemoryImage:
         return [*self.picture.size, hashlib.sha256(pixels.tobytes()).hexdigest()]
 
 
-def _own_mpp(image: Image.Image) -> float | None:
+def _image_mpp(image: Image.Image) -> float | None:
     """As the file says; `thumbnail` leaves its tags, which are then of pixels that are gone."""
     tags = tags_of(image)
     written = {tags.get(WIDTH), tags.get(HEIGHT)}  # the image may have been turned
     return tiff_mpp(tags) if set(image.size) == written else None
 
 
-ImageFile = Path | MemoryImage
+ImageLike = Path | MemoryImage
 
 # Since a file was changed, at least: disks count that in steps of up to two seconds.
 _SETTLED_S = 2.5
 
 
-def image_bytes(image: ImageFile) -> int:
+def estimated_bytes(image: ImageLike) -> int:
     """About as much as there is to be done for it: a file of a slide's glass is small."""
     if isinstance(image, MemoryImage):
         return image.n_bytes
-    return file_bytes(image) if is_there(image) else 0
+    return file_bytes(image) if exists(image) else 0
 
 
-def image_key(image: ImageFile) -> list[Any]:
+def cache_key(image: ImageLike) -> list[Any]:
     """Changes when the image is another one, or was changed."""
     return image.key() if isinstance(image, MemoryImage) else file_key(image)
 
 
-def settled_key(image: ImageFile) -> list[Any]:
+def stable_cache_key(image: ImageLike) -> list[Any]:
     """The key where it is soon made and sure to change with the image; else empty.
 
     A file that was written just now may be written once more within a step of the disk's clock.
@@ -111,6 +111,6 @@ def settled_key(image: ImageFile) -> list[Any]:
         return []
     try:
         key = file_key(image)
-        return key if time.time() - last_change(image) > _SETTLED_S else []
+        return key if time.time() - modification_time(image) > _SETTLED_S else []
     except OSError:  # whoever opens it says what is wrong
         return []

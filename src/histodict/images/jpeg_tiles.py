@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .tiled_level import KeptTiles, Pixels, TiledLevel
+from .tiled_level import Pixels, TileCache, TiledLevel
 
 if TYPE_CHECKING:
     from tifffile import TiffPage
@@ -30,10 +30,10 @@ _START, _END = b"\xff\xd8", b"\xff\xd9"
 _COLOURS_ARE_RGB = b"\xff\xee\x00\x0eAdobe\x00\x64\x00\x00\x00\x00\x00"
 
 
-class JpegTiles(TiledLevel):
+class JpegTileLevel(TiledLevel):
     """One level, a page of a TIFF."""
 
-    def __init__(self, file: int, page: TiffPage, kept: KeptTiles) -> None:
+    def __init__(self, file: int, page: TiffPage, kept: TileCache) -> None:
         tile = page.tilewidth, page.tilelength
         super().__init__((page.imagewidth, page.imagelength), tile, kept)
         self._file = file
@@ -65,12 +65,12 @@ class JpegTiles(TiledLevel):
         return tile
 
 
-class OpenTiles:
+class JpegTileReader:
     """The levels of a slide that can be read so, by OpenSlide's number; none where it is unsure."""
 
     def __init__(self, path: str, vendor: str, sizes: Sequence[tuple[int, int]]) -> None:
         self._file = -1
-        self.levels: dict[int, JpegTiles] = {}
+        self.levels: dict[int, JpegTileLevel] = {}
         if vendor in _VENDORS and can_decode():
             self._file = os.open(path, os.O_RDONLY)
             try:
@@ -79,11 +79,11 @@ class OpenTiles:
                 self.levels.clear()
 
     def _find(self, path: str, sizes: Sequence[tuple[int, int]]) -> None:
-        pages, kept = list(_pages(path)), KeptTiles()
+        pages, kept = list(_pages(path)), TileCache()
         for level, size in enumerate(sizes):
             fitting = [page for page in pages if (page.imagewidth, page.imagelength) == size]
-            if len(fitting) == 1 and is_plain(fitting[0]):
-                self.levels[level] = JpegTiles(self._file, fitting[0], kept)
+            if len(fitting) == 1 and is_supported_page(fitting[0]):
+                self.levels[level] = JpegTileLevel(self._file, fitting[0], kept)
 
     def close(self) -> None:
         self.levels.clear()
@@ -110,7 +110,7 @@ def _pages(path: str) -> Iterator[Any]:
         yield from tiff.pages
 
 
-def is_plain(page: TiffPage) -> bool:
+def is_supported_page(page: TiffPage) -> bool:
     return (
         page.is_tiled
         and page.compression == _JPEG

@@ -11,30 +11,30 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..execution.texts import one_line
+from ..execution.texts import shorten
 from ..parameters import check_number, hint
-from .annotations.drawing import Drawing, stem_of
-from .classes import in_order
-from .csv_file import csv_rows
-from .frames import FRAME_NAME, Frame, frame_rows
-from .layout import Entry, class_folders
+from .annotations.drawing import AnnotationFile, image_stem
+from .classes import order_classes
+from .csv_file import read_csv_rows
+from .frames import FRAME_NAME, Frame, dataframe_rows
+from .layout import FolderEntry, read_class_folders
 from .manifest_checks import (
     check_duplicates,
     check_files,
     check_slides,
     check_spelling,
-    lonely_classes,
     no_patients,
+    unused_labels,
 )
-from .records import ManifestError, Record, name_in, some_of
+from .records import ImageRecord, ManifestError, relative_name, truncated_list
 
 __all__ = [
     "ALIASES",
     "MANIFEST_NAME",
-    "TABLES",
+    "TABLE_SUFFIXES",
+    "ImageRecord",
     "Manifest",
     "ManifestError",
-    "Record",
     "from_folder",
     "read_manifest",
 ]
@@ -53,7 +53,7 @@ ALIASES = {
     "mask": ("mask_path",),
 }
 MANIFEST_NAME = "manifest.csv"
-TABLES = (".csv", ".tsv", ".txt")  # how names of tables end; no image's name does
+TABLE_SUFFIXES = (".csv", ".tsv", ".txt")  # how names of tables end; no image's name does
 _NAME_THEM = "Sort them as CLASS/PATIENT/IMAGE, or list them in a CSV with a column 'patient'"
 
 
@@ -66,11 +66,11 @@ class Manifest:
     left_out : names of images that are not among them, as they cannot be read
     """
 
-    records: tuple[Record, ...]
+    records: tuple[ImageRecord, ...]
     warnings: tuple[str, ...] = ()
     root: Path = Path()
     positive: str | None = None
-    left_out: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()
 
     @property
     def labels(self) -> list[str]:
@@ -88,7 +88,9 @@ class Manifest:
     @property
     def classes(self) -> list[str]:
         """The different labels, sorted; of two, the one to be found is the second."""
-        return in_order((record.label for record in self.records if record.label), self.positive)
+        return order_classes(
+            (record.label for record in self.records if record.label), self.positive
+        )
 
     def digest(self) -> str:
         """SHA-256 of names, labels and patients, whatever their order and wherever the folder."""
@@ -98,10 +100,14 @@ class Manifest:
         )
         return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
-    def name(self, record: Record) -> str:
+    def name(self, record: ImageRecord) -> str:
         """A record's path relative to the root, with forward slashes, and which part of it."""
-        name = name_in(self.root, record.path)
-        return f"{name} [{', '.join(record.within.names)}]" if record.within else name
+        name = relative_name(self.root, record.path)
+        return (
+            f"{name} [{', '.join(record.region_of_interest.names)}]"
+            if record.region_of_interest
+            else name
+        )
 
     def with_positive(self, name: str) -> Manifest:
         """The same images, where the class of this name is the one to be found."""
@@ -118,7 +124,7 @@ class Manifest:
         """The records at these places, in this order."""
         return replace(self, records=tuple(self.records[index] for index in indices))
 
-    def without_splits(self) -> Manifest:
+    def drop_split_column(self) -> Manifest:
         """The same images, for a training that is meant to look at all of them."""
         return replace(self, records=tuple(replace(r, split=None) for r in self.records))
 
@@ -156,7 +162,7 @@ def read_manifest(
 
         folder = FeatureFolder(Path(features))
         named = _read(source, columns or {}, labelled, by_name=True)
-        records = folder.standing_for(named.records)
+        records = folder.feature_file_for(named.records)
         return replace(named, records=records, root=folder.folder)
     return _read(source, columns or {}, labelled)
 
@@ -170,14 +176,14 @@ def _read(
 ) -> Manifest:
     """`by_name`: the images need not be there, nor a column of their paths: slides have names."""
     if not isinstance(source, str | Path):
-        return _from_rows(Path(FRAME_NAME), frame_rows(source), columns, labelled, by_name)
+        return _from_rows(Path(FRAME_NAME), dataframe_rows(source), columns, labelled, by_name)
     source = Path(os.path.normpath(source))
     if not source.exists():
         raise ManifestError(f"{source}: there is no such file or folder")
     if source.is_dir() and (source / MANIFEST_NAME).is_file():
         source = source / MANIFEST_NAME
     if source.is_file():
-        return _from_rows(source, csv_rows(source), columns, labelled, by_name)
+        return _from_rows(source, read_csv_rows(source), columns, labelled, by_name)
     if columns:
         raise ManifestError(f"{source}: columns are named, but the folder has no {MANIFEST_NAME}")
     return from_folder(source)
@@ -186,32 +192,34 @@ def _read(
 # --- a folder per class -------------------------------------------------------------------------
 
 
-def from_folder(folder: Path, below: Sequence[Entry] | None = None) -> Manifest:
+def from_folder(folder: Path, below: Sequence[FolderEntry] | None = None) -> Manifest:
     """With one sub-folder per class; `below`: all that lies there, if somebody has looked."""
-    found = class_folders(folder, below)
-    if not found.places:
+    found = read_class_folders(folder, below)
+    if not found.locations:
         raise ManifestError(
             f"{folder}: neither {MANIFEST_NAME} nor sub-folders with images, one for each class"
         )
     records = [
-        Record(p.path, p.label, p.patient or name_in(folder, p.path), p.slide, split=p.split)
-        for p in found.places
+        ImageRecord(
+            p.path, p.label, p.patient or relative_name(folder, p.path), p.slide, split=p.split
+        )
+        for p in found.locations
     ]
     check_spelling(folder, [record.label for record in records])
     check_slides(folder, [""] * len(records), records)
     warnings = [
-        f"{place}: left out, as they are no images: {some_of(names)}"
-        for place, names in found.left_out.items()
+        f"{place}: left out, as they are no images: {truncated_list(names)}"
+        for place, names in found.skipped.items()
     ]
-    if found.loose:
-        names = some_of([name_in(folder, path) for path in found.loose])
+    if found.unassigned:
+        names = truncated_list([relative_name(folder, path) for path in found.unassigned])
         warnings.append(f"{folder}: left out, as they lie in no folder of a class: {names}")
     warnings += [
         f"{place}: there is no image in this folder; it is not a class" for place in found.empty
     ]
-    n_nameless = sum(place.patient is None for place in found.places)
+    n_nameless = sum(place.patient is None for place in found.locations)
     warnings += [no_patients(folder, n_nameless, _NAME_THEM)] if n_nameless else []
-    return Manifest(tuple(records), (*warnings, *lonely_classes(records, str(folder))), folder)
+    return Manifest(tuple(records), (*warnings, *unused_labels(records, str(folder))), folder)
 
 
 # --- a table ------------------------------------------------------------------------------------
@@ -229,8 +237,8 @@ def _from_rows(
         raise ManifestError(f"{path}: the file is empty; its first line must name the columns")
     (_, header), *rows = rows
     needed = ("path", "label") if labelled else ("path",)
-    places = _places(path, header, columns, needed, by_name)
-    table = [(line, _cells(path, line, row, header, places)) for line, row in rows]
+    places = _columns(path, header, columns, needed, by_name)
+    table = [(line, _row_values(path, line, row, header, places)) for line, row in rows]
     if not table:
         raise ManifestError(f"{path}: there are no images below the header")
     check_spelling(path, [cells.get("label", "") for _, cells in table])
@@ -241,10 +249,10 @@ def _from_rows(
     check_slides(path, [f" (line {line})" for line in lines], records)
     n_nameless = sum(not cells.get("patient", "").strip() for _, cells in table)
     warnings = [no_patients(path, n_nameless)] if n_nameless else []
-    return Manifest(tuple(records), (*warnings, *lonely_classes(records, str(path))), path.parent)
+    return Manifest(tuple(records), (*warnings, *unused_labels(records, str(path))), path.parent)
 
 
-def _cells(
+def _row_values(
     path: Path, line: int, row: list[str], header: list[str], places: Mapping[str, int]
 ) -> dict[str, str]:
     if len(row) != len(header):
@@ -254,7 +262,7 @@ def _cells(
     return {field: row[place] for field, place in places.items()}
 
 
-def _places(
+def _columns(
     path: Path,
     header: list[str],
     columns: Mapping[str, str],
@@ -277,13 +285,13 @@ def _places(
                 web="rename some of them",
             )
             raise ManifestError(
-                f"{path}: the columns {one_line(found)} may all be the {field}; {how}"
+                f"{path}: the columns {shorten(found)} may all be the {field}; {how}"
             )
         if candidates:
             places[field] = candidates[0]
         elif field in columns:
             raise ManifestError(
-                f"{path}: there is no column {columns[field]!r}; there are {one_line(header)}"
+                f"{path}: there is no column {columns[field]!r}; there are {shorten(header)}"
             )
     if by_name and "slide" in places:
         places.setdefault("path", places["slide"])
@@ -300,7 +308,7 @@ def _places(
             how += ". If its slides are feature files, name their folder with "
             how += hint(python="features=…", cli="--features")
         raise ManifestError(
-            f"{path}: no column for {' and '.join(missing)}; there are {one_line(header)}. Rename "
+            f"{path}: no column for {' and '.join(missing)}; there are {shorten(header)}. Rename "
             f"them{how}"
         )
     return places
@@ -316,16 +324,18 @@ def _candidates(field: str, names: list[str], columns: Mapping[str, str]) -> lis
     return [place for place, name in enumerate(names) if name in wanted]
 
 
-def _record(where: str, folder: Path, cells: Mapping[str, str], filled: Sequence[str]) -> Record:
+def _record(
+    where: str, folder: Path, cells: Mapping[str, str], filled: Sequence[str]
+) -> ImageRecord:
     cells = {field: cell.strip() for field, cell in cells.items()}
     for field in filled:
         if cells.get(field) == "":
             raise ManifestError(f"{where}: the {field} is empty")
     path = _path(folder, cells["path"])
-    return Record(
+    return ImageRecord(
         path=path,
         label=cells.get("label", ""),
-        patient=cells.get("patient") or name_in(folder, path),
+        patient=cells.get("patient") or relative_name(folder, path),
         slide=cells.get("slide") or None,
         site=cells.get("site") or None,
         scanner=cells.get("scanner") or None,
@@ -338,7 +348,7 @@ def _record(where: str, folder: Path, cells: Mapping[str, str], filled: Sequence
 
 def _mapped(path: Path | None) -> dict[str, Any]:
     """The cell of a mask may name a picture, or a file of outlines."""
-    return {"drawn": Drawing(path)} if path and stem_of(path) else {"mask": path}
+    return {"drawn": AnnotationFile(path)} if path and image_stem(path) else {"mask": path}
 
 
 def _path(folder: Path, cell: str) -> Path:
@@ -353,6 +363,6 @@ def _mpp(where: str, cell: str) -> float | None:
         return check_number("mpp", float(cell.replace(",", ".")), above=True)
     except ValueError:
         raise ManifestError(
-            f"{where}: mpp is {one_line(repr(cell))}; it must be a positive number (µm per pixel) "
+            f"{where}: mpp is {shorten(repr(cell))}; it must be a positive number (µm per pixel) "
             "or empty"
         ) from None

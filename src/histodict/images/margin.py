@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 _TOLERANCE = 3  # grey levels; above the error of lossy compression in a uniform area
 _STRIP = 64  # rows or columns read together
-_MOST_FRAMES = 2  # nested margins of different colours
-_MOST_PIXELS = 50_000_000  # larger images are not searched, as they are not tiles
+_MAX_FRAMES = 2  # nested margins of different colours
+_MAX_PIXELS = 50_000_000  # larger images are not searched, as they are not tiles
 
 Box = tuple[int, int, int, int]  # left, top, right, bottom in level-0 pixels
 
@@ -26,7 +26,7 @@ class Source(Protocol):
     def size(self) -> tuple[int, int]: ...
 
     @property
-    def low_level(self) -> float | None: ...
+    def overview_downsample(self) -> float | None: ...
 
     def read(
         self, x: int, y: int, width: int, height: int, downsample: float = 1.0
@@ -41,7 +41,7 @@ class Crop:
 
     source: Source
     box: Box
-    low_level: float | None = None  # slides are not cropped
+    overview_downsample: float | None = None  # slides are not cropped
 
     @property
     def size(self) -> tuple[int, int]:
@@ -63,10 +63,10 @@ def content_box(source: Source) -> Box:
     It is the whole image if there are none, if all of the image is uniform, or for a slide.
     """
     whole = (0, 0, *source.size)
-    if source.low_level is not None or source.size[0] * source.size[1] > _MOST_PIXELS:
+    if source.overview_downsample is not None or source.size[0] * source.size[1] > _MAX_PIXELS:
         return whole
     box = list(whole)
-    for axis in (1, 0) * _MOST_FRAMES:  # rows, then columns
+    for axis in (1, 0) * _MAX_FRAMES:  # rows, then columns
         for is_last in (False, True):
             n_lines = _count_uniform(source, box, axis, is_last)
             if n_lines == box[axis + 2] - box[axis]:

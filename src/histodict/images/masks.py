@@ -13,23 +13,23 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .annotations.drawing import Pixels
-from .decoding import check_file, check_memory, held_bytes, opened
+from .annotations.drawing import ImageGeometry
+from .decoding import check_memory, check_readable_file, decoded_bytes, open_pillow
 from .errors import ImageError
-from .feature_file import check_sized, is_feature_file
-from .picture import strips
-from .records import Record
+from .feature_file import check_has_patch_size, is_feature_file
+from .picture import iter_strips
+from .records import ImageRecord
 
 _LOSSY = (".jpg", ".jpeg")
 _COLOURS = {2: 1, 3: 3, 4: 3}  # bands of colour, by the number of all
-_MOST_PIXELS = 200_000_000
+_MAX_PIXELS = 200_000_000
 _FORMATS = ("PNG", "TIFF", "BMP", "GIF", "JPEG", "PPM", "TGA")
 
 
-class Region(Protocol):
+class RegionCoverage(Protocol):
     """A part of an image; rectangles are level-0 pixels."""
 
-    def share(
+    def coverage(
         self, x: NDArray[np.float64], y: NDArray[np.float64], side: float
     ) -> NDArray[np.float64]:
         """Of the squares with these upper left corners, the share that is region."""
@@ -43,13 +43,13 @@ class Region(Protocol):
         """(left, top, right, bottom) of what is region; None where it is not known."""
 
 
-def region_of(record: Record, image: Pixels, *names: str) -> Region:
+def load_region(record: ImageRecord, image: ImageGeometry, *names: str) -> RegionCoverage:
     """What the record's mask, or its outlines of these classes, cover of its image."""
-    if record.drawn is not None:
-        return record.drawn.of(*names).region(image, may_lack=True)
+    if record.annotations is not None:
+        return record.annotations.of(*names).region(image, may_lack=True)
     assert record.mask is not None
     if is_feature_file(record.path):
-        check_sized(record.path)
+        check_has_patch_size(record.path)
     return RegionMask.read(record.mask, image.size)
 
 
@@ -78,17 +78,17 @@ class RegionMask:
     @classmethod
     def read(cls, path: Path, size: tuple[int, int]) -> RegionMask:
         """The mask of an image of this size."""
-        check_file(path)
+        check_readable_file(path)
         least = 128 if path.suffix.lower() in _LOSSY else 1
-        with opened(path, _FORMATS) as file:
-            if file.width * file.height > _MOST_PIXELS:
+        with open_pillow(path, _FORMATS) as file:
+            if file.width * file.height > _MAX_PIXELS:
                 raise ImageError(
                     f"{path}: a mask of {file.width} x {file.height} pixels is too large; "
                     "save it reduced: a mask may be smaller than its image"
                 )
-            check_memory(path, file.size, held_bytes(file) + 5 * file.width * file.height)
+            check_memory(path, file.size, decoded_bytes(file) + 5 * file.width * file.height)
             region = np.empty((file.height, file.width), bool)
-            for rows, strip in strips(file):
+            for rows, strip in iter_strips(file):
                 # The last of two or four bands is opacity, and says nothing of what is where.
                 pixels = strip if strip.ndim == 2 else strip[..., : _COLOURS[strip.shape[2]]].max(2)
                 np.greater_equal(pixels, least, out=region[rows])
@@ -106,7 +106,7 @@ class RegionMask:
     def all(self) -> bool:
         return bool(self.region.all())
 
-    def share(
+    def coverage(
         self, x: NDArray[np.float64], y: NDArray[np.float64], side: float
     ) -> NDArray[np.float64]:
         """Of the squares with these upper left corners, the share that is region."""

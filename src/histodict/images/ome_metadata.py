@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from xml.etree import ElementTree
 
-from .opened_slide import UnfitError
+from .opened_slide import UnsupportedSlideError
 
 # Micrometres per unit, by the symbols of OME-XML and the names of OME-Zarr.
 _MICROMETRES = {
@@ -71,7 +71,7 @@ def check_channels(channels: list[Channel], n_channels: int) -> None:
     more = ", …" if names and n_channels > len(names) else ""
     named = f" ({', '.join(names)}{more})" if names else ""
     plural = "channel" if n_channels == 1 else "channels"
-    raise UnfitError(
+    raise UnsupportedSlideError(
         f"has {n_channels} {plural}{named} that are not red, green and blue; fluorescence and "
         "other images of channels are not read: save it as RGB"
     )
@@ -82,7 +82,7 @@ def check_one_plane(sizes: dict[str, int]) -> None:
     words = {"z": "planes of focus (z)", "t": "points in time (t)"}
     for letter, what in words.items():
         if sizes.get(letter, 1) != 1:
-            raise UnfitError(
+            raise UnsupportedSlideError(
                 f"has {sizes[letter]} {what}, of which one would have to be chosen: save one of "
                 "them as an image of its own"
             )
@@ -174,7 +174,7 @@ def first_of_several(attributes: Mapping[str, Any]) -> str | None:
     """Return the path of the first of several images; None for a folder of one image."""
     ome = _ome(attributes)
     if "plate" in ome:
-        raise UnfitError(
+        raise UnsupportedSlideError(
             "is a plate with images in its wells: give the folders of these, each copied under a "
             "name that ends in .ome.zarr"
         )
@@ -185,15 +185,21 @@ def read_multiscale(attributes: Mapping[str, Any]) -> Multiscale:
     """Read the attributes of one image."""
     ome = _ome(attributes)
     if not ome.get("multiscales"):
-        raise UnfitError("is a zarr folder, but no image: its attributes name no 'multiscales'")
+        raise UnsupportedSlideError(
+            "is a zarr folder, but no image: its attributes name no 'multiscales'"
+        )
     found = ome["multiscales"][0]
     version = str(ome.get("version") or found.get("version") or "0.4")
     if version not in _VERSIONS:
-        raise UnfitError(f"is of version {version} of OME-Zarr; {' and '.join(_VERSIONS)} are read")
+        raise UnsupportedSlideError(
+            f"is of version {version} of OME-Zarr; {' and '.join(_VERSIONS)} are read"
+        )
     axes = found["axes"]
     letters = "".join(str(axis["name"]).lower() for axis in axes)
     if [letter for letter in _AXES if letter in letters] != list(letters) or letters[-2:] != "yx":
-        raise UnfitError(f"has the axes {letters!r}; t, c, z, y, x in this order are read")
+        raise UnsupportedSlideError(
+            f"has the axes {letters!r}; t, c, z, y, x in this order are read"
+        )
     paths = [str(dataset["path"]) for dataset in found["datasets"]]
     scales = [scale for scale in (_scale(found["datasets"][0]), _scale(found)) if scale]
     lengths = {at: math.prod(scale[at] for scale in scales) for at in (-1, -2)} if scales else {}

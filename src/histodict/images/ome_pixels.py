@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from .opened_slide import UnfitError, level_downsamples
-from .reduction import Piece, over_white
-from .tiled_level import KeptTiles, Pixels, TiledLevel
-from .wide_pixels import to_8_bits, white_of
+from .opened_slide import UnsupportedSlideError, level_downsamples
+from .reduction import ResampleTile, composite_on_white
+from .tiled_level import Pixels, TileCache, TiledLevel
+from .wide_pixels import to_8_bits, white_level
 
 # Of a decoded tile: the memory of the process that decodes is limited to about a gigabyte.
 MAX_TILE_BYTES = 256 * 2**20
@@ -27,7 +27,7 @@ class OmeLevel(TiledLevel):
     """dtype : of the values; white : the value that is white"""
 
     def __init__(
-        self, size: tuple[int, int], tile: tuple[int, int], dtype: Any, kept: KeptTiles
+        self, size: tuple[int, int], tile: tuple[int, int], dtype: Any, kept: TileCache
     ) -> None:
         super().__init__(size, tile, kept)
         self.dtype = np.dtype(dtype)
@@ -45,7 +45,7 @@ class OmeLevel(TiledLevel):
         """Refuse tiles that are too large to be decoded."""
         n_bytes = self.tile[0] * self.tile[1] * n_samples * self.dtype.itemsize
         if n_bytes > MAX_TILE_BYTES:
-            raise UnfitError(
+            raise UnsupportedSlideError(
                 f"its pixels lie in pieces of {self.tile[0]} x {self.tile[1]}, {n_bytes >> 20} MiB "
                 f"each; more than {MAX_TILE_BYTES >> 20} cannot be read in parts: save it again "
                 "in tiles of, say, 512 x 512"
@@ -64,14 +64,14 @@ class OmeLevel(TiledLevel):
         height, width, n_samples = values.shape
         shown = to_8_bits(values, self.white)
         if n_samples == 4:
-            shown = np.asarray(over_white(Image.fromarray(shown)))
+            shown = np.asarray(composite_on_white(Image.fromarray(shown)))
         out[:height, :width, :3] = shown
         return out
 
 
 def check_kind(dtype: np.dtype[Any]) -> None:
     if dtype.name not in _KINDS:
-        raise UnfitError(
+        raise UnsupportedSlideError(
             f"its values are of the kind {dtype.name}, and colours have 8 or 16 bits: save it with "
             "8 bits per colour (RGB)"
         )
@@ -84,18 +84,18 @@ class OmeBackend:
         self.levels = _true_levels(levels)
         if self.levels[0].dtype.itemsize > 1:
             # From the smallest level: in the others only single pixels could be brighter.
-            white = white_of(Path(path), 0, self.levels[-1].largest())
+            white = white_level(Path(path), 0, self.levels[-1].largest())
             for level in self.levels:
                 level.white = white
         sizes = [level.size for level in self.levels]
-        self.facts: dict[str, Any] = {
+        self.metadata: dict[str, Any] = {
             "size": sizes[0],
             "level_sizes": sizes,
             "downsamples": level_downsamples(sizes),
             "properties": {} if mpp is None else {"openslide.mpp-x": repr(mpp)},
         }
 
-    def picture(self, corner: list[int], piece: Piece) -> Image.Image:
+    def picture(self, corner: list[int], piece: ResampleTile) -> Image.Image:
         pixels = self.levels[piece.level].region(piece.x, piece.y, piece.width, piece.height)
         return Image.frombuffer("RGBX", (piece.width, piece.height), pixels, "raw", "RGBX", 0, 1)
 

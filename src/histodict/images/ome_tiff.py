@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .decoding import plausible_mpp, tiff_mpp
-from .jpeg_tiles import JpegTiles, can_decode, is_plain
+from .jpeg_tiles import JpegTileLevel, can_decode, is_supported_page
 from .ome_metadata import OmeImage, check_channels, check_one_plane, read_ome_xml
 from .ome_pixels import OmeBackend, OmeLevel, check_kind
-from .opened_slide import UnfitError
-from .tiled_level import KeptTiles, Pixels
+from .opened_slide import UnsupportedSlideError
+from .tiled_level import Pixels, TileCache
 
 if TYPE_CHECKING:
     from tifffile import TiffFile, TiffPage, TiffPageSeries
@@ -30,7 +30,7 @@ _SEPARATE = 2
 # Size of the parts (width, height) in which uncompressed images are read.
 _TILE = (1024, 128)
 # An image with a larger share of the first one's pixels is not its label or overview.
-_MAX_SHARE = 0.25
+_MAX_FRACTION = 0.25
 
 
 def is_ome_tiff(path: str) -> bool:
@@ -57,7 +57,7 @@ class OmeTiff(OmeBackend):
         try:
             self._file = _File(path)
             series, image = _main(self._tiff)
-            kept = KeptTiles()
+            kept = TileCache()
             levels = [_level(self._file, level, image, kept) for level in series.levels]
             mpp = plausible_mpp(image.mpp) or _tagged_mpp(series)
             super().__init__(path, levels, mpp)
@@ -100,8 +100,8 @@ def _main(tiff: TiffFile) -> tuple[TiffPageSeries, OmeImage]:
     if not series or not tiff.is_ome:
         raise ValueError("the description says of no image where it is")
     n_pixels = [each.sizes.get("width", 1) * each.sizes.get("height", 1) for each in series]
-    if any(n > _MAX_SHARE * n_pixels[0] for n in n_pixels[1:]):
-        raise UnfitError(
+    if any(n > _MAX_FRACTION * n_pixels[0] for n in n_pixels[1:]):
+        raise UnsupportedSlideError(
             f"holds {len(series)} images, and not only small ones beside the first: save each as "
             "a file of its own"
         )
@@ -117,13 +117,15 @@ def _check_axes(series: TiffPageSeries, image: OmeImage) -> None:
     if "s" not in sizes:
         check_channels(image.channels, sizes.get("c", 1))
     elif sizes.get("c", 1) != 1 or sizes["s"] not in (3, 4):
-        raise UnfitError(
+        raise UnsupportedSlideError(
             f"has {sizes.get('c', 1)} x {sizes['s']} colours to a pixel, not red, green and blue: "
             "save it as RGB"
         )
     others = set(sizes) - set("tczyxs")
     if others or not {"y", "x"} <= set(sizes):
-        raise UnfitError(f"has axes ({series.axes}) that are not of an image: save it as RGB")
+        raise UnsupportedSlideError(
+            f"has axes ({series.axes}) that are not of an image: save it as RGB"
+        )
 
 
 def _tagged_mpp(series: TiffPageSeries) -> float | None:
@@ -140,17 +142,17 @@ def _number(value: Any) -> Any:
 # --- levels -------------------------------------------------------------------------------------
 
 
-def _level(file: _File, series: TiffPageSeries, image: OmeImage, kept: KeptTiles) -> OmeLevel:
+def _level(file: _File, series: TiffPageSeries, image: OmeImage, kept: TileCache) -> OmeLevel:
     if not image.is_whole or any(page is None for page in series.pages):
-        raise UnfitError("a part of it is in another file: save it as one file")
+        raise UnsupportedSlideError("a part of it is in another file: save it as one file")
     pages = [page.aspage() for page in series.pages if page is not None]
     first = pages[0]
     check_kind(np.dtype(first.dtype or "void"))
     if first.photometric not in (_BLACK_IS_ZERO, _RGB, _YCBCR):
-        raise UnfitError(f"its colours are {_name(first.photometric)}: save it as RGB")
+        raise UnsupportedSlideError(f"its colours are {_name(first.photometric)}: save it as RGB")
     if any(page.shape != first.shape or page.dtype != first.dtype for page in pages):
         raise ValueError("its channels have different sizes")
-    if len(pages) == 1 and is_plain(first) and can_decode():
+    if len(pages) == 1 and is_supported_page(first) and can_decode():
         return _JpegLevel(file, first, kept)
     _check_compression(first)
     # Any part of uncompressed pixels can be read.
@@ -166,8 +168,10 @@ def _check_compression(page: TiffPage) -> None:
     except KeyError as error:
         words = str(error.args[0])
         if "imagecodecs" not in words:
-            raise UnfitError(f"its compression is not known ({words}): save it again") from error
-        raise UnfitError(
+            raise UnsupportedSlideError(
+                f"its compression is not known ({words}): save it again"
+            ) from error
+        raise UnsupportedSlideError(
             f"is compressed by {_name(page.compression)}, for which a package is missing; run: "
             "pip install 'histodict[ome]'"
         ) from error
@@ -181,8 +185,8 @@ def _name(number: int) -> str:
 class _JpegLevel(OmeLevel):
     """Level of JPEG tiles."""
 
-    def __init__(self, file: _File, page: TiffPage, kept: KeptTiles) -> None:
-        self._tiles = JpegTiles(file.number, page, kept)
+    def __init__(self, file: _File, page: TiffPage, kept: TileCache) -> None:
+        self._tiles = JpegTileLevel(file.number, page, kept)
         super().__init__(self._tiles.size, self._tiles.tile, np.uint8, kept)
         self.check_tile(4)
 
@@ -196,7 +200,7 @@ class _JpegLevel(OmeLevel):
 class _Segments(OmeLevel):
     """Level of tiles or strips, compressed or not."""
 
-    def __init__(self, file: _File, pages: Sequence[TiffPage], kept: KeptTiles) -> None:
+    def __init__(self, file: _File, pages: Sequence[TiffPage], kept: TileCache) -> None:
         page = pages[0]
         width, height = page.imagewidth, page.imagelength
         tile = (
@@ -242,7 +246,7 @@ class _Segments(OmeLevel):
 class _Rows(OmeLevel):
     """Level of consecutive uncompressed rows, of which any part can be read."""
 
-    def __init__(self, file: _File, pages: Sequence[TiffPage], kept: KeptTiles) -> None:
+    def __init__(self, file: _File, pages: Sequence[TiffPage], kept: TileCache) -> None:
         page = pages[0]
         size = page.imagewidth, page.imagelength
         tile = min(size[0], _TILE[0]), min(size[1], _TILE[1])

@@ -17,8 +17,8 @@ from .ome_metadata import (
     read_multiscale,
 )
 from .ome_pixels import MAX_TILE_BYTES, OmeBackend, OmeLevel
-from .opened_slide import SCALE_WITHOUT_UNIT, NoLibraryError
-from .tiled_level import KeptTiles
+from .opened_slide import SCALE_WITHOUT_UNIT, MissingLibraryError
+from .tiled_level import TileCache
 
 if TYPE_CHECKING:
     from .zarr_store import OpenedArray, ZarrFolder
@@ -34,18 +34,18 @@ class OmeZarr(OmeBackend):
         folder = _folder(path)
         inside = first_of_several(folder.attributes())
         image = read_multiscale(folder.attributes(inside or ""))
-        kept = KeptTiles()
+        kept = TileCache()
         opened = [folder.open(_checked(inside, name)) for name in image.paths]
         levels = [_ChunkLevel(each, image, kept) for each in opened]
         super().__init__(path, levels, plausible_mpp(image.mpp))
         used = [each for each, level in zip(opened, levels, strict=True) if level in self.levels]
-        self.facts["missing_chunks"] = [
+        self.metadata["missing_chunks"] = [
             sum(each.missing for each in used),
             sum(each.chunks for each in used),
         ]
         scale = plausible_mpp(image.scale_without_unit)
         if scale is not None:
-            self.facts["properties"][SCALE_WITHOUT_UNIT] = repr(scale)
+            self.metadata["properties"][SCALE_WITHOUT_UNIT] = repr(scale)
 
     def close(self) -> None:
         """Do nothing: no file is open between two reads."""
@@ -55,7 +55,7 @@ def _folder(path: str) -> ZarrFolder:
     try:
         from .zarr_store import ZarrFolder
     except ImportError as error:
-        raise NoLibraryError(str(error)) from error
+        raise MissingLibraryError(str(error)) from error
     return ZarrFolder(Path(path), MAX_TILE_BYTES)
 
 
@@ -70,7 +70,7 @@ def _checked(inside: str | None, path: str) -> str:
 class _ChunkLevel(OmeLevel):
     """Level stored as an array whose last two axes are y and x."""
 
-    def __init__(self, opened: OpenedArray, image: Multiscale, kept: KeptTiles) -> None:
+    def __init__(self, opened: OpenedArray, image: Multiscale, kept: TileCache) -> None:
         array, shape = opened.array, opened.metadata.shape
         pieces = opened.metadata.pieces
         if len(shape) != len(image.axes):
@@ -78,7 +78,7 @@ class _ChunkLevel(OmeLevel):
         sizes = dict(zip(image.axes, shape, strict=True))
         check_one_plane(sizes)
         check_channels(image.channels, sizes.get("c", 1))
-        tile_y, tile_x = (_together(piece) for piece in pieces[-2:])
+        tile_y, tile_x = (_combined(piece) for piece in pieces[-2:])
         super().__init__((sizes["x"], sizes["y"]), (tile_x, tile_y), array.dtype, kept)
         self.check_tile(max(int(np.prod(pieces[:-2])), sizes.get("c", 1)))
         self._array = array
@@ -92,6 +92,6 @@ class _ChunkLevel(OmeLevel):
         return planes[..., None] if planes.ndim == 2 else planes.transpose(1, 2, 0)
 
 
-def _together(chunk: int) -> int:
+def _combined(chunk: int) -> int:
     """Return the side of the chunks that are read together."""
     return int(chunk) * max(1, round(_TILE_PX / max(1, int(chunk))))

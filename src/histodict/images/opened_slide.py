@@ -7,27 +7,27 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from PIL import Image
 
-    from .reduction import Piece
+    from .reduction import ResampleTile
 
 
 # Additional property: a scale without a unit, which may be the pixel size in µm.
 SCALE_WITHOUT_UNIT = "ome.scale-without-unit"
 
 
-class UnfitError(Exception):
+class UnsupportedSlideError(Exception):
     """The file is as it should be, and yet cannot be used; the message says why, and what to do."""
 
 
-class NoLibraryError(Exception):
+class MissingLibraryError(Exception):
     """What would read it is not installed."""
 
 
-class OpenedSlide(Protocol):
+class SlideBackend(Protocol):
     """facts : its size, level_sizes, downsamples and properties, of OpenSlide's names"""
 
-    facts: dict[str, Any]
+    metadata: dict[str, Any]
 
-    def picture(self, corner: list[int], piece: Piece) -> Image.Image:
+    def picture(self, corner: list[int], piece: ResampleTile) -> Image.Image:
         """The rectangle of a piece, not reduced yet; its corner is given in pixels of level 0."""
 
     def close(self) -> None: ...

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .jpeg_tiles import OpenTiles
-from .opened_slide import NoLibraryError
-from .reduction import Piece, over_white
+from .jpeg_tiles import JpegTileReader
+from .opened_slide import MissingLibraryError
+from .reduction import ResampleTile, composite_on_white
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -25,7 +25,7 @@ def _openslide() -> ModuleType:
     try:
         import openslide
     except (ImportError, OSError) as error:  # OSError: the library behind it is missing
-        raise NoLibraryError(str(error)) from error
+        raise MissingLibraryError(str(error)) from error
     return openslide
 
 
@@ -34,30 +34,32 @@ def is_slide(path: str) -> bool:
     return _openslide().OpenSlide.detect_format(path) is not None
 
 
-class OpenSlideSlide:
+class OpenSlideBackend:
     """One open slide."""
 
     def __init__(self, path: str) -> None:
         self._n_compared: Counter[int] = Counter()  # by level, what was seen to be the same
         slide = self._slide = _openslide().OpenSlide(path)
         vendor = slide.properties.get("openslide.vendor", "")
-        self._tiles = OpenTiles(path, vendor, slide.level_dimensions)
-        self.facts: dict[str, Any] = {
+        self._tiles = JpegTileReader(path, vendor, slide.level_dimensions)
+        self.metadata: dict[str, Any] = {
             "size": slide.dimensions,
             "level_sizes": slide.level_dimensions,
             "downsamples": slide.level_downsamples,
             "properties": dict(slide.properties),
         }
 
-    def picture(self, corner: list[int], piece: Piece) -> Image.Image:
+    def picture(self, corner: list[int], piece: ResampleTile) -> Image.Image:
         region = self._from_tiles(corner, piece)
         return self._read(corner, piece) if region is None else region
 
-    def _read(self, corner: list[int], piece: Piece) -> Image.Image:
+    def _read(self, corner: list[int], piece: ResampleTile) -> Image.Image:
         size = (piece.width, piece.height)
-        return over_white(self._slide.read_region((corner[0], corner[1]), piece.level, size))
+        return composite_on_white(
+            self._slide.read_region((corner[0], corner[1]), piece.level, size)
+        )
 
-    def _from_tiles(self, corner: list[int], piece: Piece) -> Image.Image | None:
+    def _from_tiles(self, corner: list[int], piece: ResampleTile) -> Image.Image | None:
         """The region from tiles decoded one by one; None where that cannot be done."""
         from PIL import Image
 
@@ -73,7 +75,7 @@ class OpenSlideSlide:
             return None
         return Image.frombuffer("RGBX", (piece.width, piece.height), pixels, "raw", "RGBX", 0, 1)
 
-    def _compare(self, corner: list[int], piece: Piece, pixels: NDArray[np.uint8]) -> bool:
+    def _compare(self, corner: list[int], piece: ResampleTile, pixels: NDArray[np.uint8]) -> bool:
         """Whether OpenSlide's pixels are the same; if not, this level's tiles serve no more."""
         part = piece._replace(
             width=min(piece.width, _COMPARED_PX), height=min(piece.height, _COMPARED_PX)

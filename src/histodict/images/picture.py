@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import ImageError
-from .wide_pixels import to_8_bits, white_of
+from .wide_pixels import to_8_bits, white_level
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -25,7 +25,7 @@ def orientation_of(exif: Image.Exif) -> int:
     return value if isinstance(value, int) and 1 <= value <= 8 else 1
 
 
-class Picture:
+class DecodedImage:
     """A decoded image, of which regions are shown as 8-bit RGB, rotated by EXIF, over white.
 
     It is held as the file has it, so that nothing is in memory twice; but colours of 16 bits as 8.
@@ -89,7 +89,7 @@ def _as_rgb(image: Image.Image, white: float) -> Image.Image:
     return image if image.mode == "RGB" else image.convert("RGB")
 
 
-def strips(image: Image.Image) -> Iterator[tuple[slice, NDArray[Any]]]:
+def iter_strips(image: Image.Image) -> Iterator[tuple[slice, NDArray[Any]]]:
     """An image as arrays of some rows each, and which rows these are."""
     for y in range(0, image.height, _STRIP_ROWS):
         rows = slice(y, min(y + _STRIP_ROWS, image.height))
@@ -98,5 +98,5 @@ def strips(image: Image.Image) -> Iterator[tuple[slice, NDArray[Any]]]:
 
 def _white(path: Path, grey: Image.Image) -> float:
     """The grey value that is white; looked at strip by strip."""
-    limits = [(int(strip.min()), int(strip.max())) for _, strip in strips(grey)]
-    return white_of(path, min(low for low, _ in limits), max(high for _, high in limits))
+    limits = [(int(strip.min()), int(strip.max())) for _, strip in iter_strips(grey)]
+    return white_level(path, min(low for low, _ in limits), max(high for _, high in limits))

@@ -22,14 +22,14 @@ from typing import Any
 
 import numpy as np
 
-from ..execution.files import file_key, is_there
-from ..execution.texts import counted
+from ..execution.files import exists, file_key
+from ..execution.texts import pluralize
 from ..parameters import check_number, hint
 from .errors import ImageError
 from .folder_images import is_zarr
-from .in_memory import ImageFile, MemoryImage
+from .in_memory import ImageLike, MemoryImage
 from .readers import open_image
-from .records import Record, some_of
+from .records import ImageRecord, truncated_list
 
 _SPREAD = 1.1  # sizes that differ by no more are taken for the same
 
@@ -50,11 +50,11 @@ class PixelSize:
         return self.origin in ("assumed", "unknown")
 
     @property
-    def from_outside(self) -> float | None:
+    def is_user_given(self) -> float | None:
         """What a reader has to be told; None where the file itself says it, or nobody."""
         return self.mpp if self.origin in ("table", "command") else None
 
-    def beside(self, trained_mpp: float | None) -> PixelSize:
+    def assuming(self, trained_mpp: float | None) -> PixelSize:
         """As a model takes it that was trained on images of this size."""
         if self.mpp is None and trained_mpp is not None:
             return replace(self, mpp=trained_mpp, origin="assumed")
@@ -62,7 +62,7 @@ class PixelSize:
 
 
 @dataclass(frozen=True)
-class GivenSize:
+class PixelSizeOption:
     """What is said of an image's pixel size outside its file, in µm; None: nothing.
 
     fill : holds where neither a table nor the file says it
@@ -70,45 +70,45 @@ class GivenSize:
     override : wins over all
     """
 
-    fill: float | None = None
+    default: float | None = None
     table: float | None = None
     override: float | None = None
 
     def __post_init__(self) -> None:
-        for name, value in (("mpp", self.fill), ("mpp", self.table), ("mpp", self.override)):
+        for name, value in (("mpp", self.default), ("mpp", self.table), ("mpp", self.override)):
             if value is not None:
                 check_number(name, value, above=True)
 
     @classmethod
-    def of(cls, given: Mpp) -> GivenSize:
+    def of(cls, given: MppLike) -> PixelSizeOption:
         """A bare number fills."""
-        return given if isinstance(given, GivenSize) else cls(fill=given)
+        return given if isinstance(given, PixelSizeOption) else cls(default=given)
 
-    def with_table(self, mpp: float | None) -> GivenSize:
+    def with_table(self, mpp: float | None) -> PixelSizeOption:
         """For an image of which a table says this: only what may still decide."""
         if self.override is not None:
-            return GivenSize(override=self.override)
+            return PixelSizeOption(override=self.override)
         given = replace(self, table=self.table if mpp is None else mpp)
-        return given if given.table is None else GivenSize(table=given.table)
+        return given if given.table is None else PixelSizeOption(table=given.table)
 
-    def at(self, path: ImageFile) -> PixelSize:
+    def at(self, path: ImageLike) -> PixelSize:
         """Of this image, whose header is read if need be. Raises ImageError."""
         if self.override is not None:
             return PixelSize(self.override, "command")
         if self.table is not None:
             return PixelSize(self.table, "table")
-        own = own_size(path)
+        own = file_pixel_size(path)
         if own is not None:
             return PixelSize(own, "file")
-        if self.fill is not None:
-            return PixelSize(self.fill, "command")
+        if self.default is not None:
+            return PixelSize(self.default, "command")
         return PixelSize(None, "unknown", size_hint(path))
 
 
-Mpp = float | GivenSize | None  # a bare number fills
+MppLike = float | PixelSizeOption | None  # a bare number fills
 
 
-def own_size(path: ImageFile) -> float | None:
+def file_pixel_size(path: ImageLike) -> float | None:
     """The pixel size that the image gives; a file is read once as long as it stays as it is."""
     return path.mpp if isinstance(path, MemoryImage) else _read_size(path)[0]
 
@@ -122,7 +122,7 @@ def recorded_size(row: Mapping[str, Any]) -> PixelSize:
         return size
 
 
-def size_hint(path: ImageFile) -> str:
+def size_hint(path: ImageLike) -> str:
     """Return a note on the scale of an OME-Zarr without units, which may be the pixel size."""
     if isinstance(path, MemoryImage) or not is_zarr(path):
         return ""
@@ -133,7 +133,7 @@ def size_hint(path: ImageFile) -> str:
 
 
 def _read_size(path: Path) -> tuple[float | None, str | None]:
-    state = repr(file_key(path)) if is_there(path) else ""
+    state = repr(file_key(path)) if exists(path) else ""
     return _sizes_in(str(path), state)
 
 
@@ -146,7 +146,7 @@ def _sizes_in(path: str, state: str) -> tuple[float | None, str | None]:
 # --- many images --------------------------------------------------------------------------------
 
 
-def how_to_give() -> str:
+def how_to_set() -> str:
     """Return how to state a pixel size that is not known."""
     return hint(
         python="give it with mpp=… or in a column mpp",
@@ -155,13 +155,13 @@ def how_to_give() -> str:
     )
 
 
-def common_size(records: Sequence[Record], works_at: float | None) -> float | None:
+def common_size(records: Sequence[ImageRecord], works_at: float | None) -> float | None:
     """The pixel size of training images, None where none of them has one.
 
     Refuses sizes of which some are not known, and a mixture that is not reduced to one. With a
     pixel size that the model works at, every image is reduced to it, and none has to match another.
     """
-    found = [GivenSize(table=record.mpp).at(record.path) for record in records]
+    found = [PixelSizeOption(table=record.mpp).at(record.path) for record in records]
     sizes = [size.mpp for size in found]
     known = [size for size in sizes if size is not None]
     unknown = list(
@@ -170,12 +170,12 @@ def common_size(records: Sequence[Record], works_at: float | None) -> float | No
     if unknown and (known or works_at is not None):
         others = "that of the others is" if known else f"the model works at {works_at:g} µm"
         raise ValueError(
-            f"the pixel size of {counted(len(unknown), 'image')} is not known, and {others}: "
-            f"{how_to_give()}. It is not known of {some_of(unknown)}{_hint(found)}"
+            f"the pixel size of {pluralize(len(unknown), 'image')} is not known, and {others}: "
+            f"{how_to_set()}. It is not known of {truncated_list(unknown)}{_hint(found)}"
         )
     if works_at is not None or not known:
         return None
-    if are_mixed(known):
+    if is_mixed(known):
         size = f"{max(known):g}"
         setting = hint(
             python=f"with the setting mpp={size}",
@@ -196,7 +196,7 @@ def _hint(sizes: Sequence[PixelSize]) -> str:
     return f". {hints[0]}{more}" if hints else ""
 
 
-def are_mixed(sizes: Sequence[float]) -> bool:
+def is_mixed(sizes: Sequence[float]) -> bool:
     """Whether images of these pixel sizes, one at least, show the same cell in different sizes."""
     return max(sizes) > _SPREAD * min(sizes)
 
@@ -208,9 +208,10 @@ def size_warnings(
     n_assumed = sum(size.origin == "assumed" for size in sizes)
     if n_assumed:
         return [
-            f"the pixel size of {n_assumed} of {counted(len(sizes), 'image')} is not known; it is "
+            f"the pixel size of {n_assumed} of {pluralize(len(sizes), 'image')} is not known; it "
+            "is "
             f"assumed to be the {trained_mpp:g} µm that the model was trained on. If it is not, "
-            f"the answers are wrong: {how_to_give()}{_hint(sizes)}"
+            f"the answers are wrong: {how_to_set()}{_hint(sizes)}"
         ]
     known = [size.mpp for size in sizes if size.mpp is not None]
     if known and trained_mpp is None and works_at is None:
@@ -222,7 +223,8 @@ def size_warnings(
             web="Give it on the data page before you train",
         )
         return [
-            f"the pixel size of {len(known)} of {counted(len(sizes), 'image')} is known ({span}), "
+            f"the pixel size of {len(known)} of {pluralize(len(sizes), 'image')} is known "
+            f"({span}), "
             "but the model does not know that of its training images: nothing tells whether they "
             f"fit. {remedy}"
         ]

@@ -28,7 +28,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .glass import Glass
+from .glass import BackgroundMask
 from .tissue import TissueThreshold
 
 Pixels = NDArray[np.uint8]
@@ -37,7 +37,7 @@ Squares = NDArray[np.uint8]  # (n, 128, 128, 3)
 NONE = "none"
 SQUARE = 128
 _READ = 2048  # level-0 pixels that are looked at together
-_LEAST_TISSUE = 0.25  # of a square: glass with a little tissue says nothing of it
+_MIN_TISSUE = 0.25  # of a square: glass with a little tissue says nothing of it
 _SMOOTH = 0.095
 _INK = 0.5
 _GREENER, _BLUER = 12, 20  # grey levels
@@ -46,13 +46,13 @@ _FOLDED = 1.75
 
 
 @dataclass(frozen=True)
-class Rule:
+class QualityFilter:
     """words : what is said of tissue that it leaves out
 
     bad : (squares, density of the image's tissue) to which of them: (n,)
     """
 
-    words: str
+    describe_excluded: str
     bad: Callable[[Squares, float], NDArray[np.bool_]]
 
 
@@ -85,20 +85,21 @@ def is_folded(squares: Squares, density: float) -> NDArray[np.bool_]:
     return folded
 
 
-RULES = {
-    "blur": Rule("blurred", is_blurred),
-    "pen": Rule("under pen marks", is_inked),
-    "folds": Rule("folded", is_folded),
+QUALITY_FILTERS = {
+    "blur": QualityFilter("blurred", is_blurred),
+    "pen": QualityFilter("under pen marks", is_inked),
+    "folds": QualityFilter("folded", is_folded),
 }
 
 
-def rules_named(text: str) -> list[str]:
+def parse_quality_filters(text: str) -> list[str]:
     """The rules of a setting: none, or some names with commas between them."""
     names = [] if text == NONE else [name.strip() for name in text.split(",")]
-    unknown = [name for name in names if name not in RULES]
+    unknown = [name for name in names if name not in QUALITY_FILTERS]
     if unknown or len(set(names)) < len(names):
         raise ValueError(
-            f"quality must be {NONE!r}, or some of {', '.join(RULES)} with commas between them, "
+            f"quality must be {NONE!r}, or some of {', '.join(QUALITY_FILTERS)} with commas "
+            "between them, "
             f"not {text!r}"
         )
     return names
@@ -106,7 +107,7 @@ def rules_named(text: str) -> list[str]:
 
 def check_quality(text: str, method: str, sees_patches: bool) -> None:
     """Refuse a setting that names no rules, or is of no use to a method."""
-    if rules_named(text) and not sees_patches:
+    if parse_quality_filters(text) and not sees_patches:
         raise ValueError(f"quality={text} is of patches, and {method} sees images as a whole")
 
 
@@ -115,12 +116,12 @@ class _Source(Protocol):
     def size(self) -> tuple[int, int]: ...
 
     @property
-    def low_level(self) -> float | None: ...
+    def overview_downsample(self) -> float | None: ...
 
     def read(self, x: int, y: int, width: int, height: int, downsample: float = 1.0) -> Pixels: ...
 
 
-def usual_density(thumbnail: Pixels, threshold: TissueThreshold) -> float:
+def median_tissue_density(thumbnail: Pixels, threshold: TissueThreshold) -> float:
     """The median optical density of an image's tissue."""
     tissue = _density(thumbnail)[threshold.mask(thumbnail)]
     return float(np.median(tissue)) if len(tissue) else math.inf
@@ -146,15 +147,15 @@ class QualityMap:
         shape = -(-height // SQUARE), -(-width // SQUARE)
         self.tissue = np.zeros(shape, bool)
         self.bad = {name: np.zeros(shape, bool) for name in rules}
-        low = source.low_level
-        glass = None if low is None else Glass(source, low, threshold)
+        low = source.overview_downsample
+        glass = None if low is None else BackgroundMask(source, low, threshold)
         for y in range(0, height, _READ):
             for x in range(0, width, _READ):
                 corner = np.array([x]), np.array([y])
                 if glass is None or glass.maybe_tissue(*corner, _READ).any():
-                    self._look(source, x, y, threshold, density)
+                    self._measure(source, x, y, threshold, density)
 
-    def _look(
+    def _measure(
         self, source: _Source, x: int, y: int, threshold: TissueThreshold, density: float
     ) -> None:
         """At a part of the image; beyond it is white."""
@@ -168,14 +169,14 @@ class QualityMap:
         # Including pen marks, which the mask excludes in part.
         dark = threshold.mask(squares) | threshold.is_unusable(squares)
         dark |= squares.max(axis=-1) < _BLACK
-        there = dark.mean(axis=(2, 3)) > _LEAST_TISSUE
+        there = dark.mean(axis=(2, 3)) > _MIN_TISSUE
         self.tissue[rows, columns] = there
         if not there.any():
             return
         for name, bad in self.bad.items():
-            bad[rows, columns][there] = RULES[name].bad(squares[there], density)
+            bad[rows, columns][there] = QUALITY_FILTERS[name].bad(squares[there], density)
 
-    def good(self, x: NDArray[Any], y: NDArray[Any]) -> NDArray[np.bool_]:
+    def is_usable(self, x: NDArray[Any], y: NDArray[Any]) -> NDArray[np.bool_]:
         """Whether nothing is wrong at places of the image, in level-0 pixels."""
         n_rows, n_columns = self.tissue.shape
         row = np.clip(y // SQUARE, 0, n_rows - 1).astype(int)
@@ -185,9 +186,13 @@ class QualityMap:
             fine &= ~bad[row, column]
         return fine
 
-    def words(self) -> str:
+    def describe_excluded(self) -> str:
         """How much of the tissue is left out, and why; empty where nothing is."""
         n_tissue = max(1, int(self.tissue.sum()))
         shares = {name: int(bad.sum()) / n_tissue for name, bad in self.bad.items()}
-        parts = [f"{share:.0%} {RULES[name].words}" for name, share in shares.items() if share]
+        parts = [
+            f"{share:.0%} {QUALITY_FILTERS[name].describe_excluded}"
+            for name, share in shares.items()
+            if share
+        ]
         return f"of the tissue {', '.join(parts)}" if parts else ""

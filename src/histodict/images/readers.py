@@ -14,26 +14,32 @@ from typing import Protocol
 import numpy as np
 
 from ..parameters import check_number
-from .blank_sheet import BlankSheet
-from .decoding import check_file, read_header
+from .blank_sheet import PlaceholderImage
+from .decoding import check_readable_file, read_header
 from .errors import ImageError
 from .feature_file import check_has_positions, is_feature_file
 from .folder_images import FOLDER_IMAGES
-from .in_memory import ImageFile, MemoryImage
-from .kept_pictures import picture_of
-from .picture import Picture
-from .reduction import Piece
+from .in_memory import ImageLike, MemoryImage
+from .kept_pictures import decode_cached
+from .picture import DecodedImage
+from .reduction import ResampleTile
 from .region_reader import Pixels, RegionReader
-from .slide_reader import IN_OWN_FOLDER, OmeTiffReader, OmeZarrReader, SlideReader, who_reads
+from .slide_reader import (
+    FOLDER_FORMATS,
+    OmeTiffReader,
+    OmeZarrReader,
+    SlideReader,
+    select_slide_reader,
+)
 
 __all__ = [
-    "IN_OWN_FOLDER",
+    "FOLDER_FORMATS",
     "READERS",
     "ImageError",
     "ImageSource",
     "OmeTiffReader",
     "OmeZarrReader",
-    "PlainReader",
+    "RasterReader",
     "SlideReader",
     "open_image",
 ]
@@ -43,7 +49,7 @@ class ImageSource(Protocol):
     """An image of any size; also a context manager that closes it. Safe to pickle and to fork."""
 
     @property
-    def path(self) -> ImageFile: ...
+    def path(self) -> ImageLike: ...
 
     @property
     def size(self) -> tuple[int, int]:
@@ -58,11 +64,11 @@ class ImageSource(Protocol):
         """Where (0, 0) lies in the coordinates of OpenSlide; those of QuPath begin there, too."""
 
     @property
-    def held_bytes(self) -> int:
+    def memory_bytes(self) -> int:
         """Memory that it takes once it has been read from, until it is closed."""
 
     @property
-    def low_level(self) -> float | None:
+    def overview_downsample(self) -> float | None:
         """The downsample of a level at which all of it is soon read; None where there is none."""
 
     def read(self, x: int, y: int, width: int, height: int, downsample: float = 1.0) -> Pixels:
@@ -72,7 +78,7 @@ class ImageSource(Protocol):
         the image everything is white.
         """
 
-    def cuts_alike(self, downsample: float) -> bool:
+    def is_region_invariant(self, downsample: float) -> bool:
         """Whether a reduced pixel is the same in every region that has it, if that begins on one.
 
         So it is where the reduction is by a whole number, of a level that is one, too.
@@ -91,7 +97,7 @@ class ImageSource(Protocol):
     ) -> None: ...
 
 
-def open_image(path: ImageFile | str, mpp: float | None = None) -> ImageSource:
+def open_image(path: ImageLike | str, mpp: float | None = None) -> ImageSource:
     """The image or slide in a file, or in memory; raises ImageError if it cannot be read.
 
     Of a feature file, a white sheet.
@@ -108,8 +114,8 @@ def open_image(path: ImageFile | str, mpp: float | None = None) -> ImageSource:
         return MemoryReader(path, mpp)
     path = Path(path)
     if is_feature_file(path):
-        return BlankSheet(path, mpp)
-    check_file(path)
+        return PlaceholderImage(path, mpp)
+    check_readable_file(path)
     reader = READERS.get(path.suffix.lower())
     if reader is None:
         check_has_positions(path)
@@ -120,27 +126,27 @@ def open_image(path: ImageFile | str, mpp: float | None = None) -> ImageSource:
     return reader(path, mpp)
 
 
-class _PictureReader(RegionReader[Picture]):
+class InMemoryReader(RegionReader[DecodedImage]):
     """An image whose handle is all of its pixels."""
 
     _bytes: int
 
     @property
-    def held_bytes(self) -> int:
+    def memory_bytes(self) -> int:
         return self._bytes
 
-    def _close(self, handle: Picture) -> None:
+    def _close(self, handle: DecodedImage) -> None:
         pass
 
     def _level(self, downsample: float) -> tuple[int, float]:
         return 0, 1.0
 
-    def _piece(self, piece: Piece) -> Pixels:
-        picture = self._handle().region(piece.x, piece.y, piece.width, piece.height)
+    def _read_tile(self, piece: ResampleTile) -> Pixels:
+        picture = self._open_handle().region(piece.x, piece.y, piece.width, piece.height)
         return np.array(piece.reduced(picture))
 
 
-class PlainReader(_PictureReader):
+class RasterReader(InMemoryReader):
     """A plain image file, decoded by Pillow."""
 
     path: Path
@@ -150,8 +156,8 @@ class PlainReader(_PictureReader):
         super().__init__(path, header.size, header.mpp if mpp is None else mpp)
         self._bytes = header.n_bytes
 
-    def _open(self) -> Picture:
-        picture = picture_of(self.path, self._bytes)
+    def _open(self) -> DecodedImage:
+        picture = decode_cached(self.path, self._bytes)
         if picture.size != self.size:
             raise ImageError(
                 f"{self.path}: has {picture.size[0]} x {picture.size[1]} pixels, but "
@@ -160,27 +166,27 @@ class PlainReader(_PictureReader):
         return picture
 
 
-class MemoryReader(_PictureReader):
+class MemoryReader(InMemoryReader):
     """An image in memory; there is nothing to open."""
 
     def __init__(self, image: MemoryImage, mpp: float | None = None) -> None:
         super().__init__(image, image.picture.size, image.mpp if mpp is None else mpp)
-        self._picture, self._bytes = image.picture, image.n_bytes
+        self._image, self._bytes = image.picture, image.n_bytes
 
-    def _open(self) -> Picture:
-        return self._picture
+    def _open(self) -> DecodedImage:
+        return self._image
 
 
 def _open_tiff(path: Path, mpp: float | None) -> ImageSource:
     """An OME-TIFF, or a TIFF in tiles, is read as a slide, any other as a plain image."""
-    return (who_reads(path) or PlainReader)(path, mpp)
+    return (select_slide_reader(path) or RasterReader)(path, mpp)
 
 
 _SLIDES = (".svs", ".ndpi", ".mrxs", ".scn", ".bif", ".vms", ".vmu", ".svslide", ".dcm")
 _PLAIN = (".jpg", ".jpeg", ".png", ".bmp")
 READERS: dict[str, Callable[[Path, float | None], ImageSource]] = {
     **dict.fromkeys(_SLIDES, SlideReader),
-    **dict.fromkeys(_PLAIN, PlainReader),
+    **dict.fromkeys(_PLAIN, RasterReader),
     **dict.fromkeys((".tif", ".tiff"), _open_tiff),
     **dict.fromkeys(FOLDER_IMAGES, OmeZarrReader),
 }

@@ -19,18 +19,20 @@ from ..execution.local import map_blocks
 from .errors import ImageError
 from .feature_file import is_feature_file, open_features
 from .manifest import Manifest
-from .records import Record
+from .records import ImageRecord
 from .survey import image_properties
 
-_N_VECTORS = 4  # of a feature file, for the sorting digest
+_N_FEATURES = 4  # of a feature file, for the sorting digest
 _DIGITS = 6  # of mean colours, whose last bits may differ between machines
 
 
-def training_content(record: Record, digest: Callable[[Path], str] = content_digest) -> list[Any]:
+def training_content(
+    record: ImageRecord, digest: Callable[[Path], str] = content_digest
+) -> list[Any]:
     """Return the content of a record that affects training, independent of file names."""
     mask = digest(record.mask) if record.mask else None
-    annotations = {"drawn": record.drawn, "within": record.within}
-    facts = [[name, each.facts()] for name, each in annotations.items() if each is not None]
+    annotations = {"drawn": record.annotations, "within": record.region_of_interest}
+    facts = [[name, each.fingerprint()] for name, each in annotations.items() if each is not None]
     return [digest(record.path), record.label, record.patient, record.mpp, mask, *facts]
 
 
@@ -49,7 +51,7 @@ def _features_digest(path: Path, state: str) -> str:
     """Return a digest of all coordinates and of a few vectors, as files may hold gigabytes."""
     with open_features(path) as file:
         order = np.lexsort(file.coords.T)
-        some = order[np.linspace(0, len(order) - 1, _N_VECTORS).astype(np.int64)]
+        some = order[np.linspace(0, len(order) - 1, _N_FEATURES).astype(np.int64)]
         parts = [
             file.coords[order].tobytes(),
             *(file.read(slice(i, i + 1)).tobytes() for i in some),
@@ -57,7 +59,7 @@ def _features_digest(path: Path, state: str) -> str:
     return hashlib.sha256(b"".join(parts)).hexdigest()
 
 
-def _pixel_facts(record: Record) -> list[Any]:
+def _pixel_statistics(record: ImageRecord) -> list[Any]:
     """Size and colours of an image, as a survey measures them; empty if it cannot be read."""
     found = image_properties(record)
     if found is None or found.mean is None or found.white is None:
@@ -65,13 +67,13 @@ def _pixel_facts(record: Record) -> list[Any]:
     return [found.size, *(round(value, _DIGITS) for value in (*found.mean, *found.white))]
 
 
-def content_order(records: Sequence[Record]) -> list[int]:
+def content_order(records: Sequence[ImageRecord]) -> list[int]:
     """Return the order of records by image content, then label, patient, pixel size and mask.
 
     Colours and size come first, as they do not depend on how the same pixels are stored.
     Records that agree in all of these are interchangeable in training.
     """
-    pixels = map_blocks(_pixel_facts, records)
+    pixels = map_blocks(_pixel_statistics, records)
     contents = (training_content(record, _sorting_digest) for record in records)
     keys = [json.dumps(both) for both in zip(pixels, contents, strict=True)]
     return sorted(range(len(records)), key=keys.__getitem__)

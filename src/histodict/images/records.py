@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..execution.texts import one_line
-from .annotations.drawing import Drawing
+from ..execution.texts import shorten
+from .annotations.drawing import AnnotationFile
 
-_MOST_NAMED = 5  # files named in a message; the others are counted
+_MAX_NAMED = 5  # files named in a message; the others are counted
 
 
 class ManifestError(ValueError):
@@ -18,7 +18,7 @@ class ManifestError(ValueError):
 
 
 @dataclass(frozen=True)
-class Record:
+class ImageRecord:
     """One image. `label` is empty where only a mask or outlines say what is where.
 
     mask, drawn : what is where: a picture of the region, or outlines of it
@@ -36,31 +36,35 @@ class Record:
     mpp: float | None = None
     split: str | None = None
     mask: Path | None = None
-    drawn: Drawing | None = None
-    within: Drawing | None = None
+    annotations: AnnotationFile | None = None
+    region_of_interest: AnnotationFile | None = None
     image: Path | None = None
-    trouble: str = ""
+    error: str = ""
     scanner: str | None = None
     batch: str | None = None
 
     @property
-    def picture(self) -> Path:
+    def display_image(self) -> Path:
         """What to show of it."""
         return self.image or self.path
 
     @property
     def files(self) -> list[Path]:
         """The image's, and those that say what is where, or where to look."""
-        drawings = [drawing.path for drawing in (self.drawn, self.within) if drawing is not None]
+        drawings = [
+            drawing.path
+            for drawing in (self.annotations, self.region_of_interest)
+            if drawing is not None
+        ]
         return [self.path, *([self.mask] if self.mask else []), *drawings]
 
     @property
     def is_mapped(self) -> bool:
         """Whether a mask or outlines say what is where in it."""
-        return self.mask is not None or self.drawn is not None
+        return self.mask is not None or self.annotations is not None
 
 
-def name_in(root: Path, path: Path) -> str:
+def relative_name(root: Path, path: Path) -> str:
     """A path relative to a folder, with forward slashes."""
     text, above = str(path), f"{root}{os.sep}"
     if text.startswith(above):  # most are, and there are thousands
@@ -68,7 +72,7 @@ def name_in(root: Path, path: Path) -> str:
     return (path.relative_to(root) if path.is_relative_to(root) else path).as_posix()
 
 
-def some_of(names: Sequence[str]) -> str:
+def truncated_list(names: Sequence[str]) -> str:
     """The first few of them, and how many more there are."""
-    rest = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return ", ".join(map(one_line, names[:_MOST_NAMED])) + rest
+    rest = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    return ", ".join(map(shorten, names[:_MAX_NAMED])) + rest

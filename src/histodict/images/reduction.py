@@ -29,18 +29,18 @@ def pieces(length: int, step: float, most_px: int) -> list[slice]:
     return [slice(start, min(start + most, length)) for start in range(0, length, most)]
 
 
-def span(start: float, stop: float, margin: float, limit: float) -> tuple[int, int]:
+def padded_range(start: float, stop: float, margin: float, limit: float) -> tuple[int, int]:
     """Whole pixels around [start, stop), with a margin for the filter as far as the image goes."""
     first = max(math.floor(start - margin), min(math.floor(start), 0))
     last = min(math.ceil(stop + margin), max(math.ceil(stop), math.ceil(limit)))
     return first, last
 
 
-def are_whole(*numbers: float) -> bool:
+def is_integer_grid(*numbers: float) -> bool:
     return all(float(number).is_integer() for number in numbers)
 
 
-class Piece(NamedTuple):
+class ResampleTile(NamedTuple):
     """A rectangle of a level, in its pixels, and how it becomes an image of `shape`.
 
     box : what of it is reduced through a window, in its own pixels; None: the means of blocks
@@ -57,12 +57,12 @@ class Piece(NamedTuple):
     @classmethod
     def around(
         cls, level: int, box: Box, shape: tuple[int, int], limits: tuple[float, ...]
-    ) -> Piece:
+    ) -> ResampleTile:
         """What is needed for a box of a level, which has pixels up to `limits`."""
         steps = (box[2] - box[0]) / shape[1], (box[3] - box[1]) / shape[0]
-        whole = are_whole(*box, *steps)
+        whole = is_integer_grid(*box, *steps)
         (x, right), (y, bottom) = (
-            span(box[axis], box[axis + 2], 0 if whole else steps[axis], limits[axis])
+            padded_range(box[axis], box[axis + 2], 0 if whole else steps[axis], limits[axis])
             for axis in (0, 1)
         )
         inside = None if whole else (box[0] - x, box[1] - y, box[2] - x, box[3] - y)
@@ -97,7 +97,7 @@ def resize(picture: Image.Image, shape: tuple[int, ...], box: Box | None = None)
     return picture.resize((shape[1], shape[0]), Image.Resampling.HAMMING, box=box)
 
 
-def over_white(picture: Image.Image) -> Image.Image:
+def composite_on_white(picture: Image.Image) -> Image.Image:
     """An RGBA picture as RGB, laid over white where it is transparent."""
     from PIL import Image
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from ..parameters import check_number, check_whole_number
 from . import reduction
-from .in_memory import ImageFile
-from .reduction import Box, Piece, pieces, resize
+from .in_memory import ImageLike
+from .reduction import Box, ResampleTile, pieces, resize
 
 Pixels = NDArray[np.uint8]
 Handle = TypeVar("Handle")
@@ -25,7 +25,7 @@ _FARTHEST = 2**40
 class RegionReader(ABC, Generic[Handle]):
     """Reduction, borders and handles; a subclass opens the file and gives pieces of a level."""
 
-    def __init__(self, path: ImageFile, size: tuple[int, int], mpp: float | None) -> None:
+    def __init__(self, path: ImageLike, size: tuple[int, int], mpp: float | None) -> None:
         self.path = path
         self.size = size
         self.mpp = mpp
@@ -35,10 +35,10 @@ class RegionReader(ABC, Generic[Handle]):
 
     @property
     @abstractmethod
-    def held_bytes(self) -> int: ...
+    def memory_bytes(self) -> int: ...
 
     @property
-    def low_level(self) -> float | None:
+    def overview_downsample(self) -> float | None:
         return None
 
     @abstractmethod
@@ -52,7 +52,7 @@ class RegionReader(ABC, Generic[Handle]):
         """The level to reduce from, and its own downsample."""
 
     @abstractmethod
-    def _piece(self, piece: Piece) -> Pixels:
+    def _read_tile(self, piece: ResampleTile) -> Pixels:
         """A piece reduced, as RGB; white beyond the image."""
 
     def read(self, x: int, y: int, width: int, height: int, downsample: float = 1.0) -> Pixels:
@@ -69,7 +69,7 @@ class RegionReader(ABC, Generic[Handle]):
         longest_side = check_whole_number("longest_side", longest_side, 1)
         return self.read(0, 0, *self.size, max(1.0, max(self.size) / longest_side))
 
-    def cuts_alike(self, downsample: float) -> bool:
+    def is_region_invariant(self, downsample: float) -> bool:
         scale = self._level(downsample)[1]
         return float(scale).is_integer() and (downsample / scale).is_integer()
 
@@ -86,20 +86,20 @@ class RegionReader(ABC, Generic[Handle]):
             finer = shape[0] * math.ceil(steps[0] / 64), shape[1] * math.ceil(steps[1] / 64)
             return np.array(resize(Image.fromarray(self._reduce(level, box, finer, limits)), shape))
         pixels = np.empty((*shape, 3), np.uint8)
-        whole = reduction.are_whole(*box, *steps)
+        whole = reduction.is_integer_grid(*box, *steps)
         most = reduction.BLOCKS_PX if whole else reduction.PIECE_PX
         for rows in pieces(shape[0], steps[0], most):
             top, bottom = (box[1] + row * steps[0] for row in (rows.start, rows.stop))
             for columns in pieces(shape[1], steps[1], most):
                 left, right = (box[0] + at * steps[1] for at in (columns.start, columns.stop))
                 size = rows.stop - rows.start, columns.stop - columns.start
-                piece = Piece.around(level, (left, top, right, bottom), size, limits)
+                piece = ResampleTile.around(level, (left, top, right, bottom), size, limits)
                 if size == shape:
-                    return self._piece(piece)
-                pixels[rows, columns] = self._piece(piece)
+                    return self._read_tile(piece)
+                pixels[rows, columns] = self._read_tile(piece)
         return pixels
 
-    def _handle(self) -> Handle:
+    def _open_handle(self) -> Handle:
         process = os.getpid()
         handle = self._handles.get(process)
         if handle is None:

@@ -19,13 +19,13 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from .opened_slide import NoLibraryError, OpenedSlide, UnfitError
-from .reduction import Piece
+from .opened_slide import MissingLibraryError, SlideBackend, UnsupportedSlideError
+from .reduction import ResampleTile
 
 ORDER = struct.Struct("<I")
-ANSWER = struct.Struct("<BQ")
+REPLY = struct.Struct("<BQ")
 DONE, REFUSED, NO_LIBRARY, UNFIT = range(4)
-_MAX_WORDS = 300
+_MAX_MESSAGE = 300
 _TICK_S = 1.0
 _IDLE_S = 60.0
 # The library's cache and directories; and for each socket a decoded piece and its reduction.
@@ -36,7 +36,7 @@ _LINE_BYTES = 128 * 2**20
 OPENSLIDE, OME_TIFF, OME_ZARR = "openslide", "ome-tiff", "ome-zarr"
 
 
-def _open_slide(path: str, library: str) -> OpenedSlide:
+def _open_slide(path: str, library: str) -> SlideBackend:
     if library == OME_TIFF:
         from .ome_tiff import OmeTiff
 
@@ -45,9 +45,9 @@ def _open_slide(path: str, library: str) -> OpenedSlide:
         from .ome_zarr import OmeZarr
 
         return OmeZarr(path)
-    from .openslide_slide import OpenSlideSlide
+    from .openslide_slide import OpenSlideBackend
 
-    return OpenSlideSlide(path)
+    return OpenSlideBackend(path)
 
 
 def detect_library(path: str) -> str | None:
@@ -61,11 +61,11 @@ def detect_library(path: str) -> str | None:
     return OME_TIFF if is_ome_tiff(path) else OPENSLIDE if is_slide(path) else None
 
 
-class OpenSlides:
+class SlideServer:
     """Requests to the libraries; one slide is open at a time."""
 
     def __init__(self) -> None:
-        self._slide: OpenedSlide | None = None
+        self._slide: SlideBackend | None = None
         self.idle_since: float | None = time.monotonic()
 
     def call(self, module: str, function: str, path: str) -> bytes:
@@ -76,12 +76,12 @@ class OpenSlides:
         """Open a slide and return its facts."""
         self.idle_since = None
         self._slide = _open_slide(path, library)
-        return json.dumps(self._slide.facts).encode()
+        return json.dumps(self._slide.metadata).encode()
 
     def piece(self, corner: list[int], fields: list[Any]) -> bytes:
         """Return the reduced pixels of a piece, whose corner is in pixels of level 0."""
         level, x, y, width, height, shape, box = fields
-        piece = Piece(level, x, y, width, height, tuple(shape), box and tuple(box))
+        piece = ResampleTile(level, x, y, width, height, tuple(shape), box and tuple(box))
         if self._slide is None:
             raise ValueError("no slide is open")
         return piece.reduced(self._slide.picture(corner, piece)).tobytes("raw", "RGB")
@@ -104,19 +104,21 @@ class OpenSlides:
         try:
             return DONE, orders[name](*arguments)
         except Exception as error:
-            status = {NoLibraryError: NO_LIBRARY, UnfitError: UNFIT}.get(type(error), REFUSED)
+            status = {MissingLibraryError: NO_LIBRARY, UnsupportedSlideError: UNFIT}.get(
+                type(error), REFUSED
+            )
             words = " ".join(str(error).split())  # some have several lines
-            return status, (words[:_MAX_WORDS] or type(error).__name__).encode()
+            return status, (words[:_MAX_MESSAGE] or type(error).__name__).encode()
 
 
-def serve_line(slides: OpenSlides, line: socket.socket) -> None:
+def serve_connection(slides: SlideServer, line: socket.socket) -> None:
     """Answer requests in turn until the socket is closed."""
     with line, line.makefile("rb") as orders:
         while head := orders.read(ORDER.size):
             (length,) = ORDER.unpack(head)
             status, answer = slides.do(*json.loads(orders.read(length)))
             try:
-                line.sendall(ANSWER.pack(status, len(answer)))
+                line.sendall(REPLY.pack(status, len(answer)))
                 line.sendall(answer)
             except OSError:  # the parent no longer waits
                 return
@@ -126,7 +128,7 @@ def _limit_itself() -> None:
     """Limit memory, of which a damaged file may require any amount, and write no core dumps."""
     import resource
 
-    n_lines = most_lines()
+    n_lines = max_connections()
     limit = _BASE_BYTES + n_lines * _LINE_BYTES
     for kind, bound in ((resource.RLIMIT_DATA, limit), (resource.RLIMIT_CORE, 0)):
         _, hard = resource.getrlimit(kind)
@@ -134,7 +136,7 @@ def _limit_itself() -> None:
         resource.setrlimit(kind, (soft, hard))
 
 
-def most_lines() -> int:
+def max_connections() -> int:
     """Return the maximum number of sockets; more than one even for one core, as drives are slow."""
     return max(4, os.cpu_count() or 1)
 
@@ -143,7 +145,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles interruptions
     _limit_itself()
     parent = os.getppid()
-    slides = OpenSlides()
+    slides = SlideServer()
     control = socket.socket(fileno=0)
     control.settimeout(_TICK_S)
     while os.getppid() == parent:
@@ -157,7 +159,7 @@ def main() -> None:
         if not data:
             break
         line = socket.socket(fileno=lines[0])
-        threading.Thread(target=serve_line, args=(slides, line), daemon=True).start()
+        threading.Thread(target=serve_connection, args=(slides, line), daemon=True).start()
     os._exit(0)  # even during a read
 
 

@@ -13,22 +13,22 @@ from .readers import READERS
 _OF_IMAGES = (*(f".ome{kind}" for kind in (".tif", ".tiff", ".zarr")), *READERS)
 
 
-def spelled(name: str) -> str:
+def normalize_unicode(name: str) -> str:
     """A letter with its accent may be one sign or two, which nobody sees: here it is one."""
     return unicodedata.normalize("NFC", name)
 
 
-def slide_names(name: str) -> Iterator[str]:
+def slide_stems(name: str) -> Iterator[str]:
     """What a slide may be called: its file without its ending, or just so."""
     for ending in (*_OF_IMAGES, *FORMATS):
         if name.lower().endswith(ending) and len(name) > len(ending):
-            yield spelled(name[: -len(ending)])
-    yield spelled(name)
+            yield normalize_unicode(name[: -len(ending)])
+    yield normalize_unicode(name)
 
 
-def image_names(path: Path) -> list[str]:
+def annotation_stems(path: Path) -> list[str]:
     """What files of outlines for an image are called; those for a feature file, like its slide."""
-    names = [*slide_names(path.name), spelled(path.stem)]
+    names = [*slide_stems(path.name), normalize_unicode(path.stem)]
     if is_feature_file(path):
-        names += [f"{spelled(path.stem)}{ending}" for ending in _OF_IMAGES]
+        names += [f"{normalize_unicode(path.stem)}{ending}" for ending in _OF_IMAGES]
     return list(dict.fromkeys(names))

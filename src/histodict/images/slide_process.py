@@ -2,8 +2,8 @@
 
 Any number of threads read a `Slide` from a `SlideProcess`. When the slide is closed, the process
 waits for the next one. When a process dies, the request is repeated once in a new one, and a second
-death is reported as an error of the file. Answers are waited for ANSWER_S at most. Where sockets
-cannot be sent to another process (Windows), slides are read in this one.
+death is reported as an error of the file. Answers are waited for REPLY_TIMEOUT_S at most. Where
+sockets cannot be sent to another process (Windows), slides are read in this one.
 """
 
 from __future__ import annotations
@@ -26,45 +26,45 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from .reduction import Piece
+from .reduction import ResampleTile
 from .slide_child import (
-    ANSWER,
     DONE,
     NO_LIBRARY,
     ORDER,
     REFUSED,
+    REPLY,
     UNFIT,
-    OpenSlides,
+    SlideServer,
     detect_library,
-    most_lines,
+    max_connections,
 )
 
-APART = hasattr(socket, "send_fds")
+USE_SUBPROCESS = hasattr(socket, "send_fds")
 # In seconds: network drives are slow, and a scanner's file server may be asleep.
-ANSWER_S = 120
+REPLY_TIMEOUT_S = 120
 _MAX_IDLE = 2
 
 Bytes = NDArray[np.uint8]
 Result = TypeVar("Result")
 
 
-class SlideRefusedError(Exception):
+class SlideFormatError(Exception):
     """The library refuses the file, with this reason."""
 
 
-class SlideUnfitError(Exception):
+class UnsupportedSlideError(Exception):
     """The slide is undamaged but of an unsupported kind, which the message describes."""
 
 
-class NoSlideLibraryError(Exception):
+class MissingSlideLibraryError(Exception):
     """The library that reads the slide is not installed."""
 
 
-class SlideLostError(Exception):
+class SlideProcessDiedError(Exception):
     """The process with the slide has ended, as the message describes."""
 
 
-class SlideHungError(SlideLostError):
+class SlideTimeoutError(SlideProcessDiedError):
     """The process gave no answer and was ended."""
 
 
@@ -72,7 +72,7 @@ class _Opener(Protocol):
     @property
     def reusable(self) -> bool: ...
 
-    def ask(self, name: str, *arguments: Any) -> Bytes: ...
+    def request(self, name: str, *arguments: Any) -> Bytes: ...
 
     def end(self) -> None: ...
 
@@ -81,7 +81,7 @@ class SlideProcess:
     """Child process and the sockets to it."""
 
     def __init__(self) -> None:
-        self.harmed = False  # by a damaged file, or by an answer that was not waited for
+        self.is_suspect = False  # by a damaged file, or by an answer that was not waited for
         self._control, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
@@ -93,7 +93,7 @@ class SlideProcess:
             )
         self._free: list[socket.socket] = []
         self._busy: set[socket.socket] = set()
-        self._room = threading.Semaphore(most_lines())
+        self._slots = threading.Semaphore(max_connections())
         _LIVING.add(self)
 
     @property
@@ -103,47 +103,47 @@ class SlideProcess:
     @property
     def reusable(self) -> bool:
         """Whether another slide may be opened after this one is closed."""
-        return not self.harmed and not self._busy
+        return not self.is_suspect and not self._busy
 
-    def ask(self, name: str, *arguments: Any) -> Bytes:
+    def request(self, name: str, *arguments: Any) -> Bytes:
         """Return the bytes of an answer; wait while all sockets are in use."""
-        with self._room:
-            status, answer = self._over_a_line(json.dumps([name, *arguments]).encode())
+        with self._slots:
+            status, answer = self._over_connection(json.dumps([name, *arguments]).encode())
         # An error of a decoder may have damaged the memory of the process.
-        self.harmed |= name in ("piece", "call") and status == REFUSED
+        self.is_suspect |= name in ("piece", "call") and status == REFUSED
         return _checked(status, answer)
 
-    def _over_a_line(self, order: bytes) -> tuple[int, Bytes]:
+    def _over_connection(self, order: bytes) -> tuple[int, Bytes]:
         try:
-            with self._line() as line:
+            with self._connection() as line:
                 # Unlike `settimeout`, the kernel gathers a whole answer while threads compute.
-                wait = struct.pack("ll", ANSWER_S, 0)
+                wait = struct.pack("ll", REPLY_TIMEOUT_S, 0)
                 line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, wait)
                 line.sendall(ORDER.pack(len(order)) + order)
-                status, length = ANSWER.unpack(_received(line, ANSWER.size).data)
+                status, length = REPLY.unpack(_received(line, REPLY.size).data)
                 return status, _received(line, length)
         except (OSError, EOFError) as error:
             raise self._lost(error) from error
 
     @contextmanager
-    def _line(self) -> Iterator[socket.socket]:
+    def _connection(self) -> Iterator[socket.socket]:
         """Yield a socket for one request; after an error or interruption it is not used again."""
         try:
             line = self._free.pop()
         except IndexError:
-            line = self._new_line()
+            line = self._new_connection()
         self._busy.add(line)
         try:
             yield line
             self._free.append(line)
         except BaseException:
-            self.harmed = True
+            self.is_suspect = True
             line.close()
             raise
         finally:
             self._busy.discard(line)
 
-    def _new_line(self) -> socket.socket:
+    def _new_connection(self) -> socket.socket:
         line, theirs = socket.socketpair()
         try:
             socket.send_fds(self._control, [b"+"], [theirs.fileno()])
@@ -154,21 +154,21 @@ class SlideProcess:
             theirs.close()
         return line
 
-    def _lost(self, error: Exception) -> SlideLostError:
+    def _lost(self, error: Exception) -> SlideProcessDiedError:
         """Return why there is no answer; end the process."""
         if isinstance(error, BlockingIOError):
             self.end()
-            return SlideHungError(f"gave no answer for {ANSWER_S} s")
+            return SlideTimeoutError(f"gave no answer for {REPLY_TIMEOUT_S} s")
         try:
             code = self._process.wait(timeout=2)
         except subprocess.TimeoutExpired:
             code = None
         self.end()
-        return SlideLostError(_end_in_words(code, error))
+        return SlideProcessDiedError(_describe_exit(code, error))
 
     def end(self) -> None:
         """Kill the process, which has no state to save."""
-        self.harmed = True
+        self.is_suspect = True
         _LIVING.discard(self)
         self._process.kill()
         self._process.wait()
@@ -195,13 +195,13 @@ class _InThisProcess:
     """The libraries in this process."""
 
     def __init__(self) -> None:
-        self._slides = OpenSlides()
+        self._slides = SlideServer()
 
     @property
     def reusable(self) -> bool:
         return False
 
-    def ask(self, name: str, *arguments: Any) -> Bytes:
+    def request(self, name: str, *arguments: Any) -> Bytes:
         status, answer = self._slides.do(name, *arguments)
         return _checked(status, np.frombuffer(bytearray(answer), np.uint8))
 
@@ -212,8 +212,8 @@ class _InThisProcess:
 def _checked(status: int, answer: Bytes) -> Bytes:
     if status == DONE:
         return answer
-    kinds = {NO_LIBRARY: NoSlideLibraryError, UNFIT: SlideUnfitError}
-    raise kinds.get(status, SlideRefusedError)(answer.tobytes().decode("utf-8", "replace"))
+    kinds = {NO_LIBRARY: MissingSlideLibraryError, UNFIT: UnsupportedSlideError}
+    raise kinds.get(status, SlideFormatError)(answer.tobytes().decode("utf-8", "replace"))
 
 
 def _received(line: socket.socket, length: int) -> Bytes:
@@ -227,7 +227,7 @@ def _received(line: socket.socket, length: int) -> Bytes:
     return buffer
 
 
-def _end_in_words(code: int | None, error: Exception) -> str:
+def _describe_exit(code: int | None, error: Exception) -> str:
     if code is None:
         return f"could not be reached ({error})"
     if code == -signal.SIGKILL:
@@ -243,7 +243,7 @@ _IDLE: list[_Opener] = []
 
 def _leased(*, new: bool = False) -> _Opener:
     """Return a process without a slide."""
-    if not APART:
+    if not USE_SUBPROCESS:
         return _InThisProcess()
     while _IDLE and not new:
         with suppress(IndexError):  # another thread was faster
@@ -251,10 +251,12 @@ def _leased(*, new: bool = False) -> _Opener:
     return SlideProcess()
 
 
-def _give_back(opener: _Opener) -> None:
+def _release(opener: _Opener) -> None:
     if opener.reusable and len(_IDLE) < _MAX_IDLE:
-        with suppress(SlideLostError, SlideRefusedError, SlideUnfitError, NoSlideLibraryError):
-            opener.ask("close")
+        with suppress(
+            SlideProcessDiedError, SlideFormatError, UnsupportedSlideError, MissingSlideLibraryError
+        ):
+            opener.request("close")
             _IDLE.append(opener)
             return
     opener.end()
@@ -291,29 +293,29 @@ def detect(path: Path) -> str | None:
 
 def call(function: Callable[[str], Result], path: Path) -> Result:
     """Call a function of a module with a path in a child process; return its result from JSON."""
-    opener, answer = _ask_twice("call", function.__module__, function.__name__, str(path))
-    _give_back(opener)
+    opener, answer = _request_with_retry("call", function.__module__, function.__name__, str(path))
+    _release(opener)
     found: Result = json.loads(answer.tobytes())
     return found
 
 
-def _ask_twice(*order: str) -> tuple[_Opener, Bytes]:
+def _request_with_retry(*order: str) -> tuple[_Opener, Bytes]:
     """Return an answer and the process that gave it; the second attempt is in a new process."""
     opener = _leased()
     try:
-        return opener, _ask_or_let_go(opener, *order)
-    except SlideHungError:
+        return opener, _request_or_release(opener, *order)
+    except SlideTimeoutError:
         raise
-    except SlideLostError:
+    except SlideProcessDiedError:
         opener = _leased(new=True)
-        return opener, _ask_or_let_go(opener, *order)
+        return opener, _request_or_release(opener, *order)
 
 
-def _ask_or_let_go(opener: _Opener, name: str, *arguments: Any) -> Bytes:
+def _request_or_release(opener: _Opener, name: str, *arguments: Any) -> Bytes:
     try:
-        return opener.ask(name, *arguments)
+        return opener.request(name, *arguments)
     except BaseException:
-        _give_back(opener)
+        _release(opener)
         raise
 
 
@@ -323,36 +325,36 @@ class Slide:
     def __init__(self, path: Path, library: str) -> None:
         self._order = ("open", str(path), library)
         self._lock = threading.Lock()
-        opener, facts = _ask_twice(*self._order)
-        self.facts: dict[str, Any] = json.loads(facts.tobytes())
+        opener, facts = _request_with_retry(*self._order)
+        self.metadata: dict[str, Any] = json.loads(facts.tobytes())
         self._opener = [opener]
         self.close = weakref.finalize(self, _let_go, self._opener, os.getpid())
 
-    def piece(self, corner: tuple[int, int], piece: Piece) -> Bytes:
+    def piece(self, corner: tuple[int, int], piece: ResampleTile) -> Bytes:
         """Return pixels (height, width, 3) of a piece, whose corner is in pixels of level 0."""
         order = ("piece", corner, piece)
         opener = self._opener[0]
         try:
-            answer = opener.ask(*order)
-        except SlideHungError:
+            answer = opener.request(*order)
+        except SlideTimeoutError:
             raise
-        except SlideLostError:
-            answer = self._in_place_of(opener).ask(*order)
+        except SlideProcessDiedError:
+            answer = self._reopened(opener).request(*order)
         return answer.reshape(*piece.shape, 3)
 
-    def _in_place_of(self, lost: _Opener) -> _Opener:
+    def _reopened(self, lost: _Opener) -> _Opener:
         """Return a new process with the slide open, which the first thread starts."""
         with self._lock:
             if self._opener[0] is lost:
                 opener = _leased(new=True)
-                facts = _ask_or_let_go(opener, *self._order)
-                if json.loads(facts.tobytes()) != self.facts:
-                    _give_back(opener)
-                    raise SlideRefusedError("it was replaced by another slide while it was read")
+                facts = _request_or_release(opener, *self._order)
+                if json.loads(facts.tobytes()) != self.metadata:
+                    _release(opener)
+                    raise SlideFormatError("it was replaced by another slide while it was read")
                 self._opener[0] = opener
             return self._opener[0]
 
 
 def _let_go(opener: list[_Opener], owner: int) -> None:
     if owner == os.getpid():  # a forked process has only a copy
-        _give_back(opener[0])
+        _release(opener[0])

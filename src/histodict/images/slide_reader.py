@@ -11,23 +11,23 @@ from typing import ClassVar
 
 from ..execution.files import file_bytes
 from ..execution.missing_chunks import check_missing_chunks
-from .decoding import MOST_SQUEEZED, plausible_mpp
+from .decoding import MAX_COMPRESSION_RATIO, plausible_mpp
 from .errors import ImageError
 from .opened_slide import SCALE_WITHOUT_UNIT
-from .reduction import Piece
+from .reduction import ResampleTile
 from .region_reader import Pixels, RegionReader
 from .slide_child import OME_TIFF, OME_ZARR, OPENSLIDE
 from .slide_process import (
-    NoSlideLibraryError,
+    MissingSlideLibraryError,
     Slide,
-    SlideLostError,
-    SlideRefusedError,
-    SlideUnfitError,
+    SlideFormatError,
+    SlideProcessDiedError,
+    UnsupportedSlideError,
     detect,
 )
 
-IN_OWN_FOLDER = (".mrxs",)  # the slide's data lie in a folder of its name, beside the file
-_IN_SEVERAL_FILES = (*IN_OWN_FOLDER, ".dcm", ".vms", ".vmu")
+FOLDER_FORMATS = (".mrxs",)  # the slide's data lie in a folder of its name, beside the file
+_IN_SEVERAL_FILES = (*FOLDER_FORMATS, ".dcm", ".vms", ".vmu")
 # A level of downsample 4.002, from a side that 4 does not divide, serves a reduction by 4.
 _LEVEL_SLACK = 1.01
 # Of an open slide: OpenSlide keeps up to 32 MB of it, and its directory, in a process of 30 MB; of
@@ -53,7 +53,7 @@ class SlideReader(RegionReader[Slide]):
 
     def __init__(self, path: Path, mpp: float | None = None) -> None:
         super().__init__(path, (0, 0), mpp)
-        facts = self._handle().facts
+        facts = self._open_handle().metadata
         self.missing_chunks, n_chunks = facts.get("missing_chunks", (0, 0))
         self._downsamples: list[float] = facts["downsamples"]
         try:
@@ -75,16 +75,16 @@ class SlideReader(RegionReader[Slide]):
             raise ImageError(refused)
 
     @property
-    def held_bytes(self) -> int:
+    def memory_bytes(self) -> int:
         return _SLIDE_BYTES
 
     @property
-    def low_level(self) -> float | None:
+    def overview_downsample(self) -> float | None:
         low, high = _LOW_LEVELS
         return max((each for each in self._downsamples if low <= each <= high), default=None)
 
     def _open(self) -> Slide:
-        with self._in_words(
+        with self._describe_error(
             f"{self.name} cannot open this slide",
             "if the file came with a folder or with other files, they must lie beside it; "
             "else copy it again",
@@ -98,11 +98,11 @@ class SlideReader(RegionReader[Slide]):
         level = max(0, bisect.bisect_right(self._downsamples, downsample * _LEVEL_SLACK) - 1)
         return level, self._downsamples[level]
 
-    def _piece(self, piece: Piece) -> Pixels:
+    def _read_tile(self, piece: ResampleTile) -> Pixels:
         scale = self._downsamples[piece.level]
         corner = round(piece.x * scale) + self.offset[0], round(piece.y * scale) + self.offset[1]
-        slide = self._handle()
-        with self._in_words(
+        slide = self._open_handle()
+        with self._describe_error(
             "a part of the slide cannot be read",
             f"the file is damaged or its compression is not known to {self.name}: copy it again, "
             "or convert it to a pyramidal TIFF",
@@ -110,11 +110,11 @@ class SlideReader(RegionReader[Slide]):
             return slide.piece(corner, piece)
 
     @contextmanager
-    def _in_words(self, what: str, advice: str) -> Iterator[None]:
+    def _describe_error(self, what: str, advice: str) -> Iterator[None]:
         try:
-            with _in_words(self.path, what, advice):
+            with _describe_error(self.path, what, advice):
                 yield
-        except NoSlideLibraryError as error:
+        except MissingSlideLibraryError as error:
             raise ImageError(
                 f"{self.path}: such slides are read with {self.name}, which is not installed "
                 f"({error}); run: pip install {self.package}"
@@ -140,26 +140,26 @@ class OmeZarrReader(SlideReader):
 _READERS = {reader.library: reader for reader in (SlideReader, OmeTiffReader, OmeZarrReader)}
 
 
-def who_reads(path: Path) -> type[SlideReader] | None:
+def select_slide_reader(path: Path) -> type[SlideReader] | None:
     """The reader of a TIFF that is a slide; None of any other file."""
     try:
-        with _in_words(path, "OpenSlide cannot look at this file", "copy it again"):
+        with _describe_error(path, "OpenSlide cannot look at this file", "copy it again"):
             found = detect(path)
-    except NoSlideLibraryError:
+    except MissingSlideLibraryError:
         return None
     return None if found is None else _READERS[found]
 
 
 @contextmanager
-def _in_words(path: Path, what: str, advice: str) -> Iterator[None]:
+def _describe_error(path: Path, what: str, advice: str) -> Iterator[None]:
     """Whatever becomes of a slide in the process that has it open, as an error that names it."""
     try:
         yield
-    except SlideUnfitError as error:
+    except UnsupportedSlideError as error:
         raise ImageError(f"{path}: {error}") from error
-    except SlideRefusedError as error:
+    except SlideFormatError as error:
         raise ImageError(f"{path}: {what} ({error}); {advice}") from error
-    except SlideLostError as error:
+    except SlideProcessDiedError as error:
         raise ImageError(f"{path}: {what} (the process that read it {error}); {advice}") from error
     except OSError as error:
         raise ImageError(
@@ -188,7 +188,7 @@ def _check_proportions(path: Path, coarsest: tuple[int, int]) -> None:
     if path.suffix.lower() in _IN_SEVERAL_FILES:
         return
     n_bytes = file_bytes(path)
-    if 3 * math.prod(coarsest) > max(MOST_SQUEEZED * n_bytes, _ALWAYS_BYTES):
+    if 3 * math.prod(coarsest) > max(MAX_COMPRESSION_RATIO * n_bytes, _ALWAYS_BYTES):
         raise ImageError(
             f"{path}: says that its coarsest level has {coarsest[0]} x {coarsest[1]} pixels, more "
             f"than {n_bytes} bytes can hold; the file is damaged: copy it again"

@@ -2,7 +2,7 @@
 
 DICOM has a file per level of the pyramid, and OpenSlide opens the whole series from any of them.
 VMS, VMU and NDPI sets have an index that lists the other files. MRXS has its data in a separate
-folder (`readers.IN_OWN_FOLDER`).
+folder (`readers.FOLDER_FORMATS`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..execution.dicom_header import series_of
 _INDEXES = (".vms", ".vmu", ".ndpis")
 _MEMBERS = (".jpg", ".jpeg", ".ndpi", ".tif", ".tiff")  # images that an index may name
 _NAME = re.compile(rb"^[^=\r\n]+=([^\r\n]+)", re.MULTILINE)
-_MOST_BYTES = 2**20
+_MAX_BYTES = 2**20
 
 
 def other_parts(folder: Path, names: Sequence[str]) -> set[str]:
@@ -93,7 +93,7 @@ def _members(index: Path) -> set[str]:
         if not index.is_file():
             return set()
         with index.open("rb") as file:
-            text = file.read(_MOST_BYTES)
+            text = file.read(_MAX_BYTES)
     except OSError:
         return set()
     return {name.decode("utf-8", "surrogateescape").strip() for name in _NAME.findall(text)}

@@ -26,8 +26,8 @@ Mask = NDArray[np.bool_]
 Matrix = NDArray[np.float32]
 Plane = NDArray[np.float32]  # one colour of a block of pixels
 
-_LEAST_PIXELS = 100  # of tissue, to estimate from
-_MOST_PIXELS = 100_000  # more tell no more
+_MIN_PIXELS = 100  # of tissue, to estimate from
+_MAX_PIXELS = 100_000  # more tell no more
 _BLOCK = 1 << 14  # pixels at a time, so that the intermediate arrays stay in the cache
 
 
@@ -40,14 +40,14 @@ class StainTransform(Protocol):
     def __call__(self, pixels: Pixels) -> Pixels: ...
 
 
-class Normaliser(Protocol):
+class StainNormalizer(Protocol):
     """Estimates a transform from thumbnail pixels (..., 3) and their tissue mask (...)."""
 
     def estimate(self, pixels: Pixels, tissue: Mask) -> StainTransform: ...
 
 
 @dataclass(frozen=True)
-class Unchanged:
+class IdentityTransform:
     """No normalisation."""
 
     note: str = ""
@@ -74,7 +74,7 @@ class Reinhard:
     TARGET_MEAN: ClassVar[tuple[float, ...]] = (60.0, 35.0, -30.0)
     TARGET_DEVIATION: ClassVar[tuple[float, ...]] = (14.0, 8.0, 11.0)
     # In units of Lab: below, there is no contrast to stretch but noise.
-    LEAST_DEVIATION: ClassVar[float] = 0.5
+    MIN_DEVIATION: ClassVar[float] = 0.5
 
     mean: tuple[float, ...]
     deviation: tuple[float, ...]
@@ -82,11 +82,11 @@ class Reinhard:
 
     @classmethod
     def estimate(cls, pixels: Pixels, tissue: Mask) -> StainTransform:
-        if tissue.sum() < _LEAST_PIXELS:
-            return Unchanged(_too_little(tissue))
+        if tissue.sum() < _MIN_PIXELS:
+            return IdentityTransform(_too_little(tissue))
         mean, deviation = lab_statistics(_sample(pixels, tissue))
-        if deviation.min() < cls.LEAST_DEVIATION:
-            return Unchanged("not normalised: the tissue has a single colour, or is grey")
+        if deviation.min() < cls.MIN_DEVIATION:
+            return IdentityTransform("not normalised: the tissue has a single colour, or is grey")
         return cls(tuple(mean.tolist()), tuple(deviation.tolist()))
 
     def __call__(self, pixels: Pixels) -> Pixels:
@@ -153,7 +153,7 @@ def _f_of_light() -> Plane:
     return f.astype(np.float32)
 
 
-def _look_up(table: NDArray, light: Plane) -> NDArray:
+def _lookup_table(table: NDArray, light: Plane) -> NDArray:
     steps = np.clip(light, 0, 1)
     steps *= _N_STEPS - 1
     steps += 0.5
@@ -162,13 +162,13 @@ def _look_up(table: NDArray, light: Plane) -> NDArray:
 
 def _f_of_rgb(rgb: Pixels) -> list[Plane]:
     light = [_light_of_value().take(plane) for plane in rgb]
-    return [_look_up(_f_of_light(), plane) for plane in _mix(_XYZ_OF_RGB, light)]
+    return [_lookup_table(_f_of_light(), plane) for plane in _mix(_XYZ_OF_RGB, light)]
 
 
 def _rgb_of_f(f: list[Plane]) -> list[Pixels]:
     near_black = [3 * _KNEE**2 * (plane - np.float32(4 / 29)) for plane in f]
     xyz = [np.where(p > _KNEE, p * p * p, low) for p, low in zip(f, near_black, strict=True)]
-    return [_look_up(_value_of_light(), plane) for plane in _mix(_RGB_OF_XYZ, xyz)]
+    return [_lookup_table(_value_of_light(), plane) for plane in _mix(_RGB_OF_XYZ, xyz)]
 
 
 # --- Macenko ------------------------------------------------------------------------------------
@@ -197,18 +197,18 @@ class Macenko:
 
     @classmethod
     def estimate(cls, pixels: Pixels, tissue: Mask) -> StainTransform:
-        if tissue.sum() < _LEAST_PIXELS:
-            return Unchanged(_too_little(tissue))
+        if tissue.sum() < _MIN_PIXELS:
+            return IdentityTransform(_too_little(tissue))
         OD = _density()[_sample(pixels, tissue)].astype(np.float64)
-        OD = OD[OD.mean(axis=1) > _LEAST_DENSITY]
-        if len(OD) < _LEAST_PIXELS:
-            return Unchanged("not normalised: the tissue is hardly stained")
-        W = stain_vectors(OD)
+        OD = OD[OD.mean(axis=1) > _MIN_DENSITY]
+        if len(OD) < _MIN_PIXELS:
+            return IdentityTransform("not normalised: the tissue is hardly stained")
+        W = stain_matrix(OD)
         if W[0] @ W[1] > _ONE_STAIN or W.min() < -0.1:
-            return Unchanged("not normalised: two stains cannot be told apart")
+            return IdentityTransform("not normalised: two stains cannot be told apart")
         strength = stain_strength(OD, W)
-        if strength.min() < _LEAST_DENSITY:
-            return Unchanged("not normalised: one of the two stains is missing")
+        if strength.min() < _MIN_DENSITY:
+            return IdentityTransform("not normalised: one of the two stains is missing")
         return cls(tuple(map(tuple, W.tolist())), tuple(strength.tolist()))
 
     def __call__(self, pixels: Pixels) -> Pixels:
@@ -224,13 +224,13 @@ class Macenko:
 
 # Fainter pixels say little about the stains. The paper's β, but on the mean over the colours: eosin
 # hardly absorbs red, and asking every colour to be dense would leave it out.
-_LEAST_DENSITY = 0.15
+_MIN_DENSITY = 0.15
 _ANGLE_PERCENTILES = (1, 99)
 _STRENGTH_PERCENTILE = 99
 _ONE_STAIN = float(np.cos(np.radians(6)))
 
 
-def stain_vectors(OD: NDArray[np.float64]) -> NDArray[np.float64]:
+def stain_matrix(OD: NDArray[np.float64]) -> NDArray[np.float64]:
     """Haematoxylin and eosin as unit rows (2, 3), from optical densities OD (n_pixels, 3)."""
     V = np.linalg.eigh(OD.T @ OD / len(OD))[1][:, :0:-1]  # the right singular vectors of OD
     V = V * np.where(V.sum(axis=0) < 0, -1, 1)
@@ -262,7 +262,7 @@ def _value_of_density(density: Plane) -> Pixels:
 # --- both ---------------------------------------------------------------------------------------
 
 
-class Remembered:
+class LookupTransform:
     """A transform that computes every colour once, and looks it up from then on: the same pixels.
 
     A slide has few colours and many pixels. The table has a place for each of the 2²⁴ colours;
@@ -271,7 +271,7 @@ class Remembered:
 
     def __init__(self, transform: StainTransform) -> None:
         self._transform = transform
-        self._known = np.zeros(1 << 24, "<u4")  # red, green, blue, and 1 where it is known
+        self._cache = np.zeros(1 << 24, "<u4")  # red, green, blue, and 1 where it is known
 
     @property
     def note(self) -> str:
@@ -286,10 +286,10 @@ class Remembered:
             for colour in range(3):  # one by one: three times as fast as three at once
                 wide[:, colour] = block[:, colour]
             places = wide.view("<u4")[:, 0].astype(np.intp)
-            values = self._known.take(places)
+            values = self._cache.take(places)
             if not values.all():
                 self._learn(block[values == 0], places[values == 0])
-                values = self._known.take(places)
+                values = self._cache.take(places)
             wide = values.view(np.uint8).reshape(-1, 4)
             for colour in range(3):
                 out[start : start + _BLOCK, colour] = wide[:, colour]
@@ -298,7 +298,7 @@ class Remembered:
     def _learn(self, colours: Pixels, places: NDArray[np.intp]) -> None:
         values = np.ones((len(colours), 4), np.uint8)
         values[:, :3] = self._transform(colours)
-        self._known[places] = values.view("<u4")[:, 0]
+        self._cache[places] = values.view("<u4")[:, 0]
 
 
 def _by_blocks(pixels: Pixels, change: Callable[[Pixels], list[Pixels]]) -> Pixels:
@@ -328,15 +328,15 @@ def _mix(
 def _sample(pixels: Pixels, tissue: Mask) -> Pixels:
     """Pixels of tissue (n_pixels, 3), evenly spread where there are many."""
     chosen = pixels[tissue]
-    return chosen[:: -(-len(chosen) // _MOST_PIXELS) or 1]
+    return chosen[:: -(-len(chosen) // _MAX_PIXELS) or 1]
 
 
 def _too_little(tissue: Mask) -> str:
     return f"not normalised: only {int(tissue.sum())} pixels of tissue in the thumbnail"
 
 
-NORMALISERS: dict[str, Normaliser] = {
-    "none": Unchanged,
+NORMALISERS: dict[str, StainNormalizer] = {
+    "none": IdentityTransform,
     "reinhard": Reinhard,
     "macenko": Macenko,
 }

@@ -9,29 +9,29 @@ from functools import lru_cache
 from pathlib import Path
 
 from ..execution.failures import failure_reason
-from ..execution.files import content_digest, file_bytes, file_key, is_there
+from ..execution.files import content_digest, exists, file_bytes, file_key
 from ..execution.local import map_blocks
-from ..execution.progress import Callback, Progress, ignore
-from ..execution.texts import counted, first_of
+from ..execution.progress import Callback, Progress, no_callback
+from ..execution.texts import first_of, pluralize
 from ..parameters import hint
-from .decoding import check_file
+from .decoding import check_readable_file
 from .feature_file import check_features, is_feature_file
 from .manifest import Manifest
-from .masks import region_of
-from .pixel_size import GivenSize
+from .masks import load_region
+from .pixel_size import PixelSizeOption
 from .properties import ImageProperties
 from .readers import ImageError, open_image
-from .records import ManifestError, Record, some_of
+from .records import ImageRecord, ManifestError, truncated_list
 
 _HEAD_BYTES = 65536
 
 
 @dataclass(frozen=True)
-class Survey:
+class ReadabilityReport:
     """(record, reason) of those that cannot be read."""
 
     n_images: int
-    bad: list[tuple[Record, str]]
+    bad: list[tuple[ImageRecord, str]]
 
     def check(self) -> None:
         """Raise an error if an image cannot be read; the message lists the first ten."""
@@ -42,47 +42,47 @@ class Survey:
             n_bad = len({record.path for record, _ in self.bad})
             how = hint(python="histodict.images.survey.readable", cli="--skip-bad")
             raise ImageError(
-                f"{n_bad} of {counted(self.n_images, 'image')} cannot be read. Mend or "
+                f"{n_bad} of {pluralize(self.n_images, 'image')} cannot be read. Mend or "
                 f"remove them, or go on without them: {how}:{names}"
             )
 
 
-def survey(
-    records: Sequence[Record], n_jobs: int | None = None, callback: Callback = ignore
-) -> Survey:
+def check_readable(
+    records: Sequence[ImageRecord], n_jobs: int | None = None, callback: Callback = no_callback
+) -> ReadabilityReport:
     """Reads every image once, plain ones whole; of slides, which are large, a little."""
     callback(Progress("look", 0, len(records)))
     bad = []
-    for place, reason in enumerate(map_blocks(_why_not, records, n_jobs)):
+    for place, reason in enumerate(map_blocks(_unreadable_reason, records, n_jobs)):
         if reason:
             bad.append((records[place], reason))
         callback(Progress("look", place + 1, len(records)))
-    return Survey(len({record.path for record in records}), bad)
+    return ReadabilityReport(len({record.path for record in records}), bad)
 
 
-def check_files(records: Sequence[Record]) -> None:
+def check_files(records: Sequence[ImageRecord]) -> None:
     """Raise an error that lists paths without an image file; the files are not opened."""
     bad = []
     for record in records:
         try:
-            check_file(record.path)
+            check_readable_file(record.path)
         except ImageError as error:
             bad.append(str(error))
     if bad:
         names = "".join(f"\n  {line}" for line in first_of(bad))
-        n = counted(len(records), "image")
+        n = pluralize(len(records), "image")
         raise ImageError(f"{len(bad)} of {n} cannot be read; replace or remove them:{names}")
 
 
-def readable(
-    manifest: Manifest, n_jobs: int | None = None, callback: Callback = ignore
+def drop_unreadable(
+    manifest: Manifest, n_jobs: int | None = None, callback: Callback = no_callback
 ) -> tuple[Manifest, list[str]]:
     """The images that can be read, and why the others cannot; these are named in the manifest."""
-    bad = survey(manifest.records, n_jobs, callback).bad
+    bad = check_readable(manifest.records, n_jobs, callback).bad
     lost = {record for record, _ in bad}
     kept = [place for place, record in enumerate(manifest.records) if record not in lost]
     left_out = tuple(manifest.name(record) for record, _ in bad)
-    chosen = replace(manifest.select(kept), left_out=manifest.left_out + left_out)
+    chosen = replace(manifest.select(kept), skipped=manifest.skipped + left_out)
     return chosen, [reason for _, reason in bad]
 
 
@@ -98,15 +98,15 @@ def with_pixel_size(
     )
 
 
-def _with_size(record: Record, mpp: float | None, override_mpp: float | None) -> Record:
+def _with_size(record: ImageRecord, mpp: float | None, override_mpp: float | None) -> ImageRecord:
     try:
-        size = GivenSize(mpp, record.mpp, override_mpp).at(record.path)
+        size = PixelSizeOption(mpp, record.mpp, override_mpp).at(record.path)
     except ImageError:  # a survey names it, with all others that cannot be read
         return record
-    return replace(record, mpp=size.from_outside)
+    return replace(record, mpp=size.is_user_given)
 
 
-def image_properties(record: Record) -> ImageProperties | None:
+def image_properties(record: ImageRecord) -> ImageProperties | None:
     """Return the surveyed properties of an image, read if necessary; None if unreadable."""
     try:
         return _surveyed(record)
@@ -114,14 +114,14 @@ def image_properties(record: Record) -> ImageProperties | None:
         return None
 
 
-def _why_not(record: Record) -> str:
+def _unreadable_reason(record: ImageRecord) -> str:
     """Why an image, or its mask, cannot be read; nothing if it can."""
-    if record.trouble:
-        return record.trouble
+    if record.error:
+        return record.error
     try:
         for file in record.files:
-            if not is_there(file):
-                check_file(file)  # reports what it is instead
+            if not exists(file):
+                check_readable_file(file)  # reports what it is instead
                 raise ImageError(f"{file}: there is no such file; check the name and the folder")
         _surveyed(record)
     except Exception as error:
@@ -130,32 +130,42 @@ def _why_not(record: Record) -> str:
     return ""
 
 
-def _surveyed(record: Record) -> ImageProperties:
-    alone = Record(record.path, "", "", None, None, record.mpp)
-    alone = replace(alone, mask=record.mask, drawn=record.drawn, within=record.within)
+def _surveyed(record: ImageRecord) -> ImageProperties:
+    alone = ImageRecord(record.path, "", "", None, None, record.mpp)
+    alone = replace(
+        alone,
+        mask=record.mask,
+        annotations=record.annotations,
+        region_of_interest=record.region_of_interest,
+    )
     return _try(alone, repr([file_key(file) for file in record.files]))
 
 
 @lru_cache(maxsize=100_000)
-def _try(record: Record, state: str) -> ImageProperties:
+def _try(record: ImageRecord, state: str) -> ImageProperties:
     """Reads it, once as long as it stays as it is."""
     if is_feature_file(record.path):
         check_features(record.path)
     with open_image(record.path, record.mpp) as source:
         source.read(0, 0, 1, 1)  # of a plain image, this decodes all of it
         if record.is_mapped:
-            region_of(record, source, "")
-        if record.within is not None and not record.within.region(source).any():
-            raise ImageError(f"{record.within.path}: its outlines hold no pixel of {record.path}")
+            load_region(record, source, "")
+        if (
+            record.region_of_interest is not None
+            and not record.region_of_interest.region(source).any()
+        ):
+            raise ImageError(
+                f"{record.region_of_interest.path}: its outlines hold no pixel of {record.path}"
+            )
         return ImageProperties.of(source)
 
 
 # --- the same twice -----------------------------------------------------------------------------
 
 
-def check_contents(manifest: Manifest) -> list[str]:
+def check_duplicates_by_content(manifest: Manifest) -> list[str]:
     """Refuses one content under two labels; what is there twice under one is said in a line."""
-    groups = same_content(manifest.records)
+    groups = find_identical_files(manifest.records)
     for group in groups:
         first = group[0]
         for other in group[1:]:
@@ -168,12 +178,12 @@ def check_contents(manifest: Manifest) -> list[str]:
     if not pairs:
         return []
     return [
-        f"{counted(len(pairs), 'image')} there more than once, under other names: "
-        f"{some_of(pairs)}. Trained on and tested, they make figures too good"
+        f"{pluralize(len(pairs), 'image')} there more than once, under other names: "
+        f"{truncated_list(pairs)}. Trained on and tested, they make figures too good"
     ]
 
 
-def same_content(records: Sequence[Record]) -> list[list[Record]]:
+def find_identical_files(records: Sequence[ImageRecord]) -> list[list[ImageRecord]]:
     """Different files of the same bytes; only files of one size and one beginning are read."""
     groups = [list({record.path: record for record in records}.values())]
     steps: tuple[Callable[[Path], object], ...] = (_n_bytes, _beginning, content_digest)
@@ -182,11 +192,11 @@ def same_content(records: Sequence[Record]) -> list[list[Record]]:
     return groups
 
 
-def _parted(group: list[Record], step: Callable[[Path], object]) -> list[list[Record]]:
+def _parted(group: list[ImageRecord], step: Callable[[Path], object]) -> list[list[ImageRecord]]:
     """The records alike by a step, where there are several; files that are not there are left."""
-    parts: dict[object, list[Record]] = {}
+    parts: dict[object, list[ImageRecord]] = {}
     for record in group:
-        found = step(record.path) if is_there(record.path) else None
+        found = step(record.path) if exists(record.path) else None
         if found:
             parts.setdefault(found, []).append(record)
     return [part for part in parts.values() if len(part) > 1]

@@ -7,20 +7,20 @@ from abc import ABC, abstractmethod
 import numpy as np
 from numpy.typing import NDArray
 
-from ..execution.memory_cache import BytesCache
+from ..execution.memory_cache import LRUCache
 
 Pixels = NDArray[np.uint8]
 
 # Tiles at the border of a region are needed again by its neighbours.
-_KEPT_BYTES = 40 * 2**20
+_CACHE_BYTES = 40 * 2**20
 _RIM = 2
 
 
-class KeptTiles(BytesCache[Pixels]):
+class TileCache(LRUCache[Pixels]):
     """The most recently used tiles of all levels of a slide."""
 
     def __init__(self) -> None:
-        super().__init__(_KEPT_BYTES)
+        super().__init__(_CACHE_BYTES)
 
 
 class TiledLevel(ABC):
@@ -29,10 +29,10 @@ class TiledLevel(ABC):
     size, tile : (width, height) in pixels, of the level and of a tile; the last tiles may exceed it
     """
 
-    def __init__(self, size: tuple[int, int], tile: tuple[int, int], kept: KeptTiles) -> None:
+    def __init__(self, size: tuple[int, int], tile: tuple[int, int], kept: TileCache) -> None:
         self.size, self.tile = size, tile
         self.n_across, self.n_down = (-(-a // b) for a, b in zip(size, tile, strict=True))
-        self._kept = kept
+        self._cache = kept
 
     @abstractmethod
     def decode(self, place: int, out: Pixels) -> Pixels:
@@ -62,12 +62,12 @@ class TiledLevel(ABC):
     def _tile_at(self, place: int, keep: bool, scratch: Pixels) -> Pixels:
         """Return a tile; one that is not cached may share memory with the scratch array."""
         key = id(self), place
-        keep = keep and scratch.nbytes <= _KEPT_BYTES
-        tile = self._kept.find(key)
+        keep = keep and scratch.nbytes <= _CACHE_BYTES
+        tile = self._cache.find(key)
         if tile is None:
             tile = self.decode(place, np.empty_like(scratch) if keep else scratch)
             if keep:
-                self._kept.put(key, tile, tile.nbytes)
+                self._cache.put(key, tile, tile.nbytes)
         return tile
 
 

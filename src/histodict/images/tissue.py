@@ -113,7 +113,7 @@ class TissueThreshold:
         """Return where pixels (..., 3) are tissue: (...)."""
         return _by_blocks(pixels, lambda p: self._absorbs(p, 1.0) & ~self._is_unusable(p))
 
-    def maybe(self, pixels: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    def possible_tissue(self, pixels: NDArray[np.uint8]) -> NDArray[np.bool_]:
         """Return where pixels of a low level, means of many, may cover tissue: (...).
 
         The mean of a patch that is half tissue differs from white half as much as its tissue.

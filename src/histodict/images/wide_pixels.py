@@ -24,7 +24,7 @@ _SWAPPED = {"16L": "16B", "16B": "16L", "16N": "16B" if sys.byteorder == "little
 _N_BANDS = 3
 
 
-def white_of(path: Path, least: float, most: float, *, is_float: bool = False) -> float:
+def white_level(path: Path, least: float, most: float, *, is_float: bool = False) -> float:
     """The number that is white, for values from `least` to `most`."""
     slack = _SLACK if is_float else 0.0
     for white in (1, *_WHITES) if is_float else _WHITES:
@@ -51,7 +51,7 @@ def is_wide_colour(image: Any) -> bool:
     return image.mode in ("RGB", "RGBA") and has_tiles and "16" in _raw_mode(image)
 
 
-def mend_planes(image: Any) -> None:
+def fix_planar_16bit(image: Any) -> None:
     """Pillow takes 16-bit colours that lie plane by plane in a TIFF for 8-bit ones: tell it."""
     tags: Any = getattr(image, "tag_v2", {})
     if image.mode not in ("RGB", "RGBA") or max(tags.get(258, (8,))) != 16:
@@ -65,16 +65,16 @@ def mend_planes(image: Any) -> None:
     ]
 
 
-def low_bytes(image: Any) -> None:
+def decode_low_bytes(image: Any) -> None:
     """Have an image of 16-bit colours, not loaded yet, read its lower 8 bits."""
     ending = _raw_mode(image)[-3:]
     image.tile = [_with_raw_mode(tile, ending, _SWAPPED[ending]) for tile in image.tile]
 
 
-def joined(path: Path, high: NDArray[np.uint8], low: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def combine_bytes(path: Path, high: NDArray[np.uint8], low: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Both halves of 16-bit colours, as 8 bits."""
     values = high.astype(np.uint16) * 256 + low
-    return to_8_bits(values, white_of(path, 0, int(values.max(initial=0))))
+    return to_8_bits(values, white_level(path, 0, int(values.max(initial=0))))
 
 
 def _raw_mode(image: Any) -> str:
@@ -136,4 +136,4 @@ def floats_to_8_bits(path: Path, values: NDArray[Any]) -> NDArray[np.uint8]:
     if not np.isfinite(values).all():
         raise ImageError(f"{path}: some of its values are no numbers (NaN); save it again as RGB")
     least, most = float(values.min()), float(values.max())
-    return to_8_bits(values, white_of(path, least, most, is_float=True))
+    return to_8_bits(values, white_level(path, least, most, is_float=True))

@@ -30,9 +30,9 @@ import zarr
 from zarr.abc.store import OffsetByteRequest, Store, SuffixByteRequest
 from zarr.core.buffer import default_buffer_prototype
 
-from ..execution.texts import one_line
+from ..execution.texts import shorten
 from .compressed_size import unpacked_bytes
-from .opened_slide import UnfitError
+from .opened_slide import UnsupportedSlideError
 
 # Accepted codecs and their parameters. At most one compressor decodes a chunk.
 _BOTH = {
@@ -83,7 +83,7 @@ class ZarrFolder:
 
     Parameters
     ----------
-    folder : path of the folder; without a Zarr group it raises UnfitError
+    folder : path of the folder; without a Zarr group it raises UnsupportedSlideError
     spare_bytes : chunks that decompress to at most this length are not checked further
     check_metadata : raises an error if an array is too large
     """
@@ -97,7 +97,9 @@ class ZarrFolder:
         self.folder, self.spare_bytes, self._check_metadata = folder, spare_bytes, check_metadata
         self._files = _files_below(folder)
         if not {"zarr.json", ".zgroup"} & self._files:
-            raise UnfitError("no zarr group in this folder (zarr.json, .zgroup): copy all of it")
+            raise UnsupportedSlideError(
+                "no zarr group in this folder (zarr.json, .zgroup): copy all of it"
+            )
 
     @cached_property
     def arrays(self) -> list[str]:
@@ -125,7 +127,9 @@ class ZarrFolder:
         try:
             metadata = check_array(self._document(path))
         except ValueError as error:
-            raise UnfitError(f"its array {path!r} is not supported: {one_line(error)}") from error
+            raise UnsupportedSlideError(
+                f"its array {path!r} is not supported: {shorten(error)}"
+            ) from error
         if self._check_metadata is not None:
             self._check_metadata(path, metadata)
         present = self._present(path, metadata)
@@ -194,7 +198,7 @@ def _files_below(folder: Path) -> set[str]:
             for entry in entries:
                 name = f"{above}{entry.name}"
                 if entry.is_symlink():
-                    raise UnfitError(
+                    raise UnsupportedSlideError(
                         f"there are links in this folder ({entry.name}), which are not followed: "
                         "copy it with what they lead to (cp -rL)"
                     )

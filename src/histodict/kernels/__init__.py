@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array, vstack
 
-from ..execution.local import map_blocks, one_blas_thread
+from ..execution.local import map_blocks, single_blas_thread
 from ..parameters import check_number, check_whole_number
 from .inputs import as_array, check_channels, check_pair
 
@@ -33,7 +33,7 @@ __all__ = [
     "row_blocks",
     "to_numpy",
     "update_atoms",
-    "warn_unfinished",
+    "warn_not_converged",
 ]
 
 BLOCK_ROWS = 1024
@@ -99,7 +99,7 @@ def encode_omp(
     D, Y = check_pair(D, Y)
     stop = _check_pursuit(n_nonzero, tol, selection)
     module = load_backend(backend)
-    with one_blas_thread():
+    with single_blas_thread():
         coder = module.OMPCoder(D, *stop)
     slices = row_blocks(len(Y), module.BLOCK_ROWS)
     blocks = map_blocks(lambda rows: coder.code(Y[rows])[0], slices, module.count_threads(n_jobs))
@@ -138,7 +138,7 @@ def encode_joint(
     D, Y = check_channels(D, Y)
     stop = _check_pursuit(n_nonzero, tol, selection)
     module = load_backend(backend)
-    with one_blas_thread():
+    with single_blas_thread():
         coder = module.JointCoder(D, *stop)
     slices = row_blocks(Y.shape[1], module.BLOCK_ROWS)
     blocks = map_blocks(
@@ -175,7 +175,7 @@ def encode_lasso(
     penalty = check_number("penalty", penalty, above=True)
     tol = check_number("tol", tol)
     module = load_backend(backend)
-    with one_blas_thread():
+    with single_blas_thread():
         coder = module.LassoCoder(D, penalty, tol)
     n_unfinished = 0
 
@@ -189,11 +189,11 @@ def encode_lasso(
             yield S
 
     S = _stack(codes(), Y, D)
-    warn_unfinished(n_unfinished, len(Y), tol)
+    warn_not_converged(n_unfinished, len(Y), tol)
     return S
 
 
-def warn_unfinished(n_unfinished: int, n_samples: int, tol: float) -> None:
+def warn_not_converged(n_unfinished: int, n_samples: int, tol: float) -> None:
     """Say so if samples are coded less exactly than asked for."""
     if n_unfinished:
         from sklearn.exceptions import ConvergenceWarning
@@ -237,7 +237,7 @@ def update_atoms(
         raise ValueError(f"F has shape {F.shape}, it must be ({len(D)}, {len(D)})")
     n_sweeps = check_whole_number("n_sweeps", n_sweeps, 1)
     tol = check_number("tol", tol)
-    with one_blas_thread():
+    with single_blas_thread():
         return load_backend(backend).update_atoms(D, E, F, n_sweeps, tol)
 
 

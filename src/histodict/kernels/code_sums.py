@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_MOST_KEPT = 64  # of the worst samples
+_MAX_WORST = 64  # of the worst samples
 
 
 @dataclass
-class CodeSums:
+class SufficientStatistics:
     """Sums over coded samples, for a dictionary of k atoms that some of them call their own.
 
     The arrays are the backend's: numpy's here, the device's in `gpu_sums`.
@@ -22,57 +22,57 @@ class CodeSums:
         is positive than negative
     objective : Σ w·‖y − sD‖²
     worst_errors, worst_samples : of own samples, the largest first
-    F_own : the part of F that is due to own samples, where it was asked for
+    F_own_class : the part of F that is due to own samples, where it was asked for
     """
 
     E: Any
     F: Any
-    uses: Any
-    leaning: Any
+    usage_counts: Any
+    code_sum: Any
     objective: float
     worst_errors: Any
     worst_samples: Any
-    F_own: Any = None
+    F_own_class: Any = None
 
-    def in_double_precision(self) -> CodeSums:
+    def in_double_precision(self) -> SufficientStatistics:
         self.E, self.F = self.E.astype(np.float64), self.F.astype(np.float64)
-        if self.F_own is not None:
-            self.F_own = self.F_own.astype(np.float64)
+        if self.F_own_class is not None:
+            self.F_own_class = self.F_own_class.astype(np.float64)
         return self
 
-    def plus(self, other: CodeSums) -> CodeSums:
+    def plus(self, other: SufficientStatistics) -> SufficientStatistics:
         self.E += other.E
         self.F += other.F
-        if self.F_own is not None and other.F_own is not None:
-            self.F_own += other.F_own
-        self.uses = self.uses + other.uses
-        self.leaning = self.leaning + other.leaning
+        if self.F_own_class is not None and other.F_own_class is not None:
+            self.F_own_class += other.F_own_class
+        self.usage_counts = self.usage_counts + other.usage_counts
+        self.code_sum = self.code_sum + other.code_sum
         self.objective += other.objective
-        self.keep_worst(other, _MOST_KEPT)
+        self.store_worst(other, _MAX_WORST)
         return self
 
-    def keep_worst(self, other: CodeSums, most: int) -> None:
+    def store_worst(self, other: SufficientStatistics, most: int) -> None:
         """Of the worst samples of both, so many."""
         errors = np.concatenate([self.worst_errors, other.worst_errors])
         samples = np.concatenate([self.worst_samples, other.worst_samples])
         keep = np.argsort(-errors, kind="stable")[:most]
         self.worst_errors, self.worst_samples = errors[keep], samples[keep]
 
-    def badly_coded(self) -> NDArray[Any]:
+    def worst_reconstructed(self) -> NDArray[Any]:
         """The worst samples, less those that are coded to within rounding."""
         norms = np.einsum("ij,ij->i", self.worst_samples, self.worst_samples)
         kept: NDArray[Any] = self.worst_samples[self.worst_errors > 1e-6 * norms]
         return kept
 
-    def with_tangent(self, D: Any, pull: float) -> CodeSums:
-        """The sums with E + (F_own − F)·D + μ·D and F_own instead of E and F.
+    def with_tangent(self, D: Any, pull: float) -> SufficientStatistics:
+        """The sums with E + (F_own_class − F)·D + μ·D and F_own_class instead of E and F.
 
-        pull : μ, in units of the mean of F_own's diagonal
+        pull : μ, in units of the mean of F_own_class's diagonal
         """
-        mu = pull * np.trace(self.F_own) / len(D)
-        bent = (self.F_own - self.F).astype(D.dtype) @ D
-        return replace(self, E=self.E + bent + mu * D, F=self.F_own)
+        mu = pull * np.trace(self.F_own_class) / len(D)
+        bent = (self.F_own_class - self.F).astype(D.dtype) @ D
+        return replace(self, E=self.E + bent + mu * D, F=self.F_own_class)
 
-    def on_host(self) -> CodeSums:
+    def on_host(self) -> SufficientStatistics:
         """The same in numpy's arrays."""
         return self

@@ -25,7 +25,7 @@ CHECK_BOUNDS = os.environ.get("HISTODICT_CHECK_BOUNDS") == "1"
 _IN_ORDER = frozenset({"contract", "nsz"})  # fused multiply-add, but sums are not reordered
 
 
-def compiled(fastmath: Any = _IN_ORDER) -> Any:
+def jit(fastmath: Any = _IN_ORDER) -> Any:
     """Decorates a kernel: compiled when it is first called, and kept on disk from then on."""
 
     def decorate(function: Any) -> Any:
@@ -38,7 +38,7 @@ def compiled(fastmath: Any = _IN_ORDER) -> Any:
         try:
             kernel._cache = _KernelCache(function)
         except RuntimeError:  # no folder at all can be written to
-            _say_not_kept(str(Path(__file__).parent), "no folder for it can be written to")
+            _warn_cache_unwritable(str(Path(__file__).parent), "no folder for it can be written to")
         return kernel
 
     return decorate
@@ -66,7 +66,7 @@ class _KernelCache(FunctionCache):
         try:
             super().save_overload(sig, data)
         except OSError as error:
-            _say_not_kept(self._cache_path, error.strerror or str(error))
+            _warn_cache_unwritable(self._cache_path, error.strerror or str(error))
 
     def _index_key(self, sig: Any, codegen: Any) -> Any:
         """Also by what numba does not see: the lanes' source, and what is asked of the compiler."""
@@ -107,7 +107,7 @@ def _lanes_digest() -> str:
 
 
 @cache
-def _say_not_kept(folder: str, reason: str) -> None:
+def _warn_cache_unwritable(folder: str, reason: str) -> None:
     warnings.warn(
         f"{folder}: compiled kernels could not be kept there ({reason}); the work goes on, but "
         "every start compiles them again. Make room, or name another folder in the environment "

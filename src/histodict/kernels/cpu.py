@@ -15,8 +15,8 @@ from scipy.sparse import csr_array
 
 from ..execution.local import count_jobs
 from . import cpu_atoms, cpu_joint, cpu_lasso, cpu_omp, cpu_residuals, cpu_statistics, lanes
-from .code_sums import CodeSums
-from .idle_atoms import replace_idle
+from .code_sums import SufficientStatistics
+from .idle_atoms import replace_unused_atoms
 from .inputs import check_range, check_result, check_sums
 
 __all__ = [
@@ -26,15 +26,15 @@ __all__ = [
     "JointCoder",
     "LassoCoder",
     "OMPCoder",
+    "cache_blocks",
     "class_residuals",
-    "code_and_sum",
     "code_products",
     "count_threads",
-    "hold",
+    "encode_and_accumulate",
     "is_finite",
-    "place",
-    "replace_idle",
+    "replace_unused_atoms",
     "statistics",
+    "to_device",
     "update_atoms",
     "zeros",
 ]
@@ -51,12 +51,12 @@ def count_threads(n_jobs: int | None) -> int:
     return count_jobs(n_jobs)
 
 
-def hold(open_blocks: OpenBlocks) -> OpenBlocks:
+def cache_blocks(open_blocks: OpenBlocks) -> OpenBlocks:
     """Blocks that will be read several times: here they are where they are needed already."""
     return open_blocks
 
 
-def place(X: NDArray, dtype: np.dtype) -> NDArray:
+def to_device(X: NDArray, dtype: np.dtype) -> NDArray:
     """Samples where the kernels want them."""
     return np.ascontiguousarray(X, dtype=dtype)
 
@@ -265,7 +265,7 @@ class LassoCoder:
         return S, class_residuals(self._D, Y, S, one_class, 1)[:, 0] ** 2
 
 
-def code_and_sum(
+def encode_and_accumulate(
     coder: OMPCoder | LassoCoder,
     Y: NDArray,
     labels: NDArray[np.int64],
@@ -273,11 +273,11 @@ def code_and_sum(
     class_weights: NDArray[np.float64],
     n_worst: int,
     split: bool = False,
-) -> CodeSums:
+) -> SufficientStatistics:
     """Code a block's rows and keep what a learner needs of them.
 
     A row with label j has weight class_weights[j]; own_label: of the rows that the dictionary is
-    for. n_worst: how many of these, coded worst, to keep. split: whether F_own is wanted.
+    for. n_worst: how many of these, coded worst, to keep. split: whether F_own_class is wanted.
     """
     S, errors = coder.code_with_errors(Y)
     w = class_weights[labels]
@@ -287,9 +287,11 @@ def code_and_sum(
     uses = np.bincount(own_codes.indices, minlength=len(F))
     positive = np.bincount(own_codes.indices[own_codes.data > 0], minlength=len(F))
     worst = own[np.argsort(-errors[own], kind="stable")[:n_worst]]
-    sums = CodeSums(E, F, uses, 2 * positive - uses, float(w @ errors), errors[worst], Y[worst])
+    sums = SufficientStatistics(
+        E, F, uses, 2 * positive - uses, float(w @ errors), errors[worst], Y[worst]
+    )
     if split:
-        sums.F_own = float(class_weights[own_label]) * code_products(own_codes)
+        sums.F_own_class = float(class_weights[own_label]) * code_products(own_codes)
     return sums
 
 
@@ -301,7 +303,7 @@ def statistics(Y: NDArray, S: csr_array, weights: NDArray) -> tuple[NDArray, NDA
     cpu_statistics.accumulate(
         Y, weights.astype(Y.dtype), S.indptr, S.indices, S.data, lanes.width(Y.dtype), E, F
     )
-    cpu_statistics.mirror(F)
+    cpu_statistics.symmetrize(F)
     return E, F
 
 
@@ -309,7 +311,7 @@ def code_products(S: csr_array) -> NDArray:
     """Σ sᵀs (k, k) over the rows."""
     F = np.zeros((S.shape[1], S.shape[1]), S.dtype)
     cpu_statistics.accumulate_products(S.indptr, S.indices, S.data, F)
-    cpu_statistics.mirror(F)
+    cpu_statistics.symmetrize(F)
     return F
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .compiling import compiled
+from .compiling import jit
 
 _ATOMS_PER_BLOCK = 32
 
@@ -28,7 +28,7 @@ def sweep(D, E, F):
             j = _update_block(D[block], U, inside, j + 1)
 
 
-@compiled(fastmath={"contract", "nsz", "reassoc"})
+@jit(fastmath={"contract", "nsz", "reassoc"})
 def _update_block(D, U, F, start):
     """Sequential updates inside a block: U holds e_j − (FD)_j and follows each changed atom.
 
@@ -64,7 +64,7 @@ def _update_block(D, U, F, start):
     return n_atoms
 
 
-@compiled()
+@jit()
 def _update_scaled(D, U, F, j):
     """The update of one atom, with squares in double precision and over the largest value.
 

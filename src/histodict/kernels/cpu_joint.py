@@ -17,22 +17,22 @@ from __future__ import annotations
 
 import numpy as np
 
-from .compiling import compiled
+from .compiling import jit
 from .lanes import (
     add,
     bits,
     divide,
-    largest,
     load,
     maximum,
     multiply,
+    reduce_max,
     splat,
     store,
     subtract_product,
 )
 
 
-@compiled()
+@jit()
 def pursue(B, G, tols, order_recursive, n_nonzero, W, indptr, indices, codes, squared_residuals):
     """Code the rows of a block.
 
@@ -90,7 +90,7 @@ def pursue(B, G, tols, order_recursive, n_nonzero, W, indptr, indices, codes, sq
         _solve(R, alphas, size, codes, first)
 
 
-@compiled()
+@jit()
 def _reset(B, row, c, n):
     """The state before the first pick; the padding of c stays zero."""
     for channel in range(c.shape[0]):
@@ -100,7 +100,7 @@ def _reset(B, row, c, n):
             n[channel, j] = 1
 
 
-@compiled()
+@jit()
 def _score_tile(c, n, scores, t, floor, W):
     """Σ_c c²/n for the atoms of a tile; returns the largest, as the integer of its bits."""
     least = splat(c, floor)
@@ -111,10 +111,10 @@ def _score_tile(c, n, scores, t, floor, W):
         ct = load(c, place)
         total = add(total, divide(multiply(ct, ct), maximum(load(n, place), least)))
     store(scores, t * W, total)
-    return largest(bits(total))
+    return reduce_max(bits(total))
 
 
-@compiled()
+@jit()
 def _best_atom(scores, tile_bounds, W):
     """The first atom with the largest score."""
     tile = 0
@@ -128,7 +128,7 @@ def _best_atom(scores, tile_bounds, W):
     return best
 
 
-@compiled()
+@jit()
 def _project(G, V, R, c, n, s, size, dependent, W):
     """Row `size` of every channel's triangle: products of atom s with the basis, and its pivot.
 
@@ -151,7 +151,7 @@ def _project(G, V, R, c, n, s, size, dependent, W):
     return misjudged
 
 
-@compiled()
+@jit()
 def _orthogonalise(G, V, R, alphas, c, n, scores, tile_bounds, s, size, floor, shrink, W):
     """Append a basis vector to every channel, and update c, n and the scores."""
     n_channels, k, k_padded = G.shape
@@ -172,7 +172,7 @@ def _orthogonalise(G, V, R, alphas, c, n, scores, tile_bounds, s, size, floor, s
         tile_bounds[t] = _score_tile(c, n, scores, t, floor, W)
 
 
-@compiled()
+@jit()
 def _solve(R, alphas, size, codes, first):
     """Coefficients of the atoms from those of the basis: per channel a triangular system."""
     for channel in range(R.shape[0]):

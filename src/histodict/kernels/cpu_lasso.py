@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from .compiling import compiled
-from .lanes import absolute, add, bits, largest, load, splat, store, subtract_product
+from .compiling import jit
+from .lanes import absolute, add, bits, load, reduce_max, splat, store, subtract_product
 
 # What is added to |c| of an atom that must not be picked: no value is so large as to outweigh it.
 _OUT = -np.inf
 
 
-@compiled()
+@jit()
 def solve(B, yy, G, penalty, tol, lane_bits, indptr, indices, codes):
     """Code the rows of a block; returns how many rows hit the limit of rounds.
 
@@ -94,7 +94,7 @@ def solve(B, yy, G, penalty, tol, lane_bits, indptr, indices, codes):
     return n_unfinished
 
 
-@compiled()
+@jit()
 def _correlate(b, G, active, s, m, mask, c, tile_bounds, W):
     """c = b − sG over all atoms, and every tile's largest |c| + mask."""
     flat = G.reshape(-1)
@@ -104,10 +104,10 @@ def _correlate(b, G, active, s, m, mask, c, tile_bounds, W):
         for i in range(m):
             v = subtract_product(v, splat(b, s[i]), load(flat, active[i] * stride + t * W))
         store(c, t * W, v)
-        tile_bounds[t] = largest(bits(add(absolute(v), load(mask, t * W))))
+        tile_bounds[t] = reduce_max(bits(add(absolute(v), load(mask, t * W))))
 
 
-@compiled()
+@jit()
 def _worst_atom(c, mask, tile_bounds, lane_bits):
     """The first atom with the largest |c| + mask."""
     W = lane_bits.shape[0]
@@ -122,7 +122,7 @@ def _worst_atom(c, mask, tile_bounds, lane_bits):
     return tile * W + lane
 
 
-@compiled()
+@jit()
 def _relative_gap(yy, b, active, s, m, worst, penalty):
     """Duality gap over objective, and objective; the residual scaled is the dual point.
 
@@ -141,7 +141,7 @@ def _relative_gap(yy, b, active, s, m, worst, penalty):
     return gap, primal
 
 
-@compiled()
+@jit()
 def _activate_worst(j, penalty, m, active, signs, s, target, C, G, c, mask, tile_bounds, lane_bits):
     """Add atom j and, from other tiles, up to two more that violate nearly as much.
 
@@ -168,7 +168,7 @@ def _activate_worst(j, penalty, m, active, signs, s, target, C, G, c, mask, tile
     return m, unchanged, True
 
 
-@compiled()
+@jit()
 def _activate(j, sign, m, active, signs, s, target, C, G, mask):
     """Add atom j with coefficient 0; returns the new size and whether it could be added.
 
@@ -208,7 +208,7 @@ def _activate(j, sign, m, active, signs, s, target, C, G, mask):
         m = _drop(leaving, m, active, signs, s, C, mask)
 
 
-@compiled()
+@jit()
 def _descend(b, penalty, m, unchanged, active, signs, s, z, target, C, mask):
     """Minimise over the active atoms, signs kept: atoms that reach 0 leave. Returns the size.
 
@@ -240,7 +240,7 @@ def _descend(b, penalty, m, unchanged, active, signs, s, z, target, C, mask):
     return m
 
 
-@compiled()
+@jit()
 def _back_substitute(C, m, x):
     """x ← C⁻ᵀ x for the leading m × m lower triangle, reading C by rows."""
     for i in range(m - 1, -1, -1):
@@ -249,7 +249,7 @@ def _back_substitute(C, m, x):
             x[q] -= C[i, q] * x[i]
 
 
-@compiled()
+@jit()
 def _drop(leaving, m, active, signs, s, C, mask):
     """Take one atom out of the active set; Givens rotations restore the triangle."""
     mask[active[leaving]] = 0

@@ -18,25 +18,25 @@ from __future__ import annotations
 
 import numpy as np
 
-from .compiling import compiled
+from .compiling import jit
 from .lanes import (
     aligned,
     bits,
-    first_bit,
-    largest,
+    count_trailing_zeros,
     load,
+    mask_ge,
     maximum,
     maximum_integers,
     multiply,
+    reduce_max,
     splat,
     store,
     subtract_integers,
     subtract_product,
-    which_reach,
 )
 
 
-@compiled()
+@jit()
 def pursue(
     B,
     G,
@@ -131,7 +131,7 @@ def pursue(
             codes[first + i] = alphas[i]
 
 
-@compiled()
+@jit()
 def _rate(c, n, scores, t, floor, W):
     """The scores of a tile: c²/n by the logarithm, within ±0.0861 (see `lanes.bits`)."""
     ct = load(c, t * W)
@@ -139,7 +139,7 @@ def _rate(c, n, scores, t, floor, W):
     store(scores, t * W, subtract_integers(bits(multiply(ct, ct)), bits(nt)))
 
 
-@compiled()
+@jit()
 def _orthogonalise(G, V, coefficients, c, n, scores, s, size, alpha, nu, floor, shrink, W):
     """Append v_l and update c, n and the scores, two tiles at a time.
 
@@ -172,21 +172,21 @@ def _orthogonalise(G, V, coefficients, c, n, scores, s, size, alpha, nu, floor, 
         _rate(c, n, scores, t + 1, floor, W)
 
 
-@compiled()
+@jit()
 def _best_atom(c, n, scores, slack, least, W):
     """The first atom with the largest c²/n; exact division only where it can be."""
     n_tiles = scores.shape[0] // W
     top = load(scores, 0)
     for t in range(1, n_tiles):
         top = maximum_integers(top, load(scores, t * W))
-    bound = largest(top) - slack
+    bound = reduce_max(top) - slack
     best = 0
     best_score = c[0] * c[0] / max(n[0], least)
     for t in range(0, n_tiles, 2):
-        places = which_reach(load(scores, t * W), bound)
-        places |= which_reach(load(scores, t * W + W), bound) << W
+        places = mask_ge(load(scores, t * W), bound)
+        places |= mask_ge(load(scores, t * W + W), bound) << W
         while places:
-            j = t * W + first_bit(places)
+            j = t * W + count_trailing_zeros(places)
             places &= places - 1
             score = c[j] * c[j] / max(n[j], least)
             if score > best_score:

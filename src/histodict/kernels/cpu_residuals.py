@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from .compiling import compiled
+from .compiling import jit
 
 
-@compiled(fastmath=True)
+@jit(fastmath=True)
 def residual_norms(Y, D, atom_classes, indptr, indices, codes, norms):
     """norms[row, i] = ‖y − Σ_{j of class i} s_j d_j‖ for the rows of a block."""
     d = Y.shape[1]
@@ -28,7 +28,7 @@ def residual_norms(Y, D, atom_classes, indptr, indices, codes, norms):
             norms[row, i] = np.sqrt(total)
 
 
-@compiled(fastmath=True)
+@jit(fastmath=True)
 def squared_norms(Y, norms):
     """norms[row] = ‖y‖², summed in double precision."""
     for row in range(Y.shape[0]):

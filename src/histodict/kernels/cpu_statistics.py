@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from .compiling import compiled
+from .compiling import jit
 from .lanes import aligned, load, splat, store, subtract_product
 
 
-@compiled()
+@jit()
 def accumulate(Y, weights, indptr, indices, codes, W, E, F):
     """Put a block's weighted sums into E (k, d), and add them to F (k, k) once per pair of uses.
 
@@ -53,7 +53,7 @@ def accumulate(Y, weights, indptr, indices, codes, W, E, F):
                 E[j, f] = rest[j * W + f - whole]
 
 
-@compiled()
+@jit()
 def accumulate_products(indptr, indices, codes, F):
     """Add a block's sᵀs to F (k, k), once per unordered pair of uses: see `accumulate`."""
     for row in range(len(indptr) - 1):
@@ -63,8 +63,8 @@ def accumulate_products(indptr, indices, codes, F):
                 use[indices[b]] += codes[a] * codes[b]
 
 
-@compiled()
-def mirror(F):
+@jit()
+def symmetrize(F):
     """F becomes F + Fᵀ with the diagonal counted once; by squares, which stay in a near cache."""
     k = F.shape[0]
     for top in range(0, k, 32):
@@ -76,7 +76,7 @@ def mirror(F):
                     F[j, i] = total
 
 
-@compiled()
+@jit()
 def _gather(strip, first, places, factors, sums, offset, stride):
     """The lane at offset + j·stride of `sums` becomes −Σ factor·(lane of the strip at place).
 

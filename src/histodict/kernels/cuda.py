@@ -19,8 +19,9 @@ from torch import Tensor
 
 from ..execution.local import count_jobs
 from . import gpu_joint, gpu_sums, idle_atoms
-from .code_sums import CodeSums
+from .code_sums import SufficientStatistics
 from .gpu_codes import (
+    active_positions,
     as_numpy_type,
     check_norms,
     checked_residuals,
@@ -31,9 +32,8 @@ from .gpu_codes import (
     table_to_dense,
     to_csr,
     to_dense,
-    used_places,
 )
-from .gpu_device import find_device, hold, on_device, place, place_labels
+from .gpu_device import cache_blocks, device_context, find_device, labels_to_device, to_device
 from .inputs import check_result, check_sums
 
 __all__ = [
@@ -43,15 +43,15 @@ __all__ = [
     "JointCoder",
     "LassoCoder",
     "OMPCoder",
+    "cache_blocks",
     "class_residuals",
     "code_and_sum",
     "count_threads",
     "find_device",
-    "hold",
     "is_finite",
-    "place",
-    "place_labels",
+    "labels_to_device",
     "replace_idle",
+    "to_device",
     "update_atoms",
     "zeros",
 ]
@@ -100,7 +100,7 @@ def zeros(shape: tuple[int, ...]) -> Tensor:
 
 def _padded(D: NDArray | Tensor) -> Tensor:
     """Atoms, and as many zero ones as make rows of products start at whole 64 bytes."""
-    return torch.nn.functional.pad(place(D), (0, 0, 0, -len(D) % 16))
+    return torch.nn.functional.pad(to_device(D), (0, 0, 0, -len(D) % 16))
 
 
 class OMPCoder:
@@ -117,7 +117,7 @@ class OMPCoder:
         self._n_nonzero = min(n_nonzero, *D.shape)
         self._tol = tol
         self._order_recursive = order_recursive
-        with on_device():
+        with device_context():
             atoms = _padded(D)
             self._pursue = _algorithms()[0].pursue
             self._norms = norms_of(atoms)
@@ -127,8 +127,8 @@ class OMPCoder:
 
     def code(self, Y: NDArray | Tensor) -> tuple[csr_array, NDArray[np.float64]]:
         """Codes of the block's rows, and their squared residuals."""
-        with on_device():
-            picks, codes, used, errors = self.code_on_device(place(Y))
+        with device_context():
+            picks, codes, used, errors = self.code_on_device(to_device(Y))
             return to_csr(picks, codes, used, self._n_atoms), errors.cpu().numpy()
 
     def code_on_device(self, Y: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -147,7 +147,7 @@ class OMPCoder:
             self._order_recursive,
         )
         codes = codes_of(alphas, R, norms, nonzero(self._norms)[picks.long()])
-        return picks, codes, used_places(picks, sizes), left * given_norms**2
+        return picks, codes, active_positions(picks, sizes), left * given_norms**2
 
     def code_dense(self, Y: Tensor) -> tuple[Tensor, Tensor]:
         """Codes (n, n_atoms) and squared residuals (n,), on the device."""
@@ -167,8 +167,8 @@ class JointCoder:
         self._n_nonzero = min(n_nonzero, self._n_atoms, n_channels * n_features)
         self._tol = tol
         self._order_recursive = order_recursive
-        with on_device():
-            atoms = place(D)
+        with device_context():
+            atoms = to_device(D)
             norms = norms_of(atoms)
             check_norms("D", norms, atoms.dtype)
             self._norms = nonzero(norms)
@@ -177,8 +177,8 @@ class JointCoder:
 
     def code(self, Y: NDArray | Tensor) -> tuple[list[csr_array], NDArray[np.float64]]:
         """Codes of the block Y (n_channels, n, n_features) per channel, and squared residuals."""
-        with on_device():
-            parts = [self._code_part(part) for part in place(Y).split(_JOINT_ROWS, dim=1)]
+        with device_context():
+            parts = [self._code_part(part) for part in to_device(Y).split(_JOINT_ROWS, dim=1)]
         codes, errors = zip(*parts, strict=True)
         return [vstack(channel, format="csr") for channel in zip(*codes, strict=True)], (
             np.concatenate(errors)
@@ -199,7 +199,7 @@ class JointCoder:
             self._order_recursive,
         )
         codes = codes_of(alphas, R, norms, self._norms[:, picks.long()])
-        used = used_places(picks, sizes)
+        used = active_positions(picks, sizes)
         S = [to_csr(picks, codes_c, used, self._n_atoms) for codes_c in codes]
         return S, (left * given_norms**2).cpu().numpy()
 
@@ -211,7 +211,7 @@ class LassoCoder:
         self._n_atoms = len(D)
         self._penalty = penalty
         self._capacity = min(D.shape) + 1
-        with on_device():
+        with device_context():
             self._D = _padded(D)
             # Rounding of the products must not push the true gap over the asked one.
             self._tol = max(tol - 256 * torch.finfo(self._D.dtype).eps, 0.5 * tol)
@@ -223,8 +223,8 @@ class LassoCoder:
 
     def code(self, Y: NDArray | Tensor) -> tuple[csr_array, int]:
         """Codes of the block's rows, and how many of them missed the tolerance."""
-        with on_device():
-            atoms, codes, n_missed = self.code_on_device(place(Y))
+        with device_context():
+            atoms, codes, n_missed = self.code_on_device(to_device(Y))
             return to_csr(atoms, codes, atoms >= 0, self._n_atoms), n_missed
 
     def code_on_device(self, Y: Tensor) -> tuple[Tensor, Tensor, int]:
@@ -254,8 +254,8 @@ class LassoCoder:
         self, Y: NDArray | Tensor, atom_classes: NDArray, n_classes: int
     ) -> tuple[NDArray[np.float64], int]:
         """‖y − δ_i(s)D‖ for every row and class, and the misses; the codes are not kept."""
-        with on_device():
-            Y = place(Y)
+        with device_context():
+            Y = to_device(Y)
             S, n_missed = self.code_all(Y)
             norms = class_norms(self._D[: self._n_atoms], Y, S, atom_classes, n_classes)
             return checked_residuals(norms, Y.dtype), n_missed
@@ -269,14 +269,14 @@ def code_and_sum(
     class_weights: NDArray[np.float64],
     n_worst: int,
     split: bool = False,
-) -> CodeSums:
+) -> SufficientStatistics:
     """As `cpu.code_and_sum`; what it returns stays on the device."""
-    with on_device():
-        Y = place(Y)
+    with device_context():
+        Y = to_device(Y)
         S, errors = coder.code_dense(Y)
         weights = torch.from_numpy(np.ascontiguousarray(class_weights)).to(Y.device)
         return gpu_sums.sum_codes(
-            Y, S, errors, place_labels(labels), own_label, weights, n_worst, split
+            Y, S, errors, labels_to_device(labels), own_label, weights, n_worst, split
         )
 
 
@@ -285,17 +285,17 @@ def replace_idle(
 ) -> NDArray | Tensor:
     """As `idle_atoms.replace_idle`, wherever the atoms are."""
     if not isinstance(D, Tensor):
-        return idle_atoms.replace_idle(D, _fetch(uses), _fetch(candidates))
-    with on_device():
-        return gpu_sums.replace_idle(D, place(uses), place(candidates))
+        return idle_atoms.replace_unused_atoms(D, _fetch(uses), _fetch(candidates))
+    with device_context():
+        return gpu_sums.replace_idle(D, to_device(uses), to_device(candidates))
 
 
 def class_residuals(
     D: NDArray, Y: NDArray | Tensor, S: csr_array, atom_classes: NDArray, n_classes: int
 ) -> NDArray[np.float64]:
     """‖y − δ_i(s)D‖ for every row and class."""
-    with on_device():
-        Y, atoms = place(Y), place(D)
+    with device_context():
+        Y, atoms = to_device(Y), to_device(D)
         dense = to_dense(S, Y.device)
         return checked_residuals(class_norms(atoms, Y, dense, atom_classes, n_classes), Y.dtype)
 
@@ -307,9 +307,9 @@ def update_atoms(
 
     Atoms on the device stay there.
     """
-    with on_device():
-        given = place(D)
-        E_, F_ = (place(x).to(given.dtype) for x in (E, F))
+    with device_context():
+        given = to_device(D)
+        E_, F_ = (to_device(x).to(given.dtype) for x in (E, F))
         scale = _comfortable_scale(E_, F_)
         if scale is None:
             check_sums(_fetch(E_), _fetch(F_))

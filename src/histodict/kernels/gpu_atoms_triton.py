@@ -15,14 +15,14 @@ from .gpu_omp_triton import UNIFORM
 
 _WARPS = 8
 _REGISTER_BYTES = 2**17  # of U: 512 bytes, or 128 registers, for each of 8 · 32 threads
-_MOST_ATOMS = 64
+_MAX_ATOMS = 64
 
 
 def sweep(D: Tensor, E: Tensor, F: Tensor) -> None:
     """One pass over all atoms, in place: d_j ∝ u_j = e_j − Σ_{i≠j} F_ji d_i; unused ones stay."""
     k, d = D.shape
     width = triton.next_power_of_2(d)
-    n_atoms = min(_MOST_ATOMS, max(1, _REGISTER_BYTES // (width * D.element_size())))
+    n_atoms = min(_MAX_ATOMS, max(1, _REGISTER_BYTES // (width * D.element_size())))
     limit = (16 * torch.finfo(D.dtype).eps) ** 2
     for start in range(0, k, n_atoms):
         stop = min(start + n_atoms, k)

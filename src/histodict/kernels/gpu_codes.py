@@ -37,7 +37,7 @@ def codes_of(alphas: Tensor, R: Tensor, sample_norms: Tensor, atom_norms: Tensor
     return codes * (sample_norms[:, None] / atom_norms).to(codes.dtype)
 
 
-def used_places(picks: Tensor, sizes: Tensor) -> Tensor:
+def active_positions(picks: Tensor, sizes: Tensor) -> Tensor:
     return torch.arange(picks.shape[1], device=picks.device) < sizes[:, None]
 
 

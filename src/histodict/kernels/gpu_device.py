@@ -39,7 +39,7 @@ def find_device() -> torch.device:
 
 
 @contextmanager
-def on_device() -> Iterator[None]:
+def device_context() -> Iterator[None]:
     """The device for one thread, with matrix products in full single precision (no TF32)."""
     device = find_device()
     on_cuda = device.type == "cuda"
@@ -56,7 +56,7 @@ def on_device() -> Iterator[None]:
             torch.set_float32_matmul_precision(before)
 
 
-def place(X: NDArray | Tensor, dtype: np.dtype | torch.dtype | None = None) -> Tensor:
+def to_device(X: NDArray | Tensor, dtype: np.dtype | torch.dtype | None = None) -> Tensor:
     """X, a numpy array or a tensor, on the device; a dtype of None keeps its own."""
     device = find_device()
     if not isinstance(X, Tensor):
@@ -89,7 +89,7 @@ def _copy_staged(X: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
     return Y
 
 
-def place_labels(labels: NDArray[np.int64] | Tensor) -> Tensor:
+def labels_to_device(labels: NDArray[np.int64] | Tensor) -> Tensor:
     """Labels of samples on the device."""
     if isinstance(labels, Tensor):
         return labels
@@ -101,7 +101,7 @@ def _copying(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
-def hold(
+def cache_blocks(
     open_blocks: Callable[[], Iterator[tuple[NDArray, Any]]],
 ) -> Callable[[], Iterator[tuple[NDArray | Tensor, Any]]]:
     """The same blocks; what was read once stays on the device, as far as half its memory goes."""
@@ -117,7 +117,7 @@ def hold(
     def blocks() -> Iterator[tuple[NDArray | Tensor, Any]]:
         for position, (X, labels) in enumerate(open_blocks()):
             if position == len(kept) and has_room(X):
-                kept.append((place(X), place_labels(labels)))
+                kept.append((to_device(X), labels_to_device(labels)))
             yield kept[position] if position < len(kept) else (X, labels)
 
     return blocks

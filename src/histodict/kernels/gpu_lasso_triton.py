@@ -20,11 +20,11 @@ from .gpu_inverse_triton import add_outer, publish, times_inverse
 from .gpu_omp_triton import UNIFORM, count_processors
 
 _ATOMS_PER_WARP = 1024
-_MOST_WARPS = 16
+_MAX_WARPS = 16
 _WARPS_PER_PROCESSOR = 16
 _SCRATCH_BYTES = 2**30
 # Atoms of a code that there is room for at first; the codes that need more are done again.
-_PLACES = (32, 128)
+_POSITIONS = (32, 128)
 _FULL = 2  # the mark of a code that needs more room
 _FREE, _ACTIVE, _REFUSED = (tl.constexpr(x) for x in (0, 1, 2))
 
@@ -39,7 +39,7 @@ def solve(
     most atoms of a code. A row misses if its duality gap stays above tol of its objective.
     """
     room = triton.next_power_of_2(capacity)
-    steps = [places for places in _PLACES if places < room] + [room]
+    steps = [places for places in _POSITIONS if places < room] + [room]
     atoms, s, marks = _solve_with(steps[0], B, yy, G, penalty, tol, capacity)
     for places in steps[1:]:
         rows = torch.nonzero(marks == _FULL)[:, 0]
@@ -58,7 +58,7 @@ def _solve_with(
     """Codes of at most so many places, and marks: 0 done, 1 missed the tolerance, _FULL."""
     n_rows, k = B.shape
     width = triton.next_power_of_2(k)
-    n_warps = max(1, min(_MOST_WARPS, width // _ATOMS_PER_WARP))
+    n_warps = max(1, min(_MAX_WARPS, width // _ATOMS_PER_WARP))
     n_programs = min(n_rows, _WARPS_PER_PROCESSOR // n_warps * count_processors(B.device))
     n_programs = max(1, min(n_programs, _SCRATCH_BYTES // (8 * places**2)))
     double = {"dtype": torch.float64, "device": B.device}

@@ -16,7 +16,7 @@ from torch import Tensor
 # and threads that disagree on where to branch wait for each other forever.
 UNIFORM = {"enable_fp_fusion": False}
 _ATOMS_PER_WARP = 128
-_MOST_WARPS = 16
+_MAX_WARPS = 16
 _WARPS_PER_PROCESSOR = 24
 _CHUNK = 8  # basis vectors that are on their way from the cache together
 
@@ -41,7 +41,7 @@ def pursue(
     n_rows, k = B.shape
     epsilon = torch.finfo(B.dtype).eps
     width = triton.next_power_of_2(k)
-    n_warps = max(1, min(_MOST_WARPS, width // _ATOMS_PER_WARP))
+    n_warps = max(1, min(_MAX_WARPS, width // _ATOMS_PER_WARP))
     n_programs = min(n_rows, _WARPS_PER_PROCESSOR // n_warps * count_processors(B.device))
     V = B.new_empty(n_programs, n_nonzero, width)
     R = torch.eye(n_nonzero, dtype=B.dtype, device=B.device).repeat(n_rows, 1, 1)

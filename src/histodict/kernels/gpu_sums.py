@@ -1,4 +1,6 @@
-"""`CodeSums` whose arrays stay on the device, and the atoms that are made of them there."""
+"""`SufficientStatistics` whose arrays stay on the device, and the atoms that are made of them
+there.
+"""
 
 from __future__ import annotations
 
@@ -8,43 +10,43 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .code_sums import CodeSums
-from .gpu_device import on_device
+from .code_sums import SufficientStatistics
+from .gpu_device import device_context
 from .idle_atoms import SAME_DIRECTION
 
 
-class DeviceSums(CodeSums):
+class DeviceStatistics(SufficientStatistics):
     """Sums over coded samples in tensors of the device; `objective` too, until someone asks."""
 
-    def in_double_precision(self) -> CodeSums:
+    def in_double_precision(self) -> SufficientStatistics:
         self.E, self.F = self.E.double(), self.F.double()
-        if self.F_own is not None:
-            self.F_own = self.F_own.double()
+        if self.F_own_class is not None:
+            self.F_own_class = self.F_own_class.double()
         return self
 
-    def keep_worst(self, other: CodeSums, most: int) -> None:
+    def store_worst(self, other: SufficientStatistics, most: int) -> None:
         errors = torch.cat([self.worst_errors, other.worst_errors])
         samples = torch.cat([self.worst_samples, other.worst_samples])
         keep = errors.argsort(descending=True, stable=True)[:most]
         self.worst_errors, self.worst_samples = errors[keep], samples[keep]
 
-    def badly_coded(self) -> Any:
+    def worst_reconstructed(self) -> Any:
         norms = self.worst_samples.square().sum(dim=1)
         return self.worst_samples[self.worst_errors > 1e-6 * norms]
 
-    def with_tangent(self, D: Tensor, pull: float) -> CodeSums:
-        with on_device():
-            mu = pull * self.F_own.trace() / len(D)
-            bent = (self.F_own - self.F).to(D.dtype) @ D
-            return replace(self, E=self.E + bent + mu * D, F=self.F_own)
+    def with_tangent(self, D: Tensor, pull: float) -> SufficientStatistics:
+        with device_context():
+            mu = pull * self.F_own_class.trace() / len(D)
+            bent = (self.F_own_class - self.F).to(D.dtype) @ D
+            return replace(self, E=self.E + bent + mu * D, F=self.F_own_class)
 
-    def on_host(self) -> CodeSums:
+    def on_host(self) -> SufficientStatistics:
         arrays = {
             field.name: _to_numpy(getattr(self, field.name))
             for field in fields(self)
             if field.name != "objective"
         }
-        return CodeSums(**arrays, objective=float(self.objective))
+        return SufficientStatistics(**arrays, objective=float(self.objective))
 
 
 def _to_numpy(array: Tensor | None) -> Any:
@@ -60,7 +62,7 @@ def sum_codes(
     class_weights: Tensor,
     n_worst: int,
     split: bool,
-) -> DeviceSums:
+) -> DeviceStatistics:
     """The sums of a block with dense codes S (n, k) and squared residuals `errors` (n,)."""
     w = class_weights[labels]
     weighted = S * w[:, None].to(S.dtype)
@@ -70,15 +72,17 @@ def sum_codes(
     # A stable order, so that equal errors come as they do on the host; others' samples last.
     own_errors = torch.where(own, errors, -torch.inf)
     worst = own_errors.argsort(descending=True, stable=True)[:n_worst]
-    return DeviceSums(
+    return DeviceStatistics(
         E=weighted.T @ Y,
         F=_symmetric(weighted.T @ S),
-        uses=uses,
-        leaning=2 * (S_own > 0).sum(dim=0) - uses,
+        usage_counts=uses,
+        code_sum=2 * (S_own > 0).sum(dim=0) - uses,
         objective=w @ errors,  # becomes a number once it is asked for
         worst_errors=own_errors[worst],
         worst_samples=Y[worst],
-        F_own=class_weights[own_label].to(S.dtype) * _symmetric(S_own.T @ S) if split else None,
+        F_own_class=class_weights[own_label].to(S.dtype) * _symmetric(S_own.T @ S)
+        if split
+        else None,
     )
 
 

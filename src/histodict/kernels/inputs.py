@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import issparse
 
-_IN_WORDS = {2: "two", 3: "three"}
+_DESCRIPTIONS = {2: "two", 3: "three"}
 
 
 def check_pair(
@@ -47,7 +47,7 @@ def as_array(name: str, array: ArrayLike, dtype: np.dtype, n_dimensions: int = 2
     dense = np.ascontiguousarray(array, dtype=dtype)
     if dense.ndim != n_dimensions:
         raise ValueError(
-            f"{name} must have {_IN_WORDS[n_dimensions]} dimensions, it has {dense.ndim}"
+            f"{name} must have {_DESCRIPTIONS[n_dimensions]} dimensions, it has {dense.ndim}"
         )
     if not np.isfinite(dense).all():
         raise ValueError(f"{name} contains NaN or infinity")

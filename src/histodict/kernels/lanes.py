@@ -15,7 +15,7 @@ from numba.core import cgutils, types
 from numba.core.datamodel import models
 from numba.extending import intrinsic, register_model
 
-from .compiling import CHECK_BOUNDS, compiled
+from .compiling import CHECK_BOUNDS, jit
 
 LANE_BYTES = 128
 _FLAGS = ("contract", "nsz")  # allow fused multiply-add, nothing that reorders sums
@@ -26,7 +26,7 @@ def width(dtype: Any) -> int:
     return LANE_BYTES // np.dtype(dtype).itemsize
 
 
-class Lanes(types.Type):
+class SimdVector(types.Type):
     """Numba type of one lane value of a scalar type."""
 
     def __init__(self, dtype: Any) -> None:
@@ -34,9 +34,9 @@ class Lanes(types.Type):
         super().__init__(name=f"Lanes({dtype})")
 
 
-@register_model(Lanes)
+@register_model(SimdVector)
 class _LanesModel(models.PrimitiveModel):
-    def __init__(self, dmm: Any, fe_type: Lanes) -> None:
+    def __init__(self, dmm: Any, fe_type: SimdVector) -> None:
         scalar = dmm.lookup(fe_type.dtype).get_value_type()
         count = LANE_BYTES * 8 // fe_type.dtype.bitwidth
         super().__init__(dmm, fe_type, ir.VectorType(scalar, count))
@@ -65,7 +65,7 @@ def _check(context, builder, size, offset, count):
 @intrinsic
 def load(typingctx, array, offset):
     """The lane value at array[offset : offset + width]."""
-    lanes = Lanes(array.dtype)
+    lanes = SimdVector(array.dtype)
 
     def codegen(context, builder, signature, args):
         address = _address(context, builder, signature.args[0], args[0], args[1], lanes)
@@ -92,7 +92,7 @@ def store(typingctx, array, offset, value):
 @intrinsic
 def splat(typingctx, array, scalar):
     """A lane value of the array's type with `scalar` in every element."""
-    lanes = Lanes(array.dtype)
+    lanes = SimdVector(array.dtype)
 
     def codegen(context, builder, signature, args):
         value = context.cast(builder, args[1], signature.args[1], array.dtype)
@@ -151,7 +151,7 @@ def bits(typingctx, x):
     For non-negative floats their order is the floats' order, and integer maxima vectorise where
     float maxima do not; their difference approximates 2^mantissa · log2(x / y) within ±0.0861.
     """
-    lanes = Lanes(types.int32 if x.dtype.bitwidth == 32 else types.int64)
+    lanes = SimdVector(types.int32 if x.dtype.bitwidth == 32 else types.int64)
 
     def codegen(context, builder, signature, args):
         return builder.bitcast(args[0], context.get_value_type(lanes))
@@ -163,7 +163,7 @@ def bits(typingctx, x):
 def absolute(typingctx, x):
     """|x|: the sign bit cleared."""
     width_bits = x.dtype.bitwidth
-    lanes = Lanes(types.int32 if width_bits == 32 else types.int64)
+    lanes = SimdVector(types.int32 if width_bits == 32 else types.int64)
 
     def codegen(context, builder, signature, args):
         integers = context.get_value_type(lanes)
@@ -192,7 +192,7 @@ def maximum_integers(typingctx, x, y):
 
 
 @intrinsic
-def which_reach(typingctx, x, least):
+def mask_ge(typingctx, x, least):
     """Which elements of an integer lane value are at least a scalar: bit i for element i."""
 
     def codegen(context, builder, signature, args):
@@ -210,7 +210,7 @@ def which_reach(typingctx, x, least):
 
 
 @intrinsic
-def first_bit(typingctx, word):
+def count_trailing_zeros(typingctx, word):
     """The place of the lowest bit set in an int64 that is not zero."""
 
     def codegen(context, builder, signature, args):
@@ -220,7 +220,7 @@ def first_bit(typingctx, word):
 
 
 @intrinsic
-def largest(typingctx, x):
+def reduce_max(typingctx, x):
     """The largest element of an integer lane value."""
 
     def codegen(context, builder, signature, args):
@@ -234,7 +234,7 @@ def largest(typingctx, x):
     return x.dtype(x), codegen
 
 
-@compiled()
+@jit()
 def aligned(array, W):
     """A flat array without its first elements, and W fewer, that begins at a whole lane of memory.
 

@@ -24,7 +24,7 @@ from scipy.sparse import csr_array
 
 
 @dataclass(frozen=True)
-class DistanceParts:
+class DistanceContributions:
     """distances_i = a number that is the same for all classes + rest_i + Σ_j by_class[i]_j.
 
     by_class : per class (n_samples, n_codes), what each atom adds to the distance
@@ -37,7 +37,7 @@ class DistanceParts:
     @classmethod
     def of(
         cls, by_class: list[csr_array], distances: NDArray[np.float64], base: NDArray[np.float64]
-    ) -> DistanceParts:
+    ) -> DistanceContributions:
         """With what is left of the distances beyond the parts and `base` (n_samples,)."""
         told = np.stack([np.asarray(part.sum(axis=1)).ravel() for part in by_class], axis=1)
         return cls(by_class, distances - base[:, None] - told)
@@ -50,7 +50,7 @@ class DistanceParts:
         return csr_array(found)
 
 
-def residual_squares(D: NDArray[Any], Y: NDArray[Any], S: csr_array) -> csr_array:
+def squared_residual_contributions(D: NDArray[Any], Y: NDArray[Any], S: csr_array) -> csr_array:
     """q_j of the atoms D of one class, from codes S over these: (n_samples, n_atoms)."""
     atoms, samples = np.asarray(D, np.float64), np.asarray(Y, np.float64)
     codes = csr_array(S, dtype=np.float64)
@@ -63,7 +63,7 @@ def scaled_rows(parts: csr_array, scale: NDArray[np.float64]) -> csr_array:
     return csr_array(parts.multiply(scale[:, None]))
 
 
-def in_columns(parts: csr_array, columns: NDArray[np.int64], n_columns: int) -> csr_array:
+def pad_columns(parts: csr_array, columns: NDArray[np.int64], n_columns: int) -> csr_array:
     """The same columns at other places of a wider matrix of zeros."""
     narrow = csr_array(parts)
     wide = narrow.data, columns[narrow.indices], narrow.indptr

@@ -8,9 +8,9 @@ anew as well, which undoes what the step seemed to gain, and with a large ρ mor
 
 TangentStep replaces the other classes' term, −2·tr(Ē Dᵀ) + tr(F̄ D Dᵀ), by its tangent at the
 present atoms D_t: there the slope is right, since the codes are the best ones for D_t, and F̄, which
-is negative, no longer rewards long steps. With F_own = F − F̄ and a pull μ to D_t this is
+is negative, no longer rewards long steps. With F_own_class = F − F̄ and a pull μ to D_t this is
 
-    min_D  −2·tr((E − F̄ D_t + μ D_t) Dᵀ) + tr(F_own D Dᵀ)
+    min_D  −2·tr((E − F̄ D_t + μ D_t) Dᵀ) + tr(F_own_class D Dᵀ)
 
 The next pass tells the true objective. If it rose, the step is taken back and μ grows.
 """
@@ -25,22 +25,23 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..dictionaries.atoms import canonical_order
-from ..execution.local import one_blas_thread
+from ..dictionaries.atoms import canonicalize
+from ..execution.local import single_blas_thread
 from ..kernels import to_numpy
 from .class_sums import ClassSums
 
 STEPS = ("published", "tangent")
 # A class is done when this many steps in a row hardly changed its objective.
 _FLAT_ITERATIONS = 2
-# μ in units of the mean of F_own's diagonal: after the first step that was taken back, and how it
+# μ in units of the mean of F_own_class's diagonal: after the first step that was taken back, and
+# how it
 # grows with every further one. It eases more slowly, or every second step would be taken back. At
 # the largest one atoms of single precision do not move any more.
-_FIRST_PULL, _LARGEST_PULL = 0.5, 2.0**26
+_FIRST_STEP, _LARGEST_STEP = 0.5, 2.0**26
 _GROWTH, _EASING = 4, 2
 
 
-class Update(Protocol):
+class AtomUpdate(Protocol):
     """New atoms from present ones and E, F; `replace`: idle atoms give way to samples."""
 
     def __call__(self, D: NDArray[Any], sums: ClassSums, *, replace: bool) -> NDArray[Any]: ...
@@ -58,13 +59,13 @@ class PublishedStep:
     objective: list[float] = field(default_factory=list)
     sums: ClassSums | None = None
 
-    def take(self, sums: ClassSums, update: Update, *, last: bool) -> None:
+    def step(self, sums: ClassSums, update: AtomUpdate, *, last: bool) -> None:
         """Go on from the sums of a pass with `atoms`."""
         self.sums = sums
         self.objective.append(sums.objective)
         self.atoms = update(self.atoms, sums, replace=not last)
 
-    def is_flat(self, tol: float) -> bool:
+    def has_converged(self, tol: float) -> bool:
         return _is_flat(pairwise(self.objective), tol)
 
     def result(self) -> NDArray[Any]:
@@ -79,7 +80,7 @@ class TangentStep:
     best, sums : the best atoms so far and the sums of the pass with them
     objective : that of the best atoms, after each pass
     tried : per step, the objective before and after it, also if it was then taken back
-    pull : μ, in units of the mean of F_own's diagonal
+    pull : μ, in units of the mean of F_own_class's diagonal
     """
 
     atoms: NDArray[Any]
@@ -87,12 +88,12 @@ class TangentStep:
     sums: ClassSums | None = None
     best: NDArray[Any] = field(init=False)
     tried: list[tuple[float, float]] = field(default_factory=list)
-    pull: float = 0.0
+    gradient: float = 0.0
 
     def __post_init__(self) -> None:
         self.best = self.atoms
 
-    def take(self, sums: ClassSums, update: Update, *, last: bool) -> None:
+    def step(self, sums: ClassSums, update: AtomUpdate, *, last: bool) -> None:
         """Judge `atoms` by the sums of a pass with them; then a step from the best ones.
 
         No pass follows the last one, so no step does.
@@ -102,9 +103,9 @@ class TangentStep:
         fell = self.sums is None or sums.objective <= self.sums.objective
         if fell:
             self.best, self.sums = self.atoms, sums
-            self.pull /= _EASING
+            self.gradient /= _EASING
         else:
-            self.pull = min(max(_FIRST_PULL, _GROWTH * self.pull), _LARGEST_PULL)
+            self.gradient = min(max(_FIRST_STEP, _GROWTH * self.gradient), _LARGEST_STEP)
         self.objective.append(sums.objective if fell else self.objective[-1])
         if not last:
             # Atoms that were replaced may be why the objective rose: then none is, this time.
@@ -112,11 +113,11 @@ class TangentStep:
 
     def surrogate(self) -> ClassSums:
         """The sums with E and F of the problem that a step solves."""
-        assert self.sums is not None and self.sums.F_own is not None
-        with one_blas_thread():
-            return self.sums.with_tangent(self.best, self.pull)
+        assert self.sums is not None and self.sums.F_own_class is not None
+        with single_blas_thread():
+            return self.sums.with_tangent(self.best, self.gradient)
 
-    def is_flat(self, tol: float) -> bool:
+    def has_converged(self, tol: float) -> bool:
         return _is_flat(self.tried, tol)
 
     def result(self) -> NDArray[Any]:
@@ -127,8 +128,8 @@ def _ordered(D: NDArray[Any], sums: ClassSums | None) -> NDArray[Any]:
     """Most used atoms first; those of a class without samples as they are, but for their signs."""
     if sums is None:
         none = np.zeros(len(D), np.int64)
-        return canonical_order(to_numpy(D), none, none)
-    return canonical_order(*(to_numpy(x) for x in (D, sums.uses, sums.leaning)))
+        return canonicalize(to_numpy(D), none, none)
+    return canonicalize(*(to_numpy(x) for x in (D, sums.usage_counts, sums.code_sum)))
 
 
 def _is_flat(steps: Iterable[tuple[float, float]], tol: float) -> bool:

@@ -18,15 +18,15 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
 from ..dictionaries.atoms import initial_atoms
-from ..dictionaries.online import OnlineDictionary, count_batches, improve_online
-from ..execution.local import one_blas_thread
+from ..dictionaries.online import OnlineDictionary, continue_online, count_batches
+from ..execution.local import single_blas_thread
 from ..execution.progress import Callback, Progress
-from ..execution.side_by_side import run_side_by_side
+from ..execution.side_by_side import run_concurrently
 from ..kernels import load_backend
 from .labelled_blocks import draw_samples, open_arrays
 
 # Samples per class, at most, that the dictionaries are learnt from; they are held in memory.
-_MOST_SAMPLES = 20_000
+_MAX_SAMPLES = 20_000
 
 
 def check_labelled(
@@ -64,8 +64,8 @@ def learn_class_dictionaries(
 ) -> list[OnlineDictionary]:
     """Online dictionary learning on the samples of each class; labels from 0 without gaps."""
     n_classes = int(labels.max()) + 1
-    samples = draw_samples(open_arrays(X, labels)(), labels, n_classes, _MOST_SAMPLES, rng)
-    return learn_each(
+    samples = draw_samples(open_arrays(X, labels)(), labels, n_classes, _MAX_SAMPLES, rng)
+    return learn_per_class(
         samples,
         rng,
         n_atoms=n_atoms,
@@ -78,7 +78,7 @@ def learn_class_dictionaries(
     )
 
 
-def learn_each(
+def learn_per_class(
     samples: Sequence[NDArray[Any]],
     rng: np.random.Generator,
     *,
@@ -96,7 +96,7 @@ def learn_each(
     """
     n_threads = load_backend(backend).count_threads(n_jobs)
     n_beside = min(n_threads, len(samples))
-    with one_blas_thread():
+    with single_blas_thread():
         starts = [initial_atoms(Y, n_atoms, rng) for Y in samples]
     total = sum(count_batches(len(Y), n_epochs) for Y in samples)
     done = itertools.count()
@@ -105,7 +105,7 @@ def learn_each(
         report(Progress(stage, next(done), total))
 
     def learn(D: NDArray[Any], Y: NDArray[Any], step: Callable[[], None]) -> OnlineDictionary:
-        return improve_online(
+        return continue_online(
             D,
             Y,
             penalty,
@@ -117,4 +117,4 @@ def learn_each(
 
     tell()
     tasks = [partial(learn, D, Y) for D, Y in zip(starts, samples, strict=True)]
-    return run_side_by_side(tasks, tell, n_beside)
+    return run_concurrently(tasks, tell, n_beside)

@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..kernels import BLOCK_ROWS, load_backend
-from ..kernels.code_sums import CodeSums as ClassSums
+from ..kernels.code_sums import SufficientStatistics as ClassSums
 from .labelled_blocks import LabelledBlock, StoredBlock, Unit
 
-__all__ = ["ClassSums", "Coding", "add_up"]
+__all__ = ["ClassEncoder", "ClassSums", "reduce_statistics"]
 
 
 @dataclass
-class Coding:
+class ClassEncoder:
     """Codes a unit of samples with every running class's dictionary; gives what is left of it.
 
     running : by place of the class, its dictionary and the most atoms per sample
@@ -36,7 +36,7 @@ class Coding:
     travels: bool = False
 
     def __call__(self, unit: Unit) -> dict[int, ClassSums]:
-        sums = add_up(map(self._code, unit)) if len(unit) > 1 else self._code(unit[0])
+        sums = reduce_statistics(map(self._code, unit)) if len(unit) > 1 else self._code(unit[0])
         return {i: part.on_host() for i, part in sums.items()} if self.travels else sums
 
     @cached_property
@@ -57,7 +57,7 @@ class Coding:
         }
 
 
-def add_up(parts: Iterable[dict[int, ClassSums]]) -> dict[int, ClassSums]:
+def reduce_statistics(parts: Iterable[dict[int, ClassSums]]) -> dict[int, ClassSums]:
     """The sums of all parts per class, added in their order, in double precision."""
     total: dict[int, ClassSums] = {}
     for part in parts:

@@ -27,24 +27,24 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
 from ..execution.executor import Executor, Threads
-from ..execution.local import map_blocks, one_blas_thread
-from ..execution.progress import Callback, Progress, ignore
+from ..execution.local import map_blocks, single_blas_thread
+from ..execution.progress import Callback, Progress, no_callback
 from ..kernels import load_backend
-from ..learnt_arrays import Learnt
+from ..learnt_arrays import ArraySpec
 from ..parameters import check_number, check_whole_number
 from .atom_steps import STEPS, PublishedStep, TangentStep
-from .class_dictionaries import learn_each
-from .class_sums import ClassSums, Coding, add_up
+from .class_dictionaries import learn_per_class
+from .class_sums import ClassEncoder, ClassSums, reduce_statistics
 from .labelled_blocks import (
     Blocks,
     OpenBlocks,
     StoredSamples,
     draw_samples,
     find_classes,
-    in_units,
+    group_blocks,
     open_arrays,
     open_blocks,
-    open_stored,
+    open_stored_blocks,
     read_labels,
 )
 from .residual_rule import ResidualClassifier
@@ -86,9 +86,9 @@ class DFDL(ResidualClassifier):
     n_iter_ : iterations of the class that took longest
     """
 
-    fitted_arrays: ClassVar[Mapping[str, Learnt]] = {
+    fitted_arrays: ClassVar[Mapping[str, ArraySpec]] = {
         **ResidualClassifier.fitted_arrays,
-        "n_nonzero_": Learnt("classes", "whole numbers from 1 on"),
+        "n_nonzero_": ArraySpec("classes", "whole numbers from 1 on"),
     }
     n_nonzero_: NDArray[np.int64]
 
@@ -124,7 +124,7 @@ class DFDL(ResidualClassifier):
         X: ArrayLike,
         y: ArrayLike,
         *,
-        callback: Callback = ignore,
+        callback: Callback = no_callback,
         executor: Executor | None = None,
     ) -> DFDL:
         """Learn the dictionaries from samples X (n_samples, n_features) and their labels.
@@ -134,7 +134,7 @@ class DFDL(ResidualClassifier):
         `executor` codes the samples; None: threads.
         """
         self.check_parameters()
-        going_on = self._goes_on()
+        going_on = self._should_continue()
         samples, targets = validate_data(
             self, X, y, dtype=[np.float64, np.float32], reset=not going_on
         )
@@ -148,7 +148,7 @@ class DFDL(ResidualClassifier):
         self,
         blocks: Blocks | StoredSamples,
         *,
-        callback: Callback = ignore,
+        callback: Callback = no_callback,
         executor: Executor | None = None,
     ) -> DFDL:
         """Learn from samples that need not fit into memory together.
@@ -161,10 +161,10 @@ class DFDL(ResidualClassifier):
         samples are coded, by many threads or machines.
         """
         self.check_parameters()
-        going_on = self._goes_on()
+        going_on = self._should_continue()
         if isinstance(blocks, StoredSamples):
             classes = self._choose_classes(np.unique(blocks.labels), going_on)
-            open_ = open_stored(blocks, classes, load_backend(self.backend).BLOCK_ROWS)
+            open_ = open_stored_blocks(blocks, classes, load_backend(self.backend).BLOCK_ROWS)
             labels = np.searchsorted(classes, blocks.labels).astype(np.int64)
         else:
             classes = self._choose_classes(find_classes(blocks), going_on)
@@ -177,7 +177,7 @@ class DFDL(ResidualClassifier):
         self.n_features_in_ = X.shape[1]
         return self
 
-    def _goes_on(self) -> bool:
+    def _should_continue(self) -> bool:
         return bool(self.warm_start) and hasattr(self, "dictionaries_")
 
     def _choose_classes(self, classes: NDArray[Any], going_on: bool) -> NDArray[Any]:
@@ -226,7 +226,7 @@ class DFDL(ResidualClassifier):
         if not travels:
             dictionaries = [module.place(D, D.dtype) for D in dictionaries]
         executor = executor or Threads(module.count_threads(self.n_jobs))
-        units = executor.keep(in_units(held, len(labels)))
+        units = executor.broadcast(group_blocks(held, len(labels)))
         weights = _sample_weights(counts, float(self.rho))
         steps = [self._new_step(D) for D in dictionaries]
         running = [i for i in range(n_classes) if counts[i]]
@@ -234,9 +234,9 @@ class DFDL(ResidualClassifier):
         for iteration in range(self.n_iter):
             dictionaries = [step.atoms for step in steps]
             coding = self._coding(dictionaries, n_nonzero, weights, running, travels)
-            sums = add_up(executor.map(coding, units()))
-            self._take_steps(steps, sums, last=iteration == self.n_iter - 1)
-            running = [i for i in running if not steps[i].is_flat(self.tol)]
+            sums = reduce_statistics(executor.map(coding, units()))
+            self._run_iterations(steps, sums, last=iteration == self.n_iter - 1)
+            running = [i for i in running if not steps[i].has_converged(self.tol)]
             latest = tuple(step.objective[-1] if step.objective else np.nan for step in steps)
             report(Progress("train", iteration + 1, self.n_iter, latest))
             if not running:
@@ -271,7 +271,7 @@ class DFDL(ResidualClassifier):
         self, samples: list[NDArray[Any]], rng: np.random.Generator, report: Callback
     ) -> tuple[list[NDArray[Any]], NDArray[np.int64]]:
         """The initial D and L of every class, by online dictionary learning on its own samples."""
-        learnt = learn_each(
+        learnt = learn_per_class(
             samples,
             rng,
             n_atoms=self.n_atoms,
@@ -295,18 +295,18 @@ class DFDL(ResidualClassifier):
         weights: NDArray[np.float64],
         running: list[int],
         travels: bool,
-    ) -> Coding:
+    ) -> ClassEncoder:
         """Codes samples with every running class's dictionary, and adds up what is needed."""
         chosen = {i: (dictionaries[i], int(n_nonzero[i])) for i in running}
-        return Coding(self.backend, chosen, weights, self._checks_steps(), travels)
+        return ClassEncoder(self.backend, chosen, weights, self._checks_steps(), travels)
 
-    def _take_steps(
+    def _run_iterations(
         self, steps: list[PublishedStep | TangentStep], sums: dict[int, ClassSums], *, last: bool
     ) -> None:
         """A step of every class that was coded with; each is work for one thread."""
 
         def take(i: int) -> None:
-            steps[i].take(sums[i], self._update, last=last)
+            steps[i].step(sums[i], self._update, last=last)
 
         n_threads = load_backend(self.backend).count_threads(self.n_jobs)
         deque(map_blocks(take, sums, n_threads), maxlen=0)
@@ -320,11 +320,15 @@ class DFDL(ResidualClassifier):
         class that are coded badly.
         """
         module = load_backend(self.backend)
-        unused = sums.uses == 0
-        with one_blas_thread():
+        unused = sums.usage_counts == 0
+        with single_blas_thread():
             new = module.update_atoms(D, sums.E, sums.F, n_sweeps=10, tol=1e-3)
             new[unused] = D[unused]
-            return module.replace_idle(new, sums.uses, sums.badly_coded()) if replace else new
+            return (
+                module.replace_idle(new, sums.usage_counts, sums.worst_reconstructed())
+                if replace
+                else new
+            )
 
 
 def _sample_weights(counts: NDArray[np.int64], rho: float) -> NDArray[np.float64]:

@@ -31,17 +31,22 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array, hstack
 
-from ..dictionaries.atoms import canonical_order
+from ..dictionaries.atoms import canonicalize
 from ..dictionaries.fista import FistaCodes, GroupBlock
-from ..execution.local import one_blas_thread
-from ..execution.progress import Callback, Progress, ignore
+from ..execution.local import single_blas_thread
+from ..execution.progress import Callback, Progress, no_callback
 from ..kernels import load_backend
-from ..learnt_arrays import Learnt
+from ..learnt_arrays import ArraySpec
 from ..parameters import check_number, check_whole_number
-from .atom_parts import DistanceParts, in_columns, residual_squares, scaled_rows
+from .atom_parts import (
+    DistanceContributions,
+    pad_columns,
+    scaled_rows,
+    squared_residual_contributions,
+)
 from .class_dictionaries import check_labelled, learn_class_dictionaries, make_rng
 from .patch_classifier import PatchClassifier
-from .residual_rule import BlockCoder, ResidualClassifier
+from .residual_rule import BlockEncoder, ResidualClassifier
 
 _DECISIONS = ("global", "local")
 _CODE_TOLERANCE = 1e-4  # relative duality gap of the local codes
@@ -76,9 +81,9 @@ class FDDL(ResidualClassifier):
     objective_ : the objective after every coding, n_iter + 1 values
     """
 
-    fitted_arrays: ClassVar[Mapping[str, Learnt]] = {
+    fitted_arrays: ClassVar[Mapping[str, ArraySpec]] = {
         **ResidualClassifier.fitted_arrays,
-        "code_means_": Learnt("classes, classes*atoms"),
+        "code_means_": ArraySpec("classes, classes*atoms"),
     }
     code_means_: NDArray[np.float64]
 
@@ -107,7 +112,7 @@ class FDDL(ResidualClassifier):
         self.n_jobs = n_jobs
         self.backend = backend
 
-    def fit(self, X: ArrayLike, y: ArrayLike, *, callback: Callback = ignore) -> FDDL:
+    def fit(self, X: ArrayLike, y: ArrayLike, *, callback: Callback = no_callback) -> FDDL:
         """Learn from samples X (n_samples, n_features) and their labels.
 
         `callback` gets a `Progress` after every step of the stages "initialise" and "train"; an
@@ -159,7 +164,7 @@ class FDDL(ResidualClassifier):
             objective.append(value)
             report(Progress("train", iteration + 1, self.n_iter + 1, (value,)))
             if iteration < self.n_iter:
-                with one_blas_thread():
+                with single_blas_thread():
                     E, F = E.astype(D.dtype), F.astype(D.dtype)
                     D = module.update_atoms(D, E, F, n_sweeps=10, tol=1e-3)
         return D, objective
@@ -167,12 +172,12 @@ class FDDL(ResidualClassifier):
     def _code(self, codes: FistaCodes, Y: NDArray[Any], D: NDArray[Any]) -> None:
         """Better codes for D."""
         weight = float(self.fisher_weight)
-        with one_blas_thread():
+        with single_blas_thread():
             H = curvature(D, len(codes.group_sizes), weight)
         C = coupling(codes.group_sizes, weight)
 
         def products(block: GroupBlock) -> NDArray[Any]:
-            return own_twice(Y[block.rows] @ D.T, block.group, self.n_atoms)
+            return double_own_class_columns(Y[block.rows] @ D.T, block.group, self.n_atoms)
 
         codes.improve(H, products, float(self.penalty), self.n_coding_steps, C)
 
@@ -180,24 +185,24 @@ class FDDL(ResidualClassifier):
         self, codes: FistaCodes, Y: NDArray[Any], D: NDArray[Any]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
         """E, F and the objective."""
-        E, Q, l1 = codes.sums(Y, lambda S, group: own_twice(S, group, self.n_atoms))
+        E, Q, l1 = codes.sums(Y, lambda S, group: double_own_class_columns(S, group, self.n_atoms))
         F = Q + class_blocks(Q, len(codes.group_sizes))
         sizes, means = codes.group_sizes, codes.means
         overall = sizes @ means / sizes.sum()
-        with one_blas_thread():
+        with single_blas_thread():
             G = (D @ D.T).astype(np.float64)
         fit = np.einsum("ij,ij->", Y, Y, dtype=np.float64) - np.vdot(E, D) + np.vdot(F, G) / 2
         around_means = np.trace(Q) - sizes @ np.sum(means**2, axis=1)
         fisher = 2 * around_means + sizes.sum() * (overall @ overall)
         return E, F, float(fit + self.penalty * l1 + self.fisher_weight / 2 * fisher)
 
-    def _open_coder(self, D: NDArray[Any], atom_classes: NDArray[np.int64]) -> BlockCoder:
+    def _open_coder(self, D: NDArray[Any], atom_classes: NDArray[np.int64]) -> BlockEncoder:
         self.check_parameters()
         if self.decision == "local":
             return self._open_local_coder()
         code_over_all = super()._open_coder(D, atom_classes)
         m, w = self.code_means_, float(self.mean_weight)
-        m = m[:, self._in_use] if self.off_ else m
+        m = m[:, self._is_active] if self.disabled_atoms_ else m
 
         def code(Y: NDArray[Any]) -> tuple[csr_array, NDArray[np.float64], int]:
             S, residuals, n_unfinished = code_over_all(Y)
@@ -207,33 +212,33 @@ class FDDL(ResidualClassifier):
 
         return code
 
-    def distance_parts(
+    def distance_contributions(
         self, X: ArrayLike, codes: csr_array, distances: NDArray[np.float64]
-    ) -> DistanceParts:
+    ) -> DistanceContributions:
         """r_i² + w‖s − m_i‖² in parts: those of the residual, and w(s_j² − 2 s_j m_ij).
 
         What the means add by themselves, w‖m_i‖², is the rest.
         """
         if self.decision == "local":
-            return PatchClassifier.distance_parts(self, X, codes, distances)
+            return PatchClassifier.distance_contributions(self, X, codes, distances)
         D, atom_classes = self.labelled_atoms()
         S, samples = codes.astype(np.float64), np.asarray(X, np.float64)
         by_class, norms = [], np.linalg.norm(samples, axis=1)
         for place, means in enumerate(self.code_means_):
             own = np.flatnonzero(atom_classes == place)
-            squares = residual_squares(D[own], samples, S[:, own])
+            squares = squared_residual_contributions(D[own], samples, S[:, own])
             away = csr_array(S.multiply(S) - S.multiply(2 * means)) * float(self.mean_weight)
             scale = 1 / np.maximum(distances[:, place] + norms, np.finfo(np.float64).tiny)
-            both = in_columns(squares, own, len(D)) + away
+            both = pad_columns(squares, own, len(D)) + away
             by_class.append(scaled_rows(csr_array(both), scale))
-        return DistanceParts.of(by_class, distances, norms)
+        return DistanceContributions.of(by_class, distances, norms)
 
-    def without_atoms(self, off: Sequence[int]) -> Self:
+    def disable_atoms(self, off: Sequence[int]) -> Self:
         if self.decision == "local":
-            return PatchClassifier.without_atoms(self, off)
-        return super().without_atoms(off)
+            return PatchClassifier.disable_atoms(self, off)
+        return super().disable_atoms(off)
 
-    def _open_local_coder(self) -> BlockCoder:
+    def _open_local_coder(self) -> BlockEncoder:
         """½w‖s − m‖² is part of the fit once √w·I and √w·m are set beside D_i and y."""
         k = self.dictionaries_.shape[1]
         penalty, root = float(self.penalty), float(self.mean_weight) ** 0.5
@@ -283,7 +288,7 @@ def class_blocks(matrix: NDArray[Any], n_classes: int) -> NDArray[Any]:
     return blocks
 
 
-def own_twice(products: NDArray[Any], i: int, n_atoms: int) -> NDArray[Any]:
+def double_own_class_columns(products: NDArray[Any], i: int, n_atoms: int) -> NDArray[Any]:
     """The columns of class i's atoms times two, in place."""
     products[:, i * n_atoms : (i + 1) * n_atoms] *= 2
     return products
@@ -302,7 +307,7 @@ def _in_canonical_order(
         S = codes.S[end - size : end, own]
         uses, positive = np.count_nonzero(S, axis=0), np.count_nonzero(S > 0, axis=0)
         with_means = np.hstack([D[own].astype(np.float64), means[:, own].T])
-        both = canonical_order(with_means, uses, 2 * positive - uses)
+        both = canonicalize(with_means, uses, 2 * positive - uses)
         dictionaries.append(both[:, : D.shape[1]].astype(D.dtype))
         ordered_means.append(both[:, D.shape[1] :].T)
     return np.stack(dictionaries), np.hstack(ordered_means)

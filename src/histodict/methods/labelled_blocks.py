@@ -23,8 +23,8 @@ Blocks = Iterable[tuple[ArrayLike, ArrayLike]]
 
 # Sums are added up unit by unit: a block each, and more blocks where there are very many, so that
 # neither the sums that travel nor the time to add them up grow with the samples.
-_MOST_UNITS = 256
-_MOST_BLOCKS_PER_UNIT = 32
+_MAX_GROUPS = 256
+_MAX_BLOCKS_PER_GROUP = 32
 
 
 @runtime_checkable
@@ -72,7 +72,7 @@ def open_arrays(
     return blocks
 
 
-def open_stored(
+def open_stored_blocks(
     samples: StoredSamples, classes: NDArray[Any], block_rows: int = BLOCK_ROWS
 ) -> OpenBlocks:
     """Blocks of so many rows, not read yet."""
@@ -86,10 +86,10 @@ def open_stored(
     return blocks
 
 
-def in_units(open_: OpenBlocks, n_samples: int) -> Callable[[], Iterator[Unit]]:
+def group_blocks(open_: OpenBlocks, n_samples: int) -> Callable[[], Iterator[Unit]]:
     """The blocks, some at a time; how many depends on the number of samples alone."""
-    wanted = -(-n_samples // (_MOST_UNITS * BLOCK_ROWS))
-    n_blocks = min(wanted, _MOST_BLOCKS_PER_UNIT)
+    wanted = -(-n_samples // (_MAX_GROUPS * BLOCK_ROWS))
+    n_blocks = min(wanted, _MAX_BLOCKS_PER_GROUP)
 
     def units() -> Iterator[Unit]:
         blocks = open_()

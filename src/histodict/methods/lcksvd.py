@@ -28,14 +28,14 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from ..dictionaries.atoms import canonical_order, normalise
+from ..dictionaries.atoms import canonicalize, normalise
 from ..dictionaries.ksvd import learn_ksvd
-from ..execution.local import one_blas_thread
-from ..execution.progress import Callback, Progress, ignore
+from ..execution.local import single_blas_thread
+from ..execution.progress import Callback, Progress, no_callback
 from ..kernels import encode_omp
-from ..learnt_arrays import Learnt
+from ..learnt_arrays import ArraySpec
 from ..parameters import check_number, check_whole_number
-from .atom_parts import DistanceParts
+from .atom_parts import DistanceContributions
 from .residual_rule import ResidualClassifier
 
 # Iterations of K-SVD within each class, for the dictionary to start from.
@@ -75,9 +75,9 @@ class LCKSVD(ResidualClassifier):
     n_iter_ : iterations
     """
 
-    fitted_arrays: ClassVar[Mapping[str, Learnt]] = {
+    fitted_arrays: ClassVar[Mapping[str, ArraySpec]] = {
         **ResidualClassifier.fitted_arrays,
-        "classifier_": Learnt("classes*atoms, classes"),
+        "classifier_": ArraySpec("classes*atoms, classes"),
     }
     classifier_: NDArray[Any]
 
@@ -108,7 +108,7 @@ class LCKSVD(ResidualClassifier):
         self.n_jobs = n_jobs
         self.backend = backend
 
-    def fit(self, X: ArrayLike, y: ArrayLike, *, callback: Callback = ignore) -> LCKSVD:
+    def fit(self, X: ArrayLike, y: ArrayLike, *, callback: Callback = no_callback) -> LCKSVD:
         """Learn dictionary and classifier from samples X (n_samples, n_features) and their labels.
 
         `callback` gets a `Progress` after every step of the stages "initialise" and "train"; an
@@ -157,7 +157,7 @@ class LCKSVD(ResidualClassifier):
         S = learnt.codes
         S.data *= norms[S.indices]
         if not self._joint_classifier():
-            with one_blas_thread():
+            with single_blas_thread():
                 W = _regress(S, H)
         D, W = _order_atoms(D, W, S, len(classes))
         self.classes_ = classes
@@ -221,7 +221,7 @@ class LCKSVD(ResidualClassifier):
         D = np.concatenate(dictionaries)
         if weight == 0:
             return D
-        with one_blas_thread():
+        with single_blas_thread():
             W = _regress(self._code(D, Y), H)
         return normalise(_stack(D, W, weight))
 
@@ -238,20 +238,20 @@ class LCKSVD(ResidualClassifier):
         if self.decision == "residual":
             return super().encode(X)
         samples = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
-        D, _ = self._atoms_in_use()
+        D, _ = self._active_atoms()
         S = self._code(D, samples.astype(D.dtype, copy=False))
-        W = self.classifier_[self._in_use] if self.off_ else self.classifier_
+        W = self.classifier_[self._is_active] if self.disabled_atoms_ else self.classifier_
         return self._over_all(S), -(S @ W).astype(np.float64)
 
-    def distance_parts(
+    def distance_contributions(
         self, X: ArrayLike, codes: csr_array, distances: NDArray[np.float64]
-    ) -> DistanceParts:
+    ) -> DistanceContributions:
         """Of the classifier's scores every atom has its term."""
         if self.decision == "residual":
-            return super().distance_parts(X, codes, distances)
+            return super().distance_contributions(X, codes, distances)
         S, W = codes.astype(np.float64), self.classifier_.astype(np.float64)
         by_class = [csr_array(S.multiply(-W[:, place])) for place in range(W.shape[1])]
-        return DistanceParts.of(by_class, distances, np.zeros(len(distances)))
+        return DistanceContributions.of(by_class, distances, np.zeros(len(distances)))
 
     def distances(self, X: ArrayLike) -> NDArray[np.float64]:
         return self.encode(X)[1]
@@ -299,7 +299,7 @@ def _order_atoms(
     uses = np.bincount(S.indices, minlength=len(D))
     leaning = np.bincount(S.indices, np.sign(S.data), minlength=len(D))
     by_class = (np.split(values, n_classes) for values in (np.hstack([D, W]), uses, leaning))
-    atoms = np.concatenate([canonical_order(*parts) for parts in zip(*by_class, strict=True)])
+    atoms = np.concatenate([canonicalize(*parts) for parts in zip(*by_class, strict=True)])
     return np.ascontiguousarray(atoms[:, : D.shape[1]]), np.ascontiguousarray(
         atoms[:, D.shape[1] :]
     )

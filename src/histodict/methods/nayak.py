@@ -33,10 +33,10 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ..dictionaries.fista import FistaCodes
 from ..dictionaries.online import learn_online
-from ..execution.local import map_blocks, one_blas_thread
-from ..execution.progress import Callback, Progress, ignore
-from ..kernels import load_backend, row_blocks, warn_unfinished
-from ..learnt_arrays import UNIT, Learnt
+from ..execution.local import map_blocks, single_blas_thread
+from ..execution.progress import Callback, Progress, no_callback
+from ..kernels import load_backend, row_blocks, warn_not_converged
+from ..learnt_arrays import UNIT, ArraySpec
 from ..parameters import check_number, check_whole_number
 from .class_dictionaries import check_labelled, make_rng
 from .patch_classifier import PatchClassifier
@@ -77,11 +77,11 @@ class Nayak(PatchClassifier):
     objective_ : the objective after every round's coding
     """
 
-    fitted_arrays: ClassVar[Mapping[str, Learnt]] = {
-        "dictionary_": Learnt("atoms, features", UNIT),
-        "encoder_": Learnt("features, atoms"),
-        "svm_weights_": Learnt("scores, 2*atoms"),
-        "svm_bias_": Learnt("scores"),
+    fitted_arrays: ClassVar[Mapping[str, ArraySpec]] = {
+        "dictionary_": ArraySpec("atoms, features", UNIT),
+        "encoder_": ArraySpec("features, atoms"),
+        "svm_weights_": ArraySpec("scores, 2*atoms"),
+        "svm_bias_": ArraySpec("scores"),
     }
     code_length = "atoms"
     dictionary_: NDArray[Any]
@@ -112,7 +112,7 @@ class Nayak(PatchClassifier):
         self.n_jobs = n_jobs
         self.backend = backend
 
-    def fit(self, X: ArrayLike, y: ArrayLike, *, callback: Callback = ignore) -> Nayak:
+    def fit(self, X: ArrayLike, y: ArrayLike, *, callback: Callback = no_callback) -> Nayak:
         """Learn from samples X (n_samples, n_features) and their labels.
 
         `callback` gets a `Progress` after every step of the stages "initialise" and "train"; an
@@ -151,7 +151,7 @@ class Nayak(PatchClassifier):
             distances.append(-scores if scores.shape[1] > 1 else scores * [0.5, -0.5])
             codes.append(csr_array(S))
             n_unfinished += missed
-        warn_unfinished(n_unfinished, len(samples), _CODE_TOLERANCE)
+        warn_not_converged(n_unfinished, len(samples), _CODE_TOLERANCE)
         return vstack(codes, format="csr"), np.concatenate(distances)
 
     @property
@@ -173,7 +173,7 @@ class Nayak(PatchClassifier):
         """D, W, and the objective's course; the first codes are made without W."""
         module = load_backend(self.backend)
         codes = FistaCodes([len(Y)], len(D), Y.dtype, self.n_jobs)
-        samples = Samples.of(Y, self.n_jobs)
+        samples = EncoderStatistics.of(Y, self.n_jobs)
         W = np.zeros(D.T.shape, D.dtype)
         self._code(codes, Y, D, W, 0.0)
         E, F, _ = codes.sums(Y)
@@ -181,7 +181,7 @@ class Nayak(PatchClassifier):
         report(Progress("train", 0, self.n_iter))
         for iteration in range(self.n_iter):
             W = samples.encoder(E).astype(D.dtype)
-            with one_blas_thread():
+            with single_blas_thread():
                 E, F = E.astype(D.dtype), F.astype(D.dtype)
                 D = module.update_atoms(D, E, F, n_sweeps=10, tol=1e-3)
             self._code(codes, Y, D, W, 1.0)
@@ -207,7 +207,7 @@ class Nayak(PatchClassifier):
             )
         # ½‖s − yW‖² is part of the fit once the identity and yW are set beside D and y.
         wide = np.hstack([D, np.eye(len(D), dtype=D.dtype)])
-        with one_blas_thread():
+        with single_blas_thread():
             coder = load_backend(self.backend).LassoCoder(wide, self.penalty, _CODE_TOLERANCE)
 
         def work(rows: slice) -> tuple[NDArray[Any], int]:
@@ -219,14 +219,14 @@ class Nayak(PatchClassifier):
 
 
 @dataclass(frozen=True)
-class Samples:
+class EncoderStatistics:
     """What the encoder and the objective need of the samples: A = YᵀY, and ε."""
 
     A: NDArray[np.float64]
     ridge: float
 
     @classmethod
-    def of(cls, Y: NDArray[Any], n_jobs: int | None) -> Samples:
+    def of(cls, Y: NDArray[Any], n_jobs: int | None) -> EncoderStatistics:
         A = np.zeros((Y.shape[1],) * 2)
         for part in map_blocks(lambda rows: Y[rows].T @ Y[rows], row_blocks(len(Y)), n_jobs):
             A += part
@@ -234,7 +234,7 @@ class Samples:
 
     def encoder(self, E: NDArray[np.float64]) -> NDArray[np.float64]:
         """W = (A + εI)⁻¹Eᵀ."""
-        with one_blas_thread():
+        with single_blas_thread():
             factor = cho_factor(self.A + self.ridge * np.eye(len(self.A)))
             W: NDArray[np.float64] = cho_solve(factor, E.T)
         return W
@@ -243,7 +243,7 @@ class Samples:
         self, D: NDArray[Any], W: NDArray[Any], E: NDArray[np.float64], F: NDArray[np.float64]
     ) -> float:
         """The objective without the penalty of the codes."""
-        with one_blas_thread():
+        with single_blas_thread():
             AW = self.A @ W + self.ridge * W
             G = (D @ D.T).astype(np.float64)
         fit = np.trace(self.A) - 2 * np.vdot(E, D) + np.vdot(F, G)
@@ -254,7 +254,7 @@ class Samples:
 def quadratic(D: NDArray[Any], W: NDArray[Any], weight: float) -> tuple[NDArray[Any], NDArray[Any]]:
     """H and P of the codes' problem ½ s H sᵀ − yP sᵀ: DDᵀ + I and Dᵀ + W for weight 1."""
     w = np.asarray(weight, D.dtype)
-    with one_blas_thread():
+    with single_blas_thread():
         return D @ D.T + w * np.eye(len(D), dtype=D.dtype), np.ascontiguousarray(D.T + w * W)
 
 

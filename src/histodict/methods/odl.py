@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..execution.progress import Callback, ignore
+from ..execution.progress import Callback, no_callback
 from ..parameters import check_number, check_whole_number
 from .class_dictionaries import check_labelled, learn_class_dictionaries, make_rng
 from .residual_rule import ResidualClassifier
@@ -65,7 +65,7 @@ class ODL(ResidualClassifier):
         check_whole_number("n_epochs", self.n_epochs, 1)
         check_number("penalty", self.penalty, above=True)
 
-    def fit(self, X: ArrayLike, y: ArrayLike, *, callback: Callback = ignore) -> ODL:
+    def fit(self, X: ArrayLike, y: ArrayLike, *, callback: Callback = no_callback) -> ODL:
         """Learn the dictionaries from samples X (n_samples, n_features) and their labels.
 
         Each class is learnt from 20,000 of its samples at most, drawn at random. `callback` gets a

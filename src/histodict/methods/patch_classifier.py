@@ -15,8 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 from sklearn.base import BaseEstimator, ClassifierMixin
 
-from ..learnt_arrays import Learnt
-from .atom_parts import DistanceParts
+from ..learnt_arrays import ArraySpec
+from .atom_parts import DistanceContributions
 
 
 class PatchClassifier(ClassifierMixin, BaseEstimator):
@@ -32,10 +32,10 @@ class PatchClassifier(ClassifierMixin, BaseEstimator):
         codes they are 0
     """
 
-    fitted_arrays: ClassVar[Mapping[str, Learnt]]
+    fitted_arrays: ClassVar[Mapping[str, ArraySpec]]
     code_length: str
     has_class_atoms: ClassVar[bool] = False
-    off_: tuple[int, ...] = ()
+    disabled_atoms_: tuple[int, ...] = ()
     n_jobs: int | None
     classes_: NDArray[Any]
     n_features_in_: int
@@ -55,21 +55,23 @@ class PatchClassifier(ClassifierMixin, BaseEstimator):
         """Distances to the classes (n_samples, n_classes), as `encode` gives them."""
         return self.encode(X)[1]
 
-    def distance_parts(
+    def distance_contributions(
         self, X: ArrayLike, codes: csr_array, distances: NDArray[np.float64]
-    ) -> DistanceParts:
+    ) -> DistanceContributions:
         """What each atom adds to the distances that `encode` gave with these codes.
 
         A method that cannot tell leaves all of it in the rest.
         """
         none = csr_array(codes.shape, dtype=np.float64)
-        return DistanceParts.of([none] * distances.shape[1], distances, distances.mean(axis=1))
+        return DistanceContributions.of(
+            [none] * distances.shape[1], distances, distances.mean(axis=1)
+        )
 
-    def without_atoms(self, off: Sequence[int]) -> Self:
+    def disable_atoms(self, off: Sequence[int]) -> Self:
         """A copy with these atoms switched off, and no others; every class must keep one."""
         if not off:
             changed = copy(self)
-            changed.off_ = ()
+            changed.disabled_atoms_ = ()
             return changed
         raise ValueError(f"{type(self).__name__} has no atoms that can be switched off")
 

@@ -17,39 +17,39 @@ MEAN_VECTOR = "mean-vector"
 
 
 @dataclass(frozen=True)
-class MethodEntry:
+class MethodSpec:
     """`home` is module:class; `small` are the parameters of the default preset, `published` those
     of the paper's comparison. `features` names the vector of a whole image, MEAN_VECTOR the mean of
     its patches' vectors; None: patches. `channels`: the parameter that must know how many colour
     channels a vector has.
     """
 
-    home: str
+    import_path: str
     summary: str
     features: str | None = None
-    rule: str | None = None
-    small: dict[str, Any] = field(default_factory=dict)
-    published: dict[str, Any] = field(default_factory=dict)
+    aggregation: str | None = None
+    default_parameters: dict[str, Any] = field(default_factory=dict)
+    paper_parameters: dict[str, Any] = field(default_factory=dict)
     channels: str | None = None
 
     @property
-    def on_patches(self) -> bool:
+    def is_patch_level(self) -> bool:
         """Whether it judges patches one by one, and so leaves a map; else the image as a whole."""
         return self.features is None
 
     @property
-    def sees_patches(self) -> bool:
+    def uses_patch_features(self) -> bool:
         """Whether it sees patches' vectors at all, if only their mean."""
         return self.features in (None, MEAN_VECTOR)
 
     @property
     def needs_pixels(self) -> bool:
         """Whether vectors of patches are not enough: it looks at the image, or at its colours."""
-        return bool(self.channels) or not self.sees_patches
+        return bool(self.channels) or not self.uses_patch_features
 
     def load(self) -> type:
         """The method's class."""
-        module, name = self.home.split(":")
+        module, name = self.import_path.split(":")
         found: type = getattr(import_module(f".{module}", __package__), name)
         return found
 
@@ -69,12 +69,12 @@ class MethodEntry:
         return method.set_params(**{k: v for k, v in common.items() if k in known})
 
 
-METHODS: dict[str, MethodEntry] = {
-    "dfdl": MethodEntry(
+METHODS: dict[str, MethodSpec] = {
+    "dfdl": MethodSpec(
         "dfdl:DFDL",
         "class dictionaries that code their own class well and the others badly (Vu 2016)",
-        small={"n_atoms": 200, "n_iter": 20},
-        published={
+        default_parameters={"n_atoms": 200, "n_iter": 20},
+        paper_parameters={
             "n_atoms": 500,
             "penalty": 0.1,
             "rho": 0.001,
@@ -83,100 +83,100 @@ METHODS: dict[str, MethodEntry] = {
             "tol": 0.0,
         },
     ),
-    "odl": MethodEntry(
+    "odl": MethodSpec(
         "odl:ODL",
         "class dictionaries that code their own class well (online learning, Mairal 2010)",
-        small={"n_atoms": 200},
-        published={"n_atoms": 500},
+        default_parameters={"n_atoms": 200},
+        paper_parameters={"n_atoms": 500},
     ),
-    "lcksvd": MethodEntry(
+    "lcksvd": MethodSpec(
         "lcksvd:LCKSVD",
         "one dictionary whose codes also tell the class (label-consistent K-SVD, Jiang 2013)",
-        small={"n_atoms": 100, "n_iter": 20, "n_nonzero": 10},
-        published={"n_atoms": 500, "n_nonzero": 30, "n_iter": 50, "decision": "residual"},
+        default_parameters={"n_atoms": 100, "n_iter": 20, "n_nonzero": 10},
+        paper_parameters={"n_atoms": 500, "n_nonzero": 30, "n_iter": 50, "decision": "residual"},
     ),
-    "fddl": MethodEntry(
+    "fddl": MethodSpec(
         "fddl:FDDL",
         "class dictionaries whose codes differ between classes (Fisher criterion, Yang 2011)",
-        small={"n_atoms": 100, "n_iter": 10},
-        published={"n_atoms": 500},
+        default_parameters={"n_atoms": 100, "n_iter": 10},
+        paper_parameters={"n_atoms": 500},
     ),
-    "nayak": MethodEntry(
+    "nayak": MethodSpec(
         "nayak:Nayak",
         "unsupervised features with a fast encoder, SVM on their mean (Nayak 2013)",
-        rule="codes",
-        small={"n_atoms": 200},
-        published={"n_atoms": 1000},
+        aggregation="codes",
+        default_parameters={"n_atoms": 200},
+        paper_parameters={"n_atoms": 1000},
     ),
-    "src": MethodEntry(
+    "src": MethodSpec(
         "src:SRC",
         "patches written with few training patches (sparse representation, Wright 2009)",
-        published={"n_atoms": 2500},
+        paper_parameters={"n_atoms": 2500},
     ),
-    "src-image": MethodEntry(
+    "src-image": MethodSpec(
         "src:SRC",
         "the same for the luminance of the whole image, as the paper compares",
         features="luminance",
-        small={"n_atoms": None},
-        published={"n_atoms": None},
+        default_parameters={"n_atoms": None},
+        paper_parameters={"n_atoms": None},
     ),
-    "shirc": MethodEntry(
+    "shirc": MethodSpec(
         "shirc:SHIRC",
         "patches whose colour channels use the same few training patches (Srinivas 2014)",
-        published={"n_atoms": 2500},
+        paper_parameters={"n_atoms": 2500},
         channels="n_channels",
     ),
-    "shirc-image": MethodEntry(
+    "shirc-image": MethodSpec(
         "shirc:SHIRC",
         "the same for the colour channels of the whole image",
         features="planes",
-        small={"n_atoms": None},
-        published={"n_atoms": None},
+        default_parameters={"n_atoms": None},
+        paper_parameters={"n_atoms": None},
     ),
-    "wndcharm": MethodEntry(
+    "wndcharm": MethodSpec(
         "wndcharm:WNDCHARM",
         "thousands of generic image features, the best of them, SVM (Orlov, Shamir 2008)",
         features="wndcharm",
     ),
-    "wnd-neighbours": MethodEntry(
+    "wnd-neighbours": MethodSpec(
         "wndcharm:WNDCHARM",
         "the same features with the original weighted-neighbour distance",
         features="wndcharm",
-        small={"decision": "neighbours"},
-        published={"decision": "neighbours"},
+        default_parameters={"decision": "neighbours"},
+        paper_parameters={"decision": "neighbours"},
     ),
-    "nearest-mean": MethodEntry(
-        "vector_heads:NearestMean",
+    "nearest-mean": MethodSpec(
+        "vector_heads:NearestMeanClassifier",
         "the class of the nearest mean direction (SimpleShot): a baseline for learned vectors",
-        rule="margin",
+        aggregation="margin",
     ),
-    "logistic": MethodEntry(
-        "vector_heads:LogisticPatches",
+    "logistic": MethodSpec(
+        "vector_heads:LogisticPatchClassifier",
         "logistic regression on patch vectors: a baseline for learned vectors",
-        rule="margin",
+        aggregation="margin",
     ),
-    "nearest-patches": MethodEntry(
-        "vector_heads:NearestPatches",
+    "nearest-patches": MethodSpec(
+        "vector_heads:NearestPatchClassifier",
         "votes of the nearest training patches: a baseline for learned vectors",
-        rule="margin",
+        aggregation="margin",
     ),
-    "mean-logistic": MethodEntry(
-        "vector_heads:LogisticPatches",
+    "mean-logistic": MethodSpec(
+        "vector_heads:LogisticPatchClassifier",
         "logistic regression on the mean patch vector of an image: what most would try first",
         features=MEAN_VECTOR,
-        small={"standardise": True},
-        published={"standardise": True},
+        default_parameters={"standardise": True},
+        paper_parameters={"standardise": True},
     ),
-    "lbp-colour": MethodEntry(
-        "support_vectors:SupportVectors",
+    "lbp-colour": MethodSpec(
+        "support_vectors:StandardizedSVM",
         "local binary patterns and colour histograms, SVM: a strong simple baseline",
         features="lbp-colour",
-        small={"kernel": "linear"},
-        published={"kernel": "linear"},
+        default_parameters={"kernel": "linear"},
+        paper_parameters={"kernel": "linear"},
     ),
 }
 
 
-def method_entry(name: str) -> MethodEntry:
+def get_method(name: str) -> MethodSpec:
     check_choice("method", name, METHODS)
     return METHODS[name]

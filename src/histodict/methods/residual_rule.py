@@ -20,17 +20,22 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array, vstack
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from ..execution.local import map_blocks, one_blas_thread
-from ..kernels import load_backend, row_blocks, warn_unfinished
-from ..learnt_arrays import UNIT, Learnt
+from ..execution.local import map_blocks, single_blas_thread
+from ..kernels import load_backend, row_blocks, warn_not_converged
+from ..learnt_arrays import UNIT, ArraySpec
 from ..parameters import check_number
-from .atom_parts import DistanceParts, in_columns, residual_squares, scaled_rows
+from .atom_parts import (
+    DistanceContributions,
+    pad_columns,
+    scaled_rows,
+    squared_residual_contributions,
+)
 from .patch_classifier import PatchClassifier
 
 _CODE_TOLERANCE = 1e-4  # relative duality gap of the codes
 
 # Of a block of samples: codes, residuals, and how many samples missed the tolerance.
-BlockCoder = Callable[[NDArray[Any]], tuple[csr_array, NDArray[np.float64], int]]
+BlockEncoder = Callable[[NDArray[Any]], tuple[csr_array, NDArray[np.float64], int]]
 
 
 class ResidualClassifier(PatchClassifier):
@@ -41,8 +46,8 @@ class ResidualClassifier(PatchClassifier):
     `dictionaries_`; one with other codes than l1 its own `_open_coder`.
     """
 
-    fitted_arrays: ClassVar[Mapping[str, Learnt]] = {
-        "dictionaries_": Learnt("classes, atoms, features", UNIT)
+    fitted_arrays: ClassVar[Mapping[str, ArraySpec]] = {
+        "dictionaries_": ArraySpec("classes, atoms, features", UNIT)
     }
     code_length = "classes*atoms"
     has_class_atoms: ClassVar[bool] = True
@@ -68,13 +73,13 @@ class ResidualClassifier(PatchClassifier):
         (n_samples, n_codes_) and (n_samples, n_classes).
         """
         codes, residuals, missed = zip(*self._work(X, lambda code: code), strict=True)
-        warn_unfinished(sum(missed), sum(map(len, residuals)), _CODE_TOLERANCE)
+        warn_not_converged(sum(missed), sum(map(len, residuals)), _CODE_TOLERANCE)
         return self._over_all(vstack(codes, format="csr")), np.concatenate(residuals)
 
     def class_residuals(self, X: ArrayLike) -> NDArray[np.float64]:
         """r_i = ‖y − δ_i(s)D‖ for every sample and class: (n_samples, n_classes)."""
-        residuals, missed = zip(*self._work(X, _residuals_alone), strict=True)
-        warn_unfinished(sum(missed), sum(map(len, residuals)), _CODE_TOLERANCE)
+        residuals, missed = zip(*self._work(X, _residuals_only), strict=True)
+        warn_not_converged(sum(missed), sum(map(len, residuals)), _CODE_TOLERANCE)
         return np.concatenate(residuals)
 
     def distances(self, X: ArrayLike) -> NDArray[np.float64]:
@@ -82,23 +87,23 @@ class ResidualClassifier(PatchClassifier):
 
     # --- atoms one by one -----------------------------------------------------------------------
 
-    def distance_parts(
+    def distance_contributions(
         self, X: ArrayLike, codes: csr_array, distances: NDArray[np.float64]
-    ) -> DistanceParts:
+    ) -> DistanceContributions:
         """Each class's residual in parts of its own atoms; see `atom_parts`."""
         D, atom_classes = self.labelled_atoms()
         if len(D) != codes.shape[1]:  # several coefficients per atom
-            return super().distance_parts(X, codes, distances)
+            return super().distance_contributions(X, codes, distances)
         samples = np.asarray(X, np.float64)
         by_class, norms = [], np.linalg.norm(samples, axis=1)
         for place in range(distances.shape[1]):
             own = np.flatnonzero(atom_classes == place)
-            squares = residual_squares(D[own], samples, codes[:, own])
+            squares = squared_residual_contributions(D[own], samples, codes[:, own])
             scale = 1 / np.maximum(distances[:, place] + norms, np.finfo(np.float64).tiny)
-            by_class.append(in_columns(scaled_rows(squares, scale), own, len(D)))
-        return DistanceParts.of(by_class, distances, norms)
+            by_class.append(pad_columns(scaled_rows(squares, scale), own, len(D)))
+        return DistanceContributions.of(by_class, distances, norms)
 
-    def without_atoms(self, off: Sequence[int]) -> Self:
+    def disable_atoms(self, off: Sequence[int]) -> Self:
         D, atom_classes = self.labelled_atoms()
         chosen = sorted(set(map(int, off)))
         if chosen and (len(D) != self.n_codes_ or not 0 <= chosen[0] <= chosen[-1] < len(D)):
@@ -107,26 +112,26 @@ class ResidualClassifier(PatchClassifier):
         if len(np.unique(left)) < len(np.unique(atom_classes)):
             raise ValueError("every class must keep an atom that is not switched off")
         changed = copy(self)
-        changed.off_ = tuple(chosen)
+        changed.disabled_atoms_ = tuple(chosen)
         return changed
 
     @property
-    def _in_use(self) -> NDArray[np.int64]:
+    def _is_active(self) -> NDArray[np.int64]:
         """Places of the atoms that are not switched off."""
-        return np.delete(np.arange(len(self.labelled_atoms()[0])), list(self.off_))
+        return np.delete(np.arange(len(self.labelled_atoms()[0])), list(self.disabled_atoms_))
 
-    def _atoms_in_use(self) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    def _active_atoms(self) -> tuple[NDArray[Any], NDArray[np.int64]]:
         D, atom_classes = self.labelled_atoms()
-        if not self.off_:
+        if not self.disabled_atoms_:
             return D, atom_classes
-        return np.ascontiguousarray(D[self._in_use]), atom_classes[self._in_use]
+        return np.ascontiguousarray(D[self._is_active]), atom_classes[self._is_active]
 
     def _over_all(self, codes: csr_array) -> csr_array:
         """Codes over the atoms in use as such over all atoms."""
-        return in_columns(codes, self._in_use, self.n_codes_) if self.off_ else codes
+        return pad_columns(codes, self._is_active, self.n_codes_) if self.disabled_atoms_ else codes
 
     def _work(
-        self, X: ArrayLike, choose: Callable[[BlockCoder], Callable[[NDArray[Any]], Any]]
+        self, X: ArrayLike, choose: Callable[[BlockEncoder], Callable[[NDArray[Any]], Any]]
     ) -> Iterator[Any]:
         """What the chosen part of the coder gives for every block of X."""
         check_is_fitted(self)
@@ -134,7 +139,7 @@ class ResidualClassifier(PatchClassifier):
         D, code = self._opened()
         work = choose(code)
         # One pass over the samples less on the host, where the device looks for NaN.
-        finds_nan = module.FINDS_NAN and isinstance(code, L1Coder)
+        finds_nan = module.FINDS_NAN and isinstance(code, LassoEncoder)
         options = {"dtype": [np.float64, np.float32], "reset": False}
         samples = validate_data(self, X, ensure_all_finite=not finds_nan, **options)
 
@@ -148,31 +153,31 @@ class ResidualClassifier(PatchClassifier):
             validate_data(self, samples, **options)  # says what is wrong with them
             raise
 
-    def _opened(self) -> tuple[NDArray[Any], BlockCoder]:
+    def _opened(self) -> tuple[NDArray[Any], BlockEncoder]:
         """The atoms in use, and what codes by them: the same as last time, if nothing changed."""
         learnt = [np.asarray(getattr(self, name)) for name in self.fitted_arrays]
-        settings = self.get_params(deep=False) | {"n_jobs": None, "off": self.off_}
-        D, atom_classes = self._atoms_in_use()
+        settings = self.get_params(deep=False) | {"n_jobs": None, "off": self.disabled_atoms_}
+        D, atom_classes = self._active_atoms()
         others = [array for array in learnt if not np.may_share_memory(array, D)]
         made_of = [D, atom_classes, *others]
         opened = _OPENED.get(learnt)
         if opened is None or not opened.is_of(settings, made_of):
             made_of = [array.copy() for array in made_of]
-            with one_blas_thread():
+            with single_blas_thread():
                 code = self._open_coder(*made_of[:2])
             opened = _Opened(settings, made_of, code)
             _OPENED.put(learnt, opened)
-        return opened.made_of[0], opened.code
+        return opened.source[0], opened.code
 
     @property
     def n_codes_(self) -> int:
         """Atoms of all classes."""
         return len(self.labelled_atoms()[0])
 
-    def _open_coder(self, D: NDArray[Any], atom_classes: NDArray[np.int64]) -> BlockCoder:
+    def _open_coder(self, D: NDArray[Any], atom_classes: NDArray[np.int64]) -> BlockEncoder:
         """What codes a block, here by the l1 problem; it is kept, and must not hold `self`."""
         penalty = check_number("penalty", self.penalty, above=True)
-        return L1Coder(self.backend, D, atom_classes, len(self.classes_), penalty)
+        return LassoEncoder(self.backend, D, atom_classes, len(self.classes_), penalty)
 
 
 @dataclass(frozen=True)
@@ -180,11 +185,11 @@ class _Opened:
     """What an estimator codes by, with the settings and copies of the arrays that it is made of."""
 
     settings: dict[str, Any]
-    made_of: list[NDArray[Any]]
-    code: BlockCoder
+    source: list[NDArray[Any]]
+    code: BlockEncoder
 
     def is_of(self, settings: dict[str, Any], made_of: list[NDArray[Any]]) -> bool:
-        return settings == self.settings and all(map(np.array_equal, made_of, self.made_of))
+        return settings == self.settings and all(map(np.array_equal, made_of, self.source))
 
 
 class _KeptOpen:
@@ -196,18 +201,18 @@ class _KeptOpen:
     """
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[int, ...], tuple[_Opened, list[ref[NDArray[Any]]]]] = {}
+        self._cached: dict[tuple[int, ...], tuple[_Opened, list[ref[NDArray[Any]]]]] = {}
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._cached)
 
     def get(self, learnt: list[NDArray[Any]]) -> _Opened | None:
-        found = self._kept.get(tuple(map(id, learnt)))
+        found = self._cached.get(tuple(map(id, learnt)))
         return found[0] if found else None
 
     def put(self, learnt: list[NDArray[Any]], opened: _Opened) -> None:
-        key, kept = tuple(map(id, learnt)), self._kept
-        self._kept[key] = opened, [ref(array, lambda _: kept.pop(key, None)) for array in learnt]
+        key, kept = tuple(map(id, learnt)), self._cached
+        self._cached[key] = opened, [ref(array, lambda _: kept.pop(key, None)) for array in learnt]
 
 
 _OPENED = _KeptOpen()
@@ -217,7 +222,7 @@ class NotFiniteError(ValueError):
     """Samples that hold NaN or infinity."""
 
 
-class L1Coder:
+class LassoEncoder:
     """Codes blocks over all atoms by the l1 problem; gives residuals with or without the codes."""
 
     def __init__(
@@ -233,26 +238,26 @@ class L1Coder:
         self._D, self._atom_classes, self._n_classes = D, atom_classes, n_classes
 
     def __call__(self, Y: NDArray[Any]) -> tuple[csr_array, NDArray[np.float64], int]:
-        placed = self._place(Y)
+        placed = self._to_device(Y)
         S, n_unfinished = self._coder.code(placed)
         left = self._module.class_residuals(self._D, placed, S, self._atom_classes, self._n_classes)
         return S, left, n_unfinished
 
     def residuals(self, Y: NDArray[Any]) -> tuple[NDArray[np.float64], int]:
         left, n_unfinished = self._coder.residuals(
-            self._place(Y), self._atom_classes, self._n_classes
+            self._to_device(Y), self._atom_classes, self._n_classes
         )
         return left, n_unfinished
 
-    def _place(self, Y: NDArray[Any]) -> Any:
+    def _to_device(self, Y: NDArray[Any]) -> Any:
         placed = self._module.place(Y, self._D.dtype)
         if self._module.FINDS_NAN and not self._module.is_finite(placed):
             raise NotFiniteError("samples contain NaN or infinity")
         return placed
 
 
-def _residuals_alone(
-    code: BlockCoder,
+def _residuals_only(
+    code: BlockEncoder,
 ) -> Callable[[NDArray[Any]], tuple[NDArray[np.float64], int]]:
     """Residuals and misses of a block."""
-    return code.residuals if isinstance(code, L1Coder) else lambda Y: code(Y)[1:]
+    return code.residuals if isinstance(code, LassoEncoder) else lambda Y: code(Y)[1:]

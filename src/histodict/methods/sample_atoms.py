@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..dictionaries.atoms import normalise
-from ..execution.progress import Callback, Progress, ignore
-from ..learnt_arrays import CLASSES, UNIT, Learnt
+from ..execution.progress import Callback, Progress, no_callback
+from ..learnt_arrays import CLASSES, UNIT, ArraySpec
 from ..parameters import check_whole_number
 from .class_dictionaries import check_labelled, make_rng
 from .residual_rule import ResidualClassifier
 
 
-class SampleAtomClassifier(ResidualClassifier):
+class ExemplarClassifier(ResidualClassifier):
     """Atoms are training samples of unit norm, at most `n_atoms` of a class; None keeps all.
 
     A method derives from it with the parameters `n_atoms` and `random_state`, and extends
@@ -29,9 +29,9 @@ class SampleAtomClassifier(ResidualClassifier):
     atom_classes_ : (n,), the place of each atom's class in `classes_`
     """
 
-    fitted_arrays: ClassVar[Mapping[str, Learnt]] = {
-        "atoms_": Learnt("atoms, features", UNIT),
-        "atom_classes_": Learnt("atoms", CLASSES),
+    fitted_arrays: ClassVar[Mapping[str, ArraySpec]] = {
+        "atoms_": ArraySpec("atoms, features", UNIT),
+        "atom_classes_": ArraySpec("atoms", CLASSES),
     }
     code_length = "atoms"
     n_atoms: int | None
@@ -39,7 +39,7 @@ class SampleAtomClassifier(ResidualClassifier):
     atoms_: NDArray[Any]
     atom_classes_: NDArray[np.int64]
 
-    def fit(self, X: ArrayLike, y: ArrayLike, *, callback: Callback = ignore) -> Self:
+    def fit(self, X: ArrayLike, y: ArrayLike, *, callback: Callback = no_callback) -> Self:
         """Keep samples X (n_samples, n_features) as atoms of the classes in their labels.
 
         X may be a memory map: only the kept samples are copied. `callback` gets a `Progress` of the

@@ -26,13 +26,13 @@ from scipy.sparse import csr_array
 from ..dictionaries.atoms import normalise
 from ..kernels import load_backend
 from ..parameters import check_whole_number
-from .atom_parts import DistanceParts
+from .atom_parts import DistanceContributions
 from .patch_classifier import PatchClassifier
-from .residual_rule import BlockCoder
-from .sample_atoms import SampleAtomClassifier
+from .residual_rule import BlockEncoder
+from .sample_atoms import ExemplarClassifier
 
 
-class SHIRC(SampleAtomClassifier):
+class SHIRC(ExemplarClassifier):
     """Colour channels written with the same few training samples; the least residual wins.
 
     A row of X is the planes of its channels one after another, as histodict's patch vectors are.
@@ -95,7 +95,7 @@ class SHIRC(SampleAtomClassifier):
                 "another; for vectors of another kind give n_channels=1"
             )
 
-    def _open_coder(self, D: NDArray[Any], atom_classes: NDArray[np.int64]) -> BlockCoder:
+    def _open_coder(self, D: NDArray[Any], atom_classes: NDArray[np.int64]) -> BlockEncoder:
         """Codes and residuals of a block's samples, scaled to unit norm."""
         self.check_parameters()
         self.check_features(D.shape[1])
@@ -117,14 +117,14 @@ class SHIRC(SampleAtomClassifier):
 
         return code
 
-    def distance_parts(
+    def distance_contributions(
         self, X: ArrayLike, codes: csr_array, distances: NDArray[np.float64]
-    ) -> DistanceParts:
+    ) -> DistanceContributions:
         """Atoms have a coefficient per channel, and are not told apart by them."""
-        return PatchClassifier.distance_parts(self, X, codes, distances)
+        return PatchClassifier.distance_contributions(self, X, codes, distances)
 
-    def without_atoms(self, off: Sequence[int]) -> Self:
-        return PatchClassifier.without_atoms(self, off)
+    def disable_atoms(self, off: Sequence[int]) -> Self:
+        return PatchClassifier.disable_atoms(self, off)
 
 
 def _split(rows: NDArray[Any], n_channels: int) -> NDArray[Any]:

@@ -21,12 +21,12 @@ from scipy.sparse import csr_array
 
 from ..dictionaries.atoms import normalise
 from ..parameters import check_number
-from .atom_parts import DistanceParts
-from .residual_rule import BlockCoder
-from .sample_atoms import SampleAtomClassifier
+from .atom_parts import DistanceContributions
+from .residual_rule import BlockEncoder
+from .sample_atoms import ExemplarClassifier
 
 
-class SRC(SampleAtomClassifier):
+class SRC(ExemplarClassifier):
     """Samples written with few training samples; the class that leaves the least wins.
 
     Parameters
@@ -66,13 +66,13 @@ class SRC(SampleAtomClassifier):
         super().check_parameters()
         check_number("penalty", self.penalty, above=True)
 
-    def _open_coder(self, D: NDArray[Any], atom_classes: NDArray[Any]) -> BlockCoder:
+    def _open_coder(self, D: NDArray[Any], atom_classes: NDArray[Any]) -> BlockEncoder:
         """Codes and residuals of a block's samples, scaled to unit norm."""
         code = super()._open_coder(D, atom_classes)
         return lambda Y: code(normalise(Y))
 
-    def distance_parts(
+    def distance_contributions(
         self, X: ArrayLike, codes: csr_array, distances: NDArray[np.float64]
-    ) -> DistanceParts:
+    ) -> DistanceContributions:
         """Of the samples as they are coded, scaled to unit norm."""
-        return super().distance_parts(normalise(np.asarray(X)), codes, distances)
+        return super().distance_contributions(normalise(np.asarray(X)), codes, distances)

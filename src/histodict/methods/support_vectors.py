@@ -26,21 +26,21 @@ from sklearn.svm import SVC
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from ..execution.local import one_blas_thread
-from ..execution.progress import Callback, Progress, ignore
-from ..learnt_arrays import Learnt
+from ..execution.local import single_blas_thread
+from ..execution.progress import Callback, Progress, no_callback
+from ..learnt_arrays import ArraySpec
 from ..parameters import check_number
 
 KERNELS = ("linear", "rbf")
 
 
-def machine_arrays(features: str) -> dict[str, Learnt]:
-    """What an estimator holds of its machines over so many features; see `Machines`."""
+def machine_arrays(features: str) -> dict[str, ArraySpec]:
+    """What an estimator holds of its machines over so many features; see `KernelSVMState`."""
     return {
-        "support_vectors_": Learnt(f"vectors, {features}"),
-        "dual_coefficients_": Learnt("scores, vectors"),
-        "intercepts_": Learnt("scores"),
-        "gamma_": Learnt("1", "positive numbers"),
+        "support_vectors_": ArraySpec(f"vectors, {features}"),
+        "dual_coefficients_": ArraySpec("scores, vectors"),
+        "intercepts_": ArraySpec("scores"),
+        "gamma_": ArraySpec("1", "positive numbers"),
     }
 
 
@@ -48,7 +48,7 @@ _MACHINE_ARRAYS = tuple(machine_arrays(""))
 
 
 @dataclass(frozen=True)
-class Machines:
+class KernelSVMState:
     """Machines over the same support vectors (n_vectors, n_features).
 
     dual_coefficients (n_machines, n_vectors), 0 where a vector is none of that machine's;
@@ -70,7 +70,7 @@ class Machines:
         C: float,
         gamma: float | str,
         callback: Callback,
-    ) -> Machines:
+    ) -> KernelSVMState:
         """One machine for labels 0 and 1, else one per label."""
         n_classes = int(labels.max()) + 1
         positives = [1] if n_classes == 2 else list(range(n_classes))
@@ -88,11 +88,11 @@ class Machines:
         return cls(Z[used], np.ascontiguousarray(alphas[:, used]), intercepts, np.array([width]))
 
     @classmethod
-    def of(cls, estimator: Any) -> Machines:
+    def of(cls, estimator: Any) -> KernelSVMState:
         """Those that an estimator holds."""
         return cls(*(getattr(estimator, name) for name in _MACHINE_ARRAYS))
 
-    def give_to(self, estimator: Any) -> None:
+    def assign_to(self, estimator: Any) -> None:
         """Let an estimator hold these."""
         arrays = (self.support_vectors, self.dual_coefficients, self.intercepts, self.gamma)
         for name, array in zip(_MACHINE_ARRAYS, arrays, strict=True):
@@ -101,13 +101,13 @@ class Machines:
     def scores(self, Z: NDArray[np.float64], kernel: str) -> NDArray[np.float64]:
         """(n_samples,) of one machine, else (n_samples, n_machines)."""
         V = self.support_vectors
-        with one_blas_thread():
+        with single_blas_thread():
             K = Z @ V.T if kernel == "linear" else np.exp(-self.gamma * cdist(Z, V, "sqeuclidean"))
             scores: NDArray[np.float64] = K @ self.dual_coefficients.T + self.intercepts
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
 
-class SupportVectors(ClassifierMixin, BaseEstimator):
+class StandardizedSVM(ClassifierMixin, BaseEstimator):
     """Standardised features and support vector machines, classes weighted equally.
 
     Parameters
@@ -121,12 +121,12 @@ class SupportVectors(ClassifierMixin, BaseEstimator):
     classes_ : (n_classes,)
     mean_, scale_ : (n_features,), of the training samples
     support_vectors_ : (n_vectors, n_features), standardised
-    dual_coefficients_, intercepts_, gamma_ : see `Machines`
+    dual_coefficients_, intercepts_, gamma_ : see `KernelSVMState`
     """
 
-    fitted_arrays: ClassVar[Mapping[str, Learnt]] = {
-        "mean_": Learnt("features"),
-        "scale_": Learnt("features", "positive numbers"),
+    fitted_arrays: ClassVar[Mapping[str, ArraySpec]] = {
+        "mean_": ArraySpec("features"),
+        "scale_": ArraySpec("features", "positive numbers"),
         **machine_arrays("features"),
     }
     classes_: NDArray[Any]
@@ -142,31 +142,33 @@ class SupportVectors(ClassifierMixin, BaseEstimator):
     def check_parameters(self) -> None:
         check_machine_parameters(self.kernel, self.C, self.gamma)
 
-    def fit(self, X: ArrayLike, y: ArrayLike, *, callback: Callback = ignore) -> SupportVectors:
+    def fit(
+        self, X: ArrayLike, y: ArrayLike, *, callback: Callback = no_callback
+    ) -> StandardizedSVM:
         """Learn from samples X (n_samples, n_features) and their labels."""
         self.check_parameters()
         samples, labels = labelled_samples(self, X, y)
         scaler = StandardScaler().fit(samples)
         self.mean_, self.scale_ = scaler.mean_, scaler.scale_
-        Machines.fit(
+        KernelSVMState.fit(
             self._standardised(samples),
             labels,
             kernel=self.kernel,
             C=self.C,
             gamma=self.gamma,
             callback=callback,
-        ).give_to(self)
+        ).assign_to(self)
         return self
 
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
         """For two classes one score, positive for the second; for more, one per class."""
         check_is_fitted(self)
         samples: NDArray[np.float64] = validate_data(self, X, dtype=np.float64, reset=False)
-        return Machines.of(self).scores(self._standardised(samples), self.kernel)
+        return KernelSVMState.of(self).scores(self._standardised(samples), self.kernel)
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """The class of the highest score."""
-        return highest(self.decision_function(X), self.classes_)
+        return argmax_class(self.decision_function(X), self.classes_)
 
     def _standardised(self, samples: NDArray[np.float64]) -> NDArray[np.float64]:
         return (samples - self.mean_) / self.scale_
@@ -188,7 +190,7 @@ def labelled_samples(
     return samples, labels.astype(np.int64)
 
 
-def highest(scores: NDArray[np.float64], classes: NDArray[Any]) -> NDArray[Any]:
+def argmax_class(scores: NDArray[np.float64], classes: NDArray[Any]) -> NDArray[Any]:
     """The class of the highest score; one score alone is that of the second class."""
     places = (scores > 0).astype(np.intp) if scores.ndim == 1 else scores.argmax(axis=1)
     return classes[places]

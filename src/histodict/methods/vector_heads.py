@@ -2,9 +2,9 @@
 
 | class | distance of a patch to a class |
 |---|---|
-| NearestMean | squared, to the mean of the class's unit vectors, centred (SimpleShot) |
-| LogisticPatches | −log of the probability by multinomial logistic regression |
-| NearestPatches | 1 − the class's share among the k training patches of nearest direction |
+| NearestMeanClassifier | squared, to the mean of the class's unit vectors, centred (SimpleShot) |
+| LogisticPatchClassifier | −log of the probability by multinomial logistic regression |
+| NearestPatchClassifier | 1 − the class's share among the k training patches of nearest direction |
 
 Their code of a patch is the distances' negatives, so that pooled codes mean something too.
 
@@ -26,10 +26,10 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ..dictionaries.atoms import normalise
-from ..execution.local import map_blocks, one_blas_thread
-from ..execution.progress import Callback, Progress, ignore
+from ..execution.local import map_blocks, single_blas_thread
+from ..execution.progress import Callback, Progress, no_callback
 from ..kernels import row_blocks
-from ..learnt_arrays import CLASSES, UNIT, Learnt
+from ..learnt_arrays import CLASSES, UNIT, ArraySpec
 from ..parameters import check_number, check_whole_number
 from .class_dictionaries import check_labelled, make_rng
 from .patch_classifier import PatchClassifier
@@ -58,7 +58,7 @@ class _Head(PatchClassifier):
         raise NotImplementedError
 
 
-class NearestMean(_Head):
+class NearestMeanClassifier(_Head):
     """The class whose mean direction is nearest.
 
     Parameters
@@ -66,9 +66,9 @@ class NearestMean(_Head):
     n_jobs : threads; None for all cores
     """
 
-    fitted_arrays: ClassVar[Mapping[str, Learnt]] = {
-        "centre_": Learnt("features"),
-        "means_": Learnt("classes, features"),
+    fitted_arrays: ClassVar[Mapping[str, ArraySpec]] = {
+        "centre_": ArraySpec("features"),
+        "means_": ArraySpec("classes, features"),
     }
     centre_: NDArray[Any]
     means_: NDArray[Any]
@@ -84,7 +84,9 @@ class NearestMean(_Head):
     def check_parameters(self) -> None:
         """There are none that could be wrong."""
 
-    def fit(self, X: ArrayLike, y: ArrayLike, *, callback: Callback = ignore) -> NearestMean:
+    def fit(
+        self, X: ArrayLike, y: ArrayLike, *, callback: Callback = no_callback
+    ) -> NearestMeanClassifier:
         samples, self.classes_, labels = check_labelled(self, X, y)
         callback(Progress("train", 0, 1))
         self.centre_ = samples.mean(axis=0)
@@ -100,7 +102,7 @@ class NearestMean(_Head):
         )
 
 
-class LogisticPatches(_Head):
+class LogisticPatchClassifier(_Head):
     """Logistic regression on patch vectors, classes weighted equally.
 
     Parameters
@@ -110,9 +112,9 @@ class LogisticPatches(_Head):
     n_jobs : threads; None for all cores
     """
 
-    fitted_arrays: ClassVar[Mapping[str, Learnt]] = {
-        "weights_": Learnt("classes, features"),
-        "bias_": Learnt("classes"),
+    fitted_arrays: ClassVar[Mapping[str, ArraySpec]] = {
+        "weights_": ArraySpec("classes, features"),
+        "bias_": ArraySpec("classes"),
     }
     weights_: NDArray[Any]
     bias_: NDArray[Any]
@@ -127,12 +129,14 @@ class LogisticPatches(_Head):
     def check_parameters(self) -> None:
         check_number("C", self.C, above=True)
 
-    def fit(self, X: ArrayLike, y: ArrayLike, *, callback: Callback = ignore) -> LogisticPatches:
+    def fit(
+        self, X: ArrayLike, y: ArrayLike, *, callback: Callback = no_callback
+    ) -> LogisticPatchClassifier:
         self.check_parameters()
         samples, self.classes_, labels = check_labelled(self, X, y)
         callback(Progress("train", 0, 1))
         scaler = StandardScaler() if self.standardise else None
-        with one_blas_thread():
+        with single_blas_thread():
             model = LogisticRegression(C=self.C, class_weight="balanced", max_iter=2000)
             model.fit(scaler.fit_transform(samples) if scaler else samples, labels)
         weights, bias = model.coef_, model.intercept_
@@ -152,20 +156,20 @@ class LogisticPatches(_Head):
         return np.log(np.exp(values).sum(axis=1, keepdims=True)) - values
 
 
-class NearestPatches(_Head):
+class NearestPatchClassifier(_Head):
     """Votes of the training patches whose direction is nearest.
 
     Parameters
     ----------
     n_neighbours : how many vote
-    most_patches : training patches kept per class, at most
+    max_patches : training patches kept per class, at most
     random_state : seed of that choice
     n_jobs : threads; None for all cores
     """
 
-    fitted_arrays: ClassVar[Mapping[str, Learnt]] = {
-        "patches_": Learnt("patches, features", UNIT),
-        "labels_": Learnt("patches", CLASSES),
+    fitted_arrays: ClassVar[Mapping[str, ArraySpec]] = {
+        "patches_": ArraySpec("patches, features", UNIT),
+        "labels_": ArraySpec("patches", CLASSES),
     }
     patches_: NDArray[Any]
     labels_: NDArray[np.int64]
@@ -174,12 +178,12 @@ class NearestPatches(_Head):
         self,
         n_neighbours: int = 15,
         *,
-        most_patches: int = 5000,
+        max_patches: int = 5000,
         random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:
         self.n_neighbours = n_neighbours
-        self.most_patches = most_patches
+        self.max_patches = max_patches
         self.random_state = random_state
         self.n_jobs = n_jobs
 
@@ -190,15 +194,17 @@ class NearestPatches(_Head):
 
     def check_parameters(self) -> None:
         check_whole_number("n_neighbours", self.n_neighbours, 1)
-        check_whole_number("most_patches", self.most_patches, 1)
+        check_whole_number("max_patches", self.max_patches, 1)
 
-    def fit(self, X: ArrayLike, y: ArrayLike, *, callback: Callback = ignore) -> NearestPatches:
+    def fit(
+        self, X: ArrayLike, y: ArrayLike, *, callback: Callback = no_callback
+    ) -> NearestPatchClassifier:
         self.check_parameters()
         samples, self.classes_, labels = check_labelled(self, X, y)
         callback(Progress("train", 0, 1))
         rng = make_rng(self.random_state)
         chosen = [
-            rng.permutation(np.flatnonzero(labels == i))[: self.most_patches]
+            rng.permutation(np.flatnonzero(labels == i))[: self.max_patches]
             for i in range(len(self.classes_))
         ]
         kept = np.concatenate(chosen)

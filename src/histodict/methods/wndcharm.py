@@ -28,13 +28,13 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from ..execution.progress import Callback, Progress, ignore
-from ..learnt_arrays import CLASSES, Learnt
+from ..execution.progress import Callback, Progress, no_callback
+from ..learnt_arrays import CLASSES, ArraySpec
 from ..parameters import check_number
 from .support_vectors import (
-    Machines,
+    KernelSVMState,
+    argmax_class,
     check_machine_parameters,
-    highest,
     labelled_samples,
     machine_arrays,
 )
@@ -43,10 +43,13 @@ DECISIONS = ("svm", "neighbours")
 _POWER = -5
 # Least variance within classes, of the variance of all: a feature that does not vary within the
 # few samples of a class is not perfect.
-_LEAST_WITHIN = 1e-3
+_MIN_WITHIN = 1e-3
 _STATE = {
     "svm": machine_arrays("kept"),
-    "neighbours": {"samples_": Learnt("samples, kept"), "labels_": Learnt("samples", CLASSES)},
+    "neighbours": {
+        "samples_": ArraySpec("samples, kept"),
+        "labels_": ArraySpec("samples", CLASSES),
+    },
 }
 
 
@@ -58,9 +61,9 @@ class WNDCHARM(ClassifierMixin, BaseEstimator):
 
     Parameters
     ----------
-    kept_share : share of the features that is kept, those of the highest scores
+    selected_fraction : share of the features that is kept, those of the highest scores
     decision : "svm", or "neighbours" as in the original
-    kernel, C, gamma : of the support vector machine, as in `SupportVectors`
+    kernel, C, gamma : of the support vector machine, as in `StandardizedSVM`
 
     Attributes
     ----------
@@ -69,7 +72,7 @@ class WNDCHARM(ClassifierMixin, BaseEstimator):
     weights_ : (n_kept,), their Fisher scores, the best as 1
     least_, span_ : (n_kept,), least value of the training samples and range; 1 of equal values
     samples_, labels_ : weighted training samples and places of their classes, for "neighbours"
-    support_vectors_, dual_coefficients_, intercepts_, gamma_ : of "svm"; see `Machines`
+    support_vectors_, dual_coefficients_, intercepts_, gamma_ : of "svm"; see `KernelSVMState`
     """
 
     classes_: NDArray[Any]
@@ -77,51 +80,51 @@ class WNDCHARM(ClassifierMixin, BaseEstimator):
 
     def __init__(
         self,
-        kept_share: float = 0.15,
+        selected_fraction: float = 0.15,
         *,
         decision: str = "svm",
         kernel: str = "rbf",
         C: float = 1.0,
         gamma: float | str = "scale",
     ) -> None:
-        self.kept_share = kept_share
+        self.selected_fraction = selected_fraction
         self.decision = decision
         self.kernel = kernel
         self.C = C
         self.gamma = gamma
 
     @property
-    def fitted_arrays(self) -> dict[str, Learnt]:
+    def fitted_arrays(self) -> dict[str, ArraySpec]:
         """The arrays that, with the parameters and classes, are all that was learnt."""
         return {
-            "kept_": Learnt("kept", "different places of features"),
-            "weights_": Learnt("kept"),
-            "least_": Learnt("kept"),
-            "span_": Learnt("kept", "positive numbers"),
+            "kept_": ArraySpec("kept", "different places of features"),
+            "weights_": ArraySpec("kept"),
+            "least_": ArraySpec("kept"),
+            "span_": ArraySpec("kept", "positive numbers"),
             **_STATE[self.decision],
         }
 
-    def fit(self, X: ArrayLike, y: ArrayLike, *, callback: Callback = ignore) -> WNDCHARM:
+    def fit(self, X: ArrayLike, y: ArrayLike, *, callback: Callback = no_callback) -> WNDCHARM:
         """Learn from samples X (n_samples, n_features) and their labels."""
         self.check_parameters()
         samples, labels = labelled_samples(self, X, y)
         scores = fisher_scores(StandardScaler().fit_transform(samples), labels)
-        n_kept = max(1, round(self.kept_share * samples.shape[1]))
-        self.kept_ = np.argsort(-scores, kind="stable")[:n_kept]
-        self.weights_ = scores[self.kept_] / (scores.max() or 1.0)
-        kept = samples[:, self.kept_]
-        self.least_, span = kept.min(axis=0), np.ptp(kept, axis=0)
+        n_kept = max(1, round(self.selected_fraction * samples.shape[1]))
+        self.selected_ = np.argsort(-scores, kind="stable")[:n_kept]
+        self.weights_ = scores[self.selected_] / (scores.max() or 1.0)
+        kept = samples[:, self.selected_]
+        self.min_, span = kept.min(axis=0), np.ptp(kept, axis=0)
         self.span_ = np.where(span > 0, span, 1.0)
         scaled = self._scaled(samples)
         if self.decision == "svm":
-            Machines.fit(
+            KernelSVMState.fit(
                 scaled,
                 labels,
                 kernel=self.kernel,
                 C=self.C,
                 gamma=self.gamma,
                 callback=callback,
-            ).give_to(self)
+            ).assign_to(self)
         else:
             callback(Progress("train", 0, 1))
             self.samples_, self.labels_ = scaled, labels
@@ -138,7 +141,7 @@ class WNDCHARM(ClassifierMixin, BaseEstimator):
         samples: NDArray[np.float64] = validate_data(self, X, dtype=np.float64, reset=False)
         scaled = self._scaled(samples)
         if self.decision == "svm":
-            return Machines.of(self).scores(scaled, self.kernel)
+            return KernelSVMState.of(self).scores(scaled, self.kernel)
         similarities = log_similarities(scaled, self.samples_, self.labels_)
         if len(self.classes_) == 2:
             return similarities[:, 1] - similarities[:, 0]
@@ -146,7 +149,7 @@ class WNDCHARM(ClassifierMixin, BaseEstimator):
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """The class of the highest score."""
-        return highest(self.decision_function(X), self.classes_)
+        return argmax_class(self.decision_function(X), self.classes_)
 
     @available_if(lambda self: self.decision == "neighbours")
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
@@ -158,15 +161,15 @@ class WNDCHARM(ClassifierMixin, BaseEstimator):
         return probabilities
 
     def check_parameters(self) -> None:
-        share = check_number("kept_share", self.kept_share, above=True)
+        share = check_number("selected_fraction", self.selected_fraction, above=True)
         if share > 1:
-            raise ValueError(f"kept_share must be at most 1, not {self.kept_share!r}")
+            raise ValueError(f"selected_fraction must be at most 1, not {self.selected_fraction!r}")
         if self.decision not in DECISIONS:
             raise ValueError(f"decision must be one of {DECISIONS}, not {self.decision!r}")
         check_machine_parameters(self.kernel, self.C, self.gamma)
 
     def _scaled(self, samples: NDArray[np.float64]) -> NDArray[np.float64]:
-        unit = (samples[:, self.kept_] - self.least_) / self.span_
+        unit = (samples[:, self.selected_] - self.min_) / self.span_
         # A score of 0 is that of a feature of one value, whose range is 0 or rounding.
         weights = self.weights_ > 0 if self.decision == "svm" else self.weights_
         return np.clip(unit, 0, 1) * weights
@@ -178,7 +181,7 @@ def fisher_scores(Z: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[
     between = np.var([group.mean(axis=0) for group in groups], axis=0, ddof=1)
     within = np.mean([group.var(axis=0) for group in groups], axis=0)
     varies = Z.var(axis=0) > 0.5  # a standardised feature has variance 1, or one value
-    return np.where(varies, between / np.maximum(within, _LEAST_WITHIN), 0.0)
+    return np.where(varies, between / np.maximum(within, _MIN_WITHIN), 0.0)
 
 
 def log_similarities(

@@ -18,44 +18,44 @@ from __future__ import annotations
 
 from reprlib import repr as short
 
-from ..patches.vectors import VECTORS, GivenVectors, Vectors
-from .cells import BORDERS, NetworkVectors
+from ..patches.vectors import PATCH_FEATURES, PatchFeatures, PrecomputedFeatures
+from .cells import BORDERS, EncoderFeatures
 from .network import (
+    ENCODERS,
     FAMILIES,
-    NETWORKS,
-    Network,
-    forget_networks,
-    is_asked_for,
-    missing_module,
-    open_network,
-    register_network,
+    Encoder,
+    clear_encoder_cache,
+    load_encoder,
+    missing_dependency,
+    needs_no_consent,
+    register_encoder,
 )
 
 __all__ = [
     "BORDERS",
-    "GIVEN",
-    "NETWORKS",
-    "Network",
-    "forget_networks",
-    "is_asked_for",
-    "missing_module",
-    "open_network",
-    "register_network",
-    "vectors_named",
+    "ENCODERS",
+    "PRECOMPUTED",
+    "Encoder",
+    "clear_encoder_cache",
+    "get_patch_features",
+    "load_encoder",
+    "missing_dependency",
+    "needs_no_consent",
+    "register_encoder",
 ]
 
 
-GIVEN = "given"
+PRECOMPUTED = "given"
 
 
-def vectors_named(name: str) -> Vectors:
+def get_patch_features(name: str) -> PatchFeatures:
     """What a name of vectors stands for: of pixels, of a network, or given in feature files."""
-    if name in VECTORS:
-        return VECTORS[name]
-    if name == GIVEN:
-        return GivenVectors()
+    if name in PATCH_FEATURES:
+        return PATCH_FEATURES[name]
+    if name == PRECOMPUTED:
+        return PrecomputedFeatures()
     family, colon, _ = name.partition(":")
-    if name in NETWORKS or (colon and family in FAMILIES):
-        return NetworkVectors(name)
-    known = [*VECTORS, *NETWORKS, GIVEN, *(f"{family}:NAME" for family in FAMILIES)]
+    if name in ENCODERS or (colon and family in FAMILIES):
+        return EncoderFeatures(name)
+    known = [*PATCH_FEATURES, *ENCODERS, PRECOMPUTED, *(f"{family}:NAME" for family in FAMILIES)]
     raise ValueError(f"vectors must be one of {sorted(known)}, not {short(name)}")

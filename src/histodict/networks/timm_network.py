@@ -19,16 +19,16 @@ except RuntimeError as error:  # of torchvision, which has to be of the same bui
     raise ImportError(f"torch and torchvision do not fit together: {error}") from error
 import torch
 
-from ..execution.texts import one_line, parse_json
-from .torch_network import TorchNetwork
+from ..execution.texts import parse_json, shorten
+from .torch_network import TorchEncoder
 
-_MOST_KEYS = 3  # of missing arrays that a message names
+_MAX_KEYS = 3  # of missing arrays that a message names
 _SOURCES = ("hf-hub:", "local-dir:")
 # Of timm.create_model: classes, which are given by their names.
 _LAYERS = ("mlp_layer", "act_layer", "norm_layer", "embed_layer", "block_fn")
 
 
-class TimmNetwork(TorchNetwork):
+class TimmEncoder(TorchEncoder):
     """A timm model by name, with weights from the hub, a local folder or a local file.
 
     Parameters
@@ -48,7 +48,7 @@ class TimmNetwork(TorchNetwork):
             _load(module, file, name)
         module = module.float()
         data = timm.data.resolve_model_data_config(module)
-        cell_px = _cell_px(module, name)
+        cell_px = _stride_px(module, name)
         mean, std = (tuple(255 * value for value in data[key]) for key in ("mean", "std"))
         window_px = _window_px(module, data)
         # Weights alone do not tell that tokens are of windows, and through the last norm.
@@ -58,7 +58,7 @@ class TimmNetwork(TorchNetwork):
         )
 
     @classmethod
-    def named(cls, text: str) -> TimmNetwork:
+    def named(cls, text: str) -> TimmEncoder:
         """NAME, NAME@FILE; behind a question mark arguments, as KEY=VALUE&KEY=VALUE."""
         name, _, query = text.partition("?")
         file = ""
@@ -68,7 +68,7 @@ class TimmNetwork(TorchNetwork):
         return cls(name, file or None, arguments)
 
 
-def _cell_px(module: Any, name: str) -> int:
+def _stride_px(module: Any, name: str) -> int:
     """Side in pixels of a position of the last feature map."""
     info = getattr(module, "feature_info", None)
     if not info or not hasattr(module, "forward_intermediates"):
@@ -88,7 +88,7 @@ def _created(name: str, pretrained: bool, arguments: dict[str, Any]) -> Any:
                 "download the folder elsewhere and give timm:local-dir:FOLDER"
             ) from error
         raise ValueError(
-            f"timm cannot create {name!r} with {arguments or 'no arguments'}: {one_line(error)}"
+            f"timm cannot create {name!r} with {arguments or 'no arguments'}: {shorten(error)}"
             f"{_similar_names(name)}"
         ) from error
 
@@ -110,10 +110,10 @@ def _load(module: Any, file: str, name: str) -> None:
         ).missing_keys
     except Exception as error:  # torch raises many types on damaged files
         raise ValueError(
-            f"{file}: these are not weights of {name}, or the file is damaged ({one_line(error)})"
+            f"{file}: these are not weights of {name}, or the file is damaged ({shorten(error)})"
         ) from error
     if missing:
-        shown = ", ".join(missing[:_MOST_KEYS]) + ", …" * (len(missing) > _MOST_KEYS)
+        shown = ", ".join(missing[:_MAX_KEYS]) + ", …" * (len(missing) > _MAX_KEYS)
         raise ValueError(
             f"{file}: these are not weights of {name}: {len(missing)} of "
             f"{len(module.state_dict())} arrays are missing ({shown})"

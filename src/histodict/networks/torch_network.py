@@ -1,4 +1,4 @@
-"""Any torch module that turns a picture into a feature map, as a `Network`."""
+"""Any torch module that turns a picture into a feature map, as a `Encoder`."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _on_gpu(cudnn: bool) -> Iterator[None]:
         yield
 
 
-class TorchNetwork:
+class TorchEncoder:
     """Wraps `feature_map(batch)`: (n, 3, h, w) to (n, n_features, h / cell_px, w / cell_px).
 
     Parameters
@@ -74,7 +74,7 @@ class TorchNetwork:
     def __init__(
         self,
         module: torch.nn.Module,
-        cell_px: int,
+        stride_px: int,
         mean: tuple[float, float, float],
         std: tuple[float, float, float],
         feature_map: Callable[[torch.Tensor], torch.Tensor] | None = None,
@@ -82,9 +82,9 @@ class TorchNetwork:
         cudnn: bool = True,
         window_px: int | None = None,
     ) -> None:
-        if window_px is not None and window_px % cell_px:
-            raise ValueError(f"pictures of {window_px} pixels are no whole cells of {cell_px}")
-        self.cell_px = cell_px
+        if window_px is not None and window_px % stride_px:
+            raise ValueError(f"pictures of {window_px} pixels are no whole cells of {stride_px}")
+        self.stride_px = stride_px
         self._cudnn = cudnn
         self.window_px = window_px
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -95,32 +95,32 @@ class TorchNetwork:
         )
         self.digest = _digest(module.state_dict() if state is None else state)
 
-    def cells(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+    def feature_map(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         """One vector per cell: (h, w, n_features)."""
         if self.window_px is None:
             return self._maps(pixels[None])[0]
         corners, windows = cut_windows(padded(pixels, self.window_px), self.window_px)
         step = max(1, _BATCH_PX // self.window_px**2)
         parts = [self._maps(windows[at : at + step]) for at in range(0, len(windows), step)]
-        shape = pixels.shape[0] // self.cell_px, pixels.shape[1] // self.cell_px
-        return join_maps(corners, np.concatenate(parts), self.cell_px, shape)
+        shape = pixels.shape[0] // self.stride_px, pixels.shape[1] // self.stride_px
+        return join_maps(corners, np.concatenate(parts), self.stride_px, shape)
 
     def _maps(self, pictures: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Pictures (n, height, width, 3) to (n, h, w, n_features)."""
-        with self._alone(), torch.inference_mode():
+        with self._lock(), torch.inference_mode():
             batch = torch.from_numpy(np.ascontiguousarray(pictures)).to(self._device)
             batch = batch.permute(0, 3, 1, 2).to(torch.float32, copy=True)
             features = self._feature_map(batch.sub_(self._mean).div_(self._std))
             vectors: NDArray[np.float32] = features.permute(0, 2, 3, 1).float().cpu().numpy()
-        expected = pictures.shape[1] // self.cell_px, pictures.shape[2] // self.cell_px
+        expected = pictures.shape[1] // self.stride_px, pictures.shape[2] // self.stride_px
         if vectors.shape[1:3] != expected:
             raise ValueError(
                 f"the network gave a map of {vectors.shape[1:3]} cells where {expected} "
-                f"were expected: cell_px={self.cell_px} does not fit it"
+                f"were expected: cell_px={self.stride_px} does not fit it"
             )
         return vectors
 
-    def _alone(self) -> AbstractContextManager[None]:
+    def _lock(self) -> AbstractContextManager[None]:
         """On the processor one of its threads, on a GPU the only one that uses it."""
         return _ONE_THREAD if self._device == "cpu" else _on_gpu(self._cudnn)
 

@@ -34,7 +34,7 @@ def run(setting: Setting) -> Outcome:
         f"{setting.describe()}. Published values are as the text prints them (see the table) or, "
         "where it names none, worked out from the published confusion matrix.",
         rows=rows,
-        words=", ".join(f"{row['method']} {row['accuracy']:.1f} %" for row in ours),
+        text=", ".join(f"{row['method']} {row['accuracy']:.1f} %" for row in ours),
         draw=partial(_draw, rows),
         failures=failures_of(evaluation),
     )

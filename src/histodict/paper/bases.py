@@ -14,23 +14,23 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from ..execution.tables import Row
-from ..networks import vectors_named
-from ..patches.pictures import atom_sheet
+from ..networks import get_patch_features
+from ..patches.pictures import atom_mosaic
 from .look import grid
 from .outcome import Outcome
 from .published import paper_name
 from .setting import CLASS_LEARNERS, NotPossibleError, Setting
 
 NAME = "bases"
-_USUAL = ("dfdl", "lcksvd", "fddl")
+_DEFAULTS = ("dfdl", "lcksvd", "fddl")
 _N_ATOMS = 40  # shown of each class
 
 
 def run(setting: Setting) -> Outcome:
     """Dictionaries of the first split's training images."""
-    plans = setting.plans(_USUAL, CLASS_LEARNERS, "bases are shown of methods with class atoms")
+    plans = setting.plans(_DEFAULTS, CLASS_LEARNERS, "bases are shown of methods with class atoms")
     recipe = next(iter(plans.values())).recipe
-    if not vectors_named(recipe.vectors).are_pictures or recipe.components:
+    if not get_patch_features(recipe.features).are_images or recipe.n_components:
         raise NotPossibleError(
             "bases are pictures only of pixels: take vectors rgb, without components"
         )
@@ -53,7 +53,7 @@ def run(setting: Setting) -> Outcome:
         f"atoms of the largest |cosine| to an atom of another class: {words}. Trained on the first "
         f"split of {setting.describe()}.",
         rows=rows,
-        words=f"largest cosine to another class's atom, median: {words}",
+        text=f"largest cosine to another class's atom, median: {words}",
         draw=partial(_draw, classes, dictionaries, recipe.patch_px),
     )
 
@@ -86,7 +86,7 @@ def _draw(classes: list[str], dictionaries: dict[str, NDArray[Any]], patch_px: i
     figure, axes = grid(len(dictionaries), len(classes), width=3.6, height=height)
     for line, (method, D) in zip(axes, dictionaries.items(), strict=True):
         for place, name, atoms in zip(line, classes, D, strict=True):
-            place.imshow(atom_sheet(atoms, patch_px, _N_ATOMS), interpolation="nearest")
+            place.imshow(atom_mosaic(atoms, patch_px, _N_ATOMS), interpolation="nearest")
             place.set_title(f"{method}: {name}")
             place.set_axis_off()
     return figure

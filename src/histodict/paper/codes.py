@@ -14,20 +14,20 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from ..execution.tables import Row
-from ..images.manifest import Record
+from ..images.manifest import ImageRecord
 from ..images.readers import open_image
 from ..pipeline import TissueClassifier
-from ..pipeline.opening import open_view
+from ..pipeline.opening import open_prepared_image
 from .look import grid, style
 from .outcome import Outcome
 from .published import paper_name
 from .setting import CLASS_LEARNERS, Setting
 
 NAME = "codes"
-_USUAL = ("dfdl", "lcksvd")
+_DEFAULTS = ("dfdl", "lcksvd")
 # Patches whose codes are shown: more would only blacken the picture.
-_MOST_PATCHES = 400
-_PICTURE_SIDE = 600
+_MAX_PATCHES = 400
+_IMAGE_SIDE = 600
 _BORDER = "#cc0000"
 
 
@@ -35,18 +35,18 @@ _BORDER = "#cc0000"
 class ImageCodes:
     """Codes (n_patches, n_classes · n_atoms) of an image, atoms class by class.
 
-    own_share : share of the summed |codes| that falls on the image's own class
+    own_class_fraction : share of the summed |codes| that falls on the image's own class
     """
 
     method: str
     truth: str
     codes: csr_array
-    own_share: float
+    own_class_fraction: float
 
 
 def run(setting: Setting) -> Outcome:
     """Codes of two test images, by models of the first split."""
-    plans = setting.plans(_USUAL, CLASS_LEARNERS, "codes are shown of methods with class atoms")
+    plans = setting.plans(_DEFAULTS, CLASS_LEARNERS, "codes are shown of methods with class atoms")
     classes = setting.dataset.classes
     tasks = setting.tasks(plans, setting.splits)[: len(plans)]
     models = setting.trained(tasks)
@@ -57,11 +57,14 @@ def run(setting: Setting) -> Outcome:
         for record in shown
     ]
     shares: list[Row] = [
-        {"method": part.method, "truth": part.truth, "own_share": part.own_share} for part in codes
+        {"method": part.method, "truth": part.truth, "own_class_fraction": part.own_class_fraction}
+        for part in codes
     ]
-    words = "; ".join(f"{s['method']} on {s['truth']} {s['own_share']:.0%}" for s in shares)
+    words = "; ".join(
+        f"{s['method']} on {s['truth']} {s['own_class_fraction']:.0%}" for s in shares
+    )
     names = " and ".join(setting.images.name(record) for record in shown)
-    pictures = {record.label: _picture(record.path) for record in shown}
+    pictures = {record.label: _render(record.path) for record in shown}
     return Outcome(
         name=NAME,
         title="Sparse codes of two images",
@@ -70,21 +73,23 @@ def run(setting: Setting) -> Outcome:
         f"First split of {setting.describe()}.",
         rows=[row for part in codes for row in _rows(part, classes)],
         more={"shares": shares},
-        words=f"share of |codes| on the own class: {words}",
+        text=f"share of |codes| on the own class: {words}",
         draw=partial(_draw, codes, pictures, classes),
     )
 
 
-def _one_of_each(setting: Setting, tested: list[int]) -> list[Record]:
+def _one_of_each(setting: Setting, tested: list[int]) -> list[ImageRecord]:
     """The first tested image of each of the first and last class."""
     records = setting.images.select(tested).records
     ends = (setting.dataset.classes[0], setting.dataset.classes[-1])
     return [next(record for record in records if record.label == name) for name in ends]
 
 
-def _codes(model: TissueClassifier, record: Record, classes: list[str], method: str) -> ImageCodes:
-    vectors = _vectors(model, record)
-    step = -(-len(vectors) // _MOST_PATCHES)
+def _codes(
+    model: TissueClassifier, record: ImageRecord, classes: list[str], method: str
+) -> ImageCodes:
+    vectors = _features(model, record)
+    step = -(-len(vectors) // _MAX_PATCHES)
     S, _ = model.model_.method_.encode(model.model_.project(vectors[:: max(step, 1)]))
     parts = np.split(np.arange(S.shape[1]), len(classes))
     order = np.concatenate([parts[model.classes_.index(name)] for name in classes])
@@ -94,11 +99,11 @@ def _codes(model: TissueClassifier, record: Record, classes: list[str], method: 
     return ImageCodes(method, record.label, S, float(share))
 
 
-def _vectors(model: TissueClassifier, record: Record) -> NDArray[np.float32]:
+def _features(model: TissueClassifier, record: ImageRecord) -> NDArray[np.float32]:
     """All patches on tissue, as the recipe makes vectors of them."""
-    with open_view(record.path, record.mpp, model.recipe, model.model_.mpp_) as view:
+    with open_prepared_image(record.path, record.mpp, model.recipe, model.model_.mpp_) as view:
         grid = view.grid()
-        parts = [view.chunk_vectors(grid, *chunk)[1] for chunk in grid.chunks()]
+        parts = [view.chunk_features(grid, *chunk)[1] for chunk in grid.chunks()]
     return np.concatenate([part for part in parts if len(part)])
 
 
@@ -118,9 +123,9 @@ def _rows(part: ImageCodes, classes: list[str]) -> list[Row]:
     ]
 
 
-def _picture(path: Path) -> NDArray[np.uint8]:
+def _render(path: Path) -> NDArray[np.uint8]:
     with open_image(path) as source:
-        return source.thumbnail(min(_PICTURE_SIDE, max(source.size)))
+        return source.thumbnail(min(_IMAGE_SIDE, max(source.size)))
 
 
 def _draw(codes: list[ImageCodes], pictures: dict[str, NDArray[Any]], classes: list[str]) -> Figure:
@@ -146,6 +151,6 @@ def _scatter_codes(place: Axes, part: ImageCodes, classes: list[str]) -> None:
     for i in range(1, len(classes)):
         place.axvline(i * n_codes / len(classes) - 0.5, color=_BORDER, linewidth=1.2)
     place.set_xlim(-0.5, n_codes - 0.5)
-    place.set_title(f"{part.method} on {part.truth}: {part.own_share:.0%} on its own side")
+    place.set_title(f"{part.method} on {part.truth}: {part.own_class_fraction:.0%} on its own side")
     place.set_xlabel(f"atoms: {' | '.join(classes)}")
     place.set_ylabel("code")

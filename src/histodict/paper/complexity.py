@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from ..execution.local import count_jobs
 from ..execution.progress import Progress
 from ..execution.tables import Row
-from ..execution.work import Work
-from ..methods.registry import method_entry
+from ..execution.work import ExecutionOptions
+from ..methods.registry import get_method
 from .look import bar, panels, style
 from .outcome import Outcome
 from .problem import PAPER_PROBLEM, SMALL_PROBLEM, Problem
@@ -48,7 +48,7 @@ FORMULAS = {
 
 def run(
     measured_at: Problem = SMALL_PROBLEM,
-    work: Work = Work(),  # noqa: B008 (it is frozen)
+    work: ExecutionOptions = ExecutionOptions(),  # noqa: B008 (it is frozen)
     *,
     counted_at: Problem = PAPER_PROBLEM,
 ) -> Outcome:
@@ -64,7 +64,7 @@ def run(
         "recorded with histodict at the published size with its own number of iterations, where "
         "the table of recorded times has the method.",
         rows=rows,
-        words=_printed(rows, counted_at, measured_at),
+        text=_printed(rows, counted_at, measured_at),
         draw=partial(_draw, rows, counted_at, measured_at),
     )
 
@@ -173,7 +173,7 @@ def _plain_ticks(axis: Axis) -> None:
 # --- measuring ----------------------------------------------------------------------------------
 
 
-def measure(problem: Problem, work: Work) -> dict[str, float]:
+def measure(problem: Problem, work: ExecutionOptions) -> dict[str, float]:
     """Seconds of a whole training, by method."""
     seconds: dict[str, float] = {}
     for method in OPERATIONS:
@@ -193,7 +193,7 @@ def measure_one(
 
 
 def _train(method: str, problem: Problem, n_jobs: int | None, seed: int) -> float:
-    model = method_entry(method).load()(random_state=seed, n_jobs=n_jobs)
+    model = get_method(method).load()(random_state=seed, n_jobs=n_jobs)
     n_atoms = problem.n_atoms * (problem.n_classes if method == "nayak" else 1)
     wanted = {
         "n_atoms": n_atoms,

@@ -35,7 +35,7 @@ def run(setting: Setting) -> Outcome:
         f"{setting.describe()}. {n_odd} published rows, marked *, do not sum to 100: they are "
         "shown as printed.",
         rows=ours + theirs,
-        words="; ".join(f"{row['method']} {row['truth']} {row['percent']:.1f} %" for row in right),
+        text="; ".join(f"{row['method']} {row['truth']} {row['percent']:.1f} %" for row in right),
         draw=partial(_draw, ours + theirs),
         failures=failures_of(evaluation),
     )
@@ -45,7 +45,7 @@ def _counted(setting: Setting, evaluation: Evaluation, method: str) -> list[Row]
     """Answers of all repeats together; an image of glass alone has an answer of its own."""
     repeats = evaluation.repeats(method, evaluation.sizes()[0], "labels")
     truth = np.concatenate([repeat.labels for repeat in repeats])
-    said = np.concatenate([repeat.answers for repeat in repeats])
+    said = np.concatenate([repeat.predictions for repeat in repeats])
     classes = setting.dataset.classes
     answers = [*classes, NO_TISSUE] if NO_TISSUE in said else classes
     counts = confusion_matrix(truth, said, labels=answers)[: len(classes)]

@@ -11,12 +11,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from ..execution.files import written_whole
+from ..execution.files import atomic_write
 from ..execution.tables import Row
 from ..reports import charts
 from .outcome import Outcome
 
-_LOOK: Any = charts.LOOK | {"font.size": 9, "axes.titlesize": 9, "svg.hashsalt": "histodict"}
+_STYLE: Any = charts.STYLE | {"font.size": 9, "axes.titlesize": 9, "svg.hashsalt": "histodict"}
 # One look per method in all figures: colours that colour-blind readers tell apart, and markers.
 _STYLES = {
     "DFDL": ("#0072b2", "o"),
@@ -33,14 +33,14 @@ _PNG_DPI = 130
 
 def save_figure(outcome: Outcome, path: Path) -> list[Path]:
     """path.svg, with text as text, and path.png; the same outcome gives the same bytes."""
-    with mpl.rc_context(_LOOK):
+    with mpl.rc_context(_STYLE):
         figure = outcome.draw()
         svg, png = path.with_suffix(".svg"), path.with_suffix(".png")
-        with written_whole(svg) as partial:
+        with atomic_write(svg) as partial:
             figure.savefig(partial, format="svg", metadata=charts.NO_METADATA)
         # Places are found. To find them, and with any engine to draw once for it, takes long.
         figure.set_layout_engine(None)
-        with written_whole(png) as partial:
+        with atomic_write(png) as partial:
             figure.savefig(partial, format="png", dpi=_PNG_DPI, metadata={"Software": None})
     return [svg, png]
 

@@ -32,7 +32,7 @@ class Outcome:
     title: str
     note: str
     rows: list[Row]
-    words: str
+    text: str
     draw: Callable[[], Figure]
     more: Mapping[str, list[Row]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)

@@ -16,11 +16,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from ..demo.sets import drawn_set
+from ..demo.sets import cached_synthetic_dataset
 from ..execution.progress import Progress
-from ..execution.sealed import read_sealed, write_sealed
+from ..execution.sealed import read_checked_json, write_checked_json
 from ..execution.tables import write_table
-from ..execution.work import Work
+from ..execution.work import ExecutionOptions
 from ..images.manifest import read_manifest
 from ..reports.pages import write_page
 from . import EXPERIMENTS, FULL, Choice, NotPossibleError, Outcome, Setting, Sizes, complexity
@@ -29,7 +29,7 @@ from .look import save_figure
 
 SYNTHETIC = "synthetic"
 ALL = "all"
-WHAT = (*EXPERIMENTS, complexity.NAME, ALL)
+EXPERIMENT_NAMES = (*EXPERIMENTS, complexity.NAME, ALL)
 _PAGE = "index.html"
 _LEAD = (
     "Made with histodict. Published figures are hollow and come from Vu, Mousavi, Monga, Rao, Rao, "
@@ -45,7 +45,7 @@ def reproduce(
     sizes: Sizes = FULL,
     part: str | None = None,
     choice: Choice | None = None,
-    work: Work = Work(),  # noqa: B008 (it is frozen)
+    work: ExecutionOptions = ExecutionOptions(),  # noqa: B008 (it is frozen)
 ) -> list[Outcome]:
     """Run one experiment, or all, and write the files above.
 
@@ -59,8 +59,8 @@ def reproduce(
     choice : methods, preset, settings, repeats
     work : how many processes and threads, and who hears of it
     """
-    if what not in WHAT:
-        raise ValueError(f"WHAT must be one of {', '.join(WHAT)}, not {what!r}")
+    if what not in EXPERIMENT_NAMES:
+        raise ValueError(f"WHAT must be one of {', '.join(EXPERIMENT_NAMES)}, not {what!r}")
     output = Path(output)
     made: list[Outcome] = []
     if what != complexity.NAME:
@@ -83,7 +83,7 @@ def _datasets(data: Path | str, output: Path, sizes: Sizes, part: str | None) ->
     n_patients, n_images, (width, height) = sizes.synthetic
     folder = output / f"drawn-{n_patients}x{n_images}-{width}x{height}"
     tables = folder / "manifest.csv", folder / "regions" / "manifest.csv"
-    drawn_set(folder, *sizes.synthetic)
+    cached_synthetic_dataset(folder, *sizes.synthetic)
     images, regions = map(read_manifest, tables)
     return [Dataset(SYNTHETIC, images, regions, region="inflamed")]
 
@@ -99,7 +99,7 @@ def _on(setting: Setting, what: str) -> Iterator[Outcome]:
                 raise
 
 
-def _named(work: Work, experiment: str) -> Work:
+def _named(work: ExecutionOptions, experiment: str) -> ExecutionOptions:
     """Progress goes by the experiment's name, so that each has a bar of its own."""
 
     def tell(progress: Progress) -> None:
@@ -125,14 +125,14 @@ def _write(outcome: Outcome, output: Path, dataset: str) -> None:
         "dataset": dataset,
         "title": outcome.title,
         "note": outcome.note,
-        "table": outcome.words if outcome.name == complexity.NAME else "",
+        "table": outcome.text if outcome.name == complexity.NAME else "",
         "files": [path.relative_to(output).as_posix() for path in files],
         "failures": outcome.failures,
         "warnings": outcome.warnings,
         "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "version": version("histodict"),
     }
-    write_sealed(folder / f"{outcome.name}.json", entry)
+    write_checked_json(folder / f"{outcome.name}.json", entry)
     content = {"title": "The paper's experiments", "lead": _LEAD, "entries": _entries(output)}
     write_page(output / _PAGE, "paper/page.html.j2", content)
 
@@ -140,7 +140,7 @@ def _write(outcome: Outcome, output: Path, dataset: str) -> None:
 def _entry(file: Path) -> dict[str, Any] | None:
     """What was written beside an experiment's figure; None if it was not made, or is damaged."""
     try:
-        entry: dict[str, Any] = read_sealed(file)
+        entry: dict[str, Any] = read_checked_json(file)
         if not entry["files"] or not {"experiment", "dataset", "title"} <= entry.keys():
             raise ValueError("entries are missing")
     except FileNotFoundError:

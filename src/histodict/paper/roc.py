@@ -17,11 +17,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from ..compare.tasks import Task
-from ..decisions.regions import MOST_PATCHES, Findings, SizeCurve
+from ..compare.tasks import EvaluationTask
+from ..decisions.regions import MAX_MIN_PATCHES, LargestRegion, SizeCurve
 from ..execution.tables import Row
 from ..images.manifest import Manifest
-from ..images.pixel_size import GivenSize
+from ..images.pixel_size import PixelSizeOption
 from ..pipeline import TissueClassifier
 from . import published
 from .look import by, panels, style
@@ -31,7 +31,7 @@ from .setting import LEARNERS, ON_PATCHES, NotPossibleError, Setting
 
 NAME = "roc"
 THETAS = np.arange(101) / 100
-SIZES = np.arange(1, MOST_PATCHES + 1)
+SIZES = np.arange(1, MAX_MIN_PATCHES + 1)
 Rates = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
@@ -85,7 +85,7 @@ def run(setting: Setting) -> Outcome:
         f"{setting.describe(None if setting.dataset.images else setting.regions)}.",
         rows=rows,
         more={"points": ours + theirs},
-        words="false alarm/miss: " + ", ".join(said),
+        text="false alarm/miss: " + ", ".join(said),
         draw=partial(_draw, rows, ours, theirs),
     )
 
@@ -114,14 +114,14 @@ def _image_curves(setting: Setting, methods: Sequence[str]) -> Iterator[_Curve]:
 
 
 def _tested(
-    setting: Setting, tasks: Sequence[Task], models: Sequence[TissueClassifier]
+    setting: Setting, tasks: Sequence[EvaluationTask], models: Sequence[TissueClassifier]
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
     """Of every tested image: its share of healthy patches, what it is, what it was called."""
     ill = setting.dataset.diseased
     shares, diseased, called = [], [], []
     for task, model in zip(tasks, models, strict=True):
         for record in setting.images.select(task.split.test).records:
-            answer = model.answer(record.path, mpp=GivenSize(table=record.mpp))
+            answer = model.predict_one(record.path, mpp=PixelSizeOption(table=record.mpp))
             # Nothing but glass shows nothing diseased.
             shares.append(1 - answer.proportions[ill] if ill in answer.proportions else 1.0)
             diseased.append(record.label == ill)
@@ -131,8 +131,8 @@ def _tested(
 
 def _theta(model: TissueClassifier) -> float:
     """The threshold on the healthy share; the rule's own is on the diseased class's."""
-    assert model.rule_ is not None
-    threshold = model.rule_.threshold
+    assert model.aggregator_ is not None
+    threshold = model.aggregator_.threshold
     # None: the training images' shares were all the same.
     return np.nan if threshold is None else 1 - threshold
 
@@ -156,16 +156,18 @@ def _region_curves(
         tasks = setting.tasks({method: setting.plan(method)}, splits)
         models = setting.trained(tasks, manifest)
         findings = [
-            model.findings(manifest.select(task.split.test))
+            model.region_sizes(manifest.select(task.split.test))
             for task, model in zip(tasks, models, strict=True)
         ]
         curve = SizeCurve.of([finding for part in findings for finding in part])
-        sizes = [model.least_patches_ for model in models]
+        sizes = [model.min_patches_ for model in models]
         row = setting.row(method) | {"data": f"{setting.dataset.name} regions"}
-        yield _Curve(row, "m", SIZES, (curve.alarm, curve.miss), _at(findings, sizes), sizes)
+        yield _Curve(
+            row, "m", SIZES, (curve.alarm, curve.false_negative_rate), _at(findings, sizes), sizes
+        )
 
 
-def _at(findings: Sequence[Sequence[Findings]], sizes: Sequence[int]) -> tuple[float, float]:
+def _at(findings: Sequence[Sequence[LargestRegion]], sizes: Sequence[int]) -> tuple[float, float]:
     """(false alarm, miss) with every split's own m."""
     pairs = [(f, m) for part, m in zip(findings, sizes, strict=True) for f in part]
     alarms = [f.alarm >= m for f, m in pairs if f.alarm is not None]

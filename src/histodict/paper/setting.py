@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from ..compare.checks import check_measurable
-from ..compare.evaluation import Evaluation, run_plans
+from ..compare.evaluation import Evaluation, run_evaluation
 from ..compare.example import trained_model
-from ..compare.tasks import Task
-from ..evaluation.protocols import hold_outs, k_folds
+from ..compare.tasks import EvaluationTask
+from ..evaluation.protocols import k_folds, learning_curve_splits
 from ..evaluation.splits import Splits
 from ..execution.progress import Progress
 from ..execution.tables import Row
-from ..execution.work import Work
+from ..execution.work import ExecutionOptions
 from ..images.manifest import Manifest
 from ..methods.registry import METHODS
-from ..networks import vectors_named
+from ..networks import get_patch_features
 from ..pipeline import Plan
 from .datasets import Dataset
 from .outcome import OURS
@@ -32,7 +32,7 @@ COMPARED = ("dfdl", "lcksvd", "fddl", "nayak", "src-image", "shirc", "wndcharm")
 LEARNERS = ("dfdl", "lcksvd", "fddl", "nayak")
 # Methods that give every class atoms of its own.
 CLASS_LEARNERS = ("dfdl", "lcksvd", "fddl", "odl")
-ON_PATCHES = tuple(name for name, entry in METHODS.items() if entry.on_patches)
+ON_PATCHES = tuple(name for name, entry in METHODS.items() if entry.is_patch_level)
 _SEED = 0
 
 
@@ -44,7 +44,7 @@ class NotPossibleError(ValueError):
 class Sizes:
     """How large everything is.
 
-    most_images : of each class; None for all
+    max_images : of each class; None for all
     recipe, parameters : changes of recipes, and of those methods that have such parameters
     n_atoms : bases per class (k); None for the preset's
     patches, bases : what the sweeps try
@@ -53,7 +53,7 @@ class Sizes:
     timed : what run times are measured on
     """
 
-    most_images: int | None = None
+    max_images: int | None = None
     recipe: Mapping[str, Any] = field(default_factory=dict)
     parameters: Mapping[str, Any] = field(default_factory=dict)
     n_atoms: int | None = None
@@ -66,7 +66,7 @@ class Sizes:
 
 FULL = Sizes()
 QUICK = Sizes(
-    most_images=12,
+    max_images=12,
     recipe={"patch_px": 16, "patches_per_class": 600},
     parameters={"n_iter": 4, "n_epochs": 2, "n_coding_steps": 10, "n_nonzero": 5},
     n_atoms=24,
@@ -94,7 +94,7 @@ class Choice:
     def __post_init__(self) -> None:
         asked = [Plan.named(self.preset, method) for method in self.methods or COMPARED]
         for name in self.settings:
-            if not any(plan.knows(name) for plan in asked):
+            if not any(plan.has_setting(name) for plan in asked):
                 raise ValueError(f"none of the methods has a setting {name!r}")
 
 
@@ -106,20 +106,20 @@ class Setting:
     folder: Path
     sizes: Sizes = FULL
     choice: Choice = field(default_factory=Choice)
-    work: Work = Work()  # noqa: RUF009 (it is frozen)
+    work: ExecutionOptions = ExecutionOptions()  # noqa: RUF009 (it is frozen)
 
     @cached_property
     def images(self) -> Manifest:
         """The labelled images that take part."""
         if self.dataset.images is None:
             raise NotPossibleError(f"{self.dataset.name}: its images have no classes, only masks")
-        return few_images(self.dataset.images, self.sizes.most_images)
+        return few_images(self.dataset.images, self.sizes.max_images)
 
     @cached_property
     def regions(self) -> Manifest | None:
         if self.dataset.regions is None:
             return None
-        return few_images(self.dataset.regions, self.sizes.most_images)
+        return few_images(self.dataset.regions, self.sizes.max_images)
 
     def choose(self, usual: Sequence[str], possible: Sequence[str], why: str) -> list[str]:
         """The methods asked for that the experiment can show; the usual ones if none were named."""
@@ -145,19 +145,19 @@ class Setting:
         """
         plan = Plan.named(self.choice.preset, method)
         chosen = plan.recipe
-        parameters = {k: v for k, v in self.sizes.parameters.items() if chosen.knows(k)}
+        parameters = {k: v for k, v in self.sizes.parameters.items() if chosen.has_setting(k)}
         n_atoms = n_atoms or self.sizes.n_atoms
         if n_atoms and method in (*CLASS_LEARNERS, "nayak"):
             shared = len(self.dataset.classes) if method == "nayak" else 1
             parameters["n_atoms"] = n_atoms * max(shared, 1)
         changed = dict(self.sizes.recipe)
-        if not vectors_named(chosen.vectors).are_pictures:
+        if not get_patch_features(chosen.features).are_images:
             changed.pop("patch_px", None)  # a network's cells have their own size
         chosen = chosen.with_changes(
             method_parameters=chosen.method_parameters | parameters, rule="proportion", **changed
         )
-        own = {k: text for k, text in self.choice.settings.items() if plan.knows(k)}
-        plan = replace(plan, recipe=chosen).with_settings(own)
+        own = {k: text for k, text in self.choice.settings.items() if plan.has_setting(k)}
+        plan = replace(plan, recipe=chosen).parse_settings(own)
         return replace(plan, recipe=plan.recipe.with_changes(**changes))
 
     @cached_property
@@ -168,20 +168,26 @@ class Setting:
     def split(self, manifest: Manifest) -> Splits:
         n_repeats = self.choice.n_repeats
         if self.choice.per_class is not None:
-            return hold_outs(manifest, [self.choice.per_class], n_repeats=n_repeats)
+            return learning_curve_splits(manifest, [self.choice.per_class], n_repeats=n_repeats)
         return k_folds(manifest, 2, n_repeats=n_repeats)
 
-    def tasks(self, plans: Mapping[str, Plan], splits: Splits) -> list[Task]:
-        return [Task(name, plan, split, _SEED) for split in splits for name, plan in plans.items()]
+    def tasks(self, plans: Mapping[str, Plan], splits: Splits) -> list[EvaluationTask]:
+        return [
+            EvaluationTask(name, plan, split, _SEED)
+            for split in splits
+            for name, plan in plans.items()
+        ]
 
     def run(self, plans: Mapping[str, Plan], splits: Splits) -> Evaluation:
         """Every plan on every split; what `folder` has of it is not done again."""
         check_measurable(self.images, splits)
         folder = self.folder / "trials"
-        results = run_plans(self.images, plans, splits, folder, [_SEED], self.work)
+        results = run_evaluation(self.images, plans, splits, folder, [_SEED], self.work)
         return Evaluation(self.images, splits, dict(plans), [_SEED], results, [], [], [])
 
-    def trained(self, tasks: Sequence[Task], regions: Manifest | None = None) -> list[Any]:
+    def trained(
+        self, tasks: Sequence[EvaluationTask], regions: Manifest | None = None
+    ) -> list[Any]:
         """One model per task: classifiers of the labelled images, or detectors of `regions`.
 
         They are kept as files, and trained where there is none yet.

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from ..compare.evaluation import Evaluation
-from ..evaluation.protocols import hold_outs
+from ..evaluation.protocols import learning_curve_splits
 from ..execution.tables import Row
 from ..images.manifest import Manifest
 from . import published
@@ -66,7 +66,9 @@ def training_images(setting: Setting) -> Outcome:
     plans = setting.compared()
     n_repeats = setting.choice.n_repeats
     sizes = training_sizes(setting.images, n_repeats, setting.sizes.n_image_sizes)
-    evaluation = setting.run(plans, hold_outs(setting.images, sizes, n_repeats=n_repeats))
+    evaluation = setting.run(
+        plans, learning_curve_splits(setting.images, sizes, n_repeats=n_repeats)
+    )
     rows = [
         setting.row(method) | {IMAGES.axis: size} | accuracy_of(evaluation, method, size)
         for method in evaluation.methods
@@ -78,7 +80,7 @@ def training_images(setting: Setting) -> Outcome:
 def training_sizes(manifest: Manifest, n_repeats: int, n_sizes: int) -> list[int]:
     """Evenly up to as many as every training half has of every class, and from 2 on."""
     most = len(manifest.records)
-    for split in hold_outs(manifest, [1], n_repeats=n_repeats):
+    for split in learning_curve_splits(manifest, [1], n_repeats=n_repeats):
         tested = set(split.test)
         labels = [label for i, label in enumerate(manifest.labels) if i not in tested]
         most = min(most, *(labels.count(name) for name in manifest.classes))
@@ -119,7 +121,7 @@ def _outcome(setting: Setting, sweep: Sweep, ours: list[Row], evaluation: Evalua
         note=f"{setting.describe()}. Bars are 95 % intervals by patient. Of its curves the paper "
         f"prints no numbers; its accuracies at {sweep.published_at} are shown on the right.",
         rows=ours + theirs,
-        words=", ".join(f"{method} {percents} %" for method, percents in values.items()),
+        text=", ".join(f"{method} {percents} %" for method, percents in values.items()),
         draw=partial(_draw, sweep, ours, theirs),
         failures=failures_of(evaluation),
     )

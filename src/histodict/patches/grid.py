@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 _CHUNK_PX = 1024
 
 
-class Pixels(Protocol):
+class RegionSource(Protocol):
     """The part of an image source that is needed here."""
 
     @property
@@ -45,7 +45,7 @@ class PatchGrid:
     chunk_px: int = _CHUNK_PX
 
     @classmethod
-    def over(
+    def covering(
         cls,
         size: tuple[int, int],
         patch_px: int,
@@ -77,11 +77,11 @@ class PatchGrid:
                     slice(column, min(column + per_side, self.n_columns)),
                 )
 
-    def read(self, source: Pixels, rows: slice, columns: slice) -> NDArray[np.uint8]:
+    def read(self, source: RegionSource, rows: slice, columns: slice) -> NDArray[np.uint8]:
         """The patches of a chunk, row by row: (n_patches, patch_px, patch_px, 3)."""
-        return cut(self.read_area(source, rows, columns), self.patch_px, self.stride_px)
+        return extract_patches(self.read_area(source, rows, columns), self.patch_px, self.stride_px)
 
-    def read_area(self, source: Pixels, rows: slice, columns: slice) -> NDArray[np.uint8]:
+    def read_area(self, source: RegionSource, rows: slice, columns: slice) -> NDArray[np.uint8]:
         """The pixels that the patches of a chunk cover, reduced."""
         height, width = (
             (part.stop - part.start - 1) * self.stride_px + self.patch_px
@@ -137,14 +137,14 @@ class PatchGrid:
         return np.clip(index, 0, count - 1)
 
 
-def cut(pixels: NDArray[np.uint8], patch_px: int, stride_px: int) -> NDArray[np.uint8]:
+def extract_patches(pixels: NDArray[np.uint8], patch_px: int, stride_px: int) -> NDArray[np.uint8]:
     """All patches of an image on a grid, row by row: (n_patches, patch_px, patch_px, 3)."""
     windows = np.lib.stride_tricks.sliding_window_view(pixels, (patch_px, patch_px), axis=(0, 1))
     chosen = windows[::stride_px, ::stride_px].transpose(0, 1, 3, 4, 2)
     return np.ascontiguousarray(chosen).reshape(-1, patch_px, patch_px, 3)
 
 
-def cut_some(
+def extract_selected_patches(
     pixels: NDArray[np.uint8], patch_px: int, stride_px: int, chosen: NDArray[np.bool_]
 ) -> NDArray[np.uint8]:
     """Those patches of an image on a grid that are chosen (rows, columns): (n_patches, …, 3).

@@ -7,24 +7,24 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from ..images.masks import Region
+from ..images.masks import RegionCoverage
 from .grid import PatchGrid
-from .sampling import Allowed
+from .sampling import LocationConstraint
 
-HALF = 0.5
+MIN_OVERLAP = 0.5
 
 
-def inside_of(region: Region, grid: PatchGrid) -> Allowed:
+def region_constraint(region: RegionCoverage, grid: PatchGrid) -> LocationConstraint:
     """Corners of patches of which half or more lies in a region."""
     first = np.array([grid.left, grid.top])
 
     def accepts(corners: NDArray[np.int64]) -> NDArray[np.bool_]:
         x, y = (corners * grid.downsample + first).T
-        return region.share(x, y, grid.patch_side) >= HALF
+        return region.coverage(x, y, grid.patch_side) >= MIN_OVERLAP
 
     if region.box is None:
-        return Allowed(accepts)
+        return LocationConstraint(accepts)
     box = (np.array(region.box).reshape(2, 2) - first) / grid.downsample
     (left, top), (right, bottom) = box.tolist()
     least = math.floor(left) - grid.patch_px, math.floor(top) - grid.patch_px
-    return Allowed(accepts, (*least, math.ceil(right), math.ceil(bottom)))
+    return LocationConstraint(accepts, (*least, math.ceil(right), math.ceil(bottom)))

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from .patch_map import PatchMap, rgb_of
+from .patch_map import PatchMap, class_rgb
 
 # A narrow picture gets white beside it rather than letters that nobody can read.
-_LEAST_WIDTH = 240
-_LETTERS_PER_WIDTH = 48  # heights of a letter
+_MIN_WIDTH = 240
+_CHARACTERS_PER_WIDTH = 48  # heights of a letter
 _LETTER_PX = (12, 30)
 
 
@@ -26,17 +26,17 @@ class _Entry:
     colour: tuple[int, ...] | None = None
 
 
-def with_legend(picture: Image.Image, patch_map: PatchMap, words: str) -> Image.Image:
+def add_legend(picture: Image.Image, patch_map: PatchMap, words: str) -> Image.Image:
     """The picture at the top left, below it the classes, their colours and shares, how much of the
     tissue uses each named concept, and `words`.
     """
-    width = max(picture.width, _LEAST_WIDTH)
-    font = _font(int(np.clip(width // _LETTERS_PER_WIDTH, *_LETTER_PX)))
+    width = max(picture.width, _MIN_WIDTH)
+    font = _font(int(np.clip(width // _CHARACTERS_PER_WIDTH, *_LETTER_PX)))
     entries = [
-        _Entry(f"{name} {100 * share:.0f} %", rgb_of(place))
+        _Entry(f"{name} {100 * share:.0f} %", class_rgb(place))
         for place, (name, share) in enumerate(patch_map.proportions.items())
     ]
-    uses = [f"“{name}” in {100 * use:.0f} %" for name, use in patch_map.use.items()]
+    uses = [f"“{name}” in {100 * use:.0f} %" for name, use in patch_map.atom_usage.items()]
     concepts = [_Entry(text) for text in [*(f"{use}," for use in uses[:-1]), *uses[-1:]]]
     told = [_Entry(word) for word in words.split()]
     lines = [line for part in (entries, concepts, told) for line in _lines(part, width, font)]

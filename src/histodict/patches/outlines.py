@@ -25,7 +25,7 @@ def label_regions(positive: NDArray[np.bool_]) -> tuple[Ints, NDArray[np.int64]]
     return places, np.bincount(places.ravel(), minlength=n_regions + 1)[1:]
 
 
-class Borders:
+class RegionBorders:
     """The borders of all regions of a map, walked once.
 
     A region's cells that touch by a corner alone belong to different polygons. With x to the right
@@ -78,14 +78,14 @@ class _Sides(NamedTuple):
     shape : of the grid, which was turned to the left so that all borders lie above once
     first, last : places of a run's cells in the flat grid, in its order
     parts : of the cells
-    turns_left : whether the walk goes on up, along the cell beyond that lies above the last one
+    is_left_turn : whether the walk goes on up, along the cell beyond that lies above the last one
     """
 
     shape: tuple[int, int]
     first: Ints
     last: Ints
     parts: Ints
-    turns_left: NDArray[np.bool_]
+    is_left_turn: NDArray[np.bool_]
 
     def corners_turned_back(self, turns: int) -> Ints:
         """(x, y) where the runs begin, in the grid as it was before it was padded and turned."""
@@ -123,7 +123,7 @@ def _followers(sides: list[_Sides]) -> Ints:
         up = np.searchsorted(left.first, (x + 1) * left.shape[1] + height - y)
         down += counts[(turns + 1) % 4]
         up += counts[(turns - 1) % 4]
-        found.append(np.where(side.turns_left, up, down).astype(np.int32))
+        found.append(np.where(side.is_left_turn, up, down).astype(np.int32))
     return np.concatenate(found)
 
 

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from ..execution.files import written_whole
+from ..execution.files import atomic_write
 from ..images.readers import open_image
-from .legend import with_legend
+from .legend import add_legend
 from .patch_map import PatchMap, Ring
 
 _LONGEST_SIDE = 1600
@@ -21,7 +21,7 @@ def save_overlay(
     path: Path, patch_map: PatchMap, words: str, outlines: Iterable[Ring] = ()
 ) -> None:
     pixels = draw_overlay(patch_map, words, outlines)
-    with written_whole(path) as partial:
+    with atomic_write(path) as partial:
         Image.fromarray(pixels).save(partial, format="PNG")
 
 
@@ -48,7 +48,7 @@ def draw_overlay(
         points = [(x * scale, y * scale) for x, y in ring]
         for colour, thickness in (("white", 5), ("black", 2)):
             pen.line(points, fill=colour, width=thickness, joint="curve")
-    return np.asarray(with_legend(drawn, patch_map, words))
+    return np.asarray(add_legend(drawn, patch_map, words))
 
 
 def _lay_over(picture: NDArray[np.uint8], patch_map: PatchMap, size: tuple[int, int]) -> None:

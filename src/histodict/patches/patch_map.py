@@ -13,14 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from ..execution.files import DAMAGED_ARRAYS, written_whole
+from ..execution.files import NPZ_ERRORS, atomic_write
 from ..images.errors import ImageError
-from ..images.in_memory import ImageFile
+from ..images.in_memory import ImageLike
 from ..images.readers import open_image
 from .grid import PatchGrid
-from .outlines import Borders, Polygon, label_regions
+from .outlines import Polygon, RegionBorders, label_regions
 
-BLANK = -1  # of a patch that lies on glass
+NO_TISSUE = -1  # of a patch that lies on glass
 # Distinguishable for colour-blind readers (Okabe and Ito); the first class is healthy, by custom.
 COLOURS = np.array(
     [[0, 114, 178], [213, 94, 0], [0, 158, 115], [204, 121, 167], [240, 228, 66], [86, 180, 233]],
@@ -32,7 +32,7 @@ Ring = list[tuple[float, float]]
 Window = tuple[slice, slice]
 
 
-class Area(NamedTuple):
+class PatchArea(NamedTuple):
     """Connected patches of a class: how many, the means of their margins, and their outline.
 
     use : per named concept, the share of the patches that use it
@@ -41,19 +41,19 @@ class Area(NamedTuple):
 
     n_patches: int
     margins: list[float]
-    use: dict[str, float]
+    atom_usage: dict[str, float]
     polygons: list[Polygon]
 
 
-def rgb_of(place: int) -> tuple[int, int, int]:
+def class_rgb(place: int) -> tuple[int, int, int]:
     """The colour of the class at a place: everywhere the same, in pictures, pages and QuPath."""
     red, green, blue = COLOURS[place % len(COLOURS)].astype(int).tolist()
     return red, green, blue
 
 
-def colour_of(place: int) -> str:
+def class_css_colour(place: int) -> str:
     """The same, as CSS writes it."""
-    return f"rgb{rgb_of(place)}"
+    return f"rgb{class_rgb(place)}"
 
 
 @dataclass(frozen=True)
@@ -77,20 +77,20 @@ class PatchMap:
     """
 
     grid: PatchGrid
-    winners: NDArray[np.int16]
+    predicted_classes: NDArray[np.int16]
     margins: NDArray[np.float32]
     classes: tuple[str, ...]
-    path: ImageFile
+    path: ImageLike
     mpp: float | None = None
     offset: tuple[int, int] = (0, 0)
-    left_out: str | None = None
+    excluded: str | None = None
     concepts: dict[str, NDArray[np.bool_]] = field(default_factory=dict)
     whole_image: bool = False
     size: tuple[int, int] | None = None
 
     @property
     def tissue(self) -> NDArray[np.bool_]:
-        return self.winners != BLANK
+        return self.predicted_classes != NO_TISSUE
 
     @property
     def n_patches(self) -> int:
@@ -101,11 +101,14 @@ class PatchMap:
     def proportions(self) -> dict[str, float]:
         """The share of the patches that each class won."""
         total = max(1, self.n_patches)
-        shares = [float((self.winners == place).sum()) / total for place in range(self.n_classes)]
+        shares = [
+            float((self.predicted_classes == place).sum()) / total
+            for place in range(self.n_classes)
+        ]
         return dict(zip(self.classes, shares, strict=True))
 
     @property
-    def use(self) -> dict[str, float]:
+    def atom_usage(self) -> dict[str, float]:
         """Of every named concept the share of the patches that use it."""
         total = max(1, self.n_patches)
         return {name: float(used.sum()) / total for name, used in self.concepts.items()}
@@ -114,16 +117,16 @@ class PatchMap:
     def n_classes(self) -> int:
         return len(self.classes)
 
-    def cut_at(self, margin: float) -> PatchMap:
+    def threshold(self, margin: float) -> PatchMap:
         """Of two classes, the map in which the second wins beyond this margin instead of 0."""
         if margin == 0:
             return self
         beyond = np.where(self.tissue, self.margins[..., 1] - np.float64(margin), 0)
-        winners = np.where(self.tissue, beyond > 0, BLANK).astype(np.int16)
+        winners = np.where(self.tissue, beyond > 0, NO_TISSUE).astype(np.int16)
         margins = _held(np.stack([-beyond, beyond], axis=2))
-        return replace(self, winners=winners, margins=margins)
+        return replace(self, predicted_classes=winners, margins=margins)
 
-    def centred(self, parts: NDArray[np.float64], scores: NDArray[np.float64]) -> PatchMap:
+    def centre_on_score(self, parts: NDArray[np.float64], scores: NDArray[np.float64]) -> PatchMap:
         """The map as the image was decided: over tissue, its mean is the image's scores.
 
         parts : (n_rows, n_columns, n_scores), what each patch adds to the scores, up to a constant
@@ -133,11 +136,11 @@ class PatchMap:
         if len(scores) == 1:
             values = np.concatenate([-values, values], axis=2)
         # A value of 0 is no more than 0, and so the first class's, as the image's would be.
-        winners = np.where(self.tissue, values.argmax(axis=2), BLANK).astype(np.int16)
+        winners = np.where(self.tissue, values.argmax(axis=2), NO_TISSUE).astype(np.int16)
         margins = _held(np.where(self.tissue[..., None], values, 0))
-        return replace(self, winners=winners, margins=margins)
+        return replace(self, predicted_classes=winners, margins=margins)
 
-    def laid_over(self, image: Path) -> PatchMap:
+    def align_to_image(self, image: Path) -> PatchMap:
         """The map of a feature file over the image that its patches were cut from.
 
         Refused where that cannot be: its patches lie beyond the image.
@@ -155,10 +158,10 @@ class PatchMap:
             )
         return found
 
-    def over(self, image: Path) -> PatchMap:
+    def covering(self, image: Path) -> PatchMap:
         """Laid over the image; as it is where that cannot be, which is said: it takes no answer."""
         try:
-            return self.laid_over(image)
+            return self.align_to_image(image)
         except (ValueError, OSError) as error:
             warnings.warn(f"{error}; the map is drawn without it", stacklevel=2)
             return self
@@ -221,9 +224,9 @@ class PatchMap:
         Of each region the rows and columns that it spans, which of their patches are its own, and
         its polygons in level-0 pixels: per polygon the outer ring and its holes.
         """
-        places, sizes = label_regions(self.winners == place)
+        places, sizes = label_regions(self.predicted_classes == place)
         windows = ndimage.find_objects(places)
-        borders = Borders(places)
+        borders = RegionBorders(places)
         numbers = [n for n in np.argsort(-sizes, kind="stable").tolist() if sizes[n] >= least]
         for number in numbers[:most]:
             own = places[windows[number]] == number + 1
@@ -232,17 +235,17 @@ class PatchMap:
 
     def rings(self, place: int, least: int, most: int) -> list[list[float]]:
         """Of the same regions all rings alike, x, y, x, y, …, to be drawn: thousands at once."""
-        places, sizes = label_regions(self.winners == place)
+        places, sizes = label_regions(self.predicted_classes == place)
         is_drawn = np.zeros(len(sizes) + 1, bool)
         is_drawn[1 + np.argsort(-sizes, kind="stable")[:most]] = True
         is_drawn[1:] &= sizes >= least
-        borders = Borders(np.where(is_drawn[places], places, 0).astype(np.int32))
+        borders = RegionBorders(np.where(is_drawn[places], places, 0).astype(np.int32))
         return borders.rings(self.grid.step, self.grid.cell_corner((0, 0)))
 
-    def areas(self, place: int) -> Iterator[Area]:
+    def areas(self, place: int) -> Iterator[PatchArea]:
         """The same connected patches, measured all at once: of a slide there are thousands."""
-        places, sizes = label_regions(self.winners == place)
-        borders = Borders(places)
+        places, sizes = label_regions(self.predicted_classes == place)
+        borders = RegionBorders(places)
         cells = np.nonzero(places)
         numbers, margins = places[cells] - 1, self.margins[cells]
         sums = [np.bincount(numbers, column, len(sizes)) for column in margins.T]
@@ -254,7 +257,7 @@ class PatchMap:
         for number in np.argsort(-sizes, kind="stable").tolist():
             own = {name: float(shares[number]) for name, shares in use.items()}
             polygons = borders.polygons(number + 1)
-            yield Area(int(sizes[number]), means[number].tolist(), own, polygons)
+            yield PatchArea(int(sizes[number]), means[number].tolist(), own, polygons)
 
     def _in_image(self, polygon: Polygon) -> list[Ring]:
         step, first = self.grid.step, np.array(self.grid.cell_corner((0, 0)))
@@ -268,7 +271,7 @@ class PatchMap:
 
     def colours(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Colour (rows, columns, 3), opacity (rows, columns): stronger where it won more clearly"""
-        colours = COLOURS[np.where(self.tissue, self.winners, 0) % len(COLOURS)]
+        colours = COLOURS[np.where(self.tissue, self.predicted_classes, 0) % len(COLOURS)]
         ordered = np.sort(self.margins, axis=2)
         lead = ordered[..., -1] - ordered[..., -2]  # of the winner, before the next
         typical = np.median(lead[self.tissue]) if self.tissue.any() else 1.0
@@ -289,7 +292,7 @@ class PatchMap:
             "path": str(self.path),
             "mpp": self.mpp,
             "offset": self.offset,
-            "left_out": self.left_out,
+            "left_out": self.excluded,
             "size": self.size,
             "concepts": list(self.concepts),
             "whole_image": self.whole_image,
@@ -297,10 +300,10 @@ class PatchMap:
         used: dict[str, Any] = (
             {"concepts": np.stack(list(self.concepts.values()))} if self.concepts else {}
         )
-        with written_whole(path) as partial, partial.open("wb") as file:
+        with atomic_write(path) as partial, partial.open("wb") as file:
             np.savez_compressed(
                 file,
-                winners=self.winners,
+                winners=self.predicted_classes,
                 margins=self.margins.astype(np.float16),
                 side=self.grid.patch_side,
                 stride=self.grid.step,
@@ -331,7 +334,7 @@ class PatchMap:
                 )
         except (FileNotFoundError, PermissionError):
             raise
-        except DAMAGED_ARRAYS as error:
+        except NPZ_ERRORS as error:
             raise ValueError(f"{path}: not a patch map, or a damaged one") from error
 
 

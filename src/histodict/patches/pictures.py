@@ -11,17 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from .vectors import as_pictures
+from .vectors import to_images
 
 _ENLARGED_PX = 96
 
 
-def image_uri(pixels: NDArray[np.uint8], *, quality: int = 88) -> str:
+def jpeg_data_uri(pixels: NDArray[np.uint8], *, quality: int = 88) -> str:
     """An RGB picture as a data URI."""
     return _uri("jpeg", encode_jpeg(pixels, quality))
 
 
-def png_uri(pixels: NDArray[np.uint8]) -> str:
+def png_data_uri(pixels: NDArray[np.uint8]) -> str:
     """A small RGB picture as a data URI, pixel by pixel."""
     return _uri("png", encode_png(pixels))
 
@@ -44,30 +44,30 @@ def _uri(kind: str, data: bytes) -> str:
     return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
 
 
-def vector_picture(
+def render_vector(
     vector: NDArray[Any], side: int, ends: tuple[float, float] | None = None
 ) -> NDArray[np.uint8]:
     """A vector of pixels as an RGB picture, `ends` as black and white; its own range if None."""
-    pixels = as_pictures(vector[None], side)[0]
+    pixels = to_images(vector[None], side)[0]
     low, high = ends if ends is not None else (float(pixels.min()), float(pixels.max()))
     scaled = (pixels - low) / max(high - low, 1e-12)
-    return enlarged((255 * np.clip(scaled, 0, 1)).astype(np.uint8))
+    return magnify((255 * np.clip(scaled, 0, 1)).astype(np.uint8))
 
 
-def enlarged(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def magnify(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Every pixel as a square, so that a patch is large enough to look at."""
     factor = max(1, _ENLARGED_PX // pixels.shape[0])
     return pixels.repeat(factor, axis=0).repeat(factor, axis=1)
 
 
-def atom_sheet(
+def atom_mosaic(
     D: NDArray[Any], patch_px: int, n_atoms: int = 40, n_columns: int = 10
 ) -> NDArray[np.uint8]:
     """The first atoms of a dictionary of pixel vectors as a sheet of pictures, enlarged 3 times.
 
     Each atom is stretched to its own range: what counts is its pattern, not its sign or scale.
     """
-    atoms = as_pictures(D[:n_atoms], patch_px)
+    atoms = to_images(D[:n_atoms], patch_px)
     low = atoms.min(axis=(1, 2, 3), keepdims=True)
     high = atoms.max(axis=(1, 2, 3), keepdims=True)
     pictures = (255 * (atoms - low) / np.maximum(high - low, 1e-12)).astype(np.uint8)
@@ -79,9 +79,9 @@ def atom_sheet(
     return np.concatenate([np.concatenate(list(row), axis=1) for row in rows])
 
 
-def atom_sheets(bases: Mapping[str, NDArray[Any]], patch_px: int) -> list[dict[str, str]]:
+def atom_mosaics(bases: Mapping[str, NDArray[Any]], patch_px: int) -> list[dict[str, str]]:
     """The sheets of several dictionaries by name, for a page."""
     return [
-        {"name": name, "uri": image_uri(atom_sheet(D, patch_px), quality=92)}
+        {"name": name, "uri": jpeg_data_uri(atom_mosaic(D, patch_px), quality=92)}
         for name, D in bases.items()
     ]

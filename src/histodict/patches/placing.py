@@ -23,19 +23,19 @@ from ..parameters import check_kind, check_number, check_whole_number
 from .grid import PatchGrid
 
 _ROUNDING = 1.0  # corners are whole pixels, steps need not be
-_MOST_CELLS = 50_000_000
+_MAX_CELLS = 50_000_000
 _CELLS_PER_PATCH = 1000  # of a large grid, most of which may be background
 _FEW_CELLS = 4_000_000
-_LEAST_DOWNSAMPLE = 1e-3
+_MIN_DOWNSAMPLE = 1e-3
 _PER_SIDE = 32  # patches of a chunk that is read together
 _CROWDED = 0.9  # of patches that must have a cell of their own before others are moved
-_MOST_HALVINGS = 4
+_MAX_HALVINGS = 4
 
 
-def place(file: FeatureFile) -> tuple[PatchGrid, NDArray[np.int64]]:
+def fit_grid(file: FeatureFile) -> tuple[PatchGrid, NDArray[np.int64]]:
     """The grid, and per vector the (row, column) of its cell (n, 2)."""
     if "grid" in file.settings:
-        return _as_made(file)
+        return _extraction_grid(file)
     told = file.side - file.overlap
     for step in dict.fromkeys(filter(None, (told, file.step))):
         grid = _over(file, step, _origin(file.coords, step))
@@ -45,7 +45,7 @@ def place(file: FeatureFile) -> tuple[PatchGrid, NDArray[np.int64]]:
     return _by_position(file, min(told, file.step or told))
 
 
-def _as_made(file: FeatureFile) -> tuple[PatchGrid, NDArray[np.int64]]:
+def _extraction_grid(file: FeatureFile) -> tuple[PatchGrid, NDArray[np.int64]]:
     """Of a file that was made here, which knows its grid."""
     try:
         grid = _grid_of(file.settings["grid"], _max_cells(file))
@@ -63,7 +63,7 @@ def _as_made(file: FeatureFile) -> tuple[PatchGrid, NDArray[np.int64]]:
 
 def _max_cells(file: FeatureFile) -> int:
     """Return the maximum number of grid cells; empty cells take memory, too."""
-    return min(_MOST_CELLS, max(_FEW_CELLS, _CELLS_PER_PATCH * file.n_rows))
+    return min(_MAX_CELLS, max(_FEW_CELLS, _CELLS_PER_PATCH * file.n_rows))
 
 
 def _grid_of(settings: dict[str, Any], max_cells: int) -> PatchGrid:
@@ -76,7 +76,7 @@ def _grid_of(settings: dict[str, Any], max_cells: int) -> PatchGrid:
             raise ValueError(f"{own.name} must be at most {MAX_LENGTH:,}, not {short(value)}")
     for name in ("n_rows", "n_columns", "patch_px", "stride_px"):
         check_whole_number(name, getattr(grid, name), 1)
-    check_number("downsample", grid.downsample, low=_LEAST_DOWNSAMPLE)
+    check_number("downsample", grid.downsample, low=_MIN_DOWNSAMPLE)
     if grid.n_rows * grid.n_columns > max_cells:
         raise ValueError(f"it has {grid.n_rows} x {grid.n_columns} cells, more than any slide")
     return grid
@@ -84,13 +84,13 @@ def _grid_of(settings: dict[str, Any], max_cells: int) -> PatchGrid:
 
 def _by_position(file: FeatureFile, step: float) -> tuple[PatchGrid, NDArray[np.int64]]:
     """The nearest free cells, of a finer grid where patches lie more densely."""
-    for _ in range(_MOST_HALVINGS):
-        grid = _with_room(_over(file, step, _origin(file.coords, step)), file.n_rows)
+    for _ in range(_MAX_HALVINGS):
+        grid = _with_margin(_over(file, step, _origin(file.coords, step)), file.n_rows)
         cells = _nearest(file.coords, grid)
         if _n_different(cells) >= _CROWDED * len(cells):
             break
         step = max(1.0, step / 2)
-    return grid, _moved_apart(cells, grid)
+    return grid, _separated(cells, grid)
 
 
 def _over(file: FeatureFile, step: float, origin: tuple[float, float]) -> PatchGrid:
@@ -117,7 +117,7 @@ def _over(file: FeatureFile, step: float, origin: tuple[float, float]) -> PatchG
     return PatchGrid(counts[1], counts[0], patch_px, stride_px, unit, *origin)
 
 
-def in_large_chunks(grid: PatchGrid) -> PatchGrid:
+def with_large_chunks(grid: PatchGrid) -> PatchGrid:
     """Vectors are small beside the pixels of a patch: so many are read together."""
     least = (_PER_SIDE - 1) * grid.stride_px + grid.patch_px
     return replace(grid, chunk_px=max(grid.chunk_px, least))
@@ -150,14 +150,14 @@ def _n_different(cells: NDArray[np.int64]) -> int:
     return len(np.unique(cells, axis=0))
 
 
-def _with_room(grid: PatchGrid, n_patches: int) -> PatchGrid:
+def _with_margin(grid: PatchGrid, n_patches: int) -> PatchGrid:
     """With a cell for each, however many lie in one place."""
     least = math.isqrt(n_patches) + 1
     rows, columns = max(grid.n_rows, least), max(grid.n_columns, least)
     return replace(grid, n_rows=rows, n_columns=columns)
 
 
-def _moved_apart(cells: NDArray[np.int64], grid: PatchGrid) -> NDArray[np.int64]:
+def _separated(cells: NDArray[np.int64], grid: PatchGrid) -> NDArray[np.int64]:
     """Cells of which each is taken once: who comes later takes the nearest that is free."""
     cells = np.clip(cells, 0, [grid.n_rows - 1, grid.n_columns - 1])
     _, first = np.unique(cells, axis=0, return_index=True)

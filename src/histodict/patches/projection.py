@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..execution.local import one_blas_thread
+from ..execution.local import single_blas_thread
 
 # A component with less than this share of the first one's variance is noise: whitening must not
 # blow it up.
-_LEAST_VARIANCE = 1e-6
+_MIN_VARIANCE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,12 @@ class Projection:
     def fit(cls, X: NDArray[np.float32], n_components: int, *, whiten: bool = False) -> Projection:
         """The leading components; as many as there are, where there are fewer."""
         mean = X.mean(axis=0, dtype=np.float64)
-        with one_blas_thread():
+        with single_blas_thread():
             covariance = _covariance(X, mean)
             variances, vectors = np.linalg.eigh(covariance)
         order = np.argsort(variances)[::-1][:n_components]
         variances, components = variances[order], vectors[:, order].T
-        kept = variances > _LEAST_VARIANCE * max(variances[0], np.finfo(np.float64).tiny)
+        kept = variances > _MIN_VARIANCE * max(variances[0], np.finfo(np.float64).tiny)
         if not kept.any():
             raise ValueError("all training vectors are equal: there are no components to find")
         components = components[kept]
@@ -44,7 +44,7 @@ class Projection:
 
     def __call__(self, X: NDArray[np.float32]) -> NDArray[np.float32]:
         """Components of unit norm; a vector at the mean stays zero."""
-        with one_blas_thread():
+        with single_blas_thread():
             projected = np.asarray((X - self.mean) @ self.components.T, dtype=np.float32)
         norms = np.linalg.norm(projected, axis=1, keepdims=True)
         return (projected / np.where(norms > 0, norms, 1)).astype(np.float32)

@@ -8,18 +8,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .grid import PatchGrid, Pixels
-from .surroundings import block_means, overlap_px, read_mirrored
+from .grid import PatchGrid, RegionSource
+from .surroundings import block_means, context_margin, read_mirrored
 
 # An image of fewer reduced pixels is read whole; from a larger one the patches are read singly.
 _WHOLE_PX = 50_000_000
-_MOST_TRIES = 20
+_MAX_TRIES = 20
 
 Accept = Callable[[NDArray[np.uint8]], NDArray[np.bool_]]
 
 
 @dataclass(frozen=True)
-class Allowed:
+class LocationConstraint:
     """Which places may be used, told before anything is read.
 
     accepts : of corners (n, 2) in the reduced image, as x and y, which are such places
@@ -29,7 +29,7 @@ class Allowed:
     accepts: Callable[[NDArray[np.int64]], NDArray[np.bool_]]
     box: tuple[int, int, int, int] | None = None
 
-    def both(self, other: Allowed | None) -> Allowed:
+    def both(self, other: LocationConstraint | None) -> LocationConstraint:
         """Places that are allowed here and there."""
         if other is None:
             return self
@@ -37,16 +37,16 @@ class Allowed:
         def accepts(corners: NDArray[np.int64]) -> NDArray[np.bool_]:
             return self.accepts(corners) & other.accepts(corners)
 
-        return Allowed(accepts, other.box or self.box)
+        return LocationConstraint(accepts, other.box or self.box)
 
 
 def sample_patches(
-    source: Pixels,
+    source: RegionSource,
     n_patches: int,
     grid: PatchGrid,
     rng: np.random.Generator,
     accept: Accept,
-    allowed: Allowed | None = None,
+    allowed: LocationConstraint | None = None,
     context: int = 1,
 ) -> NDArray[np.uint8]:
     """Up to n_patches patches (n, patch_px, patch_px, 3) at random places, overlaps allowed.
@@ -65,7 +65,7 @@ def sample_patches(
     limits = [width - patch_px + 1, height - patch_px + 1]
     found: list[NDArray[np.uint8]] = []
     missing = n_patches
-    for _ in range(_MOST_TRIES):
+    for _ in range(_MAX_TRIES):
         corners = _draw_corners(missing, limits, rng, allowed)
         patches = cut_out(corners)
         own = patches[:, 0] if context > 1 else patches
@@ -78,7 +78,7 @@ def sample_patches(
 
 
 def _draw_corners(
-    n_corners: int, limits: list[int], rng: np.random.Generator, allowed: Allowed | None
+    n_corners: int, limits: list[int], rng: np.random.Generator, allowed: LocationConstraint | None
 ) -> NDArray[np.int64]:
     """Up to n_corners allowed corners; a thousandth of the image, or of the box, is found."""
     if allowed is None:
@@ -92,7 +92,7 @@ def _draw_corners(
     return drawn[allowed.accepts(drawn)][:n_corners]
 
 
-def turn_at_random(patches: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
+def random_dihedral(patches: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
     """Each patch, or pair, in one of its eight rotations and reflections."""
     turned = patches.copy()
     which = rng.integers(0, 8, len(patches))
@@ -104,10 +104,10 @@ def turn_at_random(patches: NDArray[np.uint8], rng: np.random.Generator) -> NDAr
 
 
 def _cutter(
-    source: Pixels, patch_px: int, downsample: float, n_pixels: int, context: int
+    source: RegionSource, patch_px: int, downsample: float, n_pixels: int, context: int
 ) -> Callable[[NDArray[np.int64]], NDArray[np.uint8]]:
     """From corners of patches to the patches, with their surroundings if context > 1."""
-    before, after = overlap_px(patch_px, context)
+    before, after = context_margin(patch_px, context)
     side = patch_px * context
     if n_pixels <= _WHOLE_PX:
         width, height = (int(length / downsample) for length in source.size)

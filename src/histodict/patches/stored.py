@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .vectors import VECTORS
+from .vectors import PATCH_FEATURES
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,13 @@ class StoredPatches:
 
     patches_file: Path
     labels_file: Path
-    vectors: str = "centred"
+    features: str = "centred"
 
     def __post_init__(self) -> None:
-        if self.vectors not in VECTORS:
-            raise ValueError(f"vectors must be one of {sorted(VECTORS)}, not {self.vectors!r}")
+        if self.features not in PATCH_FEATURES:
+            raise ValueError(
+                f"vectors must be one of {sorted(PATCH_FEATURES)}, not {self.features!r}"
+            )
         shape, n_labels = self._open().shape, len(self.labels)
         if self._open().dtype != np.uint8 or len(shape) != 4 or shape[3] != 3:
             raise ValueError(f"{self.patches_file}: must hold bytes of shape (n, size, size, 3)")
@@ -47,7 +49,7 @@ class StoredPatches:
     def read(self, rows: slice) -> NDArray[np.float32]:
         """The vectors (n, n_features) of some patches."""
         # Opened anew each time: pages of a map that stays open count as this process's memory.
-        return VECTORS[self.vectors](self._open()[rows])
+        return PATCH_FEATURES[self.features](self._open()[rows])
 
     def _open(self) -> NDArray[np.uint8]:
         found: NDArray[np.uint8] = np.load(self.patches_file, mmap_mode="r", allow_pickle=False)

@@ -12,24 +12,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .grid import PatchGrid, Pixels
+from .grid import PatchGrid, RegionSource
 
 
-def overlap_px(patch_px: int, context: int) -> tuple[int, int]:
+def context_margin(patch_px: int, context: int) -> tuple[int, int]:
     """How far the surroundings reach beyond the patch: before and after it."""
     both = patch_px * (context - 1)
     return both // 2, both - both // 2
 
 
-def read_surrounded(
-    grid: PatchGrid, source: Pixels, rows: slice, columns: slice, context: int
+def read_with_context(
+    grid: PatchGrid, source: RegionSource, rows: slice, columns: slice, context: int
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Pixels that the surroundings of a chunk's patches cover, and those of the patches alone.
 
     The origin of `source` is that of the grid.
     """
     p, stride = grid.patch_px, grid.stride_px
-    before, after = overlap_px(p, context)
+    before, after = context_margin(p, context)
     spans = [
         (part.start * stride - before, (part.stop - 1) * stride + p + after)
         for part in (columns, rows)
@@ -38,7 +38,7 @@ def read_surrounded(
     return area, area[before : len(area) - after, before : area.shape[1] - after]
 
 
-def reduced_fields(
+def downsampled_context(
     area: NDArray[np.uint8], side: int, stride: int, context: int, chosen: NDArray[np.bool_]
 ) -> NDArray[np.uint8]:
     """The chosen fields of an area on a grid (rows, columns), reduced: (n_fields, …, 3)."""
@@ -50,7 +50,7 @@ def reduced_fields(
 
 
 def read_mirrored(
-    source: Pixels, left: int, right: int, top: int, bottom: int, downsample: float
+    source: RegionSource, left: int, right: int, top: int, bottom: int, downsample: float
 ) -> NDArray[np.uint8]:
     """Pixels of the reduced image from left to right and top to bottom, which may lie outside."""
     size = [int(length / downsample) for length in source.size]

@@ -16,17 +16,17 @@ from numpy.typing import NDArray
 
 from ..execution.array_cache import ArrayCache
 from ..parameters import hint
-from .grid import PatchGrid, Pixels, cut_some
-from .sampling import Allowed, sample_patches, turn_at_random
-from .surroundings import block_means, read_surrounded, reduced_fields
+from .grid import PatchGrid, RegionSource, extract_selected_patches
+from .sampling import LocationConstraint, random_dihedral, sample_patches
+from .surroundings import block_means, downsampled_context, read_with_context
 
 PatchVectors = Callable[[NDArray[np.uint8]], NDArray[np.float32]]
 
 # Contrast below one grey level is noise: such a patch keeps a short vector, it is not blown up.
-_LEAST_CONTRAST = 1 / 255
+_MIN_CONTRAST = 1 / 255
 
 
-class Tissue(Pixels, Protocol):
+class PreparedSource(RegionSource, Protocol):
     """What vectors are cut from: an image as a recipe sees it.
 
     content : part covered by the grid; surroundings of patches are mirrored at its border
@@ -43,20 +43,20 @@ class Tissue(Pixels, Protocol):
     cache: ArrayCache | None
 
     @property
-    def content(self) -> Pixels: ...
+    def content(self) -> RegionSource: ...
     @property
     def normalise(self) -> Callable[[NDArray[np.uint8]], NDArray[np.uint8]]: ...
     @property
     def pixels_key(self) -> list[Any]: ...
 
-    def on_tissue(self, patches: NDArray[np.uint8]) -> NDArray[np.bool_]: ...
+    def is_tissue(self, patches: NDArray[np.uint8]) -> NDArray[np.bool_]: ...
 
-    def windows_on_tissue(
+    def tissue_windows(
         self, pixels: NDArray[np.uint8], side: int, stride: int
     ) -> NDArray[np.bool_]: ...
 
 
-class AtHand(Protocol):
+class PrecomputedSource(Protocol):
     """An image whose patches' vectors are there already: `pipeline.given_view` is one.
 
     border : as of `Tissue`
@@ -66,27 +66,27 @@ class AtHand(Protocol):
     border: str
     cells: NDArray[np.int64]
 
-    def chunk_vectors(
+    def chunk_features(
         self, grid: PatchGrid, rows: slice, columns: slice
     ) -> tuple[NDArray[np.bool_], NDArray[np.float32]]: ...
 
-    def vectors_of(self, places: NDArray[np.int64]) -> NDArray[np.float32]: ...
+    def features_of(self, places: NDArray[np.int64]) -> NDArray[np.float32]: ...
 
 
-class Vectors:
+class PatchFeatures:
     """What stands for a patch, and how it is cut; every kind of vectors derives from it.
 
     are_pictures : atoms of such vectors can be looked at
-    take_surroundings : a patch may be seen with what lies around it (`context`)
+    uses_context : a patch may be seen with what lies around it (`context`)
     alone : a patch has the same vector whatever is read with it
-    are_given : they come from feature files, and nothing is known of pixels
+    is_precomputed : they come from feature files, and nothing is known of pixels
     precision : what holds every number of them, so that they can be kept
     """
 
-    are_pictures: bool = True
-    take_surroundings: bool = True
-    alone: bool = True
-    are_given: bool = False
+    are_images: bool = True
+    uses_context: bool = True
+    is_local: bool = True
+    is_precomputed: bool = False
     precision: type = np.float32
 
     def weights(self) -> str:
@@ -100,20 +100,30 @@ class Vectors:
     def check(self, patch_px: int, stride_px: int) -> None:
         """Refuses patches that they cannot be made of."""
 
-    def of_chunk(
-        self, tissue: Tissue, grid: PatchGrid, rows: slice, columns: slice
+    def compute_chunk(
+        self, tissue: PreparedSource, grid: PatchGrid, rows: slice, columns: slice
     ) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
         """Which patches of a chunk are tissue (rows, columns), and these patches' vectors."""
         raise NotImplementedError
 
     def sample(
-        self, tissue: Tissue, grid: PatchGrid, n: int, rng: Generator, allowed: Allowed | None
+        self,
+        tissue: PreparedSource,
+        grid: PatchGrid,
+        n: int,
+        rng: Generator,
+        allowed: LocationConstraint | None,
     ) -> NDArray[np.float32]:
         """Up to n vectors of random patches on tissue, at places that `allowed` accepts."""
         raise NotImplementedError
 
-    def sample_kept(
-        self, kept: AtHand, grid: PatchGrid, n: int, rng: Generator, allowed: Allowed | None
+    def sample_stored(
+        self,
+        kept: PrecomputedSource,
+        grid: PatchGrid,
+        n: int,
+        rng: Generator,
+        allowed: LocationConstraint | None,
     ) -> NDArray[np.float32]:
         """What `sample` gives of an image, from its vectors that were kept."""
         raise ValueError(
@@ -123,26 +133,31 @@ class Vectors:
         )
 
 
-class GivenVectors(Vectors):
+class PrecomputedFeatures(PatchFeatures):
     """Vectors of feature files, whoever made them; of pixels there are none."""
 
-    are_pictures = False
-    take_surroundings = False
-    are_given = True
+    are_images = False
+    uses_context = False
+    is_precomputed = True
 
-    def of_chunk(
-        self, tissue: Tissue, grid: PatchGrid, rows: slice, columns: slice
+    def compute_chunk(
+        self, tissue: PreparedSource, grid: PatchGrid, rows: slice, columns: slice
     ) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
         raise ValueError(no_feature_file())
 
-    def sample_kept(
-        self, kept: AtHand, grid: PatchGrid, n: int, rng: Generator, allowed: Allowed | None
+    def sample_stored(
+        self,
+        kept: PrecomputedSource,
+        grid: PatchGrid,
+        n: int,
+        rng: Generator,
+        allowed: LocationConstraint | None,
     ) -> NDArray[np.float32]:
         """Of all patches alike, each once; whatever their order in the file."""
         places = np.lexsort((kept.cells[:, 1], kept.cells[:, 0]))
         if allowed is not None:
             places = places[allowed.accepts(kept.cells[places, ::-1] * grid.stride_px)]
-        return kept.vectors_of(places[np.sort(rng.permutation(len(places))[:n])])
+        return kept.features_of(places[np.sort(rng.permutation(len(places))[:n])])
 
 
 def no_feature_file() -> str:
@@ -154,57 +169,68 @@ def no_feature_file() -> str:
     )
 
 
-class PixelVectors(Vectors):
+class PixelFeatures(PatchFeatures):
     """A function of the patch's pixels: (n, side, side, 3) to (n, n_features)."""
 
     def __init__(self, make: PatchVectors, *, are_pictures: bool = True) -> None:
         self.make = make
-        self.are_pictures = are_pictures
+        self.are_images = are_pictures
 
     def __call__(self, patches: NDArray[np.uint8]) -> NDArray[np.float32]:
         return self.make(patches)
 
     def length(self, patch_px: int, n_channels: int) -> int | None:
-        return n_channels * patch_px**2 if self.are_pictures else None
+        return n_channels * patch_px**2 if self.are_images else None
 
-    def of_chunk(
-        self, tissue: Tissue, grid: PatchGrid, rows: slice, columns: slice
+    def compute_chunk(
+        self, tissue: PreparedSource, grid: PatchGrid, rows: slice, columns: slice
     ) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
-        area, own = read_surrounded(grid, tissue.content, rows, columns, tissue.context)
-        found = tissue.windows_on_tissue(own, grid.patch_px, grid.stride_px)
+        area, own = read_with_context(grid, tissue.content, rows, columns, tissue.context)
+        found = tissue.tissue_windows(own, grid.patch_px, grid.stride_px)
         if not found.any():
             nothing = np.empty((0, grid.patch_px, grid.patch_px, 3), np.uint8)
             return found, _side_by_side([self.make(nothing)] * min(2, tissue.context))
         # Pixels are normalised before they are cut: where patches overlap, each of them once.
-        parts = [self.make(cut_some(tissue.normalise(own), grid.patch_px, grid.stride_px, found))]
+        parts = [
+            self.make(
+                extract_selected_patches(
+                    tissue.normalise(own), grid.patch_px, grid.stride_px, found
+                )
+            )
+        ]
         if tissue.context > 1:
             parts.append(self.make(_around(tissue, grid, area, found)))
         return found, _side_by_side(parts)
 
     def sample(
-        self, tissue: Tissue, grid: PatchGrid, n: int, rng: Generator, allowed: Allowed | None
+        self,
+        tissue: PreparedSource,
+        grid: PatchGrid,
+        n: int,
+        rng: Generator,
+        allowed: LocationConstraint | None,
     ) -> NDArray[np.float32]:
         content, context = tissue.content, tissue.context
-        patches = sample_patches(content, n, grid, rng, tissue.on_tissue, allowed, context)
+        patches = sample_patches(content, n, grid, rng, tissue.is_tissue, allowed, context)
         if tissue.turned:
-            patches = turn_at_random(patches, rng)
+            patches = random_dihedral(patches, rng)
         return self._of_scales(tissue, patches if tissue.context > 1 else patches[:, None])
 
-    def _of_scales(self, tissue: Tissue, patches: NDArray[np.uint8]) -> NDArray[np.float32]:
+    def _of_scales(self, tissue: PreparedSource, patches: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Of patches (n, n_scales, patch_px, patch_px, 3); the scales weigh the same."""
         parts = [self.make(tissue.normalise(patches[:, i])) for i in range(patches.shape[1])]
         return _side_by_side(parts)
 
 
 def _around(
-    tissue: Tissue, grid: PatchGrid, area: NDArray[np.uint8], found: NDArray[np.bool_]
+    tissue: PreparedSource, grid: PatchGrid, area: NDArray[np.uint8], found: NDArray[np.bool_]
 ) -> NDArray[np.uint8]:
     """The surroundings of the patches that were found, reduced and normalised."""
     side, stride, context = grid.patch_px, grid.stride_px, tissue.context
     if stride % context == 0:  # the blocks of one patch are those of its neighbours
         reduced = tissue.normalise(block_means(area, context))
-        return cut_some(reduced, side, stride // context, found)
-    return tissue.normalise(reduced_fields(area, side * context, stride, context, found))
+        return extract_selected_patches(reduced, side, stride // context, found)
+    return tissue.normalise(downsampled_context(area, side * context, stride, context, found))
 
 
 def _side_by_side(parts: list[NDArray[np.float32]]) -> NDArray[np.float32]:
@@ -228,7 +254,7 @@ def centred(patches: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Less the mean of the whole patch: brightness does not count, colour does."""
     values = _planar(patches)
     values -= values.mean(axis=1, keepdims=True)
-    return _unit(values, _LEAST_CONTRAST * np.sqrt(values.shape[1]))
+    return _unit(values, _MIN_CONTRAST * np.sqrt(values.shape[1]))
 
 
 def channel_centred(patches: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -236,17 +262,17 @@ def channel_centred(patches: NDArray[np.uint8]) -> NDArray[np.float32]:
     flat = _planar(patches)
     channels = flat.reshape(len(flat), 3, flat.shape[1] // 3)
     channels -= channels.mean(axis=2, keepdims=True)
-    return _unit(flat, _LEAST_CONTRAST * np.sqrt(flat.shape[1]))
+    return _unit(flat, _MIN_CONTRAST * np.sqrt(flat.shape[1]))
 
 
-VECTORS: dict[str, PixelVectors] = {
-    "rgb": PixelVectors(rgb),
-    "centred": PixelVectors(centred),
-    "channel-centred": PixelVectors(channel_centred),
+PATCH_FEATURES: dict[str, PixelFeatures] = {
+    "rgb": PixelFeatures(rgb),
+    "centred": PixelFeatures(centred),
+    "channel-centred": PixelFeatures(channel_centred),
 }
 
 
-def as_pictures(vectors: NDArray[Any], patch_px: int) -> NDArray[Any]:
+def to_images(vectors: NDArray[Any], patch_px: int) -> NDArray[Any]:
     """Vectors of pixels, or atoms for such, as pictures (n, patch_px, width, 3).
 
     A patch and its surroundings stand side by side.

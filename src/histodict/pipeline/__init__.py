@@ -12,26 +12,26 @@ panel           several recipes, heard on unseen patients, that decide together
 plan            which of these is made, and presets by name
 """
 
-from .answers import NO_TISSUE, Answer, ImageAnswer, Region, RegionAnswer
-from .panel import Panel
-from .plan import PANELS, Model, Plan
+from .answers import NO_TISSUE, DetectedRegion, ImagePrediction, Prediction, RegionPrediction
+from .panel import EnsembleClassifier
+from .plan import ENSEMBLE_PRESETS, Model, Plan
 from .region_detector import RegionDetector
-from .results import Answers
+from .results import Predictions
 from .saving import load_model, save_model
 from .tissue_classifier import TissueClassifier
 
 __all__ = [
+    "ENSEMBLE_PRESETS",
     "NO_TISSUE",
-    "PANELS",
-    "Answer",
-    "Answers",
-    "ImageAnswer",
+    "DetectedRegion",
+    "EnsembleClassifier",
+    "ImagePrediction",
     "Model",
-    "Panel",
     "Plan",
-    "Region",
-    "RegionAnswer",
+    "Prediction",
+    "Predictions",
     "RegionDetector",
+    "RegionPrediction",
     "TissueClassifier",
     "load_model",
     "save_model",

@@ -7,19 +7,19 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from ..execution.tables import Row
-from ..execution.texts import counted
-from ..images.in_memory import ImageFile
+from ..execution.texts import pluralize
+from ..images.in_memory import ImageLike
 from ..images.pixel_size import PixelSize
 from ..patches.patch_map import PatchMap, Ring
-from .showing import Shown
-from .showing import outlines as outlines
+from .showing import DisplayMixin
+from .showing import region_rings as region_rings
 
 _UNKNOWN = PixelSize(None, "unknown")
 NO_TISSUE = "no tissue"  # the label, in tables, of an image of glass
 
 
 @dataclass(frozen=True)
-class Region:
+class DetectedRegion:
     """One region: its size, how clear it is, and its outline in level-0 pixels.
 
     score : mean margin of its patches, the residual of the other class less its own
@@ -34,11 +34,11 @@ class Region:
     area_um2: float | None
     box: tuple[float, float, float, float]
     polygons: list[list[Ring]]
-    use: dict[str, float] = field(default_factory=dict)
+    atom_usage: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, repr=False)
-class ImageAnswer(Shown):
+class ImagePrediction(DisplayMixin):
     """The answer for one image; `label` is None where there is only glass.
 
     scores : one number for two classes, positive for the second; else one per class
@@ -55,7 +55,7 @@ class ImageAnswer(Shown):
     A method that looks at the image as a whole leaves no proportions, threshold or map.
     """
 
-    path: ImageFile
+    path: ImageLike
     label: str | None
     scores: tuple[float, ...]
     proportions: dict[str, float] = field(default_factory=dict)
@@ -64,11 +64,11 @@ class ImageAnswer(Shown):
     patch_map: PatchMap | None = None
     value: float | None = None
     probabilities: dict[str, float] = field(default_factory=dict)
-    candidates: list[str] = field(default_factory=list)
-    n_silent: int | None = None
-    regions: list[Region] = field(default_factory=list)
+    prediction_set: list[str] = field(default_factory=list)
+    n_abstaining: int | None = None
+    regions: list[DetectedRegion] = field(default_factory=list)
     classes: tuple[str, ...] = ()
-    grounds: str = ""
+    decision_text: str = ""
     size: PixelSize = _UNKNOWN
 
     COLUMNS: ClassVar[tuple[str, ...]] = ("path", "label", "score")
@@ -81,16 +81,16 @@ class ImageAnswer(Shown):
     @property
     def is_uncertain(self) -> bool:
         """Whether it is known how sure the model is, and more or fewer than one class is left."""
-        return bool(self.probabilities) and len(self.candidates) != 1
+        return bool(self.probabilities) and len(self.prediction_set) != 1
 
-    def words(self) -> str:
+    def summary(self) -> str:
         """The answer with its score and how it came about, for a legend."""
         if self.label is None:
-            return nothing_left(self.patch_map)
+            return no_prediction_reason(self.patch_map)
         said = f"{self.label}, score {self.score:+.2f}"
         if self.is_uncertain:
-            said += f", uncertain: {' or '.join(self.candidates) or 'like no class'}"
-        grounds = self.grounds
+            said += f", uncertain: {' or '.join(self.prediction_set) or 'like no class'}"
+        grounds = self.decision_text
         shares = self.proportions  # none, of a method that looks at the image as a whole
         if not grounds and shares and shares[self.label] < max(shares.values()):
             grounds = "fewer patches, but clearer ones"
@@ -99,7 +99,7 @@ class ImageAnswer(Shown):
 
     def _short(self) -> str:
         if self.label is None:
-            return nothing_left(self.patch_map)
+            return no_prediction_reason(self.patch_map)
         if self.label in self.probabilities:
             return f"{self.label}, {self.probabilities[self.label]:.0%} sure"
         return f"{self.label}, score {self.score:.3g}"
@@ -116,29 +116,29 @@ class ImageAnswer(Shown):
             row |= {f"score_{n}": s for n, s in zip(self.classes, scores, strict=True)}
         row["n_patches"] = self.n_patches
         row |= _quality_column(self.patch_map) | _size_columns(self.size)
-        if self.n_silent is not None:
-            row["n_silent"] = self.n_silent
+        if self.n_abstaining is not None:
+            row["n_silent"] = self.n_abstaining
         if self.probabilities:
             row |= {f"probability_{name}": value for name, value in self.probabilities.items()}
-            row["candidates"] = " or ".join(self.candidates) or "none"
+            row["candidates"] = " or ".join(self.prediction_set) or "none"
             row["uncertain"] = self.is_uncertain
         row |= {f"proportion_{name}": value for name, value in self.proportions.items()}
-        return row | _use_columns(self.patch_map.use if self.patch_map else {})
+        return row | _usage_columns(self.patch_map.atom_usage if self.patch_map else {})
 
 
 @dataclass(frozen=True, repr=False)
-class RegionAnswer(Shown):
+class RegionPrediction(DisplayMixin):
     """The regions of one image, largest first, and the call they make; None: only glass.
 
     score : patches of the largest set of connected positive patches; the call is positive from
         `least_patches` (m) on
     """
 
-    path: ImageFile
+    path: ImageLike
     label: str | None
     score: int
-    least_patches: int
-    regions: list[Region]
+    min_patches: int
+    regions: list[DetectedRegion]
     patch_map: PatchMap
     size: PixelSize = _UNKNOWN
 
@@ -157,7 +157,7 @@ class RegionAnswer(Shown):
         return {}
 
     @property
-    def candidates(self) -> list[str]:
+    def prediction_set(self) -> list[str]:
         return []
 
     @property
@@ -168,40 +168,40 @@ class RegionAnswer(Shown):
     def proportions(self) -> dict[str, float]:
         return self.patch_map.proportions
 
-    def words(self) -> str:
+    def summary(self) -> str:
         """The call and how it came about, for a legend."""
         if self.label is None:
-            return nothing_left(self.patch_map)
+            return no_prediction_reason(self.patch_map)
         n, s = len(self.regions), "" if len(self.regions) == 1 else "s"
-        least = f"from {self.least_patches} connected patches on"
+        least = f"from {self.min_patches} connected patches on"
         said = f"{self.label}: {n} region{s} ({least}; the largest has {self.score})"
         return said + _whole_image_note(self.patch_map)
 
     def _short(self) -> str:
         if self.label is None:
-            return nothing_left(self.patch_map)
-        return f"{self.label}, {counted(len(self.regions), 'region')}"
+            return no_prediction_reason(self.patch_map)
+        return f"{self.label}, {pluralize(len(self.regions), 'region')}"
 
     def row(self) -> Row:
         return {
             "label": self.label or NO_TISSUE,
             "score": self.score,
-            "least_patches": self.least_patches,
+            "least_patches": self.min_patches,
             "n_patches": self.n_patches,
             "n_regions": len(self.regions),
             "region_area_px": sum(region.area_px for region in self.regions),
             **_quality_column(self.patch_map),
             **_size_columns(self.size),
-            **_use_columns(self.patch_map.use),
+            **_usage_columns(self.patch_map.atom_usage),
         }
 
 
-Answer = ImageAnswer | RegionAnswer
+Prediction = ImagePrediction | RegionPrediction
 
 
-def nothing_left(patch_map: PatchMap | None) -> str:
+def no_prediction_reason(patch_map: PatchMap | None) -> str:
     """Why there is no answer: no tissue, or none that is good enough."""
-    left_out = patch_map.left_out if patch_map is not None else None
+    left_out = patch_map.excluded if patch_map is not None else None
     return f"{NO_TISSUE} that can be judged: {left_out}" if left_out else NO_TISSUE
 
 
@@ -214,7 +214,7 @@ def _quality_column(patch_map: PatchMap | None) -> Row:
     """Return columns for excluded tissue and for the use of all patches."""
     if patch_map is None:
         return {}
-    row: Row = {} if patch_map.left_out is None else {"left_out": patch_map.left_out}
+    row: Row = {} if patch_map.excluded is None else {"left_out": patch_map.excluded}
     return row | {"whole_image": True} if patch_map.whole_image else row
 
 
@@ -223,12 +223,12 @@ def _size_columns(size: PixelSize) -> Row:
     return {"mpp": size.mpp, "mpp_from": size.origin}
 
 
-def _use_columns(use: Mapping[str, float]) -> Row:
+def _usage_columns(use: Mapping[str, float]) -> Row:
     """Of every named concept the share of the patches that use it."""
     return {f"use_{name}": share for name, share in use.items()}
 
 
-def region_rows(answer: Answer) -> list[Row]:
+def region_rows(answer: Prediction) -> list[Row]:
     """A line per region, without the path."""
     if answer.patch_map is None:
         return []
@@ -241,7 +241,7 @@ def region_rows(answer: Answer) -> list[Row]:
             "area_px": region.area_px,
             "area_um2": region.area_um2,
             **dict(zip(("left", "top", "right", "bottom"), region.box, strict=True)),
-            **_use_columns(region.use),
+            **_usage_columns(region.atom_usage),
         }
         for number, region in enumerate(answer.regions, start=1)
     ]

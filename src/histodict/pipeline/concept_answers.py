@@ -21,15 +21,15 @@ from sklearn.linear_model import LogisticRegression
 
 from ..decisions.image_rules import n_scores
 from ..execution.tables import Row
-from .concepts import Usage
+from .concepts import ConceptUsage
 
 _STRENGTH = 100.0  # C of the ridge
 _NAMED = 3  # concepts named in an answer
 
 
 @dataclass(frozen=True)
-class ConceptHead:
-    """weights (n_scores, 2·n_atoms) on `Usage.weights`, bias (n_scores,)"""
+class ConceptClassifier:
+    """weights (n_scores, 2·n_atoms) on `ConceptUsage.weights`, bias (n_scores,)"""
 
     classes: tuple[str, ...]
     centre: NDArray[np.float64]
@@ -37,7 +37,7 @@ class ConceptHead:
     bias: NDArray[np.float64]
 
     @classmethod
-    def fit(cls, features: NDArray[np.float64], labels: Sequence[str]) -> ConceptHead:
+    def fit(cls, features: NDArray[np.float64], labels: Sequence[str]) -> ConceptClassifier:
         """From the images that have labels."""
         names = sorted(set(labels))
         if len(names) < 2:
@@ -68,14 +68,14 @@ class ConceptHead:
         first, second = np.argsort(-scores, kind="stable")[:2].tolist()
         return first, second
 
-    def lead(self, values: NDArray[np.float64], won: int, second: int) -> NDArray[np.float64]:
+    def margin(self, values: NDArray[np.float64], won: int, second: int) -> NDArray[np.float64]:
         """Of scores, or parts of them (n_scores, …): how much they speak for who won."""
         if len(values) == 1:
             return values[0] if won else -values[0]
         found: NDArray[np.float64] = values[won] - values[second]
         return found
 
-    def answers(self, features: NDArray[np.float64]) -> list[str]:
+    def predict(self, features: NDArray[np.float64]) -> list[str]:
         return [self.classes[self.order(scores)[0]] for scores in self.scores(features)]
 
 
@@ -85,7 +85,9 @@ def _fitted(features: NDArray[np.float64], positive: NDArray[np.bool_]) -> Any:
     return model.fit(features, positive)
 
 
-def unseen_right(usage: Usage, labels: Sequence[str], patients: Sequence[str]) -> tuple[int, int]:
+def leave_one_patient_out_accuracy(
+    usage: ConceptUsage, labels: Sequence[str], patients: Sequence[str]
+) -> tuple[int, int]:
     """Of the labelled images: how many are answered right by a head that lacks their patient, and
     how many could be asked. A patient without whom a class has no image cannot.
     """
@@ -96,31 +98,31 @@ def unseen_right(usage: Usage, labels: Sequence[str], patients: Sequence[str]) -
         out = whose == patient
         if len(set(y[~out])) < len(set(y)):
             continue
-        head = ConceptHead.fit(F[~out], y[~out].tolist())
-        n_right += int((np.array(head.answers(F[out])) == y[out]).sum())
+        head = ConceptClassifier.fit(F[~out], y[~out].tolist())
+        n_right += int((np.array(head.predict(F[out])) == y[out]).sum())
         n_asked += int(out.sum())
     return n_right, n_asked
 
 
-def answer_rows(
-    usage: Usage, labels: Sequence[str], images: Sequence[str], names: Sequence[str]
-) -> tuple[ConceptHead, list[Row]]:
+def concept_prediction_rows(
+    usage: ConceptUsage, labels: Sequence[str], images: Sequence[str], names: Sequence[str]
+) -> tuple[ConceptClassifier, list[Row]]:
     """The head that the labelled images give, and an answer for every image."""
     own = np.array([bool(label) for label in labels])
     known = [label for label in labels if label]
     for name, count in Counter(known).items():
         if count < 2:
             raise ValueError(f"only one image has the label {name!r}: give two or more")
-    head = ConceptHead.fit(usage.weights[own], known)
+    head = ConceptClassifier.fit(usage.weights[own], known)
     parts, scores = head.contributions(usage.weights), head.scores(usage.weights)
-    usual = {name: usage.shares[np.array(labels) == name].mean(axis=0) for name in head.classes}
+    usual = {name: usage.fractions[np.array(labels) == name].mean(axis=0) for name in head.classes}
     rows = []
     for place, image in enumerate(images):
         won, second = head.order(scores[place])
-        lead = head.lead(parts[place], won, second)
+        lead = head.margin(parts[place], won, second)
         shown = {head.classes[n]: usual[head.classes[n]] for n in sorted((won, second))}
         because = [
-            _words(names[k], usage.shares[place, k], {n: s[k] for n, s in shown.items()})
+            _describe(names[k], usage.fractions[place, k], {n: s[k] for n, s in shown.items()})
             for k in np.argsort(-lead, kind="stable")[:_NAMED].tolist()
             if lead[k] > 0
         ]
@@ -139,6 +141,6 @@ def _score_columns(classes: Sequence[str], scores: NDArray[np.float64]) -> Row:
     return {"score": max(values)} | each
 
 
-def _words(name: str, share: float, usual: dict[str, float]) -> str:
+def _describe(name: str, share: float, usual: dict[str, float]) -> str:
     beside = ", ".join(f"{label} {value:.0%}" for label, value in usual.items())
     return f"{share:.0%} of its patches use '{name}' (labelled {beside})"

@@ -17,28 +17,28 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from ..execution.files import written_whole
+from ..execution.files import atomic_write
 from ..execution.tables import Row
 from ..execution.texts import parse_json
-from ..images.csv_file import csv_rows
-from ..model_file import digest, sealed
-from .concepts import Concepts, Usage
+from ..images.csv_file import read_csv_rows
+from ..model_file import digest, serialize
+from .concepts import ConceptDictionary, ConceptUsage
 
-FILE, TABLE, USAGE, ANSWERS = "concepts.safetensors", "concepts.csv", "usage.csv", "answers.csv"
+FILE, TABLE, USAGE, PREDICTIONS = "concepts.safetensors", "concepts.csv", "usage.csv", "answers.csv"
 _FORM = 1  # goes up when the file is written otherwise
 _KEY, _DIGEST = "histodict", "sha256"
 
 
 def write_concepts(
-    folder: Path, concepts: Concepts, usage: Usage, settings: dict[str, Any]
+    folder: Path, concepts: ConceptDictionary, usage: ConceptUsage, settings: dict[str, Any]
 ) -> None:
     arrays = {f"concepts.{k}": v for k, v in asdict(concepts).items()}
     arrays |= {f"usage.{k}": v for k, v in asdict(usage).items()}
-    with written_whole(folder / FILE) as partial:
-        partial.write_bytes(sealed({"concepts": _FORM, "settings": settings}, arrays))
+    with atomic_write(folder / FILE) as partial:
+        partial.write_bytes(serialize({"concepts": _FORM, "settings": settings}, arrays))
 
 
-def read_concepts(folder: Path) -> tuple[Concepts, Usage, dict[str, Any]] | None:
+def read_concepts(folder: Path) -> tuple[ConceptDictionary, ConceptUsage, dict[str, Any]] | None:
     """What the folder holds, and what it was made with; None if it holds no concepts yet."""
     file = folder / FILE
     if not file.exists():
@@ -50,7 +50,8 @@ def read_concepts(folder: Path) -> tuple[Concepts, Usage, dict[str, Any]] | None
         if header.pop(_DIGEST) != digest(header, arrays) or header["concepts"] != _FORM:
             raise ValueError("its digest or form does not fit")
         made = [
-            _part(kind, name, arrays) for kind, name in ((Concepts, "concepts"), (Usage, "usage"))
+            _part(kind, name, arrays)
+            for kind, name in ((ConceptDictionary, "concepts"), (ConceptUsage, "usage"))
         ]
         return made[0], made[1], header["settings"]
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
@@ -64,7 +65,7 @@ def _part(kind: Any, name: str, arrays: dict[str, NDArray[Any]]) -> Any:
     return kind(**own)
 
 
-def check_same(folder: Path, before: dict[str, Any], today: dict[str, Any]) -> None:
+def check_settings_match(folder: Path, before: dict[str, Any], today: dict[str, Any]) -> None:
     """Refuses a folder of concepts that were made otherwise."""
     plain = json.loads(json.dumps(today))
     others = sorted(k for k in plain.keys() | before.keys() if plain.get(k) != before.get(k))
@@ -81,7 +82,7 @@ def names_in(folder: Path, n_atoms: int) -> list[str]:
     file = folder / TABLE
     if not file.exists():
         return names
-    (_, header), *lines = csv_rows(file) or [(0, [])]
+    (_, header), *lines = read_csv_rows(file) or [(0, [])]
     rows = [dict(zip(header, cells, strict=False)) for _, cells in lines]
     try:
         given = {int(row["concept"]): row["name"].strip() for row in rows}
@@ -96,12 +97,16 @@ def names_in(folder: Path, n_atoms: int) -> list[str]:
 
 
 def concept_rows(
-    concepts: Concepts, usage: Usage, names: list[str], patients: list[str], images: list[str]
+    concepts: ConceptDictionary,
+    usage: ConceptUsage,
+    names: list[str],
+    patients: list[str],
+    images: list[str],
 ) -> list[Row]:
     """A row per concept; the images that use it most are of different patients."""
     rows = []
     for place, name in enumerate(names):
-        shares = usage.shares[:, place]
+        shares = usage.fractions[:, place]
         most: dict[str, str] = {}
         for image in np.argsort(-shares, kind="stable").tolist():
             most.setdefault(patients[image], images[image])
@@ -119,7 +124,9 @@ def concept_rows(
     return rows
 
 
-def usage_rows(usage: Usage, names: list[str], patients: list[str], images: list[str]) -> list[Row]:
+def usage_rows(
+    usage: ConceptUsage, names: list[str], patients: list[str], images: list[str]
+) -> list[Row]:
     """A row per image: the share of its patches that use each concept."""
     taken = ("image", "patient", "patches")
     columns = [
@@ -132,6 +139,6 @@ def usage_rows(usage: Usage, names: list[str], patients: list[str], images: list
         {"image": image, "patient": patient, "patches": int(n)}
         | dict(zip(columns, np.round(shares, 4).tolist(), strict=True))
         for image, patient, n, shares in zip(
-            images, patients, usage.patches, usage.shares, strict=True
+            images, patients, usage.patches, usage.fractions, strict=True
         )
     ]

@@ -17,37 +17,37 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..dictionaries.atoms import normalise
-from ..dictionaries.stable import PENALTY, PULL, learn_stable, recurrence
+from ..dictionaries.stable import PENALTY, SHRINKAGE, learn_axis_anchored, split_half_similarity
 from ..execution.executor import Executor, Threads
-from ..execution.progress import Callback, Progress, ignore
+from ..execution.progress import Callback, Progress, no_callback
 from ..execution.tables import Row
-from ..execution.texts import counted
-from ..images.feature_file import Origin, common_origin, is_feature_file
-from ..images.pixel_size import GivenSize, PixelSize, are_mixed
+from ..execution.texts import pluralize
+from ..images.feature_file import FeatureMetadata, common_metadata, is_feature_file
+from ..images.pixel_size import PixelSize, PixelSizeOption, is_mixed
 from ..images.record_order import content_order
-from ..images.records import Record
+from ..images.records import ImageRecord
 from ..kernels import encode_omp
-from ..networks import vectors_named
+from ..networks import get_patch_features
 from ..parameters import check_whole_number
 from ..presets import PRESETS
 from ..recipes import Recipe
-from .extraction import recipe_for
-from .opening import open_view
-from .training_patches import for_every
+from .extraction import extraction_recipe
+from .opening import open_prepared_image
+from .training_patches import map_images
 
 _FORM = 3  # increased when the computation of concepts or usage changes
 N_NONZERO = 8  # atoms of a patch, at most
-_MOST_VECTORS, _MOST_OF_IMAGE = 40_000, 1_000  # learnt from: they are held in memory
+_MAX_VECTORS, _MAX_OF_IMAGE = 40_000, 1_000  # learnt from: they are held in memory
 
 
 @dataclass(frozen=True)
-class Usage:
+class ConceptUsage:
     """Of every image: patches (n_images,); shares of them that use an atom, and the mean positive
     and negative weights of each (n_images, n_atoms).
     """
 
     patches: NDArray[np.int64]
-    shares: NDArray[np.float64]
+    fractions: NDArray[np.float64]
     positive: NDArray[np.float64]
     negative: NDArray[np.float64]
 
@@ -58,7 +58,7 @@ class Usage:
 
 
 @dataclass(frozen=True)
-class Concepts:
+class ConceptDictionary:
     """centre (n_features,), atoms (n_atoms, n_features), the axis of each (n_atoms,), and how well
     halves of the patients agree on each: |cos| (n_atoms,), NaN if not known.
     """
@@ -68,60 +68,64 @@ class Concepts:
     axes: NDArray[np.int64]
     recurrence: NDArray[np.float64]
 
-    def vectors(self, X: NDArray[np.float32]) -> NDArray[np.float32]:
+    def features(self, X: NDArray[np.float32]) -> NDArray[np.float32]:
         """As the atoms code them: centred, of unit norm."""
         return np.ascontiguousarray(normalise(X - self.centre), dtype=np.float32)
 
     def encode(self, X: NDArray[np.float32], n_jobs: int | None = None) -> Any:
         """Codes (n, n_atoms) of vectors as a network gives them."""
-        return encode_omp(self.atoms, self.vectors(X), N_NONZERO, n_jobs=n_jobs)
+        return encode_omp(self.atoms, self.features(X), N_NONZERO, n_jobs=n_jobs)
 
 
 @dataclass(frozen=True)
-class Source:
+class ConceptTrainingSet:
     """Images to learn from: as a recipe sees them, at these pixel sizes.
 
     `records` are sorted by content; `places` are their positions in the given list.
     """
 
-    records: Sequence[Record]
+    records: Sequence[ImageRecord]
     recipe: Recipe
-    origin: Origin | None = None
-    given: GivenSize = field(default_factory=GivenSize)
-    places: Sequence[int] = ()
+    origin: FeatureMetadata | None = None
+    settings: PixelSizeOption = field(default_factory=PixelSizeOption)
+    positions: Sequence[int] = ()
 
     @classmethod
-    def of(cls, records: Sequence[Record], vectors: str, given: GivenSize) -> Source:
+    def of(
+        cls, records: Sequence[ImageRecord], vectors: str, given: PixelSizeOption
+    ) -> ConceptTrainingSet:
         """Refuses images beside feature files, vectors of pixels, and records in trouble."""
         for record in records:
-            if record.trouble:
-                raise ValueError(record.trouble)
+            if record.error:
+                raise ValueError(record.error)
         places = content_order(records)
         records = [records[place] for place in places]
         n_given = sum(is_feature_file(record.path) for record in records)
         if n_given not in (0, len(records)):
             raise ValueError("give images or feature files, not both: one dictionary, one encoder")
         if n_given:
-            origin = common_origin(record.path for record in records)
+            origin = common_metadata(record.path for record in records)
             return cls(records, PRESETS["given"], origin, given, places)
-        if vectors_named(vectors).are_pictures:
+        if get_patch_features(vectors).are_images:
             raise ValueError(
                 f"--vectors {vectors}: concepts are held to what a network sees; name one, such as "
                 "efficientnet-lite0"
             )
-        return cls(records, recipe_for(vectors, {}), None, given, places)
+        return cls(records, extraction_recipe(vectors, {}), None, given, places)
 
     def as_listed(self, rows: list[Row]) -> list[Row]:
         """Return rows, one per record, in the order of the given list."""
-        return [row for _, row in sorted(zip(self.places, rows, strict=True), key=itemgetter(0))]
+        return [row for _, row in sorted(zip(self.positions, rows, strict=True), key=itemgetter(0))]
 
-    def size(self, record: Record) -> PixelSize:
-        return self.given.with_table(record.mpp).at(record.path)
+    def size(self, record: ImageRecord) -> PixelSize:
+        return self.settings.with_table(record.mpp).at(record.path)
 
     def open(self, place: int) -> Any:
         record = self.records[place]
-        mpp = self.size(record).from_outside
-        return open_view(record.path, mpp, self.recipe, trained=self.origin, within=record.within)
+        mpp = self.size(record).is_user_given
+        return open_prepared_image(
+            record.path, mpp, self.recipe, trained=self.origin, within=record.region_of_interest
+        )
 
     def size_doubts(self) -> str:
         """What there is to say of pixel sizes: images are cut at their own. Empty if all is well,
@@ -131,11 +135,11 @@ class Source:
             return ""
         sizes = [self.size(record).mpp for record in self.records]
         known = [size for size in sizes if size is not None]
-        if known and are_mixed(known):
+        if known and is_mixed(known):
             differ = f"the images' pixel sizes differ ({min(known):g} to {max(known):g} µm)"
         elif known and len(known) < len(sizes):
             n = len(sizes) - len(known)
-            differ = f"the pixel size of {n} of {counted(len(sizes), 'image')} is not known"
+            differ = f"the pixel size of {n} of {pluralize(len(sizes), 'image')} is not known"
         else:
             return ""
         most = max(known)
@@ -152,15 +156,15 @@ class Source:
 
 
 def learn_concepts(
-    source: Source,
+    source: ConceptTrainingSet,
     n_atoms: int,
     *,
     random_state: int = 0,
     n_rounds: int = 2,
     n_jobs: int | None = None,
-    callback: Callback = ignore,
+    callback: Callback = no_callback,
     executor: Executor | None = None,
-) -> Concepts:
+) -> ConceptDictionary:
     """One dictionary over all images. `n_rounds`: partings of the patients to learn from again."""
     check_whole_number("atoms", n_atoms, 1)
     X, patients = _draw(source, random_state, callback, executor or Threads(n_jobs))
@@ -171,45 +175,45 @@ def learn_concepts(
     def report(done: int, total: int) -> None:
         callback(Progress("train", done, total))
 
-    learnt = learn_stable(Y, patients, n_atoms, rng, n_jobs=n_jobs, callback=report)
+    learnt = learn_axis_anchored(Y, patients, n_atoms, rng, n_jobs=n_jobs, callback=report)
 
     def again(Z: NDArray[Any], whose: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
         # The mean is part of what is learnt: halves have their own.
         own = np.ascontiguousarray(normalise(Z - Z.mean(axis=0)))
-        return learn_stable(own, whose, n_atoms, rng, n_jobs=n_jobs).atoms
+        return learn_axis_anchored(own, whose, n_atoms, rng, n_jobs=n_jobs).atoms
 
     raw = np.ascontiguousarray(X)
-    found = recurrence(raw, patients, learnt.atoms, rng, n_rounds=n_rounds, learn=again)
+    found = split_half_similarity(raw, patients, learnt.atoms, rng, n_rounds=n_rounds, learn=again)
     unknown = np.full(n_atoms, np.nan)
-    return Concepts(centre, learnt.atoms, learnt.axes, unknown if found is None else found)
+    return ConceptDictionary(centre, learnt.atoms, learnt.axes, unknown if found is None else found)
 
 
 def _draw(
-    source: Source, random_state: int, callback: Callback, executor: Executor
+    source: ConceptTrainingSet, random_state: int, callback: Callback, executor: Executor
 ) -> tuple[NDArray[np.float32], NDArray[Any]]:
     """Vectors of random patches, about as many of every image; and whose they are."""
-    wanted = max(1, min(_MOST_OF_IMAGE, _MOST_VECTORS // len(source.records)))
+    wanted = max(1, min(_MAX_OF_IMAGE, _MAX_VECTORS // len(source.records)))
 
     def work(place: int) -> NDArray[np.float32]:
         with source.open(place) as view:
-            found = view.sample_vectors(wanted, np.random.default_rng([random_state, place]))
+            found = view.sample_features(wanted, np.random.default_rng([random_state, place]))
         if not len(found):
             raise ValueError(f"{source.records[place].path}: shows no tissue; leave it out")
         return np.asarray(found, np.float32)
 
-    parts = for_every(work, len(source.records), "patches", callback, executor)
+    parts = map_images(work, len(source.records), "patches", callback, executor)
     patients = np.repeat(source.patients, [len(part) for part in parts])
     return np.concatenate(parts), patients
 
 
 def usage_of(
-    source: Source,
-    concepts: Concepts,
+    source: ConceptTrainingSet,
+    concepts: ConceptDictionary,
     *,
     n_jobs: int | None = None,
-    callback: Callback = ignore,
+    callback: Callback = no_callback,
     executor: Executor | None = None,
-) -> Usage:
+) -> ConceptUsage:
     """How all patches of every image use the atoms; a slide is read chunk by chunk."""
 
     def work(place: int) -> tuple[int, NDArray[np.float64]]:
@@ -217,7 +221,7 @@ def usage_of(
         with source.open(place) as view:
             grid = view.grid()
             for chunk in view.chunks(grid):
-                vectors = view.chunk_vectors(grid, *chunk)[1]
+                vectors = view.chunk_features(grid, *chunk)[1]
                 if len(vectors):
                     S = concepts.encode(vectors, n_jobs=1)
                     n += len(vectors)
@@ -226,30 +230,37 @@ def usage_of(
         return n, sums / max(1, n)
 
     executor = executor or Threads(n_jobs)
-    found = for_every(work, len(source.records), "answer", callback, executor)
+    found = map_images(work, len(source.records), "answer", callback, executor)
     means = np.stack([sums for _, sums in found])
-    return Usage(np.array([n for n, _ in found]), means[:, 0], means[:, 1], means[:, 2])
+    return ConceptUsage(np.array([n for n, _ in found]), means[:, 0], means[:, 1], means[:, 2])
 
 
-def settings_of(source: Source, n_atoms: int, random_state: int, keys: list[Any]) -> dict[str, Any]:
+def settings_of(
+    source: ConceptTrainingSet, n_atoms: int, random_state: int, keys: list[Any]
+) -> dict[str, Any]:
     """All that decides which concepts are learnt."""
     return {
         "form": _FORM,
         "recipe": source.recipe.to_dict(),
-        "weights": vectors_named(source.recipe.vectors).weights() if source.origin is None else "",
+        "weights": get_patch_features(source.recipe.features).weights()
+        if source.origin is None
+        else "",
         "atoms": n_atoms,
         "random_state": random_state,
         "penalty": PENALTY,
-        "pull": PULL,
+        "pull": SHRINKAGE,
         "n_nonzero": N_NONZERO,
         "patients": source.patients,
-        "sizes": [source.size(record).from_outside for record in source.records],
-        "within": [record.within.facts() if record.within else [] for record in source.records],
+        "sizes": [source.size(record).is_user_given for record in source.records],
+        "within": [
+            record.region_of_interest.fingerprint() if record.region_of_interest else []
+            for record in source.records
+        ],
         "images": keys,
     }
 
 
-def image_names(records: Sequence[Record]) -> list[str]:
+def image_names(records: Sequence[ImageRecord]) -> list[str]:
     """Their file names; whole paths where two are the same."""
     names = [Path(record.path).name for record in records]
     return names if len(set(names)) == len(names) else [str(record.path) for record in records]

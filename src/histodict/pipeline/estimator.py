@@ -14,30 +14,30 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 import numpy as np
 from sklearn.exceptions import NotFittedError
 
-from ..decisions.atom_notes import AtomNotes
+from ..decisions.atom_notes import AtomAnnotations
 from ..decisions.tuning import with_images
 from ..evaluation.metrics import balanced_accuracy
-from ..execution.progress import Callback, Progress, ignore, progress_bar
-from ..images.annotations.drawing import Drawing
-from ..images.in_memory import ImageFile
-from ..images.manifest import Record
-from ..images.pixel_size import GivenSize, Mpp
-from ..model_content import ModelContent
-from ..model_file import write_content
+from ..execution.progress import Callback, Progress, no_callback, progress_bar
+from ..images.annotations.drawing import AnnotationFile
+from ..images.in_memory import ImageLike
+from ..images.manifest import ImageRecord
+from ..images.pixel_size import MppLike, PixelSizeOption
+from ..model_content import ModelData
+from ..model_file import write_model_data
 from ..parameters import check_kind, check_names
-from ..presets import recipe_of
+from ..presets import resolve_recipe
 from ..recipes import Recipe
-from .image_model import CodesTo
-from .inputs import Drawn, Labelled, asked, labelled
-from .keeping import read_model
-from .results import Answers
-from .sizes import warn_of_sizes
-from .spoken import Spoken, speak
+from .image_model import CodeCallback
+from .inputs import AnnotationInput, LabelledImages, resolve_inputs, resolve_labelled
+from .keeping import load_model_of_kind
+from .results import Predictions
+from .sizes import warn_assumed_pixel_sizes
+from .spoken import ScoreContributions, explain_model
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from .reasons import Reasons
+    from .reasons import Explanation
 
     class BaseEstimator:  # scikit-learn has no types: all attributes of models would be Any
         pass
@@ -49,7 +49,7 @@ else:
 _PLAIN = ("region", "folds", "random_state", "n_jobs", "verbose")
 
 
-class Estimator(BaseEstimator):
+class ImageEstimator(BaseEstimator):
     """Base class of all models: parameters, files, predictions, and plots of the atoms.
 
     Constructors take settings of the recipe as `**settings`, and resolve presets, so that
@@ -62,17 +62,17 @@ class Estimator(BaseEstimator):
     model_: Any  # what judges the image; of a panel, its first
     recipes: list[Recipe]  # of all models that decide together
     classes_: list[str]
-    training_: dict[str, Any]
+    training_info_: dict[str, Any]
     n_jobs: int | None
     verbose: bool | int
-    _given: dict[str, Any]
+    _init_params: dict[str, Any]
 
     # --- parameters -----------------------------------------------------------------------------
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the constructor's arguments; if `deep`, also all settings of the recipe."""
-        now = {name: getattr(self, name) for name in _PLAIN if name in self._given}
-        return (self._settings() if deep else {}) | self._given | now
+        now = {name: getattr(self, name) for name in _PLAIN if name in self._init_params}
+        return (self._settings() if deep else {}) | self._init_params | now
 
     def set_params(self, **params: Any) -> Self:
         """Change parameters; a fitted model stays as it is until the next fit.
@@ -90,10 +90,10 @@ class Estimator(BaseEstimator):
         """All settings by name, where there is one recipe."""
         return {}
 
-    def _take(self, settings: dict[str, Any], **own: Any) -> None:
+    def _store_params(self, settings: dict[str, Any], **own: Any) -> None:
         """Remember what the constructor was given, as it was given."""
         check_kind("verbose", own["verbose"], "bool | int")
-        self._given = own | settings
+        self._init_params = own | settings
         self.verbose = own["verbose"]
 
     def _with_settings(self, recipe: Recipe, settings: dict[str, Any]) -> Recipe:
@@ -102,12 +102,12 @@ class Estimator(BaseEstimator):
             return recipe
         own = [name for name in signature(type(self)).parameters if name != "settings"]
         check_names(settings, {*own, *recipe.settings()})
-        return recipe.with_values(settings)
+        return recipe.replace_settings(settings)
 
     def _recipe_of(
         self, given: Recipe | str, method: str | None, settings: dict[str, Any]
     ) -> Recipe:
-        found = recipe_of(given, method, regions=self.finds_regions)
+        found = resolve_recipe(given, method, regions=self.finds_regions)
         return self._with_settings(found, settings)
 
     def _html_repr(self) -> str:
@@ -115,8 +115,9 @@ class Estimator(BaseEstimator):
         facts = [type(self).__name__, "has learnt nothing yet"]
         if self.__sklearn_is_fitted__():
             facts[1] = (
-                f"{' / '.join(self.classes_)}, learnt from {self.training_['n_images']} images of "
-                f"{self.training_['n_patients']} patients; {self.decision_words()}"
+                f"{' / '.join(self.classes_)}, learnt from {self.training_info_['n_images']} "
+                "images of "
+                f"{self.training_info_['n_patients']} patients; {self.describe_decision()}"
             )
         head, text, code = map(escape, (*facts, repr(self)))
         return f"<div><b>{head}</b>: {text}<br><code>{code}</code></div>"
@@ -127,11 +128,11 @@ class Estimator(BaseEstimator):
         """The same model, on so many threads."""
         raise NotImplementedError
 
-    def with_codes_to(self, codes_to: CodesTo) -> Self:
+    def with_code_callback(self, codes_to: CodeCallback) -> Self:
         """The same model; the listener hears of the codes behind its map, chunk by chunk."""
         raise NotImplementedError
 
-    def with_notes(self, notes: AtomNotes, view: int = 0) -> Self:
+    def with_atom_annotations(self, notes: AtomAnnotations, view: int = 0) -> Self:
         """The same model with these notes of its atoms, of a panel those of its view at this place.
 
         Atoms that are switched off take part no longer, as if they had never been: nothing is
@@ -139,8 +140,8 @@ class Estimator(BaseEstimator):
         """
         raise NotImplementedError
 
-    def with_line(
-        self, images: Labelled, view: int = 0, *, callback: Callback | None = None
+    def refit_decision_rule(
+        self, images: LabelledImages, view: int = 0, *, callback: Callback | None = None
     ) -> Self:
         """The same model, its line between the classes fitted again on labelled images.
 
@@ -154,74 +155,74 @@ class Estimator(BaseEstimator):
     def tuned_on(self, images: Iterable[Path]) -> Self:
         """Return a copy with these images added to the last change of the decision.
 
-        Call it on the result of `with_threshold`, `adapted_to` or `with_notes`, with the images
-        that were used for the change, so that scores on these images are marked as tuned.
+        Call it on the result of `with_threshold`, `adapt_threshold` or `with_notes`, with the
+        images that were used for the change, so that scores on these images are marked as tuned.
         """
         changed = copy(self)
-        changed.training_ = with_images(self.training_, images)
+        changed.training_info_ = with_images(self.training_info_, images)
         return changed
 
-    def spoken(
+    def score_contributions(
         self,
-        path: ImageFile,
+        path: ImageLike,
         mpp: float | None,
-        callback: Callback = ignore,
-        within: Drawing | None = None,
-    ) -> list[Spoken]:
+        callback: Callback = no_callback,
+        within: AnnotationFile | None = None,
+    ) -> list[ScoreContributions]:
         """What the models that decide together say of an image, the one that is shown first."""
-        own = speak(self.model_, path, mpp, callback, within)
+        own = explain_model(self.model_, path, mpp, callback, within)
         return [] if own is None else [own]
 
-    def why(
+    def explain(
         self,
-        image: ImageFile | str,
+        image: ImageLike | str,
         *,
-        mpp: Mpp = None,
-        within: Drawing | None = None,
-        callback: Callback = ignore,
-    ) -> Reasons:
+        mpp: MppLike = None,
+        within: AnnotationFile | None = None,
+        callback: Callback = no_callback,
+    ) -> Explanation:
         """The answer for one image in parts of the model's atoms, which add up to its score."""
-        from .reasons import reasons
+        from .reasons import explain
 
         self._check_fitted()
-        return reasons(self, image, mpp=mpp, within=within, callback=callback)
+        return explain(self, image, mpp=mpp, within=within, callback=callback)
 
-    def decision_words(self) -> str:
+    def describe_decision(self) -> str:
         """How it decides, for a model card."""
         raise NotImplementedError
 
-    def truth(self, record: Record) -> str:
+    def true_label(self, record: ImageRecord) -> str:
         """What the record says the answer is."""
         raise NotImplementedError
 
-    def answer(
+    def predict_one(
         self,
-        path: ImageFile | str,
+        path: ImageLike | str,
         *,
-        mpp: Mpp = None,
-        callback: Callback = ignore,
-        within: Drawing | None = None,
+        mpp: MppLike = None,
+        callback: Callback = no_callback,
+        within: AnnotationFile | None = None,
     ) -> Any:
         """The answer for one image or slide: what `predict` asks for each."""
         raise NotImplementedError
 
-    def content(self) -> ModelContent:
+    def to_model_data(self) -> ModelData:
         raise NotImplementedError
 
     @classmethod
-    def of_content(cls, content: ModelContent, n_jobs: int | None) -> Self:
+    def from_model_data(cls, content: ModelData, n_jobs: int | None) -> Self:
         raise NotImplementedError
 
     # --- answers --------------------------------------------------------------------------------
 
     def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "training_")
+        return hasattr(self, "training_info_")
 
     def _check_fitted(self) -> None:
         if not self.__sklearn_is_fitted__():
             raise NotFittedError("this model has learnt nothing yet: call fit first, or load one")
 
-    def _become(self, learnt: Self) -> Self:
+    def _assign_fitted(self, learnt: Self) -> Self:
         """Take over what a copy has learnt: a fit that fails leaves the model as it was."""
         self.__dict__ |= learnt.__dict__
         return self
@@ -232,34 +233,36 @@ class Estimator(BaseEstimator):
         """Return a context with the callback given, else with progress bars if verbose."""
         if callback is None and self.verbose:
             return progress_bar()
-        return nullcontext(callback or ignore)
+        return nullcontext(callback or no_callback)
 
-    def _predict(self, images: Any, mpp: Mpp, within: Drawn | None = None, **how: Any) -> Any:
+    def _predict(
+        self, images: Any, mpp: MppLike, within: AnnotationInput | None = None, **how: Any
+    ) -> Any:
         """One answer for one image; `Answers` for several."""
         self._check_fitted()
-        found = asked(images, within)
-        for words in found.left_out:
+        found = resolve_inputs(images, within)
+        for words in found.skipped:
             warnings.warn(words, stacklevel=3)  # to whoever called predict
-        answers, given = [], GivenSize.of(mpp)
+        answers, given = [], PixelSizeOption.of(mpp)
         with self._progress_callback() as callback:
             callback(Progress("answer", 0, len(found.images)))
             for place, (image, table_mpp, inside) in enumerate(found.images):
                 size = given.with_table(table_mpp)
-                answer = self.answer(image, mpp=size, callback=callback, within=inside, **how)
+                answer = self.predict_one(image, mpp=size, callback=callback, within=inside, **how)
                 answers.append(answer)
                 callback(Progress("answer", place + 1, len(found.images)))
-        warn_of_sizes(answers, self)
-        return answers[0] if found.is_one else Answers(answers, self.columns)
+        warn_assumed_pixel_sizes(answers, self)
+        return answers[0] if found.is_one else Predictions(answers, self.columns)
 
-    def score(self, images: Labelled) -> float:
+    def score(self, images: LabelledImages) -> float:
         """Balanced accuracy over labelled images: the mean over classes of the share right.
 
         `images` as in `fit`. An image in which no tissue was found counts as wrong.
         """
         self._check_fitted()
-        manifest = labelled(images)
+        manifest = resolve_labelled(images)
         answers = self._predict(manifest, None)
-        truth = [self.truth(record) for record in manifest.records]
+        truth = [self.true_label(record) for record in manifest.records]
         return float(balanced_accuracy(np.array(truth), np.array(answers.labels)))
 
     # --- files ----------------------------------------------------------------------------------
@@ -270,21 +273,21 @@ class Estimator(BaseEstimator):
         Refuses what could not be read again, such as a dictionary that is not of finite numbers.
         """
         self._check_fitted()
-        content = self.content()
+        content = self.to_model_data()
         try:
-            self.of_content(content, None)
+            self.from_model_data(content, None)
         except ValueError as error:
             raise ValueError(
                 f"{path}: this model is not saved, as it is broken: {error}"
             ) from error
-        return write_content(content, Path(path))
+        return write_model_data(content, Path(path))
 
     @classmethod
     def load(
         cls, path: Path | str, *, n_jobs: int | None = None, trust_weights: bool = False
     ) -> Self:
         """Read a model of this kind; `histodict.load` reads any, and says more."""
-        model: Self = read_model({cls.kind: cls}, Path(path), n_jobs, trust_weights)
+        model: Self = load_model_of_kind({cls.kind: cls}, Path(path), n_jobs, trust_weights)
         return model
 
     # --- atoms ----------------------------------------------------------------------------------
@@ -301,9 +304,10 @@ class Estimator(BaseEstimator):
         return plot_atoms(self, n_atoms, axes)
 
 
-def no_probabilities(model: Estimator) -> NoReturn:
+def raise_no_predict_proba(model: ImageEstimator) -> NoReturn:
     """What to do for probabilities; as an AttributeError, so that `hasattr` tells."""
     raise AttributeError(
-        f"{type(model).__name__} gives scores, which are not probabilities: fit a Panel, which "
-        "learns them on unseen patients; Panel(['fast']) is one such model, Panel() several"
+        f"{type(model).__name__} gives scores, which are not probabilities: fit an "
+        "EnsembleClassifier, which "
+        "learns them on unseen patients; EnsembleClassifier(['fast']) is one such model"
     )

@@ -22,30 +22,36 @@ from numpy.typing import NDArray
 
 from ..execution.executor import Executor, Threads
 from ..execution.failures import failure_reason
-from ..execution.files import file_key, is_there, written_whole
+from ..execution.files import atomic_write, exists, file_key
 from ..execution.local import map_blocks
-from ..execution.progress import Callback, Progress, ignore, shares
-from ..execution.texts import one_line, printable
+from ..execution.progress import Callback, Progress, cumulative_shares, no_callback
+from ..execution.texts import printable, shorten
 from ..images.errors import ImageError
 from ..images.feature_file import open_features
-from ..images.formats import COORDS, FEATURES, MAGNIFICATION_AT_1_UM, OWN, write_hdf5
-from ..images.in_memory import image_bytes
-from ..images.manifest import Record
-from ..images.pixel_size import GivenSize, Mpp
-from ..networks import open_network, vectors_named
+from ..images.formats import (
+    COORDS,
+    FEATURES,
+    HISTODICT_ATTRIBUTE,
+    MAGNIFICATION_AT_1_UM,
+    write_hdf5,
+)
+from ..images.in_memory import estimated_bytes
+from ..images.manifest import ImageRecord
+from ..images.pixel_size import MppLike, PixelSizeOption
+from ..networks import get_patch_features, load_encoder
 from ..patches.grid import PatchGrid
 from ..presets import PRESETS
 from ..recipes import Recipe
-from .given_view import made_with
-from .opening import open_view
+from .given_view import extraction_settings
+from .opening import open_prepared_image
 from .reach import report_windows
-from .view import View
+from .view import PreparedImage
 
 _FORM = 2  # goes up when a file is written otherwise
 
 
 @dataclass(frozen=True)
-class Extracted:
+class ExtractionResult:
     """files : of the images that have one now, in their order; failures : (image, reason)"""
 
     files: list[Path]
@@ -53,19 +59,19 @@ class Extracted:
     n_skipped: int
 
 
-def recipe_for(vectors: str, settings: dict[str, str]) -> Recipe:
+def extraction_recipe(vectors: str, settings: dict[str, str]) -> Recipe:
     """What vectors of this name are made with, as the presets have it; only that may be set."""
-    kind = vectors_named(vectors)
-    if kind.are_given:
+    kind = get_patch_features(vectors)
+    if kind.is_precomputed:
         raise ValueError(f"vectors {vectors!r} come from feature files: name those to be computed")
-    base = PRESETS["fast" if kind.take_surroundings else "embeddings"]
-    changes = {} if kind.take_surroundings else {"patch_px": open_network(vectors).cell_px}
+    base = PRESETS["fast" if kind.uses_context else "embeddings"]
+    changes = {} if kind.uses_context else {"patch_px": load_encoder(vectors).stride_px}
     others = sorted(set(settings) - _SETTINGS)
     if others:
         raise ValueError(
             f"--set {others[0]}: does not change vectors; these do: {', '.join(sorted(_SETTINGS))}"
         )
-    recipe = base.with_changes(vectors=vectors, **changes).with_settings(settings)
+    recipe = base.with_changes(vectors=vectors, **changes).parse_settings(settings)
     kind.check(recipe.patch_px, recipe.grid_stride_px)
     return recipe
 
@@ -76,21 +82,21 @@ _SETTINGS = {
 }
 
 
-def extract_all(
+def extract_features(
     recipe: Recipe,
-    images: Sequence[Record],
+    images: Sequence[ImageRecord],
     folder: Path,
     *,
-    mpp: Mpp = None,
+    mpp: MppLike = None,
     n_jobs: int | None = None,
-    callback: Callback = ignore,
+    callback: Callback = no_callback,
     executor: Executor | None = None,
-) -> Extracted:
+) -> ExtractionResult:
     """A feature file of every image. The callback hears of each image.
 
-    `mpp`, `executor` as of `batch.run_images`.
+    `mpp`, `executor` as of `batch.predict_images`.
     """
-    given = GivenSize.of(mpp)
+    given = PixelSizeOption.of(mpp)
     files = _names(images, folder)
     keys = [_key(recipe, record, given) for record in images]
     finished = [_is_done(file, key) for file, key in zip(files, keys, strict=True)]
@@ -99,10 +105,12 @@ def extract_all(
         for record, file, key, is_done in zip(images, files, keys, finished, strict=True)
         if not is_done
     ]
-    watch = ignore if executor else callback
+    watch = no_callback if executor else callback
     work = partial(_extract, recipe, 1 if executor else n_jobs, watch)
     reasons = (executor or Threads(1)).map(work, todo, lost=str)
-    share = shares([0 if f else image_bytes(r.path) for r, f in zip(images, finished, strict=True)])
+    share = cumulative_shares(
+        [0 if f else estimated_bytes(r.path) for r, f in zip(images, finished, strict=True)]
+    )
     callback(Progress("vectors", 0, len(images), work=share[0]))
     made, failures = [], []
     for n, (record, file, is_done) in enumerate(zip(images, files, finished, strict=True)):
@@ -112,10 +120,10 @@ def extract_all(
         else:
             made.append(file)
         callback(Progress("vectors", n + 1, len(images), work=share[n + 1]))
-    return Extracted(made, failures, sum(finished))
+    return ExtractionResult(made, failures, sum(finished))
 
 
-def _names(images: Sequence[Record], folder: Path) -> list[Path]:
+def _names(images: Sequence[ImageRecord], folder: Path) -> list[Path]:
     """Refuses images whose files would be one, also where case makes no difference."""
     files = [folder / f"{record.path.stem}.h5" for record in images]
     first: dict[str, Path] = {}
@@ -129,10 +137,10 @@ def _names(images: Sequence[Record], folder: Path) -> list[Path]:
     return files
 
 
-def _key(recipe: Recipe, record: Record, given: GivenSize) -> dict[str, Any]:
+def _key(recipe: Recipe, record: ImageRecord, given: PixelSizeOption) -> dict[str, Any]:
     """All that decides what is in a file."""
-    made = made_with(recipe) | {"form": _FORM, "version": version("histodict")}
-    image = file_key(record.path) if is_there(record.path) else []
+    made = extraction_settings(recipe) | {"form": _FORM, "version": version("histodict")}
+    image = file_key(record.path) if exists(record.path) else []
     return {
         "recipe": made,
         "image": image,
@@ -152,7 +160,7 @@ def _is_done(file: Path, key: dict[str, Any]) -> bool:
     if before.get("recipe") != key["recipe"]:
         own = before.get("recipe", {})
         others = [
-            f"{k} was {one_line(own[k])}, is {v}"
+            f"{k} was {shorten(own[k])}, is {v}"
             for k, v in key["recipe"].items()
             if own.get(k, v) != v
         ]
@@ -167,13 +175,13 @@ def _extract(
     recipe: Recipe,
     n_jobs: int | None,
     callback: Callback,
-    todo: tuple[Path, GivenSize, Path, dict[str, Any]],
+    todo: tuple[Path, PixelSizeOption, Path, dict[str, Any]],
 ) -> str:
     """Why there is no file; nothing if it was written."""
     image, given, file, key = todo
     try:
         size = given.at(image)
-        with open_view(image, size.from_outside, recipe) as view:
+        with open_prepared_image(image, size.is_user_given, recipe) as view:
             _write(file, view, recipe, key, n_jobs, callback)
     except Exception as error:
         return failure_reason(error)
@@ -182,31 +190,31 @@ def _extract(
 
 def _write(
     file: Path,
-    view: View,
+    view: PreparedImage,
     recipe: Recipe,
     key: dict[str, Any],
     n_jobs: int | None,
     callback: Callback,
 ) -> None:
-    grid, kind = view.grid(), vectors_named(recipe.vectors)
+    grid, kind = view.grid(), get_patch_features(recipe.features)
     own = key | {"grid": asdict(grid), "offset": list(view.offset)}
     attributes = {
-        "": {OWN: json.dumps(own)},
+        "": {HISTODICT_ATTRIBUTE: json.dumps(own)},
         FEATURES: {
-            "encoder": recipe.vectors,
+            "encoder": recipe.features,
             "name": printable(file.stem),
             "savetodir": printable(str(file.parent)),
         },
-        COORDS: _told(view, grid)
+        COORDS: _reported(view, grid)
         | {"name": printable(file.stem), "savetodir": printable(str(file.parent))},
     }
-    with written_whole(file) as partial_file:
+    with atomic_write(file) as partial_file:
         parts = _parts(view, grid, n_jobs, callback)
         if not write_hdf5(partial_file, parts, kind.precision, attributes):
             raise ImageError(f"{view.path}: shows no tissue, so that there are no vectors")
 
 
-def _told(view: View, grid: PatchGrid) -> dict[str, Any]:
+def _reported(view: PreparedImage, grid: PatchGrid) -> dict[str, Any]:
     """Of the coords, by TRIDENT's names; what is not known is left out."""
     side = round(grid.patch_side)
     told: dict[str, Any] = {
@@ -224,12 +232,12 @@ def _told(view: View, grid: PatchGrid) -> dict[str, Any]:
 
 
 def _parts(
-    view: View, grid: PatchGrid, n_jobs: int | None, callback: Callback
+    view: PreparedImage, grid: PatchGrid, n_jobs: int | None, callback: Callback
 ) -> Iterator[tuple[NDArray[np.float32], NDArray[np.int64]]]:
     """Vectors and corners, chunk by chunk in the order of the grid."""
 
     def work(chunk: tuple[slice, slice]) -> Any:
-        return chunk, *view.chunk_vectors(grid, *chunk)
+        return chunk, *view.chunk_features(grid, *chunk)
 
     chunks = list(view.chunks(grid))
     results = map_blocks(work, chunks, n_jobs)

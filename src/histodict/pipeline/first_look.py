@@ -13,21 +13,21 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from ..images.margin import Box, Crop, Source, content_box
-from ..images.quality import QualityMap, usual_density
+from ..images.quality import QualityMap, median_tissue_density
 from ..images.readers import ImageSource
 from ..images.stain import NORMALISERS, StainTransform
 from ..images.tissue import TissueThreshold
 
 THUMBNAIL_SIDE = 1024
-_MOST_KEPT = 50_000
-_MOST_MAPS = 64  # up to a megabyte each
+_MAX_KEPT = 50_000
+_MAX_MAPS = 64  # up to a megabyte each
 
 
 Kept = TypeVar("Kept")
 
 
 @dataclass(frozen=True)
-class FirstLook:
+class ThumbnailAnalysis:
     """By what pixels are told from glass, and how their colours are changed."""
 
     tissue: TissueThreshold
@@ -41,22 +41,22 @@ class _Memory(Generic[Kept]):
     """
 
     def __init__(self, most: int = 0) -> None:
-        self._kept: dict[str, Kept] = {}
-        self._most = most
+        self._cache: dict[str, Kept] = {}
+        self._max_entries = most
         self._lock = threading.Lock()
 
     def get(self, key: str) -> Kept | None:
-        return self._kept.get(key)
+        return self._cache.get(key)
 
     def put(self, key: str, made: Kept) -> None:
         with self._lock:
-            self._kept[key] = made
-            if len(self._kept) > (self._most or _MOST_KEPT):
-                del self._kept[next(iter(self._kept))]
+            self._cache[key] = made
+            if len(self._cache) > (self._max_entries or _MAX_KEPT):
+                del self._cache[next(iter(self._cache))]
 
 
-_MEMORY: _Memory[FirstLook] = _Memory()
-_MAPS: _Memory[QualityMap] = _Memory(_MOST_MAPS)
+_MEMORY: _Memory[ThumbnailAnalysis] = _Memory()
+_MAPS: _Memory[QualityMap] = _Memory(_MAX_MAPS)
 _BOXES: _Memory[Box] = _Memory()
 
 
@@ -75,7 +75,7 @@ def content_of(source: ImageSource, least_side: float, image: Sequence[Any]) -> 
     return source if content.size == source.size or min(content.size) < least_side else content
 
 
-def first_look(source: Source, stain: str, image: Sequence[Any]) -> FirstLook:
+def analyse_thumbnail(source: Source, stain: str, image: Sequence[Any]) -> ThumbnailAnalysis:
     """Return the overview of an open image, or of its content.
 
     `image` is the key of the image in the cache; empty to bypass the cache.
@@ -84,10 +84,12 @@ def first_look(source: Source, stain: str, image: Sequence[Any]) -> FirstLook:
     look = _MEMORY.get(key) if image else None
     if look is None:
         thumbnail = source.thumbnail(THUMBNAIL_SIDE)
-        is_slide = source.low_level is not None
+        is_slide = source.overview_downsample is not None
         fit = TissueThreshold.from_thumbnail if is_slide else TissueThreshold.from_tile
         tissue = fit(thumbnail)
-        look = FirstLook(tissue, NORMALISERS[stain].estimate(thumbnail, tissue.mask(thumbnail)))
+        look = ThumbnailAnalysis(
+            tissue, NORMALISERS[stain].estimate(thumbnail, tissue.mask(thumbnail))
+        )
         if image:
             _MEMORY.put(key, look)
     return look
@@ -102,7 +104,7 @@ def quality_map(
     key = repr((image, list(rules)))
     found = _MAPS.get(key) if image else None
     if found is None:
-        density = usual_density(source.thumbnail(THUMBNAIL_SIDE), tissue)
+        density = median_tissue_density(source.thumbnail(THUMBNAIL_SIDE), tissue)
         found = QualityMap(source, tissue, density, rules)
         if image:
             _MAPS.put(key, found)

@@ -14,22 +14,22 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, vstack
 
 from ..execution.executor import Threads
-from ..execution.files import DAMAGED_ARRAYS, written_whole
-from ..execution.progress import Callback, ignore
-from ..images.manifest import Record
+from ..execution.files import NPZ_ERRORS, atomic_write
+from ..execution.progress import Callback, no_callback
+from ..images.manifest import ImageRecord
 from ..images.record_order import content_order
 from ..methods.patch_classifier import PatchClassifier
-from .image_model import ImageModel
-from .opening import open_view
-from .training_patches import for_every
-from .view import nothing_found
+from .image_model import ImagePipeline
+from .opening import open_prepared_image
+from .training_patches import map_images
+from .view import no_tissue_message
 
 N_PATCHES = 2000
-_MOST_CHUNKS = 4  # of an image; a slide has hundreds
+_MAX_CHUNKS = 4  # of an image; a slide has hundreds
 
 
 @dataclass(frozen=True)
-class Gallery:
+class PatchSample:
     """Per patch: the place of its image, its level-0 corner and side, and its code."""
 
     images: NDArray[np.int64]
@@ -40,26 +40,26 @@ class Gallery:
     @classmethod
     def of(
         cls,
-        model: ImageModel,
-        records: Sequence[Record],
+        model: ImagePipeline,
+        records: Sequence[ImageRecord],
         seed: int,
-        callback: Callback = ignore,
+        callback: Callback = no_callback,
         n_patches: int = N_PATCHES,
-    ) -> Gallery:
+    ) -> PatchSample:
         """About so many patches on tissue, as many from every image; the images in parallel."""
         wanted = -(-n_patches // len(records))
         method = copy(model.method_).set_params(n_jobs=1)
 
         order = content_order(records)  # as patches are drawn at random
 
-        def work(rank: int) -> Gallery | None:
+        def work(rank: int) -> PatchSample | None:
             rng, place = np.random.default_rng([seed, rank]), order[rank]
             return _of_image(model, method, records[place], place, wanted, rng)
 
-        found = for_every(work, len(records), "gallery", callback, Threads(model.n_jobs))
-        parts: list[Gallery] = [part for part in found if part is not None]
+        found = map_images(work, len(records), "gallery", callback, Threads(model.n_jobs))
+        parts: list[PatchSample] = [part for part in found if part is not None]
         if not parts:
-            raise ValueError(nothing_found(f"any of the {len(records)} images", model.recipe))
+            raise ValueError(no_tissue_message(f"any of the {len(records)} images", model.recipe))
         return cls(
             np.concatenate([part.images for part in parts]),
             np.concatenate([part.corners for part in parts]),
@@ -82,11 +82,11 @@ class Gallery:
             "indptr": self.codes.indptr,
             "shape": self.codes.shape,
         }
-        with written_whole(path) as partial, partial.open("wb") as file:
+        with atomic_write(path) as partial, partial.open("wb") as file:
             np.savez_compressed(file, **arrays)
 
     @classmethod
-    def read(cls, path: Path) -> Gallery:
+    def read(cls, path: Path) -> PatchSample:
         """A ValueError says that the file is damaged."""
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
@@ -95,11 +95,11 @@ class Gallery:
                 return cls(arrays["images"], arrays["corners"], arrays["side"], codes)
         except (FileNotFoundError, PermissionError):
             raise
-        except DAMAGED_ARRAYS as error:
+        except NPZ_ERRORS as error:
             raise ValueError(f"{path}: its training patches are damaged; remove it") from error
 
     @classmethod
-    def read_if_whole(cls, path: Path) -> Gallery | None:
+    def read_if_whole(cls, path: Path) -> PatchSample | None:
         """None if it is not there, or damaged, which is said."""
         if not path.is_file():
             return None
@@ -109,12 +109,12 @@ class Gallery:
             warnings.warn(f"{path}: is damaged and taken for missing ({error})", stacklevel=2)
             return None
 
-    def at(self, patches: NDArray[np.int64]) -> Gallery:
+    def at(self, patches: NDArray[np.int64]) -> PatchSample:
         """These patches alone."""
         rows = self.images[patches], self.corners[patches], self.side[patches]
-        return Gallery(*rows, self.codes[patches])
+        return PatchSample(*rows, self.codes[patches])
 
-    def shares(self, groups: NDArray[np.int64], n_groups: int) -> NDArray[np.float64]:
+    def fractions(self, groups: NDArray[np.int64], n_groups: int) -> NDArray[np.float64]:
         """(n_groups, n_codes): the share of each group's patches whose code uses an atom.
 
         `groups`: the place of every patch's group. A group without patches uses nothing.
@@ -132,7 +132,7 @@ class Gallery:
         sums: NDArray[np.float64] = (member @ values).toarray()
         return sums / np.maximum(np.bincount(groups, minlength=n_groups), 1)[:, None]
 
-    def users_of(
+    def top_patches(
         self, atom: int, n_patches: int = 8, owners: NDArray[np.int64] | None = None
     ) -> list[tuple[int, float]]:
         """Patches in whose code the atom weighs most, with the weight; at most two of an image.
@@ -148,7 +148,7 @@ class Gallery:
         most = min(2, -(-n_patches // max(1, n_users)))
         return self._first(order, weights, n_patches, owners[self.images], most)
 
-    def like(self, code: csr_array, n_patches: int = 6) -> list[tuple[int, float]]:
+    def nearest_patches(self, code: csr_array, n_patches: int = 6) -> list[tuple[int, float]]:
         """Patches whose codes point the same way as this one (1, n_codes), with the cosine."""
         products = (self.codes @ code.T).toarray().ravel()
         norms = np.sqrt(self.codes.power(2).sum(axis=1)) * float(np.sqrt(code.power(2).sum()))
@@ -178,23 +178,23 @@ class Gallery:
 
 
 def _of_image(
-    model: ImageModel,
+    model: ImagePipeline,
     method: PatchClassifier,
-    record: Record,
+    record: ImageRecord,
     place: int,
     wanted: int,
     rng: np.random.Generator,
-) -> Gallery | None:
+) -> PatchSample | None:
     """Patches of a few chunks of the image, taken at random."""
     found: list[NDArray[np.int64]] = []
     vectors: list[NDArray[np.float32]] = []
-    image = record.path, record.mpp, model.recipe, model.mpp_, model.cache, model.origin_
-    with open_view(*image, record.within) as view:
+    image = record.path, record.mpp, model.recipe, model.mpp_, model.cache, model.feature_metadata_
+    with open_prepared_image(*image, record.region_of_interest) as view:
         grid = view.grid()
         chunks = [chunk for chunk in grid.chunks() if view.inside(grid, *chunk).any()]
-        for number in rng.permutation(len(chunks))[:_MOST_CHUNKS]:
+        for number in rng.permutation(len(chunks))[:_MAX_CHUNKS]:
             rows, columns = chunks[number]
-            tissue, of_chunk = view.chunk_vectors(grid, rows, columns)
+            tissue, of_chunk = view.chunk_features(grid, rows, columns)
             chosen = rng.permutation(len(of_chunk))[: wanted - sum(map(len, found))]
             found.append(np.add(np.argwhere(tissue), (rows.start, columns.start))[chosen])
             vectors.append(of_chunk[chosen])
@@ -205,4 +205,6 @@ def _of_image(
         return None
     codes = method.encode(model.project(np.concatenate([v for v in vectors if len(v)])))[0]
     corners = np.array([grid.corner(row, column) for row, column in cells.tolist()])
-    return Gallery(np.full(len(cells), place), corners, np.full(len(cells), grid.patch_side), codes)
+    return PatchSample(
+        np.full(len(cells), place), corners, np.full(len(cells), grid.patch_side), codes
+    )

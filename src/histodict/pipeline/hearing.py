@@ -17,27 +17,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..decisions.calibration import Calibration
-from ..decisions.combination import Combination
-from ..decisions.image_rules import n_scores, winner
+from ..decisions.combination import ScoreCombination
+from ..decisions.image_rules import n_scores, predicted_class
 from ..evaluation.metrics import auc, balanced_accuracy
 from ..evaluation.protocols import k_folds
 from ..evaluation.splits import Split, SplitError
 from ..execution.executor import Executor
-from ..execution.meanwhile import folder_meanwhile
-from ..execution.progress import Callback, Progress, ignore
-from ..images.in_memory import image_bytes
-from ..images.kept_pictures import pictures_kept
+from ..execution.meanwhile import temporary_folder
+from ..execution.progress import Callback, Progress, no_callback
+from ..images.in_memory import estimated_bytes
+from ..images.kept_pictures import image_cache_enabled
 from ..images.manifest import Manifest
 from ..images.readers import ImageError
 from ..recipes import Recipe
-from .trials import Learner, Trial, Trials
+from .trials import RunCache, TrainTestRun, UnfittedModel
 
-_SHARE_OF_PATCHES = 3
-_MOST_BYTES = 500 * 2**20  # of image files: what a network sees of them takes several times as many
+_PATCH_FRACTION = 3
+_MAX_BYTES = 500 * 2**20  # of image files: what a network sees of them takes several times as many
 
 
 @dataclass(frozen=True)
-class Hearing:
+class MemberEvaluation:
     """A recipe, and what models made by it said of training patients they had not seen.
 
     scores : (n_images, n_scores), NaN on glass
@@ -58,7 +58,7 @@ class Hearing:
 
 
 @contextmanager
-def kept_meanwhile(
+def temporary_cache(
     folder: Path | None, manifest: Manifest, executor: Executor | None
 ) -> Iterator[Path | None]:
     """A folder for what several trainings need of an image: this one, else one for the time being.
@@ -66,16 +66,16 @@ def kept_meanwhile(
     None where it would be too much, or others do the work: nobody would clear it away there.
     Images stay decoded meanwhile, as far as there is room.
     """
-    n_bytes = sum(image_bytes(record.path) for record in manifest.records)
-    with pictures_kept():
-        if folder is not None or executor is not None or n_bytes > _MOST_BYTES:
+    n_bytes = sum(estimated_bytes(record.path) for record in manifest.records)
+    with image_cache_enabled():
+        if folder is not None or executor is not None or n_bytes > _MAX_BYTES:
             yield folder
             return
-        with folder_meanwhile("histodict-panel-") as own:
+        with temporary_folder("histodict-panel-") as own:
             yield own
 
 
-def unseen_splits(manifest: Manifest, n_folds: int, random_state: int) -> tuple[list[Split], str]:
+def patient_folds(manifest: Manifest, n_folds: int, random_state: int) -> tuple[list[Split], str]:
     """Folds by patient, fewer where there are too few patients; if none, why in words."""
     words = ""
     for n in range(n_folds, 1, -1):
@@ -86,33 +86,33 @@ def unseen_splits(manifest: Manifest, n_folds: int, random_state: int) -> tuple[
     return [], words
 
 
-def fewest_patients(manifest: Manifest) -> int:
+def min_patients_per_class(manifest: Manifest) -> int:
     """Patients of the class that has fewest."""
     pairs = {(record.label, record.patient) for record in manifest.records}
     return min(sum(label == name for label, _ in pairs) for name in manifest.classes)
 
 
-def hear(
+def cross_validate_recipes(
     recipes: Sequence[Recipe],
-    learner: Callable[[Recipe], Learner],
+    learner: Callable[[Recipe], UnfittedModel],
     manifest: Manifest,
     splits: Sequence[Split],
-    trials: Trials,
+    trials: RunCache,
     callback: Callback,
     executor: Executor | None,
-) -> list[Hearing]:
+) -> list[MemberEvaluation]:
     """The first recipe has to work; another that cannot be tried says why."""
     n_trials, n_held = len(recipes) * len(splits), 0
-    heard: list[Hearing] = []
+    heard: list[MemberEvaluation] = []
     callback(Progress("unseen patients", 0, n_trials))
     for recipe in recipes:
         scores = _nothing(manifest)
         failure = ""
         for place, split in enumerate(splits):
             train, test = manifest.select(split.train), manifest.select(split.test)
-            trial = Trial(learner(_with_fewer_patches(recipe)), train, test)
+            trial = TrainTestRun(learner(_with_fewer_patches(recipe)), train, test)
             try:
-                scores[split.test] = trials.hold(trial, executor).scores
+                scores[split.test] = trials.run(trial, executor).scores
             except ImageError as error:  # patches larger than an image, say
                 if not heard:
                     raise
@@ -122,33 +122,35 @@ def hear(
         n_held += len(splits)
         callback(Progress("unseen patients", n_held, n_trials))
         if failure:
-            heard.append(Hearing(recipe, scores, failure=failure))
+            heard.append(MemberEvaluation(recipe, scores, failure=failure))
         else:
-            heard.append(Hearing(recipe, scores, *how_good(scores, manifest)))
+            heard.append(MemberEvaluation(recipe, scores, *score_predictions(scores, manifest)))
     return heard
 
 
-def weighed(heard: Sequence[Hearing], manifest: Manifest) -> tuple[Combination, Calibration]:
+def fit_combination(
+    heard: Sequence[MemberEvaluation], manifest: Manifest
+) -> tuple[ScoreCombination, Calibration]:
     """How the scores of those who were heard become one, and that one probabilities."""
     parts = np.stack([hearing.scores for hearing in heard], axis=1)
     seen = ~np.isnan(parts[:, 0]).any(axis=1)
     orders = np.array([hearing.order for hearing in heard])
     labels = np.array([manifest.classes.index(label) for label in manifest.labels])
-    return Combination.fit(parts[seen], labels[seen], orders, fewest_patients(manifest))
+    return ScoreCombination.fit(parts[seen], labels[seen], orders, min_patients_per_class(manifest))
 
 
-def not_heard(recipes: Sequence[Recipe], manifest: Manifest) -> list[Hearing]:
+def unevaluated_members(recipes: Sequence[Recipe], manifest: Manifest) -> list[MemberEvaluation]:
     """Of recipes that nobody is there to be asked about."""
-    return [Hearing(recipe, _nothing(manifest)) for recipe in recipes]
+    return [MemberEvaluation(recipe, _nothing(manifest)) for recipe in recipes]
 
 
-def how_good(scores: NDArray[np.float64], manifest: Manifest) -> tuple[float, float]:
+def score_predictions(scores: NDArray[np.float64], manifest: Manifest) -> tuple[float, float]:
     """The mean of balanced accuracy and AUC, and AUC alone.
 
     One counts right answers, the other the right order; on few images either alone is coarse.
     """
     classes, labels = manifest.classes, np.array(manifest.labels)
-    answers = ["" if np.isnan(row).any() else classes[winner(row)] for row in scores]
+    answers = ["" if np.isnan(row).any() else classes[predicted_class(row)] for row in scores]
     known = np.nan_to_num(scores)
     two = known.shape[1] == 1
     area = auc(labels, known[:, 0], positive=classes[1]) if two else auc(labels, known)
@@ -156,29 +158,27 @@ def how_good(scores: NDArray[np.float64], manifest: Manifest) -> tuple[float, fl
 
 
 def _with_fewer_patches(recipe: Recipe) -> Recipe:
-    return replace(
-        recipe, patches_per_class=math.ceil(recipe.patches_per_class / _SHARE_OF_PATCHES)
-    )
+    return replace(recipe, patches_per_class=math.ceil(recipe.patches_per_class / _PATCH_FRACTION))
 
 
 def _nothing(manifest: Manifest) -> NDArray[np.float64]:
     return np.full((len(manifest.records), n_scores(len(manifest.classes))), np.nan)
 
 
-def all_the_same(members: Sequence[Any], manifest: Manifest) -> Combination:
+def equal_weights(members: Sequence[Any], manifest: Manifest) -> ScoreCombination:
     """Members with the same say, on the scale of what they say of the images they learnt from."""
     looks = [
-        [scores_if_it_can(m, r.path, r.mpp, ignore, r.within) for m in members]
+        [scores_or_none(m, r.path, r.mpp, no_callback, r.region_of_interest) for m in members]
         for r in manifest.records
     ]
     silent = np.full(n_scores(len(members[0].classes_)), np.nan)
     parts = np.array([[silent if s is None else s for s in row] for row in looks])
-    return Combination.equal(parts)
+    return ScoreCombination.equal(parts)
 
 
-def scores_if_it_can(member: Any, *image: Any) -> NDArray[np.float64] | None:
+def scores_or_none(member: Any, *image: Any) -> NDArray[np.float64] | None:
     """A member's scores; None for an image that does not suit it, though the first read it."""
     try:
-        return member._look(*image).scores
+        return member._predict_scores(*image).scores
     except ImageError:
         return None

@@ -11,33 +11,33 @@ from typing import Any, ClassVar, Literal, Self, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from ..decisions.image_rules import ImageRule, check_scores, n_scores, winner
-from ..decisions.operating_point import OperatingPoint
+from ..decisions.image_rules import Aggregator, check_scores, n_scores, predicted_class
+from ..decisions.operating_point import DecisionThreshold
 from ..decisions.tuning import tuned
-from ..decisions.two_groups import are_two_groups
-from ..decisions.unlabelled import better_threshold
+from ..decisions.two_groups import is_bimodal
+from ..decisions.unlabelled import unlabelled_threshold
 from ..execution.array_cache import ArrayCache
 from ..execution.executor import Executor
-from ..execution.progress import Callback, ignore
-from ..images.annotations.drawing import Drawing
-from ..images.in_memory import ImageFile
-from ..images.manifest import Manifest, Record
-from ..images.pixel_size import GivenSize, Mpp
+from ..execution.progress import Callback, no_callback
+from ..images.annotations.drawing import AnnotationFile
+from ..images.in_memory import ImageLike
+from ..images.manifest import ImageRecord, Manifest
+from ..images.pixel_size import MppLike, PixelSizeOption
 from ..parameters import hint
 from ..patches.patch_map import PatchMap
 from ..recipes import Recipe
-from .answers import ImageAnswer
-from .estimator import Estimator
-from .image_model import ImageModel, Look
-from .inputs import One, Several, Within
-from .results import Answers
+from .answers import ImagePrediction
+from .estimator import ImageEstimator
+from .image_model import ImagePipeline, ImageScores
+from .inputs import ManyImages, RegionOfInterest, SingleImage
+from .results import Predictions
 from .sizes import checked_training_images, data_notes, why_too_few_classes
 
 _NO_LABEL = "no label"
 _ROUNDING = 1e-9  # a line that moved by less has not moved
 
 
-class ImageClassifier(Estimator):
+class ImageClassifier(ImageEstimator):
     """A model that gives an image scores, and draws a line.
 
     Attributes
@@ -48,50 +48,50 @@ class ImageClassifier(Estimator):
     """
 
     table: ClassVar[str] = "predictions"
-    columns: ClassVar[tuple[str, ...]] = ImageAnswer.COLUMNS
+    columns: ClassVar[tuple[str, ...]] = ImagePrediction.COLUMNS
     finds_regions: ClassVar[Literal[False]] = False
     recipe: Recipe
     random_state: int
     cache: ArrayCache | None
-    shift_: float
+    threshold_shift_: float
 
     @property
-    def model_(self) -> ImageModel:
+    def model_(self) -> ImagePipeline:
         """What judges the image's patches, or the image as a whole; of a panel, its first."""
         raise NotImplementedError
 
-    def _look(
+    def _predict_scores(
         self,
-        path: ImageFile,
+        path: ImageLike,
         mpp: float | None,
-        callback: Callback = ignore,
-        within: Drawing | None = None,
-    ) -> Look:
+        callback: Callback = no_callback,
+        within: AnnotationFile | None = None,
+    ) -> ImageScores:
         raise NotImplementedError
 
-    def _own_score(self, score: float) -> float:
+    def _member_score(self, score: float) -> float:
         """The score of `model_` behind a score."""
         return score
 
     @property
-    def _own_scale(self) -> float:
+    def _member_score_gradient(self) -> float:
         """By how much a score changes with that of `model_`, others' say left as it is."""
         return 1.0
 
-    def _unbounded(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _invert_tanh(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
         """Scores on a scale without ends, where one group of images does not pile up at both."""
         return scores
 
-    def _certainty(
+    def _probabilities_and_prediction_set(
         self, scores: NDArray[np.float64], error_rate: float
     ) -> tuple[dict[str, float], list[str]]:
         """Probabilities of the classes, and those that cannot be ruled out; empty if unknown."""
         return {}, []
 
     @property
-    def rule_(self) -> ImageRule | None:
+    def aggregator_(self) -> Aggregator | None:
         """The rule over patches; None for a method of the whole image."""
-        return self.model_.rule_
+        return self.model_.aggregator_
 
     # --- learning -------------------------------------------------------------------------------
 
@@ -99,7 +99,7 @@ class ImageClassifier(Estimator):
         self, manifest: Manifest, callback: Callback, executor: Executor | None
     ) -> tuple[Manifest, NDArray[np.int64]]:
         """Start the training record, with the images in order and the index of each class."""
-        if executor is not None and not self.recipe.on_patches:
+        if executor is not None and not self.recipe.is_patch_level:
             raise ValueError(
                 f"the method {self.recipe.method!r} looks at the image as a whole and trains on "
                 "one machine: leave out the cluster"
@@ -108,83 +108,106 @@ class ImageClassifier(Estimator):
         if len(classes) < 2:
             raise ValueError(why_too_few_classes(manifest))
         manifest = checked_training_images(manifest, self.n_jobs, callback)
-        self.classes_, self.shift_ = classes, 0.0
-        self.training_ = {
+        self.classes_, self.threshold_shift_ = classes, 0.0
+        self.training_info_ = {
             "manifest_digest": manifest.digest(),
             "n_images": manifest.n_images,
             "n_patients": len(set(manifest.patients)),
             "random_state": self.random_state,
         } | data_notes(manifest)
-        if any(record.within for record in manifest.records):
-            self.training_["n_parts"] = len(manifest.records)
+        if any(record.region_of_interest for record in manifest.records):
+            self.training_info_["n_parts"] = len(manifest.records)
         return manifest, np.array([classes.index(record.label) for record in manifest.records])
 
     # --- answering ------------------------------------------------------------------------------
 
     @overload
     def predict(
-        self, images: One, *, mpp: Mpp = ..., error_rate: float = ..., within: Within = ...
-    ) -> ImageAnswer: ...
+        self,
+        images: SingleImage,
+        *,
+        mpp: MppLike = ...,
+        error_rate: float = ...,
+        within: RegionOfInterest = ...,
+    ) -> ImagePrediction: ...
     @overload
     def predict(
-        self, images: Several, *, mpp: Mpp = ..., error_rate: float = ..., within: Within = ...
-    ) -> Answers[ImageAnswer]: ...
+        self,
+        images: ManyImages,
+        *,
+        mpp: MppLike = ...,
+        error_rate: float = ...,
+        within: RegionOfInterest = ...,
+    ) -> Predictions[ImagePrediction]: ...
     @overload
     def predict(
-        self, images: Any, *, mpp: Mpp = ..., error_rate: float = ..., within: Within = ...
+        self,
+        images: Any,
+        *,
+        mpp: MppLike = ...,
+        error_rate: float = ...,
+        within: RegionOfInterest = ...,
     ) -> Any: ...
 
     def predict(
-        self, images: Any, *, mpp: Mpp = None, error_rate: float = 0.1, within: Within = None
+        self,
+        images: Any,
+        *,
+        mpp: MppLike = None,
+        error_rate: float = 0.1,
+        within: RegionOfInterest = None,
     ) -> Any:
-        """Which class? An `ImageAnswer` for one image, `Answers` for several.
+        """Which class? An `ImagePrediction` for one image, `Answers` for several.
 
         Parameters
         ----------
         images : one image is the path of an image or slide, an array (height, width, 3) of uint8
             or a picture of Pillow; several are a list of such, a folder, a CSV file, a DataFrame or
             a `Manifest`
-        mpp : µm per pixel of images of which neither the file nor a table says it; a `GivenSize`
+        mpp : µm per pixel of images of which neither the file nor a table says it; a
+        `PixelSizeOption`
             may also override what they say
         error_rate : how often the true class may be missing among an answer's candidates
         within : a file of outlines, or a folder of such files called like the images, or a
-            `Drawing`: outside of them nothing is looked at
+            `AnnotationFile`: outside of them nothing is looked at
         """
         return self._predict(images, mpp, within, error_rate=error_rate)
 
-    def answer(
+    def predict_one(
         self,
-        path: ImageFile | str,
+        path: ImageLike | str,
         *,
-        mpp: Mpp = None,
+        mpp: MppLike = None,
         error_rate: float = 0.1,
-        callback: Callback = ignore,
-        within: Drawing | None = None,
-    ) -> ImageAnswer:
+        callback: Callback = no_callback,
+        within: AnnotationFile | None = None,
+    ) -> ImagePrediction:
         """The answer for one image or slide: what `predict` asks for each, without a warning.
 
         The callback hears how far it is in a slide. Outside of `within` nothing is looked at.
         """
         self._check_fitted()
         path = Path(path) if isinstance(path, str) else path
-        size = GivenSize.of(mpp).at(path)
-        look = self._look(path, size.from_outside, callback, within)
-        answer = self._judged(path, look, error_rate)
-        return replace(answer, size=size.beside(self.model_.mpp_))
+        size = PixelSizeOption.of(mpp).at(path)
+        look = self._predict_scores(path, size.is_user_given, callback, within)
+        answer = self._make_prediction(path, look, error_rate)
+        return replace(answer, size=size.assuming(self.model_.mpp_))
 
-    def _judged(self, path: ImageFile, look: Look, error_rate: float) -> ImageAnswer:
+    def _make_prediction(
+        self, path: ImageLike, look: ImageScores, error_rate: float
+    ) -> ImagePrediction:
         if look.scores is None:  # glass
             nothing = (np.nan,) * n_scores(len(self.classes_))
-            answer = ImageAnswer(path, None, nothing, {}, self.threshold, 0, look.patch_map)
-            return replace(answer, n_silent=look.n_silent, classes=tuple(self.classes_))
-        chances, candidates = self._certainty(look.scores, error_rate)
-        scores = look.scores - self.shift_
+            answer = ImagePrediction(path, None, nothing, {}, self.threshold, 0, look.patch_map)
+            return replace(answer, n_abstaining=look.n_abstaining, classes=tuple(self.classes_))
+        chances, candidates = self._probabilities_and_prediction_set(look.scores, error_rate)
+        scores = look.scores - self.threshold_shift_
         check_scores(path, scores, np.array(list(chances.values())))
-        patch_map = self._shown(look.patch_map, scores)
+        patch_map = self._centre_patch_map(look.patch_map, scores)
         value = self._value(float(scores.max()))
-        return ImageAnswer(
+        return ImagePrediction(
             path,
-            self.classes_[winner(scores)],
+            self.classes_[predicted_class(scores)],
             tuple(scores.tolist()),
             patch_map.proportions if patch_map else {},
             self.threshold,
@@ -193,95 +216,113 @@ class ImageClassifier(Estimator):
             value,
             chances,
             candidates,
-            look.n_silent,
+            look.n_abstaining,
             classes=tuple(self.classes_),
-            grounds=self._grounds(value),
+            decision_text=self._describe_aggregation(value),
         )
 
-    def _shown(self, patch_map: PatchMap | None, scores: NDArray[np.float64]) -> PatchMap | None:
+    def _centre_patch_map(
+        self, patch_map: PatchMap | None, scores: NDArray[np.float64]
+    ) -> PatchMap | None:
         """The map as the image was decided, where the rule says how its score lies over patches."""
-        parts = self.rule_.spread(patch_map.margins) if self.rule_ and patch_map else None
+        parts = (
+            self.aggregator_.patch_score_map(patch_map.margins)
+            if self.aggregator_ and patch_map
+            else None
+        )
         if patch_map is None or parts is None:
             return patch_map
-        return patch_map.centred(parts * self._own_scale, scores)
+        return patch_map.centre_on_score(parts * self._member_score_gradient, scores)
 
-    def _grounds(self, value: float) -> str:
-        if self.rule_ is None:
+    def _describe_aggregation(self, value: float) -> str:
+        if self.aggregator_ is None:
             return ""
         theta = self.threshold
-        return self.rule_.grounds(self.classes_, None if theta is None else (value, theta))
+        return self.aggregator_.describe(self.classes_, None if theta is None else (value, theta))
 
     @property
-    def n_members(self) -> int:
+    def n_estimators_(self) -> int:
         """How many models decide together."""
         return 1
 
-    def truth(self, record: Record) -> str:
+    def true_label(self, record: ImageRecord) -> str:
         """What the record says the answer is."""
         return record.label
 
-    def labels_at(self, record: Record, corners: NDArray[np.int64], side: float) -> list[str]:
+    def patch_labels(
+        self, record: ImageRecord, corners: NDArray[np.int64], side: float
+    ) -> list[str]:
         """Of patches with these corners (n, 2), what the record says they are: their image."""
         return [record.label or _NO_LABEL] * len(corners)
 
     # --- where it draws the line ----------------------------------------------------------------
 
     @property
-    def has_theta(self) -> bool:
+    def has_threshold(self) -> bool:
         """Whether one number of the patches decides, and so has a threshold θ."""
-        return self.rule_ is not None and self.rule_.threshold is not None
+        return self.aggregator_ is not None and self.aggregator_.threshold is not None
 
     @property
     def threshold(self) -> float | None:
         """θ: the value of a one-number rule at which the answer changes; None if there is none."""
-        return self.rule_value(0.0) if self.has_theta else None
+        return self.threshold_scale_value(0.0) if self.has_threshold else None
 
-    def rule_value(self, score: float) -> float:
+    def threshold_scale_value(self, score: float) -> float:
         """What θ is compared with where a model has θ: the share of patches, or their margin."""
-        assert self.rule_ is not None
-        return self.rule_.value_at(self._own_score(score + self.shift_))
+        assert self.aggregator_ is not None
+        return self.aggregator_.value_at(self._member_score(score + self.threshold_shift_))
 
     def _value(self, score: float) -> float:
-        return self.rule_value(score) if self.has_theta else score + self.shift_
+        return (
+            self.threshold_scale_value(score)
+            if self.has_threshold
+            else score + self.threshold_shift_
+        )
 
     @property
-    def operating_point(self) -> OperatingPoint | None:
+    def decision_threshold(self) -> DecisionThreshold | None:
         """Where two classes are told apart; None for more."""
-        if self.threshold is not None and self.rule_ is not None:
-            return OperatingPoint(self.rule_.name, self.threshold, self.rule_.rises)
-        return OperatingPoint("score", self.shift_) if len(self.classes_) == 2 else None
-
-    def with_operating_point(self, value: float) -> Self:
-        """A copy that draws the line there; see `operating_point` for what the value is."""
-        if not np.isfinite(value):
-            raise ValueError("the operating point must be a number")
-        return self.with_threshold(value if self.has_theta else value - self.shift_)
+        if self.threshold is not None and self.aggregator_ is not None:
+            return DecisionThreshold(
+                self.aggregator_.name, self.threshold, self.aggregator_.higher_is_positive
+            )
+        return (
+            DecisionThreshold("score", self.threshold_shift_) if len(self.classes_) == 2 else None
+        )
 
     def with_threshold(self, value: float) -> Self:
-        """A copy that decides at another θ or, where there is none, at another score.
+        """Return a copy with another decision threshold; probabilities stay as they are.
 
-        Probabilities stay as they are: where to decide is a matter of what mistakes cost.
+        Parameters
+        ----------
+        value : on the scale of `decision_threshold`
         """
+        if not np.isfinite(value):
+            raise ValueError("the decision threshold must be a finite number")
         if len(self.classes_) != 2:
-            raise ValueError("the operating point of a model of more than two classes is not moved")
-        moved, before = copy(self), self.operating_point
+            raise ValueError("only a model of two classes has a decision threshold")
+        moved, before = copy(self), self.decision_threshold
         if self.threshold is not None:
-            slope = self.rule_value(1.0) - self.threshold  # of the value, per unit of the score
+            slope = (
+                self.threshold_scale_value(1.0) - self.threshold
+            )  # of the value per unit of score
             value = (value - self.threshold) / slope
-        moved.shift_ = self.shift_ + value
-        after = moved.operating_point
+        else:
+            value -= self.threshold_shift_
+        moved.threshold_shift_ = self.threshold_shift_ + value
+        after = moved.decision_threshold
         assert before and after
         points = {"previous": before.value, "value": after.value}
-        moved.training_ = tuned(self.training_, "manual", shift=value, **points)
+        moved.training_info_ = tuned(self.training_info_, "manual", shift=value, **points)
         return moved
 
-    def redrawn(self, answer: ImageAnswer) -> ImageAnswer:
+    def apply_threshold(self, answer: ImagePrediction) -> ImagePrediction:
         """What this model says of an image, from its answer before its line was moved.
 
         No image is read: what is compared with the line (`value`) stays as it is, and a map that
         is centred on the score moves with it.
         """
-        value, patch_map, point = answer.value, answer.patch_map, self.operating_point
+        value, patch_map, point = answer.value, answer.patch_map, self.decision_threshold
         if answer.label is None or value is None:
             return answer
         if point is not None:
@@ -289,24 +330,28 @@ class ImageClassifier(Estimator):
             by = answer.score - score
             if abs(by) <= _ROUNDING:
                 score, by = answer.score, 0.0
-            if self.rule_ and patch_map and self.rule_.spread(patch_map.margins) is not None:
-                patch_map = patch_map.cut_at(by)
+            if (
+                self.aggregator_
+                and patch_map
+                and self.aggregator_.patch_score_map(patch_map.margins) is not None
+            ):
+                patch_map = patch_map.threshold(by)
             answer = replace(answer, label=label, scores=(score,), patch_map=patch_map)
         shares = patch_map.proportions if patch_map else {}
-        grounds = self._grounds(value)
-        return replace(answer, threshold=self.threshold, proportions=shares, grounds=grounds)
+        grounds = self._describe_aggregation(value)
+        return replace(answer, threshold=self.threshold, proportions=shares, decision_text=grounds)
 
     def _score_of(self, value: float) -> float:
         """The reverse of `_value`, of two classes."""
-        if self.threshold is None or self.rule_ is None:
-            return value - self.shift_
+        if self.threshold is None or self.aggregator_ is None:
+            return value - self.threshold_shift_
         # Not from a line that may have been moved far away: there 1 is lost beside it.
-        per_score = self.rule_.value_at(self._own_score(1.0)) - self.rule_.value_at(
-            self._own_score(0.0)
+        per_score = self.aggregator_.value_at(self._member_score(1.0)) - self.aggregator_.value_at(
+            self._member_score(0.0)
         )
         return (value - self.threshold) / per_score
 
-    def adapted_to(self, scores: Sequence[float], *, anyway: bool = False) -> Self:
+    def adapt_threshold(self, scores: Sequence[float], *, anyway: bool = False) -> Self:
         """A copy with a threshold that suits images to which this model gave these scores.
 
         No labels are needed, but images of both classes: see `decisions.unlabelled`. Scores of
@@ -318,8 +363,8 @@ class ImageClassifier(Estimator):
             raise ValueError("only a model of two classes has a threshold to adapt")
         known = np.array(scores, dtype=np.float64)
         known = known[~np.isnan(known)]
-        shift = better_threshold(known)
-        two = are_two_groups(self._unbounded(known))
+        shift = unlabelled_threshold(known)
+        two = is_bimodal(self._invert_tanh(known))
         if not two and not anyway:
             raise ValueError(
                 f"the scores of these {len(known)} images do not fall into two groups, so they may "
@@ -328,17 +373,17 @@ class ImageClassifier(Estimator):
             )
         adapted = self._moved_by(shift)
         facts = {"n_images": len(known), "shift": shift} | ({} if two else {"two_groups": False})
-        adapted.training_ = tuned(self.training_, "adapted", **facts)
+        adapted.training_info_ = tuned(self.training_info_, "adapted", **facts)
         return adapted
 
     def _moved_by(self, shift: float) -> Self:
         moved = copy(self)
-        moved.shift_ = self.shift_ + shift
+        moved.threshold_shift_ = self.threshold_shift_ + shift
         return moved
 
-    def decision_words(self) -> str:
+    def describe_decision(self) -> str:
         """How it decides, for a model card."""
-        if self.rule_ is None:
+        if self.aggregator_ is None:
             return "from the image as a whole"
         at = "" if self.threshold is None else f", threshold {self.threshold:.3f}"
-        return f"from the {self.rule_.name} of its patches{at}"
+        return f"from the {self.aggregator_.name} of its patches{at}"

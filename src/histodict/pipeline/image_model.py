@@ -12,40 +12,40 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from ..decisions.atom_evidence import AtomEvidence
-from ..decisions.atom_notes import AtomNotes
-from ..decisions.image_rules import Evidence, ImageRule
+from ..decisions.atom_evidence import AtomReference
+from ..decisions.atom_notes import AtomAnnotations
+from ..decisions.image_rules import Aggregator, PatchStatistics
 from ..execution.array_cache import ArrayCache
 from ..execution.executor import Executor
-from ..execution.progress import Callback, ignore
-from ..images.annotations.drawing import Drawing
-from ..images.feature_file import Origin, common_origin
-from ..images.in_memory import ImageFile
-from ..images.manifest import Manifest, Record
+from ..execution.progress import Callback, no_callback
+from ..images.annotations.drawing import AnnotationFile
+from ..images.feature_file import FeatureMetadata, common_metadata
+from ..images.in_memory import ImageLike
+from ..images.manifest import ImageRecord, Manifest
 from ..images.pixel_size import common_size
-from ..learnt_arrays import Learnt
-from ..methods.registry import method_entry
-from ..model_content import ModelContent
-from ..networks import vectors_named
+from ..learnt_arrays import ArraySpec
+from ..methods.registry import get_method
+from ..model_content import ModelData
+from ..networks import get_patch_features
 from ..patches.patch_map import PatchMap
 from ..recipes import Recipe
 
 # Hears of patches as they are judged: their rows and columns on the grid (n, 2), and their codes.
-CodesTo = Callable[[NDArray[np.int64], csr_array], None]
+CodeCallback = Callable[[NDArray[np.int64], csr_array], None]
 
 
 @dataclass(frozen=True)
-class Look:
+class ImageScores:
     """What a model saw in an image: its scores, None on glass, and what they rest on."""
 
     scores: NDArray[np.float64] | None
     patch_map: PatchMap | None = None
-    evidence: Evidence | None = None
-    n_silent: int | None = None
+    patch_statistics: PatchStatistics | None = None
+    n_abstaining: int | None = None
 
 
 @dataclass(frozen=True)
-class Atoms:
+class AtomTable:
     """The atoms that codes are over, where the method has such: D (n, n_features), their classes.
 
     `patch_px` is the side of the pictures that they are; None for vectors that are no pictures.
@@ -63,12 +63,12 @@ class Atoms:
         return hashlib.sha256(numbers).hexdigest()[:16]
 
     @property
-    def as_used(self) -> NDArray[Any]:
+    def with_usage_sign(self) -> NDArray[Any]:
         """The atoms as they are to be drawn: turned round where they are used so."""
         return self.D * self.signs[:, None].astype(self.D.dtype)
 
 
-class ImageModel:
+class ImagePipeline:
     """A method with everything between it and an image file.
 
     Attributes
@@ -85,11 +85,11 @@ class ImageModel:
 
     method_: Any
     mpp_: float | None
-    origin_: Origin | None = None
-    rule_: ImageRule | None = None
-    codes_to: CodesTo | None = None
-    notes: AtomNotes = AtomNotes()
-    typical_: Sequence[AtomEvidence] = ()
+    feature_metadata_: FeatureMetadata | None = None
+    aggregator_: Aggregator | None = None
+    code_callback: CodeCallback | None = None
+    atom_annotations: AtomAnnotations = AtomAnnotations()
+    class_reference_: Sequence[AtomReference] = ()
 
     def __init__(
         self,
@@ -111,25 +111,25 @@ class ImageModel:
         labels: NDArray[np.int64],
         callback: Callback,
         executor: Executor | None,
-        start_from: ImageModel | None,
+        start_from: ImagePipeline | None,
     ) -> dict[str, Any]:
         """Learn to score images; what there is to say of the training, for the record."""
         raise NotImplementedError
 
-    def _look_at_files(self, records: Sequence[Record]) -> None:
+    def _check_training_files(self, records: Sequence[ImageRecord]) -> None:
         """What the training images must have in common; a ValueError says what they have not."""
-        self.origin_ = common_origin(record.path for record in records)
-        given = vectors_named(self.recipe.vectors).are_given
+        self.feature_metadata_ = common_metadata(record.path for record in records)
+        given = get_patch_features(self.recipe.features).is_precomputed
         # The pixel size decides how an image is cut, and others have done that.
         self.mpp_ = None if given else common_size(records, self.recipe.mpp)
 
-    def look(
+    def score_image(
         self,
-        path: ImageFile,
+        path: ImageLike,
         mpp: float | None = None,
-        callback: Callback = ignore,
-        within: Drawing | None = None,
-    ) -> Look:
+        callback: Callback = no_callback,
+        within: AnnotationFile | None = None,
+    ) -> ImageScores:
         """The callback hears how far it is in a slide; outside of `within` nothing is looked at."""
         raise NotImplementedError
 
@@ -137,19 +137,19 @@ class ImageModel:
         """Vectors as the method sees them."""
         return vectors
 
-    def atoms(self) -> Atoms | None:
+    def atoms(self) -> AtomTable | None:
         """The method's atoms, where it has such that belong to classes."""
         return None
 
-    def why_no_atoms(self) -> str:
+    def no_atoms_reason(self) -> str:
         return f"the method {self.recipe.method!r} looks at the image as a whole: it has no atoms"
 
-    def with_notes(self, notes: AtomNotes) -> Self:
+    def with_atom_annotations(self, notes: AtomAnnotations) -> Self:
         """The same model with these notes of its atoms; those that are off no longer take part."""
-        raise ValueError(self.why_no_atoms())
+        raise ValueError(self.no_atoms_reason())
 
-    def with_line(
-        self, records: Sequence[Record], labels: NDArray[np.int64], callback: Callback
+    def refit_decision_rule(
+        self, records: Sequence[ImageRecord], labels: NDArray[np.int64], callback: Callback
     ) -> Self:
         """The same model whose rule, from patches to an answer, is of these images."""
         raise ValueError(f"the method {self.recipe.method!r} has no rule of its own to fit again")
@@ -160,14 +160,14 @@ class ImageModel:
         changed.n_jobs = n_jobs
         return changed
 
-    def with_codes_to(self, codes_to: CodesTo) -> Self:
+    def with_code_callback(self, codes_to: CodeCallback) -> Self:
         """The same model; whoever asks for it hears of all codes of an image, chunk by chunk."""
         changed = copy(self)
-        changed.codes_to = codes_to
+        changed.code_callback = codes_to
         return changed
 
-    def new_method(self) -> Any:
-        return method_entry(self.recipe.method).make(
+    def make_method(self) -> Any:
+        return get_method(self.recipe.method).make(
             self.recipe.method_parameters, random_state=self.random_state, n_jobs=self.n_jobs
         )
 
@@ -179,40 +179,41 @@ class ImageModel:
         names = method.fitted_arrays
         return {f"method.{name}": np.asarray(getattr(method, name)) for name in names}
 
-    def content(
-        self, kind: str, decision: dict[str, float], training: dict[str, Any]
-    ) -> ModelContent:
+    def content(self, kind: str, decision: dict[str, float], training: dict[str, Any]) -> ModelData:
         """What a file holds of a model of this kind that decides so."""
-        return ModelContent(
+        return ModelData(
             kind=kind,
             classes=self.classes,
             recipe=self.recipe.to_dict(),
             mpp=self.mpp_,
             n_features=self.method_.n_features_in_,
-            weights=vectors_named(self.recipe.vectors).weights(),
-            decision=decision,
-            training=training | ({"vectors": self.origin_.to_dict()} if self.origin_ else {}),
-            atoms=self.notes.to_list(),
+            weights=get_patch_features(self.recipe.features).weights(),
+            decision_parameters=decision,
+            training=training
+            | ({"vectors": self.feature_metadata_.to_dict()} if self.feature_metadata_ else {}),
+            atoms=self.atom_annotations.to_list(),
             arrays=self.arrays(),
         )
 
-    def learnt(self) -> dict[str, Learnt]:
+    def array_schema(self) -> dict[str, ArraySpec]:
         """What the arrays beside those of the method must be."""
         return {}
 
-    def rule_arrays(self) -> dict[str, Learnt]:
+    def aggregator_schema(self) -> dict[str, ArraySpec]:
         """What the arrays of its rule over patches must be; a whole image needs none."""
         return {}
 
-    def restore(self, content: ModelContent, others: Mapping[str, Learnt] | None = None) -> None:
+    def load_state(self, content: ModelData, others: Mapping[str, ArraySpec] | None = None) -> None:
         """The reverse of `content`; `others`: arrays that are not this model's own affair."""
         self.mpp_ = content.mpp
         told = content.training.get("vectors")
-        self.origin_ = Origin.from_dict(told) if told else None
+        self.feature_metadata_ = FeatureMetadata.from_dict(told) if told else None
         self.recipe.check_method()
-        method = method_entry(self.recipe.method).load()(**self.recipe.method_parameters)
+        method = get_method(self.recipe.method).load()(**self.recipe.method_parameters)
         declared = {f"method.{name}": what for name, what in method.fitted_arrays.items()}
-        content.check_arrays(declared | self.learnt() | dict(others or {}), self._sizes(method))
+        content.check_arrays(
+            declared | self.array_schema() | dict(others or {}), self._sizes(method)
+        )
         for name in method.fitted_arrays:
             setattr(method, name, content.arrays[f"method.{name}"])
         method.classes_ = np.arange(len(self.classes))

@@ -14,31 +14,33 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from ..images.annotations.drawing import Drawing
-from ..images.annotations.matching import drawings_for
-from ..images.classes import positive_by_name
+from ..images.annotations.drawing import AnnotationFile
+from ..images.annotations.matching import match_annotations
+from ..images.classes import guess_positive_class
 from ..images.errors import ImageError
 from ..images.folder_images import is_zarr
-from ..images.frames import Frame, is_frame
-from ..images.in_memory import ImageFile, MemoryImage
-from ..images.layout import images_below
-from ..images.manifest import TABLES, Manifest, read_manifest
-from ..images.manifest_checks import several_splits
-from ..images.records import some_of
+from ..images.frames import Frame, is_dataframe
+from ..images.in_memory import ImageLike, MemoryImage
+from ..images.layout import find_images
+from ..images.manifest import TABLE_SUFFIXES, Manifest, read_manifest
+from ..images.manifest_checks import warn_multiple_splits
+from ..images.records import truncated_list
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-Labelled = Manifest | Path | str | Frame
+LabelledImages = Manifest | Path | str | Frame
 # What of its type alone is known to be several images, or one; a path or an array may be either.
-Several = Manifest | Frame | list[Any] | tuple[Any, ...]
-One: TypeAlias = "MemoryImage | Image"
-Drawn = Drawing | Path | str  # outlines in a file, or in a folder of files called like the images
-Within = Drawn | None
+ManyImages = Manifest | Frame | list[Any] | tuple[Any, ...]
+SingleImage: TypeAlias = "MemoryImage | Image"
+AnnotationInput = (
+    AnnotationFile | Path | str
+)  # outlines in a file, or in a folder of files called like the images
+RegionOfInterest = AnnotationInput | None
 
 
 @dataclass(frozen=True)
-class Asked:
+class PredictionInputs:
     """Images to be judged, each with the pixel size that a table has for it, if any, and with the
     outlines outside of which nothing is looked at, if any.
 
@@ -47,32 +49,34 @@ class Asked:
     left_out : per folder a line on what is there and may have been meant
     """
 
-    images: list[tuple[ImageFile, float | None, Drawing | None]]
+    images: list[tuple[ImageLike, float | None, AnnotationFile | None]]
     is_one: bool = False
-    left_out: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
     pictures: list[Path | None] = field(default_factory=list)
 
 
-def to_learn(images: Labelled, positive: str | None = None, ask_by: str = "") -> Manifest:
+def resolve_training_set(
+    images: LabelledImages, positive: str | None = None, ask_by: str = ""
+) -> Manifest:
     """Images with their labels; what there is to say of a list that is read here is warned of.
 
     `ask_by`: the argument that names the class to be found, for when the labels do not tell; empty
     where that does not matter. That several splits are learnt from is said of every list, and
     once: members of a panel get these images without them.
     """
-    manifest = labelled(images, stacklevel=4)
-    words = several_splits(manifest.root, manifest.records)
+    manifest = resolve_labelled(images, stacklevel=4)
+    words = warn_multiple_splits(manifest.root, manifest.records)
     if words:
         warnings.warn(words, stacklevel=3)  # to whoever called fit
-        manifest = manifest.without_splits()
+        manifest = manifest.drop_split_column()
     if positive is not None:
         return manifest.with_positive(positive)
     if ask_by and not isinstance(images, Manifest):
-        _ask_for_positive(manifest.classes, ask_by)
+        _require_positive_class(manifest.classes, ask_by)
     return manifest
 
 
-def labelled(images: Labelled, stacklevel: int = 3) -> Manifest:
+def resolve_labelled(images: LabelledImages, stacklevel: int = 3) -> Manifest:
     """Images with their labels, to learn from or to compare answers with."""
     if isinstance(images, Manifest):
         return images
@@ -82,8 +86,8 @@ def labelled(images: Labelled, stacklevel: int = 3) -> Manifest:
     return manifest
 
 
-def _ask_for_positive(classes: list[str], ask_by: str) -> None:
-    if len(classes) == 2 and not positive_by_name(classes):
+def _require_positive_class(classes: list[str], ask_by: str) -> None:
+    if len(classes) == 2 and not guess_positive_class(classes):
         warnings.warn(
             f"the names do not tell which of {classes[0]!r} and {classes[1]!r} is the class to be "
             f"found; it is {classes[1]!r} unless you give {ask_by}=…",
@@ -91,7 +95,7 @@ def _ask_for_positive(classes: list[str], ask_by: str) -> None:
         )
 
 
-def asked(images: Any, within: Drawn | None = None) -> Asked:
+def resolve_inputs(images: Any, within: AnnotationInput | None = None) -> PredictionInputs:
     """The images of a file, a folder, a list, a table, a `Manifest`, an array or a picture.
 
     An array is (height, width, 3) of uint8; with one more dimension in front, several images.
@@ -100,30 +104,32 @@ def asked(images: Any, within: Drawn | None = None) -> Asked:
     found = _found(images)
     if within is None:
         return found
-    inside = drawings_for([image for image, _, _ in found.images], within)
+    inside = match_annotations([image for image, _, _ in found.images], within)
     pictures = found.pictures or [None] * len(inside)
     inside = [replace(d, image=own) for d, own in zip(inside, pictures, strict=True)]
     parts = zip(found.images, inside, strict=True)
     return replace(found, images=[(image, mpp, drawing) for (image, mpp, _), drawing in parts])
 
 
-def _found(images: Any) -> Asked:
-    if isinstance(images, Manifest) or is_frame(images) or _is_table(images):
+def _found(images: Any) -> PredictionInputs:
+    if isinstance(images, Manifest) or is_dataframe(images) or _is_table(images):
         found = images if isinstance(images, Manifest) else read_manifest(images, labelled=False)
         for record in found.records:
-            if record.trouble:
-                raise ImageError(record.trouble)
-        return Asked(
-            [(record.path, record.mpp, record.within) for record in found.records],
+            if record.error:
+                raise ImageError(record.error)
+        return PredictionInputs(
+            [(record.path, record.mpp, record.region_of_interest) for record in found.records],
             pictures=[record.image for record in found.records],
         )
     if _is_one(images):
-        return Asked([(_image(images, "image"), None, None)], is_one=True)
+        return PredictionInputs([(_image(images, "image"), None, None)], is_one=True)
     if isinstance(images, str | os.PathLike):
         images = [images]
     if isinstance(images, Iterable):
         left_out: list[str] = []
-        return Asked([(image, None, None) for image in _each(images, left_out)], left_out=left_out)
+        return PredictionInputs(
+            [(image, None, None) for image in _each(images, left_out)], skipped=left_out
+        )
     raise TypeError(
         f"images are given as a path, a list of paths, an array or a picture of Pillow, not as "
         f"{type(images).__name__}"
@@ -131,50 +137,50 @@ def _found(images: Any) -> Asked:
 
 
 def _is_table(images: Any) -> bool:
-    return isinstance(images, str | os.PathLike) and Path(images).suffix.lower() in TABLES
+    return isinstance(images, str | os.PathLike) and Path(images).suffix.lower() in TABLE_SUFFIXES
 
 
 def _is_one(images: Any) -> bool:
     if isinstance(images, str | os.PathLike):
-        return not _holds_images(Path(images))
+        return not _contains_images(Path(images))
     if isinstance(images, np.ndarray):
         return images.ndim != 4
-    return isinstance(images, MemoryImage) or _is_picture(images)
+    return isinstance(images, MemoryImage) or _is_image(images)
 
 
-def _is_picture(image: Any) -> bool:
+def _is_image(image: Any) -> bool:
     """Whether it is Pillow's; by what it can do, as Pillow may not be loaded."""
     return hasattr(image, "getbands") and hasattr(image, "load")
 
 
-def _each(images: Iterable[Any], left_out: list[str]) -> Iterator[ImageFile]:
+def _each(images: Iterable[Any], left_out: list[str]) -> Iterator[ImageLike]:
     for place, image in enumerate(images):
-        if isinstance(image, str | os.PathLike) and _holds_images(Path(image)):
+        if isinstance(image, str | os.PathLike) and _contains_images(Path(image)):
             yield from _below(Path(image), left_out)
         else:
             yield _image(image, f"image {place}")
 
 
-def _holds_images(path: Path) -> bool:
+def _contains_images(path: Path) -> bool:
     return path.is_dir() and not is_zarr(path)
 
 
-def _image(image: Any, name: str) -> ImageFile:
+def _image(image: Any, name: str) -> ImageLike:
     """`name`: of pixels that have none; a file's name is looked into only when it is opened."""
     if isinstance(image, str | os.PathLike):
         return Path(image)
     if isinstance(image, MemoryImage):
         return image
-    if _is_picture(image):
+    if _is_image(image):
         return MemoryImage.of_pillow(image, name)
     return MemoryImage.of_array(np.asarray(image), name)
 
 
 def _below(folder: Path, left_out: list[str]) -> list[Path]:
-    found, others = images_below(folder)
+    found, others = find_images(folder)
     if not found:
         raise ValueError(f"{folder}: there is no image in this folder")
     if others:
-        names = some_of([str(path.relative_to(folder)) for path in others])
+        names = truncated_list([str(path.relative_to(folder)) for path in others])
         left_out.append(f"{folder}: left out: {names}")
     return found

@@ -6,36 +6,36 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..execution.texts import one_line
-from ..model_content import ModelContent
-from ..model_file import ModelFileError, read_content
-from ..networks import is_asked_for, vectors_named
+from ..execution.texts import shorten
+from ..model_content import ModelData
+from ..model_file import ModelFileError, read_model_data
+from ..networks import get_patch_features, needs_no_consent
 from ..parameters import hint
 
 
-def read_model(
+def load_model_of_kind(
     kinds: Mapping[str, Any], path: Path, n_jobs: int | None, trust_weights: bool
 ) -> Any:
     """What the file holds, if it is one of these kinds: classes by their `kind`."""
-    content = read_content(path)
+    content = read_model_data(path)
     if content.kind not in kinds:
         raise ModelFileError(
             f"{path}: holds a {content.kind}, not a {' or '.join(kinds)}; histodict.load reads any"
         )
     if not trust_weights:
-        for part in (content, *content.members):
+        for part in (content, *content.estimators):
             _check_consent(path, part.recipe["vectors"])
     try:
-        model = kinds[content.kind].of_content(content, n_jobs)
+        model = kinds[content.kind].from_model_data(content, n_jobs)
     except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise ModelFileError(f"{path}: a damaged model file ({one_line(error)})") from error
-    for part in (content, *content.members):
+        raise ModelFileError(f"{path}: a damaged model file ({shorten(error)})") from error
+    for part in (content, *content.estimators):
         _check_weights(path, part)
     return model
 
 
 def _check_consent(path: Path, vectors: str) -> None:
-    if is_asked_for(vectors):
+    if needs_no_consent(vectors):
         return
     family, _, name = vectors.partition(":")
     model, _, file = name.partition("@")
@@ -47,10 +47,10 @@ def _check_consent(path: Path, vectors: str) -> None:
     )
 
 
-def _check_weights(path: Path, content: ModelContent) -> None:
+def _check_weights(path: Path, content: ModelData) -> None:
     """A model is worth nothing on the vectors of other weights than it was trained with."""
     vectors = content.recipe["vectors"]
-    if vectors_named(vectors).weights() != content.weights:
+    if get_patch_features(vectors).weights() != content.weights:
         raise ModelFileError(
             f"{path}: was trained with other weights of {vectors!r} than those here"
         )

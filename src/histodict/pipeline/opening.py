@@ -7,25 +7,25 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..execution.array_cache import ArrayCache
-from ..images.annotations.drawing import Drawing
-from ..images.feature_file import Origin, is_feature_file, open_features
-from ..images.in_memory import ImageFile, image_key, settled_key
+from ..images.annotations.drawing import AnnotationFile
+from ..images.feature_file import FeatureMetadata, is_feature_file, open_features
+from ..images.in_memory import ImageLike, cache_key, stable_cache_key
 from ..images.readers import open_image
 from ..recipes import Recipe
-from .given_view import GivenView
-from .view import View
+from .given_view import PrecomputedImage
+from .view import PreparedImage
 
 
 @contextmanager
-def open_view(
-    path: ImageFile,
+def open_prepared_image(
+    path: ImageLike,
     mpp: float | None,
     recipe: Recipe,
     trained_mpp: float | None = None,
     cache: ArrayCache | None = None,
-    trained: Origin | None = None,
-    within: Drawing | None = None,
-) -> Iterator[View]:
+    trained: FeatureMetadata | None = None,
+    within: AnnotationFile | None = None,
+) -> Iterator[PreparedImage]:
     """The image at `path`; mpp overrides its pixel size, trained_mpp is what it must match.
 
     `trained`: of a feature file, how the vectors were made that it must match. `within`: outlines
@@ -33,9 +33,9 @@ def open_view(
     """
     if isinstance(path, Path) and is_feature_file(path):
         with open_features(path) as file:
-            yield GivenView(file, recipe, mpp, trained, within)
+            yield PrecomputedImage(file, recipe, mpp, trained, within)
         return
     # First: it may be replaced while it is open.
-    key = image_key(path) if cache else settled_key(path)
+    key = cache_key(path) if cache else stable_cache_key(path)
     with open_image(path, mpp) as source:
-        yield View(source, recipe, trained_mpp, cache, key, within)
+        yield PreparedImage(source, recipe, trained_mpp, cache, key, within)

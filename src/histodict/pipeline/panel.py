@@ -18,41 +18,41 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ..decisions.atom_notes import AtomNotes
+from ..decisions.atom_notes import AtomAnnotations
 from ..decisions.calibration import Calibration
-from ..decisions.combination import Combination
+from ..decisions.combination import ScoreCombination
 from ..decisions.tuning import carried_over
 from ..execution.array_cache import ArrayCache
 from ..execution.executor import Executor
-from ..execution.progress import Callback, Progress, ignore
-from ..images.annotations.drawing import Drawing
-from ..images.in_memory import ImageFile
+from ..execution.progress import Callback, Progress, no_callback
+from ..images.annotations.drawing import AnnotationFile
+from ..images.in_memory import ImageLike
 from ..images.manifest import Manifest
-from ..images.pixel_size import Mpp
+from ..images.pixel_size import MppLike
 from ..images.readers import ImageError
-from ..model_content import ModelContent, arrays_of
+from ..model_content import ModelData, array_specs
 from ..recipes import Recipe
 from .hearing import (
-    Hearing,
-    all_the_same,
-    hear,
-    kept_meanwhile,
-    not_heard,
-    scores_if_it_can,
-    unseen_splits,
-    weighed,
+    MemberEvaluation,
+    cross_validate_recipes,
+    equal_weights,
+    fit_combination,
+    patient_folds,
+    scores_or_none,
+    temporary_cache,
+    unevaluated_members,
 )
 from .image_classifier import ImageClassifier
-from .image_model import CodesTo, ImageModel, Look
-from .inputs import Drawn, Labelled, to_learn
-from .results import Answers, probabilities
-from .spoken import Spoken, speak_together
+from .image_model import CodeCallback, ImagePipeline, ImageScores
+from .inputs import AnnotationInput, LabelledImages, resolve_training_set
+from .results import Predictions, probabilities
+from .spoken import ScoreContributions, explain_ensemble
 from .tissue_classifier import TissueClassifier
-from .trials import Trials
-from .views import panel_recipe, views
+from .trials import RunCache
+from .views import ensemble_recipes, resolve_ensemble_recipe
 
 
-class Panel(ImageClassifier):
+class EnsembleClassifier(ImageClassifier):
     """Answers "which class?" by several models, and says how sure it is.
 
     Parameters
@@ -72,8 +72,8 @@ class Panel(ImageClassifier):
     """
 
     kind: ClassVar[str] = "panel"
-    members_: list[TissueClassifier]
-    combination_: Combination
+    estimators_: list[TissueClassifier]
+    combination_: ScoreCombination
     calibration_: Calibration | None
 
     def __init__(
@@ -89,7 +89,7 @@ class Panel(ImageClassifier):
         **settings: Any,
     ) -> None:
         self.recipes = self._members_of(recipes, method, settings)
-        self._take(
+        self._store_params(
             settings,
             recipes=recipes,
             method=method,
@@ -104,8 +104,8 @@ class Panel(ImageClassifier):
         self.cache = ArrayCache(cache) if cache else None
 
     @property
-    def model_(self) -> ImageModel:
-        return self.members_[0].model_
+    def model_(self) -> ImagePipeline:
+        return self.estimators_[0].model_
 
     def _members_of(
         self,
@@ -114,19 +114,23 @@ class Panel(ImageClassifier):
         settings: dict[str, Any],
     ) -> list[Recipe]:
         if isinstance(given, Recipe | str):
-            return views(self._with_settings(panel_recipe(given, method, settings), settings))
+            return ensemble_recipes(
+                self._with_settings(resolve_ensemble_recipe(given, method, settings), settings)
+            )
         if not given:
             raise ValueError("a panel is made of recipes, or of the name of a preset, not of none")
-        return [self._with_settings(panel_recipe(one, method), settings) for one in given]
+        return [
+            self._with_settings(resolve_ensemble_recipe(one, method), settings) for one in given
+        ]
 
     def fit(
         self,
-        images: Labelled,
+        images: LabelledImages,
         *,
         positive: str | None = None,
         callback: Callback | None = None,
         executor: Executor | None = None,
-        start_from: Panel | None = None,
+        start_from: EnsembleClassifier | None = None,
     ) -> Self:
         """Hear every recipe on unseen patients, then train those that could be tried on all.
 
@@ -135,43 +139,45 @@ class Panel(ImageClassifier):
         `images`, `positive`, `callback`, `executor` as of `TissueClassifier`. `start_from`: only a
         panel of one can go on from another.
         """
-        manifest = to_learn(images, positive, "positive")
+        manifest = resolve_training_set(images, positive, "positive")
         if start_from is not None and len(self.recipes) > 1:
             raise ValueError("a panel starts afresh: only a single model can go on from another")
         with self._progress_callback(callback) as watch:
-            return self._become(self._fit(manifest, watch, executor, start_from))
+            return self._assign_fitted(self._fit(manifest, watch, executor, start_from))
 
     def _fit(
         self,
         manifest: Manifest,
         watch: Callback,
         executor: Executor | None,
-        start_from: Panel | None,
+        start_from: EnsembleClassifier | None,
     ) -> Self:
         """Return a fitted copy."""
         learnt, start = copy(self), None
         manifest, _ = learnt._begin(manifest, watch, executor)
-        splits, unheard = unseen_splits(manifest, self.folds, self.random_state)
-        learnt.training_["folds"] = len(splits)
+        splits, unheard = patient_folds(manifest, self.folds, self.random_state)
+        learnt.training_info_["folds"] = len(splits)
         if unheard:
-            learnt.training_["unheard"] = unheard
+            learnt.training_info_["unheard"] = unheard
         if start_from is not None:
-            start = start_from.members_[0]
-            learnt.training_["started_from"] = start_from.training_
+            start = start_from.estimators_[0]
+            learnt.training_info_["started_from"] = start_from.training_info_
         own = self.cache.folder if self.cache else None
-        with kept_meanwhile(own, manifest, executor) as cache:
+        with temporary_cache(own, manifest, executor) as cache:
             member = partial(self._member, cache=cache)
-            heard = not_heard(self.recipes, manifest)
+            heard = unevaluated_members(self.recipes, manifest)
             if splits:
-                trials = Trials(own / "trials" if own else None, inner=True)
-                heard = hear(self.recipes, member, manifest, splits, trials, watch, executor)
-            learnt.members_ = []
-            able: list[Hearing] = []
+                trials = RunCache(own / "trials" if own else None, inner=True)
+                heard = cross_validate_recipes(
+                    self.recipes, member, manifest, splits, trials, watch, executor
+                )
+            learnt.estimators_ = []
+            able: list[MemberEvaluation] = []
             for place, hearing in enumerate(heard):
                 watch(Progress("views", place, len(heard)))
                 if hearing.failure:
                     continue
-                there = executor if hearing.recipe.on_patches else None
+                there = executor if hearing.recipe.is_patch_level else None
                 fit = member(hearing.recipe).fit
                 try:
                     made = fit(manifest, callback=watch, executor=there, start_from=start)
@@ -180,24 +186,26 @@ class Panel(ImageClassifier):
                         raise
                     heard[place] = replace(hearing, failure=str(error))
                     continue
-                learnt.members_.append(made)
+                learnt.estimators_.append(made)
                 able.append(hearing)
             watch(Progress("views", len(heard), len(heard)))
-            learnt._weigh(able, manifest, is_heard=bool(splits))
+            learnt._fit_combination(able, manifest, is_heard=bool(splits))
         weights = iter(learnt.combination_.weights.tolist())
-        learnt.training_["members"] = [
+        learnt.training_info_["members"] = [
             hearing.to_dict() | ({} if hearing.failure else {"weight": next(weights)})
             for hearing in heard
         ]
-        learnt.members_ = [made.with_cache(self.cache) for made in learnt.members_]
+        learnt.estimators_ = [made.with_cache(self.cache) for made in learnt.estimators_]
         return learnt
 
-    def _weigh(self, heard: list[Hearing], manifest: Manifest, *, is_heard: bool) -> None:
+    def _fit_combination(
+        self, heard: list[MemberEvaluation], manifest: Manifest, *, is_heard: bool
+    ) -> None:
         """By what was heard; else all the same, on the scale of what they say of these images."""
         if is_heard:
-            self.combination_, self.calibration_ = weighed(heard, manifest)
+            self.combination_, self.calibration_ = fit_combination(heard, manifest)
         else:
-            self.combination_, self.calibration_ = all_the_same(self.members_, manifest), None
+            self.combination_, self.calibration_ = equal_weights(self.estimators_, manifest), None
 
     def _member(self, recipe: Recipe, cache: Path | None = None) -> TissueClassifier:
         return TissueClassifier(
@@ -207,71 +215,71 @@ class Panel(ImageClassifier):
     # --- answering ------------------------------------------------------------------------------
 
     def predict_proba(
-        self, images: Any, *, mpp: Mpp = None, within: Drawn | None = None
+        self, images: Any, *, mpp: MppLike = None, within: AnnotationInput | None = None
     ) -> NDArray[np.float64]:
         """Probabilities (n_images, n_classes) in the order of `classes_`; NaN where there is glass.
 
         `images`, `mpp` and `within` as in `predict`; one image is one row.
         """
         if self.calibration_ is None:
-            raise ValueError(f"how sure it is cannot be known: {self.training_['unheard']}")
+            raise ValueError(f"how sure it is cannot be known: {self.training_info_['unheard']}")
         answers = self._predict(images, mpp, within)
-        several = answers if isinstance(answers, Answers) else [answers]
+        several = answers if isinstance(answers, Predictions) else [answers]
         return probabilities(several, self.classes_)
 
-    def _look(
+    def _predict_scores(
         self,
-        path: ImageFile,
+        path: ImageLike,
         mpp: float | None,
-        callback: Callback = ignore,
-        within: Drawing | None = None,
-    ) -> Look:
-        first = self.members_[0]._look(path, mpp, callback, within)
-        n_silent = 0 if self.n_members > 1 else None
+        callback: Callback = no_callback,
+        within: AnnotationFile | None = None,
+    ) -> ImageScores:
+        first = self.estimators_[0]._predict_scores(path, mpp, callback, within)
+        n_silent = 0 if self.n_estimators_ > 1 else None
         if first.scores is None:
-            return replace(first, n_silent=n_silent)
-        parts = np.full((self.n_members, len(first.scores)), np.nan)
+            return replace(first, n_abstaining=n_silent)
+        parts = np.full((self.n_estimators_, len(first.scores)), np.nan)
         parts[0] = first.scores
-        for row, member in zip(parts[1:], self.members_[1:], strict=True):
-            found = scores_if_it_can(member, path, mpp, callback, within)
+        for row, member in zip(parts[1:], self.estimators_[1:], strict=True):
+            found = scores_or_none(member, path, mpp, callback, within)
             row[:] = np.nan if found is None else found
         if n_silent is not None:
             n_silent = int(np.isnan(parts[:, 0]).sum())
-        return replace(first, scores=self.combination_.scores(parts), n_silent=n_silent)
+        return replace(first, scores=self.combination_.scores(parts), n_abstaining=n_silent)
 
-    def _certainty(
+    def _probabilities_and_prediction_set(
         self, scores: NDArray[np.float64], error_rate: float
     ) -> tuple[dict[str, float], list[str]]:
         if self.calibration_ is None:
             return {}, []
         chances = self.calibration_.probabilities(scores[None])
-        kept = self.calibration_.candidates(chances, error_rate)[0]
+        kept = self.calibration_.prediction_set(chances, error_rate)[0]
         names = [name for name, k in zip(self.classes_, kept, strict=True) if k]
         return dict(zip(self.classes_, chances[0].tolist(), strict=True)), names
 
     @property
-    def n_members(self) -> int:
-        return len(self.members_)
+    def n_estimators_(self) -> int:
+        return len(self.estimators_)
 
     @property
-    def has_theta(self) -> bool:
-        return self.n_members == 1 and super().has_theta
+    def has_threshold(self) -> bool:
+        return self.n_estimators_ == 1 and super().has_threshold
 
-    def _unbounded(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        return self.combination_.unbent(scores + self.shift_)
+    def _invert_tanh(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        return self.combination_.invert_tanh(scores + self.threshold_shift_)
 
-    def _own_score(self, score: float) -> float:
+    def _member_score(self, score: float) -> float:
         return (score - self.combination_.offset) * float(self.combination_.scales[0])
 
     @property
-    def _own_scale(self) -> float:
+    def _member_score_gradient(self) -> float:
         """On the panel's scale; the others' say moves the whole map, as they tell no place."""
         return 1 / float(self.combination_.scales[0])
 
-    def _grounds(self, value: float) -> str:
-        if self.n_members == 1:
-            return super()._grounds(value)
-        return f"decided by a panel of {self.n_members}; where, by the first of them"
+    def _describe_aggregation(self, value: float) -> str:
+        if self.n_estimators_ == 1:
+            return super()._describe_aggregation(value)
+        return f"decided by a panel of {self.n_estimators_}; where, by the first of them"
 
     def _moved_by(self, shift: float) -> Self:
         """Here probabilities move with the scores, so it is the scores that are moved."""
@@ -282,42 +290,42 @@ class Panel(ImageClassifier):
     def with_jobs(self, n_jobs: int | None) -> Self:
         changed = copy(self)
         changed.n_jobs = n_jobs
-        changed.members_ = [member.with_jobs(n_jobs) for member in self.members_]
+        changed.estimators_ = [member.with_jobs(n_jobs) for member in self.estimators_]
         return changed
 
-    def with_codes_to(self, codes_to: CodesTo) -> Self:
-        return self._with_member(0, self.members_[0].with_codes_to(codes_to))
+    def with_code_callback(self, codes_to: CodeCallback) -> Self:
+        return self._with_member(0, self.estimators_[0].with_code_callback(codes_to))
 
-    def with_notes(self, notes: AtomNotes, view: int = 0) -> Self:
-        return self._with_member(view, self.members_[view].with_notes(notes))
+    def with_atom_annotations(self, notes: AtomAnnotations, view: int = 0) -> Self:
+        return self._with_member(view, self.estimators_[view].with_atom_annotations(notes))
 
-    def with_line(self, images: Labelled, view: int = 0, **how: Any) -> Self:
-        return self._with_member(view, self.members_[view].with_line(images, **how))
+    def refit_decision_rule(self, images: LabelledImages, view: int = 0, **how: Any) -> Self:
+        return self._with_member(view, self.estimators_[view].refit_decision_rule(images, **how))
 
     def _with_member(self, view: int, member: TissueClassifier) -> Self:
         changed = copy(self)
-        changed.members_ = [*self.members_[:view], member, *self.members_[view + 1 :]]
-        pair = self.members_[view].training_, member.training_
-        changed.training_ = carried_over(self.training_, *pair)
+        changed.estimators_ = [*self.estimators_[:view], member, *self.estimators_[view + 1 :]]
+        pair = self.estimators_[view].training_info_, member.training_info_
+        changed.training_info_ = carried_over(self.training_info_, *pair)
         return changed
 
-    def spoken(self, *image: Any) -> list[Spoken]:
-        return speak_together(self, *image)
+    def score_contributions(self, *image: Any) -> list[ScoreContributions]:
+        return explain_ensemble(self, *image)
 
-    def decision_words(self) -> str:
-        if self.n_members == 1:
-            return super().decision_words()
-        return f"by a panel of {self.n_members}; maps and atoms are those of the first"
+    def describe_decision(self) -> str:
+        if self.n_estimators_ == 1:
+            return super().describe_decision()
+        return f"by a panel of {self.n_estimators_}; maps and atoms are those of the first"
 
-    def decided_by(self) -> list[Any]:
+    def fingerprint(self) -> list[Any]:
         """All that decides what it learns from the same images, before it has learnt."""
-        members = [self._member(recipe).decided_by() for recipe in self.recipes]
+        members = [self._member(recipe).fingerprint() for recipe in self.recipes]
         return [self.kind, members, self.folds, self.random_state]
 
     # --- for a model file -----------------------------------------------------------------------
 
-    def content(self) -> ModelContent:
-        members = [member.content() for member in self.members_]
+    def to_model_data(self) -> ModelData:
+        members = [member.to_model_data() for member in self.estimators_]
         arrays = {"combination.scales": self.combination_.scales}
         arrays["combination.weights"] = self.combination_.weights
         if self.calibration_ is not None:
@@ -326,32 +334,34 @@ class Panel(ImageClassifier):
         return replace(
             members[0],
             kind=self.kind,
-            decision={
-                "shift": self.shift_,
+            decision_parameters={
+                "shift": self.threshold_shift_,
                 "offset": self.combination_.offset,
-                "bend": self.combination_.bend,
+                "bend": self.combination_.tanh_scale,
             },
-            training=self.training_,
-            members=members,
+            training=self.training_info_,
+            estimators=members,
             atoms=[],
             arrays=arrays,
         )
 
     @classmethod
-    def of_content(cls, content: ModelContent, n_jobs: int | None) -> Panel:
+    def from_model_data(cls, content: ModelData, n_jobs: int | None) -> EnsembleClassifier:
         seed = content.training["random_state"]
-        members = [TissueClassifier.of_content(member, n_jobs) for member in content.members]
+        members = [
+            TissueClassifier.from_model_data(member, n_jobs) for member in content.estimators
+        ]
         recipes, folds = [member.recipe for member in members], content.training["folds"]
         panel = cls(recipes, folds=folds, random_state=seed, n_jobs=n_jobs)
         panel.classes_ = [str(name) for name in content.classes]
-        panel.shift_ = float(content.decision["shift"])
-        panel.members_, panel.training_ = members, content.training
+        panel.threshold_shift_ = float(content.decision_parameters["shift"])
+        panel.estimators_, panel.training_info_ = members, content.training
         arrays, is_calibrated = content.arrays, "unheard" not in content.training
         parts = ("combination", "calibration") if is_calibrated else ("combination",)
-        content.check_arrays(arrays_of(*parts), {})
+        content.check_arrays(array_specs(*parts), {})
         say = [arrays[f"combination.{name}"] for name in ("scales", "weights")]
-        numbers = [float(content.decision[name]) for name in ("offset", "bend")]
-        panel.combination_ = Combination(say[0], say[1], *numbers)
+        numbers = [float(content.decision_parameters[name]) for name in ("offset", "bend")]
+        panel.combination_ = ScoreCombination(say[0], say[1], *numbers)
         names = [f"calibration.{name}" for name in ("slopes", "offsets", "misfits")]
         panel.calibration_ = Calibration(*(arrays[n] for n in names)) if is_calibrated else None
         return panel

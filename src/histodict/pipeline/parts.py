@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from ..decisions.atom_notes import atom_labels
 from ..execution.texts import percent
-from .spoken import Spoken
+from .spoken import ScoreContributions
 
 
 @dataclass(frozen=True)
-class Part:
+class ConceptContribution:
     """What one concept has to do with an answer.
 
     name : as people named it, else CLASS:NUMBER
@@ -26,107 +26,117 @@ class Part:
     where : (rows, columns), share of the patches there that use it, NaN on glass
     atoms : their places, the one most used first; sign : in which that one is usually used
     view : of a panel, the place of the member; of_panel : whether it is of one
-    why_whole : of a view as a whole, why it has no concepts
+    why_whole_image : of a view as a whole, why it has no concepts
     """
 
     name: str
-    owner: str
+    class_name: str
     adds: NDArray[np.float64]
-    use: float | None = None
-    usual_use: dict[str, float] = field(default_factory=dict)
-    usual: dict[str, NDArray[np.float64]] = field(default_factory=dict)
-    where: NDArray[np.float32] | None = None
+    usage: float | None = None
+    reference_usage: dict[str, float] = field(default_factory=dict)
+    reference_contribution: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    positions: NDArray[np.float32] | None = None
     group: str = ""
     artefact: bool = False
     is_named: bool = False
     atoms: tuple[int, ...] = ()
     sign: float = 1.0
-    view: int = 0
-    of_panel: bool = False
-    why_whole: str = ""
+    member: int = 0
+    of_ensemble: bool = False
+    why_whole_image: str = ""
 
     @property
     def full_name(self) -> str:
         """With the number of its view, as names of different views may be the same."""
-        whole = ", as a whole" * (self.use is None)
-        return f"view {self.view + 1}: {self.name}{whole}" if self.of_panel else self.name
+        whole = ", as a whole" * (self.usage is None)
+        return f"view {self.member + 1}: {self.name}{whole}" if self.of_ensemble else self.name
 
     @property
     def quoted(self) -> str:
         """In a sentence."""
         name = f"“{self.name}”" if self.is_named else self.name
-        return f"{name} of view {self.view + 1}" if self.of_panel else name
+        return f"{name} of view {self.member + 1}" if self.of_ensemble else name
 
-    def usual_words(self, name: str) -> str:
+    def describe_reference(self, name: str) -> str:
         """What is usual in a class: of several atoms their sum, and so at most that; or nothing."""
-        if name not in self.usual_use:
+        if name not in self.reference_usage:
             return ""
-        return "at most " * (len(self.atoms) > 1) + percent(self.usual_use[name])
+        return "at most " * (len(self.atoms) > 1) + percent(self.reference_usage[name])
 
 
 @dataclass(frozen=True)
-class Vote:
+class MemberContribution:
     """What a view of a panel says: its place, how it looks, and its part of the scores."""
 
-    view: int
+    member: int
     name: str
     adds: NDArray[np.float64]
 
 
-def parts_of(own: Spoken, classes: Sequence[str], of_panel: bool) -> list[Part]:
+def group_by_concept(
+    own: ScoreContributions, classes: Sequence[str], of_panel: bool
+) -> list[ConceptContribution]:
     """What a view says, concept by concept; as one part where it has no atoms."""
     atoms = own.model.atoms()
-    if atoms is None or own.parts is None or own.look is None:
+    if atoms is None or own.parts is None or own.activity is None:
         name, adds = own.model.recipe.method, own.factor * own.scores
-        whole = own.model.why_no_atoms()
-        return [Part(name, "", adds, view=own.view, of_panel=of_panel, why_whole=whole)]
-    labels, evidence = atom_labels(atoms.classes, classes), own.look.evidence
+        whole = own.model.no_atoms_reason()
+        return [
+            ConceptContribution(
+                name, "", adds, member=own.member, of_ensemble=of_panel, why_whole_image=whole
+            )
+        ]
+    labels, evidence = atom_labels(atoms.classes, classes), own.activity.patch_statistics
     found = []
-    for concept in own.model.notes.concepts(labels):
-        places = [a for a in concept.atoms if a not in own.model.method_.off_]
+    for concept in own.model.atom_annotations.concepts(labels):
+        places = [a for a in concept.atoms if a not in own.model.method_.disabled_atoms_]
         if not places:
             continue
-        places.sort(key=lambda a: -evidence.shares[a])
+        places.sort(key=lambda a: -evidence.fractions[a])
         owners = {classes[int(atoms.classes[a])] for a in places}
         found.append(
-            Part(
+            ConceptContribution(
                 concept.name,
                 owners.pop() if len(owners) == 1 else "",
                 own.factor * own.parts[:, places].sum(axis=1),
-                *_use(own, places, classes),
-                _where(own, places),
+                *_usage(own, places, classes),
+                _positions(own, places),
                 concept.group,
                 concept.artefact,
                 concept.is_named,
                 tuple(places),
                 float(atoms.signs[places[0]]),
-                own.view,
+                own.member,
                 of_panel,
             )
         )
-    return [part for part in found if part.use or any(map(np.any, part.usual.values()))]
+    return [
+        part
+        for part in found
+        if part.usage or any(map(np.any, part.reference_contribution.values()))
+    ]
 
 
-def _use(
-    own: Spoken, places: list[int], classes: Sequence[str]
+def _usage(
+    own: ScoreContributions, places: list[int], classes: Sequence[str]
 ) -> tuple[float, dict[str, float], dict[str, NDArray[np.float64]]]:
     """Use of a concept, and what is usual, by class: of several atoms, at most their sum."""
-    assert own.look is not None
-    alone = float(own.look.evidence.shares[places].max())
-    use = own.look.together.get(tuple(sorted(places)), alone)
+    assert own.activity is not None
+    alone = float(own.activity.patch_statistics.fractions[places].max())
+    use = own.activity.total.get(tuple(sorted(places)), alone)
     usual_use = {
-        name: min(1.0, float(of_class.shares[places].sum()))
-        for name, of_class in zip(classes, own.model.typical_, strict=True)
+        name: min(1.0, float(of_class.fractions[places].sum()))
+        for name, of_class in zip(classes, own.model.class_reference_, strict=True)
     }
     usual = {
         name: own.factor * parts[:, places].sum(axis=1)
-        for name, parts in zip(classes, own.usual, strict=True)
+        for name, parts in zip(classes, own.reference, strict=True)
     }
     return use, usual_use, usual
 
 
-def _where(own: Spoken, places: list[int]) -> NDArray[np.float32]:
-    assert own.look is not None
-    share = own.look.where[places].max(axis=0)
-    found: NDArray[np.float32] = np.where(own.look.tissue, share, np.nan).astype(np.float32)
+def _positions(own: ScoreContributions, places: list[int]) -> NDArray[np.float32]:
+    assert own.activity is not None
+    share = own.activity.positions[places].max(axis=0)
+    found: NDArray[np.float32] = np.where(own.activity.tissue, share, np.nan).astype(np.float32)
     return found

@@ -16,43 +16,48 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from ..decisions.atom_notes import AtomNotes
+from ..decisions.atom_notes import AtomAnnotations
 from ..decisions.image_rules import (
-    RULES,
-    Evidence,
-    ImageRule,
+    AGGREGATORS,
+    Aggregator,
+    PatchStatistics,
     check_scores,
-    mean_of_neighbours,
     patch_margins,
+    smooth_margins,
 )
 from ..execution.executor import Executor, Threads
 from ..execution.local import map_blocks
-from ..execution.progress import Callback, ignore
-from ..images.annotations.drawing import Drawing
-from ..images.in_memory import ImageFile, image_bytes
-from ..images.manifest import Manifest, Record
-from ..learnt_arrays import Learnt
+from ..execution.progress import Callback, no_callback
+from ..images.annotations.drawing import AnnotationFile
+from ..images.in_memory import ImageLike, estimated_bytes
+from ..images.manifest import ImageRecord, Manifest
+from ..learnt_arrays import ArraySpec
 from ..methods.patch_classifier import PatchClassifier
-from ..methods.registry import method_entry
-from ..model_content import ModelContent, arrays_of
-from ..networks import vectors_named
+from ..methods.registry import get_method
+from ..model_content import ModelData, array_specs
+from ..networks import get_patch_features
 from ..patches.grid import PatchGrid
-from ..patches.patch_map import BLANK, PatchMap
+from ..patches.patch_map import NO_TISSUE, PatchMap
 from ..patches.projection import Projection
-from .image_model import Atoms, ImageModel, Look
-from .opening import open_view
+from .image_model import AtomTable, ImagePipeline, ImageScores
+from .opening import open_prepared_image
 from .reach import report_windows
-from .training_patches import PatchSource, for_every, sample_training
-from .typical import read_typical, typical_arrays, typical_use, usual_signs
-from .view import View, nothing_found
+from .training_patches import PatchSamplingSpec, map_images, sample_training_patches
+from .typical import (
+    class_reference_from_arrays,
+    class_reference_to_arrays,
+    dominant_code_signs,
+    fit_class_reference,
+)
+from .view import PreparedImage, no_tissue_message
 
 Chunk = tuple[slice, slice]
 
 
-class PatchModel(ImageModel):
+class PatchPipeline(ImagePipeline):
     """A patch classifier with everything that stands between it and an image file.
 
-    Attributes, beside those of every `ImageModel`
+    Attributes, beside those of every `ImagePipeline`
     ----------
     projection_ : principal components of the vectors, where the recipe asks for them
     """
@@ -66,60 +71,60 @@ class PatchModel(ImageModel):
         labels: NDArray[np.int64],
         callback: Callback,
         executor: Executor | None,
-        start_from: ImageModel | None,
+        start_from: ImagePipeline | None,
     ) -> dict[str, Any]:
         """Learn from patches of all images, then fit the rule on the same images."""
         sources = [
-            PatchSource(record, label)
+            PatchSamplingSpec(record, label)
             for record, label in zip(manifest.records, labels.tolist(), strict=True)
         ]
         n_patches = self.fit(sources, callback, executor, start_from)
-        self.rule_ = self._fitted_rule(manifest.records, labels, callback, executor)
+        self.aggregator_ = self._fitted_aggregator(manifest.records, labels, callback, executor)
         return {"n_patches": n_patches}
 
-    def _fitted_rule(
+    def _fitted_aggregator(
         self,
-        records: Sequence[Record],
+        records: Sequence[ImageRecord],
         labels: NDArray[np.int64],
         callback: Callback,
         executor: Executor | None = None,
-    ) -> ImageRule:
-        evidence = self.judge_all(records, _evidence, callback, executor)
+    ) -> Aggregator:
+        evidence = self.predict_patches_many(records, _patch_statistics, callback, executor)
         seen = np.array([e.n_patches > 0 for e in evidence])
-        evidence, name = [e for e in evidence if e.n_patches], self.recipe.rule
+        evidence, name = [e for e in evidence if e.n_patches], self.recipe.aggregation
         missing = sorted(set(range(len(self.classes))) - set(labels[seen].tolist()))
         if missing:
             what = f"any image of class {self.classes[missing[0]]!r}"
-            raise ValueError(nothing_found(what, self.recipe))
-        return RULES[name].fit(name, evidence, labels[seen])
+            raise ValueError(no_tissue_message(what, self.recipe))
+        return AGGREGATORS[name].fit(name, evidence, labels[seen])
 
-    def with_line(
-        self, records: Sequence[Record], labels: NDArray[np.int64], callback: Callback
+    def refit_decision_rule(
+        self, records: Sequence[ImageRecord], labels: NDArray[np.int64], callback: Callback
     ) -> Self:
         changed = copy(self)
-        changed.rule_ = self._fitted_rule(records, labels, callback)
+        changed.aggregator_ = self._fitted_aggregator(records, labels, callback)
         return changed
 
     def fit(
         self,
-        sources: Sequence[PatchSource],
-        callback: Callback = ignore,
+        sources: Sequence[PatchSamplingSpec],
+        callback: Callback = no_callback,
         executor: Executor | None = None,
-        start_from: ImageModel | None = None,
+        start_from: ImagePipeline | None = None,
     ) -> int:
         """Sample patches, about as many from every image of a class, and train; their number.
 
         `start_from`: a model of the same recipe and classes, whose dictionaries are gone on from.
         """
         start = self._start(start_from) if start_from is not None else None
-        if start and start.notes:
+        if start and start.atom_annotations:
             warnings.warn(
                 "atoms change as training goes on: their names, and what was switched off, are "
                 "not carried over",
                 stacklevel=2,
             )
-        self._look_at_files([source.record for source in sources])
-        found = sample_training(
+        self._check_training_files([source.record for source in sources])
+        found = sample_training_patches(
             sources,
             self.recipe,
             self.random_state,
@@ -127,13 +132,13 @@ class PatchModel(ImageModel):
             callback,
             executor or Threads(self.n_jobs),
         )
-        X = found.vectors
+        X = found.features
         self._check_classes(found.labels)
         self.projection_ = start.projection_ if start else None
-        if self.recipe.components and not self.projection_:
-            n_components = self.recipe.components
+        if self.recipe.n_components and not self.projection_:
+            n_components = self.recipe.n_components
             self.projection_ = Projection.fit(X, n_components, whiten=self.recipe.whiten)
-        self.method_ = self.new_method()
+        self.method_ = self.make_method()
         if start:
             self.method_.set_params(warm_start=True)
             for name in ("classes_", "n_features_in_", *self.method_.fitted_arrays):
@@ -143,92 +148,104 @@ class PatchModel(ImageModel):
         known = signature(self.method_.fit).parameters
         own = {name: options[name] for name in options if name in known}
         self.method_.fit(self.project(X), found.labels, **own)
-        self.typical_ = typical_use(self.method_, found, self.project, len(self.classes))
+        self.class_reference_ = fit_class_reference(
+            self.method_, found, self.project, len(self.classes)
+        )
         return len(X)
 
     def _check_classes(self, labels: NDArray[np.int64]) -> None:
         counts = np.bincount(labels, minlength=len(self.classes))
         for name, count in zip(self.classes, counts, strict=True):
             if count == 0:
-                raise ValueError(nothing_found(f"any image of class {name!r}", self.recipe))
+                raise ValueError(no_tissue_message(f"any image of class {name!r}", self.recipe))
 
-    def look(
+    def score_image(
         self,
-        path: ImageFile,
+        path: ImageLike,
         mpp: float | None = None,
-        callback: Callback = ignore,
-        within: Drawing | None = None,
-    ) -> Look:
-        assert self.rule_ is not None
-        patch_map, evidence = self.judge(path, mpp, callback, within)
+        callback: Callback = no_callback,
+        within: AnnotationFile | None = None,
+    ) -> ImageScores:
+        assert self.aggregator_ is not None
+        patch_map, evidence = self.predict_patches(path, mpp, callback, within)
         if not evidence.n_patches:
-            return Look(None, patch_map, evidence)
+            return ImageScores(None, patch_map, evidence)
         scores = self._scores(evidence)
         check_scores(path, scores)
-        return Look(scores, patch_map, evidence)
+        return ImageScores(scores, patch_map, evidence)
 
-    def _scores(self, evidence: Evidence) -> NDArray[np.float64]:
-        assert self.rule_ is not None
-        if not self.method_.off_:
-            return self.rule_.scores(evidence)
+    def _scores(self, evidence: PatchStatistics) -> NDArray[np.float64]:
+        assert self.aggregator_ is not None
+        if not self.method_.disabled_atoms_:
+            return self.aggregator_.scores(evidence)
         n_codes = self.method_.n_codes_
-        kept = np.delete(np.arange(n_codes), list(self.method_.off_))
-        return self.rule_.in_use(kept, n_codes).scores(evidence.in_use(kept))
+        kept = np.delete(np.arange(n_codes), list(self.method_.disabled_atoms_))
+        return self.aggregator_.select_atoms(kept, n_codes).scores(evidence.select_atoms(kept))
 
-    def with_notes(self, notes: AtomNotes) -> Self:
+    def with_atom_annotations(self, notes: AtomAnnotations) -> Self:
         atoms = self.atoms()
         if notes and atoms is None:
-            raise ValueError(self.why_no_atoms())
+            raise ValueError(self.no_atoms_reason())
         for note in notes.notes:
             if atoms is not None and note.atom >= len(atoms.D):
                 raise ValueError(f"there is no atom {note.atom}: there are {len(atoms.D)}")
         changed = copy(self)
-        changed.notes, changed.method_ = notes, self.method_.without_atoms(notes.off)
+        changed.atom_annotations, changed.method_ = (
+            notes,
+            self.method_.disable_atoms(notes.disabled),
+        )
         return changed
 
-    def judge(
+    def predict_patches(
         self,
-        path: ImageFile,
+        path: ImageLike,
         mpp: float | None = None,
-        callback: Callback = ignore,
-        within: Drawing | None = None,
-    ) -> tuple[PatchMap, Evidence]:
+        callback: Callback = no_callback,
+        within: AnnotationFile | None = None,
+    ) -> tuple[PatchMap, PatchStatistics]:
         """The map of an image and what its patches say together; the chunks run in parallel."""
-        return self._judge(path, mpp, self.n_jobs, callback, within)
+        return self._predict_patches(path, mpp, self.n_jobs, callback, within)
 
-    def judge_all(
+    def predict_patches_many(
         self,
-        records: Sequence[Record],
-        look: Callable[[int, PatchMap, Evidence], Any],
-        callback: Callback = ignore,
+        records: Sequence[ImageRecord],
+        look: Callable[[int, PatchMap, PatchStatistics], Any],
+        callback: Callback = no_callback,
         executor: Executor | None = None,
     ) -> list[Any]:
         """look(place, map, evidence) of every image; the images run in parallel."""
 
         def work(place: int) -> Any:
             record = records[place]
-            return look(place, *self._judge(record.path, record.mpp, 1, within=record.within))
+            return look(
+                place,
+                *self._predict_patches(
+                    record.path, record.mpp, 1, within=record.region_of_interest
+                ),
+            )
 
         executor = executor or Threads(self.n_jobs)
-        n_bytes = [image_bytes(record.path) for record in records]
-        return for_every(work, len(records), "rule", callback, executor, n_bytes)
+        n_bytes = [estimated_bytes(record.path) for record in records]
+        return map_images(work, len(records), "rule", callback, executor, n_bytes)
 
-    def _judge(
+    def _predict_patches(
         self,
-        path: ImageFile,
+        path: ImageLike,
         mpp: float | None,
         n_jobs: int | None,
-        callback: Callback = ignore,
-        within: Drawing | None = None,
-    ) -> tuple[PatchMap, Evidence]:
+        callback: Callback = no_callback,
+        within: AnnotationFile | None = None,
+    ) -> tuple[PatchMap, PatchStatistics]:
         method = copy(self.method_).set_params(n_jobs=1)  # the chunks are what runs in parallel
-        codes, named = np.zeros(method.n_codes_), self.notes.by_name()
-        with open_view(path, mpp, self.recipe, self.mpp_, self.cache, self.origin_, within) as view:
+        codes, named = np.zeros(method.n_codes_), self.atom_annotations.by_name()
+        with open_prepared_image(
+            path, mpp, self.recipe, self.mpp_, self.cache, self.feature_metadata_, within
+        ) as view:
             grid = view.grid()
-            winners = np.full((grid.n_rows, grid.n_columns), BLANK, np.int16)
+            winners = np.full((grid.n_rows, grid.n_columns), NO_TISSUE, np.int16)
             margins = np.zeros((grid.n_rows, grid.n_columns, len(self.classes)), np.float32)
             concepts = {name: np.zeros(winners.shape, bool) for name in named}
-            work = partial(self._judge_chunk, method, view, grid)
+            work = partial(self._predict_chunk, method, view, grid)
             chunks = list(view.chunks(grid))
             results = map_blocks(work, chunks, n_jobs)
             for (rows, columns), tissue, distances, S in report_windows(
@@ -240,59 +257,66 @@ class PatchModel(ImageModel):
                 for name, atoms in named.items():
                     used = (S[:, atoms] != 0).sum(axis=1) > 0
                     concepts[name][rows, columns][tissue] = np.asarray(used).ravel()
-                if self.codes_to:
-                    self.codes_to(np.add(np.argwhere(tissue), (rows.start, columns.start)), S)
+                if self.code_callback:
+                    self.code_callback(np.add(np.argwhere(tissue), (rows.start, columns.start)), S)
         check_scores(path, margins, codes)
-        if self.recipe.neighbours:
-            margins = mean_of_neighbours(margins, winners != BLANK, self.recipe.neighbours)
-            winners = np.where(winners == BLANK, BLANK, margins.argmax(axis=2)).astype(np.int16)
-        left_out = None if view.quality is None else view.quality.words()
+        if self.recipe.smoothing_radius:
+            margins = smooth_margins(margins, winners != NO_TISSUE, self.recipe.smoothing_radius)
+            winners = np.where(winners == NO_TISSUE, NO_TISSUE, margins.argmax(axis=2)).astype(
+                np.int16
+            )
+        left_out = None if view.quality is None else view.quality.describe_excluded()
         known = path, view.mpp, view.offset, left_out, concepts, view.uses_whole_image
         found = PatchMap(grid, winners, margins, tuple(self.classes), *known, view.clip_size)
-        return found, Evidence.of_map(winners, margins, codes)
+        return found, PatchStatistics.of_map(winners, margins, codes)
 
-    def _judge_chunk(
-        self, method: PatchClassifier, view: View, grid: PatchGrid, chunk: Chunk
+    def _predict_chunk(
+        self, method: PatchClassifier, view: PreparedImage, grid: PatchGrid, chunk: Chunk
     ) -> tuple[Chunk, NDArray[np.bool_], NDArray[np.float64], csr_array]:
         """Where the chunk is, which patches are tissue, their distances and codes."""
-        tissue, vectors = view.chunk_vectors(grid, *chunk)
+        tissue, vectors = view.chunk_features(grid, *chunk)
         if len(vectors) == 0:
             nothing = np.empty((0, len(self.classes)))
             return chunk, tissue, nothing, csr_array((0, method.n_codes_), dtype=np.float32)
         S, distances = method.encode(self.project(vectors))
         return chunk, tissue, distances, S
 
-    def _start(self, other: ImageModel) -> PatchModel:
+    def _start(self, other: ImagePipeline) -> PatchPipeline:
         """The other model, if training can go on from it: a ValueError says why it cannot."""
-        known = signature(method_entry(self.recipe.method).load()).parameters
+        known = signature(get_method(self.recipe.method).load()).parameters
         if "warm_start" not in known:
             raise ValueError(f"the method {self.recipe.method!r} cannot go on from another model")
         if self.recipe != other.recipe:
             raise ValueError(
                 "training goes on only from a model with the same settings; these differ: "
-                + self.recipe.differences(other.recipe)
+                + self.recipe.describe_differences(other.recipe)
             )
         if self.classes != other.classes:
             raise ValueError(
                 f"training goes on only with the same classes, not {self.classes} after "
                 f"{other.classes}"
             )
-        return cast(PatchModel, other)  # the same recipe makes the same kind of model
+        return cast(PatchPipeline, other)  # the same recipe makes the same kind of model
 
     def project(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
         return self.projection_(vectors) if self.projection_ else vectors
 
-    def atoms(self) -> Atoms | None:
+    def atoms(self) -> AtomTable | None:
         if not self.method_.has_class_atoms:
             return None
         D, classes = self.method_.labelled_atoms()
         if len(D) != self.method_.n_codes_:
             return None
         side = self.recipe.patch_px
-        is_pixels = self.projection_ is None and vectors_named(self.recipe.vectors).are_pictures
-        return Atoms(D, classes, side if is_pixels else None, usual_signs(self.typical_, classes))
+        is_pixels = self.projection_ is None and get_patch_features(self.recipe.features).are_images
+        return AtomTable(
+            D,
+            classes,
+            side if is_pixels else None,
+            dominant_code_signs(self.class_reference_, classes),
+        )
 
-    def why_no_atoms(self) -> str:
+    def no_atoms_reason(self) -> str:
         return (
             f"the method {self.recipe.method!r} has no atoms that belong to classes: dfdl, odl, "
             "fddl, lcksvd and src have"
@@ -305,42 +329,44 @@ class PatchModel(ImageModel):
         if self.projection_:
             found["projection.mean"] = self.projection_.mean
             found["projection.components"] = self.projection_.components
-        if self.rule_:
-            found |= {f"rule.{name}": array for name, array in self.rule_.arrays().items()}
-        return found | typical_arrays(self.typical_)
+        if self.aggregator_:
+            found |= {f"rule.{name}": array for name, array in self.aggregator_.arrays().items()}
+        return found | class_reference_to_arrays(self.class_reference_)
 
-    def learnt(self) -> dict[str, Learnt]:
-        return arrays_of("use", *["projection"] * bool(self.recipe.components))
+    def array_schema(self) -> dict[str, ArraySpec]:
+        return array_specs("use", *["projection"] * bool(self.recipe.n_components))
 
-    def rule_arrays(self) -> dict[str, Learnt]:
+    def aggregator_schema(self) -> dict[str, ArraySpec]:
         """What the arrays of the rule must be."""
-        name = self.recipe.rule
-        return {f"rule.{key}": what for key, what in RULES[name].learnt(name).items()}
+        name = self.recipe.aggregation
+        return {f"rule.{key}": what for key, what in AGGREGATORS[name].array_schema(name).items()}
 
     def _sizes(self, method: Any) -> dict[str, int | str]:
         sizes: dict[str, int | str] = {"codes": method.code_length}
         recipe = self.recipe
-        length = vectors_named(recipe.vectors).length(recipe.patch_px, recipe.n_channels)
+        length = get_patch_features(recipe.features).length(recipe.patch_px, recipe.n_channels)
         if length is not None:
-            sizes["inputs" if recipe.components else "features"] = length
+            sizes["inputs" if recipe.n_components else "features"] = length
         return sizes
 
-    def restore(self, content: ModelContent, others: Mapping[str, Learnt] | None = None) -> None:
-        super().restore(content, others)
+    def load_state(self, content: ModelData, others: Mapping[str, ArraySpec] | None = None) -> None:
+        super().load_state(content, others)
         self.method_.check_features(content.n_features)
         arrays = content.arrays
         self.projection_ = None
         if "projection.mean" in arrays:
             mean, components = arrays["projection.mean"], arrays["projection.components"]
             self.projection_ = Projection(mean, components)
-        self.typical_ = read_typical(arrays)
-        noted = self.with_notes(AtomNotes.from_list(content.atoms))
-        self.notes, self.method_ = noted.notes, noted.method_
+        self.class_reference_ = class_reference_from_arrays(arrays)
+        noted = self.with_atom_annotations(AtomAnnotations.from_list(content.atoms))
+        self.atom_annotations, self.method_ = noted.atom_annotations, noted.method_
         learnt = {k.removeprefix("rule."): v for k, v in arrays.items() if k.startswith("rule.")}
         if learnt:
-            name = self.recipe.rule
-            self.rule_ = RULES[name](name=name, **learnt)  # type: ignore[call-arg]
+            name = self.recipe.aggregation
+            self.aggregator_ = AGGREGATORS[name](name=name, **learnt)  # type: ignore[call-arg]
 
 
-def _evidence(place: int, patch_map: PatchMap, evidence: Evidence) -> Evidence:
+def _patch_statistics(
+    place: int, patch_map: PatchMap, evidence: PatchStatistics
+) -> PatchStatistics:
     return evidence

@@ -6,17 +6,17 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from ..execution.texts import one_line, read_json
-from ..model_content import check_words
+from ..execution.texts import read_json, shorten
+from ..model_content import validate_header
 from ..parameters import check_choice, check_kind, check_names, check_whole_number
-from ..presets import PRESETS, for_method, preset
-from ..recipes import Recipe, read_setting
-from .panel import Panel
+from ..presets import PRESETS, preset, with_method
+from ..recipes import Recipe, parse_setting
+from .panel import EnsembleClassifier
 from .region_detector import RegionDetector
 from .tissue_classifier import TissueClassifier
-from .views import panel_recipe, views
+from .views import ensemble_recipes, resolve_ensemble_recipe
 
-Model = TissueClassifier | RegionDetector | Panel
+Model = TissueClassifier | RegionDetector | EnsembleClassifier
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,12 @@ class Plan:
 
     recipe: Recipe
     calibration_folds: int = 0
-    panel: bool = False
+    ensemble: bool = False
 
     def __post_init__(self) -> None:
         check_whole_number("calibration_folds", self.calibration_folds, 0)
-        check_kind("panel", self.panel, "bool")
-        if self.panel and self.calibration_folds < 2:
+        check_kind("panel", self.ensemble, "bool")
+        if self.ensemble and self.calibration_folds < 2:
             raise ValueError(
                 "the members of a panel are weighed on unseen patients: set calibration_folds, to "
                 "3 for example"
@@ -52,22 +52,24 @@ class Plan:
         """
         if name in PRESETS:
             return cls(preset(name, method, regions=regions))
-        if name in PANELS:
-            return cls(panel_recipe(name, method), calibration_folds=_FOLDS, panel=True)
+        if name in ENSEMBLE_PRESETS:
+            return cls(
+                resolve_ensemble_recipe(name, method), calibration_folds=_FOLDS, ensemble=True
+            )
         if not name.endswith(".json"):
-            check_choice("preset", name, {*PRESETS, *PANELS})
+            check_choice("preset", name, {*PRESETS, *ENSEMBLE_PRESETS})
         plan = _read_plan(Path(name))
         if method in (None, plan.recipe.method):
             return plan
-        return replace(plan, recipe=for_method(plan.recipe, str(method)))
+        return replace(plan, recipe=with_method(plan.recipe, str(method)))
 
     @property
     def recipes(self) -> list[Recipe]:
         """Of all models that are trained, the one that is shown first."""
-        return views(self.recipe) if self.panel else [self.recipe]
+        return ensemble_recipes(self.recipe) if self.ensemble else [self.recipe]
 
     @property
-    def is_single(self) -> bool:
+    def is_single_model(self) -> bool:
         """Whether it is one model, without anything learnt from unseen patients."""
         return self.calibration_folds < 2
 
@@ -82,21 +84,21 @@ class Plan:
         rest = {name: value for name, value in values.items() if name not in _OWN}
         return cls(Recipe.from_dict(rest), **own)
 
-    def knows(self, setting: str) -> bool:
-        return setting in _OWN or self.recipe.knows(setting)
+    def has_setting(self, setting: str) -> bool:
+        return setting in _OWN or self.recipe.has_setting(setting)
 
-    def with_settings(self, settings: dict[str, str]) -> Plan:
+    def parse_settings(self, settings: dict[str, str]) -> Plan:
         """A copy with settings given as text: its own, those of the recipe, of the method."""
         check_names(settings, self.recipe.settings() | set(_OWN))
         others = {name: text for name, text in settings.items() if name not in _OWN}
         own = {
-            name: read_setting(name, text, _OWN[name])
+            name: parse_setting(name, text, _OWN[name])
             for name, text in settings.items()
             if name in _OWN
         }
-        return replace(self, recipe=self.recipe.with_settings(others), **own)
+        return replace(self, recipe=self.recipe.parse_settings(others), **own)
 
-    def model(
+    def build_model(
         self,
         *,
         region: str | None = None,
@@ -106,14 +108,14 @@ class Plan:
     ) -> Model:
         """What will learn by this plan: to tell classes apart or, with `region`, to find it."""
         common: dict[str, Any] = {"random_state": random_state, "n_jobs": n_jobs, "cache": cache}
-        if not region and self.is_single:
+        if not region and self.is_single_model:
             return TissueClassifier(self.recipe, **common)
         if not region:
-            return Panel(self.recipes, folds=self.calibration_folds, **common)
-        if not self.is_single:
+            return EnsembleClassifier(self.recipes, folds=self.calibration_folds, **common)
+        if not self.is_single_model:
             raise ValueError(
                 "answers are calibrated for classes, not for regions: choose another preset than "
-                f"{' or '.join(sorted(PANELS))}, and leave calibration_folds alone"
+                f"{' or '.join(sorted(ENSEMBLE_PRESETS))}, and leave calibration_folds alone"
             )
         return RegionDetector(self.recipe, region=region, **common)
 
@@ -122,7 +124,7 @@ _OWN = {f.name: str(f.type) for f in fields(Plan) if f.name != "recipe"}
 # Presets of several views of the tissue that decide together, with probabilities from unseen
 # patients: the best there is here, with a network's cells where one is installed; of pixels; and of
 # feature files, which offer one view alone.
-PANELS = {"default", "pixels", "features"}
+ENSEMBLE_PRESETS = {"default", "pixels", "features"}
 _FOLDS = 3
 
 
@@ -131,11 +133,11 @@ def _read_plan(path: Path) -> Plan:
     values = read_json(path, "a recipe file")
     try:
         if isinstance(values, dict) and {"kind", "recipe", "training", "members"} <= set(values):
-            check_words(values)
+            validate_header(values)
             folds, is_panel = values["training"].get("folds", 0), len(values["members"]) > 1
             values = values["recipe"] | {"calibration_folds": folds, "panel": is_panel}
         plan = Plan.from_dict(values)
         plan.recipe.check_method()
     except ValueError as error:
-        raise ValueError(f"{path}: not a recipe file ({one_line(error)})") from error
+        raise ValueError(f"{path}: not a recipe file ({shorten(error)})") from error
     return plan

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from ..execution.progress import Callback, Progress, shares
+from ..execution.progress import Callback, Progress, cumulative_shares
 
 Result = TypeVar("Result")
 
@@ -35,7 +35,7 @@ def report_windows(
     if math.prod(size) <= _LARGE or not windows:
         yield from results
         return
-    work = shares([float((r.stop - r.start) * (c.stop - c.start)) for r, c in windows])
+    work = cumulative_shares([float((r.stop - r.start) * (c.stop - c.start)) for r, c in windows])
     callback(Progress("slide", 0, len(windows), work=0.0))
     for done, result in enumerate(results, 1):
         yield result

@@ -10,41 +10,53 @@ from typing import Any, ClassVar, Literal, NoReturn, Self, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from ..decisions.atom_notes import AtomNotes
-from ..decisions.image_rules import Evidence
-from ..decisions.operating_point import OperatingPoint
-from ..decisions.regions import Findings, SizeCurve, best_margin, compare, decision_words
+from ..decisions.atom_notes import AtomAnnotations
+from ..decisions.image_rules import PatchStatistics
+from ..decisions.operating_point import DecisionThreshold
+from ..decisions.regions import (
+    LargestRegion,
+    SizeCurve,
+    describe_min_size,
+    fit_margin_threshold,
+    match_regions,
+)
 from ..decisions.tuning import tuned
 from ..execution.array_cache import ArrayCache
 from ..execution.executor import Executor
-from ..execution.progress import Callback, ignore
-from ..images.annotations.drawing import Drawing
+from ..execution.progress import Callback, no_callback
+from ..images.annotations.drawing import AnnotationFile
 from ..images.annotations.matching import check_classes
-from ..images.in_memory import ImageFile
-from ..images.kept_pictures import pictures_kept
-from ..images.manifest import Manifest, Record
-from ..images.pixel_size import GivenSize, Mpp, PixelSize
-from ..model_content import ModelContent, arrays_of
+from ..images.in_memory import ImageLike
+from ..images.kept_pictures import image_cache_enabled
+from ..images.manifest import ImageRecord, Manifest
+from ..images.pixel_size import MppLike, PixelSize, PixelSizeOption
+from ..model_content import ModelData, array_specs
 from ..patches.outlines import label_regions
 from ..patches.patch_map import PatchMap, Ring, Window
-from ..presets import regions_preset
+from ..presets import default_region_preset
 from ..recipes import Recipe
-from .answers import Region, RegionAnswer
-from .estimator import Estimator, no_probabilities
-from .image_model import CodesTo
-from .inputs import Labelled, One, Several, Within, to_learn
-from .patch_model import PatchModel
-from .region_truth import image_truth, in_region, known_patches, region_classes, true_patches
-from .results import Answers
+from .answers import DetectedRegion, RegionPrediction
+from .estimator import ImageEstimator, raise_no_predict_proba
+from .image_model import CodeCallback
+from .inputs import LabelledImages, ManyImages, RegionOfInterest, SingleImage, resolve_training_set
+from .patch_model import PatchPipeline
+from .region_truth import (
+    image_region_label,
+    in_region,
+    labelled_patch_mask,
+    region_classes,
+    region_patch_mask,
+)
+from .results import Predictions
 from .sizes import checked_training_images, data_notes
-from .spoken import Spoken, speak_of_regions
-from .tissue_classifier import recipe_facts
-from .training_patches import PatchSource
+from .spoken import ScoreContributions, explain_regions
+from .tissue_classifier import recipe_fingerprint
+from .training_patches import PatchSamplingSpec
 
-_MOST_PATCHES = 1000
+_MAX_PATCHES = 1000
 
 
-class RegionDetector(Estimator):
+class RegionDetector(ImageEstimator):
     """Finds regions of one class of tissue in images.
 
     It learns from images with masks (a `mask` column in the manifest; an image without a mask cell
@@ -69,7 +81,7 @@ class RegionDetector(Estimator):
     classes_ : [other, region]
     cut_ : the margin beyond which a patch is region: fitted on the training images where the
         recipe's rule is "margin", else 0, where the class that is closest wins
-    least_patches_ : m, connected patches from which a region counts
+    min_patches_ : m, connected patches from which a region counts
     curve_ : miss and false alarm rates of the training images for m = 1 … 20
     model_ : the patch model
     training_ : what is known of the training, for the record
@@ -77,13 +89,13 @@ class RegionDetector(Estimator):
 
     kind: ClassVar[str] = "region-detector"
     table: ClassVar[str] = "detections"
-    columns: ClassVar[tuple[str, ...]] = RegionAnswer.COLUMNS
+    columns: ClassVar[tuple[str, ...]] = RegionPrediction.COLUMNS
     finds_regions: ClassVar[Literal[True]] = True
-    n_members: ClassVar[int] = 1
-    cut_: float
-    least_patches_: int
-    curve_: SizeCurve
-    model_: PatchModel
+    n_estimators_: ClassVar[int] = 1
+    margin_threshold_: float
+    min_patches_: int
+    size_curve_: SizeCurve
+    model_: PatchPipeline
 
     def __init__(
         self,
@@ -97,10 +109,10 @@ class RegionDetector(Estimator):
         verbose: bool | int = False,
         **settings: Any,
     ) -> None:
-        chosen = regions_preset(settings, [method or ""])[0] if recipe is None else recipe
+        chosen = default_region_preset(settings, [method or ""])[0] if recipe is None else recipe
         self.recipe = self._recipe_of(chosen, method, settings)
         self.recipes = [self.recipe]
-        self._take(
+        self._store_params(
             settings,
             recipe=recipe,
             method=method,
@@ -114,7 +126,7 @@ class RegionDetector(Estimator):
         self.random_state = random_state
         self.n_jobs = n_jobs
         self.cache = ArrayCache(cache) if cache else None
-        if not self.recipe.on_patches:
+        if not self.recipe.is_patch_level:
             raise ValueError(
                 f"the method {self.recipe.method!r} looks at the image as a whole and cannot say "
                 "where something is: choose one that works on patches"
@@ -125,7 +137,7 @@ class RegionDetector(Estimator):
 
     def fit(
         self,
-        images: Labelled,
+        images: LabelledImages,
         *,
         callback: Callback | None = None,
         executor: Executor | None = None,
@@ -139,9 +151,9 @@ class RegionDetector(Estimator):
         threads. `start_from`: a model of the same recipe and classes; its dictionaries are gone on
         from (a warm start).
         """
-        manifest = to_learn(images, ask_by="" if self.region else "region")
+        manifest = resolve_training_set(images, ask_by="" if self.region else "region")
         with self._progress_callback(callback) as watch:
-            return self._become(self._fit(manifest, watch, executor, start_from))
+            return self._assign_fitted(self._fit(manifest, watch, executor, start_from))
 
     def _fit(
         self,
@@ -155,21 +167,25 @@ class RegionDetector(Estimator):
         learnt.classes_ = region_classes(manifest, self.region)
         manifest = checked_training_images(manifest, self.n_jobs, watch)
         records = manifest.records
-        if any(record.drawn for record in records):
+        if any(record.annotations for record in records):
             check_classes(manifest, [learnt.classes_[1]])
-        sources = [s for record in records for s in PatchSource.of(record, learnt.classes_[1])]
+        sources = [
+            s for record in records for s in PatchSamplingSpec.of(record, learnt.classes_[1])
+        ]
         learnt.model_ = learnt._new_model()
         start = start_from.model_ if start_from is not None else None
-        with pictures_kept():
+        with image_cache_enabled():
             n_patches = learnt.model_.fit(sources, watch, executor, start)
-            seen = learnt._seen(manifest, watch, executor)
-        learnt.cut_ = 0.0
-        if self.recipe.rule == "margin":
+            seen = learnt._evaluate_training_images(manifest, watch, executor)
+        learnt.margin_threshold_ = 0.0
+        if self.recipe.aggregation == "margin":
             margins = np.concatenate([s.margins[s.tissue] for s in seen])
-            learnt.cut_ = best_margin(margins, np.concatenate([s.truth[s.tissue] for s in seen]))
-        learnt.curve_ = SizeCurve.of([s.findings(learnt.cut_) for s in seen])
-        learnt.least_patches_ = learnt.curve_.least_patches
-        learnt.training_ = {
+            learnt.margin_threshold_ = fit_margin_threshold(
+                margins, np.concatenate([s.truth[s.tissue] for s in seen])
+            )
+        learnt.size_curve_ = SizeCurve.of([s.region_sizes(learnt.margin_threshold_) for s in seen])
+        learnt.min_patches_ = learnt.size_curve_.min_patches
+        learnt.training_info_ = {
             "manifest_digest": manifest.digest(),
             "n_images": len(records),
             "n_patients": len(set(manifest.patients)),
@@ -177,75 +193,89 @@ class RegionDetector(Estimator):
             "n_patches": n_patches,
         } | data_notes(manifest)
         if start_from is not None:
-            learnt.training_["started_from"] = start_from.training_
+            learnt.training_info_["started_from"] = start_from.training_info_
         return learnt
 
-    def _new_model(self) -> PatchModel:
-        return PatchModel(self.recipe, self.classes_, self.random_state, self.n_jobs, self.cache)
+    def _new_model(self) -> PatchPipeline:
+        return PatchPipeline(self.recipe, self.classes_, self.random_state, self.n_jobs, self.cache)
 
-    def findings(
-        self, manifest: Manifest, callback: Callback = ignore, executor: Executor | None = None
-    ) -> list[Findings]:
+    def region_sizes(
+        self, manifest: Manifest, callback: Callback = no_callback, executor: Executor | None = None
+    ) -> list[LargestRegion]:
         """What is found in every image, against its mask or label."""
-        return [s.findings(self.cut_) for s in self._seen(manifest, callback, executor)]
+        return [
+            s.region_sizes(self.margin_threshold_)
+            for s in self._evaluate_training_images(manifest, callback, executor)
+        ]
 
-    def _seen(
+    def _evaluate_training_images(
         self, manifest: Manifest, callback: Callback, executor: Executor | None
     ) -> list[_Seen]:
-        def look(place: int, patch_map: PatchMap, evidence: Evidence) -> _Seen:
+        def look(place: int, patch_map: PatchMap, evidence: PatchStatistics) -> _Seen:
             record = manifest.records[place]
-            tissue, truth = known_patches(record, patch_map), true_patches(record, patch_map)
+            tissue, truth = (
+                labelled_patch_mask(record, patch_map),
+                region_patch_mask(record, patch_map),
+            )
             return _Seen(patch_map.margins[..., 1], tissue, truth & tissue)
 
-        return self.model_.judge_all(manifest.records, look, callback, executor)
+        return self.model_.predict_patches_many(manifest.records, look, callback, executor)
 
-    @overload
-    def predict(self, images: One, *, mpp: Mpp = ..., within: Within = ...) -> RegionAnswer: ...
     @overload
     def predict(
-        self, images: Several, *, mpp: Mpp = ..., within: Within = ...
-    ) -> Answers[RegionAnswer]: ...
+        self, images: SingleImage, *, mpp: MppLike = ..., within: RegionOfInterest = ...
+    ) -> RegionPrediction: ...
     @overload
-    def predict(self, images: Any, *, mpp: Mpp = ..., within: Within = ...) -> Any: ...
+    def predict(
+        self, images: ManyImages, *, mpp: MppLike = ..., within: RegionOfInterest = ...
+    ) -> Predictions[RegionPrediction]: ...
+    @overload
+    def predict(
+        self, images: Any, *, mpp: MppLike = ..., within: RegionOfInterest = ...
+    ) -> Any: ...
 
-    def predict(self, images: Any, *, mpp: Mpp = None, within: Within = None) -> Any:
-        """Where is it? A `RegionAnswer` for one image, `Answers` for several.
+    def predict(self, images: Any, *, mpp: MppLike = None, within: RegionOfInterest = None) -> Any:
+        """Where is it? A `RegionPrediction` for one image, `Answers` for several.
 
         `images`, `mpp` and `within` as in `TissueClassifier.predict`.
         """
         return self._predict(images, mpp, within)
 
-    def answer(
+    def predict_one(
         self,
-        path: ImageFile | str,
+        path: ImageLike | str,
         *,
-        mpp: Mpp = None,
-        callback: Callback = ignore,
-        within: Drawing | None = None,
-    ) -> RegionAnswer:
+        mpp: MppLike = None,
+        callback: Callback = no_callback,
+        within: AnnotationFile | None = None,
+    ) -> RegionPrediction:
         """The regions of one image or slide: what `predict` asks for each, without a warning."""
         self._check_fitted()
         path = Path(path) if isinstance(path, str) else path
-        size = GivenSize.of(mpp).at(path)
-        patch_map, _ = self.model_.judge(path, size.from_outside, callback, within)
-        return self._called(patch_map.cut_at(self.cut_), path, size.beside(self.model_.mpp_))
+        size = PixelSizeOption.of(mpp).at(path)
+        patch_map, _ = self.model_.predict_patches(path, size.is_user_given, callback, within)
+        return self._threshold_patches(
+            patch_map.threshold(self.margin_threshold_), path, size.assuming(self.model_.mpp_)
+        )
 
-    def redrawn(self, answer: RegionAnswer) -> RegionAnswer:
+    def apply_threshold(self, answer: RegionPrediction) -> RegionPrediction:
         """What this model says of an image, from its answer with another m; no image is read."""
-        return self._called(answer.patch_map, answer.path, answer.size)
+        return self._threshold_patches(answer.patch_map, answer.path, answer.size)
 
-    def _called(self, patch_map: PatchMap, path: ImageFile, size: PixelSize) -> RegionAnswer:
+    def _threshold_patches(
+        self, patch_map: PatchMap, path: ImageLike, size: PixelSize
+    ) -> RegionPrediction:
         """The answer that the sizes of connected patches make."""
-        _, sizes = label_regions(patch_map.winners == 1)
-        largest, least = int(sizes.max(initial=0)), self.least_patches_
+        _, sizes = label_regions(patch_map.predicted_classes == 1)
+        largest, least = int(sizes.max(initial=0)), self.min_patches_
         regions = [_region(patch_map, *region) for region in patch_map.regions(1, least)]
         label = self.classes_[int(largest >= least)] if patch_map.n_patches else None
-        return RegionAnswer(path, label, largest, least, regions, patch_map, size)
+        return RegionPrediction(path, label, largest, least, regions, patch_map, size)
 
     @property
     def predict_proba(self) -> NoReturn:
-        """Only a `Panel` has it."""
-        no_probabilities(self)
+        """Only a `EnsembleClassifier` has it."""
+        raise_no_predict_proba(self)
 
     def with_jobs(self, n_jobs: int | None) -> Self:
         """The same model, on so many threads."""
@@ -253,74 +283,78 @@ class RegionDetector(Estimator):
         changed.n_jobs, changed.model_ = n_jobs, self.model_.with_jobs(n_jobs)
         return changed
 
-    def with_notes(self, notes: AtomNotes, view: int = 0) -> Self:
+    def with_atom_annotations(self, notes: AtomAnnotations, view: int = 0) -> Self:
         changed = copy(self)
-        changed.model_ = self.model_.with_notes(notes)
-        if notes.off != self.model_.notes.off:
-            changed.training_ = tuned(self.training_, "atoms")
+        changed.model_ = self.model_.with_atom_annotations(notes)
+        if notes.disabled != self.model_.atom_annotations.disabled:
+            changed.training_info_ = tuned(self.training_info_, "atoms")
         return changed
 
-    def spoken(self, *image: Any) -> list[Spoken]:
-        own = speak_of_regions(self, *image)
+    def score_contributions(self, *image: Any) -> list[ScoreContributions]:
+        own = explain_regions(self, *image)
         return [] if own is None else [own]
 
-    def with_codes_to(self, codes_to: CodesTo) -> Self:
+    def with_code_callback(self, codes_to: CodeCallback) -> Self:
         changed = copy(self)
-        changed.model_ = self.model_.with_codes_to(codes_to)
+        changed.model_ = self.model_.with_code_callback(codes_to)
         return changed
 
     @property
-    def operating_point(self) -> OperatingPoint:
+    def decision_threshold(self) -> DecisionThreshold:
         """m, the connected patches from which a region counts."""
-        return OperatingPoint("patches", self.least_patches_, reached=True)
+        return DecisionThreshold("patches", self.min_patches_, is_inclusive=True)
 
-    def with_operating_point(self, value: float) -> Self:
+    def with_threshold(self, value: float) -> Self:
         """A copy with another m."""
-        if not 1 <= value <= _MOST_PATCHES:
-            raise ValueError(f"a region has from one to {_MOST_PATCHES} patches")
-        moved, points = copy(self), {"previous": self.least_patches_, "value": round(value)}
-        moved.least_patches_ = round(value)
-        moved.training_ = tuned(self.training_, "manual", **points)
+        if not 1 <= value <= _MAX_PATCHES:
+            raise ValueError(f"a region has from one to {_MAX_PATCHES} patches")
+        moved, points = copy(self), {"previous": self.min_patches_, "value": round(value)}
+        moved.min_patches_ = round(value)
+        moved.training_info_ = tuned(self.training_info_, "manual", **points)
         return moved
 
-    def decision_words(self) -> str:
+    def describe_decision(self) -> str:
         """How it decides, for a model card."""
-        return decision_words(self.least_patches_)
+        return describe_min_size(self.min_patches_)
 
-    def truth(self, record: Record) -> str:
+    def true_label(self, record: ImageRecord) -> str:
         """Whether the record's mask or, without one, its label shows any region."""
-        return image_truth(record, self.classes_)
+        return image_region_label(record, self.classes_)
 
-    def labels_at(self, record: Record, corners: NDArray[np.int64], side: float) -> list[str]:
+    def patch_labels(
+        self, record: ImageRecord, corners: NDArray[np.int64], side: float
+    ) -> list[str]:
         """Of patches with these corners (n, 2): at least half in the mask, or by the label."""
         x, y = corners.T.astype(np.float64)
         inside = in_region(record, self.classes_[1], x, y, side)
         return [self.classes_[int(is_inside)] for is_inside in inside.tolist()]
 
-    def decided_by(self) -> list[Any]:
+    def fingerprint(self) -> list[Any]:
         """All that decides what it learns from the same images, before it has learnt."""
-        return [self.kind, *recipe_facts(self.recipe), self.region, self.random_state]
+        return [self.kind, *recipe_fingerprint(self.recipe), self.region, self.random_state]
 
     # --- for a model file -----------------------------------------------------------------------
 
-    def content(self) -> ModelContent:
-        decision = {"least_patches": self.least_patches_, "cut": self.cut_}
-        content = self.model_.content(self.kind, decision, self.training_)
-        arrays = content.arrays | {f"curve.{n}": getattr(self.curve_, n) for n in ("miss", "alarm")}
+    def to_model_data(self) -> ModelData:
+        decision = {"least_patches": self.min_patches_, "cut": self.margin_threshold_}
+        content = self.model_.content(self.kind, decision, self.training_info_)
+        arrays = content.arrays | {
+            f"curve.{n}": getattr(self.size_curve_, n) for n in ("miss", "alarm")
+        }
         return replace(content, arrays=arrays)
 
     @classmethod
-    def of_content(cls, content: ModelContent, n_jobs: int | None) -> RegionDetector:
+    def from_model_data(cls, content: ModelData, n_jobs: int | None) -> RegionDetector:
         recipe, seed = Recipe.from_dict(content.recipe), content.training["random_state"]
         name = str(content.classes[1])
         model = cls(recipe, region=name, random_state=seed, n_jobs=n_jobs)
         model.classes_ = [str(name) for name in content.classes]
-        model.training_ = content.training
-        model.least_patches_ = int(content.decision["least_patches"])
-        model.cut_ = float(content.decision["cut"])
+        model.training_info_ = content.training
+        model.min_patches_ = int(content.decision_parameters["least_patches"])
+        model.margin_threshold_ = float(content.decision_parameters["cut"])
         model.model_ = model._new_model()
-        model.model_.restore(content, arrays_of("curve"))
-        model.curve_ = SizeCurve(content.arrays["curve.miss"], content.arrays["curve.alarm"])
+        model.model_.load_state(content, array_specs("curve"))
+        model.size_curve_ = SizeCurve(content.arrays["curve.miss"], content.arrays["curve.alarm"])
         return model
 
 
@@ -334,17 +368,19 @@ class _Seen:
     tissue: NDArray[np.bool_]
     truth: NDArray[np.bool_]
 
-    def findings(self, cut: float) -> Findings:
-        return compare((self.margins > np.float64(cut)) & self.tissue, self.truth, self.tissue)
+    def region_sizes(self, cut: float) -> LargestRegion:
+        return match_regions(
+            (self.margins > np.float64(cut)) & self.tissue, self.truth, self.tissue
+        )
 
 
 def _region(
     patch_map: PatchMap, window: Window, cells: NDArray[np.bool_], polygons: list[list[Ring]]
-) -> Region:
+) -> DetectedRegion:
     grid, mpp = patch_map.grid, patch_map.mpp
     rows, columns = window
     area = float(cells.sum()) * grid.step**2
-    return Region(
+    return DetectedRegion(
         n_patches=int(cells.sum()),
         score=float(patch_map.margins[window][..., 1][cells].mean()),
         area_px=area,
@@ -354,5 +390,7 @@ def _region(
             *patch_map.cell_corner((int(columns.stop), int(rows.stop))),
         ),
         polygons=polygons,
-        use={name: float(used[window][cells].mean()) for name, used in patch_map.concepts.items()},
+        atom_usage={
+            name: float(used[window][cells].mean()) for name, used in patch_map.concepts.items()
+        },
     )

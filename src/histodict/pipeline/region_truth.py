@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from ..images.annotations.outlines import IGNORED
 from ..images.classes import is_healthy
-from ..images.manifest import Manifest, Record
-from ..images.masks import Region, region_of
+from ..images.manifest import ImageRecord, Manifest
+from ..images.masks import RegionCoverage, load_region
 from ..images.readers import open_image
-from ..images.records import some_of
+from ..images.records import truncated_list
 from ..parameters import hint
-from ..patches.inside import HALF
+from ..patches.inside import MIN_OVERLAP
 from ..patches.patch_map import PatchMap
 
 
@@ -24,9 +24,9 @@ def region_classes(manifest: Manifest, region: str | None) -> list[str]:
     Refused where it is not known of an image whether it is region: it would be learnt from as none.
     """
     if any(record.is_mapped for record in manifest.records):
-        _check_known(manifest)
+        _check_labelled(manifest)
         _check_unmasked(manifest, region)
-        if region is None and any(record.drawn for record in manifest.records):
+        if region is None and any(record.annotations for record in manifest.records):
             raise ValueError(
                 f"say which class of the outlines is the region, with {_region_option()}"
             )
@@ -39,7 +39,7 @@ def region_classes(manifest: Manifest, region: str | None) -> list[str]:
             "(--annotations), or crops of two classes; "
             f"there are no masks, and the classes are {labels}"
         )
-    _check_known(manifest)
+    _check_labelled(manifest)
     if region is None:
         return labels
     if region not in labels:
@@ -71,12 +71,12 @@ def _is_without(label: str, region: str) -> bool:
     return label == f"no {region}" or (is_healthy(label) and not is_healthy(region))
 
 
-def image_truth(record: Record, classes: list[str]) -> str:
+def image_region_label(record: ImageRecord, classes: list[str]) -> str:
     """Whether the record's mask or, without one, its label shows any region."""
-    return classes[int(sides(record, classes[1])[1])]
+    return classes[int(has_background_and_region(record, classes[1])[1])]
 
 
-def sides(record: Record, region: str) -> tuple[bool, bool]:
+def has_background_and_region(record: ImageRecord, region: str) -> tuple[bool, bool]:
     """Whether the image has something outside of the region, and something inside."""
     if not record.is_mapped:
         return record.label != region, record.label == region
@@ -90,39 +90,40 @@ def labelled_by_region(manifest: Manifest, region: str) -> Manifest:
     Splits then spread images with and without it, and answers have a truth to stand beside.
     """
     classes = region_classes(manifest, region)
-    records = tuple(replace(r, label=image_truth(r, classes)) for r in manifest.records)
+    records = tuple(replace(r, label=image_region_label(r, classes)) for r in manifest.records)
     return replace(manifest, records=records, positive=region)
 
 
-def _check_known(manifest: Manifest) -> None:
+def _check_labelled(manifest: Manifest) -> None:
     """An image without a mask is all of its class: it must have one."""
     unknown = [manifest.name(r) for r in manifest.records if not r.is_mapped and not r.label]
     if unknown:
         raise ValueError(
-            f"images with neither a mask nor a label: {some_of(unknown)}; fill the column mask (or "
+            f"images with neither a mask nor a label: {truncated_list(unknown)}; fill the column "
+            "mask (or "
             "label, where all of an image is region, or nothing of it)"
         )
 
 
-def known_patches(record: Record, patch_map: PatchMap) -> NDArray[np.bool_]:
+def labelled_patch_mask(record: ImageRecord, patch_map: PatchMap) -> NDArray[np.bool_]:
     """Which patches are on tissue, and not in outlines of what is to be ignored."""
-    if record.drawn is None or IGNORED not in record.drawn.read().names:
+    if record.annotations is None or IGNORED not in record.annotations.read().names:
         return patch_map.tissue
     return patch_map.tissue & ~map_in_region(record, IGNORED, patch_map)
 
 
-def true_patches(record: Record, patch_map: PatchMap) -> NDArray[np.bool_]:
+def region_patch_mask(record: ImageRecord, patch_map: PatchMap) -> NDArray[np.bool_]:
     """Which patches of the map are region by the record's mask, or by its label without one."""
     return map_in_region(record, patch_map.classes[1], patch_map)
 
 
-def map_in_region(record: Record, region: str, patch_map: PatchMap) -> NDArray[np.bool_]:
+def map_in_region(record: ImageRecord, region: str, patch_map: PatchMap) -> NDArray[np.bool_]:
     """Which patches of the map are region; it may lie over the image of a feature file."""
-    (x, y), (right, down) = patch_map.corners(), moved_by(record, patch_map)
+    (x, y), (right, down) = patch_map.corners(), coordinate_shift(record, patch_map)
     return in_region(record, region, x + right, y + down, patch_map.grid.patch_side)
 
 
-def moved_by(record: Record, patch_map: PatchMap) -> tuple[int, int]:
+def coordinate_shift(record: ImageRecord, patch_map: PatchMap) -> tuple[int, int]:
     """From places in a map to those in the record's file: the map of a feature file may lie over
     its image, of which slides leave out a margin.
     """
@@ -134,17 +135,17 @@ def moved_by(record: Record, patch_map: PatchMap) -> tuple[int, int]:
 
 
 def in_region(
-    record: Record, region: str, x: NDArray[np.float64], y: NDArray[np.float64], side: float
+    record: ImageRecord, region: str, x: NDArray[np.float64], y: NDArray[np.float64], side: float
 ) -> NDArray[np.bool_]:
     """Of squares with these corners, x and y of one shape: whether they are region."""
     if not record.is_mapped:
         return np.full(x.shape, record.label == region)
-    return mask_of(record, region).share(x, y, side) >= HALF
+    return mask_of(record, region).coverage(x, y, side) >= MIN_OVERLAP
 
 
-def mask_of(record: Record, region: str) -> Region:
+def mask_of(record: ImageRecord, region: str) -> RegionCoverage:
     with open_image(record.path, record.mpp) as source:
-        return region_of(record, source, region)
+        return load_region(record, source, region)
 
 
 def _region_option() -> str:

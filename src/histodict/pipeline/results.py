@@ -10,39 +10,39 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..execution.tables import Row, column_names
-from .answers import NO_TISSUE, Answer
+from .answers import NO_TISSUE, Prediction
 
 if TYPE_CHECKING:
     import pandas
 
-A = TypeVar("A", bound=Answer)
+A = TypeVar("A", bound=Prediction)
 _ON_CARD = 12
 _NO_PANDAS = "a DataFrame is made with pandas, which is not installed: pip install pandas"
 
 
-class Answers(Sequence[A], Generic[A]):
+class Predictions(Sequence[A], Generic[A]):
     """Answers in the order of the images; a slice of them is `Answers` again.
 
     columns : of the table, those that come first
     """
 
     def __init__(self, answers: Iterable[A], columns: Sequence[str] = ()) -> None:
-        self._answers = list(answers)
+        self._predictions = list(answers)
         self._columns = tuple(columns)
 
     def __len__(self) -> int:
-        return len(self._answers)
+        return len(self._predictions)
 
     @overload
     def __getitem__(self, place: int) -> A: ...
 
     @overload
-    def __getitem__(self, place: slice) -> Answers[A]: ...
+    def __getitem__(self, place: slice) -> Predictions[A]: ...
 
-    def __getitem__(self, place: int | slice) -> A | Answers[A]:
+    def __getitem__(self, place: int | slice) -> A | Predictions[A]:
         if isinstance(place, slice):
-            return Answers(self._answers[place], self._columns)
-        return self._answers[place]
+            return Predictions(self._predictions[place], self._columns)
+        return self._predictions[place]
 
     @property
     def labels(self) -> list[str]:
@@ -82,7 +82,7 @@ class Answers(Sequence[A], Generic[A]):
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{n} {label}" for label, n in Counter(self.labels).most_common())
-        return f"<{len(self)} answers: {counts}>" if self._answers else "<no answers>"
+        return f"<{len(self)} answers: {counts}>" if self._predictions else "<no answers>"
 
     def _repr_html_(self) -> str:
         """The first of them as cards, and how many more there are."""

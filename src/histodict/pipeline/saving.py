@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .keeping import read_model
-from .panel import Panel
+from .keeping import load_model_of_kind
+from .panel import EnsembleClassifier
 from .plan import Model
 from .region_detector import RegionDetector
 from .tissue_classifier import TissueClassifier
 
-_KINDS = {kind.kind: kind for kind in (TissueClassifier, RegionDetector, Panel)}
+_KINDS = {kind.kind: kind for kind in (TissueClassifier, RegionDetector, EnsembleClassifier)}
 
 
 def save_model(model: Model, path: Path | str) -> Path:
@@ -27,5 +27,5 @@ def load_model(
     that an installed package brings, that the program registered, or that are in use here already
     are taken; any others only if you trust where the model is from, and say so.
     """
-    model: Model = read_model(_KINDS, Path(path), n_jobs, trust_weights)
+    model: Model = load_model_of_kind(_KINDS, Path(path), n_jobs, trust_weights)
     return model

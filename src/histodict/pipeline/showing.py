@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _PLOT_PX, _CARD_PX = 1000, 240
 
 
-class Shown:
+class DisplayMixin:
     """What every answer can do to be looked at."""
 
     def _short(self) -> str:
@@ -30,41 +30,41 @@ class Shown:
             from matplotlib import pyplot
 
             _, ax = pyplot.subplots()
-        ax.imshow(_picture(self, _PLOT_PX))
+        ax.imshow(_image(self, _PLOT_PX))
         ax.set_title(self._short(), parse_math=False)  # a class may be called "$5"
         ax.set_axis_off()
         return ax
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({str(_facts(self)['path'])!r}: {self._short()})"
+        return f"{type(self).__name__}({str(_caption(self)['path'])!r}: {self._short()})"
 
     def _repr_html_(self) -> str:
         """A small overlay beside what is said; nothing in it is taken for HTML."""
-        from ..patches.pictures import image_uri
+        from ..patches.pictures import jpeg_data_uri
 
-        picture = f'<img alt="" src="{image_uri(_picture(self, _CARD_PX))}">'
+        picture = f'<img alt="" src="{jpeg_data_uri(_image(self, _CARD_PX))}">'
         return (
             f'<div style="display:flex; gap:1em; align-items:center">{picture}'
-            f"<div><b>{escape(self._short())}</b><br>{escape(str(_facts(self)['path']))}</div></div>"
+            f"<div><b>{escape(self._short())}</b><br>{escape(str(_caption(self)['path']))}</div></div>"
         )
 
 
-def outlines(answer: Any) -> list[Ring]:
+def region_rings(answer: Any) -> list[Ring]:
     """All rings around an answer's regions."""
     return [ring for region in answer.regions for polygon in region.polygons for ring in polygon]
 
 
-def _facts(answer: Any) -> dict[str, Any]:
+def _caption(answer: Any) -> dict[str, Any]:
     """The answer's row of a table, with its path."""
     return {"path": str(answer.path)} | answer.row()
 
 
-def _picture(answer: Any, longest_side: int) -> NDArray[np.uint8]:
+def _image(answer: Any, longest_side: int) -> NDArray[np.uint8]:
     """The overlay, no longer than this; of a method without a map, the image itself."""
     if answer.patch_map is None:
         with open_image(answer.path) as source:
             return source.thumbnail(min(longest_side, max(source.size)))
     from ..patches.overlay import draw_overlay
 
-    found = answer.patch_map, answer.words(), outlines(answer)
+    found = answer.patch_map, answer.summary(), region_rings(answer)
     return draw_overlay(*found, longest_side=longest_side)

@@ -11,10 +11,10 @@ from ..execution.progress import Callback
 from ..images.manifest import Manifest
 from ..images.pixel_size import size_warnings
 from ..images.record_order import sorted_by_content
-from ..images.survey import check_contents, survey
-from ..networks import vectors_named
+from ..images.survey import check_duplicates_by_content, check_readable
+from ..networks import get_patch_features
 from ..parameters import hint
-from .answers import Answer
+from .answers import Prediction
 
 
 def checked_training_images(manifest: Manifest, n_jobs: int | None, callback: Callback) -> Manifest:
@@ -22,15 +22,15 @@ def checked_training_images(manifest: Manifest, n_jobs: int | None, callback: Ca
 
     Raises an error that lists all unreadable images, and one for equal images with two labels.
     """
-    survey(manifest.records, n_jobs, callback).check()
-    check_contents(manifest)
+    check_readable(manifest.records, n_jobs, callback).check()
+    check_duplicates_by_content(manifest)
     return sorted_by_content(manifest)
 
 
 def data_notes(manifest: Manifest) -> dict[str, Any]:
     """Return unreadable images that were skipped, and confounders, for the training record."""
     notes = {
-        "left_out": list(manifest.left_out),
+        "left_out": list(manifest.skipped),
         "confounders": [str(found) for found in find_confounders(manifest)],
     }
     return {name: lines for name, lines in notes.items() if lines}
@@ -52,9 +52,9 @@ def why_too_few_classes(manifest: Manifest) -> str:
     return f"images of at least two classes are needed; there are: {classes}"
 
 
-def warn_of_sizes(answers: Sequence[Answer], model: Any) -> None:
+def warn_assumed_pixel_sizes(answers: Sequence[Prediction], model: Any) -> None:
     """In a line, through `warnings`, where a model of any kind took pixel sizes for granted."""
-    if vectors_named(model.recipe.vectors).are_given:
+    if get_patch_features(model.recipe.features).is_precomputed:
         return  # they decided nothing
     for words in size_warnings([a.size for a in answers], model.model_.mpp_, model.recipe.mpp):
         warnings.warn(words, stacklevel=4)  # to whoever called predict

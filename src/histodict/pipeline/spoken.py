@@ -11,24 +11,24 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from ..decisions.atom_evidence import AtomEvidence, AtomSums, patch_weights
+from ..decisions.atom_evidence import AtomAccumulator, AtomReference, patch_weights
 from ..decisions.image_rules import n_scores
 from ..execution.local import map_blocks
-from ..execution.progress import Callback, ignore
-from ..images.annotations.drawing import Drawing
-from ..images.in_memory import ImageFile
+from ..execution.progress import Callback, no_callback
+from ..images.annotations.drawing import AnnotationFile
+from ..images.in_memory import ImageLike
 from ..images.readers import ImageError
-from ..patches.patch_map import BLANK, PatchMap
-from .image_model import ImageModel
-from .opening import open_view
+from ..patches.patch_map import NO_TISSUE, PatchMap
+from .image_model import ImagePipeline
+from .opening import open_prepared_image
 
 _MAP_CELLS = 48  # of the longer side of an atom's map
 # From the atom evidence of an image, or of a class, to parts (n_scores, n_codes).
-Parts = Callable[[AtomEvidence], NDArray[np.float64]]
+Parts = Callable[[AtomReference], NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
-class AtomLook:
+class AtomActivity:
     """Of one image: what its atoms say, and where each is used.
 
     where : (n_codes, rows, columns) of a coarse grid over the image: share of the patches there
@@ -36,14 +36,14 @@ class AtomLook:
     together : of atoms that have one name, the share of the patches that use any of them
     """
 
-    evidence: AtomEvidence
-    where: NDArray[np.float32]
+    patch_statistics: AtomReference
+    positions: NDArray[np.float32]
     tissue: NDArray[np.bool_]
-    together: dict[tuple[int, ...], float] = field(default_factory=dict)
+    total: dict[tuple[int, ...], float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Spoken:
+class ScoreContributions:
     """What one model says; scores, parts and usual parts are its own, before `factor`.
 
     parts : (n_scores, n_codes); None where the model has no atoms, and speaks as a whole
@@ -52,19 +52,21 @@ class Spoken:
     view : its place among them
     """
 
-    model: ImageModel
+    model: ImagePipeline
     scores: NDArray[np.float64]
-    look: AtomLook | None = None
+    activity: AtomActivity | None = None
     parts: NDArray[np.float64] | None = None
-    usual: list[NDArray[np.float64]] = field(default_factory=list)
+    reference: list[NDArray[np.float64]] = field(default_factory=list)
     factor: NDArray[np.float64] = field(default_factory=lambda: np.ones(1))
-    view: int = 0
+    member: int = 0
 
     @property
     def name(self) -> str:
         """How it looks: by which method, at what, and from how near."""
         recipe = self.model.recipe
-        words = [f"{recipe.method} on {recipe.vectors}" if recipe.on_patches else recipe.method]
+        words = [
+            f"{recipe.method} on {recipe.features}" if recipe.is_patch_level else recipe.method
+        ]
         if recipe.stain != "none":
             words.append(f"stain {recipe.stain}")
         if recipe.mpp is not None:
@@ -74,115 +76,121 @@ class Spoken:
         return ", ".join(words)
 
 
-def speak(
-    model: ImageModel,
-    path: ImageFile,
+def explain_model(
+    model: ImagePipeline,
+    path: ImageLike,
     mpp: float | None,
-    callback: Callback = ignore,
-    within: Drawing | None = None,
-) -> Spoken | None:
+    callback: Callback = no_callback,
+    within: AnnotationFile | None = None,
+) -> ScoreContributions | None:
     """What a view says; None of glass, and of an image that does not suit it."""
     try:
-        look = model.look(path, mpp, callback, within)
+        look = model.score_image(path, mpp, callback, within)
     except ImageError:
         return None
     if look.scores is None:
         return None
-    if model.atoms() is None or look.patch_map is None or model.rule_ is None:
-        return Spoken(model, look.scores)
-    chosen = look.patch_map.winners != BLANK
-    atoms = look_at_atoms(model, look.patch_map, chosen, path, mpp, within)
-    return _in_parts(model, look.scores, atoms, model.rule_.parts)
+    if model.atoms() is None or look.patch_map is None or model.aggregator_ is None:
+        return ScoreContributions(model, look.scores)
+    chosen = look.patch_map.predicted_classes != NO_TISSUE
+    atoms = atom_activity(model, look.patch_map, chosen, path, mpp, within)
+    return _in_parts(model, look.scores, atoms, model.aggregator_.parts)
 
 
-def speak_together(panel: Any, *image: Any) -> list[Spoken]:
-    """What the members of a `Panel` say that are not silent, each as much as it counts."""
-    told = [member.spoken(*image) for member in panel.members_]
+def explain_ensemble(panel: Any, *image: Any) -> list[ScoreContributions]:
+    """What the members of a `EnsembleClassifier` say that are not silent, each as much as it
+    counts.
+    """
+    told = [member.score_contributions(*image) for member in panel.estimators_]
     silent = np.full(n_scores(len(panel.classes_)), np.nan)
     scores = np.array([own[0].scores if own else silent for own in told])
-    factors = panel.combination_.factors(scores)
+    factors = panel.combination_.score_gradients(scores)
     return [
-        replace(own[0], factor=factors[place], view=place) for place, own in enumerate(told) if own
+        replace(own[0], factor=factors[place], member=place)
+        for place, own in enumerate(told)
+        if own
     ]
 
 
-def speak_of_regions(
+def explain_regions(
     detector: Any,
-    path: ImageFile,
+    path: ImageLike,
     mpp: float | None,
-    callback: Callback = ignore,
-    within: Drawing | None = None,
-) -> Spoken | None:
+    callback: Callback = no_callback,
+    within: AnnotationFile | None = None,
+) -> ScoreContributions | None:
     """Of a `RegionDetector`: the mean margin of the patches that are called region, beyond the cut;
     of an image without any, that of all its patches.
     """
     model = detector.model_
-    patch_map, evidence = model.judge(path, mpp, callback, within)
+    patch_map, evidence = model.predict_patches(path, mpp, callback, within)
     if not evidence.n_patches:
         return None
-    called = patch_map.cut_at(detector.cut_).winners == 1
-    chosen = called if called.any() else patch_map.winners != BLANK
+    called = patch_map.threshold(detector.margin_threshold_).predicted_classes == 1
+    chosen = called if called.any() else patch_map.predicted_classes != NO_TISSUE
     mean = float(patch_map.margins[..., 1][chosen].mean(dtype=np.float64))
-    scores = np.array([mean - detector.cut_])
+    scores = np.array([mean - detector.margin_threshold_])
     if model.atoms() is None:
-        return Spoken(model, scores)
-    atoms = look_at_atoms(model, patch_map, chosen, path, mpp, within)
+        return ScoreContributions(model, scores)
+    atoms = atom_activity(model, patch_map, chosen, path, mpp, within)
     return _in_parts(model, scores, atoms, lambda of: of.margins[1:])
 
 
 def _in_parts(
-    model: ImageModel, scores: NDArray[np.float64], look: AtomLook, parts: Parts
-) -> Spoken:
-    usual = [parts(of_class).copy() for of_class in model.typical_]
+    model: ImagePipeline, scores: NDArray[np.float64], look: AtomActivity, parts: Parts
+) -> ScoreContributions:
+    usual = [parts(of_class).copy() for of_class in model.class_reference_]
     for of_class in usual:
-        of_class[:, list(model.method_.off_)] = 0
-    return Spoken(model, scores, look, parts(look.evidence), usual)
+        of_class[:, list(model.method_.disabled_atoms_)] = 0
+    return ScoreContributions(model, scores, look, parts(look.patch_statistics), usual)
 
 
-def look_at_atoms(
-    model: ImageModel,
+def atom_activity(
+    model: ImagePipeline,
     patch_map: PatchMap,
     chosen: NDArray[np.bool_],
-    path: ImageFile,
+    path: ImageLike,
     mpp: float | None,
-    within: Drawing | None,
-) -> AtomLook:
+    within: AnnotationFile | None,
+) -> AtomActivity:
     """Code the patches of a map again, and say what each atom has to do with those chosen.
 
     `patch_map`: as the model's patches decided it, before a rule moved its line.
     """
     method, recipe = copy(model.method_).set_params(n_jobs=1), model.recipe
-    tissue = patch_map.winners != BLANK
-    weights = patch_weights(tissue, chosen, recipe.neighbours)
-    sums = AtomSums(len(model.classes), method.n_codes_)
-    spread = _Spread(tissue.shape, method.n_codes_)
-    counts = dict.fromkeys(model.notes.merged(), 0)
-    with open_view(path, mpp, recipe, model.mpp_, model.cache, model.origin_, within) as view:
+    tissue = patch_map.predicted_classes != NO_TISSUE
+    weights = patch_weights(tissue, chosen, recipe.smoothing_radius)
+    sums = AtomAccumulator(len(model.classes), method.n_codes_)
+    spread = _CoarseActivityMap(tissue.shape, method.n_codes_)
+    counts = dict.fromkeys(model.atom_annotations.merged_atom_groups(), 0)
+    with open_prepared_image(
+        path, mpp, recipe, model.mpp_, model.cache, model.feature_metadata_, within
+    ) as view:
         grid = view.grid()
 
         def work(chunk: tuple[slice, slice]) -> Any:
-            here, vectors = view.chunk_vectors(grid, *chunk)
+            here, vectors = view.chunk_features(grid, *chunk)
             cells = np.add(np.argwhere(here), (chunk[0].start, chunk[1].start))
             if not len(vectors):
                 return cells, None, None
             projected = model.project(vectors)
             codes, distances = method.encode(projected)
-            return cells, codes, method.distance_parts(projected, codes, distances)
+            return cells, codes, method.distance_contributions(projected, codes, distances)
 
         for cells, codes, parts in map_blocks(work, view.chunks(grid), model.n_jobs):
             if codes is None:
                 continue
             at = tuple(cells.T)
-            sums.add(codes, parts, patch_map.winners[at], weights[at], chosen[at])
+            sums.add(codes, parts, patch_map.predicted_classes[at], weights[at], chosen[at])
             spread.add(cells, codes)
             for atoms in counts:
                 used = np.asarray((codes[:, list(atoms)] != 0).sum(axis=1)).ravel() > 0
                 counts[atoms] += int((used & chosen[at]).sum())
     together = {atoms: count / max(1, sums.n_patches) for atoms, count in counts.items()}
-    return AtomLook(sums.mean(), *spread.shares(), together)
+    return AtomActivity(sums.mean(), *spread.fractions(), together)
 
 
-class _Spread:
+class _CoarseActivityMap:
     """Counts over the cells of a coarse grid which atoms the patches there use."""
 
     def __init__(self, shape: tuple[int, ...], n_codes: int) -> None:
@@ -200,6 +208,6 @@ class _Spread:
         at, atoms = at[is_used], atoms[is_used]
         np.add.at(self._users, (atoms, rows[at], columns[at]), 1)
 
-    def shares(self) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    def fractions(self) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         shares = self._users / np.maximum(self._patches, 1)
         return shares.astype(np.float32), self._patches > 0

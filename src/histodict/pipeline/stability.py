@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..dictionaries.matching import best_matches, match_atoms
-from ..execution.progress import Callback, Progress, ignore
+from ..execution.progress import Callback, Progress, no_callback
 from ..images.manifest import Manifest
 
 
 @dataclass(frozen=True)
-class Stability:
+class AtomStability:
     """Per atom (n_atoms,): mean |cos| of its best match with other seeds, and with halves of the
     patients; `matched`: the means over all atoms where no two may share a match.
     """
@@ -36,8 +36,8 @@ def measure_stability(
     manifest: Manifest,
     n_trainings: int,
     train: Callable[[int, Manifest], Any],
-    callback: Callback = ignore,
-) -> Stability:
+    callback: Callback = no_callback,
+) -> AtomStability:
     """From so many trainings with other seeds on all patients, and as many on halves of them.
 
     train(seed, images) : a trained model like this one
@@ -54,7 +54,7 @@ def measure_stability(
     callback(Progress("stability", 2 * n_trainings, 2 * n_trainings))
     seeds, halves = (np.mean([best for best, _ in runs[key]], axis=0) for key in runs)
     of_seeds, of_halves = (float(np.mean([mean for _, mean in runs[key]])) for key in runs)
-    return Stability(seeds, halves, of_seeds, of_halves, n_trainings)
+    return AtomStability(seeds, halves, of_seeds, of_halves, n_trainings)
 
 
 def _compare(ours: Any, theirs: Any) -> tuple[NDArray[np.float64], float]:

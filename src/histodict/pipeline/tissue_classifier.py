@@ -8,25 +8,25 @@ from typing import Any, ClassVar, NoReturn, Self
 
 import numpy as np
 
-from ..decisions.atom_notes import AtomNotes
+from ..decisions.atom_notes import AtomAnnotations
 from ..decisions.tuning import tuned
 from ..execution.array_cache import ArrayCache
 from ..execution.executor import Executor
-from ..execution.progress import Callback, ignore
-from ..images.annotations.drawing import Drawing
-from ..images.in_memory import ImageFile
-from ..images.kept_pictures import pictures_kept
+from ..execution.progress import Callback, no_callback
+from ..images.annotations.drawing import AnnotationFile
+from ..images.in_memory import ImageLike
+from ..images.kept_pictures import image_cache_enabled
 from ..images.record_order import sorted_by_content
-from ..methods.registry import method_entry
-from ..model_content import ModelContent
-from ..networks import vectors_named
+from ..methods.registry import get_method
+from ..model_content import ModelData
+from ..networks import get_patch_features
 from ..recipes import Recipe
-from .estimator import no_probabilities
+from .estimator import raise_no_predict_proba
 from .image_classifier import ImageClassifier
-from .image_model import CodesTo, ImageModel, Look
-from .inputs import Labelled, labelled, to_learn
-from .patch_model import PatchModel
-from .whole_image_model import WholeImageModel
+from .image_model import CodeCallback, ImagePipeline, ImageScores
+from .inputs import LabelledImages, resolve_labelled, resolve_training_set
+from .patch_model import PatchPipeline
+from .whole_image_model import WholeImagePipeline
 
 
 class TissueClassifier(ImageClassifier):
@@ -48,7 +48,7 @@ class TissueClassifier(ImageClassifier):
     """
 
     kind: ClassVar[str] = "tissue-classifier"
-    _model: ImageModel
+    _model: ImagePipeline
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class TissueClassifier(ImageClassifier):
     ) -> None:
         self.recipe = self._recipe_of(recipe, method, settings)
         self.recipes = [self.recipe]
-        self._take(
+        self._store_params(
             settings,
             recipe=recipe,
             method=method,
@@ -77,7 +77,7 @@ class TissueClassifier(ImageClassifier):
         self.cache = ArrayCache(cache) if cache else None
 
     @property
-    def model_(self) -> ImageModel:
+    def model_(self) -> ImagePipeline:
         return self._model
 
     def _settings(self) -> dict[str, Any]:
@@ -85,7 +85,7 @@ class TissueClassifier(ImageClassifier):
 
     def fit(
         self,
-        images: Labelled,
+        images: LabelledImages,
         *,
         positive: str | None = None,
         callback: Callback | None = None,
@@ -101,56 +101,58 @@ class TissueClassifier(ImageClassifier):
         `start_from`: a model of the same recipe and classes; its dictionaries are gone on from (a
         warm start).
         """
-        manifest = to_learn(images, positive, "positive")
+        manifest = resolve_training_set(images, positive, "positive")
         learnt, start = copy(self), None
-        with pictures_kept(), self._progress_callback(callback) as watch:
+        with image_cache_enabled(), self._progress_callback(callback) as watch:
             manifest, labels = learnt._begin(manifest, watch, executor)
             if start_from is not None:
-                learnt.training_["started_from"] = start_from.training_
+                learnt.training_info_["started_from"] = start_from.training_info_
                 start = start_from.model_
             learnt._model = learnt._new_model()
-            learnt.training_ |= learnt._model.fit_images(manifest, labels, watch, executor, start)
-        return self._become(learnt)
+            learnt.training_info_ |= learnt._model.fit_images(
+                manifest, labels, watch, executor, start
+            )
+        return self._assign_fitted(learnt)
 
-    def _new_model(self) -> ImageModel:
-        kind = PatchModel if self.recipe.on_patches else WholeImageModel
+    def _new_model(self) -> ImagePipeline:
+        kind = PatchPipeline if self.recipe.is_patch_level else WholeImagePipeline
         return kind(self.recipe, self.classes_, self.random_state, self.n_jobs, self.cache)
 
-    def _look(
+    def _predict_scores(
         self,
-        path: ImageFile,
+        path: ImageLike,
         mpp: float | None,
-        callback: Callback = ignore,
-        within: Drawing | None = None,
-    ) -> Look:
-        return self._model.look(path, mpp, callback, within)
+        callback: Callback = no_callback,
+        within: AnnotationFile | None = None,
+    ) -> ImageScores:
+        return self._model.score_image(path, mpp, callback, within)
 
     @property
     def predict_proba(self) -> NoReturn:
-        """Only a `Panel` has it."""
-        no_probabilities(self)
+        """Only a `EnsembleClassifier` has it."""
+        raise_no_predict_proba(self)
 
     def with_jobs(self, n_jobs: int | None) -> Self:
         changed = copy(self)
         changed.n_jobs, changed._model = n_jobs, self._model.with_jobs(n_jobs)
         return changed
 
-    def with_codes_to(self, codes_to: CodesTo) -> Self:
+    def with_code_callback(self, codes_to: CodeCallback) -> Self:
         changed = copy(self)
-        changed._model = self._model.with_codes_to(codes_to)
+        changed._model = self._model.with_code_callback(codes_to)
         return changed
 
-    def with_notes(self, notes: AtomNotes, view: int = 0) -> Self:
+    def with_atom_annotations(self, notes: AtomAnnotations, view: int = 0) -> Self:
         changed = copy(self)
-        changed._model = self._model.with_notes(notes)
-        if notes.off != self._model.notes.off:
-            changed.training_ = tuned(self.training_, "atoms")
+        changed._model = self._model.with_atom_annotations(notes)
+        if notes.disabled != self._model.atom_annotations.disabled:
+            changed.training_info_ = tuned(self.training_info_, "atoms")
         return changed
 
-    def with_line(
-        self, images: Labelled, view: int = 0, *, callback: Callback | None = None
+    def refit_decision_rule(
+        self, images: LabelledImages, view: int = 0, *, callback: Callback | None = None
     ) -> Self:
-        manifest = labelled(images)
+        manifest = resolve_labelled(images)
         strange = sorted({r.label for r in manifest.records} - set(self.classes_))
         if strange:
             known = " and ".join(map(repr, self.classes_))
@@ -159,10 +161,10 @@ class TissueClassifier(ImageClassifier):
         labels = np.array([self.classes_.index(r.label) for r in manifest.records], np.int64)
         changed = copy(self)
         with self._progress_callback(callback) as watch:
-            changed._model = self._model.with_line(manifest.records, labels, watch)
-        changed.shift_ = 0.0
+            changed._model = self._model.refit_decision_rule(manifest.records, labels, watch)
+        changed.threshold_shift_ = 0.0
         facts = {"manifest_digest": manifest.digest(), "n_images": manifest.n_images}
-        changed.training_ = tuned(self.training_, "refit", **facts)
+        changed.training_info_ = tuned(self.training_info_, "refit", **facts)
         return changed.tuned_on([record.path for record in manifest.records])
 
     def with_cache(self, cache: ArrayCache | None) -> Self:
@@ -172,28 +174,28 @@ class TissueClassifier(ImageClassifier):
         changed._model.cache = cache
         return changed
 
-    def decided_by(self) -> list[Any]:
+    def fingerprint(self) -> list[Any]:
         """All that decides what it learns from the same images, before it has learnt."""
-        return [self.kind, *recipe_facts(self.recipe), self.random_state]
+        return [self.kind, *recipe_fingerprint(self.recipe), self.random_state]
 
     # --- for a model file -----------------------------------------------------------------------
 
-    def content(self) -> ModelContent:
-        return self._model.content(self.kind, {"shift": self.shift_}, self.training_)
+    def to_model_data(self) -> ModelData:
+        return self._model.content(self.kind, {"shift": self.threshold_shift_}, self.training_info_)
 
     @classmethod
-    def of_content(cls, content: ModelContent, n_jobs: int | None) -> TissueClassifier:
+    def from_model_data(cls, content: ModelData, n_jobs: int | None) -> TissueClassifier:
         seed = content.training["random_state"]
         model = cls(Recipe.from_dict(content.recipe), random_state=seed, n_jobs=n_jobs)
         model.classes_ = [str(name) for name in content.classes]
-        model.shift_ = float(content.decision["shift"])
-        model.training_ = content.training
+        model.threshold_shift_ = float(content.decision_parameters["shift"])
+        model.training_info_ = content.training
         model._model = model._new_model()
-        model._model.restore(content, model._model.rule_arrays())
+        model._model.load_state(content, model._model.aggregator_schema())
         return model
 
 
-def recipe_facts(recipe: Recipe) -> list[Any]:
+def recipe_fingerprint(recipe: Recipe) -> list[Any]:
     """A recipe, the parameters it leaves to its method, and the weights behind its vectors."""
-    parameters = method_entry(recipe.method).make(recipe.method_parameters).get_params()
-    return [recipe.to_dict(), parameters, vectors_named(recipe.vectors).weights()]
+    parameters = get_method(recipe.method).make(recipe.method_parameters).get_params()
+    return [recipe.to_dict(), parameters, get_patch_features(recipe.features).weights()]

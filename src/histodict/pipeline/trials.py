@@ -26,13 +26,13 @@ from typing import Any, Protocol
 from ..execution.executor import Executor
 from ..execution.files import content_digest
 from ..execution.progress import Callback
-from ..execution.sealed import read_sealed, write_sealed
+from ..execution.sealed import read_checked_json, write_checked_json
 from ..images.manifest import Manifest
-from ..images.pixel_size import GivenSize
+from ..images.pixel_size import PixelSizeOption
 from ..images.record_order import training_content
 from ..patches.patch_map import PatchMap
 from ..recipes import Recipe
-from .answers import NO_TISSUE, ImageAnswer, RegionAnswer
+from .answers import NO_TISSUE, ImagePrediction, RegionPrediction
 
 # What decides the bits of a result beside the settings; reports name these versions, too.
 PACKAGES = ("histodict", "numpy", "scipy", "scikit-learn", "numba", "pillow")
@@ -40,13 +40,13 @@ PACKAGES = ("histodict", "numpy", "scipy", "scikit-learn", "numba", "pillow")
 _FORM = 3  # increased when the same settings and images give another model
 
 
-class Learner(Protocol):
+class UnfittedModel(Protocol):
     """A model that has not learnt yet."""
 
     @property
     def recipe(self) -> Recipe: ...
 
-    def decided_by(self) -> list[Any]: ...
+    def fingerprint(self) -> list[Any]: ...
 
     def fit(
         self,
@@ -58,13 +58,13 @@ class Learner(Protocol):
 
 
 @dataclass(frozen=True)
-class Trial:
+class TrainTestRun:
     """`model` learns from `train` and answers for `test`.
 
     adapts : its threshold is then adapted to the test images, whose labels are not looked at
     """
 
-    model: Learner
+    model: UnfittedModel
     train: Manifest
     test: Manifest
     adapts: bool = False
@@ -80,14 +80,14 @@ class Trial:
         )
         train.sort(key=json.dumps)  # `fit` sorts its images
         versions = [version(name) for name in PACKAGES]
-        learning = [self.model.decided_by(), _FORM, train, self.train.classes]
+        learning = [self.model.fingerprint(), _FORM, train, self.train.classes]
         decided_by = [*learning, test, self.adapts, versions]
         text = json.dumps(decided_by, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 @dataclass(frozen=True)
-class Verdicts:
+class RunPredictions:
     """The answers of a trial, in the order of the test images.
 
     scores : per image one number for two classes, positive for the second; else one per class; of
@@ -102,10 +102,10 @@ class Verdicts:
     labels: list[str]
     scores: list[list[float]]
     probabilities: list[list[float]]
-    candidates: list[list[str]]
+    prediction_sets: list[list[str]]
     seconds: dict[str, float]
     peak_mib: float | None = None
-    least_patches: int | None = None
+    min_patches: int | None = None
     map_digests: dict[str, str] = field(default_factory=dict)
     maps: Path | None = field(default=None, compare=False)
 
@@ -121,7 +121,7 @@ class Verdicts:
             return None
 
 
-class Trials:
+class RunCache:
     """Holds trials, and keeps what came of them in a folder; None keeps nothing.
 
     inner : they are held inside another trial, of which alone a report tells: no maps are kept, and
@@ -132,13 +132,13 @@ class Trials:
         self.folder = folder
         self.inner = inner
 
-    def find(self, trial: Trial) -> Verdicts | None:
+    def load_cached(self, trial: TrainTestRun) -> RunPredictions | None:
         """What is kept of this trial; nothing if that is damaged."""
         if self.folder is None:
             return None
         file = self.folder / f"{trial.key}.json"
         try:
-            found = Verdicts(**read_sealed(file), maps=file.with_suffix(""))
+            found = RunPredictions(**read_checked_json(file), maps=file.with_suffix(""))
             if len(found.labels) != len(trial.test.records):
                 raise ValueError("it has answers for other images")
             for name, digest in found.map_digests.items():
@@ -151,14 +151,14 @@ class Trials:
             return None
         return found
 
-    def hold(self, trial: Trial, executor: Executor | None = None) -> Verdicts:
+    def run(self, trial: TrainTestRun, executor: Executor | None = None) -> RunPredictions:
         """The answers, found or made."""
-        found = self.find(trial)
+        found = self.load_cached(trial)
         if found is not None:
             return found
         if not self.inner:
             _forget_peak_memory()
-        made, kept_maps = _hold(trial, executor)
+        made, kept_maps = _run(trial, executor)
         if not self.inner:
             made = replace(made, peak_mib=_peak_memory())
         if self.folder is None:
@@ -168,23 +168,25 @@ class Trials:
             patch_map.save(maps / f"{place}.npz")
             made.map_digests[f"{place}.npz"] = content_digest(maps / f"{place}.npz")
         content = {k: v for k, v in asdict(made).items() if k != "maps"}
-        write_sealed(maps.with_suffix(".json"), content)  # last: with it, it is finished
+        write_checked_json(maps.with_suffix(".json"), content)  # last: with it, it is finished
         return replace(made, maps=maps)
 
 
-def _hold(trial: Trial, executor: Executor | None) -> tuple[Verdicts, dict[int, PatchMap]]:
+def _run(
+    trial: TrainTestRun, executor: Executor | None
+) -> tuple[RunPredictions, dict[int, PatchMap]]:
     """The answers, and the maps that are kept."""
     started = time.perf_counter()
     # A method of the whole image trains here, whatever works elsewhere.
     model = trial.model.fit(
-        trial.train, executor=executor if trial.model.recipe.on_patches else None
+        trial.train, executor=executor if trial.model.recipe.is_patch_level else None
     )
     trained = time.perf_counter()
-    answers = _answers(model, trial.test)
+    answers = _predictions(model, trial.test)
     if trial.adapts:
         # Whether there are two groups is not asked: a split has images of both classes.
-        model = model.adapted_to([answer.score for answer in answers], anyway=True)
-        answers = _answers(model, trial.test)
+        model = model.adapt_threshold([answer.score for answer in answers], anyway=True)
+        answers = _predictions(model, trial.test)
     seconds = {"train": trained - started, "test": time.perf_counter() - trained}
     kept_maps = {
         place: answer.patch_map
@@ -193,30 +195,33 @@ def _hold(trial: Trial, executor: Executor | None) -> tuple[Verdicts, dict[int, 
     }
     said = _of_regions(model, answers) if model.finds_regions else _of_classes(answers)
     labels = [answer.label or NO_TISSUE for answer in answers]
-    return Verdicts(labels=labels, seconds=seconds, **said), kept_maps
+    return RunPredictions(labels=labels, seconds=seconds, **said), kept_maps
 
 
-def _of_classes(answers: list[ImageAnswer]) -> dict[str, Any]:
+def _of_classes(answers: list[ImagePrediction]) -> dict[str, Any]:
     return {
         "scores": [list(answer.scores) for answer in answers],
         "probabilities": [list(answer.probabilities.values()) for answer in answers],
-        "candidates": [answer.candidates for answer in answers],
+        "candidates": [answer.prediction_set for answer in answers],
     }
 
 
-def _of_regions(model: Any, answers: list[RegionAnswer]) -> dict[str, Any]:
+def _of_regions(model: Any, answers: list[RegionPrediction]) -> dict[str, Any]:
     """How sure the model is, is not known of regions."""
     nothing: list[list[Any]] = [[] for _ in answers]
     return {
         "scores": [[float(answer.score)] for answer in answers],
         "probabilities": nothing,
         "candidates": nothing,
-        "least_patches": model.least_patches_,
+        "least_patches": model.min_patches_,
     }
 
 
-def _answers(model: Any, test: Manifest) -> list[Any]:
-    return [model.answer(r.path, mpp=GivenSize(table=r.mpp), within=r.within) for r in test.records]
+def _predictions(model: Any, test: Manifest) -> list[Any]:
+    return [
+        model.predict_one(r.path, mpp=PixelSizeOption(table=r.mpp), within=r.region_of_interest)
+        for r in test.records
+    ]
 
 
 # --- memory of this process, where the system tells ---------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..decisions.atom_evidence import AtomEvidence, AtomSums, signs_of
+from ..decisions.atom_evidence import AtomAccumulator, AtomReference, code_signs
 from ..methods.patch_classifier import PatchClassifier
 from .training_patches import TrainingPatches
 
@@ -19,46 +19,46 @@ _NAMES = ("shares", "codes", "leaning", "margins", "wins")
 _N_PATCHES = 1000  # of a class, about
 
 
-def typical_use(
+def fit_class_reference(
     method: PatchClassifier,
     patches: TrainingPatches,
     project: Callable[[NDArray[np.float32]], NDArray[np.float32]],
     n_classes: int,
-) -> list[AtomEvidence]:
+) -> list[AtomReference]:
     """Of some patches of every class, spread over all of its images."""
     found = []
     for place in range(n_classes):
         rows = np.flatnonzero(patches.labels == place)
         rows = rows[:: max(1, len(rows) // _N_PATCHES)]
-        vectors = project(patches.vectors[rows])
-        sums = AtomSums(n_classes, method.n_codes_)
+        vectors = project(patches.features[rows])
+        sums = AtomAccumulator(n_classes, method.n_codes_)
         codes, distances = method.encode(vectors)
-        parts = method.distance_parts(vectors, codes, distances)
+        parts = method.distance_contributions(vectors, codes, distances)
         every = np.ones(len(rows))
         sums.add(codes, parts, distances.argmin(axis=1), every, every > 0)
         found.append(sums.mean())
     return found
 
 
-def typical_arrays(typical: Sequence[AtomEvidence]) -> dict[str, NDArray[Any]]:
+def class_reference_to_arrays(typical: Sequence[AtomReference]) -> dict[str, NDArray[Any]]:
     """Return the arrays for a model file."""
     return {f"use.{name}": np.stack([getattr(each, name) for each in typical]) for name in _NAMES}
 
 
-def read_typical(arrays: Mapping[str, NDArray[Any]]) -> list[AtomEvidence]:
+def class_reference_from_arrays(arrays: Mapping[str, NDArray[Any]]) -> list[AtomReference]:
     """Return the class statistics from the arrays of a model file."""
     by_name = [arrays[f"use.{name}"] for name in _NAMES]
-    return [AtomEvidence(*of_class) for of_class in zip(*by_name, strict=True)]
+    return [AtomReference(*of_class) for of_class in zip(*by_name, strict=True)]
 
 
-def usual_signs(
-    typical: Sequence[AtomEvidence], atom_classes: NDArray[np.int64]
+def dominant_code_signs(
+    typical: Sequence[AtomReference], atom_classes: NDArray[np.int64]
 ) -> NDArray[np.float64]:
     """Per atom the sign of the sum of its codes in patches of its own class; 1 where it is 0.
 
     Training leaves an atom in the sign in which codes over its own class's atoms have it more
     often; here all classes' atoms compete, and weights count.
     """
-    leaning = np.stack([of_class.leaning for of_class in typical])
+    leaning = np.stack([of_class.code_sum for of_class in typical])
     own = leaning[atom_classes, np.arange(len(atom_classes))]
-    return signs_of(own)
+    return code_signs(own)

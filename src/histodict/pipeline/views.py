@@ -18,9 +18,9 @@ from dataclasses import fields, replace
 from itertools import product
 from typing import Any
 
-from ..methods.registry import method_entry
-from ..networks import vectors_named
-from ..presets import PRESETS, for_method, recipe_of, takes_network
+from ..methods.registry import get_method
+from ..networks import get_patch_features
+from ..presets import PRESETS, default_uses_encoder, resolve_recipe, with_method
 from ..recipes import Recipe
 
 _TEXTURES = "lbp-colour"
@@ -28,16 +28,24 @@ _CORRECTED = "reinhard"
 # By how much images are reduced for them.
 _COARSE, _COARSER = 2.0, 4.0
 # What belongs to a network's cells, or to pixels, and says nothing of the other.
-_OF_VECTORS = ("vectors", "patch_px", "stride_px", "context", "components", "whiten", "rule")
+_PRECOMPUTED_RECIPES = (
+    "vectors",
+    "patch_px",
+    "stride_px",
+    "context",
+    "components",
+    "whiten",
+    "rule",
+)
 
 # Finer patches than those of one model alone show less of the tissue at once, so fewer atoms would
 # be left for codes as sparse.
 _FINER = {"patch_px": 20, "context": 1, "penalty": 0.2, "downsample": 1.0}
-PIXELS = PRESETS["fast"].with_changes(rule="margin-and-codes").with_known(_FINER)
-NETWORK = PRESETS["embeddings"]
+PIXELS = PRESETS["fast"].with_changes(rule="margin-and-codes").with_applicable_settings(_FINER)
+ENCODER = PRESETS["embeddings"]
 
 
-def panel_recipe(
+def resolve_ensemble_recipe(
     given: Recipe | str, method: str | None = None, settings: Mapping[str, Any] | None = None
 ) -> Recipe:
     """The first recipe of a panel: itself, or by the name of a preset, also of one for panels.
@@ -45,16 +53,16 @@ def panel_recipe(
     `settings` that will be changed in it decide with whether it may be of a network.
     """
     if given == "features":
-        return recipe_of("given", method)
+        return resolve_recipe("given", method)
     if given not in ("default", "pixels"):
-        return recipe_of(given, method)
-    if given == "default" and takes_network(settings or {}, [method or ""])[0]:
-        return for_method(NETWORK, method or NETWORK.method)
-    sees_patches = method_entry(method or PIXELS.method).sees_patches
-    return for_method(PIXELS if sees_patches else PRESETS["fast"], method or PIXELS.method)
+        return resolve_recipe(given, method)
+    if given == "default" and default_uses_encoder(settings or {}, [method or ""])[0]:
+        return with_method(ENCODER, method or ENCODER.method)
+    sees_patches = get_method(method or PIXELS.method).uses_patch_features
+    return with_method(PIXELS if sees_patches else PRESETS["fast"], method or PIXELS.method)
 
 
-def views(recipe: Recipe) -> list[Recipe]:
+def ensemble_recipes(recipe: Recipe) -> list[Recipe]:
     """The recipe first, then the others; each once."""
     found = [recipe]
     for other in _others(recipe):
@@ -64,14 +72,14 @@ def views(recipe: Recipe) -> list[Recipe]:
 
 
 def _others(base: Recipe) -> Iterator[Recipe]:
-    if not method_entry(base.method).sees_patches:
+    if not get_method(base.method).uses_patch_features:
         yield from _whole_images(base)
         return
-    if vectors_named(base.vectors).are_given:
+    if get_patch_features(base.features).is_precomputed:
         return  # there is nothing else to look at
-    if not vectors_named(base.vectors).take_surroundings:
+    if not get_patch_features(base.features).uses_context:
         yield replace(base, stain=_CORRECTED if base.stain == "none" else "none")
-        pixels = _beside_network(base)
+        pixels = _beside_encoder(base)
         yield pixels
         yield _textures(pixels, _COARSE)
         return
@@ -85,16 +93,17 @@ def _corrected(recipe: Recipe) -> str:
 
 def _textures(pixels: Recipe, reduced: float) -> Recipe:
     """Of the image reduced by so much, and never less than the patches are cut from."""
-    return _rescaled(for_method(pixels, _TEXTURES), max(1.0, reduced / pixels.downsample))
+    return _rescaled(with_method(pixels, _TEXTURES), max(1.0, reduced / pixels.downsample))
 
 
-def _beside_network(base: Recipe) -> Recipe:
+def _beside_encoder(base: Recipe) -> Recipe:
     """The recipe of pixels, changed as the base was."""
-    usual, plain = (for_method(recipe, base.method) for recipe in (PIXELS, NETWORK))
+    usual, plain = (with_method(recipe, base.method) for recipe in (PIXELS, ENCODER))
     changed = {
         own.name: getattr(base, own.name)
         for own in fields(base)
-        if own.name not in (*_OF_VECTORS, "method", "method_parameters", "downsample", "mpp")
+        if own.name
+        not in (*_PRECOMPUTED_RECIPES, "method", "method_parameters", "downsample", "mpp")
         and getattr(base, own.name) != getattr(plain, own.name)
     }
     parameters = {

@@ -9,32 +9,32 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ..images.manifest import Record
+from ..images.manifest import ImageRecord
 from ..images.readers import open_image
 from ..patches.grid import PatchGrid
-from ..patches.patch_map import BLANK
+from ..patches.patch_map import NO_TISSUE
 from ..pipeline import Model
-from ..pipeline.spoken import AtomLook, look_at_atoms
+from ..pipeline.spoken import AtomActivity, atom_activity
 
 _SIDE_PX = 150
-_MOST_PATCHES = 60_000  # of an image: a slide with more takes too long for a page
+_MAX_PATCHES = 60_000  # of an image: a slide with more takes too long for a page
 _PAPER = 244
 
 
-def maps_of(model: Model, record: Record) -> tuple[AtomLook, PatchGrid] | None:
+def maps_of(model: Model, record: ImageRecord) -> tuple[AtomActivity, PatchGrid] | None:
     """A second look at an image; None where it is too large, or shows only glass."""
     if not hasattr(model.model_, "judge"):
         return None
     image = record.path, record.mpp
-    patch_map, evidence = model.model_.judge(*image, within=record.within)
-    if not 0 < evidence.n_patches <= _MOST_PATCHES:
+    patch_map, evidence = model.model_.judge(*image, within=record.region_of_interest)
+    if not 0 < evidence.n_patches <= _MAX_PATCHES:
         return None
-    chosen = patch_map.winners != BLANK
-    look = look_at_atoms(model.model_, patch_map, chosen, *image, record.within)
+    chosen = patch_map.predicted_classes != NO_TISSUE
+    look = atom_activity(model.model_, patch_map, chosen, *image, record.region_of_interest)
     return look, patch_map.grid
 
 
-def use_picture(
+def usage_image(
     picture: Path | None,
     grid: PatchGrid,
     share: NDArray[Any],

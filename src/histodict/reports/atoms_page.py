@@ -10,44 +10,54 @@ from typing import Any
 import numpy as np
 
 from ..evaluation.confounding import find_confounders
-from ..execution.progress import Callback, ignore
-from ..execution.texts import counted, percent
-from ..images.manifest import Manifest, Record
-from ..networks import vectors_named
+from ..execution.progress import Callback, no_callback
+from ..execution.texts import percent, pluralize
+from ..images.manifest import ImageRecord, Manifest
+from ..networks import get_patch_features
 from ..patches.grid import PatchGrid
-from ..patches.patch_map import colour_of, rgb_of
-from ..patches.pictures import image_uri, png_uri, vector_picture
+from ..patches.patch_map import class_css_colour, class_rgb
+from ..patches.pictures import jpeg_data_uri, png_data_uri, render_vector
 from ..pipeline import Model
-from ..pipeline.atom_facts import LEAK_CHANCE, LEAK_DOUBT, LEAK_SHARE, AtomFacts
-from ..pipeline.atoms import AtomUse, ClassUse
-from ..pipeline.spoken import AtomLook
+from ..pipeline.atom_facts import (
+    MAX_ATOM_P_VALUE,
+    MAX_SITE_P_VALUE,
+    MIN_SITE_VARIANCE_SHARE,
+    AtomStatistics,
+)
+from ..pipeline.atoms import AtomUsage, ClassAtomUsage
+from ..pipeline.spoken import AtomActivity
 from ..recipes import Recipe
-from .atom_maps import maps_of, use_picture
-from .atoms_in_use import AtomsInUse, find_atoms, leaks_of_views, plain_facts
+from .atom_maps import maps_of, usage_image
+from .atoms_in_use import (
+    AtomReportData,
+    collect_atom_report,
+    confounded_atoms_of_members,
+    to_json_dict,
+)
 from .pages import write_page
-from .patch_pictures import patch_pictures
+from .patch_pictures import patch_images
 
 __all__ = [
-    "AtomsInUse",
+    "AtomReportData",
     "atom_rows",
-    "find_atoms",
-    "leaks_of_views",
-    "panel_note",
-    "plain_facts",
+    "collect_atom_report",
+    "confounded_atoms_of_members",
+    "ensemble_note",
+    "to_json_dict",
     "write_atoms_page",
 ]
 
-_MOST_TOLD = 12  # atoms that look like a leak, one by one
+_MAX_LISTED = 12  # atoms that look like a leak, one by one
 
 
 def write_atoms_page(
     path: Path,
     model: Model,
     manifest: Manifest,
-    found: AtomsInUse,
+    found: AtomReportData,
     *,
     with_maps: bool = True,
-    callback: Callback = ignore,
+    callback: Callback = no_callback,
 ) -> None:
     """Everything in one file: no scripts, nothing fetched."""
     names = [manifest.name(record) for record in manifest.records]
@@ -62,63 +72,66 @@ def write_atoms_page(
             {"name": f"atoms of {len(model.classes_)} classes", "value": len(found.atoms.D)},
             {"name": "patches looked at", "value": len(found.labels)},
             {"name": "images they come from", "value": len(set(found.gallery.images.tolist()))},
-            {"name": "patients", "value": found.facts[0].of_patients},
+            {"name": "patients", "value": found.statistics[0].of_patients},
         ],
-        "note": panel_note(model),
-        "leak_words": leak_words(found, manifest),
+        "note": ensemble_note(model),
+        "confounding_summary": confounding_summary(found, manifest),
         "confounders": [str(each) for each in find_confounders(manifest)],
-        "leak_rule": leak_rule(found),
-        "leaks": [_leak_row(fact) for fact in found.leaks[:_MOST_TOLD]],
-        "n_more_leaks": max(0, len(found.leaks) - _MOST_TOLD),
-        "leak_labels": ",".join(fact.label for fact in found.leaks),
+        "confounding_rule": confounding_rule(found),
+        "leaks": [_confounding_row(fact) for fact in found.confounding[:_MAX_LISTED]],
+        "n_more_leaks": max(0, len(found.confounding) - _MAX_LISTED),
+        "leak_labels": ",".join(fact.label for fact in found.confounding),
         "flagged": [group | {"words": ""} for group in flagged],
         "stability": found.stability,
-        "map_names": [names[each.place] for each in maps],
+        "map_names": [names[each.position] for each in maps],
         "are_pictures": found.atoms.patch_px is not None,
-        "is_pair": recipe.context > 1,
-        "vectors": recipe.vectors,
+        "is_pair": recipe.context_scale > 1,
+        "vectors": recipe.features,
         "atom_classes": shown,
-        "settings": f"Method {recipe.method}; {_patch_words(recipe)}",
+        "settings": f"Method {recipe.method}; {_patch_text(recipe)}",
     }
     write_page(path, "reports/atoms.html.j2", content)
 
 
-def _knows_no_sites(found: AtomsInUse) -> bool:
-    return all(np.isnan(fact.site_chance) for fact in found.facts)
+def _has_no_sites(found: AtomReportData) -> bool:
+    return all(np.isnan(fact.site_p_value) for fact in found.statistics)
 
 
-def leak_words(found: AtomsInUse, manifest: Manifest) -> str:
+def confounding_summary(found: AtomReportData, manifest: Manifest) -> str:
     """Describe atoms that differ between sites, or why this cannot be tested."""
     n_sites = len({record.site for record in manifest.records if record.site})
     if n_sites == 0:
         return "Not tested: the table of images has no column site."
-    if _knows_no_sites(found):
+    if _has_no_sites(found):
         return (
             "Not tested: sites are compared within a class, and every class comes from one site."
             if n_sites > 1
             else "Not tested: all images come from one site."
         )
-    n = len(found.leaks)
+    n = len(found.confounding)
     if not n:
         return "None does."
     return (
-        f"{counted(n, 'atom')} {'looks' if n == 1 else 'look'} like a leak: what "
+        f"{pluralize(n, 'atom')} {'looks' if n == 1 else 'look'} like a leak: what "
         f"{'it stands' if n == 1 else 'they stand'} for may be where images come from, such as a "
         "scanner, a stain or a pen, and not what the tissue is."
     )
 
 
-def leak_rule(found: AtomsInUse) -> str:
+def confounding_rule(found: AtomReportData) -> str:
     """Describe the criterion for site confounding of atoms; empty if it was not tested."""
-    if _knows_no_sites(found):
+    if _has_no_sites(found):
         return ""
     return (
         "The rule: sites are compared among patients of the same class. The largest differences "
         "between them, of all atoms together, would come about by chance in "
-        f"{percent(LEAK_CHANCE)} of shufflings or fewer; here in "
-        f"{percent(found.facts[0].site_chance)}. Then those atoms are flagged of whose use or "
-        f"weight {percent(LEAK_SHARE)} or more of the variance lies between sites, with at most "
-        f"{percent(LEAK_DOUBT)} of them expected to be there by chance. What all images of a class "
+        f"{percent(MAX_SITE_P_VALUE)} of shufflings or fewer; here in "
+        f"{percent(found.statistics[0].site_p_value)}. Then those atoms are flagged of whose use "
+        "or "
+        f"weight {percent(MIN_SITE_VARIANCE_SHARE)} or more of the variance lies between sites, "
+        "with at most "
+        f"{percent(MAX_ATOM_P_VALUE)} of them expected to be there by chance. What all images of "
+        "a class "
         "have cannot be found so."
     )
 
@@ -127,12 +140,12 @@ def _of_100(share: float) -> str:
     return f"{100 * share:.0f} of 100"
 
 
-def _leak_row(fact: AtomFacts) -> dict[str, str]:
+def _confounding_row(fact: AtomStatistics) -> dict[str, str]:
     return {
         "label": fact.name or fact.label,
         "words": f"images from {fact.site} use it in {_of_100(fact.site_excess)} patches more than "
         f"others of the same class. Of what patients of a class differ by, "
-        f"{percent(fact.site_share)} lies between sites",
+        f"{percent(fact.site_variance_fraction)} lies between sites",
     }
 
 
@@ -140,13 +153,13 @@ def _leak_row(fact: AtomFacts) -> dict[str, str]:
 class _Map:
     """Where the atoms of a class are used in one image: the place of its record, and the look."""
 
-    owner: int
-    place: int
-    look: AtomLook
+    class_name: int
+    position: int
+    style: AtomActivity
     grid: PatchGrid
 
 
-def find_maps(model: Model, found: AtomsInUse, records: Sequence[Record]) -> list[_Map]:
+def find_maps(model: Model, found: AtomReportData, records: Sequence[ImageRecord]) -> list[_Map]:
     """Per class, of the image whose patches use its shown atoms most, where they are used."""
     maps = []
     for owner, use in enumerate(found.classes):
@@ -161,8 +174,8 @@ def find_maps(model: Model, found: AtomsInUse, records: Sequence[Record]) -> lis
     return maps
 
 
-def _patch_words(recipe: Recipe) -> str:
-    if vectors_named(recipe.vectors).are_given:
+def _patch_text(recipe: Recipe) -> str:
+    if get_patch_features(recipe.features).is_precomputed:
         return (
             "vectors of feature files. Patches are shown, outlined, where the image is there; else "
             "where they lie, by their upper left corner in level-0 pixels."
@@ -174,14 +187,14 @@ def _patch_words(recipe: Recipe) -> str:
 
 
 def atom_rows(
-    found: AtomsInUse,
-    records: Sequence[Record],
+    found: AtomReportData,
+    records: Sequence[ImageRecord],
     names: Sequence[str],
     *,
-    uses: Sequence[ClassUse] | None = None,
+    uses: Sequence[ClassAtomUsage] | None = None,
     maps: Sequence[_Map] = (),
     n_jobs: int | None = None,
-    callback: Callback = ignore,
+    callback: Callback = no_callback,
 ) -> list[dict[str, Any]]:
     """What `atom_rows.html.j2` shows: per class its most used atoms, each with its patches.
 
@@ -190,18 +203,18 @@ def atom_rows(
     uses = found.classes if uses is None else uses
     lines = [line for use in uses for line in use.atoms]
     wanted = [patch for line in lines for patch, _ in line.patches]
-    uris = patch_pictures(found.gallery, records, wanted, n_jobs=n_jobs, callback=callback)
+    uris = patch_images(found.gallery, records, wanted, n_jobs=n_jobs, callback=callback)
     classes = [use.name for use in found.classes]
     labels = [*classes, *sorted(set(found.labels) - set(classes))]
-    colours = {name: colour_of(place) for place, name in enumerate(labels)}
+    colours = {name: class_css_colour(place) for place, name in enumerate(labels)}
     # Bars are drawn up to the largest share on the page: even common atoms serve few patches.
-    top = max((share for line in lines for share in line.shares.values()), default=1.0)
+    top = max((share for line in lines for share in line.fractions.values()), default=1.0)
     return [
         {
             "name": use.name,
             "colours": colours,
             "top": top,
-            "words": _words(use),
+            "words": _text(use),
             "rows": [
                 _row(found, line, uris, names)
                 | {"map": _map_uri(maps, classes.index(use.name), line.atom, records)}
@@ -212,47 +225,48 @@ def atom_rows(
     ]
 
 
-def _map_uri(maps: Sequence[_Map], owner: int, atom: int, records: Sequence[Record]) -> str:
-    own = next((each for each in maps if each.owner == owner), None)
+def _map_uri(maps: Sequence[_Map], owner: int, atom: int, records: Sequence[ImageRecord]) -> str:
+    own = next((each for each in maps if each.class_name == owner), None)
     if own is None:
         return ""
-    share = np.where(own.look.tissue, own.look.where[atom], np.nan)
-    picture = records[own.place].picture
-    return image_uri(use_picture(picture, own.grid, share, rgb_of(owner)))
+    share = np.where(own.style.tissue, own.style.positions[atom], np.nan)
+    picture = records[own.position].display_image
+    return jpeg_data_uri(usage_image(picture, own.grid, share, class_rgb(owner)))
 
 
-def panel_note(model: Model) -> str:
+def ensemble_note(model: Model) -> str:
     """Of a panel: whose atoms these are; else nothing."""
-    if model.n_members == 1:
+    if model.n_estimators_ == 1:
         return ""
     return (
-        f"This model is a panel of {model.n_members} that decide together: these are the atoms of "
+        f"This model is a panel of {model.n_estimators_} that decide together: these are the "
+        "atoms of "
         "its first member."
     )
 
 
-def _words(use: ClassUse) -> str:
+def _text(use: ClassAtomUsage) -> str:
     (first, value), *others = use.per_patch.items()
     means = f"a patch of {first} uses {value:.1f} of them"
     means += "".join(f", one of {name} {value:.1f}" for name, value in others)
-    left = use.n_atoms - use.n_used
+    left = use.n_atoms - use.n_active
     unused = f" No patch looked at uses {left} of them." if left else ""
     return f"{use.n_atoms} atoms. On average {means}.{unused}"
 
 
 def _row(
-    found: AtomsInUse, line: AtomUse, uris: Mapping[int, str], names: Sequence[str]
+    found: AtomReportData, line: AtomUsage, uris: Mapping[int, str], names: Sequence[str]
 ) -> dict[str, Any]:
-    side, fact = found.atoms.patch_px, found.facts[line.atom]
-    sign, atom = float(found.atoms.signs[line.atom]), found.atoms.as_used[line.atom]
+    side, fact = found.atoms.patch_px, found.statistics[line.atom]
+    sign, atom = float(found.atoms.signs[line.atom]), found.atoms.with_usage_sign[line.atom]
     return {
         "label": fact.label,
         "name": fact.name,
         "marks": [word for word in ("artefact", "off") if getattr(fact, word)],
-        "facts": fact_words(fact),
-        "is_leak": fact.is_leak,
-        "uri": png_uri(vector_picture(atom, side)) if side else "",
-        "shares": line.shares,
+        "facts": format_statistics(fact),
+        "is_site_confounded": fact.is_site_confounded,
+        "uri": png_data_uri(render_vector(atom, side)) if side else "",
+        "shares": line.fractions,
         "patches": [
             {
                 "uri": uris[patch],
@@ -266,17 +280,17 @@ def _row(
     }
 
 
-def fact_words(fact: AtomFacts) -> list[str]:
+def format_statistics(fact: AtomStatistics) -> list[str]:
     """What is known of an atom, in a few words each."""
-    words = [f"in {fact.n_patients} of {counted(fact.of_patients, 'patient')}"]
+    words = [f"in {fact.n_patients} of {pluralize(fact.of_patients, 'patient')}"]
     if not np.isnan(fact.auc):
         ends = f" ({fact.auc_low:.2f} to {fact.auc_high:.2f})" * (not np.isnan(fact.auc_low))
         words.append(f"AUC {fact.auc:.2f}{ends}")
     if not np.isnan(fact.seeds):
         words.append(f"found again {fact.seeds:.2f}, by half the patients {fact.halves:.2f}")
-    for level, (value, low, high) in fact.leak.items():
+    for level, (value, low, high) in fact.group_variance_share.items():
         if low > 0:
             words.append(f"tells {level}s apart: {value:.2f} ({low:.2f} to {high:.2f})")
-    if fact.is_leak:
+    if fact.is_site_confounded:
         words.append(f"looks like a leak of {fact.site}")
     return words

@@ -27,7 +27,7 @@ from ..patches.patch_map import COLOURS
 _WIDTH = 4.7  # inches
 INK = "#22303c"
 _SOFT, _GREY = "#8d99a5", "#5b6b79"
-LOOK: Any = {
+STYLE: Any = {
     "font.size": 10,
     "text.color": INK,
     "axes.labelcolor": INK,
@@ -44,7 +44,7 @@ NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))  # the same b
 
 
 @dataclass(frozen=True)
-class Estimate:
+class ChartEstimate:
     """A named value with its interval."""
 
     name: str
@@ -55,7 +55,7 @@ class Estimate:
 
 def intervals_svg(
     name: str,
-    rows: Sequence[Estimate],
+    rows: Sequence[ChartEstimate],
     label: str,
     ends: tuple[float, float],
     line: tuple[float, str] | None = None,
@@ -81,11 +81,11 @@ def intervals_svg(
         axes.set_xlim(low - 0.03 * (high - low), high + 0.03 * (high - low))
         axes.set(xlabel=label, axisbelow=True)
         axes.grid(axis="x", color="#e6eaee")
-        return _svg(figure, name, _words(label, rows))
+        return _svg(figure, name, _text(label, rows))
 
 
 def sizes_svg(
-    name: str, curves: Mapping[str, Sequence[Estimate]], label: str, axis_label: str
+    name: str, curves: Mapping[str, Sequence[ChartEstimate]], label: str, axis_label: str
 ) -> str:
     """A curve per method over steps named alike in all of them, side by side at every step."""
     with _chart(3.6) as (figure, axes):
@@ -114,7 +114,7 @@ def roc_curves_svg(name: str, curves: Mapping[str, RocCurve]) -> str:
             curves.items(), _styles(len(curves)), slimmer, strict=True
         ):
             line = {"color": colour, "linestyle": dash, "linewidth": 3 * size}
-            axes.plot(curve.false_alarm, curve.miss, **line)
+            axes.plot(curve.false_positive_rate, curve.false_negative_rate, **line)
             axes.plot(*curve.operating, marker, color=colour, markersize=12 * size, clip_on=False)
             axes.plot([], [], marker=marker, label=method, **line)  # both, for the legend
         axes.set(xlabel="false alarm rate", ylabel="miss rate", aspect="equal")
@@ -143,7 +143,7 @@ def calibration_svg(name: str, curves: Mapping[str, CalibrationCurve]) -> str:
 
 @contextmanager
 def _chart(height: float) -> Iterator[tuple[Figure, Axes]]:
-    with mpl.rc_context(LOOK):
+    with mpl.rc_context(STYLE):
         figure = Figure(figsize=(_WIDTH, height), layout="constrained")
         yield figure, figure.add_subplot()
 
@@ -165,7 +165,7 @@ def _legend_below(figure: Figure, axes: Axes) -> None:
         figure.legend(handles, labels, loc="outside lower center", ncols=n_columns, fontsize=9)
 
 
-def _words(label: str, rows: Sequence[Estimate]) -> str:
+def _text(label: str, rows: Sequence[ChartEstimate]) -> str:
     values = (f"{r.name} {r.value:.3f} ({r.low:.3f} to {r.high:.3f})" for r in rows)
     return f"{label}: {', '.join(values)}"
 

@@ -9,8 +9,8 @@ import csv
 from pathlib import Path
 
 from ..compare.evaluation import Evaluation
-from ..execution.texts import counted
-from ..networks import vectors_named
+from ..execution.texts import pluralize
+from ..networks import get_patch_features
 from . import evaluation_facts as facts
 from .model_card import model_card
 
@@ -25,26 +25,26 @@ def checklist(done: Evaluation) -> list[tuple[str, str, str]]:
 
 
 def _of_data(done: Evaluation) -> dict[str, str]:
-    data = dict(facts.data_facts(done))
-    patients = counted(len(set(done.manifest.patients)), "patient")
+    data = dict(facts.data_summary(done))
+    patients = pluralize(len(set(done.manifest.patients)), "patient")
     return {
         "5a": f"{data['Images']} images of {patients}; where they come from is "
         f"{facts.NOT_RECORDED}",
         "6a": data["Sites"],
-        "8a": f"{_truth_words(done)}; who set it is {facts.NOT_RECORDED}",
-        "9a": _seen_words(done, data["Pixel size"]),
+        "8a": f"{_ground_truth_text(done)}; who set it is {facts.NOT_RECORDED}",
+        "9a": _training_overlap_text(done, data["Pixel size"]),
         "10": "all images that the list names; no calculation beforehand is known",
         "20a": f"{data['Images']} images, of which {len(facts.tested_images(done))} were tested",
     }
 
 
 def _of_methods(done: Evaluation) -> dict[str, str]:
-    protocol = dict(facts.protocol_facts(done))
+    protocol = dict(facts.protocol_summary(done))
     classes = ", ".join(f"{row['name']} {row['images']}" for row in facts.class_rows(done))
     measures = ", ".join(done.measures)
     return {
-        "4": f"compare {counted(len(done.methods), 'method')} at {_task_words(done)}",
-        "7": facts.plan_words(done.plans[done.methods[0]]),
+        "4": f"compare {pluralize(len(done.methods), 'method')} at {_checklist_task_text(done)}",
+        "7": facts.describe_plan(done.plans[done.methods[0]]),
         "11": "an image without tissue has no patches to count"
         if done.region
         else "an image without tissue counts as a wrong answer, its score as on the border",
@@ -62,19 +62,19 @@ def _of_methods(done: Evaluation) -> dict[str, str]:
     }
 
 
-def _task_words(done: Evaluation) -> str:
+def _checklist_task_text(done: Evaluation) -> str:
     if done.region:
         return f"finding regions of {done.region}"
     return f"telling apart {' / '.join(done.classes)}"
 
 
-def _seen_words(done: Evaluation, pixel_size: str) -> str:
-    if vectors_named(done.plans[done.methods[0]].recipe.vectors).are_given:
+def _training_overlap_text(done: Evaluation, pixel_size: str) -> str:
+    if get_patch_features(done.plans[done.methods[0]].recipe.features).is_precomputed:
         return "vectors of patches that an encoder computed before, from feature files"
     return f"the pixels of the image; pixel size {pixel_size}"
 
 
-def _truth_words(done: Evaluation) -> str:
+def _ground_truth_text(done: Evaluation) -> str:
     if done.region:
         return f"patches of {done.region} by the image's mask or, without one, its label"
     return f"the label of the image: {', '.join(done.classes)}"

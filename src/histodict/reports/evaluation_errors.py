@@ -9,28 +9,28 @@ from itertools import count
 from typing import Any
 
 from ..compare.evaluation import Evaluation
-from ..compare.tasks import Result
+from ..compare.tasks import EvaluationResult
 from ..execution.tables import Row
-from ..images.manifest import Record
+from ..images.manifest import ImageRecord
 from ..images.readers import open_image
 from ..patches.overlay import draw_overlay
-from ..patches.pictures import image_uri
+from ..patches.pictures import jpeg_data_uri
 from ..pipeline import NO_TISSUE
 
-SHOWN_PX = 300
+DISPLAY_PX = 300
 # A page of more pictures is slow to open; the others are named.
-_MOST_PICTURES = 150
+_MAX_ERROR_IMAGES = 150
 
 
 @dataclass(frozen=True)
-class Said:
+class ImageResult:
     """An answer: the i-th of a result, for the image at this place of the manifest."""
 
-    place: int
-    record: Record
+    position: int
+    record: ImageRecord
     method: str
     label: str
-    result: Result
+    result: EvaluationResult
     i: int
 
     @property
@@ -38,17 +38,19 @@ class Said:
         return self.label != self.record.label
 
     @property
-    def whose(self) -> str:
+    def patient(self) -> str:
         """By which model it was said."""
         task = self.result.task
         return f"{task.method}, {task.split.name}, seed {task.seed}"
 
 
-def shown_answers(done: Evaluation) -> list[Said]:
+def displayed_rows(done: Evaluation) -> list[ImageResult]:
     """Those of the methods in the tables, at the largest training size."""
     methods, size = done.methods, done.shown_size
     return [
-        Said(place, done.manifest.records[place], task.method, result.answered.labels[i], result, i)
+        ImageResult(
+            place, done.manifest.records[place], task.method, result.predicted.labels[i], result, i
+        )
         for result, task in ((result, result.task) for result in done.results)
         if task.method in methods and task.split.n_per_class == size
         for i, place in enumerate(task.split.test)
@@ -58,7 +60,7 @@ def shown_answers(done: Evaluation) -> list[Said]:
 # --- confusions ---------------------------------------------------------------------------------
 
 
-def confusions(done: Evaluation, shown: Sequence[Said]) -> list[dict[str, Any]]:
+def confusions(done: Evaluation, shown: Sequence[ImageResult]) -> list[dict[str, Any]]:
     """Per method: images by true class and answer, added up over repeats and seeds."""
     counts = Counter((said.method, said.record.label, said.label) for said in shown)
     found = []
@@ -82,10 +84,10 @@ def confusion_rows(done: Evaluation, confusions: list[dict[str, Any]]) -> list[R
 # --- images and patients ------------------------------------------------------------------------
 
 
-def error_rows(done: Evaluation, shown: Sequence[Said]) -> list[Row]:
+def error_rows(done: Evaluation, shown: Sequence[ImageResult]) -> list[Row]:
     """A row for every method and image that it got wrong at least once."""
     rows = []
-    for image in _grouped(shown, lambda said: said.place):
+    for image in _grouped(shown, lambda said: said.position):
         record = image[0].record
         for method in dict.fromkeys(said.method for said in image if said.is_wrong):
             labels, n_wrong, n_answers = _errors(image, method)
@@ -103,15 +105,15 @@ def error_rows(done: Evaluation, shown: Sequence[Said]) -> list[Row]:
     return rows
 
 
-def patient_errors(done: Evaluation, shown: Sequence[Said]) -> list[dict[str, Any]]:
+def patient_errors(done: Evaluation, shown: Sequence[ImageResult]) -> list[dict[str, Any]]:
     """Patients with errors: wrong answers per method, and pictures of the images; most first."""
     patients = _grouped(shown, lambda said: said.record.patient)
     n_cards = count(1)
     found = []
     for own in sorted(patients, key=lambda own: -sum(said.is_wrong for said in own)):
-        images = _grouped(own, lambda said: said.place)
+        images = _grouped(own, lambda said: said.position)
         wrong = [image for image in images if any(said.is_wrong for said in image)]
-        cards = [_card(done, image, next(n_cards) <= _MOST_PICTURES) for image in wrong]
+        cards = [_card(done, image, next(n_cards) <= _MAX_ERROR_IMAGES) for image in wrong]
         counts = [_errors(own, method)[1:] for method in done.methods]
         patient = own[0].record.patient
         found.append(
@@ -120,25 +122,27 @@ def patient_errors(done: Evaluation, shown: Sequence[Said]) -> list[dict[str, An
     return [row for row in found if row["images"]]
 
 
-def _grouped(shown: Sequence[Said], key: Callable[[Said], object]) -> list[list[Said]]:
+def _grouped(
+    shown: Sequence[ImageResult], key: Callable[[ImageResult], object]
+) -> list[list[ImageResult]]:
     """The answers by what `key` gives, in the order of the manifest."""
-    groups: dict[object, list[Said]] = {}
-    for said in sorted(shown, key=lambda said: said.place):
+    groups: dict[object, list[ImageResult]] = {}
+    for said in sorted(shown, key=lambda said: said.position):
         groups.setdefault(key(said), []).append(said)
     return list(groups.values())
 
 
-def _errors(shown: Sequence[Said], method: str) -> tuple[str, int, int]:
+def _errors(shown: Sequence[ImageResult], method: str) -> tuple[str, int, int]:
     """A method's wrong labels, the number of its wrong answers, and of all its answers."""
     own = [said for said in shown if said.method == method]
     wrong = [said.label for said in own if said.is_wrong]
     return ", ".join(sorted(set(wrong))), len(wrong), len(own)
 
 
-def _card(done: Evaluation, image: Sequence[Said], with_picture: bool) -> dict[str, Any]:
+def _card(done: Evaluation, image: Sequence[ImageResult], with_picture: bool) -> dict[str, Any]:
     record = image[0].record
     errors = {method: _errors(image, method) for method in done.methods}
-    uri, map_uri, map_of = _pictures(image) if with_picture else (None, None, None)
+    uri, map_uri, map_of = _images(image) if with_picture else (None, None, None)
     return {
         "name": done.manifest.name(record),
         "truth": record.label,
@@ -149,19 +153,19 @@ def _card(done: Evaluation, image: Sequence[Said], with_picture: bool) -> dict[s
     }
 
 
-def _pictures(image: Sequence[Said]) -> tuple[str, str | None, str | None]:
+def _images(image: Sequence[ImageResult]) -> tuple[str, str | None, str | None]:
     """The image; the patch map behind the first wrong answer that has one, and whose it is."""
     record = image[0].record
-    with open_image(record.picture) as source:
-        pixels = source.thumbnail(min(SHOWN_PX, max(source.size)))
-        picture = image_uri(pixels, quality=82)
+    with open_image(record.display_image) as source:
+        pixels = source.thumbnail(min(DISPLAY_PX, max(source.size)))
+        picture = jpeg_data_uri(pixels, quality=82)
     for said in (said for said in image if said.is_wrong):
-        patch_map = said.result.answered.map_of(said.i)
+        patch_map = said.result.predicted.map_of(said.i)
         if patch_map is not None:
-            score = max(said.result.answered.scores[said.i])
+            score = max(said.result.predicted.scores[said.i])
             words = f"{said.label}, score {score:+.2f}"
             patch_map = replace(patch_map, path=record.path)
-            shown = patch_map.over(record.image) if record.image else patch_map
-            drawn = draw_overlay(shown, words, longest_side=SHOWN_PX)
-            return picture, image_uri(drawn, quality=82), said.whose
+            shown = patch_map.covering(record.image) if record.image else patch_map
+            drawn = draw_overlay(shown, words, longest_side=DISPLAY_PX)
+            return picture, jpeg_data_uri(drawn, quality=82), said.patient
     return picture, None, None

@@ -9,15 +9,15 @@ from ..compare.evaluation import Evaluation
 from ..compare.tasks import UNLABELLED
 from ..evaluation.splits import shared_patients
 from ..execution.tables import Row
-from ..execution.texts import counted
-from ..images.manifest import Record
-from ..images.pixel_size import GivenSize
-from ..networks import vectors_named
+from ..execution.texts import pluralize
+from ..images.manifest import ImageRecord
+from ..images.pixel_size import PixelSizeOption
+from ..networks import get_patch_features
 from ..pipeline import Plan
 from ..recipes import Recipe
 
 NOT_RECORDED = "not recorded"
-Fact = tuple[str, str]
+SummaryRow = tuple[str, str]
 
 
 # --- phrases ------------------------------------------------------------------------------------
@@ -28,53 +28,59 @@ def span(values: Iterable[int]) -> str:
     return str(low) if low == high else f"{low} to {high}"
 
 
-def listed(named: Mapping[str, Any]) -> str:
+def join_names(named: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in named.items())
 
 
-def figure_words(row: Row) -> str:
+def format_interval(row: Row) -> str:
     """A value with its interval, as everywhere in the report."""
     return f"{row['value']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
 
 
-def plan_words(plan: Plan) -> str:
+def describe_plan(plan: Plan) -> str:
     """A plan's settings on one line."""
-    words = recipe_words(plan.recipe)
+    words = recipe_text(plan.recipe)
     others = plan.recipes[1:]
     if others:
-        views = [f"{o.method} ({o.stain}, {scale_words(o)})" for o in others]
+        views = [f"{o.method} ({o.stain}, {pixel_size_text(o)})" for o in others]
         words += f"; decides together with {len(others)} other views: {', '.join(views)}"
     return words
 
 
-def recipe_words(recipe: Recipe) -> str:
+def recipe_text(recipe: Recipe) -> str:
     """A recipe's settings on one line; those of the patches only where there are patches."""
-    parameters = listed(recipe.method_parameters)
-    parts = [parameters or "no parameters", scale_words(recipe), f"stain correction {recipe.stain}"]
-    if vectors_named(recipe.vectors).are_given:
+    parameters = join_names(recipe.method_parameters)
+    parts = [
+        parameters or "no parameters",
+        pixel_size_text(recipe),
+        f"stain correction {recipe.stain}",
+    ]
+    if get_patch_features(recipe.features).is_precomputed:
         parts[1:] = ["vectors of feature files"]
-        parts += [f"rule {recipe.rule}"] if recipe.on_patches else []
-    elif recipe.on_patches:
+        parts += [f"rule {recipe.aggregation}"] if recipe.is_patch_level else []
+    elif recipe.is_patch_level:
         patches = f"patches of {recipe.patch_px} px every {recipe.grid_stride_px} px"
-        if recipe.context > 1:
-            patches += f" with {recipe.context} times as wide surroundings"
-        if recipe.quality != "none":
-            patches += f" without {recipe.quality.replace(',', ', ')}"
-        if recipe.neighbours:
-            patches += f", each judged with those {counted(recipe.neighbours, 'step')} around"
-        parts += [patches, f"vectors {recipe.vectors}", f"rule {recipe.rule}"]
+        if recipe.context_scale > 1:
+            patches += f" with {recipe.context_scale} times as wide surroundings"
+        if recipe.quality_filters != "none":
+            patches += f" without {recipe.quality_filters.replace(',', ', ')}"
+        if recipe.smoothing_radius:
+            patches += (
+                f", each judged with those {pluralize(recipe.smoothing_radius, 'step')} around"
+            )
+        parts += [patches, f"vectors {recipe.features}", f"rule {recipe.aggregation}"]
         parts += [f"{recipe.patches_per_class} patches per class"]
     return "; ".join(parts)
 
 
-def scale_words(recipe: Recipe) -> str:
+def pixel_size_text(recipe: Recipe) -> str:
     """The size at which images are looked at."""
     if recipe.mpp:
         return f"{recipe.mpp:g} µm per pixel"
     return f"reduced {recipe.downsample:g} times" if recipe.downsample > 1 else "full size"
 
 
-def selection_words(done: Evaluation) -> list[str]:
+def selection_text(done: Evaluation) -> list[str]:
     """Return warnings about optimistic scores of methods tested on the same images."""
     found = []
     n_methods = len(done.methods)
@@ -95,16 +101,16 @@ def selection_words(done: Evaluation) -> list[str]:
 # --- data and protocol --------------------------------------------------------------------------
 
 
-def data_facts(done: Evaluation) -> list[Fact]:
+def data_summary(done: Evaluation) -> list[SummaryRow]:
     records = done.manifest.records
     per_patient = [done.manifest.patients.count(name) for name in set(done.manifest.patients)]
     sites = sorted({record.site for record in records if record.site})
-    found = [GivenSize(table=record.mpp).at(record.path).mpp for record in records]
+    found = [PixelSizeOption(table=record.mpp).at(record.path).mpp for record in records]
     scales = sorted({mpp for mpp in found if mpp})
     n_unscaled = found.count(None)
     sizes = ", ".join(f"{mpp:g} µm" for mpp in scales)
     if n_unscaled and scales:
-        sizes += f"; {NOT_RECORDED} for {counted(n_unscaled, 'image')}"
+        sizes += f"; {NOT_RECORDED} for {pluralize(n_unscaled, 'image')}"
     return [
         ("Images", f"{len(records)}"),
         ("Patients", f"{len(per_patient)}, with {span(per_patient)} images each"),
@@ -128,7 +134,7 @@ def class_rows(done: Evaluation) -> list[dict[str, Any]]:
     return rows
 
 
-def tested_images(done: Evaluation) -> list[Record]:
+def tested_images(done: Evaluation) -> list[ImageRecord]:
     places = sorted({place for split in done.splits for place in split.test})
     return [done.manifest.records[place] for place in places]
 
@@ -147,25 +153,25 @@ def n_shared_patients(done: Evaluation) -> int:
     return len(set().union(*shared))
 
 
-def protocol_facts(done: Evaluation) -> list[Fact]:
+def protocol_summary(done: Evaluation) -> list[SummaryRow]:
     apart = "patients: no patient is on both sides of a split"
     n_splits, n_seeds, n_methods = len(done.splits), len(done.seeds), len(done.plans)
     return [
         ("Kept apart", "images only, NOT patients" if split_by_image(done) else apart),
-        ("Protocol", _protocol_words(done)),
-        ("Trained on", f"{side_words(done, 'train')} each time"),
-        ("Tested on", f"{side_words(done, 'test')} each time"),
+        ("Protocol", _protocol_text(done)),
+        ("Trained on", f"{side_text(done, 'train')} each time"),
+        ("Tested on", f"{side_text(done, 'test')} each time"),
         (
             "Trainings",
-            f"{n_splits * n_seeds * n_methods}: {counted(n_splits, 'split')}, "
-            f"{counted(n_seeds, 'seed')}, {counted(n_methods, 'method')}",
+            f"{n_splits * n_seeds * n_methods}: {pluralize(n_splits, 'split')}, "
+            f"{pluralize(n_seeds, 'seed')}, {pluralize(n_methods, 'method')}",
         ),
     ]
 
 
-def _protocol_words(done: Evaluation) -> str:
+def _protocol_text(done: Evaluation) -> str:
     protocol = done.splits.protocol
-    repeats = counted(len({split.repeat for split in done.splits}), "repeat")
+    repeats = pluralize(len({split.repeat for split in done.splits}), "repeat")
     sizes = ", ".join(str(size) for size in done.sizes())
     words = {
         "k-fold": f"{protocol.get('n_folds')} folds, so that every image is tested once; {repeats}",
@@ -178,7 +184,7 @@ def _protocol_words(done: Evaluation) -> str:
     return f"{kind}: {words[kind]}" if kind in words else kind
 
 
-def side_words(done: Evaluation, side: str) -> str:
+def side_text(done: Evaluation, side: str) -> str:
     """Of "train" or "test"."""
     places = [split.train if side == "train" else split.test for split in done.splits]
     n_patients = [len({done.manifest.records[i].patient for i in own}) for own in places]

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from ..compare.evaluation import Evaluation, provenance
-from ..compare.example import Example
+from ..compare.example import ExampleModel
 from ..execution.tables import write_table
-from ..execution.texts import counted
-from ..methods.registry import method_entry
+from ..execution.texts import pluralize
+from ..methods.registry import get_method
 from . import evaluation_errors as errors
 from . import evaluation_facts as facts
 from . import evaluation_regions as regions
@@ -29,7 +29,7 @@ from .pages import write_page
 _ERROR_COLUMNS = "patient", "image", "truth", "method"
 
 
-def write_evaluation_page(path: Path, evaluation: Evaluation, example: Example | None) -> None:
+def write_evaluation_page(path: Path, evaluation: Evaluation, example: ExampleModel | None) -> None:
     """Everything in one file: no scripts, nothing fetched. Files above go to the page's folder.
 
     `example`: one of the models, to show what it has learnt.
@@ -37,11 +37,11 @@ def write_evaluation_page(path: Path, evaluation: Evaluation, example: Example |
     folder = path.parent
     content = _about(evaluation)
     if evaluation.methods:
-        shown = errors.shown_answers(evaluation)
+        shown = errors.displayed_rows(evaluation)
         content |= _results(evaluation)
         write_errors = _region_errors if evaluation.region else _errors
         content |= write_errors(evaluation, shown, folder)
-        content |= _pictures(Figures(evaluation, shown, folder / "figures"), example)
+        content |= _images(Figures(evaluation, shown, folder / "figures"), example)
     write_page(path, "reports/evaluation.html.j2", content)
 
 
@@ -59,14 +59,14 @@ def _about(done: Evaluation) -> dict[str, Any]:
         "n_shared": facts.n_shared_patients(done),
         "warnings": [*done.manifest.warnings, *map(str, done.confounders)],
         "failures": made["failures"],
-        "data": facts.data_facts(done),
+        "data": facts.data_summary(done),
         "class_rows": facts.class_rows(done),
-        "protocol": facts.protocol_facts(done),
+        "protocol": facts.protocol_summary(done),
         "recipes": [
             {
                 "name": name,
-                "summary": method_entry(plan.recipe.method).summary,
-                "settings": facts.plan_words(plan),
+                "summary": get_method(plan.recipe.method).summary,
+                "settings": facts.describe_plan(plan),
             }
             for name, plan in done.plans.items()
         ],
@@ -74,7 +74,7 @@ def _about(done: Evaluation) -> dict[str, Any]:
             ("Images and labels", made["manifest_digest"]),
             ("Splits", made["splits_digest"]),
             ("Seeds", ", ".join(str(seed) for seed in made["seeds"])),
-            ("Versions", facts.listed(made["versions"])),
+            ("Versions", facts.join_names(made["versions"])),
             ("Python, machine", f"{made['python']}, {made['machine']}"),
         ],
     }
@@ -99,8 +99,8 @@ def _results(done: Evaluation) -> dict[str, Any]:
             for size in done.sizes()
             for method in done.methods
         ],
-        "figure_words": facts.figure_words,
-        "selection": facts.selection_words(done),
+        "figure_words": facts.format_interval,
+        "selection": facts.selection_text(done),
         "no_error": any(row["low"] == row["high"] for row in done.values),
         "cross_validated": done.gathered.cross_validated,
         "n_draws": provenance(done)["draws_of_patients"],
@@ -113,7 +113,7 @@ def _results(done: Evaluation) -> dict[str, Any]:
     }
 
 
-def _errors(done: Evaluation, shown: Sequence[errors.Said], folder: Path) -> dict[str, Any]:
+def _errors(done: Evaluation, shown: Sequence[errors.ImageResult], folder: Path) -> dict[str, Any]:
     """What went wrong, for the page and in the tables of the folder."""
     confusions = errors.confusions(done, shown)
     write_table(folder / "confusion", errors.confusion_rows(done, confusions))
@@ -122,19 +122,21 @@ def _errors(done: Evaluation, shown: Sequence[errors.Said], folder: Path) -> dic
         "confusions": confusions,
         "patients": errors.patient_errors(done, shown),
         "n_tested_patients": len(facts.tested_patients(done)),
-        "n_wrong_images": len({said.place for said in shown if said.is_wrong}),
+        "n_wrong_images": len({said.position for said in shown if said.is_wrong}),
     }
 
 
-def _region_errors(done: Evaluation, shown: Sequence[errors.Said], folder: Path) -> dict[str, Any]:
-    answers = regions.counted(shown)
+def _region_errors(
+    done: Evaluation, shown: Sequence[errors.ImageResult], folder: Path
+) -> dict[str, Any]:
+    answers = regions.region_results(shown)
     confusions = regions.patch_confusions(done, answers)
     write_table(folder / "confusion", errors.confusion_rows(done, confusions))
     write_table(folder / "errors", regions.patch_error_rows(done, answers), _ERROR_COLUMNS)
     return {"confusions": confusions, "images": regions.image_errors(done, answers)}
 
 
-def _pictures(figures: Figures, example: Example | None) -> dict[str, Any]:
+def _images(figures: Figures, example: ExampleModel | None) -> dict[str, Any]:
     return {
         "interval_charts": figures.intervals(),
         "difference_chart": figures.differences(),
@@ -148,13 +150,13 @@ def _pictures(figures: Figures, example: Example | None) -> dict[str, Any]:
 
 def _headline(done: Evaluation) -> list[dict[str, str]]:
     first = done.methods[0]
-    value = facts.figure_words(done.value(first, done.main_measure, done.shown_size))
+    value = facts.format_interval(done.value(first, done.main_measure, done.shown_size))
     measure = f"{done.main_measure}{' of the patches' if done.region else ''}"
     images, patients = len(facts.tested_images(done)), len(facts.tested_patients(done))
     return [
         {"value": value, "name": f"{measure} of {first}, with 95 % interval"},
         {"value": str(len(done.methods)), "name": "methods" if len(done.methods) > 1 else "method"},
-        {"value": str(images), "name": f"images tested, {counted(patients, 'patient')}"},
+        {"value": str(images), "name": f"images tested, {pluralize(patients, 'patient')}"},
     ]
 
 

@@ -20,15 +20,15 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..execution.files import written_whole
-from ..patches.patch_map import BLANK, PatchMap, Ring, rgb_of
-from ..pipeline import Answer, Region
+from ..execution.files import atomic_write
+from ..patches.patch_map import NO_TISSUE, PatchMap, Ring, class_rgb
+from ..pipeline import DetectedRegion, Prediction
 
 _AREA = json.dumps("area µm²")
 
 
 @dataclass(frozen=True)
-class ForQuPath:
+class GeoJSONOptions:
     """What is written for QuPath.
 
     of_patches : every patch on its own, instead of areas of neighbours of one class
@@ -51,7 +51,9 @@ class ForQuPath:
         return [self.of_patches, self.gzipped]
 
 
-def features(answer: Answer, *, of_regions: bool, of_patches: bool = False) -> Iterator[str]:
+def geojson_features(
+    answer: Prediction, *, of_regions: bool, of_patches: bool = False
+) -> Iterator[str]:
     """What there is to draw of an answer, as JSON: its patches, its regions, or areas of a class"""
     if answer.patch_map is None:
         return iter(())
@@ -67,7 +69,7 @@ def score_name(class_name: str) -> str:
     return f"{class_name}: score"
 
 
-def use_name(concept: str) -> str:
+def usage_column(concept: str) -> str:
     """The measurement of a named concept: whether a patch uses it, or the share of an area's."""
     return f"{concept}: use"
 
@@ -83,19 +85,21 @@ def patch_features(patch_map: PatchMap) -> Iterator[str]:
     grid, side = patch_map.grid, patch_map.grid.patch_side
     lefts = [grid.corner(0, column)[0] for column in range(grid.n_columns)]
     across = [(_short(left), _short(patch_map.clip(left + side, 0, side))) for left in lefts]
-    for row, winners in enumerate(patch_map.winners):
+    for row, winners in enumerate(patch_map.predicted_classes):
         top = grid.corner(row, 0)[1]
         high, low = _short(top), _short(patch_map.clip(top + side, 1, side))
         scores, is_finite = patch_map.margins[row].tolist(), np.isfinite(patch_map.margins[row])
         all_finite = is_finite.all(axis=1).tolist()
         uses = [(name, used[row].tolist()) for name, used in patch_map.concepts.items()]
-        for place in np.flatnonzero(winners != BLANK).tolist():
+        for place in np.flatnonzero(winners != NO_TISSUE).tolist():
             left, right = across[place]
             ring = left, high, right, high, right, low, left, low, left, high
             own = tuple(scores[place])
             known = measured % own if all_finite[place] else _scores(patch_map.classes, own)
             if uses:
-                known = ",".join(filter(None, [known, _uses({n: u[place] for n, u in uses})]))
+                known = ",".join(
+                    filter(None, [known, _usage_measurements({n: u[place] for n, u in uses})])
+                )
             yield texts[winners[place]] % (*ring, known)
 
 
@@ -123,17 +127,17 @@ def area_features(patch_map: PatchMap) -> Iterator[str]:
         for area in patch_map.areas(place):
             geometry = _geometry([[written(ring) for ring in each] for each in area.polygons])
             area_px = area.n_patches * grid.step**2
-            measured = _measured(patch_map, area.margins, area.n_patches, area_px, area.use)
+            measured = _measured(patch_map, area.margins, area.n_patches, area_px, area.atom_usage)
             yield _feature(geometry, "detection", label, measured)
 
 
-def region_features(regions: list[Region], patch_map: PatchMap) -> Iterator[str]:
+def region_features(regions: list[DetectedRegion], patch_map: PatchMap) -> Iterator[str]:
     """One annotation per region: of two classes, of which it is the second."""
     label = _label(patch_map.classes[1], 1)
     for region in regions:
         scores = [-region.score, region.score]
         sizes = region.n_patches, region.area_px
-        measured = _measured(patch_map, scores, *sizes, region.use)
+        measured = _measured(patch_map, scores, *sizes, region.atom_usage)
         rings = [[_ring(ring) for ring in polygon] for polygon in region.polygons]
         yield _feature(_geometry(rings), "annotation", label, measured)
 
@@ -145,7 +149,7 @@ def _measured(
     area_px: float,
     use: Mapping[str, float],
 ) -> str:
-    known = [_scores(patch_map.classes, scores), _uses(use), f'"patches":{n_patches}']
+    known = [_scores(patch_map.classes, scores), _usage_measurements(use), f'"patches":{n_patches}']
     if patch_map.mpp:
         known.append(f"{_AREA}:{area_px * patch_map.mpp**2:.7g}")
     return ",".join(filter(None, known))
@@ -157,8 +161,10 @@ def _scores(classes: Sequence[str], scores: Sequence[float]) -> str:
     return ",".join(f"{_text(score_name(n))}:{s:.5g}" for n, s in known if math.isfinite(s))
 
 
-def _uses(use: Mapping[str, float]) -> str:
-    return ",".join(f"{_text(use_name(name))}:{float(share):.5g}" for name, share in use.items())
+def _usage_measurements(use: Mapping[str, float]) -> str:
+    return ",".join(
+        f"{_text(usage_column(name))}:{float(share):.5g}" for name, share in use.items()
+    )
 
 
 def _ring(ring: Ring) -> str:
@@ -175,7 +181,7 @@ def _geometry(polygons: list[list[str]]) -> str:
 
 def _label(name: str, place: int) -> str:
     """Of a class, whose place is that of its colour."""
-    return _text({"name": name, "color": rgb_of(place)})
+    return _text({"name": name, "color": class_rgb(place)})
 
 
 def _feature(geometry: str, kind: str, label: str, measured: str) -> str:
@@ -187,7 +193,7 @@ def _feature(geometry: str, kind: str, label: str, measured: str) -> str:
 
 def save_geojson(path: Path, features: Iterable[str]) -> None:
     """Written one by one: as a whole, the outlines of a slide's patches fill gigabytes."""
-    with written_whole(path) as partial, _opened(partial) as file:
+    with atomic_write(path) as partial, _opened(partial) as file:
         file.write(b'{"type":"FeatureCollection","features":[\n')
         for place, feature in enumerate(features):
             file.write(f",\n{feature}".encode() if place else feature.encode())

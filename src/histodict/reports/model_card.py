@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..compare.evaluation import Evaluation
-from ..decisions.regions import decision_words
+from ..decisions.regions import describe_min_size
 from ..decisions.tuning import describe_tuning
-from ..execution.texts import counted
-from ..images.feature_file import Origin
-from ..images.records import some_of
-from ..methods.registry import method_entry
-from ..networks import vectors_named
+from ..execution.texts import pluralize
+from ..images.feature_file import FeatureMetadata
+from ..images.records import truncated_list
+from ..methods.registry import get_method
+from ..networks import get_patch_features
 from ..recipes import Recipe
 from . import evaluation_facts as facts
-from .evaluation_facts import Fact
+from .evaluation_facts import SummaryRow
 
 RESEARCH = "research. It is not a medical device: no diagnosis may rest on it."
 
@@ -27,39 +27,39 @@ RESEARCH = "research. It is not a medical device: no diagnosis may rest on it."
 _OF_PATCHES = ("patch_px", "vectors", "rule", "components", "whiten", "context", "border")
 
 
-def describe_model(header: Mapping[str, Any]) -> list[Fact]:
+def describe_model(header: Mapping[str, Any]) -> list[SummaryRow]:
     """What a model file's header says, in words; `model_file.read_header` gives the header.
 
     A reader who has the model may put `model.decision_words()`, which know the threshold, in the
     place of "Decision".
     """
     recipe, training = Recipe.from_dict(header["recipe"]), header["training"]
-    parameters = facts.listed(recipe.method_parameters)
-    given = vectors_named(recipe.vectors).are_given
+    parameters = facts.join_names(recipe.method_parameters)
+    given = get_patch_features(recipe.features).is_precomputed
     known = [
         ("Kind", header["kind"]),
-        ("What it does", _purpose_words(header)),
+        ("What it does", _purpose_text(header)),
         ("Meant for", RESEARCH),
-        ("Learnt from", _learnt_words(training)),
-        ("Left out", _left_out_words(training)),
+        ("Learnt from", _training_text(training)),
+        ("Left out", _excluded_text(training)),
         ("Confounding", ". ".join(training.get("confounders", []))),
         ("Method", f"{recipe.method} ({parameters})" if parameters else recipe.method),
-        ("Vectors", _origin_words(header)),
-        ("Scale", "" if given else facts.scale_words(recipe)),
-        ("Patches", "" if given else _patch_words(recipe)),
+        ("Vectors", _source_text(header)),
+        ("Scale", "" if given else facts.pixel_size_text(recipe)),
+        ("Patches", "" if given else _patch_text(recipe)),
         ("Stain correction", "" if given else recipe.stain),
-        ("Decision", _decision_words(header, recipe)),
-        ("Atoms", _note_words(header)),
+        ("Decision", _decision_text(header, recipe)),
+        ("Atoms", _annotation_text(header)),
         ("Changed after training", describe_tuning(training)),
-        ("Pixel size", "" if given else _size_words(header["mpp"])),
+        ("Pixel size", "" if given else _size_text(header["mpp"])),
         ("Seed", str(training["random_state"])),
-        ("Made with", facts.listed(header["versions"])),
+        ("Made with", facts.join_names(header["versions"])),
         ("Images (digest)", training["manifest_digest"][:16]),
     ]
     return [(heading, words) for heading, words in known if words]
 
 
-def describe_members(header: Mapping[str, Any]) -> list[Fact]:
+def describe_members(header: Mapping[str, Any]) -> list[SummaryRow]:
     """Of the views of a panel: how good on unseen patients, their say, and in what they differ from
     the first.
 
@@ -78,7 +78,7 @@ def describe_members(header: Mapping[str, Any]) -> list[Fact]:
     return members
 
 
-def _note_words(header: Mapping[str, Any]) -> str:
+def _annotation_text(header: Mapping[str, Any]) -> str:
     """What people have said of its atoms, of all members of a panel."""
     notes = [note for home in (header, *header["members"]) for note in home["atoms"]]
     counts = {
@@ -89,67 +89,70 @@ def _note_words(header: Mapping[str, Any]) -> str:
     return ", ".join(f"{count} {what}" for what, count in counts.items() if count)
 
 
-def _size_words(mpp: float | None) -> str:
+def _size_text(mpp: float | None) -> str:
     return f"{mpp:g} µm" if mpp else "not known"
 
 
-def _origin_words(header: Mapping[str, Any]) -> str:
+def _source_text(header: Mapping[str, Any]) -> str:
     """How the vectors of feature files were made, as far as these told; of a panel its first's."""
     homes = [header, *header["members"]]
     told = next((h["training"]["vectors"] for h in homes if "vectors" in h["training"]), None)
     if not told:
         return ""
-    made = Origin.from_dict(told)
+    made = FeatureMetadata.from_dict(told)
     words = [f"of feature files, of length {made.length}", f"encoder {made.encoder or 'not named'}"]
     words += [f"patches of {made.patch_px} pixels"] if made.patch_px else []
     words += [f"magnification {made.magnification:g}"] if made.magnification else []
     return ", ".join(words)
 
 
-def _purpose_words(header: Mapping[str, Any]) -> str:
+def _purpose_text(header: Mapping[str, Any]) -> str:
     if header["kind"] == "region-detector":
         return f"finds regions of {header['classes'][1]}"
     return f"tells apart {', '.join(header['classes'])}"
 
 
-def _left_out_words(training: Mapping[str, Any]) -> str:
+def _excluded_text(training: Mapping[str, Any]) -> str:
     names = training.get("left_out", [])
-    return f"{counted(len(names), 'image')} that could not be read: {some_of(names)}" * bool(names)
-
-
-def _learnt_words(training: Mapping[str, Any]) -> str:
-    of = counted(training["n_patients"], "patient")
-    onward = ", going on from the dictionaries of another model"
     return (
-        f"{counted(training['n_images'], 'image')} of {of}{onward * ('started_from' in training)}"
+        f"{pluralize(len(names), 'image')} that could not be read: {truncated_list(names)}"
+        * bool(names)
     )
 
 
-def _patch_words(recipe: Recipe) -> str:
-    if not recipe.on_patches:
+def _training_text(training: Mapping[str, Any]) -> str:
+    of = pluralize(training["n_patients"], "patient")
+    onward = ", going on from the dictionaries of another model"
+    return (
+        f"{pluralize(training['n_images'], 'image')} of {of}{onward * ('started_from' in training)}"
+    )
+
+
+def _patch_text(recipe: Recipe) -> str:
+    if not recipe.is_patch_level:
         return ""
-    words = f"{recipe.patch_px} x {recipe.patch_px} pixels, vectors {recipe.vectors}"
-    if recipe.context > 1:
-        words += f", seen with {recipe.context} times as wide surroundings"
-    if recipe.quality != "none":
-        words += f", without {recipe.quality.replace(',', ', ')}"
+    words = f"{recipe.patch_px} x {recipe.patch_px} pixels, vectors {recipe.features}"
+    if recipe.context_scale > 1:
+        words += f", seen with {recipe.context_scale} times as wide surroundings"
+    if recipe.quality_filters != "none":
+        words += f", without {recipe.quality_filters.replace(',', ', ')}"
     return words
 
 
-def _decision_words(header: Mapping[str, Any], recipe: Recipe) -> str:
+def _decision_text(header: Mapping[str, Any], recipe: Recipe) -> str:
     if "least_patches" in header["decision"]:
-        return decision_words(header["decision"]["least_patches"])
+        return describe_min_size(header["decision"]["least_patches"])
     if len(header["members"]) > 1:
         return f"by a panel of {len(header['members'])}; maps and atoms are those of the first"
-    if not recipe.on_patches:
+    if not recipe.is_patch_level:
         return "from the image as a whole"
-    return f"from the {recipe.rule} of its patches"
+    return f"from the {recipe.aggregation} of its patches"
 
 
 def _differences(recipe: Mapping[str, Any], other: Mapping[str, Any]) -> str:
     """The settings of another recipe that are not those of the first."""
     hidden = {"method_parameters"}
-    if not method_entry(other["method"]).on_patches:
+    if not get_method(other["method"]).is_patch_level:
         hidden.update(_OF_PATCHES)
     settings = {name: other[name] for name in recipe if name in other and name not in hidden}
     settings |= other["method_parameters"]
@@ -161,32 +164,33 @@ def _differences(recipe: Mapping[str, Any], other: Mapping[str, Any]) -> str:
 # --- a method of an evaluation ------------------------------------------------------------------
 
 
-def model_card(done: Evaluation) -> list[Fact]:
+def model_card(done: Evaluation) -> list[SummaryRow]:
     """Of the first method in the tables."""
     method = done.methods[0]
     plan = done.plans[method]
     n_sites = len({record.site for record in done.manifest.records if record.site})
     return [
-        ("What it is", f"{method}: {method_entry(plan.recipe.method).summary}"),
-        ("What it does", _task_words(done)),
-        ("Settings", facts.plan_words(plan)),
-        ("Learnt from", f"{facts.side_words(done, 'train')}, see Protocol"),
+        ("What it is", f"{method}: {get_method(plan.recipe.method).summary}"),
+        ("What it does", _task_text(done)),
+        ("Settings", facts.describe_plan(plan)),
+        ("Learnt from", f"{facts.side_text(done, 'train')}, see Protocol"),
         ("How well", _performance(done, method)),
         ("Meant for", RESEARCH),
-        ("Limits", " ".join(limits(done, n_sites))),
+        ("Limits", " ".join(limitations(done, n_sites))),
     ]
 
 
-def _task_words(done: Evaluation) -> str:
+def _task_text(done: Evaluation) -> str:
     if done.region:
         return f"finds regions of {done.region}"
     return f"tells apart images of {' / '.join(done.classes)}"
 
 
-def limits(done: Evaluation, n_sites: int) -> list[str]:
+def limitations(done: Evaluation, n_sites: int) -> list[str]:
     n_patients = len(facts.tested_patients(done))
     said = [
-        f"Tested on {counted(n_patients, 'patient')}: the intervals say how much that leaves open.",
+        f"Tested on {pluralize(n_patients, 'patient')}: the intervals say how much that leaves "
+        "open.",
         "In tissue of another kind than these regions are found all the same."
         if done.region
         else "An image of another kind than these is put into one of the classes all the same.",
@@ -205,7 +209,7 @@ def limits(done: Evaluation, n_sites: int) -> list[str]:
 
 def _performance(done: Evaluation, method: str) -> str:
     own = [
-        f"{row['metric']} {facts.figure_words(row)}"
+        f"{row['metric']} {facts.format_interval(row)}"
         for row in done.values
         if row["method"] == method and row["n_per_class"] == done.shown_size
     ]

@@ -12,20 +12,20 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from ..execution.files import written_whole
-from ..patches.patch_map import colour_of
+from ..execution.files import atomic_write
+from ..patches.patch_map import class_css_colour
 
 
 @cache
 def _environment() -> Environment:
     loader = PackageLoader("histodict", "")
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
-    environment.globals["colour_of"] = colour_of
+    environment.globals["class_css_colour"] = class_css_colour
     return environment
 
 
 def write_page(path: Path, template: str, content: dict[str, Any]) -> None:
     """Fill a template; text is escaped."""
     page = _environment().get_template(template).render(**content)
-    with written_whole(path) as partial:
+    with atomic_write(path) as partial:
         partial.write_text(page, encoding="utf-8")

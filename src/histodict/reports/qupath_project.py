@@ -24,9 +24,9 @@ from typing import Any
 
 from PIL import Image
 
-from ..execution.files import written_whole
+from ..execution.files import atomic_write
 from ..images.readers import SlideReader, open_image
-from ..patches.patch_map import rgb_of
+from ..patches.patch_map import class_rgb
 
 _SCRIPT = "import-outlines.groovy"
 _KEY = "histodict"  # in an entry's metadata: which files of the run are the image's
@@ -48,7 +48,7 @@ class ProjectImage:
 
     path: Path
     key: str
-    said: dict[str, str]
+    label: dict[str, str]
 
 
 def save_project(folder: Path, classes: Sequence[str], images: Sequence[ProjectImage]) -> None:
@@ -58,7 +58,7 @@ def save_project(folder: Path, classes: Sequence[str], images: Sequence[ProjectI
     """
     place = folder / "project.qpproj"
     project = _read(place, "images") or _new_project()
-    entries = {_said(entry).get(_KEY): entry for entry in project["images"]}
+    entries = {_label(entry).get(_KEY): entry for entry in project["images"]}
     for image in images:
         if image.key not in entries:
             try:
@@ -69,7 +69,7 @@ def save_project(folder: Path, classes: Sequence[str], images: Sequence[ProjectI
             project["images"].append(entries[image.key])
             project["lastID"] += 1
         entry = entries[image.key]
-        entry["metadata"] = _said(entry) | image.said
+        entry["metadata"] = _label(entry) | image.label
     _save_classes(folder / "classifiers" / "classes.json", classes)
     script = files("histodict.reports").joinpath(_SCRIPT).read_text("utf-8")
     _write(folder / "scripts" / _SCRIPT, script)
@@ -77,7 +77,7 @@ def save_project(folder: Path, classes: Sequence[str], images: Sequence[ProjectI
     _write(place, json.dumps(project | now, indent=2))
 
 
-def _said(entry: Json) -> Json:
+def _label(entry: Json) -> Json:
     found: Json = entry.get("metadata") or {}
     return found
 
@@ -97,7 +97,7 @@ def _new_entry(folder: Path, image: ProjectImage, number: int) -> Json:
     with open_image(image.path) as source:
         is_slide = isinstance(source, SlideReader)
         picture = Image.fromarray(source.thumbnail(min(_THUMBNAIL_PX, max(source.size))))
-    with written_whole(folder / "data" / str(number) / "thumbnail.jpg") as partial:
+    with atomic_write(folder / "data" / str(number) / "thumbnail.jpg") as partial:
         picture.save(partial, format="JPEG")
     return {
         "serverBuilder": {
@@ -117,7 +117,7 @@ def _save_classes(place: Path, classes: Sequence[str]) -> None:
     """Classes that are there keep their colours, which may have been chosen in QuPath."""
     found = _read(place, "pathClasses") or {"pathClasses": []}
     known = {each.get("name") for each in found["pathClasses"]}
-    own = [{"name": name, "color": _packed(rgb_of(n))} for n, name in enumerate(classes)]
+    own = [{"name": name, "color": _packed(class_rgb(n))} for n, name in enumerate(classes)]
     found["pathClasses"] += [each for each in own if each["name"] not in known]
     _write(place, json.dumps(found, indent=2))
 
@@ -152,7 +152,7 @@ def _uri(path: Path) -> str:
 
 
 def _write(place: Path, text: str) -> None:
-    with written_whole(place) as partial:
+    with atomic_write(place) as partial:
         partial.write_text(text, encoding="utf-8")
 
 

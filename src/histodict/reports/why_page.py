@@ -7,24 +7,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..execution.texts import one_line, percent
-from ..images.manifest import Record
+from ..execution.texts import percent, shorten
+from ..images.manifest import ImageRecord
 from ..images.readers import ImageError
 from ..patches.overlay import draw_overlay
-from ..patches.patch_map import colour_of, rgb_of
-from ..patches.pictures import image_uri, png_uri, vector_picture
+from ..patches.patch_map import class_css_colour, class_rgb
+from ..patches.pictures import jpeg_data_uri, png_data_uri, render_vector
 from ..pipeline import Model
-from ..pipeline.parts import Part
-from ..pipeline.reasons import Reasons
-from .atom_maps import use_picture
+from ..pipeline.parts import ConceptContribution
+from ..pipeline.reasons import Explanation
+from .atom_maps import usage_image
 from .pages import write_page
 
 
-def write_why_page(
+def write_explanation_page(
     path: Path,
     model: Model,
-    found: Sequence[Reasons],
-    records: Sequence[Record],
+    found: Sequence[Explanation],
+    records: Sequence[ImageRecord],
     *,
     n_parts: int = 8,
 ) -> None:
@@ -35,83 +35,87 @@ def write_why_page(
             _image(model, each, record, n_parts)
             for each, record in zip(found, records, strict=True)
         ],
-        "knows_usual": any(part.usual for each in found for part in each.parts),
+        "knows_usual": any(part.reference_contribution for each in found for part in each.parts),
         "is_of_regions": model.finds_regions,
     }
     write_page(path, "reports/why.html.j2", content)
 
 
-def _image(model: Model, why: Reasons, record: Record, n_parts: int) -> dict[str, Any]:
-    head = {"name": record.path.name, "words": why.words(), "change": why.change_words()}
-    if why.answer.label is None:
+def _image(model: Model, why: Explanation, record: ImageRecord, n_parts: int) -> dict[str, Any]:
+    head = {"name": record.path.name, "words": why.summary(), "change": why.describe_change()}
+    if why.prediction.label is None:
         return head | {"rows": [], "views": [], "uri": "", "total": ""}
     shown = why.concepts[:n_parts]
-    top = max((abs(why.beyond(part)) for part in shown), default=1.0) or 1.0
-    loudest = max((abs(why.lead(vote.adds)) for vote in why.votes), default=1.0) or 1.0
+    top = max((abs(why.excess_over_reference(part)) for part in shown), default=1.0) or 1.0
+    loudest = (
+        max((abs(why.margin_to_runner_up(vote.adds)) for vote in why.votes), default=1.0) or 1.0
+    )
     rest = why.others(n_parts)
     return head | {
-        "uri": _picture(why, record),
+        "uri": _map_image(why, record),
         "rival": why.classes[why.rival],
-        "winner": why.classes[why.winner],
-        "colour": colour_of(why.winner),
-        "against": colour_of(why.rival),
+        "winner": why.classes[why.predicted_class],
+        "colour": class_css_colour(why.predicted_class),
+        "against": class_css_colour(why.rival),
         "views": [
             {
-                "name": f"view {vote.view + 1}: {vote.name}",
-                "adds": f"{why.lead(vote.adds):+.3g}",
-                "speaks_for": why.lead(vote.adds) > 0,
-                "width": f"{50 * abs(why.lead(vote.adds)) / loudest:.1f}",
+                "name": f"view {vote.member + 1}: {vote.name}",
+                "adds": f"{why.margin_to_runner_up(vote.adds):+.3g}",
+                "speaks_for": why.margin_to_runner_up(vote.adds) > 0,
+                "width": f"{50 * abs(why.margin_to_runner_up(vote.adds)) / loudest:.1f}",
             }
             for vote in why.votes
         ],
         "rows": [_row(model, why, part, record, top) for part in shown],
         "n_rest": len(rest),
-        "rest": f"{sum(why.lead(part.adds) for part in rest):+.3g}",
-        "constant": f"{why.lead(why.constant):+.3g}",
-        "total": f"{why.lead(why.scores):+.3g}",
+        "rest": f"{sum(why.margin_to_runner_up(part.adds) for part in rest):+.3g}",
+        "constant": f"{why.margin_to_runner_up(why.constant):+.3g}",
+        "total": f"{why.margin_to_runner_up(why.scores):+.3g}",
     }
 
 
-def _row(model: Model, why: Reasons, part: Part, record: Record, top: float) -> dict[str, Any]:
-    rival, beyond = why.classes[why.rival], why.beyond(part)
+def _row(
+    model: Model, why: Explanation, part: ConceptContribution, record: ImageRecord, top: float
+) -> dict[str, Any]:
+    rival, beyond = why.classes[why.rival], why.excess_over_reference(part)
     return {
         "name": part.full_name,
         "note": ", ".join(filter(None, [part.group, "artefact" * part.artefact])),
-        "use": "" if part.use is None else percent(part.use),
-        "usual": part.usual_words(rival),
-        "adds": f"{why.lead(part.adds):+.3g}",
+        "use": "" if part.usage is None else percent(part.usage),
+        "usual": part.describe_reference(rival),
+        "adds": f"{why.margin_to_runner_up(part.adds):+.3g}",
         "beyond": f"{beyond:+.3g}",
         "speaks_for": beyond > 0,
         "width": f"{50 * abs(beyond) / top:.1f}",
-        "uri": _atom_picture(model, part),
+        "uri": _atom_image(model, part),
         "map": _map(why, part, record),
     }
 
 
-def _atom_picture(model: Model, part: Part) -> str:
+def _atom_image(model: Model, part: ConceptContribution) -> str:
     """The concept's first atom, as it is used; nothing where atoms are no pictures."""
-    own = model.members_[part.view] if part.of_panel else model  # type: ignore[union-attr]
+    own = model.estimators_[part.member] if part.of_ensemble else model  # type: ignore[union-attr]
     atoms = own.model_.atoms() if part.atoms else None
     if atoms is None or atoms.patch_px is None:
         return ""
-    return png_uri(vector_picture(part.sign * atoms.D[part.atoms[0]], atoms.patch_px))
+    return png_data_uri(render_vector(part.sign * atoms.D[part.atoms[0]], atoms.patch_px))
 
 
-def _map(why: Reasons, part: Part, record: Record) -> str:
-    if part.where is None or why.answer.patch_map is None or part.view:
+def _map(why: Explanation, part: ConceptContribution, record: ImageRecord) -> str:
+    if part.positions is None or why.prediction.patch_map is None or part.member:
         return ""
-    place = why.classes.index(part.owner) if part.owner else why.winner
-    grid = why.answer.patch_map.grid
-    return image_uri(use_picture(record.picture, grid, part.where, rgb_of(place)))
+    place = why.classes.index(part.class_name) if part.class_name else why.predicted_class
+    grid = why.prediction.patch_map.grid
+    return jpeg_data_uri(usage_image(record.display_image, grid, part.positions, class_rgb(place)))
 
 
-def _picture(why: Reasons, record: Record) -> str:
+def _map_image(why: Explanation, record: ImageRecord) -> str:
     """The image with its map; nothing where there are no pixels."""
-    patch_map = why.answer.patch_map
+    patch_map = why.prediction.patch_map
     if patch_map is None:
         return ""
     try:
-        shown = patch_map if record.image is None else patch_map.laid_over(record.image)
-        return image_uri(draw_overlay(replace(shown), one_line(why.answer.words())))
+        shown = patch_map if record.image is None else patch_map.align_to_image(record.image)
+        return jpeg_data_uri(draw_overlay(replace(shown), shorten(why.prediction.summary())))
     except (ImageError, ValueError, OSError):
         return ""

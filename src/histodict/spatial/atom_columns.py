@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ..decisions.atom_notes import AtomNotes
+from ..decisions.atom_notes import AtomAnnotations
 from ..execution.tables import Row
-from ..images.csv_file import csv_rows
-from ..pipeline.image_model import Atoms
+from ..images.csv_file import read_csv_rows
+from ..pipeline.image_model import AtomTable
 
 # By the name of a fact, its column; see `pipeline.atom_facts.AtomFacts`.
 _NUMBERS = {
@@ -31,16 +31,16 @@ _NUMBERS = {
 _YES, _NO = ("true", "1"), ("false", "0", "")
 
 
-def read_facts(path: Path) -> list[Row]:
+def read_atom_statistics(path: Path) -> list[Row]:
     """The table that `histodict atoms --csv` wrote."""
-    (_, header), *lines = csv_rows(path) or [(0, [])]
+    (_, header), *lines = read_csv_rows(path) or [(0, [])]
     rows: list[Row] = [dict(zip(header, cells, strict=False)) for _, cells in lines]
-    if not rows or not {"digest", "off", "auc", "is_leak"} <= set(rows[0]):
+    if not rows or not {"digest", "off", "auc", "is_site_confounded"} <= set(rows[0]):
         raise ValueError(f"{path}: is no table of atoms, as `histodict atoms --csv` writes it")
     return rows
 
 
-def check_facts(facts: Sequence[Row], atoms: Atoms, notes: AtomNotes) -> None:
+def check_statistics(facts: Sequence[Row], atoms: AtomTable, notes: AtomAnnotations) -> None:
     """Refuses facts of another model, and of one in which other atoms were off."""
     if not facts:
         return
@@ -48,20 +48,26 @@ def check_facts(facts: Sequence[Row], atoms: Atoms, notes: AtomNotes) -> None:
     own = [atoms.digest(atom) for atom in range(len(atoms.D))]
     if [row["digest"] for row in facts] != own:
         raise ValueError(f"the facts are of other atoms than this model's {len(own)}: {anew}")
-    if [place for place, row in enumerate(facts) if _is_yes("off", row["off"])] != notes.off:
+    if [place for place, row in enumerate(facts) if _is_yes("off", row["off"])] != notes.disabled:
         raise ValueError(f"the facts are of this model with other atoms switched off: {anew}")
 
 
-def fact_columns(facts: Sequence[Row], atoms: Atoms, notes: AtomNotes) -> dict[str, Any]:
+def statistics_columns(
+    facts: Sequence[Row], atoms: AtomTable, notes: AtomAnnotations
+) -> dict[str, Any]:
     """A column per fact, NaN where it is not known; none without facts."""
-    check_facts(facts, atoms, notes)
+    check_statistics(facts, atoms, notes)
     if not facts:
         return {}
     found: dict[str, Any] = {
         column: np.array([_number(row.get(name)) for row in facts])
         for name, column in _NUMBERS.items()
     }
-    return found | {"is_leak": np.array([_is_yes("is_leak", row["is_leak"]) for row in facts])}
+    return found | {
+        "is_site_confounded": np.array(
+            [_is_yes("is_site_confounded", row["is_site_confounded"]) for row in facts]
+        )
+    }
 
 
 def _number(value: Any) -> float:

@@ -41,7 +41,7 @@ def load_h5py(what: str) -> Any:
         ) from error
 
 
-def mark(element: Any, kind: str) -> Any:
+def set_encoding(element: Any, kind: str) -> Any:
     """Says of a group or a dataset what it is."""
     element.attrs["encoding-type"] = kind
     element.attrs["encoding-version"] = _VERSIONS[kind]
@@ -66,7 +66,7 @@ class Categorical:
 
 
 @dataclass(frozen=True)
-class Names:
+class LazyIndex:
     """One per row, made when they are written: of a slide's patches there are millions."""
 
     n_rows: int
@@ -89,7 +89,7 @@ def _(value: None, group: Any, name: str) -> None:
 
 @write.register
 def _(value: str, group: Any, name: str) -> None:
-    mark(group.create_dataset(name, data=value, dtype=_text()), "string")
+    set_encoding(group.create_dataset(name, data=value, dtype=_text()), "string")
 
 
 @write.register(bool)
@@ -97,12 +97,12 @@ def _(value: str, group: Any, name: str) -> None:
 @write.register(float)
 @write.register(np.number)
 def _(value: float, group: Any, name: str) -> None:
-    mark(group.create_dataset(name, data=value), "numeric-scalar")
+    set_encoding(group.create_dataset(name, data=value), "numeric-scalar")
 
 
 @write.register(dict)
 def _(value: Mapping[str, Any], group: Any, name: str) -> None:
-    inside = mark(group.create_group(name), "dict")
+    inside = set_encoding(group.create_group(name), "dict")
     for key, part in value.items():
         write(part, inside, plain(key))
 
@@ -110,19 +110,21 @@ def _(value: Mapping[str, Any], group: Any, name: str) -> None:
 @write.register
 def _(value: np.ndarray, group: Any, name: str) -> None:
     how = _PACKED if value.size > 1 else {}
-    mark(group.create_dataset(name, data=value, **how), "array")
+    set_encoding(group.create_dataset(name, data=value, **how), "array")
 
 
 @write.register(list)
 @write.register(tuple)
 def _(value: list[str], group: Any, name: str) -> None:
-    write(Names(len(value), lambda rows: list(value[rows])), group, name)
+    write(LazyIndex(len(value), lambda rows: list(value[rows])), group, name)
 
 
 @write.register
-def _(value: Names, group: Any, name: str) -> None:
+def _(value: LazyIndex, group: Any, name: str) -> None:
     how = _PACKED if value.n_rows > 1 else {}
-    found = mark(group.create_dataset(name, (value.n_rows,), _text(), **how), "string-array")
+    found = set_encoding(
+        group.create_dataset(name, (value.n_rows,), _text(), **how), "string-array"
+    )
     for start in range(0, value.n_rows, _BLOCK):
         rows = slice(start, min(start + _BLOCK, value.n_rows))
         found[rows] = value.make(rows)
@@ -130,15 +132,15 @@ def _(value: Names, group: Any, name: str) -> None:
 
 @write.register
 def _(value: Categorical, group: Any, name: str) -> None:
-    inside = mark(group.create_group(name), "categorical")
+    inside = set_encoding(group.create_group(name), "categorical")
     inside.attrs["ordered"] = False
     write(value.codes, inside, "codes")
     write(value.names, inside, "categories")
 
 
-def write_frame(group: Any, name: str, index: Names, columns: Mapping[str, Any]) -> None:
+def write_frame(group: Any, name: str, index: LazyIndex, columns: Mapping[str, Any]) -> None:
     """A table of columns, each an array or a `Categorical`, with the names of its rows."""
-    inside = mark(group.create_group(name), "dataframe")
+    inside = set_encoding(group.create_group(name), "dataframe")
     names = [plain(column) for column in columns]
     inside.attrs["_index"] = "_index"
     inside.attrs.create("column-order", np.array(names, dtype=object), dtype=_text())
@@ -163,7 +165,7 @@ class SparseRows:
     """A CSR matrix in a group; `add` appends rows, `end` says how many there were."""
 
     def __init__(self, group: Any, name: str, n_columns: int) -> None:
-        self._group = mark(group.create_group(name), "csr_matrix")
+        self._group = set_encoding(group.create_group(name), "csr_matrix")
         self._n_columns = n_columns
         self._counts: list[NDArray[np.int64]] = []
         self._parts = {

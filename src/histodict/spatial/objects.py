@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..images.pixel_size import Mpp
+from ..images.pixel_size import MppLike
 from ..images.readers import ImageError
 from ..pipeline import Model
-from ..pipeline.atom_facts import AtomFacts
-from ..pipeline.inputs import asked
-from .patch_table import About, answer_into
+from ..pipeline.atom_facts import AtomStatistics
+from ..pipeline.inputs import resolve_inputs
+from .patch_table import ImageMetadata, write_h5ad
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 # The names that wsidata, and so LazySlide, gives to patches and to a table of them.
 _TILES, _TABLE, _TILE_ID = "tiles", "histodict_tiles", "tile_id"
 _REGION = "region"  # the column that says which element a row is of
-_PICTURE = "thumbnail"
+_IMAGE_KEY = "thumbnail"
 
 
 def to_anndata(
     model: Model,
     image: Any,
     *,
-    mpp: Mpp = None,
+    mpp: MppLike = None,
     library_id: str | None = None,
-    facts: Sequence[AtomFacts] = (),
+    facts: Sequence[AtomStatistics] = (),
 ) -> AnnData:
     """What a model says of an image's patches, as `anndata.AnnData`: answers, codes, atoms.
 
@@ -53,15 +53,15 @@ def to_anndata(
     """
     anndata = _load("anndata", "anndata")
     model._check_fitted()
-    found = asked(image)
+    found = resolve_inputs(image)
     if not found.is_one:
         raise ImageError("a table is of one image: give one, and put tables together afterwards")
     one = found.images[0][0]
     name = library_id or Path(str(one)).stem
     with TemporaryDirectory() as folder:
         path = Path(folder, "patches.h5ad")
-        about = About(name, facts=[fact.row() for fact in facts])
-        answer_into(path, model, lambda heard: heard.answer(one, mpp=mpp), about)
+        about = ImageMetadata(name, atom_statistics=[fact.row() for fact in facts])
+        write_h5ad(path, model, lambda heard: heard.predict_one(one, mpp=mpp), about)
         return anndata.read_h5ad(path)
 
 
@@ -76,12 +76,12 @@ def to_spatialdata(table: AnnData | Path | str) -> SpatialData:
     spatialdata = _load("spatialdata", "spatialdata")
     models = import_module("spatialdata.models")
     table = _opened(table)
-    spatial = _one_picture(table)
+    spatial = _single_image(table)
     table.obs[_TILE_ID] = np.arange(table.n_obs)
     table.obs[_REGION] = import_module("pandas").Categorical([_TILES] * table.n_obs)
     keys = {"region": _TILES, "region_key": _REGION, "instance_key": _TILE_ID}
     return spatialdata.SpatialData(
-        images={_PICTURE: _picture(spatial)},
+        images={_IMAGE_KEY: _image(spatial)},
         shapes={_TILES: _squares(table, spatial["scalefactors"]["spot_diameter_fullres"])},
         tables={_TABLE: models.TableModel.parse(table, **keys)},
     )
@@ -94,7 +94,7 @@ def _opened(table: Any) -> Any:
     return table.copy()
 
 
-def _one_picture(table: Any) -> Any:
+def _single_image(table: Any) -> Any:
     found = table.uns.get("spatial", {}) if "histodict" in table.uns else {}
     if len(found) != 1:
         raise ValueError(
@@ -114,7 +114,7 @@ def _squares(table: Any, side: float) -> Any:
     return import_module("spatialdata.models").ShapesModel.parse(frame)
 
 
-def _picture(spatial: Any) -> Any:
+def _image(spatial: Any) -> Any:
     """With the scale that takes its pixels to those of level 0."""
     scale = 1 / spatial["scalefactors"]["tissue_hires_scalef"]
     transformation = import_module("spatialdata.transformations").Scale([scale, scale], ("y", "x"))

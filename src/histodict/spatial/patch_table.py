@@ -8,7 +8,7 @@
                       usage_CLASS: of the patches that CLASS won
                       concept: the name people gave it, else CLASS:NUMBER; group, artefact, off
                       where `histodict atoms` has said them: auc, n_patients, stability_seeds,
-                      leak_site, is_leak and the like
+                      leak_site, is_site_confounded and the like
     varm["atoms"]     the atoms
     varm["usual_use"] share of the training patches of each class that use an atom, where known
     uns["spatial"]    as squidpy and scanpy expect it: a small picture, its scale, the patches' side
@@ -33,24 +33,24 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from ..decisions.atom_notes import atom_labels
-from ..execution.files import written_whole
+from ..execution.files import atomic_write
 from ..execution.tables import Row
 from ..execution.texts import printable
-from ..images.manifest import Record
+from ..images.manifest import ImageRecord
 from ..images.readers import open_image
 from ..patches.patch_map import COLOURS, PatchMap
-from ..pipeline import NO_TISSUE, Answer, Model
-from ..pipeline.image_model import Atoms
-from ..pipeline.region_truth import moved_by
-from .atom_columns import check_facts, fact_columns, read_facts
-from .h5ad import Categorical, Names, SparseRows, load_h5py, mark, write, write_frame
+from ..pipeline import NO_TISSUE, Model, Prediction
+from ..pipeline.image_model import AtomTable
+from ..pipeline.region_truth import coordinate_shift
+from .atom_columns import check_statistics, read_atom_statistics, statistics_columns
+from .h5ad import Categorical, LazyIndex, SparseRows, load_h5py, set_encoding, write, write_frame
 
-_PICTURE_PX = 512  # of the longer side
+_IMAGE_PX = 512  # of the longer side
 _EMPTY = ("layers", "obsp", "varp")  # parts that every file has
 
 
 @dataclass(frozen=True)
-class About:
+class ImageMetadata:
     """What is known of an image beside its pixels.
 
     library_id : the name that tells its patches from those of other images in one table
@@ -60,41 +60,43 @@ class About:
     """
 
     library_id: str
-    record: Record | None = None
+    record: ImageRecord | None = None
     model_digest: str | None = None
-    facts: Sequence[Row] = ()
+    atom_statistics: Sequence[Row] = ()
 
 
-def check_has_codes(model: Model) -> None:
+def check_patch_level(model: Model) -> None:
     """Refuses a model that does not judge patches, and one for which a package is missing."""
     load_h5py("AnnData")
-    if not model.model_.recipe.on_patches:
+    if not model.model_.recipe.is_patch_level:
         raise ValueError(
             f"the method {model.model_.recipe.method!r} looks at the image as a whole: it has no "
             "patches to make AnnData of"
         )
 
 
-def check_facts_of(model: Model, facts: Path | None) -> None:
+def check_statistics_match(model: Model, facts: Path | None) -> None:
     """Refuses a table of facts that is of other atoms than the model's."""
     atoms = model.model_.atoms()
     if facts is None:
         return
     if atoms is None:
-        raise ValueError(model.model_.why_no_atoms())
-    check_facts(read_facts(facts), atoms, model.model_.notes)
+        raise ValueError(model.model_.no_atoms_reason())
+    check_statistics(read_atom_statistics(facts), atoms, model.model_.atom_annotations)
 
 
-def answer_into(path: Path, model: Model, ask: Callable[[Model], Answer], about: About) -> Answer:
+def write_h5ad(
+    path: Path, model: Model, ask: Callable[[Model], Prediction], about: ImageMetadata
+) -> Prediction:
     """What a model answers when it is asked; its patches with their codes are in the .h5ad file.
 
     Codes are written as they come, so that memory does not grow with them.
     """
-    check_has_codes(model)
+    check_patch_level(model)
     h5py = load_h5py("AnnData")
     n_codes = model.model_.method_.n_codes_
-    with written_whole(path) as partial, h5py.File(partial, "w") as file:
-        mark(file, "anndata")
+    with atomic_write(path) as partial, h5py.File(partial, "w") as file:
+        set_encoding(file, "anndata")
         places: list[NDArray[np.int32]] = [np.empty((0, 2), np.int32)]
         codes = SparseRows(file, "X", n_codes)
 
@@ -102,7 +104,7 @@ def answer_into(path: Path, model: Model, ask: Callable[[Model], Answer], about:
             places.append(cells.astype(np.int32))
             codes.add(S)
 
-        answer = ask(model.with_codes_to(take))
+        answer = ask(model.with_code_callback(take))
         codes.end()
         assert answer.patch_map is not None
         _Table(model, answer, answer.patch_map, about, np.concatenate(places)).write(file, codes)
@@ -114,23 +116,25 @@ class _Table:
     """All of the file but X. cells : (n_patches, 2), row and column of every patch on the grid"""
 
     model: Model
-    answer: Answer
+    prediction: Prediction
     patch_map: PatchMap
-    about: About
-    cells: NDArray[np.int32]
+    about: ImageMetadata
+    positions: NDArray[np.int32]
 
     def write(self, file: Any, codes: SparseRows) -> None:
-        winners = self.patch_map.winners[self._at]
+        winners = self.patch_map.predicted_classes[self._at]
         n_classes = self.patch_map.n_classes
         use = codes.count(winners, n_classes)
-        write_frame(file, "obs", Names(len(self.cells), self._names), self._obs(winners))
+        write_frame(file, "obs", LazyIndex(len(self.positions), self._names), self._obs(winners))
         write({"spatial": self._centres()}, file, "obsm")
         atoms, names = self.model.model_.atoms(), self._atom_names()
         sizes = np.bincount(winners, minlength=n_classes)
-        write_frame(file, "var", Names(len(names), lambda rows: names[rows]), self._var(use, sizes))
+        write_frame(
+            file, "var", LazyIndex(len(names), lambda rows: names[rows]), self._var(use, sizes)
+        )
         atom_rows: dict[str, NDArray[Any]] = {}
         if atoms is not None:
-            shares = [each.shares for each in self.model.model_.typical_]
+            shares = [each.fractions for each in self.model.model_.class_reference_]
             atom_rows = {"atoms": np.asarray(atoms.D), "usual_use": np.stack(shares, axis=1)}
         write(atom_rows, file, "varm")
         write(self._uns(), file, "uns")
@@ -139,42 +143,42 @@ class _Table:
 
     @property
     def _at(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        return self.cells[:, 0], self.cells[:, 1]
+        return self.positions[:, 0], self.positions[:, 1]
 
     # --- patches --------------------------------------------------------------------------------
 
     def _names(self, rows: slice) -> list[str]:
         library = self.about.library_id
-        return [f"{library}-{row}-{column}" for row, column in self.cells[rows].tolist()]
+        return [f"{library}-{row}-{column}" for row, column in self.positions[rows].tolist()]
 
     def _obs(self, winners: NDArray[np.int16]) -> dict[str, Any]:
-        margins, n = self.patch_map.margins[self._at], len(self.cells)
+        margins, n = self.patch_map.margins[self._at], len(self.positions)
         classes = list(self.patch_map.classes)
         found: dict[str, Any] = {"class": Categorical(winners, classes)}
         found |= {f"margin_{name}": margins[:, place] for place, name in enumerate(classes)}
-        found |= {"array_row": self.cells[:, 0], "array_col": self.cells[:, 1]}
+        found |= {"array_row": self.positions[:, 0], "array_col": self.positions[:, 1]}
         found["library_id"] = Categorical.constant(self.about.library_id, n)
-        found["image_class"] = Categorical.constant(self.answer.label or NO_TISSUE, n)
+        found["image_class"] = Categorical.constant(self.prediction.label or NO_TISSUE, n)
         record = self.about.record
         if record and record.patient:
             found["patient"] = Categorical.constant(record.patient, n)
         if record and (record.label or record.is_mapped):
             # Of a mask that cannot be read, whoever scores the answers complains.
             with suppress(ValueError, OSError):
-                found["truth"] = Categorical.of(self._truth(record))
+                found["truth"] = Categorical.of(self._true_labels(record))
         return found
 
-    def _truth(self, record: Record) -> list[str]:
+    def _true_labels(self, record: ImageRecord) -> list[str]:
         side = self.patch_map.grid.patch_side
-        corners = self._corners() + moved_by(record, self.patch_map)
-        return self.model.labels_at(record, corners.astype(np.int64), side)
+        corners = self._corners() + coordinate_shift(record, self.patch_map)
+        return self.model.patch_labels(record, corners.astype(np.int64), side)
 
     def _corners(self) -> NDArray[np.float64]:
         """x and y, as the pixels were read."""
         grid = self.patch_map.grid
         x = np.array([grid.corner(0, column)[0] for column in range(grid.n_columns)], np.float64)
         y = np.array([grid.corner(row, 0)[1] for row in range(grid.n_rows)], np.float64)
-        return np.stack([x[self.cells[:, 1]], y[self.cells[:, 0]]], axis=1)
+        return np.stack([x[self.positions[:, 1]], y[self.positions[:, 0]]], axis=1)
 
     def _centres(self) -> NDArray[np.float64]:
         return self._corners() + self.patch_map.grid.patch_side / 2
@@ -197,24 +201,24 @@ class _Table:
         by_class = {f"usage_{name}": shares[place] for place, name in enumerate(classes)}
         return own | {"usage": use.sum(axis=0) / max(1, int(sizes.sum()))} | by_class
 
-    def _notes(self, atoms: Atoms, classes: list[str]) -> dict[str, Any]:
+    def _notes(self, atoms: AtomTable, classes: list[str]) -> dict[str, Any]:
         """What each atom goes by, and what people have said of it."""
         labels, model = atom_labels(atoms.classes, classes), self.model.model_
-        notes = [model.notes.of(atom) for atom in range(len(labels))]
+        notes = [model.atom_annotations.of(atom) for atom in range(len(labels))]
         names = [note.name or label for note, label in zip(notes, labels, strict=True)]
         return {
             "class": Categorical(atoms.classes.astype(np.int16), classes),
             "concept": Categorical.of(names),
             "group": Categorical.of(note.group for note in notes),
             "artefact": np.array([note.artefact for note in notes]),
-            "off": np.array([note.off for note in notes]),
-        } | fact_columns(self.about.facts, atoms, model.notes)
+            "off": np.array([note.disabled for note in notes]),
+        } | statistics_columns(self.about.atom_statistics, atoms, model.atom_annotations)
 
     # --- the image and the model ----------------------------------------------------------------
 
     def _uns(self) -> dict[str, Any]:
         with open_image(self.patch_map.path) as source:
-            picture, size = source.thumbnail(min(_PICTURE_PX, max(source.size))), source.size
+            picture, size = source.thumbnail(min(_IMAGE_PX, max(source.size))), source.size
         scales = {
             "tissue_hires_scalef": max(picture.shape[:2]) / max(size),
             "spot_diameter_fullres": self.patch_map.grid.patch_side,
@@ -223,24 +227,24 @@ class _Table:
         return {
             "spatial": {self.about.library_id: spatial},
             "class_colors": [_hex(place) for place in range(self.patch_map.n_classes)],
-            "histodict": self._facts(size),
+            "histodict": self._statistics(size),
         }
 
-    def _facts(self, size: tuple[int, int]) -> dict[str, Any]:
-        content, grid = self.model.content(), self.patch_map.grid
-        answer: Mapping[str, Any] = self.answer.row()
+    def _statistics(self, size: tuple[int, int]) -> dict[str, Any]:
+        content, grid = self.model.to_model_data(), self.patch_map.grid
+        answer: Mapping[str, Any] = self.prediction.row()
         return {
             "version": version("histodict"),
             "image": printable(str(self.patch_map.path)),
             "size": np.array(size),
             "offset": np.array(self.patch_map.offset),
-            "mpp": self.answer.size.mpp,
+            "mpp": self.prediction.size.mpp,
             "patch_side": grid.patch_side,
             "step": grid.step,
             "answer": dict(answer),
             "kind": content.kind,
             "classes": content.classes,
-            "decision": self.model.decision_words(),
+            "decision": self.model.describe_decision(),
             "recipe": json.dumps(content.recipe),
             "training": json.dumps(content.training),
             "model_digest": self.about.model_digest,

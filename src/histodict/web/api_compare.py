@@ -10,26 +10,26 @@ from starlette.routing import Route
 
 from ..execution.files import file_key
 from ..patches.pictures import encode_png
-from .api_look import shown_map, version_of_map
-from .calls import DOWNLOADS, Call, endpoint, picture
+from .api_look import displayed_map, version_of_map
+from .calls import DOWNLOADS, ApiRequest, endpoint, image_response
 from .jobs import find_job
 from .maps import MapDifference
-from .misfits import Kind, differences, misfits, open_model
+from .misfits import ModelProfile, differences, import_model, incompatibilities
 from .workspace import short_id
 
 
-def open_(call: Call, *, place: int = 0, inside: str = "") -> dict[str, Any]:
+def open_(call: ApiRequest, *, place: int = 0, inside: str = "") -> dict[str, Any]:
     """A model's file in the data folders, by its place."""
-    return {"id": open_model(call.user, call.context.folders, place, inside).id}
+    return {"id": import_model(call.user, call.context.folders, place, inside).id}
 
 
-def fits(call: Call) -> dict[str, Any]:
+def fits(call: ApiRequest) -> dict[str, Any]:
     """What is to be known before the model is asked about these images."""
-    kind = Kind.of(call.job, call.trained.model)
-    return {"warnings": misfits(kind, call.dataset)}
+    kind = ModelProfile.of(call.job, call.trained.model)
+    return {"warnings": incompatibilities(kind, call.dataset)}
 
 
-def _other(call: Call, job: str) -> Call:
+def _other(call: ApiRequest, job: str) -> ApiRequest:
     """The same image by the model of another job, its line where the query says."""
     find_job(call.user, job)
     moved = call.query.get("with_point")
@@ -37,33 +37,35 @@ def _other(call: Call, job: str) -> Call:
     return replace(call, parts=call.parts | {"job": job}, query=query)
 
 
-def compare(call: Call, *, with_: str) -> dict[str, Any]:
+def compare(call: ApiRequest, *, with_: str) -> dict[str, Any]:
     """In what the two models differ, and how many patches they call otherwise."""
     other = _other(call, with_)
-    kinds = [Kind.of(each.job, each.trained.model) for each in (call, other)]
+    kinds = [ModelProfile.of(each.job, each.trained.model) for each in (call, other)]
     told: dict[str, Any] = {"warnings": differences(*kinds), "counts": None}
     if set(kinds[0].classes) != set(kinds[1].classes):
         return told
-    found = MapDifference.of(shown_map(call), shown_map(other))
+    found = MapDifference.of(displayed_map(call), displayed_map(other))
     return told | {
         "classes": found.classes,
         "counts": found.counts(),
-        "n_apart": found.n_apart,
+        "n_different": found.n_different,
         "version": short_id(repr((_key(call), _key(other)))),
     }
 
 
-def draw(call: Call, *, with_: str) -> Response:
+def draw(call: ApiRequest, *, with_: str) -> Response:
     other, colours = _other(call, with_), call.dataset.colours
 
     def drawn() -> bytes:
-        return encode_png(MapDifference.of(shown_map(call), shown_map(other)).picture(colours))
+        return encode_png(
+            MapDifference.of(displayed_map(call), displayed_map(other)).image(colours)
+        )
 
     key = ("difference", *_key(call), *_key(other), repr(colours))
-    return picture(call.drawn(key, drawn), "png")
+    return image_response(call.annotations(key, drawn), "png")
 
 
-def _key(call: Call) -> tuple[Any, ...]:
+def _key(call: ApiRequest) -> tuple[Any, ...]:
     return (*map(str, file_key(call.job.model_file)), *version_of_map(call))
 
 

@@ -10,27 +10,27 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from .api_jobs import jobs
-from .calls import PICTURES, Call, Later, endpoint, picture
+from .calls import IMAGES, ApiRequest, DeferredWork, endpoint, image_response
 from .data_checks import quick_warnings
 from .datasets import (
-    ONLY_LOOK,
+    READ_ONLY,
     add_correction,
     class_to_be_found,
     find_source,
     id_of,
-    known_sources,
     name_of,
     open_dataset,
-    relabelled,
+    relabelled_manifest,
     remove_correction,
-    say_of,
+    source_names,
+    update_settings,
 )
-from .drawn_sets import drawn_facts, labels_known
+from .drawn_sets import annotation_summary, known_labels_manifest
 from .maps import true_rings
 from .tiles import TILE_SIDE, n_levels
 
 
-def session(call: Call) -> dict[str, Any]:
+def session(call: ApiRequest) -> dict[str, Any]:
     """What the front page needs: folders, data sets opened before, trainings."""
     folders = call.context.folders
     return {
@@ -43,36 +43,38 @@ def session(call: Call) -> dict[str, Any]:
                 "name": name_of(source, data_id == id_of(source, True)),
                 "where": folders.locate(source)[1],
             }
-            for data_id, source in known_sources(call.user, folders).items()
+            for data_id, source in source_names(call.user, folders).items()
         ],
         **jobs(call),
     }
 
 
-def listing(call: Call, *, place: int = 0, inside: str = "") -> dict[str, Any]:
+def listing(call: ApiRequest, *, place: int = 0, inside: str = "") -> dict[str, Any]:
     return call.context.folders.listing(place, inside)
 
 
-def open_(call: Call, *, place: int = 0, inside: str = "", bare: bool = False) -> dict[str, Any]:
+def open_(
+    call: ApiRequest, *, place: int = 0, inside: str = "", bare: bool = False
+) -> dict[str, Any]:
     """Open a folder or table by its place; from then on it goes by its id."""
     source = call.context.folders.find(place, inside)
     return {"id": open_dataset(call.user, call.context.sources, source, is_bare=bare).id}
 
 
-def describe(call: Call) -> Response:
+def describe(call: ApiRequest) -> Response:
     """A set with its images; of these, as they were listed, is told what was told before."""
-    facts = json.dumps(_facts(call), allow_nan=False, separators=(",", ":")).encode("ascii")
+    facts = json.dumps(_settings(call), allow_nan=False, separators=(",", ":")).encode("ascii")
     data = b'%b,"images":%b}' % (facts.removesuffix(b"}"), call.dataset.listing.described)
     return Response(data, media_type="application/json")
 
 
-def _facts(call: Call) -> dict[str, Any]:
+def _settings(call: ApiRequest) -> dict[str, Any]:
     dataset = call.dataset
     manifest = dataset.manifest
-    drawn = None if dataset.is_labelled else drawn_facts(dataset)
+    drawn = None if dataset.is_labelled else annotation_summary(dataset)
     classes = drawn["classes"] if drawn else manifest.classes
     warnings = quick_warnings(manifest)
-    notes = [words for words in warnings if words.endswith(ONLY_LOOK)]
+    notes = [words for words in warnings if words.endswith(READ_ONLY)]
     place, where = call.context.folders.locate(dataset.source)
     return {
         "id": dataset.id,
@@ -86,43 +88,45 @@ def _facts(call: Call) -> dict[str, Any]:
         "positive": class_to_be_found(classes, dataset.about.positive),
         "mpp": dataset.about.mpp,
         "learn_from": dataset.about.learn_from,
-        "mark_classes": dataset.mark_classes,
+        "set_classes": dataset.set_classes,
         "notes": notes,
         "warnings": [words for words in warnings if words not in notes],
         "corrections": dataset.corrections(),
     }
 
 
-def checks(call: Call, *, check: str = "") -> dict[str, Any]:
+def checks(call: ApiRequest, *, check: str = "") -> dict[str, Any]:
     """What only reading every image tells; goes on in the background."""
     source = find_source(call.user, call.context.folders, str(call.parts["data"]))
     under_way = call.context.checks.follow(check, source)
     if under_way is not None:
         return under_way
     tiles, sources, dataset = call.context.tiles, call.context.sources, call.dataset
-    return call.context.checks.ask(
-        relabelled(dataset), lambda r: tiles.thumbnail(sources.check(r)), dataset.about.mpp
+    return call.context.checks.request(
+        relabelled_manifest(dataset), lambda r: tiles.thumbnail(sources.check(r)), dataset.about.mpp
     )
 
 
-def say(call: Call) -> Response:
+def update_settings_of(call: ApiRequest) -> Response:
     """What the user says of the set: the class to be found, the size of a pixel."""
-    say_of(call.dataset, call.body, labels_known(call.dataset))
+    update_settings(call.dataset, call.body, known_labels_manifest(call.dataset))
     return describe(replace(call))  # which looks the set up anew
 
 
 # --- pixels -------------------------------------------------------------------------------------
 
 
-def thumbnail(call: Call) -> Response | Later:
+def thumbnail(call: ApiRequest) -> Response | DeferredWork:
     tiles, record = call.context.tiles, call.record
     kept = tiles.thumbnail_file(record)
     if kept.is_file():
-        return picture(kept.read_bytes())
-    return Later(PICTURES, lambda: picture(tiles.thumbnail(record).read_bytes()), record.path)
+        return image_response(kept.read_bytes())
+    return DeferredWork(
+        IMAGES, lambda: image_response(tiles.thumbnail(record).read_bytes()), record.path
+    )
 
 
-def image(call: Call) -> Later:
+def image(call: ApiRequest) -> DeferredWork:
     """What the viewer needs to know of an image."""
     record, tiles, dataset = call.record, call.context.tiles, call.dataset
 
@@ -137,25 +141,25 @@ def image(call: Call) -> Later:
             "levels": n_levels(source.size),
         }
 
-    return Later(PICTURES, facts, record.path)
+    return DeferredWork(IMAGES, facts, record.path)
 
 
-def tile(call: Call, *, level: int, column: int, row: int) -> Response | Later:
+def tile(call: ApiRequest, *, level: int, column: int, row: int) -> Response | DeferredWork:
     tiles, record = call.context.tiles, call.record
     place = level, column, row
-    kept = tiles.kept_tile(record, *place)
+    kept = tiles.cached_tile(record, *place)
     if kept is not None:
-        return picture(kept)
-    return Later(PICTURES, lambda: picture(tiles.tile(record, *place)), record.path)
+        return image_response(kept)
+    return DeferredWork(IMAGES, lambda: image_response(tiles.tile(record, *place)), record.path)
 
 
-def truth(call: Call) -> Later:
+def true_labels(call: ApiRequest) -> DeferredWork:
     """The outlines of an image's mask."""
     record, tiles = call.record, call.context.tiles
     if record.mask is None:
         raise KeyError("this image has no mask")
-    return Later(
-        PICTURES, lambda: {"rings": true_rings(record, tiles.open(record).size)}, record.path
+    return DeferredWork(
+        IMAGES, lambda: {"rings": true_rings(record, tiles.open(record).size)}, record.path
     )
 
 
@@ -163,7 +167,7 @@ def truth(call: Call) -> Later:
 
 
 def correct(
-    call: Call, *, image: str, label: str | None = "", box: list[int] | None = None
+    call: ApiRequest, *, image: str, label: str | None = "", box: list[int] | None = None
 ) -> dict[str, Any]:
     """Correct a label; without label and box, the image is left out."""
     if box is not None and len(box) != 4:
@@ -173,7 +177,7 @@ def correct(
     return {"corrections": dataset.corrections()}
 
 
-def undo(call: Call, *, id: str) -> dict[str, Any]:
+def undo(call: ApiRequest, *, id: str) -> dict[str, Any]:
     dataset = call.dataset
     remove_correction(dataset, id)
     return {"corrections": dataset.corrections()}
@@ -186,11 +190,11 @@ ROUTES = [
     Route("/api/data", endpoint(open_), methods=["POST"]),
     Route("/api/data/{data}", endpoint(describe)),
     Route("/api/data/{data}/checks", endpoint(checks)),
-    Route("/api/data/{data}/about", endpoint(say), methods=["POST"]),
+    Route("/api/data/{data}/about", endpoint(update_settings_of), methods=["POST"]),
     Route("/api/data/{data}/correct", endpoint(correct), methods=["POST"]),
     Route("/api/data/{data}/undo", endpoint(undo), methods=["POST"]),
     Route(_IMAGE, endpoint(image)),
     Route(f"{_IMAGE}/thumbnail.jpg", endpoint(thumbnail)),
-    Route(f"{_IMAGE}/truth", endpoint(truth)),
+    Route(f"{_IMAGE}/truth", endpoint(true_labels)),
     Route(f"{_IMAGE}/tiles/{{level}}/{{column}}/{{row}}.jpg", endpoint(tile)),
 ]

@@ -16,15 +16,21 @@ from ..execution.progress import Progress
 from ..images.pixel_size import common_size
 from ..images.stain import NORMALISERS
 from ..images.survey import with_pixel_size
-from ..methods.registry import METHODS, method_entry
-from ..patches.vectors import VECTORS
+from ..methods.registry import METHODS, get_method
+from ..patches.vectors import PATCH_FEATURES
 from ..pipeline import Plan
-from ..presets import regions_preset
-from .calls import Call, endpoint
-from .data_checks import bad_images, go_on_without, goes_on_without, left_out, refusal
-from .datasets import Dataset, find_dataset, relabelled
-from .jobs import ACTIVE, DONE, MAP, OPENED, RUNNING, Job, all_jobs, find_job, new_job
-from .training import OFFERS, Wish, offered_plan, request_classes, training_request
+from ..presets import default_region_preset
+from .calls import ApiRequest, endpoint
+from .data_checks import bad_images, exclude_images, excluded_image_names, excludes_images, refusal
+from .datasets import Dataset, find_dataset, relabelled_manifest
+from .jobs import ACTIVE, DONE, IMPORTED, MAP, RUNNING, Job, all_jobs, find_job, new_job
+from .training import (
+    PRESET_LABELS,
+    TrainingRequest,
+    offered_plan,
+    request_classes,
+    training_request,
+)
 from .travel import MapJob
 
 _STARTING = threading.Lock()  # one after another, or two would start the same
@@ -32,12 +38,12 @@ _LARGEST = 1e9  # of a setting: beyond it nothing fits into any memory
 
 
 def choices(
-    call: Call, *, preset: str = "default", method: str = "dfdl", regions: str = ""
+    call: ApiRequest, *, preset: str = "default", method: str = "dfdl", regions: str = ""
 ) -> dict[str, Any]:
     """What can be chosen, and what a preset means for a method; `regions`: to find them."""
     plan = offered_plan(preset, method, regions=bool(regions))
-    for_regions, why = regions_preset({}, [method])
-    parameters = inspect.signature(method_entry(method).load()).parameters
+    for_regions, why = default_region_preset({}, [method])
+    parameters = inspect.signature(get_method(method).load()).parameters
     own = {
         name: plan.recipe.method_parameters.get(name, parameter.default)
         for name, parameter in parameters.items()
@@ -46,18 +52,18 @@ def choices(
     fields = plan.to_dict()
     del fields["method"], fields["method_parameters"]
     return {
-        "presets": OFFERS,
+        "presets": PRESET_LABELS,
         "for_regions": {"preset": for_regions, "why": why},
         "methods": {name: entry.summary for name, entry in METHODS.items()},
         "stains": sorted(NORMALISERS),
-        "vectors": sorted({*VECTORS, plan.recipe.vectors}),
+        "vectors": sorted({*PATCH_FEATURES, plan.recipe.features}),
         "recipe": fields,
         "parameters": own,
     }
 
 
 def start(
-    call: Call,
+    call: ApiRequest,
     *,
     data: str,
     parent: str | None = None,
@@ -79,11 +85,11 @@ def start(
             "by itself, on the training page"
         )
     if before:
-        wish = Wish.again(before.request)
-        skip_bad = skip_bad or goes_on_without(before)
+        wish = TrainingRequest.from_request(before.request)
+        skip_bad = skip_bad or excludes_images(before)
     else:
         plan = _chosen_plan(preset, method, bool(regions), settings or {})
-        wish = Wish(plan, regions or None, seed, test_folds, test_patients)
+        wish = TrainingRequest(plan, regions or None, seed, test_folds, test_patients)
     request = training_request(dataset, wish) | {"parent": parent}
     _check_images(call, dataset, wish, skip_bad)
     with _STARTING:
@@ -91,12 +97,12 @@ def start(
         if job is None:
             job = new_job(call.user, request)
             if skip_bad:
-                go_on_without(job)
+                exclude_images(job)
             call.context.queue.add(job)
     return {"id": job.id}
 
 
-def _under_way(call: Call, request: dict[str, Any]) -> Job | None:
+def _under_way(call: ApiRequest, request: dict[str, Any]) -> Job | None:
     """The same training, asked for before and not done yet: a second click starts no second one."""
     wanted = json.loads(json.dumps(request, default=os.fspath))
     for job in all_jobs(call.user):
@@ -106,14 +112,16 @@ def _under_way(call: Call, request: dict[str, Any]) -> Job | None:
     return None
 
 
-def _check_images(call: Call, dataset: Dataset, wish: Wish, skip_bad: bool) -> None:
+def _check_images(
+    call: ApiRequest, dataset: Dataset, wish: TrainingRequest, skip_bad: bool
+) -> None:
     """Refuses what the data page has found to be wrong; what it has not looked at, the worker does.
 
     What was read there is known: to ask again takes no time.
     """
     if not dataset.is_labelled:
         return  # most of its images are not learnt from
-    manifest, mpp = relabelled(dataset), dataset.about.mpp
+    manifest, mpp = relabelled_manifest(dataset), dataset.about.mpp
     found = call.context.checks.done(manifest, mpp)
     if found is None:
         return
@@ -127,11 +135,11 @@ def _check_images(call: Call, dataset: Dataset, wish: Wish, skip_bad: bool) -> N
 
 
 def _chosen_plan(offer: str | None, method: str, regions: bool, settings: dict[str, Any]) -> Plan:
-    usual = regions_preset({}, [method])[0] if regions else "default"
+    usual = default_region_preset({}, [method])[0] if regions else "default"
     texts = {name: str(value) for name, value in settings.items()}
     for name, text in texts.items():
         _check_size(name, text)
-    return offered_plan(offer or usual, method, regions=regions).with_settings(texts)
+    return offered_plan(offer or usual, method, regions=regions).parse_settings(texts)
 
 
 def _check_size(name: str, text: str) -> None:
@@ -143,41 +151,41 @@ def _check_size(name: str, text: str) -> None:
         raise ValueError(f"{name}={text[:40]}: that is too large")
 
 
-def watch(call: Call) -> dict[str, Any]:
+def watch(call: ApiRequest) -> dict[str, Any]:
     """State and progress of a job."""
     job = call.job
     return summary(call, job) | {
         "progress": _progress(job),
         "classes": request_classes(job.request),
-        "words": _words(job),
+        "words": _text(job),
         "bad": bad_images(job),
-        "goes_on": goes_on_without(job),
+        "goes_on": excludes_images(job),
     }
 
 
-def _words(job: Job) -> str:
+def _text(job: Job) -> str:
     """How it learns, in a line."""
     request = job.request
     if request["kind"] != "train":
         return ""
     recipe = request["recipe"]
     parts = [recipe["method"]]
-    if method_entry(recipe["method"]).on_patches:
+    if get_method(recipe["method"]).is_patch_level:
         parts += [f"{recipe['patch_px']} pixel patches", f"{recipe['patches_per_class']} per class"]
     parts += [f"{name} {value}" for name, value in recipe["method_parameters"].items()]
     n_tested = len(request["test_patients"])
     kept = f"{n_tested} patient{'' if n_tested == 1 else 's'} kept for testing"
-    missing = left_out(job)
+    missing = excluded_image_names(job)
     return ", ".join([*parts, kept, *([f"{len(missing)} unreadable left out"] if missing else [])])
 
 
-def jobs(call: Call) -> dict[str, Any]:
+def jobs(call: ApiRequest) -> dict[str, Any]:
     """Trainings, models from files, and the maps of large images that are not done."""
     found = all_jobs(call.user)
     maps = (job for job in found if job.summary["kind"] == MAP and job.state()["state"] != DONE)
     return {
         "jobs": [summary(call, job) for job in found if job.is_training],
-        "opened": [summary(call, job) for job in found if job.summary["kind"] == OPENED],
+        "opened": [summary(call, job) for job in found if job.summary["kind"] == IMPORTED],
         "maps": [_map_job(job) for job in maps],
     }
 
@@ -192,20 +200,20 @@ def _map_job(job: Job) -> MapJob:
         "model": Path(job.summary["model"]).parent.name,
         "state": state["state"],
         "error": state["error"],
-        "share": share_done(job),
+        "share": fraction_done(job),
     }
 
 
-def share_done(job: Job) -> float:
+def fraction_done(job: Job) -> float:
     """Of the map of a large image, from 0 to 1."""
     lines = job.progress()
     if not lines:
         return 0.0
     last = lines[-1]
-    return Progress(last["stage"], last["done"], last["total"], work=last["work"]).share
+    return Progress(last["stage"], last["done"], last["total"], work=last["work"]).fraction
 
 
-def summary(call: Call, job: Job) -> dict[str, Any]:
+def summary(call: ApiRequest, job: Job) -> dict[str, Any]:
     asked = ("data", "parent", "made", "regions", "method", "n_corrections")
     state = job.state()
     return {name: job.summary[name] for name in asked} | {
@@ -244,33 +252,33 @@ def seconds_left(job: Job) -> float | None:
     return max(0.0, float(last["seconds"] + last["seconds_left"] - elapsed))
 
 
-def cancel(call: Call) -> dict[str, Any]:
+def cancel(call: ApiRequest) -> dict[str, Any]:
     job = _work(call)
     call.context.queue.cancel(job)
     return summary(call, job)
 
 
-def _work(call: Call) -> Job:
+def _work(call: ApiRequest) -> Job:
     """The job asked for, if there is anything to be done for it."""
-    if call.job.summary["kind"] == OPENED:
+    if call.job.summary["kind"] == IMPORTED:
         raise ValueError("a model from a file is not trained here")
     return call.job
 
 
-def resume(call: Call, *, skip_bad: bool = False) -> dict[str, Any]:
+def resume(call: ApiRequest, *, skip_bad: bool = False) -> dict[str, Any]:
     job = _work(call)
     if skip_bad:
-        go_on_without(job)
+        exclude_images(job)
     call.context.queue.resume(job)
     return summary(call, job)
 
 
-def rename(call: Call, *, name: str) -> dict[str, Any]:
+def rename(call: ApiRequest, *, name: str) -> dict[str, Any]:
     call.job.rename(name)
     return summary(call, call.job)
 
 
-def delete(call: Call) -> dict[str, Any]:
+def delete(call: ApiRequest) -> dict[str, Any]:
     """A training with all that was made by it, also the maps that wait for its model."""
     job = call.job
     if job.state()["state"] in ACTIVE:

@@ -19,25 +19,34 @@ from starlette.routing import Route
 
 from ..decisions.tuning import NOTE, n_tuned_on
 from ..execution.memory_cache import Key
-from ..images.manifest import Record
+from ..images.manifest import ImageRecord
 from ..images.pixel_size import PixelSize, size_hint, size_warnings
 from ..patches.patch_map import PatchMap
 from ..patches.pictures import encode_png
-from ..pipeline.answers import Answer
-from ..reports.geojson import features
-from .api_jobs import seconds_left, share_done
+from ..pipeline.answers import Prediction
+from ..reports.geojson import geojson_features
+from .api_jobs import fraction_done, seconds_left
 from .api_model import describe_patch, download
-from .calls import ANSWERS, DOWNLOADS, PICTURES, WHYS, Call, Later, endpoint, picture
+from .calls import (
+    DOWNLOADS,
+    EXPLANATIONS,
+    IMAGES,
+    PREDICTIONS,
+    ApiRequest,
+    DeferredWork,
+    endpoint,
+    image_response,
+)
 from .explain import explain
 from .jobs import DONE, Job, all_jobs, new_job
 from .maps import (
-    answer_facts,
-    answer_once,
-    map_picture,
+    apply_threshold,
+    compute_or_load,
+    load_prediction,
+    map_image,
     map_version,
     outlines,
-    redrawn,
-    stored_answer,
+    prediction_to_json,
     stored_map,
 )
 from .travel import MapWork
@@ -48,51 +57,53 @@ UNASKED = "unasked"
 _BEGINNING = threading.Lock()  # one after another, or two would begin the same
 
 
-def look(call: Call) -> dict[str, Any] | Later:
+def predict_image(call: ApiRequest) -> dict[str, Any] | DeferredWork:
     """The answer for an image, or how far it is."""
     record, folder, mpp = call.record, _maps(call), call.dataset.about.mpp
-    facts = stored_answer(folder, record, mpp)
+    facts = load_prediction(folder, record, mpp)
     if facts is not None:
-        return _told(call, facts)
+        return _describe(call, facts)
     model = call.trained.model
 
-    def judge() -> dict[str, Any] | MapWork | Later:
+    def judge() -> dict[str, Any] | MapWork | DeferredWork:
         n_pixels = _n_pixels(call)
         if n_pixels > _AT_ONCE:
             job = _map_job(call)
-            if job is None and (told := stored_answer(folder, record, mpp)):  # it has just ended
-                return _told(call, told)
+            if job is None and (told := load_prediction(folder, record, mpp)):  # it has just ended
+                return _describe(call, told)
             return _map_work(job, n_pixels)
-        return Later(ANSWERS, lambda: _told(call, answer_once(model, record, folder, mpp)))
+        return DeferredWork(
+            PREDICTIONS, lambda: _describe(call, compute_or_load(model, record, folder, mpp))
+        )
 
-    return Later(PICTURES, judge, record.path)
+    return DeferredWork(IMAGES, judge, record.path)
 
 
-def _told(call: Call, facts: dict[str, Any]) -> dict[str, Any]:
+def _describe(call: ApiRequest, facts: dict[str, Any]) -> dict[str, Any]:
     """An answer, with the line where the query says."""
     if "point" in call.query:
         patch_map = _stored(call) if facts["grid"] else None
-        moved = redrawn(call.model_at_point(), facts, patch_map, call.record.path)
-        facts = facts | answer_facts(moved)
+        moved = apply_threshold(call.model_at_threshold(), facts, patch_map, call.record.path)
+        facts = facts | prediction_to_json(moved)
     model, size = call.trained.model, PixelSize(facts["mpp"], facts["mpp_from"])
     size = replace(size, hint=size_hint(call.record.path) if size.is_guessed else "")
     found = size_warnings([size], model.model_.mpp_, model.recipe.mpp)
-    if n_tuned_on(model.training_, [call.record.path]):
+    if n_tuned_on(model.training_info_, [call.record.path]):
         found.append(f"this model was {NOTE}")
     return {"state": DONE, "warnings": found, **facts}
 
 
-def _n_pixels(call: Call) -> int:
+def _n_pixels(call: ApiRequest) -> int:
     width, height = call.context.tiles.open(call.record).size
     return width * height
 
 
-def begin(call: Call) -> Later:
+def begin(call: ApiRequest) -> DeferredWork:
     """Make the map of a large image, which takes a while: only if somebody asks for it."""
-    return Later(PICTURES, lambda: _begun(call, _n_pixels(call)), call.record.path)
+    return DeferredWork(IMAGES, lambda: _start(call, _n_pixels(call)), call.record.path)
 
 
-def _begun(call: Call, n_pixels: int) -> MapWork:
+def _start(call: ApiRequest, n_pixels: int) -> MapWork:
     with _BEGINNING:
         job = _map_job(call)
         if job is None:
@@ -111,12 +122,12 @@ def _map_work(job: Job | None, n_pixels: int) -> MapWork:
         "error": state["error"],
         "job": job.id if job else None,
         "megapixels": n_pixels / 1e6,
-        "share": share_done(job) if job else 0.0,
+        "share": fraction_done(job) if job else 0.0,
         "seconds_left": seconds_left(job) if job else None,
     }
 
 
-def _request(call: Call, record: Record, mpp: float | None) -> dict[str, Any]:
+def _request(call: ApiRequest, record: ImageRecord, mpp: float | None) -> dict[str, Any]:
     return {
         "kind": "map",
         "name": record.path.name,
@@ -130,7 +141,7 @@ def _request(call: Call, record: Record, mpp: float | None) -> dict[str, Any]:
     }
 
 
-def _map_job(call: Call) -> Job | None:
+def _map_job(call: ApiRequest) -> Job | None:
     """Return the unfinished or failed job for this map; the map of a finished job is stored."""
     wanted = "map", str(call.job.model_file), str(call.record.path), call.dataset.about.mpp
     for job in all_jobs(call.user):
@@ -140,79 +151,81 @@ def _map_job(call: Call) -> Job | None:
     return None
 
 
-def _maps(call: Call) -> Path:
+def _maps(call: ApiRequest) -> Path:
     return call.job.folder / "maps"
 
 
-def _stored(call: Call) -> PatchMap:
+def _stored(call: ApiRequest) -> PatchMap:
     return stored_map(_maps(call), call.record, call.dataset.about.mpp)
 
 
-def shown_map(call: Call) -> PatchMap:
+def displayed_map(call: ApiRequest) -> PatchMap:
     """The map, with the line where the query says."""
-    found = _stored(call) if "point" not in call.query else shown_answer(call).patch_map
+    found = _stored(call) if "point" not in call.query else displayed_prediction(call).patch_map
     assert found is not None
     return found
 
 
-def shown_answer(call: Call) -> Answer:
+def displayed_prediction(call: ApiRequest) -> Prediction:
     """The answer with its map, with the line where the query says."""
     patch_map, record = _stored(call), call.record
-    facts = stored_answer(_maps(call), record, call.dataset.about.mpp)
+    facts = load_prediction(_maps(call), record, call.dataset.about.mpp)
     assert facts is not None  # or there would be no map
-    return redrawn(call.model_at_point(), facts, patch_map, record.path)
+    return apply_threshold(call.model_at_threshold(), facts, patch_map, record.path)
 
 
-def version_of_map(call: Call) -> Key:
-    """Another one whenever `shown_map` would give another map."""
+def version_of_map(call: ApiRequest) -> Key:
+    """Another one whenever `displayed_map` would give another map."""
     return _key(call, "shown")
 
 
-def draw(call: Call, *, only: int = -1) -> Response:
+def draw(call: ApiRequest, *, only: int = -1) -> Response:
     """The map, one pixel per patch; `only`: a class's place."""
 
     def drawn() -> bytes:
-        patch_map = shown_map(call)
+        patch_map = displayed_map(call)
         if only >= patch_map.n_classes:
             raise KeyError("there is no such class")
-        return encode_png(map_picture(patch_map, only if only >= 0 else None, colours))
+        return encode_png(map_image(patch_map, only if only >= 0 else None, colours))
 
     colours = call.dataset.colours
-    return picture(call.drawn(_key(call, "map", only, repr(colours)), drawn), "png")
+    return image_response(call.annotations(_key(call, "map", only, repr(colours)), drawn), "png")
 
 
-def rings(call: Call, *, class_: int = 1, least: int = 1) -> Response:
+def rings(call: ApiRequest, *, class_: int = 1, least: int = 1) -> Response:
     least = max(1, least)
 
     def drawn() -> bytes:
-        patch_map = shown_map(call)
+        patch_map = displayed_map(call)
         if not 0 <= class_ < patch_map.n_classes:
             raise KeyError("there is no such class")
         return json.dumps({"rings": outlines(patch_map, class_, least)}).encode()
 
-    data = call.drawn(_key(call, "outlines", class_, least), drawn)
+    data = call.annotations(_key(call, "outlines", class_, least), drawn)
     return Response(data, media_type="application/json")
 
 
-def _key(call: Call, *what: str | int) -> Key:
+def _key(call: ApiRequest, *what: str | int) -> Key:
     """Of something drawn from a map: another one whenever the map is, or the line's place."""
     version = map_version(_maps(call), call.record, call.dataset.about.mpp)
     return (*what, *version, call.query.get("point"))
 
 
-def why(call: Call, *, row: int, column: int) -> Later:
+def explain_image(call: ApiRequest, *, row: int, column: int) -> DeferredWork:
     """What made a patch what it was called; on a drive that has hung, none but its image waits."""
 
     def explained() -> dict[str, Any]:
         gallery = call.trained.gallery
-        facts = explain(call.trained.model, call.view(), shown_map(call), gallery, row, column)
+        facts = explain(
+            call.trained.model, call.prepared_image(), displayed_map(call), gallery, row, column
+        )
         if gallery is not None:
             learn = call.learn_and_test()[0]
             for entry in facts.get("similar", []):
                 entry |= describe_patch(gallery, learn, entry["patch"])
         return facts
 
-    return Later(WHYS, explained, call.record.path)
+    return DeferredWork(EXPLANATIONS, explained, call.record.path)
 
 
 # --- downloads -----------------------------------------------------------------------------------
@@ -225,19 +238,19 @@ def _class_at(place: int, classes: tuple[str, ...]) -> str | None:
     return classes[place] if place >= 0 else None
 
 
-def download_outlines(call: Call, *, only: int = -1) -> Response:
+def download_outlines(call: ApiRequest, *, only: int = -1) -> Response:
     """Areas of neighbouring patches, or the regions that were found, as QuPath reads them."""
-    answer, model = shown_answer(call), call.trained.model
+    answer, model = displayed_prediction(call), call.trained.model
     shown = _class_at(only, tuple(model.classes_))
-    found = [json.loads(text) for text in features(answer, of_regions=model.finds_regions)]
+    found = [json.loads(text) for text in geojson_features(answer, of_regions=model.finds_regions)]
     wanted = [one for one in found if shown in (None, one["properties"]["classification"]["name"])]
     data = json.dumps({"type": "FeatureCollection", "features": wanted}).encode()
     return download(_name(call, ".geojson"), "application/geo+json", data)
 
 
-def download_patches(call: Call, *, only: int = -1) -> Response:
+def download_patches(call: ApiRequest, *, only: int = -1) -> Response:
     """A line for each patch on tissue."""
-    patch_map = shown_map(call)
+    patch_map = displayed_map(call)
     shown = _class_at(only, patch_map.classes)
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
@@ -252,7 +265,7 @@ def _margins(classes: tuple[str, ...]) -> list[str]:
 
 def _rows(patch_map: PatchMap, only: str | None) -> list[list[Any]]:
     x, y = patch_map.corners()
-    winners, side = patch_map.winners, patch_map.grid.patch_side
+    winners, side = patch_map.predicted_classes, patch_map.grid.patch_side
     wanted = patch_map.tissue if only is None else winners == patch_map.classes.index(only)
     return [
         [
@@ -264,17 +277,17 @@ def _rows(patch_map: PatchMap, only: str | None) -> list[list[Any]]:
     ]
 
 
-def _name(call: Call, ending: str) -> str:
+def _name(call: ApiRequest, ending: str) -> str:
     return f"{Path(call.record.path).stem}-{call.job.name}{ending}"
 
 
 _PLACE = "/api/jobs/{job}/look/{data}/{image}"
 ROUTES = [
-    Route(_PLACE, endpoint(look)),
+    Route(_PLACE, endpoint(predict_image)),
     Route(_PLACE, endpoint(begin), methods=["POST"]),
     Route(f"{_PLACE}/map.png", endpoint(draw)),
     Route(f"{_PLACE}/outlines", endpoint(rings)),
-    Route(f"{_PLACE}/why", endpoint(why)),
+    Route(f"{_PLACE}/why", endpoint(explain_image)),
     Route(f"{_PLACE}/map.geojson", endpoint(download_outlines, DOWNLOADS)),
     Route(f"{_PLACE}/map.csv", endpoint(download_patches, DOWNLOADS)),
 ]

@@ -17,36 +17,36 @@ from starlette.routing import Route
 
 from ..execution.files import file_key, key_of_files
 from ..execution.memory_cache import Key
-from ..images.manifest import Manifest, Record
-from ..patches.pictures import encode_jpeg, encode_png, vector_picture
+from ..images.manifest import ImageRecord, Manifest
+from ..patches.pictures import encode_jpeg, encode_png, render_vector
 from ..pipeline import Model, save_model
-from ..pipeline.gallery import Gallery
-from ..pipeline.image_model import Atoms
-from ..reports.patch_pictures import outlined, square_around
-from .calls import DOWNLOADS, Call, endpoint, picture
+from ..pipeline.gallery import PatchSample
+from ..pipeline.image_model import AtomTable
+from ..reports.patch_pictures import draw_outline, square_around
+from .calls import DOWNLOADS, ApiRequest, endpoint, image_response
 from .figures import figures
-from .jobs import OPENED, find_job, n_tested_alike
+from .jobs import IMPORTED, find_job, n_tested_alike
 from .model_report import (
-    KeptAnswers,
-    atom_users,
+    StoredPredictions,
+    applied_corrections,
     model_before,
     model_card,
-    selection_words,
-    size_words,
+    selection_summary,
+    size_text,
+    top_atom_patches,
     training_name,
-    used_corrections,
     write_report,
 )
-from .sheets import drawn_colours
-from .travel import Before, Figures
+from .sheets import class_colours
+from .travel import Figures, PreviousModel
 from .workspace import short_id
 
-_ATOMS_SHOWN = 40
+_MAX_ATOMS = 40
 _SURROUNDINGS = 5  # a patch is shown in a square so many times as wide
-_PATCH_SHOWN_PX = 150
+_PATCH_DISPLAY_PX = 150
 
 
-def describe(call: Call) -> dict[str, Any]:
+def describe(call: ApiRequest) -> dict[str, Any]:
     job = call.job
     trained = call.trained
     model = trained.model
@@ -54,24 +54,24 @@ def describe(call: Call) -> dict[str, Any]:
     return {
         "id": job.id,
         "name": job.name,
-        "opened": job.summary["kind"] == OPENED,
+        "opened": job.summary["kind"] == IMPORTED,
         "data": job.request["data"],
         "classes": model.classes_,
-        "colours": drawn_colours(call.user.folder / "data" / job.request["data"]),
+        "colours": class_colours(call.user.folder / "data" / job.request["data"]),
         "is_detector": model.finds_regions,
         "card": model_card(model, trained.header, job.request, results),
         "results": results,
-        "warnings": size_words(model, results["images"] if results else []),
+        "warnings": size_text(model, results["images"] if results else []),
         "atoms": _atoms(model, trained.gallery is not None),
         "before": _before(call, results),
         "figures": _figures_at_point(model, results) if results else None,
-        "selection": selection_words(n_tested_alike(call.user, job)) if results else "",
-        "corrections": used_corrections(job.request),
+        "selection": selection_summary(n_tested_alike(call.user, job)) if results else "",
+        "corrections": applied_corrections(job.request),
         "test_patients": job.request["test_patients"],
     }
 
 
-def _before(call: Call, results: dict[str, Any] | None) -> Before | None:
+def _before(call: ApiRequest, results: dict[str, Any] | None) -> PreviousModel | None:
     """What this training is compared with, if it is still there."""
     try:
         parent = find_job(call.user, str(call.job.request.get("parent")))
@@ -80,23 +80,23 @@ def _before(call: Call, results: dict[str, Any] | None) -> Before | None:
     return model_before(call.job, results, parent)
 
 
-def figures_at_point(call: Call) -> dict[str, Any]:
+def figures_at_point(call: ApiRequest) -> dict[str, Any]:
     """Return scores with intervals at the operating point of the query."""
     results = _results(call)
-    return dict(_figures_at_point(call.model_at_point(), results))
+    return dict(_figures_at_point(call.model_at_threshold(), results))
 
 
 def _figures_at_point(model: Model, results: dict[str, Any]) -> Figures:
-    rows = _answered(_answers_at_point(model, results))
-    point = model.operating_point
+    rows = _predicted(_predictions_at_threshold(model, results))
+    point = model.decision_threshold
     return figures(model.classes_, rows, point.value if model.finds_regions and point else None)
 
 
-def _answered(results: dict[str, Any]) -> list[dict[str, Any]]:
+def _predicted(results: dict[str, Any]) -> list[dict[str, Any]]:
     return [row for row in results["images"] if row["answer"] is not None]
 
 
-def _results(call: Call) -> dict[str, Any]:
+def _results(call: ApiRequest) -> dict[str, Any]:
     results = call.job.results()
     if results is None:
         raise KeyError("this training has no results yet")
@@ -112,43 +112,43 @@ def _atoms(model: Model, has_gallery: bool) -> list[dict[str, Any]]:
         {
             "name": name,
             "count": int((atoms.classes == i).sum()),
-            "shown": np.flatnonzero(atoms.classes == i)[:_ATOMS_SHOWN].tolist(),
+            "shown": np.flatnonzero(atoms.classes == i)[:_MAX_ATOMS].tolist(),
             "pictures": atoms.patch_px is not None or has_gallery,
         }
         for i, name in enumerate(model.classes_)
     ]
 
 
-def _atoms_of(call: Call, atom: int) -> Atoms:
+def _atoms_of(call: ApiRequest, atom: int) -> AtomTable:
     atoms = call.trained.model.model_.atoms()
     if atoms is None or not atom < len(atoms.D):
         raise KeyError("there is no such atom")
     return atoms
 
 
-def atom_picture(call: Call, *, atom: int) -> Response:
+def atom_image(call: ApiRequest, *, atom: int) -> Response:
     """The atom itself; one that is no picture is shown as the patch that uses it most."""
     atoms, gallery = _atoms_of(call, atom), call.trained.gallery
     side = atoms.patch_px
     if side is not None:
         key = ("atom", *file_key(call.job.model_file), atom)
-        data = call.drawn(key, lambda: encode_png(vector_picture(atoms.D[atom], side)))
-        return picture(data, "png")
-    found = gallery.users_of(atom, 1) if gallery is not None else []
+        data = call.annotations(key, lambda: encode_png(render_vector(atoms.D[atom], side)))
+        return image_response(data, "png")
+    found = gallery.top_patches(atom, 1) if gallery is not None else []
     if not found:
         raise KeyError("no kept patch uses this atom")
-    return picture(encode_jpeg(_training_pixels(call, found[0][0], 1), 90))
+    return image_response(encode_jpeg(_training_pixels(call, found[0][0], 1), 90))
 
 
-def users_of_atom(call: Call, *, atom: int) -> dict[str, Any]:
+def users_of_atom(call: ApiRequest, *, atom: int) -> dict[str, Any]:
     """The training patches in which an atom weighs most."""
     _atoms_of(call, atom)
     gallery, learn = gallery_and_images(call)
-    found = gallery.users_of(atom)
+    found = gallery.top_patches(atom)
     return {"patches": [describe_patch(gallery, learn, n) | {"weight": w} for n, w in found]}
 
 
-def gallery_and_images(call: Call) -> tuple[Gallery, Manifest]:
+def gallery_and_images(call: ApiRequest) -> tuple[PatchSample, Manifest]:
     """The training patches that were kept, and the images they are from."""
     gallery = call.trained.gallery
     if gallery is None:
@@ -156,32 +156,32 @@ def gallery_and_images(call: Call) -> tuple[Gallery, Manifest]:
     return gallery, call.learn_and_test()[0]
 
 
-def describe_patch(gallery: Gallery, learn: Manifest, patch: int) -> dict[str, Any]:
+def describe_patch(gallery: PatchSample, learn: Manifest, patch: int) -> dict[str, Any]:
     """Where a training patch comes from."""
     record = learn.records[int(gallery.images[patch])]
     name = training_name(learn, record)
     return {"patch": patch, "name": name, "label": record.label, "patient": record.patient}
 
 
-def patch_picture(call: Call, *, patch: int) -> Response:
+def patch_image(call: ApiRequest, *, patch: int) -> Response:
     """A training patch in its surroundings, with its outline."""
     pixels = _training_pixels(call, patch, _SURROUNDINGS)
-    return picture(encode_jpeg(outlined(pixels, _SURROUNDINGS), 90))
+    return image_response(encode_jpeg(draw_outline(pixels, _SURROUNDINGS), 90))
 
 
-def _training_pixels(call: Call, patch: int, times: int) -> NDArray[np.uint8]:
+def _training_pixels(call: ApiRequest, patch: int, times: int) -> NDArray[np.uint8]:
     """The square around a training patch, so many times as wide."""
     gallery, learn = gallery_and_images(call)
     if not 0 <= patch < len(gallery.images):
         raise KeyError("there is no such training patch")
     record = learn.records[int(gallery.images[patch])]
-    _check_place(call, record)
+    _check_position(call, record)
     corner, wide = square_around(gallery, patch, times)
     source = call.context.tiles.open(record)
-    return source.read(*corner, wide, wide, max(1.0, wide / _PATCH_SHOWN_PX))
+    return source.read(*corner, wide, wide, max(1.0, wide / _PATCH_DISPLAY_PX))
 
 
-def _check_place(call: Call, record: Record) -> None:
+def _check_position(call: ApiRequest, record: ImageRecord) -> None:
     """Training images lie in the folders that may be read, marked rectangles with the user."""
     if not record.path.resolve().is_relative_to(call.user.folder):
         call.context.folders.check(record.path)
@@ -190,37 +190,37 @@ def _check_place(call: Call, record: Record) -> None:
 # --- downloads ----------------------------------------------------------------------------------
 
 
-def download_model(call: Call) -> Response:
+def download_model(call: ApiRequest) -> Response:
     data = _written(partial(save_model, _tuned_model(call)))
     return download(call.job.name + ".histodict", "application/octet-stream", data)
 
 
-def _tuned_model(call: Call) -> Model:
+def _tuned_model(call: ApiRequest) -> Model:
     """Return the model for download.
 
     If its operating point was moved, it records the test images, as the page shows their results
     beside the slider.
     """
-    model, results = call.model_at_point(), call.job.results()
+    model, results = call.model_at_threshold(), call.job.results()
     if not _is_moved(model, results):
         return call.trained.model
     test = call.learn_and_test()[1]
     for record in test.records:
-        _check_place(call, record)
+        _check_position(call, record)
     return model.tuned_on([record.path for record in test.records if record.path.exists()])
 
 
 def _is_moved(model: Model, results: dict[str, Any] | None) -> bool:
     """Return whether the operating point differs from the trained one."""
-    point, own = model.operating_point, (results or {}).get("operating_point")
+    point, own = model.decision_threshold, (results or {}).get("operating_point")
     return point is not None and own is not None and not isclose(point.value, own["value"])
 
 
-def download_report(call: Call) -> Response:
+def download_report(call: ApiRequest) -> Response:
     """Made once: it takes a second, and whoever looks at a model asks for it."""
     learn, test = call.learn_and_test()
     for record in (*learn.records, *test.records):
-        _check_place(call, record)
+        _check_position(call, record)
 
     def made() -> tuple[bytes, int]:
         data = _written(lambda path: _write_report(path, call, learn, test))
@@ -230,7 +230,7 @@ def download_report(call: Call) -> Response:
     return download(call.job.name + "-report.html", "text/html; charset=utf-8", data)
 
 
-def _report_key(call: Call, learn: Manifest, test: Manifest) -> Key:
+def _report_key(call: ApiRequest, learn: Manifest, test: Manifest) -> Key:
     """All that decides a report; to be asked before any of it is read, for it may change meanwhile.
 
     That is what was asked for, with the labels, pixel sizes and corrections of that time; the
@@ -246,22 +246,22 @@ def _report_key(call: Call, learn: Manifest, test: Manifest) -> Key:
     return (hashlib.sha256(words.encode()).hexdigest(),)
 
 
-def _write_report(path: Path, call: Call, learn: Manifest, test: Manifest) -> None:
+def _write_report(path: Path, call: ApiRequest, learn: Manifest, test: Manifest) -> None:
     job, results = call.job, _results(call)
     trained, model = call.trained, _tuned_model(call)
     records = {short_id(test.name(record)): record for record in test.records}
     card = model_card(model, trained.header, job.request, results)
-    users = atom_users(model, trained.gallery, learn)
-    kept = KeptAnswers(records, job.folder / "maps", job.request.get("mpp"), trained.model)
+    users = top_atom_patches(model, trained.gallery, learn)
+    kept = StoredPredictions(records, job.folder / "maps", job.request.get("mpp"), trained.model)
     untuned = results if _is_moved(model, results) else None
-    moved = _answers_at_point(model, results)
-    selection = selection_words(n_tested_alike(call.user, job))
+    moved = _predictions_at_threshold(model, results)
+    selection = selection_summary(n_tested_alike(call.user, job))
     write_report(path, model, card, moved, kept, users, untuned=untuned, selection=selection)
 
 
-def _answers_at_point(model: Model, results: dict[str, Any]) -> dict[str, Any]:
+def _predictions_at_threshold(model: Model, results: dict[str, Any]) -> dict[str, Any]:
     """The results as the model with its operating point would give them."""
-    point = model.operating_point
+    point = model.decision_threshold
     if point is None:
         return results
     rows = [
@@ -290,9 +290,9 @@ def download(name: str, kind: str, data: bytes) -> Response:
 ROUTES = [
     Route("/api/jobs/{job}/model", endpoint(describe)),
     Route("/api/jobs/{job}/figures", endpoint(figures_at_point)),
-    Route("/api/jobs/{job}/atoms/{atom}.png", endpoint(atom_picture)),
+    Route("/api/jobs/{job}/atoms/{atom}.png", endpoint(atom_image)),
     Route("/api/jobs/{job}/atoms/{atom}", endpoint(users_of_atom)),
-    Route("/api/jobs/{job}/patches/{patch}.jpg", endpoint(patch_picture)),
+    Route("/api/jobs/{job}/patches/{patch}.jpg", endpoint(patch_image)),
     Route("/api/jobs/{job}/model.histodict", endpoint(download_model, DOWNLOADS)),
     Route("/api/jobs/{job}/report.html", endpoint(download_report, DOWNLOADS)),
 ]

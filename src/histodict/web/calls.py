@@ -33,47 +33,47 @@ from starlette.responses import JSONResponse, Response
 
 from ..execution.files import file_key
 from ..execution.local import available_cores
-from ..execution.memory_cache import BytesCache, Key
-from ..execution.texts import one_line, parse_json
-from ..images.manifest import Manifest, Record
+from ..execution.memory_cache import Key, LRUCache
+from ..execution.texts import parse_json, shorten
+from ..images.manifest import ImageRecord, Manifest
 from ..model_file import read_header
 from ..parameters import check_kind
 from ..pipeline import Model, load_model
-from ..pipeline.gallery import Gallery
-from .data_checks import Checks, left_out
-from .datasets import RECORD_BYTES, Dataset, DataSources, find_dataset
-from .explain import Chunk, KeptView
+from ..pipeline.gallery import PatchSample
+from .data_checks import BackgroundChecks, excluded_image_names
+from .datasets import RECORD_BYTES, Dataset, DatasetIndexCache, find_dataset
+from .explain import CachedPreparedImage, Chunk
 from .jobs import Job, JobQueue, find_job
-from .live import Numbers, Sight
+from .live import InteractiveImage, Numbers
 from .tiles import Tiles
 from .training import train_and_test
-from .workspace import DataFolders, ForbiddenFileError, User
+from .workspace import DataFolders, ForbiddenFileError, UserWorkspace
 
-QUICK, PICTURES, WHYS, LIVE = "quick", "pictures", "whys", "live"
-ANSWERS, DOWNLOADS = "answers", "downloads"
+QUICK, IMAGES, EXPLANATIONS, LIVE = "quick", "pictures", "whys", "live"
+PREDICTIONS, DOWNLOADS = "answers", "downloads"
 _N_QUICK = 16
 _N_LIVE = 2
 
 
 @dataclass(frozen=True)
-class Later:
+class DeferredWork:
     """What a quick answer has found to take longer, and the lane for that.
 
     image : the file that it reads, of which no more is done at a time than there are cores
     """
 
-    lane: str
+    limit: str
     work: Callable[[], Any]
     image: Path | None = None
 
 
-class Lanes:
+class ConcurrencyLimits:
     """The lanes of one server."""
 
     def __init__(self) -> None:
         self._n_cores = available_cores()
-        widths = {QUICK: _N_QUICK, ANSWERS: 1, DOWNLOADS: 1}
-        widths |= dict.fromkeys((PICTURES, WHYS), self._n_cores + 1) | {LIVE: _N_LIVE}
+        widths = {QUICK: _N_QUICK, PREDICTIONS: 1, DOWNLOADS: 1}
+        widths |= dict.fromkeys((IMAGES, EXPLANATIONS), self._n_cores + 1) | {LIVE: _N_LIVE}
         self._limits = {name: CapacityLimiter(width) for name, width in widths.items()}
         self._images: WeakValueDictionary[Path, CapacityLimiter] = WeakValueDictionary()
 
@@ -85,12 +85,12 @@ class Lanes:
     async def run(self, lane: str, work: Callable[..., Any], *given: Any) -> Any:
         """What the work gives, done by a thread when its turn has come."""
         result = await to_thread.run_sync(work, *given, limiter=self._limits[lane])
-        while isinstance(result, Later):
+        while isinstance(result, DeferredWork):
             result = await self._run_later(result)
         return result
 
-    async def _run_later(self, later: Later) -> Any:
-        limit = self._limits[later.lane]
+    async def _run_later(self, later: DeferredWork) -> Any:
+        limit = self._limits[later.limit]
         if later.image is None:
             return await to_thread.run_sync(later.work, limiter=limit)
         own = self._images.get(later.image) or CapacityLimiter(self._n_cores)
@@ -102,7 +102,7 @@ class Lanes:
 # --- requests -------------------------------------------------------------------------------------
 
 
-_MOST_BYTES = 64 * 1024  # of a request: nothing is uploaded
+_MAX_BYTES = 64 * 1024  # of a request: nothing is uploaded
 _TOO_LARGE = (
     "the file is too large: export fewer objects",
     "the request is too large: files are not uploaded, they are opened",
@@ -112,42 +112,42 @@ _PLACE = re.compile("[0-9]{1,9}")
 
 
 @dataclass(frozen=True)
-class Trained:
+class LoadedModel:
     """A job's model, what its file says of it, and the training patches that were kept, if any."""
 
     model: Model
     header: dict[str, Any]
-    gallery: Gallery | None
+    gallery: PatchSample | None
 
     @classmethod
-    def of(cls, job: Job) -> tuple[Trained, int]:
+    def of(cls, job: Job) -> tuple[LoadedModel, int]:
         """With its number of bytes."""
-        gallery = Gallery.read_if_whole(job.gallery_file)
+        gallery = PatchSample.read_if_whole(job.gallery_file)
         n_bytes = job.model_file.stat().st_size + (gallery.n_bytes if gallery else 0)
         return cls(load_model(job.model_file), read_header(job.model_file), gallery), n_bytes
 
 
-class Context:
+class AppState:
     """What all calls share, and what is kept between them because it takes long to read."""
 
     def __init__(self, folders: DataFolders, workspace: Path) -> None:
         self.folders = folders
         self.workspace = workspace
         self.demo: str | None = None  # the data set that the demonstration opens
-        self.lanes = Lanes()
+        self.limits = ConcurrencyLimits()
         self.queue = JobQueue()
-        self.checks = Checks(lambda: self.lanes.are_busy)
-        self.sources = DataSources(folders)
+        self.checks = BackgroundChecks(lambda: self.limits.are_busy)
+        self.sources = DatasetIndexCache(folders)
         self.tiles = Tiles(workspace / "thumbnails")
-        self.drawn: BytesCache[bytes] = BytesCache(32 * 2**20)  # atoms, maps, outlines
-        self.reports: BytesCache[bytes] = BytesCache(64 * 2**20)
-        self.views: BytesCache[KeptView] = BytesCache(256 * 2**20)
-        self.chunks: BytesCache[Chunk] = BytesCache(128 * 2**20)
-        self.sights: BytesCache[Sight] = BytesCache(256 * 2**20)
-        self.numbers: BytesCache[Numbers] = BytesCache(192 * 2**20)
-        self.looks: BytesCache[NDArray[np.float64]] = BytesCache(4 * 2**20)
-        self.models: BytesCache[Trained] = BytesCache(512 * 2**20)
-        self.trainings: BytesCache[tuple[Manifest, Manifest]] = BytesCache(128 * 2**20)
+        self.annotations: LRUCache[bytes] = LRUCache(32 * 2**20)  # atoms, maps, outlines
+        self.reports: LRUCache[bytes] = LRUCache(64 * 2**20)
+        self.prepared_images: LRUCache[CachedPreparedImage] = LRUCache(256 * 2**20)
+        self.chunks: LRUCache[Chunk] = LRUCache(128 * 2**20)
+        self.interactive_images: LRUCache[InteractiveImage] = LRUCache(256 * 2**20)
+        self.numbers: LRUCache[Numbers] = LRUCache(192 * 2**20)
+        self.suggestion_cache: LRUCache[NDArray[np.float64]] = LRUCache(4 * 2**20)
+        self.models: LRUCache[LoadedModel] = LRUCache(512 * 2**20)
+        self.trainings: LRUCache[tuple[Manifest, Manifest]] = LRUCache(128 * 2**20)
 
     def close(self) -> None:
         self.queue.close()
@@ -155,14 +155,14 @@ class Context:
 
 
 @dataclass(frozen=True)
-class Call:
+class ApiRequest:
     """One request: who asks, the parts of the address, the query and the JSON body.
 
     What it is about is looked up once, and stays as it was then.
     """
 
-    context: Context
-    user: User
+    context: AppState
+    user: UserWorkspace
     parts: dict[str, Any]
     query: dict[str, str]
     body: dict[str, Any]
@@ -195,7 +195,7 @@ class Call:
         return find_dataset(self.user, self.context.sources, str(self.parts["data"]), image)
 
     @cached_property
-    def record(self) -> Record:
+    def record(self) -> ImageRecord:
         """The image asked for, to be read now."""
         return self.dataset.image(str(self.parts["image"]))
 
@@ -204,7 +204,7 @@ class Call:
         return find_job(self.user, str(self.parts["job"]))
 
     @cached_property
-    def trained(self) -> Trained:
+    def trained(self) -> LoadedModel:
         """What the job has trained, loaded once."""
         job = self.job
         if not job.model_file.is_file():
@@ -212,36 +212,36 @@ class Call:
         # The gallery comes later than the model, and may be made anew.
         kept = job.gallery_file
         key = (*file_key(job.model_file), *(file_key(kept) if kept.is_file() else ()))
-        return self.context.models.get(key, lambda: Trained.of(job))
+        return self.context.models.get(key, lambda: LoadedModel.of(job))
 
-    def model_at_point(self) -> Model:
+    def model_at_threshold(self) -> Model:
         """The job's model, with its line where the query says, if it does."""
         model, text = self.trained.model, self.query.get("point")
-        return model if text is None else model.with_operating_point(float(text))
+        return model if text is None else model.with_threshold(float(text))
 
-    def drawn(self, key: Key, draw: Callable[[], bytes]) -> bytes:
+    def annotations(self, key: Key, draw: Callable[[], bytes]) -> bytes:
         """What is drawn under this key, once."""
 
         def made() -> tuple[bytes, int]:
             data = draw()
             return data, len(data)
 
-        return self.context.drawn.get(key, made)
+        return self.context.annotations.get(key, made)
 
-    def view(self) -> KeptView:
+    def prepared_image(self) -> CachedPreparedImage:
         """The image as the job's model sees it."""
         record, model = self.record, self.trained.model
         size, image = self.dataset.size_of(record), file_key(record.path)
         key = (*file_key(self.job.model_file), repr(image), size)
 
-        def opened() -> tuple[KeptView, int]:
-            sized = replace(record, mpp=size.from_outside)
+        def opened() -> tuple[CachedPreparedImage, int]:
+            sized = replace(record, mpp=size.is_user_given)
             source, patches = self.context.tiles.open(sized), model.model_
-            view = KeptView(source, model.recipe, patches.mpp_, patches.cache, image)
-            view.keep(self.context.chunks, key)
-            return view, source.held_bytes
+            view = CachedPreparedImage(source, model.recipe, patches.mpp_, patches.cache, image)
+            view.add(self.context.chunks, key)
+            return view, source.memory_bytes
 
-        return self.context.views.get(key, opened)
+        return self.context.prepared_images.get(key, opened)
 
     def learn_and_test(self) -> tuple[Manifest, Manifest]:
         """The images that the job learns from, and those it is tested on; read once."""
@@ -251,7 +251,7 @@ class Call:
             learn, test = train_and_test(job.request, missing)
             return (learn, test), RECORD_BYTES * (len(learn.records) + len(test.records))
 
-        missing = left_out(job)
+        missing = excluded_image_names(job)
         key = (*file_key(job.folder / "job.json"), missing)
         return self.context.trainings.get(key, listed)
 
@@ -260,7 +260,7 @@ def endpoint(
     work: Callable[..., Any],
     lane: str = QUICK,
     *,
-    most_bytes: int = _MOST_BYTES,
+    most_bytes: int = _MAX_BYTES,
     is_json: bool = True,
 ) -> Callable[[Request], Awaitable[Response]]:
     """Return the view of a handler, which runs on a thread.
@@ -278,7 +278,7 @@ def endpoint(
     async def answer(request: Request) -> Response:
         try:
             sent = await _sent(request, most_bytes, is_json)
-            call = Call(
+            call = ApiRequest(
                 request.app.state.context,
                 request.state.user,
                 dict(request.path_params),
@@ -287,7 +287,7 @@ def endpoint(
                 b"" if is_json else sent,
             )
             given = {parameter.name: call.argument(parameter) for parameter in wanted}
-            result = await call.context.lanes.run(lane, partial(work, call, **given))
+            result = await call.context.limits.run(lane, partial(work, call, **given))
             return result if isinstance(result, Response) else _Json(result)
         except (KeyError, ValueError, OSError, MemoryError) as error:
             return _refusal(error)
@@ -307,7 +307,7 @@ class _Json(JSONResponse):
 def _refusal(error: Exception) -> Response:
     status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 400)
     words = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
-    return _Json({"error": one_line(words) or type(error).__name__}, status)
+    return _Json({"error": shorten(words) or type(error).__name__}, status)
 
 
 async def _sent(request: Request, most_bytes: int, is_json: bool) -> bytes:
@@ -331,7 +331,7 @@ def _body(data: bytes) -> dict[str, Any]:
     return body
 
 
-def picture(data: bytes, kind: str = "jpeg") -> Response:
+def image_response(data: bytes, kind: str = "jpeg") -> Response:
     """A picture that the browser may keep for an hour."""
     headers = {"Cache-Control": "private, max-age=3600"}
     return Response(data, media_type=f"image/{kind}", headers=headers)

@@ -24,39 +24,41 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ..execution.failures import failure_reason
-from ..execution.files import file_state
+from ..execution.files import stat_signature
 from ..execution.progress import Callback
-from ..execution.sealed import write_sealed
-from ..execution.texts import counted
-from ..images.manifest import Manifest, Record
-from ..images.pixel_size import PixelSize, are_mixed
-from ..images.survey import check_contents, survey
-from .datasets import About
+from ..execution.sealed import write_checked_json
+from ..execution.texts import pluralize
+from ..images.manifest import ImageRecord, Manifest
+from ..images.pixel_size import PixelSize, is_mixed
+from ..images.survey import check_duplicates_by_content, check_readable
+from .datasets import DatasetSettings
 from .jobs import Job
-from .workspace import damage, read_json, short_id
+from .workspace import damaged_file_error, read_json, short_id
 
 _SIDE = 32
 _SAME = 0.97
-_LEAST_CONTRAST = 2.0  # grey levels; below it an image is blank and like every other blank one
-_MOST_COMPARED = 5000
+_MIN_CONTRAST = 2.0  # grey levels; below it an image is blank and like every other blank one
+_MAX_COMPARED = 5000
 _IMBALANCE = 3
 _N_NAMED = 4
-_MOST_CHECKS = 32  # kept, of all users
+_MAX_CHECKS = 32  # kept, of all users
 _PATIENCE, _PAUSE = 0.2, 0.01  # seconds that a check stands back for the page, and looks again
 _UNKNOWN = PixelSize(None, "unknown")
 
 
 @dataclass(frozen=True)
-class Look:
+class ImageSummary:
     """One image at a glance: its grey thumbnail until it was compared, or why it cannot be read."""
 
-    record: Record
+    record: ImageRecord
     grey: NDArray[np.float32] | None
     size: PixelSize = _UNKNOWN
     reason: str = ""
 
 
-def look_at(record: Record, thumbnail: Callable[[Record], Path], mpp: float | None = None) -> Look:
+def summarize_image(
+    record: ImageRecord, thumbnail: Callable[[ImageRecord], Path], mpp: float | None = None
+) -> ImageSummary:
     """Through the image's stored thumbnail, which also knows whether the image may be read.
 
     `mpp`: µm per pixel where neither the record nor the file says it.
@@ -64,12 +66,12 @@ def look_at(record: Record, thumbnail: Callable[[Record], Path], mpp: float | No
     try:
         with Image.open(thumbnail(record)) as picture:
             grey = np.asarray(picture.convert("L").resize((_SIDE, _SIDE)), np.float32)
-        size = About(mpp=mpp).given(record.mpp).at(record.path)
+        size = DatasetSettings(mpp=mpp).is_set(record.mpp).at(record.path)
     except Exception as error:
-        return Look(record, None, reason=failure_reason(error))
+        return ImageSummary(record, None, reason=failure_reason(error))
     # A thumbnail is there only if the image could be read; its mask is another matter.
-    bad = survey([record], 1).bad if record.is_mapped else []
-    return Look(record, None, reason=bad[0][1]) if bad else Look(record, grey, size)
+    bad = check_readable([record], 1).bad if record.is_mapped else []
+    return ImageSummary(record, None, reason=bad[0][1]) if bad else ImageSummary(record, grey, size)
 
 
 def quick_warnings(manifest: Manifest) -> list[str]:
@@ -101,22 +103,22 @@ def _within(root: Path, text: str) -> str:
     return words or text
 
 
-def slow_warnings(manifest: Manifest, looks: list[Look]) -> list[str]:
+def slow_warnings(manifest: Manifest, looks: list[ImageSummary]) -> list[str]:
     """What only the images tell: pixel sizes, likely duplicates."""
     return [*_pixel_sizes(looks), *_duplicates(manifest, looks)]
 
 
-def _pixel_sizes(looks: list[Look]) -> list[str]:
+def _pixel_sizes(looks: list[ImageSummary]) -> list[str]:
     seen = [look.size.mpp for look in looks if not look.reason]
     known = [mpp for mpp in seen if mpp is not None]
     n_unknown = len(seen) - len(known)
-    unknown = f"The pixel size of {n_unknown} of {counted(len(seen), 'image')} is not known"
+    unknown = f"The pixel size of {n_unknown} of {pluralize(len(seen), 'image')} is not known"
     if known and n_unknown:
         return [
             f"{unknown}; that of the others is. They are not learnt from together: give it above, "
             "as µm per pixel, or in a column mpp."
         ]
-    if known and are_mixed(known):
+    if known and is_mixed(known):
         return [
             f"Mixed pixel sizes, from {min(known):g} to {max(known):g} µm: set a working pixel "
             "size (mpp) in the training settings, or the same cell has different sizes."
@@ -129,7 +131,7 @@ def _pixel_sizes(looks: list[Look]) -> list[str]:
     return []
 
 
-def size_counts(looks: list[Look]) -> list[dict[str, Any]]:
+def size_counts(looks: list[ImageSummary]) -> list[dict[str, Any]]:
     """How many images have which pixel size, and who says so; the most common first."""
     counts = Counter(look.size for look in looks if not look.reason)
     return [
@@ -137,8 +139,8 @@ def size_counts(looks: list[Look]) -> list[dict[str, Any]]:
     ]
 
 
-def _duplicates(manifest: Manifest, looks: list[Look]) -> list[str]:
-    seen = [look for look in looks if look.grey is not None][:_MOST_COMPARED]
+def _duplicates(manifest: Manifest, looks: list[ImageSummary]) -> list[str]:
+    seen = [look for look in looks if look.grey is not None][:_MAX_COMPARED]
     pairs = likely_duplicates([look.grey for look in seen if look.grey is not None])
     if not pairs:
         return []
@@ -162,7 +164,7 @@ def likely_duplicates(greys: list[NDArray[np.float32]]) -> list[tuple[int, int]]
     centred = np.stack(greys) - np.mean(greys, axis=(1, 2), keepdims=True, dtype=np.float32)
     flat = centred.reshape(len(greys), -1)
     norms = np.linalg.norm(flat, axis=1)
-    blank = norms < _LEAST_CONTRAST * _SIDE
+    blank = norms < _MIN_CONTRAST * _SIDE
     Y = flat / np.maximum(norms, 1e-6)[:, None]
     best = np.zeros((len(Y), len(Y)), np.float32)
     for n_turns in range(4):
@@ -181,11 +183,11 @@ def _some(names: list[str]) -> str:
 
 
 @dataclass
-class Found:
+class CheckReport:
     """What a check of these images has found so far, and in the end."""
 
     manifest: Manifest
-    looks: list[Look] = field(default_factory=list)
+    summaries: list[ImageSummary] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)  # why these images cannot be learnt from
     is_ready: bool = False
@@ -193,11 +195,11 @@ class Found:
 
     def bad(self, manifest: Manifest) -> list[dict[str, str]]:
         """The images that cannot be read, by name, and why."""
-        bad = (look for look in list(self.looks) if look.reason)
-        return [in_words(manifest, look.record, look.reason) for look in bad]
+        bad = (look for look in list(self.summaries) if look.reason)
+        return [describe_findings(manifest, look.record, look.reason) for look in bad]
 
 
-class Checks:
+class BackgroundChecks:
     """Slow checks of data sets, one after another in the background; each once, as long as its
     images, and what is known of them, stay as they are.
     """
@@ -206,7 +208,7 @@ class Checks:
         """`is_page_busy`: whether somebody waits for the page, for whom a check stands back."""
         self._is_page_busy = is_page_busy
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="checks")
-        self._asked: OrderedDict[str, Found] = OrderedDict()
+        self._requested: OrderedDict[str, CheckReport] = OrderedDict()
         self._lock = threading.Lock()
         self._is_closed = False
 
@@ -215,14 +217,14 @@ class Checks:
         self._is_closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def done(self, manifest: Manifest, mpp: float | None) -> Found | None:
+    def done(self, manifest: Manifest, mpp: float | None) -> CheckReport | None:
         """What a check has found that came to its end; None if there was none."""
         with self._lock:
-            found = self._asked.get(_state(manifest, mpp))
+            found = self._requested.get(_state(manifest, mpp))
         return found if found and found.is_ready else None
 
-    def ask(
-        self, manifest: Manifest, thumbnail: Callable[[Record], Path], mpp: float | None = None
+    def request(
+        self, manifest: Manifest, thumbnail: Callable[[ImageRecord], Path], mpp: float | None = None
     ) -> dict[str, Any]:
         """How far the check is, and what it found; the first question starts it.
 
@@ -230,14 +232,14 @@ class Checks:
         """
         key = _state(manifest, mpp)
         with self._lock:
-            if key not in self._asked:
-                self._asked[key] = Found(manifest)
-                self._pool.submit(self._check, self._asked[key], manifest, thumbnail, mpp)
-            self._asked.move_to_end(key)
-            found = self._asked[key]
-            while len(self._asked) > _MOST_CHECKS:
-                self._asked.popitem(last=False)[1].is_forgotten = True
-        return self._told(key, found)
+            if key not in self._requested:
+                self._requested[key] = CheckReport(manifest)
+                self._pool.submit(self._check, self._requested[key], manifest, thumbnail, mpp)
+            self._requested.move_to_end(key)
+            found = self._requested[key]
+            while len(self._requested) > _MAX_CHECKS:
+                self._requested.popitem(last=False)[1].is_forgotten = True
+        return self._reported(key, found)
 
     def follow(self, check: str, source: Path) -> dict[str, Any] | None:
         """How far a check of this folder or table is that is under way, by what `ask` called it;
@@ -246,47 +248,49 @@ class Checks:
         To ask takes a look at every image file; to follow, none.
         """
         with self._lock:
-            found = self._asked.get(check)
+            found = self._requested.get(check)
         root = source if source.is_dir() else source.parent
         if found is None or found.is_ready or found.manifest.root != root:
             return None
-        return self._told(check, found)
+        return self._reported(check, found)
 
-    def _told(self, key: str, found: Found) -> dict[str, Any]:
+    def _reported(self, key: str, found: CheckReport) -> dict[str, Any]:
         is_ready = found.is_ready  # first: what is found before is all there then
         return {
             "check": key,
             "ready": is_ready,
-            "seen": len(found.looks),
+            "seen": len(found.summaries),
             "of": len(found.manifest.records),
             "warnings": found.warnings,
             "refused": found.refused,
             "bad": found.bad(found.manifest),
-            "sizes": size_counts(list(found.looks)) if is_ready else [],
+            "sizes": size_counts(list(found.summaries)) if is_ready else [],
         }
 
     def _check(
         self,
-        found: Found,
+        found: CheckReport,
         manifest: Manifest,
-        thumbnail: Callable[[Record], Path],
+        thumbnail: Callable[[ImageRecord], Path],
         mpp: float | None,
     ) -> None:
         for record in manifest.records:
             if self._is_closed or found.is_forgotten:
                 return
-            self._stand_back()
-            found.looks.append(look_at(record, thumbnail, mpp))
-        found.warnings = slow_warnings(manifest, found.looks)
-        found.looks = [replace(look, grey=None) for look in found.looks]  # they take megabytes
+            self._yield_to_requests()
+            found.summaries.append(summarize_image(record, thumbnail, mpp))
+        found.warnings = slow_warnings(manifest, found.summaries)
+        found.summaries = [
+            replace(look, grey=None) for look in found.summaries
+        ]  # they take megabytes
         try:
-            readable = [place for place, look in enumerate(found.looks) if not look.reason]
-            check_contents(manifest.select(readable))
+            readable = [place for place, look in enumerate(found.summaries) if not look.reason]
+            check_duplicates_by_content(manifest.select(readable))
         except (ValueError, OSError) as error:
             found.refused = [str(error)]
         found.is_ready = True
 
-    def _stand_back(self) -> None:
+    def _yield_to_requests(self) -> None:
         """Until the page is served, or so long: a check shall end, too."""
         end = time.monotonic() + _PATIENCE
         while self._is_page_busy() and time.monotonic() < end and not self._is_closed:
@@ -301,7 +305,7 @@ def _state(manifest: Manifest, mpp: float | None) -> str:
 
 def _file_state(path: Path) -> tuple[int, ...]:
     try:
-        return file_state(path)
+        return stat_signature(path)
     except OSError:  # it has gone
         return ()
 
@@ -312,7 +316,7 @@ def _file_state(path: Path) -> tuple[int, ...]:
 Bad = list[dict[str, Any]]
 
 
-def in_words(manifest: Manifest, record: Record, reason: str) -> dict[str, str]:
+def describe_findings(manifest: Manifest, record: ImageRecord, reason: str) -> dict[str, str]:
     """An image by its name in the set, and why it, or its mask, cannot be read."""
     reason = reason.removeprefix(f"{record.path}: ")
     if record.mask is not None:
@@ -320,24 +324,24 @@ def in_words(manifest: Manifest, record: Record, reason: str) -> dict[str, str]:
     return {"name": manifest.name(record), "reason": reason}
 
 
-def look_for_bad(job: Job, manifest: Manifest, callback: Callback) -> None:
+def find_bad_images(job: Job, manifest: Manifest, callback: Callback) -> None:
     """Reads every image once; refuses bad ones unless the user goes on without them."""
-    found = survey(manifest.records, None, callback).bad
-    bad = [in_words(manifest, record, reason) for record, reason in found]
-    write_sealed(job.folder / "bad-images.json", bad)
-    if bad and not goes_on_without(job):
+    found = check_readable(manifest.records, None, callback).bad
+    bad = [describe_findings(manifest, record, reason) for record, reason in found]
+    write_checked_json(job.folder / "bad-images.json", bad)
+    if bad and not excludes_images(job):
         raise ValueError(refusal(len(bad), len(manifest.records)))
 
 
 def refusal(n_bad: int, n_images: int) -> str:
-    return f"{n_bad} of {counted(n_images, 'image')} cannot be read: mend them, or go on without"
+    return f"{n_bad} of {pluralize(n_images, 'image')} cannot be read: mend them, or go on without"
 
 
-def go_on_without(job: Job) -> None:
+def exclude_images(job: Job) -> None:
     (job.folder / "skip-bad").touch()
 
 
-def goes_on_without(job: Job) -> bool:
+def excludes_images(job: Job) -> bool:
     return (job.folder / "skip-bad").exists()
 
 
@@ -346,11 +350,11 @@ def bad_images(job: Job) -> Bad:
     path = job.folder / "bad-images.json"
     found: Bad = list(read_json(path, list)) if path.exists() else []
     if not all(isinstance(bad, dict) and {*bad} >= {"name", "reason"} for bad in found):
-        raise damage(path, "an image has no name or no reason")
+        raise damaged_file_error(path, "an image has no name or no reason")
     return found
 
 
-def left_out(job: Job) -> frozenset[str]:
+def excluded_image_names(job: Job) -> frozenset[str]:
     """Names of the images that the training does without."""
-    found = bad_images(job) if goes_on_without(job) else []
+    found = bad_images(job) if excludes_images(job) else []
     return frozenset(bad["name"] for bad in found)

@@ -25,36 +25,36 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ..execution.files import written_whole
-from ..execution.memory_cache import BytesCache
-from ..execution.sealed import write_sealed
-from ..images.classes import positive_by_name
-from ..images.layout import FOLDER, Entry, class_folders, images_below, walk
+from ..execution.files import atomic_write
+from ..execution.memory_cache import LRUCache
+from ..execution.sealed import write_checked_json
+from ..images.classes import guess_positive_class
+from ..images.layout import FOLDER, FolderEntry, find_images, read_class_folders, walk
 from ..images.manifest import (
     MANIFEST_NAME,
+    ImageRecord,
     Manifest,
     ManifestError,
-    Record,
     from_folder,
     read_manifest,
 )
 from ..images.masks import RegionMask
-from ..images.pixel_size import GivenSize, PixelSize
+from ..images.pixel_size import PixelSize, PixelSizeOption
 from ..images.readers import open_image
-from ..images.records import name_in, some_of
-from .sheets import drawn_colours
+from ..images.records import relative_name, truncated_list
+from .sheets import class_colours
 from .travel import Correction
 from .workspace import (
     DamagedFileError,
     DataFolders,
     ForbiddenFileError,
-    User,
-    damage,
+    UserWorkspace,
+    damaged_file_error,
     is_id,
+    log_once,
     new_id,
     read_fields,
     read_json,
-    say_once,
     short_id,
 )
 
@@ -63,11 +63,11 @@ _FIELDS: dict[str, Any] = {
     "mpp": (int, float, type(None)),
     "learn_from": list,
 }
-_LEAST_MPP, _LARGEST_MPP = 1e-4, 1000.0
+_MIN_MPP, _LARGEST_MPP = 1e-4, 1000.0
 
 
 @dataclass(frozen=True)
-class About:
+class DatasetSettings:
     """None: nothing was said.
 
     positive : of two classes the one to be found
@@ -86,22 +86,22 @@ class About:
             return cls()
         found = read_fields(path, _FIELDS)
         if not _are_names(found["learn_from"]):
-            raise damage(path, "learn_from is wrong")
+            raise damaged_file_error(path, "learn_from is wrong")
         return cls(found["positive"], found["mpp"], tuple(found["learn_from"]))
 
     def write(self, folder: Path) -> None:
-        write_sealed(folder / "about.json", asdict(self))
+        write_checked_json(folder / "about.json", asdict(self))
 
-    def changed(self, body: Mapping[str, Any], manifest: Manifest) -> About:
+    def changed(self, body: Mapping[str, Any], manifest: Manifest) -> DatasetSettings:
         """With what a request says; a field that it does not have stays as it is."""
         positive, mpp = body.get("positive", self.positive), body.get("mpp", self.mpp)
         if positive is not None and "positive" in body:
             manifest.with_positive(str(positive))  # refuses what is no class
         if mpp is not None:
-            if type(mpp) not in (int, float) or not _LEAST_MPP <= mpp < _LARGEST_MPP:
+            if type(mpp) not in (int, float) or not _MIN_MPP <= mpp < _LARGEST_MPP:
                 raise ValueError(
                     "the pixel size must be a number of µm, at least "
-                    f"{_LEAST_MPP:g} and below {_LARGEST_MPP:g}"
+                    f"{_MIN_MPP:g} and below {_LARGEST_MPP:g}"
                 )
             mpp = float(mpp)
         moved = body.get("learn_from", list(self.learn_from))
@@ -109,11 +109,13 @@ class About:
             "learn_from" in body and not set(moved) <= set(manifest.patients)
         ):
             raise ValueError("learn_from must be patients of this set")
-        return About(None if positive is None else str(positive), mpp, tuple(sorted(set(moved))))
+        return DatasetSettings(
+            None if positive is None else str(positive), mpp, tuple(sorted(set(moved)))
+        )
 
-    def given(self, table_mpp: float | None) -> GivenSize:
+    def is_set(self, table_mpp: float | None) -> PixelSizeOption:
         """What is said of an image's pixel size outside its file."""
-        return GivenSize(fill=self.mpp).with_table(table_mpp)
+        return PixelSizeOption(default=self.mpp).with_table(table_mpp)
 
 
 def _are_names(value: object) -> bool:
@@ -127,15 +129,15 @@ def class_to_be_found(classes: Sequence[str], chosen: str | None) -> dict[str, A
     if chosen in classes:
         how = "chosen"
     else:
-        how = "by its name" if positive_by_name(classes) else "unknown"
+        how = "by its name" if guess_positive_class(classes) else "unknown"
     return {"name": classes[1], "how": how}
 
 
 # --- data sets -----------------------------------------------------------------------------------
 
 
-_LONGEST_MARK = 4096
-_SHORTEST_MARK = 40
+_MAX_LABEL = 4096
+_MIN_LABEL = 40
 _LONGEST_MASK = 4096
 _CORRECTION = Correction.__required_keys__
 _CHANGING = threading.Lock()  # one change after another
@@ -148,10 +150,10 @@ class Dataset:
 
     id: str
     source: Path
-    sources: DataSources
-    listing: Listing
+    sources: DatasetIndexCache
+    listing: DatasetIndex
     folder: Path
-    about: About
+    about: DatasetSettings
     is_bare: bool = False  # the labels of its images are left aside, to draw on them
 
     @property
@@ -163,9 +165,9 @@ class Dataset:
         """Its images; of two classes the one to be found is the one that the user chose."""
         return replace(self.listing.manifest, positive=self.about.positive)
 
-    def size_of(self, record: Record) -> PixelSize:
+    def size_of(self, record: ImageRecord) -> PixelSize:
         """Of an image's pixels, by its table, its file or the user; reads the file's header."""
-        return self.about.given(record.mpp).at(record.path)
+        return self.about.is_set(record.mpp).at(record.path)
 
     @property
     def is_labelled(self) -> bool:
@@ -174,16 +176,16 @@ class Dataset:
     @property
     def colours(self) -> dict[str, str]:
         """Of classes that were made here to draw with, by name; labels have the usual colours."""
-        return {} if self.is_labelled else drawn_colours(self.folder)
+        return {} if self.is_labelled else class_colours(self.folder)
 
     @property
-    def mark_classes(self) -> list[str]:
+    def set_classes(self) -> list[str]:
         """What a rectangle may be marked as; in a set with masks, as part of a region or not."""
         if any(record.mask for record in self.manifest.records):
             return list(MASK_CLASSES)
         return self.manifest.classes
 
-    def image(self, image_id: str) -> Record:
+    def image(self, image_id: str) -> ImageRecord:
         """An image of the set, to be read now: its true place is checked."""
         record = self.listing.by_id.get(image_id)
         if record is None:
@@ -194,7 +196,7 @@ class Dataset:
         path = self.folder / "corrections.json"
         found: list[Correction] = list(read_json(path, list)) if path.exists() else []
         if not all(isinstance(c, dict) and set(c) >= _CORRECTION for c in found):
-            raise damage(path, "a correction is not whole")
+            raise damaged_file_error(path, "a correction is not whole")
         return found
 
 
@@ -208,24 +210,24 @@ def id_of(source: Path, is_bare: bool = False) -> str:
 
 
 def open_dataset(
-    user: User, sources: DataSources, source: Path, *, is_bare: bool = False
+    user: UserWorkspace, sources: DatasetIndexCache, source: Path, *, is_bare: bool = False
 ) -> Dataset:
     """Read a folder or table and remember it; all its files must lie in the data folders."""
     source = sources.folders.check(source)
     dataset = _load(user, sources, source, is_bare=is_bare)
-    write_sealed(dataset.folder / "source.json", str(source))
+    write_checked_json(dataset.folder / "source.json", str(source))
     return dataset
 
 
 def find_dataset(
-    user: User, sources: DataSources, dataset_id: str, image: str | None = None
+    user: UserWorkspace, sources: DatasetIndexCache, dataset_id: str, image: str | None = None
 ) -> Dataset:
     """A data set opened before, as its files are now; `image`: only this one need be."""
     source = find_source(user, sources.folders, dataset_id)
     return _load(user, sources, source, image, is_bare=dataset_id == id_of(source, True))
 
 
-def find_source(user: User, folders: DataFolders, dataset_id: str) -> Path:
+def find_source(user: UserWorkspace, folders: DataFolders, dataset_id: str) -> Path:
     """The folder or table of a data set opened before; its images are not looked at."""
     path = user.folder / "data" / dataset_id / "source.json"
     if not is_id(dataset_id) or not path.is_file():
@@ -233,14 +235,14 @@ def find_source(user: User, folders: DataFolders, dataset_id: str) -> Path:
     return folders.check(Path(read_json(path, str)))
 
 
-def known_sources(user: User, folders: DataFolders) -> dict[str, Path]:
+def source_names(user: UserWorkspace, folders: DataFolders) -> dict[str, Path]:
     """The data sets opened before whose files may still be read."""
     found = {}
     for path in sorted((user.folder / "data").glob("*/source.json")):
         try:
             source = Path(read_json(path, str))
         except DamagedFileError as error:
-            say_once(str(error))
+            log_once(str(error))
             continue
         if source.exists() and any(source.is_relative_to(f) for f in folders.folders):
             found[path.parent.name] = source
@@ -248,8 +250,8 @@ def known_sources(user: User, folders: DataFolders) -> dict[str, Path]:
 
 
 def _load(
-    user: User,
-    sources: DataSources,
+    user: UserWorkspace,
+    sources: DatasetIndexCache,
     source: Path,
     image: str | None = None,
     *,
@@ -258,16 +260,20 @@ def _load(
     dataset_id = id_of(source, is_bare)
     folder = user.folder / "data" / dataset_id
     listing = sources.listing(source, image, is_bare=is_bare)
-    return Dataset(dataset_id, source, sources, listing, folder, About.read(folder), is_bare)
+    return Dataset(
+        dataset_id, source, sources, listing, folder, DatasetSettings.read(folder), is_bare
+    )
 
 
-def say_of(dataset: Dataset, body: Mapping[str, Any], known: Manifest | None = None) -> None:
+def update_settings(
+    dataset: Dataset, body: Mapping[str, Any], known: Manifest | None = None
+) -> None:
     """Write down what the user says of the set, beside what was said before.
 
     `known`: its images with their classes, where these are not their labels.
     """
     with _CHANGING:
-        before = About.read(dataset.folder)  # another request may have said more since
+        before = DatasetSettings.read(dataset.folder)  # another request may have said more since
         before.changed(body, known or dataset.manifest).write(dataset.folder)
 
 
@@ -281,7 +287,7 @@ def add_correction(
     gets none is left out.
     """
     record = dataset.image(image_id)
-    known = dataset.manifest.classes if box is None else dataset.mark_classes
+    known = dataset.manifest.classes if box is None else dataset.set_classes
     is_left_out = label is None and box is None
     if label not in known and not is_left_out:
         raise ValueError(f"the class {label!r} is not among {known}")
@@ -293,29 +299,29 @@ def add_correction(
         if box is not None or label != record.label:
             name = dataset.manifest.name(record)
             kept.append(Correction(id=new_id(), image=image_id, name=name, label=label, box=box))
-        write_sealed(dataset.folder / "corrections.json", kept)
+        write_checked_json(dataset.folder / "corrections.json", kept)
 
 
 def remove_correction(dataset: Dataset, correction_id: str) -> None:
     with _CHANGING:
         kept = [c for c in dataset.corrections() if c["id"] != correction_id]
-        write_sealed(dataset.folder / "corrections.json", kept)
+        write_checked_json(dataset.folder / "corrections.json", kept)
 
 
-def _check_box(record: Record, box: list[int]) -> list[int]:
+def _check_box(record: ImageRecord, box: list[int]) -> list[int]:
     with open_image(record.path, record.mpp) as source:
         size = source.size
     box = [min(max(int(x), 0), end) for x, end in zip(box, 2 * size, strict=True)]
     sides = box[2] - box[0], box[3] - box[1]
-    if min(sides) < _SHORTEST_MARK or max(sides) > _LONGEST_MARK:
+    if min(sides) < _MIN_LABEL or max(sides) > _MAX_LABEL:
         raise ValueError(
-            f"mark between {_SHORTEST_MARK} and {_LONGEST_MARK} pixels of the image on each side; "
+            f"mark between {_MIN_LABEL} and {_MAX_LABEL} pixels of the image on each side; "
             f"this is {sides[0]} x {sides[1]}"
         )
     return box
 
 
-def corrected(dataset: Dataset) -> Manifest:
+def training_manifest(dataset: Dataset) -> Manifest:
     """The manifest to learn from: labels as corrected, marked regions as masks or cut-outs.
 
     Where an image has a mask a marked rectangle is painted into it, as region or as none. Without
@@ -346,7 +352,7 @@ def corrected(dataset: Dataset) -> Manifest:
     return replace(dataset.manifest, records=(*records.values(), *further))
 
 
-def relabelled(dataset: Dataset) -> Manifest:
+def relabelled_manifest(dataset: Dataset) -> Manifest:
     """The images of the set, their labels as corrected, without those that are left out."""
     labels = {image: record.label for image, record in dataset.listing.by_id.items()}
     told = labels | {c["image"]: c["label"] for c in dataset.corrections() if c["box"] is None}
@@ -358,13 +364,13 @@ def relabelled(dataset: Dataset) -> Manifest:
     return replace(dataset.manifest, records=tuple(records))
 
 
-def _cut_out(path: Path, record: Record, box: list[int]) -> None:
+def _cut_out(path: Path, record: ImageRecord, box: list[int]) -> None:
     left, top, right, bottom = box
     with open_image(record.path, record.mpp) as source:
         _write_png(path, source.read(left, top, right - left, bottom - top))
 
 
-def _paint(path: Path, record: Record, box: list[int], is_region: bool) -> None:
+def _paint(path: Path, record: ImageRecord, box: list[int], is_region: bool) -> None:
     """A copy of the image's mask with the box painted."""
     with open_image(record.path, record.mpp) as source:
         size = source.size
@@ -380,7 +386,7 @@ def _paint(path: Path, record: Record, box: list[int], is_region: bool) -> None:
 
 
 def _write_png(path: Path, pixels: NDArray[np.uint8]) -> None:
-    with written_whole(path) as partial:
+    with atomic_write(path) as partial:
         Image.fromarray(pixels).save(partial, format="PNG")
 
 
@@ -388,24 +394,24 @@ def _write_png(path: Path, pixels: NDArray[np.uint8]) -> None:
 
 
 RECORD_BYTES = 1000  # about what a record takes in memory
-_MOST_BYTES = 256 * 2**20
+_MAX_BYTES = 256 * 2**20
 # File systems count time in steps of up to two seconds. What has changed within the last one may
 # change once more and look the same: it is listed anew until then.
 _STEP = 2.0
-ONLY_LOOK = ": these images have no labels, and are learnt from by what is drawn on them"
+READ_ONLY = ": these images have no labels, and are learnt from by what is drawn on them"
 
 State = tuple[int, int, int] | None
 
 
 @dataclass(frozen=True)
-class Listing:
+class DatasetIndex:
     """Images in their order and by id, and the files and folders that say which there are.
 
     names : of the images, by id
     """
 
     manifest: Manifest
-    by_id: dict[str, Record]
+    by_id: dict[str, ImageRecord]
     names: dict[str, str]
     watched: dict[Path, State]
     was_settled: bool  # when it was made: a change from then on shows
@@ -425,15 +431,15 @@ class Listing:
         ]
         return json.dumps(images, separators=(",", ":")).encode("ascii")
 
-    def bare(self) -> Listing:
+    def bare(self) -> DatasetIndex:
         """The same images, as if nobody knew what they show: to be drawn on."""
         by_id = {
-            id_: replace(record, label="", mask=None, drawn=None)
+            id_: replace(record, label="", mask=None, annotations=None)
             for id_, record in self.by_id.items()
         }
-        words = f"{self.manifest.root}: what is known of them is left aside{ONLY_LOOK}"
+        words = f"{self.manifest.root}: what is known of them is left aside{READ_ONLY}"
         manifest = Manifest(tuple(by_id.values()), (words,), self.manifest.root)
-        return Listing(manifest, by_id, self.names, self.watched, self.was_settled)
+        return DatasetIndex(manifest, by_id, self.names, self.watched, self.was_settled)
 
     def is_current(self, image: str | None = None) -> bool:
         """Whether the images are still these; or whether the one of this id still is the same."""
@@ -443,26 +449,28 @@ class Listing:
         return self.was_settled and all(_state(path) == self.watched[path] for path in watched)
 
 
-class DataSources:
+class DatasetIndexCache:
     """Folders and tables that lie in the data folders, as they are now."""
 
     def __init__(self, folders: DataFolders) -> None:
         self.folders = folders
-        self._kept: BytesCache[Listing] = BytesCache(_MOST_BYTES)
+        self._cache: LRUCache[DatasetIndex] = LRUCache(_MAX_BYTES)
 
-    def listing(self, source: Path, image: str | None = None, *, is_bare: bool = False) -> Listing:
+    def listing(
+        self, source: Path, image: str | None = None, *, is_bare: bool = False
+    ) -> DatasetIndex:
         """The images as they are now; or of which this one is as it is now.
 
         `is_bare`: their labels, masks and outlines are left aside.
         """
 
-        def read() -> tuple[Listing, int]:
+        def read() -> tuple[DatasetIndex, int]:
             found, n_bytes = self._read(source)
             return (found.bare() if is_bare else found), n_bytes
 
-        return self._kept.get((source, is_bare), read, lambda kept: kept.is_current(image))
+        return self._cache.get((source, is_bare), read, lambda kept: kept.is_current(image))
 
-    def _read(self, source: Path) -> tuple[Listing, int]:
+    def _read(self, source: Path) -> tuple[DatasetIndex, int]:
         """List the images; all must lie in the data folders. Of a folder a link may lead out, which
         is left out and named; a table is refused that asks for what lies elsewhere.
         """
@@ -475,7 +483,7 @@ class DataSources:
         newest = max(state[1] if state else 0 for state in watched.values())
         was_settled = begun - newest / 1e9 > _STEP
         named = dict(zip(ids, names, strict=True))
-        return Listing(manifest, by_id, named, watched, was_settled), RECORD_BYTES * len(by_id)
+        return DatasetIndex(manifest, by_id, named, watched, was_settled), RECORD_BYTES * len(by_id)
 
     def _inside(self, manifest: Manifest, links: Container[str] | None) -> Manifest:
         """`links`: which files of a folder are; None: nobody has looked, it is a table."""
@@ -492,11 +500,11 @@ class DataSources:
             return manifest
         if not records or links is None:
             raise outside[0][1]
-        names = some_of([name for name, _ in outside])
+        names = truncated_list([name for name, _ in outside])
         words = f"{manifest.root}: left out, as they lie outside the data folders: {names}"
         return replace(manifest, records=tuple(records), warnings=(*manifest.warnings, words))
 
-    def check(self, record: Record) -> Record:
+    def check(self, record: ImageRecord) -> ImageRecord:
         """The record; refuses an image outside the data folders; ask each time before it is read.
 
         A link that lay inside when the images were listed may lead elsewhere by now.
@@ -527,15 +535,15 @@ def _list_images(
         if len(manifest.classes) > 1:
             return manifest, watched, links
     except ManifestError as error:
-        images, _ = images_below(source, below)
+        images, _ = find_images(source, below)
         if not images:
             raise
         if _has_classes(source, below):
             reason = str(error).removeprefix(f"{source}: ")
-    return _to_look_at(source, below, reason), watched, links
+    return _visible(source, below, reason), watched, links
 
 
-def _walk(folder: Path) -> tuple[dict[Path, State], list[Entry]]:
+def _walk(folder: Path) -> tuple[dict[Path, State], list[FolderEntry]]:
     """All that lies below, and the folders there, each as it was before anybody looked into it."""
     watched, below = _watch([folder]), []
     for entry in walk(folder):
@@ -545,9 +553,9 @@ def _walk(folder: Path) -> tuple[dict[Path, State], list[Entry]]:
     return watched, below
 
 
-def _has_classes(folder: Path, below: list[Entry]) -> bool:
+def _has_classes(folder: Path, below: list[FolderEntry]) -> bool:
     try:
-        return bool(class_folders(folder, below).places)
+        return bool(read_class_folders(folder, below).locations)
     except ManifestError:  # splits and classes side by side
         return True
 
@@ -560,16 +568,16 @@ def _from_table(table: Path) -> Manifest:
         manifest = read_manifest(table, labelled=False)
         if any(record.label or record.is_mapped for record in manifest.records):
             raise
-    words = f"{table}: there is no column for the label{ONLY_LOOK}"
+    words = f"{table}: there is no column for the label{READ_ONLY}"
     return replace(manifest, warnings=(words,))
 
 
-def _to_look_at(folder: Path, below: list[Entry], reason: str) -> Manifest:
-    images, others = images_below(folder, below)
-    records = tuple(Record(path, "", name_in(folder, path)) for path in images)
-    warnings = [f"{folder}: {reason}{ONLY_LOOK}"]
+def _visible(folder: Path, below: list[FolderEntry], reason: str) -> Manifest:
+    images, others = find_images(folder, below)
+    records = tuple(ImageRecord(path, "", relative_name(folder, path)) for path in images)
+    warnings = [f"{folder}: {reason}{READ_ONLY}"]
     if others:
-        names = some_of([name_in(folder, path) for path in others])
+        names = truncated_list([relative_name(folder, path) for path in others])
         warnings.append(f"{folder}: left out, as no format that is read, or as masks: {names}")
     return Manifest(records, tuple(warnings), folder)
 

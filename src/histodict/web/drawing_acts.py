@@ -14,32 +14,32 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..execution.texts import counted
+from ..execution.texts import pluralize
 from .datasets import Dataset
-from .drawn_files import Brought
+from .drawn_files import ImportedAnnotations
 from .sheets import (
-    DrawnClass,
+    AnnotationClass,
+    AnnotationStore,
     Shape,
-    Sheet,
+    annotated_images,
     changed_class,
     class_named,
-    images_with_sheets,
     is_called,
     polygons_of,
     read_classes,
     with_class,
 )
 from .sheets import write_classes as _write_classes
-from .strokes import Polygon, Size, area, brushed, enclosed, without
+from .strokes import Polygon, Size, area, buffer_path, polygonize, subtract
 from .workspace import new_id
 
 _CHANGING = threading.Lock()  # one change after another
-_MOST_POINTS = 20_000  # the page thins what a hand has drawn to a tenth of it
+_MAX_POINTS = 20_000  # the page thins what a hand has drawn to a tenth of it
 _FARTHEST = 1e7  # pixels
 
 
 @dataclass(frozen=True)
-class Stroke:
+class BrushStroke:
     """A tool, the path of the hand (n, 2) in level-0 pixels, and how wide it is, if it is."""
 
     tool: str
@@ -47,13 +47,13 @@ class Stroke:
     radius: float
 
     @classmethod
-    def of(cls, body: Mapping[str, Any]) -> Stroke:
+    def of(cls, body: Mapping[str, Any]) -> BrushStroke:
         """From a request; refuses what nobody can draw."""
         tool, points = body.get("tool"), body.get("points")
         if not isinstance(tool, str) or tool not in TOOLS:
             raise ValueError(f"a tool is one of {', '.join(sorted(TOOLS))}")
-        if not isinstance(points, list) or not 0 < len(points) <= _MOST_POINTS:
-            raise ValueError(f"a stroke has from 1 to {_MOST_POINTS} points")
+        if not isinstance(points, list) or not 0 < len(points) <= _MAX_POINTS:
+            raise ValueError(f"a stroke has from 1 to {_MAX_POINTS} points")
         if not all(isinstance(p, list) and len(p) == 2 and all(map(_finite, p)) for p in points):
             raise ValueError("a point is two numbers, x and y")
         radius = body.get("radius", 1.0)
@@ -69,23 +69,23 @@ def _finite(value: Any) -> bool:
     return type(value) in (int, float) and abs(value) < _FARTHEST
 
 
-def _brushed(stroke: Stroke, size: Size) -> list[Polygon]:
-    return brushed(stroke.path, stroke.radius, size)
+def _brushed(stroke: BrushStroke, size: Size) -> list[Polygon]:
+    return buffer_path(stroke.path, stroke.radius, size)
 
 
-def _enclosed(stroke: Stroke, size: Size) -> list[Polygon]:
-    return enclosed([stroke.path], size)
+def _enclosed(stroke: BrushStroke, size: Size) -> list[Polygon]:
+    return polygonize([stroke.path], size)
 
 
-def _box(stroke: Stroke, size: Size) -> list[Polygon]:
+def _box(stroke: BrushStroke, size: Size) -> list[Polygon]:
     (left, top), (right, bottom) = stroke.path.min(axis=0), stroke.path.max(axis=0)
     corners = [[left, top], [right, top], [right, bottom], [left, bottom]]
-    return enclosed([np.array(corners)], size)
+    return polygonize([np.array(corners)], size)
 
 
 ERASER = "eraser"
 # What each makes of a stroke; a patch is marked in the panel that explains it.
-TOOLS: dict[str, Callable[[Stroke, Size], list[Polygon]]] = {
+TOOLS: dict[str, Callable[[BrushStroke, Size], list[Polygon]]] = {
     "brush": _brushed,
     ERASER: _brushed,
     "polygon": _enclosed,
@@ -102,13 +102,15 @@ def shape_of(label: str, tool: str, polygons: Sequence[Polygon]) -> Shape:
 # --- on an image ---------------------------------------------------------------------------------
 
 
-def draw(dataset: Dataset, image: str, size: Size, stroke: Stroke, label: object) -> Sheet:
+def draw(
+    dataset: Dataset, image: str, size: Size, stroke: BrushStroke, label: object
+) -> AnnotationStore:
     """Paint or, with the eraser, take away from whatever lies below."""
     polygons = stroke.polygons(size)
     if not polygons:
         raise ValueError("nothing of this lies on the image, or it has no area: draw it larger")
 
-    def change(sheet: Sheet) -> Sheet:
+    def change(sheet: AnnotationStore) -> AnnotationStore:
         erases = stroke.tool == ERASER
         own = None if erases else class_named(read_classes(dataset.folder), label).id
         below = [s for s in sheet.shapes if s["label"] != own]
@@ -126,7 +128,7 @@ def _cut(shapes: Sequence[Shape], taken: Sequence[Polygon]) -> tuple[list[Shape]
     """The shapes that something is taken from, and what is left of them."""
     removed, added = [], []
     for shape in shapes:
-        left = without(polygons_of(shape), taken)
+        left = subtract(polygons_of(shape), taken)
         if left is None:
             continue
         removed.append(shape)
@@ -135,8 +137,8 @@ def _cut(shapes: Sequence[Shape], taken: Sequence[Polygon]) -> tuple[list[Shape]
     return removed, added
 
 
-def relabel(dataset: Dataset, image: str, shape_id: object, label: object) -> Sheet:
-    def change(sheet: Sheet) -> Sheet:
+def relabel(dataset: Dataset, image: str, shape_id: object, label: object) -> AnnotationStore:
+    def change(sheet: AnnotationStore) -> AnnotationStore:
         old = sheet.find(shape_id)
         own = class_named(read_classes(dataset.folder), label).id
         new = old.copy()
@@ -146,19 +148,21 @@ def relabel(dataset: Dataset, image: str, shape_id: object, label: object) -> Sh
     return _changed(dataset, image, change)
 
 
-def remove(dataset: Dataset, image: str, shape_id: object) -> Sheet:
+def remove(dataset: Dataset, image: str, shape_id: object) -> AnnotationStore:
     return _changed(dataset, image, lambda sheet: sheet.changed([sheet.find(shape_id)], []))
 
 
-def undo(dataset: Dataset, image: str) -> Sheet:
-    return _changed(dataset, image, Sheet.undo)
+def undo(dataset: Dataset, image: str) -> AnnotationStore:
+    return _changed(dataset, image, AnnotationStore.undo)
 
 
-def redo(dataset: Dataset, image: str) -> Sheet:
-    return _changed(dataset, image, Sheet.redo)
+def redo(dataset: Dataset, image: str) -> AnnotationStore:
+    return _changed(dataset, image, AnnotationStore.redo)
 
 
-def bring_in(dataset: Dataset, image: str, size: Size, brought: Brought) -> Sheet:
+def import_annotations(
+    dataset: Dataset, image: str, size: Size, brought: ImportedAnnotations
+) -> AnnotationStore:
     """What a file holds; classes that are not there yet are made, in its colours."""
     with _CHANGING:
         classes = read_classes(dataset.folder)
@@ -169,15 +173,17 @@ def bring_in(dataset: Dataset, image: str, size: Size, brought: Brought) -> Shee
         shapes = [shape_of(ids[name], "file", polygons) for name, polygons in brought.shapes(size)]
         if not shapes:
             raise ValueError("the file holds no outline that has an area on this image")
-        sheet = Sheet.read(dataset.folder, image).changed([], shapes)
+        sheet = AnnotationStore.read(dataset.folder, image).changed([], shapes)
         _write_classes(dataset.folder, classes)  # first: shapes name them
         sheet.write(dataset.folder, image)
     return sheet
 
 
-def _changed(dataset: Dataset, image: str, change: Callable[[Sheet], Sheet]) -> Sheet:
+def _changed(
+    dataset: Dataset, image: str, change: Callable[[AnnotationStore], AnnotationStore]
+) -> AnnotationStore:
     with _CHANGING:
-        sheet = change(Sheet.read(dataset.folder, image))
+        sheet = change(AnnotationStore.read(dataset.folder, image))
         sheet.write(dataset.folder, image)
     return sheet
 
@@ -185,7 +191,7 @@ def _changed(dataset: Dataset, image: str, change: Callable[[Sheet], Sheet]) -> 
 # --- classes -------------------------------------------------------------------------------------
 
 
-def change_classes(dataset: Dataset, body: Mapping[str, Any]) -> list[DrawnClass]:
+def change_classes(dataset: Dataset, body: Mapping[str, Any]) -> list[AnnotationClass]:
     """A new class, another name or colour of one, or one less; of which nothing may be drawn."""
     with _CHANGING:
         classes, own = read_classes(dataset.folder), body.get("id")
@@ -199,18 +205,20 @@ def change_classes(dataset: Dataset, body: Mapping[str, Any]) -> list[DrawnClass
     return classes
 
 
-def _less(dataset: Dataset, classes: Sequence[DrawnClass], gone: DrawnClass) -> list[DrawnClass]:
-    images = images_with_sheets(dataset.folder)
-    sheets = {image: Sheet.read(dataset.folder, image) for image in images}
+def _less(
+    dataset: Dataset, classes: Sequence[AnnotationClass], gone: AnnotationClass
+) -> list[AnnotationClass]:
+    images = annotated_images(dataset.folder)
+    sheets = {image: AnnotationStore.read(dataset.folder, image) for image in images}
     n_shapes = sum(shape["label"] == gone.id for own in sheets.values() for shape in own.shapes)
     if n_shapes:
-        raise ValueError(f"{counted(n_shapes, 'shape')} of {gone.name!r}: remove these first")
+        raise ValueError(f"{pluralize(n_shapes, 'shape')} of {gone.name!r}: remove these first")
     for image, sheet in sheets.items():
         if gone.id in sheet.labels:
             _forget(dataset, image, sheet)
     return [one for one in classes if one is not gone]
 
 
-def _forget(dataset: Dataset, image: str, sheet: Sheet) -> None:
+def _forget(dataset: Dataset, image: str, sheet: AnnotationStore) -> None:
     """The way back leads through a class that is no more: it is given up."""
-    Sheet(sheet.shapes, [], []).write(dataset.folder, image)
+    AnnotationStore(sheet.shapes, [], []).write(dataset.folder, image)

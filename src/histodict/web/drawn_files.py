@@ -10,21 +10,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..execution.files import written_whole
-from ..execution.texts import counted
-from ..images.annotations.drawing import Pixels, check_places
+from ..execution.files import atomic_write
+from ..execution.texts import pluralize
+from ..images.annotations.drawing import ImageGeometry, check_outlines_inside
 from ..images.annotations.geojson import read_geojson
 from ..images.annotations.outlines import Annotations
-from .sheets import MOST_CORNERS, MOST_SHAPES, DrawnClass, Shape, hex_of
-from .strokes import MAX_INTERSECTIONS, Polygon, Size, count_intersections, enclosed
+from .sheets import MAX_CORNERS, MAX_SHAPES, AnnotationClass, Shape, hex_of
+from .strokes import MAX_INTERSECTIONS, Polygon, Size, count_intersections, polygonize
 
-_OWN = uuid.UUID("6e0c6f52-5a1c-4f0e-9a53-6d6a1f0f7a11")  # shapes keep their id in QuPath
-_MOST_NAMED = 200  # letters of a file's name
-_MOST_CROSSED = 150  # outlines that cross themselves, in a file
+_OWN_PROPERTY = uuid.UUID("6e0c6f52-5a1c-4f0e-9a53-6d6a1f0f7a11")  # shapes keep their id in QuPath
+_MAX_NAMED = 200  # letters of a file's name
+_MAX_CROSSINGS = 150  # outlines that cross themselves, in a file
 
 
 @dataclass(frozen=True)
-class Brought:
+class ImportedAnnotations:
     """What a file holds: outlines with the names of classes, and their colours."""
 
     found: Annotations
@@ -32,13 +32,13 @@ class Brought:
     notes: list[str]
 
     @classmethod
-    def read(cls, name: str, data: bytes, image: Pixels) -> Brought:
+    def read(cls, name: str, data: bytes, image: ImageGeometry) -> ImportedAnnotations:
         """Refuses what is no GeoJSON, or of another image."""
-        path = Path(name[-_MOST_NAMED:] or "the file")
+        path = Path(name[-_MAX_NAMED:] or "the file")
         found = read_geojson(path, data)
         found.of()  # refuses what holds no outline
         _check_size(path, found)
-        check_places(path, found.outlines, image)
+        check_outlines_inside(path, found.outlines, image)
         _check_crossings(path, found)
         return cls(found, _colours(json.loads(data.decode("utf-8-sig"))), found.notes())
 
@@ -48,7 +48,7 @@ class Brought:
 
     def shapes(self, size: Size) -> Iterator[tuple[str, list[Polygon]]]:
         for outline in self.found.outlines:
-            polygons = enclosed(outline.rings, size)
+            polygons = polygonize(outline.rings, size)
             if polygons:
                 yield outline.name, polygons
 
@@ -56,10 +56,10 @@ class Brought:
 def _check_size(path: Path, found: Annotations) -> None:
     """Refuse too many outlines or corners before any computation."""
     n_corners = sum(len(ring) for outline in found.outlines for ring in outline.rings)
-    if len(found.outlines) > MOST_SHAPES or n_corners > MOST_CORNERS:
+    if len(found.outlines) > MAX_SHAPES or n_corners > MAX_CORNERS:
         raise ValueError(
             f"{path}: {len(found.outlines)} outlines with {n_corners} corners; the maximum per "
-            f"image is {MOST_SHAPES} outlines and {MOST_CORNERS} corners: export fewer objects or "
+            f"image is {MAX_SHAPES} outlines and {MAX_CORNERS} corners: export fewer objects or "
             "simplify them"
         )
 
@@ -67,10 +67,11 @@ def _check_size(path: Path, found: Annotations) -> None:
 def _check_crossings(path: Path, found: Annotations) -> None:
     """Refuse self-intersecting outlines that would take too long to fill."""
     n = len({id(outline) for outline, *_ in found.crossings})
-    n_places = sum(count_intersections(ring) for _, ring, _ in found.crossings[:_MOST_CROSSED])
-    if n > _MOST_CROSSED or n_places > MAX_INTERSECTIONS:
+    n_places = sum(count_intersections(ring) for _, ring, _ in found.crossings[:_MAX_CROSSINGS])
+    if n > _MAX_CROSSINGS or n_places > MAX_INTERSECTIONS:
         raise ValueError(
-            f"{path}: {counted(n, 'self-intersecting outline')}, too many or too complex to fill: "
+            f"{path}: {pluralize(n, 'self-intersecting outline')}, too many or too complex to "
+            "fill: "
             "simplify them in the program that drew them, or export fewer"
         )
 
@@ -96,7 +97,7 @@ def _is_byte(value: Any) -> bool:
     return type(value) is int and 0 <= value < 256
 
 
-def geojson(shapes: Sequence[Shape], classes: Sequence[DrawnClass]) -> bytes:
+def geojson(shapes: Sequence[Shape], classes: Sequence[AnnotationClass]) -> bytes:
     """In ASCII: some versions of QuPath take a file for one in the letters of the system."""
     known = {one.id: one for one in classes}
     features = [_feature(shape, known[shape["label"]]) for shape in shapes]
@@ -104,12 +105,12 @@ def geojson(shapes: Sequence[Shape], classes: Sequence[DrawnClass]) -> bytes:
     return f'{{"type":"FeatureCollection","features":[\n{text}\n]}}\n'.encode("ascii")
 
 
-def _feature(shape: Shape, own: DrawnClass) -> dict[str, Any]:
+def _feature(shape: Shape, own: AnnotationClass) -> dict[str, Any]:
     polygons = [[[*ring, ring[0]] for ring in rings] for rings in shape["polygons"]]
     one = len(polygons) == 1
     return {
         "type": "Feature",
-        "id": str(uuid.uuid5(_OWN, shape["id"])),
+        "id": str(uuid.uuid5(_OWN_PROPERTY, shape["id"])),
         "geometry": {
             "type": "Polygon" if one else "MultiPolygon",
             "coordinates": polygons[0] if one else polygons,
@@ -122,10 +123,10 @@ def _feature(shape: Shape, own: DrawnClass) -> dict[str, Any]:
     }
 
 
-def keep_file(folder: Path, image: str, data: bytes) -> Path:
+def snapshot_annotations(folder: Path, image: str, data: bytes) -> Path:
     """A file that stays as it is whatever is drawn from now on: trainings learn from it."""
     path = folder / "drawn" / f"{image}-{hashlib.sha256(data).hexdigest()[:16]}.geojson"
     if not path.is_file():
-        with written_whole(path) as partial:
+        with atomic_write(path) as partial:
             partial.write_bytes(data)
     return path

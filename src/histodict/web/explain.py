@@ -13,29 +13,29 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from ..execution.memory_cache import BytesCache, Key
+from ..execution.memory_cache import Key, LRUCache
 from ..patches.grid import PatchGrid
-from ..patches.patch_map import BLANK, PatchMap
-from ..patches.pictures import enlarged, png_uri, vector_picture
+from ..patches.patch_map import NO_TISSUE, PatchMap
+from ..patches.pictures import magnify, png_data_uri, render_vector
 from ..pipeline import Model
-from ..pipeline.gallery import Gallery
-from ..pipeline.image_model import Atoms
-from ..pipeline.view import View
+from ..pipeline.gallery import PatchSample
+from ..pipeline.image_model import AtomTable
+from ..pipeline.view import PreparedImage
 
 _N_ATOMS = 8
 NO_TISSUE_FOUND = "No tissue found here: background, or unstained mucin or lumen"
 Chunk = tuple[NDArray[np.bool_], NDArray[np.float32]]
 
 
-class KeptView(View):
+class CachedPreparedImage(PreparedImage):
     """A view that stays open: whoever asks of one patch soon asks of another in its chunk."""
 
-    def keep(self, chunks: BytesCache[Chunk], key: Key) -> None:
+    def add(self, chunks: LRUCache[Chunk], key: Key) -> None:
         """`key`: all that decides what the view shows."""
         self._chunks, self._key = chunks, key
 
-    def chunk_vectors(self, grid: PatchGrid, rows: slice, columns: slice) -> Chunk:
-        make = super().chunk_vectors
+    def chunk_features(self, grid: PatchGrid, rows: slice, columns: slice) -> Chunk:
+        make = super().chunk_features
 
         def made() -> tuple[Chunk, int]:
             chunk = make(grid, rows, columns)
@@ -54,7 +54,12 @@ def centre_of(
 
 
 def explain(
-    model: Model, view: View, patch_map: PatchMap, gallery: Gallery | None, row: int, column: int
+    model: Model,
+    view: PreparedImage,
+    patch_map: PatchMap,
+    gallery: PatchSample | None,
+    row: int,
+    column: int,
 ) -> dict[str, Any]:
     """What the page shows of one patch of the map; `view`: its image, as the model sees it.
 
@@ -63,12 +68,14 @@ def explain(
     grid = patch_map.grid
     if not (0 <= row < grid.n_rows and 0 <= column < grid.n_columns):
         raise KeyError("there is no such patch")
-    winner = int(patch_map.winners[row, column])
+    winner = int(patch_map.predicted_classes[row, column])
     x, y = grid.corner(row, column)
     facts: dict[str, Any] = {"row": row, "column": column, "x": x, "y": y, "side": grid.patch_side}
-    if winner == BLANK:
+    if winner == NO_TISSUE:
         words = f"{NO_TISSUE_FOUND}. Patches without tissue are left out."
-        if view.quality is not None and not view.quality.good(*centre_of(patch_map, row, column)):
+        if view.quality is not None and not view.quality.is_usable(
+            *centre_of(patch_map, row, column)
+        ):
             words = "This tissue is not judged: it is blurred, folded or under pen marks."
         return facts | {"winner": None, "words": words}
     patches = model.model_
@@ -79,30 +86,31 @@ def explain(
     code, distances = copy(patches.method_).set_params(n_jobs=1).encode(vector)
     parts = _parts(model.classes_, patches.atoms(), vector[0], code, distances[0])
     for line in parts["atoms"]:
-        line["name"] = patches.notes.of(line["atom"]).name
+        line["name"] = patches.atom_annotations.of(line["atom"]).name
     return facts | {
         "winner": model.classes_[winner],
-        "words": _words(model.classes_, winner, distances[0], parts["is_residual"]),
-        "picture": png_uri(enlarged(seen)),
+        "words": _text(model.classes_, winner, distances[0], parts["is_residual"]),
+        "picture": png_data_uri(magnify(seen)),
         **parts,
         "similar": [
-            {"patch": n, "likeness": value} for n, value in (gallery.like(code) if gallery else [])
+            {"patch": n, "likeness": value}
+            for n, value in (gallery.nearest_patches(code) if gallery else [])
         ],
     }
 
 
-def _vector_of(view: View, grid: PatchGrid, row: int, column: int) -> NDArray[np.float32]:
+def _vector_of(view: PreparedImage, grid: PatchGrid, row: int, column: int) -> NDArray[np.float32]:
     """The patch's vector (1, n_features), read with its chunk, as when the map was made."""
     for rows, columns in grid.chunks():
         if rows.start <= row < rows.stop and columns.start <= column < columns.stop:
-            tissue, vectors = view.chunk_vectors(grid, rows, columns)
+            tissue, vectors = view.chunk_features(grid, rows, columns)
             flat = np.ravel_multi_index((row - rows.start, column - columns.start), tissue.shape)
             place = np.count_nonzero(tissue.ravel()[:flat])
             return vectors[place : place + 1]
     raise KeyError("there is no such patch")
 
 
-def _words(names: list[str], winner: int, distances: NDArray[np.float64], residual: bool) -> str:
+def _text(names: list[str], winner: int, distances: NDArray[np.float64], residual: bool) -> str:
     best, second = np.argsort(distances)[:2].tolist()
     near, far = f"{distances[best]:.2f}", f"{distances[second]:.2f}"
     if residual and distances[best] == distances[second]:
@@ -127,7 +135,7 @@ def _words(names: list[str], winner: int, distances: NDArray[np.float64], residu
 
 def _parts(
     names: list[str],
-    atoms: Atoms | None,
+    atoms: AtomTable | None,
     vector: NDArray[np.float32],
     code: csr_array,
     distances: NDArray[np.float64],
@@ -150,15 +158,15 @@ def _parts(
     rebuilt = [_rebuilt(atoms, weights, place) for place in range(len(names))]
     if atoms.patch_px is not None:
         ends = float(vector.min()), float(vector.max())
-        parts["vector"] = png_uri(vector_picture(vector, atoms.patch_px, ends))
+        parts["vector"] = png_data_uri(render_vector(vector, atoms.patch_px, ends))
         for entry, pixels in zip(classes, rebuilt, strict=True):
-            entry["rebuilt"] = png_uri(vector_picture(pixels, atoms.patch_px, ends))
+            entry["rebuilt"] = png_data_uri(render_vector(pixels, atoms.patch_px, ends))
     # Some methods weigh more than the residual: their distances are not what is left over.
     left = np.linalg.norm(vector - np.stack(rebuilt), axis=1)
     return parts | {"is_residual": bool(np.allclose(left, distances, atol=1e-3))}
 
 
-def _rebuilt(atoms: Atoms, weights: NDArray[np.float64], place: int) -> NDArray[np.float64]:
+def _rebuilt(atoms: AtomTable, weights: NDArray[np.float64], place: int) -> NDArray[np.float64]:
     """The part of a patch that the atoms of a class make up; few of them have a weight."""
     own = np.flatnonzero((atoms.classes == place) & (weights != 0))
     part: NDArray[np.float64] = weights[own] @ atoms.D[own]

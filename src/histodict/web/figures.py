@@ -24,7 +24,7 @@ def figures(classes: Sequence[str], rows: Rows, least: float | None = None) -> F
     ----------
     least : minimum number of connected patches of a region, for models that find regions
     """
-    shares = {name: share for name in classes if (share := _share(name, rows))}
+    shares = {name: share for name in classes if (share := _fraction(name, rows))}
     known = [shares[name] for name in classes if name in shares]
     # Images of unknown classes count in the mean; their predictions are always wrong.
     is_whole = {row["label"] for row in rows} == set(classes)
@@ -37,7 +37,7 @@ def figures(classes: Sequence[str], rows: Rows, least: float | None = None) -> F
     }
 
 
-def _share(name: str, rows: Rows) -> Proportion | None:
+def _fraction(name: str, rows: Rows) -> Proportion | None:
     """Return the proportion of correctly classified images of a class."""
     own = [row for row in rows if row["label"] == name]
     if not own:

@@ -31,20 +31,20 @@ from pathlib import Path
 from typing import Any
 
 from ..execution.file_lock import lock_descriptor
-from ..execution.files import file_state
-from ..execution.sealed import write_sealed
+from ..execution.files import stat_signature
+from ..execution.sealed import write_checked_json
 from .workspace import (
     DamagedFileError,
-    User,
+    UserWorkspace,
     is_id,
+    log_once,
     new_id,
     read_fields,
-    say_once,
     short_id,
 )
 
 TRAIN, MAP = "train", "map"  # kinds of jobs
-OPENED = "opened"  # a model from a file: done from the beginning
+IMPORTED = "opened"  # a model from a file: done from the beginning
 WAITING, RUNNING, DONE = "waiting", "running", "done"
 FAILED, CANCELLED, INTERRUPTED = "failed", "cancelled", "interrupted"
 ACTIVE = (WAITING, RUNNING)
@@ -98,14 +98,14 @@ class Job:
         except FileNotFoundError:
             pass
         except (OSError, DamagedFileError) as error:
-            say_once(str(error))
+            log_once(str(error))
         return str(self.summary["name"])
 
     def rename(self, name: str) -> None:
         name = " ".join(name.split())
         if not 0 < len(name) <= _LONGEST_NAME:
             raise ValueError(f"a name has from 1 to {_LONGEST_NAME} letters")
-        write_sealed(self.folder / "name.json", {"name": name})
+        write_checked_json(self.folder / "name.json", {"name": name})
 
     def delete(self) -> None:
         """With its model and results: first it is out of the way, then it goes."""
@@ -140,7 +140,7 @@ class Job:
     def summary(self) -> dict[str, Any]:
         """What lists of jobs need of the request, which a server reads once."""
         path = self.folder / "job.json"
-        return _summary(path, *file_state(path))
+        return _summary(path, *stat_signature(path))
 
     def results(self) -> dict[str, Any] | None:
         """Answers for the images kept for testing; None if there are none yet."""
@@ -157,7 +157,7 @@ class Job:
                 return {"state": FAILED, "run": 0, "at": 0.0, "error": lost}
             return {"state": WAITING, "run": 0, "at": 0.0, "error": ""}
         except (OSError, DamagedFileError) as error:
-            say_once(str(error))
+            log_once(str(error))
             return {"state": FAILED, "run": 0, "at": 0.0, "error": f"{error}, or take it up again"}
 
     def end_run(self, run: int, state: str, error: str = "") -> None:
@@ -168,7 +168,7 @@ class Job:
 
     def set_state(self, state: str, run: int, error: str = "") -> None:
         content = {"state": state, "run": run, "at": time.time(), "error": error}
-        write_sealed(self.folder / "state.json", content)
+        write_checked_json(self.folder / "state.json", content)
 
     def progress(self) -> list[dict[str, Any]]:
         """The steps so far; a line that is being written just now, or is none, is left out."""
@@ -199,17 +199,17 @@ class Job:
             except BlockingIOError:
                 is_free = False
             except OSError as error:
-                say_once(f"{self.folder}: this file system cannot lock files ({error})")
+                log_once(f"{self.folder}: this file system cannot lock files ({error})")
             yield is_free
 
-    def last_words(self) -> str:
+    def error_tail(self) -> str:
         path = self.folder / "log.txt"
         text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
         return "\n".join(text.strip().splitlines()[-_LOG_LINES:])
 
 
 def _read(path: Path) -> dict[str, Any]:
-    return _read_once(path, *file_state(path))
+    return _read_once(path, *stat_signature(path))
 
 
 @lru_cache(maxsize=20_000)
@@ -230,24 +230,24 @@ def _summary(path: Path, *version: int) -> dict[str, Any]:
     }
 
 
-def new_job(user: User, request: dict[str, Any]) -> Job:
+def new_job(user: UserWorkspace, request: dict[str, Any]) -> Job:
     job = Job(user.folder / "jobs" / new_id())
     try:
-        write_sealed(job.folder / "job.json", request | {"made": time.time()})
+        write_checked_json(job.folder / "job.json", request | {"made": time.time()})
     except OSError:  # a full disk: nobody would look at what was written of it
         shutil.rmtree(job.folder, ignore_errors=True)
         raise
     return job
 
 
-def find_job(user: User, job_id: str) -> Job:
+def find_job(user: UserWorkspace, job_id: str) -> Job:
     job = Job(user.folder / "jobs" / job_id)
     if not is_id(job_id) or not (job.folder / "job.json").is_file():
         raise KeyError("there is no such training")
     return job
 
 
-def n_tested_alike(user: User, job: Job) -> int:
+def n_tested_alike(user: UserWorkspace, job: Job) -> int:
     """Return the number of finished trainings with the same data and test patients as this one."""
     wanted = [job.summary[name] for name in ("kind", "data", "tested_on")]
     alike = (
@@ -258,7 +258,7 @@ def n_tested_alike(user: User, job: Job) -> int:
     return sum(other.id == job.id or other.state()["state"] == DONE for other in alike)
 
 
-def all_jobs(user: User) -> list[Job]:
+def all_jobs(user: UserWorkspace) -> list[Job]:
     """Newest first; those whose request is damaged are told of and left out."""
     found = []
     folder = user.folder / "jobs"
@@ -269,7 +269,7 @@ def all_jobs(user: User) -> list[Job]:
         except FileNotFoundError:  # it is being made, or was given up
             continue
         except (OSError, DamagedFileError) as error:
-            say_once(str(error))
+            log_once(str(error))
     return [job for *_, job in sorted(found, key=lambda entry: entry[:2], reverse=True)]
 
 
@@ -287,7 +287,7 @@ class JobQueue:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True, name="jobs")
 
-    def start(self, users: list[User]) -> None:
+    def start(self, users: list[UserWorkspace]) -> None:
         """Take up what an earlier server left: waiting jobs, and workers that still end."""
         left = (job for user in users for job in all_jobs(user) if job.state()["state"] in ACTIVE)
         for job in sorted(left, key=lambda job: job.summary["made"]):
@@ -347,16 +347,16 @@ class JobQueue:
     def _watch(self) -> None:
         while not self._stop.wait(_PAUSE):
             try:
-                self._look_around()
+                self._scan()
             except OSError as error:  # a full disk, for example: the next time may be better
-                say_once(f"the trainings cannot be looked after: {error}")
+                log_once(f"the trainings cannot be looked after: {error}")
 
-    def _look_around(self) -> None:
+    def _scan(self) -> None:
         with self._lock:
             if self._stop.is_set():
                 return
             for job in self._jobs():
-                self._look_after(job)
+                self._supervise(job)
             turns = sorted(self._jobs(), key=_turn)
             waiting = [job for job in turns if job.state()["state"] == WAITING]
             is_free = not self._processes and len(waiting) == len(turns)
@@ -364,22 +364,24 @@ class JobQueue:
                 self._launch(waiting[0])
             elif waiting and waiting[0].is_training:
                 for job in turns:
-                    self._stand_back(job)
+                    self._yield_to_requests(job)
 
-    def _stand_back(self, job: Job) -> None:
+    def _yield_to_requests(self, job: Job) -> None:
         """A map waits again; its worker is on its way out, and the next one begins after that."""
         process = self._processes.get(job.id)
         if process is not None and not job.is_training:
             _kill(process)
             job.end_run(job.state()["run"], WAITING)
 
-    def _look_after(self, job: Job) -> None:
+    def _supervise(self, job: Job) -> None:
         process = self._processes.get(job.id)
         is_dead = process.poll() is not None if process else _has_lost_its_worker(job)
         state = job.state()  # after asking whether it lives: a worker says its last word, then ends
         if state["state"] == RUNNING and is_dead:
             code = process.returncode if process is not None else None
-            job.set_state(FAILED if process else INTERRUPTED, state["run"], _why(job, code))
+            job.set_state(
+                FAILED if process else INTERRUPTED, state["run"], _failure_reason(job, code)
+            )
         if process is not None and is_dead:
             del self._processes[job.id]
         if job.state()["state"] not in ACTIVE and job.id not in self._processes:
@@ -435,10 +437,10 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     process.kill()
 
 
-def _why(job: Job, code: int | None) -> str:
+def _failure_reason(job: Job, code: int | None) -> str:
     if code is None:
         return "The work was interrupted: the computer or the process was stopped."
     words = "The worker process ended unexpectedly"
     if code < 0:
         words += f" (signal {-code}; 9 often means that memory ran out)"
-    return f"{words}. Nothing else was lost.\n{job.last_words()}".strip()
+    return f"{words}. Nothing else was lost.\n{job.error_tail()}".strip()

@@ -17,18 +17,18 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from ..execution.memory_cache import BytesCache, Key
-from ..images.annotations.outlines import IGNORED, Outline
-from ..images.annotations.runs import PixelRuns
+from ..execution.memory_cache import Key, LRUCache
+from ..images.annotations.outlines import IGNORED, AnnotationPolygon
+from ..images.annotations.runs import RunLengthMask
 from ..images.readers import ImageSource
-from ..networks import missing_module, vectors_named
+from ..networks import get_patch_features, missing_dependency
 from ..patches.grid import PatchGrid
-from ..patches.inside import HALF
-from ..patches.pictures import png_uri
-from ..pipeline.view import View
+from ..patches.inside import MIN_OVERLAP
+from ..patches.pictures import png_data_uri
+from ..pipeline.view import PreparedImage
 from ..presets import preset
 from ..recipes import Recipe
-from .sheets import DrawnClass, Shape, polygons_of
+from .sheets import AnnotationClass, Shape, polygons_of
 from .strokes import box_of
 
 Field = tuple[slice, slice]
@@ -36,46 +36,46 @@ Box = tuple[float, float, float, float]
 # Which patches of a field are tissue (rows, columns), and their numbers (n, n_features).
 Numbers = tuple[NDArray[np.bool_], NDArray[np.float32]]
 
-NETWORK = "efficientnet-lite0-half"
+ENCODER = "efficientnet-lite0-half"
 _FIELD_PX = 512  # side of what is computed together
-_NETWORK_MPP, _PIXEL_MPP = 0.5, 1.0  # µm per pixel at which patches are looked at, if known
+_ENCODER_MPP, _PIXEL_MPP = 0.5, 1.0  # µm per pixel at which patches are looked at, if known
 
 
-def by_network() -> bool:
-    return missing_module(NETWORK) is None
+def uses_encoder() -> bool:
+    return missing_dependency(ENCODER) is None
 
 
 def quick_recipe(mpp: float | None, network: bool) -> Recipe:
     """How patches are cut from an image of this pixel size: of 8 µm or, of pixels, 16."""
-    wanted = _NETWORK_MPP if network else _PIXEL_MPP
+    wanted = _ENCODER_MPP if network else _PIXEL_MPP
     reduced = max(1.0, wanted / mpp) if mpp else 1.0
     if network:
         return preset("embeddings", regions=True).with_changes(
-            vectors=NETWORK, downsample=reduced, turn_patches=False
+            vectors=ENCODER, downsample=reduced, turn_patches=False
         )
-    return Recipe(patch_px=16, downsample=reduced, vectors="rgb")
+    return Recipe(patch_px=16, downsample=reduced, features="rgb")
 
 
-class Sight:
+class InteractiveImage:
     """An image as the quick answer sees it: its grid, and the numbers of its patches, as kept."""
 
     def __init__(self, source: ImageSource, recipe: Recipe, image: list[Any]) -> None:
         """`image`: the file's key."""
-        self.view = View(source, recipe, None, None, image)
-        self.grid = replace(self.view.grid(), chunk_px=_FIELD_PX)
+        self.prepared_image = PreparedImage(source, recipe, None, None, image)
+        self.grid = replace(self.prepared_image.grid(), chunk_px=_FIELD_PX)
         self.fields = list(self.grid.chunks())
-        self._of_pixels = vectors_named(recipe.vectors).are_pictures
+        self._of_pixels = get_patch_features(recipe.features).are_images
         self._key: Key = (repr(image), repr(recipe))
 
-    def known(self, kept: BytesCache[Numbers], field: Field) -> Numbers | None:
+    def cached_features(self, kept: LRUCache[Numbers], field: Field) -> Numbers | None:
         return kept.find((*self._key, repr(field)))
 
-    def numbers(self, kept: BytesCache[Numbers], field: Field) -> Numbers:
+    def patch_features(self, kept: LRUCache[Numbers], field: Field) -> Numbers:
         def made() -> tuple[Numbers, int]:
             if self._of_pixels:
-                found = _pixel_numbers(self.view, self.grid, field)
+                found = _pixel_numbers(self.prepared_image, self.grid, field)
             else:
-                found = self.view.chunk_vectors(self.grid, *field)
+                found = self.prepared_image.chunk_features(self.grid, *field)
             return found, sum(part.nbytes for part in found)
 
         return kept.get((*self._key, repr(field)), made)
@@ -101,9 +101,9 @@ class Sight:
         return sorted(shown, key=far)
 
 
-def _pixel_numbers(view: View, grid: PatchGrid, field: Field) -> Numbers:
+def _pixel_numbers(view: PreparedImage, grid: PatchGrid, field: Field) -> Numbers:
     pixels = view.normalise(grid.read(view, *field))
-    tissue = view.on_tissue(pixels).reshape([part.stop - part.start for part in field])
+    tissue = view.is_tissue(pixels).reshape([part.stop - part.start for part in field])
     return tissue, _with_neighbours(_of_pixels(pixels), tissue)
 
 
@@ -137,9 +137,9 @@ def _with_neighbours(
 # --- viewport prediction --------------------------------------------------------------------------
 
 
-_MOST_FIELDS = 30  # on a screen, the middle ones
+_MAX_FIELDS = 30  # on a screen, the middle ones
 _FIELDS_OF_SHAPE, _FIELDS_OF_IMAGE = 4, 24  # that are learnt from
-_MOST_SAMPLES = 2000  # of a class
+_MAX_SAMPLES = 2000  # of a class
 _FAINTEST = 0.25  # opacity of a patch that could as well be any class
 
 
@@ -147,18 +147,18 @@ _FAINTEST = 0.25  # opacity of a patch that could as well be any class
 
 
 @dataclass(frozen=True)
-class Drawn:
+class AnnotatedImage:
     """An image and the shapes on it."""
 
-    sight: Sight
+    image: InteractiveImage
     shapes: Sequence[Shape]
 
-    def regions(self) -> dict[str, PixelRuns]:
+    def regions(self) -> dict[str, RunLengthMask]:
         """What is drawn of each class, by its id."""
         by_class: dict[str, list[Shape]] = {}
         for shape in self.shapes:
             by_class.setdefault(shape["label"], []).append(shape)
-        size = self.sight.view.size
+        size = self.image.prepared_image.size
         return {label: _region(own, size) for label, own in by_class.items()}
 
     def fields(self) -> list[Field]:
@@ -176,23 +176,23 @@ class Drawn:
 
     def _touched(self, shape: Shape) -> list[Field]:
         """Fields in which a part of the shape lies, the middle ones first."""
-        near = self.sight.on(_box(shape))
+        near = self.image.on(_box(shape))
         if len(near) <= _FIELDS_OF_SHAPE:
             return near
-        step = self.sight.grid.step
+        step = self.image.grid.step
         y, x, side = np.array([(r.start, c.start, r.stop - r.start) for r, c in near]).T * step
-        x, y = x + self.sight.grid.left, y + self.sight.grid.top
-        region = _region([shape], self.sight.view.size)
-        there = region.share(x, y, float(side.max())) > 0
+        x, y = x + self.image.grid.left, y + self.image.grid.top
+        region = _region([shape], self.image.prepared_image.size)
+        there = region.coverage(x, y, float(side.max())) > 0
         return [field for field, is_there in zip(near, there.tolist(), strict=True) if is_there]
 
-    def samples(self, kept: BytesCache[Numbers]) -> Iterator[tuple[str, NDArray[np.float32]]]:
+    def samples(self, kept: LRUCache[Numbers]) -> Iterator[tuple[str, NDArray[np.float32]]]:
         """Class ids with the numbers of patches that lie half or more in its shapes; of fields that
         are not computed yet, none.
         """
-        regions, grid = self.regions(), self.sight.grid
+        regions, grid = self.regions(), self.image.grid
         for field in self.fields():
-            found = self.sight.known(kept, field)
+            found = self.image.cached_features(kept, field)
             if found is None or not found[0].any():  # not computed yet, or glass
                 continue
             tissue, numbers = found
@@ -200,12 +200,12 @@ class Drawn:
             x = (columns + field[1].start) * grid.step + grid.left
             y = (rows + field[0].start) * grid.step + grid.top
             for label, region in regions.items():
-                yield label, numbers[region.share(x, y, grid.patch_side) >= HALF]
+                yield label, numbers[region.coverage(x, y, grid.patch_side) >= MIN_OVERLAP]
 
 
-def _region(shapes: Sequence[Shape], size: tuple[int, int]) -> PixelRuns:
-    outlines = [Outline("", tuple(rings)) for s in shapes for rings in polygons_of(s)]
-    return PixelRuns.of(outlines, size)
+def _region(shapes: Sequence[Shape], size: tuple[int, int]) -> RunLengthMask:
+    outlines = [AnnotationPolygon("", tuple(rings)) for s in shapes for rings in polygons_of(s)]
+    return RunLengthMask.of(outlines, size)
 
 
 def _box(shape: Shape) -> Box:
@@ -217,27 +217,31 @@ def _box(shape: Shape) -> Box:
 
 
 @dataclass(frozen=True)
-class Screen:
+class Viewport:
     """What is asked for: a part of an image, from all that was drawn; until when."""
 
-    sight: Sight
+    image: InteractiveImage
     box: Box
-    drawn: Sequence[Drawn]
-    classes: Sequence[DrawnClass]
-    until: float  # of time.monotonic
+    annotations: Sequence[AnnotatedImage]
+    classes: Sequence[AnnotationClass]
+    deadline: float  # of time.monotonic
 
 
-def quick_answer(screen: Screen, kept: BytesCache[Numbers]) -> dict[str, Any]:
+def predict_viewport(screen: Viewport, kept: LRUCache[Numbers]) -> dict[str, Any]:
     """The map of the screen as far as there is time; `left`: fields that are still to come."""
-    shown = screen.sight.on(screen.box)
-    fields = shown[:_MOST_FIELDS]
-    wanted = [(d.sight, f) for d in screen.drawn for f in d.fields()]
-    left = _compute([*wanted, *((screen.sight, f) for f in fields)], kept, screen.until)
+    shown = screen.image.on(screen.box)
+    fields = shown[:_MAX_FIELDS]
+    wanted = [(d.image, f) for d in screen.annotations for f in d.fields()]
+    left = _compute([*wanted, *((screen.image, f) for f in fields)], kept, screen.deadline)
     counted, head = _learn(screen, kept)
-    known = {repr(f): found for f in fields if (found := screen.sight.known(kept, f)) is not None}
+    known = {
+        repr(f): found
+        for f in fields
+        if (found := screen.image.cached_features(kept, f)) is not None
+    }
     picture = None
     if head is not None and known:
-        picture = _picture(screen, [f for f in fields if repr(f) in known], known, head)
+        picture = _image(screen, [f for f in fields if repr(f) in known], known, head)
     return {
         "left": left,
         "beyond": len(shown) - len(fields),
@@ -246,22 +250,24 @@ def quick_answer(screen: Screen, kept: BytesCache[Numbers]) -> dict[str, Any]:
     }
 
 
-def _compute(wanted: Sequence[tuple[Sight, Field]], kept: BytesCache[Numbers], until: float) -> int:
+def _compute(
+    wanted: Sequence[tuple[InteractiveImage, Field]], kept: LRUCache[Numbers], until: float
+) -> int:
     """As many as there is time for, one at least; how many are left."""
     missing = {
         (id(sight), repr(field)): (sight, field)
         for sight, field in wanted
-        if sight.known(kept, field) is None
+        if sight.cached_features(kept, field) is None
     }
     for n_done, (sight, field) in enumerate(missing.values()):
         if n_done and time.monotonic() > until:
             return len(missing) - n_done
-        sight.numbers(kept, field)
+        sight.patch_features(kept, field)
     return 0
 
 
 @dataclass(frozen=True)
-class Head:
+class SoftmaxClassifier:
     """A line between classes: scores are numbers @ weights + bias, of standardised numbers."""
 
     labels: list[str]
@@ -271,7 +277,7 @@ class Head:
     bias: NDArray[np.float64]
 
     @classmethod
-    def fit(cls, samples: Mapping[str, NDArray[np.float32]]) -> Head:
+    def fit(cls, samples: Mapping[str, NDArray[np.float32]]) -> SoftmaxClassifier:
         """From numbers (n, n_features) of two classes or more, each of which counts the same."""
         from sklearn.linear_model import LogisticRegression
 
@@ -286,7 +292,7 @@ class Head:
             weights, bias = np.hstack([-weights, weights]) / 2, np.array([-bias[0], bias[0]]) / 2
         return cls(labels, mean, spread, weights, bias)
 
-    def shares(self, numbers: NDArray[np.float32]) -> NDArray[np.float64]:
+    def probabilities(self, numbers: NDArray[np.float32]) -> NDArray[np.float64]:
         """How much speaks for each class (n, n_classes); they add up to 1."""
         scores = (numbers - self.mean) / self.spread @ self.weights + self.bias
         scores = np.exp(scores - scores.max(axis=1, keepdims=True))
@@ -294,27 +300,29 @@ class Head:
         return shares
 
 
-def _learn(screen: Screen, kept: BytesCache[Numbers]) -> tuple[dict[str, int], Head | None]:
+def _learn(
+    screen: Viewport, kept: LRUCache[Numbers]
+) -> tuple[dict[str, int], SoftmaxClassifier | None]:
     """How many patches are drawn of each class, and the line between them, if there are two."""
     found: dict[str, list[NDArray[np.float32]]] = {one.id: [] for one in screen.classes}
-    for drawn in screen.drawn:
+    for drawn in screen.annotations:
         for label, numbers in drawn.samples(kept):
             found.setdefault(label, []).append(numbers)
     counted = {label: sum(map(len, parts)) for label, parts in found.items()}
     ignored = {one.id for one in screen.classes if one.name == IGNORED}
     samples = {
-        label: np.concatenate(parts)[:: -(-counted[label] // _MOST_SAMPLES)]
+        label: np.concatenate(parts)[:: -(-counted[label] // _MAX_SAMPLES)]
         for label, parts in found.items()
         if counted[label] and label not in ignored
     }
-    return counted, Head.fit(samples) if len(samples) > 1 else None
+    return counted, SoftmaxClassifier.fit(samples) if len(samples) > 1 else None
 
 
-def _picture(
-    screen: Screen, fields: Sequence[Field], known: Mapping[str, Numbers], head: Head
+def _image(
+    screen: Viewport, fields: Sequence[Field], known: Mapping[str, Numbers], head: SoftmaxClassifier
 ) -> dict[str, Any]:
     """One pixel for each patch of the fields, and where that lies."""
-    grid = screen.sight.grid
+    grid = screen.image.grid
     top, left = (min(field[axis].start for field in fields) for axis in (0, 1))
     bottom, right = (max(field[axis].stop for field in fields) for axis in (0, 1))
     pixels = np.zeros((bottom - top, right - left, 4), np.uint8)
@@ -324,7 +332,7 @@ def _picture(
         tissue, numbers = known[repr((rows, columns))]
         if not tissue.any():
             continue
-        shares = head.shares(numbers)
+        shares = head.probabilities(numbers)
         sure = (shares.max(axis=1) * len(head.labels) - 1) / (len(head.labels) - 1)
         own = slice(rows.start - top, rows.stop - top), slice(columns.start - left, None)
         part = pixels[own][:, : columns.stop - columns.start]
@@ -332,4 +340,4 @@ def _picture(
         part[tissue] = np.column_stack([palette[shares.argmax(axis=1)], alpha])
     x, y = grid.cell_corner((left, top))
     sides = [count * grid.step for count in (right - left, bottom - top)]
-    return {"png": png_uri(pixels), "box": [x, y, *sides]}
+    return {"png": png_data_uri(pixels), "box": [x, y, *sides]}

@@ -21,28 +21,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..batch import image_key
-from ..compare.patch_measures import Judged
-from ..decisions.regions import MOST_PATCHES
+from ..batch import output_key
+from ..compare.patch_measures import PatchEvaluation
+from ..decisions.regions import MAX_MIN_PATCHES
 from ..execution.files import file_key
-from ..execution.progress import Callback, ignore
-from ..execution.sealed import write_sealed
-from ..images.manifest import Record
+from ..execution.progress import Callback, no_callback
+from ..execution.sealed import write_checked_json
+from ..images.manifest import ImageRecord
 from ..images.pixel_size import PixelSize
 from ..patches.grid import PatchGrid
-from ..patches.inside import HALF
-from ..patches.outlines import Borders, label_regions
-from ..patches.patch_map import BLANK, COLOURS, PatchMap
+from ..patches.inside import MIN_OVERLAP
+from ..patches.outlines import RegionBorders, label_regions
+from ..patches.patch_map import COLOURS, NO_TISSUE, PatchMap
 from ..pipeline import Model
-from ..pipeline.answers import Answer, ImageAnswer, RegionAnswer
-from ..pipeline.region_truth import mask_of, true_patches
-from .datasets import About
+from ..pipeline.answers import ImagePrediction, Prediction, RegionPrediction
+from ..pipeline.region_truth import mask_of, region_patch_mask
+from .datasets import DatasetSettings
 from .travel import Overlap
-from .workspace import DamagedFileError, read_fields, say_once, short_id
+from .workspace import DamagedFileError, log_once, read_fields, short_id
 
-_MOST_OUTLINES = 400
+_MAX_OUTLINES = 400
 _FORM = 7  # increased when the content of these files changes, so that stored ones are not used
-_FACTS: dict[str, Any] = {
+_METADATA: dict[str, Any] = {
     "answer": object,
     "score": object,
     "value": object,
@@ -55,28 +55,30 @@ _FACTS: dict[str, Any] = {
 }
 
 
-def answer_image(
+def compute_prediction(
     model: Model,
-    record: Record,
+    record: ImageRecord,
     folder: Path,
     mpp: float | None = None,
-    callback: Callback = ignore,
+    callback: Callback = no_callback,
 ) -> dict[str, Any]:
     """The model's answer for an image as plain values; its map, if it has one, into the folder.
 
     `mpp`: µm per pixel where neither the record nor the file says it.
     """
     state = _state(record, mpp)  # first: the image may be replaced meanwhile
-    size = About(mpp=mpp).given(record.mpp)
-    answer = model.answer(record.path, mpp=size, callback=callback, within=record.within)
-    facts = answer_facts(answer) | {"version": short_id(repr(state))}
+    size = DatasetSettings(mpp=mpp).is_set(record.mpp)
+    answer = model.predict_one(
+        record.path, mpp=size, callback=callback, within=record.region_of_interest
+    )
+    facts = prediction_to_json(answer) | {"version": short_id(repr(state))}
     if answer.patch_map is not None:  # before the answer that tells of it
         answer.patch_map.save(_file(folder, record, "npz"))
-    write_sealed(_file(folder, record, "json"), facts | {"form": _FORM, "of": state})
+    write_checked_json(_file(folder, record, "json"), facts | {"form": _FORM, "of": state})
     return facts
 
 
-def answer_facts(answer: Answer) -> dict[str, Any]:
+def prediction_to_json(answer: Prediction) -> dict[str, Any]:
     """What the page is told."""
     patch_map = answer.patch_map
     return {
@@ -85,11 +87,11 @@ def answer_facts(answer: Answer) -> dict[str, Any]:
         "value": answer.value,
         "shares": answer.proportions,
         "n_patches": answer.n_patches,
-        "words": answer.words(),
+        "words": answer.summary(),
         "mpp": answer.size.mpp,
         "mpp_from": answer.size.origin,
         "probabilities": answer.probabilities,
-        "candidates": answer.candidates,
+        "candidates": answer.prediction_set,
         "grid": None if patch_map is None else _placed(patch_map.grid),
     }
 
@@ -107,38 +109,42 @@ def _placed(grid: PatchGrid) -> dict[str, float]:
     }
 
 
-def _state(record: Record, mpp: float | None) -> list[Any]:
+def _state(record: ImageRecord, mpp: float | None) -> list[Any]:
     """Another one when the image was changed under its name, or what is said of its pixel size."""
-    within = [*record.within.facts()] if record.within else []
+    within = [*record.region_of_interest.fingerprint()] if record.region_of_interest else []
     return [*file_key(record.path), record.mpp, mpp, *within]
 
 
-def stored_answer(folder: Path, record: Record, mpp: float | None = None) -> dict[str, Any] | None:
-    """Return what `answer_image` stored; None if there is nothing for the image as it is now."""
+def load_prediction(
+    folder: Path, record: ImageRecord, mpp: float | None = None
+) -> dict[str, Any] | None:
+    """Return what `compute_prediction` stored; None if there is nothing for the image as it is
+    now.
+    """
     path = _file(folder, record, "json")
     try:
-        facts = read_fields(path, _FACTS) if path.exists() else {}
+        facts = read_fields(path, _METADATA) if path.exists() else {}
     except DamagedFileError as error:
-        say_once(f"{error}: it is made anew")
+        log_once(f"{error}: it is made anew")
         facts = {}
     is_present = facts.pop("form", None) == _FORM and facts.pop("of", None) == _state(record, mpp)
     return facts if is_present else None
 
 
-def answer_once(
-    model: Model, record: Record, folder: Path, mpp: float | None = None
+def compute_or_load(
+    model: Model, record: ImageRecord, folder: Path, mpp: float | None = None
 ) -> dict[str, Any]:
-    return stored_answer(folder, record, mpp) or answer_image(model, record, folder, mpp)
+    return load_prediction(folder, record, mpp) or compute_prediction(model, record, folder, mpp)
 
 
-def map_version(folder: Path, record: Record, mpp: float | None = None) -> list[Any]:
+def map_version(folder: Path, record: ImageRecord, mpp: float | None = None) -> list[Any]:
     """Another one whenever `stored_map` would give another map."""
-    _facts_of_map(folder, record, mpp)
+    _map_metadata(folder, record, mpp)
     return file_key(_file(folder, record, "npz"))
 
 
-def stored_map(folder: Path, record: Record, mpp: float | None = None) -> PatchMap:
-    _facts_of_map(folder, record, mpp)
+def stored_map(folder: Path, record: ImageRecord, mpp: float | None = None) -> PatchMap:
+    _map_metadata(folder, record, mpp)
     try:
         return PatchMap.load(_file(folder, record, "npz"))
     except (ValueError, OSError) as error:
@@ -146,8 +152,8 @@ def stored_map(folder: Path, record: Record, mpp: float | None = None) -> PatchM
         raise ValueError(f"{error}: open the image once more, and it is made anew") from error
 
 
-def _facts_of_map(folder: Path, record: Record, mpp: float | None) -> dict[str, Any]:
-    facts = stored_answer(folder, record, mpp)
+def _map_metadata(folder: Path, record: ImageRecord, mpp: float | None) -> dict[str, Any]:
+    facts = load_prediction(folder, record, mpp)
     if facts is None or facts["grid"] is None:
         raise KeyError("this image has no patch map yet")
     return facts
@@ -156,17 +162,19 @@ def _facts_of_map(folder: Path, record: Record, mpp: float | None) -> dict[str, 
 # --- where the line was moved -------------------------------------------------------------------
 
 
-def redrawn(moved: Model, facts: dict[str, Any], patch_map: PatchMap | None, path: Path) -> Answer:
+def apply_threshold(
+    moved: Model, facts: dict[str, Any], patch_map: PatchMap | None, path: Path
+) -> Prediction:
     """The answer of a model whose line was moved, from what was stored before: label, words and map
     as the moved model would give them.
     """
     size = PixelSize(facts["mpp"], facts["mpp_from"])
     if moved.finds_regions:
         assert patch_map is not None
-        before = RegionAnswer(path, facts["answer"], facts["score"], 0, [], patch_map, size)
-        return moved.redrawn(before)
-    return moved.redrawn(
-        ImageAnswer(
+        before = RegionPrediction(path, facts["answer"], facts["score"], 0, [], patch_map, size)
+        return moved.apply_threshold(before)
+    return moved.apply_threshold(
+        ImagePrediction(
             path,
             facts["answer"],
             (np.nan if facts["score"] is None else facts["score"],),
@@ -174,19 +182,19 @@ def redrawn(moved: Model, facts: dict[str, Any], patch_map: PatchMap | None, pat
             value=facts["value"],
             n_patches=facts["n_patches"],
             probabilities=facts["probabilities"],
-            candidates=facts["candidates"],
+            prediction_set=facts["candidates"],
             size=size,
         )
     )
 
 
-def _file(folder: Path, record: Record, kind: str) -> Path:
+def _file(folder: Path, record: ImageRecord, kind: str) -> Path:
     """Of an image, or of the part of one inside of outlines."""
-    part = f"-{short_id(repr(record.within))}" if record.within else ""
-    return folder / f"{image_key(record.path)}{part}.{kind}"
+    part = f"-{short_id(repr(record.region_of_interest))}" if record.region_of_interest else ""
+    return folder / f"{output_key(record.path)}{part}.{kind}"
 
 
-def map_picture(
+def map_image(
     patch_map: PatchMap, only: int | None, chosen: Mapping[str, str] | None = None
 ) -> NDArray[np.uint8]:
     """One RGBA pixel per patch: its class's colour, more opaque where it won more clearly.
@@ -196,16 +204,16 @@ def map_picture(
     colours, opacity = patch_map.colours()
     for place, name in enumerate(patch_map.classes):
         if chosen and name in chosen:
-            colours[patch_map.winners == place] = list(bytes.fromhex(chosen[name][1:]))
+            colours[patch_map.predicted_classes == place] = list(bytes.fromhex(chosen[name][1:]))
     alpha = opacity / max(float(opacity.max()), 1e-12)
     if only is not None:
-        alpha = np.where(patch_map.winners == only, alpha, 0)
+        alpha = np.where(patch_map.predicted_classes == only, alpha, 0)
     return np.dstack([colours, 255 * alpha]).round().astype(np.uint8)
 
 
 def outlines(patch_map: PatchMap, place: int, least: int) -> list[list[float]]:
     """Rings (x, y, x, y, …) around connected patches of a class, of the largest regions."""
-    return patch_map.rings(place, least, _MOST_OUTLINES)
+    return patch_map.rings(place, least, _MAX_OUTLINES)
 
 
 # --- difference of two maps -----------------------------------------------------------------------
@@ -232,13 +240,13 @@ class MapDifference:
             )
         order = np.array([first.classes.index(name) for name in second.classes], np.int16)
         found = _nearest(first, second)
-        after = np.where(found == BLANK, BLANK, order[found]).astype(np.int16)
-        return cls(first.winners, after, first.classes)
+        after = np.where(found == NO_TISSUE, NO_TISSUE, order[found]).astype(np.int16)
+        return cls(first.predicted_classes, after, first.classes)
 
     @property
     def is_compared(self) -> NDArray[np.bool_]:
         """Where both see tissue."""
-        both: NDArray[np.bool_] = (self.before != BLANK) & (self.after != BLANK)
+        both: NDArray[np.bool_] = (self.before != NO_TISSUE) & (self.after != NO_TISSUE)
         return both
 
     def counts(self) -> list[list[int]]:
@@ -249,11 +257,11 @@ class MapDifference:
         return table
 
     @property
-    def n_apart(self) -> int:
+    def n_different(self) -> int:
         """Patches that only one of the two has judged."""
-        return int(((self.before != BLANK) ^ (self.after != BLANK)).sum())
+        return int(((self.before != NO_TISSUE) ^ (self.after != NO_TISSUE)).sum())
 
-    def picture(self, chosen: Mapping[str, str] | None = None) -> NDArray[np.uint8]:
+    def image(self, chosen: Mapping[str, str] | None = None) -> NDArray[np.uint8]:
         """One RGBA pixel per patch: grey where both agree, else the colour of what it is now.
 
         `chosen`: colours that the user has given to classes, by name, as #rrggbb.
@@ -273,13 +281,15 @@ class MapDifference:
 def _nearest(first: PatchMap, second: PatchMap) -> NDArray[np.int16]:
     """The second map's winners at the middles of the first one's patches."""
     own, other = first.grid, second.grid
-    rows = _place_in(other, other.top, _middles(own, own.top, own.n_rows))
-    columns = _place_in(other, other.left, _middles(own, own.left, own.n_columns))
+    rows = _index_in(other, other.top, _middles(own, own.top, own.n_rows))
+    columns = _index_in(other, other.left, _middles(own, own.left, own.n_columns))
     has_row, has_column = rows < other.n_rows, columns < other.n_columns
     has_row &= rows >= 0
     has_column &= columns >= 0
-    found = np.full((own.n_rows, own.n_columns), BLANK, np.int16)
-    found[np.ix_(has_row, has_column)] = second.winners[np.ix_(rows[has_row], columns[has_column])]
+    found = np.full((own.n_rows, own.n_columns), NO_TISSUE, np.int16)
+    found[np.ix_(has_row, has_column)] = second.predicted_classes[
+        np.ix_(rows[has_row], columns[has_column])
+    ]
     return found
 
 
@@ -287,7 +297,7 @@ def _middles(grid: PatchGrid, start: float, count: int) -> NDArray[np.float64]:
     return np.arange(count, dtype=np.float64) * grid.step + (start + grid.patch_side / 2)
 
 
-def _place_in(grid: PatchGrid, start: float, middles: NDArray[np.float64]) -> NDArray[np.int64]:
+def _index_in(grid: PatchGrid, start: float, middles: NDArray[np.float64]) -> NDArray[np.int64]:
     """Rows or columns of a grid whose patches have these middles, if they have any."""
     exact = (middles - start - grid.patch_side / 2) / grid.step
     return np.floor(exact + 0.5).astype(np.int64)
@@ -300,29 +310,29 @@ _FINEST = 300  # cells along the longer side of a mask whose outlines are drawn
 
 
 @dataclass(frozen=True)
-class Shares:
+class Fractions:
     dice: float
     iou: float
 
 
-def overlap(record: Record, patch_map: PatchMap) -> Overlap:
+def overlap(record: ImageRecord, patch_map: PatchMap) -> Overlap:
     """Hits, misses and false alarms against the record's mask or label, for regions from
     1, 2, … connected patches on.
     """
     tissue = patch_map.tissue
-    places, sizes = label_regions(patch_map.winners == 1)
-    places, truth = places[tissue], true_patches(record, patch_map)[tissue]
+    places, sizes = label_regions(patch_map.predicted_classes == 1)
+    places, truth = places[tissue], region_patch_mask(record, patch_map)[tissue]
     margins = patch_map.margins[..., 1][tissue]
 
     def counts(least: int) -> list[int]:
         found = np.concatenate([[False], sizes >= least])[places]
-        table: list[int] = Judged(margins, truth, found).table().tolist()
+        table: list[int] = PatchEvaluation(margins, truth, found).table().tolist()
         return table[:3]
 
-    return [counts(least) for least in range(1, MOST_PATCHES + 1)]
+    return [counts(least) for least in range(1, MAX_MIN_PATCHES + 1)]
 
 
-def pooled(overlaps: Iterable[Overlap | None], least: float) -> Shares | None:
+def pooled_overlap(overlaps: Iterable[Overlap | None], least: float) -> Fractions | None:
     """Of all images together, for regions from so many patches on; None: there is nothing to tell.
 
     Where one image's overlap is not known, none is told: the others would stand for all.
@@ -332,16 +342,16 @@ def pooled(overlaps: Iterable[Overlap | None], least: float) -> Shares | None:
         return None
     hits, misses, alarms = (sum(one[place][k] for one in known if one) for k in range(3))
     union = hits + misses + alarms
-    return Shares(2 * hits / (union + hits), hits / union) if union else None
+    return Fractions(2 * hits / (union + hits), hits / union) if union else None
 
 
-def true_rings(record: Record, size: tuple[int, int]) -> list[list[float]]:
+def true_rings(record: ImageRecord, size: tuple[int, int]) -> list[list[float]]:
     """Rings (x, y, x, y, …) around the regions of the record's mask, in an image of this size."""
     side = max(1.0, max(size) / _FINEST)
     x, y = np.meshgrid(*(np.arange(0, length, side) for length in size))
-    cells = mask_of(record, "").share(x, y, side) >= HALF
+    cells = mask_of(record, "").coverage(x, y, side) >= MIN_OVERLAP
     return [
         np.minimum(ring * side, size).ravel().tolist()
-        for polygon in Borders(cells.astype(np.int32)).polygons(1)
+        for polygon in RegionBorders(cells.astype(np.int32)).polygons(1)
         for ring in polygon
     ]

@@ -14,18 +14,18 @@ from pathlib import Path
 from typing import Any
 
 from ..decisions.tuning import describe_tuning
-from ..execution.files import file_key, written_whole
-from ..execution.sealed import write_sealed
-from ..execution.texts import one_line
+from ..execution.files import atomic_write, file_key
+from ..execution.sealed import write_checked_json
+from ..execution.texts import shorten
 from ..model_file import SUFFIX
 from ..pipeline import Model, load_model
 from .datasets import Dataset
-from .jobs import DONE, OPENED, Job
-from .workspace import DataFolders, User, short_id
+from .jobs import DONE, IMPORTED, Job
+from .workspace import DataFolders, UserWorkspace, short_id
 
 
 @dataclass(frozen=True)
-class Kind:
+class ModelProfile:
     """What two models must share for their maps to tell of the same thing.
 
     images : id of the set that it learnt from; of a model from a file, nobody else's
@@ -37,22 +37,22 @@ class Kind:
     images: str
     classes: tuple[str, ...]
     mpp: float | None
-    vectors: str
+    features: str
     patch_px: int
     tuning: str = ""  # how its decision was changed after training
 
     @classmethod
-    def of(cls, job: Job, model: Model) -> Kind:
+    def of(cls, job: Job, model: Model) -> ModelProfile:
         recipe = model.recipe
         mpp = recipe.mpp if recipe.mpp is not None else model.model_.mpp_
-        is_file = job.summary["kind"] == OPENED
+        is_file = job.summary["kind"] == IMPORTED
         images = job.id if is_file else job.summary["data"]
         names = tuple(model.classes_)
-        tuning = describe_tuning(model.training_)
-        return cls(job.name, is_file, images, names, mpp, recipe.vectors, recipe.patch_px, tuning)
+        tuning = describe_tuning(model.training_info_)
+        return cls(job.name, is_file, images, names, mpp, recipe.features, recipe.patch_px, tuning)
 
 
-def misfits(kind: Kind, dataset: Dataset) -> list[str]:
+def incompatibilities(kind: ModelProfile, dataset: Dataset) -> list[str]:
     """What a set has that the model was not trained for; none of its own set."""
     if kind.images == dataset.id:
         return []
@@ -75,7 +75,7 @@ def misfits(kind: Kind, dataset: Dataset) -> list[str]:
     return found
 
 
-def differences(one: Kind, other: Kind) -> list[str]:
+def differences(one: ModelProfile, other: ModelProfile) -> list[str]:
     """In what two models differ beside what they have learnt."""
     found = []
     if set(one.classes) != set(other.classes):
@@ -86,10 +86,10 @@ def differences(one: Kind, other: Kind) -> list[str]:
         found.append("They were not trained on the same images, as far as is known here.")
     if one.mpp != other.mpp:
         found.append(f"They work at other pixel sizes: {_size(one)}, and {_size(other)}.")
-    if (one.vectors, one.patch_px) != (other.vectors, other.patch_px):
+    if (one.features, one.patch_px) != (other.features, other.patch_px):
         found.append(
-            f"They see patches in other ways: {one.vectors} of {one.patch_px} pixels, and "
-            f"{other.vectors} of {other.patch_px}."
+            f"They see patches in other ways: {one.features} of {one.patch_px} pixels, and "
+            f"{other.features} of {other.patch_px}."
         )
     return found
 
@@ -98,57 +98,57 @@ def _list(names: list[str] | tuple[str, ...]) -> str:
     return " / ".join(names)
 
 
-def _size(kind: Kind) -> str:
+def _size(kind: ModelProfile) -> str:
     return "not known" if kind.mpp is None else f"{kind.mpp:g} µm"
 
 
 # --- imported models ------------------------------------------------------------------------------
 
 
-_MOST_BYTES = 512 * 2**20
+_MAX_BYTES = 512 * 2**20
 _OPENING = threading.Lock()  # one after another, or two would write the same
 
 
-def open_model(user: User, folders: DataFolders, place: int, inside: str) -> Job:
+def import_model(user: UserWorkspace, folders: DataFolders, place: int, inside: str) -> Job:
     """The model of a file that lies in the data folders."""
     path = folders.find(place, inside)
     if path.suffix.lower() != SUFFIX or not path.is_file():
         raise ValueError(f"{path.name}: is no model; files of models end in {SUFFIX}")
-    if path.stat().st_size > _MOST_BYTES:
-        most = _MOST_BYTES // 2**20
+    if path.stat().st_size > _MAX_BYTES:
+        most = _MAX_BYTES // 2**20
         raise ValueError(f"{path.name}: is larger than {most} MB, more than the page opens")
     job = Job(user.folder / "jobs" / short_id(repr(file_key(path))))
     with _OPENING:
         if not (job.folder / "job.json").is_file():
             try:
-                _take(job, path)
+                _read(job, path)
             except BaseException:
                 shutil.rmtree(job.folder, ignore_errors=True)
                 raise
     return job
 
 
-def _take(job: Job, path: Path) -> None:
+def _read(job: Job, path: Path) -> None:
     """The request comes last: until it is there, so is nothing."""
-    with written_whole(job.model_file) as partial:
+    with atomic_write(job.model_file) as partial:
         shutil.copyfile(path, partial)
     model = _loaded(job.model_file, path.name)
     job.set_state(DONE, 0)
-    write_sealed(job.folder / "job.json", _request(path, model))
+    write_checked_json(job.folder / "job.json", _request(path, model))
 
 
 def _loaded(copy: Path, name: str) -> Model:
     try:
         return load_model(copy)
     except (ValueError, OSError, ImportError, MemoryError) as error:
-        words = one_line(error).replace(str(copy), name)
+        words = shorten(error).replace(str(copy), name)
         raise ValueError(words if name in words else f"{name}: {words}") from error
 
 
 def _request(path: Path, model: Model) -> dict[str, Any]:
     """As of a training of which nothing is known but its outcome."""
     return {
-        "kind": OPENED,
+        "kind": IMPORTED,
         "made": time.time(),
         "name": path.name,
         "data": "",

@@ -17,28 +17,28 @@ import numpy as np
 from ..decisions.tuning import NOTE, describe_tuning
 from ..evaluation.metrics import balanced_accuracy, roc_curve, sensitivity, specificity
 from ..evaluation.proportions import MIN_PATIENTS
-from ..execution.texts import counted
-from ..images.manifest import Manifest, Record
+from ..execution.texts import pluralize
+from ..images.manifest import ImageRecord, Manifest
 from ..images.pixel_size import PixelSize, size_warnings
 from ..patches.overlay import draw_overlay
-from ..patches.pictures import atom_sheets, image_uri
+from ..patches.pictures import atom_mosaics, jpeg_data_uri
 from ..pipeline import Model
-from ..pipeline.answers import Answer, outlines
-from ..pipeline.gallery import Gallery
-from ..reports.atoms_page import AtomsInUse, atom_rows
-from ..reports.evaluation_facts import Fact
+from ..pipeline.answers import Prediction, region_rings
+from ..pipeline.gallery import PatchSample
+from ..reports.atoms_page import AtomReportData, atom_rows
+from ..reports.evaluation_facts import SummaryRow
 from ..reports.model_card import describe_model
 from ..reports.pages import write_page
 from .explain import NO_TISSUE_FOUND
 from .figures import describe_range, difference, figures
 from .jobs import Job
-from .maps import answer_once, pooled, redrawn, stored_map
+from .maps import apply_threshold, compute_or_load, pooled_overlap, stored_map
 from .training import request_manifest
-from .travel import Before, Compared, Correction, Figures, Use, UsedCorrection
+from .travel import Compared, Correction, CorrectionStatus, Figures, PreviousModel, UsedCorrection
 
 _N_EXAMPLES = 6
 _UNTESTED = "nobody: how good it is, is not known"
-_USES: dict[Use, str] = {
+_USAGE: dict[CorrectionStatus, str] = {
     "learnt": "learnt from",
     "truth": "of what tested images truly are",
     "unused": "not learnt from, as the patient was kept for testing",
@@ -53,20 +53,21 @@ def model_card(
     header: Mapping[str, Any],
     request: dict[str, Any],
     results: Mapping[str, Any] | None,
-) -> list[Fact]:
+) -> list[SummaryRow]:
     """What the file says of the model, and what the page knows: who was tested, what corrected."""
     rows = results["images"] if results else []
     n_tested = len({row["patient"] for row in rows if row["answer"] is not None})
     card = dict(describe_model(header)) | {
-        "Decision": model.decision_words(),
-        "Changed after training": describe_tuning(model.training_),
-        "Tested on": counted(n_tested, "other patient") if n_tested else _UNTESTED,
-        "Corrections": _corrected(used_corrections(request)),
+        "Decision": model.describe_decision(),
+        "Changed after training": describe_tuning(model.training_info_),
+        "Tested on": pluralize(n_tested, "other patient") if n_tested else _UNTESTED,
+        "Corrections": _corrected(applied_corrections(request)),
     }
     if request["n_shapes"]:
         n_images = request_manifest(request).n_images
         card["Drawn by the user"] = (
-            f"{counted(request['n_shapes'], 'shape')} on {counted(n_images, 'image')}, and nothing "
+            f"{pluralize(request['n_shapes'], 'shape')} on {pluralize(n_images, 'image')}, and "
+            "nothing "
             "else of them was learnt from or tested"
         )
     return [(name, words) for name, words in card.items() if words]
@@ -75,31 +76,31 @@ def model_card(
 def _corrected(corrections: Sequence[UsedCorrection]) -> str:
     """How many there were, and which of them were not learnt from."""
     n_of = Counter(c["use"] for c in corrections)
-    words = [f"{n_of[use]} {what}" for use, what in _USES.items() if n_of[use]]
+    words = [f"{n_of[use]} {what}" for use, what in _USAGE.items() if n_of[use]]
     return f"{len(corrections)} by the user: {', '.join(words)}" if words else "none"
 
 
 @dataclass(frozen=True)
-class KeptAnswers:
+class StoredPredictions:
     """The tested images by id, and where the answers for them are kept.
 
     mpp : µm per pixel where neither a table nor the file says it
     model : whose answers they are, before its line was moved
     """
 
-    records: Mapping[str, Record]
+    records: Mapping[str, ImageRecord]
     maps: Path
     mpp: float | None
     model: Model
 
-    def answer(self, image: str, moved: Model) -> Answer:
+    def prediction(self, image: str, moved: Model) -> Prediction:
         """With its map, as the model says whose line was moved."""
         record = self.records[image]
-        facts = answer_once(self.model, record, self.maps, self.mpp)
-        return redrawn(moved, facts, stored_map(self.maps, record, self.mpp), record.path)
+        facts = compute_or_load(self.model, record, self.maps, self.mpp)
+        return apply_threshold(moved, facts, stored_map(self.maps, record, self.mpp), record.path)
 
 
-def size_words(model: Model, rows: list[dict[str, Any]]) -> list[str]:
+def size_text(model: Model, rows: list[dict[str, Any]]) -> list[str]:
     """In a line, where pixel sizes of tested images were taken for granted."""
     # Images without an answer have none.
     sizes = [PixelSize(row["mpp"], row["mpp_from"]) for row in rows if "mpp_from" in row]
@@ -111,34 +112,34 @@ def write_report(
     model: Model,
     card: list[Any],
     results: Mapping[str, Any],
-    kept: KeptAnswers,
+    kept: StoredPredictions,
     users: list[dict[str, Any]],
     *,
     untuned: Mapping[str, Any] | None = None,
     selection: str = "",
 ) -> None:
-    """`results`: as of the model, whose line may have been moved. `users`: of `atom_users`.
+    """`results`: as of the model, whose line may have been moved. `users`: of `top_atom_patches`.
     `untuned`: if it was moved on the test images, the results as trained. `selection`: a warning.
     """
-    rows = _answered(results)
+    rows = _predicted(results)
     counts = confusion_table(model.classes_, rows) if rows else []
     content = {
         "title": f"Model report: {' / '.join(model.classes_)}",
-        "facts": _figures(model, _answered(untuned or results)),
+        "facts": _figures(model, _predicted(untuned or results)),
         "tuned": [] if untuned is None else _figures(model, rows, is_tuned=True),
         "tuned_note": NOTE,
         "selection": selection,
-        "few": _few_words(figures(model.classes_, rows)),
+        "few": _short_text(figures(model.classes_, rows)),
         "classes": model.classes_,
         "card": card,
         "truths": [truth for truth, _ in counts],
         "confusion": [line for _, line in counts],
         "roc": _roc(model, rows, results["operating_point"]),
         "patients": patient_errors(rows),
-        "atoms": _atom_sheets(model),
+        "atoms": _atom_mosaics(model),
         "atom_classes": users,
         "examples": _examples(model, rows, kept),
-        "warnings": size_words(model, rows),
+        "warnings": size_text(model, rows),
         "failed": [
             (row["name"], row.get("failure", NO_TISSUE_FOUND))
             for row in results["images"]
@@ -148,7 +149,7 @@ def write_report(
     write_page(path, "web/report.html.j2", content)
 
 
-def selection_words(n_models: int) -> str:
+def selection_summary(n_models: int) -> str:
     """Return a warning about choosing the best of several models; empty for a single one."""
     if n_models < 2:
         return ""
@@ -171,7 +172,9 @@ def _figures(
     classes = model.classes_
     labels, answers = ([row[key] for row in rows] for key in ("label", "answer"))
     missing = [name for name in classes if name not in labels]
-    point = model.operating_point.value if model.finds_regions and model.operating_point else None
+    point = (
+        model.decision_threshold.value if model.finds_regions and model.decision_threshold else None
+    )
     found = figures(classes, rows, point)
     told: dict[str, Any] = {}
     if point is not None and rows:
@@ -189,23 +192,23 @@ def _figures(
         told[f"sensitivity: of {classes[1]} found; {own}"] = f"{share:.2f}"
         share = specificity(labels, answers, positive=classes[1])
         told[f"specificity: of the others not called {classes[1]}; {others}"] = f"{share:.2f}"
-    n_patients = counted(len({row["patient"] for row in rows}), "patient")
+    n_patients = pluralize(len({row["patient"] for row in rows}), "patient")
     words = f"images of {n_patients} it never saw" if rows else "images of patients it never saw"
     told[f"images of {n_patients}: {NOTE}" if is_tuned else words] = len(rows)
     return [{"name": name, "value": value} for name, value in told.items()]
 
 
-def _answered(results: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _predicted(results: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [row for row in results["images"] if row["answer"] is not None]
 
 
-def _few_words(found: Figures) -> str:
+def _short_text(found: Figures) -> str:
     """Return a warning about classes with too few patients; empty if there are none."""
     few = [one for one in found["classes"] if one["name"] in found["few"]]
     if not few:
         return ""
     counts = " and ".join(
-        f"{counted(one['n_patients'], 'patient')} with {one['name']}" for one in few
+        f"{pluralize(one['n_patients'], 'patient')} with {one['name']}" for one in few
     )
     return (
         f"Tested on only {counts}: too few to estimate the accuracy on other patients or to give "
@@ -216,7 +219,7 @@ def _few_words(found: Figures) -> str:
 def _overlap_figures(
     model: Model, rows: list[dict[str, Any]], found: Figures, point: float
 ) -> dict[str, str]:
-    shares = pooled([row.get("overlap") for row in rows], point)
+    shares = pooled_overlap([row.get("overlap") for row in rows], point)
     if shares is None:
         return {}
     words = f"overlap with the true regions of {model.classes_[1]}, by patches"
@@ -267,50 +270,54 @@ def _roc(model: Model, rows: list[dict[str, Any]], point: Mapping[str, Any] | No
     return roc_curves_svg("roc", {"the model": curve})
 
 
-def _atom_sheets(model: Model) -> list[dict[str, str]]:
+def _atom_mosaics(model: Model) -> list[dict[str, str]]:
     atoms = model.model_.atoms()
     if atoms is None or atoms.patch_px is None:
         return []
     bases = {name: atoms.D[atoms.classes == i] for i, name in enumerate(model.classes_)}
-    return atom_sheets(bases, atoms.patch_px)
+    return atom_mosaics(bases, atoms.patch_px)
 
 
-def atom_users(model: Model, gallery: Gallery | None, learn: Manifest) -> list[dict[str, Any]]:
+def top_atom_patches(
+    model: Model, gallery: PatchSample | None, learn: Manifest
+) -> list[dict[str, Any]]:
     """The atoms that most patches use, with the training patches in which they weigh most."""
     if gallery is None or model.model_.atoms() is None:
         return []
-    found = AtomsInUse.of(model, gallery, learn.records, _N_ATOMS)
+    found = AtomReportData.of(model, gallery, learn.records, _N_ATOMS)
     return atom_rows(found, learn.records, [training_name(learn, r) for r in learn.records])
 
 
-def training_name(learn: Manifest, record: Record) -> str:
+def training_name(learn: Manifest, record: ImageRecord) -> str:
     """An image's name; a rectangle that the user marked lies elsewhere and has none."""
     return learn.name(record) if record.path.is_relative_to(learn.root) else "a marked region"
 
 
-def _examples(model: Model, rows: list[dict[str, Any]], kept: KeptAnswers) -> list[dict[str, Any]]:
+def _examples(
+    model: Model, rows: list[dict[str, Any]], kept: StoredPredictions
+) -> list[dict[str, Any]]:
     """Images with their maps, wrong answers first."""
     shown: list[dict[str, Any]] = []
     for row in sorted(rows, key=lambda row: row["answer"] == row["label"]):
         if row["grid"] is None or row["image"] not in kept.records or len(shown) == _N_EXAMPLES:
             continue
-        answer = kept.answer(row["image"], model)
+        answer = kept.prediction(row["image"], model)
         assert answer.patch_map is not None
-        picture = draw_overlay(answer.patch_map, answer.words(), outlines(answer))
-        shown.append(row | {"uri": image_uri(picture), "right": row["answer"] == row["label"]})
+        picture = draw_overlay(answer.patch_map, answer.summary(), region_rings(answer))
+        shown.append(row | {"uri": jpeg_data_uri(picture), "right": row["answer"] == row["label"]})
     return shown
 
 
 # --- comparison with the previous model -----------------------------------------------------------
 
 
-def used_corrections(request: dict[str, Any]) -> list[UsedCorrection]:
+def applied_corrections(request: dict[str, Any]) -> list[UsedCorrection]:
     """The corrections of a training, each with what became of it."""
     tested = set(request["test_patients"])
     manifest = request_manifest(request)
     images = {manifest.name(r): r for r in manifest.records[: request["n_images"]]}
 
-    def use(correction: Correction) -> Use:
+    def use(correction: Correction) -> CorrectionStatus:
         record, is_region = images.get(correction["name"]), correction["box"] is not None
         if correction["label"] is None:
             return "left out"
@@ -323,7 +330,7 @@ def used_corrections(request: dict[str, Any]) -> list[UsedCorrection]:
     return [c | {"use": use(c)} for c in request["corrections"]]
 
 
-def model_before(job: Job, results: dict[str, Any] | None, parent: Job) -> Before | None:
+def model_before(job: Job, results: dict[str, Any] | None, parent: Job) -> PreviousModel | None:
     """None where there is nothing to compare."""
     earlier = parent.results()
     if results is None or earlier is None:

@@ -18,11 +18,11 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .workspace import User
+from .workspace import UserWorkspace
 
-OWN_NAMES = frozenset({"127.0.0.1", "localhost", "::1"})
+LOCAL_NAMES = frozenset({"127.0.0.1", "localhost", "::1"})
 _HOST = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^\[\]:@/\\?#\s]+))(?::([0-9]{1,5}))?")
-OWN_HEADER = "x-histodict"
+CSRF_HEADER = "x-histodict"
 TOKEN_NEEDED = "a token is needed: open the link that `histodict serve` printed for you"
 _HEADERS = {
     "Content-Security-Policy": "default-src 'self'; img-src 'self' data: blob:; "
@@ -36,10 +36,10 @@ _HEADERS = {
 }
 
 
-class Gate:
+class AuthMiddleware:
     """Stands before the app: refuses strangers, says which user asks, adds protective headers."""
 
-    def __init__(self, app: ASGIApp, users: Mapping[str, User], is_open: bool) -> None:
+    def __init__(self, app: ASGIApp, users: Mapping[str, UserWorkspace], is_open: bool) -> None:
         """`users` by token; `is_open`: to other machines, by whatever name."""
         self._app = app
         self._users = users
@@ -66,16 +66,16 @@ class Gate:
         if host is None:
             return PlainTextResponse("the request does not say which server it is for", 400)
         name = str(host[1] or host[2]).lower()
-        if not self._is_open and name not in OWN_NAMES:
+        if not self._is_open and name not in LOCAL_NAMES:
             return PlainTextResponse("this server answers to 127.0.0.1 and localhost only", 403)
-        if request.method not in ("GET", "HEAD") and not _is_own(request.headers):
+        if request.method not in ("GET", "HEAD") and not _is_same_origin(request.headers):
             return PlainTextResponse("changes are made from histodict's own pages", 403)
         # Cookies know no ports: two servers on one machine must not overwrite each other's.
         cookie = f"histodict-{int(host[3] or 80)}"
         request.state.user = self._find(request.cookies.get(cookie, ""))
         return None if request.state.user is not None else self._welcome(request, cookie)
 
-    def _find(self, given: str) -> User | None:
+    def _find(self, given: str) -> UserWorkspace | None:
         found = None
         for token, user in self._users.items():  # all of them: time tells nothing
             if hmac.compare_digest(token.encode(), given.encode()):
@@ -93,7 +93,7 @@ class Gate:
         return response
 
 
-def _is_own(headers: Headers) -> bool:
+def _is_same_origin(headers: Headers) -> bool:
     origin = headers.get("origin")
     same = origin is None or origin.partition("://")[2] == headers.get("host")
-    return same and OWN_HEADER in headers
+    return same and CSRF_HEADER in headers

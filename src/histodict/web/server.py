@@ -38,8 +38,8 @@ from starlette.staticfiles import StaticFiles
 from threadpoolctl import threadpool_limits
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from ..demo.sets import drawn_set
-from ..execution.texts import one_line
+from ..demo.sets import cached_synthetic_dataset
+from ..execution.texts import shorten
 from ..parameters import hints_for
 from . import (
     api_annotate,
@@ -50,16 +50,16 @@ from . import (
     api_model,
     api_suggest,
 )
-from .calls import Context
+from .calls import AppState
 from .datasets import open_dataset
-from .security import OWN_NAMES, TOKEN_NEEDED, Gate
-from .workspace import DataFolders, User, locked_workspace
+from .security import LOCAL_NAMES, TOKEN_NEEDED, AuthMiddleware
+from .workspace import DataFolders, UserWorkspace, locked_workspace
 
 _DEMO_PATIENTS = 8
 _DEMO_IMAGES = 4
 # Seconds that a thread may keep the others from Python; most requests take about as long.
 _TURN = 0.001
-_MANY_THINGS = 20_000, 20, 20  # after which Python looks for circles among them
+_GC_THRESHOLD = 20_000, 20, 20  # after which Python looks for circles among them
 _GRACE = 1.0  # seconds for requests under way when the server is told to end
 _LAST = 4.0  # seconds after which it ends whatever still holds it
 _STATIC = Path(str(files(__package__) / "static"))
@@ -80,8 +80,8 @@ def make_app(
     drawn = _demo_folder(workspace) if demo else None
     hidden = [workspace / "users", workspace / "thumbnails"]
     readable = DataFolders([*folders, *([drawn] if drawn else [])], hidden)
-    context = Context(readable, workspace)
-    people = [User.of(workspace, name) for name in users or ("local",)]
+    context = AppState(readable, workspace)
+    people = [UserWorkspace.of(workspace, name) for name in users or ("local",)]
     if drawn:
         for user in people:
             context.demo = open_dataset(user, context.sources, drawn).id
@@ -96,7 +96,7 @@ def make_app(
 
     app = Starlette(
         routes=_routes(),
-        middleware=[Middleware(Gate, users=tokens, is_open=is_open)],
+        middleware=[Middleware(AuthMiddleware, users=tokens, is_open=is_open)],
         lifespan=lifespan,
     )
     app.state.context = context
@@ -123,7 +123,7 @@ async def _front_page(request: Request) -> Response:
 
 
 def _demo_folder(workspace: Path) -> Path:
-    return drawn_set(workspace / "demo" / "tissue", _DEMO_PATIENTS, _DEMO_IMAGES)
+    return cached_synthetic_dataset(workspace / "demo" / "tissue", _DEMO_PATIENTS, _DEMO_IMAGES)
 
 
 def serve(
@@ -143,11 +143,11 @@ def serve(
     folders = folders or ([] if demo else [Path()])
     base = f"http://{'[::1]' if host == '::1' else host}:{port}/"
     with locked_workspace(workspace.resolve(), base):
-        _share_the_cores()
-        app = make_app(folders, workspace, users=users, is_open=host not in OWN_NAMES, demo=demo)
+        _limit_threads()
+        app = make_app(folders, workspace, users=users, is_open=host not in LOCAL_NAMES, demo=demo)
         # Before a token is printed: another user's server may listen at this address.
         listener = _listen(host, port, base)
-        people: list[User] = app.state.users
+        people: list[UserWorkspace] = app.state.users
         for user in people:
             link = f"{base}?token={user.token()}"
             file = user.write_link(link)
@@ -159,7 +159,7 @@ def serve(
                 app,
                 host=host,
                 port=port,
-                http=BoundedProtocol,
+                http=LimitedH11Protocol,
                 ws="none",
                 log_level="warning",
                 server_header=False,
@@ -183,8 +183,8 @@ def _listen(host: str, port: int, base: str) -> socket.socket:
         return listener
     except (OSError, OverflowError) as error:
         listener.close()
-        words = f"the server could not start at {base}: {one_line(error)}. "
-        if _is_own_server(base):
+        words = f"the server could not start at {base}: {shorten(error)}. "
+        if _is_same_server(base):
             words += "A histodict server with another workspace uses this address: open the link "
             words += "that it printed, or give another --port"
         else:
@@ -192,7 +192,7 @@ def _listen(host: str, port: int, base: str) -> socket.socket:
         raise OSError(words) from error
 
 
-def _is_own_server(base: str) -> bool:
+def _is_same_server(base: str) -> bool:
     """Return whether a histodict server answers at an address."""
     try:
         with urllib.request.urlopen(base, timeout=2):
@@ -203,14 +203,14 @@ def _is_own_server(base: str) -> bool:
         return False
 
 
-def _share_the_cores() -> None:
+def _limit_threads() -> None:
     """Requests are what runs side by side here, so that none needs more than one core.
 
     What is loaded by now stays to the end, and lists of images grow by thousands of things at a
     time: to look for circles among all that after every few hundred took a fifth of the time.
     """
     gc.freeze()
-    gc.set_threshold(*_MANY_THINGS)
+    gc.set_threshold(*_GC_THRESHOLD)
     threadpool_limits(limits=1)
     sys.setswitchinterval(_TURN)
 
@@ -218,15 +218,15 @@ def _share_the_cores() -> None:
 class _Server(uvicorn.Server):
     """Ends soon after it was told to, even where a request computes for minutes."""
 
-    _told = int(signal.SIGTERM)
+    _announced = int(signal.SIGTERM)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self._told = sig
+        self._announced = sig
         super().handle_exit(sig, frame)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         # The threads of such requests cannot be stopped; files are whole whenever they end.
-        last = threading.Timer(_LAST, os._exit, [128 + self._told])
+        last = threading.Timer(_LAST, os._exit, [128 + self._announced])
         last.daemon = True
         last.start()
         await super().shutdown(sockets)
@@ -235,14 +235,14 @@ class _Server(uvicorn.Server):
 # --- connections ----------------------------------------------------------------------------------
 
 
-_MOST_SECONDS = 20.0
-_MOST_WAITING = 100
+_MAX_SECONDS = 20.0
+_MAX_WAITING = 100
 
 
-class BoundedProtocol(H11Protocol):
+class LimitedH11Protocol(H11Protocol):
     """One connection."""
 
-    _waiting: ClassVar[dict[BoundedProtocol, asyncio.TimerHandle]] = {}  # longest first
+    _waiting: ClassVar[dict[LimitedH11Protocol, asyncio.TimerHandle]] = {}  # longest first
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -262,15 +262,15 @@ class BoundedProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def _wait(self) -> None:
-        if len(self._waiting) >= _MOST_WAITING:
-            next(iter(self._waiting))._give_up()
-        self._waiting[self] = self.loop.call_later(_MOST_SECONDS, self._give_up)
+        if len(self._waiting) >= _MAX_WAITING:
+            next(iter(self._waiting))._close_timed_out()
+        self._waiting[self] = self.loop.call_later(_MAX_SECONDS, self._close_timed_out)
 
     def _wait_no_more(self) -> None:
         timer = self._waiting.pop(self, None)
         if timer is not None:
             timer.cancel()
 
-    def _give_up(self) -> None:
+    def _close_timed_out(self) -> None:
         self._wait_no_more()
         self.transport.abort()

@@ -19,19 +19,19 @@ from typing import Any, TypedDict
 
 import numpy as np
 
-from ..execution.sealed import write_sealed
-from ..patches.patch_map import rgb_of
+from ..execution.sealed import write_checked_json
+from ..patches.patch_map import class_rgb
 from .strokes import Polygon
-from .workspace import damage, is_id, new_id, read_fields, read_json
+from .workspace import damaged_file_error, is_id, new_id, read_fields, read_json
 
 _LONGEST_NAME = 60
-_MOST_CLASSES = 40
+_MAX_CLASSES = 40
 _COLOUR = re.compile("#[0-9a-f]{6}")
 _FILE = "classes.json"
 
 
 @dataclass(frozen=True)
-class DrawnClass:
+class AnnotationClass:
     """`colour`: as #rrggbb."""
 
     id: str
@@ -43,29 +43,29 @@ class DrawnClass:
         return [int(self.colour[place : place + 2], 16) for place in (1, 3, 5)]
 
 
-def read_classes(folder: Path) -> list[DrawnClass]:
+def read_classes(folder: Path) -> list[AnnotationClass]:
     """In the order in which they were made."""
     path = folder / _FILE
     found: list[Any] = list(read_json(path, list)) if path.exists() else []
     try:
-        classes = [DrawnClass(**row) for row in found]
+        classes = [AnnotationClass(**row) for row in found]
         if not all(is_id(c.id) and _COLOUR.fullmatch(c.colour) and c.name for c in classes):
             raise TypeError("a class is not whole")
     except TypeError as error:
-        raise damage(path, str(error)) from error
+        raise damaged_file_error(path, str(error)) from error
     return classes
 
 
-def drawn_colours(folder: Path) -> dict[str, str]:
+def class_colours(folder: Path) -> dict[str, str]:
     """By name."""
     return {one.name: one.colour for one in read_classes(folder)}
 
 
-def write_classes(folder: Path, classes: Sequence[DrawnClass]) -> None:
-    write_sealed(folder / _FILE, [asdict(one) for one in classes])
+def write_classes(folder: Path, classes: Sequence[AnnotationClass]) -> None:
+    write_checked_json(folder / _FILE, [asdict(one) for one in classes])
 
 
-def class_named(classes: Sequence[DrawnClass], class_id: object) -> DrawnClass:
+def class_named(classes: Sequence[AnnotationClass], class_id: object) -> AnnotationClass:
     for one in classes:
         if one.id == class_id:
             return one
@@ -73,20 +73,20 @@ def class_named(classes: Sequence[DrawnClass], class_id: object) -> DrawnClass:
 
 
 def with_class(
-    classes: Sequence[DrawnClass], name: object, colour: object = None
-) -> list[DrawnClass]:
+    classes: Sequence[AnnotationClass], name: object, colour: object = None
+) -> list[AnnotationClass]:
     """The classes and a new one; without a colour it gets the next of those that are easy to tell
     apart.
     """
-    if len(classes) >= _MOST_CLASSES:
-        raise ValueError(f"there can be {_MOST_CLASSES} classes at most")
+    if len(classes) >= _MAX_CLASSES:
+        raise ValueError(f"there can be {_MAX_CLASSES} classes at most")
     free = _free_colour(classes) if colour is None else _checked_colour(colour)
-    return [*classes, DrawnClass(new_id(), _checked_name(name, classes), free)]
+    return [*classes, AnnotationClass(new_id(), _checked_name(name, classes), free)]
 
 
 def changed_class(
-    classes: Sequence[DrawnClass], class_id: object, body: Mapping[str, Any]
-) -> list[DrawnClass]:
+    classes: Sequence[AnnotationClass], class_id: object, body: Mapping[str, Any]
+) -> list[AnnotationClass]:
     """With another name or colour."""
     old = class_named(classes, class_id)
     others = [one for one in classes if one is not old]
@@ -96,7 +96,7 @@ def changed_class(
     return [new if one is old else one for one in classes]
 
 
-def is_called(one: DrawnClass, name: str) -> bool:
+def is_called(one: AnnotationClass, name: str) -> bool:
     """Names that differ in case, in blanks or in how an accent is written are one."""
     return one.name.casefold() == _plain(name).casefold()
 
@@ -105,7 +105,7 @@ def _plain(name: str) -> str:
     return " ".join(unicodedata.normalize("NFC", name).split())
 
 
-def _checked_name(name: object, others: Sequence[DrawnClass]) -> str:
+def _checked_name(name: object, others: Sequence[AnnotationClass]) -> str:
     if not isinstance(name, str):
         raise ValueError("a class needs a name")
     text = _plain(name)
@@ -127,10 +127,10 @@ def _checked_colour(colour: object) -> str:
     return text
 
 
-def _free_colour(classes: Sequence[DrawnClass]) -> str:
+def _free_colour(classes: Sequence[AnnotationClass]) -> str:
     taken = {one.colour for one in classes}
     # What one looks for is named first, and is warm everywhere: the second of the colours.
-    offered = [hex_of(rgb_of(place)) for place in (1, 0, *range(2, _MOST_CLASSES))]
+    offered = [hex_of(class_rgb(place)) for place in (1, 0, *range(2, _MAX_CLASSES))]
     return next((one for one in offered if one not in taken), offered[len(classes)])
 
 
@@ -141,10 +141,10 @@ def hex_of(rgb: Sequence[int]) -> str:
 # --- annotations of an image ---------------------------------------------------------------------
 
 
-_MOST_CHANGES = 100
-MOST_SHAPES = 5000
-MOST_CORNERS = 500_000
-_MOST_KEPT_CORNERS = 200_000  # of all changes together: with each stroke they are written, too
+_MAX_CHANGES = 100
+MAX_SHAPES = 5000
+MAX_CORNERS = 500_000
+_MAX_KEPT_CORNERS = 200_000  # of all changes together: with each stroke they are written, too
 _FIELDS: dict[str, Any] = {"shapes": list, "done": list, "undone": list}
 
 
@@ -166,7 +166,7 @@ _SHAPE = Shape.__required_keys__
 
 
 @dataclass(frozen=True)
-class Sheet:
+class AnnotationStore:
     """The shapes on an image, what was done last, and what was undone."""
 
     shapes: list[Shape]
@@ -174,43 +174,43 @@ class Sheet:
     undone: list[Change]
 
     @classmethod
-    def read(cls, folder: Path, image: str) -> Sheet:
+    def read(cls, folder: Path, image: str) -> AnnotationStore:
         path = _file(folder, image)
         if not path.exists():
             return cls([], [], [])
         found = read_fields(path, _FIELDS)
         changes = [*found["done"], *found["undone"]]
         if not all(isinstance(c, list) and len(c) == 2 for c in changes):
-            raise damage(path, "a change is not whole")
+            raise damaged_file_error(path, "a change is not whole")
         shapes = [found["shapes"], *(part for change in changes for part in change)]
         if not all(isinstance(s, dict) and set(s) >= _SHAPE for part in shapes for s in part):
-            raise damage(path, "a shape is not whole")
+            raise damaged_file_error(path, "a shape is not whole")
         done, undone = ([(old, new) for old, new in found[name]] for name in ("done", "undone"))
         return cls(found["shapes"], done, undone)
 
     def write(self, folder: Path, image: str) -> None:
         content = {"shapes": self.shapes, "done": self.done, "undone": self.undone}
-        write_sealed(_file(folder, image), content)
+        write_checked_json(_file(folder, image), content)
 
-    def changed(self, removed: Sequence[Shape], added: Sequence[Shape]) -> Sheet:
+    def changed(self, removed: Sequence[Shape], added: Sequence[Shape]) -> AnnotationStore:
         """After a change; what was undone before cannot be done again."""
         change = list(removed), list(added)
         shapes = _applied(self.shapes, change)
-        _check_room(shapes)
-        return Sheet(shapes, _with_room([*self.done, change]), [])
+        _check_limits(shapes)
+        return AnnotationStore(shapes, _within_limits([*self.done, change]), [])
 
-    def undo(self) -> Sheet:
+    def undo(self) -> AnnotationStore:
         if not self.done:
             raise ValueError("there is nothing to take back")
         *done, (removed, added) = self.done
         shapes = _applied(self.shapes, (added, removed))
-        return Sheet(shapes, done, [*self.undone, (removed, added)])
+        return AnnotationStore(shapes, done, [*self.undone, (removed, added)])
 
-    def redo(self) -> Sheet:
+    def redo(self) -> AnnotationStore:
         if not self.undone:
             raise ValueError("there is nothing to do again")
         *undone, change = self.undone
-        return Sheet(_applied(self.shapes, change), [*self.done, change], undone)
+        return AnnotationStore(_applied(self.shapes, change), [*self.done, change], undone)
 
     def find(self, shape_id: object) -> Shape:
         for shape in self.shapes:
@@ -237,26 +237,26 @@ def _applied(shapes: Sequence[Shape], change: Change) -> list[Shape]:
     return [*(shape for shape in shapes if shape["id"] not in gone), *added]
 
 
-def _with_room(changes: list[Change]) -> list[Change]:
+def _within_limits(changes: list[Change]) -> list[Change]:
     """The last of them, which take no more than they may; the very last stays whatever it takes."""
     n_corners = np.cumsum([_n_corners(old) + _n_corners(new) for old, new in changes[::-1]])
-    n_kept = int(np.searchsorted(n_corners, _MOST_KEPT_CORNERS, side="right"))
-    return changes[-max(1, min(n_kept, _MOST_CHANGES)) :]
+    n_kept = int(np.searchsorted(n_corners, _MAX_KEPT_CORNERS, side="right"))
+    return changes[-max(1, min(n_kept, _MAX_CHANGES)) :]
 
 
 def _n_corners(shapes: Sequence[Shape]) -> int:
     return sum(len(ring) for shape in shapes for rings in shape["polygons"] for ring in rings)
 
 
-def _check_room(shapes: Sequence[Shape]) -> None:
-    if len(shapes) > MOST_SHAPES or _n_corners(shapes) > MOST_CORNERS:
+def _check_limits(shapes: Sequence[Shape]) -> None:
+    if len(shapes) > MAX_SHAPES or _n_corners(shapes) > MAX_CORNERS:
         raise ValueError(
-            f"the maximum per image is {MOST_SHAPES} shapes and {MOST_CORNERS} corners: "
+            f"the maximum per image is {MAX_SHAPES} shapes and {MAX_CORNERS} corners: "
             "remove some, or draw larger ones"
         )
 
 
-def images_with_sheets(folder: Path) -> list[str]:
+def annotated_images(folder: Path) -> list[str]:
     """Images on which something was drawn, by id; it may have been removed since."""
     found = sorted((folder / "sheets").glob("*.json"))
     return [path.stem for path in found if is_id(path.stem)]

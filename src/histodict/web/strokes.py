@@ -23,7 +23,7 @@ _PIECE = 50  # sides of a path that are buffered together
 MAX_INTERSECTIONS = 10_000  # of the rings of a shape or a file; GEOS resolves them in about 1 s
 
 
-def brushed(path: NDArray[np.float64], radius: float, size: Size) -> list[Polygon]:
+def buffer_path(path: NDArray[np.float64], radius: float, size: Size) -> list[Polygon]:
     """Return what a round brush covers along a path (n, 2), inside an image of this size.
 
     The path is buffered in pieces, which are united: a single buffer of a path that often crosses
@@ -37,7 +37,7 @@ def brushed(path: NDArray[np.float64], radius: float, size: Size) -> list[Polygo
     return _polygons_of(_inside(shapely.simplify(painted, _BORDER_TOLERANCE * radius), size))
 
 
-def enclosed(rings: Sequence[Ring], size: Size) -> list[Polygon]:
+def polygonize(rings: Sequence[Ring], size: Size) -> list[Polygon]:
     """Return what the first ring encloses, also where it crosses itself, less the other rings.
 
     A valid polygon keeps its corners. The list is empty if there is no area on the image.
@@ -62,7 +62,7 @@ def count_intersections(ring: Ring) -> float:
     return len(find_self_intersections(ring, MAX_INTERSECTIONS + 1))
 
 
-def without(polygons: Sequence[Polygon], taken: Sequence[Polygon]) -> list[Polygon] | None:
+def subtract(polygons: Sequence[Polygon], taken: Sequence[Polygon]) -> list[Polygon] | None:
     """Subtract polygons from others; None if they do not overlap."""
     near = [_meet(box_of([polygon]), box_of(taken)) for polygon in polygons]
     if not any(near):

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from scipy import ndimage
 from scipy.spatial.distance import cdist
 
-from ..images.annotations.outlines import Outline
-from ..images.annotations.runs import PixelRuns
+from ..images.annotations.outlines import AnnotationPolygon
+from ..images.annotations.runs import RunLengthMask
 from ..images.readers import ImageSource
 from ..patches.patch_map import PatchMap
 from .sheets import Shape, polygons_of
@@ -33,8 +33,8 @@ _TISSUE = 0.15  # optical density above which a pixel is tissue, for a glance
 class Suggestion(NamedTuple):
     """A candidate by its place, and why: both from 0 to 1."""
 
-    place: int
-    doubt: float
+    position: int
+    uncertainty: float
     novelty: float
 
 
@@ -72,7 +72,7 @@ def _from_the_middle(looks: Numbers) -> Numbers:
     return -np.linalg.norm(looks - np.median(looks, axis=0), axis=1)
 
 
-def appearance(pixels: NDArray[np.uint8]) -> Numbers:
+def colour_descriptor(pixels: NDArray[np.uint8]) -> Numbers:
     """How an image, or a part of it, looks at a glance: (14,).
 
     Of its tissue the mean and spread of each colour's optical density, their correlations, and how
@@ -92,7 +92,7 @@ def appearance(pixels: NDArray[np.uint8]) -> Numbers:
     return np.array([*seen.mean(axis=0), *spread, *correlated, *changes, blurred, tissue.mean()])
 
 
-def lead(facts: Mapping[str, Any]) -> float | None:
+def normalized_margin(facts: Mapping[str, Any]) -> float | None:
     """How far ahead the called class is in an answer, in the unit of its model; None: no tissue."""
     for shares in (facts["probabilities"], facts["shares"]):
         if facts["answer"] is not None and len(shares) > 2 - bool(facts["probabilities"]):
@@ -106,40 +106,40 @@ def lead(facts: Mapping[str, Any]) -> float | None:
 
 
 _SIDE = 512  # pixels of the image, about; of a small one, half of its shorter side
-_LEAST_CELLS = 3
-_MOST_READ = 64  # fields whose pixels are looked at
-_SEEN_PX = 128
-_LEAST_TISSUE = 0.5
+_MIN_CELLS = 3
+_MAX_READ = 64  # fields whose pixels are looked at
+_OVERVIEW_PX = 128
+_MIN_TISSUE = 0.5
 
 Box = tuple[int, int, int, int]  # left, top, right, bottom
 
 
 @dataclass(frozen=True)
-class Field:
+class MapRegion:
     """A square of the image, and the mean lead of its patches; `cells` of the map, by rows and
     columns.
     """
 
-    cells: tuple[slice, slice]
+    positions: tuple[slice, slice]
     box: Box
-    lead: float
+    normalized_margin: float
 
 
-def fields_of(patch_map: PatchMap) -> list[Field]:
+def map_regions(patch_map: PatchMap) -> list[MapRegion]:
     """Squares that cover the map, those that show enough tissue."""
     ordered = np.sort(patch_map.margins.astype(np.float64), axis=2)
     leads, tissue = ordered[..., -1] - ordered[..., -2], patch_map.tissue
     grid = patch_map.grid
     shorter = min(grid.n_rows, grid.n_columns)
-    n = min(shorter, max(_LEAST_CELLS, min(round(_SIDE / grid.step), shorter // 2)))
+    n = min(shorter, max(_MIN_CELLS, min(round(_SIDE / grid.step), shorter // 2)))
     found = []
     for row in _starts(grid.n_rows, n):
         for column in _starts(grid.n_columns, n):
             cells = slice(row, row + n), slice(column, column + n)
             own = tissue[cells]
-            if own.mean() >= _LEAST_TISSUE:
+            if own.mean() >= _MIN_TISSUE:
                 box = _box(patch_map, *cells)
-                found.append(Field(cells, box, float(leads[cells][own].mean())))
+                found.append(MapRegion(cells, box, float(leads[cells][own].mean())))
     return found
 
 
@@ -155,19 +155,21 @@ def _box(patch_map: PatchMap, rows: slice, columns: slice) -> Box:
     return round(left), round(top), round(right + side), round(bottom + side)
 
 
-def drawn_cells(
+def annotated_positions(
     patch_map: PatchMap, shapes: Sequence[Shape], size: tuple[int, int]
 ) -> NDArray[np.bool_]:
     """Return the cells of the map in which something is drawn on an image of this size."""
     grid = patch_map.grid
-    outlines = [Outline("", tuple(rings)) for shape in shapes for rings in polygons_of(shape)]
+    outlines = [
+        AnnotationPolygon("", tuple(rings)) for shape in shapes for rings in polygons_of(shape)
+    ]
     across = np.asarray(grid.left + grid.step * np.arange(grid.n_columns), np.float64)
     down = np.asarray(grid.top + grid.step * np.arange(grid.n_rows), np.float64)
     x, y = np.meshgrid(across, down)
-    return PixelRuns.of(outlines, size).share(x, y, grid.step) > 0
+    return RunLengthMask.of(outlines, size).coverage(x, y, grid.step) > 0
 
 
-def suggest_fields(
+def suggest_regions(
     patch_map: PatchMap,
     source: ImageSource,
     marked: list[Box],
@@ -175,30 +177,30 @@ def suggest_fields(
     shapes: Sequence[Shape] = (),
 ) -> list[tuple[Box, Suggestion]]:
     """The n fields whose labels would help most; `marked`, `shapes`: what has some."""
-    painted = drawn_cells(patch_map, shapes, source.size)
-    fields, known = list[Field](), [*marked]
-    for one in fields_of(patch_map):
-        if painted[one.cells].any():
+    painted = annotated_positions(patch_map, shapes, source.size)
+    fields, known = list[MapRegion](), [*marked]
+    for one in map_regions(patch_map):
+        if painted[one.positions].any():
             known.append(one.box)
         elif not any(_meet(one.box, box) for box in marked):
             fields.append(one)
-    fields = sorted(fields, key=lambda one: one.lead)[:_MOST_READ]
+    fields = sorted(fields, key=lambda one: one.normalized_margin)[:_MAX_READ]
     if not fields:
         return []
-    looks = np.stack([look_of(source, one.box) for one in fields])
-    learnt = np.array([look_of(source, box) for box in known[:_MOST_READ]])
-    leads = np.array([one.lead for one in fields])
+    looks = np.stack([appearance_of(source, one.box) for one in fields])
+    learnt = np.array([appearance_of(source, box) for box in known[:_MAX_READ]])
+    leads = np.array([one.normalized_margin for one in fields])
     found = suggest(leads, looks, learnt.reshape(-1, looks.shape[1]), n)
-    return [(fields[one.place].box, one) for one in found]
+    return [(fields[one.position].box, one) for one in found]
 
 
 def _meet(one: Box, other: Box) -> bool:
     return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
-def look_of(source: ImageSource, box: Box) -> NDArray[np.float64]:
+def appearance_of(source: ImageSource, box: Box) -> NDArray[np.float64]:
     left, top, right, bottom = box
     width = min(right, source.size[0]) - left
     height = min(bottom, source.size[1]) - top
-    factor = max(1.0, max(width, height) / _SEEN_PX)
-    return appearance(source.read(left, top, width, height, factor))
+    factor = max(1.0, max(width, height) / _OVERVIEW_PX)
+    return colour_descriptor(source.read(left, top, width, height, factor))

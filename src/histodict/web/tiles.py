@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ..execution.files import file_key, written_whole
-from ..execution.memory_cache import BytesCache, Key, KeyLocks
-from ..images.manifest import Record
+from ..execution.files import atomic_write, file_key
+from ..execution.memory_cache import Key, LocksByKey, LRUCache
+from ..images.manifest import ImageRecord
 from ..images.readers import ImageSource, open_image
 from ..patches.pictures import encode_jpeg
 
@@ -35,11 +35,11 @@ class Tiles:
     def __init__(self, folder: Path) -> None:
         """`folder`: for thumbnails, so that a large set opens at once the second time."""
         self._folder = folder
-        self._sources: BytesCache[ImageSource] = BytesCache(_PIXEL_BYTES)
-        self._tiles: BytesCache[bytes] = BytesCache(_TILE_BYTES)
-        self._writing = KeyLocks()
+        self._sources: LRUCache[ImageSource] = LRUCache(_PIXEL_BYTES)
+        self._tiles: LRUCache[bytes] = LRUCache(_TILE_BYTES)
+        self._writing = LocksByKey()
 
-    def open(self, record: Record) -> ImageSource:
+    def open(self, record: ImageRecord) -> ImageSource:
         """The image, opened before or now; one that has changed on disk is opened anew.
 
         It is never closed here: another thread may be reading. It goes when nobody holds it.
@@ -48,11 +48,11 @@ class Tiles:
         def opened() -> tuple[ImageSource, int]:
             source = open_image(record.path, record.mpp)
             source.read(0, 0, 1, 1)
-            return source, source.held_bytes
+            return source, source.memory_bytes
 
         return self._sources.get(_key(record), opened)
 
-    def tile(self, record: Record, level: int, column: int, row: int) -> bytes:
+    def tile(self, record: ImageRecord, level: int, column: int, row: int) -> bytes:
         """A tile as JPEG; raises KeyError where there is none."""
 
         def encoded() -> tuple[bytes, int]:
@@ -61,32 +61,32 @@ class Tiles:
 
         return self._tiles.get(_tile_key(record, level, column, row), encoded)
 
-    def kept_tile(self, record: Record, level: int, column: int, row: int) -> bytes | None:
+    def cached_tile(self, record: ImageRecord, level: int, column: int, row: int) -> bytes | None:
         """A tile that was made before; None if it has to be made."""
         return self._tiles.find(_tile_key(record, level, column, row))
 
-    def thumbnail_file(self, record: Record) -> Path:
+    def thumbnail_file(self, record: ImageRecord) -> Path:
         """Where the small picture is or will be."""
         name = hashlib.sha256(str(file_key(record.path)).encode()).hexdigest()[:24]
         return self._folder / name[:2] / f"{name}.jpg"
 
-    def thumbnail(self, record: Record) -> Path:
+    def thumbnail(self, record: ImageRecord) -> Path:
         """The file of a small picture, made if it is not there."""
         path = self.thumbnail_file(record)
         with self._writing.held((path.name,)):  # two threads must not write the same file
             if not path.is_file():
                 with open_image(record.path, record.mpp) as source:
                     data = encode_jpeg(source.thumbnail(_THUMBNAIL_SIDE))
-                with written_whole(path) as partial:
+                with atomic_write(path) as partial:
                     partial.write_bytes(data)
         return path
 
 
-def _key(record: Record) -> Key:
+def _key(record: ImageRecord) -> Key:
     return (repr(file_key(record.path)), record.mpp)
 
 
-def _tile_key(record: Record, *place: int) -> Key:
+def _tile_key(record: ImageRecord, *place: int) -> Key:
     return (*_key(record), *place)
 
 

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from ..evaluation.protocols import k_folds
-from ..images.annotations.drawing import Drawing
-from ..images.manifest import Manifest, Record
+from ..images.annotations.drawing import AnnotationFile
+from ..images.manifest import ImageRecord, Manifest
 from ..pipeline import Plan
 from ..pipeline.region_truth import region_classes
-from .datasets import Dataset, class_to_be_found, corrected, relabelled
-from .drawn_sets import drawn_manifest, n_shapes
+from .datasets import Dataset, class_to_be_found, relabelled_manifest, training_manifest
+from .drawn_sets import annotated_manifest, n_shapes
 
 # What the page offers, in words for people.
-OFFERS = {
+PRESET_LABELS = {
     "quick": "Quick look: few building blocks, a minute or less",
     "default": "The best there is here: several views of the tissue decide together, and say how "
     "sure they are",
@@ -37,16 +37,16 @@ _CHANGED = {
 
 def offered_plan(offer: str, method: str, *, regions: bool = False) -> Plan:
     """The plan behind an offer, for a method; settings that the method lacks are left out."""
-    if offer not in OFFERS:
-        raise ValueError(f"preset must be one of {sorted(OFFERS)}, not {offer!r}")
+    if offer not in PRESET_LABELS:
+        raise ValueError(f"preset must be one of {sorted(PRESET_LABELS)}, not {offer!r}")
     base, changes = _CHANGED.get(offer, (offer, {}))
     plan = Plan.named(base, method, regions=regions)
     known = {*plan.to_dict(), *plan.recipe.method_parameters}
-    return plan.with_settings({k: v for k, v in changes.items() if k in known})
+    return plan.parse_settings({k: v for k, v in changes.items() if k in known})
 
 
 @dataclass(frozen=True)
-class Wish:
+class TrainingRequest:
     """What a training shall be.
 
     regions : the class whose regions are looked for; None: which class an image is
@@ -61,7 +61,7 @@ class Wish:
     test_patients: Sequence[str] | None = None
 
     @classmethod
-    def again(cls, request: Mapping[str, Any]) -> Wish:
+    def from_request(cls, request: Mapping[str, Any]) -> TrainingRequest:
         """The same once more, tested on the same patients, so that the two can be compared."""
         plan, patients = Plan.from_dict(request["recipe"]), request["test_patients"]
         return cls(plan, request["regions"], request["seed"], test_patients=patients)
@@ -72,14 +72,14 @@ class Wish:
             raise ValueError("test_folds must be 0, 2, 3, 4 or 5")
         if not 0 <= self.seed < 2**32:
             raise ValueError("seed must be a whole number from 0 to 4294967295")
-        vectors = self.plan.recipe.vectors
+        vectors = self.plan.recipe.features
         if ":" in vectors:  # names a file or a download, which a page must not choose
             raise ValueError(f"vectors {vectors!r} can be used from the command line only")
-        self.plan.model(region=self.regions)
+        self.plan.build_model(region=self.regions)
         if self.regions:
             region_classes(manifest, self.regions)
 
-    def kept_patients(self, manifest: Manifest, learn_from: Collection[str] = ()) -> list[str]:
+    def included_patients(self, manifest: Manifest, learn_from: Collection[str] = ()) -> list[str]:
         """Those to test on; `learn_from`: patients that are never kept for that."""
         free = [i for i, r in enumerate(manifest.records) if r.patient not in learn_from]
         others = manifest.select(free)
@@ -91,20 +91,20 @@ class Wish:
         return sorted({others.records[place].patient for place in split.test})
 
 
-def training_request(dataset: Dataset, wish: Wish) -> dict[str, Any]:
+def training_request(dataset: Dataset, wish: TrainingRequest) -> dict[str, Any]:
     """All that the worker needs, checked; raises ValueError in words for the page."""
     is_drawn = not dataset.is_labelled
-    manifest = drawn_manifest(dataset) if is_drawn else corrected(dataset)
+    manifest = annotated_manifest(dataset) if is_drawn else training_manifest(dataset)
     wish.check(manifest)
     if not wish.regions:
         _check_positive(dataset, manifest)
-    n_images = len(manifest.records if is_drawn else relabelled(dataset).records)
+    n_images = len(manifest.records if is_drawn else relabelled_manifest(dataset).records)
     images, marked = manifest.select(range(n_images)), manifest.records[n_images:]
     learn_from = {*dataset.about.learn_from}
     if wish.test_patients is None:  # who marks a region wants it to be learnt from
         learn_from |= {record.patient for record in marked}
-    kept = wish.kept_patients(images, learn_from)
-    _check_left(manifest, kept)
+    kept = wish.included_patients(images, learn_from)
+    _check_remaining(manifest, kept)
     return {
         "kind": "train",
         "data": dataset.id,
@@ -123,7 +123,7 @@ def training_request(dataset: Dataset, wish: Wish) -> dict[str, Any]:
     }
 
 
-def _check_left(manifest: Manifest, kept: Collection[str]) -> None:
+def _check_remaining(manifest: Manifest, kept: Collection[str]) -> None:
     """Refuses to test on all that there is of a class: nothing of it could be learnt."""
     there = {record.label for record in manifest.records if record.patient not in kept}
     missing = [name for name in manifest.classes if name not in there]
@@ -152,14 +152,14 @@ def request_manifest(request: Mapping[str, Any]) -> Manifest:
     return Manifest(records, (), Path(request["root"]), request.get("positive"))
 
 
-def _record(row: dict[str, Any]) -> Record:
+def _record(row: dict[str, Any]) -> ImageRecord:
     drawn = {name: row.get(name) and _drawing(row[name]) for name in ("drawn", "within")}
     mask = row["mask"] and Path(row["mask"])
-    return Record(**(row | {"path": Path(row["path"]), "mask": mask} | drawn))
+    return ImageRecord(**(row | {"path": Path(row["path"]), "mask": mask} | drawn))
 
 
-def _drawing(fields: dict[str, Any]) -> Drawing:
-    return Drawing(Path(fields["path"]), tuple(fields["names"]), fields["coordinates"])
+def _drawing(fields: dict[str, Any]) -> AnnotationFile:
+    return AnnotationFile(Path(fields["path"]), tuple(fields["names"]), fields["coordinates"])
 
 
 def request_classes(request: Mapping[str, Any]) -> list[str]:
@@ -189,5 +189,5 @@ def train_and_test(
             learn.append(place)
         elif place < request["n_images"]:
             test.append(place)
-    known = replace(manifest, left_out=tuple(missing))
+    known = replace(manifest, skipped=tuple(missing))
     return known.select(learn), known.select(test)

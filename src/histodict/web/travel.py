@@ -7,7 +7,7 @@ from typing import Any, Literal, TypedDict
 # What became of a correction in a training: it was learnt from; it is what a tested image is
 # measured against; nothing, as its patient was kept for testing; its image was left out, or is no
 # more.
-Use = Literal["learnt", "truth", "unused", "left out", "gone"]
+CorrectionStatus = Literal["learnt", "truth", "unused", "left out", "gone"]
 # Hits, misses and false alarms in patches, for regions from 1, 2, … connected patches on.
 Overlap = list[list[int]]
 
@@ -26,7 +26,7 @@ class Correction(TypedDict):
 
 
 class UsedCorrection(Correction):
-    use: Use
+    use: CorrectionStatus
 
 
 class Compared(TypedDict):
@@ -101,7 +101,7 @@ class Difference(Range):
     value: float
 
 
-class Before(TypedDict):
+class PreviousModel(TypedDict):
     """The model that a training is compared with, on the images that both were tested on.
 
     `difference`: None with too few patients to tell it from chance.

@@ -20,29 +20,29 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..execution.child_process import end_with
+from ..execution.child_process import exit_with_parent
 from ..execution.failures import failure_reason
 from ..execution.progress import IMAGE_STAGES, PATCH_STAGES, Callback, Progress, TimeEstimator
-from ..execution.sealed import write_sealed
+from ..execution.sealed import write_checked_json
 from ..images.manifest import Manifest
-from ..images.survey import check_contents, with_pixel_size
-from ..methods.registry import method_entry
+from ..images.survey import check_duplicates_by_content, with_pixel_size
+from ..methods.registry import get_method
 from ..model_file import ModelFileError
 from ..parameters import set_hint_surface
 from ..pipeline import Model, Plan, load_model, save_model
-from ..pipeline.gallery import Gallery
-from .data_checks import left_out, look_for_bad
+from ..pipeline.gallery import PatchSample
+from .data_checks import excluded_image_names, find_bad_images
 from .jobs import DONE, FAILED, RUNNING, WAITING, Job
-from .maps import answer_image, answer_once, overlap, stored_map
+from .maps import compute_or_load, compute_prediction, overlap, stored_map
 from .training import request_manifest, train_and_test
 from .workspace import short_id
 
 _PAUSE = 0.1
-_NOT_KNOWN = "not known"  # the truth of an image whose mask has become unreadable
+_UNKNOWN = "not known"  # the truth of an image whose mask has become unreadable
 _NICE = 10  # a tenth of a core that the server wants, too; all that nobody wants
 
 
-def diary(job: Job) -> Callback:
+def progress_log(job: Job) -> Callback:
     """Write progress, a line per step, with the seconds since the start and those left."""
     file = (job.folder / "progress.jsonl").open("a", encoding="utf-8")
     started, estimator = time.perf_counter(), TimeEstimator(_stages(job))
@@ -64,13 +64,13 @@ def _stages(job: Job) -> dict[str, int]:
     """Return the stages of the job with their relative durations."""
     if not job.is_training:
         return {"slide": 1}
-    on_patches = method_entry(job.request["recipe"]["method"]).on_patches
+    on_patches = get_method(job.request["recipe"]["method"]).is_patch_level
     return PATCH_STAGES if on_patches else IMAGE_STAGES
 
 
 def main(folder: Path, run: int, server: int) -> int:
     job = Job(folder)
-    end_with(server, partial(job.end_run, run, WAITING))
+    exit_with_parent(server, partial(job.end_run, run, WAITING))
     with _only_worker(job):
         return _work(job, run)
 
@@ -94,7 +94,7 @@ def _work(job: Job, run: int) -> int:
     if hasattr(os, "nice"):
         os.nice(_NICE)  # the page comes first
     try:
-        WORK[job.request["kind"]](job, diary(job))
+        WORK[job.request["kind"]](job, progress_log(job))
     except (ValueError, OSError, MemoryError) as error:
         job.end_run(run, FAILED, str(error) or type(error).__name__)
         return 1
@@ -110,25 +110,25 @@ def _work(job: Job, run: int) -> int:
 
 
 def train(job: Job, tell: Callback) -> None:
-    model = _kept_model(job)
+    model = _saved_model(job)
     if model is None:
         shutil.rmtree(job.folder / "maps", ignore_errors=True)  # of a model that is no more
-        look_for_bad(job, request_manifest(job.request), tell)
-    learn, test = train_and_test(job.request, left_out(job))
+        find_bad_images(job, request_manifest(job.request), tell)
+    learn, test = train_and_test(job.request, excluded_image_names(job))
     if model is None:
-        check_contents(replace(learn, records=learn.records + test.records))
+        check_duplicates_by_content(replace(learn, records=learn.records + test.records))
         model = _learn(job, learn, tell)
         save_model(model, job.model_file)
-    if model.recipe.on_patches and Gallery.read_if_whole(job.gallery_file) is None:
-        gallery = Gallery.of(model.model_, learn.records, job.request["seed"], tell)
+    if model.recipe.is_patch_level and PatchSample.read_if_whole(job.gallery_file) is None:
+        gallery = PatchSample.of(model.model_, learn.records, job.request["seed"], tell)
         gallery.save(job.gallery_file)
-    rows = _answers(job, model, test, tell)
-    point = model.operating_point and model.operating_point.to_dict()
+    rows = _predictions(job, model, test, tell)
+    point = model.decision_threshold and model.decision_threshold.to_dict()
     results = {"classes": model.classes_, "operating_point": point, "images": rows}
-    write_sealed(job.folder / "results.json", results)
+    write_checked_json(job.folder / "results.json", results)
 
 
-def _kept_model(job: Job) -> Model | None:
+def _saved_model(job: Job) -> Model | None:
     """What an earlier run got so far as to train."""
     if not job.model_file.is_file():
         return None
@@ -143,7 +143,7 @@ def _learn(job: Job, learn: Manifest, tell: Callback) -> Model:
     request = job.request
     plan = Plan.from_dict(request["recipe"])
     cache = job.folder.parents[1] / "cache"  # the user's; a second training is quicker
-    model = plan.model(region=request["regions"], random_state=request["seed"], cache=cache)
+    model = plan.build_model(region=request["regions"], random_state=request["seed"], cache=cache)
     learn = with_pixel_size(learn, request.get("mpp"))
     return model.fit(learn, callback=tell, start_from=_parent(job, model, learn))
 
@@ -167,17 +167,17 @@ def _parent(job: Job, model: Model, learn: Manifest) -> Any:
     return parent if same and "warm_start" in parent.model_.method_.get_params() else None
 
 
-def _answers(job: Job, model: Model, test: Manifest, tell: Callback) -> list[dict[str, Any]]:
+def _predictions(job: Job, model: Model, test: Manifest, tell: Callback) -> list[dict[str, Any]]:
     """A row per image of the patients kept for testing; one that cannot be read says why."""
     rows = []
     folder, mpp = job.folder / "maps", job.request.get("mpp")
     tell(Progress("answer", 0, len(test.records)))
     for record in test.records:
         facts: dict[str, Any]
-        label = _NOT_KNOWN
+        label = _UNKNOWN
         try:
-            label = model.truth(record)
-            facts = answer_once(model, record, folder, mpp)
+            label = model.true_label(record)
+            facts = compute_or_load(model, record, folder, mpp)
             if model.finds_regions and facts["grid"] is not None:
                 facts |= {"overlap": overlap(record, stored_map(folder, record, mpp))}
         except Exception as error:
@@ -186,7 +186,7 @@ def _answers(job: Job, model: Model, test: Manifest, tell: Callback) -> list[dic
             facts = {"answer": None, "score": None, "value": None, "failure": failure}
         name = test.name(record)
         own = {"image": short_id(name), "name": name, "label": label, "patient": record.patient}
-        own["look"] = short_id(test.name(replace(record, within=None)))  # at all of it
+        own["look"] = short_id(test.name(replace(record, region_of_interest=None)))  # at all of it
         rows.append(own | facts)
         tell(Progress("answer", len(rows), len(test.records)))
     return rows
@@ -198,7 +198,7 @@ def _answers(job: Job, model: Model, test: Manifest, tell: Callback) -> list[dic
 def draw_map(job: Job, tell: Callback) -> None:
     record = request_manifest(job.request).records[0]
     model, folder = load_model(job.request["model"]), Path(job.request["folder"])
-    answer_image(model, record, folder, job.request.get("mpp"), tell)
+    compute_prediction(model, record, folder, job.request.get("mpp"), tell)
 
 
 WORK: dict[str, Callable[[Job, Callback], None]] = {"train": train, "map": draw_map}

@@ -29,9 +29,9 @@ from pathlib import Path
 from typing import Any
 
 from ..execution.file_lock import lock_descriptor
-from ..execution.files import written_whole
-from ..execution.sealed import read_sealed
-from ..execution.texts import one_line
+from ..execution.files import atomic_write
+from ..execution.sealed import read_checked_json
+from ..execution.texts import shorten
 from ..images.folder_images import is_image_path, is_zarr
 from ..images.readers import READERS
 from ..model_file import SUFFIX
@@ -49,11 +49,11 @@ class DamagedFileError(ValueError):
 def read_json(path: Path, kind: Kind = object) -> Any:
     """The content of a file, which must be of this kind."""
     try:
-        content = read_sealed(path)
+        content = read_checked_json(path)
     except (OSError, ValueError) as error:
-        raise damage(path, one_line(error)) from error
+        raise damaged_file_error(path, shorten(error)) from error
     if not isinstance(content, kind):
-        raise damage(path, f"it holds a {type(content).__name__}")
+        raise damaged_file_error(path, f"it holds a {type(content).__name__}")
     return content
 
 
@@ -62,16 +62,16 @@ def read_fields(path: Path, kinds: Mapping[str, Kind]) -> dict[str, Any]:
     content: dict[str, Any] = read_json(path, dict)
     for name, kind in kinds.items():
         if name not in content or not isinstance(content[name], kind):
-            raise damage(path, f"{name} is missing or wrong")
+            raise damaged_file_error(path, f"{name} is missing or wrong")
     return content
 
 
-def damage(path: Path, reason: str) -> DamagedFileError:
+def damaged_file_error(path: Path, reason: str) -> DamagedFileError:
     return DamagedFileError(f"{path}: is damaged ({reason}); restore it, or remove it")
 
 
 @cache
-def say_once(words: str) -> None:
+def log_once(words: str) -> None:
     """To whoever runs the server."""
     print(f"Warning: {words}", file=sys.stderr, flush=True)
 
@@ -91,14 +91,14 @@ def is_id(text: str) -> bool:
 
 
 @dataclass(frozen=True)
-class User:
+class UserWorkspace:
     """One person's part of the workspace; nothing of another user is reachable from it."""
 
     name: str
     folder: Path
 
     @classmethod
-    def of(cls, workspace: Path, name: str) -> User:
+    def of(cls, workspace: Path, name: str) -> UserWorkspace:
         if not _NAME.fullmatch(name):
             raise ValueError(
                 f"the user name {name!r} is not possible: use small letters, digits, - and _"
@@ -129,7 +129,7 @@ class User:
 
 def _write_secret(path: Path, text: str) -> None:
     """For the owner's eyes only, from the first byte on."""
-    with written_whole(path) as partial:
+    with atomic_write(path) as partial:
         handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
@@ -138,7 +138,7 @@ def _write_secret(path: Path, text: str) -> None:
 # --- data folders ---------------------------------------------------------------------------------
 
 
-_MOST_ENTRIES = 500
+_MAX_ENTRIES = 500
 
 
 class ForbiddenFileError(PermissionError):
@@ -218,9 +218,9 @@ class DataFolders:
             "place": place,
             "inside": "" if folder == self.folders[place] else inside.strip("/"),
             "name": folder.name,
-            "folders": [p.name for p in entries if _is_folder(p)][:_MOST_ENTRIES],
-            "tables": [p.name for p in entries if p.suffix.lower() == ".csv"][:_MOST_ENTRIES],
-            "models": [p.name for p in entries if p.suffix.lower() == SUFFIX][:_MOST_ENTRIES],
+            "folders": [p.name for p in entries if _is_folder(p)][:_MAX_ENTRIES],
+            "tables": [p.name for p in entries if p.suffix.lower() == ".csv"][:_MAX_ENTRIES],
+            "models": [p.name for p in entries if p.suffix.lower() == SUFFIX][:_MAX_ENTRIES],
             "n_images": sum(is_image_path(p) and p.suffix.lower() in READERS for p in entries),
         }
 
@@ -267,19 +267,19 @@ def _lock(descriptor: int, workspace: Path) -> None:
         lock_descriptor(descriptor)
     except BlockingIOError as error:
         raise WorkspaceInUseError(
-            f"{workspace}: another server uses this workspace{_describe_owner(descriptor)}. Use "
+            f"{workspace}: another server uses this workspace{_owner_text(descriptor)}. Use "
             "that one, or stop it first. For a second server give another --workspace: two on one "
             "workspace would overwrite each other's work"
         ) from error
     except OSError as error:
         words = (
-            f"{workspace}: this file system cannot lock files ({one_line(error)}): make sure that "
+            f"{workspace}: this file system cannot lock files ({shorten(error)}): make sure that "
             "no other server uses this workspace, as they would overwrite each other's work"
         )
         print(f"Warning: {words}", file=sys.stderr, flush=True)
 
 
-def _describe_owner(descriptor: int) -> str:
+def _owner_text(descriptor: int) -> str:
     """Describe the server that holds the lock; empty if it is not known yet."""
     try:
         owner = json.loads(os.read(descriptor, _MAX_BYTES))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from histodict.features.wndcharm.distributions import histogram, moments, numbered
+from histodict.features.wndcharm.distributions import histogram, moments, named_entries
 
 
 def test_bins_are_equal_steps_and_the_greatest_value_is_in_the_last():
@@ -35,4 +35,4 @@ def test_few_and_equal_values_have_few_moments():
 
 
 def test_numbered_counts_from_one():
-    assert numbered("bin", np.array([5, 6])) == {"bin 1": 5, "bin 2": 6}
+    assert named_entries("bin", np.array([5, 6])) == {"bin 1": 5, "bin 2": 6}

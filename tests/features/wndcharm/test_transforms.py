@@ -5,8 +5,8 @@ import pytest
 
 from histodict.features.pixels import hue_saturation_value
 from histodict.features.wndcharm.transforms import (
+    colour_fractions,
     colour_plane,
-    colour_shares,
     fourier,
     hue_plane,
     wavelet,
@@ -77,6 +77,6 @@ def test_colours_by_hand():
 
 def test_shares_of_colours_sum_to_one(rng):
     pixels = rng.integers(0, 256, (30, 30, 3)).astype(np.uint8)
-    shares = colour_shares(colour_plane(*hue_saturation_value(pixels)))
+    shares = colour_fractions(colour_plane(*hue_saturation_value(pixels)))
     assert shares.shape == (20,)
     assert shares.sum() == pytest.approx(1)

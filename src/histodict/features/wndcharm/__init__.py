@@ -21,14 +21,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ..pixels import Pixels, check_pixels, hue_saturation_value, luminance, mirrored_up_to
+from ..pixels import Pixels, check_pixels, hue_saturation_value, luminance, pad_reflect
 from .bank import families_of, grey_planes
 from .chebyshev import chebyshev_transform
-from .distributions import Entries, Plane, numbered
-from .transforms import colour_plane, colour_shares, fourier, hue_plane
+from .distributions import Entries, Plane, named_entries
+from .transforms import colour_fractions, colour_plane, fourier, hue_plane
 
 # Combs, discs and fractals want some pixels; smaller images are mirrored up to this.
-_LEAST_SIDE = 64
+_MIN_SIDE = 64
 
 
 def wndcharm_features(pixels: Pixels) -> tuple[NDArray[np.float64], list[str]]:
@@ -36,10 +36,10 @@ def wndcharm_features(pixels: Pixels) -> tuple[NDArray[np.float64], list[str]]:
 
     An image with a side below 64 pixels goes on in its mirror images up to that.
     """
-    pixels = mirrored_up_to(check_pixels(pixels), _LEAST_SIDE)
+    pixels = pad_reflect(check_pixels(pixels), _MIN_SIDE)
     entries = plane_features(grey_planes(luminance(pixels).astype(np.float64)))
     colours = _colour_planes(pixels)
-    entries |= numbered("shares of colours", colour_shares(colours["colour"]))
+    entries |= named_entries("shares of colours", colour_fractions(colours["colour"]))
     entries |= plane_features(colours)
     return np.array(list(entries.values())), list(entries)
 

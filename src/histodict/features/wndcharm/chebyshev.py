@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from .distributions import Entries, Plane, histogram, numbered
+from .distributions import Entries, Plane, histogram, named_entries
 
 _STATISTICS_ORDERS = 20
 _N_BINS = 32
@@ -31,7 +31,7 @@ def chebyshev_transform(plane: Plane) -> Plane:
 def chebyshev_statistics(plane: Plane) -> Entries:
     """How the coefficients of low order are distributed."""
     low = coefficients(plane, min(_STATISTICS_ORDERS, *plane.shape))
-    return numbered("bin", histogram(low, _N_BINS))
+    return named_entries("bin", histogram(low, _N_BINS))
 
 
 def _basis(n_pixels: int, n_orders: int) -> NDArray[np.float64]:

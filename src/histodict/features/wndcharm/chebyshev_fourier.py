@@ -14,16 +14,16 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from .distributions import Entries, Plane, histogram, numbered
+from .distributions import Entries, Plane, histogram, named_entries
 
-_MOST_PX = 300
-_MOST_WAVES = 11
+_MAX_PX = 300
+_MAX_WAVES = 11
 _N_BINS = 32
 
 
 def chebyshev_fourier_statistics(plane: Plane) -> Entries:
     """How the lengths |a_nm| are distributed."""
-    return numbered("bin", histogram(lengths(reduced(plane)), _N_BINS))
+    return named_entries("bin", histogram(lengths(reduced(plane)), _N_BINS))
 
 
 def lengths(plane: Plane) -> NDArray[np.float64]:
@@ -43,14 +43,14 @@ def lengths(plane: Plane) -> NDArray[np.float64]:
 
 def reduced(plane: Plane) -> Plane:
     """The plane itself, or means over its pixels if it has more than 300 × 300 of them."""
-    if plane.size <= _MOST_PX**2:
+    if plane.size <= _MAX_PX**2:
         return plane
-    ratio = min(_MOST_PX / side for side in plane.shape)
-    down, across = (_shares(side, ratio) for side in plane.shape)
+    ratio = min(_MAX_PX / side for side in plane.shape)
+    down, across = (_fractions(side, ratio) for side in plane.shape)
     return down @ plane @ across.T
 
 
-def _shares(n_pixels: int, ratio: float) -> NDArray[np.float64]:
+def _fractions(n_pixels: int, ratio: float) -> NDArray[np.float64]:
     """How much of every new pixel, 1/ratio wide, each old one is: (new, old)."""
     width = 1 / ratio
     borders = np.arange(int(ratio * n_pixels) + 1)[:, None] * width
@@ -68,7 +68,7 @@ def _ellipse(
     r = np.hypot(x, y[:, None])
     inside = np.flatnonzero(r < 1)
     points = (x - 1j * y[:, None]).ravel()[inside]
-    n_waves = min(_MOST_WAVES, (min(shape) - 1) // 2)
+    n_waves = min(_MAX_WAVES, (min(shape) - 1) // 2)
     angles = np.arccos(np.clip(2 * r.ravel()[inside] - 1, -1, 1))
     polynomials = np.cos(np.arange(2 * n_waves + 1)[:, None] * angles)
     polynomials[0] = 0.5

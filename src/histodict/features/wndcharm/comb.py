@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from .distributions import Entries, Plane, histogram, moments, numbered
+from .distributions import Entries, Plane, histogram, moments, named_entries
 
 _N_LINES = 20
 # The order of the original.
@@ -32,7 +32,7 @@ def comb_moments(plane: Plane) -> Entries:
     for direction, lines in combs.items():
         values = np.array([moments(line) for line in lines])
         for moment, column in _MOMENTS.items():
-            entries |= numbered(f"{direction} {moment}", histogram(values[:, column], 3))
+            entries |= named_entries(f"{direction} {moment}", histogram(values[:, column], 3))
     return entries
 
 

@@ -15,7 +15,7 @@ Entries = dict[str, float]
 Plane = NDArray[np.float64]
 
 
-def numbered(name: str, values: NDArray[Any]) -> Entries:
+def named_entries(name: str, values: NDArray[Any]) -> Entries:
     """Entries "name 1", "name 2", …"""
     return {f"{name} {i}": float(value) for i, value in enumerate(values, 1)}
 

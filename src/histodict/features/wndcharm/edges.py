@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .distributions import Entries, Plane, histogram, numbered
+from .distributions import Entries, Plane, histogram, named_entries
 from .gradients import gradient
 
 _N_BINS = 8
@@ -23,11 +23,11 @@ def edge_statistics(plane: Plane) -> Entries:
     one, other = h[: _N_BINS // 2], h[_N_BINS // 2 :]
     return (
         {"number of edges": float((steepness > steepness.mean()).sum())}
-        | numbered("opposite", np.abs(one - other) / np.maximum(one + other, 1))
-        | numbered("direction", h)
+        | named_entries("opposite", np.abs(one - other) / np.maximum(one + other, 1))
+        | named_entries("direction", h)
         | {"first two": float(h[:2].sum() / h.sum())}
         | _summary("direction", directions)
-        | numbered("steepness", histogram(steepness, _N_BINS))
+        | named_entries("steepness", histogram(steepness, _N_BINS))
         | _summary("steepness", steepness)
     )
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .distributions import Entries, Plane, numbered
+from .distributions import Entries, Plane, named_entries
 
 _N_DISTANCES = 20
 
@@ -26,7 +26,7 @@ def fractal_features(plane: Plane) -> Entries:
     distances = range(1, reach, max(1, reach // _N_DISTANCES))[:_N_DISTANCES]
     values = np.zeros(_N_DISTANCES)
     values[: len(distances)] = [_mean_difference(plane, k) for k in distances]
-    return numbered("distance", values)
+    return named_entries("distance", values)
 
 
 def _mean_difference(plane: Plane, k: int) -> float:

@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 
 from .distributions import Entries, Plane
 
-Shares = NDArray[np.float64]
+Fractions = NDArray[np.float64]
 
 _N_LEVELS = 256
-_LEAST = 1e-9  # keeps logarithms of shares finite
+_MIN = 1e-9  # keeps logarithms of shares finite
 
 
 def haralick_textures(plane: Plane) -> Entries:
     """Mean and range of each statistic over the four directions."""
-    each = [statistics(p) for p in neighbour_shares(plane)]
+    each = [statistics(p) for p in neighbour_frequencies(plane)]
     entries: Entries = {}
     for name in each[0]:
         values = [one[name] for one in each]
@@ -28,7 +28,7 @@ def haralick_textures(plane: Plane) -> Entries:
     return entries
 
 
-def neighbour_shares(plane: Plane) -> list[Shares]:
+def neighbour_frequencies(plane: Plane) -> list[Fractions]:
     """Shares of the pairs of levels of neighbours, in four directions: (level, level).
 
     Levels are 256 steps from the least value to the greatest, and only those that occur have a
@@ -43,10 +43,10 @@ def neighbour_shares(plane: Plane) -> list[Shares]:
         (grey[:-1], grey[1:]),
         (grey[:-1, :-1], grey[1:, 1:]),
     ]
-    return [_shares(one, other)[np.ix_(seen, seen)] for one, other in pairs]
+    return [_fractions(one, other)[np.ix_(seen, seen)] for one, other in pairs]
 
 
-def _shares(one: NDArray[np.intp], other: NDArray[np.intp]) -> Shares:
+def _fractions(one: NDArray[np.intp], other: NDArray[np.intp]) -> Fractions:
     counts = np.bincount((one * _N_LEVELS + other).ravel(), minlength=_N_LEVELS**2)
     both = counts.reshape(_N_LEVELS, _N_LEVELS).astype(np.float64)
     both[0] = both[:, 0] = 0
@@ -54,7 +54,7 @@ def _shares(one: NDArray[np.intp], other: NDArray[np.intp]) -> Shares:
     return both / max(both.sum(), 1.0)
 
 
-def statistics(p: Shares) -> dict[str, float]:
+def statistics(p: Fractions) -> dict[str, float]:
     """The fourteen statistics of shares p (levels, levels), symmetric, in the original's order.
 
     As in the original, the sum variance is taken about the sum entropy.
@@ -90,21 +90,21 @@ def statistics(p: Shares) -> dict[str, float]:
     }
 
 
-def _totals(places: NDArray[np.intp], p: Shares) -> Shares:
+def _totals(places: NDArray[np.intp], p: Fractions) -> Fractions:
     """The sum of the shares at each place."""
     return np.bincount(places.ravel(), p.ravel()).astype(np.float64)
 
 
-def _entropy(p: Shares, other: Shares | None = None) -> float:
+def _entropy(p: Fractions, other: Fractions | None = None) -> float:
     """−Σ p·log₂ p, or −Σ p·log₂ other."""
-    return float(-(p * np.log2((p if other is None else other) + _LEAST)).sum())
+    return float(-(p * np.log2((p if other is None else other) + _MIN)).sum())
 
 
 def _information(nats: float) -> float:
     return abs(1 - np.exp(-2.0 * nats)) ** 0.5
 
 
-def maximal_correlation(p: Shares) -> float:
+def maximal_correlation(p: Fractions) -> float:
     """Largest correlation that functions of two neighbours' levels can have.
 
     The second largest singular value of p_ij / √(p_i p_j), whose largest is 1; p symmetric.

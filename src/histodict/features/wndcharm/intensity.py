@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .distributions import Entries, Plane, histogram, numbered
+from .distributions import Entries, Plane, histogram, named_entries
 
 _HISTOGRAMS = (3, 5, 7, 9)
 
@@ -37,5 +37,5 @@ def multiscale_histograms(plane: Plane) -> Entries:
     fullest = max(h.max() for h in histograms.values())
     entries: Entries = {}
     for n_bins, h in histograms.items():
-        entries |= numbered(f"of {n_bins}, bin", h / fullest)
+        entries |= named_entries(f"of {n_bins}, bin", h / fullest)
     return entries

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .distributions import Entries, Plane, histogram, numbered
+from .distributions import Entries, Plane, histogram, named_entries
 from .otsu import otsu
 
 _N_BINS = 10
@@ -39,7 +39,7 @@ def object_statistics(mask: NDArray[np.bool_]) -> Entries:
     middle = np.array([columns.mean() + 1, rows.mean() + 1]) if count else np.zeros(2)
     return (
         _summary("area", areas)
-        | numbered("middle", middle)
+        | named_entries("middle", middle)
         | {"number": float(count)}
         | _summary("distance", np.hypot(*(centres - middle[:, None])))
         | {"Euler number": float(euler_number(mask))}
@@ -62,7 +62,7 @@ def _summary(name: str, values: NDArray[Any]) -> Entries:
     known = np.sort(values) if values.size else np.zeros(1)
     # The original has no histogram of areas that are all the same.
     blank = name == "area" and np.ptp(known) == 0
-    return numbered(name, np.zeros(_N_BINS) if blank else histogram(values, _N_BINS)) | {
+    return named_entries(name, np.zeros(_N_BINS) if blank else histogram(values, _N_BINS)) | {
         f"{name} greatest": float(known[-1]),
         f"{name} mean": float(known.mean()),
         f"{name} median": float(known[len(known) // 2]),

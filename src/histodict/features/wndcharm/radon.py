@@ -10,14 +10,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from .distributions import Entries, Plane, histogram, numbered
+from .distributions import Entries, Plane, histogram, named_entries
 
 
 def radon_features(plane: Plane) -> Entries:
     """Four directions, three steps."""
     entries: Entries = {}
     for direction, sums in line_sums(plane).items():
-        entries |= numbered(direction, histogram(sums, 3))
+        entries |= named_entries(direction, histogram(sums, 3))
     return entries
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.ndimage import correlate
 
-from .distributions import Entries, Plane, histogram, moments, numbered
+from .distributions import Entries, Plane, histogram, moments, named_entries
 
 _Region = tuple[slice, slice]
 
@@ -25,7 +25,7 @@ _MARGIN = 32
 _ACROSS = np.array([[-1.0, 2, 1], [-2, 0, 2], [-1, -2, -1]])
 _DOWN = np.array([[1.0, 0, 0], [0, 0, 0], [-1, 0, 0]])
 # A slope of less than this has no direction.
-_LEAST_SLOPE = 1e-4
+_MIN_SLOPE = 1e-4
 
 
 def tamura_textures(plane: Plane) -> Entries:
@@ -35,7 +35,7 @@ def tamura_textures(plane: Plane) -> Entries:
     scales = coarsest_scales(unit)
     thirds = histogram(scales, 3)
     inner = [side - _MARGIN for side in plane.shape]
-    return numbered("coarseness", thirds / thirds.max()) | {
+    return named_entries("coarseness", thirds / thirds.max()) | {
         "contrast": contrast(unit),
         "directionality": directionality(unit),
         "coarseness": float(scales.sum() / np.prod([side or 1 for side in inner])),
@@ -72,7 +72,7 @@ def directionality(plane: Plane) -> float:
     0 of a plane without slopes.
     """
     across, down = (correlate(plane, window, mode="constant") for window in (_ACROSS, _DOWN))
-    steep = across >= _LEAST_SLOPE
+    steep = across >= _MIN_SLOPE
     if not steep.any():
         return 0.0
     angles = np.zeros_like(plane)

@@ -10,7 +10,7 @@ from .distributions import Plane
 
 N_COLOURS = 20
 # Colours weaker than this are greys.
-_LEAST_SATURATION = 0.1
+_MIN_SATURATION = 0.1
 _N_GREYS, _N_HUES = 4, 8
 
 
@@ -44,9 +44,9 @@ def colour_plane(
     grey = np.minimum(np.floor(value * _N_GREYS), _N_GREYS - 1)
     family = np.minimum(np.floor(hue * _N_HUES), _N_HUES - 1)
     coloured = _N_GREYS + 2 * family + (value > 0.5)
-    return np.where(saturation < _LEAST_SATURATION, grey, coloured).astype(np.float64)
+    return np.where(saturation < _MIN_SATURATION, grey, coloured).astype(np.float64)
 
 
-def colour_shares(colours: Plane) -> NDArray[np.float64]:
+def colour_fractions(colours: Plane) -> NDArray[np.float64]:
     """The share of pixels of each of the 20 colours."""
     return np.bincount(colours.astype(np.intp).ravel(), minlength=N_COLOURS) / colours.size

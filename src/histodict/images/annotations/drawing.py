@@ -14,11 +14,11 @@ import numpy as np
 
 from ...execution.files import content_digest, file_key
 from ...parameters import check_choice, hint
-from ..decoding import check_file
+from ..decoding import check_readable_file
 from ..errors import ImageError
 from .geojson import read_geojson
-from .outlines import FIRST_PIXEL, Annotations, Outline
-from .runs import PixelRuns
+from .outlines import FIRST_PIXEL, AnnotationPolygon, Annotations
+from .runs import RunLengthMask
 from .xml_files import read_xml
 
 FORMATS: dict[str, Callable[[Path, bytes], Annotations]] = {
@@ -31,13 +31,13 @@ FORMATS: dict[str, Callable[[Path, bytes], Annotations]] = {
 # counts from; pixels from the slide's corner, whatever the format; µm from the first pixel.
 PIXELS, SLIDE, MICRONS = "pixels", "slide", "um"
 COORDINATES = (PIXELS, SLIDE, MICRONS)
-_MOST_BYTES = 2**30  # of a file, unpacked
+_MAX_BYTES = 2**30  # of a file, unpacked
 _OVERHANG = 0.1  # of the image's side, by which an outline may reach beyond it
-_MOST_OFF = 0.1  # by which pixel sizes may differ
+_MAX_OUTSIDE = 0.1  # by which pixel sizes may differ
 _ENDINGS = (".gz",)
 
 
-class Pixels(Protocol):
+class ImageGeometry(Protocol):
     """The part of an image source that is needed here."""
 
     @property
@@ -54,7 +54,7 @@ class Pixels(Protocol):
 
 
 @dataclass(frozen=True)
-class Drawing:
+class AnnotationFile:
     """Outlines in a file: those of these classes, or all; and how its numbers are meant.
 
     image : what they were drawn on, where they are laid over a feature file of it
@@ -68,16 +68,16 @@ class Drawing:
     def __post_init__(self) -> None:
         check_choice("coordinates", self.coordinates, COORDINATES)
 
-    def of(self, *names: str) -> Drawing:
+    def of(self, *names: str) -> AnnotationFile:
         """The outlines of these classes alone."""
         return replace(self, names=names)
 
     def read(self) -> Annotations:
         """All of the file; once as long as it stays as it is."""
-        check_file(self.path)
+        check_readable_file(self.path)
         return _read(self.path, repr(file_key(self.path)))
 
-    def region(self, image: Pixels, *, may_lack: bool = False) -> PixelRuns:
+    def region(self, image: ImageGeometry, *, may_lack: bool = False) -> RunLengthMask:
         """What the outlines cover of an image; refused if those of the file do not fit it.
 
         `may_lack`: nothing, where the file has outlines, but none of these classes.
@@ -85,9 +85,9 @@ class Drawing:
         found, first = self.read(), self._first_pixel(image)
         chosen = found.of(() if may_lack else self.names)
         outlines = [self._placed(found, outline, image, first) for outline in chosen]
-        check_places(self.path, outlines, image)
+        check_outlines_inside(self.path, outlines, image)
         own = [o for o in outlines if not self.names or o.name in self.names]
-        return PixelRuns.of(own, image.size)
+        return RunLengthMask.of(own, image.size)
 
     def notes(self) -> list[str]:
         """What there is to say of the file; nothing of one that cannot be read, who asks is told"""
@@ -96,13 +96,13 @@ class Drawing:
         except (ImageError, OSError):
             return []
 
-    def facts(self) -> list[Any]:
+    def fingerprint(self) -> list[Any]:
         """All that decides what they are, whatever the file is called."""
         own = [content_digest(self.path), list(self.names), self.coordinates]
         begins = _begins(self.image, repr(file_key(self.image))) if self.image else (0, 0)
         return [*own, list(begins)] if any(begins) else own
 
-    def _first_pixel(self, image: Pixels) -> tuple[int, int]:
+    def _first_pixel(self, image: ImageGeometry) -> tuple[int, int]:
         """Where the first pixel lies, among places as `image` counts them: feature files of others
         count from the slide's corner.
         """
@@ -112,8 +112,12 @@ class Drawing:
         return x - image.offset[0], y - image.offset[1]
 
     def _placed(
-        self, found: Annotations, outline: Outline, image: Pixels, first: tuple[int, int]
-    ) -> Outline:
+        self,
+        found: Annotations,
+        outline: AnnotationPolygon,
+        image: ImageGeometry,
+        first: tuple[int, int],
+    ) -> AnnotationPolygon:
         """In level-0 pixels of the image."""
         if self.coordinates == MICRONS:
             if image.mpp is None:
@@ -123,7 +127,7 @@ class Drawing:
                     f"known: give it with {option} or in a column mpp"
                 )
             return replace(outline, rings=tuple(ring / image.mpp + first for ring in outline.rings))
-        if found.mpp and image.mpp and abs(image.mpp / found.mpp - 1) > _MOST_OFF:
+        if found.mpp and image.mpp and abs(image.mpp / found.mpp - 1) > _MAX_OUTSIDE:
             raise ImageError(
                 f"{self.path}: was drawn on an image of {found.mpp:g} µm per pixel, and "
                 f"{image.path} has {image.mpp:g}: they are not of the same image, or of another "
@@ -134,10 +138,12 @@ class Drawing:
         return replace(outline, rings=tuple(ring - image.offset for ring in outline.rings))
 
 
-def check_places(path: Path, outlines: Sequence[Outline], image: Pixels) -> None:
+def check_outlines_inside(
+    path: Path, outlines: Sequence[AnnotationPolygon], image: ImageGeometry
+) -> None:
     """Refuses outlines that do not lie in the image, by the name of their file."""
     size = np.array(image.size)
-    boxes = [(o.rings[0].min(axis=0), o.rings[0].max(axis=0)) for o in outlines if not o.cuts]
+    boxes = [(o.rings[0].min(axis=0), o.rings[0].max(axis=0)) for o in outlines if not o.is_hole]
     off = [
         (low, high)
         for low, high in boxes
@@ -162,7 +168,7 @@ def check_places(path: Path, outlines: Sequence[Outline], image: Pixels) -> None
         )
 
 
-def stem_of(path: Path) -> str:
+def image_stem(path: Path) -> str:
     """The name of the image that a file of annotations is for; empty if it is no such file."""
     name = path.name
     for ending in _ENDINGS:
@@ -183,7 +189,7 @@ def _begins(image: Path, state: str) -> tuple[int, int]:
 
 @lru_cache(maxsize=32)
 def _read(path: Path, state: str) -> Annotations:
-    if not stem_of(path):
+    if not image_stem(path):
         raise ImageError(
             f"{path}: annotations ending in {path.suffix or 'nothing'!r} are not known; known are "
             f"{' '.join(FORMATS)}, also packed (.gz)"
@@ -197,9 +203,9 @@ def _content(path: Path, *, packed: bool) -> bytes:
     with path.open("rb") as file:
         try:
             unpacked = gzip.GzipFile(fileobj=file) if packed else file
-            content = unpacked.read(_MOST_BYTES + 1)
+            content = unpacked.read(_MAX_BYTES + 1)
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise ImageError(f"{path}: cannot be unpacked ({error}); copy it again") from error
-    if len(content) > _MOST_BYTES:
-        raise ImageError(f"{path}: has more than {_MOST_BYTES // 2**20} MiB; export fewer objects")
+    if len(content) > _MAX_BYTES:
+        raise ImageError(f"{path}: has more than {_MAX_BYTES // 2**20} MiB; export fewer objects")
     return content

@@ -13,9 +13,9 @@ from ..errors import ImageError
 from .outlines import FIRST_PIXEL, Annotations
 
 # Of QuPath's objects, those that people do not draw; before 0.3 the type stood under "id".
-_MADE = {"detection": "detections", "cell": "cells", "tile": "tiles", "root": "roots"}
-_MADE |= {"PathDetectionObject": "detections", "PathCellObject": "cells"}
-_MADE |= {"PathTileObject": "tiles", "PathRootObject": "roots"}
+_WRITTEN_BY = {"detection": "detections", "cell": "cells", "tile": "tiles", "root": "roots"}
+_WRITTEN_BY |= {"PathDetectionObject": "detections", "PathCellObject": "cells"}
+_WRITTEN_BY |= {"PathTileObject": "tiles", "PathRootObject": "roots"}
 _NO_AREA = {"Point": "points", "MultiPoint": "points"}
 _NO_AREA |= {"LineString": "lines", "MultiLineString": "lines"}
 
@@ -47,11 +47,11 @@ def _add_all(found: Annotations, content: Any) -> None:
 
 def _add_feature(found: Annotations, feature: dict[str, Any]) -> None:
     properties = feature.get("properties") or {}
-    kind = _MADE.get(_type_of(feature, properties))
+    kind = _WRITTEN_BY.get(_type_of(feature, properties))
     if kind is not None:
-        found.left_out[kind] += kind != "roots"
+        found.skipped[kind] += kind != "roots"
     elif feature["geometry"] is None:
-        found.left_out["annotations without a geometry"] += 1
+        found.skipped["annotations without a geometry"] += 1
     else:
         _add_geometry(found, _class_of(properties), feature["geometry"])
     for child in properties.get("childObjects") or properties.get("children") or ():
@@ -82,7 +82,7 @@ def _add_geometry(found: Annotations, name: str | None, geometry: dict[str, Any]
         for part in geometry["geometries"]:
             _add_geometry(found, name, part)
     elif kind in _NO_AREA:
-        found.left_out[_NO_AREA[kind]] += 1
+        found.skipped[_NO_AREA[kind]] += 1
     elif kind in ("Polygon", "MultiPolygon"):
         parts = geometry["coordinates"] if kind == "MultiPolygon" else [geometry["coordinates"]]
         for rings in parts:

@@ -8,25 +8,27 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ...execution.texts import counted
+from ...execution.texts import pluralize
 from ..feature_folder import FeatureFolder
-from ..in_memory import ImageFile, MemoryImage
-from ..layout import images_below
+from ..in_memory import ImageLike, MemoryImage
+from ..layout import find_images
 from ..manifest import MANIFEST_NAME, Manifest, read_manifest
-from ..manifest_checks import lonely_classes, no_patients
-from ..records import ManifestError, Record, name_in, some_of
-from ..slide_names import image_names, spelled
-from .drawing import FORMATS, PIXELS, Drawing, stem_of
+from ..manifest_checks import no_patients, unused_labels
+from ..records import ImageRecord, ManifestError, relative_name, truncated_list
+from ..slide_names import annotation_stems, normalize_unicode
+from .drawing import FORMATS, PIXELS, AnnotationFile, image_stem
 
 _PATIENTS = "List the images in a CSV with a column 'patient'"
 
 
-def drawings_for(images: Sequence[ImageFile], given: Drawing | Path | str) -> list[Drawing]:
+def match_annotations(
+    images: Sequence[ImageLike], given: AnnotationFile | Path | str
+) -> list[AnnotationFile]:
     """The outlines of each image; one file is for one image.
 
     An image without a file in the folder gets the name that it lacks: whoever reads it is told.
     """
-    drawing = given if isinstance(given, Drawing) else Drawing(Path(given))
+    drawing = given if isinstance(given, AnnotationFile) else AnnotationFile(Path(given))
     if not drawing.path.exists():
         raise ManifestError(f"{drawing.path}: there is no such file or folder")
     if not drawing.path.is_dir():
@@ -36,7 +38,7 @@ def drawings_for(images: Sequence[ImageFile], given: Drawing | Path | str) -> li
                 "give a folder of files called like the images"
             )
         return [drawing] * len(images)
-    found = _called_like(images, files_in(drawing.path))
+    found = _named_like(images, files_in(drawing.path))
     if not any(found):
         raise ManifestError(
             f"{drawing.path}: no file of outlines is called like an image, such as {images[0]}"
@@ -47,27 +49,27 @@ def drawings_for(images: Sequence[ImageFile], given: Drawing | Path | str) -> li
     ]
 
 
-def _stem(image: ImageFile) -> str:
+def _stem(image: ImageLike) -> str:
     return Path(str(image)).stem
 
 
 def files_in(folder: Path) -> list[Path]:
     """Return the files of outlines below a folder, including unreadable ones."""
     found = (path for path in sorted(folder.rglob("*")) if not path.name.startswith("."))
-    return [path for path in found if stem_of(path) and not os.path.isdir(path)]
+    return [path for path in found if image_stem(path) and not os.path.isdir(path)]
 
 
-def _called_like(images: Sequence[ImageFile], files: Sequence[Path]) -> list[list[Path]]:
+def _named_like(images: Sequence[ImageLike], files: Sequence[Path]) -> list[list[Path]]:
     """Per image its files: slide.geojson or slide.svs.geojson, for slide.svs.
 
     Two images of one name, and one file for them, are refused: nobody knows for which.
     """
     by_name: dict[str, list[Path]] = {}
     for file in files:
-        by_name.setdefault(spelled(stem_of(file)), []).append(file)
-    found, takers = [], dict[Path, ImageFile]()
+        by_name.setdefault(normalize_unicode(image_stem(file)), []).append(file)
+    found, takers = [], dict[Path, ImageLike]()
     for image in images:
-        names = [] if isinstance(image, MemoryImage) else image_names(image)
+        names = [] if isinstance(image, MemoryImage) else annotation_stems(image)
         own = [file for name in names for file in by_name.get(name, [])]
         for file in own:
             other = takers.setdefault(file, image)
@@ -82,7 +84,7 @@ def _called_like(images: Sequence[ImageFile], files: Sequence[Path]) -> list[lis
 
 def _only(image: Path | MemoryImage, files: list[Path]) -> Path:
     if len(files) > 1:
-        names = some_of([str(file) for file in files])
+        names = truncated_list([str(file) for file in files])
         raise ManifestError(f"{image}: has more than one file of outlines: {names}; leave one")
     return files[0]
 
@@ -102,12 +104,12 @@ def read_images(
         return read_manifest(source, columns, labelled=False, features=features)
     if columns:
         raise ManifestError(f"{source}: columns are named, but the folder has no {MANIFEST_NAME}")
-    paths, _ = images_below(source)
+    paths, _ = find_images(source)
     if not paths:
         raise ManifestError(f"{source}: there is no image in this folder")
-    records = tuple(Record(path, "", name_in(source, path)) for path in paths)
+    records = tuple(ImageRecord(path, "", relative_name(source, path)) for path in paths)
     if features is not None:
-        records = FeatureFolder(features).standing_for(records)
+        records = FeatureFolder(features).feature_file_for(records)
     return Manifest(records, (no_patients(source, len(records), _PATIENTS),), source)
 
 
@@ -143,49 +145,54 @@ def with_annotations(
             f"{', '.join(FORMATS)}, also packed (.gz)"
         )
     one = len(manifest.records) == 1 and not folder.is_dir()
-    found = [files] if one else _called_like([r.path for r in manifest.records], files)
+    found = [files] if one else _named_like([r.path for r in manifest.records], files)
     records = [
-        _drawn(record, own, coordinates) if own else record
+        _annotated(record, own, coordinates) if own else record
         for record, own in zip(manifest.records, found, strict=True)
     ]
     kept = tuple(record for record in records if record.is_mapped or record.label or keep_all)
     _check_any(folder, files, manifest, records)
-    words = _said(manifest, records, kept, files)
+    words = _describe(manifest, records, kept, files)
     return replace(manifest, records=kept, warnings=(*manifest.warnings, *words))
 
 
-def _drawn(record: Record, files: list[Path], coordinates: str) -> Record:
-    drawing = Drawing(_only(record.path, files), (), coordinates, record.image)
-    return replace(record, mask=None, drawn=drawing)
+def _annotated(record: ImageRecord, files: list[Path], coordinates: str) -> ImageRecord:
+    drawing = AnnotationFile(_only(record.path, files), (), coordinates, record.image)
+    return replace(record, mask=None, annotations=drawing)
 
 
 def _check_any(
-    folder: Path, files: Sequence[Path], manifest: Manifest, records: Sequence[Record]
+    folder: Path, files: Sequence[Path], manifest: Manifest, records: Sequence[ImageRecord]
 ) -> None:
-    if not any(record.drawn for record in records):
+    if not any(record.annotations for record in records):
         raise ManifestError(
-            f"{folder}: none of its {counted(len(files), 'file')} of outlines is called like an "
+            f"{folder}: none of its {pluralize(len(files), 'file')} of outlines is called like an "
             f"image: there is {files[0].name}, and an image is {manifest.records[0].path.name}"
         )
 
 
-def _said(
-    manifest: Manifest, records: Sequence[Record], kept: Sequence[Record], files: Sequence[Path]
+def _describe(
+    manifest: Manifest,
+    records: Sequence[ImageRecord],
+    kept: Sequence[ImageRecord],
+    files: Sequence[Path],
 ) -> list[str]:
-    used = {record.drawn.path for record in records if record.drawn}
+    used = {record.annotations.path for record in records if record.annotations}
     unused = [file.name for file in files if file not in used]
     bare = [manifest.name(record) for record in records if record not in kept]
-    lines = [f"outlines that are called like no image: {some_of(unused)}"] if unused else []
+    lines = [f"outlines that are called like no image: {truncated_list(unused)}"] if unused else []
     if bare:
-        lines.append(f"{counted(len(bare), 'image')} left out, without outlines: {some_of(bare)}")
+        lines.append(
+            f"{pluralize(len(bare), 'image')} left out, without outlines: {truncated_list(bare)}"
+        )
     for record in kept:
-        lines += record.drawn.read().notes() if record.drawn else []
+        lines += record.annotations.read().notes() if record.annotations else []
     return lines
 
 
 def check_classes(manifest: Manifest, names: Sequence[str]) -> None:
     """Every class has an outline, or an image that is all of it, somewhere."""
-    drawings = [record.drawn for record in manifest.records if record.drawn]
+    drawings = [record.annotations for record in manifest.records if record.annotations]
     there = sum((drawing.read().names for drawing in drawings), Counter[str]())
     labels = {record.label for record in manifest.records}
     missing = [repr(name) for name in names if name not in there and name not in labels]
@@ -197,31 +204,33 @@ def check_classes(manifest: Manifest, names: Sequence[str]) -> None:
         )
 
 
-def by_outlines(manifest: Manifest, names: Sequence[str]) -> Manifest:
+def split_by_annotation(manifest: Manifest, names: Sequence[str]) -> Manifest:
     """For each image and each of these classes, the part of the image that is outlined as it.
 
     Each part is labelled by its class and stays with its patient. What is not outlined is no part.
     An image without outlines is all of its label.
     """
     check_classes(manifest, names)
-    parts: list[Record] = []
+    parts: list[ImageRecord] = []
     others: list[str] = []
     for record in manifest.records:
         own = _parts(record, names)
         parts += own
         others += [] if own else [manifest.name(record)]
-    words = lonely_classes(parts, "outlines", "outlined image")
+    words = unused_labels(parts, "outlines", "outlined image")
     if others:
-        words += [f"left out, as nothing in them is {' or '.join(names)}: {some_of(others)}"]
+        words += [f"left out, as nothing in them is {' or '.join(names)}: {truncated_list(others)}"]
     return replace(manifest, records=tuple(parts), warnings=(*manifest.warnings, *words))
 
 
-def _parts(record: Record, names: Sequence[str]) -> list[Record]:
-    if record.drawn is None:
+def _parts(record: ImageRecord, names: Sequence[str]) -> list[ImageRecord]:
+    if record.annotations is None:
         return [record] if record.label in names and record.mask is None else []
-    there = record.drawn.read().names
+    there = record.annotations.read().names
     return [
-        replace(record, label=name, drawn=None, within=record.drawn.of(name))
+        replace(
+            record, label=name, annotations=None, region_of_interest=record.annotations.of(name)
+        )
         for name in names
         if name in there
     ]

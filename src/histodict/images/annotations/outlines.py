@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...execution.texts import counted, one_line
+from ...execution.texts import pluralize, shorten
 from ..errors import ImageError
 
 UNCLASSIFIED = "unclassified"
@@ -31,7 +31,7 @@ Ring = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Outline:
+class AnnotationPolygon:
     """A polygon (`rings`: the outer one, then holes, each (n, 2) of x and y) and its class.
 
     cuts : it takes away from the other outlines of its class, as ImageScope's negative regions do
@@ -39,7 +39,7 @@ class Outline:
 
     name: str
     rings: tuple[Ring, ...]
-    cuts: bool = False
+    is_hole: bool = False
 
 
 @dataclass
@@ -53,20 +53,20 @@ class Annotations:
 
     path: Path
     origin: str
-    outlines: list[Outline] = field(default_factory=list)
+    outlines: list[AnnotationPolygon] = field(default_factory=list)
     mpp: float | None = None
-    left_out: Counter[str] = field(default_factory=Counter)
+    skipped: Counter[str] = field(default_factory=Counter)
 
     def add(self, name: str | None, rings: Iterable[Any], kind: str, *, cuts: bool = False) -> None:
         """`rings` : lists of points, each of two numbers or more; `kind` : a word for messages."""
         number = len(self.outlines) + 1
         found = [self._ring(ring, f"outline {number}") for ring in rings]
         if not found or len(found[0]) < 3 or not np.ptp(found[0], axis=0).all():
-            self.left_out[f"{kind} without an area"] += 1
+            self.skipped[f"{kind} without an area"] += 1
             return
         outer, *holes = found
         holes = [hole for hole in holes if len(hole) >= 3]
-        self.outlines.append(Outline(name or UNCLASSIFIED, (outer, *holes), cuts))
+        self.outlines.append(AnnotationPolygon(name or UNCLASSIFIED, (outer, *holes), cuts))
 
     def _ring(self, points: Any, where: str) -> Ring:
         """Without the last point where that is the first again."""
@@ -83,30 +83,31 @@ class Annotations:
     @property
     def names(self) -> Counter[str]:
         """How many outlines each class has."""
-        return Counter(outline.name for outline in self.outlines if not outline.cuts)
+        return Counter(outline.name for outline in self.outlines if not outline.is_hole)
 
-    def words(self) -> str:
+    def describe(self) -> str:
         """What is in it, for messages."""
-        named = [f"{one_line(repr(name))} ({n})" for name, n in sorted(self.names.items())]
-        return ", ".join([*named, *(f"{n} {kind}" for kind, n in self.left_out.items())])
+        named = [f"{shorten(repr(name))} ({n})" for name, n in sorted(self.names.items())]
+        return ", ".join([*named, *(f"{n} {kind}" for kind, n in self.skipped.items())])
 
-    def of(self, names: Iterable[str] = ()) -> list[Outline]:
+    def of(self, names: Iterable[str] = ()) -> list[AnnotationPolygon]:
         """Those of these classes, or all; refused where there are none."""
         wanted = set(names) or set(self.names)
         found = [outline for outline in self.outlines if outline.name in wanted]
-        if any(not outline.cuts for outline in found):
+        if any(not outline.is_hole for outline in found):
             return found
         if not self.outlines:
-            what = f": there is {self.words()}" if self.left_out else ""
+            what = f": there is {self.describe()}" if self.skipped else ""
             raise ImageError(f"{self.path}: holds no outline with an area{what}")
         asked = " or ".join(repr(name) for name in sorted(wanted))
         raise ImageError(
-            f"{self.path}: no outline is called {asked}; there are {self.words()}. Names are told "
+            f"{self.path}: no outline is called {asked}; there are {self.describe()}. Names are "
+            "told "
             "apart by capitals, too"
         )
 
     @cached_property
-    def crossings(self) -> list[tuple[Outline, Ring, tuple[float, float]]]:
+    def crossings(self) -> list[tuple[AnnotationPolygon, Ring, tuple[float, float]]]:
         """Return rings that cross themselves, with their outline and one crossing."""
         found = [(o, r, find_self_intersections(r)) for o in self.outlines for r in o.rings]
         return [(outline, ring, places[0]) for outline, ring, places in found if places]
@@ -114,14 +115,14 @@ class Annotations:
     def notes(self) -> list[str]:
         """What there is to say of the file, though it can be used."""
         lines = []
-        if self.left_out and self.outlines:
-            what = ", ".join(f"{n} {kind}" for kind, n in self.left_out.items())
+        if self.skipped and self.outlines:
+            what = ", ".join(f"{n} {kind}" for kind, n in self.skipped.items())
             lines.append(f"{self.path}: left out: {what}")
         if self.crossings:
             (outline, _, (x, y)), n = self.crossings[0], len(self.crossings)
             name = outline.name
             lines.append(
-                f"{self.path}: {counted(n, 'outline')} crossing itself, {name!r} at "
+                f"{self.path}: {pluralize(n, 'outline')} crossing itself, {name!r} at "
                 f"({x:.0f}, {y:.0f}) for one: all that it encloses is taken"
             )
         return lines

@@ -11,13 +11,13 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from .outlines import Outline, Ring
+from .outlines import AnnotationPolygon, Ring
 
 _MUCH = 1_000_000  # more than any number of outlines above each other
 _CELL_PX = 64  # of squares that are known to be all region, or none of it
 
 
-class PixelRuns:
+class RunLengthMask:
     """The share of region in any rectangle of an image, from the runs of region in its rows.
 
     A pixel's place is row × (width + 1) + column, so that no run goes on in the next row.
@@ -33,7 +33,7 @@ class PixelRuns:
         self._before = np.concatenate([[0], np.cumsum(ends - starts)])
 
     @classmethod
-    def of(cls, outlines: Sequence[Outline], size: tuple[int, int]) -> PixelRuns:
+    def of(cls, outlines: Sequence[AnnotationPolygon], size: tuple[int, int]) -> RunLengthMask:
         """What the outlines cover together, of an image of this size.
 
         Holes count for their own polygon: what another one has inside of them stays. Outlines that
@@ -41,7 +41,7 @@ class PixelRuns:
         """
         parts = []
         for outline in outlines:
-            weight = -_MUCH if outline.cuts else 1
+            weight = -_MUCH if outline.is_hole else 1
             for place, ring in enumerate(outline.rings):
                 edges = _filled(ring, size)
                 parts.append((edges, weight if place == 0 else -weight))
@@ -70,7 +70,7 @@ class PixelRuns:
         left, right = (self.starts % stride).min(), (self.ends % stride).max()
         return int(left), int(rows[0]), int(right), int(rows[1]) + 1
 
-    def share(
+    def coverage(
         self, x: NDArray[np.float64], y: NDArray[np.float64], side: float
     ) -> NDArray[np.float64]:
         """Of the squares with these upper left corners, the share that is region."""

@@ -46,7 +46,7 @@ def _read_asap(found: Annotations, root: Element) -> None:
     for drawn in root.iter("Annotation"):
         kind = drawn.get("Type", "Polygon").lower()
         if kind not in _ASAP_AREAS:
-            found.left_out[f"{kind} annotations"] += 1
+            found.skipped[f"{kind} annotations"] += 1
             continue
         corners = sorted(drawn.iter("Coordinate"), key=lambda corner: int(corner.get("Order", 0)))
         group = drawn.get("PartOfGroup", "None")
@@ -72,13 +72,13 @@ def _ellipse(points: list[list[float]]) -> list[list[float]]:
     return found
 
 
-def _as_drawn(points: list[list[float]]) -> list[list[float]]:
+def _polygon(points: list[list[float]]) -> list[list[float]]:
     return points
 
 
 # By the region's type: of ImageScope a number, of HALO a word; others have no area.
 _SHAPES: dict[str, Callable[[list[list[float]]], list[list[float]]]] = {
-    **dict.fromkeys(("0", "polygon"), _as_drawn),
+    **dict.fromkeys(("0", "polygon"), _polygon),
     **dict.fromkeys(("1", "rectangle"), _corners),
     **dict.fromkeys(("2", "ellipse"), _ellipse),
 }
@@ -91,7 +91,7 @@ def _read_imagescope(found: Annotations, root: Element) -> None:
             shape = _SHAPES.get(region.get("Type", "0").lower())
             points = _points([*region.iter("Vertex"), *region.iter("V")])
             if shape is None or not points:
-                found.left_out["arrows, rulers and the like"] += 1
+                found.skipped["arrows, rulers and the like"] += 1
                 continue
             cuts = region.get("NegativeROA", "0") not in ("0", "")
             found.add(_layer_name(layer, region), [shape(points)], "regions", cuts=cuts)

@@ -41,7 +41,7 @@ def load_datasets(source: Path | str, part: str | None = None) -> list[Dataset]:
     is_table = folder.is_file() or (folder / MANIFEST_NAME).is_file()
     manifest = read_manifest(folder) if is_table else None
     tasks: list[Dataset] = []
-    if folder.is_dir() and (manifest is None or not _tells_patients(manifest)):
+    if folder.is_dir() and (manifest is None or not _has_patients(manifest)):
         found = (find(folder) for find in LAYOUTS.values())
         tasks = next((tasks for tasks in found if tasks), [])
     if not tasks:
@@ -65,5 +65,5 @@ def _folder(source: Path | str) -> Path:
     raise ManifestError(f"{source}: there is no such folder, and none of this name; {known}")
 
 
-def _tells_patients(manifest: Manifest) -> bool:
+def _has_patients(manifest: Manifest) -> bool:
     return any(record.patient != manifest.name(record) for record in manifest.records)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ...images.manifest import Manifest, Record
+from ...images.manifest import ImageRecord, Manifest
 from ...images.readers import READERS
 
 
@@ -44,7 +44,7 @@ class Dataset:
 
 
 def task_of(
-    name: str, root: Path, records: Iterable[Record], *warnings: str, why: str = ""
+    name: str, root: Path, records: Iterable[ImageRecord], *warnings: str, why: str = ""
 ) -> Dataset:
     """The data set of records, in order of their paths.
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ...images.manifest import ManifestError, Record
+from ...images.manifest import ImageRecord, ManifestError
 from .dataset import Dataset, images_in, images_under, sub_folders, task_of
 
 _MASKS = "masks"
@@ -29,17 +29,19 @@ _BREAKHIS = re.compile(r"SOB_([BM])_[A-Z]+-(\d+-\w+)-(\d+)-\d+$")
 def find_ucsb(root: Path) -> list[Dataset]:
     """UCSB breast benchmark: benign and malignant tissue."""
     records = [
-        Record(path, name[2].lower(), name[1].lower()) for path, name in _matches(root, _UCSB)
+        ImageRecord(path, name[2].lower(), name[1].lower()) for path, name in _matches(root, _UCSB)
     ]
     return [task_of("ucsb-breast", root, records)] if records else []
 
 
 def find_breakhis(root: Path) -> list[Dataset]:
     """Benign and malignant breast tumours, one task per magnification."""
-    by_scale: dict[int, list[Record]] = {}
+    by_scale: dict[int, list[ImageRecord]] = {}
     for path, name in _matches(root, _BREAKHIS):
         label = {"B": "benign", "M": "malignant"}[name[1]]
-        by_scale.setdefault(int(name[3]), []).append(Record(path, label, name[2], slide=name[2]))
+        by_scale.setdefault(int(name[3]), []).append(
+            ImageRecord(path, label, name[2], slide=name[2])
+        )
     return [
         task_of(f"breakhis-{scale}x", root, records) for scale, records in sorted(by_scale.items())
     ]
@@ -112,7 +114,7 @@ def find_kather(root: Path) -> list[Dataset]:
 
 def _of_classes(
     root: Path, classes: Mapping[str, Path], pattern: re.Pattern[str] | None = None
-) -> list[Record]:
+) -> list[ImageRecord]:
     """The images of each class's folder; masks of the same name in root/masks go with them.
 
     The groups of `pattern` are what a file's name tells of its image: patient, slide, site.
@@ -124,7 +126,7 @@ def _of_classes(
         for path in images_in(folder):
             name = pattern.search(path.name) if pattern else None
             told: dict[str, Any] = name.groupdict() if name else {"patient": ""}
-            records.append(Record(path, label, mask=masks.get(path.stem), **told))
+            records.append(ImageRecord(path, label, mask=masks.get(path.stem), **told))
     return records
 
 
@@ -144,8 +146,8 @@ def find_camelyon(root: Path) -> list[Dataset]:
     missing = [path.name for path in files if path.stem not in masks]
     if missing:
         raise ManifestError(f"{root}: {len(missing)} images have no mask, {missing[0]} for one")
-    records = [Record(path, "", _group(path.stem), mask=masks[path.stem]) for path in files]
-    n_unknown = sum(_told(path.stem) is None for path in files)
+    records = [ImageRecord(path, "", _group(path.stem), mask=masks[path.stem]) for path in files]
+    n_unknown = sum(_warned(path.stem) is None for path in files)
     warning = (
         f"{root}: NO SLIDE is known for {n_unknown} images. Those whose numbers differ in the last "
         "digit only are kept together; others of one slide may stand on both sides of a split"
@@ -154,7 +156,7 @@ def find_camelyon(root: Path) -> list[Dataset]:
     return [replace(task, region="tumour")]
 
 
-def _told(name: str) -> str | None:
+def _warned(name: str) -> str | None:
     """The patient or, in CAMELYON16, the slide in a tile's name."""
     found = _PATIENT.search(name) or _SLIDE.search(name)
     return found[0].lower() if found else None
@@ -162,4 +164,4 @@ def _told(name: str) -> str | None:
 
 def _group(name: str) -> str:
     # Tiles are numbered along a slide: neighbours in number overlap or touch.
-    return _told(name) or (f"{name[:-1]}x" if name.isdigit() and len(name) > 1 else name)
+    return _warned(name) or (f"{name[:-1]}x" if name.isdigit() and len(name) > 1 else name)

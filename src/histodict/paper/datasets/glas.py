@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ...images.manifest import ManifestError, Record
+from ...images.manifest import ImageRecord, ManifestError
 from .dataset import Dataset, images_in, read_rows, task_of
 
 _TABLE = "Grade.csv"
@@ -35,11 +35,11 @@ def _rows(table: Path) -> list[dict[str, str]]:
     return [row for row in rows if row["name"]]
 
 
-def _record(root: Path, row: dict[str, str], files: dict[str, Path]) -> Record:
+def _record(root: Path, row: dict[str, str], files: dict[str, Path]) -> ImageRecord:
     name = row["name"]
     if name not in files:
         raise ManifestError(f"{root}: {name} is in {_TABLE}, but there is no image of this name")
-    return Record(
+    return ImageRecord(
         files[name],
         row["grade (glas)"],
         row["patient id"],

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from ...execution.files import written_whole
-from ...images.manifest import ManifestError, Record
+from ...execution.files import atomic_write
+from ...images.manifest import ImageRecord, ManifestError
 from .dataset import Dataset, images_in, read_rows, sub_folders, task_of
 
 _SPLITS = ("train", "valid", "test")
 _LABELS = ("normal", "tumour")
-_MOST_PER_CLASS = 1000
-_PICTURES = "pcam-images"
+_MAX_PER_CLASS = 1000
+_IMAGES = "pcam-images"
 _PACKED = "camelyonpatch_level_2_split_"  # SPLIT_x.h5, SPLIT_y.h5, SPLIT_meta.csv
 
 
@@ -31,12 +31,12 @@ def find(root: Path) -> list[Dataset]:
     records = records or _from_table(root) or _from_folders(root)
     if not records:
         return []
-    limit = f"{root}: at most {_MOST_PER_CLASS} images of each class and split are used"
+    limit = f"{root}: at most {_MAX_PER_CLASS} images of each class and split are used"
     why = "PCam tells slides in the files …_meta.csv alone."
     return [task_of("pcam", root, records, *([limit] if packed else []), why=why)]
 
 
-def _unpacked(root: Path, split: str) -> list[Record]:
+def _unpacked(root: Path, split: str) -> list[ImageRecord]:
     h5py = _load_h5py(root)
     with h5py.File(root / f"{_PACKED}{split}_y.h5", "r") as file:
         labels = np.asarray(file["y"]).ravel().astype(int)
@@ -45,13 +45,13 @@ def _unpacked(root: Path, split: str) -> list[Record]:
     records = []
     with h5py.File(root / f"{_PACKED}{split}_x.h5", "r") as file:
         for place in _chosen(labels):
-            path = root / _PICTURES / split / f"{place:06d}.png"
+            path = root / _IMAGES / split / f"{place:06d}.png"
             if not path.is_file():
-                with written_whole(path) as partial:
+                with atomic_write(path) as partial:
                     pixels = np.asarray(file["x"][place], dtype=np.uint8)
                     Image.fromarray(pixels).save(partial, format="PNG")
             slide = slides[place]["wsi"] if slides else ""
-            records.append(Record(path, _LABELS[labels[place]], slide, split=split))
+            records.append(ImageRecord(path, _LABELS[labels[place]], slide, split=split))
     return records
 
 
@@ -69,22 +69,22 @@ def _chosen(labels: Any) -> list[int]:
     places: list[int] = []
     for label in range(len(_LABELS)):
         own = np.flatnonzero(labels == label)
-        step = max(1, len(own) / _MOST_PER_CLASS)
+        step = max(1, len(own) / _MAX_PER_CLASS)
         places += own[np.arange(0, len(own), step).astype(int)].tolist()
     return sorted(places)
 
 
-def _from_table(root: Path) -> list[Record]:
+def _from_table(root: Path) -> list[ImageRecord]:
     """train/<id>.tif with train_labels.csv, columns id and label."""
     table = root / "train_labels.csv"
     if not table.is_file():
         return []
     labels = {row["id"]: int(row["label"]) for row in read_rows(table)}
     files = [path for path in images_in(root / "train") if path.stem in labels]
-    return [Record(path, _LABELS[labels[path.stem]], "") for path in files]
+    return [ImageRecord(path, _LABELS[labels[path.stem]], "") for path in files]
 
 
-def _from_folders(root: Path) -> list[Record]:
+def _from_folders(root: Path) -> list[ImageRecord]:
     """0/ and 1/, of all images or within train/, valid/ and test/."""
     folders = sub_folders(root)
     inside: dict[str | None, Path] = {s: folders[s] for s in _SPLITS if s in folders}
@@ -94,7 +94,7 @@ def _from_folders(root: Path) -> list[Record]:
         if not {"0", "1"} <= set(folders):
             return []
         records += [
-            Record(path, label, "", split=split)
+            ImageRecord(path, label, "", split=split)
             for name, label in zip("01", _LABELS, strict=True)
             for path in images_in(folders[name])
         ]

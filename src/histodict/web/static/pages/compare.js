@@ -79,7 +79,7 @@ async function tell(state, [one, other], place, counted) {
 }
 
 /** Patches by what they were called before and after. */
-function counts({ counts: table, classes, n_apart: apart }) {
+function counts({ counts: table, classes, n_different: apart }) {
   if (!table) return h("p", {}, "They know other classes: only side by side can they be looked at.");
   const all = table.flat().reduce((sum, n) => sum + n, 0);
   const changed = all - table.reduce((sum, row, i) => sum + row[i], 0);

@@ -217,9 +217,9 @@ const isKept = ({ data, model }, image) => model?.data === data.id && isTested(m
 function corrections(state) {
   const { data, chosen } = state;
   const place = h("section", { id: "corrections" });
-  if (data.mark_classes.length < 2) return place;
+  if (data.set_classes.length < 2) return place;
   const url = `/api/data/${data.id}`;
-  const mark = { label: data.mark_classes.length > 2 && chosen.label ? chosen.label : data.mark_classes.at(-1) };
+  const mark = { label: data.set_classes.length > 2 && chosen.label ? chosen.label : data.set_classes.at(-1) };
   const update = () => {
     const own = data.corrections.filter((c) => c.image === chosen.id);
     const told = own.find((c) => !c.box);
@@ -229,7 +229,7 @@ function corrections(state) {
     state.drawMarks = () => {
       if (!state.viewer) return;
       // In the colours of the map, where there is one of the same classes.
-      const order = state.classes && data.mark_classes.every((name) => state.classes.includes(name)) ? state.classes : data.mark_classes;
+      const order = state.classes && data.set_classes.every((name) => state.classes.includes(name)) ? state.classes : data.set_classes;
       state.viewer.marks = own.filter((c) => c.box).map((c) => ({ box: c.box, colour: colourOf(order.indexOf(c.label)) }));
       state.viewer.refresh();
     };
@@ -254,7 +254,7 @@ function corrections(state) {
     place.replaceChildren(h("h2", {}, "Correct it"), patientNote(state, kept, change),
       chosen.label && data.classes.length > 1 ? h("label", {}, "This image is ", choice(names, label, (value) => send({ label: value === LEFT_OUT ? null : value, box: null }), { id: "flip" })) : "",
       h("p", {}, h("button", { onclick: start, id: "mark", disabled: kept }, "Mark a region"), " as ",
-        choice(data.mark_classes.map((name) => [name, name]), mark.label, (value) => { mark.label = value; }, { "aria-label": "Class of the region", disabled: kept }),
+        choice(data.set_classes.map((name) => [name, name]), mark.label, (value) => { mark.label = value; }, { "aria-label": "Class of the region", disabled: kept }),
         kept ? "" : h("small", { class: "soft" }, " then drag a rectangle, or set two corners with Space")),
       h("ul", { class: "plain" }, own.map((c) => h("li", {}, c.box ? `region: ${c.label} ` : c.label === null ? "left out " : `label: ${c.label} `,
         kept && c.box ? h("span", { class: "changed" }, "not learnt from ") : "",
