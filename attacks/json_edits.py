@@ -30,7 +30,15 @@ _VALUES: tuple[Any, ...] = (
         "wndcharm",
         "pixels",
     ),
-    *("margin", "codes", "proportion", "panel", "region-detector", "tissue-classifier", "macenko"),
+    *(
+        "margin",
+        "codes",
+        "proportion",
+        "ensemble",
+        "region-detector",
+        "tissue-classifier",
+        "macenko",
+    ),
     *("rgb", "centred", "timm:hf-hub:some/one", "timm:x@/etc/passwd", "\ud800", "\x00", "a" * 5000),
     *([], {}, [[]], [1, 2], ["a", "b"], ["a", "a"], {"a": 1}, {"n_atoms": []}, {"penalty": 1e-300}),
 )

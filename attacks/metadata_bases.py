@@ -40,7 +40,7 @@ _TOLD: dict[str, Any] = {
 }
 _OWN = {
     "offset": [0, 0],
-    "recipe": {"vectors": "rgb", "patch_px": 16},
+    "recipe": {"features": "rgb", "patch_px": 16},
     "grid": {
         "n_rows": 4,
         "n_columns": N_ACROSS,

@@ -40,7 +40,7 @@ app()
 """
 _TISSUE, _MODEL, _REGIONS = "tissue/manifest.csv", "model.histodict", "regions.histodict"
 _TRAIN = ("train", _TISSUE, "-o", "OUT/m.histodict", "--cache", "OUT/c", "--preset", "fast")
-_TIMES = ("report.html", "timing.csv", "timing.parquet", "trials/*.json")
+_TIMES = ("report.html", "timing.csv", "timing.parquet", "runs/*.json")
 _EVALUATE = ("evaluate", _TISSUE, "-o", "OUT", "--methods", "dfdl", "--folds", "2", *_SET)
 
 
@@ -159,10 +159,10 @@ SCENARIOS = {
     scenario.name: scenario
     for scenario in (
         Scenario("train", (*_TRAIN, *_SET)),
-        Scenario("train, panel", (*_TRAIN[:-1], "pixels", *_SET), timed=("c/trials/*.json",)),
+        Scenario("train, panel", (*_TRAIN[:-1], "pixels", *_SET), timed=("c/runs/*.json",)),
         Scenario("predict", ("predict", _MODEL, "tissue/healthy", "-o", "OUT")),
         Scenario("detect", ("detect", _REGIONS, "tissue/inflamed", "-o", "OUT")),
-        Scenario("adapt", ("adapt", _MODEL, "tissue", "--anyway", "-o", "OUT/m.histodict")),
+        Scenario("adapt", ("adapt", _MODEL, "tissue", "--force", "-o", "OUT/m.histodict")),
         Scenario("atoms", ("atoms", _MODEL, _TISSUE, "-o", "OUT/atoms.html", "--cache", "OUT/c")),
         Scenario("evaluate", (*_EVALUATE, "--jobs", "1"), timed=_TIMES),
         Scenario("evaluate --jobs", (*_EVALUATE, "--jobs", "2"), has_workers=True, timed=_TIMES),

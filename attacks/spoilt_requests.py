@@ -89,20 +89,20 @@ _SETTINGS = [
     "downsample",
     "mpp",
     "stain",
-    "vectors",
-    "rule",
+    "features",
+    "aggregation",
 ]
 _SETTINGS += [
-    "components",
-    "context",
-    "panel",
+    "n_components",
+    "context_scale",
+    "ensemble",
     "calibration_folds",
-    "neighbours",
-    "least_tissue",
+    "smoothing_radius",
+    "min_tissue_fraction",
     "backend",
     "step",
 ]
-_SETTINGS += ["turn_patches", "whiten", "unknown"]
+_SETTINGS += ["augment_patches", "whiten", "unknown"]
 _NAMES = ["place", "inside", "preset", "method", "point", "only", "class", "least", "row", "column"]
 _BODIES = ["", _DEEP, '{"place":' * 7000, "null", "[1]", "{", '{"place": NaN}', '{"a": 1e999}']
 _BODIES += ["\ufeff{}", "x" * 70_000, '{"seed": ' + "9" * 5000 + "}", '"\\ud800"', "{}{}", "\0"]

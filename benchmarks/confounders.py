@@ -7,7 +7,8 @@ Patients are of two sites at random. In the training images of one class from on
 planted that is no tissue: a tint, strong JPEG compression, a pen mark, or a blur; five times each.
 The models of these images are asked for atoms that look like a leak, by the rule of `histodict
 atoms`; they are switched off, and the line between the classes is fitted again on the same images,
-as `histodict edit --off … --line …` does: no dictionary is learnt again. Accuracies are of other
+as `histodict edit --disable … --refit-rule …` does: no dictionary is learnt again. Accuracies are
+of other
 patients, as they are, and with the same planted in the other class alone. The models of the same
 images without it are asked, too: what is flagged there is a false alarm. There are two models, as
 what `histodict train` makes has views of both kinds: of a network's cells, and of pixels. Neither
@@ -41,13 +42,13 @@ from histodict.reports.atoms_in_use import collect_atom_report
 from .machine import machine_facts
 from .report import print_facts
 
-_RECIPE = {"stain": "none", "quality": "none"}
+_RECIPE = {"stain": "none", "quality_filters": "none"}
 _SMALL = {"n_atoms": "60", "n_iter": "10", "patches_per_class": "3000"}
 # Cells of a network; or pixels, at full resolution and with codes that are less sparse than the
 # preset's, so that what is fine can be seen at all.
 _SETTINGS = {
-    "embeddings": _SMALL | {"components": "60"},
-    "fast": _SMALL | {"downsample": "1", "context": "1", "penalty": "0.15"},
+    "embeddings": _SMALL | {"n_components": "60"},
+    "fast": _SMALL | {"downsample": "1", "context_scale": "1", "penalty": "0.15"},
 }
 MODELS = ("clean", "planted", "off", "line")
 

@@ -115,7 +115,7 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=1024)
     parser.add_argument("--folder", type=Path, help="where the disk has room")
     parser.add_argument(
-        "--presets", nargs="+", default=["given", "default"], help="the last one answers, too"
+        "--presets", nargs="+", default=["precomputed", "default"], help="the last one answers, too"
     )
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=given.folder) as name:

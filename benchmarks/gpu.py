@@ -167,7 +167,9 @@ def measure_steps(problem: Problem, Y: torch.Tensor, repeats: int) -> dict[str, 
     labels = cuda.labels_to_device(problem.labels)
     coder = cuda.OMPCoder(D, problem.n_nonzero, 0.0, True)
     weights = np.array([1.0, -0.001]) / len(problem.Y)
-    sums = cuda.code_and_sum(coder, Y, labels, 0, weights, 64, split=True).in_double_precision()
+    sums = cuda.encode_and_accumulate(
+        coder, Y, labels, 0, weights, 64, split=True
+    ).in_double_precision()
     S, errors = coder.code_dense(Y)
     placed = torch.from_numpy(weights).to(Y.device)
     cases: dict[str, Case] = {
@@ -176,7 +178,9 @@ def measure_steps(problem: Problem, Y: torch.Tensor, repeats: int) -> dict[str, 
         "tangent": lambda: sums.with_tangent(D, 0.1),
         "one sweep over the atoms": lambda: cuda.update_atoms(D, sums.E, sums.F, 1, 0.0),
         "ten sweeps over the atoms": lambda: cuda.update_atoms(D, sums.E, sums.F, 10, 0.0),
-        "idle atoms": lambda: cuda.replace_idle(D, sums.usage_counts, sums.worst_reconstructed()),
+        "idle atoms": lambda: cuda.replace_unused_atoms(
+            D, sums.usage_counts, sums.worst_reconstructed()
+        ),
     }
     times = measure(cases, repeats)
     show("Steps of a DFDL iteration, one class", times, "coding")

@@ -109,7 +109,7 @@ class Training:
         if self.what == "accuracy" and self.method in LEARNERS:
             learner = _Kept(trial.model, task, setting)
             trial = TrainTestRun(learner, trial.train, trial.test, trial.adapts)
-        said = RunCache((setting.folder / "trials").absolute()).run(trial)
+        said = RunCache((setting.folder / "runs").absolute()).run(trial)
         right = np.mean(np.array(said.labels) == np.array(trial.test.labels))
         return {"seconds": said.seconds, "accuracy": float(right)}
 

@@ -47,9 +47,9 @@ from .machine import machine_facts
 from .seen_patches import learn_and_answer, most_drawn, see
 
 PATCHES: dict[str, dict[str, Any]] = {
-    "16 px at half scale, surroundings": {"patch_px": 16, "downsample": 2.0, "context": 2},
-    "20 px at half scale": {"patch_px": 20, "downsample": 2.0, "context": 1},
-    "20 px at full scale": {"patch_px": 20, "downsample": 1.0, "context": 1},
+    "16 px at half scale, surroundings": {"patch_px": 16, "downsample": 2.0, "context_scale": 2},
+    "20 px at half scale": {"patch_px": 20, "downsample": 2.0, "context_scale": 1},
+    "20 px at full scale": {"patch_px": 20, "downsample": 1.0, "context_scale": 1},
 }
 _PENALTIES = ("penalty", (0.4, 0.2, 0.1))
 # What decides how sparse the codes are with which a method answers, or that it learns from.

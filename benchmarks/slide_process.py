@@ -25,7 +25,7 @@ from .slide import _ROOT, _model, _slide
 _PREDICT = """
 import os, sys
 from histodict.images import slide_process
-slide_process.APART = sys.argv[1] == "apart"
+slide_process.USE_SUBPROCESS = sys.argv[1] == "apart"
 from histodict.cli import app
 app(["predict", *sys.argv[2:]], standalone_mode=False)
 slide_process.end_all()

@@ -23,11 +23,11 @@ sys.path.insert(0, str(DOCS.parent))
 
 from benchmarks.confounders import drawn, planted, trained, with_sites  # noqa: E402
 from histodict import TissueClassifier  # noqa: E402
-from histodict.decisions.atom_notes import AtomNotes  # noqa: E402
+from histodict.decisions.atom_notes import AtomAnnotations  # noqa: E402
 from histodict.images.manifest import Manifest  # noqa: E402
-from histodict.pipeline.atom_facts import AtomFacts  # noqa: E402
-from histodict.reports.atoms_page import AtomsInUse, find_atoms, write_atoms_page  # noqa: E402
-from histodict.reports.why_page import write_why_page  # noqa: E402
+from histodict.pipeline.atom_facts import AtomStatistics  # noqa: E402
+from histodict.reports.atoms_page import AtomReportData, collect_atom_report, write_atoms_page  # noqa: E402
+from histodict.reports.why_page import write_explanation_page  # noqa: E402
 
 WIDTH = 1100
 HEIGHTS = {"concepts-leak": 864, "concepts-atoms": 640, "concepts-why": 622}
@@ -62,17 +62,17 @@ def cut(shot: Path, picture: Path) -> None:
     print(picture, picture.stat().st_size)
 
 
-def crowded(facts: list[AtomFacts], owner: str, n: int) -> list[int]:
+def crowded(facts: list[AtomStatistics], class_name: str, n: int) -> list[int]:
     """The atoms of a class that tell it best."""
-    own = [fact for fact in facts if fact.owner == owner]
+    own = [fact for fact in facts if fact.class_name == class_name]
     return [fact.atom for fact in sorted(own, key=lambda fact: -fact.auc)[:n]]
 
 
-def named(model: TissueClassifier, found: AtomsInUse) -> TissueClassifier:
+def named(model: TissueClassifier, found: AtomReportData) -> TissueClassifier:
     """As somebody would name them who had looked at their patches."""
-    notes = AtomNotes().changed(crowded(found.facts, "inflamed", 4), name="crowded dark nuclei")
-    notes = notes.changed(crowded(found.facts, "healthy", 4), name="wall of a gland")
-    return model.with_notes(notes)
+    inflamed, healthy = (crowded(found.statistics, name, 4) for name in ("inflamed", "healthy"))
+    annotations = AtomAnnotations().changed(inflamed, name="crowded dark nuclei")
+    return model.with_atom_annotations(annotations.changed(healthy, name="wall of a gland"))
 
 
 def pages(learn: Manifest, test: Manifest, folder: Path) -> None:
@@ -81,22 +81,22 @@ def pages(learn: Manifest, test: Manifest, folder: Path) -> None:
         learn, folder / "dirty", "pen", lambda r: r.label == positive and r.site == "B", 0
     )
     harmed = trained(dirty, 0, "fast")
-    found = find_atoms(harmed, dirty, n_atoms=6)
-    print(len(found.leaks), "flagged with a pen mark")
+    found = collect_atom_report(harmed, dirty, n_atoms=6)
+    print(len(found.confounding), "flagged with a pen mark")
     write_atoms_page(folder / "leak.html", harmed, dirty, found)
     photograph(folder / "leak.html", "concepts-leak", "<h2>Atoms that look")
 
     clean = trained(learn, 0, "fast")
-    found = find_atoms(clean, learn, n_atoms=6)
-    print(len(found.leaks), "flagged without")
+    found = collect_atom_report(clean, learn, n_atoms=6)
+    print(len(found.confounding), "flagged without")
     model = named(clean, found)
-    found = find_atoms(model, learn, n_atoms=6, n_trainings=1)
+    found = collect_atom_report(model, learn, n_atoms=6, n_trainings=1)
     write_atoms_page(folder / "atoms.html", model, learn, found)
     photograph(folder / "atoms.html", "concepts-atoms", '<h3 id="class-2"')
     ill = [record for record in test.records if record.label == positive]
-    why = [model.why(record.path, mpp=record.mpp) for record in ill]
+    why = [model.explain(record.path, mpp=record.mpp) for record in ill]
     best = int(np.argmax([each.lead(each.scores) for each in why]))
-    write_why_page(folder / "why.html", model, [why[best]], [ill[best]], n_parts=6)
+    write_explanation_page(folder / "why.html", model, [why[best]], [ill[best]], n_parts=6)
     photograph(folder / "why.html", "concepts-why", "<h2>")
 
 

@@ -207,7 +207,7 @@ def _small_presets() -> Iterator[None]:
         stack.enter_context(patch.dict(PRESETS, small))
         for name, changes in (
             ("PIXELS", {}),
-            ("NETWORK", {"components": 20}),
+            ("ENCODER", {"n_components": 20}),
         ):
             recipe = replace(getattr(views, name), patches_per_class=300, **changes)
             stack.enter_context(patch.object(views, name, recipe))

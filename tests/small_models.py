@@ -43,7 +43,7 @@ def _three_classes(images: Manifest) -> Model:
 def _adapted(images: Manifest) -> Model:
     model = TissueClassifier(_TEXTURES, random_state=1, n_jobs=1).fit(images)
     scores = [model.predict_one(record.path, mpp=record.mpp).score for record in images.records]
-    return model.adapt_threshold(scores, anyway=True)
+    return model.adapt_threshold(scores, force=True)
 
 
 def _continued(images: Manifest) -> Model:

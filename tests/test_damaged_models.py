@@ -174,17 +174,17 @@ def deep(n):
         {"n_features": 1e30},
         {"n_features": 10**400},
         {"weights": 5},
-        {"decision": {}},
-        {"decision": {"shift": None}},
-        {"decision": {"shift": 1e999}},
-        {"decision": {"shift": 0.0, "least_patches": 2}},
-        {"training": []},
-        {"training": {}},
-        {"members": {}},
-        {"members": [{}]},
+        {"decision_parameters": {}},
+        {"decision_parameters": {"shift": None}},
+        {"decision_parameters": {"shift": 1e999}},
+        {"decision_parameters": {"shift": 0.0, "min_patches": 2}},
+        {"training_info": []},
+        {"training_info": {}},
+        {"estimators": {}},
+        {"estimators": [{}]},
         {"versions": None},
         {"more": 1},
-        {"training": {"started_from": deep(300)}},
+        {"training_info": {"started_from": deep(300)}},
     ],
 )
 def test_words_that_are_not_as_the_schema_has_them_are_refused(saved, tmp_path, change):
@@ -211,13 +211,13 @@ def test_members_of_a_panel_are_models_of_its_classes(saved, tmp_path):
     path = tmp_path / "m.histodict"
     for change in (
         {"classes": ["healthy", "other"]},
-        {"kind": "region-detector", "decision": {"least_patches": 1}},
-        {"members": header["members"]},
+        {"kind": "region-detector", "decision_parameters": {"min_patches": 1}},
+        {"estimators": header["estimators"]},
     ):
-        members = [header["members"][0] | change, *header["members"][1:]]
+        members = [header["estimators"][0] | change, *header["estimators"][1:]]
         with pytest.raises(ModelFileError):
-            load_model(resealed(path, header | {"members": members}, arrays))
-    for change in ({"members": []}, {"recipe": header["members"][1]["recipe"]}, {"mpp": 9.0}):
+            load_model(resealed(path, header | {"estimators": members}, arrays))
+    for change in ({"estimators": []}, {"recipe": header["estimators"][1]["recipe"]}, {"mpp": 9.0}):
         with pytest.raises(ModelFileError):
             load_model(resealed(path, header | change, arrays))
 

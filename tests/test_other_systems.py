@@ -206,7 +206,10 @@ def test_names_that_a_console_has_no_letters_for_end_nothing(tmp_path):
     for name in ("腺腫", "θ"):
         (tmp_path / name).mkdir()
         Image.new("RGB", (32, 32), (200, 120, 160)).save(tmp_path / name / "a.png")
-    line = "import typer; from histodict.cli.console import begin; begin(); typer.echo('腺腫 θ é')"
+    line = (
+        "import typer; from histodict.cli.console import reset_state; reset_state(); "
+        "typer.echo('腺腫 θ é')"
+    )
     environment = os.environ | {"PYTHONIOENCODING": "cp1252:strict"}
     done = subprocess.run(
         [sys.executable, "-c", line], capture_output=True, env=environment, check=True

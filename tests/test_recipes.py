@@ -25,17 +25,22 @@ def test_presets_are_recipes_and_the_paper_is_as_published():
         assert Recipe.from_dict(json.loads(json.dumps(recipe.to_dict()))) == recipe
     with pytest.raises(ValueError, match="preset must be one of"):
         preset("best")
-    for setting in ({"stain": "pink"}, {"vectors": "x"}, {"rule": "x"}, {"patch_px": 1}):
+    for setting in ({"stain": "pink"}, {"features": "x"}, {"aggregation": "x"}, {"patch_px": 1}):
         with pytest.raises(ValueError, match=next(iter(setting))):
             Recipe(**setting)
 
 
 def test_settings_of_pixels_are_refused_where_vectors_are_given():
-    given = preset("given")
-    for setting in ({"quality": "blur"}, {"mpp": "0.5"}, {"stain": "macenko"}, {"patch_px": "32"}):
+    given = preset("precomputed")
+    for setting in (
+        {"quality_filters": "blur"},
+        {"mpp": "0.5"},
+        {"stain": "macenko"},
+        {"patch_px": "32"},
+    ):
         with pytest.raises(ValueError, match=f"{next(iter(setting))}=.* is of pixels"):
             given.parse_settings(setting)
-    assert given.parse_settings({"patch_px": "20", "components": "5"}).n_components == 5
+    assert given.parse_settings({"patch_px": "20", "n_components": "5"}).n_components == 5
     assert (
         given.replace_settings(given.values()).quality_filters == "none"
     )  # as they are, all may be named

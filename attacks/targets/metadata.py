@@ -150,7 +150,9 @@ def _of_features(folder: Path) -> TissueClassifier:
     for seed in range(4):
         path = write_base(folder / "slides" / f"{seed}.h5", [], "trident.h5", seed)
         records.append(ImageRecord(path, "ab"[seed % 2], str(seed)))
-    recipe = replace(PRESETS["given"], method="nearest-mean", method_parameters={}, n_components=0)
+    recipe = replace(
+        PRESETS["precomputed"], method="nearest-mean", method_parameters={}, n_components=0
+    )
     return TissueClassifier(recipe, n_jobs=1).fit(Manifest(tuple(records)))
 
 

@@ -35,7 +35,9 @@ for n in range(12):
 # %%
 # As on the command line: ``histodict train slides.csv --features DIR``.
 slides = histodict.read_manifest(folder / "slides.csv", features=folder)
-model = histodict.TissueClassifier("given", n_atoms=20, components=30).fit(slides.select(range(8)))
+model = histodict.TissueClassifier("precomputed", n_atoms=20, n_components=30).fit(
+    slides.select(range(8))
+)
 answers = model.predict(slides.select(range(8, 12)))
 print(answers.labels, "for", slides.labels[8:])
 answers[1].plot()

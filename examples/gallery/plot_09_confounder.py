@@ -34,13 +34,13 @@ for path in (tinted / "inflamed").glob("*.jpg"):
 # Colours as they are, and stain correction, which takes the tint away before anything is learnt.
 small = {"n_atoms": 16, "patches_per_class": 400, "n_iter": 4}
 for stain in ("none", "reinhard"):
-    model = histodict.TissueClassifier("fast", vectors="rgb", stain=stain, **small).fit(tinted)
+    model = histodict.TissueClassifier("fast", features="rgb", stain=stain, **small).fit(tinted)
     found = [f"{name} {model.score(folder / name):.2f}" for name in ("tinted", "clean")]
     print(f"stain={stain:9}", *found)
 
 # %%
 # What gives it away: within one class, tinted and clean images should score alike.
-model = histodict.TissueClassifier("fast", vectors="rgb", stain="none", **small).fit(tinted)
+model = histodict.TissueClassifier("fast", features="rgb", stain="none", **small).fit(tinted)
 figure, ax = plt.subplots(figsize=(6, 2.2), layout="constrained")
 for name in ("tinted", "clean"):
     scores = [answer.score for answer in model.predict(folder / name / "inflamed", mpp=0.5)]

@@ -31,8 +31,8 @@ panel = histodict.EnsembleClassifier(
 answers = panel.predict(new / "manifest.csv", error_rate=0.2)
 
 # %%
-# ``candidates`` are the classes that cannot be ruled out if one answer in five may be wrong: one,
-# both, or none where the image is like neither.
+# ``prediction_set`` holds the classes that cannot be excluded at an error rate of one in five: one,
+# both, or none if the image is like neither.
 for answer in answers[:4]:
     chances = ", ".join(f"{name} {chance:.2f}" for name, chance in answer.probabilities.items())
     print(

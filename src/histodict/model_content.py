@@ -21,32 +21,32 @@ from .parameters import check_choice, check_kind, check_number, check_whole_numb
 # Parameters of the decision that are not arrays, by the kind of model.
 DECISIONS = {
     "tissue-classifier": ("shift",),
-    "region-detector": ("least_patches", "cut"),
-    "panel": ("shift", "offset", "bend"),
+    "region-detector": ("min_patches", "margin_threshold"),
+    "ensemble": ("shift", "offset", "tanh_scale"),
 }
-# What the arrays of a model are, beside "method.NAME" of its method (`fitted_arrays`) and
-# "rule.NAME" of its rule over patches (`learnt`). The words of their shapes: classes; scores, 1 for
-# two classes, else classes; features, the length of a vector as the method sees it; inputs, before
-# it is projected; members, of a panel.
+# Arrays of a model, in addition to "method.NAME" of its method (`fitted_arrays`) and "rule.NAME" of
+# its aggregator (`array_schema`). Dimensions: classes; scores, 1 for two classes, else the number
+# of classes; features, the length of a feature vector as the method sees it; inputs, its length
+# before projection; estimators, of an ensemble.
 ARRAYS = {
     "projection.mean": ArraySpec("inputs"),
     "projection.components": ArraySpec("features, inputs"),
-    # What training patches of each class say, atom by atom: see `AtomReference`.
-    "use.shares": ArraySpec("classes, codes", "shares from 0 to 1"),
-    "use.codes": ArraySpec("classes, codes"),
-    "use.leaning": ArraySpec("classes, codes"),
-    "use.margins": ArraySpec("classes, classes, codes"),
-    "use.wins": ArraySpec("classes, classes, codes"),
+    # Reference of each class per atom, from training patches: see `AtomReference`.
+    "class_reference.usage": ArraySpec("classes, codes", "shares from 0 to 1"),
+    "class_reference.codes": ArraySpec("classes, codes"),
+    "class_reference.mean_codes": ArraySpec("classes, codes"),
+    "class_reference.margins": ArraySpec("classes, classes, codes"),
+    "class_reference.class_votes": ArraySpec("classes, classes, codes"),
     # For m = 1 … 20.
-    "curve.miss": ArraySpec("20", "shares from 0 to 1"),
-    "curve.alarm": ArraySpec("20", "shares from 0 to 1"),
-    # What the members' scores are divided by.
-    "combination.scales": ArraySpec("members", "positive numbers"),
-    "combination.weights": ArraySpec("members", "positive numbers"),
+    "region_size.false_negative_rate": ArraySpec("20", "shares from 0 to 1"),
+    "region_size.false_positive_rate": ArraySpec("20", "shares from 0 to 1"),
+    # Divisors of the scores of the estimators.
+    "combination.scales": ArraySpec("estimators", "positive numbers"),
+    "combination.weights": ArraySpec("estimators", "positive numbers"),
     "calibration.slopes": ArraySpec("scores, classes"),
     "calibration.offsets": ArraySpec("classes"),
-    # Of the images that it was calibrated on.
-    "calibration.misfits": ArraySpec("images", "shares from 0 to 1"),
+    # Of the calibration images.
+    "calibration.nonconformity_scores": ArraySpec("images", "shares from 0 to 1"),
 }
 
 
@@ -59,16 +59,16 @@ def array_specs(*parts: str) -> dict[str, ArraySpec]:
 class ModelData:
     """The content of a fitted model.
 
-    kind : "tissue-classifier", "region-detector" or "panel"
+    kind : "tissue-classifier", "region-detector" or "ensemble"
     classes : names in the order of scores; with two, the second scores positive
-    recipe : the settings of the model; of a panel, those of its first member
-    mpp : pixel size of the training images, where all have the same
-    n_features : length of a vector as the method sees it
-    weights : digest of the network behind the vectors; empty for vectors of pixels
-    decision : numbers that an answer depends on beside the arrays, see DECISIONS
-    training : what is known of the training, for the record
-    members : of a panel, each like this
-    atoms : what people have said of its atoms, see `decisions.atom_notes`; of a panel, its members'
+    recipe : settings of the model; for an ensemble, those of its first estimator
+    mpp : pixel size of the training images if all have the same
+    n_features : length of a feature vector as the method sees it
+    weights : digest of the encoder's weights; empty for pixel features
+    decision_parameters : numbers of the decision, see DECISIONS
+    training_info : record of the training
+    estimators : content of each model of an ensemble
+    atom_annotations : labels and states of atoms set by users, see `decisions.atom_notes`
     arrays : by name, see ARRAYS
     """
 
@@ -79,14 +79,14 @@ class ModelData:
     n_features: int
     weights: str
     decision_parameters: dict[str, float]
-    training: dict[str, Any]
+    training_info: dict[str, Any]
     estimators: list[ModelData] = field(default_factory=list)
-    atoms: list[dict[str, Any]] = field(default_factory=list)
+    atom_annotations: list[dict[str, Any]] = field(default_factory=list)
     arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
 
     def header(self) -> dict[str, Any]:
         fields = {name: getattr(self, name) for name in _FIELDS}
-        return fields | {"members": [member.header() for member in self.estimators]}
+        return fields | {"estimators": [member.header() for member in self.estimators]}
 
     def all_arrays(self) -> dict[str, NDArray[Any]]:
         found = dict(self.arrays)
@@ -100,7 +100,7 @@ class ModelData:
         """Make the content from a header and the arrays, as `header` and `all_arrays` give them."""
         own: dict[str, NDArray[Any]] = {}
         parts: dict[str, dict[str, NDArray[Any]]] = {
-            f"member{place}": {} for place in range(len(header["members"]))
+            f"member{place}": {} for place in range(len(header["estimators"]))
         }
         for name, array in arrays.items():
             start, _, rest = name.partition(".")
@@ -108,7 +108,7 @@ class ModelData:
                 parts[start][rest] = array
             else:
                 own[name] = array
-        pairs = zip(header["members"], parts.values(), strict=True)
+        pairs = zip(header["estimators"], parts.values(), strict=True)
         members = [cls.of(words, theirs) for words, theirs in pairs]
         return cls(**{name: header[name] for name in _FIELDS}, estimators=members, arrays=own)
 
@@ -118,7 +118,7 @@ class ModelData:
             "classes": len(self.classes),
             "scores": n_scores(len(self.classes)),
             "features": self.n_features,
-            "members": len(self.estimators),
+            "estimators": len(self.estimators),
         }
         for word in set(known) & set(sizes):
             if known[word] != sizes[word]:
@@ -137,13 +137,13 @@ _FIELDS = {
     "mpp": "float | None",
     "n_features": "int",
     "weights": "str",
-    "decision": "dict[str, Any]",
-    "training": "dict[str, Any]",
-    "atoms": "list[Any]",
+    "decision_parameters": "dict[str, Any]",
+    "training_info": "dict[str, Any]",
+    "atom_annotations": "list[Any]",
 }
 # Fields of an ensemble that must equal those of its first member.
 _OF_FIRST = ("recipe", "mpp", "n_features", "weights")
-_RECIPE = {"method_parameters": "dict[str, Any]", "vectors": "str"}
+_RECIPE = {"method_parameters": "dict[str, Any]", "features": "str"}
 # Of the record of the training: what every model has, and what some have.
 _TRAINING = {
     "manifest_digest": "str",
@@ -158,7 +158,7 @@ _TRAINING_OF_SOME = {
     "left_out": "list[str]",
     "confounders": "list[str]",
     "tuning": "list[Any]",
-    "members": "list[Any]",
+    "estimators": "list[Any]",
 }
 
 
@@ -167,7 +167,7 @@ def validate_header(header: Mapping[str, Any]) -> None:
 
     The settings of the recipe are checked when the model is made.
     """
-    fields = {*_FIELDS, "members"}
+    fields = {*_FIELDS, "estimators"}
     for name in sorted(fields ^ (set(header) - {"schema", "versions"})):
         raise ValueError(f"{short(name)} is {'missing' if name in fields else 'not known'}")
     _check_fields("", header, _FIELDS)
@@ -177,9 +177,9 @@ def validate_header(header: Mapping[str, Any]) -> None:
         check_number("mpp", header["mpp"], above=True)
     check_whole_number("n_features", header["n_features"], 1)
     _check_fields("recipe: ", header["recipe"], _RECIPE)
-    _check_decision(header["kind"], header["decision"])
-    _check_training(header["training"])
-    check_notes(header["atoms"])
+    _check_decision(header["kind"], header["decision_parameters"])
+    _check_training(header["training_info"])
+    check_notes(header["atom_annotations"])
     if header["kind"] == "region-detector" and len(header["classes"]) != 2:
         raise ValueError("a region-detector has two classes")
     _check_members(header)
@@ -208,17 +208,17 @@ def _check_decision(kind: str, decision: Mapping[str, Any]) -> None:
     for name, value in decision.items():
         check_kind(name, value, "float")
         check_number(name, value, low=-float("inf"))
-    if "least_patches" in decision:
-        check_whole_number("least_patches", decision["least_patches"], 1)
+    if "min_patches" in decision:
+        check_whole_number("min_patches", decision["min_patches"], 1)
 
 
 def _check_training(training: Mapping[str, Any]) -> None:
-    _check_fields("training: ", training, _TRAINING)
+    _check_fields("training_info: ", training, _TRAINING)
     known = {name: kind for name, kind in _TRAINING_OF_SOME.items() if name in training}
-    _check_fields("training: ", training, known)
+    _check_fields("training_info: ", training, known)
     check_tuning(training.get("tuning", []))
-    for heard in training.get("members", []):
-        check_kind("training: a member", heard, "dict[str, Any]")
+    for heard in training.get("estimators", []):
+        check_kind("training_info: an estimator", heard, "dict[str, Any]")
         own = {"unseen": "float | None", "recipe": "dict[str, Any]"}
         # A member that could not be trained has no weight.
         _check_fields(
@@ -228,14 +228,16 @@ def _check_training(training: Mapping[str, Any]) -> None:
 
 
 def _check_members(header: Mapping[str, Any]) -> None:
-    members = header["members"]
-    if not isinstance(members, list) or bool(members) != (header["kind"] == "panel"):
-        raise ValueError("members are a list of models, of a panel and of nothing else")
+    members = header["estimators"]
+    if not isinstance(members, list) or bool(members) != (header["kind"] == "ensemble"):
+        raise ValueError("only an ensemble has estimators, a list of models")
     for member in members:
         check_kind("a member", member, "dict[str, Any]")
         if member.get("kind") != "tissue-classifier" or member.get("classes") != header["classes"]:
-            raise ValueError("members are tissue-classifiers of the panel's classes")
+            raise ValueError(
+                "the estimators of an ensemble must be tissue-classifiers of its classes"
+            )
         validate_header(member)
     for name in _OF_FIRST if members else ():
         if header[name] != members[0][name]:
-            raise ValueError(f"{name} of a panel must be that of its first member")
+            raise ValueError(f"{name} of an ensemble must be that of its first estimator")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from numbers import Integral, Real
 from reprlib import repr as short
 from typing import Any, Literal
-
-import numpy as np
 
 
 def check_whole_number(name: str, value: object, low: int) -> int:
@@ -22,10 +21,10 @@ def check_whole_number(name: str, value: object, low: int) -> int:
 def check_number(name: str, value: object, *, low: float = 0.0, above: bool = False) -> float:
     """value as a finite float of at least low, or greater than low if `above`."""
     try:
-        number = float(value) if isinstance(value, Real) else np.nan
+        number = float(value) if isinstance(value, Real) else math.nan
     except OverflowError:  # a whole number beyond all floats
-        number = np.inf
-    if not np.isfinite(number) or number < low or (above and number == low):
+        number = math.inf
+    if not math.isfinite(number) or number < low or (above and number == low):
         bound = "greater than" if above else "of at least"
         raise ValueError(f"{name} must be a finite number {bound} {low:g}, not {short(value)}")
     return number
@@ -57,6 +56,10 @@ def _is_number(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
+def _is_bool(value: object) -> bool:
+    return isinstance(value, bool) or str(getattr(value, "dtype", "")) == "bool"  # NumPy's too
+
+
 def _is_whole(value: object) -> bool:
     return _is_number(value) and isinstance(value, Integral)
 
@@ -65,7 +68,7 @@ def _is_whole(value: object) -> bool:
 _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "int": (_is_whole, "a whole number"),
     "float": (_is_number, "a number"),
-    "bool": (lambda value: isinstance(value, bool | np.bool_), "true or false"),
+    "bool": (_is_bool, "true or false"),
     "str": (lambda value: isinstance(value, str), "a word"),
     "None": (lambda value: value is None, "nothing (null)"),
     "dict[str, Any]": (lambda value: isinstance(value, dict), "settings by name"),

@@ -14,7 +14,7 @@ from .patches.vectors import PATCH_FEATURES
 from .recipes import Recipe
 
 # Settings of which the cells of a network leave no choice.
-_OF_PATCHES = ("vectors", "patch_px", "stride_px", "context")
+_OF_PATCHES = ("features", "patch_px", "stride_px", "context_scale")
 
 PRESETS = {
     # As published: 20 × 20 RGB patches, 10,000 per class.
@@ -46,7 +46,7 @@ PRESETS = {
         aggregation="proportion",
     ),
     # Vectors of feature files, learnt from as cells of a network are.
-    "given": Recipe(
+    "precomputed": Recipe(
         method_parameters={"rho": 0.1},
         patches_per_class=6_000,
         features=PRECOMPUTED,
@@ -70,11 +70,11 @@ PRESETS = {
 _FOR_REGIONS: dict[str, dict[str, Any]] = {
     "embeddings": {
         "stain": "none",
-        "border": "mirrored",
+        "border_mode": "reflect",
         "method_parameters": {"rho": 0.1, "penalty": 0.3},
         "patch_px": 16,
-        "vectors": "efficientnet-lite0-half",
-        "neighbours": 2,
+        "features": "efficientnet-lite0-half",
+        "smoothing_radius": 2,
     }
 }
 
@@ -111,8 +111,8 @@ def default_uses_encoder(
     network's cells do not have.
     """
     asked = {name: settings[name] for name in _OF_PATCHES if name in settings}
-    if "vectors" in asked and asked["vectors"] not in (*PATCH_FEATURES, PRECOMPUTED):
-        return True, f"as {asked['vectors']} is a network"
+    if "features" in asked and asked["features"] not in (*PATCH_FEATURES, PRECOMPUTED):
+        return True, f"as {asked['features']} is a network"
     if asked:
         return False, f"of pixels, as {next(iter(asked))} is set"
     of_colours = [name for name in methods if name in METHODS and METHODS[name].channels]
@@ -155,7 +155,7 @@ def with_method(base: Recipe, method: str, *, published: bool = False) -> Recipe
     if entry.channels and base.n_channels != 3:
         parameters[entry.channels] = base.n_channels
     fitting = {
-        "rule": entry.aggregation,
-        "quality": base.quality_filters if entry.uses_patch_features else NONE,
+        "aggregation": entry.aggregation,
+        "quality_filters": base.quality_filters if entry.uses_patch_features else NONE,
     }
     return base.with_changes(method=method, method_parameters=parameters, **fitting)

@@ -18,8 +18,16 @@ _MAX_REDUCED = 10_000.0  # times; and µm per pixel: no image is seen so from af
 _MAX_PX = 8192  # side of what is read for one patch: more would be no patch, and fill the memory
 # Settings that decide nothing where vectors are given.
 _OF_PIXELS = {
-    *("patch_px", "stride_px", "downsample", "mpp", "turn_patches", "stain", "least_tissue"),
-    *("border", "quality"),
+    *(
+        "patch_px",
+        "stride_px",
+        "downsample",
+        "mpp",
+        "augment_patches",
+        "stain",
+        "min_tissue_fraction",
+    ),
+    *("border_mode", "quality_filters"),
 }
 
 
@@ -32,7 +40,8 @@ class Recipe:
     a patch is judged together with those so many steps around it. With `turn_patches` training
     patches of pixels are turned and mirrored at random; a network sees every image also mirrored
     along the diagonal, and cells are the mean of both. Beyond an image's `border` a network sees
-    the image `mirrored`, or what it is `filled` with by the network itself; with `left-out` the
+    the image reflected (`reflect`), or the constant of the network itself (`constant`); with `drop`
+    the
     latter, and cells along the border are not learnt from. With `context` > 1 the vector of a patch
     also shows its surroundings, so many times as wide, in as many pixels. With `components` > 0
     vectors are reduced to so many principal components of the training vectors. What `quality`
@@ -55,7 +64,7 @@ class Recipe:
     n_components: int = 0
     whiten: bool = False
     context_scale: int = 1
-    border_mode: str = "left-out"
+    border_mode: str = "drop"
     quality_filters: str = "none"
 
     def __post_init__(self) -> None:
@@ -66,16 +75,17 @@ class Recipe:
         )
         check_whole_number("patch_px", self.patch_px, 2)
         check_whole_number("patches_per_class", self.patches_per_class, 1)
-        check_whole_number("neighbours", self.smoothing_radius, 0)
-        check_whole_number("context", self.context_scale, 1)
-        check_whole_number("components", self.n_components, 0)
+        check_whole_number("smoothing_radius", self.smoothing_radius, 0)
+        check_whole_number("context_scale", self.context_scale, 1)
+        check_whole_number("n_components", self.n_components, 0)
         if max(self.context_scale, 2 * self.smoothing_radius + 1) * self.patch_px > _MAX_PX:
             raise ValueError(
-                f"patch_px={self.patch_px} with context={self.context_scale} and neighbours="
+                f"patch_px={self.patch_px} with context_scale={self.context_scale} and "
+                "smoothing_radius="
                 f"{self.smoothing_radius} asks for more than {_MAX_PX} pixels around a patch"
             )
         check_number("downsample", self.downsample, low=1)
-        check_number("least_tissue", self.min_tissue_fraction)
+        check_number("min_tissue_fraction", self.min_tissue_fraction)
         if self.stride_px is not None:
             check_whole_number("stride_px", self.stride_px, 1)
         if self.mpp is not None:
@@ -85,8 +95,8 @@ class Recipe:
         for name, value, known in (
             ("method", self.method, METHODS),
             ("stain", self.stain, NORMALISERS),
-            ("rule", self.aggregation, AGGREGATORS),
-            ("border", self.border_mode, BORDERS),
+            ("aggregation", self.aggregation, AGGREGATORS),
+            ("border_mode", self.border_mode, BORDERS),
         ):
             check_choice(name, value, known)
         self._check_features()
@@ -95,7 +105,8 @@ class Recipe:
         kind, entry = get_patch_features(self.features), get_method(self.method)
         if self.context_scale > 1 and not kind.uses_context:
             raise ValueError(
-                "a network's cells know their surroundings: set context=1, or take the preset "
+                "a network's cells know their surroundings: set context_scale=1, or take the "
+                "preset "
                 "embeddings"
             )
         if kind.is_precomputed and entry.needs_pixels:
@@ -160,11 +171,11 @@ class Recipe:
         """A copy with fields and method parameters changed; those it does not have are left out."""
         own = {f.name for f in fields(self)}
         if not get_method(self.method).uses_patch_features:
-            changes = {name: value for name, value in changes.items() if name != "quality"}
+            changes = {name: value for name, value in changes.items() if name != "quality_filters"}
         parameters = {k: v for k, v in changes.items() if k not in own and self.has_setting(k)}
         channels = get_method(self.method).channels
-        if channels in self.method_parameters and "context" in changes:
-            parameters[str(channels)] = 3 * min(changes["context"], 2)
+        if channels in self.method_parameters and "context_scale" in changes:
+            parameters[str(channels)] = 3 * min(changes["context_scale"], 2)
         return replace(
             self,
             method_parameters=self.method_parameters | parameters,

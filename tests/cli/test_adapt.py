@@ -38,7 +38,7 @@ def test_only_the_threshold_moves(manifest, tmp_path, folds):
     paths = [record.path for record in manifest.records]
     before = [model.predict(path) for path in paths]
     scores = [answer.score for answer in before]
-    adapted = model.adapt_threshold([*scores, np.nan], anyway=True)
+    adapted = model.adapt_threshold([*scores, np.nan], force=True)
     shift = unlabelled_threshold(np.array(scores))
     loaded = load_model(save_model(adapted, tmp_path / "m.histodict"))
     for path, old in zip(paths, before, strict=True):
@@ -60,7 +60,7 @@ def test_on_the_command_line(manifest, tmp_path):
     save_model(TissueClassifier(FAST, random_state=0).fit(manifest), model)
     images = [str(record.path) for record in manifest.records]
     run = CliRunner().invoke(
-        app, ["adapt", str(model), *images, "-o", str(adapted), "--anyway", "--json"]
+        app, ["adapt", str(model), *images, "-o", str(adapted), "--force", "--json"]
     )
     assert run.exit_code == 0, run.output
     facts = json.loads(run.output.splitlines()[-1])
@@ -100,9 +100,9 @@ def test_images_of_one_class_move_nothing_unless_told_to(planted, tmp_path):
     output = tmp_path / "a.histodict"
     run = adapt(model, images / "red", output)
     assert run.exit_code == 2 and not output.exists()
-    assert "do not fall into two groups" in run.output and "--anyway" in run.output
+    assert "do not fall into two groups" in run.output and "--force" in run.output
     assert run.output.count("Error") == 1
-    assert adapt(model, images / "red", output, "--anyway").exit_code == 0
+    assert adapt(model, images / "red", output, "--force").exit_code == 0
     assert load_model(output).training_info_["tuning"][-1]["two_groups"] is False
 
 
@@ -124,7 +124,7 @@ def test_images_that_cannot_be_read_are_named_together(planted, tmp_path):
     run = adapt(model, tmp_path / "set", output)
     assert run.exit_code == 2 and "2 of 40 images cannot be read" in run.output
     assert "red/1.png" in run.output and "red/2.png" in run.output
-    run = adapt(model, tmp_path / "set", output, "--skip-bad")
+    run = adapt(model, tmp_path / "set", output, "--skip-unreadable")
     assert run.exit_code == 0 and "2 of 40 images left out" in run.output
     assert len(load_model(output).training_info_["tuning"][-1]["left_out"]) == 2
 

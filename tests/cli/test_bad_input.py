@@ -180,7 +180,7 @@ def test_evaluate_names_a_slide_that_aborts(classes, tmp_path):
     settings = ("--set", "n_atoms=4", "--set", "patches_per_class=50", "--jobs", "1")
     command = ("evaluate", classes, "--methods", "src", "--folds", "2", *settings)
     outcome = run(tmp_path, *command, "--output", tmp_path / "out")
-    assert outcome.status == 2 and not (tmp_path / "out" / "trials").exists()
+    assert outcome.status == 2 and not (tmp_path / "out" / "runs").exists()
     assert "aborts.tif: a part of the slide cannot be read" in outcome.said
 
 

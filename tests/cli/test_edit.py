@@ -47,7 +47,7 @@ def test_names_are_kept_and_appear_in_why_atoms_and_info(folder, tmp_path):
         *(
             "--group",
             "dark nuclei=nuclei",
-            "--off",
+            "--disable",
             "healthy:3",
             "--artefact",
             "healthy:4",
@@ -59,12 +59,12 @@ def test_names_are_kept_and_appear_in_why_atoms_and_info(folder, tmp_path):
     assert done.exit_code == 0, done.output
     notes = {note["label"]: note for note in json.loads(done.stdout)["atoms"]}
     assert notes["inflamed:2"]["group"] == "nuclei"  # by the name that it has just got
-    assert notes["inflamed:2"]["name"] == "dark nuclei" and notes["healthy:3"]["off"]
-    assert notes["healthy:4"]["artefact"] and not notes["healthy:4"]["off"]
+    assert notes["inflamed:2"]["name"] == "dark nuclei" and notes["healthy:3"]["disabled"]
+    assert notes["healthy:4"]["artefact"] and not notes["healthy:4"]["disabled"]
     assert (folder / "m.histodict").read_bytes() == before
     assert "2 named, 1 marked as artefacts, 1 switched off" in run("info", new).output
     image = next((folder / "set" / "inflamed").iterdir())
-    told = json.loads(run("why", new, image, "--mpp", 0.5, "--json").stdout)["images"][0]
+    told = json.loads(run("explain", new, image, "--mpp", 0.5, "--json").stdout)["images"][0]
     names = [part["name"] for part in told["parts"]]
     assert "dark nuclei" in names and "healthy:3" not in names and "inflamed:1" not in names
     total = told["constant"][0] + sum(part["adds"][0] for part in told["parts"])
@@ -75,7 +75,7 @@ def test_names_are_kept_and_appear_in_why_atoms_and_info(folder, tmp_path):
     assert "<b>dark nuclei</b>" in page.read_text()
     # By its name, and back.
     again = tmp_path / "again.histodict"
-    back = ("--name", "dark nuclei=", "--group", "inflamed:1,inflamed:2=", "--on", "healthy:3")
+    back = ("--name", "dark nuclei=", "--group", "inflamed:1,inflamed:2=", "--enable", "healthy:3")
     run("edit", new, *back, "--tissue", "healthy:4", "--output", again)
     assert "Nothing has been said" in run("edit", again).output
     assert (
@@ -92,17 +92,25 @@ def test_names_and_facts_appear_wherever_answers_go(folder, tmp_path):
     said = run("atoms", new, table, "-o", tmp_path / "a.html", "--no-maps", "--csv", facts)
     assert said.exit_code == 0, said.output
     done = run(
-        "predict", new, table, "-o", out, "--anndata", "--atom-facts", facts, "--outline-patches"
+        "predict",
+        new,
+        table,
+        "-o",
+        out,
+        "--anndata",
+        "--atom-statistics",
+        facts,
+        "--outline-patches",
     )
     assert done.exit_code == 0, done.output
     with (out / "predictions.csv").open() as text:
         rows = list(csv.DictReader(text))
-    assert len(rows) == 6 and any(float(row["use_fat"]) > 0 for row in rows)
+    assert len(rows) == 6 and any(float(row["usage_fat"]) > 0 for row in rows)
     h5py = pytest.importorskip("h5py")
     for row in rows:
         patches = json.loads((out / "geojson" / f"{row['key']}.geojson").read_text())["features"]
         uses = [patch["properties"]["measurements"]["fat: use"] for patch in patches]
-        assert np.mean(uses) == pytest.approx(float(row["use_fat"]))
+        assert np.mean(uses) == pytest.approx(float(row["usage_fat"]))
         with h5py.File(out / "anndata" / f"{row['key']}.h5ad") as file:
             names, var = file["var/concept/categories"].asstr()[()].tolist(), file["var"]
             concepts = [names[code] for code in var["concept/codes"]]
@@ -121,32 +129,37 @@ def test_names_and_facts_appear_wherever_answers_go(folder, tmp_path):
                 np.isnan(var["stability_seeds"][()]).all()
                 and not var["is_site_confounded"][()].any()
             )
-            assert {"n_patients", "leak_site", "leak_patient", "leak_slide_high"} <= set(var)
-    alone = run("predict", new, table, "-o", tmp_path / "b", "--atom-facts", facts)
+            assert {
+                "n_patients",
+                "variance_share_site",
+                "variance_share_patient",
+                "variance_share_slide_high",
+            } <= set(var)
+    alone = run("predict", new, table, "-o", tmp_path / "b", "--atom-statistics", facts)
     assert alone.exit_code == 2 and "give --anndata" in alone.output
     # Of another model, though its atoms go by the same labels; and of this one before a switch.
     other, less = tmp_path / "other.histodict", tmp_path / "less.histodict"
     TissueClassifier(SMALL, random_state=1).fit(table).save(other)
-    run("edit", new, "--off", "healthy:1", "-o", less)
+    run("edit", new, "--disable", "healthy:1", "-o", less)
     for model, words in ((other, "of other atoms than this"), (less, "other atoms switched off")):
         told = run(
-            "predict", model, table, "-o", tmp_path / "c", "--anndata", "--atom-facts", facts
+            "predict", model, table, "-o", tmp_path / "c", "--anndata", "--atom-statistics", facts
         )
         assert told.exit_code == 2 and words in " ".join(told.output.split())
 
 
 def test_what_a_switch_changes_is_shown(folder):
-    done = run("edit", folder / "m.histodict", "--off", "inflamed:1,inflamed:2,inflamed:3",
+    done = run("edit", folder / "m.histodict", "--disable", "inflamed:1,inflamed:2,inflamed:3",
                "--show", folder / "set" / "manifest.csv", "--json")  # fmt: skip
     assert done.exit_code == 0, done.output
     rows = json.loads(done.stdout)["images"]
     assert len(rows) == 6
     assert any(row["score_before"] != row["score_after"] for row in rows)
-    plain = run("edit", folder / "m.histodict", "--off", "inflamed:1", "--show",
+    plain = run("edit", folder / "m.histodict", "--disable", "inflamed:1", "--show",
                 folder / "set" / "manifest.csv").output  # fmt: skip
     assert "of 6 answers change; right before" in plain
     image = next((folder / "set" / "healthy").iterdir())
-    switched = ("edit", folder / "m.histodict", "--off", "inflamed:1")
+    switched = ("edit", folder / "m.histodict", "--disable", "inflamed:1")
     bare, sized = (run(*switched, "--show", image, *size) for size in ((), ("--mpp", 0.5)))
     assert "is not known" in bare.output and "is not known" not in sized.output
     alone = run("edit", folder / "m.histodict", "--mpp", 0.5)
@@ -156,7 +169,7 @@ def test_what_a_switch_changes_is_shown(folder):
 def test_why_in_words_and_on_a_page(folder, tmp_path):
     image = next((folder / "set" / "inflamed").iterdir())
     page = tmp_path / "why.html"
-    done = run("why", folder / "m.histodict", image, "--mpp", 0.5, "--output", page)
+    done = run("explain", folder / "m.histodict", image, "--mpp", 0.5, "--output", page)
     assert done.exit_code == 0, done.output
     assert ", because " in done.output and "of its tissue is" in done.output
     text = page.read_text()
@@ -169,9 +182,9 @@ def test_why_in_words_and_on_a_page(folder, tmp_path):
         (["--name", "inflamed:1"], "write ATOMS=TEXT"),
         (["--name", "inflamed:99=x"], "there is no atom 'inflamed:99'"),
         (["--name", "inflamed:1=inflamed:2"], "is what another atom goes by"),
-        (["--off", ",".join(f"healthy:{n}" for n in range(1, 9))], "must keep an atom"),
-        (["--off", "healthy:1"], "with --output"),
-        (["--view", "2"], "--view: there is 1"),
+        (["--disable", ",".join(f"healthy:{n}" for n in range(1, 9))], "must keep an atom"),
+        (["--disable", "healthy:1"], "with --output"),
+        (["--member", "2"], "--member: there is 1"),
     ],
 )
 def test_what_cannot_be_done_is_said(folder, arguments, words):
@@ -181,7 +194,7 @@ def test_what_cannot_be_done_is_said(folder, arguments, words):
 
 def test_an_old_file_is_not_overwritten(folder):
     old = folder / "m.histodict"
-    done = run("edit", old, "--off", "healthy:1", "--output", old)
+    done = run("edit", old, "--disable", "healthy:1", "--output", old)
     assert done.exit_code != 0 and load(old).model_.atom_annotations.disabled == []
 
 
@@ -189,11 +202,11 @@ def test_the_line_is_fitted_again_where_atoms_are_off(folder, tmp_path):
     """Without most atoms of one class all images would go to the other."""
     table, new = folder / "set" / "manifest.csv", tmp_path / "new.histodict"
     off = ",".join(f"inflamed:{n}" for n in range(1, 7))
-    bare = run("edit", folder / "m.histodict", "--off", off, "--show", table, "--json")
+    bare = run("edit", folder / "m.histodict", "--disable", off, "--show", table, "--json")
     answers = {row["after"] for row in json.loads(bare.stdout)["images"]}
     assert answers == {"healthy"}
     done = run(
-        *("edit", folder / "m.histodict", "--off", off, "--line", table),
+        *("edit", folder / "m.histodict", "--disable", off, "--refit-rule", table),
         *("--show", table, "--output", new, "--json"),
     )
     assert done.exit_code == 0, done.output
@@ -210,7 +223,9 @@ def test_the_line_needs_images_of_the_models_classes(folder, tmp_path):
     other.write_text(rows)
     for name in ("healthy", "inflamed"):
         (tmp_path / name).symlink_to(folder / "set" / name)
-    done = run("edit", folder / "m.histodict", "--line", other, "-o", tmp_path / "n.histodict")
+    done = run(
+        "edit", folder / "m.histodict", "--refit-rule", other, "-o", tmp_path / "n.histodict"
+    )
     assert done.exit_code != 0 and "not 'fat'" in done.output
     assert not (tmp_path / "n.histodict").exists()
 
@@ -228,7 +243,7 @@ def test_regions_say_how_much_of_them_uses_what_was_named(folder):
     for region, (window, cells, _) in zip(after.regions, windows, strict=True):
         assert region.atom_usage == {"dark nuclei": pytest.approx(used[window][cells].mean())}
     share = used.sum() / after.patch_map.n_patches
-    assert after.row()["use_dark nuclei"] == pytest.approx(share) and 0 < share < 1
+    assert after.row()["usage_dark nuclei"] == pytest.approx(share) and 0 < share < 1
 
 
 def test_why_of_glass_has_a_page_too(folder, tmp_path):
@@ -236,11 +251,11 @@ def test_why_of_glass_has_a_page_too(folder, tmp_path):
     Image.new("RGB", (160, 120), (243, 242, 244)).save(glass)
     image = next((folder / "set" / "inflamed").glob("*.jpg"))
     page = tmp_path / "why.html"
-    done = run("why", folder / "m.histodict", glass, image, "--mpp", 0.5, "--output", page)
+    done = run("explain", folder / "m.histodict", glass, image, "--mpp", 0.5, "--output", page)
     assert done.exit_code == 0 and "glass.png: no tissue" in " ".join(done.output.split())
     text = page.read_text(encoding="utf-8")
     assert "no tissue" in text and text.count("Together") == 1
-    told = json.loads(run("why", folder / "m.histodict", glass, "--mpp", 0.5, "--json").stdout)
+    told = json.loads(run("explain", folder / "m.histodict", glass, "--mpp", 0.5, "--json").stdout)
     assert told["images"][0]["scores"] is None and told["images"][0]["views"] == []
 
 
@@ -249,7 +264,7 @@ def test_why_of_a_panel_begins_with_its_views(folder, tmp_path, others):
     panel = EnsembleClassifier([*others, TEXTURES], folds=2).fit(folder / "set" / "manifest.csv")
     file, page = panel.save(tmp_path / "panel.histodict"), tmp_path / "why.html"
     image = next((folder / "set" / "inflamed").glob("*.jpg"))
-    done = run("why", file, image, "--mpp", 0.5, "--output", page)
+    done = run("explain", file, image, "--mpp", 0.5, "--output", page)
     assert done.exit_code == 0, done.output
     n_views, has_atoms = len(panel.estimators_), SMALL in others
     assert f"{n_views} views say" in done.output and "how it looks" in done.output

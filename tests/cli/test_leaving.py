@@ -120,7 +120,7 @@ HEAD = """
 import os, signal, time
 import typer
 from histodict.cli.console import report_errors
-from histodict.cli.leaving import leaving
+from histodict.cli.leaving import handle_signals
 
 def interrupt():
     os.kill(os.getpid(), signal.SIGINT)
@@ -130,7 +130,7 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def main():
-    with leaving(), report_errors():
+    with handle_signals(), report_errors():
 """
 BROKEN_OFF = """
         try:

@@ -16,7 +16,7 @@ from tests.small_models import TRAIN
 # Of models of every kind: what has to be said of them, and what must not.
 SAID = {
     "dfdl": (["tells apart healthy, inflamed", "12 images of 6 patients", "Patches"], ["Adapted"]),
-    "panel": (["by a panel of 3", "These decide together", "stain=none"], ["candidates"]),
+    "panel": (["by an ensemble of 3", "These decide together", "stain=none"], ["candidates"]),
     "calibrated": (["Calibrated; how good", "  as above"], ["decide together"]),
     "regions": (
         ["region-detector", "finds regions of inflamed", "connected patches"],
@@ -54,7 +54,7 @@ def test_every_kind_of_model_is_described(small_models, name):
 
 def test_a_view_that_was_left_out_says_why(small_models):
     header = read_header(small_models.path("panel"))
-    header["training"]["members"][2] |= {"unseen": None, "failure": "too small"}
+    header["training_info"]["estimators"][2] |= {"unseen": None, "failure": "too small"}
     members = describe_members(header)
     assert len(members) == 3
     assert members[2][0] == "-----" and members[2][1].endswith("; left out: too small")
@@ -64,8 +64,8 @@ def test_a_network_that_is_not_known_here_is_said_in_a_line(small_models, tmp_pa
     """Such as one that another program registered."""
     file = tmp_path / "m.histodict"
     header = read_header(small_models.path("dfdl"))
-    header["recipe"]["vectors"] = "mine"
+    header["recipe"]["features"] = "mine"
     file.write_bytes(serialize(header, {"x": np.zeros(1)}))
     run = CliRunner().invoke(app, ["info", str(file)])
-    assert run.exit_code == 2 and "vectors must be one of" in run.output
+    assert run.exit_code == 2 and "features must be one of" in run.output
     assert CliRunner().invoke(app, ["info", str(file), "--json"]).exit_code == 0

@@ -49,7 +49,7 @@ def no_work(monkeypatch):
 
     monkeypatch.setattr(TissueClassifier, "fit", work)
     monkeypatch.setattr(TissueClassifier, "predict_one", work)
-    monkeypatch.setattr("histodict.images.survey.survey", work)
+    monkeypatch.setattr("histodict.images.survey.check_readable", work)
 
 
 def commands(tissue, model):
@@ -116,8 +116,8 @@ def test_train_names_all_bad_images_and_goes_on_if_told_to(damaged, tmp_path):
     output = tmp_path / "m.histodict"
     outcome = run("train", folder, "-o", output, *FAST)
     assert outcome.exit_code == 2 and "2 of 6 images cannot be read" in outcome.output
-    assert all(name in outcome.output for name in names) and "--skip-bad" in outcome.output
-    outcome = run("train", folder, "-o", output, *FAST, "--skip-bad")
+    assert all(name in outcome.output for name in names) and "--skip-unreadable" in outcome.output
+    outcome = run("train", folder, "-o", output, *FAST, "--skip-unreadable")
     assert outcome.exit_code == 0, outcome.output
     assert "2 of 6 images left out" in outcome.output and "from 4 images" in outcome.output
     assert all(name in outcome.output for name in names)
@@ -132,8 +132,8 @@ def test_evaluate_does_the_same_before_any_trial(damaged, tmp_path):
     settings = FAST[2:]
     outcome = run(*arguments, *settings)
     assert outcome.exit_code == 2 and all(name in outcome.output for name in names)
-    assert not (out / "trials").exists()
-    outcome = run(*arguments, *settings, "--skip-bad")
+    assert not (out / "runs").exists()
+    outcome = run(*arguments, *settings, "--skip-unreadable")
     assert outcome.exit_code == 0, outcome.output
     assert names[0] in (out / "provenance.json").read_text()
 

@@ -53,7 +53,7 @@ def slides(tmp_path_factory):
 def model(slides):
     path = slides / "model.histodict"
     chosen = ["--features", slides / "features", "--annotations", slides / "geojson"]
-    small = ["--preset", "given", "--set", "n_atoms=6", "--set", "n_iter=2"]
+    small = ["--preset", "precomputed", "--set", "n_atoms=6", "--set", "n_iter=2"]
     regions = ["--regions", "Stroma,Tumor", "--positive", "Tumor"]
     status, said = run("train", slides / "slides.csv", *chosen, *regions, *small, "-o", path)
     assert status == 0, said
@@ -84,7 +84,7 @@ def test_only_patches_inside_are_looked_at(slides, model, tmp_path):
 def test_what_is_learnt_from_lies_inside(slides, rng):
     drawing = AnnotationFile(slides / "geojson" / "s0.geojson", ("Tumor",))
     with open_features(slides / "features" / "s0.h5") as file:
-        view = PrecomputedImage(file, preset("given"), None, None, drawing)
+        view = PrecomputedImage(file, preset("precomputed"), None, None, drawing)
         inside = file.read_some(np.flatnonzero(file.coords[:, 0] >= MIDDLE))
         sampled = view.sample_features(1000, rng)
     assert {row.tobytes() for row in sampled} == {row.tobytes() for row in inside}

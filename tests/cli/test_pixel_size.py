@@ -162,7 +162,7 @@ def test_partly_known_sizes_are_refused_or_filled(tissue, tmp_path):
     arguments = ("--methods", "nearest-mean", "--folds", "2", "-o", tmp_path / "out")
     outcome = run("evaluate", table, *arguments)
     assert outcome.exit_code == 2 and "pixel size of 1 image is not known" in outcome.output
-    assert not (tmp_path / "out" / "trials").exists()
+    assert not (tmp_path / "out" / "runs").exists()
 
 
 def test_train_takes_a_size_for_files_that_say_none(tissue, tmp_path):

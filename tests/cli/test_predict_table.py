@@ -126,7 +126,7 @@ def test_patches_are_held_against_masks(answer, tissue, tmp_path):
         patch_map = PatchMap.load(tmp_path / "o" / "maps" / f"{row['key']}.npz")
         tissue_ = patch_map.tissue
         inside = np.zeros(tissue_.shape, bool)
-        for window, cells, _ in patch_map.regions(1, int(row["least_patches"])):
+        for window, cells, _ in patch_map.regions(1, int(row["min_patches"])):
             inside[window] |= cells
         truth.append(region_patch_mask(record, patch_map)[tissue_])
         found.append(inside[tissue_])

@@ -60,7 +60,7 @@ def evaluate_planted(
 ) -> Evaluation:
     """`answers` by method; a method without one is left to be trained."""
     plans = {name: PLANS[name] for name in answers}
-    (folder / "trials").mkdir(parents=True)
+    (folder / "runs").mkdir(parents=True)
     for method, answer in answers.items():
         for split in splits:
             for seed in seeds:
@@ -68,7 +68,7 @@ def evaluate_planted(
                 tested = manifest.select(split.test).records
                 content = _content([answer(record, seed, split.name) for record in tested])
                 key = task.run(manifest, ExecutionOptions()).key
-                write_checked_json(folder / "trials" / f"{key}.json", content)
+                write_checked_json(folder / "runs" / f"{key}.json", content)
     with patch.object(measures, "N_DRAWS", 100):  # enough to see whether figures agree
         return evaluation.evaluate(
             manifest, plans, splits, folder, seeds=seeds, work=ExecutionOptions(n_jobs=1)
@@ -82,7 +82,7 @@ def _content(answers: list[tuple[str, list[float], list[float]]]) -> dict[str, A
         "scores": scores,
         "probabilities": probabilities,
         # Nothing else could be, where it says how sure it is.
-        "candidates": [[label] if p else [] for label, _, p in answers],
+        "prediction_sets": [[label] if p else [] for label, _, p in answers],
         "seconds": {"train": 2.0, "test": 0.5 * len(labels)},
         "peak_mib": 123.4,
     }

@@ -100,7 +100,7 @@ def same_tables(one: Path, other: Path) -> bool:
 def test_what_is_missing_is_done_again_to_the_byte_also_side_by_side(tissue, folder, tmp_path):
     again = tmp_path / "again"
     shutil.copytree(folder, again)
-    trials = sorted((again / "trials").glob("*.json"))
+    trials = sorted((again / "runs").glob("*.json"))
     assert len(trials) == 4
     kept, *lost = trials
     for file in (*lost, *(again / name for name in TABLES)):
@@ -108,7 +108,7 @@ def test_what_is_missing_is_done_again_to_the_byte_also_side_by_side(tissue, fol
     before = kept.stat().st_mtime_ns
     result = run(tissue, again, "--jobs", "2")
     assert result.exit_code == 0, result.output
-    assert sorted((again / "trials").glob("*.json")) == trials
+    assert sorted((again / "runs").glob("*.json")) == trials
     assert kept.stat().st_mtime_ns == before
     assert same_tables(folder, again)
 
@@ -122,12 +122,12 @@ def test_a_killed_run_goes_on(tissue, folder, tmp_path):
         stderr=subprocess.DEVNULL,
     )
     for _ in range(1200):
-        if list(killed.glob("trials/*.json")) or started.poll() is not None:
+        if list(killed.glob("runs/*.json")) or started.poll() is not None:
             break
         time.sleep(0.05)
     os.kill(started.pid, signal.SIGKILL)
     started.wait()
-    n_done = len(list(killed.glob("trials/*.json")))
+    n_done = len(list(killed.glob("runs/*.json")))
     assert 1 <= n_done < 4
     assert not (killed / "report.html").exists()
     result = run(tissue, killed, "--jobs", "1")
@@ -136,7 +136,7 @@ def test_a_killed_run_goes_on(tissue, folder, tmp_path):
 
 
 def test_a_finished_evaluation_is_not_trained_again(tissue, folder):
-    files = [*folder.glob("trials/*"), *folder.glob("models/*")]
+    files = [*folder.glob("runs/*"), *folder.glob("models/*")]
     before = [file.stat().st_mtime_ns for file in files]
     page = (folder / "report.html").read_bytes()
     assert run(tissue, folder, "--jobs", "1").exit_code == 0

@@ -110,7 +110,7 @@ def test_auc_is_that_of_the_patches_of_all_folds(foci, folder):
             .key
         )
         for place, image in enumerate(split.test):
-            patch_map = PatchMap.load(folder / "trials" / key / f"{place}.npz")
+            patch_map = PatchMap.load(folder / "runs" / key / f"{place}.npz")
             truth.append(region_patch_mask(manifest.records[image], patch_map)[patch_map.tissue])
             margins.append(patch_map.margins[..., 1][patch_map.tissue])
     rows = read_csv(folder / "results.csv")
@@ -135,7 +135,7 @@ def test_report_tables_and_provenance_are_of_regions(folder):
 def test_what_is_missing_is_done_again_to_the_byte(foci, folder, tmp_path):
     again = tmp_path / "again"
     shutil.copytree(folder, again)
-    trials = sorted((again / "trials").glob("*.json"))
+    trials = sorted((again / "runs").glob("*.json"))
     trials[0].unlink()
     next(trials[1].with_suffix("").glob("*.npz")).unlink()  # a map that is gone: held again
     tables = ("answers.csv", "results.csv", "comparisons.csv", "errors.csv")
@@ -158,7 +158,7 @@ def test_what_is_missing_is_done_again_to_the_byte(foci, folder, tmp_path):
 def test_what_cannot_find_regions_is_refused(foci, tmp_path, words, said):
     result = run(foci, tmp_path / "o", *words)
     assert result.exit_code == 2 and said in " ".join(result.output.split())
-    assert not (tmp_path / "o" / "trials").exists()
+    assert not (tmp_path / "o" / "runs").exists()
 
 
 def table(foci, path, mask) -> Path:
@@ -185,7 +185,7 @@ def test_regions_of_one_patient_are_refused_before_any_training(foci, tmp_path):
     result = run(lonely, tmp_path / "o", "--methods", "dfdl")
     assert result.exit_code == 2, result.output
     assert "trains on no tissue inside" in result.output
-    assert not (tmp_path / "o" / "trials").exists()
+    assert not (tmp_path / "o" / "runs").exists()
 
 
 def test_the_usual_comparison_is_of_the_network_and_pixels(monkeypatch, capsys):

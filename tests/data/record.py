@@ -76,8 +76,8 @@ def small(preset_name: str, method: str | None = None, **changes: Any) -> Any:
         own.pop("n_atoms")
     base: dict[str, Any] = {"patches_per_class": 300, "downsample": 1.0}
     of_network = preset_name in ("embeddings", "default")
-    base |= {"components": 20} if of_network else {"patch_px": 12}
-    procedure = {k: changes.pop(k) for k in ("panel", "calibration_folds") if k in changes}
+    base |= {"n_components": 20} if of_network else {"patch_px": 12}
+    procedure = {k: changes.pop(k) for k in ("ensemble", "calibration_folds") if k in changes}
     parameters = plan.recipe.method_parameters | own
     recipe = plan.recipe.with_changes(method_parameters=parameters, **base, **changes)
     return replace(plan, recipe=recipe, **procedure)
@@ -101,11 +101,18 @@ def answers_of(model: Any, test: Any) -> list[Any]:
 def plain(answer: Any) -> Any:
     facts = {"label": answer.label, "score": float(answer.score).hex()}
     facts["n_patches"] = answer.n_patches
-    for name in ("scores", "proportions", "probabilities", "candidates", "threshold", "n_silent"):
+    for name in (
+        "scores",
+        "proportions",
+        "probabilities",
+        "prediction_set",
+        "threshold",
+        "n_abstaining",
+    ):
         if hasattr(answer, "scores"):
             facts[name] = getattr(answer, name)
-    if "n_silent" in facts:
-        facts["n_silent"] = facts["n_silent"] or 0
+    if "n_abstaining" in facts:
+        facts["n_abstaining"] = facts["n_abstaining"] or 0
     for region in answer.regions:
         facts.setdefault("regions", []).append([region.n_patches, region.score, region.box])
     return facts
@@ -137,20 +144,22 @@ def model_cases(tissue: Path) -> dict[str, dict[str, str]]:
         found[f"method {method}"] = case(fit(small("fast", method)), test)
     for name in ("paper", "fast", "embeddings", "regions", "pixels", "default"):
         found[f"preset {name}"] = case(fit(small(name)), test)
-    found["preset embeddings, no turn"] = case(fit(small("embeddings", turn_patches=False)), test)
+    found["preset embeddings, no turn"] = case(
+        fit(small("embeddings", augment_patches=False)), test
+    )
     base = fit(small("fast"))
     found["calibrated"] = case(fit(small("fast", calibration_folds=2)), test)
     found["panel of embeddings"] = case(
-        fit(small("embeddings", panel=True, calibration_folds=2)), test
+        fit(small("embeddings", ensemble=True, calibration_folds=2)), test
     )
     found["panel of textures"] = case(
-        fit(small("fast", "lbp-colour", panel=True, calibration_folds=2)), test
+        fit(small("fast", "lbp-colour", ensemble=True, calibration_folds=2)), test
     )
     found["working pixel size"] = case(fit(small("fast", mpp=1.0)), test)
     found["warm start"] = case(fit(small("fast"), start_from=base), test)
     found["threshold moved"] = case(base.with_threshold(0.01), test)
     scores = [answer.score for answer in answers_of(base, test)] * 2
-    found["adapted"] = case(base.adapt_threshold(scores, anyway=True), test)
+    found["adapted"] = case(base.adapt_threshold(scores, force=True), test)
     three = replace(
         train,
         records=tuple(

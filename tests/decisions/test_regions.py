@@ -33,10 +33,12 @@ def test_m_is_where_the_curve_comes_closest_to_the_origin():
     for m in range(1, 21):
         miss = np.mean([f.found < m for f in findings])
         alarm = np.mean([f.alarm >= m for f in findings])
-        assert (curve.false_negative_rate[m - 1], curve.alarm[m - 1]) == (miss, alarm)
+        assert (curve.false_negative_rate[m - 1], curve.false_positive_rate[m - 1]) == (miss, alarm)
         distances.append(np.hypot(miss, alarm))
     assert curve.min_patches == int(np.argmin(distances)) + 1 == 4
-    assert (np.diff(curve.false_negative_rate) >= 0).all() and (np.diff(curve.alarm) <= 0).all()
+    assert (np.diff(curve.false_negative_rate) >= 0).all() and (
+        np.diff(curve.false_positive_rate) <= 0
+    ).all()
 
 
 def test_without_positives_or_negatives_m_cannot_be_chosen():

@@ -70,7 +70,7 @@ def test_the_threshold_moved_by_hand_is_recorded_in_the_file(model, table, tmp_p
     assert describe_tuning(model.training_info_) == ""
     moved = model.with_threshold(model.threshold + 0.1).tuned_on(paths(table))
     header = read_header(save_model(moved, tmp_path / "m.histodict"))
-    (change,) = header["training"]["tuning"]
+    (change,) = header["training_info"]["tuning"]
     assert change["source"] == "manual" and change["n_images"] == len(paths(table))
     assert change["previous"] == pytest.approx(model.threshold)
     assert change["value"] == pytest.approx(moved.threshold) != change["previous"]
@@ -101,7 +101,7 @@ def test_figures_on_tuning_images_say_so_beside_the_untuned_ones(model, table, t
     if way == "by hand":
         changed = model.with_threshold(values[1])
     else:
-        changed = model.adapt_threshold([answer.score + 1 for answer in answers], anyway=True)
+        changed = model.adapt_threshold([answer.score + 1 for answer in answers], force=True)
     found, said = predict(changed.tuned_on(paths(table)), table, tmp_path)
     assert found["tuned"]["n_images"] == 16
     assert found["tuned"]["note"] == NOTE and NOTE in " ".join(said.split())
@@ -131,11 +131,11 @@ def test_atoms_switched_off_are_recorded_and_names_are_not(table):
     model = TissueClassifier(recipe).fit(read_manifest(table))
     named = model.with_atom_annotations(AtomAnnotations().changed([0], name="dark"))
     assert "tuning" not in named.training_info_
-    off = named.with_atom_annotations(AtomAnnotations().changed([0], off=True))
+    off = named.with_atom_annotations(AtomAnnotations().changed([0], disabled=True))
     assert [change["source"] for change in off.training_info_["tuning"]] == ["atoms"]
     assert "images not recorded" in describe_tuning(off.training_info_)
     panel = EnsembleClassifier([recipe], folds=2).fit(read_manifest(table))
-    off = panel.with_atom_annotations(AtomAnnotations().changed([0], off=True))
+    off = panel.with_atom_annotations(AtomAnnotations().changed([0], disabled=True))
     assert [change["source"] for change in off.training_info_["tuning"]] == ["atoms"]
 
 

@@ -145,7 +145,7 @@ def test_commands_reports_and_the_model_say_it(tmp_path):
         assert done.exit_code == 0, done.output
         plain.append(" ".join(done.output.split()))
     assert words in plain[0] and words in plain[1] and words in plain[3]
-    assert any(words in line for line in read_header(model)["training"]["confounders"])
+    assert any(words in line for line in read_header(model)["training_info"]["confounders"])
     page = (tmp_path / "e" / "report.html").read_text()
     assert page.count(words) >= 2  # among the warnings and in the model card
     facts = json.loads((tmp_path / "e" / "provenance.json").read_text())

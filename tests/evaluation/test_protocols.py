@@ -203,7 +203,7 @@ def test_values_of_the_split_must_all_be_named():
 def test_a_given_split_that_shares_patients_is_refused_unless_by_image():
     manifest = with_field(GLAS_SHAPED, "split", lambda i, r: ["train", "test"][i % 2])
     with pytest.raises(
-        PatientLeakError, match=r"'given': patient '1' \(and \d+ more\) is on both sides"
+        PatientLeakError, match=r"'predefined': patient '1' \(and \d+ more\) is on both sides"
     ):
         predefined_split(manifest)
     assert predefined_split(manifest, by="image").splits[0].by == "image"

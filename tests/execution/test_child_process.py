@@ -33,13 +33,13 @@ def test_a_child_ends_with_its_parent_whatever_it_is_doing():
 
 SPEECHLESS = """
 import os, subprocess, sys, time
-from histodict.execution.child_process import end_with
+from histodict.execution.child_process import exit_with_parent
 
 def words():
     raise OSError(28, "No space left on device")
 
 if len(sys.argv) > 1:
-    end_with(int(sys.argv[1]), words)
+    exit_with_parent(int(sys.argv[1]), words)
     time.sleep(60)
 child = subprocess.Popen([sys.executable, __file__, str(os.getpid())], stderr=subprocess.DEVNULL)
 print(child.pid, flush=True)

@@ -103,7 +103,7 @@ def test_learnt_from_anndata_or_from_trident_s_files_it_is_the_same_to_the_bit(t
     for path in (tmp_path / "features").iterdir():
         as_anndata(path, tmp_path / "h5ad" / f"{path.stem}.h5ad", 512.0)
     recipe = replace(
-        PRESETS["given"], method_parameters={"n_atoms": 8, "n_iter": 2}, n_components=4
+        PRESETS["precomputed"], method_parameters={"n_atoms": 8, "n_iter": 2}, n_components=4
     )
     models, answers = [], []
     for folder in ("features", "h5ad"):

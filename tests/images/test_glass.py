@@ -43,7 +43,7 @@ def areas(monkeypatch):
 
 @pytest.mark.parametrize(
     "settings",
-    [{"downsample": 2.0, "context": 2, "stain": "reinhard"}, {"downsample": 1.5}],
+    [{"downsample": 2.0, "context_scale": 2, "stain": "reinhard"}, {"downsample": 1.5}],
     ids=["whole", "not whole"],
 )
 def test_the_map_is_that_of_a_slide_read_all_over(slide, tmp_path, monkeypatch, areas, settings):

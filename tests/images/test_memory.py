@@ -31,7 +31,7 @@ def look(path):
         source.thumbnail(1024)
         source.read(10, 10, 1024, 1024)
         if path.endswith("mask.png"):
-            RegionMask.read(Path(path), source.size).share(source.size[0] / 2, 0.0, 20)
+            RegionMask.read(Path(path), source.size).coverage(source.size[0] / 2, 0.0, 20)
 
 look(sys.argv[1])
 before = peak()

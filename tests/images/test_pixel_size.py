@@ -49,7 +49,7 @@ def test_a_bare_number_fills(told):
 
 
 @pytest.mark.parametrize("value", LIMITS)
-@pytest.mark.parametrize("name", ["fill", "table", "override"])
+@pytest.mark.parametrize("name", ["default", "table", "override"])
 def test_sizes_that_make_no_sense_are_refused(name, value):
     with pytest.raises(ValueError, match="mpp must be"):
         PixelSizeOption(**{name: value})

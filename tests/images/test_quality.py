@@ -220,7 +220,9 @@ def test_bad_tissue_is_not_learnt_from(tmp_path, clean):
             (tmp_path / "set" / label).mkdir(parents=True)
             whole = Image.fromarray(picture).filter(ImageFilter.GaussianBlur(6))
             save_plain(tmp_path / "set" / label / f"{label}.png", np.asarray(whole))
-        with pytest.raises(ValueError, match=r"no tissue was found.*beside what quality=blur"):
+        with pytest.raises(
+            ValueError, match=r"no tissue was found.*beside what quality_filters=blur"
+        ):
             TissueClassifier(RECIPE, random_state=0).fit(tmp_path / "set")
 
 
@@ -228,7 +230,7 @@ def test_the_setting_is_in_the_model_file_and_its_map(model, tmp_path, clean):
     from histodict.patches.patch_map import PatchMap
 
     path = save_model(model, tmp_path / "m.histodict")
-    assert read_header(path)["recipe"]["quality"] == EVERY
+    assert read_header(path)["recipe"]["quality_filters"] == EVERY
     assert load_model(path).recipe == RECIPE
     answer = model.predict(save_plain(tmp_path / "a.png", clean))
     answer.patch_map.save(tmp_path / "map.npz")
@@ -239,9 +241,9 @@ def test_methods_of_whole_images_take_no_such_setting():
     assert with_method(RECIPE, "lbp-colour").quality_filters == "none"
     assert (
         with_method(Recipe(), "lbp-colour")
-        .with_applicable_settings({"quality": "blur"})
+        .with_applicable_settings({"quality_filters": "blur"})
         .quality_filters
         == "none"
     )
     with pytest.raises(ValueError, match="lbp-colour sees images as a whole"):
-        with_method(Recipe(), "lbp-colour").parse_settings({"quality": "blur"})
+        with_method(Recipe(), "lbp-colour").parse_settings({"quality_filters": "blur"})

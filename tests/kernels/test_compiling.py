@@ -16,14 +16,14 @@ from histodict.kernels import compiling
 
 PLANTED = """
 import numpy as np
-from histodict.kernels.compiling import compiled
+from histodict.kernels.compiling import jit
 from histodict.kernels.lanes import load, store
 
-@compiled()
+@jit()
 def copy(a, b, start, to):
     store(b, to, load(a, start))
 
-@compiled()
+@jit()
 def take(a, place):
     return a[place]
 

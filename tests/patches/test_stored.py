@@ -57,7 +57,7 @@ def test_bad_files_are_refused(stored, tmp_path):
         StoredPatches(found.patches_file, tmp_path / "short.npy")
     with pytest.raises(ValueError, match="bytes of shape"):
         StoredPatches(tmp_path / "grey.npy", found.labels_file)
-    with pytest.raises(ValueError, match="vectors must be one of"):
+    with pytest.raises(ValueError, match="features must be one of"):
         StoredPatches(found.patches_file, found.labels_file, "efficientnet-lite0")
 
 

@@ -71,7 +71,7 @@ def test_facts_are_what_was_planted():
     assert np.isnan(
         facts[2].group_variance_share["patient"].value
     )  # of every patient there is one image
-    assert facts[2].row()["seeds"] is None and facts[2].row()["use_b"] > 0
+    assert facts[2].row()["seeds"] is None and facts[2].row()["usage_b"] > 0
 
 
 def test_what_tells_patients_and_slides_apart_is_reported_and_not_flagged():
@@ -110,10 +110,14 @@ def test_what_tells_patients_and_slides_apart_is_reported_and_not_flagged():
     )
     row = facts[1].row()
     assert (
-        row["leak_slide"] == facts[1].group_variance_share["slide"].value
-        and row["leak_site"] is None
+        row["variance_share_slide"] == facts[1].group_variance_share["slide"].value
+        and row["variance_share_site"] is None
     )
-    assert row["leak_slide_low"] < row["leak_slide"] < row["leak_slide_high"]
+    assert (
+        row["variance_share_slide_low"]
+        < row["variance_share_slide"]
+        < row["variance_share_slide_high"]
+    )
 
 
 def test_without_sites_nothing_looks_like_a_leak():
@@ -220,12 +224,12 @@ def test_atoms_go_by_class_and_number_or_by_name():
 
 
 def test_notes_are_dated_and_go_when_they_say_nothing():
-    notes = AtomAnnotations().changed([3], name="fat", off=True)
+    notes = AtomAnnotations().changed([3], name="fat", disabled=True)
     (note,) = notes.to_list()
     assert note["atom"] == 3 and len(note["date"]) == 10
     check_notes(notes.to_list())
     assert AtomAnnotations.from_list(notes.to_list()) == notes
-    assert not notes.changed([3], name="", off=False)
+    assert not notes.changed([3], name="", disabled=False)
 
 
 @pytest.mark.parametrize(
@@ -236,7 +240,7 @@ def test_notes_are_dated_and_go_when_they_say_nothing():
         {"name": "two\nlines"},
         {"name": " padded"},
         {"name": "x" * 81},
-        {"off": 1},
+        {"disabled": 1},
         {"date": "yesterday"},
         {"more": 1},
     ],

@@ -24,7 +24,7 @@ from tests.images.test_readers import SLIDE_WITH_BOUNDS
 
 FIRST, SIZE, SIDE = np.array([1000, 800]), (600, 440), 40  # as that slide has them
 LEFT, RIGHT = box(0, 0, 320, 440), box(320, 0, 600, 440)
-SMALL = ("--preset", "given", "--set", "n_atoms=6", "--set", "n_iter=2")
+SMALL = ("--preset", "precomputed", "--set", "n_atoms=6", "--set", "n_iter=2")
 
 
 def run(*words):

@@ -31,7 +31,7 @@ from tests.images.feature_files import write_trident
 from tests.images.ome_files import save_ome_zarr
 
 SMALL = {"n_atoms": 12, "n_iter": 3}
-SETTINGS = {"patches_per_class": 120, "components": 6}
+SETTINGS = {"patches_per_class": 120, "n_components": 6}
 
 
 class TinyNetwork:
@@ -60,14 +60,14 @@ def tissue(tmp_path_factory):
     return write_synthetic_dataset(tmp_path_factory.mktemp("set") / "tissue", 3, 3, size=(240, 180))
 
 
-def recipe(vectors="tiny", **changes):
-    made = extraction_recipe(vectors, {}) if vectors != "given" else PRESETS["given"]
+def recipe(features="tiny", **changes):
+    made = extraction_recipe(features, {}) if features != "precomputed" else PRESETS["precomputed"]
     return replace(made, method_parameters=SMALL, **(SETTINGS | changes))
 
 
-def extracted(tissue, folder, vectors="tiny", **how):
+def extracted(tissue, folder, features="tiny", **how):
     records = read_manifest(tissue / "manifest.csv").records
-    done = extract_features(extraction_recipe(vectors, {}), records, folder, **how)
+    done = extract_features(extraction_recipe(features, {}), records, folder, **how)
     assert not done.failures and len(done.files) == len(records)
     return done
 
@@ -126,7 +126,7 @@ def test_others_files_give_the_answers_of_ours(tissue, tmp_path, method):
     for name in ("ours", "theirs"):
         kept = read_manifest(tissue / "manifest.csv", features=tmp_path / name)
         small = {k: v for k, v in SMALL.items() if method == "dfdl"}
-        made = replace(recipe("given"), method=method, method_parameters=small)
+        made = replace(recipe("precomputed"), method=method, method_parameters=small)
         model = TissueClassifier(made, n_jobs=1).fit(kept)
         answers.append(model.predict(kept))
     if method == "mean-logistic":
@@ -144,7 +144,7 @@ def test_others_files_give_the_answers_of_ours(tissue, tmp_path, method):
 def test_a_calibrated_model_of_files_is_saved_and_knows_what_it_learnt_from(tissue, tmp_path):
     extracted(tissue, tmp_path / "f")
     kept = read_manifest(tissue / "manifest.csv", features=tmp_path / "f")
-    model = EnsembleClassifier([recipe("given")], folds=2, n_jobs=1).fit(kept)
+    model = EnsembleClassifier([recipe("precomputed")], folds=2, n_jobs=1).fit(kept)
     again = load_model(model.save(tmp_path / "a.histodict"))
     same_answers(model.predict(kept), again.predict(kept))
     told = again.estimators_[0].model_.feature_metadata_
@@ -157,7 +157,7 @@ def test_a_calibrated_model_of_files_is_saved_and_knows_what_it_learnt_from(tiss
 def test_other_vectors_than_those_learnt_from_are_refused(tissue, tmp_path):
     extracted(tissue, tmp_path / "f")
     kept = read_manifest(tissue / "manifest.csv", features=tmp_path / "f")
-    model = TissueClassifier(recipe("given")).fit(kept)
+    model = TissueClassifier(recipe("precomputed")).fit(kept)
     vectors, coords = np.ones((4, 30), np.float32), np.arange(8).reshape(4, 2) * 512
     other = write_trident(tmp_path / "a.h5", vectors, coords, None, patch_size=16)
     with pytest.raises(ImageError, match=r"a.h5: .*vectors of length 30, not 24"):
@@ -175,13 +175,13 @@ def test_other_vectors_than_those_learnt_from_are_refused(tissue, tmp_path):
 def test_methods_that_need_pixels_are_refused():
     for method in ("lbp-colour", "shirc"):
         with pytest.raises(ValueError, match="looks at pixels"):
-            Recipe(method=method, features="given")
+            Recipe(method=method, features="precomputed")
 
 
 def test_atoms_are_shown_by_patches_of_the_files(tissue, tmp_path):
     extracted(tissue, tmp_path / "f")
     kept = read_manifest(tissue / "manifest.csv", features=tmp_path / "f")
-    model = TissueClassifier(recipe("given"), n_jobs=1).fit(kept)
+    model = TissueClassifier(recipe("precomputed"), n_jobs=1).fit(kept)
     gallery = PatchSample.of(model.model_, kept.records, 0)
     with open_features(kept.records[0].path) as file:
         corners = {tuple(at) for at in file.coords.tolist()}
@@ -195,11 +195,11 @@ def test_answers_facts_and_pages_of_atoms_need_no_pixels(tissue, tmp_path):
     extracted(tissue, tmp_path / "f")
     kept = read_manifest(tissue / "manifest.csv", features=tmp_path / "f")
     alone = replace(kept, records=tuple(replace(r, image=None) for r in kept.records))
-    model = TissueClassifier(recipe("given"), n_jobs=1).fit(alone)
+    model = TissueClassifier(recipe("precomputed"), n_jobs=1).fit(alone)
     why = model.explain(alone.records[-1].path)
     total = why.constant + sum(part.adds for part in why.parts)
     np.testing.assert_allclose(total, why.scores, atol=1e-6)
-    off = model.with_atom_annotations(AtomAnnotations().changed([0, 13], name="odd", off=True))
+    off = model.with_atom_annotations(AtomAnnotations().changed([0, 13], name="odd", disabled=True))
     assert off.predict_one(alone.records[-1].path).scores != tuple(why.scores)
     found = collect_atom_report(off, alone, n_atoms=3)
     assert found.statistics[0].name == "odd" and found.statistics[0].fractions["healthy"] == 0
@@ -331,7 +331,7 @@ def test_files_say_what_trident_says(tissue, tmp_path):
 def test_a_map_of_files_lies_over_the_image_if_that_is_there(tissue, tmp_path):
     extracted(tissue, tmp_path / "f")
     kept = read_manifest(tissue / "manifest.csv", features=tmp_path / "f")
-    model = TissueClassifier(recipe("given"), n_jobs=1).fit(kept)
+    model = TissueClassifier(recipe("precomputed"), n_jobs=1).fit(kept)
     with_image, alone = kept.records[0], replace(kept.records[1], image=None)
     result = predict_images(model, "digest", [with_image, alone], tmp_path / "out")
     assert not result.failures

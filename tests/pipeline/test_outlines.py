@@ -54,7 +54,7 @@ STAR = [[83.3, 9.2], [150.7, 14.1], [120.4, 60.6], [152.2, 119.9], [84.8, 110.3]
 HOLE = [[95.1, 30.2], [110.3, 33.9], [98.8, 52.5], [95.1, 30.2]]
 BOX = box(6, 6, 70, 120)
 RUN = ["--preset", "regions", "--set", "n_atoms=12", "--set", "n_iter=1"]
-RUN += ["--set", "patches_per_class=100", "--set", "vectors=rgb", "--set", "stain=none"]
+RUN += ["--set", "patches_per_class=100", "--set", "features=rgb", "--set", "stain=none"]
 
 
 def star_pixels() -> np.ndarray:

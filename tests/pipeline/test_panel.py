@@ -85,7 +85,12 @@ def test_who_sits_on_it():
 
 
 def test_what_is_changed_beside_a_network_is_changed_in_all():
-    settings = {"n_atoms": "70", "patches_per_class": "500", "least_tissue": "0.2", "mpp": "0.5"}
+    settings = {
+        "n_atoms": "70",
+        "patches_per_class": "500",
+        "min_tissue_fraction": "0.2",
+        "mpp": "0.5",
+    }
     plan = Plan(preset("embeddings"), 3, ensemble=True).parse_settings(settings)
     cells, plain, pixels, _ = plan.recipes
     for recipe in (cells, plain, pixels):
@@ -198,7 +203,7 @@ def test_a_member_that_does_not_fit_the_images_is_left_out_and_said(manifest):
     large = replace(RECIPE, patch_px=300)
     model = EnsembleClassifier([RECIPE, large], random_state=0).fit(manifest)
     assert model.n_estimators_ == 1
-    facts = model.training_info_["members"]
+    facts = model.training_info_["estimators"]
     assert "failure" not in facts[0] and "less than one patch" in facts[1]["failure"]
     with pytest.raises(ValueError, match="less than one patch"):
         EnsembleClassifier([large, RECIPE]).fit(manifest)
@@ -270,7 +275,7 @@ def test_training_goes_on_from_a_cache(manifest, tmp_path):
     run = CliRunner().invoke(app, arguments)
     assert run.exit_code == 0, run.output
     assert json.loads(run.output.splitlines()[-1])["threshold"] is None
-    assert len(list((tmp_path / "cache" / "trials").glob("*.json"))) == 3 * 3
+    assert len(list((tmp_path / "cache" / "runs").glob("*.json"))) == 3 * 3
 
 
 def test_a_member_that_cannot_judge_an_image_is_silent(model, manifest, monkeypatch):
@@ -292,14 +297,14 @@ def test_a_member_that_cannot_judge_an_image_is_silent(model, manifest, monkeypa
 def test_glass_has_no_answer_and_nobody_was_silent(model, manifest, tmp_path):
     Image.new("RGB", (160, 120), (244, 243, 245)).save(tmp_path / "glass.png")
     answer = model.predict(tmp_path / "glass.png", mpp=manifest.records[0].mpp)
-    assert (answer.label, answer.n_abstaining, answer.row()["n_silent"]) == (None, 0, 0)
+    assert (answer.label, answer.n_abstaining, answer.row()["n_abstaining"]) == (None, 0, 0)
 
 
 def test_a_file_says_in_how_many_folds_it_was_weighed(manifest, tmp_path):
     panel = EnsembleClassifier([RECIPE], folds=2, cache=tmp_path / "cache").fit(manifest)
     assert load_model(save_model(panel, tmp_path / "m.histodict")).folds == 2
     # What inner folds got wrong is shown by nobody: only their answers are kept.
-    assert not list((tmp_path / "cache" / "trials").rglob("*.npz"))
+    assert not list((tmp_path / "cache" / "runs").rglob("*.npz"))
 
 
 def test_a_panel_is_made_of_a_preset_or_of_recipes():

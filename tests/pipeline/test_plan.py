@@ -33,11 +33,13 @@ def test_a_plan_makes_one_model_or_several():
 
 
 def test_settings_go_to_the_plan_the_recipe_or_the_method():
-    settings = {"panel": "true", "calibration_folds": "4", "stain": "none", "n_atoms": "7"}
+    settings = {"ensemble": "true", "calibration_folds": "4", "stain": "none", "n_atoms": "7"}
     plan = Plan.named("fast").parse_settings(settings)
     assert (plan.ensemble, plan.calibration_folds, plan.recipe.stain) == (True, 4, "none")
     assert plan.recipe.method_parameters["n_atoms"] == 7
-    assert plan.has_setting("panel") and plan.has_setting("stain") and not plan.has_setting("magic")
+    assert (
+        plan.has_setting("ensemble") and plan.has_setting("stain") and not plan.has_setting("magic")
+    )
     with pytest.raises(ValueError, match="no setting 'magic'"):
         plan.parse_settings({"magic": "1"})
 
@@ -80,13 +82,13 @@ def test_what_is_no_plan_is_said_in_a_line(tmp_path):
     (tmp_path / "list.json").write_text("[1, 2]")
     with pytest.raises(ValueError, match="not a recipe file"):
         Plan.named(str(tmp_path / "list.json"))
-    with pytest.raises(ValueError, match=r"no setting 'magic'; there are .*panel"):
+    with pytest.raises(ValueError, match=r"no setting 'magic'; there are .*ensemble"):
         Plan.named("fast").parse_settings({"magic": "1"})
     for name in ("pixels", "default"):
         with pytest.raises(ValueError, match=r"Plan\.named"):
             TissueClassifier(name)
-    with pytest.raises(ValueError, match="vectors must be one of"):
-        Plan.named("fast").parse_settings({"vectors": "timm"})
+    with pytest.raises(ValueError, match="features must be one of"):
+        Plan.named("fast").parse_settings({"features": "timm"})
     assert type(Plan.named("fast").build_model(region="")) is TissueClassifier
 
 
@@ -98,4 +100,4 @@ def test_what_info_says_of_a_model_makes_one_like_it(small_models, tmp_path):
         plan = Plan.named(str(tmp_path / "info.json"))
         assert (plan.ensemble, plan.calibration_folds) == (panel, folds)
         assert plan.recipe.to_dict() == header["recipe"]
-        assert len(plan.recipes) == max(1, len(header["members"]))
+        assert len(plan.recipes) == max(1, len(header["estimators"]))

@@ -410,7 +410,7 @@ def test_settings_are_given_by_name():
     assert TissueClassifier(n_atoms=7).recipe.method_parameters["n_atoms"] == 7
     assert TissueClassifier("paper", method="odl").recipe == preset("paper", "odl")
     assert TissueClassifier(preset("fast"), method="odl").recipe.method == "odl"
-    assert RegionDetector(neighbours=2).recipe.smoothing_radius == 2
+    assert RegionDetector(smoothing_radius=2).recipe.smoothing_radius == 2
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -167,14 +167,14 @@ def test_patches_too_few_for_a_region_do_not_speak_for_the_other_answer(models, 
     few = [why for why in found if why.is_too_few]
     assert few
     for why in few:
-        assert why.summary().startswith(f"{why.answer.label} (") and "too few" in why.summary()
+        assert why.summary().startswith(f"{why.prediction.label} (") and "too few" in why.summary()
         assert "were larger" in why.describe_change()
 
 
 def test_asking_why_changes_nothing(models, manifest):
     model = models("regions")
     before = [part.margins.copy() for part in model.model_.class_reference_]
-    off = model.with_atom_annotations(AtomAnnotations().changed([0], off=True))
+    off = model.with_atom_annotations(AtomAnnotations().changed([0], disabled=True))
     off.explain(manifest.records[0].path)
     for was, part in zip(before, model.model_.class_reference_, strict=True):
         np.testing.assert_array_equal(part.margins, was)
@@ -205,7 +205,7 @@ def test_switched_off_equals_a_model_without_the_atoms(models, manifest, kind, t
     model = models(kind)
     off = [0, 3, 14]
     path = manifest.records[-1].path
-    switched = model.with_atom_annotations(AtomAnnotations().changed(off, off=True))
+    switched = model.with_atom_annotations(AtomAnnotations().changed(off, disabled=True))
     without = _reduced(model, off)
     found, expected = switched.predict_one(path), without.predict_one(path)
     assert found.row() == expected.row()
@@ -213,13 +213,13 @@ def test_switched_off_equals_a_model_without_the_atoms(models, manifest, kind, t
     assert not np.array_equal(found.patch_map.margins, model.predict_one(path).patch_map.margins)
     loaded = load(switched.save(tmp_path / "off.histodict"))
     assert loaded.predict_one(path).row() == found.row()
-    assert [note["atom"] for note in _noted(loaded).to_model_data().atoms] == off
+    assert [note["atom"] for note in _noted(loaded).to_model_data().atom_annotations] == off
     back = loaded.with_atom_annotations(AtomAnnotations())
     assert back.predict_one(path).row() == model.predict_one(path).row()
 
 
 def _noted(model):
-    return model.estimators_[0] if model.kind == "panel" else model
+    return model.estimators_[0] if model.kind == "ensemble" else model
 
 
 def _reduced(model, off):
@@ -244,7 +244,7 @@ def _reduced(model, off):
         inner.aggregator_ = replace(
             inner.aggregator_, weights=inner.aggregator_.weights[:, columns].copy()
         )
-    if model.kind == "panel":
+    if model.kind == "ensemble":
         first = copy(model.estimators_[0])
         first._model = inner
         changed.estimators_ = [first, *model.estimators_[1:]]
@@ -258,7 +258,7 @@ def _reduced(model, off):
 def test_a_class_keeps_an_atom_and_notes_are_of_atoms_that_are_there(models):
     model = models("margin")
     with pytest.raises(ValueError, match="must keep"):
-        model.with_atom_annotations(AtomAnnotations().changed(range(12), off=True))
+        model.with_atom_annotations(AtomAnnotations().changed(range(12), disabled=True))
     with pytest.raises(ValueError, match="there is no atom 99"):
         model.with_atom_annotations(AtomAnnotations().changed([99], name="x"))
     with pytest.raises(ValueError, match="no atoms"):
@@ -270,7 +270,7 @@ def test_a_class_keeps_an_atom_and_notes_are_of_atoms_that_are_there(models):
 def test_atoms_are_drawn_in_the_sign_in_which_they_are_used(models):
     inner = models("margin").model_
     atoms, typical = inner.atoms(), inner.class_reference_
-    leaning = np.array([typical[c].code_sum[j] for j, c in enumerate(atoms.classes)])
+    leaning = np.array([typical[c].mean_codes[j] for j, c in enumerate(atoms.classes)])
     turned = np.sign(np.sum(atoms.with_usage_sign * atoms.D, axis=1))
     assert (turned * leaning >= 0).all() and set(turned) <= {-1, 1}
     changed = replace(atoms, signs=-atoms.signs)
@@ -295,13 +295,13 @@ def test_the_votes_of_a_panel_add_up_and_its_parts_have_names_of_their_own(model
     assert models("margin").explain(manifest.records[0].path).votes == []
 
 
-def _of_views(leads, parts, score=1.0, n_silent=0):
+def _of_views(leads, parts, score=1.0, n_abstaining=0):
     votes = [
         MemberContribution(place, "dfdl on rgb", np.array([lead]))
         for place, lead in enumerate(leads)
     ]
     scores = np.array([score])
-    answer = SimpleNamespace(label="b", path="x", n_silent=n_silent)
+    answer = SimpleNamespace(label="b", path="x", n_abstaining=n_abstaining)
     return Explanation(answer, ("a", "b"), scores, scores, parts, votes=votes)
 
 
@@ -321,7 +321,7 @@ def test_how_many_views_agree_is_said_and_which_would_have_to_be_silent():
     assert why.others(1) == [whole] and whole.full_name == "view 2: lbp-colour, as a whole"
     assert "as 1 of 2 views say" in _of_views([0.4, -0.1], [used]).summary()
     assert "though its 2 views do not say so" in _of_views([-0.1, -0.1], [used]).summary()
-    assert "as its one view says (1 could" in _of_views([0.4], [used], n_silent=1).summary()
+    assert "as its one view says (1 could" in _of_views([0.4], [used], n_abstaining=1).summary()
     assert "though its one view does not say so" in _of_views([-0.4], [used]).summary()
     alone = _of_views([0.9, 0.1], [whole])
     assert alone.summary() == "b, as all 2 views say." and alone.describe_change() == ""

@@ -203,7 +203,7 @@ def test_detect_on_the_command_line(tissue, tmp_path):
     )
     assert run.exit_code == 0, run.output
     facts = json.loads(run.stdout)
-    assert facts["classes"] == ["no focus", "focus"] and facts["least_patches"] >= 1
+    assert facts["classes"] == ["no focus", "focus"] and facts["min_patches"] >= 1
     image = tissue / "foci" / "3.png"
     run = CliRunner().invoke(
         app, ["detect", str(model), str(image), "-o", str(out), "--mpp", "0.5"]

@@ -156,7 +156,9 @@ def test_the_map_is_centred_as_the_image_was_decided(model, halves):
 
 
 def test_the_papers_map_shows_the_patches_that_were_counted(halves):
-    model = TissueClassifier(FAST.with_changes(rule="proportion"), random_state=1).fit(halves[0])
+    model = TissueClassifier(FAST.with_changes(aggregation="proportion"), random_state=1).fit(
+        halves[0]
+    )
     record = halves[1].records[0]
     answer = model.predict(record.path, mpp=record.mpp)
     raw, _ = model.model_.judge(record.path, record.mpp)
@@ -172,7 +174,7 @@ def test_the_papers_map_shows_the_patches_that_were_counted(halves):
 
 def test_one_score_for_two_classes_and_one_per_class_for_more(halves):
     """Without θ there is no threshold that a score could be held against by mistake."""
-    recipe = FAST.with_changes(rule="margin-and-codes", patches_per_class=200)
+    recipe = FAST.with_changes(aggregation="margin-and-codes", patches_per_class=200)
     train, test = halves
     two = TissueClassifier(recipe, random_state=1).fit(train)
     row = two.predict(test.records[0].path, mpp=test.records[0].mpp).row()
@@ -211,7 +213,7 @@ def test_a_model_file_gives_the_same_answers(model, halves, tmp_path):
         np.testing.assert_array_equal(one.patch_map.margins, two.patch_map.margins)
     header = read_header(path)
     assert header["classes"] == ["healthy", "inflamed"]
-    assert header["training"]["manifest_digest"] == halves[0].digest()
+    assert header["training_info"]["manifest_digest"] == halves[0].digest()
     assert [p.name for p in tmp_path.iterdir()] == ["größe.histodict"]
 
 

@@ -145,7 +145,7 @@ def test_a_flagged_atom_is_shown_though_few_patches_use_it(model, manifest, tmp_
     section = page[page.index("look like a leak</h2>") : page.index("How to read this page")]
     assert "images from B use it in 20 of 100 patches more" in section
     assert section.count('class="atom-picture"') == 1 and 'class="atom-facts leak"' in section
-    assert f"--off &#34;{label}&#34;" in section or f'--off "{label}"' in section
+    assert f"--disable &#34;{label}&#34;" in section or f'--disable "{label}"' in section
     ids = re.findall(r'id="([^"]+)"', page)
     assert len(set(ids)) == len(ids)
 
@@ -202,7 +202,7 @@ def test_a_network_s_atoms_are_shown_by_their_patches(manifest, tmp_path):
     clear_encoder_cache()
     register_encoder("tiny", make)
     try:
-        recipe = PIXELS.with_changes(patch_px=16, context=1, vectors="tiny", components=8)
+        recipe = PIXELS.with_changes(patch_px=16, context_scale=1, features="tiny", n_components=8)
         model = TissueClassifier(recipe).fit(manifest)
         found, page = page_of(model, manifest, tmp_path / "atoms.html", 4)
         cache = tmp_path / "cache"
@@ -218,7 +218,7 @@ def test_a_network_s_atoms_are_shown_by_their_patches(manifest, tmp_path):
 
 
 def test_a_detector_has_atoms_too(manifest, tmp_path):
-    recipe = PIXELS.with_changes(rule="proportion")
+    recipe = PIXELS.with_changes(aggregation="proportion")
     model = RegionDetector(recipe, region="inflamed").fit(manifest)
     found, page = page_of(model, manifest, tmp_path / "atoms.html", 2)
     assert [use.name for use in found.classes] == ["healthy", "inflamed"]

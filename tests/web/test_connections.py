@@ -13,7 +13,7 @@ pytest.importorskip("uvicorn", reason=MISSING)
 
 from tests.web.browser import Server
 
-SOON = "from histodict.web import server; server._MOST_SECONDS = 1.0; server._MAX_WAITING = 8"
+SOON = "from histodict.web import server; server._MAX_SECONDS = 1.0; server._MAX_WAITING = 8"
 HEAD = b"POST /api/data HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Histodict: 1\r\n"
 
 

@@ -71,5 +71,5 @@ def test_atoms_go_by_the_names_that_they_were_given(model, manifest, gallery, pa
     named = model.with_atom_annotations(AtomAnnotations().changed([first], name="dark nuclei"))
     assert {line["name"] for line in explained(model)} == {""}
     assert {line["atom"]: line["name"] for line in explained(named)}[first] == "dark nuclei"
-    without = model.with_atom_annotations(AtomAnnotations().changed([first], off=True))
+    without = model.with_atom_annotations(AtomAnnotations().changed([first], disabled=True))
     assert first not in {line["atom"] for line in explained(without)}

@@ -50,7 +50,7 @@ def test_what_cannot_be_trained_is_said_at_once(client):
         ({"regions": "bone"}, "bone"),
         ({"method": "magic"}, "method"),
         (
-            {"preset": "paper", "settings": {"vectors": "timm:x@/etc/passwd"}},
+            {"preset": "paper", "settings": {"features": "timm:x@/etc/passwd"}},
             "command line",
         ),
     ):
@@ -229,7 +229,7 @@ def test_what_is_usual_for_regions_is_told_with_its_reason(client, monkeypatch):
     assert told == {"preset": "regions", "why": "of pixels, as shirc codes colour channels"}
     for more, neighbours in (("", 0), ("&regions=1", 2)):
         found = client.get("/api/choices?preset=embeddings" + more).json()["recipe"]
-        assert found["neighbours"] == neighbours
+        assert found["smoothing_radius"] == neighbours
 
 
 def test_regions_are_learnt_from_masks(client):

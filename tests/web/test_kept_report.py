@@ -15,6 +15,7 @@ pytest.importorskip("starlette.testclient", reason=MISSING)
 pytest.importorskip("uvicorn", reason=MISSING)
 
 from histodict.demo.sets import write_synthetic_dataset
+from histodict.execution.memory_cache import LRUCache
 from histodict.execution.progress import no_callback
 from histodict.execution.sealed import write_checked_json
 from histodict.images.manifest import ImageRecord
@@ -150,8 +151,8 @@ def test_every_line_has_its_report(reports):
 
 def test_kept_reports_take_no_more_than_their_room(reports, monkeypatch):
     size = len(reports.ask("?point=2"))
-    monkeypatch.setattr("histodict.web.calls._REPORT_BYTES", 2 * size + size // 2)
     client = reports.fresh_client()
+    client.app.state.context.reports = LRUCache(2 * size + size // 2)
     calls = count_calls(monkeypatch, api_model, "write_report")
     for point in (2, 3, 4, 5, 2):
         reports.ask(f"?point={point}", client)

@@ -21,7 +21,7 @@ def nothing(folder, model):
 @pytest.mark.parametrize("components", [0, 6])
 def test_the_report_shows_who_uses_the_atoms(recipe, manifest, tmp_path, components):
     """Whether atoms are pictures or, as here those of components, are none."""
-    model = TissueClassifier(recipe.with_changes(components=components)).fit(manifest)
+    model = TissueClassifier(recipe.with_changes(n_components=components)).fit(manifest)
     gallery = PatchSample.of(model.model_, manifest.records, 0)
     users = top_atom_patches(model, gallery, manifest)
     results = {"images": [], "operating_point": None}
@@ -38,15 +38,15 @@ def test_the_report_shows_who_uses_the_atoms(recipe, manifest, tmp_path, compone
 @pytest.mark.parametrize(
     ("point", "rates"),
     [
-        ({"kind": "proportion", "value": 2.0, "rises": True}, "0.333, 0.500"),
-        ({"kind": "proportion", "value": 2.0, "rises": False}, "0.333, 0.500"),
+        ({"kind": "proportion", "value": 2.0, "higher_is_positive": True}, "0.333, 0.500"),
+        ({"kind": "proportion", "value": 2.0, "higher_is_positive": False}, "0.333, 0.500"),
         # As many connected patches as m are a region already.
         ({"kind": "patches", "value": 2}, "0.667, 0.000"),
     ],
 )
 def test_the_curve_passes_the_operating_point(model, tmp_path, point, rates):
     """Rates of false alarms and misses at the threshold, whichever way the value goes."""
-    mirrored = 4 if point.get("rises") is False else 0
+    mirrored = 4 if point.get("higher_is_positive") is False else 0
     rows = [
         {
             "image": str(i),

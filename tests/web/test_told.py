@@ -20,6 +20,7 @@ from histodict.decisions.tuning import NOTE
 from histodict.execution.progress import no_callback
 from histodict.images.manifest import read_manifest
 from histodict.model_file import read_header
+from histodict.parameters import hints_for
 from histodict.pipeline import load_model
 from histodict.web.jobs import Job
 from histodict.web.maps import stored_map
@@ -58,7 +59,8 @@ def colon(tissue, tmp_path):
     """A client that trains nothing, and an opened set."""
     folder = lay_out(tissue, tmp_path / "folder" / "colon")
     client = open_client([tmp_path / "folder"], tmp_path / "workspace")
-    return client, open_data(client, "colon"), folder
+    with hints_for("web"):
+        yield client, open_data(client, "colon"), folder
 
 
 # --- before a training --------------------------------------------------------------------------
@@ -223,7 +225,8 @@ def test_a_size_that_is_taken_back_is_assumed_and_said(trained):
     before = client.get(address).json()
     assert (before["mpp"], before["mpp_from"]) == (0.5, "command")
     say(client, data, mpp=None)
-    after = client.get(address).json()
+    with hints_for("web"):
+        after = client.get(address).json()
     assert (after["mpp"], after["mpp_from"]) == (0.5, "assumed")
     assert "give it on the data page" in after["warnings"][0] and before["warnings"] == []
     assert after["version"] != before["version"]
@@ -322,11 +325,11 @@ def test_a_threshold_moved_on_the_page_is_no_estimate_for_unseen_patients(traine
     assert re.search(r"<b>([\d.]+)</b>balanced accuracy", text)[1] == own
     file = tmp_path / "m.histodict"
     file.write_bytes(client.get(f"{address}/model.histodict?point={point}").content)
-    (change,) = read_header(file)["training"]["tuning"]
+    (change,) = read_header(file)["training_info"]["tuning"]
     assert change["source"] == "manual" and change["value"] == pytest.approx(point)
     assert change["n_images"] == len(change["images"]) == len(values)
     file.write_bytes(client.get(f"{address}/model.histodict").content)
-    assert "tuning" not in read_header(file)["training"]
+    assert "tuning" not in read_header(file)["training_info"]
 
 
 def test_figures_follow_the_point_and_count_patients(trained):

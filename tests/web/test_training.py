@@ -37,7 +37,7 @@ def test_offers_are_presets_with_changes(offer):
     base, changes = _CHANGED.get(offer, (offer, {}))
     plan = offered_plan(offer, "dfdl")
     assert plan == Plan.named(base, "dfdl").parse_settings(changes)
-    assert {"panel", "calibration_folds"} <= set(plan.to_dict())  # fields of the page
+    assert {"ensemble", "calibration_folds"} <= set(plan.to_dict())  # fields of the page
 
 
 def test_settings_that_a_method_lacks_are_left_out():
@@ -49,7 +49,7 @@ def test_settings_that_a_method_lacks_are_left_out():
 
 
 def test_a_request_is_read_back_as_the_same_wish(dataset):
-    plan = offered_plan("pixels", "dfdl").parse_settings({"panel": "false", "n_atoms": "9"})
+    plan = offered_plan("pixels", "dfdl").parse_settings({"ensemble": "false", "n_atoms": "9"})
     request = training_request(dataset, TrainingRequest(plan, None, 7, test_folds=2))
     again = TrainingRequest.from_request(request)
     assert (again.plan, again.regions, again.seed) == (plan, None, 7)
@@ -62,13 +62,13 @@ def test_a_request_is_read_back_as_the_same_wish(dataset):
 @pytest.mark.parametrize(
     ("settings", "regions", "words"),
     [
-        ({"vectors": "timm:x"}, None, "command line only"),
+        ({"features": "timm:x"}, None, "command line only"),
         ({}, "bone", "not among the classes"),
         ({"calibration_folds": "3"}, "inflamed", "not for regions"),
     ],
 )
 def test_what_does_not_fit_together_is_refused(dataset, settings, regions, words):
-    settings = settings | ({"context": "1"} if "vectors" in settings else {})
+    settings = settings | ({"context_scale": "1"} if "features" in settings else {})
     plan = offered_plan("quick", "dfdl").parse_settings(settings)
     with pytest.raises(ValueError, match=words):
         training_request(dataset, TrainingRequest(plan, regions, 0))

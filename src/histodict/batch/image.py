@@ -148,12 +148,12 @@ def record_to_json(record: ImageRecord) -> Content:
         "label": record.label,
         "mpp": record.mpp,
         "mask": str(record.mask) if record.mask else None,
-        "drawn": None,
+        "annotations": None,
     }
     drawn = record.annotations
     if drawn is not None:
         over = str(drawn.image) if drawn.image else None
-        known["drawn"] = [str(drawn.path), list(drawn.names), drawn.coordinates, over]
+        known["annotations"] = [str(drawn.path), list(drawn.names), drawn.coordinates, over]
     return known
 
 
@@ -161,7 +161,7 @@ def record_from_json(content: Content) -> ImageRecord:
     """The reverse, of an image whose content has it."""
     row, known = content["row"], content["known"]
     mask = Path(known["mask"]) if known["mask"] else None
-    path, drawn = Path(known["path"]), known["drawn"]
+    path, drawn = Path(known["path"]), known["annotations"]
     record = ImageRecord(path, known["label"], row["patient"], mpp=known["mpp"], mask=mask)
     if not drawn:
         return record

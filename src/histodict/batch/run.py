@@ -210,7 +210,7 @@ def _mapped(folder: Path, contents: list[Content]) -> Iterator[ScoredMap]:
             yield (
                 record_from_json(content),
                 folder / maps[0],
-                content["row"].get("least_patches", 1),
+                content["row"].get("min_patches", 1),
             )
 
 

@@ -34,9 +34,9 @@ def adapt(
     used: ModelOptions,
     output: ModelOutput,
     images: ImageOptions,
-    anyway: Annotated[
+    force: Annotated[
         bool,
-        typer.Option("--anyway", help="Move it although the scores do not fall into two groups."),
+        typer.Option("--force", help="Move it although the scores do not fall into two groups."),
     ] = False,
     skip_bad: SkipBadOption = False,
     jobs: JobsOption = None,
@@ -67,7 +67,7 @@ def adapt(
         found = images.find()
         answered, scores, bad = _scores(trained, found, images.size, skip_bad)
         warn_of_skipped(bad, len(found))
-        adapted = trained.adapt_threshold(scores, anyway=anyway).tuned_on(answered)
+        adapted = trained.adapt_threshold(scores, force=force).tuned_on(answered)
         change = adapted.training_info_["tuning"][-1]
         if bad:
             change["left_out"] = bad

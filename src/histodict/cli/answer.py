@@ -175,7 +175,7 @@ def _run(
     from ..images.pixel_size import recorded_size
 
     if tables["facts"] and not tables["anndata"]:
-        raise ValueError("--atom-facts go into AnnData: give --anndata, too")
+        raise ValueError("--atom-statistics go into AnnData: give --anndata, too")
     check_writable_folder(output)
     found = images.find()
     check_disk_space(output, sum(_result_bytes(record.path, output) for record in found))

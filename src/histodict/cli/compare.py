@@ -84,7 +84,7 @@ class MethodsOptions:
             self.methods.split(",") if self.methods else self._defaults(region, preset, features)
         )
         if region is None:
-            preset = self.preset or ("given" if features else "fast")
+            preset = self.preset or ("precomputed" if features else "fast")
         return choose_plans(names, preset, settings, region)
 
     def _defaults(self, region: str | None, preset: str, features: Path | None) -> list[str]:
@@ -134,7 +134,7 @@ class ProtocolOptions:
                 f"{len(shared)} of {n_patients} patients are on both sides of a split: the figures "
                 "are too good."
             )
-        if self.protocol != "given" and any(record.split for record in manifest.records):
+        if self.protocol != "predefined" and any(record.split for record in manifest.records):
             warn("the column split is not used; --protocol given uses it.")
         return splits
 

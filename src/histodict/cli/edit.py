@@ -63,9 +63,9 @@ class EditOptions:
             "learnt again.",
         ),
     ] = None
-    on: Annotated[list[str] | None, typer.Option(metavar=_ATOMS, help="Switch atoms on again.")] = (
-        None
-    )
+    enable: Annotated[
+        list[str] | None, typer.Option(metavar=_ATOMS, help="Switch atoms on again.")
+    ] = None
     refit_rule: Annotated[
         Path | None,
         typer.Option(
@@ -91,16 +91,20 @@ class EditOptions:
                 check_name(words.strip())
                 found.append((atoms, {option: words.strip()}))
         switches = (("artefact", self.artefact, True), ("artefact", self.tissue, False))
-        for word, texts, value in (*switches, ("off", self.disable, True), ("off", self.on, False)):
+        for word, texts, value in (
+            *switches,
+            ("disabled", self.disable, True),
+            ("disabled", self.enable, False),
+        ):
             found += [(text, {word: value}) for text in texts or ()]
         return found
 
 
 @dataclass(frozen=True)
 class PreviewOptions:
-    """Images on which the changes are shown; what is said of them holds for --line, too."""
+    """Images on which the changes are shown; what is said of them holds for --refit-rule, too."""
 
-    print: Annotated[
+    show: Annotated[
         Path | None,
         typer.Option(
             metavar="IMAGES",
@@ -117,7 +121,7 @@ class PreviewOptions:
 
     @property
     def images(self) -> ImageOptions:
-        paths = [self.print] if self.print else []
+        paths = [self.show] if self.show else []
         return ImageOptions(paths, mpp=self.mpp, features=self.features)
 
 
@@ -129,7 +133,7 @@ def edit(
     ] = None,
     changes: EditOptions,
     shown: PreviewOptions,
-    view: ViewOption = 1,
+    member: ViewOption = 1,
     jobs: JobsOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -139,7 +143,8 @@ def edit(
     with commas between them. Every option may be repeated. What is said is kept in the model with
     the date, and appears wherever its atoms do:
 
-        histodict edit m.histodict --name "inflamed:3=dark nuclei" --off inflamed:7 -o n.histodict
+        histodict edit m.histodict --name "inflamed:3=dark nuclei" --disable inflamed:7 -o
+        n.histodict
 
     Without a change it lists what has been said so far.
     """
@@ -152,23 +157,23 @@ def edit(
             if output.exists() and output.samefile(used.model):
                 raise ValueError(f"{output}: is the model itself: write to another file")
         model = used.load(jobs)
-        own = select_member(model, view).model_
+        own = select_member(model, member).model_
         labels = labels_of(own, model.classes_)
         notes = own.atom_annotations
         for atoms, values in changes.wanted(labels):
             notes = notes.changed(parse_atom_selector(atoms, labels, notes), **values)
-        changed = model.with_atom_annotations(notes, view - 1)
+        changed = model.with_atom_annotations(notes, member - 1)
         is_changed = notes != own.atom_annotations or changes.refit_rule is not None
-        if is_changed and output is None and shown.print is None:
+        if is_changed and output is None and shown.show is None:
             raise ValueError("say where the changed model goes, with --output")
-        if shown.needs_images and shown.print is None and changes.refit_rule is None:
-            words = "--features and --mpp are of the images of --show or --line"
+        if shown.needs_images and shown.show is None and changes.refit_rule is None:
+            words = "--features and --mpp are of the images of --show or --refit-rule"
             raise ValueError(f"{words}: give these, too")
-        records = shown.images.find() if shown.print else []
+        records = shown.images.find() if shown.show else []
         if records and notes.disabled != own.atom_annotations.disabled:
             changed = changed.tuned_on([record.path for record in records])
         if changes.refit_rule is not None:
-            changed = _refit_rule(changed, changes.refit_rule, shown, view - 1)
+            changed = _refit_rule(changed, changes.refit_rule, shown, member - 1)
         if output is not None:
             save_model(changed, output)
         rows = _compared(model, changed, records, shown.images.size) if records else []
@@ -235,7 +240,7 @@ def _print_change(notes: AtomAnnotations, labels: list[str], rows: list[dict[str
                 labels[note.atom],
                 note.name,
                 note.group,
-                ", ".join(word for word in ("artefact", "off") if getattr(note, word)),
+                ", ".join(word for word in ("artefact", "disabled") if getattr(note, word)),
                 note.date,
             ]
             for note in notes.notes
@@ -285,7 +290,7 @@ def explain(
 ) -> None:
     """Say why: an image's answer in the atoms of the model, whose parts add up to its score.
 
-        histodict why tissue.histodict image.png --output why.html
+        histodict explain tissue.histodict image.png --output why.html
 
     Atoms go by the names that `histodict edit` gave them, else by CLASS:NUMBER. "healthy 4 %" is
     what is usual in the training patches of that class.

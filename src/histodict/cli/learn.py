@@ -198,7 +198,7 @@ def _stages(model: Model) -> dict[str, float] | None:
 def _print_trained(model: Model, output: Path, seconds: float, as_json: bool) -> None:
     from ..networks import get_patch_features
 
-    n_images, heard = model.training_info_["n_images"], model.training_info_.get("members", [])
+    n_images, heard = model.training_info_["n_images"], model.training_info_.get("estimators", [])
     left_out = [member["failure"] for member in heard if "failure" in member]
     for failure in left_out:
         warn(f"a view was left out: {failure}")
@@ -233,7 +233,7 @@ def _print_trained(model: Model, output: Path, seconds: float, as_json: bool) ->
 def _threshold(model: Model) -> dict[str, Any]:
     """The number that decides, by its name: m of regions, θ of patches."""
     if model.finds_regions:
-        return {"least_patches": model.min_patches_}
+        return {"min_patches": model.min_patches_}
     return {"threshold": model.threshold} if model.recipe.is_patch_level else {}
 
 

@@ -48,7 +48,7 @@ def info(model: ModelArgument, as_json: JsonOption = False) -> None:
         typer.echo(f"{heading:17s} {words}")
     members = describe_members(header)
     if members:
-        title = "These decide together" if len(header["members"]) > 1 else "Calibrated"
+        title = "These decide together" if len(header["estimators"]) > 1 else "Calibrated"
         typer.echo(f"{title}; how good on training patients not seen, their say, what differs:")
     for value, words in members:
         typer.echo(f"  {value}  {words}")
@@ -138,7 +138,7 @@ def atoms(
         warn(ensemble_note(whole), "Note")
     _warn_confounded_atoms(found.confounding, "", f"see {output}")
     for number, leaks in others.items():
-        _warn_confounded_atoms(leaks, f"of view {number}, ", f"look with --view {number}")
+        _warn_confounded_atoms(leaks, f"of view {number}, ", f"look with --member {number}")
     if as_json:
         names = [manifest.name(record) for record in manifest.records]
         told = {str(n): [fact.label for fact in leaks] for n, leaks in others.items()}

@@ -77,7 +77,7 @@ AnnDataOption = Annotated[
 AtomFactsOption = Annotated[
     Path | None,
     typer.Option(
-        "--atom-facts",
+        "--atom-statistics",
         metavar="CSV",
         help="With --anndata: what is known of the atoms, from `histodict atoms --csv`, as columns "
         "of var.",
@@ -105,7 +105,7 @@ SettingOption = Annotated[
         "--set",
         metavar="NAME=VALUE",
         help="Change one setting of the preset or of the method, such as stain=macenko, "
-        "downsample=2, rule=proportion or n_atoms=300. May be repeated.",
+        "downsample=2, aggregation=proportion or n_atoms=300. May be repeated.",
     ),
 ]
 
@@ -183,7 +183,7 @@ OverrideMppOption = Annotated[
 SkipBadOption = Annotated[
     bool,
     typer.Option(
-        "--skip-bad",
+        "--skip-unreadable",
         help="Go on without images that cannot be read; they are named, here and in the model.",
     ),
 ]
@@ -227,5 +227,7 @@ def select_member(model: Model, number: int) -> Model:
     """A panel's member by its number, as a model of its own; another model as it is."""
     n_views = model.n_estimators_
     if not 1 <= number <= n_views:
-        raise ValueError(f"--view: there {'is' if n_views == 1 else 'are'} {n_views}, not {number}")
+        raise ValueError(
+            f"--member: there {'is' if n_views == 1 else 'are'} {n_views}, not {number}"
+        )
     return model.estimators_[number - 1] if n_views > 1 else model  # type: ignore[union-attr]

@@ -66,8 +66,8 @@ def chosen_preset(
 
     if preset is not None:
         return preset
-    if features is not None and settings.get("vectors", PRECOMPUTED) == PRECOMPUTED:
-        return "given" if regions or any(methods) else "features"
+    if features is not None and settings.get("features", PRECOMPUTED) == PRECOMPUTED:
+        return "precomputed" if regions or any(methods) else "features"
     if regions:
         chosen, why = default_region_preset(settings, methods)
         warn(f"the preset is {chosen}, {why}; see --preset", "Note")

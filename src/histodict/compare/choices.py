@@ -65,7 +65,7 @@ def choose_splits(
         return learning_curve_splits(manifest, per_class, n_repeats=n_repeats, by=by)
     if protocol == "site":
         return leave_one_site_out(manifest)
-    if protocol == "given":
+    if protocol == "predefined":
         return predefined_split(manifest, by=by)
     if protocol.endswith(".json"):
         return load_splits(Path(protocol), manifest)

@@ -1,7 +1,7 @@
 """Methods against each other on the same splits: values with intervals, and paired comparisons.
 
 FOLDER/splits.json              which image was trained on and tested on, to be used again
-FOLDER/trials/                  one file per training, which is not done again while it is there;
+FOLDER/runs/                    one file per training, which is not done again while it is there;
                                 beside it the patch maps of what was answered wrongly, or of all
                                 where regions were looked for
 FOLDER/answers.csv, .parquet    one row per method, seed, split and test image
@@ -141,7 +141,7 @@ def evaluate(
     save_splits(splits, folder / "splits.json")
     work = replace(work, cache=work.cache or folder / "cache")
     tasks = tasks_of(plans, splits, seeds, region)
-    results = run_tasks(manifest, tasks, folder / "trials", work)
+    results = run_tasks(manifest, tasks, folder / "runs", work)
     done = Evaluation(
         manifest, splits, dict(plans), list(seeds), results, [], [], timing_rows(results), region
     )

@@ -53,7 +53,7 @@ def _scores(result: EvaluationResult, i: int, record: ImageRecord) -> Row:
         return {f"score_{k}": score for k, score in enumerate(said.scores[i])}
     table = patch_evaluation(result, i, record).table().tolist()
     names = "hits", "misses", "false_alarms", "rest"
-    own = {"score": said.scores[i][0], "least_patches": said.min_patches}
+    own = {"score": said.scores[i][0], "min_patches": said.min_patches}
     return own | dict(zip(names, table, strict=True))
 
 

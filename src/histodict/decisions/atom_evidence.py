@@ -31,18 +31,18 @@ def code_signs(leaning: NDArray[np.float64]) -> NDArray[np.float64]:
 class AtomReference:
     """Means over the patches of an image, or of a class.
 
-    shares : (n_codes,), share of the patches that use an atom
+    usage : (n_codes,), fraction of the patches that use an atom
     codes : (n_codes,), mean |code|
-    leaning : (n_codes,), mean code: its sign is that in which the atom is used
-    margins : (n_classes, n_codes), parts of the mean margin of every class
-    wins : (n_classes, n_codes), parts of the share of patches that every class won
+    mean_codes : (n_codes,), mean code
+    margins : (n_classes, n_codes), contributions to the mean margin of each class
+    class_votes : (n_classes, n_codes), contributions to the fraction of patches of each class
     """
 
-    fractions: NDArray[np.float64]
+    usage: NDArray[np.float64]
     codes: NDArray[np.float64]
-    code_sum: NDArray[np.float64]
+    mean_codes: NDArray[np.float64]
     margins: NDArray[np.float64]
-    class_counts: NDArray[np.float64]
+    class_votes: NDArray[np.float64]
 
 
 class AtomAccumulator:

@@ -24,7 +24,7 @@ _KINDS = {
     "name": "str",
     "group": "str",
     "artefact": "bool",
-    "off": "bool",
+    "disabled": "bool",
     "date": "str",
 }
 

@@ -131,7 +131,7 @@ _LENGTHS: dict[Feature, str] = {
 }
 # An atom's part in them: from weights (n_scores, length) to parts (n_scores, n_codes).
 _PARTS: dict[Feature, Callable[[NDArray[Any], AtomReference], NDArray[np.float64]]] = {
-    _proportion: lambda weights, atoms: weights @ _of_second(atoms.class_counts),
+    _proportion: lambda weights, atoms: weights @ _of_second(atoms.class_votes),
     _margin: lambda weights, atoms: weights @ _of_second(atoms.margins),
     _codes: lambda weights, atoms: weights * atoms.codes,
     _root_codes: lambda weights, atoms: weights * np.sqrt(atoms.codes),

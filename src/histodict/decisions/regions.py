@@ -19,11 +19,11 @@ from ..patches.outlines import label_regions
 MAX_MIN_PATCHES = 20
 
 
-def describe_min_size(least_patches: int) -> str:
+def describe_min_size(min_patches: int) -> str:
     """How a detector decides, for a model card."""
-    if least_patches == 1:
+    if min_patches == 1:
         return "every patch that is found counts"
-    return f"a region counts from {least_patches} connected patches on"
+    return f"a region counts from {min_patches} connected patches on"
 
 
 def fit_margin_threshold(margins: NDArray[np.float32], truth: NDArray[np.bool_]) -> float:
@@ -77,7 +77,7 @@ class SizeCurve:
     """Miss and false alarm rates for m = 1 … 20, and the m chosen."""
 
     false_negative_rate: NDArray[np.float64]
-    alarm: NDArray[np.float64]
+    false_positive_rate: NDArray[np.float64]
 
     @classmethod
     def of(cls, findings: Sequence[LargestRegion]) -> SizeCurve:
@@ -95,4 +95,4 @@ class SizeCurve:
     @property
     def min_patches(self) -> int:
         """m, the smallest of those closest to the origin."""
-        return int(np.argmin(np.hypot(self.false_negative_rate, self.alarm))) + 1
+        return int(np.argmin(np.hypot(self.false_negative_rate, self.false_positive_rate))) + 1

@@ -53,7 +53,7 @@ def _content(result: DemoResult) -> dict[str, Any]:
         "roc": roc_curves_svg("roc", {"the model": _roc(result)}),
         "images": [_image(result, place) for place in _examples(result)],
         "regions": [_regions(result, place) for place in range(len(result.findings))],
-        "least_patches": result.detector.min_patches_,
+        "min_patches": result.detector.min_patches_,
         "atoms": atom_mosaics(bases, model.recipe.patch_px),
         "timing": [
             {"name": stage, "seconds": f"{seconds:.1f}"}

@@ -24,7 +24,7 @@ from .sets import cached_synthetic_dataset, write_synthetic_dataset
 DEMO_RECIPE = preset("fast").parse_settings(
     {"n_atoms": "120", "n_iter": "12", "downsample": "1", "patches_per_class": "4000"}
 )
-REGION_RECIPE = DEMO_RECIPE.parse_settings({"neighbours": "2", "penalty": "0.2"})
+REGION_RECIPE = DEMO_RECIPE.parse_settings({"smoothing_radius": "2", "penalty": "0.2"})
 _IMAGE_FOLDER: dict[str, Any] = {"n_patients": 8, "images_per_patient": 4}
 _N_TEST_PATIENTS = 4
 

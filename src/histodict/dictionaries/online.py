@@ -87,8 +87,8 @@ def continue_online(
     (see `stable`), and idle ones stay there instead of giving way to samples.
     """
     module = load_backend(backend)
-    samples, D = module.place(Y, D.dtype), module.place(D, D.dtype)
-    anchors, identity = D, module.place(np.eye(len(D)), to_numpy(D).dtype)
+    samples, D = module.to_device(Y, D.dtype), module.to_device(D, D.dtype)
+    anchors, identity = D, module.to_device(np.eye(len(D)), to_numpy(D).dtype)
     E, F = module.zeros(D.shape), module.zeros((len(D), len(D)))
     starts = range(0, len(Y), _BATCH_ROWS)
     for epoch in range(n_epochs):
@@ -117,7 +117,7 @@ def continue_online(
         if worst and not pull and epoch < n_epochs - 1:
             candidates = worst.worst_samples[worst.worst_errors > 0]
             with single_blas_thread():
-                D = module.replace_idle(D, uses, candidates)
+                D = module.replace_unused_atoms(D, uses, candidates)
     return OnlineDictionary(to_numpy(D), float(uses.sum()) / len(Y))
 
 
@@ -135,7 +135,9 @@ def _code(
         rows = batch[start : start + module.TASK_ROWS]
         labels, weights = np.zeros(len(rows), np.int64), np.ones(1)
         n_worst = 8 * math.ceil(len(rows) / 256)
-        sums: SufficientStatistics = module.code_and_sum(coder, rows, labels, 0, weights, n_worst)
+        sums: SufficientStatistics = module.encode_and_accumulate(
+            coder, rows, labels, 0, weights, n_worst
+        )
         return sums
 
     yield from map_blocks(

@@ -133,7 +133,9 @@ def predefined_split(
         [place for place, value in enumerate(values) if value in side] for side in (train, test)
     )
     protocol = {"train": [*train], "test": [*test], "leave_out": [*leave_out]}
-    return _checked(manifest, [Split("given", trained, tested, by)], kind="given", **protocol)
+    return _checked(
+        manifest, [Split("predefined", trained, tested, by)], kind="predefined", **protocol
+    )
 
 
 def _checked(manifest: Manifest, splits: Sequence[Split], **protocol: Any) -> Splits:

@@ -348,7 +348,7 @@ def _record(
 
 def _mapped(path: Path | None) -> dict[str, Any]:
     """The cell of a mask may name a picture, or a file of outlines."""
-    return {"drawn": AnnotationFile(path)} if path and image_stem(path) else {"mask": path}
+    return {"annotations": AnnotationFile(path)} if path and image_stem(path) else {"mask": path}
 
 
 def _path(folder: Path, cell: str) -> Path:

@@ -108,7 +108,9 @@ def parse_quality_filters(text: str) -> list[str]:
 def check_quality(text: str, method: str, sees_patches: bool) -> None:
     """Refuse a setting that names no rules, or is of no use to a method."""
     if parse_quality_filters(text) and not sees_patches:
-        raise ValueError(f"quality={text} is of patches, and {method} sees images as a whole")
+        raise ValueError(
+            f"quality_filters={text} is of patches, and {method} sees images as a whole"
+        )
 
 
 class _Source(Protocol):

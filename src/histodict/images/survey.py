@@ -40,7 +40,7 @@ class ReadabilityReport:
             reasons = list(dict.fromkeys(reason for _, reason in self.bad))
             names = "".join(f"\n  {line}" for line in first_of(reasons))
             n_bad = len({record.path for record, _ in self.bad})
-            how = hint(python="histodict.images.survey.readable", cli="--skip-bad")
+            how = hint(python="histodict.images.survey.drop_unreadable", cli="--skip-unreadable")
             raise ImageError(
                 f"{n_bad} of {pluralize(self.n_images, 'image')} cannot be read. Mend or "
                 f"remove them, or go on without them: {how}:{names}"

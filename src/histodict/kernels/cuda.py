@@ -2,7 +2,8 @@
 
 Arrays are of one floating type, finite and of fitting shape, which is not checked here; that
 nothing made of them overflows is. Samples may be numpy arrays or tensors on the device (`place`);
-what comes back are numpy arrays, but for what a learner goes on with: `code_and_sum` leaves sums on
+what comes back are numpy arrays, but for what a learner goes on with: `encode_and_accumulate`
+leaves sums on
 the device, and atoms given as tensors come back as tensors. See `gpu_device` for the device, and
 for how blocks share it.
 """
@@ -45,12 +46,12 @@ __all__ = [
     "OMPCoder",
     "cache_blocks",
     "class_residuals",
-    "code_and_sum",
     "count_threads",
+    "encode_and_accumulate",
     "find_device",
     "is_finite",
     "labels_to_device",
-    "replace_idle",
+    "replace_unused_atoms",
     "to_device",
     "update_atoms",
     "zeros",
@@ -261,7 +262,7 @@ class LassoCoder:
             return checked_residuals(norms, Y.dtype), n_missed
 
 
-def code_and_sum(
+def encode_and_accumulate(
     coder: OMPCoder | LassoCoder,
     Y: NDArray | Tensor,
     labels: NDArray[np.int64] | Tensor,
@@ -270,7 +271,7 @@ def code_and_sum(
     n_worst: int,
     split: bool = False,
 ) -> SufficientStatistics:
-    """As `cpu.code_and_sum`; what it returns stays on the device."""
+    """As `cpu.encode_and_accumulate`; what it returns stays on the device."""
     with device_context():
         Y = to_device(Y)
         S, errors = coder.code_dense(Y)
@@ -280,14 +281,14 @@ def code_and_sum(
         )
 
 
-def replace_idle(
+def replace_unused_atoms(
     D: NDArray | Tensor, uses: NDArray | Tensor, candidates: NDArray | Tensor
 ) -> NDArray | Tensor:
-    """As `idle_atoms.replace_idle`, wherever the atoms are."""
+    """As `idle_atoms.replace_unused_atoms`, wherever the atoms are."""
     if not isinstance(D, Tensor):
         return idle_atoms.replace_unused_atoms(D, _fetch(uses), _fetch(candidates))
     with device_context():
-        return gpu_sums.replace_idle(D, to_device(uses), to_device(candidates))
+        return gpu_sums.replace_unused_atoms(D, to_device(uses), to_device(candidates))
 
 
 def class_residuals(

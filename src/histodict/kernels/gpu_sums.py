@@ -90,8 +90,8 @@ def _symmetric(F: Tensor) -> Tensor:
     return 0.5 * (F + F.T)
 
 
-def replace_idle(D: Tensor, uses: Tensor, candidates: Tensor) -> Tensor:
-    """As `idle_atoms.replace_idle`."""
+def replace_unused_atoms(D: Tensor, uses: Tensor, candidates: Tensor) -> Tensor:
+    """As `idle_atoms.replace_unused_atoms`."""
     idle = torch.nonzero((uses == 0) | _repeated(D))[:, 0]
     if len(idle) == 0 or len(candidates) == 0:
         return D

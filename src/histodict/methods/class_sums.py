@@ -49,10 +49,12 @@ class ClassEncoder:
         module = load_backend(self.backend)
         X, labels = block
         dtype = next(D.dtype for D, _ in self.running.values())
-        Y = module.place(X, dtype)
+        Y = module.to_device(X, dtype)
         n_worst = 8 * math.ceil(len(labels) / BLOCK_ROWS)
         return {
-            i: module.code_and_sum(coder, Y, labels, i, self.weights[i], n_worst, self.split)
+            i: module.encode_and_accumulate(
+                coder, Y, labels, i, self.weights[i], n_worst, self.split
+            )
             for i, coder in self._coders.items()
         }
 

@@ -221,10 +221,10 @@ class DFDL(ResidualClassifier):
 
         # Read several times: kept on the device, or where the executor codes them.
         module = load_backend(self.backend)
-        held = open_ if executor else module.hold(open_)
+        held = open_ if executor else module.cache_blocks(open_)
         travels = executor is not None
         if not travels:
-            dictionaries = [module.place(D, D.dtype) for D in dictionaries]
+            dictionaries = [module.to_device(D, D.dtype) for D in dictionaries]
         executor = executor or Threads(module.count_threads(self.n_jobs))
         units = executor.broadcast(group_blocks(held, len(labels)))
         weights = _sample_weights(counts, float(self.rho))
@@ -325,7 +325,7 @@ class DFDL(ResidualClassifier):
             new = module.update_atoms(D, sums.E, sums.F, n_sweeps=10, tol=1e-3)
             new[unused] = D[unused]
             return (
-                module.replace_idle(new, sums.usage_counts, sums.worst_reconstructed())
+                module.replace_unused_atoms(new, sums.usage_counts, sums.worst_reconstructed())
                 if replace
                 else new
             )

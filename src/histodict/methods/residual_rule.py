@@ -250,7 +250,7 @@ class LassoEncoder:
         return left, n_unfinished
 
     def _to_device(self, Y: NDArray[Any]) -> Any:
-        placed = self._module.place(Y, self._D.dtype)
+        placed = self._module.to_device(Y, self._D.dtype)
         if self._module.FINDS_NAN and not self._module.is_finite(placed):
             raise NotFiniteError("samples contain NaN or infinity")
         return placed

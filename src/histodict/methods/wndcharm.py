@@ -61,16 +61,16 @@ class WNDCHARM(ClassifierMixin, BaseEstimator):
 
     Parameters
     ----------
-    selected_fraction : share of the features that is kept, those of the highest scores
+    selected_fraction : fraction of the features to select, those with the highest scores
     decision : "svm", or "neighbours" as in the original
     kernel, C, gamma : of the support vector machine, as in `StandardizedSVM`
 
     Attributes
     ----------
     classes_ : (n_classes,)
-    kept_ : (n_kept,), places of the kept features, best first
+    selected_ : (n_selected,), indices of the selected features, best first
     weights_ : (n_kept,), their Fisher scores, the best as 1
-    least_, span_ : (n_kept,), least value of the training samples and range; 1 of equal values
+    min_, span_ : (n_selected,), minimum and range of the training samples; range 1 if all are equal
     samples_, labels_ : weighted training samples and places of their classes, for "neighbours"
     support_vectors_, dual_coefficients_, intercepts_, gamma_ : of "svm"; see `KernelSVMState`
     """
@@ -97,9 +97,9 @@ class WNDCHARM(ClassifierMixin, BaseEstimator):
     def fitted_arrays(self) -> dict[str, ArraySpec]:
         """The arrays that, with the parameters and classes, are all that was learnt."""
         return {
-            "kept_": ArraySpec("kept", "different places of features"),
+            "selected_": ArraySpec("kept", "different places of features"),
             "weights_": ArraySpec("kept"),
-            "least_": ArraySpec("kept"),
+            "min_": ArraySpec("kept"),
             "span_": ArraySpec("kept", "positive numbers"),
             **_STATE[self.decision],
         }

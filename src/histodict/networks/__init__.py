@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 
-PRECOMPUTED = "given"
+PRECOMPUTED = "precomputed"
 
 
 def get_patch_features(name: str) -> PatchFeatures:
@@ -58,4 +58,4 @@ def get_patch_features(name: str) -> PatchFeatures:
     if name in ENCODERS or (colon and family in FAMILIES):
         return EncoderFeatures(name)
     known = [*PATCH_FEATURES, *ENCODERS, PRECOMPUTED, *(f"{family}:NAME" for family in FAMILIES)]
-    raise ValueError(f"vectors must be one of {sorted(known)}, not {short(name)}")
+    raise ValueError(f"features must be one of {sorted(known)}, not {short(name)}")

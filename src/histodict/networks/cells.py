@@ -22,8 +22,8 @@ _AROUND_PX = 64
 # Beyond an image a network fills up by itself, and cells along the border look as no tissue does.
 # Learnt from, they get atoms of their own; so they are left out of training, or not, or the network
 # sees the image's mirror image there.
-DROP, FILLED, MIRRORED = "left-out", "filled", "mirrored"
-BORDERS = (DROP, FILLED, MIRRORED)
+DROP, CONSTANT, REFLECT = "drop", "constant", "reflect"
+BORDERS = (DROP, CONSTANT, REFLECT)
 
 OfChunk = Callable[[slice, slice], tuple[NDArray[np.bool_], NDArray[np.float32]]]
 
@@ -97,7 +97,7 @@ class EncoderFeatures(PatchFeatures):
     ) -> NDArray[np.float32]:
         """All cells of a chunk, row by row."""
         chunk = [rows.start, rows.stop, columns.start, columns.stop]
-        beyond = MIRRORED if tissue.border == MIRRORED else FILLED
+        beyond = REFLECT if tissue.border == REFLECT else CONSTANT
         key = [*tissue.pixels_key, self.encoder.digest, chunk, tissue.turned, beyond]
         cells = tissue.cache.read(key) if tissue.cache else None
         if cells is None:
@@ -115,7 +115,7 @@ class EncoderFeatures(PatchFeatures):
         spans.append(_Span.around(columns, around, grid.n_columns))
         area = grid.read_area(tissue, *(span.outer for span in spans))
         area = tissue.normalise(area[None])[0]
-        if tissue.border == MIRRORED:
+        if tissue.border == REFLECT:
             beyond = [[network.stride_px * n for n in span.missing] for span in spans]
             area = np.pad(area, (*beyond, (0, 0)), mode="symmetric")
             spans = [span.filled() for span in spans]

@@ -107,7 +107,7 @@ def _open(name: str) -> Encoder:
         return ENCODERS[name]() if name in ENCODERS else FAMILIES[family](rest)
     except ImportError as error:
         raise ValueError(
-            f"vectors={name!r} need a package that is not installed ({error}): "
+            f"features={name!r} need a package that is not installed ({error}): "
             f"pip install {_EXTRA if name in ENCODERS else _PACKAGES.get(family, family)}"
         ) from error
 

@@ -2,7 +2,7 @@
 
 OUTPUT/index.html                      everything made so far
 OUTPUT/DATA/NAME.svg, .png, .csv, …    an experiment on a data set; complexity.* lie in OUTPUT
-OUTPUT/DATA/trials, models, cache      trainings, which a further run uses again
+OUTPUT/DATA/runs, models, cache        trained models, reused by the next run
 OUTPUT/DATA/results.csv, …             the tables of `histodict evaluate` behind `accuracy`
 """
 

@@ -163,7 +163,12 @@ def _region_curves(
         sizes = [model.min_patches_ for model in models]
         row = setting.row(method) | {"data": f"{setting.dataset.name} regions"}
         yield _Curve(
-            row, "m", SIZES, (curve.alarm, curve.false_negative_rate), _at(findings, sizes), sizes
+            row,
+            "m",
+            SIZES,
+            (curve.false_positive_rate, curve.false_negative_rate),
+            _at(findings, sizes),
+            sizes,
         )
 
 

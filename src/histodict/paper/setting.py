@@ -154,7 +154,9 @@ class Setting:
         if not get_patch_features(chosen.features).are_images:
             changed.pop("patch_px", None)  # a network's cells have their own size
         chosen = chosen.with_changes(
-            method_parameters=chosen.method_parameters | parameters, rule="proportion", **changed
+            method_parameters=chosen.method_parameters | parameters,
+            aggregation="proportion",
+            **changed,
         )
         own = {k: text for k, text in self.choice.settings.items() if plan.has_setting(k)}
         plan = replace(plan, recipe=chosen).parse_settings(own)
@@ -181,7 +183,7 @@ class Setting:
     def run(self, plans: Mapping[str, Plan], splits: Splits) -> Evaluation:
         """Every plan on every split; what `folder` has of it is not done again."""
         check_measurable(self.images, splits)
-        folder = self.folder / "trials"
+        folder = self.folder / "runs"
         results = run_evaluation(self.images, plans, splits, folder, [_SEED], self.work)
         return Evaluation(self.images, splits, dict(plans), [_SEED], results, [], [], [])
 

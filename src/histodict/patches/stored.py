@@ -30,7 +30,7 @@ class StoredPatches:
     def __post_init__(self) -> None:
         if self.features not in PATCH_FEATURES:
             raise ValueError(
-                f"vectors must be one of {sorted(PATCH_FEATURES)}, not {self.features!r}"
+                f"features must be one of {sorted(PATCH_FEATURES)}, not {self.features!r}"
             )
         shape, n_labels = self._open().shape, len(self.labels)
         if self._open().dtype != np.uint8 or len(shape) != 4 or shape[3] != 3:

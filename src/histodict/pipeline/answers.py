@@ -46,7 +46,7 @@ class ImagePrediction(DisplayMixin):
         before the line was moved, which no table shows
     probabilities, candidates : where the model is calibrated, of each class, and the classes that
         cannot be ruled out; more or fewer than one means an uncertain answer
-    n_silent : members of a panel that could not judge this image; None without a panel
+    n_abstaining : estimators of an ensemble without a score for this image; None for one model
     patch_map, proportions : as the image was decided: where the rule is a mean over patches, the
         map's mean over tissue is the image's scores; else the class that was closest won a patch
     classes : in the order of the scores
@@ -110,17 +110,17 @@ class ImagePrediction(DisplayMixin):
             "score": self.score if self.label else None,
         }
         if self.threshold is not None:
-            row |= {"value": self.value, "threshold": self.threshold}
+            row |= {"decision_value": self.value, "threshold": self.threshold}
         if len(self.scores) > 1:
             scores = self.scores if self.label else (None,) * len(self.scores)
             row |= {f"score_{n}": s for n, s in zip(self.classes, scores, strict=True)}
         row["n_patches"] = self.n_patches
         row |= _quality_column(self.patch_map) | _size_columns(self.size)
         if self.n_abstaining is not None:
-            row["n_silent"] = self.n_abstaining
+            row["n_abstaining"] = self.n_abstaining
         if self.probabilities:
             row |= {f"probability_{name}": value for name, value in self.probabilities.items()}
-            row["candidates"] = " or ".join(self.prediction_set) or "none"
+            row["prediction_set"] = " or ".join(self.prediction_set) or "none"
             row["uncertain"] = self.is_uncertain
         row |= {f"proportion_{name}": value for name, value in self.proportions.items()}
         return row | _usage_columns(self.patch_map.atom_usage if self.patch_map else {})
@@ -131,7 +131,7 @@ class RegionPrediction(DisplayMixin):
     """The regions of one image, largest first, and the call they make; None: only glass.
 
     score : patches of the largest set of connected positive patches; the call is positive from
-        `least_patches` (m) on
+        `min_patches` (m) on
     """
 
     path: ImageLike
@@ -186,7 +186,7 @@ class RegionPrediction(DisplayMixin):
         return {
             "label": self.label or NO_TISSUE,
             "score": self.score,
-            "least_patches": self.min_patches,
+            "min_patches": self.min_patches,
             "n_patches": self.n_patches,
             "n_regions": len(self.regions),
             "region_area_px": sum(region.area_px for region in self.regions),
@@ -225,7 +225,7 @@ def _size_columns(size: PixelSize) -> Row:
 
 def _usage_columns(use: Mapping[str, float]) -> Row:
     """Of every named concept the share of the patches that use it."""
-    return {f"use_{name}": share for name, share in use.items()}
+    return {f"usage_{name}": share for name, share in use.items()}
 
 
 def region_rows(answer: Prediction) -> list[Row]:

@@ -95,10 +95,14 @@ class AtomStatistics:
     def row(self) -> dict[str, Any]:
         """For a table: one value per column, and nothing where it is not known."""
         plain = asdict(self)
-        shares, leak = plain.pop("shares"), plain.pop("leak")
-        plain |= {f"use_{name}": share for name, share in shares.items()}
+        shares, leak = plain.pop("fractions"), plain.pop("group_variance_share")
+        plain |= {f"usage_{name}": share for name, share in shares.items()}
         for level, ends in leak.items():
-            names = (f"leak_{level}", f"leak_{level}_low", f"leak_{level}_high")
+            names = (
+                f"variance_share_{level}",
+                f"variance_share_{level}_low",
+                f"variance_share_{level}_high",
+            )
             plain |= dict(zip(names, ends, strict=True))
         return {
             name: None if isinstance(value, float) and np.isnan(value) else value

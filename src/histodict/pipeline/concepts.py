@@ -105,7 +105,7 @@ class ConceptTrainingSet:
             raise ValueError("give images or feature files, not both: one dictionary, one encoder")
         if n_given:
             origin = common_metadata(record.path for record in records)
-            return cls(records, PRESETS["given"], origin, given, places)
+            return cls(records, PRESETS["precomputed"], origin, given, places)
         if get_patch_features(vectors).are_images:
             raise ValueError(
                 f"--vectors {vectors}: concepts are held to what a network sees; name one, such as "

@@ -71,14 +71,22 @@ def extraction_recipe(vectors: str, settings: dict[str, str]) -> Recipe:
         raise ValueError(
             f"--set {others[0]}: does not change vectors; these do: {', '.join(sorted(_SETTINGS))}"
         )
-    recipe = base.with_changes(vectors=vectors, **changes).parse_settings(settings)
+    recipe = base.with_changes(features=vectors, **changes).parse_settings(settings)
     kind.check(recipe.patch_px, recipe.grid_stride_px)
     return recipe
 
 
 _SETTINGS = {
-    *("patch_px", "stride_px", "downsample", "mpp", "stain", "least_tissue", "context"),
-    *("turn_patches", "border"),
+    *(
+        "patch_px",
+        "stride_px",
+        "downsample",
+        "mpp",
+        "stain",
+        "min_tissue_fraction",
+        "context_scale",
+    ),
+    *("augment_patches", "border_mode"),
 }
 
 

@@ -105,19 +105,19 @@ def extraction_settings(recipe: Recipe) -> dict[str, Any]:
     """All settings that decide which patches of an image have vectors, and which these are."""
     kind = get_patch_features(recipe.features)
     return {
-        "vectors": recipe.features,
+        "features": recipe.features,
         "weights": kind.weights(),
         "patch_px": recipe.patch_px,
         "stride_px": recipe.grid_stride_px,
         "downsample": None if recipe.mpp else recipe.downsample,
         "mpp": recipe.mpp,
         "stain": recipe.stain,
-        "least_tissue": recipe.min_tissue_fraction,
-        "quality": recipe.quality_filters,
-        "context": recipe.context_scale,
+        "min_tissue_fraction": recipe.min_tissue_fraction,
+        "quality_filters": recipe.quality_filters,
+        "context_scale": recipe.context_scale,
         # Patches of pixels are turned when they are learnt from, and have no border to look beyond.
         "turned": recipe.augment_patches and not kind.is_local,
-        "mirrored": recipe.border_mode == "mirrored" and not kind.is_local,
+        "mirrored": recipe.border_mode == "reflect" and not kind.is_local,
     }
 
 
@@ -136,12 +136,12 @@ def _check(file: FeatureFile, recipe: Recipe, trained: FeatureMetadata | None) -
 
 def _check_settings(path: Path, before: Any, today: dict[str, Any]) -> None:
     """A recipe that names its vectors takes those that it would have computed, and no others."""
-    vectors = today["vectors"]
+    vectors = today["features"]
     if not isinstance(before, dict):
         raise ImageError(
             f"{path}: does not say that it holds vectors {vectors!r}: only files that `histodict "
             "features` made stand for those. To learn from any, leave out --preset and --set "
-            "vectors"
+            "features"
         )
     others = [
         f"{k} {short(before.get(k))}, not {v!r}" for k, v in today.items() if before.get(k) != v

@@ -351,13 +351,13 @@ class ImageClassifier(ImageEstimator):
         )
         return (value - self.threshold) / per_score
 
-    def adapt_threshold(self, scores: Sequence[float], *, anyway: bool = False) -> Self:
+    def adapt_threshold(self, scores: Sequence[float], *, force: bool = False) -> Self:
         """A copy with a threshold that suits images to which this model gave these scores.
 
         No labels are needed, but images of both classes: see `decisions.unlabelled`. Scores of
         glass are NaN, and left out. Probabilities move with the scores; how often candidates hold
         the truth is then no longer known. Refused if the scores do not fall into two groups, as
-        those of one class do not; `anyway`: it is your affair that there are both.
+        those of one class do not; `force`: skip this check.
         """
         if len(self.classes_) != 2:
             raise ValueError("only a model of two classes has a threshold to adapt")
@@ -365,11 +365,11 @@ class ImageClassifier(ImageEstimator):
         known = known[~np.isnan(known)]
         shift = unlabelled_threshold(known)
         two = is_bimodal(self._invert_tanh(known))
-        if not two and not anyway:
+        if not two and not force:
             raise ValueError(
                 f"the scores of these {len(known)} images do not fall into two groups, so they may "
                 "all be of one class, and a threshold moved by them would cut through it: give "
-                f"more images, of both classes, or say {hint(python='anyway=True', cli='--anyway')}"
+                f"more images, of both classes, or say {hint(python='force=True', cli='--force')}"
             )
         adapted = self._moved_by(shift)
         facts = {"n_images": len(known), "shift": shift} | ({} if two else {"two_groups": False})

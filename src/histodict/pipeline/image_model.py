@@ -189,9 +189,9 @@ class ImagePipeline:
             n_features=self.method_.n_features_in_,
             weights=get_patch_features(self.recipe.features).weights(),
             decision_parameters=decision,
-            training=training
+            training_info=training
             | ({"vectors": self.feature_metadata_.to_dict()} if self.feature_metadata_ else {}),
-            atoms=self.atom_annotations.to_list(),
+            atom_annotations=self.atom_annotations.to_list(),
             arrays=self.arrays(),
         )
 
@@ -206,7 +206,7 @@ class ImagePipeline:
     def load_state(self, content: ModelData, others: Mapping[str, ArraySpec] | None = None) -> None:
         """The reverse of `content`; `others`: arrays that are not this model's own affair."""
         self.mpp_ = content.mpp
-        told = content.training.get("vectors")
+        told = content.training_info.get("vectors")
         self.feature_metadata_ = FeatureMetadata.from_dict(told) if told else None
         self.recipe.check_method()
         method = get_method(self.recipe.method).load()(**self.recipe.method_parameters)

@@ -24,7 +24,7 @@ def load_model_of_kind(
         )
     if not trust_weights:
         for part in (content, *content.estimators):
-            _check_consent(path, part.recipe["vectors"])
+            _check_consent(path, part.recipe["features"])
     try:
         model = kinds[content.kind].from_model_data(content, n_jobs)
     except (KeyError, TypeError, ValueError, IndexError) as error:
@@ -49,7 +49,7 @@ def _check_consent(path: Path, vectors: str) -> None:
 
 def _check_weights(path: Path, content: ModelData) -> None:
     """A model is worth nothing on the vectors of other weights than it was trained with."""
-    vectors = content.recipe["vectors"]
+    vectors = content.recipe["features"]
     if get_patch_features(vectors).weights() != content.weights:
         raise ModelFileError(
             f"{path}: was trained with other weights of {vectors!r} than those here"

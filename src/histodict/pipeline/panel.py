@@ -71,7 +71,7 @@ class EnsembleClassifier(ImageClassifier):
     calibration_ : from that to probabilities; None where no patient was left to learn them on
     """
 
-    kind: ClassVar[str] = "panel"
+    kind: ClassVar[str] = "ensemble"
     estimators_: list[TissueClassifier]
     combination_: ScoreCombination
     calibration_: Calibration | None
@@ -167,7 +167,7 @@ class EnsembleClassifier(ImageClassifier):
             member = partial(self._member, cache=cache)
             heard = unevaluated_members(self.recipes, manifest)
             if splits:
-                trials = RunCache(own / "trials" if own else None, inner=True)
+                trials = RunCache(own / "runs" if own else None, inner=True)
                 heard = cross_validate_recipes(
                     self.recipes, member, manifest, splits, trials, watch, executor
                 )
@@ -191,7 +191,7 @@ class EnsembleClassifier(ImageClassifier):
             watch(Progress("views", len(heard), len(heard)))
             learnt._fit_combination(able, manifest, is_heard=bool(splits))
         weights = iter(learnt.combination_.weights.tolist())
-        learnt.training_info_["members"] = [
+        learnt.training_info_["estimators"] = [
             hearing.to_dict() | ({} if hearing.failure else {"weight": next(weights)})
             for hearing in heard
         ]
@@ -235,17 +235,17 @@ class EnsembleClassifier(ImageClassifier):
         within: AnnotationFile | None = None,
     ) -> ImageScores:
         first = self.estimators_[0]._predict_scores(path, mpp, callback, within)
-        n_silent = 0 if self.n_estimators_ > 1 else None
+        n_abstaining = 0 if self.n_estimators_ > 1 else None
         if first.scores is None:
-            return replace(first, n_abstaining=n_silent)
+            return replace(first, n_abstaining=n_abstaining)
         parts = np.full((self.n_estimators_, len(first.scores)), np.nan)
         parts[0] = first.scores
         for row, member in zip(parts[1:], self.estimators_[1:], strict=True):
             found = scores_or_none(member, path, mpp, callback, within)
             row[:] = np.nan if found is None else found
-        if n_silent is not None:
-            n_silent = int(np.isnan(parts[:, 0]).sum())
-        return replace(first, scores=self.combination_.scores(parts), n_abstaining=n_silent)
+        if n_abstaining is not None:
+            n_abstaining = int(np.isnan(parts[:, 0]).sum())
+        return replace(first, scores=self.combination_.scores(parts), n_abstaining=n_abstaining)
 
     def _probabilities_and_prediction_set(
         self, scores: NDArray[np.float64], error_rate: float
@@ -337,31 +337,31 @@ class EnsembleClassifier(ImageClassifier):
             decision_parameters={
                 "shift": self.threshold_shift_,
                 "offset": self.combination_.offset,
-                "bend": self.combination_.tanh_scale,
+                "tanh_scale": self.combination_.tanh_scale,
             },
-            training=self.training_info_,
+            training_info=self.training_info_,
             estimators=members,
-            atoms=[],
+            atom_annotations=[],
             arrays=arrays,
         )
 
     @classmethod
     def from_model_data(cls, content: ModelData, n_jobs: int | None) -> EnsembleClassifier:
-        seed = content.training["random_state"]
+        seed = content.training_info["random_state"]
         members = [
             TissueClassifier.from_model_data(member, n_jobs) for member in content.estimators
         ]
-        recipes, folds = [member.recipe for member in members], content.training["folds"]
+        recipes, folds = [member.recipe for member in members], content.training_info["folds"]
         panel = cls(recipes, folds=folds, random_state=seed, n_jobs=n_jobs)
         panel.classes_ = [str(name) for name in content.classes]
         panel.threshold_shift_ = float(content.decision_parameters["shift"])
-        panel.estimators_, panel.training_info_ = members, content.training
-        arrays, is_calibrated = content.arrays, "unheard" not in content.training
+        panel.estimators_, panel.training_info_ = members, content.training_info
+        arrays, is_calibrated = content.arrays, "unheard" not in content.training_info
         parts = ("combination", "calibration") if is_calibrated else ("combination",)
         content.check_arrays(array_specs(*parts), {})
         say = [arrays[f"combination.{name}"] for name in ("scales", "weights")]
-        numbers = [float(content.decision_parameters[name]) for name in ("offset", "bend")]
+        numbers = [float(content.decision_parameters[name]) for name in ("offset", "tanh_scale")]
         panel.combination_ = ScoreCombination(say[0], say[1], *numbers)
-        names = [f"calibration.{name}" for name in ("slopes", "offsets", "misfits")]
+        names = [f"calibration.{name}" for name in ("slopes", "offsets", "nonconformity_scores")]
         panel.calibration_ = Calibration(*(arrays[n] for n in names)) if is_calibrated else None
         return panel

@@ -92,7 +92,7 @@ def group_by_concept(
         places = [a for a in concept.atoms if a not in own.model.method_.disabled_atoms_]
         if not places:
             continue
-        places.sort(key=lambda a: -evidence.fractions[a])
+        places.sort(key=lambda a: -evidence.usage[a])
         owners = {classes[int(atoms.classes[a])] for a in places}
         found.append(
             ConceptContribution(
@@ -122,10 +122,10 @@ def _usage(
 ) -> tuple[float, dict[str, float], dict[str, NDArray[np.float64]]]:
     """Use of a concept, and what is usual, by class: of several atoms, at most their sum."""
     assert own.activity is not None
-    alone = float(own.activity.patch_statistics.fractions[places].max())
+    alone = float(own.activity.patch_statistics.usage[places].max())
     use = own.activity.total.get(tuple(sorted(places)), alone)
     usual_use = {
-        name: min(1.0, float(of_class.fractions[places].sum()))
+        name: min(1.0, float(of_class.usage[places].sum()))
         for name, of_class in zip(classes, own.model.class_reference_, strict=True)
     }
     usual = {

@@ -334,7 +334,7 @@ class PatchPipeline(ImagePipeline):
         return found | class_reference_to_arrays(self.class_reference_)
 
     def array_schema(self) -> dict[str, ArraySpec]:
-        return array_specs("use", *["projection"] * bool(self.recipe.n_components))
+        return array_specs("class_reference", *["projection"] * bool(self.recipe.n_components))
 
     def aggregator_schema(self) -> dict[str, ArraySpec]:
         """What the arrays of the rule must be."""
@@ -358,7 +358,7 @@ class PatchPipeline(ImagePipeline):
             mean, components = arrays["projection.mean"], arrays["projection.components"]
             self.projection_ = Projection(mean, components)
         self.class_reference_ = class_reference_from_arrays(arrays)
-        noted = self.with_atom_annotations(AtomAnnotations.from_list(content.atoms))
+        noted = self.with_atom_annotations(AtomAnnotations.from_list(content.atom_annotations))
         self.atom_annotations, self.method_ = noted.atom_annotations, noted.method_
         learnt = {k.removeprefix("rule."): v for k, v in arrays.items() if k.startswith("rule.")}
         if learnt:

@@ -1,4 +1,4 @@
-"""How an answer is come by: by one model, or by several that decide together; and presets of it."""
+"""Training plans: a single model or an ensemble, and named presets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Plan:
     ----------
     calibration_folds : with 2 or more, models answer for training patients they have not seen, in
         so many folds: answers come with probabilities, and training takes as many times longer
-    panel : other views of the tissue are made of the recipe and decide together with it (`views`)
+    ensemble : train further models on variations of the recipe and combine their scores
     """
 
     recipe: Recipe
@@ -36,11 +36,12 @@ class Plan:
 
     def __post_init__(self) -> None:
         check_whole_number("calibration_folds", self.calibration_folds, 0)
-        check_kind("panel", self.ensemble, "bool")
+        check_kind("ensemble", self.ensemble, "bool")
         if self.ensemble and self.calibration_folds < 2:
             raise ValueError(
-                "the members of a panel are weighed on unseen patients: set calibration_folds, to "
-                "3 for example"
+                "the models of an ensemble are weighted on unseen patients: set "
+                "calibration_folds, for "
+                "example 3"
             )
 
     @classmethod
@@ -132,10 +133,13 @@ def _read_plan(path: Path) -> Plan:
     """From a file of settings, or of what `histodict info --json` says of a model."""
     values = read_json(path, "a recipe file")
     try:
-        if isinstance(values, dict) and {"kind", "recipe", "training", "members"} <= set(values):
+        if isinstance(values, dict) and {"kind", "recipe", "training_info", "estimators"} <= set(
+            values
+        ):
             validate_header(values)
-            folds, is_panel = values["training"].get("folds", 0), len(values["members"]) > 1
-            values = values["recipe"] | {"calibration_folds": folds, "panel": is_panel}
+            folds = values["training_info"].get("folds", 0)
+            own = {"calibration_folds": folds, "ensemble": len(values["estimators"]) > 1}
+            values = values["recipe"] | own
         plan = Plan.from_dict(values)
         plan.recipe.check_method()
     except ValueError as error:

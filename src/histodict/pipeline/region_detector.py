@@ -336,25 +336,29 @@ class RegionDetector(ImageEstimator):
     # --- for a model file -----------------------------------------------------------------------
 
     def to_model_data(self) -> ModelData:
-        decision = {"least_patches": self.min_patches_, "cut": self.margin_threshold_}
+        decision = {"min_patches": self.min_patches_, "margin_threshold": self.margin_threshold_}
         content = self.model_.content(self.kind, decision, self.training_info_)
         arrays = content.arrays | {
-            f"curve.{n}": getattr(self.size_curve_, n) for n in ("miss", "alarm")
+            f"region_size.{n}": getattr(self.size_curve_, n)
+            for n in ("false_negative_rate", "false_positive_rate")
         }
         return replace(content, arrays=arrays)
 
     @classmethod
     def from_model_data(cls, content: ModelData, n_jobs: int | None) -> RegionDetector:
-        recipe, seed = Recipe.from_dict(content.recipe), content.training["random_state"]
+        recipe, seed = Recipe.from_dict(content.recipe), content.training_info["random_state"]
         name = str(content.classes[1])
         model = cls(recipe, region=name, random_state=seed, n_jobs=n_jobs)
         model.classes_ = [str(name) for name in content.classes]
-        model.training_info_ = content.training
-        model.min_patches_ = int(content.decision_parameters["least_patches"])
-        model.margin_threshold_ = float(content.decision_parameters["cut"])
+        model.training_info_ = content.training_info
+        model.min_patches_ = int(content.decision_parameters["min_patches"])
+        model.margin_threshold_ = float(content.decision_parameters["margin_threshold"])
         model.model_ = model._new_model()
-        model.model_.load_state(content, array_specs("curve"))
-        model.size_curve_ = SizeCurve(content.arrays["curve.miss"], content.arrays["curve.alarm"])
+        model.model_.load_state(content, array_specs("region_size"))
+        model.size_curve_ = SizeCurve(
+            content.arrays["region_size.false_negative_rate"],
+            content.arrays["region_size.false_positive_rate"],
+        )
         return model
 
 

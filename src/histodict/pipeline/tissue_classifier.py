@@ -185,11 +185,11 @@ class TissueClassifier(ImageClassifier):
 
     @classmethod
     def from_model_data(cls, content: ModelData, n_jobs: int | None) -> TissueClassifier:
-        seed = content.training["random_state"]
+        seed = content.training_info["random_state"]
         model = cls(Recipe.from_dict(content.recipe), random_state=seed, n_jobs=n_jobs)
         model.classes_ = [str(name) for name in content.classes]
         model.threshold_shift_ = float(content.decision_parameters["shift"])
-        model.training_info_ = content.training
+        model.training_info_ = content.training_info
         model._model = model._new_model()
         model._model.load_state(content, model._model.aggregator_schema())
         return model

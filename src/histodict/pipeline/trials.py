@@ -92,9 +92,9 @@ class RunPredictions:
 
     scores : per image one number for two classes, positive for the second; else one per class; of
         regions, the patches of the largest
-    least_patches : of regions, the connected patches from which one counts; else None
+    min_patches : of regions, the connected patches from which one counts; else None
     probabilities : per image one per class; none where the model is not calibrated
-    candidates : per image the classes that it could not rule out, at an error rate of 0.1
+    prediction_sets : per image the classes that cannot be excluded at an error rate of 0.1
     maps : folder with the patch maps of the images it got wrong, or of all; map_digests : of its
         files
     """
@@ -185,7 +185,7 @@ def _run(
     answers = _predictions(model, trial.test)
     if trial.adapts:
         # Whether there are two groups is not asked: a split has images of both classes.
-        model = model.adapt_threshold([answer.score for answer in answers], anyway=True)
+        model = model.adapt_threshold([answer.score for answer in answers], force=True)
         answers = _predictions(model, trial.test)
     seconds = {"train": trained - started, "test": time.perf_counter() - trained}
     kept_maps = {
@@ -202,7 +202,7 @@ def _of_classes(answers: list[ImagePrediction]) -> dict[str, Any]:
     return {
         "scores": [list(answer.scores) for answer in answers],
         "probabilities": [list(answer.probabilities.values()) for answer in answers],
-        "candidates": [answer.prediction_set for answer in answers],
+        "prediction_sets": [answer.prediction_set for answer in answers],
     }
 
 
@@ -212,8 +212,8 @@ def _of_regions(model: Any, answers: list[RegionPrediction]) -> dict[str, Any]:
     return {
         "scores": [[float(answer.score)] for answer in answers],
         "probabilities": nothing,
-        "candidates": nothing,
-        "least_patches": model.min_patches_,
+        "prediction_sets": nothing,
+        "min_patches": model.min_patches_,
     }
 
 

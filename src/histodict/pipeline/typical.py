@@ -1,4 +1,4 @@
-"""What training patches of each class typically say, atom by atom: what an image is held against.
+"""What training patches of each class referencely say, atom by atom: what an image is held against.
 
 A model keeps it, so that an answer can be explained without the training images.
 """
@@ -15,7 +15,7 @@ from ..decisions.atom_evidence import AtomAccumulator, AtomReference, code_signs
 from ..methods.patch_classifier import PatchClassifier
 from .training_patches import TrainingPatches
 
-_NAMES = ("shares", "codes", "leaning", "margins", "wins")
+_NAMES = ("usage", "codes", "mean_codes", "margins", "class_votes")
 _N_PATCHES = 1000  # of a class, about
 
 
@@ -40,25 +40,28 @@ def fit_class_reference(
     return found
 
 
-def class_reference_to_arrays(typical: Sequence[AtomReference]) -> dict[str, NDArray[Any]]:
+def class_reference_to_arrays(reference: Sequence[AtomReference]) -> dict[str, NDArray[Any]]:
     """Return the arrays for a model file."""
-    return {f"use.{name}": np.stack([getattr(each, name) for each in typical]) for name in _NAMES}
+    return {
+        f"class_reference.{name}": np.stack([getattr(each, name) for each in reference])
+        for name in _NAMES
+    }
 
 
 def class_reference_from_arrays(arrays: Mapping[str, NDArray[Any]]) -> list[AtomReference]:
     """Return the class statistics from the arrays of a model file."""
-    by_name = [arrays[f"use.{name}"] for name in _NAMES]
+    by_name = [arrays[f"class_reference.{name}"] for name in _NAMES]
     return [AtomReference(*of_class) for of_class in zip(*by_name, strict=True)]
 
 
 def dominant_code_signs(
-    typical: Sequence[AtomReference], atom_classes: NDArray[np.int64]
+    reference: Sequence[AtomReference], atom_classes: NDArray[np.int64]
 ) -> NDArray[np.float64]:
     """Per atom the sign of the sum of its codes in patches of its own class; 1 where it is 0.
 
     Training leaves an atom in the sign in which codes over its own class's atoms have it more
     often; here all classes' atoms compete, and weights count.
     """
-    leaning = np.stack([of_class.code_sum for of_class in typical])
+    leaning = np.stack([of_class.mean_codes for of_class in reference])
     own = leaning[atom_classes, np.arange(len(atom_classes))]
     return code_signs(own)

@@ -190,7 +190,8 @@ def no_tissue_message(where: str, recipe: Recipe) -> str:
     if recipe.quality_filters == NONE:
         return words
     return (
-        f"{words}, beside what quality={recipe.quality_filters} leaves out; quality={NONE} "
+        f"{words}, beside what quality_filters={recipe.quality_filters} leaves out; "
+        f"quality_filters={NONE} "
         "keeps all"
     )
 

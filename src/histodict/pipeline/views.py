@@ -29,19 +29,21 @@ _CORRECTED = "reinhard"
 _COARSE, _COARSER = 2.0, 4.0
 # What belongs to a network's cells, or to pixels, and says nothing of the other.
 _PRECOMPUTED_RECIPES = (
-    "vectors",
+    "features",
     "patch_px",
     "stride_px",
-    "context",
-    "components",
+    "context_scale",
+    "n_components",
     "whiten",
-    "rule",
+    "aggregation",
 )
 
 # Finer patches than those of one model alone show less of the tissue at once, so fewer atoms would
 # be left for codes as sparse.
-_FINER = {"patch_px": 20, "context": 1, "penalty": 0.2, "downsample": 1.0}
-PIXELS = PRESETS["fast"].with_changes(rule="margin-and-codes").with_applicable_settings(_FINER)
+_FINER = {"patch_px": 20, "context_scale": 1, "penalty": 0.2, "downsample": 1.0}
+PIXELS = (
+    PRESETS["fast"].with_changes(aggregation="margin-and-codes").with_applicable_settings(_FINER)
+)
 ENCODER = PRESETS["embeddings"]
 
 
@@ -53,7 +55,7 @@ def resolve_ensemble_recipe(
     `settings` that will be changed in it decide with whether it may be of a network.
     """
     if given == "features":
-        return resolve_recipe("given", method)
+        return resolve_recipe("precomputed", method)
     if given not in ("default", "pixels"):
         return resolve_recipe(given, method)
     if given == "default" and default_uses_encoder(settings or {}, [method or ""])[0]:

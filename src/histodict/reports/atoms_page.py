@@ -86,7 +86,7 @@ def write_atoms_page(
         "map_names": [names[each.position] for each in maps],
         "are_pictures": found.atoms.patch_px is not None,
         "is_pair": recipe.context_scale > 1,
-        "vectors": recipe.features,
+        "features": recipe.features,
         "atom_classes": shown,
         "settings": f"Method {recipe.method}; {_patch_text(recipe)}",
     }
@@ -262,7 +262,7 @@ def _row(
     return {
         "label": fact.label,
         "name": fact.name,
-        "marks": [word for word in ("artefact", "off") if getattr(fact, word)],
+        "marks": [word for word in ("artefact", "disabled") if getattr(fact, word)],
         "facts": format_statistics(fact),
         "is_site_confounded": fact.is_site_confounded,
         "uri": png_data_uri(render_vector(atom, side)) if side else "",

@@ -178,7 +178,7 @@ def _protocol_text(done: Evaluation) -> str:
         "hold-out": f"one half to test on, {sizes} images per class of the other to learn from; "
         f"{repeats}",
         "leave one site out": "one site to test on, all others to learn from, each in turn",
-        "given": "the split that came with the data",
+        "predefined": "the split that came with the data",
     }
     kind = str(protocol.get("kind", NOT_RECORDED))
     return f"{kind}: {words[kind]}" if kind in words else kind

@@ -24,7 +24,15 @@ RESEARCH = "research. It is not a medical device: no diagnosis may rest on it."
 
 
 # Settings that mean nothing to a method of the whole image.
-_OF_PATCHES = ("patch_px", "vectors", "rule", "components", "whiten", "context", "border")
+_OF_PATCHES = (
+    "patch_px",
+    "features",
+    "aggregation",
+    "n_components",
+    "whiten",
+    "context_scale",
+    "border_mode",
+)
 
 
 def describe_model(header: Mapping[str, Any]) -> list[SummaryRow]:
@@ -33,7 +41,7 @@ def describe_model(header: Mapping[str, Any]) -> list[SummaryRow]:
     A reader who has the model may put `model.decision_words()`, which know the threshold, in the
     place of "Decision".
     """
-    recipe, training = Recipe.from_dict(header["recipe"]), header["training"]
+    recipe, training = Recipe.from_dict(header["recipe"]), header["training_info"]
     parameters = facts.join_names(recipe.method_parameters)
     given = get_patch_features(recipe.features).is_precomputed
     known = [
@@ -67,7 +75,7 @@ def describe_members(header: Mapping[str, Any]) -> list[SummaryRow]:
     or it could not be tried, it has none.
     """
     members = []
-    for heard in header["training"].get("members", []):
+    for heard in header["training_info"].get("estimators", []):
         words = _differences(header["recipe"], heard["recipe"])
         value = "-----" if heard.get("unseen") is None else f"{heard['unseen']:.3f}"
         if "failure" in heard:
@@ -80,11 +88,11 @@ def describe_members(header: Mapping[str, Any]) -> list[SummaryRow]:
 
 def _annotation_text(header: Mapping[str, Any]) -> str:
     """What people have said of its atoms, of all members of a panel."""
-    notes = [note for home in (header, *header["members"]) for note in home["atoms"]]
+    notes = [note for home in (header, *header["estimators"]) for note in home["atom_annotations"]]
     counts = {
         "named": sum(bool(note["name"]) for note in notes),
         "marked as artefacts": sum(note["artefact"] for note in notes),
-        "switched off": sum(note["off"] for note in notes),
+        "switched off": sum(note["disabled"] for note in notes),
     }
     return ", ".join(f"{count} {what}" for what, count in counts.items() if count)
 
@@ -95,8 +103,10 @@ def _size_text(mpp: float | None) -> str:
 
 def _source_text(header: Mapping[str, Any]) -> str:
     """How the vectors of feature files were made, as far as these told; of a panel its first's."""
-    homes = [header, *header["members"]]
-    told = next((h["training"]["vectors"] for h in homes if "vectors" in h["training"]), None)
+    homes = [header, *header["estimators"]]
+    told = next(
+        (h["training_info"]["vectors"] for h in homes if "vectors" in h["training_info"]), None
+    )
     if not told:
         return ""
     made = FeatureMetadata.from_dict(told)
@@ -140,10 +150,11 @@ def _patch_text(recipe: Recipe) -> str:
 
 
 def _decision_text(header: Mapping[str, Any], recipe: Recipe) -> str:
-    if "least_patches" in header["decision"]:
-        return describe_min_size(header["decision"]["least_patches"])
-    if len(header["members"]) > 1:
-        return f"by a panel of {len(header['members'])}; maps and atoms are those of the first"
+    if "min_patches" in header["decision_parameters"]:
+        return describe_min_size(header["decision_parameters"]["min_patches"])
+    if len(header["estimators"]) > 1:
+        n = len(header["estimators"])
+        return f"by an ensemble of {n}; maps and atoms are those of the first model"
     if not recipe.is_patch_level:
         return "from the image as a whole"
     return f"from the {recipe.aggregation} of its patches"

@@ -25,7 +25,11 @@ _NUMBERS = {
     **{
         name: name
         for level in ("site", "patient", "slide")
-        for name in (f"leak_{level}", f"leak_{level}_low", f"leak_{level}_high")
+        for name in (
+            f"variance_share_{level}",
+            f"variance_share_{level}_low",
+            f"variance_share_{level}_high",
+        )
     },
 }
 _YES, _NO = ("true", "1"), ("false", "0", "")
@@ -35,7 +39,7 @@ def read_atom_statistics(path: Path) -> list[Row]:
     """The table that `histodict atoms --csv` wrote."""
     (_, header), *lines = read_csv_rows(path) or [(0, [])]
     rows: list[Row] = [dict(zip(header, cells, strict=False)) for _, cells in lines]
-    if not rows or not {"digest", "off", "auc", "is_site_confounded"} <= set(rows[0]):
+    if not rows or not {"digest", "disabled", "auc", "is_site_confounded"} <= set(rows[0]):
         raise ValueError(f"{path}: is no table of atoms, as `histodict atoms --csv` writes it")
     return rows
 
@@ -48,7 +52,9 @@ def check_statistics(facts: Sequence[Row], atoms: AtomTable, notes: AtomAnnotati
     own = [atoms.digest(atom) for atom in range(len(atoms.D))]
     if [row["digest"] for row in facts] != own:
         raise ValueError(f"the facts are of other atoms than this model's {len(own)}: {anew}")
-    if [place for place, row in enumerate(facts) if _is_yes("off", row["off"])] != notes.disabled:
+    if [
+        place for place, row in enumerate(facts) if _is_yes("disabled", row["disabled"])
+    ] != notes.disabled:
         raise ValueError(f"the facts are of this model with other atoms switched off: {anew}")
 
 

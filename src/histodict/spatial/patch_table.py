@@ -8,7 +8,7 @@
                       usage_CLASS: of the patches that CLASS won
                       concept: the name people gave it, else CLASS:NUMBER; group, artefact, off
                       where `histodict atoms` has said them: auc, n_patients, stability_seeds,
-                      leak_site, is_site_confounded and the like
+                      variance_share_site, is_site_confounded and the like
     varm["atoms"]     the atoms
     varm["usual_use"] share of the training patches of each class that use an atom, where known
     uns["spatial"]    as squidpy and scanpy expect it: a small picture, its scale, the patches' side
@@ -134,7 +134,7 @@ class _Table:
         )
         atom_rows: dict[str, NDArray[Any]] = {}
         if atoms is not None:
-            shares = [each.fractions for each in self.model.model_.class_reference_]
+            shares = [each.usage for each in self.model.model_.class_reference_]
             atom_rows = {"atoms": np.asarray(atoms.D), "usual_use": np.stack(shares, axis=1)}
         write(atom_rows, file, "varm")
         write(self._uns(), file, "uns")
@@ -211,7 +211,7 @@ class _Table:
             "concept": Categorical.of(names),
             "group": Categorical.of(note.group for note in notes),
             "artefact": np.array([note.artefact for note in notes]),
-            "off": np.array([note.disabled for note in notes]),
+            "disabled": np.array([note.disabled for note in notes]),
         } | statistics_columns(self.about.atom_statistics, atoms, model.atom_annotations)
 
     # --- the image and the model ----------------------------------------------------------------
@@ -246,7 +246,7 @@ class _Table:
             "classes": content.classes,
             "decision": self.model.describe_decision(),
             "recipe": json.dumps(content.recipe),
-            "training": json.dumps(content.training),
+            "training": json.dumps(content.training_info),
             "model_digest": self.about.model_digest,
         }
 

@@ -62,7 +62,7 @@ def draw(call: ApiRequest, *, with_: str) -> Response:
         )
 
     key = ("difference", *_key(call), *_key(other), repr(colours))
-    return image_response(call.annotations(key, drawn), "png")
+    return image_response(call.rendered(key, drawn), "png")
 
 
 def _key(call: ApiRequest) -> tuple[Any, ...]:

@@ -56,7 +56,7 @@ def choices(
         "for_regions": {"preset": for_regions, "why": why},
         "methods": {name: entry.summary for name, entry in METHODS.items()},
         "stains": sorted(NORMALISERS),
-        "vectors": sorted({*PATCH_FEATURES, plan.recipe.features}),
+        "features": sorted({*PATCH_FEATURES, plan.recipe.features}),
         "recipe": fields,
         "parameters": own,
     }

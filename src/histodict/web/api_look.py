@@ -189,7 +189,7 @@ def draw(call: ApiRequest, *, only: int = -1) -> Response:
         return encode_png(map_image(patch_map, only if only >= 0 else None, colours))
 
     colours = call.dataset.colours
-    return image_response(call.annotations(_key(call, "map", only, repr(colours)), drawn), "png")
+    return image_response(call.rendered(_key(call, "map", only, repr(colours)), drawn), "png")
 
 
 def rings(call: ApiRequest, *, class_: int = 1, least: int = 1) -> Response:
@@ -201,7 +201,7 @@ def rings(call: ApiRequest, *, class_: int = 1, least: int = 1) -> Response:
             raise KeyError("there is no such class")
         return json.dumps({"rings": outlines(patch_map, class_, least)}).encode()
 
-    data = call.annotations(_key(call, "outlines", class_, least), drawn)
+    data = call.rendered(_key(call, "outlines", class_, least), drawn)
     return Response(data, media_type="application/json")
 
 

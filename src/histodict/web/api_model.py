@@ -132,7 +132,7 @@ def atom_image(call: ApiRequest, *, atom: int) -> Response:
     side = atoms.patch_px
     if side is not None:
         key = ("atom", *file_key(call.job.model_file), atom)
-        data = call.annotations(key, lambda: encode_png(render_vector(atoms.D[atom], side)))
+        data = call.rendered(key, lambda: encode_png(render_vector(atoms.D[atom], side)))
         return image_response(data, "png")
     found = gallery.top_patches(atom, 1) if gallery is not None else []
     if not found:

@@ -139,7 +139,7 @@ class AppState:
         self.checks = BackgroundChecks(lambda: self.limits.are_busy)
         self.sources = DatasetIndexCache(folders)
         self.tiles = Tiles(workspace / "thumbnails")
-        self.annotations: LRUCache[bytes] = LRUCache(32 * 2**20)  # atoms, maps, outlines
+        self.rendered: LRUCache[bytes] = LRUCache(32 * 2**20)  # atoms, maps, outlines
         self.reports: LRUCache[bytes] = LRUCache(64 * 2**20)
         self.prepared_images: LRUCache[CachedPreparedImage] = LRUCache(256 * 2**20)
         self.chunks: LRUCache[Chunk] = LRUCache(128 * 2**20)
@@ -219,14 +219,14 @@ class ApiRequest:
         model, text = self.trained.model, self.query.get("point")
         return model if text is None else model.with_threshold(float(text))
 
-    def annotations(self, key: Key, draw: Callable[[], bytes]) -> bytes:
-        """What is drawn under this key, once."""
+    def rendered(self, key: Key, draw: Callable[[], bytes]) -> bytes:
+        """Return an image or a file from the cache, or draw it."""
 
         def made() -> tuple[bytes, int]:
             data = draw()
             return data, len(data)
 
-        return self.context.annotations.get(key, made)
+        return self.context.rendered.get(key, made)
 
     def prepared_image(self) -> CachedPreparedImage:
         """The image as the job's model sees it."""

@@ -51,7 +51,7 @@ def quick_recipe(mpp: float | None, network: bool) -> Recipe:
     reduced = max(1.0, wanted / mpp) if mpp else 1.0
     if network:
         return preset("embeddings", regions=True).with_changes(
-            vectors=ENCODER, downsample=reduced, turn_patches=False
+            features=ENCODER, downsample=reduced, augment_patches=False
         )
     return Recipe(patch_px=16, downsample=reduced, features="rgb")
 

@@ -263,7 +263,7 @@ def _roc(model: Model, rows: list[dict[str, Any]], point: Mapping[str, Any] | No
     if point is None or len(set(truth.tolist())) < 2:
         return ""
     values = np.array([row["value"] for row in rows], np.float64)
-    sign = 1.0 if point.get("rises", True) else -1.0
+    sign = 1.0 if point.get("higher_is_positive", True) else -1.0
     # Connected patches count from m on, the other values only above their threshold.
     threshold = point["value"] - 0.5 if point["kind"] == "patches" else point["value"]
     curve = roc_curve(truth, sign * values, positive=True, threshold=sign * threshold)

@@ -153,7 +153,10 @@ def request_manifest(request: Mapping[str, Any]) -> Manifest:
 
 
 def _record(row: dict[str, Any]) -> ImageRecord:
-    drawn = {name: row.get(name) and _drawing(row[name]) for name in ("drawn", "within")}
+    drawn = {
+        name: row.get(name) and _drawing(row[name])
+        for name in ("annotations", "region_of_interest")
+    }
     mask = row["mask"] and Path(row["mask"])
     return ImageRecord(**(row | {"path": Path(row["path"]), "mask": mask} | drawn))
 

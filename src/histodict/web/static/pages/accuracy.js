@@ -10,7 +10,7 @@ const ROUNDING = 1e-9;
 function isPositive(value, threshold, point) {
   const gap = Math.abs(value - threshold);
   if (gap <= ROUNDING * Math.max(1, Math.abs(value), Math.abs(threshold))) return point.kind === "patches";
-  return point.rises === false ? value < threshold : value > threshold;
+  return point.higher_is_positive === false ? value < threshold : value > threshold;
 }
 
 function answersAt(model, threshold) {
@@ -225,7 +225,7 @@ function slider(model, given, point, show) {
     "aria-label": `Where to draw the line for ${model.classes[1]}`, oninput: () => set(Number(input.value)) });
   const say = (value) => {
     words.textContent = `${SIGNS[given.kind]} = ${whole ? value : value.toFixed(3)}. ` +
-      MEANINGS[given.kind](value, model.classes[1], given.rises === false ? "less" : "more");
+      MEANINGS[given.kind](value, model.classes[1], given.higher_is_positive === false ? "less" : "more");
   };
   const set = (value) => {
     point.value = whole ? Math.round(value) : value;
@@ -236,7 +236,7 @@ function slider(model, given, point, show) {
   };
   const [other, name] = model.classes;
   const ends = [`fewer misses of ${name}`, `fewer false alarms of ${name}`];
-  if (given.rises === false) ends.reverse();
+  if (given.higher_is_positive === false) ends.reverse();
   const element = h("div", { class: "operating" },
     h("p", { class: "soft" }, `Drag the point on the curve, or the slider. A miss is ${name} that is called ${other}, a false alarm the reverse; fewer of one cost more of the other.`),
     h("div", { class: "ends" }, ends.map((end) => h("span", {}, end))), input, words,

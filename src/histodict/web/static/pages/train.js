@@ -156,7 +156,7 @@ function settingFields(found, wish) {
       if (text === "" || text === String(given)) delete wish.settings[name];
       else wish.settings[name] = text;
     };
-    const options = { stain: found.stains, vectors: found.vectors }[name];
+    const options = { stain: found.stains, features: found.features }[name];
     const control = options
       ? choice(options.map((o) => [o, o]), wish.settings[name] ?? given, set)
       : h("input", { type: "text", value: wish.settings[name] ?? (given === null ? "" : String(given)), name,
