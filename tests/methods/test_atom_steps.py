@@ -6,7 +6,7 @@ import pytest
 from histodict import DFDL
 from histodict.kernels import encode_omp
 from histodict.methods.atom_steps import PublishedStep, TangentStep
-from histodict.methods.class_sums import ClassEncoder, ClassSums
+from histodict.methods.class_sums import ClassEncoder, SufficientStatistics
 from histodict.methods.dfdl import _sample_weights
 from tests.gradients import finite_differences
 from tests.problems import planted, unit_rows
@@ -151,7 +151,7 @@ def sums_with(objective, D):
     k = len(D)
     uses = np.ones(k, np.int64)
     F = np.eye(k)
-    return ClassSums(0 * D, F, uses, uses, objective, np.zeros(0), D[:0], F_own_class=F)
+    return SufficientStatistics(0 * D, F, uses, uses, objective, np.zeros(0), D[:0], F_own_class=F)
 
 
 def test_a_step_that_raised_the_objective_is_taken_back_and_the_next_is_shorter(rng):

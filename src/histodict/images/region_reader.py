@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..parameters import check_number, check_whole_number
-from . import reduction
+
 from .in_memory import ImageLike
-from .reduction import Box, ResampleTile, pieces, resize
+from .reduction import BLOCKS_PX, PIECE_PX, Box, ResampleTile, is_integer_grid, pieces, resize
 
 Pixels = NDArray[np.uint8]
 Handle = TypeVar("Handle")
@@ -81,13 +81,13 @@ class RegionReader(ABC, Generic[Handle]):
 
         steps = (box[3] - box[1]) / shape[0], (box[2] - box[0]) / shape[1]
         if (
-            max(steps) > reduction.PIECE_PX
+            max(steps) > PIECE_PX
         ):  # reduce in two goes, or one output pixel would need too much
             finer = shape[0] * math.ceil(steps[0] / 64), shape[1] * math.ceil(steps[1] / 64)
             return np.array(resize(Image.fromarray(self._reduce(level, box, finer, limits)), shape))
         pixels = np.empty((*shape, 3), np.uint8)
-        whole = reduction.is_integer_grid(*box, *steps)
-        most = reduction.BLOCKS_PX if whole else reduction.PIECE_PX
+        whole = is_integer_grid(*box, *steps)
+        most = BLOCKS_PX if whole else PIECE_PX
         for rows in pieces(shape[0], steps[0], most):
             top, bottom = (box[1] + row * steps[0] for row in (rows.start, rows.stop))
             for columns in pieces(shape[1], steps[1], most):

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from ..dictionaries.atoms import canonicalize
 from ..execution.local import single_blas_thread
 from ..kernels import to_numpy
-from .class_sums import ClassSums
+from .class_sums import SufficientStatistics
 
 STEPS = ("published", "tangent")
 # A class is done when this many steps in a row hardly changed its objective.
@@ -44,7 +44,7 @@ _GROWTH, _EASING = 4, 2
 class AtomUpdate(Protocol):
     """New atoms from present ones and E, F; `replace`: idle atoms give way to samples."""
 
-    def __call__(self, D: NDArray[Any], sums: ClassSums, *, replace: bool) -> NDArray[Any]: ...
+    def __call__(self, D: NDArray[Any], sums: SufficientStatistics, *, replace: bool) -> NDArray[Any]: ...
 
 
 @dataclass
@@ -57,9 +57,9 @@ class PublishedStep:
 
     atoms: NDArray[Any]
     objective: list[float] = field(default_factory=list)
-    sums: ClassSums | None = None
+    sums: SufficientStatistics | None = None
 
-    def step(self, sums: ClassSums, update: AtomUpdate, *, last: bool) -> None:
+    def step(self, sums: SufficientStatistics, update: AtomUpdate, *, last: bool) -> None:
         """Go on from the sums of a pass with `atoms`."""
         self.sums = sums
         self.objective.append(sums.objective)
@@ -85,7 +85,7 @@ class TangentStep:
 
     atoms: NDArray[Any]
     objective: list[float] = field(default_factory=list)
-    sums: ClassSums | None = None
+    sums: SufficientStatistics | None = None
     best: NDArray[Any] = field(init=False)
     tried: list[tuple[float, float]] = field(default_factory=list)
     gradient: float = 0.0
@@ -93,7 +93,7 @@ class TangentStep:
     def __post_init__(self) -> None:
         self.best = self.atoms
 
-    def step(self, sums: ClassSums, update: AtomUpdate, *, last: bool) -> None:
+    def step(self, sums: SufficientStatistics, update: AtomUpdate, *, last: bool) -> None:
         """Judge `atoms` by the sums of a pass with them; then a step from the best ones.
 
         No pass follows the last one, so no step does.
@@ -111,7 +111,7 @@ class TangentStep:
             # Atoms that were replaced may be why the objective rose: then none is, this time.
             self.atoms = update(self.best, self.surrogate(), replace=fell)
 
-    def surrogate(self) -> ClassSums:
+    def surrogate(self) -> SufficientStatistics:
         """The sums with E and F of the problem that a step solves."""
         assert self.sums is not None and self.sums.F_own_class is not None
         with single_blas_thread():
@@ -124,7 +124,7 @@ class TangentStep:
         return _ordered(self.best, self.sums)
 
 
-def _ordered(D: NDArray[Any], sums: ClassSums | None) -> NDArray[Any]:
+def _ordered(D: NDArray[Any], sums: SufficientStatistics | None) -> NDArray[Any]:
     """Most used atoms first; those of a class without samples as they are, but for their signs."""
     if sums is None:
         none = np.zeros(len(D), np.int64)

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..kernels import BLOCK_ROWS, load_backend
-from ..kernels.code_sums import SufficientStatistics as ClassSums
+from ..kernels.code_sums import SufficientStatistics
 from .labelled_blocks import LabelledBlock, StoredBlock, Unit
 
-__all__ = ["ClassEncoder", "ClassSums", "reduce_statistics"]
+__all__ = ["ClassEncoder", "SufficientStatistics", "reduce_statistics"]
 
 
 @dataclass
@@ -35,7 +35,7 @@ class ClassEncoder:
     split: bool = False
     travels: bool = False
 
-    def __call__(self, unit: Unit) -> dict[int, ClassSums]:
+    def __call__(self, unit: Unit) -> dict[int, SufficientStatistics]:
         sums = reduce_statistics(map(self._code, unit)) if len(unit) > 1 else self._code(unit[0])
         return {i: part.on_host() for i, part in sums.items()} if self.travels else sums
 
@@ -45,7 +45,7 @@ class ClassEncoder:
         make = load_backend(self.backend).OMPCoder
         return {i: make(D, L, 0.0, True) for i, (D, L) in self.running.items()}
 
-    def _code(self, block: LabelledBlock | StoredBlock) -> dict[int, ClassSums]:
+    def _code(self, block: LabelledBlock | StoredBlock) -> dict[int, SufficientStatistics]:
         module = load_backend(self.backend)
         X, labels = block
         dtype = next(D.dtype for D, _ in self.running.values())
@@ -59,9 +59,9 @@ class ClassEncoder:
         }
 
 
-def reduce_statistics(parts: Iterable[dict[int, ClassSums]]) -> dict[int, ClassSums]:
+def reduce_statistics(parts: Iterable[dict[int, SufficientStatistics]]) -> dict[int, SufficientStatistics]:
     """The sums of all parts per class, added in their order, in double precision."""
-    total: dict[int, ClassSums] = {}
+    total: dict[int, SufficientStatistics] = {}
     for part in parts:
         for i, sums in part.items():
             total[i] = total[i].plus(sums) if i in total else sums.in_double_precision()

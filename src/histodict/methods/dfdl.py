@@ -34,7 +34,7 @@ from ..learnt_arrays import ArraySpec
 from ..parameters import check_number, check_whole_number
 from .atom_steps import STEPS, PublishedStep, TangentStep
 from .class_dictionaries import learn_per_class
-from .class_sums import ClassEncoder, ClassSums, reduce_statistics
+from .class_sums import ClassEncoder, SufficientStatistics, reduce_statistics
 from .labelled_blocks import (
     Blocks,
     OpenBlocks,
@@ -301,7 +301,7 @@ class DFDL(ResidualClassifier):
         return ClassEncoder(self.backend, chosen, weights, self._checks_steps(), travels)
 
     def _run_iterations(
-        self, steps: list[PublishedStep | TangentStep], sums: dict[int, ClassSums], *, last: bool
+        self, steps: list[PublishedStep | TangentStep], sums: dict[int, SufficientStatistics], *, last: bool
     ) -> None:
         """A step of every class that was coded with; each is work for one thread."""
 
@@ -311,7 +311,7 @@ class DFDL(ResidualClassifier):
         n_threads = load_backend(self.backend).count_threads(self.n_jobs)
         deque(map_blocks(take, sums, n_threads), maxlen=0)
 
-    def _update(self, D: NDArray[Any], sums: ClassSums, *, replace: bool) -> NDArray[Any]:
+    def _update(self, D: NDArray[Any], sums: SufficientStatistics, *, replace: bool) -> NDArray[Any]:
         """New atoms from E and F.
 
         The paper first subtracts λ_min(F)·I from F. On unit-norm atoms that changes nothing: see
