@@ -6,7 +6,8 @@ from PIL import Image
 
 from histodict.execution.missing_chunks import check_missing_chunks
 from histodict.images.manifest import ImageRecord, read_manifest
-from histodict.images.pixel_size import PixelSize, common_size, size_warnings
+from histodict.images.pixel_size import PixelSize, size_warnings
+from histodict.images.survey import common_size
 from histodict.parameters import hints_for
 from histodict.pipeline import TissueClassifier
 from histodict.pipeline.opening import open_prepared_image

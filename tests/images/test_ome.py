@@ -14,9 +14,9 @@ import tifffile
 
 from histodict.images.layout import find_images
 from histodict.images.manifest import ImageRecord, read_manifest
-from histodict.images.pixel_size import PixelSizeOption, common_size, recorded_size, size_warnings
+from histodict.images.pixel_size import PixelSizeOption, recorded_size, size_warnings
 from histodict.images.readers import ImageError, OmeTiffReader, OmeZarrReader, open_image
-from histodict.images.survey import check_readable, find_identical_files
+from histodict.images.survey import check_readable, common_size, find_identical_files
 from histodict.pipeline import TissueClassifier
 from histodict.recipes import Recipe
 from histodict.web.tiles import Tiles

@@ -188,9 +188,9 @@ class PixelInputOptions:
     def find(self) -> list[ImageRecord]:
         """The images, each once, with what a table says of them."""
         from ..batch import list_input_images
+        from ..execution.texts import truncated_list
         from ..images.folder_images import in_brackets, is_closed, odd_kind
         from ..images.manifest import TABLE_SUFFIXES
-        from ..images.records import truncated_list
         from ..images.slide_sets import one_per_slide
 
         if not any(map(os.path.lexists, self.paths)):

@@ -150,7 +150,7 @@ def atoms(
 
 
 def _warn_confounded_atoms(leaks: list[AtomStatistics], whose: str, look: str) -> None:
-    from ..images.records import truncated_list
+    from ..execution.texts import truncated_list
 
     if leaks:
         some = truncated_list([fact.name or fact.label for fact in leaks])

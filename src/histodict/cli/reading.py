@@ -201,7 +201,7 @@ def whole_numbers(option: str, text: str) -> list[int]:
 
 def warn_of_quality(rows: Sequence[Mapping[str, Any]]) -> None:
     """Warn about images without tissue, and about images used without tissue detection."""
-    from ..images.records import truncated_list
+    from ..execution.texts import truncated_list
 
     empty = [row for row in rows if row.get("left_out") and not row["n_patches"]]
     if empty:

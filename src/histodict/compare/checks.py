@@ -10,7 +10,7 @@ from ..evaluation.answers import Repeat, collect_repeats
 from ..evaluation.intervals import PatientBootstrap
 from ..evaluation.splits import SplitError, Splits, check_splits
 from ..images.manifest import Manifest
-from ..images.pixel_size import common_size
+from ..images.survey import common_size
 from ..networks import get_patch_features
 from ..pipeline.plan import Plan
 from ..pipeline.region_truth import has_background_and_region

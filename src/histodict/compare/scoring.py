@@ -23,7 +23,7 @@ from ..execution.tables import Row
 from ..images.manifest import ImageRecord
 from ..patches.patch_map import PatchMap
 from ..pipeline import Model
-from ..pipeline.answers import NO_TISSUE
+from ..pipeline.answers import NO_TISSUE_LABEL
 from .measures import N_DRAWS, metrics_for
 from .patch_measures import (
     OVERLAPS,
@@ -89,7 +89,7 @@ def _untuned(model: Model, rows: Sequence[Row]) -> list[Row] | None:
         return None
     as_trained = []
     for row in rows:
-        if row["score"] is not None and row["label"] != NO_TISSUE:
+        if row["score"] is not None and row["label"] != NO_TISSUE_LABEL:
             score = row["score"] + shift
             is_positive = score >= point if of_regions else score > point
             row = row | {"score": score, "label": model.classes_[int(is_positive)]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ _MAX_CHARACTERS, _MAX_SHOWN = (
     500,
     150,
 )  # in a message; of more than that, at the start and at the end
+_MAX_NAMED = 5  # names listed in a message; the others are counted
 
 
 def parse_json(text: str | bytes, *, allow_nan: bool = False) -> Any:
@@ -88,3 +90,17 @@ def percent(share: float) -> str:
     """Of small shares more places: 0 % is none at all."""
     value = 100 * share
     return f"{value:.0f} %" if value >= 1 or value == 0 else f"{value:.1g} %"
+
+
+def relative_name(root: Path, path: Path) -> str:
+    """Return a path relative to a folder, with forward slashes."""
+    text, above = str(path), f"{root}{os.sep}"
+    if text.startswith(above):  # most are, and there are thousands
+        return text[len(above) :].replace(os.sep, "/")
+    return (path.relative_to(root) if path.is_relative_to(root) else path).as_posix()
+
+
+def truncated_list(names: Sequence[str]) -> str:
+    """Return the first names, comma-separated, and the number of the others."""
+    rest = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    return ", ".join(map(shorten, names[:_MAX_NAMED])) + rest

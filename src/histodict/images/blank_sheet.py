@@ -10,7 +10,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from .feature_file import open_features
+from .feature_file import check_has_positions, is_feature_file, open_features
+from .readers import register_opener
 
 
 class PlaceholderImage:
@@ -52,3 +53,13 @@ class PlaceholderImage:
         trace: TracebackType | None,
     ) -> None:
         pass
+
+
+def _open_feature_file(path: Path, mpp: float | None) -> PlaceholderImage | None:
+    if is_feature_file(path):
+        return PlaceholderImage(path, mpp)
+    check_has_positions(path)
+    return None
+
+
+register_opener(_open_feature_file)

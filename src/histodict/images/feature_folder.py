@@ -8,9 +8,10 @@ from functools import cached_property
 from pathlib import Path
 
 from ..execution.files import exists
+from ..execution.texts import truncated_list
 from .feature_file import FORMATS, check_has_positions, is_feature_file
 from .folder_images import odd_kind
-from .records import ImageRecord, ManifestError, truncated_list
+from .records import ImageRecord, ManifestError
 from .slide_names import normalize_unicode, slide_stems
 
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from ..execution.texts import relative_name, truncated_list
 from .folder_images import in_brackets, is_closed, is_ome_zarr_name, is_zarr, odd_kind
 from .readers import FOLDER_FORMATS, READERS
-from .records import ManifestError, relative_name, truncated_list
+from .records import ManifestError
 from .slide_sets import other_parts
 
 SPLITS = frozenset({"train", "training", "test", "testing", "val", "valid", "validation"})

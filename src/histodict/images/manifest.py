@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..execution.texts import shorten
+from ..execution.texts import relative_name, shorten, truncated_list
 from ..parameters import check_number, hint
 from .annotations.drawing import AnnotationFile, image_stem
 from .classes import order_classes
@@ -26,7 +26,7 @@ from .manifest_checks import (
     no_patients,
     unused_labels,
 )
-from .records import ImageRecord, ManifestError, relative_name, truncated_list
+from .records import ImageRecord, ManifestError
 
 __all__ = [
     "ALIASES",

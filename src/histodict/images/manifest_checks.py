@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..execution.files import exists
-from ..execution.texts import pluralize, shorten
+from ..execution.texts import pluralize, shorten, truncated_list
 from ..parameters import hint
-from .records import ImageRecord, ManifestError, truncated_list
+from .records import ImageRecord, ManifestError
 from .slide_sets import slides_of
 
 

@@ -20,8 +20,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ..execution.files import exists, file_key
 from ..execution.texts import pluralize
 from ..parameters import check_number, hint
@@ -29,7 +27,6 @@ from .errors import ImageError
 from .folder_images import is_zarr
 from .in_memory import ImageLike, MemoryImage
 from .readers import open_image
-from .records import ImageRecord, truncated_list
 
 _SPREAD = 1.1  # sizes that differ by no more are taken for the same
 
@@ -155,41 +152,7 @@ def how_to_set() -> str:
     )
 
 
-def common_size(records: Sequence[ImageRecord], works_at: float | None) -> float | None:
-    """The pixel size of training images, None where none of them has one.
-
-    Refuses sizes of which some are not known, and a mixture that is not reduced to one. With a
-    pixel size that the model works at, every image is reduced to it, and none has to match another.
-    """
-    found = [PixelSizeOption(table=record.mpp).at(record.path) for record in records]
-    sizes = [size.mpp for size in found]
-    known = [size for size in sizes if size is not None]
-    unknown = list(
-        dict.fromkeys(str(r.path) for r, s in zip(records, sizes, strict=True) if s is None)
-    )
-    if unknown and (known or works_at is not None):
-        others = "that of the others is" if known else f"the model works at {works_at:g} µm"
-        raise ValueError(
-            f"the pixel size of {pluralize(len(unknown), 'image')} is not known, and {others}: "
-            f"{how_to_set()}. It is not known of {truncated_list(unknown)}{_hint(found)}"
-        )
-    if works_at is not None or not known:
-        return None
-    if is_mixed(known):
-        size = f"{max(known):g}"
-        setting = hint(
-            python=f"with the setting mpp={size}",
-            cli=f"with --set mpp={size}",
-            web=f"by setting mpp to {size} in the training settings",
-        )
-        raise ValueError(
-            f"the training images have pixel sizes (mpp) from {min(known):g} to {size} µm: "
-            f"reduce them to a common one {setting}, or leave some out"
-        )
-    return float(np.median(known))
-
-
-def _hint(sizes: Sequence[PixelSize]) -> str:
+def first_hint(sizes: Sequence[PixelSize]) -> str:
     """Return the first of several hints, as the end of a message."""
     hints = list(dict.fromkeys(size.hint for size in sizes if size.hint))
     more = f" (and {len(hints) - 1} more)" if len(hints) > 1 else ""
@@ -211,7 +174,7 @@ def size_warnings(
             f"the pixel size of {n_assumed} of {pluralize(len(sizes), 'image')} is not known; it "
             "is "
             f"assumed to be the {trained_mpp:g} µm that the model was trained on. If it is not, "
-            f"the answers are wrong: {how_to_set()}{_hint(sizes)}"
+            f"the answers are wrong: {how_to_set()}{first_hint(sizes)}"
         ]
     known = [size.mpp for size in sizes if size.mpp is not None]
     if known and trained_mpp is None and works_at is None:

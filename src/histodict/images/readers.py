@@ -14,10 +14,8 @@ from typing import Protocol
 import numpy as np
 
 from ..parameters import check_number
-from .blank_sheet import PlaceholderImage
 from .decoding import check_readable_file, read_header
 from .errors import ImageError
-from .feature_file import check_has_positions, is_feature_file
 from .folder_images import FOLDER_IMAGES
 from .in_memory import ImageLike, MemoryImage
 from .kept_pictures import decode_cached
@@ -42,6 +40,7 @@ __all__ = [
     "RasterReader",
     "SlideReader",
     "open_image",
+    "register_opener",
 ]
 
 
@@ -113,17 +112,30 @@ def open_image(path: ImageLike | str, mpp: float | None = None) -> ImageSource:
     if isinstance(path, MemoryImage):
         return MemoryReader(path, mpp)
     path = Path(path)
-    if is_feature_file(path):
-        return PlaceholderImage(path, mpp)
+    for open_other in _OTHER_OPENERS:
+        source = open_other(path, mpp)
+        if source is not None:
+            return source
     check_readable_file(path)
     reader = READERS.get(path.suffix.lower())
     if reader is None:
-        check_has_positions(path)
         raise ImageError(
             f"{path}: images ending in {path.suffix or 'nothing'!r} are not known; "
             f"known are {' '.join(sorted(READERS))}"
         )
     return reader(path, mpp)
+
+
+Opener = Callable[[Path, float | None], ImageSource | None]
+_OTHER_OPENERS: list[Opener] = []
+
+
+def register_opener(opener: Opener) -> None:
+    """Add a function that opens paths with its own kind of source, or returns None.
+
+    It is tried before the suffix is looked up, as the type of a file may depend on its content.
+    """
+    _OTHER_OPENERS.append(opener)
 
 
 class InMemoryReader(RegionReader[DecodedImage]):

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..execution.texts import shorten
 from .annotations.drawing import AnnotationFile
-
-_MAX_NAMED = 5  # files named in a message; the others are counted
 
 
 class ManifestError(ValueError):
@@ -62,17 +57,3 @@ class ImageRecord:
     def is_mapped(self) -> bool:
         """Whether a mask or outlines say what is where in it."""
         return self.mask is not None or self.annotations is not None
-
-
-def relative_name(root: Path, path: Path) -> str:
-    """A path relative to a folder, with forward slashes."""
-    text, above = str(path), f"{root}{os.sep}"
-    if text.startswith(above):  # most are, and there are thousands
-        return text[len(above) :].replace(os.sep, "/")
-    return (path.relative_to(root) if path.is_relative_to(root) else path).as_posix()
-
-
-def truncated_list(names: Sequence[str]) -> str:
-    """The first few of them, and how many more there are."""
-    rest = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
-    return ", ".join(map(shorten, names[:_MAX_NAMED])) + rest

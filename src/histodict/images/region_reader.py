@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..parameters import check_number, check_whole_number
-
 from .in_memory import ImageLike
 from .reduction import BLOCKS_PX, PIECE_PX, Box, ResampleTile, is_integer_grid, pieces, resize
 
@@ -80,9 +79,7 @@ class RegionReader(ABC, Generic[Handle]):
         from PIL import Image
 
         steps = (box[3] - box[1]) / shape[0], (box[2] - box[0]) / shape[1]
-        if (
-            max(steps) > PIECE_PX
-        ):  # reduce in two goes, or one output pixel would need too much
+        if max(steps) > PIECE_PX:  # reduce in two goes, or one output pixel would need too much
             finer = shape[0] * math.ceil(steps[0] / 64), shape[1] * math.ceil(steps[1] / 64)
             return np.array(resize(Image.fromarray(self._reduce(level, box, finer, limits)), shape))
         pixels = np.empty((*shape, 3), np.uint8)

@@ -8,20 +8,22 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
+import numpy as np
+
 from ..execution.failures import failure_reason
 from ..execution.files import content_digest, exists, file_bytes, file_key
 from ..execution.local import map_blocks
 from ..execution.progress import Callback, Progress, no_callback
-from ..execution.texts import first_of, pluralize
+from ..execution.texts import first_of, pluralize, truncated_list
 from ..parameters import hint
 from .decoding import check_readable_file
 from .feature_file import check_features, is_feature_file
 from .manifest import Manifest
 from .masks import load_region
-from .pixel_size import PixelSizeOption
+from .pixel_size import PixelSizeOption, first_hint, how_to_set, is_mixed
 from .properties import ImageProperties
 from .readers import ImageError, open_image
-from .records import ImageRecord, ManifestError, truncated_list
+from .records import ImageRecord, ManifestError
 
 _HEAD_BYTES = 65536
 
@@ -211,3 +213,37 @@ def _beginning(path: Path) -> str:
         return "folder"  # of many small files, which are read whole or not at all
     with path.open("rb") as file:
         return hashlib.sha256(file.read(_HEAD_BYTES)).hexdigest()
+
+
+def common_size(records: Sequence[ImageRecord], works_at: float | None) -> float | None:
+    """The pixel size of training images, None where none of them has one.
+
+    Refuses sizes of which some are not known, and a mixture that is not reduced to one. With a
+    pixel size that the model works at, every image is reduced to it, and none has to match another.
+    """
+    found = [PixelSizeOption(table=record.mpp).at(record.path) for record in records]
+    sizes = [size.mpp for size in found]
+    known = [size for size in sizes if size is not None]
+    unknown = list(
+        dict.fromkeys(str(r.path) for r, s in zip(records, sizes, strict=True) if s is None)
+    )
+    if unknown and (known or works_at is not None):
+        others = "that of the others is" if known else f"the model works at {works_at:g} µm"
+        raise ValueError(
+            f"the pixel size of {pluralize(len(unknown), 'image')} is not known, and {others}: "
+            f"{how_to_set()}. It is not known of {truncated_list(unknown)}{first_hint(found)}"
+        )
+    if works_at is not None or not known:
+        return None
+    if is_mixed(known):
+        size = f"{max(known):g}"
+        setting = hint(
+            python=f"with the setting mpp={size}",
+            cli=f"with --set mpp={size}",
+            web=f"by setting mpp to {size} in the training settings",
+        )
+        raise ValueError(
+            f"the training images have pixel sizes (mpp) from {min(known):g} to {size} µm: "
+            f"reduce them to a common one {setting}, or leave some out"
+        )
+    return float(np.median(known))

@@ -44,7 +44,9 @@ _GROWTH, _EASING = 4, 2
 class AtomUpdate(Protocol):
     """New atoms from present ones and E, F; `replace`: idle atoms give way to samples."""
 
-    def __call__(self, D: NDArray[Any], sums: SufficientStatistics, *, replace: bool) -> NDArray[Any]: ...
+    def __call__(
+        self, D: NDArray[Any], sums: SufficientStatistics, *, replace: bool
+    ) -> NDArray[Any]: ...
 
 
 @dataclass

@@ -59,7 +59,9 @@ class ClassEncoder:
         }
 
 
-def reduce_statistics(parts: Iterable[dict[int, SufficientStatistics]]) -> dict[int, SufficientStatistics]:
+def reduce_statistics(
+    parts: Iterable[dict[int, SufficientStatistics]],
+) -> dict[int, SufficientStatistics]:
     """The sums of all parts per class, added in their order, in double precision."""
     total: dict[int, SufficientStatistics] = {}
     for part in parts:

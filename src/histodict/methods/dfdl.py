@@ -301,7 +301,11 @@ class DFDL(ResidualClassifier):
         return ClassEncoder(self.backend, chosen, weights, self._checks_steps(), travels)
 
     def _run_iterations(
-        self, steps: list[PublishedStep | TangentStep], sums: dict[int, SufficientStatistics], *, last: bool
+        self,
+        steps: list[PublishedStep | TangentStep],
+        sums: dict[int, SufficientStatistics],
+        *,
+        last: bool,
     ) -> None:
         """A step of every class that was coded with; each is work for one thread."""
 
@@ -311,7 +315,9 @@ class DFDL(ResidualClassifier):
         n_threads = load_backend(self.backend).count_threads(self.n_jobs)
         deque(map_blocks(take, sums, n_threads), maxlen=0)
 
-    def _update(self, D: NDArray[Any], sums: SufficientStatistics, *, replace: bool) -> NDArray[Any]:
+    def _update(
+        self, D: NDArray[Any], sums: SufficientStatistics, *, replace: bool
+    ) -> NDArray[Any]:
         """New atoms from E and F.
 
         The paper first subtracts λ_min(F)·I from F. On unit-norm atoms that changes nothing: see

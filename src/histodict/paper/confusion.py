@@ -12,7 +12,7 @@ from sklearn.metrics import confusion_matrix
 
 from ..compare.evaluation import Evaluation
 from ..execution.tables import Row
-from ..pipeline import NO_TISSUE
+from ..pipeline import NO_TISSUE_LABEL
 from ..reports.charts import INK
 from . import published
 from .look import by, panels, rank
@@ -47,7 +47,7 @@ def _counted(setting: Setting, evaluation: Evaluation, method: str) -> list[Row]
     truth = np.concatenate([repeat.labels for repeat in repeats])
     said = np.concatenate([repeat.predictions for repeat in repeats])
     classes = setting.dataset.classes
-    answers = [*classes, NO_TISSUE] if NO_TISSUE in said else classes
+    answers = [*classes, NO_TISSUE_LABEL] if NO_TISSUE_LABEL in said else classes
     counts = confusion_matrix(truth, said, labels=answers)[: len(classes)]
     return [
         setting.row(method)

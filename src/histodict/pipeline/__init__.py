@@ -12,7 +12,7 @@ panel           several recipes, heard on unseen patients, that decide together
 plan            which of these is made, and presets by name
 """
 
-from .answers import NO_TISSUE, DetectedRegion, ImagePrediction, Prediction, RegionPrediction
+from .answers import NO_TISSUE_LABEL, DetectedRegion, ImagePrediction, Prediction, RegionPrediction
 from .panel import EnsembleClassifier
 from .plan import ENSEMBLE_PRESETS, Model, Plan
 from .region_detector import RegionDetector
@@ -22,7 +22,7 @@ from .tissue_classifier import TissueClassifier
 
 __all__ = [
     "ENSEMBLE_PRESETS",
-    "NO_TISSUE",
+    "NO_TISSUE_LABEL",
     "DetectedRegion",
     "EnsembleClassifier",
     "ImagePrediction",

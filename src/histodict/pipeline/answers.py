@@ -15,7 +15,7 @@ from .showing import DisplayMixin
 from .showing import region_rings as region_rings
 
 _UNKNOWN = PixelSize(None, "unknown")
-NO_TISSUE = "no tissue"  # the label, in tables, of an image of glass
+NO_TISSUE_LABEL = "no tissue"  # the label, in tables, of an image of glass
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class ImagePrediction(DisplayMixin):
 
     def row(self) -> Row:
         row: Row = {
-            "label": self.label or NO_TISSUE,
+            "label": self.label or NO_TISSUE_LABEL,
             "score": self.score if self.label else None,
         }
         if self.threshold is not None:
@@ -184,7 +184,7 @@ class RegionPrediction(DisplayMixin):
 
     def row(self) -> Row:
         return {
-            "label": self.label or NO_TISSUE,
+            "label": self.label or NO_TISSUE_LABEL,
             "score": self.score,
             "min_patches": self.min_patches,
             "n_patches": self.n_patches,
@@ -202,7 +202,7 @@ Prediction = ImagePrediction | RegionPrediction
 def no_prediction_reason(patch_map: PatchMap | None) -> str:
     """Why there is no answer: no tissue, or none that is good enough."""
     left_out = patch_map.excluded if patch_map is not None else None
-    return f"{NO_TISSUE} that can be judged: {left_out}" if left_out else NO_TISSUE
+    return f"{NO_TISSUE_LABEL} that can be judged: {left_out}" if left_out else NO_TISSUE_LABEL
 
 
 def _whole_image_note(patch_map: PatchMap | None) -> str:

@@ -32,12 +32,12 @@ from .inputs import AnnotationInput, LabelledImages, resolve_inputs, resolve_lab
 from .keeping import load_model_of_kind
 from .results import Predictions
 from .sizes import warn_assumed_pixel_sizes
-from .spoken import ScoreContributions, explain_model
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from .reasons import Explanation
+    from .spoken import ScoreContributions
 
     class BaseEstimator:  # scikit-learn has no types: all attributes of models would be Any
         pass
@@ -170,6 +170,8 @@ class ImageEstimator(BaseEstimator):
         within: AnnotationFile | None = None,
     ) -> list[ScoreContributions]:
         """What the models that decide together say of an image, the one that is shown first."""
+        from .spoken import explain_model
+
         own = explain_model(self.model_, path, mpp, callback, within)
         return [] if own is None else [own]
 

@@ -22,7 +22,7 @@ from ..images.annotations.drawing import AnnotationFile
 from ..images.feature_file import FeatureMetadata, common_metadata
 from ..images.in_memory import ImageLike
 from ..images.manifest import ImageRecord, Manifest
-from ..images.pixel_size import common_size
+from ..images.survey import common_size
 from ..learnt_arrays import ArraySpec
 from ..methods.registry import get_method
 from ..model_content import ModelData

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from ..execution.texts import truncated_list
 from ..images.annotations.drawing import AnnotationFile
 from ..images.annotations.matching import match_annotations
 from ..images.classes import guess_positive_class
@@ -24,7 +25,6 @@ from ..images.in_memory import ImageLike, MemoryImage
 from ..images.layout import find_images
 from ..images.manifest import TABLE_SUFFIXES, Manifest, read_manifest
 from ..images.manifest_checks import warn_multiple_splits
-from ..images.records import truncated_list
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -13,7 +13,7 @@ from copy import copy
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,10 +46,12 @@ from .image_classifier import ImageClassifier
 from .image_model import CodeCallback, ImagePipeline, ImageScores
 from .inputs import AnnotationInput, LabelledImages, resolve_training_set
 from .results import Predictions, probabilities
-from .spoken import ScoreContributions, explain_ensemble
 from .tissue_classifier import TissueClassifier
 from .trials import RunCache
 from .views import ensemble_recipes, resolve_ensemble_recipe
+
+if TYPE_CHECKING:
+    from .spoken import ScoreContributions
 
 
 class EnsembleClassifier(ImageClassifier):
@@ -310,6 +312,8 @@ class EnsembleClassifier(ImageClassifier):
         return changed
 
     def score_contributions(self, *image: Any) -> list[ScoreContributions]:
+        from .spoken import explain_ensemble
+
         return explain_ensemble(self, *image)
 
     def describe_decision(self) -> str:

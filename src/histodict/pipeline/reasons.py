@@ -21,7 +21,7 @@ from ..execution.texts import percent
 from ..images.annotations.drawing import AnnotationFile
 from ..images.in_memory import ImageLike
 from ..images.pixel_size import MppLike, PixelSizeOption
-from .answers import NO_TISSUE, Prediction
+from .answers import NO_TISSUE_LABEL, Prediction
 from .parts import ConceptContribution, MemberContribution, group_by_concept
 from .spoken import ScoreContributions
 
@@ -48,7 +48,7 @@ class Explanation:
 
     @property
     def label(self) -> str:
-        return self.prediction.label or NO_TISSUE
+        return self.prediction.label or NO_TISSUE_LABEL
 
     @cached_property
     def predicted_class(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NoReturn, Self, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,9 +49,11 @@ from .region_truth import (
 )
 from .results import Predictions
 from .sizes import checked_training_images, data_notes
-from .spoken import ScoreContributions, explain_regions
 from .tissue_classifier import recipe_fingerprint
 from .training_patches import PatchSamplingSpec
+
+if TYPE_CHECKING:
+    from .spoken import ScoreContributions
 
 _MAX_PATCHES = 1000
 
@@ -291,6 +293,8 @@ class RegionDetector(ImageEstimator):
         return changed
 
     def score_contributions(self, *image: Any) -> list[ScoreContributions]:
+        from .spoken import explain_regions
+
         own = explain_regions(self, *image)
         return [] if own is None else [own]
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from ..execution.texts import truncated_list
 from ..images.annotations.outlines import IGNORED
 from ..images.classes import is_healthy
 from ..images.manifest import ImageRecord, Manifest
 from ..images.masks import RegionCoverage, load_region
 from ..images.readers import open_image
-from ..images.records import truncated_list
 from ..parameters import hint
 from ..patches.inside import MIN_OVERLAP
 from ..patches.patch_map import PatchMap

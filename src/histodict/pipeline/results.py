@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..execution.tables import Row, column_names
-from .answers import NO_TISSUE, Prediction
+from .answers import NO_TISSUE_LABEL, Prediction
 
 if TYPE_CHECKING:
     import pandas
@@ -47,7 +47,7 @@ class Predictions(Sequence[A], Generic[A]):
     @property
     def labels(self) -> list[str]:
         """Of every image; "no tissue" where there is only glass."""
-        return [answer.label or NO_TISSUE for answer in self]
+        return [answer.label or NO_TISSUE_LABEL for answer in self]
 
     def rows(self) -> list[Row]:
         """One per image, as in the table of the command line."""

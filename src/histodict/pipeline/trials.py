@@ -32,7 +32,7 @@ from ..images.pixel_size import PixelSizeOption
 from ..images.record_order import training_content
 from ..patches.patch_map import PatchMap
 from ..recipes import Recipe
-from .answers import NO_TISSUE, ImagePrediction, RegionPrediction
+from .answers import NO_TISSUE_LABEL, ImagePrediction, RegionPrediction
 
 # What decides the bits of a result beside the settings; reports name these versions, too.
 PACKAGES = ("histodict", "numpy", "scipy", "scikit-learn", "numba", "pillow")
@@ -194,7 +194,7 @@ def _run(
         if (model.finds_regions or answer.label != record.label) and answer.patch_map is not None
     }
     said = _of_regions(model, answers) if model.finds_regions else _of_classes(answers)
-    labels = [answer.label or NO_TISSUE for answer in answers]
+    labels = [answer.label or NO_TISSUE_LABEL for answer in answers]
     return RunPredictions(labels=labels, seconds=seconds, **said), kept_maps
 
 

@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..execution.array_cache import ArrayCache
-from ..execution.texts import pluralize
+from ..execution.texts import pluralize, truncated_list
 from ..images.annotations.drawing import AnnotationFile
 from ..images.glass import BackgroundMask
 from ..images.margin import Crop
 from ..images.pixel_size import how_to_set, size_hint
 from ..images.quality import NONE, parse_quality_filters
 from ..images.readers import ImageError, ImageSource
-from ..images.records import ImageRecord, truncated_list
+from ..images.records import ImageRecord
 from ..images.stain import LookupTransform, StainTransform
 from ..images.tissue import tissue_fraction, window_fraction
 from ..networks import get_patch_features

@@ -15,7 +15,7 @@ from ..images.manifest import ImageRecord
 from ..images.readers import open_image
 from ..patches.overlay import draw_overlay
 from ..patches.pictures import jpeg_data_uri
-from ..pipeline import NO_TISSUE
+from ..pipeline import NO_TISSUE_LABEL
 
 DISPLAY_PX = 300
 # A page of more pictures is slow to open; the others are named.
@@ -65,8 +65,8 @@ def confusions(done: Evaluation, shown: Sequence[ImageResult]) -> list[dict[str,
     counts = Counter((said.method, said.record.label, said.label) for said in shown)
     found = []
     for method in done.methods:
-        glass = any((method, truth, NO_TISSUE) in counts for truth in done.classes)
-        answers = [*done.classes, NO_TISSUE] if glass else done.classes
+        glass = any((method, truth, NO_TISSUE_LABEL) in counts for truth in done.classes)
+        answers = [*done.classes, NO_TISSUE_LABEL] if glass else done.classes
         table = [[counts[method, truth, label] for label in answers] for truth in done.classes]
         found.append({"method": method, "answers": answers, "counts": table})
     return found

@@ -8,9 +8,8 @@ from typing import Any
 from ..compare.evaluation import Evaluation
 from ..decisions.regions import describe_min_size
 from ..decisions.tuning import describe_tuning
-from ..execution.texts import pluralize
+from ..execution.texts import pluralize, truncated_list
 from ..images.feature_file import FeatureMetadata
-from ..images.records import truncated_list
 from ..methods.registry import get_method
 from ..networks import get_patch_features
 from ..recipes import Recipe

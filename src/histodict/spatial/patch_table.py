@@ -39,7 +39,7 @@ from ..execution.texts import printable
 from ..images.manifest import ImageRecord
 from ..images.readers import open_image
 from ..patches.patch_map import COLOURS, PatchMap
-from ..pipeline import NO_TISSUE, Model, Prediction
+from ..pipeline import NO_TISSUE_LABEL, Model, Prediction
 from ..pipeline.image_model import AtomTable
 from ..pipeline.region_truth import coordinate_shift
 from .atom_columns import check_statistics, read_atom_statistics, statistics_columns
@@ -158,7 +158,7 @@ class _Table:
         found |= {f"margin_{name}": margins[:, place] for place, name in enumerate(classes)}
         found |= {"array_row": self.positions[:, 0], "array_col": self.positions[:, 1]}
         found["library_id"] = Categorical.constant(self.about.library_id, n)
-        found["image_class"] = Categorical.constant(self.prediction.label or NO_TISSUE, n)
+        found["image_class"] = Categorical.constant(self.prediction.label or NO_TISSUE_LABEL, n)
         record = self.about.record
         if record and record.patient:
             found["patient"] = Categorical.constant(record.patient, n)

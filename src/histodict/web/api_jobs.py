@@ -13,9 +13,8 @@ from typing import Any
 from starlette.routing import Route
 
 from ..execution.progress import Progress
-from ..images.pixel_size import common_size
 from ..images.stain import NORMALISERS
-from ..images.survey import with_pixel_size
+from ..images.survey import common_size, with_pixel_size
 from ..methods.registry import METHODS, get_method
 from ..patches.vectors import PATCH_FEATURES
 from ..pipeline import Plan

@@ -28,6 +28,7 @@ from PIL import Image
 from ..execution.files import atomic_write
 from ..execution.memory_cache import LRUCache
 from ..execution.sealed import write_checked_json
+from ..execution.texts import relative_name, truncated_list
 from ..images.classes import guess_positive_class
 from ..images.layout import FOLDER, FolderEntry, find_images, read_class_folders, walk
 from ..images.manifest import (
@@ -41,7 +42,6 @@ from ..images.manifest import (
 from ..images.masks import RegionMask
 from ..images.pixel_size import PixelSize, PixelSizeOption
 from ..images.readers import open_image
-from ..images.records import relative_name, truncated_list
 from .sheets import class_colours
 from .travel import Correction
 from .workspace import (

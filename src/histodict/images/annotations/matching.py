@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ...execution.texts import pluralize
+from ...execution.texts import pluralize, relative_name, truncated_list
 from ..feature_folder import FeatureFolder
 from ..in_memory import ImageLike, MemoryImage
 from ..layout import find_images
 from ..manifest import MANIFEST_NAME, Manifest, read_manifest
 from ..manifest_checks import no_patients, unused_labels
-from ..records import ImageRecord, ManifestError, relative_name, truncated_list
+from ..records import ImageRecord, ManifestError
 from ..slide_names import annotation_stems, normalize_unicode
 from .drawing import FORMATS, PIXELS, AnnotationFile, image_stem
 
