@@ -21,11 +21,6 @@ def available_bytes() -> int | None:
     return max(0, min(found)) if found else None
 
 
-def format_bytes(n_bytes: int) -> str:
-    """1.6 GB, or 310 MB."""
-    return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.0f} MB"
-
-
 def _of_machine() -> Iterator[int]:
     kib = _table(_PROC / "meminfo").get("MemAvailable:")
     if kib is not None:

@@ -7,7 +7,6 @@ import tempfile
 from pathlib import Path
 
 from .files import WriteError, true_file
-from .memory import format_bytes
 
 
 class OutputError(ValueError):
@@ -56,3 +55,8 @@ def _check_writable(path: Path, folder: Path) -> None:
             f"{path}: nothing can be written to the folder {folder} ({error.strerror or error}): "
             "choose another, or ask for the right to write there"
         ) from error
+
+
+def format_bytes(n_bytes: int) -> str:
+    """1.6 GB, or 310 MB."""
+    return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.0f} MB"

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..execution.memory import available_bytes, format_bytes
+from ..execution.memory import available_bytes
+from ..execution.outputs import format_bytes
 from .errors import ImageError, NoRoomError, UnknownImageError
 from .folder_images import NO_SUCH_FILE, is_closed, is_zarr, odd_kind
 from .picture import DecodedImage, orientation_of
