@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from histodict.execution import memory
+from histodict.execution import memory, outputs
 
 GIB = 2**30
 
@@ -69,4 +69,4 @@ def test_a_limit_of_the_shell_counts():
     ("n_bytes", "words"), [(1_640_000_000, "1.6 GB"), (310_000_000, "310 MB"), (5_000, "0 MB")]
 )
 def test_in_words(n_bytes, words):
-    assert memory.format_bytes(n_bytes) == words
+    assert outputs.format_bytes(n_bytes) == words

@@ -6,9 +6,9 @@ import errno
 import json
 import os
 import stat
+from collections.abc import Mapping
 from pathlib import Path
-
-from .ome_metadata import is_image
+from typing import Any
 
 FOLDER_IMAGES = (".zarr",)
 _ALWAYS_IMAGES = (".ome.zarr",)
@@ -26,6 +26,7 @@ _ERRORS = {
     errno.EACCES: "not readable",
     errno.ENAMETOOLONG: "a name that is too long",
 }
+OME_LAYOUT = "bioformats2raw.layout"  # of a folder with images called 0, 1, 2, …
 
 
 def is_ome_zarr_name(path: Path) -> bool:
@@ -84,3 +85,13 @@ def is_closed(folder: Path) -> bool:
 
 def in_brackets(kind: str) -> str:
     return f" ({kind})" if kind else ""
+
+
+def ome_attributes(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the attributes of OME, which version 0.5 has under a key."""
+    return attributes.get("ome", attributes)
+
+
+def is_image(attributes: Mapping[str, Any]) -> bool:
+    """Return whether a folder's attributes are those of one image or several."""
+    return bool({"multiscales", OME_LAYOUT, "plate"} & set(ome_attributes(attributes)))

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from xml.etree import ElementTree
 
+from .folder_images import OME_LAYOUT, ome_attributes
 from .opened_slide import UnsupportedSlideError
 
 # Micrometres per unit, by the symbols of OME-XML and the names of OME-Zarr.
@@ -29,7 +30,6 @@ _NO_NAME = re.compile(r"(channel|ch|c|image)?[\s:_#-]*\d*([\s:_#-]+\d+)*", re.IG
 _MAX_NAMED = 4
 _VERSIONS = ("0.4", "0.5")
 _AXES = "tczyx"
-_LAYOUT = "bioformats2raw.layout"  # of a folder with images called 0, 1, 2, …
 
 
 def micrometres(length: float, unit: str) -> float | None:
@@ -165,25 +165,20 @@ class Multiscale:
     scale_without_unit: list[float]
 
 
-def is_image(attributes: Mapping[str, Any]) -> bool:
-    """Return whether a folder's attributes are those of one image or several."""
-    return bool({"multiscales", _LAYOUT, "plate"} & set(_ome(attributes)))
-
-
 def first_of_several(attributes: Mapping[str, Any]) -> str | None:
     """Return the path of the first of several images; None for a folder of one image."""
-    ome = _ome(attributes)
+    ome = ome_attributes(attributes)
     if "plate" in ome:
         raise UnsupportedSlideError(
             "is a plate with images in its wells: give the folders of these, each copied under a "
             "name that ends in .ome.zarr"
         )
-    return "0" if _LAYOUT in ome and "multiscales" not in ome else None
+    return "0" if OME_LAYOUT in ome and "multiscales" not in ome else None
 
 
 def read_multiscale(attributes: Mapping[str, Any]) -> Multiscale:
     """Read the attributes of one image."""
-    ome = _ome(attributes)
+    ome = ome_attributes(attributes)
     if not ome.get("multiscales"):
         raise UnsupportedSlideError(
             "is a zarr folder, but no image: its attributes name no 'multiscales'"
@@ -213,11 +208,6 @@ def read_multiscale(attributes: Mapping[str, Any]) -> Multiscale:
         [Channel(str(c.get("label", "")), str(c.get("color", ""))) for c in channels],
         [] if units else list(lengths.values()),
     )
-
-
-def _ome(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the attributes of OME, which version 0.5 has under a key."""
-    return attributes.get("ome", attributes)
 
 
 def _scale(part: Mapping[str, Any]) -> list[float]:

@@ -6,14 +6,16 @@ import math
 import os
 from abc import ABC, abstractmethod
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..parameters import check_number, check_whole_number
-from .in_memory import ImageLike
 from .reduction import BLOCKS_PX, PIECE_PX, Box, ResampleTile, is_integer_grid, pieces, resize
+
+if TYPE_CHECKING:
+    from .in_memory import ImageLike
 
 Pixels = NDArray[np.uint8]
 Handle = TypeVar("Handle")
