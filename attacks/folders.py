@@ -14,8 +14,8 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from histodict.images.feature_file import check_features, open_features
-from histodict.images.readers import open_image
+from histodict.images.source import open_image
+from histodict.precomputed.feature_file import check_features, open_features
 
 from .target import Find
 from .zarr_files import image_attributes, write_group

@@ -26,7 +26,7 @@ import numpy as np
 
 from benchmarks.big_slide import write_slide
 from benchmarks.machine import machine_facts
-from histodict.demo.sets import write_synthetic_dataset
+from histodict.synthetic.dataset import write_synthetic_dataset
 
 from .page import Address, Client, memory_mb, n_open_files, process_fact, running_server
 from .processes import Running

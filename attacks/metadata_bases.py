@@ -19,8 +19,8 @@ import numpy as np
 import zarr
 from numpy.random import Generator
 
-from histodict.images.formats import ATTRIBUTES, COORDS, FEATURES, HISTODICT_ATTRIBUTE
-from histodict.spatial.h5ad import set_encoding, write
+from histodict.export.h5ad_writer import set_encoding, write
+from histodict.precomputed.formats import ATTRIBUTES, COORDS, FEATURES, HISTODICT_ATTRIBUTE
 
 from . import json_edits
 

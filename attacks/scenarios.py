@@ -15,7 +15,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from histodict.demo.sets import write_synthetic_dataset
+from histodict.synthetic.dataset import write_synthetic_dataset
 
 from .processes import COMMAND, Running
 
@@ -28,7 +28,7 @@ _SMALL = {
 }
 _SET = tuple(part for name, value in _SMALL.items() for part in ("--set", f"{name}={value}"))
 _DEMO = f"""
-from histodict.demo import run
+from histodict.synthetic import run
 run.DEMO_RECIPE = run.DEMO_RECIPE.parse_settings({_SMALL})
 run.REGION_RECIPE = run.REGION_RECIPE.parse_settings({_SMALL})
 run._N_PATIENTS = run._N_TEST_PATIENTS = 2

@@ -18,8 +18,12 @@ import tifffile
 from numpy.typing import NDArray
 from PIL import Image
 
-from histodict.demo.scanner import Stain, draw_stain
-from histodict.demo.tissue import MICRONS_PER_PIXEL, make_tissue_image
+from histodict.synthetic.tissue_generator import (
+    MICRONS_PER_PIXEL,
+    Stain,
+    draw_stain,
+    make_tissue_image,
+)
 
 CELL = 512
 TILE = 256

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from histodict.images.feature_file import open_features
-from histodict.images.manifest import Manifest, read_manifest
-from histodict.pipeline.extraction import extract_features, extraction_recipe
+from histodict.datasets.manifest import Manifest, read_manifest
+from histodict.models.feature_extraction import extract_features, extraction_recipe
+from histodict.precomputed.feature_file import open_features
 
 from .regions import tiles
 

@@ -14,8 +14,12 @@ from sklearn.decomposition import PCA, MiniBatchNMF
 from sklearn.mixture import GaussianMixture
 
 from histodict.dictionaries.atoms import normalise
-from histodict.dictionaries.online import continue_online, learn_online
-from histodict.dictionaries.stable import SHRINKAGE, learn_axis_anchored
+from histodict.dictionaries.online import (
+    SHRINKAGE,
+    continue_online,
+    learn_axis_anchored,
+    learn_online,
+)
 from histodict.methods.dfdl import DFDL
 
 from .concept_cells import Cells

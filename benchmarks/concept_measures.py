@@ -17,8 +17,7 @@ from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from histodict.dictionaries.atoms import normalise
-from histodict.dictionaries.matching import match_atoms
+from histodict.dictionaries.atoms import match_atoms, normalise
 from histodict.kernels import encode_omp
 
 from .concept_cells import Cells, halves

@@ -32,12 +32,12 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
 
-from histodict.decisions.atom_notes import AtomAnnotations
-from histodict.demo.sets import write_synthetic_dataset
-from histodict.images.manifest import ImageRecord, Manifest, read_manifest
-from histodict.pipeline import TissueClassifier
-from histodict.presets import preset
-from histodict.reports.atoms_in_use import collect_atom_report
+from histodict.datasets.manifest import ImageRecord, Manifest, read_manifest
+from histodict.decision.atom_annotations import AtomAnnotations
+from histodict.explain.atom_statistics import collect_atom_report
+from histodict.models import TissueClassifier
+from histodict.models.recipe import preset
+from histodict.synthetic.dataset import write_synthetic_dataset
 
 from .machine import machine_facts
 from .report import print_facts

@@ -20,9 +20,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from histodict.evaluation.metrics import balanced_accuracy
-from histodict.presets import preset
-from histodict.recipes import Recipe
+from histodict.metrics.scores import balanced_accuracy
+from histodict.models.recipe import Recipe, preset
 
 from . import kept_pieces as kept
 from . import report

@@ -25,9 +25,13 @@ import torch
 from scipy.sparse import csr_array
 
 from histodict.dictionaries.online import learn_online
-from histodict.execution.progress import Progress
-from histodict.kernels import cuda, gpu_codes, gpu_device, gpu_sums, row_blocks
+from histodict.kernels import row_blocks
+from histodict.kernels.cuda.backend import backend as cuda
+from histodict.kernels.cuda.backend import device as gpu_codes
+from histodict.kernels.cuda.backend import device as gpu_device
+from histodict.kernels.cuda.backend import device as gpu_sums
 from histodict.methods.dfdl import DFDL
+from histodict.utils.progress import Progress
 
 from .patches import draw_patches
 from .problem import PENALTY, SIZES, Problem, Size

@@ -18,10 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from histodict.evaluation.answers import Repeat
-from histodict.evaluation.comparison import paired_bootstrap
-from histodict.evaluation.intervals import Metric, PatientBootstrap
-from histodict.evaluation.metrics import auc, balanced_accuracy
+from histodict.metrics.intervals import Metric, PatientBootstrap, paired_bootstrap
+from histodict.metrics.scores import auc, balanced_accuracy
+from histodict.model_selection.protocols import Repeat
 
 _PATIENTS = (10, 16, 30)
 _N_ALL = 20_000

@@ -23,9 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from histodict.evaluation.metrics import balanced_accuracy
-from histodict.images.manifest import read_manifest
-from histodict.pipeline import Plan, first_look
+from histodict.datasets.manifest import read_manifest
+from histodict.metrics.scores import balanced_accuracy
+from histodict.models import Plan
+from histodict.models import prepared_image as first_look
 
 from .machine import machine_facts
 from .report import print_facts

@@ -27,16 +27,13 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from histodict.evaluation import metrics
-from histodict.evaluation.answers import Repeat
-from histodict.evaluation.comparison import paired_bootstrap
-from histodict.evaluation.intervals import Metric, bootstrap_interval
-from histodict.evaluation.protocols import k_folds
-from histodict.evaluation.splits import Split
-from histodict.execution.files import atomic_write
-from histodict.execution.local import single_blas_thread
-from histodict.execution.processes import map_processes
-from histodict.images.manifest import Manifest, read_manifest
+from histodict.datasets.manifest import Manifest, read_manifest
+from histodict.metrics import scores as metrics
+from histodict.metrics.intervals import Metric, bootstrap_interval, paired_bootstrap
+from histodict.model_selection.protocols import Repeat, k_folds
+from histodict.model_selection.splits import Split
+from histodict.utils.files import atomic_write
+from histodict.utils.parallel import map_processes, single_blas_thread
 
 Facts = dict[str, Any]
 NOTHING = "\N{EN DASH}"  # in a table

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-from histodict.execution.local import available_cores
+from histodict.utils.parallel import available_cores
 
 _LIBRARIES = ("histodict", "numpy", "numba", "scipy", "scikit-learn")
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from histodict.images.manifest import Manifest, read_manifest
+from histodict.datasets.manifest import Manifest, read_manifest
 from histodict.images.pixel_size import PixelSizeOption
-from histodict.pipeline import Plan
+from histodict.models import Plan
 
 
 def halves(manifest: Manifest) -> tuple[Manifest, Manifest]:

@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from histodict.demo.scanner import draw_stain
-from histodict.demo.tissue import make_tissue_image
+from histodict.synthetic.tissue_generator import draw_stain, make_tissue_image
 
 from . import report
 from .machine import machine_facts

@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from histodict.networks import efficientnet, load_encoder
+from histodict.encoders import efficientnet_lite as efficientnet
+from histodict.encoders import load_encoder
 
 from . import report
 from .machine import machine_facts

@@ -27,9 +27,9 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 from sklearn.linear_model import LogisticRegression
 
-from histodict.evaluation.intervals import CROSS_VALIDATED, BootstrapReplicates
-from histodict.evaluation.protocols import k_folds
-from histodict.images.manifest import ImageRecord, Manifest
+from histodict.datasets.manifest import ImageRecord, Manifest
+from histodict.metrics.intervals import CROSS_VALIDATED, BootstrapReplicates
+from histodict.model_selection.protocols import k_folds
 
 PATIENTS = (8, 16, 30, 60)
 N_FEATURES = 5

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from histodict.images.in_memory import ImageLike, MemoryImage
-from histodict.images.manifest import ImageRecord, Manifest
-from histodict.images.stain import Macenko
+from histodict.datasets.manifest import ImageRecord, Manifest
+from histodict.images.memory_image import ImageLike, MemoryImage
+from histodict.preprocessing.stain import Macenko
 
 Pixels = NDArray[np.uint8]
 PLAIN = "as it is"

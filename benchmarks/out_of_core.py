@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from histodict.execution.cluster import open_cluster
 from histodict.methods.dfdl import DFDL
-from histodict.patches.stored import StoredPatches
+from histodict.patches.vectors import StoredPatches
+from histodict.utils.dask_executor import open_cluster
 
 _PATTERNS = 64  # per class; a patch mixes three of them
 

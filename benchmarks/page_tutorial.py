@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from histodict.demo.sets import write_synthetic_dataset
+from histodict.synthetic.dataset import write_synthetic_dataset
 from tests.web.browser import Server, open_browser, sign_in
 
 from .drawing import SCREEN, Way

@@ -20,19 +20,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from histodict.metrics.runs import EvaluationTask
 
-from histodict.compare.example import trained_model
-from histodict.compare.tasks import EvaluationTask
-from histodict.evaluation.protocols import learning_curve_splits
-from histodict.execution.array_cache import ArrayCache
-from histodict.execution.work import ExecutionOptions
+from histodict.metrics import trained_model
+from histodict.model_selection.protocols import learning_curve_splits
+from histodict.models import Plan
+from histodict.models.cross_validation import RunCache, TrainTestRun, UnfittedModel
+from histodict.models.image_pipeline import WholeImagePipeline
 from histodict.paper import Choice, Setting
-from histodict.paper.datasets import load_datasets
+from histodict.paper.curves import training_sizes
+from histodict.paper.image_sets import load_datasets
 from histodict.paper.setting import LEARNERS
-from histodict.paper.sweeps import training_sizes
-from histodict.pipeline import Plan
-from histodict.pipeline.trials import RunCache, TrainTestRun, UnfittedModel
-from histodict.pipeline.whole_image_model import WholeImagePipeline
+from histodict.utils.cache import ArrayCache
+from histodict.utils.parallel import ExecutionOptions
 
 from . import kept_pieces as kept
 from . import report

@@ -23,7 +23,7 @@ import numpy as np
 from scipy.integrate import trapezoid
 
 from histodict.paper.complexity import NAME as COMPLEXITY
-from histodict.paper.published import PAPER_NAMES, accuracies, confusion, operating_points
+from histodict.paper.setting import PAPER_NAMES, accuracies, confusion, operating_points
 
 Rows = list[dict[str, str]]
 OURS, DFDL = "histodict", "DFDL"

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from histodict.execution.local import available_cores
+from histodict.utils.parallel import available_cores
 
 from .problem import Problem
 
@@ -49,10 +49,9 @@ def _dfdl_cases(problem: Problem, n_jobs: int | None) -> Cases:
     They call two private functions of DFDL, because nothing public stops after an iteration of one
     class.
     """
-    from histodict.execution.executor import Threads
-    from histodict.methods.class_sums import ClassEncoder, reduce_statistics
-    from histodict.methods.dfdl import DFDL, _sample_weights
-    from histodict.methods.labelled_blocks import group_blocks, open_arrays
+    from histodict.methods.class_dictionaries import group_blocks, open_arrays
+    from histodict.methods.dfdl import DFDL, ClassEncoder, _sample_weights, reduce_statistics
+    from histodict.utils.parallel import Threads
 
     model = DFDL(len(problem.D), step="published", n_jobs=n_jobs)
     units = group_blocks(open_arrays(problem.Y, problem.labels), len(problem.labels))

@@ -30,23 +30,23 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from histodict.decisions.calibration import Calibration
-from histodict.decisions.image_rules import n_scores, predicted_class
-from histodict.evaluation.metrics import balanced_accuracy, expected_calibration_error
-from histodict.evaluation.protocols import learning_curve_splits
-from histodict.evaluation.splits import Split
-from histodict.execution.progress import no_callback
-from histodict.images.manifest import Manifest
-from histodict.pipeline import Plan, TissueClassifier
-from histodict.pipeline.hearing import (
+from histodict.datasets.manifest import Manifest
+from histodict.decision.aggregation import n_scores, predicted_class
+from histodict.decision.calibration import Calibration
+from histodict.metrics.scores import balanced_accuracy, expected_calibration_error
+from histodict.model_selection.protocols import learning_curve_splits
+from histodict.model_selection.splits import Split
+from histodict.models import Plan, TissueClassifier
+from histodict.models.cross_validation import (
     MemberEvaluation,
+    RunCache,
     cross_validate_recipes,
     fit_combination,
     patient_folds,
     score_predictions,
 )
-from histodict.pipeline.trials import RunCache
-from histodict.recipes import Recipe
+from histodict.models.recipe import Recipe
+from histodict.utils.progress import no_callback
 
 from .kept_pieces import (
     NOTHING,

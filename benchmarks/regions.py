@@ -15,12 +15,11 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from histodict.compare.choices import choose_plans
-from histodict.compare.evaluation import evaluate
-from histodict.evaluation.protocols import k_folds, predefined_split
-from histodict.execution.work import ExecutionOptions
-from histodict.images.manifest import Manifest, read_manifest
-from histodict.pipeline.region_truth import labelled_by_region
+from histodict.datasets.manifest import Manifest, read_manifest
+from histodict.metrics import choose_plans, evaluate
+from histodict.model_selection.protocols import k_folds, predefined_split
+from histodict.models.region_detector import labelled_by_region
+from histodict.utils.parallel import ExecutionOptions
 
 REGION = "tumour"
 _TOGETHER = 4  # tiles that count as a patient

@@ -29,16 +29,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from histodict.decisions.image_rules import predicted_class
-from histodict.evaluation.metrics import balanced_accuracy
-from histodict.evaluation.protocols import k_folds
-from histodict.evaluation.splits import Split
-from histodict.images.manifest import Manifest
+from histodict.datasets.manifest import Manifest
+from histodict.decision.aggregation import predicted_class
 from histodict.methods.registry import get_method
-from histodict.pipeline import TissueClassifier
-from histodict.pipeline.whole_image_model import WholeImagePipeline
-from histodict.presets import preset
-from histodict.recipes import Recipe
+from histodict.metrics.scores import balanced_accuracy
+from histodict.model_selection.protocols import k_folds
+from histodict.model_selection.splits import Split
+from histodict.models import TissueClassifier
+from histodict.models.image_pipeline import WholeImagePipeline
+from histodict.models.recipe import Recipe, preset
 
 from . import kept_pieces as kept
 from . import report

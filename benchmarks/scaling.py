@@ -25,15 +25,13 @@ import numpy as np
 from distributed.protocol import deserialize, serialize
 from numpy.typing import NDArray
 
-from histodict.execution.cluster import open_cluster
-from histodict.execution.executor import Threads
-from histodict.execution.local import available_cores, single_blas_thread
-from histodict.methods.class_sums import ClassEncoder, reduce_statistics
-from histodict.methods.dfdl import DFDL, _sample_weights
-from histodict.methods.labelled_blocks import group_blocks, open_arrays
+from histodict.methods.class_dictionaries import group_blocks, open_arrays
+from histodict.methods.dfdl import DFDL, ClassEncoder, _sample_weights, reduce_statistics
+from histodict.models.prepared_image import open_prepared_image
+from histodict.models.recipe import preset
 from histodict.patches.vectors import PATCH_FEATURES
-from histodict.pipeline.opening import open_prepared_image
-from histodict.presets import preset
+from histodict.utils.dask_executor import open_cluster
+from histodict.utils.parallel import Threads, available_cores, single_blas_thread
 
 from .machine import machine_facts
 

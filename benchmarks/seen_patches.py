@@ -12,20 +12,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from histodict.decisions.image_rules import (
+from histodict.datasets.manifest import Manifest
+from histodict.decision.aggregation import (
     AGGREGATORS,
     PatchStatistics,
     patch_margins,
     predicted_class,
 )
-from histodict.evaluation.splits import Split
-from histodict.images.manifest import Manifest
+from histodict.encoders import get_patch_features
 from histodict.methods.patch_classifier import PatchClassifier
 from histodict.methods.registry import get_method
-from histodict.networks import get_patch_features
-from histodict.patches.projection import Projection
-from histodict.pipeline.opening import open_prepared_image
-from histodict.recipes import Recipe
+from histodict.model_selection.splits import Split
+from histodict.models.prepared_image import open_prepared_image
+from histodict.models.recipe import Recipe
+from histodict.patches.vectors import Projection
 
 from .kept_pieces import Facts
 

@@ -18,9 +18,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from histodict.demo.sets import write_synthetic_dataset
-from histodict.execution.local import available_cores
-from histodict.execution.sealed import read_checked_json
+from histodict.synthetic.dataset import write_synthetic_dataset
+from histodict.utils.parallel import available_cores
+from histodict.utils.text_io import read_checked_json
 
 from . import report
 from .big_slide import CELL, tissue_cells, write_slide

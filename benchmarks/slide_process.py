@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from histodict.execution.local import available_cores
+from histodict.utils.parallel import available_cores
 
 from . import report
 from .machine import machine_facts

@@ -50,13 +50,13 @@ class Stopwatch:
 
 def watch_stages(stopwatch: Stopwatch) -> None:
     """Put the stopwatch on the stages of the pipeline."""
-    from histodict.batch import image
-    from histodict.images.readers import SlideReader
-    from histodict.images.stain import LookupTransform, Reinhard
-    from histodict.images.tissue import TissueThreshold
-    from histodict.methods.residual_rule import ResidualClassifier
+    from histodict import batch as image
+    from histodict.images.source import SlideReader
+    from histodict.methods.patch_classifier import ResidualClassifier
     from histodict.patches.grid import PatchGrid
     from histodict.patches.vectors import PATCH_FEATURES
+    from histodict.preprocessing.stain import LookupTransform, Reinhard
+    from histodict.preprocessing.tissue import TissueThreshold
 
     for stage, owner, name in (
         ("reading", SlideReader, "read"),
@@ -75,7 +75,7 @@ def watch_stages(stopwatch: Stopwatch) -> None:
 
 def _of_children() -> tuple[float, float]:
     """CPU seconds of the processes that opened slides, and the peaks of those there are in MiB."""
-    from histodict.images import slide_process
+    from histodict.images import slide_reader as slide_process
 
     peak_mib = sum(_peak_mib(process.pid) for process in slide_process._LIVING)
     slide_process.end_all()

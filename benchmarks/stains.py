@@ -23,11 +23,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from histodict.decisions.image_rules import n_scores
-from histodict.evaluation.metrics import balanced_accuracy
-from histodict.images.in_memory import MemoryImage
-from histodict.images.manifest import ImageRecord, Manifest
-from histodict.pipeline import TissueClassifier
+from histodict.datasets.manifest import ImageRecord, Manifest
+from histodict.decision.aggregation import n_scores
+from histodict.images.memory_image import MemoryImage
+from histodict.metrics.scores import balanced_accuracy
+from histodict.models import TissueClassifier
 
 from .kept_pieces import (
     NOTHING,

@@ -26,10 +26,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from histodict.evaluation.metrics import balanced_accuracy
-from histodict.features.lbp_colour import lbp_colour
-from histodict.images.manifest import Manifest, read_manifest
-from histodict.web.suggestions import colour_descriptor, suggest
+from histodict.datasets.manifest import Manifest, read_manifest
+from histodict.image_features.descriptors import lbp_colour
+from histodict.metrics.scores import balanced_accuracy
+from histodict.web.annotation.suggestions import colour_descriptor, suggest
 
 from .machine import machine_facts
 

@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from histodict.decisions.unlabelled import two_means_midpoint
-from histodict.evaluation.metrics import auc
+from histodict.decision.threshold import two_means_midpoint
+from histodict.metrics.scores import auc
 
 Answers = tuple[NDArray[np.bool_], NDArray[np.float64]]  # of a split: truth, scores
 

@@ -16,9 +16,17 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 from scipy import ndimage
 
-from histodict.demo.scanner import Stain, draw_stain, simulate_scan
-from histodict.demo.scene import Scene, cut_border, smooth_noise
-from histodict.demo.tissue import INFLAMMATION, _draw_scene, canvas_shape
+from histodict.synthetic.tissue_generator import (
+    INFLAMMATION,
+    Scene,
+    Stain,
+    _draw_scene,
+    canvas_shape,
+    cut_border,
+    draw_stain,
+    simulate_scan,
+    smooth_noise,
+)
 
 Pixels = NDArray[np.uint8]
 Truth = NDArray[np.uint8]

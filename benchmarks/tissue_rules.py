@@ -17,7 +17,7 @@ from skimage.color import rgb2hed
 from skimage.filters import rank, threshold_otsu
 from skimage.morphology import disk
 
-from histodict.images.tissue import TissueThreshold
+from histodict.preprocessing.tissue import TissueThreshold
 
 from .tissue_images import Mask, Pixels
 

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from histodict.execution.progress import Progress
+from histodict.utils.progress import Progress
 
 from .problem import load_problem
 

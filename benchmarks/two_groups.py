@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from histodict.decisions.two_groups import is_bimodal
+from histodict.decision.threshold import is_bimodal
 
 N_SETS = 1000
 Draw = Callable[[np.random.Generator, int], NDArray[np.float64]]

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from histodict.execution.local import single_blas_thread
+from histodict.utils.parallel import single_blas_thread
 
 from .peers import histodict_cases
 from .problem import Size, build_problem
@@ -91,8 +91,8 @@ def _slide(size: WaitsSize, folder: Path) -> tuple[Case, Case]:
     import tifffile
 
     from histodict import TissueClassifier
-    from histodict.demo.sets import write_synthetic_dataset
-    from histodict.images import slide_process
+    from histodict.images import slide_reader as slide_process
+    from histodict.synthetic.dataset import write_synthetic_dataset
 
     from .big_slide import write_slide
 
@@ -121,7 +121,7 @@ def _slide(size: WaitsSize, folder: Path) -> tuple[Case, Case]:
 def _network(area_px: int) -> tuple[Case, Case]:
     import torch
 
-    from histodict.networks import load_encoder
+    from histodict.encoders import load_encoder
 
     from .network import flop
 

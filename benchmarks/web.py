@@ -29,9 +29,8 @@ from PIL import Image
 
 from attacks.page import Address, Client, memory_mb, running_server
 from attacks.visits import SCREEN, screens
-from histodict.demo.scanner import draw_stain
-from histodict.demo.sets import write_synthetic_dataset
-from histodict.demo.tissue import make_tissue_image
+from histodict.synthetic.dataset import write_synthetic_dataset
+from histodict.synthetic.tissue_generator import draw_stain, make_tissue_image
 
 from .big_slide import write_slide
 from .machine import machine_facts

@@ -32,11 +32,10 @@ from PIL import Image
 from scipy import ndimage
 
 from attacks.page import Address, Client, memory_mb, running_server
-from histodict.demo.scanner import draw_stain
-from histodict.demo.sets import write_synthetic_dataset
-from histodict.demo.tissue import make_tissue_image
 from histodict.patches.grid import PatchGrid
 from histodict.patches.patch_map import PatchMap
+from histodict.synthetic.dataset import write_synthetic_dataset
+from histodict.synthetic.tissue_generator import draw_stain, make_tissue_image
 from histodict.web.maps import outlines
 from tests.web.browser import open_browser
 

@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 from skimage.io import imread
 
-from histodict.features.wndcharm import plane_features
-from histodict.features.wndcharm.bank import grey_planes
+from histodict.image_features.wndcharm import plane_features
+from histodict.image_features.wndcharm.feature_bank import grey_planes
 
 FAMILIES = {
     "Edge Features": "edges",

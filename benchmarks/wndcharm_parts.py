@@ -20,14 +20,14 @@ from numpy.typing import NDArray
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 from sklearn.model_selection import StratifiedGroupKFold
 
-from histodict.evaluation.protocols import k_folds
-from histodict.execution.array_cache import ArrayCache
-from histodict.features import FEATURES
-from histodict.features.wndcharm.bank import HIGH_CONTRAST, POLYNOMIALS, TEXTURES
-from histodict.images.manifest import Manifest, read_manifest
+from histodict.datasets.manifest import Manifest, read_manifest
+from histodict.image_features import FEATURES
+from histodict.image_features.wndcharm.feature_bank import HIGH_CONTRAST, POLYNOMIALS, TEXTURES
 from histodict.methods.wndcharm import WNDCHARM
-from histodict.pipeline.whole_image_model import WholeImagePipeline
-from histodict.presets import preset
+from histodict.model_selection.protocols import k_folds
+from histodict.models.image_pipeline import WholeImagePipeline
+from histodict.models.recipe import preset
+from histodict.utils.cache import ArrayCache
 
 from .wndcharm_oracle import family_of
 

@@ -23,11 +23,11 @@ sys.path.insert(0, str(DOCS.parent))
 
 from benchmarks.confounders import drawn, planted, trained, with_sites  # noqa: E402
 from histodict import TissueClassifier  # noqa: E402
-from histodict.decisions.atom_notes import AtomAnnotations  # noqa: E402
-from histodict.images.manifest import Manifest  # noqa: E402
-from histodict.pipeline.atom_facts import AtomStatistics  # noqa: E402
+from histodict.datasets.manifest import Manifest  # noqa: E402
+from histodict.decision.atom_annotations import AtomAnnotations  # noqa: E402
+from histodict.explain.atom_statistics import AtomStatistics  # noqa: E402
 from histodict.reports.atoms_page import AtomReportData, collect_atom_report, write_atoms_page  # noqa: E402
-from histodict.reports.why_page import write_explanation_page  # noqa: E402
+from histodict.reports.explanation_page import write_explanation_page  # noqa: E402
 
 WIDTH = 1100
 HEIGHTS = {"concepts-leak": 864, "concepts-atoms": 640, "concepts-why": 622}

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from histodict import DFDL
-from histodict.execution.progress import Progress
+from histodict.utils.progress import Progress
 
 SIDE = 20
 PICTURE = Path("quickstart-atoms.png")

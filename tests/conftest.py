@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from histodict.execution import local
-from histodict.images import slide_process
+from histodict.images import slide_reader as slide_process
+from histodict.utils import parallel as local
 from tests.long_files import LONG, left_out, place_of
 
 if TYPE_CHECKING:

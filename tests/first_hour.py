@@ -192,10 +192,10 @@ def _warnings_shown(form: Any = None) -> Iterator[None]:
 def _small_presets() -> Iterator[None]:
     import matplotlib
 
-    from histodict.demo import run
     from histodict.methods.registry import METHODS
-    from histodict.pipeline import views
-    from histodict.presets import PRESETS
+    from histodict.models import recipe as views
+    from histodict.models.recipe import PRESETS
+    from histodict.synthetic import demo as run
 
     matplotlib.use("Agg")
     with ExitStack() as stack:
@@ -216,8 +216,7 @@ def _small_presets() -> Iterator[None]:
 
 def _scan(path: Path) -> None:
     """A slide of drawn tissue; its file does not say how large a pixel is."""
-    from histodict.demo.scanner import draw_stain
-    from histodict.demo.tissue import make_region_image
+    from histodict.synthetic.tissue_generator import draw_stain, make_region_image
     from tests.images.files import save_slide
 
     rng = np.random.default_rng(7)

@@ -7,10 +7,10 @@ from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 
-from histodict.demo.sets import write_synthetic_dataset
-from histodict.images.manifest import Manifest, read_manifest
-from histodict.pipeline import EnsembleClassifier, Model, Plan, RegionDetector, TissueClassifier
-from histodict.recipes import Recipe
+from histodict.datasets.manifest import Manifest, read_manifest
+from histodict.models import EnsembleClassifier, Model, Plan, RegionDetector, TissueClassifier
+from histodict.models.recipe import Recipe
+from histodict.synthetic.dataset import write_synthetic_dataset
 
 _DFDL = Recipe(
     "dfdl",

@@ -13,9 +13,9 @@ from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
 from histodict.cli import app
-from histodict.decisions.image_rules import ScoreError
-from histodict.model_file import ModelFileError, read_header, serialize
-from histodict.pipeline import load_model, save_model
+from histodict.decision.aggregation import ScoreError
+from histodict.models import load_model, save_model
+from histodict.models.model_file import ModelFileError, read_header, serialize
 
 KINDS = ("dfdl", "three", "regions", "panel", "calibrated", "lcksvd", "textures", "components")
 
@@ -259,7 +259,7 @@ def test_a_detector_of_no_numbers_says_so_and_not_that_there_is_nothing(saved, i
 
 
 def test_predict_goes_past_an_image_without_a_score(saved, image, tmp_path, monkeypatch):
-    from histodict.decisions.image_rules import LinearAggregator
+    from histodict.decision.aggregation import LinearAggregator
 
     real = LinearAggregator.scores
     calls = []

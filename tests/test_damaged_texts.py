@@ -10,12 +10,12 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from histodict.cli import app
-from histodict.evaluation.protocols import k_folds
-from histodict.evaluation.split_file import _digest, load_splits, save_splits
-from histodict.execution.cluster import _read_settings
-from histodict.execution.texts import parse_json
-from histodict.images.manifest import read_manifest
-from histodict.pipeline import Plan
+from histodict.datasets.manifest import read_manifest
+from histodict.model_selection.protocols import k_folds
+from histodict.model_selection.splits import _digest, load_splits, save_splits
+from histodict.models import Plan
+from histodict.utils.dask_executor import _read_settings
+from histodict.utils.text_io import parse_json
 
 
 def refusal(call, *words):

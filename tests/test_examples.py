@@ -12,9 +12,9 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from histodict.cli import app
-from histodict.demo.sets import write_synthetic_dataset
-from histodict.pipeline import TissueClassifier
-from histodict.presets import PRESETS
+from histodict.models import TissueClassifier
+from histodict.models.recipe import PRESETS
+from histodict.synthetic.dataset import write_synthetic_dataset
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SNAKEFILE = EXAMPLES / "snakemake" / "Snakefile"

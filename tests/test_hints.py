@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from histodict.execution.missing_chunks import check_missing_chunks
-from histodict.images.manifest import ImageRecord, read_manifest
+from histodict.datasets.manifest import ImageRecord, read_manifest
+from histodict.datasets.survey import common_size
 from histodict.images.pixel_size import PixelSize, size_warnings
-from histodict.images.survey import common_size
-from histodict.parameters import hints_for
-from histodict.pipeline import TissueClassifier
-from histodict.pipeline.opening import open_prepared_image
-from histodict.recipes import Recipe
+from histodict.models import TissueClassifier
+from histodict.models.prepared_image import open_prepared_image
+from histodict.models.recipe import Recipe
+from histodict.utils.missing_chunks import check_missing_chunks
+from histodict.utils.validation import hints_for
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ from typer.testing import CliRunner
 
 from histodict import TissueClassifier
 from histodict.cli import app
-from histodict.demo.sets import write_synthetic_dataset
-from histodict.images.manifest import read_manifest
+from histodict.datasets.manifest import read_manifest
 from histodict.methods.registry import METHODS, get_method
-from histodict.pipeline import load_model, save_model
-from histodict.presets import preset
+from histodict.models import load_model, save_model
+from histodict.models.recipe import preset
+from histodict.synthetic.dataset import write_synthetic_dataset
 
 # Small enough for a second or two each; what a method does not have is left out.
 SMALL = {"n_atoms": 30, "n_iter": 3, "n_epochs": 2, "n_coding_steps": 10, "n_nonzero": 5}

@@ -8,14 +8,20 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from histodict.model_content import ARRAYS
-from histodict.model_file import SCHEMA, ModelFileError, read_header, read_model_data, serialize
-from histodict.pipeline import (
+from histodict.models import (
     EnsembleClassifier,
     RegionDetector,
     TissueClassifier,
     load_model,
     save_model,
+)
+from histodict.models.model_file import (
+    ARRAYS,
+    SCHEMA,
+    ModelFileError,
+    read_header,
+    read_model_data,
+    serialize,
 )
 from tests.small_models import TRAIN
 

@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from histodict.batch.image import output_key
-from histodict.execution import files, processes
-from histodict.execution.files import atomic_write
-from histodict.images.manifest import ImageRecord
-from histodict.pipeline import Plan
-from histodict.pipeline.extraction import extract_features, extraction_recipe
+from histodict.batch import output_key
+from histodict.datasets.manifest import ImageRecord
+from histodict.models import Plan
+from histodict.models.feature_extraction import extract_features, extraction_recipe
+from histodict.utils import files
+from histodict.utils import parallel as processes
+from histodict.utils.files import atomic_write
 
 PACKAGE = Path(__file__).parents[1] / "src" / "histodict"
 # These run where sockets can be handed to another process, and nowhere else.

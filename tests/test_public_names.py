@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import histodict
-from histodict.demo.sets import write_synthetic_dataset
 from histodict.methods.registry import METHODS
-from histodict.presets import PRESETS
+from histodict.models.recipe import PRESETS
+from histodict.synthetic.dataset import write_synthetic_dataset
 
 NAMES = [name for name in histodict.__all__ if name != "__version__"]
 

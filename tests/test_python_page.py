@@ -10,9 +10,9 @@ from pathlib import Path
 import matplotlib
 import pytest
 
-from histodict.demo.sets import write_synthetic_dataset
 from histodict.methods.registry import METHODS
-from histodict.presets import PRESETS
+from histodict.models.recipe import PRESETS
+from histodict.synthetic.dataset import write_synthetic_dataset
 
 ROOT = Path(__file__).parents[1]
 

@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from histodict.presets import PRESETS, preset
-from histodict.recipes import Recipe
+from histodict.models.recipe import PRESETS, Recipe, preset
 
 
 def test_presets_are_recipes_and_the_paper_is_as_published():

@@ -7,16 +7,16 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from histodict import DFDL
 from histodict.methods.fddl import FDDL
 from histodict.methods.lcksvd import LCKSVD
-from histodict.methods.nayak import Nayak
-from histodict.methods.odl import ODL
-from histodict.methods.shirc import SHIRC
-from histodict.methods.src import SRC
-from histodict.methods.support_vectors import StandardizedSVM
-from histodict.methods.vector_heads import (
+from histodict.methods.linear_baselines import (
     LogisticPatchClassifier,
     NearestMeanClassifier,
     NearestPatchClassifier,
 )
+from histodict.methods.nayak import Nayak
+from histodict.methods.odl import ODL
+from histodict.methods.shirc import SHIRC
+from histodict.methods.src import SRC
+from histodict.methods.svm import StandardizedSVM
 from histodict.methods.wndcharm import WNDCHARM
 
 

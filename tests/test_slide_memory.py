@@ -15,13 +15,13 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
-from histodict.demo.sets import write_synthetic_dataset
-from histodict.images.manifest import read_manifest
+from histodict.datasets.manifest import read_manifest
+from histodict.export.qupath import area_features, patch_features, save_geojson
+from histodict.models import TissueClassifier, save_model
+from histodict.models.recipe import Recipe
 from histodict.patches.grid import PatchGrid
 from histodict.patches.patch_map import NO_TISSUE, PatchMap
-from histodict.pipeline import TissueClassifier, save_model
-from histodict.recipes import Recipe
-from histodict.reports.geojson import area_features, patch_features, save_geojson
+from histodict.synthetic.dataset import write_synthetic_dataset
 
 big_slide = pytest.importorskip("benchmarks.big_slide", reason="the benchmarks are not here")
 

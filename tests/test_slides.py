@@ -20,14 +20,13 @@ from scipy import ndimage
 from typer.testing import CliRunner
 
 from histodict.cli import app
-from histodict.demo.scanner import draw_stain
-from histodict.demo.tissue import make_region_image, make_tissue_image
-from histodict.images.manifest import read_manifest
-from histodict.images.readers import SlideReader, open_image
+from histodict.datasets.manifest import read_manifest
+from histodict.images.source import SlideReader, open_image
+from histodict.models import TissueClassifier, save_model
+from histodict.models.recipe import Recipe
 from histodict.patches import grid
 from histodict.patches.patch_map import COLOURS, NO_TISSUE
-from histodict.pipeline import TissueClassifier, save_model
-from histodict.recipes import Recipe
+from histodict.synthetic.tissue_generator import draw_stain, make_region_image, make_tissue_image
 from tests.images.files import save_slide
 
 MPP = 0.5

@@ -41,10 +41,14 @@ from histodict import (
     to_spatialdata,
     with_annotations,
 )
-from histodict.images.manifest import Manifest
-from histodict.pipeline.answers import DetectedRegion, ImagePrediction, RegionPrediction
-from histodict.pipeline.reasons import Explanation
-from histodict.pipeline.results import Predictions
+from histodict.datasets.manifest import Manifest
+from histodict.explain.explanation import Explanation
+from histodict.models.predictions import (
+    DetectedRegion,
+    ImagePrediction,
+    Predictions,
+    RegionPrediction,
+)
 
 # --- images to an answer ------------------------------------------------------------------------
 

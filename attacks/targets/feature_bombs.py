@@ -14,8 +14,8 @@ from typing import Any
 
 from numpy.random import Generator
 
-from histodict.images import slide_process
-from histodict.images.errors import ImageError
+from histodict.images import slide_reader as slide_process
+from histodict.images.file_types import ImageError
 
 from .. import byte_edits
 from ..feature_bombs import BOMBS

@@ -98,7 +98,7 @@ class _Server:
         self._serve()
 
     def _make_data(self) -> None:
-        from histodict.demo.sets import write_synthetic_dataset
+        from histodict.synthetic.dataset import write_synthetic_dataset
 
         write_synthetic_dataset(self._folder / "data" / "tissue", 4, 1, size=(160, 120))
         other = self._folder / "data" / "other"
@@ -112,10 +112,10 @@ class _Server:
 
     def _make_work(self) -> dict[str, str]:
         """A data set that was opened, also to draw on it, and a training that is done."""
-        from histodict.execution.progress import no_callback
-        from histodict.web.api_jobs import _chosen_plan
+        from histodict.utils.progress import no_callback
+        from histodict.web.annotation.edits import change_classes
+        from histodict.web.api.trainings import _chosen_plan
         from histodict.web.datasets import open_dataset
-        from histodict.web.drawing_acts import change_classes
         from histodict.web.jobs import DONE, new_job
         from histodict.web.training import TrainingRequest, training_request
         from histodict.web.worker import train

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.random import Generator
 
-from histodict.images.readers import ImageError, ImageSource, open_image
+from histodict.images.source import ImageError, ImageSource, open_image
 
 from ..image_bases import make_bases
 from ..target import Case, Find, Target

@@ -27,7 +27,7 @@ class KernelsTarget(Target):
         """Compile everything, with bounds checked."""
         os.environ["HISTODICT_CHECK_BOUNDS"] = "1"
         os.environ["NUMBA_OPT"] = "1"  # compiled in half the time
-        from histodict.kernels import compiling
+        from histodict.kernels import compilation as compiling
 
         if not compiling.CHECK_BOUNDS:
             raise RuntimeError("the kernels were imported before bounds could be checked")

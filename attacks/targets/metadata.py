@@ -22,14 +22,13 @@ from PIL import Image
 
 from histodict import TissueClassifier
 from histodict.batch import predict_images
-from histodict.demo.sets import write_synthetic_dataset
-from histodict.images.feature_file import common_metadata
-from histodict.images.manifest import ImageRecord, Manifest, read_manifest
-from histodict.images.readers import ImageError, open_image
-from histodict.images.survey import check_readable
+from histodict.datasets.manifest import ImageRecord, Manifest, read_manifest
+from histodict.datasets.survey import check_readable
+from histodict.images.source import ImageError, open_image
+from histodict.models.recipe import PRESETS, Recipe
 from histodict.patches.patch_map import PatchMap
-from histodict.presets import PRESETS
-from histodict.recipes import Recipe
+from histodict.precomputed.feature_file import common_metadata
+from histodict.synthetic.dataset import write_synthetic_dataset
 
 from ..metadata_bases import BASES, N_PATCHES, metadata_edit, write_base
 from ..target import Case, Find, Target

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.random import Generator
 
 import histodict
-from histodict.images import slide_process
-from histodict.images.errors import ImageError
-from histodict.images.feature_file import open_features
-from histodict.images.readers import open_image
+from histodict.images import slide_reader as slide_process
+from histodict.images.file_types import ImageError
+from histodict.images.source import open_image
+from histodict.precomputed.feature_file import open_features
 
 from ..folders import COORDS, LINK, VECTORS, are_undamaged, make_folders, packed, unpack, values_of
 from ..target import Case, Find, Target

@@ -21,13 +21,18 @@ from PIL import Image
 from safetensors.numpy import save
 
 from histodict import TissueClassifier
-from histodict.demo.sets import write_synthetic_dataset
-from histodict.images.manifest import read_manifest
-from histodict.model_content import ModelData
-from histodict.model_file import ModelFileError, digest, read_header, read_model_data
-from histodict.pipeline import load_model, save_model
-from histodict.recipes import Recipe
+from histodict.datasets.manifest import read_manifest
+from histodict.models import load_model, save_model
+from histodict.models.model_file import (
+    ModelData,
+    ModelFileError,
+    digest,
+    read_header,
+    read_model_data,
+)
+from histodict.models.recipe import Recipe
 from histodict.reports.model_card import describe_members, describe_model
+from histodict.synthetic.dataset import write_synthetic_dataset
 from tests.small_models import TRAIN
 
 from .. import byte_edits, json_edits

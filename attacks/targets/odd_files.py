@@ -22,7 +22,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from histodict.cli import app
-from histodict.execution.texts import printable
+from histodict.utils.text_io import printable
 
 from ..target import Case, Find, Target
 

@@ -44,8 +44,6 @@ class ServersTarget(Target):
     def setup(self, folder: Path) -> None:
         from PIL import Image
 
-        from histodict.web import server  # noqa: F401 - imported before the fork
-
         shutil.rmtree(folder / "servers", ignore_errors=True)
         self._folder = folder / "servers"
         (self._folder / "data" / "bare").mkdir(parents=True)
@@ -57,8 +55,8 @@ class ServersTarget(Target):
 
     def _prepare(self) -> None:
         """A workspace with an opened data set and a class to draw with."""
+        from histodict.web.annotation.edits import change_classes
         from histodict.web.datasets import DatasetIndexCache, open_dataset
-        from histodict.web.drawing_acts import change_classes
         from histodict.web.workspace import DataFolders, UserWorkspace
 
         user = UserWorkspace.of(self._template, "local")
@@ -113,7 +111,7 @@ class ServersTarget(Target):
                 os.dup2(file.fileno(), 1)
                 os.dup2(file.fileno(), 2)
             os.chdir(place)
-            from histodict.execution.child_process import exit_with_parent
+            from histodict.utils.child_process import exit_with_parent
             from histodict.web.server import serve
 
             exit_with_parent(os.getppid())  # also where a hang of the target ended its process
@@ -138,7 +136,7 @@ class ServersTarget(Target):
 
     def kept(self, workspace: Path) -> set[int]:
         """The numbers of the strokes that the workspace holds."""
-        from histodict.web.sheets import AnnotationStore
+        from histodict.web.annotation.store import AnnotationStore
 
         sheet = AnnotationStore.read(
             workspace / "users" / "local" / "data" / self._data, self._image

@@ -17,13 +17,12 @@ from typing import Any
 from numpy.random import Generator
 from PIL import Image
 
-from histodict.cli.reading import parse_pairs
-from histodict.evaluation.protocols import k_folds
-from histodict.evaluation.split_file import load_splits, save_splits
-from histodict.evaluation.splits import check_splits
-from histodict.execution.cluster import _read_settings
-from histodict.images.manifest import read_manifest
-from histodict.pipeline import Plan
+from histodict.cli.image_options import parse_pairs
+from histodict.datasets.manifest import read_manifest
+from histodict.model_selection.protocols import k_folds
+from histodict.model_selection.splits import check_splits, load_splits, save_splits
+from histodict.models import Plan
+from histodict.utils.dask_executor import _read_settings
 
 from .. import byte_edits, json_edits
 from ..target import Case, Find, Target

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.random import Generator
 
-from histodict.images import slide_process
-from histodict.images.errors import ImageError
+from histodict.images import slide_reader as slide_process
+from histodict.images.file_types import ImageError
 
 from .. import json_edits
 from ..folders import forget_peak, make_folders, packed, peak_kib, unpack, values_of

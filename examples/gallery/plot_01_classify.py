@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 import histodict
-from histodict.demo.sets import write_synthetic_dataset
+from histodict.synthetic.dataset import write_synthetic_dataset
 
 folder = Path(tempfile.mkdtemp())
 known = write_synthetic_dataset(

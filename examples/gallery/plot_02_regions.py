@@ -14,7 +14,7 @@ import matplotlib.pyplot as plt
 from PIL import Image
 
 import histodict
-from histodict.demo.sets import write_synthetic_dataset
+from histodict.synthetic.dataset import write_synthetic_dataset
 
 folder = Path(tempfile.mkdtemp())
 known = write_synthetic_dataset(

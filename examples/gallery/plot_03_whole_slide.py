@@ -16,7 +16,7 @@ import tifffile
 from PIL import Image
 
 import histodict
-from histodict.demo.sets import write_synthetic_dataset
+from histodict.synthetic.dataset import write_synthetic_dataset
 
 folder = Path(tempfile.mkdtemp())
 known = write_synthetic_dataset(

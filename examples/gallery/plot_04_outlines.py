@@ -17,7 +17,7 @@ from PIL import Image
 from skimage.measure import approximate_polygon, find_contours
 
 import histodict
-from histodict.demo.sets import write_synthetic_dataset
+from histodict.synthetic.dataset import write_synthetic_dataset
 
 folder = Path(tempfile.mkdtemp())
 known = write_synthetic_dataset(

@@ -13,11 +13,10 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 
 import histodict
-from histodict.demo.sets import write_synthetic_dataset
-from histodict.evaluation.answers import collect_repeats
-from histodict.evaluation.intervals import bootstrap_interval
-from histodict.evaluation.metrics import balanced_accuracy
-from histodict.evaluation.protocols import k_folds
+from histodict.metrics.intervals import bootstrap_interval
+from histodict.metrics.scores import balanced_accuracy
+from histodict.model_selection.protocols import collect_repeats, k_folds
+from histodict.synthetic.dataset import write_synthetic_dataset
 
 folder = write_synthetic_dataset(
     Path(tempfile.mkdtemp()) / "set", n_patients=8, images_per_patient=2, size=(240, 180)

@@ -14,9 +14,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import histodict
-from histodict.demo.sets import write_synthetic_dataset
-from histodict.evaluation.metrics import balanced_accuracy
-from histodict.evaluation.protocols import learning_curve_splits
+from histodict.metrics.scores import balanced_accuracy
+from histodict.model_selection.protocols import learning_curve_splits
+from histodict.synthetic.dataset import write_synthetic_dataset
 
 folder = write_synthetic_dataset(
     Path(tempfile.mkdtemp()) / "set", n_patients=16, images_per_patient=2, size=(240, 180)

@@ -13,7 +13,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import histodict
-from histodict.demo.sets import write_synthetic_dataset
+from histodict.synthetic.dataset import write_synthetic_dataset
 
 folder = Path(tempfile.mkdtemp())
 known = write_synthetic_dataset(

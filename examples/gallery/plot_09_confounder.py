@@ -17,7 +17,7 @@ import numpy as np
 from PIL import Image
 
 import histodict
-from histodict.demo.sets import write_synthetic_dataset
+from histodict.synthetic.dataset import write_synthetic_dataset
 
 folder = Path(tempfile.mkdtemp())
 tinted = write_synthetic_dataset(

@@ -13,7 +13,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 
 import histodict
-from histodict.demo.sets import write_synthetic_dataset
+from histodict.synthetic.dataset import write_synthetic_dataset
 
 folder = Path(tempfile.mkdtemp())
 known = write_synthetic_dataset(

@@ -1,69 +1,44 @@
 """Interpretable tissue classification from a handful of labelled images.
 
-From images to an answer
-    A folder with one sub-folder per class is enough; a CSV or a DataFrame can also say which images
-    are of the same patient.
+Models
+    TissueClassifier, RegionDetector, EnsembleClassifier, Recipe, Plan, load
 
     >>> import histodict
     >>> model = histodict.TissueClassifier(random_state=0).fit("tissue.csv")
-    >>> answer = model.predict("new.png")  # or an array, or a picture of Pillow
-    >>> answer.label, answer.score, answer.proportions
-    >>> answer.patch_map.predicted_classes  # a `PatchMap`: the class of each patch
-    >>> answers = model.predict(["new.png", "newer.png"])  # or a folder
-    >>> answers.rows()  # with pandas: answers.to_frame()
-    >>> model.score("tissue.csv")  # balanced accuracy
-
-    `TissueClassifier` says which class an image is, `RegionDetector` where in it something is.
-    `EnsembleClassifier` is the most accurate: several views of the tissue, and how sure one may be.
-
-    >>> finder = histodict.RegionDetector(region="tumour").fit("tissue.csv")
-    >>> finder.predict("new.png").regions
-    >>> panel = histodict.EnsembleClassifier().fit("tissue.csv")  # Panel(["fast"]): one view
-    >>> panel.predict_proba("new.png")
-
-    Outlines drawn in QuPath, ASAP or ImageScope: `with_annotations` joins them to images, and
-    `split_by_annotation` makes a part of an image for each class that is outlined in it. A
-    `AnnotationFile` says where in new images to look: `predict("new.svs", within=…)`.
-
-    Zarr images and feature files with missing chunks are refused, except inside
-    `allow_missing_chunks`.
-
-To keep a model
+    >>> prediction = model.predict("new.png")
+    >>> prediction.label, prediction.score
     >>> model.save("tissue.histodict")
     >>> model = histodict.load("tissue.histodict")
 
-Settings
-    By name, beside the preset they change. A `Recipe` holds all that decides one model: the
-    patches, the vectors, the method. A `Plan` says what is made of it, as the command line does.
+Data
+    read_manifest, Manifest, with_annotations, split_by_annotation, AnnotationFile,
+    PixelSizeOption, allow_missing_chunks
 
-    >>> histodict.TissueClassifier("paper", n_atoms=100, stain="reinhard")
-    >>> recipe = histodict.Recipe("odl", {"n_atoms": 20}, stain="reinhard", aggregation="margin")
-    >>> histodict.TissueClassifier(recipe).get_params()
-    >>> histodict.Plan.named("default").build_model()
-    >>> images = histodict.read_manifest("tissue.csv")  # what fit makes of it, to look at
+Results
+    ImagePrediction, RegionPrediction, Predictions, PatchMap, Explanation
 
-Below: classifiers of patch vectors
-    `DFDL`, and what it is compared with: `SRC`, `SHIRC`, `LCKSVD`, `FDDL`, `ODL`, `Nayak` and
-    `WNDCHARM`, which takes one vector of a whole image. They are scikit-learn classifiers.
+    >>> model.explain("new.png").summary()
 
-    >>> dfdl = histodict.DFDL(n_atoms=500, random_state=0).fit(X, y)  # X (n_patches, n_features)
-    >>> dfdl.predict(X_new)
-    >>> dfdl.dictionaries_  # (n_classes, n_atoms, n_features): atoms are patches to look at
-
-What a model has learnt
-    Atoms are its building blocks. `atom_facts` says of each who uses it, how well it alone tells
-    the classes apart, and what else it tells apart; a list of `AtomFacts`. `why` tells an answer
-    by them.
+Explanation of a model
+    atom_statistics, AtomStatistics
 
     >>> atoms = histodict.atom_statistics(model, "tissue.csv")
     >>> [(atom.label, atom.auc) for atom in atoms if atom.is_site_confounded]
-    >>> model.explain("new.png").summary()
 
-For other programs
-    `to_anndata` and `to_spatialdata` give an image's patches, their answers, codes and atoms to
-    scanpy, squidpy and whatever else reads such tables: `to_anndata(model, "new.png")`.
+Methods on feature vectors (scikit-learn classifiers)
+    DFDL, ODL, SRC, SHIRC, LCKSVD, FDDL, Nayak, WNDCHARM
 
-The command `histodict` does all this without Python: `histodict --help`.
+    >>> dfdl = histodict.DFDL(n_atoms=500, random_state=0).fit(X, y)
+    >>> dfdl.dictionaries_  # (n_classes, n_atoms, n_features)
+
+Export
+    to_anndata, to_spatialdata
+
+Public sub-packages
+    kernels, metrics, model_selection, encoders, synthetic
+
+The reference is docs/api-reference.md; names that are not listed there are private. The command
+line offers the same functions: `histodict --help`.
 """
 
 from __future__ import annotations
@@ -72,10 +47,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .execution.missing_chunks import allow_missing_chunks
-    from .images.annotations.drawing import AnnotationFile
-    from .images.annotations.matching import split_by_annotation, with_annotations
-    from .images.manifest import read_manifest
+    from .annotations.annotation_file import AnnotationFile
+    from .datasets.annotated import split_by_annotation, with_annotations
+    from .datasets.manifest import Manifest, read_manifest
+    from .explain.atom_statistics import AtomStatistics, atom_statistics
+    from .explain.explanation import Explanation
+    from .export.anndata import to_anndata, to_spatialdata
+    from .images.pixel_size import PixelSizeOption
     from .methods.dfdl import DFDL
     from .methods.fddl import FDDL
     from .methods.lcksvd import LCKSVD
@@ -84,13 +62,19 @@ if TYPE_CHECKING:
     from .methods.shirc import SHIRC
     from .methods.src import SRC
     from .methods.wndcharm import WNDCHARM
+    from .models import (
+        EnsembleClassifier,
+        ImagePrediction,
+        Plan,
+        Predictions,
+        RegionDetector,
+        RegionPrediction,
+        TissueClassifier,
+    )
+    from .models import load_model as load
+    from .models.recipe import Recipe
     from .patches.patch_map import PatchMap
-    from .pipeline import EnsembleClassifier, Plan, RegionDetector, TissueClassifier
-    from .pipeline import load_model as load
-    from .pipeline.atom_facts import AtomStatistics
-    from .recipes import Recipe
-    from .reports.atoms_in_use import atom_statistics
-    from .spatial.objects import to_anndata, to_spatialdata
+    from .utils.missing_chunks import allow_missing_chunks
 
     __version__: str
 
@@ -105,11 +89,17 @@ __all__ = [
     "AnnotationFile",
     "AtomStatistics",
     "EnsembleClassifier",
+    "Explanation",
+    "ImagePrediction",
+    "Manifest",
     "Nayak",
     "PatchMap",
+    "PixelSizeOption",
     "Plan",
+    "Predictions",
     "Recipe",
     "RegionDetector",
+    "RegionPrediction",
     "TissueClassifier",
     "__version__",
     "allow_missing_chunks",
@@ -123,35 +113,41 @@ __all__ = [
 ]
 
 _HOMES = {
-    "AtomStatistics": ".pipeline.atom_facts",
+    "AnnotationFile": ".annotations.annotation_file",
+    "AtomStatistics": ".explain.atom_statistics",
     "DFDL": ".methods.dfdl",
-    "AnnotationFile": ".images.annotations.drawing",
+    "EnsembleClassifier": ".models",
+    "Explanation": ".explain.explanation",
     "FDDL": ".methods.fddl",
+    "ImagePrediction": ".models",
     "LCKSVD": ".methods.lcksvd",
+    "Manifest": ".datasets.manifest",
     "Nayak": ".methods.nayak",
     "ODL": ".methods.odl",
-    "EnsembleClassifier": ".pipeline",
     "PatchMap": ".patches.patch_map",
-    "Plan": ".pipeline",
-    "Recipe": ".recipes",
-    "RegionDetector": ".pipeline",
+    "PixelSizeOption": ".images.pixel_size",
+    "Plan": ".models",
+    "Predictions": ".models",
+    "Recipe": ".models.recipe",
+    "RegionDetector": ".models",
+    "RegionPrediction": ".models",
     "SHIRC": ".methods.shirc",
     "SRC": ".methods.src",
-    "TissueClassifier": ".pipeline",
+    "TissueClassifier": ".models",
     "WNDCHARM": ".methods.wndcharm",
-    "allow_missing_chunks": ".execution.missing_chunks",
-    "atom_statistics": ".reports.atoms_in_use",
-    "split_by_annotation": ".images.annotations.matching",
-    "load": ".pipeline.saving:load_model",
-    "read_manifest": ".images.manifest",
-    "to_anndata": ".spatial.objects",
-    "to_spatialdata": ".spatial.objects",
-    "with_annotations": ".images.annotations.matching",
+    "allow_missing_chunks": ".utils.missing_chunks",
+    "atom_statistics": ".explain.atom_statistics",
+    "load": ".models:load_model",
+    "read_manifest": ".datasets.manifest",
+    "split_by_annotation": ".datasets.annotated",
+    "to_anndata": ".export.anndata",
+    "to_spatialdata": ".export.anndata",
+    "with_annotations": ".datasets.annotated",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Public names are loaded when asked for: importing the package does nothing else."""
+    """Load a public name on first use, so that importing the package is fast."""
     if name == "__version__":
         return import_module("importlib.metadata").version("histodict")
     if name in _HOMES:

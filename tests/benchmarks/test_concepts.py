@@ -5,8 +5,7 @@ from benchmarks.concept_cells import Cells, halves
 from benchmarks.concept_learners import Seen, consensus
 from benchmarks.concept_measures import measure
 from benchmarks.concept_page import write_page
-from histodict.dictionaries.atoms import normalise
-from histodict.dictionaries.matching import match_atoms
+from histodict.dictionaries.atoms import match_atoms, normalise
 
 
 def planted(seed, n_patients=8):

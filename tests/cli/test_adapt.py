@@ -16,12 +16,11 @@ from typer.testing import CliRunner
 
 from histodict import TissueClassifier
 from histodict.cli import app
-from histodict.decisions.tuning import fingerprint
-from histodict.decisions.unlabelled import unlabelled_threshold
-from histodict.demo.sets import write_synthetic_dataset
-from histodict.images.manifest import read_manifest
-from histodict.pipeline import Plan, load_model, save_model
-from histodict.recipes import Recipe
+from histodict.datasets.manifest import read_manifest
+from histodict.decision.threshold import fingerprint, unlabelled_threshold
+from histodict.models import Plan, load_model, save_model
+from histodict.models.recipe import Recipe
+from histodict.synthetic.dataset import write_synthetic_dataset
 
 FAST = Recipe(method="nearest-mean", patch_px=12, patches_per_class=200, aggregation="margin")
 

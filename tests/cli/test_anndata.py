@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from histodict.cli import app
-from histodict.demo.sets import write_synthetic_dataset
-from histodict.pipeline import TissueClassifier
+from histodict.models import TissueClassifier
+from histodict.synthetic.dataset import write_synthetic_dataset
 
 h5py = pytest.importorskip("h5py")
 

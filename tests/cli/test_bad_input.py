@@ -25,8 +25,8 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from histodict.cli import app
-from histodict.demo.sets import write_synthetic_dataset
 from histodict.patches.patch_map import NO_TISSUE
+from histodict.synthetic.dataset import write_synthetic_dataset
 from tests.images.files import save_plain, save_png_header, texture
 
 SETTINGS = ("patch_px=16", "downsample=1", "patches_per_class=800", "n_atoms=40", "n_iter=4")

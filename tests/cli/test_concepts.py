@@ -98,11 +98,14 @@ def test_a_folder_of_other_concepts_is_refused(slides, tmp_path):
 
 def test_what_decides_concepts_is_not_taken_up_in_silence(slides, tmp_path):
     """Pixel sizes, outlines to stay within, and how concepts are learnt."""
-    from histodict.images.annotations.drawing import AnnotationFile
+    from histodict.annotations.annotation_file import AnnotationFile
+    from histodict.datasets.record import ImageRecord
+    from histodict.explain.concept_discovery import (
+        ConceptTrainingSet,
+        check_settings_match,
+        settings_of,
+    )
     from histodict.images.pixel_size import PixelSizeOption
-    from histodict.images.records import ImageRecord
-    from histodict.pipeline.concept_folder import check_settings_match
-    from histodict.pipeline.concepts import ConceptTrainingSet, settings_of
 
     outline = tmp_path / "o.geojson"
     outline.write_text("{}")
@@ -128,10 +131,10 @@ def test_what_decides_concepts_is_not_taken_up_in_silence(slides, tmp_path):
 
 
 def test_images_of_mixed_or_unknown_pixel_sizes_are_warned_of(tmp_path):
+    from histodict.datasets.record import ImageRecord
+    from histodict.explain.concept_discovery import ConceptTrainingSet
     from histodict.images.pixel_size import PixelSizeOption
-    from histodict.images.records import ImageRecord
-    from histodict.pipeline.concepts import ConceptTrainingSet
-    from histodict.presets import PRESETS
+    from histodict.models.recipe import PRESETS
 
     Image.new("RGB", (64, 64), (200, 100, 150)).save(tmp_path / "a.png")
     records = [ImageRecord(tmp_path / "a.png", "", "p", mpp=mpp) for mpp in (0.25, 0.5, None)]
@@ -149,7 +152,7 @@ def test_images_of_mixed_or_unknown_pixel_sizes_are_warned_of(tmp_path):
 
 
 def test_names_come_back_from_a_spreadsheet_that_writes_semicolons(tmp_path):
-    from histodict.pipeline.concept_folder import names_in
+    from histodict.explain.concept_discovery import names_in
 
     (tmp_path / "concepts.csv").write_text("\ufeffconcept;name;share\n2; fat ;0,5\n", "utf-8")
     assert names_in(tmp_path, 3) == ["concept 1", "fat", "concept 3"]

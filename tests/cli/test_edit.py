@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from histodict import EnsembleClassifier, RegionDetector, TissueClassifier, load
 from histodict.cli import app
-from histodict.decisions.atom_notes import AtomAnnotations
-from histodict.demo.sets import write_synthetic_dataset
-from histodict.recipes import Recipe
+from histodict.decision.atom_annotations import AtomAnnotations
+from histodict.models.recipe import Recipe
+from histodict.synthetic.dataset import write_synthetic_dataset
 
 SMALL = Recipe(
     method_parameters={"n_atoms": 8, "n_iter": 2},

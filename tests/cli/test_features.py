@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from histodict.cli import app
-from histodict.demo.sets import write_synthetic_dataset
+from histodict.synthetic.dataset import write_synthetic_dataset
 from tests.images.feature_files import (
     planted_slides,
     some_vectors,
@@ -242,8 +242,8 @@ def test_slides_with_missing_chunks_are_named_unless_that_is_allowed(trained, sl
 
 
 def test_one_bad_attribute_or_defect_ends_no_command(trained, slides, tmp_path, monkeypatch):
-    from histodict.batch import image
-    from histodict.pipeline import given_view
+    from histodict import batch as image
+    from histodict.models import prepared_image as given_view
 
     folder = tmp_path / "features"
     folder.mkdir()

@@ -8,18 +8,19 @@ import sys
 import warnings
 
 import pytest
+from histodict.metrics.runs import EvaluationTask
 from typer.testing import CliRunner
 
-from histodict import RegionDetector, TissueClassifier, presets, read_manifest
+from histodict import RegionDetector, TissueClassifier, read_manifest
 from histodict.cli import app
-from histodict.compare.tasks import EvaluationTask
-from histodict.demo.sets import write_synthetic_dataset
-from histodict.evaluation.protocols import k_folds
-from histodict.execution.work import ExecutionOptions
-from histodict.images.readers import ImageError
-from histodict.model_file import read_header
-from histodict.pipeline import Plan, load_model
-from histodict.pipeline.whole_image_model import WholeImagePipeline
+from histodict.images.source import ImageError
+from histodict.model_selection.protocols import k_folds
+from histodict.models import Plan, load_model
+from histodict.models import recipe as presets
+from histodict.models.image_pipeline import WholeImagePipeline
+from histodict.models.model_file import read_header
+from histodict.synthetic.dataset import write_synthetic_dataset
+from histodict.utils.parallel import ExecutionOptions
 
 SMALL = ["--method", "nearest-mean", "--set", "patch_px=8", "--set", "patches_per_class=100"]
 

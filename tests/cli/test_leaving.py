@@ -12,9 +12,8 @@ import pytest
 import typer
 
 from attacks.processes import Running, hear_signals
-from histodict.cli.console import report_errors
-from histodict.cli.leaving import handle_signals
-from histodict.demo.sets import write_synthetic_dataset
+from histodict.cli.console import handle_signals, report_errors
+from histodict.synthetic.dataset import write_synthetic_dataset
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
@@ -120,7 +119,7 @@ HEAD = """
 import os, signal, time
 import typer
 from histodict.cli.console import report_errors
-from histodict.cli.leaving import handle_signals
+from histodict.cli.console import handle_signals
 
 def interrupt():
     os.kill(os.getpid(), signal.SIGINT)

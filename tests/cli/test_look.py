@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from histodict.cli import app
-from histodict.model_file import read_header, serialize
+from histodict.models.model_file import read_header, serialize
 from histodict.reports.model_card import describe_members, describe_model
 from tests.small_models import TRAIN
 

@@ -11,12 +11,12 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from histodict.cli import app, console
-from histodict.demo.sets import write_synthetic_dataset
-from histodict.execution import outputs
-from histodict.execution.progress import Progress
-from histodict.images.manifest import read_manifest
-from histodict.pipeline import Plan, TissueClassifier, load_model
-from histodict.recipes import Recipe
+from histodict.datasets.manifest import read_manifest
+from histodict.models import Plan, TissueClassifier, load_model
+from histodict.models.recipe import Recipe
+from histodict.synthetic.dataset import write_synthetic_dataset
+from histodict.utils import files as outputs
+from histodict.utils.progress import Progress
 from tests.images.outline_files import box, feature, write_geojson
 
 FAST = ("--method", "nearest-mean", "--set", "patch_px=12", "--set", "patches_per_class=100")
@@ -49,7 +49,7 @@ def no_work(monkeypatch):
 
     monkeypatch.setattr(TissueClassifier, "fit", work)
     monkeypatch.setattr(TissueClassifier, "predict_one", work)
-    monkeypatch.setattr("histodict.images.survey.check_readable", work)
+    monkeypatch.setattr("histodict.datasets.survey.check_readable", work)
 
 
 def commands(tissue, model):

@@ -17,9 +17,8 @@ from typer.testing import CliRunner
 
 import histodict
 from histodict.cli import _GROUPS, app
-from histodict.cli.image_options import ImageOptions, SplitDataOptions
+from histodict.cli.image_options import ImageOptions, SplitDataOptions, parse_pairs, whole_numbers
 from histodict.cli.options import flatten_options
-from histodict.cli.reading import parse_pairs, whole_numbers
 
 COMMANDS = [command for group in _GROUPS.values() for command in group]
 

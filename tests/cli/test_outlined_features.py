@@ -7,11 +7,11 @@ import pyarrow.parquet
 import pytest
 from typer.testing import CliRunner
 
+from histodict.annotations.annotation_file import AnnotationFile
 from histodict.cli import app
-from histodict.images.annotations.drawing import AnnotationFile
-from histodict.images.feature_file import open_features
-from histodict.pipeline.given_view import PrecomputedImage
-from histodict.presets import preset
+from histodict.models.prepared_image import PrecomputedImage
+from histodict.models.recipe import preset
+from histodict.precomputed.feature_file import open_features
 from tests.images.feature_files import write_trident
 from tests.images.outline_files import box, collection, feature, write_geojson
 

@@ -14,9 +14,9 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from histodict.cli import app
-from histodict.demo.sets import write_synthetic_dataset
 from histodict.images.pixel_size import PixelSizeOption
-from histodict.pipeline import load_model
+from histodict.models import load_model
+from histodict.synthetic.dataset import write_synthetic_dataset
 from tests.images.files import save_tiff_of_size
 
 FAST = ("--method", "nearest-mean", "--set", "patch_px=12", "--set", "patches_per_class=100")

@@ -17,9 +17,9 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from histodict.cli import app
-from histodict.demo.sets import write_synthetic_dataset
-from histodict.execution.sealed import read_checked_json, write_checked_json
 from histodict.patches.patch_map import NO_TISSUE
+from histodict.synthetic.dataset import write_synthetic_dataset
+from histodict.utils.text_io import read_checked_json, write_checked_json
 
 
 @pytest.fixture(scope="module")

@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 
 from histodict.batch import RunResult
 from histodict.cli import app
-from histodict.cli.answer import _counts
-from histodict.demo.sets import write_synthetic_dataset
-from histodict.images.manifest import read_manifest
+from histodict.cli.predict import _counts
+from histodict.datasets.manifest import read_manifest
+from histodict.models.region_detector import region_patch_mask
 from histodict.patches.patch_map import PatchMap
-from histodict.pipeline.region_truth import region_patch_mask
+from histodict.synthetic.dataset import write_synthetic_dataset
 
 
 @pytest.fixture(scope="module")

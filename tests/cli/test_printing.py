@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from histodict.cli import app
 from histodict.cli.console import FAILURES
-from histodict.demo.sets import write_synthetic_dataset
-from histodict.execution.texts import first_of, printable
+from histodict.synthetic.dataset import write_synthetic_dataset
+from histodict.utils.text_io import first_of, printable
 
 SETTINGS = ("patch_px=16", "downsample=1", "patches_per_class=200", "n_atoms=8", "n_iter=1")
 FULL = Path("/dev/full")

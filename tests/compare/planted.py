@@ -11,17 +11,17 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+from histodict.metrics.runs import EvaluationTask
 from PIL import Image
 
-from histodict.compare import evaluation, measures
-from histodict.compare.evaluation import Evaluation
-from histodict.compare.tasks import EvaluationTask
-from histodict.evaluation.splits import Splits
-from histodict.execution.sealed import write_checked_json
-from histodict.execution.work import ExecutionOptions
-from histodict.images.manifest import ImageRecord, Manifest, read_manifest
-from histodict.pipeline import Plan
-from histodict.recipes import Recipe
+from histodict import evaluation
+from histodict.datasets.manifest import ImageRecord, Manifest, read_manifest
+from histodict.metrics import Evaluation, measures
+from histodict.model_selection.splits import Splits
+from histodict.models import Plan
+from histodict.models.recipe import Recipe
+from histodict.utils.parallel import ExecutionOptions
+from histodict.utils.text_io import write_checked_json
 
 # (record, seed, split's name) to label, scores, probabilities
 Answer = Callable[[ImageRecord, int, str], tuple[str, list[float], list[float]]]

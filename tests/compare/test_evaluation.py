@@ -19,15 +19,15 @@ import pytest
 from typer.testing import CliRunner
 
 from histodict.cli import app
-from histodict.compare import measures, tasks
-from histodict.compare.evaluation import evaluate
-from histodict.demo.sets import write_synthetic_dataset
-from histodict.evaluation.protocols import k_folds
-from histodict.evaluation.splits import PatientLeakError, Split, SplitError
-from histodict.execution.work import ExecutionOptions
-from histodict.networks import ENCODERS
-from histodict.pipeline import Plan, load_model
-from histodict.recipes import Recipe
+from histodict.encoders import ENCODERS
+from histodict.metrics import evaluate, measures
+from histodict.metrics import runs as tasks
+from histodict.model_selection.protocols import k_folds
+from histodict.model_selection.splits import PatientLeakError, Split, SplitError
+from histodict.models import Plan, load_model
+from histodict.models.recipe import Recipe
+from histodict.synthetic.dataset import write_synthetic_dataset
+from histodict.utils.parallel import ExecutionOptions
 from tests.compare.planted import PLANS, evaluate_planted, write_images, wrong_for
 
 SETTINGS = ("n_atoms=30", "n_iter=3", "patches_per_class=400", "patch_px=16", "downsample=1")

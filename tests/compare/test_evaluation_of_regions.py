@@ -9,28 +9,27 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from histodict.metrics.measures import PatchEvaluation, patch_counts, split_inside_outside
+from histodict.metrics.runs import EvaluationTask
 from PIL import Image
 from sklearn.metrics import roc_auc_score
 from typer.testing import CliRunner
 
-from histodict import RegionDetector, presets
+from histodict import RegionDetector
 from histodict.cli import app
-from histodict.cli.compare import MethodsOptions
-from histodict.cli.learn import ModelSettingsOptions
-from histodict.cli.reading import parse_pairs
-from histodict.compare import measures
-from histodict.compare.choices import choose_plans
-from histodict.compare.patch_measures import PatchEvaluation, patch_counts, split_inside_outside
-from histodict.compare.tasks import EvaluationTask
-from histodict.demo.scanner import draw_stain
-from histodict.demo.tissue import make_region_image
-from histodict.evaluation.answers import Repeat
-from histodict.evaluation.intervals import UndefinedMetricError, bootstrap_interval
-from histodict.evaluation.split_file import load_splits
-from histodict.execution.work import ExecutionOptions
-from histodict.images.manifest import read_manifest
+from histodict.cli.evaluate import MethodsOptions
+from histodict.cli.image_options import parse_pairs
+from histodict.cli.train import ModelSettingsOptions
+from histodict.datasets.manifest import read_manifest
+from histodict.metrics import choose_plans, measures
+from histodict.metrics.intervals import UndefinedMetricError, bootstrap_interval
+from histodict.model_selection.protocols import Repeat
+from histodict.model_selection.splits import load_splits
+from histodict.models import recipe as presets
+from histodict.models.region_detector import labelled_by_region, region_patch_mask
 from histodict.patches.patch_map import PatchMap
-from histodict.pipeline.region_truth import labelled_by_region, region_patch_mask
+from histodict.synthetic.tissue_generator import draw_stain, make_region_image
+from histodict.utils.parallel import ExecutionOptions
 
 SETTINGS = ("n_atoms=12", "n_iter=1", "patches_per_class=150", "patch_px=12")
 

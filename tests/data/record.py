@@ -45,14 +45,14 @@ def digest(*parts: Any) -> str:
 
 
 def draw(folder: Path) -> Path:
-    from histodict.demo.sets import write_synthetic_dataset
+    from histodict.synthetic.dataset import write_synthetic_dataset
 
     return write_synthetic_dataset(folder / "tissue", 6, 4, size=(200, 150), seed=5)
 
 
 def halves(tissue: Path) -> tuple[Any, Any]:
     """Three patients to learn from and three to answer for, of each an image of either class."""
-    from histodict.images.manifest import read_manifest
+    from histodict.datasets.manifest import read_manifest
 
     manifest = read_manifest(tissue / "manifest.csv")
     places = {(r.patient, r.label): i for i, r in enumerate(manifest.records)}
@@ -68,7 +68,7 @@ def small(preset_name: str, method: str | None = None, **changes: Any) -> Any:
     """A preset's plan at a size that trains in a second; `changes` of the plan or the recipe."""
     from dataclasses import replace
 
-    from histodict.pipeline import Plan
+    from histodict.models import Plan
 
     plan = Plan.named(preset_name, method)
     own = {k: v for k, v in SMALL.items() if plan.has_setting(k)}
@@ -171,7 +171,7 @@ def model_cases(tissue: Path) -> dict[str, dict[str, str]]:
     found["more classes"] = case(model, test)
     crops = small("regions").build_model(region="inflamed", random_state=1).fit(train)
     found["regions of crops"] = case(crops, test)
-    from histodict.images.manifest import read_manifest
+    from histodict.datasets.manifest import read_manifest
 
     masked = read_manifest(tissue / "regions" / "manifest.csv")
     found["regions of masks"] = case(

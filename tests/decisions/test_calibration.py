@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from histodict.decisions.calibration import Calibration
+from histodict.decision.calibration import Calibration
 
 
 def two_classes(rng, n, slope=1.7, offset=-0.4):

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from histodict.decisions.combination import ScoreCombination, shrunk_weights
-from histodict.evaluation.metrics import auc
+from histodict.decision.calibration import ScoreCombination, shrunk_weights
+from histodict.metrics.scores import auc
 
 
 def said(rng, labels, strengths, scales=None):

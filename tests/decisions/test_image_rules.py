@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from histodict.decisions.image_rules import (
+from histodict.decision.aggregation import (
     LinearAggregator,
     PatchStatistics,
     patch_margins,

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from histodict.decisions.operating_point import DecisionThreshold
+from histodict.decision.threshold import DecisionThreshold
 
 
 @pytest.mark.parametrize("rises", [True, False])

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from histodict.decisions.regions import (
+from histodict.decision.threshold import (
     LargestRegion,
     SizeCurve,
     fit_margin_threshold,

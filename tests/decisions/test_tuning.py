@@ -14,8 +14,9 @@ from typer.testing import CliRunner
 
 from histodict import TissueClassifier
 from histodict.cli import app
-from histodict.decisions.atom_notes import AtomAnnotations
-from histodict.decisions.tuning import (
+from histodict.datasets.manifest import read_manifest
+from histodict.decision.atom_annotations import AtomAnnotations
+from histodict.decision.threshold import (
     NOTE,
     check_tuning,
     describe_tuning,
@@ -23,10 +24,9 @@ from histodict.decisions.tuning import (
     n_tuned_on,
     with_images,
 )
-from histodict.images.manifest import read_manifest
-from histodict.model_file import read_header
-from histodict.pipeline import EnsembleClassifier, RegionDetector, load_model, save_model
-from histodict.recipes import Recipe
+from histodict.models import EnsembleClassifier, RegionDetector, load_model, save_model
+from histodict.models.model_file import read_header
+from histodict.models.recipe import Recipe
 from histodict.reports.model_card import describe_model
 
 FAST = Recipe(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from histodict.decisions import two_groups
-from histodict.decisions.combination import ScoreCombination
-from histodict.decisions.two_groups import ERROR_RATE, is_bimodal
+from histodict.decision import threshold as two_groups
+from histodict.decision.calibration import ScoreCombination
+from histodict.decision.threshold import ERROR_RATE, is_bimodal
 
 N_SETS = 200
 

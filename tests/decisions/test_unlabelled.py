@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.cluster import KMeans
 
-from histodict.decisions.unlabelled import (
+from histodict.decision.threshold import (
     ThresholdAdaptation,
     two_means_midpoint,
     unlabelled_threshold,

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from histodict.demo.scanner import draw_stain
-from histodict.demo.tissue import make_tissue_image
+from histodict.synthetic.tissue_generator import draw_stain, make_tissue_image
 
 
 def test_stain_vectors_are_unit_and_differ_between_patients():

@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 from scipy import ndimage
 
-from histodict.demo import sets
-from histodict.demo.sets import write_synthetic_dataset
+from histodict.synthetic import dataset as sets
+from histodict.synthetic.dataset import write_synthetic_dataset
 
 N_PATIENTS, IMAGES_PER_PATIENT, SIZE = 10, 4, (320, 240)
 
@@ -161,7 +161,7 @@ def test_texture_tells_the_classes_apart(labelled):
 
 
 def test_two_processes_may_draw_the_same_set_at_once(tmp_path, monkeypatch):
-    from histodict.demo import sets
+    from histodict.synthetic import dataset as sets
 
     folder = tmp_path / "tissue"
     draw = sets._write_regions
@@ -178,7 +178,7 @@ def test_two_processes_may_draw_the_same_set_at_once(tmp_path, monkeypatch):
 
 
 def test_what_a_killed_process_left_is_in_nobodys_way_and_goes_after_a_day(tmp_path):
-    from histodict.demo.sets import write_synthetic_dataset
+    from histodict.synthetic.dataset import write_synthetic_dataset
 
     left = [tmp_path / f".tissue.unfinished-{age}" for age in ("new", "old")]
     for folder in left:

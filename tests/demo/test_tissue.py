@@ -4,8 +4,12 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from histodict.demo.scanner import Stain, draw_stain
-from histodict.demo.tissue import make_region_image, make_tissue_image
+from histodict.synthetic.tissue_generator import (
+    Stain,
+    draw_stain,
+    make_region_image,
+    make_tissue_image,
+)
 
 SIZE = (320, 240)
 

@@ -5,7 +5,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from histodict.dictionaries.matching import abs_cosines, best_matches, match_atoms
+from histodict.dictionaries.atoms import abs_cosines, best_matches, match_atoms
 
 
 @pytest.fixture

@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 
-from histodict.dictionaries.atoms import normalise
-from histodict.dictionaries.matching import match_atoms
-from histodict.dictionaries.online import continue_online, learn_online
-from histodict.dictionaries.stable import (
+from histodict.dictionaries.atoms import match_atoms, normalise
+from histodict.dictionaries.online import (
+    continue_online,
     learn_axis_anchored,
+    learn_online,
     most_variable_axes,
     split_half_similarity,
 )

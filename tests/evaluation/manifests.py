@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from histodict.evaluation.answers import Repeat
-from histodict.images.manifest import ImageRecord, Manifest
+from histodict.datasets.manifest import ImageRecord, Manifest
+from histodict.model_selection.protocols import Repeat
 
 ROOT = Path("/data/set")
 

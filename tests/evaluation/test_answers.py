@@ -3,8 +3,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from histodict.evaluation.answers import Repeat, collect_repeats
-from histodict.evaluation.protocols import k_folds, learning_curve_splits
+from histodict.model_selection.protocols import (
+    Repeat,
+    collect_repeats,
+    k_folds,
+    learning_curve_splits,
+)
 from tests.evaluation.manifests import UCSB, manifest_of
 
 MANIFEST = manifest_of(UCSB)

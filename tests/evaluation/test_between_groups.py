@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from histodict.evaluation.between_groups import (
+from histodict.metrics.confounding import (
     _false_discovery_rates,
     confounding_test,
     intraclass_correlation,

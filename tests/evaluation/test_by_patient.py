@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from histodict.evaluation.by_patient import auc_per_feature
-from histodict.evaluation.metrics import auc
+from histodict.metrics.confounding import auc_per_feature
+from histodict.metrics.scores import auc
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_measurements_in_parts_are_the_same_as_all_at_once(rng, monkeypatch):
     """Memory is bounded by ranking a few columns at a time."""
     values, positive = np.round(rng.random((30, 7)), 1), np.arange(30) % 2 == 0
     whole = auc_per_feature(values, positive, np.arange(30), n_replicates=100)
-    monkeypatch.setattr("histodict.evaluation.by_patient._AT_ONCE", 1)
+    monkeypatch.setattr("histodict.metrics.confounding._AT_ONCE", 1)
     parts = auc_per_feature(values, positive, np.arange(30), n_replicates=100)
     for name in ("value", "low", "high"):
         np.testing.assert_allclose(getattr(parts, name), getattr(whole, name), rtol=1e-12)

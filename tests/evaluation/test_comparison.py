@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 from scipy.stats import norm, t
 
-from histodict.evaluation.answers import Repeat
-from histodict.evaluation.comparison import _p_value, holm, paired_bootstrap
-from histodict.evaluation.intervals import BootstrapReplicates
-from histodict.evaluation.metrics import auc
+from histodict.metrics.intervals import BootstrapReplicates, _p_value, holm, paired_bootstrap
+from histodict.metrics.scores import auc
+from histodict.model_selection.protocols import Repeat
 from tests.evaluation.manifests import clustered
 
 

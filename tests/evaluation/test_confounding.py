@@ -13,9 +13,9 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from histodict.cli import app
-from histodict.evaluation.confounding import associations, find_confounders
-from histodict.images.manifest import ImageRecord, Manifest, read_manifest
-from histodict.model_file import read_header
+from histodict.datasets.manifest import ImageRecord, Manifest, read_manifest
+from histodict.metrics.confounding import associations, find_confounders
+from histodict.models.model_file import read_header
 
 SMALL = ("n_atoms=6", "n_iter=1", "patches_per_class=60", "patch_px=8", "downsample=1")
 SETTINGS = [word for setting in SMALL for word in ("--set", setting)]

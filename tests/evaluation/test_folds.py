@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from histodict.evaluation.folds import balanced_folds, fold_totals
+from histodict.model_selection.protocols import balanced_folds, fold_totals
 from tests.evaluation.manifests import GLAS, UCSB
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy.stats import bootstrap, t
 
-from histodict.evaluation.answers import Repeat
-from histodict.evaluation.intervals import CROSS_VALIDATED, PatientBootstrap, bootstrap_interval
-from histodict.evaluation.metrics import accuracy, auc, balanced_accuracy
+from histodict.metrics.intervals import CROSS_VALIDATED, PatientBootstrap, bootstrap_interval
+from histodict.metrics.scores import accuracy, auc, balanced_accuracy
+from histodict.model_selection.protocols import Repeat
 from tests.evaluation.manifests import clustered
 
 

@@ -6,7 +6,7 @@ import sklearn.metrics
 from sklearn.calibration import calibration_curve as sklearn_calibration_curve
 from sklearn.preprocessing import label_binarize
 
-from histodict.evaluation.metrics import (
+from histodict.metrics.scores import (
     accuracy,
     auc,
     balanced_accuracy,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from histodict.evaluation.proportions import mean_interval, proportion
+from histodict.metrics.intervals import mean_interval, proportion
 
 
 def test_every_image_right_does_not_mean_certainty():

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from sklearn.model_selection import StratifiedGroupKFold
 
-from histodict.evaluation.protocols import (
+from histodict.datasets.manifest import Manifest, read_manifest
+from histodict.model_selection.protocols import (
     k_folds,
     learning_curve_splits,
     leave_one_site_out,
     predefined_split,
 )
-from histodict.evaluation.splits import PatientLeakError, SplitError
-from histodict.images.manifest import Manifest, read_manifest
+from histodict.model_selection.splits import PatientLeakError, SplitError
 from tests.evaluation.manifests import GLAS, UCSB, manifest_of
 
 GLAS_SHAPED, UCSB_SHAPED = manifest_of(GLAS), manifest_of(UCSB)

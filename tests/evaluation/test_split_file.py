@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from histodict.evaluation.protocols import k_folds, learning_curve_splits
-from histodict.evaluation.split_file import (
+from histodict.datasets.manifest import Manifest
+from histodict.model_selection.protocols import k_folds, learning_curve_splits
+from histodict.model_selection.splits import (
+    PatientLeakError,
     SplitFileError,
     load_splits,
     save_splits,
     splits_digest,
 )
-from histodict.evaluation.splits import PatientLeakError
-from histodict.images.manifest import Manifest
 from tests.evaluation.manifests import GLAS, ROOT, UCSB, manifest_of
 
 MANIFEST = manifest_of(UCSB)

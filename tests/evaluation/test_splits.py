@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from histodict.evaluation.protocols import k_folds
-from histodict.evaluation.splits import (
+from histodict.model_selection.protocols import k_folds
+from histodict.model_selection.splits import (
     PatientLeakError,
     Split,
     SplitError,

@@ -7,8 +7,8 @@ import os
 import numpy as np
 import pytest
 
-from histodict.execution import array_cache
-from histodict.execution.array_cache import ArrayCache
+from histodict.utils import cache as array_cache
+from histodict.utils.cache import ArrayCache
 
 KIB = np.zeros(1024 - 128 - 32, np.uint8)  # with the file's head and digest one KiB
 

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "getppid"), reason="asks for the
 # A module that does not know of its parent, and has no end.
 PARENT = """
 import os, subprocess, sys, time
-command = [sys.executable, "-m", "histodict.execution.child_process", str(os.getpid())]
+command = [sys.executable, "-m", "histodict.utils.child_process", str(os.getpid())]
 child = subprocess.Popen([*command, "http.server", "0", "--bind", "127.0.0.1"])
 print(child.pid, flush=True)
 time.sleep(60)
@@ -33,7 +33,7 @@ def test_a_child_ends_with_its_parent_whatever_it_is_doing():
 
 SPEECHLESS = """
 import os, subprocess, sys, time
-from histodict.execution.child_process import exit_with_parent
+from histodict.utils.child_process import exit_with_parent
 
 def words():
     raise OSError(28, "No space left on device")

@@ -20,18 +20,16 @@ from typer.testing import CliRunner
 
 from histodict.batch import predict_images
 from histodict.cli import app
-from histodict.compare.evaluation import run_evaluation
-from histodict.demo.sets import write_synthetic_dataset
-from histodict.execution import cluster as cluster_module
-from histodict.execution.cluster import Cluster, open_cluster
-from histodict.execution.executor import ClusterError
-from histodict.execution.work import ExecutionOptions
-from histodict.images.manifest import ImageRecord, read_manifest
-from histodict.methods import labelled_blocks
+from histodict.datasets.manifest import ImageRecord, read_manifest
+from histodict.methods import class_dictionaries as labelled_blocks
 from histodict.methods.dfdl import DFDL
-from histodict.pipeline import Plan, TissueClassifier
-from histodict.presets import preset
-from histodict.recipes import Recipe
+from histodict.metrics import run_evaluation
+from histodict.models import Plan, TissueClassifier
+from histodict.models.recipe import Recipe, preset
+from histodict.synthetic.dataset import write_synthetic_dataset
+from histodict.utils import dask_executor as cluster_module
+from histodict.utils.dask_executor import Cluster, open_cluster
+from histodict.utils.parallel import ClusterError, ExecutionOptions
 
 FAST = Recipe(
     method_parameters={"n_atoms": 20, "n_iter": 4, "tol": 0.0},
@@ -376,7 +374,7 @@ def test_train_and_predict_from_the_command_line(certified, tissue, tmp_path, mo
 
 @needs_dask
 def test_evaluation_gives_the_same_answers(cluster, tissue, tmp_path):
-    from histodict.evaluation.protocols import k_folds
+    from histodict.model_selection.protocols import k_folds
 
     manifest = read_manifest(tissue)
     splits = k_folds(manifest, 2, random_state=0)

@@ -7,8 +7,7 @@ from concurrent.futures.process import BrokenProcessPool
 
 import pytest
 
-from histodict.execution.failures import failure_reason
-from histodict.execution.texts import parse_json
+from histodict.utils.text_io import failure_reason, parse_json
 
 
 def reason_of(step):

@@ -8,15 +8,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from histodict.execution.files import (
+from histodict.utils.files import (
+    OutputError,
     WriteError,
     atomic_write,
+    check_writable_file,
     content_digest,
     file_key,
     key_of_files,
     stat_signature,
 )
-from histodict.execution.outputs import OutputError, check_writable_file
 
 DAY = 24 * 3600
 TEXTS = [str(i) * (20_000 + i) for i in range(4)]

@@ -10,12 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from histodict.execution.local import (
-    available_cores,
-    count_jobs,
-    map_blocks,
-    single_blas_thread,
-)
+from histodict.utils.parallel import available_cores, count_jobs, map_blocks, single_blas_thread
 
 
 @pytest.mark.parametrize("n_jobs", [1, 2, 5])
@@ -62,7 +57,7 @@ def test_an_error_in_a_block_reaches_the_caller():
 BLAS_PROBE = """
 import numpy, scipy.linalg
 from threadpoolctl import threadpool_info
-from histodict.execution.local import map_blocks
+from histodict.utils.parallel import map_blocks
 
 def blas_threads(block=0):
     return {lib["num_threads"] for lib in threadpool_info() if lib["user_api"] == "blas"}

@@ -10,13 +10,13 @@ import sys
 
 import pytest
 
-from histodict.execution.meanwhile import temporary_folder
+from histodict.utils.files import temporary_folder
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="locks of folders")
 
 WORKER = """
 import time
-from histodict.execution.meanwhile import temporary_folder
+from histodict.utils.files import temporary_folder
 
 with temporary_folder("panel-") as folder:
     (folder / "large.npy").touch()

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from histodict.execution import memory, outputs
+from histodict.utils import cache as memory
+from histodict.utils import files as outputs
 
 GIB = 2**30
 
@@ -59,7 +60,7 @@ def test_more_in_use_than_allowed_is_none_left(machine):
 
 def test_a_limit_of_the_shell_counts():
     pytest.importorskip("resource")
-    code = "from histodict.execution.memory import available_bytes; print(available_bytes())"
+    code = "from histodict.utils.cache import available_bytes; print(available_bytes())"
     limited = f"import resource\nresource.setrlimit(resource.RLIMIT_AS, ({GIB}, {GIB}))\n{code}"
     run = subprocess.run([sys.executable, "-c", limited], capture_output=True, check=True)
     assert 0 < int(run.stdout) < GIB

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from histodict.execution.memory_cache import LRUCache
+from histodict.utils.cache import LRUCache
 
 
 class Kept:

@@ -6,13 +6,13 @@ import warnings
 
 import pytest
 
-from histodict.execution.cluster import _with_local_settings
-from histodict.execution.missing_chunks import (
+from histodict.utils.dask_executor import _with_local_settings
+from histodict.utils.missing_chunks import (
     allow_missing_chunks,
     check_missing_chunks,
     missing_chunks_allowed,
 )
-from histodict.parameters import hint_surface, hints_for
+from histodict.utils.validation import hint_surface, hints_for
 
 
 def test_it_is_allowed_inside_of_the_outermost_block():

@@ -7,10 +7,9 @@ import os
 import pytest
 from joblib import delayed
 
-from histodict.execution import cluster
-from histodict.execution.executor import ClusterError
-from histodict.execution.processes import can_share_locks, map_processes
-from histodict.parameters import hint_surface, hints_for
+from histodict.utils import dask_executor as cluster
+from histodict.utils.parallel import ClusterError, can_share_locks, map_processes
+from histodict.utils.validation import hint_surface, hints_for
 
 
 @pytest.mark.parametrize("room", [0, 5])

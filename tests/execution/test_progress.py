@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from histodict.execution.progress import Progress, TimeEstimator, cumulative_shares, progress_bar
+from histodict.utils.progress import Progress, TimeEstimator, cumulative_shares, progress_bar
 
 
 def test_a_step_weighs_what_it_takes():

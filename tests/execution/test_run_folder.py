@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from histodict.execution.run_folder import ResultsFolder
+from histodict.utils.results_folder import ResultsFolder
 
 SETTINGS, STAMP = {"model": "m"}, {"file": []}
 

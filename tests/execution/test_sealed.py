@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from histodict.execution.sealed import read_checked_json, write_checked_json
+from histodict.utils.text_io import read_checked_json, write_checked_json
 
 CONTENT = {"row": {"path": "a\udcff ü.jpg", "score": -0.25, "n": 3}, "regions": [[1, 2.5e-308]]}
 

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from histodict.execution.side_by_side import run_concurrently
+from histodict.utils.parallel import run_concurrently
 
 
 def count_to(n: int, step: Callable[[], None]) -> int:

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from histodict.execution.array_cache import ArrayCache
-from histodict.features import FEATURES
-from histodict.features.cache import image_features
+from histodict.image_features import FEATURES, image_features
+from histodict.utils.cache import ArrayCache
 
 
 def load(path, brighter=0):

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from histodict.features.lbp_colour import lbp_colour
+from histodict.image_features.descriptors import lbp_colour
 from tests.features.planes import TURNS, colour_image
 
 

@@ -5,7 +5,7 @@ import colorsys
 import numpy as np
 import pytest
 
-from histodict.features.pixels import (
+from histodict.image_features.descriptors import (
     area_means,
     check_pixels,
     hue_saturation_value,

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from histodict.features import FEATURES
+from histodict.image_features import FEATURES
 from tests.features.planes import colour_image
 
 IMAGES = {
@@ -55,7 +55,7 @@ def test_refuses_what_is_no_image(name):
 
 def test_image_libraries_are_loaded_when_needed():
     code = """
-import sys, histodict.features
+import sys, histodict.image_features
 heavy = {"mahotas", "skimage", "pywt", "joblib", "sklearn", "numba", "torch"}
 print(sorted(heavy.intersection(sys.modules)))
 """

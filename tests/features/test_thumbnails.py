@@ -3,8 +3,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from histodict.features.pixels import luminance
-from histodict.features.thumbnails import SIDE_PX, luminance_thumbnail, plane_thumbnail
+from histodict.image_features.descriptors import (
+    SIDE_PX,
+    luminance,
+    luminance_thumbnail,
+    plane_thumbnail,
+)
 from tests.features.planes import colour_image
 
 

@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from histodict.images.annotations.drawing import AnnotationFile
-from histodict.images.annotations.outlines import (
+from histodict.annotations.annotation_file import AnnotationFile
+from histodict.annotations.outlines import (
     AnnotationPolygon,
+    RunLengthMask,
     find_self_intersections,
     is_tangled,
 )
-from histodict.images.annotations.runs import RunLengthMask
-from histodict.images.masks import RegionMask
-from histodict.images.readers import ImageError
+from histodict.datasets.annotated import RegionMask
+from histodict.images.source import ImageError
 from tests.images.outline_files import (
     box,
     collection,

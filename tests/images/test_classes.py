@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from histodict.images.classes import guess_positive_class, order_classes
-from histodict.images.manifest import ImageRecord, Manifest, ManifestError
+from histodict.datasets.manifest import ImageRecord, Manifest, ManifestError
+from histodict.datasets.record import guess_positive_class, order_classes
 
 
 @pytest.mark.parametrize(

@@ -8,15 +8,14 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from histodict.demo.sets import write_synthetic_dataset
-from histodict.images.errors import ImageError
-from histodict.images.feature_file import FeatureMetadata, open_features
-from histodict.images.manifest import read_manifest
-from histodict.pipeline import TissueClassifier
-from histodict.presets import PRESETS
-from histodict.recipes import Recipe
-from histodict.spatial.h5ad import SparseRows, set_encoding, write
-from histodict.spatial.patch_table import ImageMetadata, write_h5ad
+from histodict.datasets.manifest import read_manifest
+from histodict.export.anndata import ImageMetadata, write_h5ad
+from histodict.export.h5ad_writer import SparseRows, set_encoding, write
+from histodict.images.file_types import ImageError
+from histodict.models import TissueClassifier
+from histodict.models.recipe import PRESETS, Recipe
+from histodict.precomputed.feature_file import FeatureMetadata, open_features
+from histodict.synthetic.dataset import write_synthetic_dataset
 from tests.images.feature_files import planted_slides, write_lazyslide
 
 h5py = pytest.importorskip("h5py")

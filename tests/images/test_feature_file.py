@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 import zarr
 
-from histodict.images import slide_process
-from histodict.images.errors import ImageError
-from histodict.images.feature_file import (
+from histodict.datasets.feature_folder import FeatureFolder
+from histodict.images import slide_reader as slide_process
+from histodict.images.file_types import ImageError
+from histodict.images.source import open_image
+from histodict.precomputed.feature_file import (
     FeatureMetadata,
     check_features,
     common_metadata,
     open_features,
 )
-from histodict.images.feature_folder import FeatureFolder
-from histodict.images.readers import open_image
 from tests.images.feature_files import some_vectors, write_clam, write_trident
 
 VECTORS, COORDS = some_vectors()

@@ -7,8 +7,8 @@ import unicodedata
 
 import pytest
 
-from histodict.images.manifest import ManifestError, read_manifest
-from histodict.images.survey import drop_unreadable
+from histodict.datasets.manifest import ManifestError, read_manifest
+from histodict.datasets.survey import drop_unreadable
 from tests.images.feature_files import some_vectors, write_trident
 
 

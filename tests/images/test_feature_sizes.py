@@ -12,9 +12,8 @@ import pytest
 
 import histodict
 from attacks.feature_bombs import BOMBS, deflated_zeros
-from histodict.images.compressed_size import unpacked_bytes
-from histodict.images.errors import ImageError
-from histodict.images.feature_file import check_features, open_features
+from histodict.images.file_types import ImageError, unpacked_bytes
+from histodict.precomputed.feature_file import check_features, open_features
 from tests.images.feature_files import some_vectors
 
 VECTORS, COORDS = some_vectors()
@@ -26,8 +25,8 @@ READ = f"""
 import json, resource, sys
 from pathlib import Path
 import h5py, numcodecs, zarr
-from histodict.images.feature_file import check_features
-from histodict.images.errors import ImageError
+from histodict.precomputed.feature_file import check_features
+from histodict.images.file_types import ImageError
 
 def peak():
     lines = Path("/proc/self/status").read_text().splitlines()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from histodict.images.manifest import ManifestError, read_manifest
+from histodict.datasets.manifest import ManifestError, read_manifest
 
 pandas = pytest.importorskip("pandas")
 

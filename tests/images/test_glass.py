@@ -5,15 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from histodict.demo.sets import write_synthetic_dataset
-from histodict.images.glass import BackgroundMask
-from histodict.images.manifest import read_manifest
-from histodict.images.readers import SlideReader, open_image
-from histodict.images.tissue import TissueThreshold, tissue_fraction, window_fraction
+from histodict.datasets.manifest import read_manifest
+from histodict.images.source import SlideReader, open_image
+from histodict.models import TissueClassifier
+from histodict.models.recipe import Recipe
 from histodict.patches import grid
 from histodict.patches.grid import extract_patches
-from histodict.pipeline import TissueClassifier
-from histodict.recipes import Recipe
+from histodict.preprocessing.tissue import (
+    BackgroundMask,
+    TissueThreshold,
+    tissue_fraction,
+    window_fraction,
+)
+from histodict.synthetic.dataset import write_synthetic_dataset
 from tests.images.files import save_slide
 
 big_slide = pytest.importorskip("benchmarks.big_slide", reason="the benchmarks are not here")

@@ -7,9 +7,9 @@ import pytest
 from PIL import Image
 from tifffile import imwrite
 
-from histodict.images.in_memory import MemoryImage, cache_key
+from histodict.images.memory_image import MemoryImage, cache_key
 from histodict.images.pixel_size import PixelSize, PixelSizeOption
-from histodict.images.readers import ImageError, open_image
+from histodict.images.source import ImageError, open_image
 
 
 @pytest.fixture

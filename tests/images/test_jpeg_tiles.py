@@ -6,10 +6,11 @@ import sys
 
 import pytest
 
-from histodict.images import jpeg_tiles, openslide_slide, tiled_level
-from histodict.images.jpeg_tiles import JpegTileLevel
-from histodict.images.openslide_slide import OpenSlideBackend
-from histodict.images.slide_child import DONE, OPENSLIDE, SlideServer
+from histodict.images import slide_backend as jpeg_tiles
+from histodict.images import slide_backend as openslide_slide
+from histodict.images import slide_backend as tiled_level
+from histodict.images.slide_backend import JpegTileLevel, OpenSlideBackend
+from histodict.images.slide_worker import DONE, OPENSLIDE, SlideServer
 
 if sys.platform != "linux":  # there it is one of the requirements
     pytest.importorskip("simplejpeg")

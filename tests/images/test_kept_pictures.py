@@ -15,15 +15,16 @@ import pytest
 from PIL import Image
 
 from histodict import TissueClassifier
-from histodict.compare import tasks
-from histodict.demo.sets import write_synthetic_dataset
-from histodict.execution import processes
-from histodict.execution.work import ExecutionOptions
-from histodict.images import in_memory, kept_pictures
-from histodict.images.errors import ImageError, NoRoomError
-from histodict.images.kept_pictures import enable_worker_image_cache, image_cache_enabled
-from histodict.images.readers import open_image
-from histodict.presets import preset
+from histodict.images import memory_image as in_memory
+from histodict.images import memory_image as kept_pictures
+from histodict.images.file_types import ImageError, NoRoomError
+from histodict.images.memory_image import enable_worker_image_cache, image_cache_enabled
+from histodict.images.source import open_image
+from histodict.metrics import runs as tasks
+from histodict.models.recipe import preset
+from histodict.synthetic.dataset import write_synthetic_dataset
+from histodict.utils import parallel as processes
+from histodict.utils.parallel import ExecutionOptions
 
 COLOURS = ((200, 40, 90), (30, 160, 70), (60, 60, 220))
 

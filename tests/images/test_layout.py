@@ -6,10 +6,10 @@ import os
 
 import pytest
 
-from histodict.images.layout import find_images
-from histodict.images.manifest import ImageRecord, ManifestError, read_manifest
-from histodict.images.readers import ImageError, open_image
-from histodict.images.survey import check_readable
+from histodict.datasets.folder_layout import find_images
+from histodict.datasets.manifest import ImageRecord, ManifestError, read_manifest
+from histodict.datasets.survey import check_readable
+from histodict.images.source import ImageError, open_image
 
 
 def lay_out(folder, *names):

@@ -5,7 +5,7 @@ import shutil
 import numpy as np
 import pytest
 
-from histodict.images.manifest import ManifestError, read_manifest
+from histodict.datasets.manifest import ManifestError, read_manifest
 from tests.images.files import save_plain
 
 PIXELS = np.full((4, 4, 3), 200, np.uint8)

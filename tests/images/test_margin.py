@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from histodict.images.in_memory import MemoryImage
-from histodict.images.margin import Crop, content_box
-from histodict.images.readers import open_image
+from histodict.images.memory_image import MemoryImage
+from histodict.images.source import open_image
+from histodict.preprocessing.tissue import Crop, content_box
 
 
 def box_of(pixels):

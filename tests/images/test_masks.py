@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from histodict.images.masks import RegionMask
-from histodict.images.readers import ImageError
+from histodict.datasets.annotated import RegionMask
+from histodict.images.source import ImageError
 
 
 def test_shares_are_those_of_the_pixels(rng):

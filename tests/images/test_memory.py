@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from histodict.images import decoding
-from histodict.images.masks import RegionMask
-from histodict.images.readers import ImageError, open_image
+from histodict.datasets.annotated import RegionMask
+from histodict.images import raster as decoding
+from histodict.images.source import ImageError, open_image
 from tests.images.files import save_plain, save_png_header, scene
 
 SIDE = 4000
 PEAK = """
 import sys
 from pathlib import Path
-from histodict.images.masks import RegionMask
-from histodict.images.readers import open_image
+from histodict.datasets.annotated import RegionMask
+from histodict.images.source import open_image
 
 def peak():
     with open("/proc/self/status") as status:

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 import tifffile
 
-from histodict.images.layout import find_images
-from histodict.images.manifest import ImageRecord, read_manifest
+from histodict.datasets.folder_layout import find_images
+from histodict.datasets.manifest import ImageRecord, read_manifest
+from histodict.datasets.survey import check_readable, common_size, find_identical_files
 from histodict.images.pixel_size import PixelSizeOption, recorded_size, size_warnings
-from histodict.images.readers import ImageError, OmeTiffReader, OmeZarrReader, open_image
-from histodict.images.survey import check_readable, common_size, find_identical_files
-from histodict.pipeline import TissueClassifier
-from histodict.recipes import Recipe
-from histodict.web.tiles import Tiles
+from histodict.images.source import ImageError, OmeTiffReader, OmeZarrReader, open_image
+from histodict.models import TissueClassifier
+from histodict.models.recipe import Recipe
+from histodict.web.maps import Tiles
 from tests.images.files import save_plain, texture, tissue
 from tests.images.ome_files import laid_out, save_ome_tiff, save_ome_zarr, sized, zarr_group
 
@@ -534,7 +534,7 @@ def test_what_reads_folders_may_be_missing(tmp_path, pixels, monkeypatch):
     hidden = tmp_path / "hidden"
     hidden.mkdir()
     (hidden / "zarr.py").write_text("raise ImportError('not here')")
-    from histodict.images import slide_process
+    from histodict.images import slide_reader as slide_process
 
     slide_process.end_idle()
     monkeypatch.syspath_prepend(str(hidden))
@@ -549,8 +549,8 @@ def test_what_reads_folders_may_be_missing(tmp_path, pixels, monkeypatch):
 
 
 def test_a_chunk_that_was_changed_makes_another_key(tmp_path, pixels):
-    from histodict.execution.files import content_digest, file_key
-    from histodict.images.in_memory import estimated_bytes
+    from histodict.images.memory_image import estimated_bytes
+    from histodict.utils.files import content_digest, file_key
 
     path = save_ome_zarr(tmp_path / "a.ome.zarr", pixels)
     chunk = max(
@@ -571,7 +571,7 @@ def test_a_chunk_that_was_changed_makes_another_key(tmp_path, pixels):
 
 
 def test_a_look_that_takes_long_holds_for_a_while(tmp_path, monkeypatch):
-    from histodict.execution import folder_state as module
+    from histodict.utils import files as module
 
     (tmp_path / "a").write_text("x")
     monkeypatch.setattr(module, "_LONG_S", 0.0)

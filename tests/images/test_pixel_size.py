@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from histodict.datasets.record import ImageRecord
+from histodict.datasets.survey import common_size
 from histodict.images.pixel_size import PixelSize, PixelSizeOption, size_warnings
-from histodict.images.records import ImageRecord
-from histodict.images.survey import common_size
 
 from .files import save_tiff_of_size
 

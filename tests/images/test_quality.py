@@ -8,19 +8,18 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageFilter
 
-from histodict.images.quality import (
+from histodict.images.source import open_image
+from histodict.models import TissueClassifier, load_model, save_model
+from histodict.models.model_file import read_header
+from histodict.models.recipe import Recipe, with_method
+from histodict.preprocessing.quality import (
     QUALITY_FILTERS,
     SQUARE,
     QualityMap,
     median_tissue_density,
     parse_quality_filters,
 )
-from histodict.images.readers import open_image
-from histodict.images.tissue import TissueThreshold
-from histodict.model_file import read_header
-from histodict.pipeline import TissueClassifier, load_model, save_model
-from histodict.presets import with_method
-from histodict.recipes import Recipe
+from histodict.preprocessing.tissue import TissueThreshold
 from tests.images.files import save_plain
 
 SIDE = 6 * SQUARE
@@ -200,8 +199,8 @@ def test_nothing_left_is_an_answer_in_words(model, tmp_path, clean):
 
 def test_bad_tissue_is_not_learnt_from(tmp_path, clean):
     """Of images whose left half is blurred, all training patches come from the right."""
+    from histodict.models.prepared_image import open_prepared_image
     from histodict.patches.sampling import LocationConstraint
-    from histodict.pipeline.opening import open_prepared_image
 
     blurred = halves(clean, lambda part: part.filter(ImageFilter.GaussianBlur(6)))
     path = save_plain(tmp_path / "a.png", blurred)

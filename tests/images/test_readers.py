@@ -12,8 +12,8 @@ import pytest
 import tifffile
 from PIL import Image, ImageFile
 
-from histodict.images import reduction
-from histodict.images.readers import READERS, ImageError, RasterReader, SlideReader, open_image
+from histodict.images import resampling as reduction
+from histodict.images.source import READERS, ImageError, RasterReader, SlideReader, open_image
 from tests.images.files import (
     GREY,
     RED,
@@ -310,7 +310,7 @@ def test_closing_lets_go_of_the_file(save):
 
 def test_importing_loads_no_image_library():
     code = (
-        "import sys, histodict.images.readers, histodict.images.manifest\n"
+        "import sys, histodict.images.source, histodict.datasets.manifest\n"
         "print(sorted({'PIL', 'openslide', 'tifffile', 'scipy'} & set(sys.modules)))"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

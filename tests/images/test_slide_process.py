@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from histodict.images import slide_process
-from histodict.images.readers import ImageError, open_image
+from histodict.images import slide_reader as slide_process
+from histodict.images.source import ImageError, open_image
 from tests.images.files import save_slide, scene, texture
 
 pytestmark = pytest.mark.skipif(
@@ -305,7 +305,7 @@ def test_a_forked_process_ends_nothing_of_its_parents(tmp_path, rng):
 
 PARENT = """
 import os, sys, time
-from histodict.images.readers import open_image
+from histodict.images.source import open_image
 source = open_image(sys.argv[1])
 source.read(0, 0, 5, 5)
 if sys.argv[2] == "forks" and os.fork() == 0:

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from histodict.execution.dicom_header import Series, read_series
-from histodict.images.annotations.matching import read_images
-from histodict.images.layout import find_images
-from histodict.images.manifest import ManifestError, read_manifest
-from histodict.images.readers import open_image
-from histodict.images.slide_sets import one_per_slide
+from histodict.datasets.annotated import read_images
+from histodict.datasets.folder_layout import find_images
+from histodict.datasets.manifest import ManifestError, read_manifest
+from histodict.images.file_types import one_per_slide
+from histodict.images.source import open_image
+from histodict.utils.dicom_header import Series, read_series
 from tests.images.dicom_files import save_dicom_level, save_dicom_slide
 
 LEVELS = ["2.dcm", "1.dcm", "0.dcm"]  # the finest comes last by name

@@ -5,8 +5,8 @@ import time
 import numpy as np
 import pytest
 
-from histodict.images.readers import open_image
-from histodict.images.stain import (
+from histodict.images.source import open_image
+from histodict.preprocessing.stain import (
     NORMALISERS,
     LookupTransform,
     Macenko,
@@ -14,7 +14,7 @@ from histodict.images.stain import (
     lab_statistics,
     to_lab,
 )
-from histodict.images.tissue import tissue_mask
+from histodict.preprocessing.tissue import tissue_mask
 from tests.images.files import EOSIN, HAEMATOXYLIN, amounts, stained, tissue
 
 CHANGING = ["reinhard", "macenko"]

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from histodict.images import survey as module
-from histodict.images.manifest import Manifest
-from histodict.images.readers import ImageError
-from histodict.images.records import ImageRecord, ManifestError
-from histodict.images.survey import (
+from histodict.datasets import survey as module
+from histodict.datasets.manifest import Manifest
+from histodict.datasets.record import ImageRecord, ManifestError
+from histodict.datasets.survey import (
     check_duplicates_by_content,
     check_readable,
     drop_unreadable,
     find_identical_files,
     with_pixel_size,
 )
+from histodict.images.source import ImageError
 
 from .files import save_tiff_of_size
 

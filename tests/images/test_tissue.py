@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from histodict.images.readers import open_image
-from histodict.images.tissue import TissueThreshold, tissue_fraction, tissue_mask
+from histodict.images.source import open_image
+from histodict.preprocessing.tissue import TissueThreshold, tissue_fraction, tissue_mask
 from tests.images.files import tissue
 
 

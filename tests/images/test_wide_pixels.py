@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import tifffile
 
-from histodict.images.errors import ImageError
-from histodict.images.readers import open_image
-from histodict.images.wide_pixels import float_page
+from histodict.images.file_types import ImageError
+from histodict.images.raster import float_page
+from histodict.images.source import open_image
 
 WIDTH, HEIGHT = 256, 257
 

@@ -18,9 +18,9 @@ from attacks.zarr_files import (
     write_array_3,
     write_group,
 )
-from histodict.images.feature_file import check_features, open_features
-from histodict.images.readers import ImageError, open_image
+from histodict.images.source import ImageError, open_image
 from histodict.images.zarr_store import CODECS_2, CODECS_3
+from histodict.precomputed.feature_file import check_features, open_features
 from tests.images.feature_files import some_vectors
 
 VECTORS, COORDS = some_vectors()

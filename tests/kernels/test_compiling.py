@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from numba.core import caching, config
 
-from histodict.kernels import compiling
+from histodict.kernels import compilation as compiling
 
 PLANTED = """
 import numpy as np
-from histodict.kernels.compiling import jit
-from histodict.kernels.lanes import load, store
+from histodict.kernels.compilation import jit
+from histodict.kernels.cpu.simd import load, store
 
 @jit()
 def copy(a, b, start, to):

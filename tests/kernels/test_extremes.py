@@ -9,14 +9,8 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from histodict.kernels import (
-    class_residuals,
-    cpu,
-    encode_joint,
-    encode_lasso,
-    encode_omp,
-    update_atoms,
-)
+from histodict.kernels import class_residuals, encode_joint, encode_lasso, encode_omp, update_atoms
+from histodict.kernels.cpu.backend import backend as cpu
 from tests.problems import gaussian
 
 

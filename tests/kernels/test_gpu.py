@@ -14,14 +14,14 @@ torch = pytest.importorskip("torch", reason="the GPU backend needs PyTorch")
 
 from histodict.kernels import (  # noqa: E402
     class_residuals,
-    cpu,
-    cuda,
     encode_joint,
     encode_lasso,
     encode_omp,
     load_backend,
     update_atoms,
 )
+from histodict.kernels.cpu.backend import backend as cpu  # noqa: E402
+from histodict.kernels.cuda.backend import backend as cuda  # noqa: E402
 from histodict.methods.dfdl import DFDL  # noqa: E402
 from tests.kernels import reference  # noqa: E402
 from tests.kernels.torch_twins import atoms, lasso, omp  # noqa: E402
@@ -448,7 +448,7 @@ def test_without_triton_the_message_says_what_to_install(monkeypatch, device, rn
 
 def test_without_torch_the_message_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
-    monkeypatch.delitem(sys.modules, "histodict.kernels.cuda")
-    monkeypatch.delattr("histodict.kernels.cuda")
+    monkeypatch.delitem(sys.modules, "histodict.kernels.cuda.backend")
+    monkeypatch.delattr("histodict.kernels.cuda.backend")
     with pytest.raises(ImportError, match=r"pip install 'histodict\[torch\]'"):
         load_backend("cuda")

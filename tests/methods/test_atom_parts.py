@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from histodict.methods.atom_parts import squared_residual_contributions
 from histodict.methods.dfdl import DFDL
 from histodict.methods.fddl import FDDL
 from histodict.methods.lcksvd import LCKSVD
+from histodict.methods.linear_baselines import LogisticPatchClassifier, NearestMeanClassifier
 from histodict.methods.nayak import Nayak
 from histodict.methods.odl import ODL
+from histodict.methods.patch_classifier import squared_residual_contributions
 from histodict.methods.shirc import SHIRC
 from histodict.methods.src import SRC
-from histodict.methods.vector_heads import LogisticPatchClassifier, NearestMeanClassifier
 
 WITH_ATOMS = [
     DFDL(6, n_iter=2, random_state=0),

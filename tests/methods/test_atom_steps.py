@@ -5,9 +5,13 @@ import pytest
 
 from histodict import DFDL
 from histodict.kernels import encode_omp
-from histodict.methods.atom_steps import PublishedStep, TangentStep
-from histodict.methods.class_sums import ClassEncoder, SufficientStatistics
-from histodict.methods.dfdl import _sample_weights
+from histodict.methods.dfdl import (
+    ClassEncoder,
+    PublishedStep,
+    SufficientStatistics,
+    TangentStep,
+    _sample_weights,
+)
 from tests.gradients import finite_differences
 from tests.problems import planted, unit_rows
 

@@ -8,7 +8,7 @@ from copy import copy
 import numpy as np
 import pytest
 
-from histodict.methods import residual_rule
+from histodict.methods import patch_classifier as residual_rule
 from histodict.methods.fddl import FDDL
 from histodict.methods.odl import ODL
 from histodict.methods.shirc import SHIRC

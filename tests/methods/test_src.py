@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from sklearn.linear_model import Lasso
 
-from histodict.execution.local import single_blas_thread
-from histodict.execution.progress import Progress
 from histodict.methods.src import SRC
+from histodict.utils.parallel import single_blas_thread
+from histodict.utils.progress import Progress
 from tests.kernels import reference as slow
 from tests.problems import coherent, unit_rows
 

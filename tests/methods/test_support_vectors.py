@@ -9,7 +9,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from histodict.methods.support_vectors import StandardizedSVM
+from histodict.methods.svm import StandardizedSVM
 
 
 def blobs(n_classes, n_features=6, spread=4.0):

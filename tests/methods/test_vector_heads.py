@@ -5,7 +5,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 
-from histodict.methods.vector_heads import (
+from histodict.methods.linear_baselines import (
     LogisticPatchClassifier,
     NearestMeanClassifier,
     NearestPatchClassifier,

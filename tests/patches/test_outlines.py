@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from histodict.patches.outlines import RegionBorders, label_regions
+from histodict.patches.patch_map import RegionBorders, label_regions
 
 
 def drawn(*lines):

@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from histodict.patches.grid import PatchGrid
-from histodict.patches.overlay import draw_overlay
 from histodict.patches.patch_map import COLOURS, PatchMap
+from histodict.patches.rendering import draw_overlay
 
 CLASSES = ("healthy", "inflamed", "somewhat in between", "ανοιχτό")
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from histodict.export.qupath import area_features, patch_features
 from histodict.patches.grid import PatchGrid
 from histodict.patches.patch_map import COLOURS, NO_TISSUE, PatchMap, class_css_colour
-from histodict.reports.geojson import area_features, patch_features
 
 GRID = PatchGrid(3, 4, 20, 10, 2.5)
 

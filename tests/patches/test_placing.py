@@ -7,10 +7,9 @@ import json
 import numpy as np
 import pytest
 
-from histodict.images.errors import ImageError
-from histodict.images.feature_file import open_features
-from histodict.patches.grid import PatchGrid
-from histodict.patches.placing import fit_grid
+from histodict.images.file_types import ImageError
+from histodict.patches.grid import PatchGrid, fit_grid
+from histodict.precomputed.feature_file import open_features
 from tests.images.feature_files import some_vectors, write_clam, write_trident
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.decomposition import PCA
 
-from histodict.patches.projection import Projection
+from histodict.patches.vectors import Projection
 
 
 @pytest.fixture

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from histodict.methods.dfdl import DFDL
-from histodict.patches.stored import StoredPatches
-from histodict.patches.vectors import PATCH_FEATURES
+from histodict.patches.vectors import PATCH_FEATURES, StoredPatches
 
 
 @pytest.fixture

@@ -5,14 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from histodict.patches.grid import PatchGrid, extract_patches
-from histodict.patches.sampling import random_dihedral, sample_patches
-from histodict.patches.surroundings import (
+from histodict.patches.grid import (
+    PatchGrid,
     block_means,
     downsampled_context,
+    extract_patches,
     read_mirrored,
     read_with_context,
 )
+from histodict.patches.sampling import random_dihedral, sample_patches
 from histodict.patches.vectors import centred, to_images
 
 

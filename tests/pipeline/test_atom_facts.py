@@ -9,19 +9,18 @@ import pytest
 from scipy.sparse import csr_array
 
 from histodict import TissueClassifier
-from histodict.decisions.atom_notes import (
+from histodict.datasets.manifest import ImageRecord, read_manifest
+from histodict.decision.atom_annotations import (
     AtomAnnotations,
     atom_labels,
     check_notes,
     parse_atom_selector,
 )
-from histodict.demo.sets import write_synthetic_dataset
-from histodict.images.manifest import ImageRecord, read_manifest
-from histodict.pipeline.atom_facts import compute_atom_statistics
-from histodict.pipeline.gallery import PatchSample
-from histodict.pipeline.image_model import AtomTable
-from histodict.pipeline.stability import measure_stability
-from histodict.recipes import Recipe
+from histodict.explain.atom_statistics import compute_atom_statistics, measure_stability
+from histodict.explain.patch_sample import PatchSample
+from histodict.models.image_pipeline import AtomTable
+from histodict.models.recipe import Recipe
+from histodict.synthetic.dataset import write_synthetic_dataset
 
 CLASSES = ["a", "b"]
 ATOMS = AtomTable(np.eye(4), np.array([0, 0, 1, 1]), None, np.ones(4))

@@ -7,11 +7,10 @@ import pytest
 from PIL import Image
 from scipy.sparse import csr_array
 
-from histodict.images.manifest import ImageRecord
-from histodict.pipeline import RegionDetector, TissueClassifier
-from histodict.pipeline.atoms import most_used_atoms, patch_labels
-from histodict.pipeline.gallery import PatchSample
-from histodict.pipeline.image_model import AtomTable
+from histodict.datasets.manifest import ImageRecord
+from histodict.explain.patch_sample import PatchSample, most_used_atoms, patch_labels
+from histodict.models import RegionDetector, TissueClassifier
+from histodict.models.image_pipeline import AtomTable
 
 LABELS = ["a", "a", "b", "b", "b", "b"]
 # Atoms 0 to 2 are of class a, 3 to 5 of class b; atom 4 is used by nobody.
@@ -81,8 +80,8 @@ def test_labels_are_the_images_own_or_for_regions_the_masks(tmp_path):
 def test_methods_without_atoms_have_none(method):
     model = TissueClassifier("fast", method=method)
     from histodict.methods.registry import get_method
-    from histodict.pipeline.patch_model import PatchPipeline
-    from histodict.pipeline.whole_image_model import WholeImagePipeline
+    from histodict.models.image_pipeline import WholeImagePipeline
+    from histodict.models.patch_pipeline import PatchPipeline
 
     kind = PatchPipeline if model.recipe.is_patch_level else WholeImagePipeline
     inner = kind(model.recipe, ["a", "b"], 0, 1)

@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
 
-from histodict.pipeline.concept_answers import (
+from histodict.explain.concept_discovery import (
     ConceptClassifier,
+    ConceptUsage,
     concept_prediction_rows,
     leave_one_patient_out_accuracy,
 )
-from histodict.pipeline.concepts import ConceptUsage
 
 
 @pytest.fixture

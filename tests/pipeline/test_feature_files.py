@@ -12,21 +12,22 @@ from PIL import Image
 
 from histodict import EnsembleClassifier, TissueClassifier
 from histodict.batch import predict_images
-from histodict.decisions.atom_notes import AtomAnnotations
-from histodict.demo.sets import write_synthetic_dataset
-from histodict.execution.executor import Threads
-from histodict.images.errors import ImageError
-from histodict.images.feature_file import common_metadata, open_features
-from histodict.images.manifest import ImageRecord, read_manifest
-from histodict.networks import ENCODERS, clear_encoder_cache, register_encoder
+from histodict.datasets.manifest import ImageRecord, read_manifest
+from histodict.decision.atom_annotations import AtomAnnotations
+from histodict.encoders import ENCODERS, clear_encoder_cache, register_encoder
+from histodict.explain.patch_sample import PatchSample
+from histodict.images.file_types import ImageError
+from histodict.models import feature_extraction as extraction
+from histodict.models import inputs as sizes
+from histodict.models import load_model
+from histodict.models.feature_extraction import extract_features, extraction_recipe
+from histodict.models.recipe import PRESETS, Recipe
 from histodict.patches.patch_map import PatchMap
-from histodict.pipeline import extraction, load_model, sizes
-from histodict.pipeline.extraction import extract_features, extraction_recipe
-from histodict.pipeline.gallery import PatchSample
-from histodict.presets import PRESETS
-from histodict.recipes import Recipe
+from histodict.precomputed.feature_file import common_metadata, open_features
 from histodict.reports.atoms_page import collect_atom_report, write_atoms_page
-from histodict.reports.why_page import write_explanation_page
+from histodict.reports.explanation_page import write_explanation_page
+from histodict.synthetic.dataset import write_synthetic_dataset
+from histodict.utils.parallel import Threads
 from tests.images.feature_files import write_trident
 from tests.images.ome_files import save_ome_zarr
 

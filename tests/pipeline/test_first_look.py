@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from histodict.images import in_memory
-from histodict.images.in_memory import MemoryImage, stable_cache_key
-from histodict.images.readers import open_image
-from histodict.images.stain import NORMALISERS
-from histodict.pipeline import first_look as module
-from histodict.pipeline.first_look import analyse_thumbnail
-from histodict.pipeline.opening import open_prepared_image
-from histodict.presets import preset
+from histodict.images import memory_image as in_memory
+from histodict.images.memory_image import MemoryImage, stable_cache_key
+from histodict.images.source import open_image
+from histodict.models import prepared_image as module
+from histodict.models.prepared_image import analyse_thumbnail, open_prepared_image
+from histodict.models.recipe import preset
+from histodict.preprocessing.stain import NORMALISERS
 
 
 @pytest.fixture

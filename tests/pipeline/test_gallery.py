@@ -7,12 +7,12 @@ import pytest
 from PIL import Image
 from scipy.sparse import csr_array
 
-from histodict.demo.sets import write_synthetic_dataset
-from histodict.images.manifest import ImageRecord, read_manifest
-from histodict.pipeline import TissueClassifier
-from histodict.pipeline.gallery import N_PATCHES, PatchSample
-from histodict.pipeline.opening import open_prepared_image
-from histodict.recipes import Recipe
+from histodict.datasets.manifest import ImageRecord, read_manifest
+from histodict.explain.patch_sample import N_PATCHES, PatchSample
+from histodict.models import TissueClassifier
+from histodict.models.prepared_image import open_prepared_image
+from histodict.models.recipe import Recipe
+from histodict.synthetic.dataset import write_synthetic_dataset
 
 RECIPE = Recipe(
     method_parameters={"n_atoms": 20, "n_iter": 3},

@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from histodict.demo.sets import write_synthetic_dataset
-from histodict.execution.executor import Threads
-from histodict.execution.progress import no_callback
-from histodict.images.in_memory import MemoryImage
-from histodict.images.manifest import read_manifest
-from histodict.patches.overlay import draw_overlay
+from histodict.datasets.manifest import read_manifest
+from histodict.images.memory_image import MemoryImage
+from histodict.models import TissueClassifier
+from histodict.models.image_pipeline import _whole
+from histodict.models.patch_pipeline import PatchSamplingSpec, sample_training_patches
+from histodict.models.prepared_image import open_prepared_image
+from histodict.models.recipe import Recipe
+from histodict.models.region_detector import region_patch_mask
 from histodict.patches.patch_map import NO_TISSUE
-from histodict.pipeline import TissueClassifier
-from histodict.pipeline.opening import open_prepared_image
-from histodict.pipeline.region_truth import region_patch_mask
-from histodict.pipeline.training_patches import PatchSamplingSpec, sample_training_patches
-from histodict.pipeline.whole_image_model import _whole
-from histodict.recipes import Recipe
+from histodict.patches.rendering import draw_overlay
+from histodict.synthetic.dataset import write_synthetic_dataset
+from histodict.utils.parallel import Threads
+from histodict.utils.progress import no_callback
 
 CONTEXT = Recipe(
     method_parameters={"n_atoms": 20, "n_iter": 2},

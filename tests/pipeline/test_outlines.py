@@ -13,32 +13,31 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import histodict
+from histodict.annotations.annotation_file import AnnotationFile
 from histodict.cli import app
-from histodict.demo.scanner import draw_stain
-from histodict.demo.tissue import make_tissue_image
-from histodict.evaluation.protocols import k_folds
-from histodict.evaluation.splits import shared_patients
-from histodict.execution.executor import Threads
-from histodict.execution.progress import no_callback
-from histodict.images.annotations.drawing import AnnotationFile
-from histodict.images.annotations.matching import (
+from histodict.datasets.annotated import (
     match_annotations,
     read_images,
     split_by_annotation,
     with_annotations,
 )
-from histodict.images.manifest import ImageRecord, Manifest
-from histodict.images.readers import open_image
-from histodict.images.records import ManifestError
+from histodict.datasets.manifest import ImageRecord, Manifest
+from histodict.datasets.record import ManifestError
+from histodict.explain.patch_sample import PatchSample
+from histodict.export.qupath import geojson_features, save_geojson
+from histodict.images.source import open_image
+from histodict.model_selection.protocols import k_folds
+from histodict.model_selection.splits import shared_patients
+from histodict.models.cross_validation import TrainTestRun
+from histodict.models.patch_pipeline import PatchSamplingSpec, sample_training_patches
+from histodict.models.recipe import Recipe
+from histodict.models.region_detector import region_patch_mask
 from histodict.patches.grid import PatchGrid
-from histodict.patches.inside import region_constraint
 from histodict.patches.patch_map import NO_TISSUE
-from histodict.pipeline.gallery import PatchSample
-from histodict.pipeline.region_truth import region_patch_mask
-from histodict.pipeline.training_patches import PatchSamplingSpec, sample_training_patches
-from histodict.pipeline.trials import TrainTestRun
-from histodict.recipes import Recipe
-from histodict.reports.geojson import geojson_features, save_geojson
+from histodict.patches.sampling import region_constraint
+from histodict.synthetic.tissue_generator import draw_stain, make_tissue_image
+from histodict.utils.parallel import Threads
+from histodict.utils.progress import no_callback
 from tests.images.outline_files import box, collection, feature, write_geojson
 from tests.images.test_annotations import centres, winds_around
 
@@ -201,7 +200,7 @@ def test_regions_that_were_found_are_read_back_as_the_same_patches(planted, tmp_
 
 
 def test_what_is_to_be_ignored_is_neither_learnt_from_nor_scored(planted, tmp_path):
-    from histodict.pipeline.region_truth import labelled_patch_mask
+    from histodict.models.region_detector import labelled_patch_mask
 
     drawn = collection(feature("Inflamed", STAR, HOLE), feature("Ignore*", box(0, 0, 80, 128)))
     path = write_geojson(tmp_path / "s0.geojson", drawn)

@@ -12,21 +12,13 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from histodict.cli import app
-from histodict.demo.sets import write_synthetic_dataset
-from histodict.execution.progress import PANEL_STAGES
-from histodict.images.manifest import read_manifest
-from histodict.images.readers import ImageError
-from histodict.pipeline import (
-    EnsembleClassifier,
-    Plan,
-    TissueClassifier,
-    load_model,
-    save_model,
-    whole_image_model,
-)
-from histodict.pipeline.views import ensemble_recipes
-from histodict.presets import preset
-from histodict.recipes import Recipe
+from histodict.datasets.manifest import read_manifest
+from histodict.images.source import ImageError
+from histodict.models import EnsembleClassifier, Plan, TissueClassifier, load_model, save_model
+from histodict.models import image_pipeline as whole_image_model
+from histodict.models.recipe import Recipe, ensemble_recipes, preset
+from histodict.synthetic.dataset import write_synthetic_dataset
+from histodict.utils.progress import PANEL_STAGES
 
 RECIPE = replace(
     Plan.named("pixels", "nearest-mean").recipe,

@@ -6,16 +6,16 @@ import json
 
 import pytest
 
-from histodict import presets
-from histodict.model_file import read_header
-from histodict.pipeline import (
+from histodict.models import (
     ENSEMBLE_PRESETS,
     EnsembleClassifier,
     Plan,
     RegionDetector,
     TissueClassifier,
 )
-from histodict.presets import PRESETS, preset
+from histodict.models import recipe as presets
+from histodict.models.model_file import read_header
+from histodict.models.recipe import PRESETS, preset
 
 
 def test_a_plan_makes_one_model_or_several():

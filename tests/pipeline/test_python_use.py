@@ -19,15 +19,14 @@ from typer.testing import CliRunner
 import histodict
 from histodict import EnsembleClassifier, RegionDetector, TissueClassifier
 from histodict.cli import app
-from histodict.decisions.combination import ScoreCombination
-from histodict.demo.sets import write_synthetic_dataset
-from histodict.evaluation.metrics import balanced_accuracy
-from histodict.images.manifest import read_manifest
+from histodict.datasets.manifest import read_manifest
+from histodict.decision.calibration import ScoreCombination
 from histodict.images.pixel_size import PixelSize, PixelSizeOption
-from histodict.pipeline import Predictions
-from histodict.pipeline.patch_model import PatchPipeline
-from histodict.presets import preset
-from histodict.recipes import Recipe
+from histodict.metrics.scores import balanced_accuracy
+from histodict.models import Predictions
+from histodict.models.patch_pipeline import PatchPipeline
+from histodict.models.recipe import Recipe, preset
+from histodict.synthetic.dataset import write_synthetic_dataset
 
 SMALL = {"n_atoms": 12, "n_iter": 2, "patches_per_class": 300}
 KINDS = (TissueClassifier, RegionDetector, EnsembleClassifier)
@@ -200,7 +199,7 @@ def test_so_do_methods_of_the_whole_image_with_and_without_a_cache(
 def test_one_image_is_one_answer_and_several_are_answers(model, tissue, pixels):
     files = sorted((tissue / "healthy").iterdir())
     one = model.predict(files[0])
-    assert isinstance(one, histodict.pipeline.ImagePrediction)
+    assert isinstance(one, histodict.models.ImagePrediction)
     several = [files, map(str, files), tissue / "healthy", [tissue / "healthy"]]
     for given in several:
         found = model.predict(given)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from histodict.pipeline.reach import report_windows
+from histodict.models.prepared_image import report_windows
 
 LARGE, SMALL = (20_000, 10_000), (2_000, 1_000)
 WINDOWS = [

@@ -10,16 +10,17 @@ import numpy as np
 import pytest
 
 from histodict import EnsembleClassifier, RegionDetector, TissueClassifier, load
-from histodict.decisions.atom_evidence import patch_weights
-from histodict.decisions.atom_notes import AtomAnnotations
-from histodict.decisions.image_rules import smooth_margins
-from histodict.demo.sets import write_synthetic_dataset
-from histodict.images.manifest import read_manifest
-from histodict.pipeline.parts import ConceptContribution, MemberContribution
-from histodict.pipeline.reasons import Explanation
-from histodict.pipeline.spoken import ScoreContributions
-from histodict.pipeline.views import ensemble_recipes, resolve_ensemble_recipe
-from histodict.recipes import Recipe
+from histodict.datasets.manifest import read_manifest
+from histodict.decision.aggregation import smooth_margins
+from histodict.decision.atom_annotations import AtomAnnotations, patch_weights
+from histodict.explain.explanation import (
+    ConceptContribution,
+    Explanation,
+    MemberContribution,
+    ScoreContributions,
+)
+from histodict.models.recipe import Recipe, ensemble_recipes, resolve_ensemble_recipe
+from histodict.synthetic.dataset import write_synthetic_dataset
 
 SMALL = Recipe(
     method_parameters={"n_atoms": 12, "n_iter": 3},

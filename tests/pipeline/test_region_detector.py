@@ -16,15 +16,13 @@ from typer.testing import CliRunner
 
 from histodict import RegionDetector
 from histodict.cli import app
-from histodict.demo.scanner import draw_stain
-from histodict.demo.sets import write_synthetic_dataset
-from histodict.demo.tissue import make_region_image
-from histodict.images.manifest import ImageRecord, Manifest, read_manifest
+from histodict.datasets.manifest import ImageRecord, Manifest, read_manifest
+from histodict.models import load_model, save_model
+from histodict.models.recipe import Recipe, preset
+from histodict.models.region_detector import region_classes, region_patch_mask
 from histodict.patches.patch_map import NO_TISSUE
-from histodict.pipeline import load_model, save_model
-from histodict.pipeline.region_truth import region_classes, region_patch_mask
-from histodict.presets import preset
-from histodict.recipes import Recipe
+from histodict.synthetic.dataset import write_synthetic_dataset
+from histodict.synthetic.tissue_generator import draw_stain, make_region_image
 
 FAST = Recipe(
     method_parameters={"n_atoms": 40, "n_iter": 5},

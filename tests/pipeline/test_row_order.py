@@ -12,14 +12,13 @@ from typer.testing import CliRunner
 
 from histodict import EnsembleClassifier, RegionDetector, TissueClassifier
 from histodict.cli import app
-from histodict.compare import measures
-from histodict.demo.sets import write_synthetic_dataset
-from histodict.execution import files
-from histodict.images.manifest import read_manifest
-from histodict.images.record_order import content_order
-from histodict.pipeline.gallery import PatchSample
-from histodict.presets import preset
-from histodict.recipes import Recipe
+from histodict.datasets.manifest import read_manifest
+from histodict.datasets.survey import content_order
+from histodict.explain.patch_sample import PatchSample
+from histodict.metrics import measures
+from histodict.models.recipe import Recipe, preset
+from histodict.synthetic.dataset import write_synthetic_dataset
+from histodict.utils import files
 
 SMALL = Recipe(
     method_parameters={"n_atoms": 8, "n_iter": 2},

@@ -8,20 +8,19 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from histodict.demo.sets import write_synthetic_dataset
-from histodict.images.manifest import read_manifest
-from histodict.images.readers import ImageError
-from histodict.model_file import read_header
-from histodict.patches.patch_map import NO_TISSUE
-from histodict.pipeline import (
+from histodict.datasets.manifest import read_manifest
+from histodict.images.source import ImageError
+from histodict.models import (
     EnsembleClassifier,
     RegionDetector,
     TissueClassifier,
     load_model,
     save_model,
 )
-from histodict.presets import preset
-from histodict.recipes import Recipe
+from histodict.models.model_file import read_header
+from histodict.models.recipe import Recipe, preset
+from histodict.patches.patch_map import NO_TISSUE
+from histodict.synthetic.dataset import write_synthetic_dataset
 
 FAST = Recipe(
     method_parameters={"n_atoms": 40, "n_iter": 4},

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from histodict.demo.sets import write_synthetic_dataset
-from histodict.execution.sealed import read_checked_json, write_checked_json
-from histodict.images.manifest import read_manifest
-from histodict.pipeline import EnsembleClassifier, RegionDetector, TissueClassifier, trials
-from histodict.pipeline.trials import RunCache, TrainTestRun
-from histodict.presets import preset
-from histodict.recipes import Recipe
+from histodict.datasets.manifest import read_manifest
+from histodict.models import EnsembleClassifier, RegionDetector, TissueClassifier
+from histodict.models import cross_validation as trials
+from histodict.models.cross_validation import RunCache, TrainTestRun
+from histodict.models.recipe import Recipe, preset
+from histodict.synthetic.dataset import write_synthetic_dataset
+from histodict.utils.text_io import read_checked_json, write_checked_json
 
 RECIPE = replace(preset("fast", "nearest-mean"), patch_px=8, patches_per_class=100)
 
@@ -68,7 +68,7 @@ def test_the_key_changes_with_all_that_decides(sides, monkeypatch):
 
 
 def test_defaults_of_the_method_and_weights_of_a_network_count(sides, monkeypatch):
-    from histodict.methods.vector_heads import NearestMeanClassifier
+    from histodict.methods.linear_baselines import NearestMeanClassifier
     from histodict.patches.vectors import PixelFeatures
 
     before = trial_of(sides).key

@@ -12,12 +12,13 @@ from typer.testing import CliRunner
 
 from histodict import TissueClassifier
 from histodict.cli import app
-from histodict.demo.sets import write_synthetic_dataset
-from histodict.images.manifest import read_manifest
-from histodict.model_file import ModelFileError
-from histodict.networks import clear_encoder_cache, load_encoder, network
-from histodict.pipeline import load_model, save_model
-from histodict.recipes import Recipe
+from histodict.datasets.manifest import read_manifest
+from histodict.encoders import clear_encoder_cache, load_encoder
+from histodict.encoders import encoder as network
+from histodict.models import load_model, save_model
+from histodict.models.model_file import ModelFileError
+from histodict.models.recipe import Recipe
+from histodict.synthetic.dataset import write_synthetic_dataset
 
 CELL = 16
 

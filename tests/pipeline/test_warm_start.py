@@ -8,10 +8,10 @@ from typer.testing import CliRunner
 
 from histodict import TissueClassifier
 from histodict.cli import app
-from histodict.demo.sets import write_synthetic_dataset
-from histodict.images.manifest import read_manifest
-from histodict.pipeline import EnsembleClassifier, load_model, save_model
-from histodict.recipes import Recipe
+from histodict.datasets.manifest import read_manifest
+from histodict.models import EnsembleClassifier, load_model, save_model
+from histodict.models.recipe import Recipe
+from histodict.synthetic.dataset import write_synthetic_dataset
 
 SMALL = Recipe(
     method_parameters={"n_atoms": 12, "n_iter": 30, "tol": 1e-3},

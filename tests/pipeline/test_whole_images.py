@@ -7,11 +7,11 @@ import shutil
 import numpy as np
 import pytest
 
-from histodict.demo.sets import write_synthetic_dataset
-from histodict.images.manifest import read_manifest
+from histodict.datasets.manifest import read_manifest
+from histodict.models import TissueClassifier
+from histodict.models.recipe import Recipe
 from histodict.patches.patch_map import PatchMap
-from histodict.pipeline import TissueClassifier
-from histodict.recipes import Recipe
+from histodict.synthetic.dataset import write_synthetic_dataset
 from tests.images.files import save_plain
 
 SMALL = Recipe(method_parameters={"n_atoms": 8, "n_iter": 1}, patch_px=16, patches_per_class=200)

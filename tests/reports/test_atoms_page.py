@@ -16,18 +16,18 @@ from typer.testing import CliRunner
 import histodict
 from histodict import RegionDetector, TissueClassifier
 from histodict.cli import app
-from histodict.demo.sets import write_synthetic_dataset
-from histodict.images.manifest import read_manifest
-from histodict.pipeline import EnsembleClassifier, save_model
-from histodict.pipeline.gallery import PatchSample
-from histodict.recipes import Recipe
+from histodict.datasets.manifest import read_manifest
+from histodict.explain.patch_sample import PatchSample
+from histodict.models import EnsembleClassifier, save_model
+from histodict.models.recipe import Recipe
 from histodict.reports.atoms_page import (
     collect_atom_report,
     ensemble_note,
     to_json_dict,
     write_atoms_page,
 )
-from histodict.reports.patch_pictures import draw_outline, patch_images, square_around
+from histodict.reports.html import draw_outline, patch_images, square_around
+from histodict.synthetic.dataset import write_synthetic_dataset
 
 PIXELS = Recipe(
     method_parameters={"n_atoms": 12, "n_iter": 3},
@@ -74,7 +74,7 @@ def test_the_patch_is_in_the_middle_of_its_picture(tmp_path):
     pixels = np.full((60, 60, 3), 128, np.uint8)
     pixels[0:10, 20:30] = 0
     Image.fromarray(pixels).save(tmp_path / "a.png")
-    from histodict.images.manifest import ImageRecord
+    from histodict.datasets.manifest import ImageRecord
 
     gallery = PatchSample(np.zeros(1, np.int64), np.array([[20, 0]]), np.full(1, 10.0), None)
     assert square_around(gallery, 0, 4) == ((5, -15), 40)
@@ -117,7 +117,7 @@ def test_the_page_shows_what_was_found(model, manifest, tmp_path):
 
 
 def test_a_flagged_atom_is_shown_though_few_patches_use_it(model, manifest, tmp_path, monkeypatch):
-    from histodict.reports import atoms_in_use
+    from histodict.explain import atom_statistics as atoms_in_use
 
     usual, asked = atoms_in_use.compute_atom_statistics, []
 
@@ -191,8 +191,8 @@ def test_names_are_escaped(model, manifest, tmp_path):
 
 def test_a_network_s_atoms_are_shown_by_their_patches(manifest, tmp_path):
     torch = pytest.importorskip("torch", reason="learned vectors need PyTorch")
-    from histodict.networks import ENCODERS, clear_encoder_cache, register_encoder
-    from histodict.networks.torch_network import TorchEncoder
+    from histodict.encoders import ENCODERS, clear_encoder_cache, register_encoder
+    from histodict.encoders.torch_encoder import TorchEncoder
 
     def make():
         torch.manual_seed(0)

@@ -12,16 +12,16 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from histodict.compare.evaluation import evaluate
-from histodict.evaluation.metrics import brier_score, roc_curve
-from histodict.evaluation.protocols import k_folds, learning_curve_splits, leave_one_site_out
-from histodict.execution.work import ExecutionOptions
-from histodict.images.manifest import read_manifest
-from histodict.pipeline import Plan
-from histodict.recipes import Recipe
-from histodict.reports import evaluation_errors
-from histodict.reports.checklist import ITEMS
+from histodict.datasets.manifest import read_manifest
+from histodict.metrics import evaluate
+from histodict.metrics.scores import brier_score, roc_curve
+from histodict.model_selection.protocols import k_folds, learning_curve_splits, leave_one_site_out
+from histodict.models import Plan
+from histodict.models.recipe import Recipe
+from histodict.reports import evaluation_tables as evaluation_errors
 from histodict.reports.evaluation_page import write_evaluation_page
+from histodict.reports.model_card import ITEMS
+from histodict.utils.parallel import ExecutionOptions
 from tests.compare.planted import evaluate_planted, one_hot, write_images, wrong_for
 
 LBP, WND = "lbp-colour", "paper:wndcharm"
@@ -406,8 +406,8 @@ def test_provenance(page, done, images):
 
 
 def test_a_panel_is_named_with_its_views():
-    from histodict.pipeline import Plan
-    from histodict.reports.evaluation_facts import describe_plan
+    from histodict.models import Plan
+    from histodict.reports.evaluation_tables import describe_plan
 
     words = describe_plan(Plan.named("pixels"))
     assert "decides together with 2 other views: lbp-colour (reinhard, reduced 2" in words

@@ -11,15 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from histodict.export.qupath import area_features, patch_features, region_features, save_geojson
+from histodict.models import DetectedRegion
 from histodict.patches.grid import PatchGrid
 from histodict.patches.patch_map import NO_TISSUE, PatchMap, class_rgb
-from histodict.pipeline import DetectedRegion
-from histodict.reports.geojson import (
-    area_features,
-    patch_features,
-    region_features,
-    save_geojson,
-)
 from tests.patches.test_outlines import area, inside
 
 CLASSES = ("gesünd", 'to"mor 100 %d', "a: b")

@@ -9,10 +9,10 @@ import pytest
 from PIL import Image
 
 from histodict import EnsembleClassifier
-from histodict.demo.sets import write_synthetic_dataset
-from histodict.images.manifest import read_manifest
-from histodict.recipes import Recipe
-from histodict.reports.atoms_in_use import confounded_atoms_of_members
+from histodict.datasets.manifest import read_manifest
+from histodict.explain.atom_statistics import confounded_atoms_of_members
+from histodict.models.recipe import Recipe
+from histodict.synthetic.dataset import write_synthetic_dataset
 
 SMALL = Recipe(
     method_parameters={"n_atoms": 12, "n_iter": 4},

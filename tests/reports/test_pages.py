@@ -6,7 +6,7 @@ import pytest
 from jinja2 import UndefinedError
 
 import histodict
-from histodict.reports.pages import write_page
+from histodict.reports.html import write_page
 
 PACKAGE = Path(histodict.__file__).parent
 PAGES = sorted(

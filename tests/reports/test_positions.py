@@ -17,12 +17,12 @@ from PIL import Image
 
 from histodict import TissueClassifier
 from histodict.batch import predict_images
-from histodict.images.feature_file import open_features
-from histodict.images.manifest import ImageRecord, Manifest
+from histodict.datasets.manifest import ImageRecord, Manifest
+from histodict.export.qupath import GeoJSONOptions
+from histodict.models import RegionDetector
+from histodict.models.recipe import Recipe
 from histodict.patches.patch_map import COLOURS, PatchMap
-from histodict.pipeline import RegionDetector
-from histodict.recipes import Recipe
-from histodict.reports.geojson import GeoJSONOptions
+from histodict.precomputed.feature_file import open_features
 from histodict.web.maps import map_image
 
 GREY, RED = (150, 150, 160), (220, 30, 60)

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from histodict.export.qupath import ProjectImage, save_project
 from histodict.patches.patch_map import class_rgb
-from histodict.reports.qupath_project import ProjectImage, save_project
 
 CLASSES = ["healthy", "entzündet"]
 NAMES = ["a.png", "b c#1 100%.png", "grün.png"]

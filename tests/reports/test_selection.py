@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from histodict.reports.evaluation_facts import selection_text
+from histodict.reports.evaluation_tables import selection_text
 
 
 def done(*methods):

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from histodict.demo.sets import write_synthetic_dataset
-from histodict.images.manifest import ImageRecord, read_manifest
+from histodict.datasets.manifest import ImageRecord, read_manifest
+from histodict.export.anndata import ImageMetadata, write_h5ad
+from histodict.models import EnsembleClassifier, RegionDetector, TissueClassifier
+from histodict.models.prepared_image import open_prepared_image
+from histodict.models.recipe import Recipe
 from histodict.patches.patch_map import NO_TISSUE
-from histodict.pipeline import EnsembleClassifier, RegionDetector, TissueClassifier
-from histodict.pipeline.opening import open_prepared_image
-from histodict.recipes import Recipe
-from histodict.spatial.patch_table import ImageMetadata, write_h5ad
+from histodict.synthetic.dataset import write_synthetic_dataset
 
 h5py = pytest.importorskip("h5py")
 

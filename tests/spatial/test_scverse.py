@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import histodict
-from histodict.demo.sets import write_synthetic_dataset
+from histodict.synthetic.dataset import write_synthetic_dataset
 
 PAGE = Path(__file__).parents[2] / "docs" / "anndata.md"
 WHY = "not installed here: see docs/anndata.md"
@@ -80,7 +80,7 @@ def test_a_folder_is_refused(model, tissue):
 
 
 def test_what_anndata_writes_is_a_feature_file(table, tmp_path):
-    from histodict.images.feature_file import open_features
+    from histodict.precomputed.feature_file import open_features
 
     table.write_h5ad(tmp_path / "a.h5ad")
     with open_features(tmp_path / "a.h5ad") as file:

@@ -8,7 +8,7 @@ MISSING = "the web app is not installed: pip install 'histodict[web]'"
 @pytest.fixture(scope="session")
 def tissue(tmp_path_factory):
     """A folder with a small drawn set in `tissue`."""
-    from histodict.demo.sets import write_synthetic_dataset
+    from histodict.synthetic.dataset import write_synthetic_dataset
 
     folder = tmp_path_factory.mktemp("folder")
     write_synthetic_dataset(folder / "tissue", 4, 2, size=(160, 120))
@@ -17,7 +17,7 @@ def tissue(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def recipe():
-    from histodict.recipes import Recipe
+    from histodict.models.recipe import Recipe
 
     return Recipe(
         method_parameters={"n_atoms": 20, "n_iter": 3},
@@ -30,21 +30,21 @@ def recipe():
 
 @pytest.fixture(scope="session")
 def manifest(tissue):
-    from histodict.images.manifest import read_manifest
+    from histodict.datasets.manifest import read_manifest
 
     return read_manifest(tissue / "tissue" / "manifest.csv")
 
 
 @pytest.fixture(scope="session")
 def model(recipe, manifest):
-    from histodict.pipeline import TissueClassifier
+    from histodict.models import TissueClassifier
 
     return TissueClassifier(recipe).fit(manifest)
 
 
 @pytest.fixture(scope="session")
 def gallery(model, manifest):
-    from histodict.pipeline.gallery import PatchSample
+    from histodict.explain.patch_sample import PatchSample
 
     return PatchSample.of(model.model_, manifest.records, 0)
 

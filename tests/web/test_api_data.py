@@ -14,7 +14,7 @@ from .conftest import MISSING
 pytest.importorskip("starlette.testclient", reason=MISSING)
 pytest.importorskip("uvicorn", reason=MISSING)
 
-from histodict.images import manifest
+from histodict.datasets import manifest
 from histodict.web.datasets import DatasetSettings
 from tests.web.app import OWN, count_calls, open_client, open_data
 

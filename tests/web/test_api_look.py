@@ -12,11 +12,12 @@ from .conftest import MISSING
 pytest.importorskip("starlette.testclient", reason=MISSING)
 pytest.importorskip("uvicorn", reason=MISSING)
 
-from histodict import model_file
-from histodict.images import manifest
-from histodict.pipeline import view
-from histodict.web import api_look, training
-from histodict.web import calls as web_calls
+from histodict.datasets import manifest
+from histodict.models import model_file
+from histodict.models import prepared_image as view
+from histodict.web import request as web_calls
+from histodict.web import training
+from histodict.web.api import viewer as api_look
 from histodict.web.jobs import Job
 from histodict.web.maps import load_prediction
 from histodict.web.training import request_manifest

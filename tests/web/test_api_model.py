@@ -6,8 +6,8 @@ from .conftest import MISSING
 
 pytest.importorskip("starlette", reason=MISSING)
 
-from histodict.pipeline import load_model
-from histodict.web.api_model import _predictions_at_threshold
+from histodict.models import load_model
+from histodict.web.api.model import _predictions_at_threshold
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ pytest.importorskip(
 pytest.importorskip("uvicorn", reason="the web app is not installed: pip install 'histodict[web]'")
 pytest.importorskip("playwright", reason="Playwright is not installed")
 
-from histodict.demo.sets import write_synthetic_dataset
+from histodict.synthetic.dataset import write_synthetic_dataset
 from histodict.web.workspace import read_json
 from tests.web.browser import Server, find_chromium, open_browser
 
@@ -182,7 +182,7 @@ def test_model_and_report_are_downloaded(page, tmp_path):
     with page.expect_download() as waiting:
         page.locator("#download-model").click()
     waiting.value.save_as(tmp_path / "model.histodict")
-    from histodict.pipeline import load_model
+    from histodict.models import load_model
 
     assert load_model(tmp_path / "model.histodict").classes_ == ["healthy", "inflamed"]
 

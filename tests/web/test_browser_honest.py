@@ -28,8 +28,8 @@ pytest.importorskip("axe_playwright_python", reason="axe-playwright-python is no
 
 from axe_playwright_python.sync_playwright import Axe
 
-from histodict.demo.sets import write_synthetic_dataset
-from histodict.images.manifest import read_manifest
+from histodict.datasets.manifest import read_manifest
+from histodict.synthetic.dataset import write_synthetic_dataset
 from tests.web.app import TINY
 from tests.web.browser import Server, find_chromium, open_browser, sign_in
 from tests.web.test_browser import LAPTOP, SLOW, keep_picture

@@ -20,7 +20,7 @@ pytest.importorskip("axe_playwright_python", reason="axe-playwright-python is no
 from axe_playwright_python.sync_playwright import Axe
 from PIL import Image
 
-from histodict.pipeline import TissueClassifier, save_model
+from histodict.models import TissueClassifier, save_model
 from tests.web.browser import Server, find_chromium, open_browser, sign_in
 from tests.web.test_browser import LAPTOP, SLOW, keep_picture
 

@@ -15,12 +15,12 @@ pytest.importorskip(
     "starlette", reason="the web app is not installed: pip install 'histodict[web]'"
 )
 
+from histodict.models import TissueClassifier, save_model
 from histodict.patches.grid import PatchGrid
 from histodict.patches.patch_map import NO_TISSUE, PatchMap
-from histodict.pipeline import TissueClassifier, save_model
-from histodict.web import misfits
+from histodict.web import model_compatibility as misfits
 from histodict.web.maps import MapDifference
-from histodict.web.misfits import ModelProfile, differences
+from histodict.web.model_compatibility import ModelProfile, differences
 from tests.web.app import OWN, open_client, open_data, sign_in
 
 

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from histodict.images.manifest import ImageRecord, Manifest, read_manifest
+from histodict.datasets.manifest import ImageRecord, Manifest, read_manifest
 from histodict.images.pixel_size import PixelSize
-from histodict.web.data_checks import (
+from histodict.web.dataset_checks import (
     BackgroundChecks,
     ImageSummary,
     likely_duplicates,
     quick_warnings,
     slow_warnings,
 )
-from histodict.web.tiles import Tiles
+from histodict.web.maps import Tiles
 from tests.web.app import count_calls
 
 
@@ -174,7 +174,7 @@ def test_a_warning_says_which_folder_it_is_of(drawn):
 
 def test_a_check_under_way_is_followed_without_a_look_at_the_files(drawn, monkeypatch):
     """The page asks every second; with 50,000 images a look at each took that long."""
-    from histodict.web import data_checks
+    from histodict.web import dataset_checks as data_checks
 
     going_on = threading.Event()
 
@@ -198,7 +198,7 @@ def test_a_check_under_way_is_followed_without_a_look_at_the_files(drawn, monkey
 
 @pytest.mark.parametrize("n_busy", [3, 10**9])
 def test_a_check_stands_back_for_the_page_but_ends(drawn, monkeypatch, n_busy):
-    from histodict.web import data_checks
+    from histodict.web import dataset_checks as data_checks
 
     monkeypatch.setattr(data_checks, "_PATIENCE", 0.05)
     asked = []

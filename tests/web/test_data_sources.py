@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from histodict.images import manifest
-from histodict.images.annotations.drawing import AnnotationFile
-from histodict.images.records import ImageRecord
+from histodict.annotations.annotation_file import AnnotationFile
+from histodict.datasets import manifest
+from histodict.datasets.record import ImageRecord
 from histodict.web import datasets
-from histodict.web.data_checks import summarize_image
+from histodict.web.dataset_checks import summarize_image
 from histodict.web.datasets import (
     DatasetIndexCache,
     add_correction,

@@ -17,9 +17,9 @@ pytest.importorskip(
 
 from PIL import Image
 
-from histodict.images.annotations.drawing import AnnotationFile
-from histodict.images.readers import open_image
-from histodict.web.sheets import AnnotationStore, Shape
+from histodict.annotations.annotation_file import AnnotationFile
+from histodict.images.source import open_image
+from histodict.web.annotation.store import AnnotationStore, Shape
 from tests.web.app import OWN, open_client, open_data, start, wait_for
 
 BRUSH = {"act": "draw", "tool": "brush", "points": [[60, 60], [120, 70]], "radius": 15}
@@ -42,7 +42,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def client(folder, tmp_path, monkeypatch):
-    from histodict.web import api_annotate
+    from histodict.web.api import annotate as api_annotate
 
     monkeypatch.setattr(api_annotate, "uses_encoder", lambda: False)  # which takes seconds to start
     with open_client([folder.parent], tmp_path / "workspace") as client:
@@ -376,7 +376,7 @@ def test_without_two_classes_there_is_no_quick_answer_and_a_thin_stroke_is_count
 
 
 def test_tiles_do_not_wait_for_the_quick_answer(client, monkeypatch):
-    from histodict.web import api_annotate
+    from histodict.web.api import annotate as api_annotate
 
     begun, over = threading.Event(), threading.Event()
 
@@ -401,10 +401,14 @@ def test_tiles_do_not_wait_for_the_quick_answer(client, monkeypatch):
 
 
 def test_a_shape_as_large_as_a_slide_is_not_waited_for(tmp_path):
-    from histodict.execution.files import file_key
-    from histodict.web.drawing_acts import shape_of
-    from histodict.web.live import AnnotatedImage, InteractiveImage, quick_recipe
-    from histodict.web.strokes import polygonize
+    from histodict.utils.files import file_key
+    from histodict.web.annotation.edits import shape_of
+    from histodict.web.annotation.quick_prediction import (
+        AnnotatedImage,
+        InteractiveImage,
+        quick_recipe,
+    )
+    from histodict.web.annotation.store import polygonize
 
     path = tmp_path / "large.png"
     Image.fromarray(np.full((4000, 5000, 3), (200, 120, 170), np.uint8)).save(path)

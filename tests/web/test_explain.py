@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from histodict.decisions.atom_notes import AtomAnnotations
+from histodict.decision.atom_annotations import AtomAnnotations
+from histodict.models.prepared_image import open_prepared_image
 from histodict.patches.patch_map import NO_TISSUE
-from histodict.pipeline.opening import open_prepared_image
-from histodict.web.explain import _text, explain
+from histodict.web.patch_explanation import _text, explain
 
 
 @pytest.fixture(scope="module")

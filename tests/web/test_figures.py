@@ -8,7 +8,7 @@ from .conftest import MISSING
 
 pytest.importorskip("starlette", reason=MISSING)
 
-from histodict.web.figures import describe_range, difference, figures
+from histodict.web.model_report import describe_range, difference, figures
 
 CLASSES = ["benign", "malignant"]
 

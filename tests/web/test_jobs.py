@@ -13,7 +13,7 @@ from .conftest import MISSING
 pytest.importorskip("starlette.testclient", reason=MISSING)
 pytest.importorskip("uvicorn", reason=MISSING)
 
-from histodict import presets
+from histodict.models import recipe as presets
 from tests.web.app import OWN, open_client, open_data, start, wait_for
 
 LONG = {"n_atoms": "40", "n_iter": "5000", "tol": "0", "patches_per_class": "400", "patch_px": "12"}
@@ -164,7 +164,7 @@ def test_a_worker_that_vanished_with_the_machine_counts_as_interrupted(tissue, t
 
 
 def test_a_large_image_is_judged_in_the_background_if_somebody_asks(client, monkeypatch):
-    from histodict.web import api_look
+    from histodict.web.api import viewer as api_look
 
     data = open_data(client)
     job = start(client, data, test_folds=0)

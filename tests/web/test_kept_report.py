@@ -14,14 +14,14 @@ from .conftest import MISSING
 pytest.importorskip("starlette.testclient", reason=MISSING)
 pytest.importorskip("uvicorn", reason=MISSING)
 
-from histodict.demo.sets import write_synthetic_dataset
-from histodict.execution.memory_cache import LRUCache
-from histodict.execution.progress import no_callback
-from histodict.execution.sealed import write_checked_json
-from histodict.images.manifest import ImageRecord
-from histodict.pipeline import load_model, save_model
-from histodict.web import api_model
-from histodict.web.data_checks import exclude_images
+from histodict.datasets.manifest import ImageRecord
+from histodict.models import load_model, save_model
+from histodict.synthetic.dataset import write_synthetic_dataset
+from histodict.utils.cache import LRUCache
+from histodict.utils.progress import no_callback
+from histodict.utils.text_io import write_checked_json
+from histodict.web.api import model as api_model
+from histodict.web.dataset_checks import exclude_images
 from histodict.web.jobs import Job
 from histodict.web.training import train_and_test
 from histodict.web.worker import train

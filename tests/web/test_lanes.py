@@ -11,7 +11,7 @@ from .conftest import MISSING
 
 pytest.importorskip("anyio", reason=MISSING)
 
-from histodict.web.calls import (
+from histodict.web.request import (
     DOWNLOADS,
     EXPLANATIONS,
     IMAGES,
@@ -43,7 +43,7 @@ def most_at_once(lane: str, n: int) -> int:
 
 
 def test_lanes_are_as_wide_as_they_should_be(monkeypatch):
-    monkeypatch.setattr("histodict.web.calls.available_cores", lambda: 3)
+    monkeypatch.setattr("histodict.web.request.available_cores", lambda: 3)
     assert most_at_once(IMAGES, 9) == most_at_once(EXPLANATIONS, 9) == 4  # of one image, see below
     assert most_at_once(PREDICTIONS, 4) == most_at_once(DOWNLOADS, 4) == 1
     assert most_at_once(QUICK, 40) > 3
@@ -74,7 +74,7 @@ def test_work_that_turns_out_to_be_long_changes_lanes():
 
 def test_a_slide_that_hangs_holds_up_only_itself(monkeypatch):
     """All that may be done of it at a time waits; of another image there is still a turn."""
-    monkeypatch.setattr("histodict.web.calls.available_cores", lambda: 2)
+    monkeypatch.setattr("histodict.web.request.available_cores", lambda: 2)
     held = threading.Event()
 
     async def ask() -> str:

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from histodict.batch import output_key
-from histodict.execution.sealed import write_checked_json
 from histodict.images.pixel_size import PixelSizeOption
+from histodict.models import load_model
 from histodict.patches.grid import PatchGrid
 from histodict.patches.patch_map import NO_TISSUE, PatchMap
-from histodict.pipeline import load_model
+from histodict.utils.text_io import write_checked_json
 from histodict.web.maps import (
     apply_threshold,
     compute_prediction,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from histodict.pipeline import TissueClassifier
-from histodict.pipeline.gallery import PatchSample
+from histodict.explain.patch_sample import PatchSample
+from histodict.models import TissueClassifier
 from histodict.web.model_report import (
     StoredPredictions,
     confusion_table,

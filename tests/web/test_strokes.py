@@ -13,9 +13,8 @@ pytest.importorskip(
 
 from shapely import Polygon
 
-from histodict.images.annotations.outlines import AnnotationPolygon, find_self_intersections
-from histodict.images.annotations.runs import RunLengthMask
-from histodict.web.strokes import area, buffer_path, polygonize, subtract
+from histodict.annotations.outlines import AnnotationPolygon, RunLengthMask, find_self_intersections
+from histodict.web.annotation.store import area, buffer_path, polygonize, subtract
 
 SIZE = (1000, 800)
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from histodict.images.readers import open_image
+from histodict.images.source import open_image
 from histodict.patches.grid import PatchGrid
 from histodict.patches.patch_map import NO_TISSUE, PatchMap
-from histodict.web.sheets import Shape
-from histodict.web.suggestions import (
+from histodict.web.annotation.store import Shape
+from histodict.web.annotation.suggestions import (
     colour_descriptor,
     map_regions,
     normalized_margin,

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from histodict.images.manifest import ImageRecord
-from histodict.images.readers import open_image
-from histodict.web import tiles as tiles_module
-from histodict.web.tiles import TILE_SIDE, Tiles, n_levels
+from histodict.datasets.manifest import ImageRecord
+from histodict.images.source import open_image
+from histodict.web import maps as tiles_module
+from histodict.web.maps import TILE_SIDE, Tiles, n_levels
 from tests.web.app import count_calls
 
 
@@ -106,7 +106,7 @@ def test_an_image_that_hangs_holds_up_no_other(tiles, picture, monkeypatch):
             held.wait(10)
         return open_image(path, mpp)
 
-    monkeypatch.setattr("histodict.web.tiles.open_image", opened)
+    monkeypatch.setattr("histodict.web.maps.open_image", opened)
     with ThreadPoolExecutor(20) as pool:
         behind = [pool.submit(tiles.open, hung), pool.submit(tiles.thumbnail, hung)]
         begun.acquire(timeout=5), begun.acquire(timeout=5)

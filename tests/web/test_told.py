@@ -16,12 +16,12 @@ from .conftest import MISSING
 pytest.importorskip("starlette.testclient", reason=MISSING)
 pytest.importorskip("uvicorn", reason=MISSING)
 
-from histodict.decisions.tuning import NOTE
-from histodict.execution.progress import no_callback
-from histodict.images.manifest import read_manifest
-from histodict.model_file import read_header
-from histodict.parameters import hints_for
-from histodict.pipeline import load_model
+from histodict.datasets.manifest import read_manifest
+from histodict.decision.threshold import NOTE
+from histodict.models import load_model
+from histodict.models.model_file import read_header
+from histodict.utils.progress import no_callback
+from histodict.utils.validation import hints_for
 from histodict.web.jobs import Job
 from histodict.web.maps import stored_map
 from histodict.web.worker import train

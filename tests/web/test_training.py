@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from histodict.execution.sealed import write_checked_json
-from histodict.pipeline import Plan
+from histodict.models import Plan
+from histodict.utils.text_io import write_checked_json
 from histodict.web.datasets import (
     DatasetIndexCache,
     DatasetSettings,

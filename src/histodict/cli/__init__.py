@@ -23,16 +23,15 @@ from typing import Annotated
 import typer
 
 from .adapt import adapt
-from .answer import detect, predict
-from .compare import evaluate, reproduce
 from .concepts import concepts
-from .edit import edit, explain
-from .extract import features
-from .help import WIDTH, Commands
-from .learn import train
-from .look import atoms, info, methods
-from .open import demo, serve
-from .options import flatten_options
+from .edit_atoms import edit, explain
+from .evaluate import evaluate, reproduce
+from .features import features
+from .inspect_model import atoms, info, methods
+from .options import WIDTH, Commands, flatten_options
+from .predict import detect, predict
+from .serve import demo, serve
+from .train import train
 
 _GROUPS = {
     "From images to answers": (train, predict, detect, explain, adapt, features),

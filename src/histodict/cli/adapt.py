@@ -8,25 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..execution.outputs import check_disk_space, check_writable_file
-from ..execution.progress import Progress, cumulative_shares
-from ..execution.texts import pluralize
+from ..utils.files import check_disk_space, check_writable_file
+from ..utils.progress import Progress, cumulative_shares
+from ..utils.text_io import pluralize
 from .console import print_json, progress_bars, report_errors, warn
-from .image_options import ImageOptions
-from .options import (
-    JsonOption,
-    ModelOptions,
-    ModelOutput,
-    SkipBadOption,
-)
-from .reading import warn_of_sizes, warn_of_skipped
-from .work import JobsOption
+from .image_options import ImageOptions, warn_of_sizes, warn_of_skipped
+from .options import JobsOption, JsonOption, ModelOptions, ModelOutput, SkipBadOption
 
 if TYPE_CHECKING:
-    from ..decisions.unlabelled import ThresholdAdaptation
+    from ..datasets.record import ImageRecord
+    from ..decision.threshold import ThresholdAdaptation
     from ..images.pixel_size import PixelSizeOption
-    from ..images.records import ImageRecord
-    from ..pipeline import Model
+    from ..models import Model
 
 
 def adapt(
@@ -53,8 +46,8 @@ def adapt(
 
         histodict predict adapted.histodict new/ --output results/
     """
-    from ..decisions.unlabelled import ThresholdAdaptation
-    from ..pipeline import save_model
+    from ..decision.threshold import ThresholdAdaptation
+    from ..models import save_model
 
     with report_errors():
         check_writable_file(output)
@@ -97,9 +90,9 @@ def _scores(
     model: Model, images: list[ImageRecord], size: PixelSizeOption, skip_bad: bool
 ) -> tuple[list[Path], list[float], list[str]]:
     """Return images with their scores, and the reasons of images that were skipped."""
-    from ..images.errors import ImageError
-    from ..images.in_memory import estimated_bytes
-    from ..images.survey import ReadabilityReport, check_readable
+    from ..datasets.survey import ReadabilityReport, check_readable
+    from ..images.file_types import ImageError
+    from ..images.memory_image import estimated_bytes
 
     answers, bad = [], []
     with progress_bars() as callback:

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..execution.outputs import check_writable_folder
-from ..execution.texts import pluralize
+from ..utils.files import check_writable_folder
+from ..utils.text_io import pluralize
 from .console import print_json, report_errors, warn
 from .image_options import ImageOptions
-from .options import FolderOutput, JsonOption
-from .work import ExecutionCliOptions
+from .options import ExecutionCliOptions, FolderOutput, JsonOption
 
 if TYPE_CHECKING:
-    from ..pipeline.concepts import ConceptDictionary, ConceptTrainingSet, ConceptUsage
+    from ..explain.concept_discovery import ConceptDictionary, ConceptTrainingSet, ConceptUsage
 
 _DOUBTFUL = 0.7  # |cos| of halves of the patients below which concepts are not those of others
 
@@ -50,7 +49,7 @@ def concepts(
     for every image, and the concepts it rests on. The concepts are not learnt again, and your names
     are kept. Best give the patients, too: what all of them share becomes a concept.
     """
-    from ..pipeline.concepts import ConceptTrainingSet
+    from ..explain.concept_discovery import ConceptTrainingSet
 
     with report_errors():
         check_writable_folder(output)
@@ -71,7 +70,7 @@ def concepts(
 
 def _laid_open(images: ImageOptions) -> ImageOptions:
     """With the feature files of a folder in its place, where it holds such."""
-    from ..images.feature_file import is_feature_file
+    from ..precomputed.feature_file import is_feature_file
 
     paths: list[Path] = []
     for path in images.paths:
@@ -84,10 +83,16 @@ def _learn(
     source: ConceptTrainingSet, number: int, seed: int, output: Path, work: ExecutionCliOptions
 ) -> tuple[ConceptDictionary, ConceptUsage, bool]:
     """The concepts and their usage: those in the folder, or new ones, which are then in it."""
-    from ..execution.files import file_key
-    from ..images.survey import check_files
-    from ..pipeline.concept_folder import check_settings_match, read_concepts, write_concepts
-    from ..pipeline.concepts import learn_concepts, settings_of, usage_of
+    from ..datasets.survey import check_files
+    from ..explain.concept_discovery import (
+        check_settings_match,
+        learn_concepts,
+        read_concepts,
+        settings_of,
+        usage_of,
+        write_concepts,
+    )
+    from ..utils.files import file_key
 
     check_files(source.records)
     keys = [file_key(record.path) for record in source.records]
@@ -114,9 +119,10 @@ def _write(
     """The tables; and what is to be said of them."""
     import numpy as np
 
-    from ..execution.tables import write_csv
-    from ..pipeline import concept_answers, concept_folder
-    from ..pipeline.concepts import image_names
+    from ..explain import concept_discovery as concept_answers
+    from ..explain import concept_discovery as concept_folder
+    from ..explain.concept_discovery import image_names
+    from ..utils.text_io import write_csv
 
     names = concept_folder.names_in(output, len(learnt.atoms))
     images, patients = image_names(source.records), source.patients

@@ -2,11 +2,17 @@
 
 A command takes a group as one parameter whose type is a dataclass; `flat` lays its fields out as
 options of their own, which is what typer asks for.
+
+What `--help` says, in plain text: boxes and colours would take longer to load than all of it.
+
+Where the work of a command is done: threads here, or a cluster.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, is_dataclass
 from functools import wraps
 from inspect import Parameter, Signature, signature
@@ -14,13 +20,58 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
+from typer.core import TyperGroup
 
-from ..execution.missing_chunks import allow_missing_chunks
-from ..parameters import hints_for
-from .leaving import handle_signals
+from ..utils.missing_chunks import allow_missing_chunks
+from ..utils.validation import hints_for
+from .console import end_unprinted, handle_signals, progress_bars
 
 if TYPE_CHECKING:
-    from ..pipeline import Model
+    from ..models import Model
+if TYPE_CHECKING:
+    from ..utils.parallel import ExecutionOptions, Executor
+
+WIDTH = 100  # of a line, where the terminal has room
+
+
+class Commands(TyperGroup):
+    """The commands, each under the title of its group (which typer calls its panel)."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; print a one-line error if its output cannot be written."""
+        try:
+            try:
+                return super().invoke(ctx)
+            finally:
+                if sys.stdout is not None:  # it may be closed
+                    sys.stdout.flush()
+        except OSError as error:
+            end_unprinted(error)
+
+    def main(self, *args: Any, **options: Any) -> Any:
+        """Do the same for `--help` and `--version`."""
+        try:
+            return super().main(*args, **options)
+        except OSError as error:
+            end_unprinted(error)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for name in self.list_commands(ctx):
+            command: Any = self.get_command(ctx, name)
+            row = (name, command.get_short_help_str(limit=WIDTH))
+            groups.setdefault(command.rich_help_panel, []).append(row)
+        for title, rows in groups.items():
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """Not given it is false, and not None, which typer would load pydantic to make a bool."""
+        option = super().get_help_option(ctx)
+        if option is not None:
+            option.default = False
+        return option
+
 
 Command = Callable[..., None]
 
@@ -208,7 +259,7 @@ class ModelOptions:
     trust_weights: TrustOption = False
 
     def load(self, jobs: int | None) -> Model:
-        from ..pipeline import load_model
+        from ..models import load_model
 
         return load_model(self.model, n_jobs=jobs, trust_weights=self.trust_weights)
 
@@ -231,3 +282,42 @@ def select_member(model: Model, number: int) -> Model:
             f"--member: there {'is' if n_views == 1 else 'are'} {n_views}, not {number}"
         )
     return model.estimators_[number - 1] if n_views > 1 else model  # type: ignore[union-attr]
+
+
+JobsOption = Annotated[int | None, typer.Option("--jobs", help="Threads; all cores if not given.")]
+
+
+@dataclass(frozen=True)
+class ExecutionCliOptions:
+    """Where the work is done."""
+
+    jobs: JobsOption = None
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHERE",
+            help="Work on a Dask cluster: tcp://HOST:PORT of its scheduler, local:N for N "
+            "processes here, or a .yaml file for a batch system. All must see the same files.",
+        ),
+    ] = None
+
+    @contextmanager
+    def begin(
+        self, cache: Path | None = None, weights: Mapping[str, float] | None = None
+    ) -> Iterator[ExecutionOptions]:
+        """While it is open, the cluster is, and bars say how far the work has come.
+
+        `weights`: of stages that follow each other, about how long they take.
+        """
+        from ..utils.parallel import ExecutionOptions
+
+        with self._executor() as executor, progress_bars(weights) as callback:
+            yield ExecutionOptions(self.jobs, cache, callback, executor)
+
+    def _executor(self) -> AbstractContextManager[Executor | None]:
+        """The cluster that was asked for; None stands for this machine's threads."""
+        if self.cluster is None:
+            return nullcontext()
+        from ..utils.dask_executor import open_cluster
+
+        return open_cluster(self.cluster)

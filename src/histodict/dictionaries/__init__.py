@@ -1,1 +1,1 @@
-"""Mathematics shared by the dictionary learners."""
+"""Dictionary learning shared by several methods."""

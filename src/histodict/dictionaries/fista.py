@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..execution.local import map_blocks, single_blas_thread
 from ..kernels import row_blocks
+from ..utils.parallel import map_blocks, single_blas_thread
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from scipy.linalg import eigh
 from scipy.sparse import csr_array, vstack
 
-from ..execution.local import map_blocks, single_blas_thread
 from ..kernels import load_backend, row_blocks
+from ..utils.parallel import map_blocks, single_blas_thread
 from .atoms import initial_atoms, replace_unused_atoms
 
 # Badly coded samples, at most, that may take the places of idle atoms after an iteration.

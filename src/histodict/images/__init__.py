@@ -1,1 +1,1 @@
-"""From a file to pixels: readers, tissue, stain and manifests."""
+"""Image sources: raster files, whole slides, OME-TIFF and OME-Zarr."""

@@ -20,13 +20,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ..execution.files import exists, file_key
-from ..execution.texts import pluralize
-from ..parameters import check_number, hint
-from .errors import ImageError
-from .folder_images import is_zarr
-from .in_memory import ImageLike, MemoryImage
-from .readers import open_image
+from ..utils.files import exists, file_key
+from ..utils.text_io import pluralize
+from ..utils.validation import check_number, hint
+from .file_types import ImageError, is_zarr
+from .memory_image import ImageLike, MemoryImage
+from .source import open_image
 
 _SPREAD = 1.1  # sizes that differ by no more are taken for the same
 

@@ -30,9 +30,9 @@ import zarr
 from zarr.abc.store import OffsetByteRequest, Store, SuffixByteRequest
 from zarr.core.buffer import default_buffer_prototype
 
-from ..execution.texts import shorten
-from .compressed_size import unpacked_bytes
-from .opened_slide import UnsupportedSlideError
+from ..utils.text_io import shorten
+from .file_types import unpacked_bytes
+from .slide_backend import UnsupportedSlideError
 
 # Accepted codecs and their parameters. At most one compressor decodes a chunk.
 _BOTH = {

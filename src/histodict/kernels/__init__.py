@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array, vstack
 
-from ..execution.local import map_blocks, single_blas_thread
-from ..parameters import check_number, check_whole_number
-from .inputs import as_array, check_channels, check_pair
+from ..utils.parallel import map_blocks, single_blas_thread
+from ..utils.validation import check_number, check_whole_number
+from .input_checks import as_array, check_channels, check_pair
 
 __all__ = [
     "BLOCK_ROWS",
@@ -43,12 +43,12 @@ _SELECTIONS = ("order-recursive", "correlation")
 def load_backend(name: str) -> ModuleType:
     """The module that does the arithmetic inside a block: `kernels.cpu` or `kernels.cuda`."""
     if name == "cpu":
-        from . import cpu
+        from .cpu import backend as cpu
 
         return cpu
     if name == "cuda":
         try:
-            from . import cuda
+            from .cuda import backend as cuda
         except ModuleNotFoundError as error:
             raise ImportError(
                 f"backend='cuda' needs {error.name}, which is not installed: "

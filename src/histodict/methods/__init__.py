@@ -1,1 +1,1 @@
-"""One published method, one file, one class."""
+"""Methods of the paper as classifiers of feature vectors, one module per method."""

@@ -1,29 +1,189 @@
 """What methods with one dictionary per class begin with: labelled samples, then ODL on each class.
 
 The same seed gives every method the same start, so methods differ by what they make of it.
+
+Labelled samples, a block at a time: from arrays and memory maps, from an iterable of blocks, or
+read from files where they are worked on.
+
+Labels inside are places in the sorted list of classes.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from itertools import islice
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
-from sklearn.utils import check_random_state
+from sklearn.utils import check_array, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
 from ..dictionaries.atoms import initial_atoms
 from ..dictionaries.online import OnlineDictionary, continue_online, count_batches
-from ..execution.local import single_blas_thread
-from ..execution.progress import Callback, Progress
-from ..execution.side_by_side import run_concurrently
-from ..kernels import load_backend
-from .labelled_blocks import draw_samples, open_arrays
+from ..kernels import BLOCK_ROWS, load_backend, row_blocks
+from ..utils.parallel import run_concurrently, single_blas_thread
+from ..utils.progress import Callback, Progress
+
+LabelledBlock = tuple[NDArray[Any], NDArray[np.int64]]
+Blocks = Iterable[tuple[ArrayLike, ArrayLike]]
+
+# Sums are added up unit by unit: a block each, and more blocks where there are very many, so that
+# neither the sums that travel nor the time to add them up grow with the samples.
+_MAX_GROUPS = 256
+_MAX_BLOCKS_PER_GROUP = 32
+
+
+@runtime_checkable
+class StoredSamples(Protocol):
+    """Samples that are read where they are worked on: in other threads, on other machines.
+
+    The object itself is what travels: it should hold the names of files, not their content.
+    """
+
+    @property
+    def labels(self) -> NDArray[Any]:
+        """The labels of all samples, in order."""
+
+    def read(self, rows: slice) -> NDArray[Any]:
+        """Some samples (n, n_features)."""
+
+
+@dataclass(frozen=True)
+class StoredBlock:
+    """Rows of stored samples. They are read when the block is unpacked: `X, labels = block`."""
+
+    samples: StoredSamples
+    rows: slice
+    classes: NDArray[Any]
+    dtype: np.dtype[Any]
+
+    def __iter__(self) -> Iterator[NDArray[Any]]:
+        yield check_array(self.samples.read(self.rows), dtype=self.dtype, order="C")
+        yield np.searchsorted(self.classes, self.samples.labels[self.rows]).astype(np.int64)
+
+
+OpenBlocks = Callable[[], Iterator[LabelledBlock | StoredBlock]]
+Unit = tuple[LabelledBlock | StoredBlock, ...]
+
+
+def open_arrays(
+    X: NDArray[Any], labels: NDArray[np.int64], block_rows: int = BLOCK_ROWS
+) -> OpenBlocks:
+    """Blocks of so many rows of X, which may be a memory map."""
+
+    def blocks() -> Iterator[LabelledBlock]:
+        for rows in row_blocks(len(X), block_rows):
+            yield X[rows], labels[rows]
+
+    return blocks
+
+
+def open_stored_blocks(
+    samples: StoredSamples, classes: NDArray[Any], block_rows: int = BLOCK_ROWS
+) -> OpenBlocks:
+    """Blocks of so many rows, not read yet."""
+    labels = samples.labels
+    first = check_array(samples.read(slice(0, 1)), dtype=[np.float64, np.float32])
+
+    def blocks() -> Iterator[StoredBlock]:
+        for rows in row_blocks(len(labels), block_rows):
+            yield StoredBlock(samples, rows, classes, first.dtype)
+
+    return blocks
+
+
+def group_blocks(open_: OpenBlocks, n_samples: int) -> Callable[[], Iterator[Unit]]:
+    """The blocks, some at a time; how many depends on the number of samples alone."""
+    wanted = -(-n_samples // (_MAX_GROUPS * BLOCK_ROWS))
+    n_blocks = min(wanted, _MAX_BLOCKS_PER_GROUP)
+
+    def units() -> Iterator[Unit]:
+        blocks = open_()
+        while unit := tuple(islice(blocks, n_blocks)):
+            yield unit
+
+    return units
+
+
+def find_classes(blocks: Blocks) -> NDArray[Any]:
+    """The sorted classes of all blocks; refuses what can be read only once, or is empty."""
+    if iter(blocks) is iter(blocks):
+        raise TypeError(
+            "blocks can be read only once, but training reads them every iteration: give a list, "
+            "or an object whose __iter__ starts again"
+        )
+    seen = [np.unique(np.asarray(y)) for _, y in blocks]
+    if not seen:
+        raise ValueError("blocks is empty: there is nothing to learn from")
+    classes = np.unique(np.concatenate(seen))
+    check_classification_targets(classes)
+    return classes
+
+
+def open_blocks(blocks: Blocks, classes: NDArray[Any], n_features: int | None) -> OpenBlocks:
+    """The user's blocks, checked as they come; n_features None takes the first block's number."""
+    first = check_array(next(iter(blocks))[0], dtype=[np.float64, np.float32])
+    expected = first.shape[1] if n_features is None else n_features
+    dtype = first.dtype
+
+    def checked() -> Iterator[LabelledBlock]:
+        for X, y in blocks:
+            X, y = check_array(X, dtype=dtype, order="C"), np.asarray(y)
+            if X.shape[1] != expected:
+                raise ValueError(f"a block has {X.shape[1]} features, {expected} are expected")
+            if y.shape != (len(X),):
+                raise ValueError(f"a block has {len(X)} samples but labels of shape {y.shape}")
+            labels = np.searchsorted(classes, y).astype(np.int64)
+            for rows in row_blocks(len(X)):
+                yield X[rows], labels[rows]
+
+    return checked
+
+
+def read_labels(blocks: Iterator[LabelledBlock | StoredBlock]) -> NDArray[np.int64]:
+    """The labels of all samples, in order."""
+    return np.concatenate([labels for _, labels in blocks])
+
+
+def draw_samples(
+    blocks: Iterator[LabelledBlock | StoredBlock],
+    labels: NDArray[np.int64],
+    n_classes: int,
+    most: int,
+    rng: np.random.Generator,
+) -> list[NDArray[Any]]:
+    """Per class `most` samples at random and in random order; all, if there are fewer."""
+    chosen = [rng.permutation(np.flatnonzero(labels == i))[:most] for i in range(n_classes)]
+    places = np.full(len(labels), -1)
+    for rows in chosen:
+        places[rows] = np.arange(len(rows))
+    drawn: list[NDArray[Any]] = []
+    start = 0
+    for block in blocks:
+        if drawn and isinstance(block, StoredBlock) and (places[block.rows] < 0).all():
+            start = block.rows.stop
+            continue
+        X, own_labels = block
+        if not drawn:
+            drawn = [np.empty((len(rows), X.shape[1]), X.dtype) for rows in chosen]
+        if not np.array_equal(own_labels, labels[start : start + len(X)]):
+            raise ValueError(
+                "blocks came with other labels, or in another order, when read again: they must "
+                "be the same each time (do not shuffle while loading)"
+            )
+        here = places[start : start + len(X)]
+        for i in range(n_classes):
+            wanted = (own_labels == i) & (here >= 0)
+            drawn[i][here[wanted]] = X[wanted]
+        start += len(X)
+    return drawn
+
 
 # Samples per class, at most, that the dictionaries are learnt from; they are held in memory.
 _MAX_SAMPLES = 20_000

@@ -12,13 +12,35 @@ bring home. `atom_steps` says what becomes of them.
 
 Reference: Vu, Mousavi, Monga, Rao, Rao, "Histopathological image classification using
 discriminative feature-oriented dictionary learning", IEEE Transactions on Medical Imaging, 2016.
+
+What a pass over the samples leaves of them: E, F and a few counts per class, not the codes.
+
+From the sums of one pass over the samples to the atoms of the next: DFDL's two steps.
+
+Each class has a step of its own, which knows the atoms to code the samples with next.
+
+PublishedStep minimises the objective with all codes fixed. Its own term is safe: coding the class
+anew with the new atoms lowers it further. The other classes' term is not: their samples are coded
+anew as well, which undoes what the step seemed to gain, and with a large ρ more than that.
+
+TangentStep replaces the other classes' term, −2·tr(Ē Dᵀ) + tr(F̄ D Dᵀ), by its tangent at the
+present atoms D_t: there the slope is right, since the codes are the best ones for D_t, and F̄, which
+is negative, no longer rewards long steps. With F_own_class = F − F̄ and a pull μ to D_t this is
+
+    min_D  −2·tr((E − F̄ D_t + μ D_t) Dᵀ) + tr(F_own_class D Dᵀ)
+
+The next pass tells the true objective. If it rose, the step is taken back and μ grows.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,28 +48,208 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
-from ..execution.executor import Executor, Threads
-from ..execution.local import map_blocks, single_blas_thread
-from ..execution.progress import Callback, Progress, no_callback
-from ..kernels import load_backend
-from ..learnt_arrays import ArraySpec
-from ..parameters import check_number, check_whole_number
-from .atom_steps import STEPS, PublishedStep, TangentStep
-from .class_dictionaries import learn_per_class
-from .class_sums import ClassEncoder, SufficientStatistics, reduce_statistics
-from .labelled_blocks import (
+from ..dictionaries.atoms import canonicalize
+from ..kernels import BLOCK_ROWS, load_backend, to_numpy
+from ..kernels.sufficient_statistics import SufficientStatistics
+from ..utils.array_schema import ArraySpec
+from ..utils.parallel import Executor, Threads, map_blocks, single_blas_thread
+from ..utils.progress import Callback, Progress, no_callback
+from ..utils.validation import check_number, check_whole_number
+from .class_dictionaries import (
     Blocks,
+    LabelledBlock,
     OpenBlocks,
+    StoredBlock,
     StoredSamples,
+    Unit,
     draw_samples,
     find_classes,
     group_blocks,
+    learn_per_class,
     open_arrays,
     open_blocks,
     open_stored_blocks,
     read_labels,
 )
-from .residual_rule import ResidualClassifier
+from .patch_classifier import ResidualClassifier
+
+__all__ = [
+    "DFDL",
+    "STEPS",
+    "AtomUpdate",
+    "ClassEncoder",
+    "PublishedStep",
+    "SufficientStatistics",
+    "TangentStep",
+    "reduce_statistics",
+]
+
+
+@dataclass
+class ClassEncoder:
+    """Codes a unit of samples with every running class's dictionary; gives what is left of it.
+
+    running : by place of the class, its dictionary and the most atoms per sample
+    weights : weights[i, j], of a sample of class j in the sums of class i
+    split : whether the own samples' part of F is wanted as well
+    travels : whether the sums go to another machine, as numpy's arrays; else they stay where the
+        backend made them
+    """
+
+    backend: str
+    running: dict[int, tuple[NDArray[Any], int]]
+    weights: NDArray[np.float64]
+    split: bool = False
+    travels: bool = False
+
+    def __call__(self, unit: Unit) -> dict[int, SufficientStatistics]:
+        sums = reduce_statistics(map(self._code, unit)) if len(unit) > 1 else self._code(unit[0])
+        return {i: part.on_host() for i, part in sums.items()} if self.travels else sums
+
+    @cached_property
+    def _coders(self) -> dict[int, Any]:
+        """Made at the first unit: another machine gets the dictionaries and makes its own."""
+        make = load_backend(self.backend).OMPCoder
+        return {i: make(D, L, 0.0, True) for i, (D, L) in self.running.items()}
+
+    def _code(self, block: LabelledBlock | StoredBlock) -> dict[int, SufficientStatistics]:
+        module = load_backend(self.backend)
+        X, labels = block
+        dtype = next(D.dtype for D, _ in self.running.values())
+        Y = module.to_device(X, dtype)
+        n_worst = 8 * math.ceil(len(labels) / BLOCK_ROWS)
+        return {
+            i: module.encode_and_accumulate(
+                coder, Y, labels, i, self.weights[i], n_worst, self.split
+            )
+            for i, coder in self._coders.items()
+        }
+
+
+def reduce_statistics(
+    parts: Iterable[dict[int, SufficientStatistics]],
+) -> dict[int, SufficientStatistics]:
+    """The sums of all parts per class, added in their order, in double precision."""
+    total: dict[int, SufficientStatistics] = {}
+    for part in parts:
+        for i, sums in part.items():
+            total[i] = total[i].plus(sums) if i in total else sums.in_double_precision()
+    for sums in total.values():
+        sums.objective = float(sums.objective)
+    return total
+
+
+STEPS = ("published", "tangent")
+# A class is done when this many steps in a row hardly changed its objective.
+_FLAT_ITERATIONS = 2
+# μ in units of the mean of F_own_class's diagonal: after the first step that was taken back, and
+# how it
+# grows with every further one. It eases more slowly, or every second step would be taken back. At
+# the largest one atoms of single precision do not move any more.
+_FIRST_STEP, _LARGEST_STEP = 0.5, 2.0**26
+_GROWTH, _EASING = 4, 2
+
+
+class AtomUpdate(Protocol):
+    """New atoms from present ones and E, F; `replace`: idle atoms give way to samples."""
+
+    def __call__(
+        self, D: NDArray[Any], sums: SufficientStatistics, *, replace: bool
+    ) -> NDArray[Any]: ...
+
+
+@dataclass
+class PublishedStep:
+    """The minimum with all codes fixed, whatever the objective then does.
+
+    atoms : (n_atoms, n_features), to code the samples with next
+    objective : that of the atoms before each step
+    """
+
+    atoms: NDArray[Any]
+    objective: list[float] = field(default_factory=list)
+    sums: SufficientStatistics | None = None
+
+    def step(self, sums: SufficientStatistics, update: AtomUpdate, *, last: bool) -> None:
+        """Go on from the sums of a pass with `atoms`."""
+        self.sums = sums
+        self.objective.append(sums.objective)
+        self.atoms = update(self.atoms, sums, replace=not last)
+
+    def has_converged(self, tol: float) -> bool:
+        return _is_flat(pairwise(self.objective), tol)
+
+    def result(self) -> NDArray[Any]:
+        return _ordered(self.atoms, self.sums)
+
+
+@dataclass
+class TangentStep:
+    """Steps that do not raise the objective.
+
+    atoms : (n_atoms, n_features), to code the samples with next; a trial until they were
+    best, sums : the best atoms so far and the sums of the pass with them
+    objective : that of the best atoms, after each pass
+    tried : per step, the objective before and after it, also if it was then taken back
+    pull : μ, in units of the mean of F_own_class's diagonal
+    """
+
+    atoms: NDArray[Any]
+    objective: list[float] = field(default_factory=list)
+    sums: SufficientStatistics | None = None
+    best: NDArray[Any] = field(init=False)
+    tried: list[tuple[float, float]] = field(default_factory=list)
+    gradient: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.best = self.atoms
+
+    def step(self, sums: SufficientStatistics, update: AtomUpdate, *, last: bool) -> None:
+        """Judge `atoms` by the sums of a pass with them; then a step from the best ones.
+
+        No pass follows the last one, so no step does.
+        """
+        if self.sums is not None:
+            self.tried.append((self.sums.objective, sums.objective))
+        fell = self.sums is None or sums.objective <= self.sums.objective
+        if fell:
+            self.best, self.sums = self.atoms, sums
+            self.gradient /= _EASING
+        else:
+            self.gradient = min(max(_FIRST_STEP, _GROWTH * self.gradient), _LARGEST_STEP)
+        self.objective.append(sums.objective if fell else self.objective[-1])
+        if not last:
+            # Atoms that were replaced may be why the objective rose: then none is, this time.
+            self.atoms = update(self.best, self.surrogate(), replace=fell)
+
+    def surrogate(self) -> SufficientStatistics:
+        """The sums with E and F of the problem that a step solves."""
+        assert self.sums is not None and self.sums.F_own_class is not None
+        with single_blas_thread():
+            return self.sums.with_tangent(self.best, self.gradient)
+
+    def has_converged(self, tol: float) -> bool:
+        return _is_flat(self.tried, tol)
+
+    def result(self) -> NDArray[Any]:
+        return _ordered(self.best, self.sums)
+
+
+def _ordered(D: NDArray[Any], sums: SufficientStatistics | None) -> NDArray[Any]:
+    """Most used atoms first; those of a class without samples as they are, but for their signs."""
+    if sums is None:
+        none = np.zeros(len(D), np.int64)
+        return canonicalize(to_numpy(D), none, none)
+    return canonicalize(*(to_numpy(x) for x in (D, sums.usage_counts, sums.code_sum)))
+
+
+def _is_flat(steps: Iterable[tuple[float, float]], tol: float) -> bool:
+    """Whether each of the last steps (objective before, after) is within tol; with 0, never."""
+    last = list(steps)[-_FLAT_ITERATIONS:]
+    if tol == 0 or len(last) < _FLAT_ITERATIONS:
+        return False
+    return all(abs(after - before) <= tol * abs(after) for before, after in last)
+
 
 # Samples per class, at most, that the initial dictionary is learnt from; they are held in memory.
 _INITIAL_SAMPLES = 20_000

@@ -33,20 +33,21 @@ from scipy.sparse import csr_array, hstack
 
 from ..dictionaries.atoms import canonicalize
 from ..dictionaries.fista import FistaCodes, GroupBlock
-from ..execution.local import single_blas_thread
-from ..execution.progress import Callback, Progress, no_callback
 from ..kernels import load_backend
-from ..learnt_arrays import ArraySpec
-from ..parameters import check_number, check_whole_number
-from .atom_parts import (
+from ..utils.array_schema import ArraySpec
+from ..utils.parallel import single_blas_thread
+from ..utils.progress import Callback, Progress, no_callback
+from ..utils.validation import check_number, check_whole_number
+from .class_dictionaries import check_labelled, learn_class_dictionaries, make_rng
+from .patch_classifier import (
+    BlockEncoder,
     DistanceContributions,
+    PatchClassifier,
+    ResidualClassifier,
     pad_columns,
     scaled_rows,
     squared_residual_contributions,
 )
-from .class_dictionaries import check_labelled, learn_class_dictionaries, make_rng
-from .patch_classifier import PatchClassifier
-from .residual_rule import BlockEncoder, ResidualClassifier
 
 _DECISIONS = ("global", "local")
 _CODE_TOLERANCE = 1e-4  # relative duality gap of the local codes

@@ -30,13 +30,12 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ..dictionaries.atoms import canonicalize, normalise
 from ..dictionaries.ksvd import learn_ksvd
-from ..execution.local import single_blas_thread
-from ..execution.progress import Callback, Progress, no_callback
 from ..kernels import encode_omp
-from ..learnt_arrays import ArraySpec
-from ..parameters import check_number, check_whole_number
-from .atom_parts import DistanceContributions
-from .residual_rule import ResidualClassifier
+from ..utils.array_schema import ArraySpec
+from ..utils.parallel import single_blas_thread
+from ..utils.progress import Callback, Progress, no_callback
+from ..utils.validation import check_number, check_whole_number
+from .patch_classifier import DistanceContributions, ResidualClassifier
 
 # Iterations of K-SVD within each class, for the dictionary to start from.
 _INITIAL_ITERATIONS = 20

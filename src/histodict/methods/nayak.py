@@ -33,11 +33,11 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ..dictionaries.fista import FistaCodes
 from ..dictionaries.online import learn_online
-from ..execution.local import map_blocks, single_blas_thread
-from ..execution.progress import Callback, Progress, no_callback
 from ..kernels import load_backend, row_blocks, warn_not_converged
-from ..learnt_arrays import UNIT, ArraySpec
-from ..parameters import check_number, check_whole_number
+from ..utils.array_schema import UNIT, ArraySpec
+from ..utils.parallel import map_blocks, single_blas_thread
+from ..utils.progress import Callback, Progress, no_callback
+from ..utils.validation import check_number, check_whole_number
 from .class_dictionaries import check_labelled, make_rng
 from .patch_classifier import PatchClassifier
 

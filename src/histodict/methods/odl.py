@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..execution.progress import Callback, no_callback
-from ..parameters import check_number, check_whole_number
+from ..utils.progress import Callback, no_callback
+from ..utils.validation import check_number, check_whole_number
 from .class_dictionaries import check_labelled, learn_class_dictionaries, make_rng
-from .residual_rule import ResidualClassifier
+from .patch_classifier import ResidualClassifier
 
 
 class ODL(ResidualClassifier):

@@ -11,7 +11,7 @@ from importlib import import_module
 from inspect import signature
 from typing import Any
 
-from ..parameters import check_choice, check_kind
+from ..utils.validation import check_choice, check_kind
 
 MEAN_VECTOR = "mean-vector"
 
@@ -146,29 +146,29 @@ METHODS: dict[str, MethodSpec] = {
         paper_parameters={"decision": "neighbours"},
     ),
     "nearest-mean": MethodSpec(
-        "vector_heads:NearestMeanClassifier",
+        "linear_baselines:NearestMeanClassifier",
         "the class of the nearest mean direction (SimpleShot): a baseline for learned vectors",
         aggregation="margin",
     ),
     "logistic": MethodSpec(
-        "vector_heads:LogisticPatchClassifier",
+        "linear_baselines:LogisticPatchClassifier",
         "logistic regression on patch vectors: a baseline for learned vectors",
         aggregation="margin",
     ),
     "nearest-patches": MethodSpec(
-        "vector_heads:NearestPatchClassifier",
+        "linear_baselines:NearestPatchClassifier",
         "votes of the nearest training patches: a baseline for learned vectors",
         aggregation="margin",
     ),
     "mean-logistic": MethodSpec(
-        "vector_heads:LogisticPatchClassifier",
+        "linear_baselines:LogisticPatchClassifier",
         "logistic regression on the mean patch vector of an image: what most would try first",
         features=MEAN_VECTOR,
         default_parameters={"standardise": True},
         paper_parameters={"standardise": True},
     ),
     "lbp-colour": MethodSpec(
-        "support_vectors:StandardizedSVM",
+        "svm:StandardizedSVM",
         "local binary patterns and colour histograms, SVM: a strong simple baseline",
         features="lbp-colour",
         default_parameters={"kernel": "linear"},

@@ -25,11 +25,13 @@ from scipy.sparse import csr_array
 
 from ..dictionaries.atoms import normalise
 from ..kernels import load_backend
-from ..parameters import check_whole_number
-from .atom_parts import DistanceContributions
-from .patch_classifier import PatchClassifier
-from .residual_rule import BlockEncoder
-from .sample_atoms import ExemplarClassifier
+from ..utils.validation import check_whole_number
+from .patch_classifier import (
+    BlockEncoder,
+    DistanceContributions,
+    ExemplarClassifier,
+    PatchClassifier,
+)
 
 
 class SHIRC(ExemplarClassifier):

@@ -20,10 +20,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
 from ..dictionaries.atoms import normalise
-from ..parameters import check_number
-from .atom_parts import DistanceContributions
-from .residual_rule import BlockEncoder
-from .sample_atoms import ExemplarClassifier
+from ..utils.validation import check_number
+from .patch_classifier import BlockEncoder, DistanceContributions, ExemplarClassifier
 
 
 class SRC(ExemplarClassifier):

@@ -28,10 +28,10 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from ..execution.progress import Callback, Progress, no_callback
-from ..learnt_arrays import CLASSES, ArraySpec
-from ..parameters import check_number
-from .support_vectors import (
+from ..utils.array_schema import CLASSES, ArraySpec
+from ..utils.progress import Callback, Progress, no_callback
+from ..utils.validation import check_number
+from .svm import (
     KernelSVMState,
     argmax_class,
     check_machine_parameters,

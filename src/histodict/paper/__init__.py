@@ -8,9 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from . import accuracy, bases, codes, complexity, confusion, roc, sweeps
-from .outcome import Outcome
-from .setting import FULL, QUICK, Choice, NotPossibleError, Setting, Sizes
+from . import complexity
+from .accuracy import ACCURACY, CONFUSION, run_accuracy, run_confusion
+from .codes import ATOMS, CODES, run_atoms, run_codes
+from .curves import (
+    BASES,
+    IMAGES,
+    PATCHES,
+    ROC,
+    bases_count,
+    run_roc,
+    training_images,
+    training_patches,
+)
+from .setting import FULL, QUICK, Choice, NotPossibleError, Outcome, Setting, Sizes
 
 __all__ = [
     "EXPERIMENTS",
@@ -24,14 +35,14 @@ __all__ = [
     "complexity",
 ]
 
-# On a data set, in the order of the paper.
+# Experiments on a data set, in the order of the paper.
 EXPERIMENTS: dict[str, Callable[[Setting], Outcome]] = {
-    bases.NAME: bases.run,
-    codes.NAME: codes.run,
-    accuracy.NAME: accuracy.run,
-    confusion.NAME: confusion.run,
-    roc.NAME: roc.run,
-    sweeps.PATCHES.name: sweeps.training_patches,
-    sweeps.IMAGES.name: sweeps.training_images,
-    sweeps.BASES.name: sweeps.bases_count,
+    ATOMS: run_atoms,
+    CODES: run_codes,
+    ACCURACY: run_accuracy,
+    CONFUSION: run_confusion,
+    ROC: run_roc,
+    PATCHES.name: training_patches,
+    IMAGES.name: training_images,
+    BASES.name: bases_count,
 }

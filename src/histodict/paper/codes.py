@@ -1,4 +1,10 @@
-"""Sparse codes of two images, one of each class: which class's atoms do their patches use?"""
+"""Sparse codes of two images, one of each class: which class's atoms do their patches use?
+
+Bases of every class, by method: do they look like their class, and unlike the others?
+
+Beside the pictures, a number: for every atom, the largest |cosine| to an atom of another class. A
+method whose classes share atoms cannot tell patches by who rebuilds them best.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +19,91 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from ..execution.tables import Row
-from ..images.manifest import ImageRecord
-from ..images.readers import open_image
-from ..pipeline import TissueClassifier
-from ..pipeline.opening import open_prepared_image
-from .look import grid, style
-from .outcome import Outcome
-from .published import paper_name
-from .setting import CLASS_LEARNERS, Setting
+from ..datasets.manifest import ImageRecord
+from ..encoders import get_patch_features
+from ..images.source import open_image
+from ..models import TissueClassifier
+from ..models.prepared_image import open_prepared_image
+from ..patches.rendering import atom_mosaic
+from ..utils.text_io import Row
+from .plots import grid, style
+from .setting import CLASS_LEARNERS, NotPossibleError, Outcome, Setting, paper_name
 
-NAME = "codes"
-_DEFAULTS = ("dfdl", "lcksvd")
+ATOMS = "bases"
+_ATOMS_METHODS = ("dfdl", "lcksvd", "fddl")
+_N_ATOMS = 40  # shown of each class
+
+
+def run_atoms(setting: Setting) -> Outcome:
+    """Dictionaries of the first split's training images."""
+    plans = setting.plans(
+        _ATOMS_METHODS, CLASS_LEARNERS, "bases are shown of methods with class atoms"
+    )
+    recipe = next(iter(plans.values())).recipe
+    if not get_patch_features(recipe.features).are_images or recipe.n_components:
+        raise NotPossibleError(
+            "bases are pictures only of pixels: take vectors rgb, without components"
+        )
+    classes = setting.dataset.classes
+    models = setting.trained(setting.tasks(plans, setting.splits)[: len(plans)])
+    dictionaries = {}
+    for method, model in zip(plans, models, strict=True):
+        order = [model.classes_.index(name) for name in classes]
+        dictionaries[paper_name(method)] = model.model_.method_.dictionaries_[order]
+    rows = _atom_rows(classes, dictionaries)
+    typical = {
+        name: np.median([row["closest_other"] for row in rows if row["method"] == name])
+        for name in dictionaries
+    }
+    words = ", ".join(f"{name} {value:.2f}" for name, value in typical.items())
+    return Outcome(
+        name=ATOMS,
+        title="Bases of each class",
+        note="Atoms most used by each class, each stretched to its own range. Median over the "
+        f"atoms of the largest |cosine| to an atom of another class: {words}. Trained on the first "
+        f"split of {setting.describe()}.",
+        rows=rows,
+        text=f"largest cosine to another class's atom, median: {words}",
+        draw=partial(_draw_atoms, classes, dictionaries, recipe.patch_px),
+    )
+
+
+def _atom_rows(classes: list[str], dictionaries: dict[str, NDArray[Any]]) -> list[Row]:
+    return [
+        {"method": method, "class": name, "atom": atom, "closest_other": float(cosine)}
+        for method, D in dictionaries.items()
+        for name, cosines in zip(classes, closest_other(D), strict=True)
+        for atom, cosine in enumerate(cosines)
+    ]
+
+
+def closest_other(D: NDArray[Any]) -> NDArray[np.float64]:
+    """Per class and atom, the largest |cosine| to an atom of another class."""
+    n_classes, n_atoms, n_features = D.shape
+    flat = D.reshape(-1, n_features).astype(np.float64)
+    flat /= np.maximum(np.linalg.norm(flat, axis=1, keepdims=True), 1e-12)
+    cosines = np.abs(flat @ flat.T).reshape(n_classes, n_atoms, n_classes, n_atoms)
+    for i in range(n_classes):
+        cosines[i, :, i] = 0
+    largest: NDArray[np.float64] = cosines.max(axis=(2, 3))
+    return largest
+
+
+def _draw_atoms(classes: list[str], dictionaries: dict[str, NDArray[Any]], patch_px: int) -> Figure:
+    """A sheet of atoms per method (rows) and class (columns)."""
+    n_lines = -(-min(_N_ATOMS, next(iter(dictionaries.values())).shape[1]) // 10)
+    height = 0.35 + 0.36 * n_lines
+    figure, axes = grid(len(dictionaries), len(classes), width=3.6, height=height)
+    for line, (method, D) in zip(axes, dictionaries.items(), strict=True):
+        for place, name, atoms in zip(line, classes, D, strict=True):
+            place.imshow(atom_mosaic(atoms, patch_px, _N_ATOMS), interpolation="nearest")
+            place.set_title(f"{method}: {name}")
+            place.set_axis_off()
+    return figure
+
+
+CODES = "codes"
+_CODES_METHODS = ("dfdl", "lcksvd")
 # Patches whose codes are shown: more would only blacken the picture.
 _MAX_PATCHES = 400
 _IMAGE_SIDE = 600
@@ -44,9 +123,11 @@ class ImageCodes:
     own_class_fraction: float
 
 
-def run(setting: Setting) -> Outcome:
+def run_codes(setting: Setting) -> Outcome:
     """Codes of two test images, by models of the first split."""
-    plans = setting.plans(_DEFAULTS, CLASS_LEARNERS, "codes are shown of methods with class atoms")
+    plans = setting.plans(
+        _CODES_METHODS, CLASS_LEARNERS, "codes are shown of methods with class atoms"
+    )
     classes = setting.dataset.classes
     tasks = setting.tasks(plans, setting.splits)[: len(plans)]
     models = setting.trained(tasks)
@@ -66,15 +147,15 @@ def run(setting: Setting) -> Outcome:
     names = " and ".join(setting.images.name(record) for record in shown)
     pictures = {record.label: _render(record.path) for record in shown}
     return Outcome(
-        name=NAME,
+        name=CODES,
         title="Sparse codes of two images",
         note=f"Non-zero codes of the patches of {names}, which were not trained on; the red line "
         f"parts the atoms of the classes. Share of |codes| on the image's own side: {words}. "
         f"First split of {setting.describe()}.",
-        rows=[row for part in codes for row in _rows(part, classes)],
+        rows=[row for part in codes for row in _code_rows(part, classes)],
         more={"shares": shares},
         text=f"share of |codes| on the own class: {words}",
-        draw=partial(_draw, codes, pictures, classes),
+        draw=partial(_draw_codes, codes, pictures, classes),
     )
 
 
@@ -107,7 +188,7 @@ def _features(model: TissueClassifier, record: ImageRecord) -> NDArray[np.float3
     return np.concatenate([part for part in parts if len(part)])
 
 
-def _rows(part: ImageCodes, classes: list[str]) -> list[Row]:
+def _code_rows(part: ImageCodes, classes: list[str]) -> list[Row]:
     n_atoms = part.codes.shape[1] // len(classes)
     entries: Any = part.codes.tocoo()
     return [
@@ -128,7 +209,9 @@ def _render(path: Path) -> NDArray[np.uint8]:
         return source.thumbnail(min(_IMAGE_SIDE, max(source.size)))
 
 
-def _draw(codes: list[ImageCodes], pictures: dict[str, NDArray[Any]], classes: list[str]) -> Figure:
+def _draw_codes(
+    codes: list[ImageCodes], pictures: dict[str, NDArray[Any]], classes: list[str]
+) -> Figure:
     """The images, and below each one its codes by every method, with the class border."""
     methods = list(dict.fromkeys(part.method for part in codes))
     names = list(pictures)

@@ -17,15 +17,12 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from ..execution.local import count_jobs
-from ..execution.progress import Progress
-from ..execution.tables import Row
-from ..execution.work import ExecutionOptions
 from ..methods.registry import get_method
-from .look import bar, panels, style
-from .outcome import Outcome
-from .problem import PAPER_PROBLEM, SMALL_PROBLEM, Problem
-from .published import paper_name, read_table
+from ..utils.parallel import ExecutionOptions, count_jobs
+from ..utils.progress import Progress
+from ..utils.text_io import Row
+from .plots import bar, panels, style
+from .setting import PAPER_PROBLEM, SMALL_PROBLEM, Outcome, Problem, paper_name, read_table
 
 NAME = "complexity"
 STEPS = (1, 3, 10)  # q

@@ -16,16 +16,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from ..demo.sets import cached_synthetic_dataset
-from ..execution.progress import Progress
-from ..execution.sealed import read_checked_json, write_checked_json
-from ..execution.tables import write_table
-from ..execution.work import ExecutionOptions
-from ..images.manifest import read_manifest
-from ..reports.pages import write_page
+from ..datasets.manifest import read_manifest
+from ..reports.html import write_page
+from ..synthetic.dataset import cached_synthetic_dataset
+from ..utils.parallel import ExecutionOptions
+from ..utils.progress import Progress
+from ..utils.text_io import read_checked_json, write_checked_json, write_table
 from . import EXPERIMENTS, FULL, Choice, NotPossibleError, Outcome, Setting, Sizes, complexity
-from .datasets import Dataset, load_datasets
-from .look import save_figure
+from .image_sets import Dataset, load_datasets
+from .plots import save_figure
 
 SYNTHETIC = "synthetic"
 ALL = "all"

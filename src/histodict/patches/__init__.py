@@ -1,1 +1,1 @@
-"""Pixels to vectors: where patches lie, which of them train, and what stands for a patch."""
+"""Patches of an image: grid, sampling, features, maps and rendering."""

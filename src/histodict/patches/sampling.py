@@ -1,15 +1,19 @@
-"""Random training patches of an image, a share of them turned and mirrored if wanted."""
+"""Random training patches of an image, a share of them turned and mirrored if wanted.
+
+Which patches lie in a region of an image: those of which half or more does.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .grid import PatchGrid, RegionSource
-from .surroundings import block_means, context_margin, read_mirrored
+from ..datasets.annotated import RegionCoverage
+from .grid import PatchGrid, RegionSource, block_means, context_margin, read_mirrored
 
 # An image of fewer reduced pixels is read whole; from a larger one the patches are read singly.
 _WHOLE_PX = 50_000_000
@@ -132,3 +136,22 @@ def _cutter(
         return found if context > 1 else found[:, 0]
 
     return cut_out
+
+
+MIN_OVERLAP = 0.5
+
+
+def region_constraint(region: RegionCoverage, grid: PatchGrid) -> LocationConstraint:
+    """Corners of patches of which half or more lies in a region."""
+    first = np.array([grid.left, grid.top])
+
+    def accepts(corners: NDArray[np.int64]) -> NDArray[np.bool_]:
+        x, y = (corners * grid.downsample + first).T
+        return region.coverage(x, y, grid.patch_side) >= MIN_OVERLAP
+
+    if region.box is None:
+        return LocationConstraint(accepts)
+    box = (np.array(region.box).reshape(2, 2) - first) / grid.downsample
+    (left, top), (right, bottom) = box.tolist()
+    least = math.floor(left) - grid.patch_px, math.floor(top) - grid.patch_px
+    return LocationConstraint(accepts, (*least, math.ceil(right), math.ceil(bottom)))

@@ -2,23 +2,85 @@
 
 A patch is (size, size, 3) uint8. Vectors are float32 of unit norm, the three colour channels one
 after another, as in the paper.
+
+Fewer, decorrelated features: principal components of the training vectors, unit norm after.
+
+Fitted on training patches only. Whitening gives every component the same variance.
+
+Patches on disk: as many as the disk holds, read and turned into vectors a block at a time.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from ..execution.array_cache import ArrayCache
-from ..parameters import hint
-from .grid import PatchGrid, RegionSource, extract_selected_patches
+from ..utils.cache import ArrayCache
+from ..utils.parallel import single_blas_thread
+from ..utils.validation import hint
+from .grid import (
+    PatchGrid,
+    RegionSource,
+    block_means,
+    downsampled_context,
+    extract_selected_patches,
+    read_with_context,
+)
 from .sampling import LocationConstraint, random_dihedral, sample_patches
-from .surroundings import block_means, downsampled_context, read_with_context
+
+# A component with less than this share of the first one's variance is noise: whitening must not
+# blow it up.
+_MIN_VARIANCE = 1e-6
+
+
+@dataclass(frozen=True)
+class Projection:
+    """mean (n_features,), components (n_components, n_features)."""
+
+    mean: NDArray[np.float32]
+    components: NDArray[np.float32]
+
+    @classmethod
+    def fit(cls, X: NDArray[np.float32], n_components: int, *, whiten: bool = False) -> Projection:
+        """The leading components; as many as there are, where there are fewer."""
+        mean = X.mean(axis=0, dtype=np.float64)
+        with single_blas_thread():
+            covariance = _covariance(X, mean)
+            variances, vectors = np.linalg.eigh(covariance)
+        order = np.argsort(variances)[::-1][:n_components]
+        variances, components = variances[order], vectors[:, order].T
+        kept = variances > _MIN_VARIANCE * max(variances[0], np.finfo(np.float64).tiny)
+        if not kept.any():
+            raise ValueError("all training vectors are equal: there are no components to find")
+        components = components[kept]
+        components *= np.sign(components.sum(axis=1, keepdims=True) + 1e-300)
+        if whiten:
+            components /= np.sqrt(variances[kept])[:, None]
+        return cls(mean.astype(np.float32), np.ascontiguousarray(components, dtype=np.float32))
+
+    def __call__(self, X: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Components of unit norm; a vector at the mean stays zero."""
+        with single_blas_thread():
+            projected = np.asarray((X - self.mean) @ self.components.T, dtype=np.float32)
+        norms = np.linalg.norm(projected, axis=1, keepdims=True)
+        return (projected / np.where(norms > 0, norms, 1)).astype(np.float32)
+
+
+def _covariance(X: NDArray[np.float32], mean: NDArray[np.float64]) -> NDArray[np.float64]:
+    """In blocks, so that no copy of X is made in double precision."""
+    total = np.zeros((X.shape[1], X.shape[1]))
+    for start in range(0, len(X), 4096):
+        centred = X[start : start + 4096] - mean
+        total += centred.T @ centred
+    return total / len(X)
+
 
 PatchVectors = Callable[[NDArray[np.uint8]], NDArray[np.float32]]
 
@@ -297,3 +359,47 @@ def _unit(vectors: NDArray[np.float32], least_norm: float) -> NDArray[np.float32
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     vectors /= np.maximum(norms, np.float32(least_norm))
     return vectors
+
+
+@dataclass(frozen=True)
+class StoredPatches:
+    """Two `.npy` files: patches (n, size, size, 3) as bytes, and their labels (n,).
+
+    It holds the files' names alone, and can be sent to other processes and machines that see the
+    same files. `methods.dfdl.DFDL.fit_blocks` takes it; no file is ever held in memory as a whole.
+
+    patches_file, labels_file : the files
+    vectors : what stands for a patch, of `patches.vectors.VECTORS`
+    """
+
+    patches_file: Path
+    labels_file: Path
+    features: str = "centred"
+
+    def __post_init__(self) -> None:
+        if self.features not in PATCH_FEATURES:
+            raise ValueError(
+                f"features must be one of {sorted(PATCH_FEATURES)}, not {self.features!r}"
+            )
+        shape, n_labels = self._open().shape, len(self.labels)
+        if self._open().dtype != np.uint8 or len(shape) != 4 or shape[3] != 3:
+            raise ValueError(f"{self.patches_file}: must hold bytes of shape (n, size, size, 3)")
+        if shape[0] != n_labels:
+            raise ValueError(
+                f"{self.patches_file} holds {shape[0]} patches, "
+                f"but {self.labels_file} {n_labels} labels"
+            )
+
+    @property
+    def labels(self) -> NDArray[Any]:
+        found: NDArray[Any] = np.load(self.labels_file, mmap_mode="r", allow_pickle=False)
+        return found
+
+    def read(self, rows: slice) -> NDArray[np.float32]:
+        """The vectors (n, n_features) of some patches."""
+        # Opened anew each time: pages of a map that stays open count as this process's memory.
+        return PATCH_FEATURES[self.features](self._open()[rows])
+
+    def _open(self) -> NDArray[np.uint8]:
+        found: NDArray[np.uint8] = np.load(self.patches_file, mmap_mode="r", allow_pickle=False)
+        return found

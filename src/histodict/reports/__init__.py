@@ -1,1 +1,1 @@
-"""Answers as files: tables, pictures, outlines for other programs."""
+"""HTML reports and model cards."""

@@ -25,13 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ..execution.files import atomic_write
-from ..execution.memory_cache import LRUCache
-from ..execution.sealed import write_checked_json
-from ..execution.texts import relative_name, truncated_list
-from ..images.classes import guess_positive_class
-from ..images.layout import FOLDER, FolderEntry, find_images, read_class_folders, walk
-from ..images.manifest import (
+from ..datasets.annotated import RegionMask
+from ..datasets.folder_layout import FOLDER, FolderEntry, find_images, read_class_folders, walk
+from ..datasets.manifest import (
     MANIFEST_NAME,
     ImageRecord,
     Manifest,
@@ -39,11 +35,14 @@ from ..images.manifest import (
     from_folder,
     read_manifest,
 )
-from ..images.masks import RegionMask
+from ..datasets.record import guess_positive_class
 from ..images.pixel_size import PixelSize, PixelSizeOption
-from ..images.readers import open_image
-from .sheets import class_colours
-from .travel import Correction
+from ..images.source import open_image
+from ..utils.cache import LRUCache
+from ..utils.files import atomic_write
+from ..utils.text_io import relative_name, truncated_list, write_checked_json
+from .annotation.store import class_colours
+from .schema import Correction
 from .workspace import (
     DamagedFileError,
     DataFolders,

@@ -30,9 +30,8 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from ..execution.file_lock import lock_descriptor
-from ..execution.files import stat_signature
-from ..execution.sealed import write_checked_json
+from ..utils.files import lock_descriptor, stat_signature
+from ..utils.text_io import write_checked_json
 from .workspace import (
     DamagedFileError,
     UserWorkspace,
@@ -392,7 +391,7 @@ class JobQueue:
         (job.folder / "progress.jsonl").unlink(missing_ok=True)
         job.set_state(RUNNING, run)
         server = str(os.getpid())
-        command = [sys.executable, "-m", "histodict.execution.child_process", server, _WORKER]
+        command = [sys.executable, "-m", "histodict.utils.child_process", server, _WORKER]
         command += [str(job.folder), str(run), server]
         with (job.folder / "log.txt").open("wb") as log:
             self._processes[job.id] = subprocess.Popen(

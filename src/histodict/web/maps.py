@@ -9,10 +9,16 @@ second map whose centre is nearest; without one, or on background, it is not com
 The overlap of detected and true regions is counted in patches on tissue. With H patches in both, M
 only in true regions and A only in detected ones, Dice is 2H / (2H + M + A) and IoU is
 H / (H + M + A).
+
+Pixels for the page, straight from the image files: deep-zoom tiles and thumbnails.
+
+Level 0 is the whole image in one tile; every further level is twice as fine, the last is the
+image's own pixels. A tile is TILE_SIDE pixels square, less at the right and lower edge.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,22 +28,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..batch import output_key
-from ..compare.patch_measures import PatchEvaluation
-from ..decisions.regions import MAX_MIN_PATCHES
-from ..execution.files import file_key
-from ..execution.progress import Callback, no_callback
-from ..execution.sealed import write_checked_json
-from ..images.manifest import ImageRecord
+from ..datasets.manifest import ImageRecord
+from ..decision.threshold import MAX_MIN_PATCHES
+from ..evaluation.measures import PatchEvaluation
 from ..images.pixel_size import PixelSize
+from ..images.source import ImageSource, open_image
+from ..models import Model
+from ..models.predictions import ImagePrediction, Prediction, RegionPrediction
+from ..models.region_detector import mask_of, region_patch_mask
 from ..patches.grid import PatchGrid
-from ..patches.inside import MIN_OVERLAP
-from ..patches.outlines import RegionBorders, label_regions
-from ..patches.patch_map import COLOURS, NO_TISSUE, PatchMap
-from ..pipeline import Model
-from ..pipeline.answers import ImagePrediction, Prediction, RegionPrediction
-from ..pipeline.region_truth import mask_of, region_patch_mask
+from ..patches.patch_map import COLOURS, NO_TISSUE, PatchMap, RegionBorders, label_regions
+from ..patches.rendering import encode_jpeg
+from ..patches.sampling import MIN_OVERLAP
+from ..utils.cache import Key, LocksByKey, LRUCache
+from ..utils.files import atomic_write, file_key
+from ..utils.progress import Callback, no_callback
+from ..utils.text_io import write_checked_json
 from .datasets import DatasetSettings
-from .travel import Overlap
+from .schema import Overlap
 from .workspace import DamagedFileError, log_once, read_fields, short_id
 
 _MAX_OUTLINES = 400
@@ -355,3 +363,87 @@ def true_rings(record: ImageRecord, size: tuple[int, int]) -> list[list[float]]:
         for polygon in RegionBorders(cells.astype(np.int32)).polygons(1)
         for ring in polygon
     ]
+
+
+TILE_SIDE = 512
+_THUMBNAIL_SIDE = 220
+_TILE_BYTES = 96 * 2**20  # encoded tiles
+_PIXEL_BYTES = 768 * 2**20  # open images
+
+
+def n_levels(size: tuple[int, int]) -> int:
+    """Levels from the whole image in one tile to its own pixels."""
+    return max(0, (max(size) - 1).bit_length() - (TILE_SIDE - 1).bit_length()) + 1
+
+
+class Tiles:
+    """Images, kept open as long as there is room; their tiles, in memory; thumbnails, on disk."""
+
+    def __init__(self, folder: Path) -> None:
+        """`folder`: for thumbnails, so that a large set opens at once the second time."""
+        self._folder = folder
+        self._sources: LRUCache[ImageSource] = LRUCache(_PIXEL_BYTES)
+        self._tiles: LRUCache[bytes] = LRUCache(_TILE_BYTES)
+        self._writing = LocksByKey()
+
+    def open(self, record: ImageRecord) -> ImageSource:
+        """The image, opened before or now; one that has changed on disk is opened anew.
+
+        It is never closed here: another thread may be reading. It goes when nobody holds it.
+        """
+
+        def opened() -> tuple[ImageSource, int]:
+            source = open_image(record.path, record.mpp)
+            source.read(0, 0, 1, 1)
+            return source, source.memory_bytes
+
+        return self._sources.get(_key(record), opened)
+
+    def tile(self, record: ImageRecord, level: int, column: int, row: int) -> bytes:
+        """A tile as JPEG; raises KeyError where there is none."""
+
+        def encoded() -> tuple[bytes, int]:
+            data = encode_jpeg(_read_tile(self.open(record), level, column, row))
+            return data, len(data)
+
+        return self._tiles.get(_tile_key(record, level, column, row), encoded)
+
+    def cached_tile(self, record: ImageRecord, level: int, column: int, row: int) -> bytes | None:
+        """A tile that was made before; None if it has to be made."""
+        return self._tiles.find(_tile_key(record, level, column, row))
+
+    def thumbnail_file(self, record: ImageRecord) -> Path:
+        """Where the small picture is or will be."""
+        name = hashlib.sha256(str(file_key(record.path)).encode()).hexdigest()[:24]
+        return self._folder / name[:2] / f"{name}.jpg"
+
+    def thumbnail(self, record: ImageRecord) -> Path:
+        """The file of a small picture, made if it is not there."""
+        path = self.thumbnail_file(record)
+        with self._writing.held((path.name,)):  # two threads must not write the same file
+            if not path.is_file():
+                with open_image(record.path, record.mpp) as source:
+                    data = encode_jpeg(source.thumbnail(_THUMBNAIL_SIDE))
+                with atomic_write(path) as partial:
+                    partial.write_bytes(data)
+        return path
+
+
+def _key(record: ImageRecord) -> Key:
+    return (repr(file_key(record.path)), record.mpp)
+
+
+def _tile_key(record: ImageRecord, *place: int) -> Key:
+    return (*_key(record), *place)
+
+
+def _read_tile(source: ImageSource, level: int, column: int, row: int) -> NDArray[np.uint8]:
+    count = n_levels(source.size)
+    factor = 2 ** (count - 1 - level) if 0 <= level < count else 0
+    x, y = column * TILE_SIDE * factor, row * TILE_SIDE * factor
+    if not (factor and 0 <= x < source.size[0] and 0 <= y < source.size[1]):
+        raise KeyError("there is no such tile")
+    width, height = (
+        min(TILE_SIDE * factor, side - at) for side, at in zip(source.size, (x, y), strict=True)
+    )
+    return source.read(x, y, width, height, float(factor))

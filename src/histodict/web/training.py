@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..evaluation.protocols import k_folds
-from ..images.annotations.drawing import AnnotationFile
-from ..images.manifest import ImageRecord, Manifest
-from ..pipeline import Plan
-from ..pipeline.region_truth import region_classes
+from ..annotations.annotation_file import AnnotationFile
+from ..datasets.manifest import ImageRecord, Manifest
+from ..model_selection.protocols import k_folds
+from ..models import Plan
+from ..models.region_detector import region_classes
+from .annotation.edits import annotated_manifest, n_shapes
 from .datasets import Dataset, class_to_be_found, relabelled_manifest, training_manifest
-from .drawn_sets import annotated_manifest, n_shapes
 
 # What the page offers, in words for people.
 PRESET_LABELS = {

@@ -20,18 +20,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..execution.child_process import exit_with_parent
-from ..execution.failures import failure_reason
-from ..execution.progress import IMAGE_STAGES, PATCH_STAGES, Callback, Progress, TimeEstimator
-from ..execution.sealed import write_checked_json
-from ..images.manifest import Manifest
-from ..images.survey import check_duplicates_by_content, with_pixel_size
+from ..datasets.manifest import Manifest
+from ..datasets.survey import check_duplicates_by_content, with_pixel_size
+from ..explain.patch_sample import PatchSample
 from ..methods.registry import get_method
-from ..model_file import ModelFileError
-from ..parameters import set_hint_surface
-from ..pipeline import Model, Plan, load_model, save_model
-from ..pipeline.gallery import PatchSample
-from .data_checks import excluded_image_names, find_bad_images
+from ..models import Model, Plan, load_model, save_model
+from ..models.model_file import ModelFileError
+from ..utils.child_process import exit_with_parent
+from ..utils.progress import IMAGE_STAGES, PATCH_STAGES, Callback, Progress, TimeEstimator
+from ..utils.text_io import failure_reason, write_checked_json
+from ..utils.validation import set_hint_surface
+from .dataset_checks import excluded_image_names, find_bad_images
 from .jobs import DONE, FAILED, RUNNING, WAITING, Job
 from .maps import compute_or_load, compute_prediction, overlap, stored_map
 from .training import request_manifest, train_and_test

@@ -28,13 +28,11 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from ..execution.file_lock import lock_descriptor
-from ..execution.files import atomic_write
-from ..execution.sealed import read_checked_json
-from ..execution.texts import shorten
-from ..images.folder_images import is_image_path, is_zarr
-from ..images.readers import READERS
-from ..model_file import SUFFIX
+from ..images.file_types import is_image_path, is_zarr
+from ..images.source import READERS
+from ..models.model_file import SUFFIX
+from ..utils.files import atomic_write, lock_descriptor
+from ..utils.text_io import read_checked_json, shorten
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 _ID = re.compile(r"[0-9a-f]{12}")

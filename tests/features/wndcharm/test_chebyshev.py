@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from histodict.features.wndcharm.chebyshev import (
+from histodict.image_features.wndcharm.polynomials import (
     chebyshev_statistics,
     chebyshev_transform,
     coefficients,

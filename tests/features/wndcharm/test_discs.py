@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from histodict.features.wndcharm.chebyshev_fourier import (
+from histodict.image_features.wndcharm.polynomials import (
     chebyshev_fourier_statistics,
     lengths,
+    radial,
     reduced,
+    zernike_moments,
 )
-from histodict.features.wndcharm.zernike import radial, zernike_moments
 from tests.features.planes import TURNS, texture
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from histodict.features.wndcharm.distributions import histogram, moments, named_entries
+from histodict.image_features.wndcharm.histograms import histogram, moments, named_entries
 
 
 def test_bins_are_equal_steps_and_the_greatest_value_is_in_the_last():

@@ -7,14 +7,14 @@ import pytest
 from skimage.filters import threshold_otsu
 from skimage.measure import euler_number as known_euler_number
 
-from histodict.features.wndcharm.edges import edge_statistics
-from histodict.features.wndcharm.objects import (
+from histodict.image_features.wndcharm.histograms import otsu
+from histodict.image_features.wndcharm.textures import (
     bright_objects,
     dark_objects,
+    edge_statistics,
     euler_number,
     object_statistics,
 )
-from histodict.features.wndcharm.otsu import otsu
 from tests.features.planes import texture
 
 

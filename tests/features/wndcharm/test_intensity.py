@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from histodict.features.wndcharm.intensity import (
+from histodict.image_features.wndcharm.histograms import (
     gini,
     intensity_statistics,
     multiscale_histograms,

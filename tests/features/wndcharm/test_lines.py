@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from histodict.features.wndcharm.comb import comb_moments
-from histodict.features.wndcharm.radon import line_sums, radon_features
+from histodict.image_features.wndcharm.histograms import comb_moments
+from histodict.image_features.wndcharm.polynomials import line_sums, radon_features
 from tests.features.planes import TURNS, texture
 
 

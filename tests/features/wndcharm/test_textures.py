@@ -6,14 +6,16 @@ import mahotas
 import numpy as np
 import pytest
 
-from histodict.features.wndcharm.fractal import fractal_features
-from histodict.features.wndcharm.gabor import gabor_textures
-from histodict.features.wndcharm.gradients import edge_transform, gradient
-from histodict.features.wndcharm.haralick import haralick_textures, maximal_correlation
-from histodict.features.wndcharm.tamura import (
+from histodict.image_features.wndcharm.textures import (
     coarsest_scales,
     contrast,
     directionality,
+    edge_transform,
+    fractal_features,
+    gabor_textures,
+    gradient,
+    haralick_textures,
+    maximal_correlation,
     tamura_textures,
 )
 from tests.features.planes import TURNS, texture

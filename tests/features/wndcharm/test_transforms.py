@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from histodict.features.pixels import hue_saturation_value
-from histodict.features.wndcharm.transforms import (
+from histodict.image_features.descriptors import hue_saturation_value
+from histodict.image_features.wndcharm.feature_bank import (
     colour_fractions,
     colour_plane,
     fourier,

@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from histodict.features.wndcharm import wndcharm_features
+from histodict.image_features.wndcharm import wndcharm_features
 from tests.features.planes import colour_image
 
 

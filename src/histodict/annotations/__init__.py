@@ -1,0 +1,1 @@
+"""Outlines of regions in image coordinates, from GeoJSON, ASAP and ImageScope files."""

@@ -1,0 +1,361 @@
+"""What a file of annotations holds: polygons with holes, by class name.
+
+Polygons as runs of level-0 pixels: a mask of full resolution that is as small as its border.
+
+A pixel belongs to a polygon if its centre does.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..images.file_types import ImageError
+from ..utils.text_io import pluralize, shorten
+
+UNCLASSIFIED = "unclassified"
+IGNORED = "Ignore*"  # the class, in QuPath, of what is to be left alone
+# Where coordinates begin on a slide whose pixels do not begin at its corner (MRXS): at the first
+# pixel, as in QuPath, or at the corner, as in OpenSlide and all that leave its coordinates alone.
+FIRST_PIXEL, SLIDE_CORNER = "first pixel", "slide's corner"
+
+_MAX_SIMPLE_CORNERS = 10_000  # of rings that are searched without a look at their tangles
+_WINDOW = 100  # sides
+_MAX_NEIGHBOURS = 200  # mean number of windows that meet a window, itself included
+_QUERIED_SIDES, _COMPARED_PAIRS = 50, 20_000  # at a time
+_MAX_PAIRS = 2_000_000  # compared in total
+
+Ring = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class AnnotationPolygon:
+    """A polygon (`rings`: the outer one, then holes, each (n, 2) of x and y) and its class.
+
+    cuts : it takes away from the other outlines of its class, as ImageScope's negative regions do
+    """
+
+    name: str
+    rings: tuple[Ring, ...]
+    is_hole: bool = False
+
+
+@dataclass
+class Annotations:
+    """The outlines of a file, in its own coordinates.
+
+    origin : where these begin, if they are pixels; FIRST_PIXEL or SLIDE_CORNER
+    mpp : µm per pixel of the image they were drawn on, where the file says so
+    left_out : what is there and has no area, or is no annotation, with how many there are
+    """
+
+    path: Path
+    origin: str
+    outlines: list[AnnotationPolygon] = field(default_factory=list)
+    mpp: float | None = None
+    skipped: Counter[str] = field(default_factory=Counter)
+
+    def add(self, name: str | None, rings: Iterable[Any], kind: str, *, cuts: bool = False) -> None:
+        """`rings` : lists of points, each of two numbers or more; `kind` : a word for messages."""
+        number = len(self.outlines) + 1
+        found = [self._ring(ring, f"outline {number}") for ring in rings]
+        if not found or len(found[0]) < 3 or not np.ptp(found[0], axis=0).all():
+            self.skipped[f"{kind} without an area"] += 1
+            return
+        outer, *holes = found
+        holes = [hole for hole in holes if len(hole) >= 3]
+        self.outlines.append(AnnotationPolygon(name or UNCLASSIFIED, (outer, *holes), cuts))
+
+    def _ring(self, points: Any, where: str) -> Ring:
+        """Without the last point where that is the first again."""
+        try:
+            ring = np.array([[float(value) for value in point[:2]] for point in points])
+        except (TypeError, ValueError, KeyError, IndexError, OverflowError):
+            ring = np.full((1, 2), np.nan)
+        if not ring.size:
+            return np.empty((0, 2))
+        if ring.ndim != 2 or ring.shape[1] != 2 or not np.isfinite(ring).all():
+            raise ImageError(f"{self.path}: {where} has points that are not two numbers each")
+        return ring[:-1] if len(ring) > 1 and (ring[0] == ring[-1]).all() else ring
+
+    @property
+    def names(self) -> Counter[str]:
+        """How many outlines each class has."""
+        return Counter(outline.name for outline in self.outlines if not outline.is_hole)
+
+    def describe(self) -> str:
+        """What is in it, for messages."""
+        named = [f"{shorten(repr(name))} ({n})" for name, n in sorted(self.names.items())]
+        return ", ".join([*named, *(f"{n} {kind}" for kind, n in self.skipped.items())])
+
+    def of(self, names: Iterable[str] = ()) -> list[AnnotationPolygon]:
+        """Those of these classes, or all; refused where there are none."""
+        wanted = set(names) or set(self.names)
+        found = [outline for outline in self.outlines if outline.name in wanted]
+        if any(not outline.is_hole for outline in found):
+            return found
+        if not self.outlines:
+            what = f": there is {self.describe()}" if self.skipped else ""
+            raise ImageError(f"{self.path}: holds no outline with an area{what}")
+        asked = " or ".join(repr(name) for name in sorted(wanted))
+        raise ImageError(
+            f"{self.path}: no outline is called {asked}; there are {self.describe()}. Names are "
+            "told "
+            "apart by capitals, too"
+        )
+
+    @cached_property
+    def crossings(self) -> list[tuple[AnnotationPolygon, Ring, tuple[float, float]]]:
+        """Return rings that cross themselves, with their outline and one crossing."""
+        found = [(o, r, find_self_intersections(r)) for o in self.outlines for r in o.rings]
+        return [(outline, ring, places[0]) for outline, ring, places in found if places]
+
+    def notes(self) -> list[str]:
+        """What there is to say of the file, though it can be used."""
+        lines = []
+        if self.skipped and self.outlines:
+            what = ", ".join(f"{n} {kind}" for kind, n in self.skipped.items())
+            lines.append(f"{self.path}: left out: {what}")
+        if self.crossings:
+            (outline, _, (x, y)), n = self.crossings[0], len(self.crossings)
+            name = outline.name
+            lines.append(
+                f"{self.path}: {pluralize(n, 'outline')} crossing itself, {name!r} at "
+                f"({x:.0f}, {y:.0f}) for one: all that it encloses is taken"
+            )
+        return lines
+
+
+def find_self_intersections(ring: Ring, limit: int = 1) -> list[tuple[float, float]]:
+    """Find points at which two sides of a ring cross; sides that only touch do not.
+
+    Parameters
+    ----------
+    ring : array of shape (n, 2), not closed
+    limit : int
+        The search ends as soon as so many points are found; there may be a few more.
+    """
+    import shapely
+
+    if not is_tangled(ring) and shapely.is_simple(shapely.linearrings(ring)):
+        return []
+    sides = shapely.linestrings(np.stack([ring, np.roll(ring, -1, axis=0)], axis=1))
+    tree, found, n_compared = shapely.STRtree(sides), list[tuple[float, float]](), 0
+    for start in range(0, len(sides), _QUERIED_SIDES):
+        first, second = tree.query(sides[start : start + _QUERIED_SIDES])
+        pairs = np.stack([first + start, second])[:, second > first + start]
+        for begin in range(0, pairs.shape[1], _COMPARED_PAIRS):
+            one, other = sides[pairs[:, begin : begin + _COMPARED_PAIRS]]
+            crosses = shapely.crosses(one, other)
+            points = shapely.intersection(one[crosses], other[crosses])
+            found += map(tuple, shapely.get_coordinates(points).tolist())
+            n_compared += len(one)
+            if len(found) >= limit or n_compared > _MAX_PAIRS:
+                return found
+    return found
+
+
+def is_tangled(ring: Ring) -> bool:
+    """Return whether so many sides of a long ring may cross that GEOS would take minutes."""
+    import shapely
+
+    if len(ring) <= _MAX_SIMPLE_CORNERS:
+        return False
+    starts = np.arange(0, len(ring), _WINDOW)
+    ends = np.append(starts[1:], 0)  # the last corner of a window's last side
+    low = np.minimum(np.minimum.reduceat(ring, starts), ring[ends])
+    high = np.maximum(np.maximum.reduceat(ring, starts), ring[ends])
+    windows = shapely.box(*low.T, *high.T)
+    n_pairs = shapely.STRtree(windows).query(windows).shape[1]
+    return bool(n_pairs > _MAX_NEIGHBOURS * len(windows))
+
+
+_MUCH = 1_000_000  # more than any number of outlines above each other
+_CELL_PX = 64  # of squares that are known to be all region, or none of it
+
+
+class RunLengthMask:
+    """The share of region in any rectangle of an image, from the runs of region in its rows.
+
+    A pixel's place is row × (width + 1) + column, so that no run goes on in the next row.
+
+    starts, ends : places of the first pixel of every run, and behind its last; in order
+    size : of the image (width, height)
+    """
+
+    def __init__(
+        self, starts: NDArray[np.int64], ends: NDArray[np.int64], size: tuple[int, int]
+    ) -> None:
+        self.starts, self.ends, self.size = starts, ends, size
+        self._before = np.concatenate([[0], np.cumsum(ends - starts)])
+
+    @classmethod
+    def of(cls, outlines: Sequence[AnnotationPolygon], size: tuple[int, int]) -> RunLengthMask:
+        """What the outlines cover together, of an image of this size.
+
+        Holes count for their own polygon: what another one has inside of them stays. Outlines that
+        cut take away from all.
+        """
+        parts = []
+        for outline in outlines:
+            weight = -_MUCH if outline.is_hole else 1
+            for place, ring in enumerate(outline.rings):
+                edges = _filled(ring, size)
+                parts.append((edges, weight if place == 0 else -weight))
+        places = np.concatenate([np.empty(0, np.int64), *(e.ravel() for e, _ in parts)])
+        signs = [np.repeat([weight, -weight], len(edges[0])) for edges, weight in parts]
+        starts, ends = _where_positive(places, np.concatenate([np.empty(0, np.int64), *signs]))
+        return cls(starts, ends, size)
+
+    @property
+    def n_pixels(self) -> int:
+        return int(self._before[-1])
+
+    def any(self) -> bool:
+        return self.n_pixels > 0
+
+    def all(self) -> bool:
+        return self.n_pixels == self.size[0] * self.size[1]
+
+    @cached_property
+    def box(self) -> tuple[int, int, int, int]:
+        """(left, top, right, bottom) of all runs."""
+        if not self.any():
+            return 0, 0, 0, 0
+        stride = self.size[0] + 1
+        rows = self.starts[[0, -1]] // stride
+        left, right = (self.starts % stride).min(), (self.ends % stride).max()
+        return int(left), int(rows[0]), int(right), int(rows[1]) + 1
+
+    def coverage(
+        self, x: NDArray[np.float64], y: NDArray[np.float64], side: float
+    ) -> NDArray[np.float64]:
+        """Of the squares with these upper left corners, the share that is region."""
+        left, right = _spans(x, side, self.size[0])
+        top, bottom = _spans(y, side, self.size[1])
+        none, whole = self._plain(left, right, top, bottom)
+        area = (bottom - top) * (right - left)
+        inside = np.where(whole, area, 0)
+        chosen = np.nonzero(~none & ~whole)
+        spans = [part[chosen] for part in (left, right, top, bottom)]
+        inside[chosen] = self._counted(*spans)
+        return inside / area
+
+    def _counted(
+        self,
+        left: NDArray[np.int64],
+        right: NDArray[np.int64],
+        top: NDArray[np.int64],
+        bottom: NDArray[np.int64],
+    ) -> NDArray[np.int64]:
+        """Pixels of region in rectangles, each (n,), row by row."""
+        found = np.zeros(len(left), np.int64)
+        for row in range(int((bottom - top).max(initial=0))):
+            begin = (top + row) * (self.size[0] + 1)
+            own = self._up_to(begin + right) - self._up_to(begin + left)
+            found += np.where(top + row < bottom, own, 0)
+        return found
+
+    def _plain(
+        self,
+        left: NDArray[np.int64],
+        right: NDArray[np.int64],
+        top: NDArray[np.int64],
+        bottom: NDArray[np.int64],
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Of rectangles, which lie in cells without region, and which in cells full of it."""
+        rows, columns = ((top, bottom), (left, right))
+        (t, l), (b, r) = (  # noqa: E741
+            (rows[0] // _CELL_PX, columns[0] // _CELL_PX),
+            (-(-rows[1] // _CELL_PX), -(-columns[1] // _CELL_PX)),
+        )
+        n_cells = (b - t) * (r - l)
+        met, filled = (s[b, r] - s[t, r] - s[b, l] + s[t, l] for s in self._cells)
+        return met == 0, filled == n_cells
+
+    @cached_property
+    def _cells(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Of the cells above and left of each corner, how many have region, and are full of it."""
+        stride = self.size[0] + 1
+        n_columns, n_rows = (-(-length // _CELL_PX) for length in self.size)
+        row = self.starts // stride // _CELL_PX
+        begin, end = self.starts % stride, self.ends % stride
+        met = _rows_between(row, begin // _CELL_PX, -(-end // _CELL_PX), (n_rows, n_columns))
+        last = np.where(end == self.size[0], n_columns, end // _CELL_PX)  # it may be narrower
+        first = np.minimum(-(-begin // _CELL_PX), last)
+        filled = _rows_between(row, first, last, (n_rows, n_columns))
+        height = np.full(n_rows, _CELL_PX)
+        height[-1:] = self.size[1] - (n_rows - 1) * _CELL_PX
+        return _sums(met > 0), _sums(filled == height[:, None])
+
+    def _up_to(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How many pixels are region before each place, from the image's first on."""
+        n_begun = np.searchsorted(self.starts, places, side="right")
+        behind = self.ends[np.maximum(n_begun - 1, 0)] - places
+        counts: NDArray[np.int64] = self._before[n_begun] - np.where(
+            n_begun > 0, np.maximum(behind, 0), 0
+        )
+        return counts
+
+
+def _rows_between(
+    row: NDArray[np.int64],
+    first: NDArray[np.int64],
+    last: NDArray[np.int64],
+    shape: tuple[int, int],
+) -> NDArray[np.int64]:
+    """How many of the runs, each of a row of cells, go over each cell, from first up to last."""
+    changes = np.zeros((shape[0], shape[1] + 1), np.int64)
+    np.add.at(changes, (row, first), 1)
+    np.add.at(changes, (row, last), -1)
+    counts: NDArray[np.int64] = np.cumsum(changes, axis=1)[:, :-1]
+    return counts
+
+
+def _sums(cells: NDArray[np.bool_]) -> NDArray[np.int64]:
+    return np.pad(np.cumsum(np.cumsum(cells, axis=0, dtype=np.int64), axis=1), ((1, 0), (1, 0)))
+
+
+def _spans(
+    begin: NDArray[np.float64], side: float, length: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Whole pixels of squares, as `RegionMask` takes them: one at least."""
+    first, last = (np.clip(np.rint(begin + d), 0, length).astype(np.int64) for d in (0, side))
+    first = np.minimum(first, length - 1)
+    return first, np.maximum(last, first + 1)
+
+
+def _filled(ring: Ring, size: tuple[int, int]) -> NDArray[np.int64]:
+    """What a ring encloses as runs (2, n) of starts and ends: where it winds around a pixel."""
+    (x0, y0), (x1, y1) = ring.T, np.roll(ring, -1, axis=0).T
+    width, height = size
+    # An edge crosses the middle of these rows; of two edges that meet there, one does.
+    low, high = np.ceil(np.minimum(y0, y1) - 0.5), np.ceil(np.maximum(y0, y1) - 0.5)
+    low, high = (np.clip(each, 0, height).astype(np.int64) for each in (low, high))
+    n_rows = high - low
+    edge = np.repeat(np.arange(len(ring)), n_rows)
+    row = np.arange(len(edge)) - np.repeat(np.cumsum(n_rows) - n_rows, n_rows) + low[edge]
+    slope = np.divide(x1 - x0, y1 - y0, out=np.zeros(len(ring)), where=y1 != y0)
+    x = x0[edge] + (row + 0.5 - y0[edge]) * slope[edge]
+    column = np.clip(np.ceil(x - 0.5), 0, width).astype(np.int64)
+    winding = np.where(y1 > y0, 1, -1)[edge]
+    starts, ends = _where_positive(row * (width + 1) + column, winding, either_way=True)
+    return np.stack([starts, ends])
+
+
+def _where_positive(
+    places: NDArray[np.int64], changes: NDArray[np.int64], *, either_way: bool = False
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Runs in which the sum of all changes up to a place is above 0, or other than 0."""
+    at, which = np.unique(places, return_inverse=True)
+    total = np.cumsum(np.bincount(which, weights=changes, minlength=len(at)))
+    inside = (np.abs(total) if either_way else total) > 0.5
+    turns = np.flatnonzero(np.diff(np.concatenate([[False], inside])))
+    return at[turns[::2]], at[turns[1::2]]

@@ -1,0 +1,360 @@
+"""What people make of atoms: `edit` names them and switches them off, `why` tells by them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..utils.files import check_disk_space, check_writable_file
+from .console import print_json, print_table, progress_bars, report_errors, warn
+from .image_options import ImageOptions, PredictionInputOptions, warn_of_records
+from .options import (
+    AllowMissingOption,
+    FeaturesOption,
+    JobsOption,
+    JsonOption,
+    ModelOptions,
+    MppOption,
+    ViewOption,
+    select_member,
+)
+
+if TYPE_CHECKING:
+    from ..datasets.manifest import ImageRecord
+    from ..decision.atom_annotations import AtomAnnotations
+    from ..images.pixel_size import PixelSizeOption
+    from ..models import Model
+
+_PAGE_BYTES, _NAMED, _ATOMS = 5 * 2**20, "ATOMS=TEXT", "ATOMS"
+
+
+@dataclass(frozen=True)
+class EditOptions:
+    """What `edit` takes of the atoms."""
+
+    name: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar=_NAMED,
+            help='Name atoms, as in "inflamed:3=crowded dark nuclei". Atoms of one name are one '
+            'concept: "inflamed:3,inflamed:9=…" merges two. An empty name takes it away.',
+        ),
+    ] = None
+    group: Annotated[
+        list[str] | None,
+        typer.Option(metavar=_NAMED, help="Put atoms under a heading, such as nuclei."),
+    ] = None
+    artefact: Annotated[
+        list[str] | None,
+        typer.Option(metavar=_ATOMS, help="Mark atoms as no tissue; they still take part."),
+    ] = None
+    tissue: Annotated[
+        list[str] | None, typer.Option(metavar=_ATOMS, help="Take that mark away.")
+    ] = None
+    disable: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar=_ATOMS,
+            help="Switch atoms off: the model answers as if it had never had them. Nothing is "
+            "learnt again.",
+        ),
+    ] = None
+    enable: Annotated[
+        list[str] | None, typer.Option(metavar=_ATOMS, help="Switch atoms on again.")
+    ] = None
+    refit_rule: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="IMAGES",
+            help="Fit the line between the classes again, on these labelled images, as those of "
+            "training: atoms that are off leave a class weaker. Dictionaries stay as they are.",
+        ),
+    ] = None
+
+    def wanted(self, labels: list[str]) -> list[tuple[str, dict[str, Any]]]:
+        """Atoms and what is changed of them, names first: what follows may go by them."""
+        from ..decision.atom_annotations import check_name
+
+        found: list[tuple[str, dict[str, Any]]] = []
+        for option, texts in (("name", self.name), ("group", self.group)):
+            for text in texts or ():
+                atoms, sign, words = text.partition("=")
+                if not sign:
+                    example = f'"{labels[0]}=fat"'
+                    raise ValueError(f'--{option} "{text}": write ATOMS=TEXT, as in {example}')
+                if words.strip() in labels:
+                    raise ValueError(f"--{option}: {words.strip()!r} is what another atom goes by")
+                check_name(words.strip())
+                found.append((atoms, {option: words.strip()}))
+        switches = (("artefact", self.artefact, True), ("artefact", self.tissue, False))
+        for word, texts, value in (
+            *switches,
+            ("disabled", self.disable, True),
+            ("disabled", self.enable, False),
+        ):
+            found += [(text, {word: value}) for text in texts or ()]
+        return found
+
+
+@dataclass(frozen=True)
+class PreviewOptions:
+    """Images on which the changes are shown; what is said of them holds for --refit-rule, too."""
+
+    show: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="IMAGES",
+            help="An image, a folder or a CSV: say what the changes change in the answers.",
+        ),
+    ] = None
+    features: FeaturesOption = None
+    mpp: MppOption = None
+    allow_missing_chunks: AllowMissingOption = False
+
+    @property
+    def needs_images(self) -> bool:
+        return self.features is not None or self.mpp is not None
+
+    @property
+    def images(self) -> ImageOptions:
+        paths = [self.show] if self.show else []
+        return ImageOptions(paths, mpp=self.mpp, features=self.features)
+
+
+def edit(
+    *,
+    used: ModelOptions,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Model file to write: a new one.")
+    ] = None,
+    changes: EditOptions,
+    shown: PreviewOptions,
+    member: ViewOption = 1,
+    jobs: JobsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Name, group and switch off the atoms of a model, in a new model file.
+
+    ATOMS go by CLASS:NUMBER, as `histodict atoms` shows them, or by a name they have; several
+    with commas between them. Every option may be repeated. What is said is kept in the model with
+    the date, and appears wherever its atoms do:
+
+        histodict edit m.histodict --name "inflamed:3=dark nuclei" --disable inflamed:7 -o
+        n.histodict
+
+    Without a change it lists what has been said so far.
+    """
+    from ..decision.atom_annotations import parse_atom_selector
+    from ..models import save_model
+
+    with report_errors():
+        if output is not None:
+            check_writable_file(output)
+            if output.exists() and output.samefile(used.model):
+                raise ValueError(f"{output}: is the model itself: write to another file")
+        model = used.load(jobs)
+        own = select_member(model, member).model_
+        labels = labels_of(own, model.classes_)
+        notes = own.atom_annotations
+        for atoms, values in changes.wanted(labels):
+            notes = notes.changed(parse_atom_selector(atoms, labels, notes), **values)
+        changed = model.with_atom_annotations(notes, member - 1)
+        is_changed = notes != own.atom_annotations or changes.refit_rule is not None
+        if is_changed and output is None and shown.show is None:
+            raise ValueError("say where the changed model goes, with --output")
+        if shown.needs_images and shown.show is None and changes.refit_rule is None:
+            words = "--features and --mpp are of the images of --show or --refit-rule"
+            raise ValueError(f"{words}: give these, too")
+        records = shown.images.find() if shown.show else []
+        if records and notes.disabled != own.atom_annotations.disabled:
+            changed = changed.tuned_on([record.path for record in records])
+        if changes.refit_rule is not None:
+            changed = _refit_rule(changed, changes.refit_rule, shown, member - 1)
+        if output is not None:
+            save_model(changed, output)
+        rows = _compared(model, changed, records, shown.images.size) if records else []
+    if as_json:
+        told = {"model": str(output or used.model), "atoms": _printed(notes, labels)}
+        print_json(told | ({"images": rows} if rows else {}))
+        return
+    _print_change(notes, labels, rows)
+    if output is not None:
+        typer.echo(f"Wrote {output}")
+
+
+def labels_of(own: Any, classes: list[str]) -> list[str]:
+    """CLASS:NUMBER of every atom of a view."""
+    from ..decision.atom_annotations import atom_labels
+
+    atoms = own.atoms()
+    if atoms is None:
+        raise ValueError(own.no_atoms_reason())
+    return atom_labels(atoms.classes, classes)
+
+
+def _refit_rule(model: Model, source: Path, shown: PreviewOptions, view: int) -> Model:
+    from ..datasets.manifest import read_manifest
+    from ..datasets.survey import with_pixel_size
+
+    manifest = with_pixel_size(read_manifest(source, features=shown.features), shown.mpp, None)
+    for warning in manifest.warnings:
+        warn(warning)
+    with progress_bars() as callback:
+        return model.refit_decision_rule(manifest, view, callback=callback)
+
+
+def _compared(
+    before: Model, after: Model, records: list[ImageRecord], given: PixelSizeOption
+) -> list[dict[str, Any]]:
+    """Per image the answer of both models, and what it should be where that is known."""
+    rows: list[dict[str, Any]] = []
+    warn_of_records(before, records, given)
+    with progress_bars() as callback:
+        for record in records:
+            size = given.with_table(record.mpp)
+            asked: dict[str, Any] = {
+                "mpp": size,
+                "callback": callback,
+                "within": record.region_of_interest,
+            }
+            one, two = (m.predict_one(record.path, **asked) for m in (before, after))
+            row = {"path": str(record.path), "before": one.row()["label"]}
+            row |= {"score_before": one.row()["score"], "after": two.row()["label"]}
+            row |= {"score_after": two.row()["score"], "truth": record.label or None}
+            rows.append(row)
+    return rows
+
+
+def _printed(notes: AtomAnnotations, labels: list[str]) -> list[dict[str, Any]]:
+    return [{"label": labels[note["atom"]]} | note for note in notes.to_list()]
+
+
+def _print_change(notes: AtomAnnotations, labels: list[str], rows: list[dict[str, Any]]) -> None:
+    if notes:
+        lines = [
+            [
+                labels[note.atom],
+                note.name,
+                note.group,
+                ", ".join(word for word in ("artefact", "disabled") if getattr(note, word)),
+                note.date,
+            ]
+            for note in notes.notes
+        ]
+        print_table(("atom", "name", "group", "", "since"), lines)
+    else:
+        typer.echo("Nothing has been said of its atoms.")
+    if rows:
+        table = [
+            [
+                Path(row["path"]).name,
+                *_predict(row["before"], row["score_before"]),
+                "->",
+                *_predict(row["after"], row["score_after"]),
+                "changed" if row["before"] != row["after"] else "",
+            ]
+            for row in rows
+        ]
+        print_table(("image", "before", "score", "", "after", "score", ""), table)
+        changed = [row for row in rows if row["before"] != row["after"]]
+        typer.echo(f"{len(changed)} of {len(rows)} answers change{_accuracy_text(rows)}.")
+
+
+def _predict(label: str, score: float | None) -> tuple[str, str]:
+    return label, "" if score is None else f"{score:.3g}"
+
+
+def _accuracy_text(rows: list[dict[str, Any]]) -> str:
+    known = [row for row in rows if row["truth"]]
+    if not known:
+        return ""
+    before, after = (sum(row[key] == row["truth"] for row in known) for key in ("before", "after"))
+    warning = "too optimistic if the change was chosen by these scores"
+    return f"; right before {before}, now {after} of {len(known)}; {warning}"
+
+
+def explain(
+    *,
+    used: ModelOptions,
+    asked: PredictionInputOptions,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Page (.html) to write.")
+    ] = None,
+    n_shown: Annotated[int, typer.Option("--atoms", help="Concepts to show of an image.")] = 8,
+    jobs: JobsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say why: an image's answer in the atoms of the model, whose parts add up to its score.
+
+        histodict explain tissue.histodict image.png --output why.html
+
+    Atoms go by the names that `histodict edit` gave them, else by CLASS:NUMBER. "healthy 4 %" is
+    what is usual in the training patches of that class.
+    """
+    from ..reports.explanation_page import write_explanation_page
+
+    with report_errors():
+        if output is not None:
+            check_writable_file(output)
+            check_disk_space(output, _PAGE_BYTES)
+        model, given = used.load(jobs), asked.size
+        records = asked.find()
+        warn_of_records(model, records, given)
+        found = []
+        with progress_bars() as callback:
+            for record in records:
+                size: PixelSizeOption = given.with_table(record.mpp)
+                one = model.explain(
+                    record.path, mpp=size, within=record.region_of_interest, callback=callback
+                )
+                found.append(one)
+        if output is not None:
+            write_explanation_page(output, model, found, records, n_parts=n_shown)
+    if as_json:
+        print_json({"images": [each.to_dict() for each in found]})
+        return
+    for each in found:
+        _print_explanation(each, n_shown)
+    if output is not None:
+        typer.echo(f"Open {output}")
+
+
+def _print_explanation(found: Any, n_shown: int) -> None:
+    from ..utils.text_io import percent
+
+    typer.echo(f"{found.answer.path}: {found.summary()}")
+    if found.answer.label is None:
+        return
+    if words := found.describe_change():
+        typer.echo(words)
+    rival = found.classes[found.rival]
+    if found.votes:
+        votes = [
+            [str(v.member + 1), v.name, f"{found.margin_to_runner_up(v.adds):+.3g}"]
+            for v in found.votes
+        ]
+        print_table(
+            ("view", "how it looks", f"speaks for {found.classes[found.predicted_class]}"), votes
+        )
+    rows = [
+        [
+            part.full_name,
+            "" if part.usage is None else percent(part.usage),
+            part.describe_reference(rival),
+            f"{found.margin_to_runner_up(part.adds):+.3g}",
+            f"{found.excess_over_reference(part):+.3g}",
+        ]
+        for part in found.concepts[:n_shown]
+    ]
+    if rows:
+        print_table(("concept", "use", f"in {rival}", "adds", f"beyond {rival}"), rows)
+    rest = found.others(n_shown)
+    others = sum(found.margin_to_runner_up(part.adds) for part in rest)
+    typer.echo(
+        f"{len(rest)} others add {others:+.3g}, the rule's constant "
+        f"{found.margin_to_runner_up(found.constant):+.3g}; together "
+        f"{found.margin_to_runner_up(found.scores):+.3g}."
+    )

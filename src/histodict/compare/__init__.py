@@ -1,1 +1,0 @@
-"""Methods on the same splits: trained, tested, measured; nothing is drawn here."""

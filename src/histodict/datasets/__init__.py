@@ -1,0 +1,1 @@
+"""Lists of images: manifests, folders, tables and annotated images."""

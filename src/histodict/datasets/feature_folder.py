@@ -1,0 +1,81 @@
+"""Folders of feature files that have the names of their slides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+
+from ..images.file_types import odd_kind
+from ..precomputed.feature_file import FORMATS, check_has_positions, is_feature_file
+from ..utils.files import exists
+from ..utils.text_io import truncated_list
+from .record import ImageRecord, ManifestError, normalize_unicode, slide_stems
+
+
+class FeatureFolder:
+    """Feature files in a folder, by the names of their slides."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        if not folder.is_dir():
+            raise ManifestError(f"{folder}: there is no such folder of feature files")
+        if not self._files:
+            for path in sorted(folder.iterdir()):
+                check_has_positions(path)
+            below = sorted({path.parent for path in folder.rglob("*") if is_feature_file(path)})
+            hint = f"; some are in {truncated_list([str(path) for path in below])}" if below else ""
+            raise ManifestError(
+                f"{folder}: there are no feature files in this folder ({' '.join(FORMATS)}){hint}"
+            )
+
+    @cached_property
+    def _files(self) -> dict[str, list[Path]]:
+        found: dict[str, list[Path]] = {}
+        for path in sorted(self.folder.iterdir()):
+            # Includes pipes and dangling links, which are reported when read.
+            is_one = is_feature_file(path) and (exists(path) or odd_kind(path))
+            if is_one and not path.name.startswith("."):
+                found.setdefault(normalize_unicode(path.name[: -len(path.suffix)]), []).append(path)
+        return found
+
+    def feature_file_for(self, records: Iterable[ImageRecord]) -> tuple[ImageRecord, ...]:
+        """Return records of the feature files of slides; missing ones have an error.
+
+        The path of a record is the slide's image, or its name if there is no image.
+        """
+        made = [(record.path, self._of(record)) for record in records]
+        slides: dict[Path, list[Path]] = {}
+        for slide, record in made:
+            slides.setdefault(record.path, []).append(slide)
+        return tuple(_single(record, slides[record.path]) for _, record in made)
+
+    def _of(self, record: ImageRecord) -> ImageRecord:
+        slide = record.path
+        names = list(slide_stems(slide.name))
+        found = next((self._files[name] for name in names if name in self._files), [])
+        if not found:
+            there = next(iter(self._files.values()))[0].name
+            words = (
+                f"{slide}: there is no feature file of this slide in {self.folder}: it would be "
+                f"called {names[0]}.h5, as there is {there}"
+            )
+            found = [self.folder / f"{names[0]}.h5"]
+        elif len(found) > 1:
+            files = ", ".join(path.name for path in found)
+            words = f"{slide}: has several feature files in {self.folder} ({files}): keep one"
+        else:
+            words = ""
+        image = slide if exists(slide) and not is_feature_file(slide) else None
+        drawn = record.annotations and replace(record.annotations, image=image)
+        return replace(record, path=found[0], image=image, annotations=drawn, error=words)
+
+
+def _single(record: ImageRecord, slides: list[Path]) -> ImageRecord:
+    """Return the record with an error if several slides have its feature file."""
+    if len(slides) == 1 or record.error:
+        return record
+    names = " and ".join(str(slide) for slide in slides)
+    words = f"{record.path}: would be the feature file of {names}: call the slides differently"
+    return replace(record, error=words)

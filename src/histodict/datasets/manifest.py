@@ -1,0 +1,475 @@
+"""Which images there are and what is known of them: a folder per class, or a CSV table.
+
+What is wrong with a list of images, said with the line or the files it concerns.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import unicodedata
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..annotations.annotation_file import AnnotationFile, image_stem
+from ..images.file_types import slides_of
+from ..utils.files import exists
+from ..utils.text_io import pluralize, relative_name, shorten, truncated_list
+from ..utils.validation import check_number, hint
+from .folder_layout import FolderEntry, read_class_folders
+from .record import (
+    FRAME_NAME,
+    Frame,
+    ImageRecord,
+    ManifestError,
+    dataframe_rows,
+    order_classes,
+    read_csv_rows,
+)
+
+__all__ = [
+    "ALIASES",
+    "MANIFEST_NAME",
+    "TABLE_SUFFIXES",
+    "ImageRecord",
+    "Manifest",
+    "ManifestError",
+    "check_duplicates",
+    "check_files",
+    "check_slides",
+    "check_spelling",
+    "from_folder",
+    "no_patients",
+    "read_manifest",
+    "unused_labels",
+    "warn_multiple_splits",
+]
+
+
+def check_duplicates(path: Path, lines: list[int], records: list[ImageRecord]) -> None:
+    first_lines: dict[Path, int] = {}
+    for line, record in zip(lines, records, strict=True):
+        first = first_lines.setdefault(record.path, line)
+        if first != line:
+            raise ManifestError(
+                f"{path}, line {line}: {shorten(record.path)} is already in line {first}"
+            )
+
+
+def check_slides(source: Path, places: Sequence[str], records: Sequence[ImageRecord]) -> None:
+    """Refuse two files of one slide, such as two levels of a DICOM series.
+
+    places : position of each record in the source, for messages
+    """
+    by_folder: dict[Path, list[str]] = {}
+    for record in records:
+        by_folder.setdefault(record.path.parent, []).append(record.path.name)
+    slides = {
+        folder / name: slide
+        for folder, names in by_folder.items()
+        for name, slide in slides_of(folder, names).items()
+    }
+    first: dict[str, tuple[ImageRecord, str]] = {}
+    for place, record in zip(places, records, strict=True):
+        slide = slides.get(record.path)
+        other, there = first.setdefault(slide, (record, place)) if slide else (record, place)
+        if other.path != record.path:
+            raise ManifestError(
+                f"{source}: {shorten(other.path)}{there} and {shorten(record.path)}{place} are "
+                f"files of the same slide ({slide}): list only one of them"
+            )
+
+
+def check_files(path: Path, lines: list[int], records: list[ImageRecord], by_name: bool) -> None:
+    """`by_name`: only their masks must be there."""
+    missing = [
+        f"{file} (line {line})"
+        for line, record in zip(lines, records, strict=True)
+        for file in record.files
+        if not (by_name and file == record.path) and not exists(file)
+    ]
+    if missing:
+        raise ManifestError(
+            f"{path}: {pluralize(len(missing), 'file')} not there: {truncated_list(missing)}. "
+            "Paths are "
+            f"relative to the folder {path.parent.absolute()}"
+        )
+
+
+def check_spelling(source: Path, labels: list[str]) -> None:
+    """Refuse labels that would be different classes by an accident of typing."""
+    spellings: dict[str, set[str]] = {}
+    for label in labels:
+        key = unicodedata.normalize("NFC", label).strip().casefold()
+        spellings.setdefault(key, set()).add(label)
+    for names in spellings.values():
+        if len(names) > 1:
+            raise ManifestError(
+                f"{source}: the labels {shorten(sorted(names))} differ only in case or blanks; "
+                "write them alike if they are one class"
+            )
+
+
+def unused_labels(records: Sequence[ImageRecord], where: str, one: str = "image") -> list[str]:
+    """Where masks say what is in an image, its label is no class."""
+    counts = Counter(record.label for record in records if record.label and not record.is_mapped)
+    return [
+        f"{where}: the class {label!r} has one {one} only: it cannot be both trained on and tested"
+        for label, count in sorted(counts.items())
+        if count == 1
+    ]
+
+
+def no_patients(source: Path, n_images: int, remedy: str = "Add a column 'patient'") -> str:
+    return (
+        f"{source}: NO PATIENT is given for {pluralize(n_images, 'image')}. Each counts as its own "
+        "patient: if some come from the same patient, every accuracy measured on them is too good. "
+        f"{remedy}"
+    )
+
+
+def warn_multiple_splits(source: Path, records: Sequence[ImageRecord]) -> str:
+    """For who learns from all of them; empty where there is one split, or none."""
+    splits = {record.split for record in records}
+    if len(splits) < 2:
+        return ""
+    names = [repr(split) for split in sorted(filter(None, splits))]
+    names += ["none"] if None in splits else []
+    how = hint(python="use `manifest.select`", cli="give --split NAME")
+    return (
+        f"{source}: images of ALL SPLITS are learnt from ({', '.join(names)}): accuracy measured "
+        f"on any of them is too good. To learn from one, {how}"
+    )
+
+
+# The names a column may have, by field; a column of the field's own name comes first.
+ALIASES = {
+    "path": ("file", "filename", "file_name", "filepath", "image", "image_path"),
+    "label": ("class", "diagnosis"),
+    "patient": ("group", "patient_id", "case", "case_id"),
+    "slide": ("slide_id",),
+    "site": ("centre", "center", "hospital"),
+    "scanner": ("scanner_name", "scanner_model"),
+    "batch": ("acquisition_group", "stain_batch"),
+    "mpp": ("microns_per_pixel", "um_per_px"),
+    "split": ("subset",),
+    "mask": ("mask_path",),
+}
+MANIFEST_NAME = "manifest.csv"
+TABLE_SUFFIXES = (".csv", ".tsv", ".txt")  # how names of tables end; no image's name does
+_NAME_THEM = "Sort them as CLASS/PATIENT/IMAGE, or list them in a CSV with a column 'patient'"
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Images with what is known of them.
+
+    root : the folder that names are relative to
+    positive : of two classes the one to be found, if asked for; see `images.classes`
+    left_out : names of images that are not among them, as they cannot be read
+    """
+
+    records: tuple[ImageRecord, ...]
+    warnings: tuple[str, ...] = ()
+    root: Path = Path()
+    positive: str | None = None
+    skipped: tuple[str, ...] = ()
+
+    @property
+    def labels(self) -> list[str]:
+        return [record.label for record in self.records]
+
+    @property
+    def n_images(self) -> int:
+        """Of an image there may be several parts."""
+        return len({record.path for record in self.records})
+
+    @property
+    def patients(self) -> list[str]:
+        return [record.patient for record in self.records]
+
+    @property
+    def classes(self) -> list[str]:
+        """The different labels, sorted; of two, the one to be found is the second."""
+        return order_classes(
+            (record.label for record in self.records if record.label), self.positive
+        )
+
+    def digest(self) -> str:
+        """SHA-256 of names, labels and patients, whatever their order and wherever the folder."""
+        rows = sorted(
+            [unicodedata.normalize("NFC", text) for text in (self.name(r), r.label, r.patient)]
+            for r in self.records
+        )
+        return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+
+    def name(self, record: ImageRecord) -> str:
+        """A record's path relative to the root, with forward slashes, and which part of it."""
+        name = relative_name(self.root, record.path)
+        return (
+            f"{name} [{', '.join(record.region_of_interest.names)}]"
+            if record.region_of_interest
+            else name
+        )
+
+    def with_positive(self, name: str) -> Manifest:
+        """The same images, where the class of this name is the one to be found."""
+        if len(self.classes) != 2:
+            raise ManifestError(
+                f"a positive class is one of two; there are {len(self.classes)}: {self.classes}"
+            )
+        if name not in self.classes:
+            names = ", ".join(self.classes)
+            raise ManifestError(f"there is no class {name!r} that could be positive: {names}")
+        return replace(self, positive=name)
+
+    def select(self, indices: Sequence[int]) -> Manifest:
+        """The records at these places, in this order."""
+        return replace(self, records=tuple(self.records[index] for index in indices))
+
+    def drop_split_column(self) -> Manifest:
+        """The same images, for a training that is meant to look at all of them."""
+        return replace(self, records=tuple(replace(r, split=None) for r in self.records))
+
+
+def read_manifest(
+    source: Path | str | Frame,
+    columns: Mapping[str, str] | None = None,
+    *,
+    labelled: bool = True,
+    features: Path | str | None = None,
+) -> Manifest:
+    """The images of a CSV file, or of a folder: its manifest.csv, or one sub-folder per class.
+
+    A pandas DataFrame is read as the CSV file would be that it is saved to.
+
+    Sub-folders of a class are its patients, those of a patient the slides. Above the classes there
+    may be folders called train, test and the like.
+
+    Parameters
+    ----------
+    source : a folder, or a CSV file with a header. Separated by comma, semicolon or tabulator;
+        UTF-8, with or without BOM. Paths are relative to the CSV file's folder, those of a
+        DataFrame to the working folder, and its lines are counted from 0. Columns: path and
+        label, and if known patient, slide, site, scanner, batch, mpp (µm per pixel), split, mask;
+        see ALIASES for other names they may have. The label may be left out where there is a mask.
+    columns : names of columns by field, such as {"patient": "source_image"}
+    labelled : whether a table must have labels or masks; to be answered for, images need none
+    features : folder of feature files, which have the names of the slides (column path or, where
+        there is none, slide) and stand for them; the images need not be there
+
+    Images without a patient count as one patient each; a warning says so. Raises ManifestError.
+    """
+    if features is not None:
+        from .feature_folder import FeatureFolder
+
+        folder = FeatureFolder(Path(features))
+        named = _read(source, columns or {}, labelled, by_name=True)
+        records = folder.feature_file_for(named.records)
+        return replace(named, records=records, root=folder.folder)
+    return _read(source, columns or {}, labelled)
+
+
+def _read(
+    source: Path | str | Frame,
+    columns: Mapping[str, str],
+    labelled: bool,
+    *,
+    by_name: bool = False,
+) -> Manifest:
+    """`by_name`: the images need not be there, nor a column of their paths: slides have names."""
+    if not isinstance(source, str | Path):
+        return _from_rows(Path(FRAME_NAME), dataframe_rows(source), columns, labelled, by_name)
+    source = Path(os.path.normpath(source))
+    if not source.exists():
+        raise ManifestError(f"{source}: there is no such file or folder")
+    if source.is_dir() and (source / MANIFEST_NAME).is_file():
+        source = source / MANIFEST_NAME
+    if source.is_file():
+        return _from_rows(source, read_csv_rows(source), columns, labelled, by_name)
+    if columns:
+        raise ManifestError(f"{source}: columns are named, but the folder has no {MANIFEST_NAME}")
+    return from_folder(source)
+
+
+# --- a folder per class -------------------------------------------------------------------------
+
+
+def from_folder(folder: Path, below: Sequence[FolderEntry] | None = None) -> Manifest:
+    """With one sub-folder per class; `below`: all that lies there, if somebody has looked."""
+    found = read_class_folders(folder, below)
+    if not found.locations:
+        raise ManifestError(
+            f"{folder}: neither {MANIFEST_NAME} nor sub-folders with images, one for each class"
+        )
+    records = [
+        ImageRecord(
+            p.path, p.label, p.patient or relative_name(folder, p.path), p.slide, split=p.split
+        )
+        for p in found.locations
+    ]
+    check_spelling(folder, [record.label for record in records])
+    check_slides(folder, [""] * len(records), records)
+    warnings = [
+        f"{place}: left out, as they are no images: {truncated_list(names)}"
+        for place, names in found.skipped.items()
+    ]
+    if found.unassigned:
+        names = truncated_list([relative_name(folder, path) for path in found.unassigned])
+        warnings.append(f"{folder}: left out, as they lie in no folder of a class: {names}")
+    warnings += [
+        f"{place}: there is no image in this folder; it is not a class" for place in found.empty
+    ]
+    n_nameless = sum(place.patient is None for place in found.locations)
+    warnings += [no_patients(folder, n_nameless, _NAME_THEM)] if n_nameless else []
+    return Manifest(tuple(records), (*warnings, *unused_labels(records, str(folder))), folder)
+
+
+# --- a table ------------------------------------------------------------------------------------
+
+
+def _from_rows(
+    path: Path,
+    rows: list[tuple[int, list[str]]],
+    columns: Mapping[str, str],
+    labelled: bool,
+    by_name: bool,
+) -> Manifest:
+    """From (line, cells), the first of them the columns' names."""
+    if not rows:
+        raise ManifestError(f"{path}: the file is empty; its first line must name the columns")
+    (_, header), *rows = rows
+    needed = ("path", "label") if labelled else ("path",)
+    places = _columns(path, header, columns, needed, by_name)
+    table = [(line, _row_values(path, line, row, header, places)) for line, row in rows]
+    if not table:
+        raise ManifestError(f"{path}: there are no images below the header")
+    check_spelling(path, [cells.get("label", "") for _, cells in table])
+    records = [_record(f"{path}, line {line}", path.parent, c, needed) for line, c in table]
+    lines = [line for line, _ in table]
+    check_duplicates(path, lines, records)
+    check_files(path, lines, records, by_name)
+    check_slides(path, [f" (line {line})" for line in lines], records)
+    n_nameless = sum(not cells.get("patient", "").strip() for _, cells in table)
+    warnings = [no_patients(path, n_nameless)] if n_nameless else []
+    return Manifest(tuple(records), (*warnings, *unused_labels(records, str(path))), path.parent)
+
+
+def _row_values(
+    path: Path, line: int, row: list[str], header: list[str], places: Mapping[str, int]
+) -> dict[str, str]:
+    if len(row) != len(header):
+        raise ManifestError(
+            f"{path}, line {line}: {len(row)} cells, but there are {len(header)} columns"
+        )
+    return {field: row[place] for field, place in places.items()}
+
+
+def _columns(
+    path: Path,
+    header: list[str],
+    columns: Mapping[str, str],
+    needed: Sequence[str],
+    by_name: bool,
+) -> dict[str, int]:
+    """Which column holds which field."""
+    names = [name.strip().casefold() for name in header]
+    unknown = sorted(set(columns) - set(ALIASES))
+    if unknown:
+        raise ManifestError(f"columns: {unknown} are not among the fields {list(ALIASES)}")
+    places = {}
+    for field in ALIASES:
+        candidates = _candidates(field, names, columns)
+        if len(candidates) > 1:
+            found = [header[place] for place in candidates]
+            how = hint(
+                python=f"say which, with columns={{{field!r}: …}}",
+                cli=f"say which, with --column {field}=NAME",
+                web="rename some of them",
+            )
+            raise ManifestError(
+                f"{path}: the columns {shorten(found)} may all be the {field}; {how}"
+            )
+        if candidates:
+            places[field] = candidates[0]
+        elif field in columns:
+            raise ManifestError(
+                f"{path}: there is no column {columns[field]!r}; there are {shorten(header)}"
+            )
+    if by_name and "slide" in places:
+        places.setdefault("path", places["slide"])
+    missing = [field for field in needed if field not in places]
+    if "mask" in places and missing == ["label"]:
+        return places
+    if missing:
+        how = hint(
+            python=f", or say which they are, with columns={{{missing[0]!r}: …}}",
+            cli=f", or say which they are, with --column {missing[0]}=NAME",
+            web="",
+        )
+        if missing[0] == "path" and "slide" in places:
+            how += ". If its slides are feature files, name their folder with "
+            how += hint(python="features=…", cli="--features")
+        raise ManifestError(
+            f"{path}: no column for {' and '.join(missing)}; there are {shorten(header)}. Rename "
+            f"them{how}"
+        )
+    return places
+
+
+def _candidates(field: str, names: list[str], columns: Mapping[str, str]) -> list[int]:
+    if field in columns:
+        wanted: tuple[str, ...] = (columns[field].strip().casefold(),)
+    else:
+        taken = {name.strip().casefold() for name in columns.values()}
+        wanted = (field,) if field in names else ALIASES[field]
+        wanted = tuple(name for name in wanted if name not in taken)
+    return [place for place, name in enumerate(names) if name in wanted]
+
+
+def _record(
+    where: str, folder: Path, cells: Mapping[str, str], filled: Sequence[str]
+) -> ImageRecord:
+    cells = {field: cell.strip() for field, cell in cells.items()}
+    for field in filled:
+        if cells.get(field) == "":
+            raise ManifestError(f"{where}: the {field} is empty")
+    path = _path(folder, cells["path"])
+    return ImageRecord(
+        path=path,
+        label=cells.get("label", ""),
+        patient=cells.get("patient") or relative_name(folder, path),
+        slide=cells.get("slide") or None,
+        site=cells.get("site") or None,
+        scanner=cells.get("scanner") or None,
+        batch=cells.get("batch") or None,
+        mpp=_mpp(where, cells.get("mpp", "")),
+        split=cells.get("split") or None,
+        **_mapped(_path(folder, cells["mask"]) if cells.get("mask") else None),
+    )
+
+
+def _mapped(path: Path | None) -> dict[str, Any]:
+    """The cell of a mask may name a picture, or a file of outlines."""
+    return {"annotations": AnnotationFile(path)} if path and image_stem(path) else {"mask": path}
+
+
+def _path(folder: Path, cell: str) -> Path:
+    """A cell as a path, also where the table was written on Windows."""
+    return Path(os.path.normpath(os.path.join(folder, cell.replace("\\", "/"))))
+
+
+def _mpp(where: str, cell: str) -> float | None:
+    if not cell:
+        return None
+    try:
+        return check_number("mpp", float(cell.replace(",", ".")), above=True)
+    except ValueError:
+        raise ManifestError(
+            f"{where}: mpp is {shorten(repr(cell))}; it must be a positive number (µm per pixel) "
+            "or empty"
+        ) from None

@@ -1,0 +1,1 @@
+"""Decisions from patch scores: aggregation, calibration, thresholds."""

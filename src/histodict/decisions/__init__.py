@@ -1,1 +1,0 @@
-"""Patch answers to image answers."""

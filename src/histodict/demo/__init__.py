@@ -1,1 +1,0 @@
-"""Drawn tissue, and the demonstration on it."""

@@ -1,0 +1,343 @@
+"""Models of timm, convolutional and transformers alike: their last feature map.
+
+A convolutional network sees any area at once. A transformer was trained on pictures of one size: an
+area is cut into such, and the tokens of each, less the class token and registers, are its cells.
+Mean, deviation and size are those of the model's own configuration.
+
+An area cut into windows of the size a network was trained on, and their maps joined again.
+
+Any torch module that turns a picture into a feature map, as a `Encoder`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ..utils.text_io import parse_json, shorten
+
+
+def window_starts(length: int, side: int) -> list[int]:
+    """Where windows begin that cover a length; the last ends with it, and may overlap another."""
+    if length <= side:
+        return [0]
+    return [*range(0, length - side, side), length - side]
+
+
+def padded(pixels: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
+    """At least one window large: mirrored behind its end where it is smaller."""
+    missing = [(0, max(0, side - length)) for length in pixels.shape[:2]]
+    return np.pad(pixels, (*missing, (0, 0)), mode="symmetric") if np.any(missing) else pixels
+
+
+def cut_windows(
+    pixels: NDArray[np.uint8], side: int
+) -> tuple[list[tuple[int, int]], NDArray[np.uint8]]:
+    """Corners (y, x) and windows (n, side, side, 3) of an area at least one window large."""
+    corners = [
+        (y, x)
+        for y in window_starts(pixels.shape[0], side)
+        for x in window_starts(pixels.shape[1], side)
+    ]
+    return corners, np.stack([pixels[y : y + side, x : x + side] for y, x in corners])
+
+
+def join_maps(
+    corners: list[tuple[int, int]],
+    maps: NDArray[np.float32],
+    cell_px: int,
+    shape: tuple[int, int],
+) -> NDArray[np.float32]:
+    """Maps (n, h, w, n_features) of windows as one of a shape in cells.
+
+    Where windows overlap a cell is taken from the one in which it lies farther inside; both are
+    right, and which one does not depend on their order.
+    """
+    n_cells, n_features = maps.shape[1], maps.shape[3]
+    inside = np.minimum(np.arange(n_cells), np.arange(n_cells)[::-1])
+    depths = np.minimum(inside[:, None], inside)
+    whole = np.zeros((*shape, n_features), np.float32)
+    deepest = np.full(shape, -1)
+    for (y, x), own in zip(corners, maps, strict=True):
+        rows, columns = (slice(at // cell_px, at // cell_px + n_cells) for at in (y, x))
+        there = whole[rows, columns]  # cut off where the area was mirrored behind its end
+        height, width = there.shape[:2]
+        deeper = depths[:height, :width] > deepest[rows, columns]
+        there[deeper] = own[:height, :width][deeper]
+        deepest[rows, columns][deeper] = depths[:height, :width][deeper]
+    return whole
+
+
+# Pixels that a network sees at once, as one chunk of a slide or as windows of it.
+_BATCH_PX = 2**20
+
+
+class _OneThread:
+    """A call's convolutions on the calling thread alone: they are cut by the number of threads, and
+    round otherwise for each. Several calls may run at once.
+
+    torch keeps a number for every thread and one for threads to come: each that enters sets its
+    own, and leaves what was there before the first.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._n_inside = 0
+        self._before = 1
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._n_inside == 0:
+                self._before = torch.get_num_threads()
+            self._n_inside += 1
+            torch.set_num_threads(1)
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._n_inside -= 1
+            torch.set_num_threads(self._before)
+
+
+_ONE_THREAD = _OneThread()
+_ONE_AT_A_TIME = threading.Lock()
+
+
+@contextmanager
+def _on_gpu(cudnn: bool) -> Iterator[None]:
+    """The GPU for one thread, in full single precision as on the processor (no TF32)."""
+    with _ONE_AT_A_TIME, torch.backends.cudnn.flags(enabled=cudnn, allow_tf32=False):
+        yield
+
+
+class TorchEncoder:
+    """Wraps `feature_map(batch)`: (n, 3, h, w) to (n, n_features, h / cell_px, w / cell_px).
+
+    Parameters
+    ----------
+    module : holds the weights; put into evaluation mode
+    feature_map : the function to call; None calls the module
+    cell_px : pixels of the picture per cell of the map
+    mean, std : of the pixel values (0 … 255) that the network was trained with, per channel
+    state : the weights by name, of which the digest is made; None takes the module's. For a module
+        that holds them in another form than they were published in: the digest, which models are
+        kept with, does not change when only the form does
+    cudnn : on a GPU, take cuDNN's convolutions where it has them; without, torch's own
+    window_px : side of the pictures that it takes, a whole number of cells; an area is cut into
+        such. None: it takes any, and sees the area at once
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        stride_px: int,
+        mean: tuple[float, float, float],
+        std: tuple[float, float, float],
+        feature_map: Callable[[torch.Tensor], torch.Tensor] | None = None,
+        state: Mapping[str, torch.Tensor] | None = None,
+        cudnn: bool = True,
+        window_px: int | None = None,
+    ) -> None:
+        if window_px is not None and window_px % stride_px:
+            raise ValueError(f"pictures of {window_px} pixels are no whole cells of {stride_px}")
+        self.stride_px = stride_px
+        self._cudnn = cudnn
+        self.window_px = window_px
+        self._device = "cuda" if torch.cuda.is_available() else "cpu"
+        self._module = module.eval().requires_grad_(False).to(self._device)
+        self._feature_map = feature_map or module
+        self._mean, self._std = (
+            torch.tensor(values, device=self._device).view(1, 3, 1, 1) for values in (mean, std)
+        )
+        self.digest = _digest(module.state_dict() if state is None else state)
+
+    def feature_map(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """One vector per cell: (h, w, n_features)."""
+        if self.window_px is None:
+            return self._maps(pixels[None])[0]
+        corners, windows = cut_windows(padded(pixels, self.window_px), self.window_px)
+        step = max(1, _BATCH_PX // self.window_px**2)
+        parts = [self._maps(windows[at : at + step]) for at in range(0, len(windows), step)]
+        shape = pixels.shape[0] // self.stride_px, pixels.shape[1] // self.stride_px
+        return join_maps(corners, np.concatenate(parts), self.stride_px, shape)
+
+    def _maps(self, pictures: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Pictures (n, height, width, 3) to (n, h, w, n_features)."""
+        with self._lock(), torch.inference_mode():
+            batch = torch.from_numpy(np.ascontiguousarray(pictures)).to(self._device)
+            batch = batch.permute(0, 3, 1, 2).to(torch.float32, copy=True)
+            features = self._feature_map(batch.sub_(self._mean).div_(self._std))
+            vectors: NDArray[np.float32] = features.permute(0, 2, 3, 1).float().cpu().numpy()
+        expected = pictures.shape[1] // self.stride_px, pictures.shape[2] // self.stride_px
+        if vectors.shape[1:3] != expected:
+            raise ValueError(
+                f"the network gave a map of {vectors.shape[1:3]} cells where {expected} "
+                f"were expected: cell_px={self.stride_px} does not fit it"
+            )
+        return vectors
+
+    def _lock(self) -> AbstractContextManager[None]:
+        """On the processor one of its threads, on a GPU the only one that uses it."""
+        return _ONE_THREAD if self._device == "cpu" else _on_gpu(self._cudnn)
+
+
+def _digest(state: Mapping[str, torch.Tensor]) -> str:
+    """SHA-256 of all weights, by name."""
+    total = hashlib.sha256()
+    for name, tensor in sorted(state.items()):
+        total.update(name.encode())
+        total.update(tensor.detach().cpu().contiguous().view(-1).numpy().tobytes())
+    return total.hexdigest()
+
+
+try:
+    import timm
+except RuntimeError as error:  # of torchvision, which has to be of the same build as torch
+    raise ImportError(f"torch and torchvision do not fit together: {error}") from error
+
+_MAX_KEYS = 3  # of missing arrays that a message names
+_SOURCES = ("hf-hub:", "local-dir:")
+# Of timm.create_model: classes, which are given by their names.
+_LAYERS = ("mlp_layer", "act_layer", "norm_layer", "embed_layer", "block_fn")
+
+
+class TimmEncoder(TorchEncoder):
+    """A timm model by name, with weights from the hub, a local folder or a local file.
+
+    Parameters
+    ----------
+    name : as timm lists it, `hf-hub:OWNER/NAME` or `local-dir:FOLDER`
+    file : weights as safetensors, or as a PyTorch file of tensors alone
+    arguments : of `timm.create_model`, for models whose configuration does not name them all
+    """
+
+    def __init__(
+        self, name: str, file: str | None = None, arguments: dict[str, Any] | None = None
+    ) -> None:
+        if file is not None and not Path(file).is_file():
+            raise ValueError(f"{file}: there is no such file with weights for {name}")
+        module = _created(name, file is None, arguments or {})
+        if file is not None:
+            _load(module, file, name)
+        module = module.float()
+        data = timm.data.resolve_model_data_config(module)
+        cell_px = _stride_px(module, name)
+        mean, std = (tuple(255 * value for value in data[key]) for key in ("mean", "std"))
+        window_px = _window_px(module, data)
+        # Weights alone do not tell that tokens are of windows, and through the last norm.
+        state = None if window_px is None else _named(module, f"windows of {window_px}")
+        super().__init__(
+            module, cell_px, mean, std, _feature_map(module), state=state, window_px=window_px
+        )
+
+    @classmethod
+    def named(cls, text: str) -> TimmEncoder:
+        """NAME, NAME@FILE; behind a question mark arguments, as KEY=VALUE&KEY=VALUE."""
+        name, _, query = text.partition("?")
+        file = ""
+        if not name.startswith(_SOURCES):  # of the hub, what follows @ is a revision
+            name, _, file = name.partition("@")
+        arguments = {key: _value(key, value) for key, value in parse_qsl(query, True)}
+        return cls(name, file or None, arguments)
+
+
+def _stride_px(module: Any, name: str) -> int:
+    """Side in pixels of a position of the last feature map."""
+    info = getattr(module, "feature_info", None)
+    if not info or not hasattr(module, "forward_intermediates"):
+        raise ValueError(f"{name} has no feature maps in timm: take another model")
+    return int(info[-1]["reduction"])
+
+
+def _created(name: str, pretrained: bool, arguments: dict[str, Any]) -> Any:
+    try:
+        return timm.create_model(name, pretrained=pretrained, num_classes=0, **arguments)
+    except Exception as error:
+        if type(error).__module__.startswith("huggingface_hub") or isinstance(error, OSError):
+            words = " ".join(str(error).split())[:300]
+            raise ValueError(
+                f"the weights of {name} cannot be had ({words}). Models that are gated ask you to "
+                "accept their terms on their page, then: hf auth login. Without a connection, "
+                "download the folder elsewhere and give timm:local-dir:FOLDER"
+            ) from error
+        raise ValueError(
+            f"timm cannot create {name!r} with {arguments or 'no arguments'}: {shorten(error)}"
+            f"{_similar_names(name)}"
+        ) from error
+
+
+def _similar_names(name: str) -> str:
+    """Return suggestions for a model name that timm does not have."""
+    if name.startswith(_SOURCES) or timm.is_model(name):
+        return ""
+    near = get_close_matches(name.partition(".")[0], timm.list_models(), n=3)
+    meant = f"did you mean {' or '.join(near)}? " if near else ""
+    return f". {meant}timm.list_models() lists all names"
+
+
+def _load(module: Any, file: str, name: str) -> None:
+    """Load weights into the module; raise ValueError if they do not belong to this model."""
+    try:
+        missing = timm.models.load_checkpoint(
+            module, file, strict=False, weights_only=True
+        ).missing_keys
+    except Exception as error:  # torch raises many types on damaged files
+        raise ValueError(
+            f"{file}: these are not weights of {name}, or the file is damaged ({shorten(error)})"
+        ) from error
+    if missing:
+        shown = ", ".join(missing[:_MAX_KEYS]) + ", …" * (len(missing) > _MAX_KEYS)
+        raise ValueError(
+            f"{file}: these are not weights of {name}: {len(missing)} of "
+            f"{len(module.state_dict())} arrays are missing ({shown})"
+        )
+
+
+def _value(key: str, text: str) -> Any:
+    """An argument's value: a layer by its name in timm, else as JSON has it, else the text."""
+    if key in _LAYERS:
+        found = getattr(timm.layers, text, None) or getattr(torch.nn, text, None)
+        kind = getattr(found, "func", found)  # some are a layer with a setting or two
+        if not (isinstance(kind, type) and issubclass(kind, torch.nn.Module)):
+            raise ValueError(f"{key}={text}: neither timm.layers nor torch.nn has such a layer")
+        return found
+    try:
+        return parse_json(text.lower() if text.lower() in ("true", "false") else text)
+    except ValueError:
+        return text
+
+
+def _window_px(module: Any, data: dict[str, Any]) -> int | None:
+    """The side of the pictures that a model was made for; None of one that takes any."""
+    own = getattr(getattr(module, "patch_embed", None), "img_size", None)
+    if own is None and not (module.pretrained_cfg or {}).get("fixed_input_size"):
+        return None
+    height, width = own or data["input_size"][-2:]
+    if height != width:
+        raise ValueError(f"the model takes pictures of {width} x {height}; square ones are given")
+    return int(height)
+
+
+def _feature_map(module: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    norm = {"norm": True} if hasattr(module, "patch_embed") else {}
+
+    def last_map(batch: torch.Tensor) -> torch.Tensor:
+        maps: list[torch.Tensor] = module.forward_intermediates(
+            batch, indices=1, intermediates_only=True, output_fmt="NCHW", **norm
+        )
+        return maps[-1]
+
+    return last_map
+
+
+def _named(module: Any, form: str) -> dict[str, torch.Tensor]:
+    return {f"{form}.{name}": tensor for name, tensor in module.state_dict().items()}

@@ -1,1 +1,0 @@
-"""Where blocks of work run."""

@@ -1,0 +1,1 @@
+"""Explanation of predictions by atoms and concepts."""

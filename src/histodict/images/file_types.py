@@ -1,0 +1,293 @@
+"""Grouping of the files of slides that consist of several files.
+
+DICOM has a file per level of the pyramid, and OpenSlide opens the whole series from any of them.
+VMS, VMU and NDPI sets have an index that lists the other files. MRXS has its data in a separate
+folder (`readers.FOLDER_FORMATS`).
+
+Size of compressed data after decompression, so that a small file cannot fill the memory.
+
+What goes wrong with an image file.
+
+File types: images that are folders (OME-Zarr), and directory entries that are not files.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import stat
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..utils.dicom_header import SUFFIX as _DICOM
+from ..utils.dicom_header import series_of
+
+# Maximum compression ratio of deflate.
+MAX_DEFLATE = 1032
+_ZSTD, _ZSTD_SKIPPED = 0xFD2FB528, 0x184D2A50
+_BLOSC_HEADER = 16
+_ZSTD_BLOCK = 128 * 1024
+_STEP = 2**20
+
+
+def unpacked_bytes(compressor: str | None, data: bytes, spare: int) -> int:
+    """Return an upper bound of the decompressed length, exact if the format states it.
+
+    spare : for gzip and zlib, which do not state it: data whose bound is larger are decompressed
+        in steps, until the length exceeds this number
+    """
+    if compressor is None:
+        return len(data)
+    if compressor == "blosc":
+        # The library trusts this length and would read beyond the end.
+        if int.from_bytes(data[12:16], "little") > len(data) or len(data) < _BLOSC_HEADER:
+            raise ValueError("a compressed chunk is cut short: copy it again")
+        return int.from_bytes(data[4:8], "little")
+    if compressor == "lz4":
+        return int.from_bytes(data[:4], "little")
+    if compressor == "zstd":
+        return _zstd_bytes(data)
+    return deflated_bytes(data, spare)
+
+
+def deflated_bytes(data: bytes, spare: int) -> int:
+    """Return an upper bound of the decompressed length of zlib or gzip data."""
+    if len(data) * MAX_DEFLATE <= spare:
+        return 0
+    total = 0
+    while data and total <= spare:  # gzip allows several consecutive streams
+        unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32)
+        try:
+            while data and not unpacker.eof and total <= spare:
+                total += len(unpacker.decompress(data, _STEP))
+                data = unpacker.unconsumed_tail
+        except zlib.error:  # damaged data: reported by the decompressor
+            return total
+        if not unpacker.eof:
+            break
+        data = unpacker.unused_data.lstrip(b"\0")
+    return total
+
+
+def _zstd_bytes(data: bytes) -> int:
+    """Return the decompressed length of all frames, an upper bound if one does not state it.
+
+    See RFC 8878. 0 for damaged data, which the decompressor reports.
+    """
+    total = at = 0
+    while at + 5 <= len(data):
+        magic = int.from_bytes(data[at : at + 4], "little")
+        if magic & 0xFFFFFFF0 == _ZSTD_SKIPPED:
+            at += 8 + int.from_bytes(data[at + 4 : at + 8], "little")
+            continue
+        if magic != _ZSTD:
+            break
+        descriptor = data[at + 4]
+        single, checksum = descriptor >> 5 & 1, descriptor >> 2 & 1
+        n_size = (single, 2, 4, 8)[descriptor >> 6]
+        at += 5 + (1 - single) + (0, 1, 2, 4)[descriptor & 3]
+        stated = int.from_bytes(data[at : at + n_size], "little") + 256 * (n_size == 2)
+        at, most = _zstd_blocks(data, at + n_size)
+        total += stated if n_size else most
+        at += 4 * checksum
+    return total
+
+
+def _zstd_blocks(data: bytes, at: int) -> tuple[int, int]:
+    """Return the end of the blocks of a frame, and an upper bound of their length."""
+    total = 0
+    while at + 3 <= len(data):
+        header = int.from_bytes(data[at : at + 3], "little")
+        kind, size = header >> 1 & 3, header >> 3
+        at += 3 + (1 if kind == 1 else size)
+        total += _ZSTD_BLOCK if kind == 2 else size
+        if header & 1:
+            break
+    return at, total
+
+
+class ImageError(ValueError):
+    """An image cannot be read; the message says which one, why, and what to do."""
+
+
+class UnknownImageError(ImageError):
+    """A file that is none of the formats it was taken for."""
+
+
+class NoRoomError(ImageError):
+    """It can be read, but takes more memory than there is."""
+
+
+FOLDER_IMAGES = (".zarr",)
+_ALWAYS_IMAGES = (".ome.zarr",)
+_ATTRIBUTES = ("zarr.json", ".zattrs")
+_MAX_BYTES = 2**24
+NO_SUCH_FILE = "no such file"
+_KINDS = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+_ERRORS = {
+    errno.ELOOP: "a cycle of links",
+    errno.EACCES: "not readable",
+    errno.ENAMETOOLONG: "a name that is too long",
+}
+OME_LAYOUT = "bioformats2raw.layout"  # of a folder with images called 0, 1, 2, …
+
+
+def is_ome_zarr_name(path: Path) -> bool:
+    """Return whether a folder is an image by its name, also if it is damaged.
+
+    Zarr folders may hold other data: those not called .ome.zarr are images by their attributes.
+    """
+    name = path.name.lower()
+    if not name.endswith(FOLDER_IMAGES) or not os.path.isdir(path):
+        return False
+    return name.endswith(_ALWAYS_IMAGES) or any(_has_image(path / file) for file in _ATTRIBUTES)
+
+
+def is_image_path(path: Path) -> bool:
+    """Return whether there is a file, or a folder that is an image."""
+    return os.path.isfile(path) or is_ome_zarr_name(path)
+
+
+def is_zarr(path: Path) -> bool:
+    """Return whether it is a Zarr folder by its name, which is not searched for images."""
+    return path.name.lower().endswith(FOLDER_IMAGES)
+
+
+def _has_image(file: Path) -> bool:
+    try:
+        if not file.is_file() or file.stat().st_size > _MAX_BYTES:
+            return False
+        found = json.loads(file.read_bytes())
+        attributes = found.get("attributes", {}) if file.name == _ATTRIBUTES[0] else found
+        return isinstance(attributes, dict) and is_image(attributes)
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+        return False
+
+
+# --- entries that are neither files nor folders --------------------------------------------------
+
+
+def odd_kind(path: Path) -> str:
+    """Return what a path is if it is neither a file nor a folder; else an empty string.
+
+    The path is not opened, as opening a pipe blocks until another process writes to it.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        return "a dangling link" if path.is_symlink() else NO_SUCH_FILE
+    except OSError as error:
+        return _ERRORS.get(error.errno or 0, error.strerror or str(error))
+    return _KINDS.get(stat.S_IFMT(mode), "")
+
+
+def is_closed(folder: Path) -> bool:
+    """Return whether it is a folder without read permission."""
+    return os.path.isdir(folder) and not os.access(folder, os.R_OK | os.X_OK)
+
+
+def in_brackets(kind: str) -> str:
+    return f" ({kind})" if kind else ""
+
+
+def ome_attributes(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the attributes of OME, which version 0.5 has under a key."""
+    return attributes.get("ome", attributes)
+
+
+def is_image(attributes: Mapping[str, Any]) -> bool:
+    """Return whether a folder's attributes are those of one image or several."""
+    return bool({"multiscales", OME_LAYOUT, "plate"} & set(ome_attributes(attributes)))
+
+
+_INDEXES = (".vms", ".vmu", ".ndpis")
+_MEMBERS = (".jpg", ".jpeg", ".ndpi", ".tif", ".tiff")  # images that an index may name
+_NAME = re.compile(rb"^[^=\r\n]+=([^\r\n]+)", re.MULTILINE)
+_MAX_INDEX_BYTES = 2**20
+
+
+def other_parts(folder: Path, names: Sequence[str]) -> set[str]:
+    """Return the names of files in a folder that are not the main file of their slide.
+
+    The main file is the index if it can be opened, else the first file. In a DICOM series it is the
+    file with the most frames, which is the base level, and the first by name if there are several.
+    """
+    groups: dict[str, list[str]] = {}
+    for name, slide in slides_of(folder, names, names).items():
+        groups.setdefault(slide, []).append(name)
+    parts = set[str]()
+    for own in groups.values():
+        parts.update(sorted(own, key=lambda name: _rank(folder, name))[1:])
+    return parts
+
+
+def one_per_slide(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+    """Return one file per slide, and the other files."""
+    by_folder: dict[Path, list[str]] = {}
+    for path in paths:
+        by_folder.setdefault(path.parent, []).append(path.name)
+    parts = {
+        folder / name for folder, names in by_folder.items() for name in other_parts(folder, names)
+    }
+    return [p for p in paths if p not in parts], [p for p in paths if p in parts]
+
+
+def _rank(folder: Path, name: str) -> tuple[bool, int, str]:
+    series = series_of(folder / name) if _ends(name, _DICOM) else None
+    return not _ends(name, *_INDEXES), -series.n_frames if series else 0, name
+
+
+def slides_of(
+    folder: Path, names: Iterable[str], there: Iterable[str] | None = None
+) -> dict[str, str]:
+    """Return the slide of each file name that belongs to a slide of several files.
+
+    there : all names in the folder, if known
+    """
+    chosen = {name for name in names if _ends(name, _DICOM, *_INDEXES, *_MEMBERS)}
+    found = {}
+    if any(not _ends(name, _DICOM) for name in chosen):
+        there = _names_in(folder) if there is None else there
+        for index in sorted(name for name in there if _ends(name, *_INDEXES)):
+            slide = f"{folder / index}"
+            members = _members(folder / index) & chosen
+            found.update(dict.fromkeys(members, slide))
+            if index in chosen and not _ends(index, ".ndpis"):  # no reader opens it
+                found[index] = slide
+    for name in chosen:
+        series = series_of(folder / name) if _ends(name, _DICOM) else None
+        if series is not None:
+            found[name] = f"DICOM series {series.uid}"
+    return found
+
+
+def _names_in(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def _ends(name: str, *endings: str) -> bool:
+    return name.lower().endswith(endings)
+
+
+def _members(index: Path) -> set[str]:
+    """Return the names of the files in an index, which are in the same folder."""
+    try:
+        if not index.is_file():
+            return set()
+        with index.open("rb") as file:
+            text = file.read(_MAX_INDEX_BYTES)
+    except OSError:
+        return set()
+    return {name.decode("utf-8", "surrogateescape").strip() for name in _NAME.findall(text)}

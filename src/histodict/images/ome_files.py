@@ -1,0 +1,373 @@
+"""Read OME-TIFF tile by tile with tifffile; levels are the sub-directories of its pages.
+
+Colours may be interleaved, plane by plane in one page, or one page each. JPEG tiles are decoded as
+in other slides; for compressions other than deflate tifffile needs imagecodecs. tifffile's own
+`aszarr` needs zarr and reads uncompressed images strip by strip, often the whole image at once.
+
+Read OME-Zarr, a folder of chunks, with zarr.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .ome_metadata import (
+    MAX_TILE_BYTES,
+    Multiscale,
+    OmeBackend,
+    OmeImage,
+    OmeLevel,
+    check_channels,
+    check_kind,
+    check_one_plane,
+    first_of_several,
+    read_multiscale,
+    read_ome_xml,
+)
+from .raster import plausible_mpp, tiff_mpp
+from .slide_backend import (
+    SCALE_WITHOUT_UNIT,
+    JpegTileLevel,
+    MissingLibraryError,
+    Pixels,
+    TileCache,
+    UnsupportedSlideError,
+    can_decode,
+    is_supported_page,
+)
+
+if TYPE_CHECKING:
+    from tifffile import TiffFile, TiffPage, TiffPageSeries
+if TYPE_CHECKING:
+    from .zarr_store import OpenedArray, ZarrFolder
+
+_NONE, _BLACK_IS_ZERO, _RGB, _YCBCR = 1, 1, 2, 6
+_SEPARATE = 2
+# Size of the parts (width, height) in which uncompressed images are read.
+_TILE = (1024, 128)
+# An image with a larger share of the first one's pixels is not its label or overview.
+_MAX_FRACTION = 0.25
+
+
+def is_ome_tiff(path: str) -> bool:
+    """Return whether a file is a TIFF with a description in OME-XML."""
+    from tifffile import TiffFile
+
+    try:
+        with TiffFile(path, _multifile=False) as file:
+            return bool(file.is_ome)
+    except MemoryError:
+        raise
+    except Exception:  # not a TIFF, or damaged: tifffile raises many types
+        return False
+
+
+class OmeTiff(OmeBackend):
+    """Open OME-TIFF file."""
+
+    def __init__(self, path: str) -> None:
+        from tifffile import TiffFile
+
+        # References to other files are not followed.
+        self._tiff = TiffFile(path, _multifile=False)
+        try:
+            self._file = _File(path)
+            series, image = _main(self._tiff)
+            kept = TileCache()
+            levels = [_level(self._file, level, image, kept) for level in series.levels]
+            mpp = plausible_mpp(image.mpp) or _tagged_mpp(series)
+            super().__init__(path, levels, mpp)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        self._tiff.close()
+        if hasattr(self, "_file"):
+            self._file.close()
+
+
+class _File:
+    """File that several threads read at the same time."""
+
+    def __init__(self, path: str) -> None:
+        self.number = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        self._lock = threading.Lock()
+
+    def read(self, n_bytes: int, offset: int) -> bytes:
+        if hasattr(os, "pread"):
+            return os.pread(self.number, n_bytes, offset)
+        with self._lock:
+            os.lseek(self.number, offset, os.SEEK_SET)
+            return os.read(self.number, n_bytes)
+
+    def close(self) -> None:
+        if self.number >= 0:
+            os.close(self.number)
+            self.number = -1
+
+
+# --- image and metadata -------------------------------------------------------------------------
+
+
+def _main(tiff: TiffFile) -> tuple[TiffPageSeries, OmeImage]:
+    """Return the first image; refuse files with other images of about its size."""
+    series = tiff.series
+    if not series or not tiff.is_ome:
+        raise ValueError("the description says of no image where it is")
+    n_pixels = [each.sizes.get("width", 1) * each.sizes.get("height", 1) for each in series]
+    if any(n > _MAX_FRACTION * n_pixels[0] for n in n_pixels[1:]):
+        raise UnsupportedSlideError(
+            f"holds {len(series)} images, and not only small ones beside the first: save each as "
+            "a file of its own"
+        )
+    images = read_ome_xml(tiff.ome_metadata or "")
+    image = images[0] if images else OmeImage()
+    _check_axes(series[0], image)
+    return series[0], image
+
+
+def _check_axes(series: TiffPageSeries, image: OmeImage) -> None:
+    sizes = dict(zip(series.axes.lower(), series.shape, strict=True))
+    check_one_plane(sizes)
+    if "s" not in sizes:
+        check_channels(image.channels, sizes.get("c", 1))
+    elif sizes.get("c", 1) != 1 or sizes["s"] not in (3, 4):
+        raise UnsupportedSlideError(
+            f"has {sizes.get('c', 1)} x {sizes['s']} colours to a pixel, not red, green and blue: "
+            "save it as RGB"
+        )
+    others = set(sizes) - set("tczyxs")
+    if others or not {"y", "x"} <= set(sizes):
+        raise UnsupportedSlideError(
+            f"has axes ({series.axes}) that are not of an image: save it as RGB"
+        )
+
+
+def _tagged_mpp(series: TiffPageSeries) -> float | None:
+    tags = series.keyframe.tags
+    return tiff_mpp({tag.code: _number(tag.value) for tag in tags.values() if tag.count <= 2})
+
+
+def _number(value: Any) -> Any:
+    """Convert a fraction, given as a pair, to a number."""
+    is_pair = isinstance(value, tuple) and len(value) == 2 and value[1]
+    return value[0] / value[1] if is_pair else value
+
+
+# --- levels -------------------------------------------------------------------------------------
+
+
+def _level(file: _File, series: TiffPageSeries, image: OmeImage, kept: TileCache) -> OmeLevel:
+    if not image.is_whole or any(page is None for page in series.pages):
+        raise UnsupportedSlideError("a part of it is in another file: save it as one file")
+    pages = [page.aspage() for page in series.pages if page is not None]
+    first = pages[0]
+    check_kind(np.dtype(first.dtype or "void"))
+    if first.photometric not in (_BLACK_IS_ZERO, _RGB, _YCBCR):
+        raise UnsupportedSlideError(f"its colours are {_name(first.photometric)}: save it as RGB")
+    if any(page.shape != first.shape or page.dtype != first.dtype for page in pages):
+        raise ValueError("its channels have different sizes")
+    if len(pages) == 1 and is_supported_page(first) and can_decode():
+        return _JpegLevel(file, first, kept)
+    _check_compression(first)
+    # Any part of uncompressed pixels can be read.
+    kind = _Rows if first.compression == _NONE and first.is_contiguous else _Segments
+    return kind(file, pages, kept)
+
+
+def _check_compression(page: TiffPage) -> None:
+    from tifffile import TIFF
+
+    try:
+        TIFF.DECOMPRESSORS[page.compression]
+    except KeyError as error:
+        words = str(error.args[0])
+        if "imagecodecs" not in words:
+            raise UnsupportedSlideError(
+                f"its compression is not known ({words}): save it again"
+            ) from error
+        raise UnsupportedSlideError(
+            f"is compressed by {_name(page.compression)}, for which a package is missing; run: "
+            "pip install 'histodict[ome]'"
+        ) from error
+
+
+def _name(number: int) -> str:
+    """Return the name of a tag's value, or its number."""
+    return str(getattr(number, "name", number))
+
+
+class _JpegLevel(OmeLevel):
+    """Level of JPEG tiles."""
+
+    def __init__(self, file: _File, page: TiffPage, kept: TileCache) -> None:
+        self._tiles = JpegTileLevel(file.number, page, kept)
+        super().__init__(self._tiles.size, self._tiles.tile, np.uint8, kept)
+        self.check_tile(4)
+
+    def values(self, place: int) -> NDArray[Any] | None:
+        return self._tiles.decode(place, np.empty((self.tile[1], self.tile[0], 4), np.uint8))
+
+    def decode(self, place: int, out: Pixels) -> Pixels:
+        return self._tiles.decode(place, out)
+
+
+class _Segments(OmeLevel):
+    """Level of tiles or strips, compressed or not."""
+
+    def __init__(self, file: _File, pages: Sequence[TiffPage], kept: TileCache) -> None:
+        page = pages[0]
+        width, height = page.imagewidth, page.imagelength
+        tile = (
+            (page.tilewidth, page.tilelength)
+            if page.is_tiled
+            else (width, min(page.rowsperstrip or height, height))
+        )
+        super().__init__((width, height), tile, page.dtype, kept)
+        self._file, self._pages = file, pages
+        self._is_planar = page.planarconfig == _SEPARATE and page.samplesperpixel > 1
+        self._n_planes = page.samplesperpixel if self._is_planar else 1
+        self.check_tile(page.samplesperpixel * len(pages))
+        n_expected = self.n_across * self.n_down * self._n_planes
+        if any(len(each.dataoffsets) != n_expected for each in pages):
+            raise ValueError("a directory without as many tiles as its size asks for")
+
+    def values(self, place: int) -> NDArray[Any] | None:
+        step = self.n_across * self.n_down
+        planes = [
+            self._plane(page, place + step * plane)
+            for page in self._pages
+            for plane in range(self._n_planes)
+        ]
+        there = [plane for plane in planes if plane is not None]
+        if len(there) < len(planes):
+            return None
+        return there[0] if len(there) == 1 else np.concatenate(there, axis=2)
+
+    def _plane(self, page: TiffPage, place: int) -> NDArray[Any] | None:
+        length = page.databytecounts[place]
+        if not length:
+            return None
+        data = self._file.read(length, page.dataoffsets[place])
+        if len(data) != length:
+            raise ValueError("it is cut short")
+        decoded, _, shape = page.decode(data, place, jpegtables=page.jpegtables)
+        if decoded is None:
+            return None
+        plane: NDArray[Any] = decoded[0, : shape[1], : shape[2]]
+        return plane
+
+
+class _Rows(OmeLevel):
+    """Level of consecutive uncompressed rows, of which any part can be read."""
+
+    def __init__(self, file: _File, pages: Sequence[TiffPage], kept: TileCache) -> None:
+        page = pages[0]
+        size = page.imagewidth, page.imagelength
+        tile = min(size[0], _TILE[0]), min(size[1], _TILE[1])
+        super().__init__(size, tile, page.dtype, kept)
+        self._file, self._offsets = file, [each.dataoffsets[0] for each in pages]
+        self._stored = np.dtype(page.dtype).newbyteorder(page.parent.byteorder)
+        self._n_samples = page.samplesperpixel  # side by side
+        if page.planarconfig == _SEPARATE and page.samplesperpixel > 1:
+            plane = size[0] * size[1] * self.dtype.itemsize
+            self._offsets = [self._offsets[0] + place * plane for place in range(self._n_samples)]
+            self._n_samples = 1
+
+    def values(self, place: int) -> NDArray[Any]:
+        row, column = divmod(place, self.n_across)
+        y, x = row * self.tile[1], column * self.tile[0]
+        height, width = min(self.tile[1], self.size[1] - y), min(self.tile[0], self.size[0] - x)
+        pixel_bytes = self._n_samples * self.dtype.itemsize
+        found = np.empty((height, width, self._n_samples * len(self._offsets)), self.dtype)
+        for plane, offset in enumerate(self._offsets):
+            for at in range(height):
+                start = offset + ((y + at) * self.size[0] + x) * pixel_bytes
+                data = self._file.read(width * pixel_bytes, start)
+                if len(data) != width * pixel_bytes:
+                    raise ValueError("it is cut short")
+                samples = slice(plane, plane + 1) if len(self._offsets) > 1 else slice(None)
+                found[at, :, samples] = np.frombuffer(data, self._stored).reshape(width, -1)
+        return found
+
+
+# Small chunks are read together, up to this side, as each read takes about a millisecond.
+_TILE_PX = 512
+
+
+class OmeZarr(OmeBackend):
+    """One open folder."""
+
+    def __init__(self, path: str) -> None:
+        folder = _folder(path)
+        inside = first_of_several(folder.attributes())
+        image = read_multiscale(folder.attributes(inside or ""))
+        kept = TileCache()
+        opened = [folder.open(_checked(inside, name)) for name in image.paths]
+        levels = [_ChunkLevel(each, image, kept) for each in opened]
+        super().__init__(path, levels, plausible_mpp(image.mpp))
+        used = [each for each, level in zip(opened, levels, strict=True) if level in self.levels]
+        self.metadata["missing_chunks"] = [
+            sum(each.missing for each in used),
+            sum(each.chunks for each in used),
+        ]
+        scale = plausible_mpp(image.scale_without_unit)
+        if scale is not None:
+            self.metadata["properties"][SCALE_WITHOUT_UNIT] = repr(scale)
+
+    def close(self) -> None:
+        """Do nothing: no file is open between two reads."""
+
+
+def _folder(path: str) -> ZarrFolder:
+    try:
+        from .zarr_store import ZarrFolder
+    except ImportError as error:
+        raise MissingLibraryError(str(error)) from error
+    return ZarrFolder(Path(path), MAX_TILE_BYTES)
+
+
+def _checked(inside: str | None, path: str) -> str:
+    """Return the path of a level relative to the folder."""
+    parts = PurePosixPath(path).parts
+    if not parts or ".." in parts or PurePosixPath(path).is_absolute():
+        raise ValueError(f"it names a level {path!r} that is not inside")
+    return PurePosixPath(inside or "", *parts).as_posix()
+
+
+class _ChunkLevel(OmeLevel):
+    """Level stored as an array whose last two axes are y and x."""
+
+    def __init__(self, opened: OpenedArray, image: Multiscale, kept: TileCache) -> None:
+        array, shape = opened.array, opened.metadata.shape
+        pieces = opened.metadata.pieces
+        if len(shape) != len(image.axes):
+            raise ValueError(f"a level has {len(shape)} axes, and {image.axes!r} are named")
+        sizes = dict(zip(image.axes, shape, strict=True))
+        check_one_plane(sizes)
+        check_channels(image.channels, sizes.get("c", 1))
+        tile_y, tile_x = (_combined(piece) for piece in pieces[-2:])
+        super().__init__((sizes["x"], sizes["y"]), (tile_x, tile_y), array.dtype, kept)
+        self.check_tile(max(int(np.prod(pieces[:-2])), sizes.get("c", 1)))
+        self._array = array
+        self._front = tuple(slice(None) if axis == "c" else 0 for axis in image.axes[:-2])
+
+    def values(self, place: int) -> NDArray[Any]:
+        row, column = divmod(place, self.n_across)
+        y, x = row * self.tile[1], column * self.tile[0]
+        found = self._array[(*self._front, slice(y, y + self.tile[1]), slice(x, x + self.tile[0]))]
+        planes = np.asarray(found)
+        return planes[..., None] if planes.ndim == 2 else planes.transpose(1, 2, 0)
+
+
+def _combined(chunk: int) -> int:
+    """Return the side of the chunks that are read together."""
+    return int(chunk) * max(1, round(_TILE_PX / max(1, int(chunk))))

@@ -1,0 +1,231 @@
+"""Regions of an image, reduced, from pieces of one of its levels.
+
+Images made smaller: by block means where the factor is whole, else through a smooth window.
+
+Without numpy: pieces of a slide are reduced in the process that decodes them, which is to start
+quickly.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..utils.validation import check_number, check_whole_number
+
+if TYPE_CHECKING:
+    from PIL import Image
+if TYPE_CHECKING:
+    from .memory_image import ImageLike
+
+Box = tuple[float, float, float, float]  # left, top, right, bottom
+
+# Side of the largest piece of a level held at once while reducing: 16 MB as RGBA.
+PIECE_PX = 2048
+# Means of blocks are the same however they are cut, and a chunk of patches at half scale, with what
+# lies around it, is one piece.
+BLOCKS_PX = 2304
+# Pixels of a block up to which Pillow's `reduce` is exact, and several times as fast as `resize`.
+_SMALL_BLOCK = 1024
+
+
+def pieces(length: int, step: float, most_px: int) -> list[slice]:
+    """Ranges of output pixels, each of at most so many source pixels."""
+    most = max(1, int(most_px / step))
+    return [slice(start, min(start + most, length)) for start in range(0, length, most)]
+
+
+def padded_range(start: float, stop: float, margin: float, limit: float) -> tuple[int, int]:
+    """Whole pixels around [start, stop), with a margin for the filter as far as the image goes."""
+    first = max(math.floor(start - margin), min(math.floor(start), 0))
+    last = min(math.ceil(stop + margin), max(math.ceil(stop), math.ceil(limit)))
+    return first, last
+
+
+def is_integer_grid(*numbers: float) -> bool:
+    return all(float(number).is_integer() for number in numbers)
+
+
+class ResampleTile(NamedTuple):
+    """A rectangle of a level, in its pixels, and how it becomes an image of `shape`.
+
+    box : what of it is reduced through a window, in its own pixels; None: the means of blocks
+    """
+
+    level: int
+    x: int
+    y: int
+    width: int
+    height: int
+    shape: tuple[int, int]
+    box: Box | None
+
+    @classmethod
+    def around(
+        cls, level: int, box: Box, shape: tuple[int, int], limits: tuple[float, ...]
+    ) -> ResampleTile:
+        """What is needed for a box of a level, which has pixels up to `limits`."""
+        steps = (box[2] - box[0]) / shape[1], (box[3] - box[1]) / shape[0]
+        whole = is_integer_grid(*box, *steps)
+        (x, right), (y, bottom) = (
+            padded_range(box[axis], box[axis + 2], 0 if whole else steps[axis], limits[axis])
+            for axis in (0, 1)
+        )
+        inside = None if whole else (box[0] - x, box[1] - y, box[2] - x, box[3] - y)
+        return cls(level, x, y, right - x, bottom - y, shape, inside)
+
+    def reduced(self, picture: Image.Image) -> Image.Image:
+        """The image, from the picture of this rectangle."""
+        if self.box is not None:
+            return resize(picture, self.shape, self.box)
+        return block_means(picture, self.width // self.shape[1], self.height // self.shape[0])
+
+
+def block_means(picture: Image.Image, width: int, height: int) -> Image.Image:
+    """The mean of each block of so many pixels: the same however the region is cut."""
+    from PIL import Image
+
+    if width == height == 1:
+        return picture
+    if width * height <= _SMALL_BLOCK:
+        return picture.reduce((width, height))
+    size = (picture.width // width, picture.height // height)
+    return picture.resize(size, Image.Resampling.BOX)
+
+
+def resize(picture: Image.Image, shape: tuple[int, ...], box: Box | None = None) -> Image.Image:
+    """A box of an image as an image of this shape, through a smooth window.
+
+    Where the factor is no whole number, some pixels would lie half a pixel off with block means.
+    """
+    from PIL import Image
+
+    return picture.resize((shape[1], shape[0]), Image.Resampling.HAMMING, box=box)
+
+
+def composite_on_white(picture: Image.Image) -> Image.Image:
+    """An RGBA picture as RGB, laid over white where it is transparent."""
+    from PIL import Image
+
+    opacity = picture.getchannel("A")
+    if opacity.getextrema() == (255, 255):  # nearly always, and quicker
+        return picture.convert("RGB")
+    white = Image.new("RGB", picture.size, "white")
+    white.paste(picture, mask=opacity)
+    return white
+
+
+Pixels = NDArray[np.uint8]
+Handle = TypeVar("Handle")
+
+_FARTHEST = 2**40
+
+
+class RegionReader(ABC, Generic[Handle]):
+    """Reduction, borders and handles; a subclass opens the file and gives pieces of a level."""
+
+    def __init__(self, path: ImageLike, size: tuple[int, int], mpp: float | None) -> None:
+        self.path = path
+        self.size = size
+        self.mpp = mpp
+        self.offset = (0, 0)
+        # By process: a forked child must not use, nor close, the handle of its parent.
+        self._handles: dict[int, Handle] = {}
+
+    @property
+    @abstractmethod
+    def memory_bytes(self) -> int: ...
+
+    @property
+    def overview_downsample(self) -> float | None:
+        return None
+
+    @abstractmethod
+    def _open(self) -> Handle: ...
+
+    @abstractmethod
+    def _close(self, handle: Handle) -> None: ...
+
+    @abstractmethod
+    def _level(self, downsample: float) -> tuple[int, float]:
+        """The level to reduce from, and its own downsample."""
+
+    @abstractmethod
+    def _read_tile(self, piece: ResampleTile) -> Pixels:
+        """A piece reduced, as RGB; white beyond the image."""
+
+    def read(self, x: int, y: int, width: int, height: int, downsample: float = 1.0) -> Pixels:
+        x, y = (check_whole_number(name, at, -_FARTHEST) for name, at in (("x", x), ("y", y)))
+        width = check_whole_number("width", width, 1)
+        height = check_whole_number("height", height, 1)
+        downsample = check_number("downsample", downsample, low=1)
+        shape = max(1, round(height / downsample)), max(1, round(width / downsample))
+        level, scale = self._level(downsample)
+        box = x / scale, y / scale, (x + width) / scale, (y + height) / scale
+        return self._reduce(level, box, shape, tuple(side / scale for side in self.size))
+
+    def thumbnail(self, longest_side: int) -> Pixels:
+        longest_side = check_whole_number("longest_side", longest_side, 1)
+        return self.read(0, 0, *self.size, max(1.0, max(self.size) / longest_side))
+
+    def is_region_invariant(self, downsample: float) -> bool:
+        scale = self._level(downsample)[1]
+        return float(scale).is_integer() and (downsample / scale).is_integer()
+
+    def _reduce(
+        self, level: int, box: Box, shape: tuple[int, int], limits: tuple[float, ...]
+    ) -> Pixels:
+        """A box of a level as an image of this shape, in pieces."""
+        from PIL import Image
+
+        steps = (box[3] - box[1]) / shape[0], (box[2] - box[0]) / shape[1]
+        if max(steps) > PIECE_PX:  # reduce in two goes, or one output pixel would need too much
+            finer = shape[0] * math.ceil(steps[0] / 64), shape[1] * math.ceil(steps[1] / 64)
+            return np.array(resize(Image.fromarray(self._reduce(level, box, finer, limits)), shape))
+        pixels = np.empty((*shape, 3), np.uint8)
+        whole = is_integer_grid(*box, *steps)
+        most = BLOCKS_PX if whole else PIECE_PX
+        for rows in pieces(shape[0], steps[0], most):
+            top, bottom = (box[1] + row * steps[0] for row in (rows.start, rows.stop))
+            for columns in pieces(shape[1], steps[1], most):
+                left, right = (box[0] + at * steps[1] for at in (columns.start, columns.stop))
+                size = rows.stop - rows.start, columns.stop - columns.start
+                piece = ResampleTile.around(level, (left, top, right, bottom), size, limits)
+                if size == shape:
+                    return self._read_tile(piece)
+                pixels[rows, columns] = self._read_tile(piece)
+        return pixels
+
+    def _open_handle(self) -> Handle:
+        process = os.getpid()
+        handle = self._handles.get(process)
+        if handle is None:
+            # Two threads may both get here; the first to finish wins, the other handle is dropped.
+            handle = self._handles.setdefault(process, self._open())
+        return handle
+
+    def close(self) -> None:
+        """Let go of the file and its pixels; a later read opens it again."""
+        handle = self._handles.pop(os.getpid(), None)
+        if handle is not None:
+            self._close(handle)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_handles": {}}

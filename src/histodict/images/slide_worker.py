@@ -1,0 +1,167 @@
+"""Child process that opens slides and HDF5 files, on which a library may abort or hang.
+
+It serves one file at a time. `slide_process`, which starts it, sends sockets over the control
+socket (standard input), one for each thread that reads; the threads share the library's cache of
+tiles. On a socket a request is a length and JSON, an answer a status, a length and bytes. The
+process ends with its control socket or its parent, and after a time without an open slide.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from .resampling import ResampleTile
+from .slide_backend import MissingLibraryError, SlideBackend, UnsupportedSlideError
+
+ORDER = struct.Struct("<I")
+REPLY = struct.Struct("<BQ")
+DONE, REFUSED, NO_LIBRARY, UNFIT = range(4)
+_MAX_MESSAGE = 300
+_TICK_S = 1.0
+_IDLE_S = 60.0
+# The library's cache and directories; and for each socket a decoded piece and its reduction.
+_BASE_BYTES = 2**30
+_LINE_BYTES = 128 * 2**20
+
+
+OPENSLIDE, OME_TIFF, OME_ZARR = "openslide", "ome-tiff", "ome-zarr"
+
+
+def _open_slide(path: str, library: str) -> SlideBackend:
+    if library == OME_TIFF:
+        from .ome_files import OmeTiff
+
+        return OmeTiff(path)
+    if library == OME_ZARR:
+        from .ome_files import OmeZarr
+
+        return OmeZarr(path)
+    from .slide_backend import OpenSlideBackend
+
+    return OpenSlideBackend(path)
+
+
+def detect_library(path: str) -> str | None:
+    """Return the library that reads a TIFF as a slide; None if there is none.
+
+    OpenSlide reads only the first channel of an OME-TIFF and none of its levels.
+    """
+    from .ome_files import is_ome_tiff
+    from .slide_backend import is_slide
+
+    return OME_TIFF if is_ome_tiff(path) else OPENSLIDE if is_slide(path) else None
+
+
+class SlideServer:
+    """Requests to the libraries; one slide is open at a time."""
+
+    def __init__(self) -> None:
+        self._slide: SlideBackend | None = None
+        self.idle_since: float | None = time.monotonic()
+
+    def call(self, module: str, function: str, path: str) -> bytes:
+        """Return the result of a function of a path."""
+        return json.dumps(getattr(import_module(module), function)(path)).encode()
+
+    def open(self, path: str, library: str) -> bytes:
+        """Open a slide and return its facts."""
+        self.idle_since = None
+        self._slide = _open_slide(path, library)
+        return json.dumps(self._slide.metadata).encode()
+
+    def piece(self, corner: list[int], fields: list[Any]) -> bytes:
+        """Return the reduced pixels of a piece, whose corner is in pixels of level 0."""
+        level, x, y, width, height, shape, box = fields
+        piece = ResampleTile(level, x, y, width, height, tuple(shape), box and tuple(box))
+        if self._slide is None:
+            raise ValueError("no slide is open")
+        return piece.reduced(self._slide.picture(corner, piece)).tobytes("raw", "RGB")
+
+    def close(self) -> bytes:
+        slide, self._slide = self._slide, None
+        if slide is not None:
+            slide.close()
+        self.idle_since = time.monotonic()
+        return b""
+
+    def do(self, name: str, *arguments: Any) -> tuple[int, bytes]:
+        """Return status and answer of a request; exceptions are answered as text."""
+        orders: dict[str, Callable[..., bytes]] = {
+            "call": self.call,
+            "open": self.open,
+            "piece": self.piece,
+            "close": self.close,
+        }
+        try:
+            return DONE, orders[name](*arguments)
+        except Exception as error:
+            status = {MissingLibraryError: NO_LIBRARY, UnsupportedSlideError: UNFIT}.get(
+                type(error), REFUSED
+            )
+            words = " ".join(str(error).split())  # some have several lines
+            return status, (words[:_MAX_MESSAGE] or type(error).__name__).encode()
+
+
+def serve_connection(slides: SlideServer, line: socket.socket) -> None:
+    """Answer requests in turn until the socket is closed."""
+    with line, line.makefile("rb") as orders:
+        while head := orders.read(ORDER.size):
+            (length,) = ORDER.unpack(head)
+            status, answer = slides.do(*json.loads(orders.read(length)))
+            try:
+                line.sendall(REPLY.pack(status, len(answer)))
+                line.sendall(answer)
+            except OSError:  # the parent no longer waits
+                return
+
+
+def _limit_itself() -> None:
+    """Limit memory, of which a damaged file may require any amount, and write no core dumps."""
+    import resource
+
+    n_lines = max_connections()
+    limit = _BASE_BYTES + n_lines * _LINE_BYTES
+    for kind, bound in ((resource.RLIMIT_DATA, limit), (resource.RLIMIT_CORE, 0)):
+        _, hard = resource.getrlimit(kind)
+        soft = bound if hard == resource.RLIM_INFINITY else min(bound, hard)
+        resource.setrlimit(kind, (soft, hard))
+
+
+def max_connections() -> int:
+    """Return the maximum number of sockets; more than one even for one core, as drives are slow."""
+    return max(4, os.cpu_count() or 1)
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles interruptions
+    _limit_itself()
+    parent = os.getppid()
+    slides = SlideServer()
+    control = socket.socket(fileno=0)
+    control.settimeout(_TICK_S)
+    while os.getppid() == parent:
+        since = slides.idle_since
+        if since is not None and time.monotonic() - since > _IDLE_S:
+            break
+        try:
+            data, lines, _, _ = socket.recv_fds(control, 1, 1)
+        except TimeoutError:
+            continue
+        if not data:
+            break
+        line = socket.socket(fileno=lines[0])
+        threading.Thread(target=serve_connection, args=(slides, line), daemon=True).start()
+    os._exit(0)  # even during a read
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,345 @@
+"""The CPU backend: the algorithms on one block of samples, for a fixed dictionary.
+
+Arrays are C-contiguous, of one floating type, finite and of fitting shape, which is not checked
+here. That nothing made of them overflows is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from ...utils.parallel import count_jobs
+from ..input_checks import check_range, check_result, check_sums
+from ..sufficient_statistics import SufficientStatistics, replace_unused_atoms
+from . import accumulation as cpu_residuals
+from . import accumulation as cpu_statistics
+from . import atom_update as cpu_atoms
+from . import joint_omp as cpu_joint
+from . import lasso as cpu_lasso
+from . import omp as cpu_omp
+from . import simd as lanes
+
+__all__ = [
+    "BLOCK_ROWS",
+    "FINDS_NAN",
+    "TASK_ROWS",
+    "JointCoder",
+    "LassoCoder",
+    "OMPCoder",
+    "cache_blocks",
+    "class_residuals",
+    "code_products",
+    "count_threads",
+    "encode_and_accumulate",
+    "is_finite",
+    "replace_unused_atoms",
+    "statistics",
+    "to_device",
+    "update_atoms",
+    "zeros",
+]
+
+BLOCK_ROWS = 1024
+TASK_ROWS = 256  # a mini-batch of 1024 makes four tasks, one for each of up to four threads
+FINDS_NAN = False  # samples are looked at before they come here
+
+OpenBlocks = Callable[[], Iterator[tuple[NDArray, Any]]]
+
+
+def count_threads(n_jobs: int | None) -> int:
+    """Those that blocks, and classes, are shared among."""
+    return count_jobs(n_jobs)
+
+
+def cache_blocks(open_blocks: OpenBlocks) -> OpenBlocks:
+    """Blocks that will be read several times: here they are where they are needed already."""
+    return open_blocks
+
+
+def to_device(X: NDArray, dtype: np.dtype) -> NDArray:
+    """Samples where the kernels want them."""
+    return np.ascontiguousarray(X, dtype=dtype)
+
+
+def is_finite(Y: NDArray) -> bool:
+    """Whether placed samples hold no NaN and no infinity."""
+    return bool(np.isfinite(Y).all())
+
+
+def zeros(shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """To add sums to."""
+    return np.zeros(shape)
+
+
+def _padded_gram(D: NDArray, n_tiles: int) -> NDArray:
+    W = lanes.width(D.dtype)
+    room = np.zeros(len(D) * n_tiles * W + W, D.dtype)
+    G = lanes.aligned(room, W).reshape(len(D), n_tiles * W)
+    G[:, : len(D)] = D @ D.T
+    return G
+
+
+def _bits_type(dtype: np.dtype) -> type[np.signedinteger[Any]]:
+    """Integers as wide as a floating type."""
+    return np.int32 if dtype == np.float32 else np.int64
+
+
+def _lane_bits(dtype: np.dtype) -> NDArray:
+    return np.empty(lanes.width(dtype), _bits_type(dtype))
+
+
+def _squared_norms(Y: NDArray) -> NDArray[np.float64]:
+    norms = np.empty(len(Y))
+    cpu_residuals.squared_norms(Y, norms)
+    return norms
+
+
+def _nonzero(norms: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.where(norms > 0, norms, 1.0)
+
+
+class _CodeBuffer:
+    """Room for the codes of a block; pages that are not written cost nothing."""
+
+    def __init__(self, n_samples: int, n_nonzero: int, dtype: np.dtype) -> None:
+        self.indptr = np.zeros(n_samples + 1, np.int64)
+        self.indices = np.empty(n_samples * n_nonzero, np.int32)
+        self.codes = np.empty(n_samples * n_nonzero, dtype)
+
+    def to_csr(self, n_atoms: int) -> csr_array:
+        size = self.indptr[-1]
+        arrays = (self.codes[:size].copy(), self.indices[:size].copy(), self.indptr)
+        return csr_array(arrays, shape=(len(self.indptr) - 1, n_atoms))
+
+
+def _scale_back(S: csr_array, norms: NDArray[np.float64], atom_norms: NDArray[np.float64]) -> None:
+    """Codes of unit samples over unit atoms become those of what was given, in place."""
+    with np.errstate(over="ignore"):
+        S.data *= np.repeat(norms, np.diff(S.indptr)) / atom_norms[S.indices]
+    check_result("the codes", S.data, S.dtype)
+
+
+class OMPCoder:
+    """Greedy pursuit of at most n_nonzero atoms: see `cpu_omp`.
+
+    Works on atoms and samples of unit norm, so that one threshold for rounding fits all; the codes
+    are scaled back.
+    """
+
+    def __init__(self, D: NDArray, n_nonzero: int, tol: float, order_recursive: bool) -> None:
+        dd = _squared_norms(D)
+        check_range("D", dd, D.dtype)
+        self._norms = np.sqrt(dd)
+        self._D = (D / _nonzero(self._norms)[:, None]).astype(D.dtype)
+        self._n_nonzero = min(n_nonzero, *D.shape)
+        self._tol = tol
+        self._order_recursive = order_recursive
+        self._G = _padded_gram(self._D, 2 * -(-len(D) // (2 * lanes.width(D.dtype))))
+
+    def code(self, Y: NDArray) -> tuple[csr_array, NDArray[np.float64]]:
+        """Codes of the block's rows, and their squared residuals."""
+        buffer = _CodeBuffer(len(Y), self._n_nonzero, Y.dtype)
+        yy = _squared_norms(Y)
+        check_range("Y", yy, Y.dtype)
+        norms = _nonzero(np.sqrt(yy))
+        B = Y @ self._D.T
+        B /= norms[:, None].astype(Y.dtype)
+        squared_residuals = (yy > 0).astype(np.float64)
+        cpu_omp.pursue(
+            B,
+            self._G.reshape(-1),
+            self._tol / norms**2,
+            self._order_recursive,
+            lanes.width(Y.dtype),
+            np.empty(self._G.shape[1], _bits_type(Y.dtype)),
+            self._n_nonzero,
+            buffer.indptr,
+            buffer.indices,
+            buffer.codes,
+            squared_residuals,
+        )
+        S = buffer.to_csr(len(self._D))
+        _scale_back(S, norms, self._norms)
+        return S, squared_residuals * yy
+
+    code_with_errors = code
+
+
+class JointCoder:
+    """Greedy pursuit of one support of at most n_nonzero atoms for all channels: see `cpu_joint`.
+
+    Works on atoms of unit norm in every channel and samples of unit norm over all channels; the
+    codes are scaled back.
+    """
+
+    def __init__(self, D: NDArray, n_nonzero: int, tol: float, order_recursive: bool) -> None:
+        n_channels, n_atoms, n_features = D.shape
+        dd = np.stack([_squared_norms(D_c) for D_c in D])
+        check_range("D", dd, D.dtype)
+        self._norms = _nonzero(np.sqrt(dd))
+        self._D = (D / self._norms[:, :, None]).astype(D.dtype)
+        self._n_nonzero = min(n_nonzero, n_atoms, n_channels * n_features)
+        self._tol = tol
+        self._order_recursive = order_recursive
+        n_tiles = -(-n_atoms // lanes.width(D.dtype))
+        self._G = np.stack([_padded_gram(D_c, n_tiles) for D_c in self._D])
+
+    def code(self, Y: NDArray) -> tuple[list[csr_array], NDArray[np.float64]]:
+        """Codes of the block Y (n_channels, n, n_features) per channel, and squared residuals."""
+        Y = np.ascontiguousarray(Y)
+        n_channels, n_samples, _ = Y.shape
+        yy = np.sum([_squared_norms(Y_c) for Y_c in Y], axis=0)
+        check_range("Y", yy, Y.dtype)
+        norms = _nonzero(np.sqrt(yy))
+        B = Y @ self._D.transpose(0, 2, 1)
+        B /= norms[:, None].astype(Y.dtype)
+        buffer = _CodeBuffer(n_samples, self._n_nonzero, Y.dtype)
+        codes = np.empty((n_channels, len(buffer.codes)), Y.dtype)
+        squared_residuals = (yy > 0).astype(np.float64)
+        cpu_joint.pursue(
+            B,
+            self._G,
+            self._tol / norms**2,
+            self._order_recursive,
+            self._n_nonzero,
+            lanes.width(Y.dtype),
+            buffer.indptr,
+            buffer.indices,
+            codes,
+            squared_residuals,
+        )
+        S = []
+        for channel, own_norms in enumerate(self._norms):
+            buffer.codes = codes[channel]
+            S_c = buffer.to_csr(len(own_norms))
+            _scale_back(S_c, norms, own_norms)
+            S.append(S_c)
+        return S, squared_residuals * yy
+
+
+class LassoCoder:
+    """Exact l1 codes: see `cpu_lasso`."""
+
+    def __init__(self, D: NDArray, penalty: float, tol: float) -> None:
+        dd = _squared_norms(D)
+        self._largest = float(np.sqrt(dd.max(initial=0)))  # norm of an atom
+        check_range("D", dd, D.dtype, times=self._largest)
+        self._D = D
+        self._penalty = penalty
+        # Rounding of the products must not push the true gap over the asked one.
+        self._tol = max(tol - 256 * float(np.finfo(D.dtype).eps), 0.5 * tol)
+        # An odd number of lanes per row: rows then do not compete for the same cache sets.
+        self._G = _padded_gram(D, -(-len(D) // lanes.width(D.dtype)) | 1)
+
+    def code(self, Y: NDArray) -> tuple[csr_array, int]:
+        """Codes of the block's rows, and how many of them missed the tolerance."""
+        buffer = _CodeBuffer(len(Y), min(self._D.shape) + 1, Y.dtype)
+        yy = _squared_norms(Y)
+        check_range("Y", yy, Y.dtype, times=self._largest)
+        n_unfinished = cpu_lasso.solve(
+            Y @ self._D.T,
+            yy,
+            self._G,
+            self._penalty,
+            self._tol,
+            _lane_bits(Y.dtype),
+            buffer.indptr,
+            buffer.indices,
+            buffer.codes,
+        )
+        S = buffer.to_csr(len(self._D))
+        check_result("the codes", S.data, S.dtype)
+        return S, n_unfinished
+
+    def residuals(
+        self, Y: NDArray, atom_classes: NDArray, n_classes: int
+    ) -> tuple[NDArray[np.float64], int]:
+        """‖y − δ_i(s)D‖ for every row and class, and how many rows missed the tolerance."""
+        S, n_unfinished = self.code(Y)
+        return class_residuals(self._D, Y, S, atom_classes, n_classes), n_unfinished
+
+    def code_with_errors(self, Y: NDArray) -> tuple[csr_array, NDArray[np.float64]]:
+        """Codes of the block's rows, and their squared residuals."""
+        S, _ = self.code(Y)
+        one_class = np.zeros(len(self._D), np.int64)
+        return S, class_residuals(self._D, Y, S, one_class, 1)[:, 0] ** 2
+
+
+def encode_and_accumulate(
+    coder: OMPCoder | LassoCoder,
+    Y: NDArray,
+    labels: NDArray[np.int64],
+    own_label: int,
+    class_weights: NDArray[np.float64],
+    n_worst: int,
+    split: bool = False,
+) -> SufficientStatistics:
+    """Code a block's rows and keep what a learner needs of them.
+
+    A row with label j has weight class_weights[j]; own_label: of the rows that the dictionary is
+    for. n_worst: how many of these, coded worst, to keep. split: whether F_own_class is wanted.
+    """
+    S, errors = coder.code_with_errors(Y)
+    w = class_weights[labels]
+    E, F = statistics(Y, S, w)
+    own = np.flatnonzero(labels == own_label)
+    own_codes = S if len(own) == len(Y) else S[own]
+    uses = np.bincount(own_codes.indices, minlength=len(F))
+    positive = np.bincount(own_codes.indices[own_codes.data > 0], minlength=len(F))
+    worst = own[np.argsort(-errors[own], kind="stable")[:n_worst]]
+    sums = SufficientStatistics(
+        E, F, uses, 2 * positive - uses, float(w @ errors), errors[worst], Y[worst]
+    )
+    if split:
+        sums.F_own_class = float(class_weights[own_label]) * code_products(own_codes)
+    return sums
+
+
+def statistics(Y: NDArray, S: csr_array, weights: NDArray) -> tuple[NDArray, NDArray]:
+    """E = Σ w·sᵀy (k, d) and F = Σ w·sᵀs (k, k) over the block's rows."""
+    n_atoms = S.shape[1]
+    E = np.empty((n_atoms, Y.shape[1]), Y.dtype)
+    F = np.zeros((n_atoms, n_atoms), Y.dtype)
+    cpu_statistics.accumulate(
+        Y, weights.astype(Y.dtype), S.indptr, S.indices, S.data, lanes.width(Y.dtype), E, F
+    )
+    cpu_statistics.symmetrize(F)
+    return E, F
+
+
+def code_products(S: csr_array) -> NDArray:
+    """Σ sᵀs (k, k) over the rows."""
+    F = np.zeros((S.shape[1], S.shape[1]), S.dtype)
+    cpu_statistics.accumulate_products(S.indptr, S.indices, S.data, F)
+    cpu_statistics.symmetrize(F)
+    return F
+
+
+def class_residuals(
+    D: NDArray, Y: NDArray, S: csr_array, atom_classes: NDArray, n_classes: int
+) -> NDArray[np.float64]:
+    """‖y − δ_i(s)D‖ for every row and class."""
+    norms = np.empty((len(Y), n_classes))
+    cpu_residuals.residual_norms(Y, D, atom_classes, S.indptr, S.indices, S.data, norms)
+    check_result("the residuals", norms, Y.dtype)
+    return norms
+
+
+def update_atoms(D: NDArray, E: NDArray, F: NDArray, n_sweeps: int, tol: float) -> NDArray:
+    """Sweeps over all atoms until none moves by more than tol, n_sweeps at most."""
+    D, E, F = D.copy(), E.astype(D.dtype, copy=False), F.astype(D.dtype, copy=False)
+    for _ in range(n_sweeps):
+        before = D.copy()
+        cpu_atoms.sweep(D, E, F)
+        moved = np.abs(D - before).max()
+        if not np.isfinite(moved):  # here to cost nothing: whatever overflowed arrives in an atom
+            check_sums(E, F)
+            check_result("the atoms", D, D.dtype)
+        if moved <= tol:
+            break
+    return D

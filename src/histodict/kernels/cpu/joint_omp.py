@@ -1,0 +1,183 @@
+"""Greedy pursuit of one support for several channels: simultaneous order-recursive pursuit.
+
+For one sample with channels y_c over channel dictionaries D_c, every channel keeps the state of a
+pursuit of its own, as in `cpu_omp`: its correlations c, the norms n outside its chosen span, and
+the products v_i of its orthonormal basis with its atoms. Only the pick is common: the atom with the
+largest Σ_c c_j²/n_j, the drop of the squared residual over all channels; or, classical, the largest
+Σ_c c_j².
+
+An atom may lie in the span of the chosen ones in some channels and not in others (a grey patch, an
+empty channel). There its pivot ν is infinite: the basis gets a zero vector and the code a zero.
+
+References: Tropp, Gilbert, Strauss (2006), simultaneous pursuit by correlation; Rebollo-Neira, Lowe
+(2002), the order-recursive selection.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..compilation import jit
+from .simd import (
+    add,
+    bits,
+    divide,
+    load,
+    maximum,
+    multiply,
+    reduce_max,
+    splat,
+    store,
+    subtract_product,
+)
+
+
+@jit()
+def pursue(B, G, tols, order_recursive, n_nonzero, W, indptr, indices, codes, squared_residuals):
+    """Code the rows of a block.
+
+    Atoms are of unit norm, or zero, in every channel; samples over all channels together. B
+    (n_channels, n, k): products ⟨y_c, d_cj⟩. G (n_channels, k, k_padded): the Gram matrices, rows
+    padded with zeros to whole lanes of width W. tols (n,): stop at such a squared residual.
+    squared_residuals (n,): Σ_c ‖y_c‖² on entry, Σ_c ‖y_c − s_c D_c‖² on return. The support goes to
+    `indptr` and `indices`, as in a CSR matrix, in the order of the picks; the coefficients go to
+    `codes` (n_channels, n · n_nonzero).
+    """
+    n_channels, n_rows, _ = B.shape
+    k_padded = G.shape[2]
+    L = n_nonzero
+    epsilon = np.finfo(B.dtype).eps
+    # An atom with less of its norm² outside the span would fill the basis with rounding errors.
+    dependent = np.sqrt(epsilon)
+    shrink = 1.0 if order_recursive else 0.0
+
+    c = np.zeros((n_channels, k_padded), B.dtype)
+    n = np.empty((n_channels, k_padded), B.dtype)
+    V = np.empty((n_channels, k_padded // W, L, W), B.dtype)
+    R = np.empty((n_channels, L, L), B.dtype)
+    alphas = np.empty((n_channels, L), B.dtype)
+    scores = np.empty(k_padded, B.dtype)
+    tile_bounds = np.empty(k_padded // W, np.int64)
+
+    for row in range(n_rows):
+        _reset(B, row, c, n)
+        for t in range(tile_bounds.shape[0]):
+            tile_bounds[t] = _score_tile(c, n, scores, t, dependent, W)
+        remaining = np.float64(squared_residuals[row])
+        noise = remaining * max(epsilon, 1e-12)  # a smaller drop of the residual may be rounding
+        first = indptr[row]
+        size = np.int64(0)
+        while size < L and remaining > tols[row]:
+            s = _best_atom(scores, tile_bounds, W)
+            if scores[s] <= noise:
+                break
+            if _project(G, V, R, c, n, s, size, dependent, W):
+                tile_bounds[s // W] = _score_tile(c, n, scores, s // W, dependent, W)
+                continue
+            for channel in range(n_channels):
+                alpha = c[channel, s] / R[channel, size, size]
+                alphas[channel, size] = alpha
+                remaining -= np.float64(alpha) ** 2
+            indices[first + size] = s
+            size += 1
+            if size == L or remaining <= tols[row]:
+                break
+            _orthogonalise(
+                G, V, R, alphas, c, n, scores, tile_bounds, s, size - 1, dependent, shrink, W
+            )
+        squared_residuals[row] = max(remaining, 0.0)
+        indptr[row + 1] = first + size
+        _solve(R, alphas, size, codes, first)
+
+
+@jit()
+def _reset(B, row, c, n):
+    """The state before the first pick; the padding of c stays zero."""
+    for channel in range(c.shape[0]):
+        for j in range(B.shape[2]):
+            c[channel, j] = B[channel, row, j]
+        for j in range(n.shape[1]):
+            n[channel, j] = 1
+
+
+@jit()
+def _score_tile(c, n, scores, t, floor, W):
+    """Σ_c c²/n for the atoms of a tile; returns the largest, as the integer of its bits."""
+    least = splat(c, floor)
+    ct = load(c, t * W)
+    total = divide(multiply(ct, ct), maximum(load(n, t * W), least))
+    for channel in range(1, c.shape[0]):
+        place = channel * c.shape[1] + t * W
+        ct = load(c, place)
+        total = add(total, divide(multiply(ct, ct), maximum(load(n, place), least)))
+    store(scores, t * W, total)
+    return reduce_max(bits(total))
+
+
+@jit()
+def _best_atom(scores, tile_bounds, W):
+    """The first atom with the largest score."""
+    tile = 0
+    for t in range(1, tile_bounds.shape[0]):
+        if tile_bounds[t] > tile_bounds[tile]:
+            tile = t
+    best = tile * W
+    for j in range(tile * W + 1, tile * W + W):
+        if scores[j] > scores[best]:
+            best = j
+    return best
+
+
+@jit()
+def _project(G, V, R, c, n, s, size, dependent, W):
+    """Row `size` of every channel's triangle: products of atom s with the basis, and its pivot.
+
+    True if a channel in which s depends on the chosen atoms had been counted in its score: that
+    share is taken out, and the pick has to be made again.
+    """
+    misjudged = False
+    for channel in range(G.shape[0]):
+        pivot = G[channel, s, s]
+        for i in range(size):
+            x = V[channel, s // W, i, s % W]
+            R[channel, size, i] = x
+            pivot -= x * x
+        if pivot <= dependent:
+            misjudged |= c[channel, s] != 0
+            c[channel, s] = 0
+            n[channel, s] = 1
+            pivot = np.inf
+        R[channel, size, size] = np.sqrt(pivot)
+    return misjudged
+
+
+@jit()
+def _orthogonalise(G, V, R, alphas, c, n, scores, tile_bounds, s, size, floor, shrink, W):
+    """Append a basis vector to every channel, and update c, n and the scores."""
+    n_channels, k, k_padded = G.shape
+    L = R.shape[1]
+    less = splat(c, shrink)
+    for t in range(tile_bounds.shape[0]):
+        for channel in range(n_channels):
+            v = load(G, (channel * k + s) * k_padded + t * W)
+            base = (channel * k_padded + t * W) * L
+            for i in range(size):
+                v = subtract_product(v, splat(V, R[channel, size, i]), load(V, base + i * W))
+            v = multiply(v, splat(V, 1 / R[channel, size, size]))
+            store(V, base + size * W, v)
+            place = channel * k_padded + t * W
+            step = splat(c, alphas[channel, size])
+            store(c, place, subtract_product(load(c, place), step, v))
+            store(n, place, subtract_product(load(n, place), multiply(v, less), v))
+        tile_bounds[t] = _score_tile(c, n, scores, t, floor, W)
+
+
+@jit()
+def _solve(R, alphas, size, codes, first):
+    """Coefficients of the atoms from those of the basis: per channel a triangular system."""
+    for channel in range(R.shape[0]):
+        for i in range(size - 1, -1, -1):
+            alphas[channel, i] /= R[channel, i, i]
+            for m in range(i):
+                alphas[channel, m] -= R[channel, i, m] * alphas[channel, i]
+            codes[channel, first + i] = alphas[channel, i]

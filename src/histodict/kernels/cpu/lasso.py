@@ -1,0 +1,272 @@
+"""Exact l1 coding on blocks of samples: an active set on the Gram matrix, with a certificate.
+
+    min_s  ½‖y − sD‖² + λ‖s‖₁
+
+Per sample: take the atom that violates |⟨d_j, residual⟩| ≤ λ most, solve for the active signs by an
+updated Cholesky factor, step back to the first sign change if there is one, drop that atom, repeat.
+Each step lowers the objective, so the end is the minimiser; it stops early once the duality gap is
+at most `tol` of the objective.
+
+References: Osborne, Presnell, Turlach (2000) and Lee, Battle, Raina, Ng (2007).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..compilation import jit
+from .simd import absolute, add, bits, load, reduce_max, splat, store, subtract_product
+
+# What is added to |c| of an atom that must not be picked: no value is so large as to outweigh it.
+_OUT = -np.inf
+
+
+@jit()
+def solve(B, yy, G, penalty, tol, lane_bits, indptr, indices, codes):
+    """Code the rows of a block; returns how many rows hit the limit of rounds.
+
+    B (n, k): products ⟨y, d_j⟩. yy (n,): ‖y‖². G (k, stride): the Gram matrix, rows padded with
+    zeros to whole lanes. lane_bits: scratch, one lane of integers. The codes go to `indptr`,
+    `indices` and `codes`, as in a CSR matrix.
+    """
+    k = B.shape[1]
+    W = lane_bits.shape[0]
+    n_tiles = -(-k // W)
+    capacity = codes.shape[0] // B.shape[0]
+    round_limit = 20 * capacity + 100
+    n_unfinished = 0
+
+    b = np.zeros(n_tiles * W, B.dtype)
+    c = np.zeros(n_tiles * W, B.dtype)
+    mask = np.full(n_tiles * W, _OUT, B.dtype)  # _OUT for what must not be picked
+    refused = np.empty(k, np.int64)  # atoms too close to the span of the active ones
+    tile_bounds = np.empty(n_tiles, np.int64)
+    active = np.empty(capacity, np.int64)
+    signs = np.empty(capacity, np.float64)
+    s = np.empty(capacity, np.float64)
+    C = np.empty((capacity, capacity), np.float64)  # Cholesky factor of the active Gram matrix
+    z = np.empty(capacity, np.float64)  # C⁻¹ (b − λ·signs)
+    target = np.empty(capacity, np.float64)
+
+    for row in range(B.shape[0]):
+        for j in range(k):
+            b[j] = B[row, j]
+            mask[j] = 0
+        m = np.int64(0)
+        n_refused = 0
+        rounds = 0
+        stalled = 0
+        lowest = np.inf
+        _correlate(b, G, active, s, m, mask, c, tile_bounds, W)
+        while True:
+            j = _worst_atom(c, mask, tile_bounds, lane_bits)
+            worst = abs(c[j]) + mask[j]
+            gap, objective = _relative_gap(yy[row], b, active, s, m, worst, penalty)
+            if gap <= tol:
+                for i in range(n_refused):
+                    worst = max(worst, abs(c[refused[i]]))
+                gap, _ = _relative_gap(yy[row], b, active, s, m, worst, penalty)
+                n_unfinished += not gap <= tol
+                break
+            stalled = stalled + 1 if objective >= lowest else 0  # in exact arithmetic, never
+            lowest = min(lowest, objective)
+            # Asked so that an overflow, which makes worst NaN, ends the row too: an atom that is
+            # active, refused or padding has worst = −∞ or NaN, and is never picked.
+            out_of_atoms = not worst > penalty or m == capacity
+            if out_of_atoms or stalled == 5 or rounds == round_limit:
+                n_unfinished += 1
+                break
+            rounds += 1
+            m, unchanged, added = _activate_worst(
+                j, penalty, m, active, signs, s, target, C, G, c, mask, tile_bounds, lane_bits
+            )
+            if not added:
+                refused[n_refused] = j
+                n_refused += 1
+            m = _descend(b, penalty, m, unchanged, active, signs, s, z, target, C, mask)
+            _correlate(b, G, active, s, m, mask, c, tile_bounds, W)
+
+        first = indptr[row]
+        indptr[row + 1] = first + m
+        for i in range(m):
+            indices[first + i] = active[i]
+            codes[first + i] = s[i]
+    return n_unfinished
+
+
+@jit()
+def _correlate(b, G, active, s, m, mask, c, tile_bounds, W):
+    """c = b − sG over all atoms, and every tile's largest |c| + mask."""
+    flat = G.reshape(-1)
+    stride = G.shape[1]
+    for t in range(tile_bounds.shape[0]):
+        v = load(b, t * W)
+        for i in range(m):
+            v = subtract_product(v, splat(b, s[i]), load(flat, active[i] * stride + t * W))
+        store(c, t * W, v)
+        tile_bounds[t] = reduce_max(bits(add(absolute(v), load(mask, t * W))))
+
+
+@jit()
+def _worst_atom(c, mask, tile_bounds, lane_bits):
+    """The first atom with the largest |c| + mask."""
+    W = lane_bits.shape[0]
+    tile = 0
+    for t in range(1, tile_bounds.shape[0]):
+        if tile_bounds[t] > tile_bounds[tile]:
+            tile = t
+    store(lane_bits, 0, bits(add(absolute(load(c, tile * W)), load(mask, tile * W))))
+    lane = 0
+    while lane < W - 1 and lane_bits[lane] != tile_bounds[tile]:
+        lane += 1
+    return tile * W + lane
+
+
+@jit()
+def _relative_gap(yy, b, active, s, m, worst, penalty):
+    """Duality gap over objective, and objective; the residual scaled is the dual point.
+
+    At the optimum for the active signs ⟨s, c⟩ = λ‖s‖₁, so ‖r‖² and ⟨y, r⟩ need no vectors.
+    """
+    fit = 0.0
+    l1 = 0.0
+    for i in range(m):
+        fit += s[i] * b[active[i]]
+        l1 += abs(s[i])
+    y_r = yy - fit
+    r_r = max(y_r - penalty * l1, 0.0)
+    primal = 0.5 * r_r + penalty * l1
+    scale = penalty / max(worst, penalty)
+    gap = (primal - scale * y_r + 0.5 * scale * scale * r_r) / max(primal, 1e-300)
+    return gap, primal
+
+
+@jit()
+def _activate_worst(j, penalty, m, active, signs, s, target, C, G, c, mask, tile_bounds, lane_bits):
+    """Add atom j and, from other tiles, up to two more that violate nearly as much.
+
+    Fewer passes over all atoms; one that was added in vain leaves again at once. Returns the new
+    size, how many leading atoms of the active set are as they were, and whether j could be added.
+    """
+    W = lane_bits.shape[0]
+    unchanged = m
+    eager = penalty + 0.3 * (abs(c[j]) - penalty)
+    for extra in range(3):
+        sign = 1.0 if c[j] > 0 else -1.0
+        size = m
+        m, added = _activate(j, sign, m, active, signs, s, target, C, G, mask)
+        if added or extra == 0:
+            mask[j] = _OUT
+        if not added or m != size + 1:
+            return m, 0, added or extra > 0
+        if m == active.shape[0]:
+            break
+        tile_bounds[j // W] = 0
+        j = _worst_atom(c, mask, tile_bounds, lane_bits)
+        if not abs(c[j]) + mask[j] >= eager:
+            break
+    return m, unchanged, True
+
+
+@jit()
+def _activate(j, sign, m, active, signs, s, target, C, G, mask):
+    """Add atom j with coefficient 0; returns the new size and whether it could be added.
+
+    An atom in the span of the active ones has no pivot. Moving weight onto it along that linear
+    dependence changes the penalty alone; it goes until an active atom reaches 0 and leaves.
+    """
+    start = 0.0
+    while True:
+        pivot = np.float64(G[j, j])
+        for i in range(m):
+            x = np.float64(G[j, active[i]])
+            for q in range(i):
+                x -= C[i, q] * C[m, q]
+            C[m, i] = x / C[i, i]
+            pivot -= C[m, i] * C[m, i]
+        if pivot > max(np.finfo(G.dtype).eps ** 0.7, 1e-9) * G[j, j]:
+            active[m] = j
+            signs[m] = sign
+            s[m] = start
+            C[m, m] = np.sqrt(pivot)
+            return m + 1, True
+        for i in range(m):
+            target[i] = C[m, i]
+        _back_substitute(C, m, target)
+        length = np.inf
+        leaving = np.int64(-1)
+        for i in range(m):
+            slope = sign * target[i]
+            if slope * signs[i] > 0 and s[i] / slope < length:
+                length = s[i] / slope
+                leaving = np.int64(i)
+        if leaving < 0:
+            return m, False
+        for i in range(m):
+            s[i] -= length * sign * target[i]
+        start += length * sign
+        m = _drop(leaving, m, active, signs, s, C, mask)
+
+
+@jit()
+def _descend(b, penalty, m, unchanged, active, signs, s, z, target, C, mask):
+    """Minimise over the active atoms, signs kept: atoms that reach 0 leave. Returns the size.
+
+    The first `unchanged` entries of z still hold from the last call.
+    """
+    while m > 0:
+        for i in range(unchanged, m):
+            x = b[active[i]] - penalty * signs[i]
+            for q in range(i):
+                x -= C[i, q] * z[q]
+            z[i] = x / C[i, i]
+        for i in range(m):
+            target[i] = z[i]
+        _back_substitute(C, m, target)
+        length = 1.0
+        leaving = np.int64(-1)
+        for i in range(m):
+            if target[i] * signs[i] <= 0:
+                reach = s[i] / (s[i] - target[i]) if s[i] != target[i] else 0.0
+                if leaving < 0 or reach < length:
+                    length = reach
+                    leaving = np.int64(i)
+        for i in range(m):
+            s[i] += length * (target[i] - s[i])
+        if leaving < 0:
+            return m
+        m = _drop(leaving, m, active, signs, s, C, mask)
+        unchanged = leaving
+    return m
+
+
+@jit()
+def _back_substitute(C, m, x):
+    """x ← C⁻ᵀ x for the leading m × m lower triangle, reading C by rows."""
+    for i in range(m - 1, -1, -1):
+        x[i] /= C[i, i]
+        for q in range(i):
+            x[q] -= C[i, q] * x[i]
+
+
+@jit()
+def _drop(leaving, m, active, signs, s, C, mask):
+    """Take one atom out of the active set; Givens rotations restore the triangle."""
+    mask[active[leaving]] = 0
+    for i in range(leaving, m - 1):
+        active[i] = active[i + 1]
+        signs[i] = signs[i + 1]
+        s[i] = s[i + 1]
+        for q in range(i + 2):
+            C[i, q] = C[i + 1, q]
+    for q in range(leaving, m - 1):
+        radius = np.hypot(C[q, q], C[q, q + 1])
+        cosine = C[q, q] / radius
+        sine = C[q, q + 1] / radius
+        C[q, q] = radius
+        for i in range(q + 1, m - 1):
+            x = C[i, q]
+            y = C[i, q + 1]
+            C[i, q] = cosine * x + sine * y
+            C[i, q + 1] = cosine * y - sine * x
+    return m - 1

@@ -1,0 +1,195 @@
+"""Greedy pursuit on blocks of samples: order-recursive (OLS) or by correlation (OMP).
+
+For one sample y the state after l picks is the orthonormal basis q_1 … q_l of the chosen atoms,
+seen only through its products with all atoms, v_i = q_i Dᵀ. One more pick s is one pass over them:
+
+    v_l = (G_s − Σ_{i<l} v_i[s] v_i) / ν,   ν² = ‖d_s‖² − Σ_{i<l} v_i[s]²
+    c  ← c − α v_l,   n ← n − v_l²,         α = c_s / ν
+
+with c_j = ⟨d_j, residual⟩ and n_j the squared norm of d_j outside the chosen span. The
+order-recursive rule takes the largest c_j²/n_j, the drop of the squared residual; the classical one
+the largest c_j²/‖d_j‖². Codes follow from the triangular system whose rows are the v_i[s].
+
+References: Rubinstein, Zibulevsky, Elad (2008), batch OMP; Rebollo-Neira, Lowe (2002), the
+order-recursive selection; it is what SPAMS calls OMP.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..compilation import jit
+from .simd import (
+    aligned,
+    bits,
+    count_trailing_zeros,
+    load,
+    mask_ge,
+    maximum,
+    maximum_integers,
+    multiply,
+    reduce_max,
+    splat,
+    store,
+    subtract_integers,
+    subtract_product,
+)
+
+
+@jit()
+def pursue(
+    B,
+    G,
+    tols,
+    order_recursive,
+    W,
+    scores,
+    n_nonzero,
+    indptr,
+    indices,
+    codes,
+    squared_residuals,
+):
+    """Code the rows of a block.
+
+    Atoms and samples are of unit norm, or zero. B (n, k): products ⟨y, d_j⟩. G: the Gram matrix,
+    rows padded with zeros to whole pairs of lanes, flat. tols (n,): stop at such a squared
+    residual. W: elements of a lane. scores: scratch, integers of the width of B's type, as many as
+    a row of G has. squared_residuals (n,): ‖y‖² on entry, ‖y − sD‖² on return. The codes go to
+    `indptr`, `indices` and `codes`, as in a CSR matrix, in the order of the picks.
+    """
+    k = B.shape[1]
+    k_padded = G.shape[0] // k
+    n_tiles = k_padded // W
+    L = n_nonzero
+    epsilon = np.finfo(B.dtype).eps
+    # An atom with less of its norm² outside the span would fill the basis with rounding errors.
+    dependent = np.sqrt(epsilon)
+    least = np.full(1, dependent, B.dtype)
+    floor = splat(G, dependent)
+    shrink = splat(G, order_recursive)
+    # The log-ratio of bit patterns is within ±0.0861; pairs may differ by twice that.
+    slack = np.int64(0.173 / epsilon)
+
+    c = aligned(np.zeros(k_padded + W, B.dtype), W)
+    n = aligned(np.empty(k_padded + W, B.dtype), W)
+    V = aligned(np.empty(k_padded * L + W, B.dtype), W)  # tile by tile: V[tile, i, lane]
+    R = np.empty((L, L), B.dtype)
+    alphas = np.empty(L, B.dtype)
+    picks = np.empty(L, np.int64)
+
+    for row in range(B.shape[0]):
+        for j in range(k):
+            c[j] = B[row, j]
+        for j in range(k_padded):
+            n[j] = 1
+        for t in range(n_tiles):
+            _rate(c, n, scores, t, floor, W)
+        remaining = np.float64(squared_residuals[row])
+        noise = remaining * max(epsilon, 1e-12)  # a smaller drop of the residual may be rounding
+
+        size = np.int64(0)
+        while size < L and remaining > tols[row]:
+            s = _best_atom(c, n, scores, slack, least[0], W)
+            if np.float64(c[s]) ** 2 <= noise * n[s]:
+                break
+            pivot = G[s * k_padded + s]
+            offset = (s // W) * L * W + s % W
+            for i in range(size):
+                R[size, i] = V[offset + i * W]
+                pivot -= R[size, i] * R[size, i]
+            if pivot <= dependent:  # in the span already: never look at it again
+                c[s] = 0
+                n[s] = 1
+                _rate(c, n, scores, s // W, floor, W)
+                continue
+            nu = np.sqrt(pivot)
+            R[size, size] = nu
+            alpha = c[s] / nu
+            alphas[size] = alpha
+            picks[size] = s
+            remaining -= np.float64(alpha) * np.float64(alpha)
+            size += 1
+            if size == L or remaining <= tols[row]:
+                break
+            _orthogonalise(
+                G, V, R[size - 1], c, n, scores, s, size - 1, alpha, nu, floor, shrink, W
+            )
+            c[s] = 0  # exact zeros instead of rounding
+            n[s] = 1
+            _rate(c, n, scores, s // W, floor, W)
+
+        squared_residuals[row] = max(remaining, 0.0)
+        for i in range(size - 1, -1, -1):
+            alphas[i] /= R[i, i]
+            for m in range(i):
+                alphas[m] -= R[i, m] * alphas[i]
+        first = indptr[row]
+        indptr[row + 1] = first + size
+        for i in range(size):
+            indices[first + i] = picks[i]
+            codes[first + i] = alphas[i]
+
+
+@jit()
+def _rate(c, n, scores, t, floor, W):
+    """The scores of a tile: c²/n by the logarithm, within ±0.0861 (see `lanes.bits`)."""
+    ct = load(c, t * W)
+    nt = maximum(load(n, t * W), floor)
+    store(scores, t * W, subtract_integers(bits(multiply(ct, ct)), bits(nt)))
+
+
+@jit()
+def _orthogonalise(G, V, coefficients, c, n, scores, s, size, alpha, nu, floor, shrink, W):
+    """Append v_l and update c, n and the scores, two tiles at a time.
+
+    One tile alone would wait for its own sums.
+    """
+    k_padded = c.shape[0]
+    n_pairs = k_padded // (2 * W)
+    stride = V.shape[0] // k_padded * W
+    step = splat(V, alpha)
+    scale = splat(V, 1 / nu)
+    for count in range(n_pairs):
+        # To and fro: the tiles that the pick before ended with are still in the nearest cache.
+        t = 2 * (count if size % 2 == 0 else n_pairs - 1 - count)
+        v = load(G, s * k_padded + t * W)
+        w = load(G, s * k_padded + t * W + W)
+        base = t * stride
+        for i in range(size):
+            coefficient = splat(V, coefficients[i])
+            v = subtract_product(v, coefficient, load(V, base + i * W))
+            w = subtract_product(w, coefficient, load(V, base + stride + i * W))
+        v = multiply(v, scale)
+        w = multiply(w, scale)
+        store(V, base + size * W, v)
+        store(V, base + stride + size * W, w)
+        store(c, t * W, subtract_product(load(c, t * W), step, v))
+        store(n, t * W, subtract_product(load(n, t * W), multiply(v, shrink), v))
+        _rate(c, n, scores, t, floor, W)
+        store(c, t * W + W, subtract_product(load(c, t * W + W), step, w))
+        store(n, t * W + W, subtract_product(load(n, t * W + W), multiply(w, shrink), w))
+        _rate(c, n, scores, t + 1, floor, W)
+
+
+@jit()
+def _best_atom(c, n, scores, slack, least, W):
+    """The first atom with the largest c²/n; exact division only where it can be."""
+    n_tiles = scores.shape[0] // W
+    top = load(scores, 0)
+    for t in range(1, n_tiles):
+        top = maximum_integers(top, load(scores, t * W))
+    bound = reduce_max(top) - slack
+    best = 0
+    best_score = c[0] * c[0] / max(n[0], least)
+    for t in range(0, n_tiles, 2):
+        places = mask_ge(load(scores, t * W), bound)
+        places |= mask_ge(load(scores, t * W + W), bound) << W
+        while places:
+            j = t * W + count_trailing_zeros(places)
+            places &= places - 1
+            score = c[j] * c[j] / max(n[j], least)
+            if score > best_score:
+                best_score = score
+                best = j
+    return best

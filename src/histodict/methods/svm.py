@@ -1,0 +1,211 @@
+"""Support vector machines whose fitted state is a handful of arrays.
+
+On standardised samples z = (x − mean)/scale, one machine for two classes, else one per class
+against the rest:
+
+    min_{w, b}  ½‖w‖² + C·Σ_i c_i·max(0, 1 − y_i(⟨w, φ(z_i)⟩ + b)),    y_i = ±1,
+
+every class with the same sum of the weights c_i. Its score is f(z) = Σ_j α_j k(v_j, z) + b over
+the support vectors v_j, with k(v, z) = ⟨v, z⟩ or exp(−γ‖v − z‖²).
+
+Reference: Cortes, Vapnik, "Support-vector networks", Machine Learning, 1995.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.spatial.distance import cdist
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from ..utils.array_schema import ArraySpec
+from ..utils.parallel import single_blas_thread
+from ..utils.progress import Callback, Progress, no_callback
+from ..utils.validation import check_number
+
+KERNELS = ("linear", "rbf")
+
+
+def machine_arrays(features: str) -> dict[str, ArraySpec]:
+    """What an estimator holds of its machines over so many features; see `KernelSVMState`."""
+    return {
+        "support_vectors_": ArraySpec(f"vectors, {features}"),
+        "dual_coefficients_": ArraySpec("scores, vectors"),
+        "intercepts_": ArraySpec("scores"),
+        "gamma_": ArraySpec("1", "positive numbers"),
+    }
+
+
+_MACHINE_ARRAYS = tuple(machine_arrays(""))
+
+
+@dataclass(frozen=True)
+class KernelSVMState:
+    """Machines over the same support vectors (n_vectors, n_features).
+
+    dual_coefficients (n_machines, n_vectors), 0 where a vector is none of that machine's;
+    intercepts (n_machines,); gamma (1,), not used by the linear kernel.
+    """
+
+    support_vectors: NDArray[np.float64]
+    dual_coefficients: NDArray[np.float64]
+    intercepts: NDArray[np.float64]
+    gamma: NDArray[np.float64]
+
+    @classmethod
+    def fit(
+        cls,
+        Z: NDArray[np.float64],
+        labels: NDArray[np.int64],
+        *,
+        kernel: str,
+        C: float,
+        gamma: float | str,
+        callback: Callback,
+    ) -> KernelSVMState:
+        """One machine for labels 0 and 1, else one per label."""
+        n_classes = int(labels.max()) + 1
+        positives = [1] if n_classes == 2 else list(range(n_classes))
+        width = _gamma(gamma, Z)
+        alphas = np.zeros((len(positives), len(Z)))
+        intercepts = np.zeros(len(positives))
+        callback(Progress("train", 0, len(positives)))
+        for i, positive in enumerate(positives):
+            machine = SVC(kernel=kernel, C=C, gamma=width, class_weight="balanced")
+            machine.fit(Z, labels == positive)
+            alphas[i, machine.support_] = machine.dual_coef_[0]
+            intercepts[i] = machine.intercept_[0]
+            callback(Progress("train", i + 1, len(positives)))
+        used = np.flatnonzero(alphas.any(axis=0))
+        return cls(Z[used], np.ascontiguousarray(alphas[:, used]), intercepts, np.array([width]))
+
+    @classmethod
+    def of(cls, estimator: Any) -> KernelSVMState:
+        """Those that an estimator holds."""
+        return cls(*(getattr(estimator, name) for name in _MACHINE_ARRAYS))
+
+    def assign_to(self, estimator: Any) -> None:
+        """Let an estimator hold these."""
+        arrays = (self.support_vectors, self.dual_coefficients, self.intercepts, self.gamma)
+        for name, array in zip(_MACHINE_ARRAYS, arrays, strict=True):
+            setattr(estimator, name, array)
+
+    def scores(self, Z: NDArray[np.float64], kernel: str) -> NDArray[np.float64]:
+        """(n_samples,) of one machine, else (n_samples, n_machines)."""
+        V = self.support_vectors
+        with single_blas_thread():
+            K = Z @ V.T if kernel == "linear" else np.exp(-self.gamma * cdist(Z, V, "sqeuclidean"))
+            scores: NDArray[np.float64] = K @ self.dual_coefficients.T + self.intercepts
+        return scores[:, 0] if scores.shape[1] == 1 else scores
+
+
+class StandardizedSVM(ClassifierMixin, BaseEstimator):
+    """Standardised features and support vector machines, classes weighted equally.
+
+    Parameters
+    ----------
+    kernel : "linear" or "rbf"
+    C : weight of the errors against a wide margin
+    gamma : of the rbf kernel; "scale" is 1 / (n_features · variance)
+
+    Attributes
+    ----------
+    classes_ : (n_classes,)
+    mean_, scale_ : (n_features,), of the training samples
+    support_vectors_ : (n_vectors, n_features), standardised
+    dual_coefficients_, intercepts_, gamma_ : see `KernelSVMState`
+    """
+
+    fitted_arrays: ClassVar[Mapping[str, ArraySpec]] = {
+        "mean_": ArraySpec("features"),
+        "scale_": ArraySpec("features", "positive numbers"),
+        **machine_arrays("features"),
+    }
+    classes_: NDArray[Any]
+    n_features_in_: int
+
+    def __init__(
+        self, kernel: str = "rbf", *, C: float = 1.0, gamma: float | str = "scale"
+    ) -> None:
+        self.kernel = kernel
+        self.C = C
+        self.gamma = gamma
+
+    def check_parameters(self) -> None:
+        check_machine_parameters(self.kernel, self.C, self.gamma)
+
+    def fit(
+        self, X: ArrayLike, y: ArrayLike, *, callback: Callback = no_callback
+    ) -> StandardizedSVM:
+        """Learn from samples X (n_samples, n_features) and their labels."""
+        self.check_parameters()
+        samples, labels = labelled_samples(self, X, y)
+        scaler = StandardScaler().fit(samples)
+        self.mean_, self.scale_ = scaler.mean_, scaler.scale_
+        KernelSVMState.fit(
+            self._standardised(samples),
+            labels,
+            kernel=self.kernel,
+            C=self.C,
+            gamma=self.gamma,
+            callback=callback,
+        ).assign_to(self)
+        return self
+
+    def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
+        """For two classes one score, positive for the second; for more, one per class."""
+        check_is_fitted(self)
+        samples: NDArray[np.float64] = validate_data(self, X, dtype=np.float64, reset=False)
+        return KernelSVMState.of(self).scores(self._standardised(samples), self.kernel)
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """The class of the highest score."""
+        return argmax_class(self.decision_function(X), self.classes_)
+
+    def _standardised(self, samples: NDArray[np.float64]) -> NDArray[np.float64]:
+        return (samples - self.mean_) / self.scale_
+
+
+def labelled_samples(
+    estimator: Any, X: ArrayLike, y: ArrayLike
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """X checked, and labels from 0; sets the estimator's `classes_`."""
+    samples, targets = validate_data(estimator, X, y, dtype=np.float64)
+    check_classification_targets(targets)
+    classes, labels = np.unique(targets, return_inverse=True)
+    if len(classes) < 2:
+        raise ValueError(
+            f"{type(estimator).__name__} tells classes apart, but y has only one class: "
+            f"{classes.tolist()}"
+        )
+    estimator.classes_ = classes
+    return samples, labels.astype(np.int64)
+
+
+def argmax_class(scores: NDArray[np.float64], classes: NDArray[Any]) -> NDArray[Any]:
+    """The class of the highest score; one score alone is that of the second class."""
+    places = (scores > 0).astype(np.intp) if scores.ndim == 1 else scores.argmax(axis=1)
+    return classes[places]
+
+
+def check_machine_parameters(kernel: str, C: float, gamma: float | str) -> None:
+    if kernel not in KERNELS:
+        raise ValueError(f"kernel must be one of {KERNELS}, not {kernel!r}")
+    check_number("C", C, above=True)
+    if gamma != "scale":
+        check_number("gamma (if not 'scale')", gamma, above=True)
+
+
+def _gamma(gamma: float | str, Z: NDArray[np.float64]) -> float:
+    if gamma != "scale":
+        return float(gamma)
+    variance = float(Z.var())
+    return 1.0 / (Z.shape[1] * variance) if variance > 0 else 1.0

@@ -1,0 +1,1 @@
+"""Metrics, confidence intervals by patient and tests of confounding."""

@@ -1,0 +1,359 @@
+"""How sure a metric is: intervals from resampling patients.
+
+Images of one patient are alike, so what varies from one study to the next is which patients it
+has. A replicate draws as many patients as there are, with replacement, and takes along all images
+of a drawn patient, as often as it was drawn. The interval says how the metric would vary with
+other test patients; the trained models are taken as they are.
+
+Repeats of an experiment test the same images again: they are not more patients. A replicate
+therefore uses one draw for all repeats and takes the mean of the metric over them, which is the
+figure that is reported, too. So repeats make the figure steadier, and the interval only as much
+narrower as they really do.
+
+In cross-validation the patients tested in one fold train the models of the others, so
+predictions of different patients are not independent: without any signal, the standard deviation of
+a score is √2 times that of a bootstrap of patients. Intervals of such scores are widened by this
+factor; with a strong signal they are then slightly too wide. `benchmarks/null_intervals.py`
+measures both.
+
+A draw may lack a class, and the metric is then not defined. A repeat whose images lack one is left
+out of that replicate's mean; a draw that leaves no repeat is drawn again, and counted. That is the
+distribution given that every class was seen, which is the one that the metric is a statement on.
+
+Reference: Field and Welsh, "Bootstrapping clustered data", JRSS B 69 (2007) 369-390.
+
+Is one method better than another on the same images? A paired test, and Holm's correction.
+
+Confidence intervals of proportions of images that are clustered by patient.
+
+A bootstrap of patients gives an interval of zero width if all images are right. The Wilson interval
+does not; it is computed with the effective number of images, given the correlation within patients.
+
+References
+----------
+Korn and Graubard, "Confidence intervals for proportions with small expected number of positive
+counts estimated from survey data", Survey Methodology 24 (1998) 193-201.
+Zou and Donner, "Construction of confidence limits about effect measures", Statistics in Medicine 27
+(2008) 1693-1702.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from math import isfinite, nan
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import norm, t
+
+from ..model_selection.protocols import Repeat
+from ..utils.validation import check_number, check_whole_number
+
+# metric(labels, answers), as in `metrics`.
+Metric = Callable[[NDArray[Any], NDArray[Any]], float]
+# statistic(repeat, rows): a value from these rows of that repeat.
+Statistic = Callable[[int, NDArray[np.int64]], float]
+
+# Factor by which bootstrap intervals of cross-validated scores are widened.
+CROSS_VALIDATED = 2**0.5
+# Draws in vain, at most, per replicate.
+_MAX_REDRAWN = 20
+
+
+class UndefinedMetricError(ValueError):
+    """What a metric raises that has no value for these images: the draw is made again."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A value, its interval, and what the interval rests on."""
+
+    value: float
+    low: float
+    high: float
+    level: float
+    n_patients: int
+    n_replicates: int
+    n_redrawn: int
+
+
+def bootstrap_interval(
+    metric: Metric,
+    repeats: Sequence[Repeat],
+    *,
+    level: float = 0.95,
+    n_replicates: int = 2000,
+    random_state: int = 0,
+    cross_validated: bool = False,
+) -> Interval:
+    """The metric's mean over the repeats, with an interval from draws of patients.
+
+    cross_validated : whether test patients of one model are training patients of another; the
+        metric must then lie between 0 and 1, and the interval is widened, see above
+    """
+    level = check_level(level)
+    draws = PatientBootstrap(repeats)
+
+    def statistic(repeat: int, rows: NDArray[np.int64]) -> float:
+        return metric(repeats[repeat].labels[rows], repeats[repeat].predictions[rows])
+
+    sample = draws.replicates(statistic, n_replicates, random_state)
+    low, high = sample.interval(level, CROSS_VALIDATED if cross_validated else 1.0)
+    n_replicates = len(sample.values)
+    return Interval(
+        sample.value, low, high, level, sample.n_patients, n_replicates, sample.n_redrawn
+    )
+
+
+def check_level(level: float) -> float:
+    if not 0 < check_number("level", level) < 1:
+        raise ValueError(f"level must lie between 0 and 1, such as 0.95, not {level!r}")
+    return float(level)
+
+
+# --- draws of patients --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class BootstrapReplicates:
+    """A statistic of all patients, and of the draws (n_replicates,)."""
+
+    value: float
+    values: NDArray[np.float64]
+    n_patients: int
+    n_redrawn: int
+
+    def interval(self, level: float, wider: float = 1.0) -> tuple[float, float]:
+        """More than the middle `level` of the draws, which is too narrow with few patients.
+
+        It reaches as much further out as Student's t does beyond the normal distribution, and then
+        `wider` times as far from the value, but not beyond 0 and 1.
+
+        Reference: Hesterberg, The American Statistician 69 (2015) 371-386.
+        """
+        n = self.n_patients
+        # √(n/(n−1)) because a draw of n varies by the spread over n, not over n − 1.
+        tail = float(norm.cdf(np.sqrt(n / (n - 1)) * t.ppf((1 - level) / 2, n - 1)))
+        ends = np.quantile(self.values, (tail, 1 - tail))
+        if wider != 1:
+            ends = np.clip(self.value + wider * (ends - self.value), 0, 1)
+        low, high = ends.tolist()
+        return low, high
+
+
+class PatientBootstrap:
+    """Whose the images of every repeat are; every class must come from two patients or more."""
+
+    def __init__(self, repeats: Sequence[Repeat]) -> None:
+        if not repeats:
+            raise ValueError("there are no answers to judge by")
+        self.patients = np.unique(np.concatenate([repeat.patients for repeat in repeats]))
+        classes = np.unique(np.concatenate([repeat.labels for repeat in repeats]))
+        self.patient_of_row = [np.searchsorted(self.patients, r.patients) for r in repeats]
+        self.rows = [np.arange(len(places)) for places in self.patient_of_row]
+        # (n_repeats, n_patients, n_classes): whether a patient has images of a class
+        self.contains = np.zeros((len(repeats), len(self.patients), len(classes)), bool)
+        for holds, places, repeat in zip(self.contains, self.patient_of_row, repeats, strict=True):
+            holds[places, np.searchsorted(classes, repeat.labels)] = True
+        self._check(classes)
+
+    def _check(self, classes: NDArray[Any]) -> None:
+        for repeat, holds in enumerate(self.contains, start=1):
+            held = np.any(holds, axis=0)
+            if not np.all(held):
+                raise ValueError(
+                    f"repeat {repeat} tests no image of class {str(classes[held.argmin()])!r}: put "
+                    "the folds of a repeat together (gather), or leave the repeat out"
+                )
+        n_holders = np.sum(np.any(self.contains, axis=0), axis=0)
+        if n_holders.min() < 2:
+            raise ValueError(
+                f"the images of class {str(classes[n_holders.argmin()])!r} come from one patient: "
+                "how much patients differ cannot be seen from one. Test more patients"
+            )
+
+    def value(self, statistic: Statistic, times: NDArray[np.int64]) -> float:
+        """With every patient taken so many times (n_patients,).
+
+        Mean over the repeats in which these patients have every class; NaN if there is none.
+        """
+        # Asked for thousands of draws: what numpy wraps about these would take longer than they do.
+        seen = np.logical_or.reduce(self.contains[:, times > 0], axis=1)
+        complete = np.logical_and.reduce(seen, axis=1)
+        values = []
+        for repeat in complete.nonzero()[0].tolist():
+            rows, places = self.rows[repeat], self.patient_of_row[repeat]
+            with suppress(UndefinedMetricError):
+                values.append(float(statistic(repeat, rows.repeat(times[places]))))
+        if not all(map(isfinite, values)):
+            raise ValueError("the metric is not finite on some draw of patients: it cannot be used")
+        if len(values) == 1:
+            return values[0]
+        return float(np.mean(values)) if values else nan
+
+    def replicates(
+        self, statistic: Statistic, n_replicates: int, random_state: int
+    ) -> BootstrapReplicates:
+        n_replicates = check_whole_number("n_replicates", n_replicates, 100)
+        rng = np.random.default_rng(check_whole_number("random_state", random_state, 0))
+        n = len(self.patients)
+        values: list[float] = []
+        n_redrawn = 0
+        while len(values) < n_replicates:
+            times = np.bincount(rng.integers(n, size=n), minlength=n)
+            value = self.value(statistic, times)
+            if isfinite(value):
+                values.append(value)
+                continue
+            n_redrawn += 1
+            if n_redrawn > _MAX_REDRAWN * n_replicates:
+                raise ValueError(
+                    "nearly every draw of patients lacks some class: test more patients of the "
+                    "rare classes"
+                )
+
+        everyone = self.value(statistic, np.ones(n, int))
+        return BootstrapReplicates(everyone, np.array(values), n, n_redrawn)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two methods' values, first − second with its interval, and the p-value of "no difference"."""
+
+    first: float
+    second: float
+    difference: float
+    low: float
+    high: float
+    p_value: float
+    level: float
+    n_patients: int
+
+
+def paired_bootstrap(
+    metric: Metric,
+    first: Sequence[Repeat],
+    second: Sequence[Repeat],
+    *,
+    level: float = 0.95,
+    n_replicates: int = 2000,
+    random_state: int = 0,
+) -> Comparison:
+    """Difference of a metric, mean over the repeats, with draws of patients for both methods alike.
+
+    The interval is that of `bootstrap_interval`. The p-value is 1 less the largest level at which
+    it excludes 0; how small it can be is limited by the number of patients and of replicates.
+    """
+    level = check_level(level)
+    _check_same_images(first, second)
+
+    def difference(repeat: int, rows: NDArray[np.int64]) -> float:
+        labels = first[repeat].labels[rows]
+        a, b = (metric(labels, tested[repeat].predictions[rows]) for tested in (first, second))
+        return a - b
+
+    sample = PatientBootstrap(first).replicates(difference, n_replicates, random_state)
+    low, high = sample.interval(level)
+    a, b = (
+        float(np.mean([metric(tested.labels, tested.predictions) for tested in repeats]))
+        for repeats in (first, second)
+    )
+    return Comparison(a, b, sample.value, low, high, _p_value(sample), level, sample.n_patients)
+
+
+def _p_value(sample: BootstrapReplicates) -> float:
+    """Solves an end of `BootstrapReplicates.interval` = 0 for the level."""
+    n, beyond = sample.n_patients, min((sample.values <= 0).sum(), (sample.values >= 0).sum())
+    tail = (beyond + 1) / (len(sample.values) + 1)
+    return min(1.0, float(2 * t.cdf(norm.ppf(tail) * np.sqrt((n - 1) / n), n - 1)))
+
+
+def _check_same_images(first: Sequence[Repeat], second: Sequence[Repeat]) -> None:
+    same = len(first) == len(second) and all(
+        np.array_equal(a.labels, b.labels) and np.array_equal(a.patients, b.patients)
+        for a, b in zip(first, second, strict=True)
+    )
+    if not same:
+        raise ValueError(
+            "the two methods were not tested on the same images in the same order: use the same "
+            "splits for both"
+        )
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """p-values corrected for their number, in the order given.
+
+    Call those below α differences, and the chance that any of them is none stays below α. The
+    i-th smallest of m counts (m − i + 1)-fold, and never less than a smaller one.
+
+    Reference: Holm, Scandinavian Journal of Statistics 6 (1979) 65-70.
+    """
+    p = np.asarray(p_values, dtype=float)
+    if p.ndim != 1 or not np.all((p >= 0) & (p <= 1)):
+        raise ValueError(f"p-values must lie between 0 and 1, not {p_values!r}")
+    order = np.argsort(p, kind="stable")
+    scaled = p[order] * np.arange(len(p), 0, -1)
+    corrected = np.empty(len(p))
+    corrected[order] = np.minimum(1.0, np.maximum.accumulate(scaled))
+    return [float(value) for value in corrected]
+
+
+MIN_PATIENTS = 3  # of a class; with fewer there is no interval
+
+
+@dataclass(frozen=True)
+class Proportion:
+    """A proportion of images and its interval; `low` and `high` are None with too few patients."""
+
+    n_right: int
+    n_images: int
+    n_patients: int
+    low: float | None
+    high: float | None
+
+    @property
+    def value(self) -> float:
+        return self.n_right / self.n_images
+
+
+def proportion(is_right: ArrayLike, patients: Sequence[str], *, level: float = 0.95) -> Proportion:
+    """Return the proportion of correct predictions with a Wilson interval by patient.
+
+    Parameters
+    ----------
+    is_right : (n_images,) of bool, at least one
+    patients : the patient of every image
+    """
+    right = np.asarray(is_right, dtype=np.float64)
+    names, owner = np.unique(np.asarray(patients, dtype=str), return_inverse=True)
+    n_patients, n_images = len(names), len(right)
+    known = int(right.sum()), n_images, n_patients
+    if n_patients < MIN_PATIENTS:
+        return Proportion(*known, None, None)
+    p = float(right.mean())
+    if 0 < p < 1:
+        residuals = np.bincount(owner, weights=right - p)
+        variance = n_patients / (n_patients - 1) * float(np.sum(residuals**2)) / n_images**2
+        n_effective = min(float(n_images), p * (1 - p) / variance) if variance else float(n_images)
+    else:
+        n_effective = float(n_patients)  # the correlation within patients is unknown
+    q = float(t.ppf((1 + level) / 2, n_patients - 1)) ** 2 / n_effective
+    middle = (p + q / 2) / (1 + q)
+    half = float(np.sqrt(q * p * (1 - p) + q**2 / 4)) / (1 + q)
+    return Proportion(*known, max(0.0, middle - half), min(1.0, middle + half))
+
+
+def mean_interval(parts: Sequence[Proportion]) -> tuple[float, float] | None:
+    """Return the interval of the mean of proportions of disjoint images; None if one has none."""
+    below, above = [], []
+    for part in parts:
+        if part.low is None or part.high is None:
+            return None
+        below.append(part.value - part.low)
+        above.append(part.high - part.value)
+    mean = float(np.mean([part.value for part in parts]))
+    low, high = (float(np.linalg.norm(sides)) / len(parts) for sides in (below, above))
+    return max(0.0, mean - low), min(1.0, mean + high)

@@ -1,0 +1,1 @@
+"""Splits by patient and evaluation protocols."""

@@ -1,0 +1,425 @@
+"""Model files: a `.histodict` file is a safetensors file with a JSON header.
+
+No other module depends on the file format; `ModelData` holds the content of a file. A file
+contains no executable code. It is written under a temporary name and then renamed, so an incomplete
+file never exists. Reading verifies a SHA-256 digest of the whole content, then the header
+(`validate_header`) and the arrays (`ModelData.check_arrays`).
+
+The header is the JSON of `ModelData` without its arrays, plus `schema`, `versions` and the
+digest `sha256`. The arrays of an ensemble's members have the prefix `member0.`, `member1.`, …
+
+The content of a fitted model, and its validation.
+
+`model_file` writes it to a file and reads it.
+
+A model from a file: of which kinds, and whether a network is the one learnt with.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from reprlib import repr as short
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from ..decision.aggregation import n_scores
+from ..decision.atom_annotations import check_notes
+from ..decision.threshold import check_tuning
+from ..encoders import get_patch_features, needs_no_consent
+from ..utils.array_schema import ArraySpec, Sizes, validate_arrays
+from ..utils.files import atomic_write
+from ..utils.text_io import parse_json, shorten
+from ..utils.validation import check_choice, check_kind, check_number, check_whole_number, hint
+
+# Parameters of the decision that are not arrays, by the kind of model.
+DECISIONS = {
+    "tissue-classifier": ("shift",),
+    "region-detector": ("min_patches", "margin_threshold"),
+    "ensemble": ("shift", "offset", "tanh_scale"),
+}
+# Arrays of a model, in addition to "method.NAME" of its method (`fitted_arrays`) and "rule.NAME" of
+# its aggregator (`array_schema`). Dimensions: classes; scores, 1 for two classes, else the number
+# of classes; features, the length of a feature vector as the method sees it; inputs, its length
+# before projection; estimators, of an ensemble.
+ARRAYS = {
+    "projection.mean": ArraySpec("inputs"),
+    "projection.components": ArraySpec("features, inputs"),
+    # Reference of each class per atom, from training patches: see `AtomReference`.
+    "class_reference.usage": ArraySpec("classes, codes", "shares from 0 to 1"),
+    "class_reference.codes": ArraySpec("classes, codes"),
+    "class_reference.mean_codes": ArraySpec("classes, codes"),
+    "class_reference.margins": ArraySpec("classes, classes, codes"),
+    "class_reference.class_votes": ArraySpec("classes, classes, codes"),
+    # For m = 1 … 20.
+    "region_size.false_negative_rate": ArraySpec("20", "shares from 0 to 1"),
+    "region_size.false_positive_rate": ArraySpec("20", "shares from 0 to 1"),
+    # Divisors of the scores of the estimators.
+    "combination.scales": ArraySpec("estimators", "positive numbers"),
+    "combination.weights": ArraySpec("estimators", "positive numbers"),
+    "calibration.slopes": ArraySpec("scores, classes"),
+    "calibration.offsets": ArraySpec("classes"),
+    # Of the calibration images.
+    "calibration.nonconformity_scores": ArraySpec("images", "shares from 0 to 1"),
+}
+
+
+def array_specs(*parts: str) -> dict[str, ArraySpec]:
+    """Those of ARRAYS that belong to these parts of a model."""
+    return {name: what for name, what in ARRAYS.items() if name.partition(".")[0] in parts}
+
+
+@dataclass(frozen=True)
+class ModelData:
+    """The content of a fitted model.
+
+    kind : "tissue-classifier", "region-detector" or "ensemble"
+    classes : names in the order of scores; with two, the second scores positive
+    recipe : settings of the model; for an ensemble, those of its first estimator
+    mpp : pixel size of the training images if all have the same
+    n_features : length of a feature vector as the method sees it
+    weights : digest of the encoder's weights; empty for pixel features
+    decision_parameters : numbers of the decision, see DECISIONS
+    training_info : record of the training
+    estimators : content of each model of an ensemble
+    atom_annotations : labels and states of atoms set by users, see `decisions.atom_notes`
+    arrays : by name, see ARRAYS
+    """
+
+    kind: str
+    classes: list[str]
+    recipe: dict[str, Any]
+    mpp: float | None
+    n_features: int
+    weights: str
+    decision_parameters: dict[str, float]
+    training_info: dict[str, Any]
+    estimators: list[ModelData] = field(default_factory=list)
+    atom_annotations: list[dict[str, Any]] = field(default_factory=list)
+    arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
+
+    def header(self) -> dict[str, Any]:
+        fields = {name: getattr(self, name) for name in _FIELDS}
+        return fields | {"estimators": [member.header() for member in self.estimators]}
+
+    def all_arrays(self) -> dict[str, NDArray[Any]]:
+        found = dict(self.arrays)
+        for place, member in enumerate(self.estimators):
+            own = member.all_arrays()
+            found |= {f"member{place}.{name}": array for name, array in own.items()}
+        return found
+
+    @classmethod
+    def of(cls, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> ModelData:
+        """Make the content from a header and the arrays, as `header` and `all_arrays` give them."""
+        own: dict[str, NDArray[Any]] = {}
+        parts: dict[str, dict[str, NDArray[Any]]] = {
+            f"member{place}": {} for place in range(len(header["estimators"]))
+        }
+        for name, array in arrays.items():
+            start, _, rest = name.partition(".")
+            if start in parts:
+                parts[start][rest] = array
+            else:
+                own[name] = array
+        pairs = zip(header["estimators"], parts.values(), strict=True)
+        members = [cls.of(words, theirs) for words, theirs in pairs]
+        return cls(**{name: header[name] for name in _FIELDS}, estimators=members, arrays=own)
+
+    def check_arrays(self, declared: Mapping[str, ArraySpec], sizes: Sizes) -> None:
+        """Refuses arrays other than those declared; `sizes` beside those known of any model."""
+        known: dict[str, int | str] = {
+            "classes": len(self.classes),
+            "scores": n_scores(len(self.classes)),
+            "features": self.n_features,
+            "estimators": len(self.estimators),
+        }
+        for word in set(known) & set(sizes):
+            if known[word] != sizes[word]:
+                there = short(known[word])
+                raise ValueError(f"there are {there} {word}, by the recipe {sizes[word]}")
+        validate_arrays(declared, self.arrays, known | dict(sizes))
+
+
+# --- header -------------------------------------------------------------------------------------
+
+# Types of the header's fields.
+_FIELDS = {
+    "kind": "str",
+    "classes": "list[str]",
+    "recipe": "dict[str, Any]",
+    "mpp": "float | None",
+    "n_features": "int",
+    "weights": "str",
+    "decision_parameters": "dict[str, Any]",
+    "training_info": "dict[str, Any]",
+    "atom_annotations": "list[Any]",
+}
+# Fields of an ensemble that must equal those of its first member.
+_OF_FIRST = ("recipe", "mpp", "n_features", "weights")
+_RECIPE = {"method_parameters": "dict[str, Any]", "features": "str"}
+# Of the record of the training: what every model has, and what some have.
+_TRAINING = {
+    "manifest_digest": "str",
+    "n_images": "int",
+    "n_patients": "int",
+    "random_state": "int | None",
+}
+_TRAINING_OF_SOME = {
+    "n_patches": "int",
+    "folds": "int",
+    "started_from": "dict[str, Any]",
+    "left_out": "list[str]",
+    "confounders": "list[str]",
+    "tuning": "list[Any]",
+    "estimators": "list[Any]",
+}
+
+
+def validate_header(header: Mapping[str, Any]) -> None:
+    """Validate the fields of a header, their types, and whether they fit each other.
+
+    The settings of the recipe are checked when the model is made.
+    """
+    fields = {*_FIELDS, "estimators"}
+    for name in sorted(fields ^ (set(header) - {"schema", "versions"})):
+        raise ValueError(f"{short(name)} is {'missing' if name in fields else 'not known'}")
+    _check_fields("", header, _FIELDS)
+    check_choice("kind", header["kind"], DECISIONS)
+    _check_classes(header["classes"])
+    if header["mpp"] is not None:
+        check_number("mpp", header["mpp"], above=True)
+    check_whole_number("n_features", header["n_features"], 1)
+    _check_fields("recipe: ", header["recipe"], _RECIPE)
+    _check_decision(header["kind"], header["decision_parameters"])
+    _check_training(header["training_info"])
+    check_notes(header["atom_annotations"])
+    if header["kind"] == "region-detector" and len(header["classes"]) != 2:
+        raise ValueError("a region-detector has two classes")
+    _check_members(header)
+
+
+def _check_fields(where: str, values: Mapping[str, Any], kinds: Mapping[str, str]) -> None:
+    for name, kind in kinds.items():
+        if name not in values:
+            raise ValueError(f"{where}{name} is missing")
+        check_kind(f"{where}{name}", values[name], kind)
+
+
+def _check_classes(classes: list[str]) -> None:
+    if not all(map(_is_text, classes)) or not len(set(classes)) == len(classes) >= 2:
+        raise ValueError(f"classes must be two different names or more, not {short(classes)}")
+
+
+def _is_text(name: str) -> bool:
+    """Return whether a name is visible and valid Unicode, without lone surrogates."""
+    return bool(name.strip()) and name == name.encode("utf-8", "replace").decode()
+
+
+def _check_decision(kind: str, decision: Mapping[str, Any]) -> None:
+    if set(decision) != set(DECISIONS[kind]):
+        raise ValueError(f"a {kind} decides by {DECISIONS[kind]}, not {short(decision)}")
+    for name, value in decision.items():
+        check_kind(name, value, "float")
+        check_number(name, value, low=-float("inf"))
+    if "min_patches" in decision:
+        check_whole_number("min_patches", decision["min_patches"], 1)
+
+
+def _check_training(training: Mapping[str, Any]) -> None:
+    _check_fields("training_info: ", training, _TRAINING)
+    known = {name: kind for name, kind in _TRAINING_OF_SOME.items() if name in training}
+    _check_fields("training_info: ", training, known)
+    check_tuning(training.get("tuning", []))
+    for heard in training.get("estimators", []):
+        check_kind("training_info: an estimator", heard, "dict[str, Any]")
+        own = {"unseen": "float | None", "recipe": "dict[str, Any]"}
+        # A member that could not be trained has no weight.
+        _check_fields(
+            "a member's ", heard, own if "failure" in heard else own | {"weight": "float"}
+        )
+        _check_fields("a member's recipe: ", heard["recipe"], _RECIPE)
+
+
+def _check_members(header: Mapping[str, Any]) -> None:
+    members = header["estimators"]
+    if not isinstance(members, list) or bool(members) != (header["kind"] == "ensemble"):
+        raise ValueError("only an ensemble has estimators, a list of models")
+    for member in members:
+        check_kind("a member", member, "dict[str, Any]")
+        if member.get("kind") != "tissue-classifier" or member.get("classes") != header["classes"]:
+            raise ValueError(
+                "the estimators of an ensemble must be tissue-classifiers of its classes"
+            )
+        validate_header(member)
+    for name in _OF_FIRST if members else ():
+        if header[name] != members[0][name]:
+            raise ValueError(f"{name} of an ensemble must be that of its first estimator")
+
+
+SCHEMA = 1
+SUFFIX = ".histodict"
+# One word alone: safetensors would write two in any order, and the same model as other bytes.
+_KEY, _DIGEST = "histodict", "sha256"
+_PACKAGES = ("histodict", "numpy", "scikit-learn")
+
+
+class ModelFileError(ValueError):
+    """The file is not a readable model."""
+
+
+def write_model_data(content: ModelData, path: Path) -> Path:
+    """Write a model file; an existing file is replaced, the folder must exist."""
+    if not path.parent.is_dir():
+        raise ModelFileError(f"{path}: the folder {path.parent} does not exist: make it first")
+    versions = {name: version(name) for name in _PACKAGES}
+    header = {"schema": SCHEMA, "versions": versions} | content.header()
+    data = serialize(header, content.all_arrays())
+    with atomic_write(path) as partial:
+        partial.write_bytes(data)
+    return path
+
+
+def serialize(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    """Return the bytes of a file with this header, these arrays and their digest."""
+    contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    whole = {**header, _DIGEST: digest(header, contiguous)}
+    return save(contiguous, metadata={_KEY: json.dumps(whole, ensure_ascii=False)})
+
+
+def digest(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> str:
+    """Return the SHA-256 of a header without digest and of the arrays.
+
+    It covers the name, type, shape and bytes of each array.
+    """
+    total = hashlib.sha256(json.dumps(header, sort_keys=True).encode() + b"\n")
+    for name in sorted(arrays):
+        array = arrays[name]
+        facts = [name, array.dtype.str, list(array.shape)]
+        total.update(json.dumps(facts).encode() + b"\n" + array.tobytes())
+    return total.hexdigest()
+
+
+def read_model_data(path: Path) -> ModelData:
+    """Read a model file.
+
+    Raises
+    ------
+    ModelFileError : the file is damaged, not a model, or has another schema
+    """
+    return ModelData.of(*_read(path))
+
+
+def read_header(path: Path | str) -> dict[str, Any]:
+    """Return the header of a model file after verifying its digest."""
+    return _read(Path(path))[0]
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    text, arrays = _open(path)
+    try:
+        header = parse_json(text)
+        check_kind("the header", header, "dict[str, Any]")
+        _check_schema(path, header.get("schema"))
+        _check_digest(path, header.pop(_DIGEST, None), header, arrays)
+        check_kind("versions", header.get("versions"), "dict[str, Any]")
+        validate_header(header)
+    except ModelFileError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ModelFileError(f"{path}: a damaged model file ({_header_of(error)})") from error
+    return header, arrays
+
+
+def _open(path: Path) -> tuple[str, dict[str, Any]]:
+    if not path.is_file():
+        raise ModelFileError(f"{path}: there is no such file")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            names, text = file.keys(), (file.metadata() or {}).get(_KEY)
+            arrays = {name: file.get_tensor(name) for name in names}
+    except (SafetensorError, OSError, TypeError, ValueError) as error:
+        raise ModelFileError(
+            f"{path}: not a histodict model, or a damaged one ({_header_of(error)})"
+        ) from error
+    if text is None:
+        raise ModelFileError(f"{path}: not a histodict model (another program's safetensors file)")
+    return text, arrays
+
+
+def _check_schema(path: Path, schema: object) -> None:
+    check_kind("schema", schema, "int")
+    if schema != SCHEMA:
+        raise ModelFileError(
+            f"{path}: has schema {short(schema)}, this version of histodict reads schema {SCHEMA}: "
+            "train the model again, or update histodict if a later version made the file"
+        )
+
+
+def _check_digest(
+    path: Path, found: object, header: Mapping[str, Any], arrays: Mapping[str, Any]
+) -> None:
+    if found is None:
+        raise ModelFileError(f"{path}: a damaged model file (it has no digest)")
+    if found != digest(header, arrays):
+        raise ModelFileError(
+            f"{path}: is damaged, or was changed after it was saved: its digest does not fit. "
+            "Get the original, or train the model again"
+        )
+
+
+def _header_of(error: Exception) -> str:
+    """Return the message of an error in one line."""
+    words = shorten(error)
+    return f"there is no {words}" if isinstance(error, KeyError) else words
+
+
+def load_model_of_kind(
+    kinds: Mapping[str, Any], path: Path, n_jobs: int | None, trust_weights: bool
+) -> Any:
+    """What the file holds, if it is one of these kinds: classes by their `kind`."""
+    content = read_model_data(path)
+    if content.kind not in kinds:
+        raise ModelFileError(
+            f"{path}: holds a {content.kind}, not a {' or '.join(kinds)}; histodict.load reads any"
+        )
+    if not trust_weights:
+        for part in (content, *content.estimators):
+            _check_consent(path, part.recipe["features"])
+    try:
+        model = kinds[content.kind].from_model_data(content, n_jobs)
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise ModelFileError(f"{path}: a damaged model file ({shorten(error)})") from error
+    for part in (content, *content.estimators):
+        _check_weights(path, part)
+    return model
+
+
+def _check_consent(path: Path, vectors: str) -> None:
+    if needs_no_consent(vectors):
+        return
+    family, _, name = vectors.partition(":")
+    model, _, file = name.partition("@")
+    what = f"open the file {file} as weights of" if file else "fetch the weights of"
+    how = hint(python="load it with load(…, trust_weights=True)", cli="say --trust-weights")
+    raise ModelFileError(
+        f"{path}: to use this model, {family} would {what} {model!r}. If you trust where the model "
+        f"is from, {how}"
+    )
+
+
+def _check_weights(path: Path, content: ModelData) -> None:
+    """A model is worth nothing on the vectors of other weights than it was trained with."""
+    vectors = content.recipe["features"]
+    if get_patch_features(vectors).weights() != content.weights:
+        raise ModelFileError(
+            f"{path}: was trained with other weights of {vectors!r} than those here"
+        )

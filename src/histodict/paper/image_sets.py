@@ -1,0 +1,477 @@
+"""Data sets whose folders and file names tell class, patient and slide.
+
+Where a name tells no patient, a warning says so.
+
+What an experiment needs to know of a data set, and how the layouts read file names.
+
+GlaS (Warwick-QU): train_1.bmp, train_1_anno.bmp, … and Grade.csv, all in one folder.
+
+Patients are in both of the official sets, so `split` is kept as information only.
+
+PatchCamelyon: its HDF5 files, the folder of the Kaggle competition, or 0/ and 1/ in folders.
+
+HDF5 holds pixels, not files. Some images of each class, spread evenly over the file, are written as
+PNG beside it, once.
+
+Public data sets, read as they are unpacked: which images, classes and, above all, patients.
+
+A folder with a manifest.csv that names patients is read by it. Any other folder is held against
+the layouts below, and at last read as one sub-folder per class.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from ..datasets.manifest import MANIFEST_NAME, ImageRecord, Manifest, ManifestError, read_manifest
+from ..images.source import READERS
+from ..utils.files import atomic_write
+
+__all__ = [
+    "DATA_VARIABLE",
+    "LAYOUTS",
+    "Dataset",
+    "find_breakhis",
+    "find_camelyon",
+    "find_kather",
+    "find_lc25000",
+    "find_tcga",
+    "find_ucsb",
+    "images_in",
+    "images_under",
+    "load_datasets",
+    "named",
+    "read_rows",
+    "sub_folders",
+    "task_of",
+]
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """One task: a question with its images.
+
+    name : also names the folder of its results
+    images : labelled images; None where only masks say what is where
+    regions : images whose masks outline what is looked for; None where there are none
+    region : what the masks outline
+    """
+
+    name: str
+    images: Manifest | None
+    regions: Manifest | None = None
+    region: str = "region"
+
+    @property
+    def classes(self) -> list[str]:
+        """In the paper's order: healthy first."""
+        return self.images.classes if self.images else []
+
+    @property
+    def diseased(self) -> str | None:
+        """Of two classes, the one whose images must not be missed; None for more classes."""
+        return self.classes[1] if len(self.classes) == 2 else None
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        manifest = self.images or self.regions
+        return manifest.warnings if manifest else ()
+
+
+def task_of(
+    name: str, root: Path, records: Iterable[ImageRecord], *warnings: str, why: str = ""
+) -> Dataset:
+    """The data set of records, in order of their paths.
+
+    An image without a patient counts as its own; `why` is said at the end of that warning.
+    """
+    ordered = sorted(records, key=lambda record: record.path)
+    n_unknown = sum(not record.patient for record in ordered)
+    if n_unknown:
+        unknown = (
+            f"{root}: NO PATIENT is known for {n_unknown} images, and each counts as its own: "
+            f"every accuracy measured on them is too good. {why}"
+        )
+        warnings = (unknown, *warnings)
+    known = (replace(r, patient=r.patient or r.path.relative_to(root).as_posix()) for r in ordered)
+    return named(name, Manifest(tuple(known), warnings, root))
+
+
+def named(name: str, manifest: Manifest) -> Dataset:
+    """The data set of a manifest, with classes, masks or both."""
+    classes = manifest.classes
+    return Dataset(
+        name=re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "data",
+        images=manifest if len(classes) > 1 else None,
+        regions=manifest if any(record.mask for record in manifest.records) else None,
+        region=classes[-1] if len(classes) in (1, 2) else "region",
+    )
+
+
+# --- files --------------------------------------------------------------------------------------
+
+
+def images_in(folder: Path) -> list[Path]:
+    """Images directly in a folder, by name."""
+    return sorted(path for path in folder.iterdir() if _is_image(path))
+
+
+def images_under(folder: Path) -> list[Path]:
+    """Images in a folder and its sub-folders, by name."""
+    return sorted(path for path in folder.rglob("*") if _is_image(path))
+
+
+def _is_image(path: Path) -> bool:
+    return (
+        path.is_file() and path.suffix.lower() in READERS and not path.name.startswith((".", "_"))
+    )
+
+
+def sub_folders(folder: Path) -> dict[str, Path]:
+    """By name in lower case."""
+    places = sorted(path for path in folder.iterdir() if path.is_dir())
+    return {path.name.casefold(): path for path in places if not path.name.startswith(".")}
+
+
+def read_rows(table: Path) -> list[dict[str, str]]:
+    """Of a CSV file with a header."""
+    with table.open(newline="", encoding="utf-8-sig") as file:
+        return list(csv.DictReader(file))
+
+
+_MASKS = "masks"
+
+# --- names that tell everything, whichever folders they lie in ----------------------------------
+
+# ytma10_010704_benign1_ccd.tif. The slide array and date, ytma10_010704, tell what was stained and
+# scanned together: images of one such group stay on one side of a split.
+_UCSB = re.compile(r"(ytma\d+_\d+)_(benign|malignant)\d+_ccd$", re.IGNORECASE)
+# SOB_B_A-14-22549AB-40-001.png: class (B or M), tumour, year and slide, magnification and number.
+# Year and slide are the patient; one patient, 14-13412, has images of two tumours.
+_BREAKHIS = re.compile(r"SOB_([BM])_[A-Z]+-(\d+-\w+)-(\d+)-\d+$")
+
+
+def find_ucsb(root: Path) -> list[Dataset]:
+    """UCSB breast benchmark: benign and malignant tissue."""
+    records = [
+        ImageRecord(path, name[2].lower(), name[1].lower()) for path, name in _matches(root, _UCSB)
+    ]
+    return [task_of("ucsb-breast", root, records)] if records else []
+
+
+def find_breakhis(root: Path) -> list[Dataset]:
+    """Benign and malignant breast tumours, one task per magnification."""
+    by_scale: dict[int, list[ImageRecord]] = {}
+    for path, name in _matches(root, _BREAKHIS):
+        label = {"B": "benign", "M": "malignant"}[name[1]]
+        by_scale.setdefault(int(name[3]), []).append(
+            ImageRecord(path, label, name[2], slide=name[2])
+        )
+    return [
+        task_of(f"breakhis-{scale}x", root, records) for scale, records in sorted(by_scale.items())
+    ]
+
+
+def _matches(root: Path, pattern: re.Pattern[str]) -> list[tuple[Path, re.Match[str]]]:
+    found = ((path, pattern.match(path.stem)) for path in images_under(root))
+    return [(path, name) for path, name in found if name]
+
+
+# --- one folder per class -----------------------------------------------------------------------
+
+# TCGA-06-0137-01A-01-BS1: project, tissue source site, participant, then sample and slide.
+_BARCODE = re.compile(
+    r"(?P<slide>(?P<patient>TCGA-(?P<site>[A-Z0-9]{2})-[A-Z0-9]{4})(-[A-Z0-9]{2,3})*)"
+)
+_LC25000 = {
+    "lung": {
+        "lung_n": "normal",
+        "lung_aca": "adenocarcinoma",
+        "lung_scc": "squamous cell carcinoma",
+    },
+    "colon": {"colon_n": "normal", "colon_aca": "adenocarcinoma"},
+}
+_TISSUES_2018 = ("adi", "back", "deb", "lym", "muc", "mus", "norm", "str", "tum")
+_TISSUE_2016 = re.compile(r"0[1-8]_[a-z]+$")
+# The tumour a tile of the 2016 set was cut from, one slide each.
+_PRIMARY = re.compile(r"(?P<patient>(?P<slide>CRC-Prim-HE-\d+))")
+
+
+def find_tcga(root: Path) -> list[Dataset]:
+    """<class>/ with TCGA's barcodes in the names, and masks/ for regions such as MVP."""
+    folders = sub_folders(root)
+    classes = {path.name: path for name, path in folders.items() if name != _MASKS}
+    records = _of_classes(root, classes, _BARCODE)
+    if not any(record.patient for record in records):
+        return []
+    why = "Their names have no barcode such as TCGA-06-0137."
+    return [task_of(root.name, root, records, why=why)]
+
+
+def find_lc25000(root: Path) -> list[Dataset]:
+    """lung_image_sets/ and colon_image_sets/, or the class folders of one organ."""
+    top = sub_folders(root).get("lung_colon_image_set", root)
+    why = (
+        "LC25000 holds about 20 turned or flipped copies of each source image: take one of each, "
+        "by a published list of duplicates."
+    )
+    tasks = []
+    for organ, labels in _LC25000.items():
+        place = sub_folders(top).get(f"{organ}_image_sets", top)
+        folders = sub_folders(place)
+        classes = {label: folders[name] for name, label in labels.items() if name in folders}
+        if len(classes) > 1:
+            tasks.append(task_of(f"lc25000-{organ}", place, _of_classes(place, classes), why=why))
+    return tasks
+
+
+def find_kather(root: Path) -> list[Dataset]:
+    """The nine tissues of NCT-CRC-HE (ADI/ … TUM/), or the eight of 2016 (01_TUMOR/ …)."""
+    folders = sub_folders(root)
+    newer = {name.upper(): path for name, path in folders.items() if name in _TISSUES_2018}
+    older = {name: path for name, path in folders.items() if _TISSUE_2016.match(name)}
+    classes = newer or older
+    if len(classes) < 3:
+        return []
+    why = "The names of NCT-CRC-HE tiles tell no patient: test on the set CRC-VAL-HE-7K."
+    return [task_of(root.name, root, _of_classes(root, classes, _PRIMARY), why=why)]
+
+
+def _of_classes(
+    root: Path, classes: Mapping[str, Path], pattern: re.Pattern[str] | None = None
+) -> list[ImageRecord]:
+    """The images of each class's folder; masks of the same name in root/masks go with them.
+
+    The groups of `pattern` are what a file's name tells of its image: patient, slide, site.
+    """
+    place = sub_folders(root).get(_MASKS)
+    masks = {path.stem: path for path in images_in(place)} if place else {}
+    records = []
+    for label, folder in classes.items():
+        for path in images_in(folder):
+            name = pattern.search(path.name) if pattern else None
+            told: dict[str, Any] = name.groupdict() if name else {"patient": ""}
+            records.append(ImageRecord(path, label, mask=masks.get(path.stem), **told))
+    return records
+
+
+# --- images/ and masks/ with the same names -----------------------------------------------------
+
+_PATIENT = re.compile(r"patient_?\d+", re.IGNORECASE)
+_SLIDE = re.compile(r"(tumor|normal|test)_\d+", re.IGNORECASE)
+
+
+def find_camelyon(root: Path) -> list[Dataset]:
+    """Tiles of slides of lymph nodes, whose masks outline tumour."""
+    folders = sub_folders(root)
+    if not {"images", _MASKS} <= set(folders):
+        return []
+    masks = {path.stem: path for path in images_in(folders[_MASKS])}
+    files = images_in(folders["images"])
+    missing = [path.name for path in files if path.stem not in masks]
+    if missing:
+        raise ManifestError(f"{root}: {len(missing)} images have no mask, {missing[0]} for one")
+    records = [ImageRecord(path, "", _group(path.stem), mask=masks[path.stem]) for path in files]
+    n_unknown = sum(_warned(path.stem) is None for path in files)
+    warning = (
+        f"{root}: NO SLIDE is known for {n_unknown} images. Those whose numbers differ in the last "
+        "digit only are kept together; others of one slide may stand on both sides of a split"
+    )
+    task = task_of(root.name, root, records, *([warning] if n_unknown else []))
+    return [replace(task, region="tumour")]
+
+
+def _warned(name: str) -> str | None:
+    """The patient or, in CAMELYON16, the slide in a tile's name."""
+    found = _PATIENT.search(name) or _SLIDE.search(name)
+    return found[0].lower() if found else None
+
+
+def _group(name: str) -> str:
+    # Tiles are numbered along a slide: neighbours in number overlap or touch.
+    return _warned(name) or (f"{name[:-1]}x" if name.isdigit() and len(name) > 1 else name)
+
+
+_TABLE = "Grade.csv"
+
+
+def find_glas(root: Path) -> list[Dataset]:
+    """Benign and malignant glands of the colon; masks outline the glands."""
+    if not (root / _TABLE).is_file():
+        return []
+    files = {path.stem: path for path in images_in(root)}
+    records = [_record(root, row, files) for row in _rows(root / _TABLE)]
+    found = task_of("glas", root, records)
+    # The masks show glands, healthy ones too: they are not what is to be found.
+    return [Dataset(found.name, found.images)]
+
+
+def _rows(table: Path) -> list[dict[str, str]]:
+    rows = [
+        {str(name).strip().casefold(): str(cell).strip() for name, cell in row.items()}
+        for row in read_rows(table)
+    ]
+    wanted = {"name", "patient id", "grade (glas)"}
+    if not rows or not wanted <= set(rows[0]):
+        raise ManifestError(f"{table}: is not GlaS's table; it must have the columns {wanted}")
+    return [row for row in rows if row["name"]]
+
+
+def _record(root: Path, row: dict[str, str], files: dict[str, Path]) -> ImageRecord:
+    name = row["name"]
+    if name not in files:
+        raise ManifestError(f"{root}: {name} is in {_TABLE}, but there is no image of this name")
+    return ImageRecord(
+        files[name],
+        row["grade (glas)"],
+        row["patient id"],
+        split=name.partition("_")[0],
+        mask=files.get(f"{name}_anno"),
+    )
+
+
+_SPLITS = ("train", "valid", "test")
+_LABELS = ("normal", "tumour")
+_MAX_PER_CLASS = 1000
+_IMAGES = "pcam-images"
+_PACKED = "camelyonpatch_level_2_split_"  # SPLIT_x.h5, SPLIT_y.h5, SPLIT_meta.csv
+
+
+def find_pcam(root: Path) -> list[Dataset]:
+    """Tumour in the middle of a tile of a lymph node, or not."""
+    packed = [split for split in _SPLITS if (root / f"{_PACKED}{split}_x.h5").is_file()]
+    records = [record for split in packed for record in _unpacked(root, split)]
+    records = records or _from_table(root) or _from_folders(root)
+    if not records:
+        return []
+    limit = f"{root}: at most {_MAX_PER_CLASS} images of each class and split are used"
+    why = "PCam tells slides in the files …_meta.csv alone."
+    return [task_of("pcam", root, records, *([limit] if packed else []), why=why)]
+
+
+def _unpacked(root: Path, split: str) -> list[ImageRecord]:
+    h5py = _load_h5py(root)
+    with h5py.File(root / f"{_PACKED}{split}_y.h5", "r") as file:
+        labels = np.asarray(file["y"]).ravel().astype(int)
+    table = root / f"{_PACKED}{split}_meta.csv"
+    slides = read_rows(table) if table.is_file() else []
+    records = []
+    with h5py.File(root / f"{_PACKED}{split}_x.h5", "r") as file:
+        for place in _chosen(labels):
+            path = root / _IMAGES / split / f"{place:06d}.png"
+            if not path.is_file():
+                with atomic_write(path) as partial:
+                    pixels = np.asarray(file["x"][place], dtype=np.uint8)
+                    Image.fromarray(pixels).save(partial, format="PNG")
+            slide = slides[place]["wsi"] if slides else ""
+            records.append(ImageRecord(path, _LABELS[labels[place]], slide, split=split))
+    return records
+
+
+def _load_h5py(root: Path) -> Any:
+    try:
+        return import_module("h5py")
+    except ImportError:
+        raise ManifestError(
+            f"{root}: these are HDF5 files: install h5py (pip install h5py), or unpack them into "
+            "folders 0/ and 1/"
+        ) from None
+
+
+def _chosen(labels: Any) -> list[int]:
+    places: list[int] = []
+    for label in range(len(_LABELS)):
+        own = np.flatnonzero(labels == label)
+        step = max(1, len(own) / _MAX_PER_CLASS)
+        places += own[np.arange(0, len(own), step).astype(int)].tolist()
+    return sorted(places)
+
+
+def _from_table(root: Path) -> list[ImageRecord]:
+    """train/<id>.tif with train_labels.csv, columns id and label."""
+    table = root / "train_labels.csv"
+    if not table.is_file():
+        return []
+    labels = {row["id"]: int(row["label"]) for row in read_rows(table)}
+    files = [path for path in images_in(root / "train") if path.stem in labels]
+    return [ImageRecord(path, _LABELS[labels[path.stem]], "") for path in files]
+
+
+def _from_folders(root: Path) -> list[ImageRecord]:
+    """0/ and 1/, of all images or within train/, valid/ and test/."""
+    folders = sub_folders(root)
+    inside: dict[str | None, Path] = {s: folders[s] for s in _SPLITS if s in folders}
+    records = []
+    for split, place in (inside or {None: root}).items():
+        folders = sub_folders(place)
+        if not {"0", "1"} <= set(folders):
+            return []
+        records += [
+            ImageRecord(path, label, "", split=split)
+            for name, label in zip("01", _LABELS, strict=True)
+            for path in images_in(folders[name])
+        ]
+    return records
+
+
+DATA_VARIABLE = "HISTODICT_DATA"
+
+# A layout finds its tasks in a folder, or nothing if the folder is laid out otherwise.
+Layout = Callable[[Path], list[Dataset]]
+LAYOUTS: dict[str, Layout] = {
+    "GlaS": find_glas,
+    "UCSB": find_ucsb,
+    "BreakHis": find_breakhis,
+    "LC25000": find_lc25000,
+    "Kather CRC": find_kather,
+    "PCam": find_pcam,
+    "CAMELYON": find_camelyon,
+    "TCGA": find_tcga,
+}
+
+
+def load_datasets(source: Path | str, part: str | None = None) -> list[Dataset]:
+    """The tasks of a folder, or of a folder in $HISTODICT_DATA by its name.
+
+    `part` keeps those whose name contains it, such as an organ or a magnification.
+    """
+    folder = _folder(source)
+    is_table = folder.is_file() or (folder / MANIFEST_NAME).is_file()
+    manifest = read_manifest(folder) if is_table else None
+    tasks: list[Dataset] = []
+    if folder.is_dir() and (manifest is None or not _has_patients(manifest)):
+        found = (find(folder) for find in LAYOUTS.values())
+        tasks = next((tasks for tasks in found if tasks), [])
+    if not tasks:
+        name = folder.stem if folder.is_file() else folder.name
+        tasks = [named(name, manifest or read_manifest(folder))]
+    kept = [task for task in tasks if part is None or part.casefold() in task.name.casefold()]
+    if not kept:
+        names = ", ".join(task.name for task in tasks)
+        raise ManifestError(f"{folder}: no part is called {part!r}; there are {names}")
+    return kept
+
+
+def _folder(source: Path | str) -> Path:
+    if Path(source).exists():
+        return Path(os.path.normpath(source))
+    home = os.environ.get(DATA_VARIABLE)
+    if home and (Path(home) / source).exists():
+        return Path(os.path.normpath(Path(home) / source))
+    names = sorted(p.name for p in Path(home).iterdir() if p.is_dir()) if home else []
+    known = f"{DATA_VARIABLE} has {', '.join(names)}" if home else f"{DATA_VARIABLE} is not set"
+    raise ManifestError(f"{source}: there is no such folder, and none of this name; {known}")
+
+
+def _has_patients(manifest: Manifest) -> bool:
+    return any(record.patient != manifest.name(record) for record in manifest.records)

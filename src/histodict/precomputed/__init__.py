@@ -1,0 +1,65 @@
+"""A feature file as an image: it knows where patches lie, and all of it is white."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..images.source import register_opener
+from .feature_file import check_has_positions, is_feature_file, open_features
+
+
+class PlaceholderImage:
+    """An image source without pixels, of the slide's size; maps are drawn on it."""
+
+    memory_bytes = 0
+    overview_downsample: float | None = None
+
+    def __init__(self, path: Path, mpp: float | None = None) -> None:
+        with open_features(path) as file:
+            self.offset, self.missing_chunks = file.offset, file.missing_chunks
+            self.mpp = file.mpp if mpp is None else mpp
+        self.path = path
+
+    @cached_property
+    def size(self) -> tuple[int, int]:
+        with open_features(self.path) as file:
+            return file.extent
+
+    def read(
+        self, x: int, y: int, width: int, height: int, downsample: float = 1.0
+    ) -> NDArray[np.uint8]:
+        shape = (max(1, round(length / downsample)) for length in (height, width))
+        return np.full((*shape, 3), 255, np.uint8)
+
+    def thumbnail(self, longest_side: int) -> NDArray[np.uint8]:
+        return self.read(0, 0, *self.size, max(1.0, max(self.size) / longest_side))
+
+    def is_region_invariant(self, downsample: float) -> bool:
+        return True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        pass
+
+
+def _open_feature_file(path: Path, mpp: float | None) -> PlaceholderImage | None:
+    if is_feature_file(path):
+        return PlaceholderImage(path, mpp)
+    check_has_positions(path)
+    return None
+
+
+register_opener(_open_feature_file)

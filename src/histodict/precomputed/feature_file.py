@@ -1,0 +1,601 @@
+"""Feature files: precomputed vectors of the patches of a slide, with positions and no pixels.
+
+FORMATS has a function for each suffix that opens a file as `Content`; the content is checked here.
+
+    features   (n, length) or (1, n, length), floating point
+    coords     (n, 2) or (1, n, 2): x and y of the patches' upper left corners, in level-0 pixels
+    attributes by the names of TRIDENT and CLAM: patch_size, patch_size_level0, overlap,
+               target_magnification, level0_width, level0_height, encoder; of CLAM patch_level and
+               downsample
+
+See the source of TRIDENT (IO.py: coords_to_h5, save_h5; WSI.py: extract_patch_features), which
+writes None as the text 'None', and of CLAM (file_utils.py: save_hdf5; extract_features_fp.py, whose
+features have no attributes; WholeSlideImage.py, whose coords have).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+from reprlib import repr as short
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..images.file_types import FOLDER_IMAGES, ImageError
+from ..utils.files import exists, file_bytes, file_key
+from ..utils.missing_chunks import check_missing_chunks
+from ..utils.text_io import parse_json
+from ..utils.validation import check_kind
+from .formats import (
+    FEATURES,
+    HISTODICT_ATTRIBUTE,
+    MAX_LENGTH,
+    Content,
+    format_errors,
+    open_hdf5,
+    open_npz,
+    open_zarr,
+    to_python,
+)
+from .hdf5_check import check_whole
+
+# Functions that open a feature file, by its suffix.
+FORMATS: dict[str, Callable[[Path], AbstractContextManager[Content]]] = {
+    ".h5": open_hdf5,
+    ".h5ad": open_hdf5,
+    ".hdf5": open_hdf5,
+    ".npz": open_npz,
+    ".zarr": open_zarr,
+}
+_TENSORS = (".pt", ".pth")
+_DEFAULT_SIDE_PX = 256  # of a patch without metadata or neighbours
+_BLOCK_BYTES = 8 * 2**20
+_MAX_ROWS, _MAX_COLUMNS = 10_000_000, 100_000  # larger shapes are damage
+_MAX_GAP = 8  # unneeded rows that are read with those before and after them
+_MAX_CHARACTERS = 300  # characters of a name
+_MAX_DIFFERENCE = 0.1  # relative, of magnifications, as pixel sizes of images differ
+
+
+class FeatureFile:
+    """Open feature file with checked content.
+
+    coords : (n, 2) of int64, level-0 x and y
+    size : (width, height) of the slide in level-0 pixels, None if the file does not state it
+    side, overlap : of patches in level-0 pixels; derived from the coords if the file has none
+    offset : position of the image's (0, 0) in the coords, in files written by histodict
+    settings : settings of a file written by `histodict features`; else empty
+    missing_chunks : number of missing chunks, read as their fill value
+    """
+
+    def __init__(self, path: Path, content: Content) -> None:
+        self.path = path
+        self._features, self._is_nested = _read_features(path, content.features)
+        self.n_rows, length = self._features.shape[-2:]
+        _check_shape(path, content.coords, self.n_rows)
+        self.missing_chunks = content.missing[0]
+        self._coords, self._are_centres = content.coords, content.are_centres
+        self._metadata = Metadata(path, content.attributes, content.names)
+        self.settings = self._metadata.settings
+        self.size = self._metadata.size
+        self.mpp = self._metadata.mpp
+        self.offset = self._metadata.offset
+        self.origin = FeatureMetadata(
+            length,
+            self._metadata.encoder,
+            self._metadata.patch_px,
+            self._metadata.magnification,
+        )
+
+    @cached_property
+    def coords(self) -> NDArray[np.int64]:
+        with format_errors(self.path):
+            found = np.asarray(self._coords[...]).reshape(-1, 2)
+        if self._are_centres:
+            # A round spot may extend beyond the border of the image.
+            found = np.maximum(np.rint(found - (self._metadata.side or 0.0) / 2), 0)
+        if not ((found >= 0) & (found <= MAX_LENGTH)).all():
+            raise _no_pixels(self.path)
+        placed = np.rint(found).astype(np.int64)
+        check_coordinates(self.path, placed, self.size, self._metadata.step)
+        return placed
+
+    @cached_property
+    def side(self) -> float:
+        return self._metadata.side or self.step or _DEFAULT_SIDE_PX
+
+    @property
+    def overlap(self) -> float:
+        return self._metadata.overlap(self.side)
+
+    @cached_property
+    def step(self) -> float | None:
+        """Most frequent distance of neighbours in a row or a column; None without neighbours."""
+        return modal_step(self.coords)[0]
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """(width, height) of the image, from the file or from the extent of the patches."""
+        width, height = self.size or self._max_extent()
+        extent = width - self.offset[0], height - self.offset[1]
+        if min(extent) < 1:
+            raise ImageError(
+                f"{self.path}: its patches end at ({width}, {height}), before the image begins: "
+                f"correct the offset {self.offset} in its attribute histodict, or compute the "
+                "features again"
+            )
+        return extent
+
+    def _max_extent(self) -> tuple[int, int]:
+        x, y = (self.coords.max(axis=0, initial=0) + round(self.side)).tolist()
+        return x, y
+
+    def read(self, rows: slice) -> NDArray[np.float32]:
+        """Return vectors (n, length); refuse values that are not finite."""
+        with format_errors(self.path):
+            found = self._features[0, rows] if self._is_nested else self._features[rows]
+            vectors = np.asarray(found).astype(np.float32)
+        bad = ~np.isfinite(vectors).all(axis=1)
+        if bad.any():
+            first = (rows.start or 0) + int(np.argmax(bad))
+            raise ImageError(
+                f"{self.path}: the vector of patch {first} is not of finite numbers (NaN or "
+                "infinity): compute its features again"
+            )
+        return vectors
+
+    def read_some(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return the vectors of these rows, in this order; adjacent rows are read together."""
+        found = np.empty((len(rows), self.origin.length), np.float32)
+        order = np.argsort(rows, kind="stable")
+        ends = np.flatnonzero(np.diff(rows[order]) > _MAX_GAP) + 1
+        for own in np.split(order, ends) if len(rows) else ():
+            first, last = int(rows[own[0]]), int(rows[own[-1]])
+            found[own] = self.read(slice(first, last + 1))[rows[own] - first]
+        return found
+
+    def blocks(self) -> Iterator[slice]:
+        """Yield all rows in slices of a few megabytes."""
+        step = max(1, _BLOCK_BYTES // (4 * self.origin.length))
+        for start in range(0, self.n_rows, step):
+            yield slice(start, min(start + step, self.n_rows))
+
+    def check(self) -> None:
+        """Read the whole file; raise ImageError if no model can learn from it."""
+        if not self.n_rows:
+            raise ImageError(
+                f"{self.path}: holds no vectors; no tissue was found when they were computed"
+            )
+        assert self.coords is not None  # reading them checks them
+        for rows in self.blocks():
+            self.read(rows)
+
+
+@contextmanager
+def open_features(path: Path) -> Iterator[FeatureFile]:
+    """Open a feature file; raise ImageError if it cannot be read."""
+    if not exists(path):
+        raise ImageError(f"{path}: there is no such file; check the name and the folder")
+    with FORMATS[path.suffix.lower()](path) as content:
+        refused = check_missing_chunks(path, *content.missing)
+        if refused:
+            raise ImageError(refused)
+        with format_errors(path):
+            file = FeatureFile(path, content)
+        yield file
+
+
+def check_features(path: Path) -> None:
+    """Read a whole file; raise ImageError if no model can learn from it."""
+    with open_features(path) as file:
+        file.check()
+
+
+def check_has_patch_size(path: Path) -> None:
+    """Refuse a feature file without the size of its slide, which a mask needs."""
+    with open_features(path) as file:
+        if file.size is None:
+            raise ImageError(
+                f"{path}: does not say how large its slide is (level0_width, level0_height), so "
+                "that a mask cannot be laid over its patches"
+            )
+
+
+def is_feature_file(path: object) -> bool:
+    """Return whether it is a feature file; of Zarr folders, those with an array `features`."""
+    if not isinstance(path, Path) or path.suffix.lower() not in FORMATS:
+        return False
+    return path.suffix.lower() not in FOLDER_IMAGES or (path / FEATURES).is_dir()
+
+
+def check_has_positions(path: Path) -> None:
+    """Refuse PyTorch files, which CLAM and others write beside the files with positions."""
+    if path.suffix.lower() not in _TENSORS:
+        return
+    names = [path.with_suffix(suffix) for suffix in (".h5", ".hdf5")]
+    names += [path.parent.parent / "h5_files" / name.name for name in names]  # as CLAM has them
+    found = next((name for name in names if exists(name)), None)
+    what = f"give {found}" if found else "give the .h5 file with features and coords of this slide"
+    raise ImageError(f"{path}: {path.suffix} files have no positions of patches: {what}")
+
+
+def common_metadata(paths: Iterable[object]) -> FeatureMetadata | None:
+    """Return the common metadata of all feature files among the paths; None without such files.
+
+    Refuse vectors of different encoders, as a model would learn the difference between these.
+    """
+    first, found = None, None
+    for path in paths:
+        if not is_feature_file(path):
+            continue
+        assert isinstance(path, Path)
+        own = _origin_of(path, repr(file_key(path)) if exists(path) else "")
+        if found is None:
+            first, found = path, own
+        others = own.differences(found)
+        if others:
+            raise ImageError(
+                f"{path}: its features were made otherwise than those of {first}: "
+                f"{'; '.join(others)}. Learn from such as were made alike"
+            )
+        found = found.filled_from(own)
+    return found
+
+
+@lru_cache(maxsize=100_000)
+def _origin_of(path: Path, state: str) -> FeatureMetadata:
+    with open_features(path) as file:
+        return file.origin
+
+
+# --- arrays -------------------------------------------------------------------------------------
+
+
+def _read_features(path: Path, vectors: Any) -> tuple[Any, bool]:
+    """Return the vectors, and whether they have a leading axis of length 1."""
+    shape = tuple(vectors.shape)
+    is_nested = len(shape) == 3 and shape[0] == 1
+    if len(shape) == 1:
+        raise ImageError(
+            f"{path}: holds one vector of {shape[0]} numbers for the slide as a whole: the "
+            "features of its patches are needed"
+        )
+    if len(shape) >= 2 and (shape[-2] > _MAX_ROWS or shape[-1] > _MAX_COLUMNS):
+        raise ImageError(
+            f"{path}: says that it holds {shape[-2]} vectors of {shape[-1]} numbers, more than "
+            "any slide has: the file is damaged, or of something else"
+        )
+    if (len(shape) != 2 and not is_nested) or not shape[-1]:
+        raise ImageError(
+            f"{path}: its features are of shape {shape}: they must be (patches, numbers)"
+        )
+    if np.dtype(vectors.dtype).kind != "f":
+        raise ImageError(f"{path}: its features are {vectors.dtype}, not of floating point")
+    return vectors, is_nested
+
+
+def _check_shape(path: Path, coords: Any, n_rows: int) -> None:
+    if coords is None:
+        raise ImageError(
+            f"{path}: says nothing of where the patches lie; it must have `coords`, x and y of "
+            "each in level-0 pixels, beside `features`"
+        )
+    if tuple(coords.shape) not in ((n_rows, 2), (1, n_rows, 2)):
+        raise ImageError(
+            f"{path}: its coords are of shape {tuple(coords.shape)}, for {n_rows} vectors: they "
+            f"must be ({n_rows}, 2)"
+        )
+    dtype = np.dtype(coords.dtype)
+    if dtype.kind not in "iuf":
+        raise _no_pixels(path)
+    try:  # they are read whole
+        check_whole("coords", 2 * n_rows * dtype.itemsize, file_bytes(path))
+    except ValueError as error:
+        raise ImageError(f"{path}: {error}") from error
+
+
+def _no_pixels(path: Path) -> ImageError:
+    return ImageError(
+        f"{path}: its coords must be level-0 pixels, whole numbers from 0 on and at most "
+        f"{MAX_LENGTH:,}"
+    )
+
+
+def modal_step(coords: NDArray[np.int64]) -> tuple[float | None, float]:
+    """Return the most frequent distance of neighbours in a row or a column, and its frequency.
+
+    None without neighbours.
+    """
+    found = []
+    for along, across in ((0, 1), (1, 0)):
+        ordered = coords[np.lexsort((coords[:, along], coords[:, across]))]
+        in_line = np.diff(ordered[:, across]) == 0
+        found.append(np.diff(ordered[:, along])[in_line])
+    steps, counts = np.unique(np.concatenate(found), return_counts=True)
+    steps, counts = steps[steps > 0], counts[steps > 0]
+    if not len(steps):
+        return None, 0.0
+    most = int(np.argmax(counts))
+    return float(steps[most]), float(counts[most] / counts.sum())
+
+
+def check_coordinates(
+    path: Path, coords: NDArray[np.int64], size: tuple[int, int] | None, told: float | None
+) -> None:
+    """Refuse coords that contradict the metadata, as maps would show patches elsewhere.
+
+    size : of the slide, told : distance of its patches; None if the file does not state them
+    """
+    if len(coords) > 1 and (coords == coords[0]).all():
+        raise ImageError(
+            f"{path}: all its {len(coords)} patches lie in one place, {tuple(coords[0].tolist())}: "
+            "its coords do not say where they lie"
+        )
+    if size is not None and (coords >= size).any():
+        x, y = coords.max(axis=0).tolist()
+        raise ImageError(
+            f"{path}: its patches lie up to ({x}, {y}), and its slide has {size[0]} x {size[1]} "
+            "pixels (level0_width, level0_height): are its coords level-0 pixels?"
+        )
+    step, share = modal_step(coords)
+    if told is not None and step is not None and step < told / 2 and share > 0.5:
+        raise ImageError(
+            f"{path}: says that its patches lie {told:g} pixels apart (patch_size_level0, overlap),"
+            f" and most lie {step:g} apart: are its coords level-0 pixels?"
+        )
+
+
+# --- attributes ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FeatureMetadata:
+    """Known metadata of vectors, which must be equal for all files of a model.
+
+    length : of a vector
+    patch_px, magnification : side of a patch in pixels, and their magnification
+    """
+
+    length: int
+    encoder: str | None = None
+    patch_px: int | None = None
+    magnification: float | None = None
+
+    def differences(self, other: FeatureMetadata) -> list[str]:
+        """Describe the differences of values that are known in both."""
+        pairs = [(f.name, getattr(self, f.name), getattr(other, f.name)) for f in fields(self)]
+        return [
+            f"{_DESCRIPTIONS[name]} {own}, not {known}"
+            for name, own, known in pairs
+            if own is not None and known is not None and not _alike(own, known)
+        ]
+
+    def filled_from(self, other: FeatureMetadata) -> FeatureMetadata:
+        """Return a copy with unknown values taken from the other."""
+        known = asdict(other) | self.to_dict()
+        return replace(self, **known)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> FeatureMetadata:
+        """Reverse `to_dict`; raise ValueError for invalid values."""
+        check_kind("vectors", values, "dict[str, Any]")
+        known = {own.name for own in fields(cls)}
+        if "length" not in values or set(values) - known:
+            raise ValueError(f"vectors are told of by {sorted(known)}, not {sorted(values)}")
+        made = cls(**values)
+        for own in fields(cls):
+            check_kind(own.name, getattr(made, own.name), str(own.type))
+        return made
+
+
+def _alike(own: Any, known: Any) -> bool:
+    """Compare values; magnifications derived from pixel sizes differ slightly between scanners."""
+    return abs(own / known - 1) <= _MAX_DIFFERENCE if isinstance(own, float) else bool(own == known)
+
+
+_DESCRIPTIONS = {
+    "length": "vectors of length",
+    "encoder": "the encoder",
+    "patch_px": "patches of so many pixels across:",
+    "magnification": "the magnification",
+}
+
+
+# --- the schema ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Range:
+    """Numbers from `low` to `high`; `whole`: without a fraction."""
+
+    low: float
+    high: float
+    whole: bool = False
+
+    def __str__(self) -> str:
+        kind = "a whole number" if self.whole else "a number"
+        return f"{kind} from {self.low:,.12g} to {self.high:,.12g}"
+
+    def __contains__(self, number: float) -> bool:
+        is_inside = self.low <= number <= self.high  # False for NaN
+        return is_inside and (not self.whole or number == round(number))
+
+
+# Ranges of attributes, all optional.
+_RANGES = {
+    "patch_size": _Range(1, MAX_LENGTH, whole=True),
+    "patch_size_level0": _Range(1, MAX_LENGTH),
+    "overlap": _Range(-MAX_LENGTH, MAX_LENGTH, whole=True),
+    "target_magnification": _Range(1e-3, 1e4),
+    "level0_width": _Range(1, MAX_LENGTH, whole=True),
+    "level0_height": _Range(1, MAX_LENGTH, whole=True),
+    "level0_mpp": _Range(1e-4, 1e4),
+    "patch_level": _Range(0, 100, whole=True),
+    "downsample": _Range(1e-3, 1e6),
+    "custom_downsample": _Range(1e-3, 1e6),
+}
+
+
+class Metadata:
+    """Validated attributes of a feature file.
+
+    Parameters
+    ----------
+    path : the file, for messages
+    attributes : by the names above; unknown names and missing values (None, or the text 'None' that
+        TRIDENT writes for it) are ignored
+    names : names of attributes in this file, for messages, if they differ from those above
+
+    Attributes
+    ----------
+    patch_px : side of a patch in pixels, at the magnification it was cut at
+    side : side of a patch in level-0 pixels
+    size : (width, height) of the slide in level-0 pixels
+    settings : settings of a file that `histodict features` wrote; else empty
+
+    Raises
+    ------
+    ImageError : an attribute violates the schema; the message names the file and the attribute
+    """
+
+    def __init__(
+        self, path: Path, attributes: Mapping[str, Any], names: Mapping[str, str] | None = None
+    ) -> None:
+        self._path, self._names = path, names or {}
+        plain = {name: to_python(value) for name, value in attributes.items()}
+        found = {
+            name: self._number(name, plain[name], allowed)
+            for name, allowed in _RANGES.items()
+            if plain.get(name) is not None
+        }
+        self._found = found
+        self.encoder = self._name("encoder", plain.get("encoder"))
+        self.settings = self._settings(plain.get(HISTODICT_ATTRIBUTE))
+        self.mpp = found.get("level0_mpp")
+        self.magnification = found.get("target_magnification")
+        self.patch_px = round(found["patch_size"]) if "patch_size" in found else None
+        self.side = self._side()
+        self.size = self._size()
+        overlap = found.get("overlap", 0.0)
+        if self.patch_px is not None and overlap >= self.patch_px:
+            raise self._error("overlap", overlap, f"less than patch_size, which is {self.patch_px}")
+
+    @property
+    def offset(self) -> tuple[int, int]:
+        """Position of the image's (0, 0) in the coords."""
+        x, y = self.settings.get("offset", (0, 0))
+        return x, y
+
+    def overlap(self, side: float) -> float:
+        """Return the overlap of patches in level-0 pixels; attributes give it in patch pixels."""
+        overlap = self._found.get("overlap", 0.0)
+        return overlap * side / self.patch_px if self.patch_px else 0.0
+
+    @property
+    def step(self) -> float | None:
+        """Distance of neighbouring patches in level-0 pixels.
+
+        None unless the file states side and overlap; files of CLAM, with one grid per piece of
+        tissue, state no overlap.
+        """
+        if self.side is None or "overlap" not in self._found:
+            return None
+        return self.side - self.overlap(self.side)
+
+    def _side(self) -> float | None:
+        """Return the side of a patch; CLAM gives it in pixels of a level, with the downsample."""
+        side = self._found.get("patch_size_level0")
+        if side is None and self.patch_px is not None and "patch_level" in self._found:
+            reduced = self._found.get("downsample")
+            if reduced is None and self._found["patch_level"] == 0:
+                reduced = 1.0
+            if reduced is not None:
+                side = self.patch_px * reduced * self._found.get("custom_downsample", 1.0)
+                if side not in _RANGES["patch_size_level0"]:
+                    words = f"such that patches have a side of {_RANGES['patch_size_level0']}"
+                    raise self._error("downsample", reduced, f"{words} level-0 pixels")
+        return side
+
+    def _size(self) -> tuple[int, int] | None:
+        lengths = [self._found.get(name) for name in ("level0_width", "level0_height")]
+        if lengths[0] is None or lengths[1] is None:
+            return None
+        size = round(lengths[0]), round(lengths[1])
+        if self.offset[0] >= size[0] or self.offset[1] >= size[1]:
+            raise self._error(
+                f"{HISTODICT_ATTRIBUTE} (offset)", list(self.offset), f"inside of the slide, {size}"
+            )
+        return size
+
+    def _number(self, name: str, value: Any, allowed: _Range) -> float:
+        """Return a number in its range; CLAM gives one for x and one for y, which must agree."""
+        parts = value if isinstance(value, list) and len(value) in (1, 2) else [value]
+        numbers = [_as_number(part) for part in parts]
+        if any(number is None or number not in allowed for number in numbers):
+            raise self._error(name, value, str(allowed))
+        first, last = numbers[0], numbers[-1]
+        assert first is not None and last is not None
+        if abs(last - first) > _MAX_DIFFERENCE * abs(first):
+            raise self._error(name, value, "the same for x and y")
+        return first
+
+    def _text(self, name: str, value: Any) -> str | None:
+        value = value[0] if isinstance(value, list) and len(value) == 1 else value
+        if value is not None and not isinstance(value, str):
+            raise self._error(name, value, "text")
+        return value or None
+
+    def _name(self, name: str, value: Any) -> str | None:
+        """Return a short text of one line."""
+        text = self._text(name, value)
+        if text is not None and not (text.isprintable() and len(text) <= _MAX_CHARACTERS):
+            raise self._error(name, text, f"one line of at most {_MAX_CHARACTERS} characters")
+        return text
+
+    def _settings(self, value: Any) -> dict[str, Any]:
+        text = self._text(HISTODICT_ATTRIBUTE, value)
+        if text is None:
+            return {}
+        try:
+            settings = parse_json(text)
+        except ValueError as error:
+            raise self._error(HISTODICT_ATTRIBUTE, text, f"JSON ({error})") from error
+        if not isinstance(settings, dict):
+            raise self._error(HISTODICT_ATTRIBUTE, text, "a JSON object")
+        if not _is_offset(settings.get("offset", [0, 0])):
+            words = f"two whole numbers from 0 to {MAX_LENGTH:,}"
+            raise self._error(f"{HISTODICT_ATTRIBUTE} (offset)", settings["offset"], words)
+        for name in ("recipe", "grid"):
+            if not isinstance(settings.get(name, {}), dict):
+                raise self._error(
+                    f"{HISTODICT_ATTRIBUTE} ({name})", settings[name], "a JSON object"
+                )
+        return settings
+
+    def _error(self, name: str, value: Any, words: str) -> ImageError:
+        shown = self._names.get(name, name)
+        return ImageError(
+            f"{self._path}: its attribute {shown} must be {words}, not {short(value)}: correct the "
+            "attribute, or compute the features again"
+        )
+
+
+def _as_number(value: Any) -> float | None:
+    if isinstance(value, bool):
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _is_offset(value: Any) -> bool:
+    is_pair = isinstance(value, list) and len(value) == 2
+    return is_pair and all(type(n) is int and 0 <= n <= MAX_LENGTH for n in value)

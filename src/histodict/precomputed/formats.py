@@ -1,0 +1,572 @@
+"""Formats of feature files: HDF5 of TRIDENT and CLAM, AnnData, Zarr, and .npz of NumPy.
+
+Each is opened as `Content`; h5py and zarr are needed for their formats only.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from importlib import import_module
+from io import BytesIO
+from pathlib import Path
+from reprlib import repr as short
+from typing import IO, TYPE_CHECKING, Any
+from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from ..images.file_types import ImageError
+from ..images.slide_backend import UnsupportedSlideError
+from ..utils.files import NPZ_ERRORS, file_bytes
+from ..utils.text_io import shorten
+from .hdf5_check import (
+    MAX_CHUNK_BYTES,
+    MAX_CHUNKS,
+    check_chunk,
+    check_dataset,
+    check_in_subprocess,
+    check_links,
+    check_whole,
+    missing_chunks,
+)
+
+if TYPE_CHECKING:
+    from ..images.zarr_store import ZarrArray
+
+FEATURES, COORDS = "features", "coords"
+HISTODICT_ATTRIBUTE = "histodict"  # attribute with the settings of `histodict features`, as JSON
+# Attributes that are read; others may be damaged.
+ATTRIBUTES = {
+    *("patch_size", "patch_size_level0", "overlap", "target_magnification", "encoder"),
+    *("level0_width", "level0_height", "level0_mpp", HISTODICT_ATTRIBUTE),
+    *("patch_level", "downsample", "custom_downsample"),
+}
+MAX_LENGTH = 2_000_000  # in pixels: no slide is wider or higher
+MAGNIFICATION_AT_1_UM = 10.0  # of an image of 1 µm per pixel, by convention
+_CHUNK_ROWS = 64  # of files that are written here
+_EXTRA = "pip install 'histodict[features]'"
+
+
+@dataclass(frozen=True)
+class Content:
+    """Content of a file, not yet checked; see `feature_file` for its requirements.
+
+    vectors, coords : arrays, or objects with a shape and a dtype that return an array for a slice
+        of rows and are read when they are indexed; without coords None
+    missing : numbers of missing and of all chunks
+    names : names of the attributes in this file, for messages, if they differ
+    are_centres : whether the coords are the centres of patches, not their upper left corners
+    """
+
+    features: Any
+    coords: Any
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    missing: tuple[int, int] = (0, 0)
+    names: Mapping[str, str] = field(default_factory=dict)
+    are_centres: bool = False
+
+
+# --- HDF5 ---------------------------------------------------------------------------------------
+
+
+@contextmanager
+def open_hdf5(path: Path) -> Iterator[Content]:
+    """Open a file of TRIDENT or CLAM, or of AnnData (.h5ad)."""
+    _library("h5py", path)
+    check_in_subprocess(path, try_hdf5)
+    with _open_hdf5(path) as content:
+        yield content
+
+
+def try_hdf5(path: str) -> None:
+    """Open a file and read what is read of each file, in a child process."""
+    with _open_hdf5(Path(path)) as content:
+        content.features[:1]
+        if content.coords is not None:
+            content.coords[...]
+
+
+@contextmanager
+def _open_hdf5(path: Path) -> Iterator[Content]:
+    h5py = _library("h5py", path)
+    try:
+        file = h5py.File(path, "r")
+    except OSError as error:
+        if isinstance(error, FileNotFoundError | PermissionError):
+            raise
+        raise ImageError(
+            f"{path}: is no HDF5 file, or a damaged one ({error}): compute its features again"
+        ) from error
+    is_anndata = path.suffix.lower() == ".h5ad"
+    with file:
+        with format_errors(path):
+            check_links(file)
+            found = _anndata_arrays(file) if is_anndata else map(file.get, (FEATURES, COORDS))
+            arrays = [x if isinstance(x, h5py.Dataset) else None for x in found]
+            missing = _check_datasets(path, [x for x in arrays if x is not None])
+            if is_anndata:
+                content = _anndata_content(path, file)
+            else:
+                vectors, coords = arrays
+                content = _of_group(path, list(file), file.attrs, vectors, coords)
+        yield replace(content, missing=missing)
+
+
+def _check_datasets(path: Path, datasets: Iterable[Any]) -> tuple[int, int]:
+    """Return numbers of missing and of all chunks of HDF5 arrays; refuse too large chunks."""
+    found = []
+    for dataset in datasets:
+        check_dataset(dataset, path.stat().st_size)
+        found.append(missing_chunks(dataset))
+    return sum(n for n, _ in found), sum(n for _, n in found)
+
+
+# --- Zarr ---------------------------------------------------------------------------------------
+
+
+@contextmanager
+def open_zarr(path: Path) -> Iterator[Content]:
+    _library("zarr", path)
+    from ..images.zarr_store import ZarrFolder
+
+    check = partial(_check_pieces, file_bytes(path))
+    with format_errors(path):
+        folder = ZarrFolder(path, MAX_CHUNK_BYTES, check)
+        names = folder.arrays
+        opened = {name: folder.open(name) for name in (FEATURES, COORDS) if name in names}
+        vectors, coords = (
+            _ZarrRows(path, opened[name].array) if name in opened else None
+            for name in (FEATURES, COORDS)
+        )
+        homes = [folder.attributes(name) for name in ("", *opened)]
+        content = _of_group(path, names, {}, vectors, coords, homes)
+        missing = sum(x.missing for x in opened.values()), sum(x.chunks for x in opened.values())
+    yield replace(content, missing=missing)
+
+
+class _ZarrRows:
+    """Zarr array whose errors name the file."""
+
+    def __init__(self, path: Path, array: Any) -> None:
+        self._path, self._array = path, array
+        self.shape, self.dtype = array.shape, array.dtype
+
+    def __getitem__(self, rows: Any) -> NDArray[Any]:
+        with format_errors(self._path):
+            return np.asarray(self._array[rows])
+
+
+def _check_pieces(n_bytes: int, path: str, metadata: ZarrArray) -> None:
+    check_chunk(path, metadata.piece_bytes, n_bytes)
+    n_chunks = math.prod(metadata.grid) * math.prod(metadata.pieces_per_shard)
+    if n_chunks > MAX_CHUNKS:
+        raise UnsupportedSlideError(
+            f"its array {path!r} has {n_chunks} chunks, more than {MAX_CHUNKS}: save it again "
+            "in larger chunks"
+        )
+
+
+# --- all formats --------------------------------------------------------------------------------
+
+
+def _of_group(
+    path: Path,
+    names: Sequence[str],
+    attributes: Mapping[str, Any],
+    vectors: Any,
+    coords: Any,
+    homes: Sequence[Mapping[str, Any]] = (),
+) -> Content:
+    """Merge attributes of the file, the features and the coords; the latter take precedence."""
+    if vectors is None:
+        there = ", ".join(sorted(names)) or "none"
+        raise ImageError(f"{path}: has no array `{FEATURES}`; there are: {there}")
+    homes = homes or [attributes, *(getattr(x, "attrs", {}) for x in (vectors, coords))]
+    told = {name: home[name] for home in homes for name in ATTRIBUTES & set(home)}
+    return Content(vectors, coords, told)
+
+
+def _library(name: str, path: Path) -> Any:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise ImageError(
+            f"{path}: is read with {name}, which is not installed ({error}): {_EXTRA}"
+        ) from error
+
+
+@contextmanager
+def format_errors(path: Path) -> Iterator[None]:
+    """Convert errors of libraries on damaged files to an ImageError that names the file."""
+    try:
+        yield
+    except (FileNotFoundError, PermissionError, MemoryError, ImageError):
+        raise
+    except UnsupportedSlideError as error:
+        raise ImageError(f"{path}: {error}") from error
+    except Exception as error:  # libraries raise many types on damaged files
+        raise ImageError(
+            f"{path}: a part of it cannot be read ({type(error).__name__}: {shorten(error)}): "
+            "compute its features again"
+        ) from error
+
+
+def to_python(value: Any) -> Any:
+    """Convert a value of HDF5, NumPy or Zarr to Python; missing values become None."""
+    if getattr(value, "shape", ()) is None:  # h5py.Empty, which anndata writes for None
+        return None
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "replace")
+    if isinstance(value, tuple):
+        value = list(value)
+    return None if isinstance(value, str) and value == "None" else value
+
+
+def write_hdf5(
+    path: Path,
+    parts: Iterable[tuple[NDArray[Any], NDArray[np.int64]]],
+    dtype: type,
+    attributes: Mapping[str, Mapping[str, Any]],
+) -> int:
+    """Write vectors and coords part by part, with the names of TRIDENT; return their number.
+
+    `attributes`: of features, of coords, and under "" of the file itself. Without any vectors no
+    dataset is written, as their length is not known.
+    """
+    h5py = _library("h5py", path)
+    with h5py.File(path, "w") as file:
+        for vectors, coords in parts:
+            for name, rows in ((FEATURES, vectors.astype(dtype)), (COORDS, coords)):
+                if name not in file:
+                    some = (min(_CHUNK_ROWS, len(rows)), rows.shape[1])
+                    endless = (None, rows.shape[1])
+                    file.create_dataset(name, data=rows, maxshape=endless, chunks=some)
+                    continue
+                file[name].resize(len(file[name]) + len(rows), axis=0)
+                file[name][-len(rows) :] = rows
+        for name, told in attributes.items():
+            home = file.get(name or "/", file)
+            home.attrs.update(told)
+        return len(file[COORDS]) if COORDS in file else 0
+
+
+# --- AnnData ------------------------------------------------------------------------------------
+# Vectors are in obsm["features"] if it is there, else in X; only the requested rows of a sparse X
+# are decompressed. obsm["spatial"] holds the centres of patches, as in Visium and squidpy, in
+# level-0 pixels, and uns["spatial"] the width of a patch. In files of LazySlide (wsidata), which
+# have uns["tile_spec"], they are the upper left corners.
+
+_SPATIAL = "spatial"
+# Origin of attributes, for messages.
+_ANNDATA_NAMES = {
+    "patch_size_level0": "uns['spatial'] (spot_diameter_fullres) or uns['histodict']['patch_side']",
+    "level0_mpp": "uns['histodict']['mpp']",
+}
+_LAZYSLIDE_NAMES = {
+    "patch_size": "uns['tile_spec']['width']",
+    "patch_size_level0": "uns['tile_spec'] (width times base_downsample)",
+    "overlap": "uns['tile_spec'] (width less stride_width)",
+    "target_magnification": "uns['tile_spec'] (magnification by mpp or base_downsample)",
+    "level0_mpp": "uns['slide_properties']['mpp']",
+}
+_MAX_VALUES = 100  # of an element that should hold one or two numbers
+
+
+def _anndata_arrays(file: Any) -> list[Any]:
+    """Return the arrays that hold vectors and positions."""
+    chosen = file.get(f"obsm/{FEATURES}", file.get("X"))
+    parts = [chosen, file.get(f"obsm/{_SPATIAL}")]
+    if hasattr(chosen, "keys"):
+        parts += [chosen.get(name) for name in ("data", "indices", "indptr")]
+    return parts
+
+
+def _anndata_content(path: Path, file: Any) -> Content:
+    if "obsm" not in file or ("X" not in file and FEATURES not in file["obsm"]):
+        raise ImageError(f"{path}: is no AnnData file: it has no X, or no obsm")
+    if _SPATIAL not in file["obsm"]:
+        raise ImageError(
+            f"{path}: says nothing of where the patches lie; it must have obsm['spatial'], x and y "
+            "of their centres in level-0 pixels"
+        )
+    attributes, offset, are_corners = _anndata_attributes(path, file)
+    coords = file["obsm"][_SPATIAL]
+    if getattr(coords, "ndim", 0) != 2 or coords.shape[1] < 2 or coords.dtype.kind not in "iuf":
+        raise ImageError(
+            f"{path}: its obsm['spatial'] must be an array of numbers with the columns x and y"
+        )
+    _check_read_whole(path, coords)
+    places = np.asarray(coords[:, :2], dtype=np.float64) + offset
+    names = _LAZYSLIDE_NAMES if are_corners else _ANNDATA_NAMES
+    vectors = _anndata_features(path, file)
+    return Content(vectors, places, attributes, names=names, are_centres=not are_corners)
+
+
+def _check_read_whole(path: Path, dataset: Any) -> None:
+    if np.dtype(dataset.dtype).kind not in "iuf":
+        raise ValueError(f"{dataset.name} holds no numbers")
+    n_bytes = math.prod(dataset.shape) * dataset.dtype.itemsize
+    check_whole(dataset.name, n_bytes, path.stat().st_size)
+
+
+def _anndata_features(path: Path, file: Any) -> Any:
+    chosen = file["obsm"][FEATURES] if FEATURES in file["obsm"] else file["X"]
+    kind = chosen.attrs.get("encoding-type", "array")
+    if kind == "csr_matrix":
+        _check_read_whole(path, chosen["indptr"])
+        return _SparseRows(chosen)
+    if kind != "array":
+        raise ImageError(
+            f"{path}: its vectors are stored as {short(kind)}: they must be an array, or sparse "
+            "by rows (CSR)"
+        )
+    if not isinstance(chosen, import_module("h5py").Dataset):
+        raise ImageError(f"{path}: its vectors are declared as an array but are not one")
+    return chosen
+
+
+class _SparseRows:
+    """A CSR matrix in a file; a slice of it is an array. What is damaged raises a ValueError."""
+
+    def __init__(self, group: Any) -> None:
+        self.shape = tuple(int(n) for n in group.attrs["shape"])
+        self._data, self._indices = group["data"], group["indices"]
+        self.dtype = self._data.dtype
+        self._ends: NDArray[np.int64] = group["indptr"][...].astype(np.int64)
+        is_whole = len(self._ends) == self.shape[0] + 1 and self._ends[0] == 0
+        lengths = np.diff(self._ends)
+        if not is_whole or (lengths < 0).any() or self._ends[-1] > len(self._data):
+            raise ValueError("the rows of its sparse matrix do not follow each other")
+        if lengths.max(initial=0) > self.shape[1]:
+            raise ValueError("a row of its sparse matrix has more values than columns")
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        from scipy.sparse import csr_array
+
+        start, stop, _ = rows.indices(self.shape[0])
+        ends = self._ends[start : stop + 1]
+        own = slice(ends[0], ends[-1])
+        columns = self._indices[own]
+        if len(columns) and not 0 <= columns.min() <= columns.max() < self.shape[1]:
+            raise ValueError("its sparse matrix has a column too many")
+        parts = self._data[own], columns, ends - ends[0]
+        found: NDArray[Any] = csr_array(parts, shape=(stop - start, self.shape[1])).toarray()
+        return found
+
+
+def _anndata_attributes(path: Path, file: Any) -> tuple[dict[str, Any], NDArray[np.float64], bool]:
+    """Return attributes by the names of feature files, the offset of the image in OpenSlide's
+    coordinates, and whether `obsm["spatial"]` holds corners.
+    """
+    uns = _group(file, "uns")
+    tiles = _group(uns, "tile_spec")
+    if tiles is not None:
+        return _of_lazyslide(path, tiles, _group(uns, "slide_properties")), np.zeros(2), True
+    found: dict[str, Any] = {}
+    spatial = _group(uns, _SPATIAL)
+    for name in spatial if spatial is not None else ():
+        factors = _group(_group(spatial, name), "scalefactors")
+        found |= _values(factors, {"patch_size_level0": "spot_diameter_fullres"})
+    own = _group(uns, "histodict")
+    found |= _values(own, {"patch_size_level0": "patch_side", "level0_mpp": "mpp"})
+    place = _values(own, {"offset": "offset", "size": "size"})
+    offset = _pair(path, "uns['histodict']['offset']", place.get("offset", (0, 0)), 0)
+    if "size" in place:
+        size = _pair(path, "uns['histodict']['size']", place["size"], 1)
+        found |= dict(zip(("level0_width", "level0_height"), size + offset, strict=True))
+    digest = _values(own, {"digest": "model_digest"}).get("digest")
+    if isinstance(digest, bytes | str) and FEATURES not in file["obsm"]:
+        text = digest.decode("utf-8", "replace") if isinstance(digest, bytes) else digest
+        found["encoder"] = f"codes of the model {text[:12]}"
+    return found, offset, False
+
+
+def _of_lazyslide(path: Path, tiles: Any, slide: Any) -> dict[str, Any]:
+    """Return attributes from `TileSpec` and `SlideProperties` of wsidata, used by LazySlide.
+
+    Its tiles have a side of `int(width * base_downsample)` level-0 pixels.
+    """
+    names = ("width", "height", "stride_width", "stride_height", "base_downsample", "mpp")
+    spec = _numbers(path, "tile_spec", tiles, names)
+    known = _numbers(path, "slide_properties", slide, ("mpp", "magnification"))
+    for one, other in (("width", "height"), ("stride_width", "stride_height")):
+        if spec.get(one) != spec.get(other):
+            raise ImageError(
+                f"{path}: its tiles are not square (uns['tile_spec']: {one} "
+                f"{spec.get(one)}, {other} {spec.get(other)}): cut square tiles, with the same "
+                "stride both ways, and compute the features again"
+            )
+    found: dict[str, Any] = {}
+    width, reduced = spec.get("width"), spec.get("base_downsample")
+    if width is not None:
+        found["patch_size"] = width
+        if "stride_width" in spec:
+            found["overlap"] = width - spec["stride_width"]
+        if reduced is not None:
+            found["patch_size_level0"] = float(np.floor(width * reduced))
+    if "mpp" in known:
+        found["level0_mpp"] = known["mpp"]
+    mpp = spec.get("mpp")
+    if mpp is None and reduced is not None and "mpp" in known:
+        mpp = known["mpp"] * reduced
+    if mpp is not None:
+        found["target_magnification"] = MAGNIFICATION_AT_1_UM / mpp
+    elif reduced is not None and "magnification" in known:
+        found["target_magnification"] = known["magnification"] / reduced
+    shape = _values(slide, {"shape": "shape"}).get("shape")
+    if shape is not None:
+        height, width = _pair(path, "uns['slide_properties']['shape']", shape, 1)
+        found |= {"level0_width": width, "level0_height": height}
+    return found
+
+
+def _numbers(path: Path, home: str, group: Any, names: Iterable[str]) -> dict[str, float]:
+    """Return positive numbers of a group, without missing ones."""
+    found = {}
+    for name, value in _values(group, {name: name for name in names}).items():
+        plain = to_python(value)
+        if plain is None:
+            continue
+        if isinstance(plain, bool) or not isinstance(plain, int | float) or not 0 < plain < 1e9:
+            raise _error(path, f"uns[{home!r}][{name!r}]", plain, "a number greater than 0")
+        found[name] = float(plain)
+    return found
+
+
+def _pair(path: Path, name: str, value: Any, low: int) -> NDArray[np.float64]:
+    words = f"two whole numbers from {low} to {MAX_LENGTH:,}"
+    plain = to_python(value)
+    try:
+        pair = np.asarray(plain, np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise _error(path, name, plain, words) from error
+    if pair.shape != (2,) or not ((pair >= low) & (pair <= MAX_LENGTH)).all():
+        raise _error(path, name, plain, words)
+    return np.rint(pair)
+
+
+def _error(path: Path, name: str, value: Any, words: str) -> ImageError:
+    return ImageError(
+        f"{path}: its {name} must be {words}, not {short(value)}: write the file again"
+    )
+
+
+def _group(home: Any, name: str) -> Any:
+    """Return the group of this name in another; None if there is no such group."""
+    found = home.get(name) if home is not None else None
+    return found if hasattr(found, "keys") else None
+
+
+def _values(group: Any, names: Mapping[str, str]) -> dict[str, Any]:
+    """Return values of a group by new names, without subgroups and missing names."""
+    found = {}
+    for name, there in names.items() if group is not None else ():
+        dataset = group.get(there)
+        if hasattr(dataset, "dtype"):
+            # A large value is not read; it is refused later, as it is not a number.
+            found[name] = dataset[()] if (dataset.size or 0) <= _MAX_VALUES else dataset
+    return found
+
+
+# --- .npz ---------------------------------------------------------------------------------------
+
+_SUFFIX = ".npy"
+_KINDS = (ZIP_STORED, ZIP_DEFLATED)  # the file determines the memory that LZMA takes
+_MAX_HEADER_BYTES = 10_000
+_MAX_VALUE_BYTES = 2**20
+
+
+_SUFFIX = ".npy"
+_KINDS = (ZIP_STORED, ZIP_DEFLATED)  # the file determines the memory that LZMA takes
+_MAX_HEADER_BYTES = 10_000
+_MAX_VALUE_BYTES = 2**20
+
+
+@contextmanager
+def open_npz(path: Path) -> Iterator[Content]:
+    """Open an .npz file; only arrays of known names are read, attributes have one value each."""
+    with ExitStack() as opened:
+        try:
+            file = opened.enter_context(ZipFile(path))
+            members = {
+                member.filename.removesuffix(_SUFFIX): member
+                for member in file.infolist()
+                if member.filename.endswith(_SUFFIX)
+            }
+            arrays = {
+                name: _NpzArray(file, members[name], path.stat().st_size)
+                for name in sorted((ATTRIBUTES | {FEATURES, COORDS}) & set(members))
+            }
+            attributes = {name: arrays[name].value() for name in ATTRIBUTES & set(arrays)}
+        except (FileNotFoundError, PermissionError):
+            raise
+        except (*NPZ_ERRORS, RuntimeError) as error:
+            raise ImageError(
+                f"{path}: not an .npz file, or damaged ({error}): write it again"
+            ) from error
+        vectors, coords = (arrays.get(name) for name in (FEATURES, COORDS))
+        yield _of_group(path, sorted(members), attributes, vectors, coords)
+
+
+class _NpzArray:
+    """Array whose size is checked, and that is read whole at the first access."""
+
+    def __init__(self, file: ZipFile, member: ZipInfo, file_bytes: int) -> None:
+        self._file, self._member, self._file_bytes = file, member, file_bytes
+        if member.compress_type not in _KINDS:
+            raise ValueError(f"{member.filename} is compressed by a method other than deflate")
+        with file.open(member) as stream:
+            # The length that the header states for itself may be gigabytes.
+            head = BytesIO(stream.read(_MAX_HEADER_BYTES))
+        self.shape, self._is_fortran, self.dtype = _header(head)
+        self._start = head.tell()
+        self.n_bytes = math.prod(self.shape) * self.dtype.itemsize
+        if self.dtype.hasobject or self._start + self.n_bytes != member.file_size:
+            raise ValueError(f"{member.filename} does not have the length that its header states")
+        self._values: NDArray[Any] | None = None
+
+    def __getitem__(self, index: Any) -> NDArray[Any]:
+        if self._values is None:
+            try:
+                self._values = self._read()
+            except (zlib.error, EOFError, BadZipFile) as error:
+                raise ValueError(f"{self._member.filename} is damaged: {error}") from error
+        found: NDArray[Any] = self._values[index]
+        return found
+
+    def value(self) -> NDArray[Any]:
+        """Return a small array, such as an attribute."""
+        if self.n_bytes > _MAX_VALUE_BYTES:
+            raise ValueError(f"{self._member.filename} is too large for an attribute")
+        return self[...]
+
+    def _read(self) -> NDArray[Any]:
+        check_whole(self._member.filename, self.n_bytes, self._file_bytes)
+        with self._file.open(self._member) as stream:
+            stream.read(self._start)
+            data = stream.read(self.n_bytes)
+            if len(data) != self.n_bytes or stream.read(1):  # the end verifies the checksum
+                raise ValueError(f"{self._member.filename} is cut short")
+        values: NDArray[Any] = np.frombuffer(data, self.dtype)
+        is_fortran = self._is_fortran
+        return values.reshape(self.shape[::-1]).T if is_fortran else values.reshape(self.shape)
+
+
+def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    version = npy.read_magic(stream)
+    read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}.get(version)
+    if read is None:
+        raise ValueError(f"version {version} of the .npy format is not supported")
+    shape, is_fortran, dtype = read(stream, max_header_size=_MAX_HEADER_BYTES)
+    if any(length < 0 for length in shape):
+        raise ValueError("a negative length")
+    return shape, is_fortran, dtype

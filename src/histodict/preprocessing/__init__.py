@@ -1,0 +1,1 @@
+"""Tissue detection, tissue quality and stain normalisation."""

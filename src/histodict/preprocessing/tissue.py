@@ -1,0 +1,415 @@
+"""Tissue detection: which pixels are tissue, and which are background or unusable.
+
+Colours are compared with the white of the same image, the colour of empty glass, so that white
+balance and lamp brightness do not matter. With r, g, b the fractions of that white which a pixel
+lets through, a pixel is stained if one colour is absorbed more than the other two,
+
+    1 − 2g / (r + b) > 0.05   green: haematoxylin and eosin absorb it most
+    1 − 2r / (g + b) > 0.12   red: haematoxylin alone
+    1 − 2b / (r + g) > 0.12   blue: diaminobenzidine, pigment, blood
+
+and it is dark if (r + g + b) / 3 < 0.8, as dense nuclei are whatever their hue. Tissue is what is
+stained or dark. In an image without colours only darkness counts, from 0.88 on.
+
+White is the median colour of smooth areas whose green is as bright as the brightest of the image:
+every stain absorbs green. An image without such areas has no background to measure; its white is
+taken from its brightest pixels, the gaps between cells, and is assumed not to be tinted by stain;
+as it may be too dark, the limit of brightness is 0.88 there as well.
+
+Unusable pixels are neither tissue nor background: the black padding of scanners, and green or blue
+ink, which lets through much more green than red. `images.quality` finds black ink, blur and folds.
+The thresholds are compared with masks made by hand in `benchmarks/tissue.py`.
+
+Detection of uniform margins, which software adds to images to reach a fixed size.
+
+A margin consists of whole rows or columns at a side of the image that have one colour. Microscope
+background has noise and counts as content.
+
+Where a slide is glass, seen at a low level: there is nothing to read there at full scale.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.ndimage import uniform_filter
+
+_TOLERANCE = 3  # grey levels; above the error of lossy compression in a uniform area
+_MARGIN_STRIP = 64  # rows or columns read together
+_MAX_FRAMES = 2  # nested margins of different colours
+_MAX_PIXELS = 50_000_000  # larger images are not searched, as they are not tiles
+
+Box = tuple[int, int, int, int]  # left, top, right, bottom in level-0 pixels
+
+
+class Source(Protocol):
+    @property
+    def size(self) -> tuple[int, int]: ...
+
+    @property
+    def overview_downsample(self) -> float | None: ...
+
+    def read(
+        self, x: int, y: int, width: int, height: int, downsample: float = 1.0
+    ) -> NDArray[np.uint8]: ...
+
+    def thumbnail(self, longest_side: int) -> NDArray[np.uint8]: ...
+
+
+@dataclass(frozen=True)
+class Crop:
+    """A box of an image as an image of its own, with coordinates relative to the box."""
+
+    source: Source
+    box: Box
+    overview_downsample: float | None = None  # slides are not cropped
+
+    @property
+    def size(self) -> tuple[int, int]:
+        left, top, right, bottom = self.box
+        return right - left, bottom - top
+
+    def read(
+        self, x: int, y: int, width: int, height: int, downsample: float = 1.0
+    ) -> NDArray[np.uint8]:
+        return self.source.read(self.box[0] + x, self.box[1] + y, width, height, downsample)
+
+    def thumbnail(self, longest_side: int) -> NDArray[np.uint8]:
+        return self.read(0, 0, *self.size, max(1.0, max(self.size) / longest_side))
+
+
+def content_box(source: Source) -> Box:
+    """Return the box of a tile or photograph inside its uniform margins.
+
+    It is the whole image if there are none, if all of the image is uniform, or for a slide.
+    """
+    whole = (0, 0, *source.size)
+    if source.overview_downsample is not None or source.size[0] * source.size[1] > _MAX_PIXELS:
+        return whole
+    box = list(whole)
+    for axis in (1, 0) * _MAX_FRAMES:  # rows, then columns
+        for is_last in (False, True):
+            n_lines = _count_uniform(source, box, axis, is_last)
+            if n_lines == box[axis + 2] - box[axis]:
+                return whole
+            box[axis + 2 * is_last] += -n_lines if is_last else n_lines
+    left, top, right, bottom = box
+    return left, top, right, bottom
+
+
+def _count_uniform(source: Source, box: list[int], axis: int, is_last: bool) -> int:
+    """Return the number of uniform rows or columns at one side of a box."""
+    colour, count = None, 0
+    for lines in _strips(source, box, axis, is_last):
+        if colour is None:
+            colour = np.median(lines[0], axis=0)
+        differs = (np.abs(lines - colour) > _TOLERANCE).any(axis=(1, 2))
+        if differs.any():
+            return count + int(differs.argmax())
+        count += len(lines)
+    return count
+
+
+def _strips(
+    source: Source, box: list[int], axis: int, is_last: bool
+) -> Iterator[NDArray[np.uint8]]:
+    """Yield blocks of rows or columns (n, length, 3) of a box, from the outermost inwards."""
+    for start in range(box[axis], box[axis + 2], _MARGIN_STRIP):
+        stop = min(start + _MARGIN_STRIP, box[axis + 2])
+        part = box.copy()
+        part[axis], part[axis + 2] = start, stop
+        if is_last:
+            first = box[axis] + box[axis + 2]
+            part[axis], part[axis + 2] = first - stop, first - start
+        pixels = source.read(part[0], part[1], part[2] - part[0], part[3] - part[1])
+        lines = pixels if axis == 1 else pixels.swapaxes(0, 1)
+        yield lines[::-1] if is_last else lines
+
+
+_LACK_OF_RED, _LACK_OF_GREEN, _LACK_OF_BLUE = 0.12, 0.05, 0.12
+# The second where there are no colours, or where white is not known and so rather too dark.
+_MIN_LIGHT, _MIN_LIGHT_UNSURE = 0.8, 0.88
+_PADDING = 20  # grey levels; nothing seen through a microscope is darker
+_INK = 0.7  # red relative to green; no haematoxylin of the test images is below
+# A mean over many pixels may cover tissue from this fraction of the thresholds on.
+_MAYBE = 0.3
+
+# Background is smooth over so many pixels of a thumbnail, up to this coefficient of variation, ...
+_SIDE = 512
+_WINDOW = 9
+_NOISE = 3  # pixels to average first
+_SMOOTH = 0.015
+# ... has at least this fraction of the image's brightest red, green and blue, covers this fraction
+# of the image, and lacks less green than eosin does.
+_BRIGHT = 0.85, 0.93, 0.85
+_BRIGHTEST = 99.5  # percentile
+_MIN_BACKGROUND = 0.001
+_MAX_TINT = 0.22
+# Without background, white is at least this bright, and its green at least this fraction of the
+# mean of red and blue.
+_MIN_WHITE = 200
+_MIN_GREEN = 0.95
+
+# A tile with less tissue than the first is used whole, unless more than the second is smooth.
+_HARDLY_ANY = 0.01
+_EMPTY = 0.5
+
+_BLOCK = 1 << 15  # pixels
+_MAX_FACTOR = 256  # 256 · 255 fits into 16 bits, with room for rounding
+_Weights = tuple[float, float, float]
+_Planes = tuple[NDArray[np.uint16], ...]  # red, green, blue
+
+
+@dataclass(frozen=True)
+class TissueThreshold:
+    """Thresholds of tissue, fitted on an image's thumbnail and applied to its pixels.
+
+    Parameters
+    ----------
+    white : tuple of float
+        Red, green and blue of empty glass.
+    min_light : float
+        Pixels with (r + g + b) / 3 below this value are tissue whatever their hue.
+    has_background : bool
+        Whether `white` was measured on background, or else estimated from the brightest pixels.
+    accepts_all : bool
+        Whether every usable pixel counts as tissue.
+    """
+
+    white: tuple[float, float, float] = (255.0, 255.0, 255.0)
+    min_light: float = _MIN_LIGHT
+    has_background: bool = True
+    accepts_all: bool = False
+
+    @classmethod
+    def from_tile(cls, thumbnail: NDArray[np.uint8]) -> TissueThreshold:
+        """Fit the thresholds to pixels (height, width, 3) of a tile or photograph.
+
+        If hardly any of them are tissue although the image is not empty, all of them count.
+        """
+        fitted = cls.from_thumbnail(thumbnail)
+        if fitted.mask(thumbnail).mean() >= _HARDLY_ANY:
+            return fitted
+        pixels = _subsample(thumbnail)
+        seen = _max(pixels) >= _PADDING
+        is_empty = not seen.any() or _smooth_areas(pixels)[1][seen].mean() > _EMPTY
+        return replace(fitted, accepts_all=not is_empty)
+
+    @classmethod
+    def from_thumbnail(cls, thumbnail: NDArray[np.uint8]) -> TissueThreshold:
+        """Fit the thresholds to pixels (height, width, 3)."""
+        white, has_background = estimate_white(thumbnail)
+        red, green, blue = np.moveaxis(thumbnail, -1, 0)
+        is_grey = np.array_equal(red, green) and np.array_equal(green, blue)
+        is_strict = has_background and not is_grey
+        return cls(white, _MIN_LIGHT if is_strict else _MIN_LIGHT_UNSURE, has_background)
+
+    def mask(self, pixels: NDArray[np.uint8]) -> NDArray[np.bool_]:
+        """Return where pixels (..., 3) are tissue: (...)."""
+        return _by_blocks(pixels, lambda p: self._absorbs(p, 1.0) & ~self._is_unusable(p))
+
+    def possible_tissue(self, pixels: NDArray[np.uint8]) -> NDArray[np.bool_]:
+        """Return where pixels of a low level, means of many, may cover tissue: (...).
+
+        The mean of a patch that is half tissue differs from white half as much as its tissue.
+        """
+        return _by_blocks(pixels, lambda planes: self._absorbs(planes, _MAYBE))
+
+    def is_unusable(self, pixels: NDArray[np.uint8]) -> NDArray[np.bool_]:
+        """Return where pixels (..., 3) are padding or ink: (...)."""
+        return _by_blocks(pixels, self._is_unusable)
+
+    def _is_unusable(self, planes: _Planes) -> NDArray[np.bool_]:
+        padding: NDArray[np.bool_] = np.maximum(np.maximum(*planes[:2]), planes[2]) < _PADDING
+        if not self.has_background:  # a tint of the light could look like ink
+            return padding
+        return padding | self._is_less(planes, (1, 0, 0), (0, _INK, 0))
+
+    def _absorbs(self, planes: _Planes, fraction: float) -> NDArray[np.bool_]:
+        """Return where any of the four measures exceeds this fraction of its threshold."""
+        if self.accepts_all:
+            return np.ones(planes[0].shape, bool)
+        green, red, blue = (
+            (1 - fraction * lack) / 2 for lack in (_LACK_OF_GREEN, _LACK_OF_RED, _LACK_OF_BLUE)
+        )
+        light = 1 - fraction * (1 - self.min_light)
+        return (
+            self._is_less(planes, (0, 1, 0), (green, 0, green))
+            | self._is_less(planes, (1, 0, 0), (0, red, red))
+            | self._is_less(planes, (0, 0, 1), (blue, blue, 0))
+            | self._is_less(planes, (1, 1, 1), (0, 0, 0), 3 * light)
+        )
+
+    def _is_less(
+        self, planes: _Planes, left: _Weights, right: _Weights, constant: float = 0.0
+    ) -> NDArray[np.bool_]:
+        """Return where one weighted sum of r, g, b is less than another one plus a constant.
+
+        In whole numbers of 16 bits, many times as fast as floats.
+        """
+        factors = np.array([left, right]) / self.white
+        scale = _MAX_FACTOR / factors.sum(axis=1).max()
+        sums = []
+        for weights in np.rint(scale * factors).astype(np.uint16):
+            terms = [
+                plane * weight for plane, weight in zip(planes, weights, strict=True) if weight
+            ]
+            total = terms[0] if terms else np.uint16(scale * constant)
+            for term in terms[1:]:
+                total += term
+            sums.append(total)
+        return np.asarray(sums[0] < sums[1])
+
+
+def estimate_white(thumbnail: NDArray[np.uint8]) -> tuple[tuple[float, float, float], bool]:
+    """Estimate the colour of empty glass from pixels (height, width, 3).
+
+    Returns
+    -------
+    white : tuple of float
+        Red, green and blue.
+    has_background : bool
+        Whether the image has background. Without, white is estimated from the brightest pixels.
+    """
+    pixels = _subsample(thumbnail)
+    seen = _max(pixels) >= _PADDING
+    if not seen.any():
+        return (255.0, 255.0, 255.0), False
+    means, is_smooth = _smooth_areas(pixels)
+    brightest = np.percentile(pixels[seen], _BRIGHTEST, axis=0)
+    background = seen & is_smooth & (means >= np.array(_BRIGHT) * brightest).all(axis=-1)
+    if background.mean() >= _MIN_BACKGROUND:
+        red, green, blue = np.median(means[background], axis=0).tolist()
+        is_light = min(red, green, blue) >= _PADDING  # light without one colour is of no lamp
+        if is_light and 1 - 2 * green / (red + blue) < _MAX_TINT:
+            return (red, green, blue), True
+    red, green, blue = np.clip(brightest, _MIN_WHITE, 255).tolist()
+    return (red, max(green, _MIN_GREEN * (red + blue) / 2), blue), False
+
+
+def _subsample(thumbnail: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    height, width, _ = thumbnail.shape
+    return thumbnail[:: -(-height // _SIDE), :: -(-width // _SIDE)]
+
+
+def _smooth_areas(pixels: NDArray[np.uint8]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """Return local means (height, width, 3), and where pixels hardly vary around them."""
+    blurred = uniform_filter(pixels.astype(np.float32), (_NOISE, _NOISE, 1))
+    means, squares = (
+        uniform_filter(power, (_WINDOW, _WINDOW, 1)) for power in (blurred, blurred**2)
+    )
+    deviation = np.sqrt(np.maximum((squares - means**2).max(axis=-1), 0))
+    return means, deviation < _SMOOTH * means.mean(axis=-1)
+
+
+def tissue_mask(thumbnail: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Return where a thumbnail (height, width, 3) is tissue, by a threshold of its own."""
+    return TissueThreshold.from_thumbnail(thumbnail).mask(thumbnail)
+
+
+def tissue_fraction(tiles: NDArray[np.uint8], threshold: TissueThreshold) -> NDArray[np.float64]:
+    """Return the fraction of tissue in each tile (n_tiles, height, width, 3): (n_tiles,)."""
+    fraction: NDArray[np.float64] = threshold.mask(tiles).mean(axis=(1, 2), dtype=np.float64)
+    return fraction
+
+
+def window_fraction(
+    pixels: NDArray[np.uint8], threshold: TissueThreshold, side: int, stride: int
+) -> NDArray[np.float64]:
+    """Return the fraction of tissue in each square of an image on a grid: (rows, columns)."""
+    bands = _sums_down(threshold.mask(pixels), side, stride)
+    counts = _sums_down(bands.T, side, stride).T
+    fraction: NDArray[np.float64] = counts / side**2
+    return fraction
+
+
+def _sums_down(values: NDArray[Any], side: int, stride: int) -> NDArray[np.int32]:
+    """Return the sum of every `side` values of a column, beginning every `stride`."""
+    sums = np.zeros(((len(values) - side) // stride + 1, values.shape[1]), np.int32)
+    for first in range(side):  # many times as fast as a sum over windows
+        sums += values[first : first + (len(sums) - 1) * stride + 1 : stride]
+    return sums
+
+
+# Far faster than max and min along an axis of length 3.
+def _max(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    return np.maximum(np.maximum(pixels[..., 0], pixels[..., 1]), pixels[..., 2])
+
+
+def _by_blocks(
+    pixels: NDArray[np.uint8], test: Callable[[_Planes], NDArray[np.bool_]]
+) -> NDArray[np.bool_]:
+    """Apply a test to the colours of pixels (..., 3), in blocks that stay in the cache."""
+    rows = pixels.reshape(-1, 3)
+    found = np.empty(len(rows), bool)
+    for start in range(0, len(rows), _BLOCK):
+        block = rows[start : start + _BLOCK]
+        found[start : start + _BLOCK] = test(
+            tuple(block[:, channel].astype(np.uint16) for channel in range(3))
+        )
+    return found.reshape(pixels.shape[:-1])
+
+
+# Level-0 pixels: the side of the squares that are told apart, and of what is read at once.
+_SQUARE = 256
+_STRIP = 2048
+# In pixels of the low level; those of scanners lie off by one or so.
+_DISABLED = 2
+
+
+class _Source(Protocol):
+    @property
+    def size(self) -> tuple[int, int]: ...
+
+    def read(
+        self, x: int, y: int, width: int, height: int, downsample: float = 1.0
+    ) -> NDArray[np.uint8]: ...
+
+
+class BackgroundMask:
+    """Which squares of a slide may have tissue; all others are glass.
+
+    maybe : (rows, columns) of squares of 256 level-0 pixels
+    """
+
+    def __init__(self, source: _Source, downsample: float, threshold: TissueThreshold) -> None:
+        width, height = source.size
+        self._off = math.ceil(_DISABLED * downsample)
+        self.possible_tissue = np.zeros((-(-height // _SQUARE), -(-width // _SQUARE)), bool)
+        for y in range(0, height, _STRIP):
+            pixels = source.read(0, y, width, min(_STRIP, height - y), downsample)
+            part = self.possible_tissue[y // _SQUARE : (y + _STRIP) // _SQUARE]
+            part[:] = _any_in_squares(threshold.possible_tissue(pixels), part.shape, downsample)
+
+    def maybe_tissue(
+        self, x: NDArray[np.int64], y: NDArray[np.int64], side: int
+    ) -> NDArray[np.bool_]:
+        """Which squares of this side, with these left and upper ends, may have tissue: (y, x)."""
+        sums = np.pad(self.possible_tissue.cumsum(axis=0).cumsum(axis=1), ((1, 0), (1, 0)))
+        (top, bottom), (left, right) = (
+            (
+                np.clip((ends - self._off) // _SQUARE, 0, n),
+                np.clip((ends + side + self._off - 1) // _SQUARE + 1, 0, n),
+            )
+            for ends, n in zip((y, x), self.possible_tissue.shape, strict=True)
+        )
+        found: NDArray[np.bool_] = (
+            sums[np.ix_(bottom, right)] - sums[np.ix_(top, right)]
+            > sums[np.ix_(bottom, left)] - sums[np.ix_(top, left)]
+        )
+        return found
+
+
+def _any_in_squares(
+    mask: NDArray[np.bool_], shape: tuple[int, ...], downsample: float
+) -> NDArray[np.bool_]:
+    for axis, n in enumerate(shape):
+        starts = np.floor(np.arange(n) * _SQUARE / downsample).astype(int)
+        starts = np.minimum(starts, mask.shape[axis] - 1)
+        mask = np.logical_or.reduceat(mask, starts, axis=axis)
+    return mask

@@ -1,0 +1,1 @@
+"""Synthetic tissue and the demonstration."""

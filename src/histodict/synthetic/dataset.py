@@ -1,0 +1,144 @@
+"""Sets of drawn tissue as files: images by class, larger ones with regions and masks, manifests."""
+
+from __future__ import annotations
+
+import csv
+import secrets
+import shutil
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from glob import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from ..utils.files import add_path_to_errors
+from ..utils.validation import check_whole_number
+from .tissue_generator import (
+    INFLAMMATION,
+    MICRONS_PER_PIXEL,
+    canvas_shape,
+    draw_stain,
+    make_region_image,
+    make_tissue_image,
+)
+
+_UNFINISHED = ".unfinished-"
+_STALE_S = 24 * 3600
+
+
+def write_synthetic_dataset(
+    folder: str | Path,
+    n_patients: int = 10,
+    images_per_patient: int = 6,
+    size: tuple[int, int] = (480, 360),
+    seed: int = 0,
+) -> Path:
+    """Draw a labelled set with its manifests into a new folder, and return the folder.
+
+    `<class>/<patient>_<i>.jpg` are listed in `manifest.csv`; every patient has images of both
+    classes. Half as many further patients have one larger image each in `regions/`, with none, one
+    or two inflamed foci and their masks, listed in `regions/manifest.csv`. Paths are relative to
+    the manifest. The folder appears whole or not at all; one that holds files is refused. The same
+    seed gives the same bytes, and a patient's images do not depend on how many patients there are.
+    """
+    check_whole_number("n_patients", n_patients, 1)
+    check_whole_number("images_per_patient", images_per_patient, 1)
+    check_whole_number("seed", seed, 0)
+    canvas_shape(size)
+    folder = Path(folder).resolve()
+    _refuse_files(folder)
+    _sweep(folder)
+    unfinished = folder.with_name(f".{folder.name[:50]}{_UNFINISHED}{secrets.token_hex(8)}")
+    unfinished.mkdir(parents=True)
+    try:
+        with add_path_to_errors(folder):
+            _write_classes(unfinished, n_patients, images_per_patient, size, seed)
+            _write_regions(unfinished / "regions", n_patients, size, seed)
+        _refuse_files(folder)  # another process may have been faster
+        if folder.exists():
+            folder.rmdir()  # not every system renames onto an empty folder
+        unfinished.rename(folder)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+    return folder
+
+
+def cached_synthetic_dataset(folder: Path, *given: Any, **named: Any) -> Path:
+    """The same set if it is there, else drawn; two processes may ask for it at once."""
+    if not (folder / "manifest.csv").is_file():
+        with suppress(FileExistsError):
+            write_synthetic_dataset(folder, *given, **named)
+    return folder
+
+
+def _refuse_files(folder: Path) -> None:
+    if folder.exists() and any(folder.iterdir()):
+        raise FileExistsError(f"{folder} is not empty: name a new folder for the synthetic set")
+
+
+def _sweep(folder: Path) -> None:
+    """Removes what was begun a day ago or more and never finished."""
+    for left in folder.parent.glob(f".{escape(folder.name[:50])}{_UNFINISHED}*"):
+        with suppress(OSError):
+            if time.time() - left.stat().st_mtime > _STALE_S:
+                shutil.rmtree(left)
+
+
+def _write_classes(
+    folder: Path, n_patients: int, images_per_patient: int, size: tuple[int, int], seed: int
+) -> None:
+    kinds = list(INFLAMMATION)
+    rows = []
+    for patient in range(n_patients):
+        stain = draw_stain(_generator(seed, "stain", patient))
+        for i in range(images_per_patient):
+            kind = kinds[(patient + i) % len(kinds)]
+            name = f"{kind}/{_patient_name(patient)}_{i + 1}.jpg"
+            image = make_tissue_image(kind, stain, _generator(seed, "image", patient, i), size)
+            _write_jpeg(folder / name, image)
+            rows.append((name, kind, _patient_name(patient), MICRONS_PER_PIXEL))
+    _write_manifest(folder / "manifest.csv", ("path", "label", "patient", "mpp"), sorted(rows))
+
+
+def _write_regions(folder: Path, n_patients: int, size: tuple[int, int], seed: int) -> None:
+    larger = size[0] * 3 // 2, size[1] * 3 // 2
+    rows = []
+    for i in range((n_patients + 1) // 2):
+        patient = n_patients + i
+        stain = draw_stain(_generator(seed, "region stain", i))
+        n_regions = (1, 2, 0)[i % 3]
+        image, mask = make_region_image(stain, _generator(seed, "region", i), larger, n_regions)
+        name, mask_name = f"{_patient_name(patient)}_1.jpg", f"masks/{_patient_name(patient)}_1.png"
+        _write_jpeg(folder / name, image)
+        (folder / "masks").mkdir(exist_ok=True)
+        Image.fromarray(mask.astype(np.uint8) * 255).save(folder / mask_name)
+        label = "inflamed" if n_regions else "healthy"
+        rows.append((name, label, _patient_name(patient), MICRONS_PER_PIXEL, mask_name))
+    _write_manifest(folder / "manifest.csv", ("path", "label", "patient", "mpp", "mask"), rows)
+
+
+def _generator(seed: int, purpose: str, *indices: int) -> np.random.Generator:
+    """Random numbers of their own for every purpose and index."""
+    return np.random.default_rng([seed, *purpose.encode(), *(i + 1 for i in indices)])
+
+
+def _patient_name(patient: int) -> str:
+    return f"patient{patient + 1:02d}"
+
+
+def _write_jpeg(path: Path, image: NDArray[np.uint8]) -> None:
+    path.parent.mkdir(exist_ok=True)
+    Image.fromarray(image).save(path, quality=95, subsampling=0)
+
+
+def _write_manifest(path: Path, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(header)
+        writer.writerows(rows)

@@ -1,0 +1,449 @@
+"""Drawn tissue: H&E-like images, healthy and inflamed, for a demonstration without download.
+
+A scene is two maps, the concentrations of haematoxylin H and eosin E: wavy stroma, lumens lined by
+epithelium, nuclei. One map decides what is ill: where `inflammation` is high, lymphocytes crowd the
+stroma, the stroma is pale with oedema, and lumens are few and narrow. The scanner then sees
+
+    RGB = white · 10^−(H·h + E·e)                                         (Beer and Lambert)
+
+with the colour vectors h, e and the white of the patient's stain. Stains differ more between
+patients than the classes differ in mean colour. Sizes are those of tissue at 0.5 µm per pixel.
+
+A scene under way: maps of the two dyes on a canvas, and smooth noise to draw them with.
+
+Nuclei of a scene: of the epithelium, of lymphocytes and of fibroblasts.
+
+From concentrations to colours: a patient's stain, and the scanner that sees it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from scipy import ndimage
+
+from ..utils.validation import check_whole_number
+
+Map = NDArray[np.float32]
+Mask = NDArray[np.bool_]
+
+_SMALLEST_SIDE = 64
+_BORDER = 24  # drawn around the image and cut off, so that nuclei may lie across its edge
+
+
+class Scene:
+    """Concentrations under way: maps H and E, and where nuclei have taken the room."""
+
+    def __init__(self, shape: tuple[int, int]) -> None:
+        self.H: Map = np.zeros(shape, np.float32)
+        self.E: Map = np.zeros(shape, np.float32)
+        self.occupied: Mask = np.zeros(shape, bool)
+
+
+def canvas_shape(size: tuple[int, int]) -> tuple[int, int]:
+    """The shape to draw on for an image of `size`, (width, height)."""
+    width = check_whole_number("width", size[0], _SMALLEST_SIDE)
+    height = check_whole_number("height", size[1], _SMALLEST_SIDE)
+    return height + 2 * _BORDER, width + 2 * _BORDER
+
+
+def cut_border(canvas: NDArray) -> NDArray:
+    return canvas[_BORDER:-_BORDER, _BORDER:-_BORDER]
+
+
+def smooth_noise(
+    shape: tuple[int, int], scale: tuple[float, float], rng: np.random.Generator
+) -> Map:
+    """Noise of mean 0 and deviation about 1, smooth over `scale` pixels down and across."""
+    coarse = [max(2, round(n / s) + 1) for n, s in zip(shape, scale, strict=True)]
+    grid = rng.standard_normal(coarse, dtype=np.float32) * np.float32(1.25)
+    return enlarge(grid, shape)
+
+
+def enlarge(grid: Map, shape: tuple[int, int]) -> Map:
+    resized: Map = np.asarray(Image.fromarray(grid).resize(shape[::-1], Image.Resampling.BICUBIC))
+    return resized
+
+
+def coordinates(shape: tuple[int, int]) -> tuple[Map, Map]:
+    y, x = np.indices(shape, dtype=np.float32)
+    return y, x
+
+
+Positions = tuple[NDArray[np.intp], NDArray[np.intp]]  # rows and columns
+
+_MAX_DRAWINGS = 128  # of one kind of nucleus in an image
+
+
+@dataclass(frozen=True)
+class _Nuclei:
+    """The look of one kind of nucleus; lengths in pixels, densities as haematoxylin."""
+
+    length: float  # half axes
+    width: float
+    density: float
+    rim: float  # added density of the membrane
+    clumps: float  # relative contrast of the chromatin
+    nucleolus: float  # its added density
+    spacing: int  # no other nucleus within this distance of the centre
+
+    @property
+    def max_radius(self) -> int:
+        """Pixels from the centre to the edge of the small image that holds a nucleus."""
+        return math.ceil(1.35 * self.length)
+
+
+_EPITHELIAL = _Nuclei(9.2, 6.2, 0.46, 0.24, 0.22, 0.35, 10)
+_FIBROBLAST = _Nuclei(12.5, 2.6, 0.62, 0.12, 0.15, 0.0, 14)
+_LYMPHOCYTE = _Nuclei(5.3, 4.9, 0.80, 0.18, 0.20, 0.0, 8)
+
+
+def draw_lining(
+    scene: Scene, depth: Map, wall: float, tissue: Mask, rng: np.random.Generator
+) -> None:
+    """A row of nuclei in the epithelium, standing on its base."""
+    places = _scatter((np.abs(depth - 0.58 * wall) < 1.5) & tissue, 0.3, rng)
+    angles = _uphill(depth, places)
+    _paint(scene, _EPITHELIAL, places, angles + rng.normal(0, 0.2, len(angles)), rng)
+
+
+def draw_lymphocytes(
+    scene: Scene, inflammation: Map, allowed: Mask, stroma: Mask, rng: np.random.Generator
+) -> None:
+    """Crowds in inflamed stroma, some in inflamed epithelium, single ones elsewhere."""
+    welcome = np.where(stroma, np.float32(1), np.float32(0.15))
+    density = 0.02 * (inflammation * inflammation * welcome + 0.01)
+    places = _scatter(allowed, density, rng)
+    angles = rng.uniform(0, np.pi, len(places[0]))
+    _paint(scene, _LYMPHOCYTE, places, angles, rng)
+
+
+def draw_fibroblasts(scene: Scene, flow: Map, allowed: Mask, rng: np.random.Generator) -> None:
+    """Thin nuclei along the fibres."""
+    places = _scatter(allowed, 0.0016, rng)
+    angles = _uphill(flow, places) + math.pi / 2
+    _paint(scene, _FIBROBLAST, places, angles + rng.normal(0, 0.15, len(angles)), rng)
+
+
+def _uphill(heights: Map, places: Positions) -> NDArray[np.float64]:
+    """The angle of steepest ascent at the places."""
+    dy, dx = (np.asarray(slope)[places] for slope in np.gradient(heights))
+    return np.arctan2(dy, dx).astype(np.float64)
+
+
+def _scatter(allowed: Mask, density: Map | float, rng: np.random.Generator) -> Positions:
+    """Pixels at random, in random order, with the given density per pixel."""
+    chosen = allowed & (rng.random(allowed.shape, dtype=np.float32) < density)
+    rows, columns = np.nonzero(chosen)
+    order = rng.permutation(len(rows))
+    return rows[order], columns[order]
+
+
+def _paint(
+    scene: Scene,
+    nuclei: _Nuclei,
+    places: Positions,
+    angles: NDArray[np.float64],
+    rng: np.random.Generator,
+) -> None:
+    """Draw a nucleus at those places where there is room."""
+    half = nuclei.max_radius
+    kept = _enforce_spacing(scene.occupied, places, nuclei.spacing, max(half, nuclei.spacing))
+    # Nuclei of about the same angle share a drawing: 128 are more than the eye remembers.
+    kept.sort(key=angles.__getitem__)
+    shared = np.arange(len(kept)) * min(len(kept), _MAX_DRAWINGS) // max(len(kept), 1)
+    first = np.flatnonzero(np.diff(shared, prepend=-1))
+    covers, densities = _nucleus_templates(nuclei, angles[kept][first], rng)
+    for i, cover, density in zip(kept, covers[shared], densities[shared], strict=True):
+        y, x = places[0][i], places[1][i]
+        window = np.s_[y - half : y + half + 1, x - half : x + half + 1]
+        H, E = scene.H[window], scene.E[window]
+        H += cover * (density - H)
+        E -= 0.55 * cover * E
+
+
+def _enforce_spacing(taken: Mask, places: Positions, spacing: int, margin: int) -> list[int]:
+    """Which places, first come first served, keep spacing and margin; they are marked as taken."""
+    height, width = taken.shape
+    dy, dx = np.indices((2 * spacing + 1, 2 * spacing + 1)) - spacing
+    disc = dy**2 + dx**2 <= spacing**2
+    kept = []
+    for i, (y, x) in enumerate(zip(places[0].tolist(), places[1].tolist(), strict=True)):
+        inside = margin <= y < height - margin and margin <= x < width - margin
+        if inside and not taken[y, x]:
+            taken[y - spacing : y + spacing + 1, x - spacing : x + spacing + 1] |= disc
+            kept.append(i)
+    return kept
+
+
+def _nucleus_templates(
+    nuclei: _Nuclei, angles: NDArray[np.float64], rng: np.random.Generator
+) -> tuple[Map, Map]:
+    """Cover (0 to 1) and haematoxylin of one small square image per nucleus."""
+
+    def one_each(values: NDArray[np.float64]) -> Map:
+        return values.astype(np.float32)[:, None, None]
+
+    def around(mean: float, spread: float) -> Map:
+        return one_each(mean * np.clip(rng.normal(1, spread, len(angles)), 0.7, 1.3))
+
+    half = nuclei.max_radius
+    y, x = np.indices((2 * half + 1, 2 * half + 1), dtype=np.float32) - half
+    cos, sin = one_each(np.cos(angles)), one_each(np.sin(angles))
+    length, width = around(nuclei.length, 0.11), around(nuclei.width, 0.13)
+    u, v = (cos * x + sin * y) / length, (cos * y - sin * x) / width
+    r = np.sqrt(u * u + v * v) + np.float32(1e-3)
+    c, s = (one_each(rng.normal(0, 0.04, len(angles))) for _ in range(2))
+    r /= 1 + (c * u * (u * u - 3 * v * v) + s * v * (3 * u * u - v * v)) / (
+        r * r * r
+    )  # c·cos 3θ + s·sin 3θ
+    cover = np.clip((1 - r) * width / 1.2 + 0.5, 0, 1)
+    rim = np.exp(-(((r - 0.86) * width / 1.3) ** 2))
+    u0, v0 = (one_each(rng.uniform(-0.35, 0.35, len(angles))) for _ in range(2))
+    nucleolus = np.exp(-((u - u0) ** 2 + (v - v0) ** 2) * (width / 1.5) ** 2)
+    grain = rng.standard_normal(cover.shape, dtype=np.float32)
+    chromatin = 1 + 4 * nuclei.clumps * ndimage.gaussian_filter(grain, (0, 1.1, 1.1))
+    density = nuclei.density * chromatin + nuclei.rim * rim + nuclei.nucleolus * nucleolus
+    return cover, np.maximum(around(1, 0.13) * density, np.float32(0.15))
+
+
+@dataclass(frozen=True)
+class Stain:
+    """How one patient's slides were stained and scanned.
+
+    `haematoxylin` and `eosin` are unit vectors of optical density (R, G, B), the strengths multiply
+    the concentrations, `white` is the colour of empty glass (0 to 255).
+    """
+
+    haematoxylin: tuple[float, float, float]
+    eosin: tuple[float, float, float]
+    haematoxylin_strength: float
+    eosin_strength: float
+    white: tuple[float, float, float]
+
+
+def draw_stain(rng: np.random.Generator) -> Stain:
+    """A patient's stain: colour vectors about the usual ones; strengths, brightness at random."""
+    h = _unit(np.array([0.62, 0.71, 0.31]) + rng.normal(0, [0.035, 0.025, 0.025]))
+    e = _unit(np.array([0.14, 0.87, 0.42]) + rng.normal(0, [0.045, 0.03, 0.07]))
+    white = rng.uniform(216, 252) + rng.normal(0, 2.5, 3)
+    return Stain(
+        haematoxylin=_triple(h),
+        eosin=_triple(e),
+        haematoxylin_strength=float(np.exp(rng.uniform(-0.6, 0.6))),
+        eosin_strength=float(np.exp(rng.uniform(-0.75, 0.45))),
+        white=_triple(np.minimum(white, 254)),
+    )
+
+
+def simulate_scan(scene: Scene, stain: Stain, rng: np.random.Generator) -> NDArray[np.uint8]:
+    """The image that a scanner makes: Beer-Lambert, a little blur, a little noise."""
+    thickness = rng.uniform(0.85, 1.15)  # of the section, about the usual one
+    h = thickness * stain.haematoxylin_strength * np.array(stain.haematoxylin)
+    e = thickness * stain.eosin_strength * np.array(stain.eosin)
+    H, E = cut_border(scene.H)[..., None], cut_border(scene.E)[..., None]
+    density = H * h.astype(np.float32) + E * e.astype(np.float32)
+    light = np.array(stain.white, np.float32) * np.exp(-math.log(10) * density)
+    blur = rng.uniform(0.6, 0.9)
+    light = ndimage.gaussian_filter(light, (blur, blur, 0), truncate=3)
+    light += 2 * rng.standard_normal((*H.shape[:2], 1), dtype=np.float32)
+    return np.clip(np.rint(light), 0, 255).astype(np.uint8)
+
+
+def _unit(vector: NDArray[np.float64]) -> NDArray[np.float64]:
+    return vector / np.linalg.norm(vector)
+
+
+def _triple(vector: NDArray[np.float64]) -> tuple[float, float, float]:
+    r, g, b = vector.tolist()
+    return r, g, b
+
+
+MICRONS_PER_PIXEL = 0.5
+_BACKGROUND_FRACTION = 0.2  # of the images show a margin of empty glass
+
+
+def make_tissue_image(
+    kind: str, stain: Stain, rng: np.random.Generator, size: tuple[int, int] = (480, 360)
+) -> NDArray[np.uint8]:
+    """An image (height, width, 3) of "healthy" or "inflamed" tissue; size is (width, height)."""
+    if kind not in INFLAMMATION:
+        raise ValueError(f"kind must be one of {', '.join(INFLAMMATION)}, not {kind!r}")
+    shape = canvas_shape(size)
+    tissue = _draw_tissue_edge(shape, rng)
+    inflammation = INFLAMMATION[kind](shape, rng)
+    return simulate_scan(_draw_scene(inflammation, tissue, rng), stain, rng)
+
+
+def make_region_image(
+    stain: Stain, rng: np.random.Generator, size: tuple[int, int] = (480, 360), n_regions: int = 1
+) -> tuple[NDArray[np.uint8], Mask]:
+    """Healthy tissue with n_regions inflamed foci: the image and their mask (height, width)."""
+    check_whole_number("n_regions", n_regions, 0)
+    shape = canvas_shape(size)
+    tissue = _draw_tissue_edge(shape, rng)
+    foci = _draw_foci(tissue, n_regions, rng)
+    image = simulate_scan(_draw_scene(foci.astype(np.float32), tissue, rng), stain, rng)
+    return image, cut_border(foci)
+
+
+def _draw_scene(inflammation: Map, tissue: Mask, rng: np.random.Generator) -> Scene:
+    scene = Scene(tissue.shape)
+    wall = rng.uniform(15, 21)
+    lumens = _draw_lumens(inflammation, tissue, wall, rng)
+    depth = _distance(lumens)
+    flow = _draw_stroma(scene, inflammation, depth, rng)
+    _draw_epithelium(scene, depth, wall, rng)
+    stroma = depth > wall + 3
+    draw_lining(scene, depth, wall, tissue, rng)
+    draw_lymphocytes(scene, inflammation, tissue & (depth > 4), stroma, rng)
+    draw_fibroblasts(scene, flow, tissue & stroma, rng)
+    cover = ndimage.gaussian_filter((tissue & ~lumens).astype(np.float32), 0.8)
+    scene.H *= cover
+    scene.E *= cover
+    return scene
+
+
+def _distance(mask: Mask) -> Map:
+    """Distance of every pixel to the mask, to about a pixel; far away if the mask is empty."""
+    coarse = ~mask[::2, ::2]
+    if coarse.all():
+        return np.full(mask.shape, 1e3, np.float32)
+    distance = 2 * ndimage.distance_transform_edt(coarse).astype(np.float32)
+    return enlarge(distance, mask.shape)
+
+
+def _draw_stroma(scene: Scene, inflammation: Map, depth: Map, rng: np.random.Generator) -> Map:
+    """Eosin in wavy fibres; returns the map whose level lines the fibres follow.
+
+    The fibres run in one direction, bent by waves, and around the lumens.
+    """
+    shape = scene.E.shape
+    y, x = coordinates(shape)
+    angle = rng.uniform(0, math.pi)
+    along = math.cos(angle) * x + math.sin(angle) * y
+    flow = math.cos(angle) * y - math.sin(angle) * x
+    flow += 16 * smooth_noise(shape, (80, 80), rng) + 2.5 * smooth_noise(shape, (24, 24), rng)
+    around = np.exp(depth / -40)
+    for _ in range(2):  # without creases halfway between two lumens
+        around = ndimage.uniform_filter(around, 15)
+    flow += 70 * around
+    texture = np.zeros((1024, 128), np.float32)
+    for share, width, length in ((0.55, 9, 80), (0.5, 4, 48), (0.4, 2, 32)):
+        texture += share * smooth_noise(texture.shape, (width, length / 8), rng)
+    points = np.stack([flow + 256, along / 8])
+    fibres = ndimage.map_coordinates(texture, points, order=1, mode="mirror")
+    fibres += 0.2 * smooth_noise(shape, (2.2, 2.2), rng)
+    clefts = 1 / (1 + np.exp((fibres + 1.05 - 0.45 * inflammation) / -0.16))
+    amount = 0.30 + 0.06 * fibres + 0.04 * smooth_noise(shape, (60, 60), rng)
+    scene.E += (0.12 + 0.88 * clefts) * np.clip(amount, 0.1, 0.6) * (1 - 0.55 * inflammation)
+    scene.H += 0.03 + 0.03 * inflammation
+    return flow
+
+
+def _draw_epithelium(scene: Scene, depth: Map, wall: float, rng: np.random.Generator) -> None:
+    """Cytoplasm around the lumens, a darker line on the inside and a membrane outside."""
+    uneven = depth + 1.5 * smooth_noise(depth.shape, (14, 14), rng)
+    inside = np.clip(wall - uneven, 0, 1)
+    grain = 0.04 * smooth_noise(depth.shape, (2.5, 2.5), rng)
+    border = np.exp(-(((depth - 1) / 1.3) ** 2))
+    scene.E += inside * (0.30 + grain + 0.12 * border - scene.E)
+    scene.H += inside * (0.12 + grain + 0.05 * border - scene.H)
+    scene.E += 0.16 * np.exp(-(((uneven - wall - 1) / 1.4) ** 2))
+
+
+# --- where things are ---------------------------------------------------------------------------
+
+
+def _draw_tissue_edge(shape: tuple[int, int], rng: np.random.Generator) -> Mask:
+    """Where there is tissue: everywhere, or on one side of a wavy line."""
+    if rng.random() > _BACKGROUND_FRACTION:
+        return np.ones(shape, bool)
+    angle = rng.uniform(0, 2 * math.pi)
+    y, x = coordinates(shape)
+    across = math.cos(angle) * (2 * x / shape[1] - 1) + math.sin(angle) * (2 * y / shape[0] - 1)
+    waves = 0.1 * smooth_noise(shape, (70, 70), rng) + 0.02 * smooth_noise(shape, (15, 15), rng)
+    return across + waves < rng.uniform(0.5, 0.8)
+
+
+def _healthy(shape: tuple[int, int], rng: np.random.Generator) -> Map:
+    return np.zeros(shape, np.float32)
+
+
+def _inflamed(shape: tuple[int, int], rng: np.random.Generator) -> Map:
+    """Clusters over most of the image, with calmer tissue between them."""
+    noise = smooth_noise(shape, (80, 80), rng) + 0.5 * smooth_noise(shape, (30, 30), rng)
+    calm = np.quantile(noise[::4, ::4], rng.uniform(0.4, 0.65))
+    return np.clip(0.5 + 2 * (noise - calm), 0.12, 1).astype(np.float32)
+
+
+# How ill the tissue is, from 0 to 1 at every pixel, by kind of image.
+INFLAMMATION: dict[str, Callable[[tuple[int, int], np.random.Generator], Map]] = {
+    "healthy": _healthy,
+    "inflamed": _inflamed,
+}
+
+
+def _draw_foci(tissue: Mask, n_regions: int, rng: np.random.Generator) -> Mask:
+    """n_regions blobs inside the tissue and the image, apart from each other."""
+    shape = tissue.shape
+    foci = np.zeros(shape, bool)
+    free = np.zeros(shape, bool)
+    cut_border(free)[:] = cut_border(tissue)
+    radius = math.sqrt(0.16 * free.sum() / max(n_regions, 2) / math.pi)
+    for _ in range(n_regions):
+        earlier = foci.copy()
+        room = ndimage.distance_transform_edt(free)
+        rows, columns = np.nonzero(room >= min(1.5 * radius, 0.9 * room.max()))
+        pick = rng.integers(len(rows))
+        centre = int(rows[pick]), int(columns[pick])
+        _add_blob(foci, centre, radius * rng.uniform(0.85, 1.15), 0.16, rng)
+        foci &= free | earlier
+        free &= ndimage.distance_transform_edt(~foci) > 0.3 * radius
+    return foci
+
+
+def _add_blob(
+    mask: Mask, centre: tuple[int, int], radius: float, roughness: float, rng: np.random.Generator
+) -> None:
+    """A disc with an irregular outline, radius·(1 + Σ_k c_k cos(kθ + φ_k)), added to the mask."""
+    largest = 1 + 5 * roughness
+    reach = int(radius * largest) + 2
+    top, left = (max(0, c - reach) for c in centre)
+    window = mask[top : centre[0] + reach, left : centre[1] + reach]
+    y, x = coordinates(window.shape)
+    y, x = y + (top - centre[0]), x + (left - centre[1])
+    theta = np.arctan2(y, x)
+    outline = np.ones_like(theta)
+    for k in (2, 3, 4, 5, 7):
+        amplitude = rng.normal(0, roughness * (2 / k) ** 0.7)
+        outline += amplitude * np.cos(k * theta + rng.uniform(0, 2 * math.pi))
+    window |= np.hypot(x, y) < radius * np.clip(outline, 0.45, largest)
+
+
+def _draw_lumens(inflammation: Map, tissue: Mask, wall: float, rng: np.random.Generator) -> Mask:
+    """Openings that keep a wall of epithelium and some stroma between each other."""
+    shape = tissue.shape
+    lumens = np.zeros(shape, bool)
+    placed: list[tuple[float, float, float]] = []
+    usual = rng.uniform(13, 34)
+    gap = rng.uniform(1.9, 2.8) * wall
+    for _ in range(tissue.size // 1500):
+        cy, cx = (int(rng.integers(n)) for n in shape)
+        radius = usual * rng.uniform(0.6, 1.35)
+        reach = int(radius + wall)
+        near = np.s_[max(0, cy - reach) : cy + reach, max(0, cx - reach) : cx + reach]
+        swelling = float(inflammation[near].max())
+        radius *= 1 - 0.55 * swelling
+        crowded = any(math.hypot(cy - y, cx - x) < radius + r + gap for y, x, r in placed)
+        blocked = rng.random() < 0.93 * swelling
+        if crowded or blocked or not tissue[near].all():
+            continue
+        placed.append((cy, cx, radius))
+        _add_blob(lumens, (cy, cx), radius, 0.13, rng)
+    return lumens

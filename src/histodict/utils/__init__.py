@@ -1,0 +1,1 @@
+"""Files, caches, parallel execution, progress display and validation."""

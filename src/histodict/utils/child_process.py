@@ -1,0 +1,80 @@
+"""Child processes that end with their parent.
+
+    python -m histodict.utils.child_process PARENT MODULE [ARGUMENT …]
+
+runs a module in a process that ends with the process of number PARENT from the start: a module that
+watches its parent itself would do so only after its imports, which may take seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
+
+_INTERVAL_S = 0.5
+_callbacks: list[Callable[[], None]] = []
+
+
+def exit_with_parent(parent: int, last_words: Callable[[], None] | None = None) -> None:
+    """End this process within a second of the end of its parent.
+
+    The parent's number is polled, as a killed parent sends no signal. (Linux could send one, but
+    does so already when the thread ends that started this process.)
+
+    Parameters
+    ----------
+    parent : number of the process that started this one
+    last_words : function that is called before, also if an earlier call of `end_with` notices the
+        end first
+    """
+    if last_words is not None:
+        _callbacks.append(last_words)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_INTERVAL_S)
+        try:
+            for callback in _callbacks:
+                callback()
+        finally:  # also if a callback fails, such as on a full disk
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True, name="parent").start()
+
+
+@contextmanager
+def ignore_sigint() -> Iterator[None]:
+    """Block Ctrl-C in processes and threads that are started inside.
+
+    A terminal sends it to every process, but the command decides what it ends.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    resource_tracker.ensure_running()  # if started later, it would lift the block
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def main() -> None:
+    parent, module = sys.argv[1:3]
+    exit_with_parent(int(parent))
+    del sys.argv[1:3]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    # The module that runs shares the callbacks of the imported module, not those of `__main__`.
+    from histodict.utils.child_process import main as run
+
+    run()

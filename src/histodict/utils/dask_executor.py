@@ -1,0 +1,419 @@
+"""Dask clusters: the processes that `--cluster` names, and an ordered map over them.
+
+    local:4              four processes on this machine
+    tcp://HOST:PORT      the scheduler of a cluster that runs
+    FILE.yaml            jobs of a batch system, through dask-jobqueue (see `_start_jobs`)
+
+Workers need the same versions of the packages, and files under the same names. A worker that ends
+costs what it was working on, which goes to another worker, and what it kept, which is sent again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import CancelledError
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import partial
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from .missing_chunks import allow_missing_chunks, missing_chunks_allowed
+from .parallel import (
+    ClusterError,
+    Item,
+    OnWorkerDeath,
+    OpenItems,
+    Result,
+    can_share_locks,
+    single_blas_thread,
+)
+from .text_io import shorten
+from .validation import Surface, check_whole_number, hint_surface, set_hint_surface
+
+_PACKAGES = ("histodict", "numpy", "scipy", "numba")  # what decides the bits of a result
+_SETTINGS = (".yaml", ".yml")
+_CONNECT_SECONDS = 30
+_RETRIES = 2  # of an item that raised an error, such as a file that could not be read just now
+_SENDINGS = 10  # of what was lost with a worker, each time
+_PER_THREAD = 2  # items under way: one in work, one waiting beside it
+_MAX_WITHOUT_WORKERS_S = 300.0  # seconds without any worker until waiting for one is given up
+_WARNED_WITHOUT_WORKERS = 10.0  # seconds after which it says that it waits
+_BROADCAST = "what is done is not done again"
+_FINISHED_PER_THREAD = 8  # items not taken yet: a slow one in front does not stop the others
+# Dictionaries travel with the function: 5 MB for the paper's size. Dask warns from 10 MB on.
+_LARGE_FUNCTION_BYTES = {"distributed.admin.large-graph-warning-threshold": "1GB"}
+
+
+# --- which cluster ------------------------------------------------------------------------------
+
+
+@contextmanager
+def open_cluster(text: str) -> Iterator[Cluster]:
+    """The cluster that `text` names, as above; what was started for it is ended with it."""
+    distributed = _load("distributed", "'histodict[cluster]'")
+    with _quiet_logs("distributed", "distributed.client"), _start(text) as place:
+        try:
+            client = distributed.Client(place, timeout=_CONNECT_SECONDS, set_as_default=False)
+        except OSError as error:
+            raise ClusterError(f"no Dask scheduler answers at {text}: {error}") from error
+        with client:
+            _wait_for_a_worker(client, text)
+            _check_versions(client)
+            yield Cluster(client)
+
+
+@contextmanager
+def _quiet_logs(*names: str) -> Iterator[None]:
+    """Of these loggers: what matters we say ourselves."""
+    loggers = [logging.getLogger(name) for name in names]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)
+
+
+def _wait_for_a_worker(client: Any, text: str) -> None:
+    try:
+        client.wait_for_workers(1, timeout=_CONNECT_SECONDS)
+    except TimeoutError as error:
+        if Path(text).suffix not in _SETTINGS:
+            raise ClusterError(
+                f"the Dask scheduler at {text} has no workers: start some"
+            ) from error
+        # Jobs may stand in a queue for hours; whoever asked for them can stop waiting.
+        warnings.warn(
+            f"{text}: none of its jobs has begun; waiting for the first one", stacklevel=3
+        )
+        client.wait_for_workers(1)
+
+
+def _start(text: str) -> AbstractContextManager[Any]:
+    """What a client connects to."""
+    kind, colon, rest = text.partition(":")
+    if kind in ("tcp", "tls") and rest.startswith("//"):
+        return nullcontext(text)
+    if kind == "local" and colon:
+        if not rest.isdecimal():
+            raise ValueError(f"--cluster {text}: write local:N with N processes, such as local:4")
+        n_workers = check_whole_number("the number of workers", int(rest), 1)
+        _load("cryptography", "'histodict[cluster]'")
+        if not can_share_locks():
+            raise ClusterError(
+                f"--cluster {text}: processes cannot share locks on this machine (is /dev/shm "
+                "missing, full or read-only?): leave --cluster out"
+            )
+        from .local_cluster import local_cluster
+
+        return local_cluster(n_workers)
+    if Path(text).suffix in _SETTINGS:
+        return _start_jobs(Path(text))
+    raise ValueError(
+        f"--cluster {text}: give tcp://HOST:PORT of a Dask scheduler, local:N for N processes "
+        "here, or a .yaml file with the settings of a batch system"
+    )
+
+
+@contextmanager
+def _start_jobs(file: Path) -> Iterator[Any]:
+    """Jobs of a batch system; the file says which, how many, and with what options.
+
+    system: SLURM              # or PBS, SGE, LSF, …: the name before dask-jobqueue's "Cluster"
+    jobs: 20
+    options: {cores: 8, processes: 8, memory: 32GB, walltime: "04:00:00", queue: normal}
+    """
+    settings = _read_settings(file)
+    jobqueue = _load("dask_jobqueue", "dask-jobqueue")
+    name = f"{settings.get('system', 'SLURM')}Cluster"
+    if not hasattr(jobqueue, name):
+        known = sorted(n.removesuffix("Cluster") for n in dir(jobqueue) if n.endswith("Cluster"))
+        raise ValueError(
+            f"{file}: system must be one of {known}, not {name.removesuffix('Cluster')!r}"
+        )
+    n_jobs = check_whole_number(f"{file}: jobs", settings.get("jobs", 1), 1)
+    try:
+        cluster = getattr(jobqueue, name)(**settings.get("options", {}))
+    except TypeError as error:
+        raise ValueError(f"{file}: {name} does not take these options: {error}") from error
+    with cluster:
+        cluster.scale(jobs=n_jobs)
+        yield cluster
+
+
+def _read_settings(file: Path) -> dict[str, Any]:
+    yaml = _load("yaml", "'histodict[cluster]'")
+    try:
+        settings = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"{file}: there is no such file") from None
+    except (yaml.YAMLError, OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{file}: not a YAML file: {shorten(error)}") from error
+    if not isinstance(settings, dict) or not set(settings) <= {"system", "jobs", "options"}:
+        raise ValueError(f"{file}: must have the entries system, jobs and options, and no others")
+    return settings
+
+
+def _load(name: str, package: str) -> Any:
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f"a cluster needs {error.name}, which is not installed: pip install {package}"
+        ) from error
+
+
+def _check_versions(client: Any) -> None:
+    """Other versions on a worker would give other bits, or fail halfway."""
+    own = _versions()
+    for worker, found in client.run(_versions).items():
+        differ = [name for name in own if found[name] != own[name]]
+        if differ:
+            theirs, ours = (", ".join(f"{name} {v[name]}" for name in differ) for v in (found, own))
+            raise ClusterError(
+                f"the worker {worker} has {theirs}, but here it is {ours}: install the same "
+                "versions"
+            )
+
+
+def _versions() -> dict[str, str]:
+    versions = {}
+    for name in _PACKAGES:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            versions[name] = "not installed"
+    return versions
+
+
+# --- the map ------------------------------------------------------------------------------------
+
+
+class Cluster:
+    """An `Executor` over the workers of a Dask client."""
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+        self._killed = import_module("distributed.scheduler").KilledWorker
+        self._closed = import_module("distributed.comm").CommClosedError
+        self._n_threads = 1
+        self._counted = -float("inf")
+        self._manned = time.monotonic()  # when a worker was last seen
+
+    def map(
+        self,
+        function: Callable[[Item], Result],
+        items: Iterable[Item],
+        *,
+        lost: OnWorkerDeath[Result] = None,
+    ) -> Iterator[Result]:
+        self._manned = time.monotonic()
+        waiting: deque[_Task] = deque()
+        try:
+            as_here = partial(
+                _with_local_settings, missing_chunks_allowed(), hint_surface(), function
+            )
+            sent = _Function(self.client, as_here)
+            for item in items:
+                while self._is_full(waiting):
+                    if waiting[0].future.done():
+                        yield self._result(waiting.popleft(), waiting, lost)
+                    else:
+                        time.sleep(0.005)
+                waiting.append(_Task(self.client, sent, item))
+            while waiting:
+                yield self._result(waiting.popleft(), waiting, lost)
+        except Exception as error:
+            self._check_scheduler(error)
+            raise
+        finally:
+            if self.client.status == "running":
+                with suppress(OSError):  # with the scheduler, what it was told is lost as well
+                    self.client.cancel([task.future for task in waiting])
+
+    def broadcast(self, open_items: OpenItems) -> OpenItems:
+        try:
+            sent = [
+                _Broadcast(self.client, partial(_item_at, open_items, place), item)
+                for place, item in enumerate(open_items())
+            ]
+        except Exception as error:
+            self._check_scheduler(error)
+            raise
+        return lambda: iter(sent)
+
+    def _check_scheduler(self, error: Exception) -> None:
+        """Once it has gone, all else fails too, in words of Dask's own."""
+        has_gone = self.client.status != "running" or isinstance(error, self._closed)
+        if has_gone and not isinstance(error, ClusterError):
+            raise ClusterError(
+                f"the Dask scheduler has gone: start it, and run the command again; {_BROADCAST}"
+            ) from error
+
+    def _is_full(self, waiting: deque[_Task]) -> bool:
+        self._count_workers()
+        n_open = sum(not task.future.done() for task in waiting)
+        return (
+            n_open >= _PER_THREAD * self._n_threads
+            or len(waiting) >= _FINISHED_PER_THREAD * self._n_threads
+        )
+
+    def _count_workers(self) -> None:
+        """They come and go; a ClusterError if all have been gone for long."""
+        now = time.monotonic()
+        if now <= self._counted + 2:
+            return
+        self._counted = now
+        n_threads = sum(self.client.nthreads().values())
+        self._n_threads = max(1, n_threads)
+        self._manned = now if n_threads else self._manned
+        if now > self._manned + _MAX_WITHOUT_WORKERS_S:
+            raise _no_workers()
+        if now > self._manned + _WARNED_WITHOUT_WORKERS:
+            warnings.warn(
+                f"no worker is left; waiting for one, for {_MAX_WITHOUT_WORKERS_S:.0f} seconds",
+                stacklevel=2,
+            )
+
+    def _wait(self, future: Any) -> Any:
+        """The result of a future, as long as there is somebody to work on it."""
+        while True:
+            with suppress(TimeoutError):
+                return future.result(timeout=2)
+            if future.done():  # and large, or the error is its own
+                return future.result()
+            self._count_workers()
+
+    def _result(self, task: _Task, others: Iterable[_Task], lost: OnWorkerDeath[Result]) -> Result:
+        alone = False
+        for attempt in range(_SENDINGS):
+            try:
+                result: Result = self._wait(task.future)
+                return result
+            except CancelledError:  # the item was kept by a worker that ended
+                time.sleep(0.1 * attempt)
+            except self._killed as error:
+                if alone:
+                    return _raise_lost(error, lost)
+                # It may only have stood beside the one that took the workers down.
+                while not all(other.future.done() for other in others):
+                    self._count_workers()
+                    time.sleep(0.01)
+                alone = True
+            task = _Task(self.client, task.function, task.item)
+        raise _too_many_ends()
+
+
+class _Function:
+    """A function on the workers: sent once per map, not once per item."""
+
+    def __init__(self, client: Any, function: Callable[..., Any]) -> None:
+        self._client = client
+        self._function = function
+        self._future = self._send()
+
+    def future(self) -> Any:
+        if self._future.status == "error":  # workers ended as they got it
+            self._future = self._send()
+        return self._future
+
+    def _send(self) -> Any:
+        # The scheduler keeps what is submitted: it is not lost with a worker, as scattered data is.
+        with import_module("dask.config").set(_LARGE_FUNCTION_BYTES):
+            return self._client.submit(_same, self._function, pure=False)
+
+
+class _Broadcast:
+    """An item that lies on a worker; read and sent again when that worker has ended."""
+
+    def __init__(self, client: Any, read: Callable[[], Any], item: Any) -> None:
+        self._client = client
+        self._read = read
+        self._future = self._send(item)
+
+    def future(self) -> Any:
+        if self._future.status != "finished":
+            self._future = self._send(self._read())
+        return self._future
+
+    def _send(self, item: Any) -> Any:
+        for _ in range(_SENDINGS):
+            try:
+                self._client.wait_for_workers(1, timeout=_MAX_WITHOUT_WORKERS_S)
+            except TimeoutError:
+                raise _no_workers() from None
+            try:
+                (future,) = self._client.scatter([item], hash=False)
+                return future
+            except OSError:  # to a worker that ended just then
+                time.sleep(0.1)
+        raise _too_many_ends()
+
+
+class _Task:
+    """A function at work on an item; the item may lie on a worker already."""
+
+    def __init__(self, client: Any, function: _Function, item: Any) -> None:
+        self.function = function
+        self.item = item
+        argument = item.future() if isinstance(item, _Broadcast) else item
+        self.future = client.submit(
+            _work, function.future(), argument, pure=False, retries=_RETRIES
+        )
+
+
+def _with_local_settings(
+    allow: bool, surface: Surface, function: Callable[[Item], Result], item: Item
+) -> Result:
+    """Call the function with the settings of the submitting process."""
+    set_hint_surface(surface)  # for good: tasks of the same client run side by side
+    with allow_missing_chunks(allow):
+        return function(item)
+
+
+def _work(function: Callable[[Item], Result], item: Item) -> Result:
+    """What a worker does; one BLAS thread, as in `map_blocks`."""
+    with single_blas_thread():
+        return function(item)
+
+
+def _same(function: Callable[..., Any]) -> Callable[..., Any]:
+    return function
+
+
+def _raise_lost(error: Exception, lost: OnWorkerDeath[Result]) -> Result:
+    reason = ClusterError(
+        "its worker ended each time it was tried, also when nothing else was under way: it may "
+        "need more memory than a worker has"
+    )
+    if lost is None:
+        raise reason from error
+    return lost(reason)
+
+
+def _no_workers() -> ClusterError:
+    return ClusterError(
+        f"no worker has been left for {_MAX_WITHOUT_WORKERS_S:.0f} seconds: see why they ended, "
+        "start some, "
+        f"and run the command again; {_BROADCAST}"
+    )
+
+
+def _too_many_ends() -> ClusterError:
+    return ClusterError(
+        f"workers ended {_SENDINGS} times in a row while they had the same piece of work: they may "
+        "have too little memory"
+    )
+
+
+def _item_at(open_items: OpenItems, place: int) -> Any:
+    return next(islice(open_items(), place, None))

@@ -1,0 +1,73 @@
+"""Setting that allows images and feature files with missing chunks.
+
+A missing chunk of an array reads as the fill value. A chunk may be missing because the copy is
+incomplete or because it was never written; the two cannot be told apart. Arrays with missing chunks
+are therefore refused unless they are allowed here.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from .validation import hint
+
+_LOCK = threading.Lock()
+_N_ALLOWING = [0]
+_WARNED: set[str] = set()
+
+
+@contextmanager
+def allow_missing_chunks(allow: bool = True) -> Iterator[None]:
+    """Allow images and feature files with missing chunks, in this process.
+
+    Missing chunks count as the fill value of their array, usually 0: black pixels, vectors of
+    zeros. A warning is issued for each file.
+
+    Parameters
+    ----------
+    allow : if False, nothing changes
+
+    Examples
+    --------
+    >>> with histodict.allow_missing_chunks():
+    ...     answer = model.predict("incomplete.ome.zarr")
+    """
+    with _LOCK:
+        _N_ALLOWING[0] += bool(allow)
+    try:
+        yield
+    finally:
+        with _LOCK:
+            _N_ALLOWING[0] -= bool(allow)
+            if not _N_ALLOWING[0]:
+                _WARNED.clear()
+
+
+def missing_chunks_allowed() -> bool:
+    return _N_ALLOWING[0] > 0
+
+
+def check_missing_chunks(name: object, n_missing: int, n_chunks: int) -> str:
+    """Return why a file with missing chunks is refused; empty, with a warning, if allowed."""
+    if not n_missing:
+        return ""
+    words = f"{name}: {n_missing} of its {n_chunks} chunks are missing"
+    if not missing_chunks_allowed():
+        how = hint(
+            python=", or read them as the fill value: histodict.allow_missing_chunks",
+            cli=", or read them as the fill value: --allow-missing-chunks",
+            web="",
+        )
+        return (
+            f"{words}: the copy is incomplete, or these chunks hold only the fill value and were "
+            f"never written. Copy it again{how}"
+        )
+    with _LOCK:
+        is_new = words not in _WARNED
+        _WARNED.add(words)
+    if is_new:
+        warnings.warn(f"{words} and count as their fill value", stacklevel=2)
+    return ""

@@ -1,0 +1,323 @@
+"""Blocks on the threads of this machine, with results that do not depend on how many there are.
+
+Where work goes: to threads here, or to the workers of a cluster; the results are the same bits.
+
+What is sent is a function and items. An item that names files and places in them travels well;
+pixels and open files do not.
+
+Work in processes of this machine, which end with this one.
+
+A few long tasks at the same time, whose steps are told where they were asked for.
+
+How work is done and who hears of it, in one object that travels.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import threading
+import warnings
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain, islice
+from numbers import Integral
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Event
+from typing import Any, Protocol, TypeVar
+
+import threadpoolctl
+from threadpoolctl import ThreadpoolController
+
+from .child_process import exit_with_parent, ignore_sigint
+from .progress import Callback, no_callback
+from .validation import Surface, hint, hint_surface, set_hint_surface
+
+Block = TypeVar("Block")
+Result = TypeVar("Result")
+
+
+def available_cores() -> int:
+    """Cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def count_jobs(n_jobs: int | None) -> int:
+    """Number of threads: None or −1 for all cores, −2 for all but one, and so on."""
+    cores = available_cores()
+    if n_jobs is None:
+        return cores
+    given: object = n_jobs
+    if isinstance(given, bool) or not isinstance(given, Integral) or n_jobs == 0:
+        name = hint(python="n_jobs", cli="--jobs")
+        raise ValueError(
+            f"{name} must be a whole number of threads, not {n_jobs!r}; left out, it is all cores"
+        )
+    return int(n_jobs) if n_jobs > 0 else max(1, cores + 1 + int(n_jobs))
+
+
+@lru_cache(maxsize=1)
+def _blas(n_modules: int) -> ThreadpoolController:
+    """The BLAS libraries in this process; a module imported since may have brought another."""
+    return ThreadpoolController().select(user_api="blas")
+
+
+def _limit_threads() -> None:
+    """Let this thread limit BLAS.
+
+    threadpoolctl from 3.8 on leaves that to the thread that did so first, and ignores all others.
+    Here whoever comes in first does it and who leaves last undoes it, under a lock.
+    """
+    clear = getattr(threadpoolctl.OpenBLASController, "clear_controlling_thread", None)
+    if clear:
+        clear(force=True)
+
+
+class _SharedLimit:
+    """BLAS's number of threads is one for the whole process: first in limits, last out restores."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._n_inside = 0
+        self._limits: list[Any] = []
+        self._n_modules = 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._n_inside == 0 or len(sys.modules) != self._n_modules:
+                self._n_modules = len(sys.modules)
+                _limit_threads()
+                self._limits.append(_blas(self._n_modules).limit(limits=1))
+            self._n_inside += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._n_inside -= 1
+            if self._n_inside == 0:
+                _limit_threads()
+                while self._limits:
+                    self._limits.pop().restore_original_limits()
+
+
+_LIMIT = _SharedLimit()
+
+
+def single_blas_thread() -> AbstractContextManager[None]:
+    """Matrix products on the calling thread alone, so that they round the same everywhere."""
+    return _LIMIT
+
+
+def map_blocks(
+    function: Callable[[Block], Result], blocks: Iterable[Block], n_jobs: int | None = None
+) -> Iterator[Result]:
+    """function(block) for every block, in the order of the blocks.
+
+    A fixed block is the unit of work and runs with one BLAS thread, so the results are the same
+    bits for any n_jobs. At most two blocks per thread are under way: memory does not grow with the
+    number of blocks.
+    """
+    n_threads = count_jobs(n_jobs)
+    if n_threads > 1:  # a single block needs none but the thread that asks
+        rest = iter(blocks)
+        first = list(islice(rest, 2))
+        blocks = chain(first, rest)
+        n_threads = n_threads if len(first) == 2 else 1
+    with single_blas_thread():
+        if n_threads == 1:
+            yield from map(function, blocks)
+            return
+        with ThreadPoolExecutor(n_threads) as pool:
+            waiting: deque[Future[Result]] = deque()
+            try:
+                for block in blocks:
+                    if len(waiting) == 2 * n_threads:
+                        yield waiting.popleft().result()
+                    waiting.append(pool.submit(function, block))
+                while waiting:
+                    yield waiting.popleft().result()
+            finally:
+                for future in waiting:
+                    future.cancel()
+
+
+Item = TypeVar("Item")
+OnWorkerDeath = Callable[[Exception], Result] | None
+OpenItems = Callable[[], Iterator[Any]]
+
+
+class ClusterError(OSError):
+    """The cluster cannot be had, or could not do the work."""
+
+
+class Executor(Protocol):
+    """Runs functions on items, in parallel."""
+
+    def map(
+        self,
+        function: Callable[[Item], Result],
+        items: Iterable[Item],
+        *,
+        lost: OnWorkerDeath[Result] = None,
+    ) -> Iterator[Result]:
+        """function(item) for every item, in order; a bounded number of them is under way.
+
+        lost : gives the result of an item that took its worker down each time it was tried;
+            without it that is an error
+        """
+
+    def broadcast(self, open_items: OpenItems) -> OpenItems:
+        """The same items for several maps, sent to where the work is done once."""
+
+
+@dataclass(frozen=True)
+class Threads:
+    """Threads of this process; `n_jobs` of them, None for all cores."""
+
+    n_jobs: int | None = None
+
+    def map(
+        self,
+        function: Callable[[Item], Result],
+        items: Iterable[Item],
+        *,
+        lost: OnWorkerDeath[Result] = None,
+    ) -> Iterator[Result]:
+        return map_blocks(function, items, self.n_jobs)
+
+    def broadcast(self, open_items: OpenItems) -> OpenItems:
+        return open_items
+
+
+# Locks that a pool of processes needs, and some to spare.
+_LOCKS = 24
+
+
+def map_processes(
+    calls: Iterable[Any], n_processes: int, *, one_thread: bool = False
+) -> Generator[Any, None, None]:
+    """What joblib's `delayed` calls give, in order; they are under way when this returns.
+
+    Of the ways to start processes, joblib's alone needs no `if __name__ == "__main__":` in the
+    user's script.
+    """
+    from joblib import Parallel, parallel_config
+
+    if not can_share_locks():
+        warnings.warn(
+            "processes cannot share locks on this machine (is /dev/shm missing, full or "
+            "read-only?): the work is done in this one, one piece after the other",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return (function(*given, **named) for function, given, named in calls)
+    folder, surface = os.getcwd(), hint_surface()
+    _start_tracker()
+    with parallel_config("loky", inner_max_num_threads=1 if one_thread else None), ignore_sigint():
+        results: Generator[Any, None, None] = Parallel(
+            n_processes,
+            return_as="generator",
+            batch_size=1,
+            initializer=exit_with_parent,
+            initargs=(os.getpid(),),
+        )((_with_local_settings, (folder, surface, *call), {}) for call in calls)
+    return results
+
+
+def _start_tracker() -> None:
+    """joblib's own helper: started later, it would let the processes hear Ctrl-C before 1.6."""
+    from joblib.externals.loky.backend import resource_tracker
+
+    resource_tracker.ensure_running()
+
+
+def _with_local_settings(
+    folder: str, surface: Surface, function: Any, given: Any, named: Any
+) -> Any:
+    """Make the call in the folder, and with the hints, of the process that asks for it.
+
+    The processes outlive a call, and both may be different for the next one.
+    """
+    os.chdir(folder)
+    set_hint_surface(surface)
+    return function(*given, **named)
+
+
+def can_share_locks() -> bool:
+    """Whether there is room for locks between processes: on Linux they are files in /dev/shm."""
+    fork = "fork" in multiprocessing.get_all_start_methods()
+    context = multiprocessing.get_context("fork" if fork else None)
+    try:
+        return len([context.Lock() for _ in range(_LOCKS)]) == _LOCKS
+    except (ImportError, OSError):
+        return False
+
+
+Step = Callable[[], None]
+
+
+class _EndedError(Exception):
+    """Ends a task whose result nobody waits for any more."""
+
+
+def run_concurrently(
+    tasks: Sequence[Callable[[Step], Result]], tell: Step, n_threads: int
+) -> list[Result]:
+    """The results of all tasks; each calls what it is given after every step of its own.
+
+    `tell` is called on this thread, once per step of any task. If it raises, or this thread is
+    interrupted, or a task fails, the others end at their next step.
+    """
+    if n_threads == 1:
+        return [task(tell) for task in tasks]
+    steps: SimpleQueue[bool] = SimpleQueue()  # True: a step was done; False: a task has ended
+    ended = Event()
+
+    def step() -> None:
+        if ended.is_set():
+            raise _EndedError
+        steps.put(True)
+
+    with ThreadPoolExecutor(n_threads) as pool:
+        futures = [pool.submit(task, step) for task in tasks]
+        try:
+            for future in futures:
+                future.add_done_callback(lambda _: steps.put(False))
+            n_running = len(futures)
+            while n_running:
+                if steps.get():
+                    tell()
+                else:
+                    n_running -= 1
+                    for future in futures:
+                        if future.done():
+                            future.result()
+        except BaseException:
+            ended.set()
+            for future in futures:
+                future.cancel()
+            raise
+    return [future.result() for future in futures]
+
+
+@dataclass(frozen=True)
+class ExecutionOptions:
+    """Nothing in it changes a result.
+
+    n_jobs : threads or processes; None for all cores
+    cache : folder for what is costly to compute; None keeps nothing
+    callback : gets a `Progress` after every step
+    executor : where work goes; None: threads or processes here
+    """
+
+    n_jobs: int | None = None
+    cache: Path | None = None
+    callback: Callback = no_callback
+    executor: Executor | None = None

@@ -1,0 +1,228 @@
+"""Text that others wrote, as values: whatever it is, a ValueError says what is wrong with it.
+
+Tables on disk: the same rows as CSV, to look at, and as Parquet, to go on with.
+
+Text of an error of one item of a batch; the other items continue.
+
+JSON files with a checksum.
+
+    {"sha256": "…", "content": …}
+
+The SHA-256 is computed over the text of the content, so any changed byte is detected before the
+content is parsed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import traceback
+from collections.abc import Sequence
+from concurrent.futures import BrokenExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from .files import atomic_write
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Row = dict[str, Any]
+
+
+def column_names(rows: Sequence[Row], columns: Sequence[str] = ()) -> list[str]:
+    """`columns` first, then all others that a row has."""
+    return list(dict.fromkeys([*columns, *(name for row in rows for name in row)]))
+
+
+def write_table(path: Path, rows: Sequence[Row], columns: Sequence[str] = ()) -> None:
+    """path.csv and path.parquet; a column that a row lacks is empty there.
+
+    `columns` come first, and are there even without rows.
+    """
+    write_csv(path.with_suffix(".csv"), rows, columns)
+    import pyarrow.parquet
+
+    with atomic_write(path.with_suffix(".parquet")) as partial:
+        pyarrow.parquet.write_table(_table(rows, columns), partial)
+
+
+def write_csv(path: Path, rows: Sequence[Row], columns: Sequence[str] = ()) -> None:
+    """The first of the two alone, by this name."""
+    import pyarrow.csv
+
+    with atomic_write(path) as partial:
+        pyarrow.csv.write_csv(_table(rows, columns), partial)
+
+
+def _table(rows: Sequence[Row], columns: Sequence[str]) -> pa.Table:
+    import pyarrow as pa
+
+    names = column_names(rows, columns)
+    return pa.table({name: [row.get(name) for row in rows] for name in names})
+
+
+_MAX_LEVELS = 50  # of lists in lists: nothing of ours has ten
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+MAX_LINES = 10  # of a list in a message
+_MAX_CHARACTERS, _MAX_SHOWN = (
+    500,
+    150,
+)  # in a message; of more than that, at the start and at the end
+_MAX_NAMED = 5  # names listed in a message; the others are counted
+
+
+def parse_json(text: str | bytes, *, allow_nan: bool = False) -> Any:
+    """Parse JSON of limited depth; without `allow_nan` NaN and Infinity are errors."""
+    try:
+        value = json.loads(text, parse_constant=None if allow_nan else _refuse)
+    except RecursionError:
+        raise ValueError("lists within lists without end") from None
+    _check_depth(value)
+    return value
+
+
+def read_json(path: Path, what: str) -> Any:
+    """A file of JSON; the message of a ValueError says which, and that it is not `what`."""
+    try:
+        return parse_json(path.read_text("utf-8-sig"))
+    except FileNotFoundError:
+        raise ValueError(f"{path}: there is no such file; {what} is expected") from None
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path}: not {what}, or a damaged one ({shorten(error)})") from error
+
+
+def shorten(words: object) -> str:
+    """An error's words, or others, as a part of a message: what they quote may be long."""
+    text = " ".join(str(words).split())
+    return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_SHOWN]} … {text[-_MAX_SHOWN:]}"
+
+
+def printable(text: str) -> str:
+    """Return text that is valid UTF-8 and has no control sequences for a terminal.
+
+    Bytes of file names that are not UTF-8, and control characters other than tabs and line ends,
+    are escaped as `\\xe9`.
+    """
+    try:
+        data = text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # lone surrogates that encode no byte
+        data = text.encode("utf-8", "backslashreplace")
+    text = data.decode("utf-8", "backslashreplace")
+    return _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
+def first_of(lines: Sequence[str], where: str = "") -> list[str]:
+    """Return the first ten lines, then the number of the others and where they are listed."""
+    n_more = len(lines) - MAX_LINES
+    if n_more <= 0:
+        return list(lines)
+    return [*lines[:MAX_LINES], f"and {n_more} more{where}"]
+
+
+def _refuse(word: str) -> NoReturn:
+    raise ValueError(f"{word} is not a number")
+
+
+def _check_depth(value: Any) -> None:
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(_MAX_LEVELS):
+        parts = [part.values() if isinstance(part, dict) else part for part in level]
+        level = [inner for part in parts for inner in part if isinstance(inner, dict | list)]
+        if not level:
+            return
+    raise ValueError(f"lists within lists, more than {_MAX_LEVELS} deep")
+
+
+def pluralize(n: int, noun: str) -> str:
+    """`1 image`, `2 images`."""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def percent(share: float) -> str:
+    """Of small shares more places: 0 % is none at all."""
+    value = 100 * share
+    return f"{value:.0f} %" if value >= 1 or value == 0 else f"{value:.1g} %"
+
+
+def relative_name(root: Path, path: Path) -> str:
+    """Return a path relative to a folder, with forward slashes."""
+    text, above = str(path), f"{root}{os.sep}"
+    if text.startswith(above):  # most are, and there are thousands
+        return text[len(above) :].replace(os.sep, "/")
+    return (path.relative_to(root) if path.is_relative_to(root) else path).as_posix()
+
+
+def truncated_list(names: Sequence[str]) -> str:
+    """Return the first names, comma-separated, and the number of the others."""
+    rest = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    return ", ".join(map(shorten, names[:_MAX_NAMED])) + rest
+
+
+# Errors whose message is written for the user.
+EXPECTED = (ValueError, OSError, ImportError)
+_PACKAGE = Path(__file__).parents[1]
+
+
+def failure_reason(error: Exception) -> str:
+    """Describe an error of one item in one line.
+
+    The line of an unexpected error includes its type and its places in the source, so that it can
+    be diagnosed without a traceback.
+
+    Raises
+    ------
+    BrokenExecutor : the worker processes have ended; the whole run fails
+    """
+    if isinstance(error, BrokenExecutor):
+        raise error
+    if isinstance(error, MemoryError):
+        what = shorten(error) or "an allocation failed"
+        return f"not enough memory ({what}): close other programs and run the command again"
+    if isinstance(error, EXPECTED):
+        return str(error) or type(error).__name__
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if Path(frame.filename).is_relative_to(_PACKAGE)]
+    last = [f"{_short(at.filename)}:{at.lineno} ({at.name})" for at in (*own[-1:], *frames[-1:])]
+    places = ", ".join(dict.fromkeys(last))
+    return (
+        f"unexpected {type(error).__name__}: {shorten(error)} [at {places}]: the file may be "
+        "damaged; if it is not, this is a defect of histodict: report it with this line"
+    )
+
+
+def _short(filename: str) -> str:
+    """Return the last two parts of a path."""
+    return "/".join(Path(filename).parts[-2:])
+
+
+_BEGIN, _BETWEEN, _END = '{"sha256": "', '", "content": ', "}"
+_CHARACTERS = 64
+
+
+def write_checked_json(path: Path, content: Any) -> None:
+    """Write a file atomically, in ASCII because file names may not be valid UTF-8."""
+    with atomic_write(path) as partial:
+        partial.write_text(_with_checksum(json.dumps(content, default=os.fspath)), encoding="ascii")
+
+
+def read_checked_json(path: Path) -> Any:
+    """Return the content of a file after verifying its checksum.
+
+    Raises
+    ------
+    ValueError : the checksum is missing or does not match the content
+    OSError : the file cannot be read
+    """
+    text = path.read_text(encoding="utf-8")
+    body = text[len(_BEGIN) + _CHARACTERS + len(_BETWEEN) : -len(_END)]
+    if text != _with_checksum(body):
+        raise ValueError("its content is not what was written")
+    return parse_json(body, allow_nan=True)
+
+
+def _with_checksum(body: str) -> str:
+    digest = hashlib.sha256(body.encode("utf-8", "surrogatepass")).hexdigest()
+    return f"{_BEGIN}{digest}{_BETWEEN}{body}{_END}"

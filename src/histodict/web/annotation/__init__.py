@@ -1,0 +1,1 @@
+"""Annotations drawn on the page: storage, edits, quick predictions and suggestions."""

@@ -1,0 +1,1 @@
+"""Handlers of the web API, one module per page."""

@@ -1,0 +1,199 @@
+"""The data page: choose a folder, see its images, be warned, correct labels. And tiles."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+from starlette.responses import Response
+from starlette.routing import Route
+
+from ..annotation.edits import annotation_summary, known_labels_manifest
+from ..dataset_checks import quick_warnings
+from ..datasets import (
+    READ_ONLY,
+    add_correction,
+    class_to_be_found,
+    find_source,
+    id_of,
+    name_of,
+    open_dataset,
+    relabelled_manifest,
+    remove_correction,
+    source_names,
+    update_settings,
+)
+from ..maps import TILE_SIDE, n_levels, true_rings
+from ..request import IMAGES, ApiRequest, DeferredWork, endpoint, image_response
+from .trainings import jobs
+
+
+def session(call: ApiRequest) -> dict[str, Any]:
+    """What the front page needs: folders, data sets opened before, trainings."""
+    folders = call.context.folders
+    return {
+        "user": call.user.name,
+        "demo": call.context.demo,
+        "folders": [folder.name or str(folder) for folder in folders.folders],
+        "data": [
+            {
+                "id": data_id,
+                "name": name_of(source, data_id == id_of(source, True)),
+                "where": folders.locate(source)[1],
+            }
+            for data_id, source in source_names(call.user, folders).items()
+        ],
+        **jobs(call),
+    }
+
+
+def listing(call: ApiRequest, *, place: int = 0, inside: str = "") -> dict[str, Any]:
+    return call.context.folders.listing(place, inside)
+
+
+def open_(
+    call: ApiRequest, *, place: int = 0, inside: str = "", bare: bool = False
+) -> dict[str, Any]:
+    """Open a folder or table by its place; from then on it goes by its id."""
+    source = call.context.folders.find(place, inside)
+    return {"id": open_dataset(call.user, call.context.sources, source, is_bare=bare).id}
+
+
+def describe(call: ApiRequest) -> Response:
+    """A set with its images; of these, as they were listed, is told what was told before."""
+    facts = json.dumps(_settings(call), allow_nan=False, separators=(",", ":")).encode("ascii")
+    data = b'%b,"images":%b}' % (facts.removesuffix(b"}"), call.dataset.listing.described)
+    return Response(data, media_type="application/json")
+
+
+def _settings(call: ApiRequest) -> dict[str, Any]:
+    dataset = call.dataset
+    manifest = dataset.manifest
+    drawn = None if dataset.is_labelled else annotation_summary(dataset)
+    classes = drawn["classes"] if drawn else manifest.classes
+    warnings = quick_warnings(manifest)
+    notes = [words for words in warnings if words.endswith(READ_ONLY)]
+    place, where = call.context.folders.locate(dataset.source)
+    return {
+        "id": dataset.id,
+        "name": dataset.name,
+        "place": place,
+        "where": where,
+        "labelled": dataset.is_labelled,
+        "classes": manifest.classes,
+        "drawn": drawn,
+        "learn_classes": classes,
+        "positive": class_to_be_found(classes, dataset.about.positive),
+        "mpp": dataset.about.mpp,
+        "learn_from": dataset.about.learn_from,
+        "set_classes": dataset.set_classes,
+        "notes": notes,
+        "warnings": [words for words in warnings if words not in notes],
+        "corrections": dataset.corrections(),
+    }
+
+
+def checks(call: ApiRequest, *, check: str = "") -> dict[str, Any]:
+    """What only reading every image tells; goes on in the background."""
+    source = find_source(call.user, call.context.folders, str(call.parts["data"]))
+    under_way = call.context.checks.follow(check, source)
+    if under_way is not None:
+        return under_way
+    tiles, sources, dataset = call.context.tiles, call.context.sources, call.dataset
+    return call.context.checks.request(
+        relabelled_manifest(dataset), lambda r: tiles.thumbnail(sources.check(r)), dataset.about.mpp
+    )
+
+
+def update_settings_of(call: ApiRequest) -> Response:
+    """What the user says of the set: the class to be found, the size of a pixel."""
+    update_settings(call.dataset, call.body, known_labels_manifest(call.dataset))
+    return describe(replace(call))  # which looks the set up anew
+
+
+# --- pixels -------------------------------------------------------------------------------------
+
+
+def thumbnail(call: ApiRequest) -> Response | DeferredWork:
+    tiles, record = call.context.tiles, call.record
+    kept = tiles.thumbnail_file(record)
+    if kept.is_file():
+        return image_response(kept.read_bytes())
+    return DeferredWork(
+        IMAGES, lambda: image_response(tiles.thumbnail(record).read_bytes()), record.path
+    )
+
+
+def image(call: ApiRequest) -> DeferredWork:
+    """What the viewer needs to know of an image."""
+    record, tiles, dataset = call.record, call.context.tiles, call.dataset
+
+    def facts() -> dict[str, Any]:
+        source, size = tiles.open(record), dataset.size_of(record)
+        return {
+            "width": source.size[0],
+            "height": source.size[1],
+            "mpp": size.mpp,
+            "mpp_from": size.origin,
+            "tile": TILE_SIDE,
+            "levels": n_levels(source.size),
+        }
+
+    return DeferredWork(IMAGES, facts, record.path)
+
+
+def tile(call: ApiRequest, *, level: int, column: int, row: int) -> Response | DeferredWork:
+    tiles, record = call.context.tiles, call.record
+    place = level, column, row
+    kept = tiles.cached_tile(record, *place)
+    if kept is not None:
+        return image_response(kept)
+    return DeferredWork(IMAGES, lambda: image_response(tiles.tile(record, *place)), record.path)
+
+
+def true_labels(call: ApiRequest) -> DeferredWork:
+    """The outlines of an image's mask."""
+    record, tiles = call.record, call.context.tiles
+    if record.mask is None:
+        raise KeyError("this image has no mask")
+    return DeferredWork(
+        IMAGES, lambda: {"rings": true_rings(record, tiles.open(record).size)}, record.path
+    )
+
+
+# --- corrections --------------------------------------------------------------------------------
+
+
+def correct(
+    call: ApiRequest, *, image: str, label: str | None = "", box: list[int] | None = None
+) -> dict[str, Any]:
+    """Correct a label; without label and box, the image is left out."""
+    if box is not None and len(box) != 4:
+        raise ValueError("box must be four whole numbers: left, top, right, bottom")
+    dataset = call.dataset
+    add_correction(dataset, image, label, box)
+    return {"corrections": dataset.corrections()}
+
+
+def undo(call: ApiRequest, *, id: str) -> dict[str, Any]:
+    dataset = call.dataset
+    remove_correction(dataset, id)
+    return {"corrections": dataset.corrections()}
+
+
+_IMAGE = "/api/data/{data}/images/{image}"
+ROUTES = [
+    Route("/api/session", endpoint(session)),
+    Route("/api/folders", endpoint(listing)),
+    Route("/api/data", endpoint(open_), methods=["POST"]),
+    Route("/api/data/{data}", endpoint(describe)),
+    Route("/api/data/{data}/checks", endpoint(checks)),
+    Route("/api/data/{data}/about", endpoint(update_settings_of), methods=["POST"]),
+    Route("/api/data/{data}/correct", endpoint(correct), methods=["POST"]),
+    Route("/api/data/{data}/undo", endpoint(undo), methods=["POST"]),
+    Route(_IMAGE, endpoint(image)),
+    Route(f"{_IMAGE}/thumbnail.jpg", endpoint(thumbnail)),
+    Route(f"{_IMAGE}/truth", endpoint(true_labels)),
+    Route(f"{_IMAGE}/tiles/{{level}}/{{column}}/{{row}}.jpg", endpoint(tile)),
+]

@@ -1,0 +1,298 @@
+"""The model page: what was learnt, how good it is, where the line is drawn; downloads."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from math import isclose
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from starlette.responses import Response
+from starlette.routing import Route
+
+from ...datasets.manifest import ImageRecord, Manifest
+from ...explain.patch_sample import PatchSample
+from ...models import Model, save_model
+from ...models.image_pipeline import AtomTable
+from ...patches.rendering import encode_jpeg, encode_png, render_vector
+from ...reports.html import draw_outline, square_around
+from ...utils.cache import Key
+from ...utils.files import file_key, key_of_files
+from ..annotation.store import class_colours
+from ..jobs import IMPORTED, find_job, n_tested_alike
+from ..model_report import (
+    StoredPredictions,
+    applied_corrections,
+    figures,
+    model_before,
+    model_card,
+    selection_summary,
+    size_text,
+    top_atom_patches,
+    training_name,
+    write_report,
+)
+from ..request import DOWNLOADS, ApiRequest, endpoint, image_response
+from ..schema import Figures, PreviousModel
+from ..workspace import short_id
+
+_MAX_ATOMS = 40
+_SURROUNDINGS = 5  # a patch is shown in a square so many times as wide
+_PATCH_DISPLAY_PX = 150
+
+
+def describe(call: ApiRequest) -> dict[str, Any]:
+    job = call.job
+    trained = call.trained
+    model = trained.model
+    results = job.results()
+    return {
+        "id": job.id,
+        "name": job.name,
+        "opened": job.summary["kind"] == IMPORTED,
+        "data": job.request["data"],
+        "classes": model.classes_,
+        "colours": class_colours(call.user.folder / "data" / job.request["data"]),
+        "is_detector": model.finds_regions,
+        "card": model_card(model, trained.header, job.request, results),
+        "results": results,
+        "warnings": size_text(model, results["images"] if results else []),
+        "atoms": _atoms(model, trained.gallery is not None),
+        "before": _before(call, results),
+        "figures": _figures_at_point(model, results) if results else None,
+        "selection": selection_summary(n_tested_alike(call.user, job)) if results else "",
+        "corrections": applied_corrections(job.request),
+        "test_patients": job.request["test_patients"],
+    }
+
+
+def _before(call: ApiRequest, results: dict[str, Any] | None) -> PreviousModel | None:
+    """What this training is compared with, if it is still there."""
+    try:
+        parent = find_job(call.user, str(call.job.request.get("parent")))
+    except KeyError:
+        return None
+    return model_before(call.job, results, parent)
+
+
+def figures_at_point(call: ApiRequest) -> dict[str, Any]:
+    """Return scores with intervals at the operating point of the query."""
+    results = _results(call)
+    return dict(_figures_at_point(call.model_at_threshold(), results))
+
+
+def _figures_at_point(model: Model, results: dict[str, Any]) -> Figures:
+    rows = _predicted(_predictions_at_threshold(model, results))
+    point = model.decision_threshold
+    return figures(model.classes_, rows, point.value if model.finds_regions and point else None)
+
+
+def _predicted(results: dict[str, Any]) -> list[dict[str, Any]]:
+    return [row for row in results["images"] if row["answer"] is not None]
+
+
+def _results(call: ApiRequest) -> dict[str, Any]:
+    results = call.job.results()
+    if results is None:
+        raise KeyError("this training has no results yet")
+    return results
+
+
+def _atoms(model: Model, has_gallery: bool) -> list[dict[str, Any]]:
+    """Per class the atoms used most: they stand first in a dictionary."""
+    atoms = model.model_.atoms()
+    if atoms is None:
+        return []
+    return [
+        {
+            "name": name,
+            "count": int((atoms.classes == i).sum()),
+            "shown": np.flatnonzero(atoms.classes == i)[:_MAX_ATOMS].tolist(),
+            "pictures": atoms.patch_px is not None or has_gallery,
+        }
+        for i, name in enumerate(model.classes_)
+    ]
+
+
+def _atoms_of(call: ApiRequest, atom: int) -> AtomTable:
+    atoms = call.trained.model.model_.atoms()
+    if atoms is None or not atom < len(atoms.D):
+        raise KeyError("there is no such atom")
+    return atoms
+
+
+def atom_image(call: ApiRequest, *, atom: int) -> Response:
+    """The atom itself; one that is no picture is shown as the patch that uses it most."""
+    atoms, gallery = _atoms_of(call, atom), call.trained.gallery
+    side = atoms.patch_px
+    if side is not None:
+        key = ("atom", *file_key(call.job.model_file), atom)
+        data = call.rendered(key, lambda: encode_png(render_vector(atoms.D[atom], side)))
+        return image_response(data, "png")
+    found = gallery.top_patches(atom, 1) if gallery is not None else []
+    if not found:
+        raise KeyError("no kept patch uses this atom")
+    return image_response(encode_jpeg(_training_pixels(call, found[0][0], 1), 90))
+
+
+def users_of_atom(call: ApiRequest, *, atom: int) -> dict[str, Any]:
+    """The training patches in which an atom weighs most."""
+    _atoms_of(call, atom)
+    gallery, learn = gallery_and_images(call)
+    found = gallery.top_patches(atom)
+    return {"patches": [describe_patch(gallery, learn, n) | {"weight": w} for n, w in found]}
+
+
+def gallery_and_images(call: ApiRequest) -> tuple[PatchSample, Manifest]:
+    """The training patches that were kept, and the images they are from."""
+    gallery = call.trained.gallery
+    if gallery is None:
+        raise KeyError("this method looks at the image as a whole: it kept no training patches")
+    return gallery, call.learn_and_test()[0]
+
+
+def describe_patch(gallery: PatchSample, learn: Manifest, patch: int) -> dict[str, Any]:
+    """Where a training patch comes from."""
+    record = learn.records[int(gallery.images[patch])]
+    name = training_name(learn, record)
+    return {"patch": patch, "name": name, "label": record.label, "patient": record.patient}
+
+
+def patch_image(call: ApiRequest, *, patch: int) -> Response:
+    """A training patch in its surroundings, with its outline."""
+    pixels = _training_pixels(call, patch, _SURROUNDINGS)
+    return image_response(encode_jpeg(draw_outline(pixels, _SURROUNDINGS), 90))
+
+
+def _training_pixels(call: ApiRequest, patch: int, times: int) -> NDArray[np.uint8]:
+    """The square around a training patch, so many times as wide."""
+    gallery, learn = gallery_and_images(call)
+    if not 0 <= patch < len(gallery.images):
+        raise KeyError("there is no such training patch")
+    record = learn.records[int(gallery.images[patch])]
+    _check_position(call, record)
+    corner, wide = square_around(gallery, patch, times)
+    source = call.context.tiles.open(record)
+    return source.read(*corner, wide, wide, max(1.0, wide / _PATCH_DISPLAY_PX))
+
+
+def _check_position(call: ApiRequest, record: ImageRecord) -> None:
+    """Training images lie in the folders that may be read, marked rectangles with the user."""
+    if not record.path.resolve().is_relative_to(call.user.folder):
+        call.context.folders.check(record.path)
+
+
+# --- downloads ----------------------------------------------------------------------------------
+
+
+def download_model(call: ApiRequest) -> Response:
+    data = _written(partial(save_model, _tuned_model(call)))
+    return download(call.job.name + ".histodict", "application/octet-stream", data)
+
+
+def _tuned_model(call: ApiRequest) -> Model:
+    """Return the model for download.
+
+    If its operating point was moved, it records the test images, as the page shows their results
+    beside the slider.
+    """
+    model, results = call.model_at_threshold(), call.job.results()
+    if not _is_moved(model, results):
+        return call.trained.model
+    test = call.learn_and_test()[1]
+    for record in test.records:
+        _check_position(call, record)
+    return model.tuned_on([record.path for record in test.records if record.path.exists()])
+
+
+def _is_moved(model: Model, results: dict[str, Any] | None) -> bool:
+    """Return whether the operating point differs from the trained one."""
+    point, own = model.decision_threshold, (results or {}).get("operating_point")
+    return point is not None and own is not None and not isclose(point.value, own["value"])
+
+
+def download_report(call: ApiRequest) -> Response:
+    """Made once: it takes a second, and whoever looks at a model asks for it."""
+    learn, test = call.learn_and_test()
+    for record in (*learn.records, *test.records):
+        _check_position(call, record)
+
+    def made() -> tuple[bytes, int]:
+        data = _written(lambda path: _write_report(path, call, learn, test))
+        return data, len(data)
+
+    data = call.context.reports.get(_report_key(call, learn, test), made)
+    return download(call.job.name + "-report.html", "text/html; charset=utf-8", data)
+
+
+def _report_key(call: ApiRequest, learn: Manifest, test: Manifest) -> Key:
+    """All that decides a report; to be asked before any of it is read, for it may change meanwhile.
+
+    That is what was asked for, with the labels, pixel sizes and corrections of that time; the
+    model, its training patches and its results; images and masks, by what lies there now; which of
+    them are left out; the line's place; and how many models were tested on the same patients. Maps
+    are made of the model and the images.
+    """
+    job = call.job
+    files = job.folder / "job.json", job.folder / "results.json", job.model_file, job.gallery_file
+    images = [path for r in (*learn.records, *test.records) for path in r.files]
+    n_alike = n_tested_alike(call.user, job)
+    words = repr((key_of_files((*files, *images)), learn, test, call.query.get("point"), n_alike))
+    return (hashlib.sha256(words.encode()).hexdigest(),)
+
+
+def _write_report(path: Path, call: ApiRequest, learn: Manifest, test: Manifest) -> None:
+    job, results = call.job, _results(call)
+    trained, model = call.trained, _tuned_model(call)
+    records = {short_id(test.name(record)): record for record in test.records}
+    card = model_card(model, trained.header, job.request, results)
+    users = top_atom_patches(model, trained.gallery, learn)
+    kept = StoredPredictions(records, job.folder / "maps", job.request.get("mpp"), trained.model)
+    untuned = results if _is_moved(model, results) else None
+    moved = _predictions_at_threshold(model, results)
+    selection = selection_summary(n_tested_alike(call.user, job))
+    write_report(path, model, card, moved, kept, users, untuned=untuned, selection=selection)
+
+
+def _predictions_at_threshold(model: Model, results: dict[str, Any]) -> dict[str, Any]:
+    """The results as the model with its operating point would give them."""
+    point = model.decision_threshold
+    if point is None:
+        return results
+    rows = [
+        row | {"answer": model.classes_[int(point.is_positive(row["value"]))]}
+        if row["answer"] is not None
+        else row
+        for row in results["images"]
+    ]
+    return results | {"images": rows, "operating_point": point.to_dict()}
+
+
+def _written(write: Callable[[Path], object]) -> bytes:
+    """What `write` puts into a file."""
+    with tempfile.TemporaryDirectory() as folder:
+        write(Path(folder) / "file")
+        return (Path(folder) / "file").read_bytes()
+
+
+def download(name: str, kind: str, data: bytes) -> Response:
+    """A file to be kept under this name."""
+    plain = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in name)
+    headers = {"Content-Disposition": f'attachment; filename="{plain}"'}
+    return Response(data, media_type=kind, headers=headers)
+
+
+ROUTES = [
+    Route("/api/jobs/{job}/model", endpoint(describe)),
+    Route("/api/jobs/{job}/figures", endpoint(figures_at_point)),
+    Route("/api/jobs/{job}/atoms/{atom}.png", endpoint(atom_image)),
+    Route("/api/jobs/{job}/atoms/{atom}", endpoint(users_of_atom)),
+    Route("/api/jobs/{job}/patches/{patch}.jpg", endpoint(patch_image)),
+    Route("/api/jobs/{job}/model.histodict", endpoint(download_model, DOWNLOADS)),
+    Route("/api/jobs/{job}/report.html", endpoint(download_report, DOWNLOADS)),
+]

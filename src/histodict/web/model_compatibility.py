@@ -1,0 +1,163 @@
+"""Imported model files, and warnings about models that do not match images or another model.
+
+A copy of an imported file becomes a job that is done from the start, so that it is shown like a
+trained model. The same file has the same copy; a changed file is another model.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..decision.threshold import describe_tuning
+from ..models import Model, load_model
+from ..models.model_file import SUFFIX
+from ..utils.files import atomic_write, file_key
+from ..utils.text_io import shorten, write_checked_json
+from .datasets import Dataset
+from .jobs import DONE, IMPORTED, Job
+from .workspace import DataFolders, UserWorkspace, short_id
+
+
+@dataclass(frozen=True)
+class ModelProfile:
+    """What two models must share for their maps to tell of the same thing.
+
+    images : id of the set that it learnt from; of a model from a file, nobody else's
+    mpp : µm per pixel of its training images, or at which it works; None: not known
+    """
+
+    name: str
+    is_file: bool
+    images: str
+    classes: tuple[str, ...]
+    mpp: float | None
+    features: str
+    patch_px: int
+    tuning: str = ""  # how its decision was changed after training
+
+    @classmethod
+    def of(cls, job: Job, model: Model) -> ModelProfile:
+        recipe = model.recipe
+        mpp = recipe.mpp if recipe.mpp is not None else model.model_.mpp_
+        is_file = job.summary["kind"] == IMPORTED
+        images = job.id if is_file else job.summary["data"]
+        names = tuple(model.classes_)
+        tuning = describe_tuning(model.training_info_)
+        return cls(job.name, is_file, images, names, mpp, recipe.features, recipe.patch_px, tuning)
+
+
+def incompatibilities(kind: ModelProfile, dataset: Dataset) -> list[str]:
+    """What a set has that the model was not trained for; none of its own set."""
+    if kind.images == dataset.id:
+        return []
+    source = "comes from a file" if kind.is_file else "was trained on other images"
+    found = [f"This model {source} ({kind.name}): how good it is on these has not been measured."]
+    if kind.tuning:
+        found.append(f"Its decision was changed after training: {kind.tuning}.")
+    labels = dataset.manifest.classes
+    unknown = [name for name in labels if name not in kind.classes]
+    if unknown:
+        found.append(
+            f"These images are labelled {_list(labels)}; the model only knows "
+            f"{_list(kind.classes)}, and calls every patch one of these."
+        )
+    if kind.mpp is None:
+        found.append(
+            "The model does not know the pixel size of the images that it learnt from: nothing "
+            "tells whether cells have the same size here."
+        )
+    return found
+
+
+def differences(one: ModelProfile, other: ModelProfile) -> list[str]:
+    """In what two models differ beside what they have learnt."""
+    found = []
+    if set(one.classes) != set(other.classes):
+        found.append(
+            f"They tell other classes apart: {_list(one.classes)}, and {_list(other.classes)}."
+        )
+    if one.images != other.images:
+        found.append("They were not trained on the same images, as far as is known here.")
+    if one.mpp != other.mpp:
+        found.append(f"They work at other pixel sizes: {_size(one)}, and {_size(other)}.")
+    if (one.features, one.patch_px) != (other.features, other.patch_px):
+        found.append(
+            f"They see patches in other ways: {one.features} of {one.patch_px} pixels, and "
+            f"{other.features} of {other.patch_px}."
+        )
+    return found
+
+
+def _list(names: list[str] | tuple[str, ...]) -> str:
+    return " / ".join(names)
+
+
+def _size(kind: ModelProfile) -> str:
+    return "not known" if kind.mpp is None else f"{kind.mpp:g} µm"
+
+
+# --- imported models ------------------------------------------------------------------------------
+
+
+_MAX_BYTES = 512 * 2**20
+_OPENING = threading.Lock()  # one after another, or two would write the same
+
+
+def import_model(user: UserWorkspace, folders: DataFolders, place: int, inside: str) -> Job:
+    """The model of a file that lies in the data folders."""
+    path = folders.find(place, inside)
+    if path.suffix.lower() != SUFFIX or not path.is_file():
+        raise ValueError(f"{path.name}: is no model; files of models end in {SUFFIX}")
+    if path.stat().st_size > _MAX_BYTES:
+        most = _MAX_BYTES // 2**20
+        raise ValueError(f"{path.name}: is larger than {most} MB, more than the page opens")
+    job = Job(user.folder / "jobs" / short_id(repr(file_key(path))))
+    with _OPENING:
+        if not (job.folder / "job.json").is_file():
+            try:
+                _read(job, path)
+            except BaseException:
+                shutil.rmtree(job.folder, ignore_errors=True)
+                raise
+    return job
+
+
+def _read(job: Job, path: Path) -> None:
+    """The request comes last: until it is there, so is nothing."""
+    with atomic_write(job.model_file) as partial:
+        shutil.copyfile(path, partial)
+    model = _loaded(job.model_file, path.name)
+    job.set_state(DONE, 0)
+    write_checked_json(job.folder / "job.json", _request(path, model))
+
+
+def _loaded(copy: Path, name: str) -> Model:
+    try:
+        return load_model(copy)
+    except (ValueError, OSError, ImportError, MemoryError) as error:
+        words = shorten(error).replace(str(copy), name)
+        raise ValueError(words if name in words else f"{name}: {words}") from error
+
+
+def _request(path: Path, model: Model) -> dict[str, Any]:
+    """As of a training of which nothing is known but its outcome."""
+    return {
+        "kind": IMPORTED,
+        "made": time.time(),
+        "name": path.name,
+        "data": "",
+        "root": str(path.parent),
+        "records": [],
+        "n_images": 0,
+        "test_patients": [],
+        "corrections": [],
+        "recipe": {"method": model.recipe.method},
+        "regions": model.classes_[1] if model.finds_regions else None,
+        "parent": None,
+        "n_shapes": 0,
+    }
