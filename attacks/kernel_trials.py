@@ -169,7 +169,7 @@ def _check_residuals(problem: _Coded, settings: Settings, answer: Any, said: lis
 
 
 def _solve_sums(problem: _Coded, settings: Settings) -> tuple[Any, ...]:
-    from histodict.kernels.cpu.backend import backend as cpu
+    from histodict.kernels.cpu import backend as cpu
 
     return *cpu.statistics(problem.Y, problem.S, problem.weights), cpu.code_products(problem.S)
 

@@ -26,10 +26,10 @@ from scipy.sparse import csr_array
 
 from histodict.dictionaries.online import learn_online
 from histodict.kernels import row_blocks
-from histodict.kernels.cuda.backend import backend as cuda
-from histodict.kernels.cuda.backend import device as gpu_codes
-from histodict.kernels.cuda.backend import device as gpu_device
-from histodict.kernels.cuda.backend import device as gpu_sums
+from histodict.kernels.cuda import backend as cuda
+from histodict.kernels.cuda import device as gpu_codes
+from histodict.kernels.cuda import device as gpu_device
+from histodict.kernels.cuda import device as gpu_sums
 from histodict.methods.dfdl import DFDL
 from histodict.utils.progress import Progress
 

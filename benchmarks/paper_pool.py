@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from histodict.metrics.runs import EvaluationTask
 
-from histodict.metrics import trained_model
+from histodict.evaluation import trained_model
+from histodict.evaluation.runs import EvaluationTask
 from histodict.model_selection.protocols import learning_curve_splits
 from histodict.models import Plan
 from histodict.models.cross_validation import RunCache, TrainTestRun, UnfittedModel

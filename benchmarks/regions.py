@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from histodict.datasets.manifest import Manifest, read_manifest
-from histodict.metrics import choose_plans, evaluate
+from histodict.evaluation import choose_plans, evaluate
 from histodict.model_selection.protocols import k_folds, predefined_split
 from histodict.models.region_detector import labelled_by_region
 from histodict.utils.parallel import ExecutionOptions

@@ -88,7 +88,7 @@ def check_complete(folder, side):
     """Tissue and glass are in cells of known places: each is in the map as it is on the slide."""
     (row,) = pyarrow.parquet.read_table(folder / "predictions.parquet").to_pylist()
     with np.load(folder / "maps" / f"{row['key']}.npz") as arrays:
-        judged = arrays["winners"] != NO_TISSUE
+        judged = arrays["predicted_classes"] != NO_TISSUE
     n_patches = side // 40
     assert judged.shape == (n_patches, n_patches)
     text = (folder / "geojson" / f"{row['key']}.geojson").read_text("utf-8")

@@ -101,7 +101,7 @@ class Result:
         self.slide = slide
         key = self.row["key"]
         with np.load(folder / "maps" / f"{key}.npz") as arrays:
-            self.winners = arrays["winners"]
+            self.predicted_classes = arrays["predicted_classes"]
             self.stride, self.side = float(arrays["stride"]), float(arrays["side"])
         text = (folder / "geojson" / f"{key}.geojson").read_text("utf-8")
         self.features = json.loads(text)["features"]

@@ -49,9 +49,9 @@ class Outcome:
         table = pyarrow.parquet.read_table(self.folder / "predictions.parquet")
         return {Path(row["path"]).name: row for row in table.to_pylist()}
 
-    def winners(self, name: str) -> np.ndarray:
+    def predicted_classes(self, name: str) -> np.ndarray:
         with np.load(self.folder / "maps" / f"{self.rows[name]['key']}.npz") as arrays:
-            return arrays["winners"]
+            return arrays["predicted_classes"]
 
     def overlay(self, name: str) -> np.ndarray:
         with Image.open(self.folder / "overlays" / f"{self.rows[name]['key']}.png") as picture:
@@ -368,7 +368,10 @@ def test_a_turned_image_is_not_the_same_without_its_note(answers, model, pixels,
     """That the twins above agree is EXIF's doing: turned pixels alone have another map."""
     save_plain(tmp_path / "turned.png", np.ascontiguousarray(np.rot90(pixels)))
     outcome = predict(model, tmp_path / "out", tmp_path / "turned.png")
-    assert outcome.winners("turned.png").shape == answers.predicted_classes("plain.png").shape[::-1]
+    assert (
+        outcome.predicted_classes("turned.png").shape
+        == answers.predicted_classes("plain.png").shape[::-1]
+    )
 
 
 def test_what_is_transparent_is_glass(model, pixels, tmp_path):
@@ -377,7 +380,7 @@ def test_what_is_transparent_is_glass(model, pixels, tmp_path):
     save_plain(tmp_path / "half.png", half)
     outcome = predict(model, tmp_path / "out", tmp_path / "half.png")
     assert outcome.status == 0
-    on_tissue = outcome.winners("half.png") != NO_TISSUE
+    on_tissue = outcome.predicted_classes("half.png") != NO_TISSUE
     assert on_tissue[:, :7].mean() > 0.9
     assert not on_tissue[:, 8:].any()
 
@@ -390,13 +393,13 @@ def test_grey_images_are_tissue_where_their_coloured_twins_are(answers, model, p
     Image.fromarray(grey).convert("RGB").save(tmp_path / "grey as colour.png")
     outcome = predict(model, tmp_path / "out", *sorted(tmp_path.glob("grey*.*")))
     assert outcome.status == 0, outcome.said
-    here = outcome.winners("grey.png")
+    here = outcome.predicted_classes("grey.png")
     assert (
         np.mean((here == NO_TISSUE) == (answers.predicted_classes("plain.png") == NO_TISSUE)) > 0.9
     )
     for name in ("grey.tif", "grey as colour.png"):
-        np.testing.assert_array_equal(outcome.winners(name), here)
-    assert np.mean(outcome.winners("grey.jpg") == here) > 0.95
+        np.testing.assert_array_equal(outcome.predicted_classes(name), here)
+    assert np.mean(outcome.predicted_classes("grey.jpg") == here) > 0.95
 
 
 def test_grey_images_can_be_learnt_from(classes, tmp_path):
@@ -476,7 +479,7 @@ def test_names_as_long_as_the_file_system_allows(model, good, tmp_path):
     assert outcome.status == 0, outcome.said
     assert sorted(outcome.rows) == sorted(names)
     for name in names:
-        assert (outcome.winners(name) != NO_TISSUE).any()
+        assert (outcome.predicted_classes(name) != NO_TISSUE).any()
         assert outcome.overlay(name).shape[1:] == (SIZE[0], 3)
 
 

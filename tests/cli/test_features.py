@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from histodict.cli import app
 from histodict.synthetic.dataset import write_synthetic_dataset
-from tests.images.feature_files import (
+from tests.precomputed.feature_files import (
     planted_slides,
     some_vectors,
     write_lazyslide,

@@ -17,7 +17,7 @@ from histodict.models.recipe import Recipe
 from histodict.synthetic.dataset import write_synthetic_dataset
 from histodict.utils import files as outputs
 from histodict.utils.progress import Progress
-from tests.images.outline_files import box, feature, write_geojson
+from tests.annotations.outline_files import box, feature, write_geojson
 
 FAST = ("--method", "nearest-mean", "--set", "patch_px=12", "--set", "patches_per_class=100")
 COMMANDS = ("train", "adapt", "atoms", "predict", "evaluate", "reproduce", "demo")

@@ -12,8 +12,8 @@ from histodict.cli import app
 from histodict.models.prepared_image import PrecomputedImage
 from histodict.models.recipe import preset
 from histodict.precomputed.feature_file import open_features
-from tests.images.feature_files import write_trident
-from tests.images.outline_files import box, collection, feature, write_geojson
+from tests.annotations.outline_files import box, collection, feature, write_geojson
+from tests.precomputed.feature_files import write_trident
 
 SIDE, N = 512, 8  # of a patch, and patches along the slide
 MIDDLE = SIDE * N // 2
@@ -66,7 +66,7 @@ def test_classes_are_learnt_inside_of_their_outlines(slides, model, tmp_path):
     assert status == 0, said
     for path in (tmp_path / "out" / "maps").glob("*.npz"):
         with np.load(path) as arrays:
-            winners = arrays["winners"]
+            winners = arrays["predicted_classes"]
         truth = np.repeat([[0, 1]], N // 2, axis=1).repeat(N, axis=0)
         assert (winners == truth).mean() > 0.9
 

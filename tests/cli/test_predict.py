@@ -61,7 +61,7 @@ def test_train_predict_info(trained, tissue, tmp_path):
         with Image.open(out / "overlays" / f"{key}.png") as overlay:
             assert overlay.width == 240 and overlay.height > 180  # a legend lies below
         with np.load(out / "maps" / f"{key}.npz") as arrays:
-            assert (arrays["winners"] != NO_TISSUE).sum() == row["n_patches"]
+            assert (arrays["predicted_classes"] != NO_TISSUE).sum() == row["n_patches"]
     again = CliRunner().invoke(app, arguments)
     assert "were done before" in again.output
     info = CliRunner().invoke(app, ["info", str(trained)])

@@ -21,7 +21,7 @@ from attacks.zarr_files import (
 from histodict.images.source import ImageError, open_image
 from histodict.images.zarr_store import CODECS_2, CODECS_3
 from histodict.precomputed.feature_file import check_features, open_features
-from tests.images.feature_files import some_vectors
+from tests.precomputed.feature_files import some_vectors
 
 VECTORS, COORDS = some_vectors()
 PIXELS = np.random.default_rng(0).integers(1, 255, (3, 40, 50), np.uint8)

@@ -10,7 +10,7 @@ import pytest
 from scipy.sparse import csr_array
 
 from histodict.kernels import class_residuals, encode_joint, encode_lasso, encode_omp, update_atoms
-from histodict.kernels.cpu.backend import backend as cpu
+from histodict.kernels.cpu import backend as cpu
 from tests.problems import gaussian
 
 

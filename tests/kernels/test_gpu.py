@@ -20,8 +20,8 @@ from histodict.kernels import (  # noqa: E402
     load_backend,
     update_atoms,
 )
-from histodict.kernels.cpu.backend import backend as cpu  # noqa: E402
-from histodict.kernels.cuda.backend import backend as cuda  # noqa: E402
+from histodict.kernels.cpu import backend as cpu  # noqa: E402
+from histodict.kernels.cuda import backend as cuda  # noqa: E402
 from histodict.methods.dfdl import DFDL  # noqa: E402
 from tests.kernels import reference  # noqa: E402
 from tests.kernels.torch_twins import atoms, lasso, omp  # noqa: E402
@@ -439,9 +439,9 @@ def test_without_a_device_the_message_says_what_to_do(monkeypatch):
 def test_without_triton_the_message_says_what_to_install(monkeypatch, device, rng):
     monkeypatch.setenv("HISTODICT_DEVICE", device)
     monkeypatch.setitem(sys.modules, "triton", None)
-    for name in ("omp", "lasso", "atoms", "inverse"):
-        monkeypatch.delitem(sys.modules, f"histodict.kernels.gpu_{name}_triton", raising=False)
-        monkeypatch.delattr(f"histodict.kernels.gpu_{name}_triton", raising=False)
+    for name in ("omp", "lasso", "atom_update"):
+        monkeypatch.delitem(sys.modules, f"histodict.kernels.cuda.{name}", raising=False)
+        monkeypatch.delattr(f"histodict.kernels.cuda.{name}", raising=False)
     with pytest.raises(ValueError, match=r"needs triton.*pip install triton.*backend='cpu'"):
         encode_omp(*gaussian(rng, 20, 10, 12), 3, backend="cuda")
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from histodict.kernels import encode_omp
-from histodict.kernels.cpu.backend import backend as cpu
+from histodict.kernels.cpu import backend as cpu
 from tests.kernels import reference
 from tests.problems import coherent, gaussian, planted, unit_rows
 

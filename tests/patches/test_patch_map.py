@@ -117,7 +117,7 @@ def test_what_is_no_map_is_said(tmp_path):
         (tmp_path / "a.npz").write_bytes(content)
         with pytest.raises(ValueError, match="not a patch map"):
             PatchMap.load(tmp_path / "a.npz")
-    np.savez(tmp_path / "a.npz", winners=np.zeros((2, 2)))  # without facts
+    np.savez(tmp_path / "a.npz", predicted_classes=np.zeros((2, 2)))  # without facts
     with pytest.raises(ValueError, match="not a patch map"):
         PatchMap.load(tmp_path / "a.npz")
 

@@ -10,7 +10,7 @@ import pytest
 from histodict.images.file_types import ImageError
 from histodict.patches.grid import PatchGrid, fit_grid
 from histodict.precomputed.feature_file import open_features
-from tests.images.feature_files import some_vectors, write_clam, write_trident
+from tests.precomputed.feature_files import some_vectors, write_clam, write_trident
 
 
 def placed(path, coords, **told):

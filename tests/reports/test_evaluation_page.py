@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from histodict.datasets.manifest import read_manifest
-from histodict.metrics import evaluate
+from histodict.evaluation import evaluate
 from histodict.metrics.scores import brier_score, roc_curve
 from histodict.model_selection.protocols import k_folds, learning_curve_splits, leave_one_site_out
 from histodict.models import Plan
@@ -22,7 +22,7 @@ from histodict.reports import evaluation_tables as evaluation_errors
 from histodict.reports.evaluation_page import write_evaluation_page
 from histodict.reports.model_card import ITEMS
 from histodict.utils.parallel import ExecutionOptions
-from tests.compare.planted import evaluate_planted, one_hot, write_images, wrong_for
+from tests.evaluation.planted import evaluate_planted, one_hot, write_images, wrong_for
 
 LBP, WND = "lbp-colour", "paper:wndcharm"
 

@@ -20,7 +20,7 @@ pytest.importorskip("playwright", reason="Playwright is not installed")
 from tests.web.app import TINY
 from tests.web.browser import Server, find_chromium, open_browser, sign_in
 from tests.web.test_browser import LAPTOP, SLOW, keep_picture
-from tests.web.test_told import lay_out
+from tests.web.test_messages import lay_out
 
 if find_chromium() is None:
     pytest.skip("there is no Chromium on this machine", allow_module_level=True)

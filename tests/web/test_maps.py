@@ -103,7 +103,9 @@ def make_old(folder, record):
     facts["grid"] |= {"patch_px": 12, "stride_px": 12, "downsample": 1.0}
     write_checked_json(folder / f"{key}.json", facts)
     margins = patch_map.margins.astype(np.float16)
-    np.savez_compressed(folder / f"{key}.npz", winners=patch_map.predicted_classes, margins=margins)
+    np.savez_compressed(
+        folder / f"{key}.npz", predicted_classes=patch_map.predicted_classes, margins=margins
+    )
 
 
 def test_files_of_an_earlier_version_are_as_good_as_absent(model, manifest, tmp_path):

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from histodict.metrics.measures import PatchEvaluation, dice
 from PIL import Image
 
 from histodict.datasets.manifest import ImageRecord
+from histodict.evaluation.measures import PatchEvaluation, dice
 from histodict.patches.grid import PatchGrid
 from histodict.patches.patch_map import NO_TISSUE, PatchMap
 from histodict.web.maps import overlap, pooled_overlap, true_rings

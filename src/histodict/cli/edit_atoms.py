@@ -325,8 +325,8 @@ def explain(
 def _print_explanation(found: Any, n_shown: int) -> None:
     from ..utils.text_io import percent
 
-    typer.echo(f"{found.answer.path}: {found.summary()}")
-    if found.answer.label is None:
+    typer.echo(f"{found.prediction.path}: {found.summary()}")
+    if found.prediction.label is None:
         return
     if words := found.describe_change():
         typer.echo(words)

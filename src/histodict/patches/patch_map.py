@@ -442,7 +442,7 @@ class PatchMap:
         with atomic_write(path) as partial, partial.open("wb") as file:
             np.savez_compressed(
                 file,
-                winners=self.predicted_classes,
+                predicted_classes=self.predicted_classes,
                 margins=self.margins.astype(np.float16),
                 side=self.grid.patch_side,
                 stride=self.grid.step,
@@ -460,7 +460,7 @@ class PatchMap:
                 used = arrays["concepts"].astype(bool) if names else ()
                 return cls(
                     PatchGrid(**facts["grid"]),
-                    arrays["winners"],
+                    arrays["predicted_classes"],
                     arrays["margins"].astype(np.float32),
                     tuple(facts["classes"]),
                     Path(facts["path"]),

@@ -61,7 +61,7 @@ def maps_of(model: Model, record: ImageRecord) -> tuple[AtomActivity, PatchGrid]
     if not hasattr(model.model_, "judge"):
         return None
     image = record.path, record.mpp
-    patch_map, evidence = model.model_.judge(*image, within=record.region_of_interest)
+    patch_map, evidence = model.model_.predict_patches(*image, within=record.region_of_interest)
     if not 0 < evidence.n_patches <= _MAX_PATCHES:
         return None
     chosen = patch_map.predicted_classes != NO_TISSUE

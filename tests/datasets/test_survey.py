@@ -1,0 +1,129 @@
+"""Images looked at before the work: all that cannot be read, and what is there twice."""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from histodict.datasets import survey as module
+from histodict.datasets.manifest import Manifest
+from histodict.datasets.record import ImageRecord, ManifestError
+from histodict.datasets.survey import (
+    check_duplicates_by_content,
+    check_readable,
+    drop_unreadable,
+    find_identical_files,
+    with_pixel_size,
+)
+from histodict.images.source import ImageError
+from tests.images.files import save_tiff_of_size
+
+
+def save(path, seed=0):
+    pixels = np.random.default_rng(seed).integers(0, 255, (40, 40, 3), np.uint8)
+    Image.fromarray(pixels).save(path)
+    return path
+
+
+def manifest(folder, *rows):
+    return Manifest(tuple(ImageRecord(folder / n, label, n) for n, label in rows), root=folder)
+
+
+@pytest.fixture
+def damaged(tmp_path):
+    """Of four images one is cut short behind its header, one is empty."""
+    for seed, name in enumerate("abcd"):
+        save(tmp_path / f"{name}.png", seed)
+    whole = (tmp_path / "b.png").read_bytes()
+    (tmp_path / "b.png").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "d.png").write_bytes(b"")
+    return manifest(tmp_path, ("a.png", "x"), ("b.png", "x"), ("c.png", "y"), ("d.png", "y"))
+
+
+def test_all_that_cannot_be_read_is_named_at_once(damaged):
+    with pytest.raises(ImageError) as raised:
+        check_readable(damaged.records).check()
+    first, *lines = str(raised.value).splitlines()
+    assert "2 of 4 images cannot be read" in first
+    home, _, name = re.search(r"without them: ([\w.]+):", first)[1].rpartition(".")
+    assert getattr(import_module(home), name) is drop_unreadable
+    assert all(name in line for name, line in zip(("b.png", "d.png"), lines, strict=True))
+    told = []
+    check_readable(damaged.records, 1, told.append)
+    assert [step.done for step in told] == [0, 1, 2, 3, 4]
+
+
+def test_the_others_are_gone_on_with_and_the_bad_ones_remembered(damaged):
+    kept, reasons = drop_unreadable(damaged)
+    assert [r.path.name for r in kept.records] == ["a.png", "c.png"]
+    assert kept.skipped == ("b.png", "d.png") and len(reasons) == 2
+    check_readable(kept.records).check()
+
+
+def test_a_mask_that_cannot_be_read_counts_as_its_image(tmp_path):
+    record = ImageRecord(save(tmp_path / "a.png"), "", "p", mask=tmp_path / "m.png")
+    save(tmp_path / "m.png")
+    assert check_readable([record]).bad == []
+    Image.new("L", (90, 10)).save(tmp_path / "m.png")
+    ((_, reason),) = check_readable([record]).bad
+    assert "proportions differ" in reason
+
+
+def test_one_content_in_two_classes_is_refused_and_in_one_class_said(tmp_path):
+    for name in ("a.png", "b.png"):
+        save(tmp_path / name)
+    save(tmp_path / "c.png", 1)
+    with pytest.raises(ManifestError, match=r"a\.png and b\.png are the same image, once as 'x'"):
+        check_duplicates_by_content(
+            manifest(tmp_path, ("a.png", "x"), ("b.png", "y"), ("c.png", "y"))
+        )
+    (words,) = check_duplicates_by_content(
+        manifest(tmp_path, ("a.png", "x"), ("b.png", "x"), ("c.png", "y"))
+    )
+    assert "1 image there more than once" in words and "a.png = b.png" in words
+    assert check_duplicates_by_content(manifest(tmp_path, ("a.png", "x"), ("c.png", "y"))) == []
+
+
+def test_only_files_alike_in_size_and_beginning_are_read(tmp_path, monkeypatch):
+    """Of four files of one size two begin alike; of these one ends otherwise."""
+    contents = {"a": b"1" * 70_000 + b"x", "b": b"1" * 70_000 + b"y", "c": b"2" * 70_001, "d": b"3"}
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    read = []
+    digest = module.content_digest
+    monkeypatch.setattr(
+        module, "content_digest", lambda path: read.append(path.name) or digest(path)
+    )
+    assert find_identical_files(manifest(tmp_path, *((n, "x") for n in "abcd")).records) == []
+    assert read == ["a", "b"]
+
+
+def test_an_unexpected_error_is_a_reason_like_others(tmp_path, monkeypatch):
+    save(tmp_path / "a.png")
+    save(tmp_path / "b.png", 1)
+    opened = module.open_image
+
+    def open_image(path, mpp):
+        if path.name == "a.png":
+            raise ZeroDivisionError("division by zero")
+        return opened(path, mpp)
+
+    monkeypatch.setattr(module, "open_image", open_image)
+    ((record, reason),) = module.check_readable(
+        manifest(tmp_path, ("a.png", "x"), ("b.png", "y")).records
+    ).bad
+    assert record.path.name == "a.png"
+    assert f"{record.path}: unexpected ZeroDivisionError: division by zero [at " in reason
+
+
+def test_a_pixel_size_fills_or_overrides(tmp_path):
+    save_tiff_of_size(tmp_path / "told.tif", 0.25)
+    save(tmp_path / "silent.png")
+    images = manifest(tmp_path, ("told.tif", "x"), ("silent.png", "y"))
+    assert [r.mpp for r in with_pixel_size(images, 0.5).records] == [None, 0.5]
+    assert [r.mpp for r in with_pixel_size(images, override_mpp=1.0).records] == [1.0, 1.0]
+    assert with_pixel_size(images) is images

@@ -1,0 +1,104 @@
+"""An evaluation whose answers are made up: finished trials are put where `evaluate` looks.
+
+Nothing is trained, so every figure of the tables and the page can be known beforehand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+from PIL import Image
+
+from histodict import evaluation
+from histodict.datasets.manifest import ImageRecord, Manifest, read_manifest
+from histodict.evaluation import Evaluation, measures
+from histodict.evaluation.runs import EvaluationTask
+from histodict.model_selection.splits import Splits
+from histodict.models import Plan
+from histodict.models.recipe import Recipe
+from histodict.utils.parallel import ExecutionOptions
+from histodict.utils.text_io import write_checked_json
+
+# (record, seed, split's name) to label, scores, probabilities
+Answer = Callable[[ImageRecord, int, str], tuple[str, list[float], list[float]]]
+
+# Methods of the whole image: none of them asks for an example model.
+PLANS = {
+    "lbp-colour": Plan(Recipe(method="lbp-colour")),
+    "paper:wndcharm": Plan(Recipe(method="wndcharm", stain="macenko")),
+}
+
+
+def write_images(
+    folder: Path, classes: Sequence[str] = ("benign", "malignant"), n_patients: int = 6
+) -> Manifest:
+    """One small image per patient and class, with sites and pixel sizes; a site for each half."""
+    lines = ["path,label,patient,site,mpp"]
+    folder.mkdir(parents=True)
+    for patient in range(n_patients):
+        for place, label in enumerate(classes):
+            name = f"p{patient}_{place}.png"
+            colour = (200 - 20 * place, 90 + 10 * patient, 160)
+            Image.new("RGB", (60, 40), colour).save(folder / name)
+            site = "north" if patient < n_patients // 2 else "south"
+            lines.append(f'{name},"{label}",p{patient},{site},0.5')
+    (folder / "manifest.csv").write_text("\n".join(lines), encoding="utf-8")
+    return read_manifest(folder)
+
+
+def evaluate_planted(
+    manifest: Manifest,
+    splits: Splits,
+    folder: Path,
+    answers: dict[str, Answer],
+    *,
+    seeds: Sequence[int] = (0,),
+) -> Evaluation:
+    """`answers` by method; a method without one is left to be trained."""
+    plans = {name: PLANS[name] for name in answers}
+    (folder / "runs").mkdir(parents=True)
+    for method, answer in answers.items():
+        for split in splits:
+            for seed in seeds:
+                task = EvaluationTask(method, plans[method], split, seed)
+                tested = manifest.select(split.test).records
+                content = _content([answer(record, seed, split.name) for record in tested])
+                key = task.run(manifest, ExecutionOptions()).key
+                write_checked_json(folder / "runs" / f"{key}.json", content)
+    with patch.object(measures, "N_DRAWS", 100):  # enough to see whether figures agree
+        return evaluation.evaluate(
+            manifest, plans, splits, folder, seeds=seeds, work=ExecutionOptions(n_jobs=1)
+        )
+
+
+def _content(answers: list[tuple[str, list[float], list[float]]]) -> dict[str, Any]:
+    labels, scores, probabilities = (list(column) for column in zip(*answers, strict=True))
+    return {
+        "labels": labels,
+        "scores": scores,
+        "probabilities": probabilities,
+        # Nothing else could be, where it says how sure it is.
+        "prediction_sets": [[label] if p else [] for label, _, p in answers],
+        "seconds": {"train": 2.0, "test": 0.5 * len(labels)},
+        "peak_mib": 123.4,
+    }
+
+
+def wrong_for(*names: str) -> Answer:
+    """Two classes: right but for the images of these names; scores lie ±1 from the border."""
+
+    def answer(record: ImageRecord, seed: int, split: str) -> tuple[str, list[float], list[float]]:
+        truly = record.path.stem.endswith("_1")
+        second = truly != (record.path.stem in names)
+        label = {True: "malignant", False: "benign"}[second]
+        return label, [1.0 if second else -1.0], []
+
+    return answer
+
+
+def one_hot(place: int, n: int) -> list[float]:
+    return np.eye(n)[place].tolist()

@@ -1,0 +1,383 @@
+"""An evaluation can be stopped, goes on with the same bytes, and refuses what would mislead."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from histodict.cli import app
+from histodict.encoders import ENCODERS
+from histodict.evaluation import evaluate, measures
+from histodict.evaluation import runs as tasks
+from histodict.model_selection.protocols import k_folds
+from histodict.model_selection.splits import PatientLeakError, Split, SplitError
+from histodict.models import Plan, load_model
+from histodict.models.recipe import Recipe
+from histodict.synthetic.dataset import write_synthetic_dataset
+from histodict.utils.parallel import ExecutionOptions
+from tests.evaluation.planted import PLANS, evaluate_planted, write_images, wrong_for
+
+SETTINGS = ("n_atoms=30", "n_iter=3", "patches_per_class=400", "patch_px=16", "downsample=1")
+TABLES = [
+    f"{name}.{kind}"
+    for name in ("answers", "results", "comparisons")
+    for kind in ("csv", "parquet")
+]
+
+
+def command(data: Path, folder: Path, *more: str) -> list[str]:
+    settings = [word for setting in SETTINGS for word in ("--set", setting)]
+    words = ["evaluate", str(data), "-o", str(folder), "--methods", "dfdl,lbp-colour"]
+    return [*words, "--folds", "2", *settings, *more]
+
+
+def run(data: Path, folder: Path, *more: str):
+    return CliRunner().invoke(app, command(data, folder, *more))
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_draws():
+    """The intervals themselves are tested elsewhere."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measures, "N_DRAWS", 100)
+        yield
+
+
+@pytest.fixture(scope="module")
+def tissue(tmp_path_factory):
+    """Four patients; one image of each class bears the other's label, to have errors to show."""
+    folder = write_synthetic_dataset(
+        tmp_path_factory.mktemp("set") / "tissue", 4, 4, size=(240, 180)
+    )
+    lines = (folder / "manifest.csv").read_text().splitlines()
+    lines[1] = lines[1].replace(",healthy,", ",inflamed,")
+    lines[-1] = lines[-1].replace(",inflamed,", ",healthy,")
+    (folder / "manifest.csv").write_text("\n".join(lines))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tissue, tmp_path_factory):
+    """A whole evaluation by the command line, one training after another."""
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    result = run(tissue, folder, "--jobs", "1")
+    assert result.exit_code == 0, result.output
+    assert "dfdl" in result.output
+    assert "report.html" in result.output
+    return folder
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    return write_images(tmp_path_factory.mktemp("images") / "set")
+
+
+# --- stopped and taken up again -----------------------------------------------------------------
+
+
+def same_tables(one: Path, other: Path) -> bool:
+    return all((one / name).read_bytes() == (other / name).read_bytes() for name in TABLES)
+
+
+def test_what_is_missing_is_done_again_to_the_byte_also_side_by_side(tissue, folder, tmp_path):
+    again = tmp_path / "again"
+    shutil.copytree(folder, again)
+    trials = sorted((again / "runs").glob("*.json"))
+    assert len(trials) == 4
+    kept, *lost = trials
+    for file in (*lost, *(again / name for name in TABLES)):
+        file.unlink()
+    before = kept.stat().st_mtime_ns
+    result = run(tissue, again, "--jobs", "2")
+    assert result.exit_code == 0, result.output
+    assert sorted((again / "runs").glob("*.json")) == trials
+    assert kept.stat().st_mtime_ns == before
+    assert same_tables(folder, again)
+
+
+def test_a_killed_run_goes_on(tissue, folder, tmp_path):
+    script = "import sys; from histodict.cli import app; app(sys.argv[1:])"
+    killed = tmp_path / "killed"
+    started = subprocess.Popen(
+        [sys.executable, "-c", script, *command(tissue, killed, "--jobs", "1")],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    for _ in range(1200):
+        if list(killed.glob("runs/*.json")) or started.poll() is not None:
+            break
+        time.sleep(0.05)
+    os.kill(started.pid, signal.SIGKILL)
+    started.wait()
+    n_done = len(list(killed.glob("runs/*.json")))
+    assert 1 <= n_done < 4
+    assert not (killed / "report.html").exists()
+    result = run(tissue, killed, "--jobs", "1")
+    assert result.exit_code == 0, result.output
+    assert same_tables(folder, killed)
+
+
+def test_a_finished_evaluation_is_not_trained_again(tissue, folder):
+    files = [*folder.glob("runs/*"), *folder.glob("models/*")]
+    before = [file.stat().st_mtime_ns for file in files]
+    page = (folder / "report.html").read_bytes()
+    assert run(tissue, folder, "--jobs", "1").exit_code == 0
+    assert [file.stat().st_mtime_ns for file in files] == before
+    assert (folder / "report.html").read_bytes() == page
+
+
+def test_an_image_that_changed_is_answered_again(tmp_path):
+    """Not what was found under its name before: the report would show old figures as today's."""
+    folder = write_synthetic_dataset(tmp_path / "set", 4, 2, size=(160, 120))
+    words = ["evaluate", str(folder), "-o", str(tmp_path / "out"), "--methods", "lbp-colour"]
+    words += ["--folds", "2", "--jobs", "1", "--set", "downsample=1"]
+
+    def values():
+        result = CliRunner().invoke(app, words)
+        assert result.exit_code == 0, result.output
+        return [float(row["value"]) for row in read_csv(tmp_path / "out" / "results.csv")]
+
+    before = values()
+    healthy, inflamed = (sorted((folder / name).iterdir()) for name in ("healthy", "inflamed"))
+    for one, two in zip(healthy[:2], inflamed[:2], strict=True):  # the pictures change places
+        first, second = one.read_bytes(), two.read_bytes()
+        one.write_bytes(second)
+        two.write_bytes(first)
+    after = values()
+    assert after != before
+    again = CliRunner().invoke(app, [*words[:3], str(tmp_path / "fresh"), *words[4:]])
+    assert again.exit_code == 0, again.output
+    fresh = read_csv(tmp_path / "fresh" / "results.csv")
+    assert after == [float(row["value"]) for row in fresh]
+
+
+# --- what the folder holds ----------------------------------------------------------------------
+
+
+def test_tables_agree_with_each_other(folder):
+    answers = read_csv(folder / "answers.csv")
+    assert len(answers) == 2 * 16
+    for row in read_csv(folder / "results.csv"):
+        own = [a for a in answers if a["method"] == row["method"]]
+        if row["metric"] == "balanced accuracy":
+            right = {
+                label: np.mean([a["label"] == label for a in own if a["truth"] == label])
+                for label in ("healthy", "inflamed")
+            }
+            assert float(row["value"]) == pytest.approx(np.mean(list(right.values())))
+        assert float(row["low"]) <= float(row["value"]) <= float(row["high"])
+    assert len(read_csv(folder / "timing.csv")) == 4
+
+
+def test_sensitivity_is_that_of_the_class_to_be_found(tmp_path):
+    """All carcinomas are called so, and the scores say it; a normal image of one patient is, too"""
+    images = write_images(tmp_path / "images", ("adenocarcinoma", "normal"))
+    splits = k_folds(images, 2, random_state=0)
+
+    def answer(record, seed, split):
+        wrong = record.label == "normal" and record.patient == "p0"
+        found = wrong or record.label == "adenocarcinoma"
+        return "adenocarcinoma" if found else "normal", [1.0 if found else -1.0], []
+
+    done = evaluate_planted(images, splits, tmp_path / "run", {"lbp-colour": answer})
+    figures = {row["metric"]: row["value"] for row in done.values}
+    assert done.classes == ["normal", "adenocarcinoma"]
+    assert figures["sensitivity"] == 1
+    assert figures["specificity"] == pytest.approx(5 / 6)
+    assert figures["AUC"] == pytest.approx(11 / 12)
+
+
+def test_page_shows_bases_of_an_example_model(folder):
+    (file,) = folder.glob("models/*.histodict")
+    model = load_model(file)
+    assert model.classes_ == ["healthy", "inflamed"]
+    assert model.training_info_["n_images"] == 8
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    for place, name in enumerate(model.classes_, start=1):
+        assert f'alt="atoms of {name}"' in page
+        assert (folder / "figures" / f"bases-{place}-{name}.png").is_file()
+
+
+def test_wrong_answers_of_patches_come_with_the_map_behind_them(folder):
+    answers = read_csv(folder / "answers.csv")
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    wrong = {
+        m: {a["image"] for a in answers if a["method"] == m and a["label"] != a["truth"]}
+        for m in ("dfdl", "lbp-colour")
+    }
+    assert wrong["dfdl"]
+    for image in wrong["dfdl"] | wrong["lbp-colour"]:
+        assert f'alt="{image}"' in page
+        assert (f'alt="{image} with the patch map of dfdl' in page) == (image in wrong["dfdl"])
+
+
+# --- what would mislead -------------------------------------------------------------------------
+
+
+def test_a_leak_in_a_file_of_splits_is_refused(tissue, folder, tmp_path):
+    content = json.loads((folder / "splits.json").read_text())
+    split = content["splits"][0]
+    split["train"].append(split["test"].pop())
+    del content["digest"]
+    # As if the file had been made so: its digest fits.
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    planted = tmp_path / "splits.json"
+    planted.write_text(json.dumps(content | {"digest": digest}))
+    result = run(tissue, tmp_path / "out", "--protocol", str(planted))
+    assert result.exit_code == 2
+    assert "is on both sides" in " ".join(result.output.split())
+    assert not (tmp_path / "out").exists()
+
+
+def test_splits_of_a_file_are_used_again(tissue, folder, tmp_path):
+    again = tmp_path / "again"
+    shutil.copytree(folder, again)
+    result = run(tissue, again, "--protocol", str(folder / "splits.json"), "--jobs", "1")
+    assert result.exit_code == 0
+    assert same_tables(folder, again)
+
+
+def test_a_leak_in_splits_made_by_hand_is_refused(images, tmp_path):
+    splits = k_folds(images, 2)
+    first = splits.splits[0]
+    leaky = replace(first, train=[*first.train, first.test[0]], test=first.test[1:])
+    with pytest.raises(PatientLeakError, match="both sides"):
+        evaluate(images, PLANS, replace(splits, splits=(leaky,)), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_splits_of_other_images_are_refused(images, tmp_path):
+    with pytest.raises(SplitError, match="other images"):
+        evaluate(images.select(range(10)), PLANS, k_folds(images, 2), tmp_path)
+
+
+def test_what_cannot_be_measured_is_said_before_training(images, tmp_path):
+    splits = k_folds(images, 2)
+    labels, patients = images.labels, images.patients
+    places = range(len(labels))
+    one = [i for i in places if patients[i] == "p0"]
+    others = [i for i in places if patients[i] != "p0"]
+    alone = replace(splits, splits=(Split("one patient", others, one),))
+    with pytest.raises(ValueError, match="come from one patient"):
+        evaluate(images, PLANS, alone, tmp_path)
+    half = [i for i in places if patients[i] < "p3"]
+    benign = [i for i in places if patients[i] >= "p3" and labels[i] == "benign"]
+    untested = replace(splits, splits=(Split("no malignant", half, benign),))
+    with pytest.raises(SplitError, match="on no others"):
+        evaluate(images, PLANS, untested, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_by_image_is_warned_of_on_the_command_line(tissue, folder, tmp_path):
+    words = ["--by-image", "--methods", "lbp-colour", "--jobs", "1"]
+    # The features are those measured before.
+    result = CliRunner().invoke(
+        app, ["evaluate", str(tissue), "-o", str(tmp_path), "--folds", "2",
+              "--cache", str(folder / "cache"), "--set", "downsample=1", *words]
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert "patients are on both sides of a split" in " ".join(result.output.split())
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "Warning: split by image, not by patient" in page
+    assert json.loads((tmp_path / "provenance.json").read_text())["kept_apart"] == ["image"]
+    assert "Warning: split by image" not in (folder / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_method_that_fails_somewhere_is_left_out(images, tmp_path):
+    splits = k_folds(images, 2)
+    planted = evaluate_planted(images, splits, tmp_path, {"lbp-colour": wrong_for("p0_1")})
+    # No patch fits into the images.
+    plans = {"dfdl": Plan(Recipe(patch_px=400)), "lbp-colour": PLANS["lbp-colour"]}
+    done = evaluate(images, plans, splits, tmp_path, work=ExecutionOptions(n_jobs=1))
+    assert done.methods == ["lbp-colour"]
+    assert [(f.task.method, f.task.split.name) for f in done.failures] == [
+        ("dfdl", split.name) for split in splits
+    ]
+    assert done.values == planted.values
+    assert read_csv(tmp_path / "comparisons.csv") == []
+    told = json.loads((tmp_path / "provenance.json").read_text())["failures"]
+    assert [(f["method"], f["split"]) for f in told] == [("dfdl", s.name) for s in splits]
+
+
+def test_a_defect_in_one_trial_is_its_failure_alone():
+    def fail(trial):
+        raise AttributeError("no such attribute")
+
+    assert tasks._tried(fail, None).startswith("unexpected AttributeError: no such attribute")
+    with pytest.raises(KeyboardInterrupt):
+        tasks._tried(lambda trial: (_ for _ in ()).throw(KeyboardInterrupt()), None)
+
+
+def test_a_network_that_cannot_be_opened_stops_its_own_method_alone(images, tmp_path, monkeypatch):
+    def broken():
+        raise ImportError("no such package")
+
+    monkeypatch.setitem(ENCODERS, "broken", broken)
+    plans = {"cells": Plan(Recipe(features="broken")), "lbp-colour": PLANS["lbp-colour"]}
+    done = evaluate(images, plans, k_folds(images, 2), tmp_path, work=ExecutionOptions(n_jobs=1))
+    assert done.methods == ["lbp-colour"]
+    assert {f.task.method for f in done.failures} == {"cells"}
+    assert all("not installed" in f.error for f in done.failures)
+
+
+def test_a_damaged_model_to_look_at_is_trained_anew(tissue, folder, tmp_path):
+    again = tmp_path / "again"
+    shutil.copytree(folder, again)
+    (file,) = again.glob("models/*.histodict")
+    whole = file.read_bytes()
+    file.write_bytes(whole[:1000])
+    with pytest.warns(UserWarning, match="trained anew"):
+        result = run(tissue, again, "--jobs", "1")
+    assert result.exit_code == 0, result.output
+    assert file.read_bytes() == whole
+
+
+def test_all_methods_failed(images, tmp_path):
+    plans = {"dfdl": Plan(Recipe(patch_px=400))}
+    done = evaluate(images, plans, k_folds(images, 2), tmp_path, work=ExecutionOptions(n_jobs=1))
+    assert done.methods == []
+    for name in ("answers", "results", "comparisons", "timing"):
+        assert read_csv(tmp_path / f"{name}.csv") == []
+
+
+# --- the command line teaches -------------------------------------------------------------------
+
+
+def test_help_teaches():
+    result = CliRunner().invoke(app, ["evaluate", "--help"], env={"COLUMNS": "200"})
+    assert result.exit_code == 0
+    words = " ".join(result.output.replace("│", " ").split())
+    for taught in (
+        "with patients kept apart",
+        "A run that was stopped goes on where it was",
+        "histodict evaluate tissue.csv --methods dfdl,odl,lbp-colour",
+        "k-fold, hold-out, site, given, or a splits.json to use again",
+        "The first is compared with all others",
+        "the figures are too good, and the report says so",
+    ):
+        assert taught in words
+
+
+def test_a_mistyped_method_names_the_methods(tissue, tmp_path):
+    result = run(tissue, tmp_path / "out", "--methods", "dfld")
+    assert result.exit_code == 2
+    assert "dfdl" in result.output
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,262 @@
+"""`evaluate --regions`: patches of unseen patients against their masks, on the same machinery."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.metrics import roc_auc_score
+from typer.testing import CliRunner
+
+from histodict import RegionDetector
+from histodict.cli import app
+from histodict.cli.evaluate import MethodsOptions
+from histodict.cli.image_options import parse_pairs
+from histodict.cli.train import ModelSettingsOptions
+from histodict.datasets.manifest import read_manifest
+from histodict.evaluation import choose_plans, measures
+from histodict.evaluation.measures import PatchEvaluation, patch_counts, split_inside_outside
+from histodict.evaluation.runs import EvaluationTask
+from histodict.metrics.intervals import UndefinedMetricError, bootstrap_interval
+from histodict.model_selection.protocols import Repeat
+from histodict.model_selection.splits import load_splits
+from histodict.models import recipe as presets
+from histodict.models.region_detector import labelled_by_region, region_patch_mask
+from histodict.patches.patch_map import PatchMap
+from histodict.synthetic.tissue_generator import draw_stain, make_region_image
+from histodict.utils.parallel import ExecutionOptions
+
+SETTINGS = ("n_atoms=12", "n_iter=1", "patches_per_class=150", "patch_px=12")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_draws():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measures, "N_DRAWS", 100)
+        yield
+
+
+@pytest.fixture(scope="module")
+def foci(tmp_path_factory):
+    """Four patients with an image of two foci each, and one of a patient without any."""
+    folder = tmp_path_factory.mktemp("foci")
+    lines = ["path,mask,patient,mpp"]
+    for i in range(5):
+        rng = np.random.default_rng(i)
+        image, mask = make_region_image(draw_stain(rng), rng, (170, 130), n_regions=2)
+        if i == 4:
+            mask[:] = 0
+        Image.fromarray(image).save(folder / f"{i}.png")
+        Image.fromarray(mask).save(folder / f"{i}-mask.png")
+        lines.append(f"{i}.png,{i}-mask.png,p{i},0.5")
+    (folder / "manifest.csv").write_text("\n".join(lines))
+    return folder
+
+
+def run(data: Path, folder: Path, *more: str):
+    settings = [word for setting in SETTINGS for word in ("--set", setting)]
+    words = ["evaluate", str(data), "-o", str(folder), "--regions", "inflammation", "--folds", "2"]
+    return CliRunner().invoke(app, [*words, *settings, *more])
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope="module")
+def folder(foci, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    result = run(foci, folder, "--methods", "dfdl,odl", "--jobs", "1")
+    assert result.exit_code == 0, result.output
+    assert "Dice" in result.output and "report.html" in result.output
+    return folder
+
+
+def test_every_patient_is_tested_and_its_patches_are_measured(foci, folder):
+    rows = read_csv(folder / "results.csv")
+    assert {row["method"] for row in rows} == {"dfdl", "odl"}
+    assert [r["metric"] for r in rows[:4]] == ["AUC", "Dice", "sensitivity", "specificity"]
+    for row in rows:
+        assert 0 <= float(row["low"]) <= float(row["value"]) <= float(row["high"]) <= 1
+        assert row["n_patients"] == "5"
+    answers = [row for row in read_csv(folder / "answers.csv") if row["method"] == "dfdl"]
+    assert len(answers) == 5
+    assert [row["truth"] for row in answers].count("no inflammation") == 1
+    total = {k: sum(int(row[k]) for row in answers) for k in ("hits", "misses", "false_alarms")}
+    dice = 2 * total["hits"] / (2 * total["hits"] + total["misses"] + total["false_alarms"])
+    said = {row["metric"]: float(row["value"]) for row in rows if row["method"] == "dfdl"}
+    assert said["Dice"] == pytest.approx(dice)
+    assert said["sensitivity"] == pytest.approx(total["hits"] / (total["hits"] + total["misses"]))
+    (compared,) = read_csv(folder / "comparisons.csv")
+    assert (compared["method"], compared["against"], compared["metric"]) == ("dfdl", "odl", "AUC")
+
+
+def test_auc_is_that_of_the_patches_of_all_folds(foci, folder):
+    manifest = labelled_by_region(read_manifest(foci), "inflammation")
+    settings = parse_pairs("--set", list(SETTINGS))
+    plan = choose_plans(["dfdl", "odl"], "regions", settings, "inflammation")["odl"]
+    truth, margins = [], []
+    for split in load_splits(folder / "splits.json", manifest):
+        key = (
+            EvaluationTask("odl", plan, split, 0, "inflammation")
+            .run(manifest, ExecutionOptions())
+            .key
+        )
+        for place, image in enumerate(split.test):
+            patch_map = PatchMap.load(folder / "runs" / key / f"{place}.npz")
+            truth.append(region_patch_mask(manifest.records[image], patch_map)[patch_map.tissue])
+            margins.append(patch_map.margins[..., 1][patch_map.tissue])
+    rows = read_csv(folder / "results.csv")
+    (said,) = (row for row in rows if (row["method"], row["metric"]) == ("odl", "AUC"))
+    expected = roc_auc_score(np.concatenate(truth), np.concatenate(margins))
+    assert float(said["value"]) == pytest.approx(expected, abs=2e-3)
+
+
+def test_report_tables_and_provenance_are_of_regions(folder):
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert "Figures are of the patches" in page and "finds regions of inflammation" in page
+    assert page.count('<figure class="card">') == 5 and "patches missed" in page
+    assert json.loads((folder / "provenance.json").read_text())["region"] == "inflammation"
+    errors = read_csv(folder / "errors.csv")
+    assert len(errors) == 10 and {"misses", "false_alarms", "Dice"} <= set(errors[0])
+    counts = read_csv(folder / "confusion.csv")
+    n_patches = sum(int(row["n_answers"]) for row in counts if row["method"] == "dfdl")
+    assert n_patches == sum(int(r["n_patches"]) for r in errors if r["method"] == "dfdl")
+    assert (folder / "figures" / "roc.svg").is_file()
+
+
+def test_what_is_missing_is_done_again_to_the_byte(foci, folder, tmp_path):
+    again = tmp_path / "again"
+    shutil.copytree(folder, again)
+    trials = sorted((again / "runs").glob("*.json"))
+    trials[0].unlink()
+    next(trials[1].with_suffix("").glob("*.npz")).unlink()  # a map that is gone: held again
+    tables = ("answers.csv", "results.csv", "comparisons.csv", "errors.csv")
+    before = {name: (again / name).read_bytes() for name in tables}
+    with pytest.warns(UserWarning, match="is damaged and made anew"):
+        result = run(foci, again, "--methods", "dfdl,odl", "--jobs", "1")
+    assert result.exit_code == 0, result.output
+    assert {name: (again / name).read_bytes() for name in tables} == before
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--methods", "lbp-colour"], "looks at the image as a whole"),
+        (["--methods", "pixels:dfdl"], "not for regions"),
+        (["--methods", "dfdl+unlabelled"], "not for regions"),
+        (["--methods", "dfdl", "--positive", "x"], "--positive: leave it out"),
+    ],
+)
+def test_what_cannot_find_regions_is_refused(foci, tmp_path, words, said):
+    result = run(foci, tmp_path / "o", *words)
+    assert result.exit_code == 2 and said in " ".join(result.output.split())
+    assert not (tmp_path / "o" / "runs").exists()
+
+
+def table(foci, path, mask) -> Path:
+    """The images again, each with the mask of this name, or none."""
+    masks = [mask(i) for i in range(5)]
+    cells = [(foci / f"{i}.png", foci / m if m else "", f"p{i}", 0.5) for i, m in enumerate(masks)]
+    path.write_text("path,mask,patient,mpp\n" + "\n".join(",".join(map(str, c)) for c in cells))
+    return path
+
+
+def test_images_without_masks_are_named(foci, tmp_path):
+    some = table(foci, tmp_path / "some.csv", lambda i: f"{i}-mask.png" if i else None)
+    result = run(some, tmp_path / "o")
+    assert result.exit_code == 2 and "neither a mask nor a label: " in result.output
+    assert "0.png" in "".join(result.output.split())
+    none = tmp_path / "none.csv"
+    none.write_text("path,label\n" + "\n".join(f"{foci / f'{i}.png'},a" for i in range(5)))
+    result = run(none, tmp_path / "o")
+    assert result.exit_code == 2 and "give images with masks" in result.output
+
+
+def test_regions_of_one_patient_are_refused_before_any_training(foci, tmp_path):
+    lonely = table(foci, tmp_path / "a.csv", lambda i: "4-mask.png" if i else "0-mask.png")
+    result = run(lonely, tmp_path / "o", "--methods", "dfdl")
+    assert result.exit_code == 2, result.output
+    assert "trains on no tissue inside" in result.output
+    assert not (tmp_path / "o" / "runs").exists()
+
+
+def test_the_usual_comparison_is_of_the_network_and_pixels(monkeypatch, capsys):
+    """Without the packages of the network, of pixels alone; which and why is said."""
+    for missing in (None, "torch"):
+        monkeypatch.setattr(presets, "missing_dependency", lambda network, missing=missing: missing)
+        plans = MethodsOptions().plans("tumour")
+        said = " ".join(capsys.readouterr().err.split())
+        kinds = {name: plan.recipe.features for name, plan in plans.items()}
+        if missing:
+            assert kinds == {"dfdl": "centred"}
+            assert "the preset is regions, of pixels, as no pretrained network is installed" in said
+        else:
+            half = "efficientnet-lite0-half"
+            assert kinds == {"embeddings:dfdl": half, "regions:dfdl": "centred"}
+            assert "the preset is embeddings, as a pretrained network is installed" in said
+        assert all(plan.recipe.smoothing_radius == 2 for plan in plans.values())
+    assert list(MethodsOptions(preset="paper").plans("tumour")) == ["dfdl"]
+    MethodsOptions(methods="paper:dfdl,regions:odl").plans("tumour")
+    assert not capsys.readouterr().err  # none was chosen
+    # The network is missing here.
+    assert list(MethodsOptions().plans(None)) == ["pixels", "lbp-colour"]
+    assert "the preset is pixels, a panel of pixels, as no pretrained" in capsys.readouterr().err
+    monkeypatch.setattr(presets, "missing_dependency", lambda network: None)
+    plans = MethodsOptions().plans(None)
+    assert list(plans) == ["default", "lbp-colour"]
+    assert plans["default"].ensemble and plans["lbp-colour"].is_single_model
+    assert list(MethodsOptions(preset="paper").plans(None)) == ["dfdl", "lbp-colour"]
+    assert not capsys.readouterr().err
+
+
+def test_a_method_of_colour_channels_takes_pixels(monkeypatch, capsys):
+    """Though a network is installed: its cells have no colour channels."""
+    monkeypatch.setattr(presets, "missing_dependency", lambda network: None)
+    made = [
+        RegionDetector(method="shirc", region="tumour").recipe,
+        ModelSettingsOptions(method="shirc").model(None, None, "tumour").recipe,
+        *(plan.recipe for plan in MethodsOptions(methods="odl, shirc").plans("tumour").values()),
+    ]
+    assert {recipe.features for recipe in made} == {"centred"}
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.count("the preset is regions, of pixels, as shirc codes colour channels") == 2
+    assert RegionDetector(method="odl").recipe.features == "efficientnet-lite0-half"
+
+
+# --- the statistics of it -----------------------------------------------------------------------
+
+
+def image(margins, truth) -> PatchEvaluation:
+    margins, truth = np.array(margins, np.float32), np.array(truth, bool)
+    return PatchEvaluation(margins, truth, margins > 0)
+
+
+def test_draws_of_patients_always_have_patches_of_both_kinds():
+    """Two of twenty patients have a region: many draws have neither, and are made again."""
+    images = [image([1, -1], [True, False]) if i < 2 else image([-1], [False]) for i in range(20)]
+    patients = np.array([f"p{i:02}" for i in range(20)])
+    repeat = split_inside_outside(Repeat(patients, patients, patch_counts(images)))
+    assert len(repeat.labels) == 22
+    found = bootstrap_interval(
+        lambda labels, counts: float(counts[:, :2].sum() > 0), [repeat], n_replicates=200
+    )
+    assert found.value == found.low == 1 and found.n_redrawn > 0
+
+
+def test_a_metric_without_a_value_is_drawn_again():
+    repeat = Repeat(np.array(["a"] * 4), np.array(list("pqrs")), np.array([1.0, 0, 0, 0]))
+
+    def share(labels, answers):
+        if not answers.any():
+            raise UndefinedMetricError("nothing to tell of")
+        return float(answers.mean())
+
+    found = bootstrap_interval(share, [repeat], n_replicates=100)
+    assert found.low > 0 and found.n_redrawn > 0

@@ -1,0 +1,211 @@
+"""Images that come again are decoded once, and never shown as they were before."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import time
+import warnings
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from histodict import TissueClassifier
+from histodict.evaluation import runs as tasks
+from histodict.images import memory_image as in_memory
+from histodict.images import memory_image as kept_pictures
+from histodict.images.file_types import ImageError, NoRoomError
+from histodict.images.memory_image import enable_worker_image_cache, image_cache_enabled
+from histodict.images.source import open_image
+from histodict.models.recipe import preset
+from histodict.synthetic.dataset import write_synthetic_dataset
+from histodict.utils import parallel as processes
+from histodict.utils.parallel import ExecutionOptions
+
+COLOURS = ((200, 40, 90), (30, 160, 70), (60, 60, 220))
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Three images of one colour each."""
+    made = []
+    for place, colour in enumerate(COLOURS):
+        made.append(tmp_path / f"{place}.png")
+        Image.new("RGB", (40, 30), colour).save(made[-1])
+    return made
+
+
+@pytest.fixture
+def decoded(monkeypatch):
+    """The names of the files that were decoded, in order."""
+    names, own = [], kept_pictures.decode
+
+    def decode(path):
+        names.append(path.name)
+        return own(path)
+
+    monkeypatch.setattr(kept_pictures, "decode", decode)
+    # Files count as settled at once.
+    monkeypatch.setattr(in_memory, "_SETTLED_S", -1.0)
+    monkeypatch.setattr(kept_pictures, "_CACHE", kept_pictures._ImageCache())
+    return names
+
+
+def _colour(path):
+    with open_image(path) as source:
+        return tuple(source.read(3, 2, 1, 1)[0, 0].tolist())
+
+
+def test_they_are_kept_only_while_somebody_says_that_they_come_again(files, decoded):
+    for _ in range(2):
+        assert [_colour(path) for path in files] == list(COLOURS)
+    assert decoded == [path.name for path in files] * 2
+    decoded.clear()
+    with image_cache_enabled():
+        for _ in range(3):
+            with image_cache_enabled():  # as of a training within an evaluation
+                assert [_colour(path) for path in files] == list(COLOURS)
+    assert decoded == [path.name for path in files]
+    assert _colour(files[0]) == COLOURS[0]
+    assert len(decoded) == 4
+
+
+def test_the_memory_is_given_back(files, decoded):
+    with image_cache_enabled():
+        _colour(files[0])
+        (picture,) = kept_pictures._CACHE._images.values()
+        held = weakref.ref(picture)
+        del picture
+        gc.collect()
+        assert held() is not None
+    gc.collect()
+    assert held() is None
+
+
+def test_a_process_of_a_pool_keeps_them_from_trial_to_trial_and_not_for_the_next_run(
+    files, decoded
+):
+    for _ in range(2):
+        enable_worker_image_cache("one", 2)
+        with image_cache_enabled():
+            _colour(files[0])
+    assert len(decoded) == 1
+    enable_worker_image_cache("two", 2)
+    assert not kept_pictures._CACHE._images
+    _colour(files[0])
+    assert len(decoded) == 2 and len(kept_pictures._CACHE._images) == 1
+
+
+def test_processes_of_a_run_share_the_room(decoded, monkeypatch):
+    monkeypatch.setattr(kept_pictures, "available_bytes", lambda: 8 * 2**30)
+    assert [kept_pictures._budget(n) for n in (1, 2, 4)] == [384 * 2**20, 384 * 2**20, 256 * 2**20]
+    monkeypatch.setattr(kept_pictures, "available_bytes", lambda: None)
+    assert kept_pictures._budget(4) == 96 * 2**20
+
+
+def test_a_run_whose_processes_cannot_be_leaves_nothing_behind(files, decoded, monkeypatch):
+    monkeypatch.setattr(processes, "can_share_locks", lambda: False)
+    with pytest.warns(RuntimeWarning, match="cannot share locks"):
+        assert list(tasks._run(_colour, files, ExecutionOptions(n_jobs=2))) == list(COLOURS)
+    assert kept_pictures._CACHE.n_users == 0
+
+
+def test_they_make_room_for_an_image_that_would_not_fit(files, decoded, monkeypatch):
+    own = kept_pictures.decode
+
+    def decode(path):
+        if path == files[2] and kept_pictures._CACHE._images:
+            raise NoRoomError("no room")
+        return own(path)
+
+    monkeypatch.setattr(kept_pictures, "decode", decode)
+    with image_cache_enabled():
+        assert [_colour(path) for path in files] == list(COLOURS)
+        assert not kept_pictures._CACHE._images
+        assert [_colour(path) for path in files] == list(COLOURS)
+
+    def never(path):
+        raise NoRoomError("no room")
+
+    monkeypatch.setattr(kept_pictures, "decode", never)
+    with image_cache_enabled(), pytest.raises(ImageError, match="no room"):
+        _colour(files[0])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_forked_process_does_not_wait_for_a_thread_that_it_has_not(files, decoded):
+    with image_cache_enabled(), kept_pictures._CACHE._lock, ThreadPoolExecutor(1) as another:
+        child = another.submit(_forked, files[0]).result()
+    assert child == 0
+
+
+def _forked(path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of threads, which is what this is about
+        child = os.fork()
+    if child == 0:
+        _colour(path)
+        os._exit(0)
+    for _ in range(200):
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.05)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return None
+
+
+def test_a_file_that_was_changed_is_decoded_again(files, decoded):
+    with image_cache_enabled():
+        assert _colour(files[0]) == COLOURS[0]
+        time.sleep(0.02)  # a step of the disk's clock
+        Image.new("RGB", (40, 30), COLOURS[1]).save(files[0])
+        assert _colour(files[0]) == COLOURS[1]
+        os.replace(files[2], files[0])  # whatever its date
+        assert _colour(files[0]) == COLOURS[2]
+
+
+def test_a_file_that_was_written_just_now_is_not_kept(files, decoded, monkeypatch):
+    monkeypatch.setattr(in_memory, "_SETTLED_S", 2.5)
+    fresh = files[0].with_name("fresh.png")
+    Image.new("RGB", (40, 30), COLOURS[0]).save(fresh)
+    with image_cache_enabled():
+        _colour(fresh)
+        _colour(fresh)
+    assert len(decoded) == 2
+
+
+def test_who_goes_round_finds_those_that_fitted(files, decoded, monkeypatch):
+    monkeypatch.setattr(kept_pictures, "_MAX_BYTES", 2 * 40 * 30 * 4)
+    with image_cache_enabled():
+        for _ in range(4):
+            for path in files:
+                _colour(path)
+    assert decoded == ["0.png", "1.png", "2.png", "2.png", "2.png", "2.png"]
+    decoded.clear()
+    monkeypatch.setattr(kept_pictures, "available_bytes", lambda: 8 * 40 * 30 * 4)
+    with image_cache_enabled():
+        for path in (*files, *files):
+            _colour(path)
+    assert decoded == ["0.png", "1.png", "2.png", "1.png", "2.png"]
+
+
+def test_a_training_decodes_every_image_once_and_learns_the_same(tmp_path, decoded, monkeypatch):
+    tissue = write_synthetic_dataset(tmp_path / "tissue", 2, 2, (200, 160))
+    recipe = preset("fast").with_applicable_settings(
+        {"n_atoms": 8, "n_iter": 2, "patches_per_class": 60}
+    )
+    kept = TissueClassifier(recipe).fit(tissue / "manifest.csv")
+    assert sorted(decoded) == sorted(path.name for path in tissue.glob("[hi]*/*.jpg"))
+    monkeypatch.setattr(kept_pictures, "_MAX_BYTES", 0)
+    decoded.clear()
+    plain = TissueClassifier(recipe).fit(tissue / "manifest.csv")
+    assert len(decoded) > 4
+    for name in plain.model_.method_.fitted_arrays:
+        ours, theirs = (getattr(model.model_.method_, name) for model in (kept, plain))
+        assert np.array_equal(ours, theirs), name

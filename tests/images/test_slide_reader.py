@@ -1,0 +1,345 @@
+"""Slides are opened in a process that may die; of that remains an error that names the file."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from histodict.images import slide_reader as slide_process
+from histodict.images.source import ImageError, open_image
+from tests.images.files import save_slide, scene, texture
+
+pytestmark = pytest.mark.skipif(
+    not slide_process.USE_SUBPROCESS, reason="slides are read in this process"
+)
+
+# A slide library of which `read_region` can be told to do harm first.
+LIBRARY = """
+import os, signal, time
+from PIL import Image
+
+class OpenSlide:
+    dimensions = (600, 440)
+    level_dimensions = ((600, 440),)
+    level_downsamples = (1.0,)
+    properties = {{}}
+
+    def __init__(self, path):
+        self.path = path
+
+    @staticmethod
+    def detect_format(path):
+        return "generic-tiff"
+
+    def read_region(self, corner, level, size):
+        {harm}
+        return Image.new("RGBA", size, (1, 2, 3, 255))
+
+    def close(self):
+        pass
+"""
+
+
+@pytest.fixture
+def harmful(slide_library, tmp_path):
+    """A source whose reads do this first."""
+
+    def opened(harm):
+        slide_library(LIBRARY.format(harm=harm))
+        (tmp_path / "a.tif").write_bytes(b"x" * 1000)
+        return open_image(tmp_path / "a.tif")
+
+    return opened
+
+
+def pid_of(source):
+    return source._open_handle()._opener[0].pid
+
+
+def gone(pid, within_s=5.0):
+    """Whether a process has ended by then; one that nobody has reaped yet has."""
+    stop = time.monotonic() + within_s
+    while time.monotonic() < stop:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        except FileNotFoundError:
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.05)
+    return False
+
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes in /proc")
+
+
+# --- deaths -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        ("os.abort()", r"died \(signal 6\)"),
+        ("os.kill(os.getpid(), 9)", r"died \(signal 9\), perhaps for want of memory"),
+        ("os._exit(3)", r"ended \(code 3\)"),
+    ],
+)
+def test_a_file_that_kills_the_library_is_named(harmful, harm, words):
+    source = harmful(harm)
+    for _ in range(2):
+        with pytest.raises(ImageError, match=rf"a\.tif: a part of .*{words}.*copy it again"):
+            source.read(0, 0, 10, 10)
+
+
+def test_a_file_that_kills_as_it_is_opened(slide_library, tmp_path):
+    slide_library("import os\nclass OpenSlide:\n    def __init__(self, path):\n        os.abort()")
+    (tmp_path / "a.svs").write_bytes(b"x")
+    with pytest.raises(ImageError, match=r"a\.svs: OpenSlide cannot open .*died \(signal 6\)"):
+        open_image(tmp_path / "a.svs")
+
+
+def test_a_file_that_kills_as_it_is_looked_at(slide_library, tmp_path):
+    slide_library(
+        "import os\nclass OpenSlide:\n    @staticmethod\n    def detect_format(path):\n"
+        "        os.abort()"
+    )
+    (tmp_path / "a.tif").write_bytes(b"x")
+    with pytest.raises(ImageError, match=r"a\.tif: OpenSlide cannot look .*died \(signal 6\)"):
+        open_image(tmp_path / "a.tif")
+
+
+def test_a_death_that_was_not_the_files_is_not_felt(tmp_path, rng):
+    pixels = texture(rng)
+    with open_image(save_slide(tmp_path / "a.tif", pixels)) as source:
+        first = pid_of(source)
+        os.kill(first, signal.SIGKILL)
+        np.testing.assert_array_equal(source.read(5, 6, 50, 40), pixels[6:46, 5:55])
+        assert pid_of(source) != first
+
+
+def test_a_death_in_the_midst_of_a_read_is_not_felt(harmful, tmp_path):
+    once = f"open({str(tmp_path / 'once')!r}, 'x').close()"
+    source = harmful(
+        f"try:\n            {once}\n            time.sleep(30)\n"
+        "        except FileExistsError:\n            pass"
+    )
+    victim = pid_of(source)
+    with ThreadPoolExecutor(1) as pool:
+        read = pool.submit(source.read, 0, 0, 10, 10)
+        while not (tmp_path / "once").exists():
+            time.sleep(0.01)
+        os.kill(victim, signal.SIGKILL)
+        assert (read.result() == (1, 2, 3)).all()
+
+
+def test_threads_that_lose_their_process_share_a_new_one(tmp_path, rng):
+    pixels = texture(rng)
+    with open_image(save_slide(tmp_path / "a.tif", pixels)) as source:
+        os.kill(pid_of(source), signal.SIGKILL)
+        with ThreadPoolExecutor(4) as pool:
+            columns = list(pool.map(lambda x: source.read(x, 0, 10, 440), range(0, 600, 10)))
+    np.testing.assert_array_equal(np.concatenate(columns, axis=1), pixels)
+
+
+@needs_proc
+def test_a_process_without_answer_is_ended(harmful, monkeypatch):
+    source = harmful("time.sleep(60)")
+    source.close()
+    pid = pid_of(source)
+    monkeypatch.setattr(slide_process, "REPLY_TIMEOUT_S", 3)
+    start = time.monotonic()
+    with pytest.raises(ImageError, match=r"a\.tif: .*gave no answer for 3 s"):
+        source.read(0, 0, 10, 10)
+    assert time.monotonic() - start < 6  # not tried a second time
+    assert gone(pid)
+
+
+def test_a_slide_that_wants_all_memory_is_refused(harmful):
+    source = harmful("bytearray(20 * 2**30)")
+    with pytest.raises(ImageError, match=r"a\.tif: a part of the slide cannot be read"):
+        source.read(0, 0, 10, 10)
+
+
+@pytest.mark.parametrize("name", ["openslide.bounds-width", "openslide.mpp-x"])
+def test_sizes_that_are_no_numbers_are_refused(slide_library, tmp_path, name):
+    source = LIBRARY.format(harm="").replace("= {}", f"= {{{name!r}: 'wide'}}")
+    slide_library(source)
+    (tmp_path / "a.svs").write_bytes(b"x" * 1000)
+    with pytest.raises(ImageError, match=r"a\.svs: .*makes no sense"):
+        open_image(tmp_path / "a.svs")
+
+
+def test_a_size_that_the_file_cannot_hold_is_refused(slide_library, tmp_path):
+    """Of such a slide even a thumbnail would be read for days."""
+    slide_library(LIBRARY.format(harm="").replace("(600, 440)", "(2000000000, 1000000)"))
+    (tmp_path / "a.svs").write_bytes(b"x" * 1000)
+    with pytest.raises(ImageError, match=r"a\.svs: .*2000000000 x 1000000 .*more than 1000 bytes"):
+        open_image(tmp_path / "a.svs")
+
+
+# --- one process for many reads -----------------------------------------------------------------
+
+
+def test_a_process_serves_one_slide_after_another(tmp_path):
+    slide_process.end_idle()
+    pids = set()
+    for name in "abc":
+        with open_image(save_slide(tmp_path / f"{name}.tif", scene())) as source:
+            source.read(0, 0, 5, 5)
+            pids.add(pid_of(source))
+    assert len(pids) == 1
+    assert len(slide_process._IDLE) == 1
+
+
+def test_slides_that_nobody_holds_leave_no_process(tmp_path):
+    paths = [save_slide(tmp_path / f"{i}.tif", scene()) for i in range(4)]
+    slide_process.end_idle()
+    n_before = len(slide_process._LIVING)
+    sources = [open_image(path) for path in paths]
+    assert len({pid_of(source) for source in sources}) == 4
+    del sources
+    assert len(slide_process._LIVING) - n_before <= 2
+
+
+def test_what_is_no_slide_costs_no_process(tmp_path):
+    slide_process.end_idle()
+    (tmp_path / "a.svs").write_bytes(b"no slide")
+    with pytest.raises(ImageError):
+        open_image(tmp_path / "a.svs")
+    assert len(slide_process._IDLE) == 1
+
+
+def test_after_damaged_pixels_no_other_slide_is_opened_in_that_process(harmful):
+    source = harmful("raise ValueError('no\\nsuch  tile')")
+    with pytest.raises(ImageError, match=r"a\.tif: a part .*\(no such tile\)"):
+        source.read(0, 0, 5, 5)
+    source.close()
+    assert not slide_process._IDLE
+
+
+def test_threads_read_at_the_same_time_in_one_process(harmful):
+    source = harmful("time.sleep(0.4)")
+    n_before = len(slide_process._LIVING)
+    start = time.monotonic()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda x: source.read(x, 0, 5, 5), range(4)))
+    assert time.monotonic() - start < 1.2
+    assert len(slide_process._LIVING) == n_before
+
+
+def test_more_threads_than_lines(tmp_path, rng, monkeypatch):
+    monkeypatch.setattr(slide_process, "max_connections", lambda: 2)
+    slide_process.end_idle()
+    pixels = texture(rng)
+    with open_image(save_slide(tmp_path / "a.tif", pixels)) as source:
+        with ThreadPoolExecutor(8) as pool:
+            columns = list(pool.map(lambda x: source.read(x, 0, 10, 440), range(0, 600, 10)))
+        assert len(source._open_handle()._opener[0]._free) <= 2
+    np.testing.assert_array_equal(np.concatenate(columns, axis=1), pixels)
+
+
+def test_in_this_process_pixels_are_the_same(tmp_path, rng, monkeypatch):
+    """As where no process can be handed a socket."""
+    path = save_slide(tmp_path / "a.tif", texture(rng))
+    with open_image(path) as apart:
+        monkeypatch.setattr(slide_process, "USE_SUBPROCESS", False)
+        with open_image(path) as here:
+            for region in ((3, 4, 50, 60), (0, 0, 600, 440, 2.7), (-9, 5, 200, 100, 4)):
+                np.testing.assert_array_equal(apart.read(*region), here.read(*region))
+
+
+# --- interruptions, forks, ends -----------------------------------------------------------------
+
+
+def test_an_interruption_is_the_parents(tmp_path):
+    with open_image(save_slide(tmp_path / "a.tif", scene())) as source:
+        pid = pid_of(source)
+        source.read(0, 0, 5, 5)
+        os.kill(pid, signal.SIGINT)
+        source.read(5, 5, 5, 5)
+        assert pid_of(source) == pid
+
+
+def test_after_an_interruption_no_answer_is_taken_for_another(slide_library, tmp_path):
+    library = LIBRARY.format(harm="time.sleep(0.5 * (corner[0] == 0))")
+    slide_library(library.replace("(1, 2, 3, 255)", "(corner[0], 0, 0, 255)"))
+    (tmp_path / "a.tif").write_bytes(b"x" * 1000)
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with open_image(tmp_path / "a.tif") as source:
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            with pytest.raises(KeyboardInterrupt):
+                source.read(0, 0, 5, 5)
+            for x in (7, 8):
+                assert (source.read(x, 0, 5, 5)[..., 0] == x).all()
+        assert not slide_process._IDLE
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_a_forked_process_ends_nothing_of_its_parents(tmp_path, rng):
+    source = open_image(save_slide(tmp_path / "a.tif", texture(rng)))
+    expected, pid = source.read(3, 4, 50, 60), pid_of(source)
+    child = os.fork()
+    if child == 0:
+        same = np.array_equal(source.read(3, 4, 50, 60), expected) and pid_of(source) != pid
+        source.close()
+        slide_process.end_all()
+        os._exit(0 if same else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    np.testing.assert_array_equal(source.read(3, 4, 50, 60), expected)
+    assert pid_of(source) == pid
+
+
+PARENT = """
+import os, sys, time
+from histodict.images.source import open_image
+source = open_image(sys.argv[1])
+source.read(0, 0, 5, 5)
+if sys.argv[2] == "forks" and os.fork() == 0:
+    time.sleep(20)  # holds whatever it has inherited
+    os._exit(0)
+print(source._open_handle()._opener[0].pid, flush=True)
+if sys.argv[2] != "ends":
+    time.sleep(60)
+"""
+
+
+@needs_proc
+@pytest.mark.parametrize("how", ["killed", "forks", "ends"])
+def test_nothing_is_left_of_a_parent_that_has_gone(tmp_path, how):
+    path = save_slide(tmp_path / "a.tif", scene())
+    command = [sys.executable, "-c", PARENT, path, how]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        pid = int(parent.stdout.readline())
+        if how != "ends":
+            parent.kill()
+        parent.wait()
+        assert gone(pid)
+
+
+def test_a_process_without_the_library_is_ended_not_left():
+    class Bare:
+        reusable, ended = True, False
+
+        def request(self, name, *arguments):
+            raise slide_process.MissingSlideLibraryError("no libopenslide")
+
+        def end(self):
+            self.ended = True
+
+    bare = Bare()
+    slide_process._release(bare)
+    assert bare.ended and bare not in slide_process._IDLE

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import pytest
+
+from histodict.model_selection.protocols import k_folds
+from histodict.model_selection.splits import (
+    PatientLeakError,
+    Split,
+    SplitError,
+    check_patients_disjoint,
+    check_splits,
+    cross_validated,
+)
+from tests.model_selection.manifests import UCSB, manifest_of
+
+# places 0, 1: patient 1; 2, 3: patient 2; 4, 5: patient 3; benign and malignant in turn
+MANIFEST = manifest_of({"1": (1, 1), "2": (1, 1), "3": (1, 1)})
+
+
+def test_patients_apart_pass():
+    check_patients_disjoint(MANIFEST, Split("good", [0, 1, 2, 3], [4, 5]))
+
+
+def test_a_planted_leak_is_named():
+    with pytest.raises(PatientLeakError, match="split 'bad': patient '2' is on both sides"):
+        check_patients_disjoint(MANIFEST, Split("bad", [0, 1, 2], [3, 4, 5]))
+    with pytest.raises(PatientLeakError, match=r"patient '1' \(and 1 more\) is on both sides"):
+        check_patients_disjoint(MANIFEST, Split("bad", [0, 2], [1, 3, 4, 5]))
+
+
+def test_leaks_are_looked_for_unless_images_are_what_is_split():
+    with pytest.raises(PatientLeakError, match="patient '2'"):
+        check_splits(MANIFEST, [Split("bad", [0, 1, 2], [3, 4, 5])])
+    by_image = Split("said so", [0, 1, 2], [3, 4, 5], by="image")
+    check_splits(MANIFEST, [by_image])
+    with pytest.raises(PatientLeakError):  # asked for, it is looked for whatever the split says
+        check_patients_disjoint(MANIFEST, by_image)
+
+
+def test_every_tested_class_must_be_trained_on():
+    with pytest.raises(SplitError, match="no image of class 'malignant' is left to train on"):
+        check_splits(MANIFEST, [Split("half", [0, 2], [4, 5])])
+
+
+@pytest.mark.parametrize(
+    ("sides", "message"),
+    [
+        (([0, 1], [1, 2]), "an image occurs twice"),
+        (([0, 0], [1]), "an image occurs twice"),
+        (([], [1]), "no image to train on"),
+        (([1], []), "no image to test on"),
+    ],
+)
+def test_splits_that_are_none(sides, message):
+    with pytest.raises(SplitError, match=message):
+        Split("x", *sides)
+
+
+def test_places_beyond_the_manifest():
+    for place in (6, -1):
+        with pytest.raises(SplitError, match="places beyond the 6 images"):
+            check_splits(MANIFEST, [Split("x", [0, 1], [place])])
+
+
+def test_patients_that_are_tested_by_one_model_and_train_another_are_found():
+    manifest = manifest_of(UCSB)
+    assert cross_validated(manifest, k_folds(manifest, 3))
+    first = k_folds(manifest, 3).splits[0]
+    assert not cross_validated(manifest, [first, first])
+    by_image = Split("x", [0, 2], [1, 3], by="image")  # of the same patients
+    assert not cross_validated(MANIFEST, [by_image, by_image])

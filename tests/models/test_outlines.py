@@ -1,0 +1,372 @@
+"""From outlines to training, to where to look, to answers, and back to outlines: places exact."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+import histodict
+from histodict.annotations.annotation_file import AnnotationFile
+from histodict.cli import app
+from histodict.datasets.annotated import (
+    match_annotations,
+    read_images,
+    split_by_annotation,
+    with_annotations,
+)
+from histodict.datasets.manifest import ImageRecord, Manifest
+from histodict.datasets.record import ManifestError
+from histodict.explain.patch_sample import PatchSample
+from histodict.export.qupath import geojson_features, save_geojson
+from histodict.images.source import open_image
+from histodict.model_selection.protocols import k_folds
+from histodict.model_selection.splits import shared_patients
+from histodict.models.cross_validation import TrainTestRun
+from histodict.models.patch_pipeline import PatchSamplingSpec, sample_training_patches
+from histodict.models.recipe import Recipe
+from histodict.models.region_detector import region_patch_mask
+from histodict.patches.grid import PatchGrid
+from histodict.patches.patch_map import NO_TISSUE
+from histodict.patches.sampling import region_constraint
+from histodict.synthetic.tissue_generator import draw_stain, make_tissue_image
+from histodict.utils.parallel import Threads
+from histodict.utils.progress import no_callback
+from tests.annotations.outline_files import box, collection, feature, write_geojson
+from tests.annotations.test_annotation_file import centres, winds_around
+
+FAST = Recipe(
+    method_parameters={"n_atoms": 12, "n_iter": 1},
+    patch_px=16,
+    patches_per_class=200,
+    features="rgb",
+)
+SIZE = (160, 128)
+# A star with a bay, a hole in it, and no side along the pixels.
+STAR = [[83.3, 9.2], [150.7, 14.1], [120.4, 60.6], [152.2, 119.9], [84.8, 110.3], [83.3, 9.2]]
+HOLE = [[95.1, 30.2], [110.3, 33.9], [98.8, 52.5], [95.1, 30.2]]
+BOX = box(6, 6, 70, 120)
+RUN = ["--preset", "regions", "--set", "n_atoms=12", "--set", "n_iter=1"]
+RUN += ["--set", "patches_per_class=100", "--set", "features=rgb", "--set", "stain=none"]
+
+
+def star_pixels() -> np.ndarray:
+    x, y = centres(*SIZE)
+    return winds_around(np.array(STAR[:-1]), x, y) & ~winds_around(np.array(HOLE[:-1]), x, y)
+
+
+def shares(pixels: np.ndarray, x: np.ndarray, y: np.ndarray, side: int) -> np.ndarray:
+    sums = np.pad(pixels.cumsum(0).cumsum(1), ((1, 0), (1, 0)))
+    x, y = x.astype(int), y.astype(int)
+    total = sums[y + side, x + side] - sums[y, x + side] - sums[y + side, x] + sums[y, x]
+    return total / side**2
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory) -> Path:
+    """Four patients with two images each, of another colour just inside of the star."""
+    folder = tmp_path_factory.mktemp("planted")
+    (folder / "slides").mkdir()
+    (folder / "geojson").mkdir()
+    lines = ["path,patient,mpp"]
+    for i in range(8):
+        rng = np.random.default_rng(i)
+        stain = draw_stain(rng)
+        image = make_tissue_image("healthy", stain, rng, SIZE)
+        image[star_pixels()] = image[star_pixels()][:, [2, 0, 1]]
+        Image.fromarray(image).save(folder / "slides" / f"s{i}.png")
+        drawn = collection(feature("Inflamed", STAR, HOLE), feature("Healthy", BOX))
+        write_geojson(folder / "geojson" / f"s{i}.geojson", drawn)
+        lines.append(f"slides/s{i}.png,p{i // 2},0.5")
+    (folder / "table.csv").write_text("\n".join(lines))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(planted):
+    images = with_annotations(planted / "table.csv", planted / "geojson")
+    return histodict.TissueClassifier(FAST).fit(
+        split_by_annotation(images, ["Inflamed", "Healthy"])
+    )
+
+
+def test_training_patches_are_those_inside_and_no_others(tmp_path):
+    """In a picture whose colours are its places, every patch says where it was cut."""
+    x, y = np.meshgrid(np.arange(SIZE[0]), np.arange(SIZE[1]))
+    Image.fromarray(np.stack([x, y, np.full_like(x, 100)], 2).astype(np.uint8)).save(
+        tmp_path / "a.png"
+    )
+    path = write_geojson(tmp_path / "a.geojson", feature("Inflamed", STAR, HOLE))
+    record = ImageRecord(
+        tmp_path / "a.png", "Inflamed", "a", region_of_interest=AnnotationFile(path, ("Inflamed",))
+    )
+    recipe = Recipe(
+        patch_px=8, patches_per_class=500, min_tissue_fraction=0.0, augment_patches=False
+    )
+    found = sample_training_patches(
+        [PatchSamplingSpec(record, 0)], recipe, 0, None, no_callback, Threads(1)
+    )
+    assert len(found.features) == 500
+    blue = found.features[:, 128] / 100
+    corners = np.rint(found.features[:, [0, 64]] / blue[:, None])
+    inside = star_pixels()
+    assert (shares(inside, *corners.T, 8) >= 0.5).all()
+    everywhere = np.argwhere(np.ones((SIZE[1] - 7, SIZE[0] - 7)))[:, ::-1]
+    with open_image(record.path) as image:
+        allowed = region_constraint(
+            record.region_of_interest.region(image), PatchGrid.covering(SIZE, 8, 8, 1.0)
+        )
+    expected = shares(inside, *everywhere.T, 8) >= 0.5
+    np.testing.assert_array_equal(allowed.accepts(everywhere), expected)
+    least, most = np.array(allowed.box).reshape(2, 2)
+    chosen = everywhere[expected]
+    assert (chosen >= least).all() and (chosen <= most).all()
+    # Of one region, those outside touch nothing of it.
+    mapped = ImageRecord(record.path, "", "a", annotations=AnnotationFile(path))
+    outside = PatchSamplingSpec(mapped, 0, inside=False, region="Inflamed")
+    found = sample_training_patches([outside], recipe, 0, None, no_callback, Threads(1))
+    blue = found.features[:, 128] / 100
+    assert not shares(inside, *np.rint(found.features[:, [0, 64]] / blue[:, None]).T, 8).any()
+
+
+def test_an_image_has_a_part_for_every_class(planted, model):
+    images = with_annotations(planted / "table.csv", planted / "geojson")
+    parts = split_by_annotation(images, ["Inflamed", "Healthy"])
+    assert len(parts.records) == 16 and parts.n_images == 8
+    assert parts.classes == ["Healthy", "Inflamed"]
+    assert len(set(map(parts.name, parts.records))) == 16
+    pairs = {(r.path, r.patient) for r in parts.records}
+    assert pairs == {(r.path, r.patient) for r in images.records}
+    assert model.training_info_["n_images"] == 8 and model.training_info_["n_parts"] == 16
+    assert model.training_info_["n_patients"] == 4
+    assert model.score(parts) == 1
+
+
+def test_within_outlines_the_answer_is_that_of_the_whole_image_cut_out(planted, model):
+    path, drawn = planted / "slides" / "s1.png", planted / "geojson" / "s1.geojson"
+    whole = model.predict(path, mpp=0.5).patch_map
+    part = model.predict(path, mpp=0.5, within=AnnotationFile(drawn, ("Inflamed",))).patch_map
+    inside = shares(star_pixels(), *whole.corners(), 16) >= 0.5
+    assert 0 < inside.sum() < inside.size
+    np.testing.assert_array_equal(
+        part.predicted_classes, np.where(inside, whole.predicted_classes, NO_TISSUE)
+    )
+    np.testing.assert_allclose(part.margins[inside], whole.margins[inside], atol=1e-4)
+    folder = model.predict([path], mpp=0.5, within=planted / "geojson")
+    both = model.predict(path, mpp=0.5, within=str(drawn)).patch_map
+    assert (folder[0].patch_map.predicted_classes == both.predicted_classes).all()
+    assert (both.tissue & ~part.tissue).any()
+    with pytest.raises(ManifestError, match="one file of outlines, and there are 2 images"):
+        model.predict([path, path], within=drawn)
+    with pytest.raises(ValueError, match="looks at the image as a whole, and not at what"):
+        other = histodict.TissueClassifier("fast", method="lbp-colour")
+        other.fit(split_by_annotation(read_with(planted), ["Inflamed", "Healthy"]))
+
+
+def test_patches_that_show_atoms_are_inside_as_well(planted, model):
+    parts = split_by_annotation(read_with(planted), ["Inflamed"])
+    found = PatchSample.of(model.model_, parts.records[:2], 0)
+    assert (shares(star_pixels(), *found.corners.T, 16) >= 0.5).all()
+
+
+def read_with(planted: Path) -> Manifest:
+    return with_annotations(planted / "table.csv", planted / "geojson")
+
+
+def test_regions_that_were_found_are_read_back_as_the_same_patches(planted, tmp_path):
+    """Outlines, training, answers, outlines: and these are the answers again."""
+    images = read_with(planted)
+    finder = histodict.RegionDetector(FAST, region="Inflamed").fit(images.select(range(6)))
+    assert finder.classes_ == ["no Inflamed", "Inflamed"]
+    answer = finder.predict(images.records[6].path, mpp=0.5)
+    assert answer.regions
+    save_geojson(tmp_path / "found.geojson", geojson_features(answer, of_regions=True))
+    own = ImageRecord(answer.path, "", "p", annotations=AnnotationFile(tmp_path / "found.geojson"))
+    found = region_patch_mask(own, answer.patch_map)
+    expected = np.zeros_like(found)
+    for (rows, columns), cells, _ in answer.patch_map.regions(1, answer.min_patches):
+        expected[rows, columns] |= cells
+    np.testing.assert_array_equal(found, expected)
+    truth = region_patch_mask(images.records[6], answer.patch_map)
+    np.testing.assert_array_equal(
+        truth, shares(star_pixels(), *answer.patch_map.corners(), 16) >= 0.5
+    )
+
+
+def test_what_is_to_be_ignored_is_neither_learnt_from_nor_scored(planted, tmp_path):
+    from histodict.models.region_detector import labelled_patch_mask
+
+    drawn = collection(feature("Inflamed", STAR, HOLE), feature("Ignore*", box(0, 0, 80, 128)))
+    path = write_geojson(tmp_path / "s0.geojson", drawn)
+    image = planted / "slides" / "s0.png"
+    record = ImageRecord(image, "", "a", annotations=AnnotationFile(path))
+    patch_map = (
+        histodict.RegionDetector(FAST, region="Inflamed")
+        .fit(Manifest((record,)))
+        .predict(image)
+        .patch_map
+    )
+    assert not labelled_patch_mask(record, patch_map)[:, :5].any()
+    assert labelled_patch_mask(record, patch_map)[:, 6:].any()
+
+
+def test_names_that_do_not_match_are_said(planted, tmp_path):
+    (tmp_path / "slides").mkdir()
+    for name in ("s0", "s1"):
+        (tmp_path / "slides" / f"{name}.png").write_bytes(
+            (planted / "slides" / "s0.png").read_bytes()
+        )
+    (tmp_path / "geojson").mkdir()
+    write_geojson(tmp_path / "geojson" / "other.geojson", feature("Tumor", BOX))
+    with pytest.raises(ManifestError, match=r"called like an image: there is other\.geojson, and"):
+        with_annotations(tmp_path / "slides", tmp_path / "geojson")
+    write_geojson(tmp_path / "geojson" / "s0.png.geojson.gz", feature("Tumor", BOX))
+    found = with_annotations(tmp_path / "slides", tmp_path / "geojson")
+    assert [record.path.name for record in found.records] == ["s0.png"]
+    assert any("called like no image: other.geojson" in words for words in found.warnings)
+    assert any("1 image left out, without outlines: s1.png" in w for w in found.warnings)
+    with pytest.raises(ManifestError, match="no outline is called 'Stroma'; there are 'Tumor'"):
+        split_by_annotation(found, ["Tumor", "Stroma"])
+    write_geojson(tmp_path / "geojson" / "s0.json", feature("Tumor", BOX))
+    with pytest.raises(ManifestError, match="more than one file of outlines"):
+        with_annotations(tmp_path / "slides", tmp_path / "geojson")
+    with pytest.raises(ManifestError, match="there is no image in this folder"):
+        read_images(tmp_path / "geojson")
+
+
+def test_one_file_is_not_for_two_images(planted, tmp_path):
+    picture = (planted / "slides" / "s0.png").read_bytes()
+    for folder in ("a", "b"):
+        (tmp_path / "slides" / folder).mkdir(parents=True)
+        (tmp_path / "slides" / folder / "s0.png").write_bytes(picture)
+    (tmp_path / "geojson").mkdir()
+    write_geojson(tmp_path / "geojson" / "s0.geojson", feature("Tumor", BOX))
+    images = sorted((tmp_path / "slides").rglob("*.png"))
+    with pytest.raises(ManifestError, match=r"s0.geojson: would be the outlines of .*a.* and of"):
+        with_annotations(tmp_path / "slides", tmp_path / "geojson")
+    with pytest.raises(ManifestError, match=r"s0.geojson: would be the outlines of .*a.* and of"):
+        match_annotations(images, tmp_path / "geojson")
+
+
+@pytest.mark.parametrize(
+    ("image", "outlines"),
+    [
+        ("s.ome.tiff", "s.geojson"),  # QuPath takes .ome.tiff for one ending
+        ("s.ome.tiff", "s.ome.geojson"),
+        ("s.svs", "s.svs.geojson"),
+        ("s.h5", "s.svs.geojson"),  # whatever slide the features are of
+        ("s.h5", "s.ome.tiff.geojson.gz"),
+        ("M\u00fc.svs", "Mu\u0308.geojson"),
+    ],
+)
+def test_outlines_are_called_like_the_slide(tmp_path, image, outlines):
+    write_geojson(tmp_path / outlines, feature("Tumor", BOX))
+    write_geojson(tmp_path / "other.geojson", feature("Tumor", BOX))
+    (found,) = match_annotations([Path("slides") / image], tmp_path)
+    assert found.path == tmp_path / outlines
+
+
+# --- the command line ---------------------------------------------------------------------------
+
+
+def run(*words: object, status: int = 0) -> str:
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    assert done.exit_code == status, done.output
+    return " ".join(done.output.split())
+
+
+def test_outlines_on_the_command_line(planted, tmp_path):
+    saved, out = tmp_path / "m.histodict", tmp_path / "out"
+    named = ["--annotations", planted / "geojson", "--regions", "Inflamed,Healthy"]
+    said = run("train", planted / "table.csv", *named, *RUN, "-o", saved)
+    assert "Learnt Healthy / Inflamed from 16 outlined parts of 8 images" in said
+    said = run("predict", saved, planted / "table.csv", *named[:2], "-o", out)
+    assert "Dice Inflamed of patches" in said
+    scores = json.loads((out / "scores.json").read_text())["patches"]
+    dice, iou = (scores[f"{name} Inflamed"]["value"] for name in ("Dice", "IoU"))
+    assert iou == pytest.approx(dice / (2 - dice))
+    hits = misses = alarms = 0
+    for file in sorted((out / "maps").glob("*.npz")):
+        patch_map = histodict.PatchMap.load(file)
+        side = int(patch_map.grid.patch_side)
+        inflamed = shares(star_pixels(), *patch_map.corners(), side) >= 0.5
+        healthy = np.zeros((SIZE[1], SIZE[0]), bool)
+        healthy[6:120, 6:70] = True
+        known = inflamed | (shares(healthy, *patch_map.corners(), side) >= 0.5)
+        known &= patch_map.tissue
+        called = patch_map.predicted_classes == 1
+        hits += (inflamed & called & known).sum()
+        misses += (inflamed & ~called & known).sum()
+        alarms += (~inflamed & called & known).sum()
+    assert dice == pytest.approx(2 * hits / (2 * hits + misses + alarms))
+
+
+def test_a_run_within_outlines_is_made_anew_when_these_change(planted, model, tmp_path):
+    saved, out = model.save(tmp_path / "m.histodict"), tmp_path / "out"
+    image, drawn = planted / "slides" / "s1.png", tmp_path / "tissue.geojson"
+    write_geojson(drawn, feature("Tissue", BOX))
+    command = ["predict", saved, image, "--within", drawn, "-o", out, "--mpp", "0.5"]
+    run(*command)
+    (first,) = csv.DictReader((out / "predictions.csv").open())
+    assert first["within"] == "tissue.geojson" and 0 < int(first["n_patches"]) < 60
+    assert "(1 were done before)" in run(*command)
+    write_geojson(drawn, feature("Tissue", box(6, 6, 150, 120)))
+    assert "done before" not in run(*command)
+    (second,) = csv.DictReader((out / "predictions.csv").open())
+    assert int(second["n_patches"]) > int(first["n_patches"])
+    whole = ["predict", saved, planted / "slides" / "s2.png", "-o", out, "--mpp", "0.5"]
+    assert "--within was given, is not given" in run(*whole, status=2)
+    write_geojson(drawn, feature("Tissue", box(0, 0, 3, 3)))
+    assert "no patch with tissue lies inside of the outlines" in run(*command, status=1)
+    write_geojson(drawn, feature("Tissue", box(5000, 0, 5300, 300)))
+    assert "lie outside of" in run(*command, status=1)
+    assert "no outline is called 'Tumor'" in run(*command, "--within-class", "Tumor", status=1)
+    assert "--within-class is of --within" in run(*whole, "--within-class", "a", status=2)
+    alone = [*whole, "--coordinates", "um"]
+    assert "--coordinates is of the outlines of --annotations or" in run(*alone, status=2)
+
+
+def test_no_patient_has_parts_on_both_sides_and_a_trial_knows_its_outlines(planted, tmp_path):
+    parts = split_by_annotation(read_with(planted), ["Inflamed", "Healthy"])
+    for split in k_folds(parts, 2):
+        assert not shared_patients(parts, split)
+        assert {parts.records[i].label for i in split.test} == {"Inflamed", "Healthy"}
+    learner = histodict.TissueClassifier(FAST)
+    path = write_geojson(tmp_path / "s0.geojson", feature("Inflamed", STAR))
+    image = planted / "slides" / "s0.png"
+    records = [
+        ImageRecord(image, "Inflamed", "a", region_of_interest=AnnotationFile(path, ("Inflamed",)))
+    ]
+    records += [
+        replace(records[0], region_of_interest=AnnotationFile(path, ("Inflamed",), "slide"))
+    ]
+    records += [
+        replace(records[0], region_of_interest=AnnotationFile(path)),
+        replace(records[0], region_of_interest=None),
+    ]
+    records += [replace(records[-1], annotations=AnnotationFile(path))]
+    manifests = [Manifest((record,)) for record in records]
+    keys = [TrainTestRun(learner, manifest, manifests[0]).key for manifest in manifests]
+    assert len(set(keys)) == len(keys)
+    write_geojson(path, feature("Inflamed", STAR, HOLE))
+    assert TrainTestRun(learner, manifests[0], manifests[0]).key not in keys
+
+
+def test_options_that_do_not_go_together_are_said(planted, tmp_path):
+    data, out = planted / "table.csv", ["-o", tmp_path / "m.histodict"]
+    drawn = ["--annotations", planted / "geojson"]
+    assert "give these with --annotations DIR" in run(
+        "train", data, "--regions", "a,b", *RUN, *out, status=2
+    )
+    assert "name the classes that are learnt" in run("train", data, *drawn, *RUN, *out, status=2)
+    assert "a class is named twice" in run(
+        "train", data, *drawn, "--regions", "a,a", *RUN, *out, status=2
+    )
+    said = run("train", data, *drawn, "--regions", "inflamed", *RUN, *out, status=2)
+    assert "no outline is called 'inflamed'; there are 'Healthy' (8), 'Inflamed' (8)" in said

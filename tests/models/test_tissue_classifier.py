@@ -1,0 +1,256 @@
+"""From image files to answers, on a small drawn set."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from histodict.datasets.manifest import read_manifest
+from histodict.images.source import ImageError
+from histodict.models import (
+    EnsembleClassifier,
+    RegionDetector,
+    TissueClassifier,
+    load_model,
+    save_model,
+)
+from histodict.models.model_file import read_header
+from histodict.models.recipe import Recipe, preset
+from histodict.patches.patch_map import NO_TISSUE
+from histodict.synthetic.dataset import write_synthetic_dataset
+
+FAST = Recipe(
+    method_parameters={"n_atoms": 40, "n_iter": 4},
+    patch_px=16,
+    patches_per_class=800,
+    stain="reinhard",
+    features="centred",
+    aggregation="margin",
+)
+
+
+@pytest.fixture(scope="module")
+def tissue(tmp_path_factory):
+    return write_synthetic_dataset(tmp_path_factory.mktemp("set") / "tissue", 4, 4, size=(240, 180))
+
+
+@pytest.fixture(scope="module")
+def halves(tissue):
+    manifest = read_manifest(tissue / "manifest.csv")
+    patients = sorted(set(manifest.patients))
+    places = [i for i, patient in enumerate(manifest.patients) if patient in patients[:2]]
+    others = [i for i in range(len(manifest.records)) if i not in places]
+    return manifest.select(places), manifest.select(others)
+
+
+@pytest.fixture(scope="module")
+def model(halves):
+    return TissueClassifier(FAST, random_state=1).fit(halves[0])
+
+
+def test_answers_for_unseen_patients(model, halves):
+    answers = [model.predict(record.path, mpp=record.mpp) for record in halves[1].records]
+    right = [a.label == r.label for a, r in zip(answers, halves[1].records, strict=True)]
+    assert np.mean(right) >= 0.75
+    for answer in answers:
+        winners = answer.patch_map.predicted_classes
+        assert answer.n_patches == (winners != NO_TISSUE).sum()
+        assert sum(answer.proportions.values()) == pytest.approx(1)
+        shares = [(winners == i).sum() / answer.n_patches for i in range(2)]
+        np.testing.assert_allclose(list(answer.proportions.values()), shares)
+        assert (answer.label == model.classes_[1]) == (answer.score > 0)
+
+
+def test_same_seed_same_model_for_any_number_of_threads(halves):
+    one, two = (TissueClassifier(FAST, random_state=3, n_jobs=n).fit(halves[0]) for n in (1, 2))
+    np.testing.assert_array_equal(
+        one.model_.method_.dictionaries_, two.model_.method_.dictionaries_
+    )
+    np.testing.assert_array_equal(one.aggregator_.weights, two.aggregator_.weights)
+
+
+@pytest.mark.parametrize("recipe", [FAST, preset("fast", "mean-logistic")], ids=["patches", "mean"])
+def test_glass_among_the_training_images_is_told_of(halves, tmp_path, recipe):
+    Image.new("RGB", (200, 150), (244, 243, 245)).save(tmp_path / "glass.png")
+    first, *_ = records = halves[0].records
+    glass = replace(first, path=tmp_path / "glass.png")
+    with pytest.warns(UserWarning, match="learnt from 1 training image, as no tissue.*glass.png"):
+        TissueClassifier(recipe).fit(replace(halves[0], records=(*records, glass)))
+
+
+def test_glass_gets_no_answer(model, tmp_path):
+    Image.new("RGB", (200, 150), (244, 243, 245)).save(tmp_path / "glass.png")
+    answer = model.predict(tmp_path / "glass.png")
+    assert answer.label is None
+    assert answer.n_patches == 0
+
+
+def test_another_pixel_size_is_refused(model, halves):
+    with pytest.raises(ImageError, match="trained on"):
+        model.predict(halves[1].records[0].path, mpp=0.25)
+
+
+def test_a_working_pixel_size_reduces_images_to_it(halves, tmp_path):
+    recipe = FAST.with_changes(mpp=1.0)
+    model = TissueClassifier(recipe).fit(halves[0])
+    record = halves[1].records[0]
+    fine = model.predict(record.path, mpp=0.5).patch_map.predicted_classes.shape
+    with Image.open(record.path) as image:
+        assert fine == (image.height // 2 // 16, image.width // 2 // 16)
+    with pytest.raises(ImageError, match="pixel size is not known"):
+        Image.new("RGB", (200, 150)).save(tmp_path / "unknown.png")
+        model.predict(tmp_path / "unknown.png")
+    with pytest.raises(ImageError, match="coarser"):
+        model.predict(record.path, mpp=2.0)
+
+
+def test_unseen_patients_give_probabilities_and_move_the_threshold(halves, tmp_path):
+    model = EnsembleClassifier([FAST], folds=2, random_state=1).fit(halves[0])
+    plain = TissueClassifier(FAST, random_state=1).fit(halves[0])
+    np.testing.assert_array_equal(
+        model.model_.method_.dictionaries_, plain.model_.method_.dictionaries_
+    )
+    assert model.threshold != plain.threshold  # what unseen patients say moves θ
+    assert model.predict(halves[1].records[0].path).threshold == model.threshold
+    loaded = load_model(save_model(model, tmp_path / "m.histodict"))
+    for record in halves[1].records[:3]:
+        answer = model.predict(record.path, mpp=record.mpp, error_rate=0.2)
+        chances = answer.probabilities
+        assert sum(chances.values()) == pytest.approx(1)
+        assert chances[answer.label] >= 0.5
+        value = model.threshold_scale_value(answer.score)
+        assert value == pytest.approx(plain.threshold_scale_value(plain.predict(record.path).score))
+        assert (value > model.threshold) == (answer.label == model.classes_[1])
+        assert answer.prediction_set == [
+            name
+            for name in model.classes_
+            if 1 - chances[name]
+            <= model.calibration_.nonconformity_scores[int(np.ceil(9 * 0.8)) - 1]
+        ]
+        assert loaded.predict(record.path, mpp=record.mpp, error_rate=0.2).probabilities == chances
+        assert plain.predict(record.path, mpp=record.mpp).probabilities == {}
+
+
+def test_the_map_is_centred_as_the_image_was_decided(model, halves):
+    """Its mean over tissue is the score, also where the line was moved."""
+    for record in halves[1].records:
+        for used in (model, model.with_threshold(model.threshold + 0.02)):
+            answer = used.predict(record.path, mpp=record.mpp)
+            patch_map = answer.patch_map
+            said = patch_map.margins[..., 1][patch_map.tissue]
+            assert said.mean() == pytest.approx(answer.score, abs=1e-5)
+            raw, evidence = used.model_.predict_patches(record.path, record.mpp)
+            assert used.aggregator_.scores(evidence) - used.threshold_shift_ == pytest.approx(
+                answer.score
+            )
+            spread = np.ptp(raw.margins[..., 1][raw.tissue]) * used.aggregator_.weights[0, 0]
+            assert np.ptp(said) == pytest.approx(spread, rel=1e-4)
+            np.testing.assert_array_equal(
+                patch_map.predicted_classes == 1, patch_map.margins[..., 1] > 0
+            )
+            assert answer.proportions == patch_map.proportions
+
+
+def test_the_papers_map_shows_the_patches_that_were_counted(halves):
+    model = TissueClassifier(FAST.with_changes(aggregation="proportion"), random_state=1).fit(
+        halves[0]
+    )
+    record = halves[1].records[0]
+    answer = model.predict(record.path, mpp=record.mpp)
+    raw, _ = model.model_.predict_patches(record.path, record.mpp)
+    np.testing.assert_array_equal(answer.patch_map.predicted_classes, raw.predicted_classes)
+    share, theta = answer.proportions["inflamed"], answer.threshold
+    assert answer.value == pytest.approx(share)
+    assert f"{100 * share:.0f} % of the patches; inflamed from {100 * theta:.0f} % on" in (
+        answer.summary()
+    )
+    row = answer.row()
+    assert row["value"] == answer.value and row["threshold"] == theta
+
+
+def test_one_score_for_two_classes_and_one_per_class_for_more(halves):
+    """Without θ there is no threshold that a score could be held against by mistake."""
+    recipe = FAST.with_changes(aggregation="margin-and-codes", patches_per_class=200)
+    train, test = halves
+    two = TissueClassifier(recipe, random_state=1).fit(train)
+    row = two.predict(test.records[0].path, mpp=test.records[0].mpp).row()
+    assert not {"value", "threshold"} & set(row)
+    names = {"healthy": "healthy", "inflamed": "mild"}
+    records = [
+        replace(r, label="severe" if i % 3 == 0 and r.label == "inflamed" else names[r.label])
+        for i, r in enumerate(train.records)
+    ]
+    three = TissueClassifier(recipe, random_state=1).fit(replace(train, records=tuple(records)))
+    answer = three.predict(test.records[0].path, mpp=test.records[0].mpp)
+    row = answer.row()
+    scores = {name: row[f"score_{name}"] for name in ("healthy", "mild", "severe")}
+    assert max(scores, key=scores.get) == row["label"] and max(scores.values()) == row["score"]
+    patch_map = answer.patch_map
+    np.testing.assert_allclose(
+        patch_map.margins[patch_map.tissue].mean(axis=0), list(scores.values()), atol=1e-5
+    )
+
+
+def test_a_threshold_can_be_moved(model, halves):
+    record = halves[1].records[0]
+    value = model.threshold_scale_value(model.predict(record.path, mpp=record.mpp).score)
+    for shift, place in ((-0.01, 1), (0.01, 0)):
+        moved = model.with_threshold(value + shift)
+        assert moved.threshold == pytest.approx(value + shift)
+        assert moved.predict(record.path, mpp=record.mpp).label == model.classes_[place]
+
+
+def test_a_model_file_gives_the_same_answers(model, halves, tmp_path):
+    path = save_model(model, tmp_path / "größe.histodict")
+    loaded = load_model(path)
+    for record in halves[1].records[:3]:
+        one, two = model.predict(record.path), loaded.predict(record.path)
+        assert (one.label, one.score) == (two.label, two.score)
+        np.testing.assert_array_equal(one.patch_map.margins, two.patch_map.margins)
+    header = read_header(path)
+    assert header["classes"] == ["healthy", "inflamed"]
+    assert header["training_info"]["manifest_digest"] == halves[0].digest()
+    assert [p.name for p in tmp_path.iterdir()] == ["größe.histodict"]
+
+
+def test_a_model_that_has_learnt_nothing_says_so(tmp_path):
+    with pytest.raises(ValueError, match="call fit first"):
+        TissueClassifier("fast").predict(tmp_path / "a.png")
+    with pytest.raises(ValueError, match="call fit first"):
+        EnsembleClassifier([FAST]).predict(tmp_path / "a.png")
+    with pytest.raises(ValueError, match="call fit first"):
+        RegionDetector("regions").predict(tmp_path / "a.png")
+
+
+@pytest.mark.parametrize("rule", ["margin", "proportion", "margin-and-codes"])
+def test_an_answer_is_redrawn_where_the_line_was_moved(halves, rule):
+    """As the moved model would say, without the image: label, score, words and map."""
+    few = {"n_atoms": 12, "n_iter": 2}
+    small = replace(FAST, aggregation=rule, method_parameters=few, patches_per_class=200)
+    model = TissueClassifier(small).fit(halves[0])
+    records = halves[1].records[:6]
+    before = [model.predict_one(record.path, mpp=record.mpp) for record in records]
+    values = sorted(answer.value for answer in before)
+    n_below = sum(value <= model.decision_threshold.value for value in values)
+    place = 2 if n_below != 2 else 3  # somewhere else than the model's own
+    moved = model.with_threshold((values[place - 1] + values[place]) / 2)
+    for record, answer in zip(records, before, strict=True):
+        redrawn, asked = (
+            moved.apply_threshold(answer),
+            moved.predict_one(record.path, mpp=record.mpp),
+        )
+        assert redrawn.label == asked.label
+        assert redrawn.summary() == asked.summary()
+        assert redrawn.scores == pytest.approx(asked.scores)
+        assert redrawn.row() == pytest.approx(asked.row())
+        assert (
+            redrawn.patch_map.predicted_classes == asked.patch_map.predicted_classes
+        ).mean() > 0.99
+        np.testing.assert_allclose(redrawn.patch_map.margins, asked.patch_map.margins, atol=1e-4)
+        assert model.apply_threshold(answer).summary() == answer.summary()
+        assert model.apply_threshold(answer).patch_map is answer.patch_map
+    labels = [moved.apply_threshold(answer).label for answer in before]
+    assert labels != [answer.label for answer in before]

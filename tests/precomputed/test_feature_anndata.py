@@ -1,0 +1,221 @@
+"""AnnData as a feature file: which numbers are the vectors, and where they lie."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_array
+
+from histodict.datasets.manifest import read_manifest
+from histodict.export.anndata import ImageMetadata, write_h5ad
+from histodict.export.h5ad_writer import SparseRows, set_encoding, write
+from histodict.images.file_types import ImageError
+from histodict.models import TissueClassifier
+from histodict.models.recipe import PRESETS, Recipe
+from histodict.precomputed.feature_file import FeatureMetadata, open_features
+from histodict.synthetic.dataset import write_synthetic_dataset
+from tests.precomputed.feature_files import planted_slides, write_lazyslide
+
+h5py = pytest.importorskip("h5py")
+
+CENTRES = np.array([[8.0, 8.0], [24.0, 8.0], [24.0, 40.0]])
+VECTORS = np.array([[0.0, 1.5, 0.0], [2.0, 0.0, -1.0], [0.0, 0.0, 0.0]], np.float32)
+
+
+def spatial(side):
+    return {"spatial": {"a": {"scalefactors": {"spot_diameter_fullres": side}}}}
+
+
+def make(path, X=VECTORS, uns=None, **obsm):
+    with h5py.File(path, "w") as file:
+        set_encoding(file, "anndata")
+        if isinstance(X, csr_array):
+            rows = SparseRows(file, "X", X.shape[1])
+            rows.add(X[:2])
+            rows.add(X[2:])
+            rows.end()
+        elif X is not None:
+            write(X, file, "X")
+        write({"spatial": CENTRES} | obsm, file, "obsm")
+        write(uns or {}, file, "uns")
+    return path
+
+
+@pytest.mark.parametrize("X", [VECTORS, csr_array(VECTORS)], ids=["dense", "sparse"])
+def test_x_is_the_vectors_and_the_centres_are_moved_to_the_corners(X, tmp_path):
+    with open_features(make(tmp_path / "a.h5ad", X, spatial(16.0))) as file:
+        np.testing.assert_array_equal(file.read(slice(0, 3)), VECTORS)
+        np.testing.assert_array_equal(file.read(slice(1, 2)), VECTORS[1:2])
+        np.testing.assert_array_equal(file.coords, CENTRES - 8)
+        assert file.side == 16 and file.origin.length == 3
+        file.check()
+
+
+def test_features_in_obsm_come_before_x(tmp_path):
+    with open_features(make(tmp_path / "a.h5ad", features=VECTORS * 2)) as file:
+        np.testing.assert_array_equal(file.read(slice(0, 3)), VECTORS * 2)
+
+
+def test_they_are_enough(tmp_path):
+    with open_features(make(tmp_path / "a.h5ad", None, features=VECTORS)) as file:
+        np.testing.assert_array_equal(file.read(slice(0, 3)), VECTORS)
+
+
+def test_a_spot_that_reaches_beyond_the_border_begins_there(tmp_path):
+    with open_features(make(tmp_path / "a.h5ad", uns=spatial(20.0))) as file:
+        assert file.coords.min() == 0 and file.side == 20
+
+
+def test_what_predict_wrote_is_read_again(tmp_path):
+    tissue = write_synthetic_dataset(tmp_path / "t", 2, 1, size=(120, 90))
+    recipe = Recipe(
+        "dfdl", {"n_atoms": 8, "n_iter": 1}, patch_px=12, downsample=1.5, patches_per_class=100
+    )
+    model = TissueClassifier(recipe).fit(manifest := read_manifest(tissue / "manifest.csv"))
+    path, image = tmp_path / "a.h5ad", manifest.records[0].path
+    about = ImageMetadata("a", model_digest="0123456789abcdef")
+    answer = write_h5ad(path, model, lambda heard: heard.predict_one(image, mpp=0.5), about)
+    grid = answer.patch_map.grid
+    with open_features(path) as file, h5py.File(path) as again:
+        cells = zip(again["obs/array_row"], again["obs/array_col"], strict=True)
+        corners = [grid.corner(int(row), int(column)) for row, column in cells]
+        np.testing.assert_array_equal(file.coords, corners)
+        assert file.size == (120, 90) and file.mpp == 0.5 and file.side == 18
+        assert file.origin.encoder == "codes of the model 0123456789ab"
+        found = file.read(slice(0, file.n_rows))
+        assert found.shape == (answer.n_patches, 16) and found.any()
+
+
+def as_anndata(source, target, side):
+    """The same vectors and places, as anndata would write them."""
+    with h5py.File(source) as file:
+        vectors, corners = file["features"][()], file["coords"][()]
+    empty = np.zeros((len(vectors), 2), np.float32)
+    make(target, empty, spatial(side), features=vectors, spatial=corners + side / 2)
+
+
+def test_learnt_from_anndata_or_from_trident_s_files_it_is_the_same_to_the_bit(tmp_path):
+    table = planted_slides(tmp_path)
+    (tmp_path / "h5ad").mkdir()
+    for path in (tmp_path / "features").iterdir():
+        as_anndata(path, tmp_path / "h5ad" / f"{path.stem}.h5ad", 512.0)
+    recipe = replace(
+        PRESETS["precomputed"], method_parameters={"n_atoms": 8, "n_iter": 2}, n_components=4
+    )
+    models, answers = [], []
+    for folder in ("features", "h5ad"):
+        manifest = read_manifest(table, features=tmp_path / folder)
+        models.append(TissueClassifier(recipe, n_jobs=1).fit(manifest))
+        answers.append(models[-1].predict(manifest))
+    ours, theirs = (model.to_model_data().arrays for model in models)
+    for name in ours:
+        np.testing.assert_array_equal(ours[name], theirs[name], strict=True)
+    for a, b in zip(*answers, strict=True):
+        assert a.scores == b.scores and a.patch_map.n_patches == b.patch_map.n_patches
+        for row, column in zip(*np.nonzero(a.patch_map.tissue), strict=True):
+            assert a.patch_map.grid.corner(row, column) == b.patch_map.grid.corner(row, column)
+            assert (
+                a.patch_map.predicted_classes[row, column]
+                == b.patch_map.predicted_classes[row, column]
+            )
+
+
+# --- files of LazySlide ---------------------------------------------------------------------------
+
+CORNERS = np.array([[243, 1089], [371, 1089], [371, 1217]])
+
+
+def test_of_lazyslide_positions_are_corners_and_the_size_of_tiles_is_read(tmp_path):
+    path = write_lazyslide(tmp_path / "a.h5ad", VECTORS, CORNERS, mpp=1.0, has_graph=True)
+    with open_features(path) as file:
+        np.testing.assert_array_equal(file.coords, CORNERS)
+        assert file.origin == FeatureMetadata(3, None, 64, 10.0)
+        assert (file.side, file.size, file.mpp) == (128, (2220, 2967), 0.499)
+
+
+def test_of_lazyslide_tiles_that_overlap_keep_their_side(tmp_path):
+    path = write_lazyslide(tmp_path / "a.h5ad", VECTORS, CORNERS, stride=48)
+    with open_features(path) as file:
+        assert (file.side, file.overlap) == (64, 16)
+
+
+@pytest.mark.parametrize(
+    ("mpp", "slide", "expected"),
+    [
+        (None, {}, 20.04),  # of the whole slide
+        (None, {"mpp": None}, 20.0),  # by the magnification of the slide
+        (None, {"mpp": None, "magnification": None}, None),
+    ],
+)
+def test_of_lazyslide_the_magnification_is_that_of_the_tiles(tmp_path, mpp, slide, expected):
+    path = write_lazyslide(tmp_path / "a.h5ad", VECTORS, CORNERS, mpp=mpp, slide=slide)
+    with open_features(path) as file:
+        found = file.origin.magnification
+    assert found is None if expected is None else found == pytest.approx(expected, abs=0.01)
+
+
+BAD_TILES = {
+    "must be a number greater than 0, not nan": ("tile_spec/width", np.nan),
+    "must be a number greater than 0, not 'small'": ("tile_spec/mpp", "small"),
+    "must be a number greater than 0, not -1.0": ("slide_properties/mpp", -1.0),
+    "tiles are not square .*: width 64.0, height 32.0": ("tile_spec/height", 32),
+    "magnification .* must be a number from 0.001 to 10,000": ("tile_spec/mpp", 1e-8),
+    "'shape'] must be two whole numbers": ("slide_properties/shape", np.arange(3)),
+}
+
+
+@pytest.mark.parametrize("words", BAD_TILES)
+def test_tiles_of_lazyslide_that_make_no_sense_are_refused_by_name(tmp_path, words):
+    path = write_lazyslide(tmp_path / "a.h5ad", VECTORS, CORNERS)
+    name, value = BAD_TILES[words]
+    with h5py.File(path, "a") as file:
+        del file["uns"][name]
+        file["uns"][name] = value
+    words = words.replace("]", r"\]")
+    with pytest.raises(ImageError, match=f"a.h5ad: .*{words}"), open_features(path) as file:
+        file.check()
+
+
+# --- files that cannot be used --------------------------------------------------------------------
+
+
+def without(path, name):
+    with h5py.File(path, "a") as file:
+        del file[name]
+    return path
+
+
+def by_columns(path):
+    with h5py.File(path, "a") as file:
+        file["X"].attrs["encoding-type"] = "csc_matrix"
+    return path
+
+
+def spoilt(path, part, place, value):
+    with h5py.File(make(path, csr_array(VECTORS)), "a") as file:
+        file["X"][part][place] = value
+    return path
+
+
+BAD = {
+    "a column too many": (lambda path: spoilt(path, "indices", 1, 9_000_000), "column too many"),
+    "a column before the first": (lambda path: spoilt(path, "indices", 1, -1), "column too many"),
+    "rows out of order": (lambda path: spoilt(path, "indptr", 1, 1000), "follow each other"),
+    "no positions": (lambda path: without(make(path), "obsm/spatial"), r"obsm\['spatial'\]"),
+    "no obsm": (lambda path: without(make(path), "obsm"), "no AnnData file"),
+    "no vectors": (lambda path: make(path, None), "no AnnData file"),
+    "by columns": (lambda path: by_columns(make(path, csr_array(VECTORS))), "CSR"),
+    "counts": (lambda path: make(path, VECTORS.astype(np.int32)), "not of floating point"),
+    "another number": (lambda path: make(path, VECTORS[:2]), "for 2 vectors"),
+    "nan": (lambda path: make(path, VECTORS * np.nan), "not of finite numbers"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_file_is_refused_in_words(name, tmp_path):
+    spoil, words = BAD[name]
+    path = spoil(tmp_path / "a.h5ad")
+    with pytest.raises(ImageError, match=words), open_features(path) as file:
+        file.check()

@@ -1,0 +1,195 @@
+"""Small feature files that ask for gigabytes: refused before memory is taken; files in files."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import h5py
+import numpy as np
+import pytest
+
+import histodict
+from attacks.feature_bombs import BOMBS, deflated_zeros
+from histodict.images.file_types import ImageError, unpacked_bytes
+from histodict.precomputed.feature_file import check_features, open_features
+from tests.precomputed.feature_files import some_vectors
+
+VECTORS, COORDS = some_vectors()
+N_MIB = 512
+MOST_MIB = 320  # beside what is loaded
+
+# Reads each file with little memory, and says what became of it, and of the memory.
+READ = f"""
+import json, resource, sys
+from pathlib import Path
+import h5py, numcodecs, zarr
+from histodict.precomputed.feature_file import check_features
+from histodict.images.file_types import ImageError
+
+def peak():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
+
+used = next(int(x.split()[1]) for x in open("/proc/self/status") if x.startswith("VmData"))
+limit = used * 1024 + {MOST_MIB} * 2**20
+resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+found = {{}}
+for name, path in json.load(sys.stdin).items():
+    try:
+        check_features(Path(path))
+        found[name] = "read"
+    except ImageError as error:
+        found[name] = str(error)
+    except BaseException as error:
+        found[name] = "BAD " + repr(error)
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory):
+    if sys.platform != "linux":
+        pytest.skip("memory is limited on Linux alone")
+    folder = tmp_path_factory.mktemp("bombs")
+    paths = {}
+    for place, (name, (ending, write)) in enumerate(BOMBS.items()):
+        paths[name] = str(write(folder / f"{place}{ending}", N_MIB))
+    command = [sys.executable, "-c", READ]
+    done = subprocess.run(command, input=json.dumps(paths), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_small_file_does_not_fill_the_memory(outcomes, name):
+    found = outcomes[name]
+    assert not found.startswith("BAD"), found
+    assert "llocate" not in found and "memory (" not in found, found
+    assert (found == "read") == (name == "npz: unused"), found
+
+
+@pytest.mark.parametrize("level", [None, 1])
+@pytest.mark.parametrize("codec", ["blosc", "gzip", "lz4", "zlib", "zstd"])
+def test_sizes_are_those_of_the_codecs(codec, level):
+    import numcodecs
+
+    data = np.random.default_rng(0).integers(0, 9, 400_000, np.uint8)
+    parameters = {"level": level} if level and codec not in ("blosc", "lz4") else {}
+    packed = bytes(numcodecs.get_codec({"id": codec, **parameters}).encode(data))
+    assert unpacked_bytes(codec, packed, 1000) in (len(data), *range(1001, len(data)))
+    assert unpacked_bytes(codec, packed, len(data)) == len(data)
+
+
+def test_zstd_without_a_stated_size():
+    zstd = pytest.importorskip("imagecodecs", reason="imagecodecs is not installed")
+    data = np.random.default_rng(0).integers(0, 9, 400_000, np.uint8).tobytes()
+    packed = bytearray(zstd.zstd_encode(data))
+    assert unpacked_bytes("zstd", bytes(packed), 0) == len(data)
+    frame = b"\x28\xb5\x2f\xfd\x00\x88" + ((1000 << 3) | 2 | 1).to_bytes(3, "little") + b"\0"
+    assert unpacked_bytes("zstd", frame, 0) == 1000
+    assert unpacked_bytes("zstd", frame * 3, 0) == 3000
+    assert unpacked_bytes("zstd", b"no frame", 0) == 0
+
+
+def test_much_deflated_data_are_counted_as_far_as_needed():
+    assert unpacked_bytes("zlib", deflated_zeros(16), 2**24) == 2**24
+    assert 2**20 < unpacked_bytes("zlib", deflated_zeros(64), 2**20) <= 2**22
+
+
+# --- parts that are in another file -------------------------------------------------------------
+
+
+def secret(folder):
+    with h5py.File(folder / "secret.h5", "w") as file:
+        file["features"], file["coords"] = VECTORS, COORDS
+    (folder / "secret.raw").write_bytes(VECTORS.tobytes())
+    return folder / "secret.h5"
+
+
+def external_link(file, folder):
+    file["features"] = h5py.ExternalLink(secret(folder), "features")
+
+
+def soft_link_to_external(file, folder):
+    file["more"] = h5py.ExternalLink(secret(folder), "/")
+    file["features"] = h5py.SoftLink("/more/features")
+
+
+def external_storage(file, folder):
+    secret(folder)
+    raw = [(str(folder / "secret.raw"), 0, h5py.h5f.UNLIMITED)]
+    file.create_dataset("features", VECTORS.shape, VECTORS.dtype, external=raw)
+
+
+def virtual_dataset(file, folder):
+    layout = h5py.VirtualLayout(VECTORS.shape, VECTORS.dtype)
+    layout[:] = h5py.VirtualSource(secret(folder), "features", VECTORS.shape)
+    file.create_virtual_dataset("features", layout)
+
+
+@pytest.mark.parametrize(
+    "spoil", [external_link, soft_link_to_external, external_storage, virtual_dataset]
+)
+def test_a_file_does_not_lead_to_others(tmp_path, spoil):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["coords"] = COORDS
+        spoil(file, tmp_path)
+    with pytest.raises(ImageError, match=r"a\.h5: .*another file.*save all data in one file"):
+        check_features(tmp_path / "a.h5")
+    with h5py.File(tmp_path / "a.h5", "r") as source, h5py.File(tmp_path / "b.h5", "w") as file:
+        file["coords"] = source["coords"][...]
+        file["own"] = VECTORS
+        file["features"] = h5py.SoftLink("/own")
+    check_features(tmp_path / "b.h5")  # a link inside of it is none to another
+
+
+def test_an_annotated_table_does_not_lead_to_others(tmp_path):
+    with h5py.File(tmp_path / "a.h5ad", "w") as file:
+        file.create_group("obsm")["spatial"] = COORDS.astype(float)
+        file["X"] = h5py.ExternalLink(secret(tmp_path), "features")
+    with pytest.raises(ImageError, match="another file"):
+        check_features(tmp_path / "a.h5ad")
+
+
+# --- missing chunks -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("chunks", [(8, 3), None])
+def test_chunks_that_were_not_written_are_counted(tmp_path, chunks):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["coords"] = COORDS
+        made = file.create_dataset("features", VECTORS.shape, VECTORS.dtype, chunks=chunks)
+        if chunks:
+            made[:20] = VECTORS[:20]
+    n_missing, n_chunks = (4, 11) if chunks else (1, 2)
+    words = f"{n_missing} of its {n_chunks} chunks are missing"
+    with pytest.raises(ImageError, match=rf"a\.h5: {words}.*allow_missing_chunks"):
+        check_features(tmp_path / "a.h5")
+    with histodict.allow_missing_chunks(), pytest.warns(UserWarning, match=words):
+        check_features(tmp_path / "a.h5")
+        with open_features(tmp_path / "a.h5") as file:
+            assert file.missing_chunks == n_missing
+
+
+def test_compressed_chunks_are_read_as_before(tmp_path):
+    options = {"chunks": (8, 6), "compression": "gzip", "shuffle": True, "fletcher32": True}
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("features", data=VECTORS, **options)
+        file.create_dataset("coords", data=COORDS, chunks=(8, 2), compression="lzf")
+    check_features(tmp_path / "a.h5")
+    with open_features(tmp_path / "a.h5") as file:
+        np.testing.assert_array_equal(file.read(slice(0, 40)), VECTORS)
+
+
+@pytest.mark.parametrize("options", [{"scaleoffset": 9}, {"compression": "szip"}])
+def test_filters_that_take_memory_by_their_parameters_are_refused(tmp_path, options):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["features"] = VECTORS
+        try:
+            file.create_dataset("coords", data=COORDS, chunks=(8, 2), **options)
+        except ValueError:
+            pytest.skip("this library lacks the filter")
+    with pytest.raises(ImageError, match="which is not supported: save it again with gzip"):
+        check_features(tmp_path / "a.h5")

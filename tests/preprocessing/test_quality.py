@@ -1,0 +1,248 @@
+"""Blur, pen marks and folds that were planted are found, and clean tissue is kept."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw, ImageFilter
+
+from histodict.images.source import open_image
+from histodict.models import TissueClassifier, load_model, save_model
+from histodict.models.model_file import read_header
+from histodict.models.recipe import Recipe, with_method
+from histodict.preprocessing.quality import (
+    QUALITY_FILTERS,
+    SQUARE,
+    QualityMap,
+    median_tissue_density,
+    parse_quality_filters,
+)
+from histodict.preprocessing.tissue import TissueThreshold
+from tests.images.files import save_plain
+
+SIDE = 6 * SQUARE
+EVERY = ",".join(QUALITY_FILTERS)
+INKS = {"blue": (35, 60, 170), "green": (30, 120, 70), "black": (30, 28, 32)}
+LEFT = (slice(None), slice(0, 3))
+RIGHT = (slice(None), slice(3, None))
+
+
+@pytest.fixture(scope="module")
+def clean():
+    return draw_tissue(0)
+
+
+def draw_tissue(seed):
+    """Nuclei and fibres with the noise of a camera: (SIDE, SIDE, 3)."""
+    rng = np.random.default_rng(seed)
+    amounts = np.zeros((SIDE, SIDE, 2))
+    amounts[..., 1] = 0.5 + 0.1 * np.sin(np.arange(SIDE) / 9.0)
+    picture = Image.new("L", (SIDE, SIDE))
+    pen = ImageDraw.Draw(picture)
+    for x, y in rng.uniform(0, SIDE, (1800, 2)):
+        radius = rng.uniform(4, 7)
+        pen.ellipse([x - radius, y - radius, x + radius, y + radius], int(rng.integers(120, 255)))
+    amounts[..., 0] = np.asarray(picture) / 160
+    return shown(amounts, rng)
+
+
+def shown(amounts, rng):
+    from tests.images.files import stained
+
+    noise = rng.normal(0, 2, (*amounts.shape[:2], 3))
+    return np.clip(stained(amounts) + noise, 0, 255).astype(np.uint8)
+
+
+def look(tmp_path, pixels, rules=tuple(QUALITY_FILTERS)):
+    with open_image(save_plain(tmp_path / "image.png", pixels)) as source:
+        thumbnail = source.thumbnail(1024)
+        threshold = TissueThreshold.from_thumbnail(thumbnail)
+        return QualityMap(source, threshold, median_tissue_density(thumbnail, threshold), rules)
+
+
+def halves(clean, change):
+    """The left half changed, the right half as it was."""
+    pixels = clean.copy()
+    pixels[:, : SIDE // 2] = change(Image.fromarray(clean[:, : SIDE // 2]))
+    return pixels
+
+
+def test_clean_tissue_is_kept(tmp_path, clean):
+    found = look(tmp_path, clean)
+    assert found.tissue.all()
+    assert not any(bad.any() for bad in found.bad.values())
+    assert found.describe_excluded() == ""
+
+
+@pytest.mark.parametrize("sigma", [4, 6, 10])
+def test_blur_is_found_where_it_is(tmp_path, clean, sigma):
+    blurred = halves(clean, lambda part: part.filter(ImageFilter.GaussianBlur(sigma)))
+    found = look(tmp_path, blurred)
+    assert found.bad["blur"][LEFT].all()
+    assert not found.bad["blur"][RIGHT].any()
+    assert not found.bad["pen"].any()
+    assert "50% blurred" in found.describe_excluded()
+
+
+@pytest.mark.parametrize("contrast", [0.4, 1.0])
+def test_pale_tissue_is_as_sharp_as_strong(tmp_path, clean, contrast):
+    pale = (255 - (255 - clean.astype(float)) * contrast).astype(np.uint8)
+    assert not look(tmp_path, pale, ["blur"]).bad["blur"].any()
+
+
+@pytest.mark.parametrize("ink", INKS)
+def test_pen_marks_are_found(tmp_path, clean, ink):
+    """A stroke two squares wide, ink that lets some tissue through."""
+    pixels = clean.copy()
+    stroke = (slice(None), slice(SQUARE, 3 * SQUARE))
+    pixels[stroke] = np.rint(0.15 * clean[stroke] + 0.85 * np.array(INKS[ink])).astype(np.uint8)
+    found = look(tmp_path, pixels)
+    assert found.bad["pen"][:, 1:3].all()
+    assert not found.bad["pen"][:, 3:].any() and not found.bad["pen"][:, 0].any()
+
+
+def test_folds_are_found(tmp_path, clean):
+    """Two layers let through the product of what each does."""
+    pixels = clean.copy()
+    fold = (slice(2 * SQUARE, 3 * SQUARE), slice(None))
+    layers = clean[fold].astype(float) * clean[fold][:, ::-1] / 255
+    pixels[fold] = np.rint(layers).astype(np.uint8)
+    found = look(tmp_path, pixels)
+    assert found.bad["folds"][2].all()
+    assert not np.delete(found.bad["folds"], 2, axis=0).any()
+
+
+def test_glass_is_not_judged(tmp_path, clean):
+    pixels = np.full_like(clean, 240)
+    pixels[:SQUARE] = clean[:SQUARE]
+    found = look(tmp_path, pixels)
+    assert found.tissue[0].all() and not found.tissue[1:].any()
+    assert not any(bad.any() for bad in found.bad.values())
+
+
+def test_places_are_those_of_the_image(tmp_path, clean):
+    blurred = halves(clean, lambda part: part.filter(ImageFilter.GaussianBlur(6)))
+    found = look(tmp_path, blurred[: SIDE - 40, : SIDE - 40])
+    x, y = np.array([10.0, SIDE / 2 + 10, SIDE]), np.array([700.0, 700.0, 700.0])
+    assert found.is_usable(x, y).tolist() == [False, True, True]
+
+
+def test_names_of_rules():
+    assert parse_quality_filters("none") == [] and parse_quality_filters("pen, blur") == [
+        "pen",
+        "blur",
+    ]
+    for wrong in ("", "dirt", "blur,blur", "blur,none"):
+        with pytest.raises(ValueError, match="quality must be 'none', or some of blur, pen, folds"):
+            Recipe(quality_filters=wrong)
+
+
+def test_real_tissue_is_kept(data_folder):
+    """Of some images of GlaS: at most a hundredth of the tissue."""
+    n_tissue, n_bad = 0, 0
+    for path in sorted((data_folder / "glas-colon").glob("*/*.jpg"))[::30]:
+        with open_image(path) as source:
+            thumbnail = source.thumbnail(1024)
+            threshold = TissueThreshold.from_thumbnail(thumbnail)
+            density = median_tissue_density(thumbnail, threshold)
+            found = QualityMap(source, threshold, density, list(QUALITY_FILTERS))
+        n_tissue += int(found.tissue.sum())
+        n_bad += int(np.logical_or.reduce(list(found.bad.values())).sum())
+    assert n_tissue > 100 and n_bad <= n_tissue / 100
+
+
+# --- in the pipeline ----------------------------------------------------------------------------
+
+RECIPE = Recipe(
+    method_parameters={"n_atoms": 6, "n_iter": 2},
+    patch_px=16,
+    downsample=2.0,
+    patches_per_class=150,
+    features="centred",
+    aggregation="margin",
+    quality_filters=EVERY,
+)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory, clean):
+    folder = tmp_path_factory.mktemp("set")
+    for label, pixels in (("a", clean), ("b", clean[:, :, [2, 1, 0]])):
+        for place in range(2):
+            (folder / label).mkdir(exist_ok=True)
+            half = pixels[place * SIDE // 2 :][: SIDE // 2]
+            save_plain(folder / label / f"{place}.png", half)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return TissueClassifier(RECIPE, random_state=0).fit(folder)
+
+
+def test_patches_of_bad_tissue_are_blank(model, tmp_path, clean):
+    blurred = halves(clean, lambda part: part.filter(ImageFilter.GaussianBlur(6)))
+    answer = model.predict(save_plain(tmp_path / "a.png", blurred))
+    n = answer.patch_map.predicted_classes.shape[1] // 2
+    assert not answer.patch_map.tissue[:, :n].any()
+    assert answer.patch_map.tissue[:, n:].all()
+    assert answer.row()["left_out"] == "of the tissue 50% blurred"
+    whole = model.predict(save_plain(tmp_path / "b.png", clean))
+    assert whole.row()["left_out"] == "" and whole.patch_map.tissue.all()
+
+
+def test_nothing_left_is_an_answer_in_words(model, tmp_path, clean):
+    blurred = Image.fromarray(clean).filter(ImageFilter.GaussianBlur(6))
+    answer = model.predict(save_plain(tmp_path / "a.png", np.asarray(blurred)))
+    assert answer.label is None and answer.n_patches == 0
+    assert answer.summary() == "no tissue that can be judged: of the tissue 100% blurred"
+
+
+def test_bad_tissue_is_not_learnt_from(tmp_path, clean):
+    """Of images whose left half is blurred, all training patches come from the right."""
+    from histodict.models.prepared_image import open_prepared_image
+    from histodict.patches.sampling import LocationConstraint
+
+    blurred = halves(clean, lambda part: part.filter(ImageFilter.GaussianBlur(6)))
+    path = save_plain(tmp_path / "a.png", blurred)
+    seen = []
+    with open_prepared_image(path, None, RECIPE) as view:
+        allowed = LocationConstraint(
+            lambda corners: seen.append(corners) or np.ones(len(corners), bool)
+        )
+        view.sample_features(100, np.random.default_rng(0), allowed)
+        good = view._is_usable(8, np.concatenate(seen))
+        corners = np.concatenate(seen)
+        assert (corners[good][:, 0] + 8 >= SIDE / 4).all() and good.any() and not good.all()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for label, picture in (("x", clean), ("y", clean[::-1])):
+            (tmp_path / "set" / label).mkdir(parents=True)
+            whole = Image.fromarray(picture).filter(ImageFilter.GaussianBlur(6))
+            save_plain(tmp_path / "set" / label / f"{label}.png", np.asarray(whole))
+        with pytest.raises(
+            ValueError, match=r"no tissue was found.*beside what quality_filters=blur"
+        ):
+            TissueClassifier(RECIPE, random_state=0).fit(tmp_path / "set")
+
+
+def test_the_setting_is_in_the_model_file_and_its_map(model, tmp_path, clean):
+    from histodict.patches.patch_map import PatchMap
+
+    path = save_model(model, tmp_path / "m.histodict")
+    assert read_header(path)["recipe"]["quality_filters"] == EVERY
+    assert load_model(path).recipe == RECIPE
+    answer = model.predict(save_plain(tmp_path / "a.png", clean))
+    answer.patch_map.save(tmp_path / "map.npz")
+    assert PatchMap.load(tmp_path / "map.npz").excluded == ""
+
+
+def test_methods_of_whole_images_take_no_such_setting():
+    assert with_method(RECIPE, "lbp-colour").quality_filters == "none"
+    assert (
+        with_method(Recipe(), "lbp-colour")
+        .with_applicable_settings({"quality_filters": "blur"})
+        .quality_filters
+        == "none"
+    )
+    with pytest.raises(ValueError, match="lbp-colour sees images as a whole"):
+        with_method(Recipe(), "lbp-colour").parse_settings({"quality_filters": "blur"})

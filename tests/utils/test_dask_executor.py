@@ -1,0 +1,547 @@
+"""Work on a Dask cluster: the bits of the thread executor, also when workers are killed."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from histodict.batch import predict_images
+from histodict.cli import app
+from histodict.datasets.manifest import ImageRecord, read_manifest
+from histodict.evaluation import run_evaluation
+from histodict.methods import class_dictionaries as labelled_blocks
+from histodict.methods.dfdl import DFDL
+from histodict.models import Plan, TissueClassifier
+from histodict.models.recipe import Recipe, preset
+from histodict.synthetic.dataset import write_synthetic_dataset
+from histodict.utils import dask_executor as cluster_module
+from histodict.utils.dask_executor import Cluster, open_cluster
+from histodict.utils.parallel import ClusterError, ExecutionOptions
+
+FAST = Recipe(
+    method_parameters={"n_atoms": 20, "n_iter": 4, "tol": 0.0},
+    patch_px=16,
+    patches_per_class=1500,
+    features="centred",
+    aggregation="margin",
+)
+needs_dask = pytest.mark.skipif(
+    importlib.util.find_spec("distributed") is None,
+    reason="distributed is not installed: pip install 'histodict[cluster]'",
+)
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    import dask
+    import distributed  # noqa: F401 (its defaults must be there before one is set)
+
+    # By default four workers may end at an item before it is suspected: that takes a while.
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
+        open_cluster("local:2") as cluster,
+    ):
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def tissue(tmp_path_factory):
+    return write_synthetic_dataset(tmp_path_factory.mktemp("set") / "tissue", 3, 2, size=(160, 120))
+
+
+@pytest.fixture(scope="module")
+def model(tissue):
+    return TissueClassifier(FAST, random_state=1).fit(read_manifest(tissue))
+
+
+def kill_a_worker(cluster: Cluster) -> None:
+    # One that has just come, for one killed before, must be settled: what ends while it starts is
+    # not started again.
+    cluster.client.wait_for_workers(2, timeout=60)
+    time.sleep(1)
+    pid = next(iter(cluster.client.run(os.getpid).values()))
+    os.kill(pid, signal.SIGKILL)
+    deadline = time.monotonic() + 20
+    while len(cluster.client.nthreads()) == 2 and time.monotonic() < deadline:
+        time.sleep(0.01)  # until the scheduler has seen it, or has the next one already
+
+
+def files_of(folder):
+    return sorted(
+        p.relative_to(folder)
+        for p in folder.rglob("*")
+        if p.is_file() and p.parent.name != "done" and not p.name.startswith(".")
+    )
+
+
+def assert_same_files(one, two):
+    assert files_of(one) == files_of(two)
+    for name in files_of(one):
+        if name.suffix == ".npz":
+            with np.load(one / name) as a, np.load(two / name) as b:
+                assert all(np.array_equal(a[key], b[key]) for key in (*a, *b))
+        else:
+            assert (one / name).read_bytes() == (two / name).read_bytes(), name
+
+
+def two_classes(rng, n=2600, d=30):
+    X = rng.standard_normal((n, d)).astype(np.float32)
+    y = rng.integers(0, 2, n)
+    X[y == 1, : d // 2] *= 3
+    return X / np.linalg.norm(X, axis=1, keepdims=True), y
+
+
+# ---------------------------------------------------------------- the map itself
+
+
+@needs_dask
+def test_a_worker_that_is_slow_to_start_again_keeps_its_place():
+    import dask
+    import distributed  # noqa: F401 (its defaults must be there before one is set)
+
+    with (
+        dask.config.set({"distributed.deploy.lost-worker-timeout": "1ms"}),
+        open_cluster("local:1") as cluster,
+    ):
+        (pid,) = cluster.client.run(os.getpid).values()
+        os.kill(pid, signal.SIGKILL)
+        assert list(cluster.map(lambda _: os.getpid(), range(3))) != [pid] * 3
+
+
+@needs_dask
+def test_results_come_in_order_and_errors_come_through(cluster):
+    def work(x):
+        time.sleep(0.05 if x == 0 else 0)
+        if x == 29:
+            raise KeyError("item 29")
+        return x * x
+
+    assert list(cluster.map(work, range(20))) == [x * x for x in range(20)]
+    results = cluster.map(work, range(15, 40))
+    assert [next(results) for _ in range(14)] == [x * x for x in range(15, 29)]
+    with pytest.raises(KeyError, match="item 29"):
+        next(results)
+
+
+@needs_dask
+def test_items_are_taken_as_there_is_room_for_them(cluster):
+    taken = 0
+
+    def items():
+        nonlocal taken
+        for x in range(200):
+            taken += 1
+            yield x
+
+    results = cluster.map(lambda x: x, items())
+    next(results)
+    assert taken <= 8 * 2 + 1
+    results.close()
+
+
+@needs_dask
+def test_a_worker_that_dies_at_work_costs_what_it_was_at(cluster, tmp_path):
+    def work(x):
+        with (tmp_path / f"{x}").open("a") as file:
+            file.write("x")
+        if x == 3 and (tmp_path / "3").read_text() == "x":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return x
+
+    assert list(cluster.map(work, range(12))) == list(range(12))
+    runs = [len((tmp_path / f"{x}").read_text()) for x in range(12)]
+    assert runs[3] == 2
+    assert sum(runs) <= 12 + 8  # what else that worker held and nobody had taken yet
+
+
+@needs_dask
+def test_an_item_that_always_kills_its_worker_is_given_up_alone(cluster):
+    def work(x):
+        if x == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return str(x)
+
+    results = list(cluster.map(work, range(4), lost=lambda error: f"lost: {error}"))
+    assert results[:1] + results[2:] == ["0", "2", "3"]
+    assert "ended each time it was tried" in results[1]
+    with pytest.raises(ClusterError, match="more memory"):
+        list(cluster.map(work, range(1, 4)))
+
+
+# ---------------------------------------------------------------- who may send work
+
+
+def listening_ports(pids):
+    """At which ports these processes listen, of all TCP."""
+    lines = [
+        line.split()
+        for kind in ("tcp", "tcp6")
+        for line in Path(f"/proc/net/{kind}").read_text().splitlines()[1:]
+    ]
+    ports = {line[9]: int(line[1].split(":")[1], 16) for line in lines if line[3] == "0A"}
+    opened = []
+    for file in (file for pid in pids for file in Path(f"/proc/{pid}/fd").iterdir()):
+        with suppress(FileNotFoundError):  # closed just now
+            opened.append(os.readlink(file))
+    return {ports[name[8:-1]] for name in opened if name[8:-1] in ports}
+
+
+@needs_dask
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_nobody_else_can_send_work_to_a_local_cluster():
+    """Neither without a certificate nor with one of their own, at no port that is open."""
+    import distributed
+    from distributed.security import Security
+
+    before = listening_ports([os.getpid()])
+    with open_cluster("local:1") as cluster:
+        workers = cluster.client.scheduler_info()["workers"]
+        pids = cluster.client.run(os.getpid).values()
+        ports = listening_ports([os.getpid(), *pids]) - before
+        known = [
+            cluster.client.scheduler.address,
+            *workers,
+            *(w["nanny"] for w in workers.values()),
+        ]
+        assert ports == {int(address.rpartition(":")[2]) for address in known}
+        for port in ports:
+            for kind, security in (("tcp", None), ("tls", Security.temporary())):
+                with (
+                    pytest.raises(OSError),
+                    distributed.Client(f"{kind}://127.0.0.1:{port}", security=security, timeout=1),
+                ):
+                    pass
+            plain = ssl.create_default_context()
+            plain.check_hostname, plain.verify_mode = False, ssl.CERT_NONE
+            with (
+                pytest.raises(OSError),  # the other side sees no certificate, and hangs up
+                socket.create_connection(("127.0.0.1", port), timeout=5) as connection,
+                plain.wrap_socket(connection) as secured,
+            ):
+                assert secured.recv(1) == b"", "it speaks to anybody"
+                raise ConnectionError
+        assert list(cluster.map(str, [1])) == ["1"]
+
+
+@needs_dask
+def test_a_worker_that_ends_while_it_starts_is_said_in_words(monkeypatch):
+    import distributed
+
+    class NoNanny(distributed.Nanny):
+        async def start_unsafe(self):
+            raise OSError("killed")
+
+    monkeypatch.setattr(distributed, "Nanny", NoNanny)
+    with pytest.raises(ClusterError, match="ended while it was starting"), open_cluster("local:1"):
+        pass
+
+
+# ---------------------------------------------------------------- training
+
+
+@needs_dask
+@pytest.mark.parametrize("most_units", [256, 2])
+def test_training_gives_the_same_bits(cluster, rng, monkeypatch, most_units):
+    monkeypatch.setattr(labelled_blocks, "_MAX_GROUPS", most_units)
+    monkeypatch.setattr(labelled_blocks, "BLOCK_ROWS", 256)
+    X, y = two_classes(rng)
+    blocks = [(X[i : i + 256], y[i : i + 256]) for i in range(0, len(X), 256)]
+
+    def new():
+        return DFDL(8, n_iter=3, random_state=0)
+
+    expected = new().fit_blocks(blocks)
+    found = new().fit_blocks(blocks, executor=cluster)
+    np.testing.assert_array_equal(found.dictionaries_, expected.dictionaries_)
+    np.testing.assert_array_equal(found.objective_, expected.objective_)
+    whole = new().fit(X, y, executor=cluster)
+    np.testing.assert_array_equal(whole.dictionaries_, new().fit(X, y).dictionaries_)
+
+
+@needs_dask
+def test_a_worker_killed_during_training_loses_nothing(cluster, rng):
+    X, y = two_classes(rng, 6000)
+    options = {"n_iter": 5, "tol": 0.0, "random_state": 0}
+    expected = DFDL(8, **options).fit(X, y)
+    told = []
+
+    def kill_after_the_second(progress):
+        if progress.stage == "train":
+            told.append(progress.done)
+            if progress.done == 2:
+                kill_a_worker(cluster)
+
+    found = DFDL(8, **options).fit(X, y, callback=kill_after_the_second, executor=cluster)
+    assert told == [0, 1, 2, 3, 4, 5]
+    np.testing.assert_array_equal(found.dictionaries_, expected.dictionaries_)
+    np.testing.assert_array_equal(found.objective_, expected.objective_)
+
+
+@needs_dask
+def test_a_worker_killed_while_it_reads_images_loses_nothing(cluster, tissue, model):
+    stages = []
+
+    def kill_at_first(progress):
+        if (progress.stage, progress.done) == ("patches", 1):
+            kill_a_worker(cluster)
+        stages.append(progress.stage)
+
+    found = TissueClassifier(FAST, random_state=1)
+    found.fit(read_manifest(tissue), callback=kill_at_first, executor=cluster)
+    assert list(dict.fromkeys(stages)) == ["look", "patches", "initialise", "train", "rule"]
+    np.testing.assert_array_equal(
+        found.model_.method_.dictionaries_, model.model_.method_.dictionaries_
+    )
+    np.testing.assert_array_equal(found.aggregator_.weights, model.aggregator_.weights)
+
+
+# ---------------------------------------------------------------- prediction and evaluation
+
+
+@needs_dask
+def test_a_worker_killed_during_prediction_loses_nothing(cluster, tissue, model, tmp_path):
+    images = [*read_manifest(tissue).records, ImageRecord(tmp_path / "none.png", "", "")]
+    expected = predict_images(model, "m", images, tmp_path / "threads")
+    told = []
+
+    def kill_at_first(progress):
+        told.append(progress.done)
+        if progress.done == 1:
+            kill_a_worker(cluster)
+
+    folder = tmp_path / "cluster"
+    found = predict_images(model, "m", images, folder, callback=kill_at_first, executor=cluster)
+    assert told == list(range(len(images) + 1))
+    assert found == expected
+    assert [path for path, _ in found.failures] == [tmp_path / "none.png"]
+    assert_same_files(tmp_path / "threads", folder)
+
+
+@pytest.fixture
+def certified(cluster, tmp_path):
+    """The address of the cluster, and Dask's configuration with its certificate in files."""
+    import dask
+
+    security, files = cluster.client.security, {}
+    for name in ("tls_ca_file", "tls_client_cert", "tls_client_key"):
+        files[name] = str(tmp_path / name)
+        (tmp_path / name).touch(mode=0o600)
+        (tmp_path / name).write_text(getattr(security, name))
+    tls = "distributed.comm.tls"
+    with dask.config.set(
+        {
+            f"{tls}.ca-file": files["tls_ca_file"],
+            f"{tls}.client.cert": files["tls_client_cert"],
+            f"{tls}.client.key": files["tls_client_key"],
+        }
+    ):
+        yield cluster.client.scheduler.address
+
+
+@needs_dask
+def test_train_and_predict_from_the_command_line(certified, tissue, tmp_path, monkeypatch):
+    monkeypatch.chdir(tissue.parent)  # relative paths: the workers are elsewhere
+    address = certified
+    assert address.startswith("tls://")
+    settings = ["patch_px=16", "n_atoms=20", "n_iter=3", "patches_per_class=1000"]
+    for name, options in (("threads", []), ("cluster", ["--cluster", address])):
+        file = tmp_path / f"{name}.histodict"
+        train = ["train", "tissue", "-o", str(file), "--regions", "inflamed", *options]
+        for setting in settings:
+            train += ["--set", setting]
+        images = ["tissue/healthy", "tissue/inflamed"]
+        detect = ["detect", str(file), *images, "-o", str(tmp_path / name), *options]
+        for arguments in (train, detect):
+            result = CliRunner().invoke(app, arguments)
+            assert result.exit_code == 0, result.output
+    one, two = (tmp_path / f"{name}.histodict" for name in ("threads", "cluster"))
+    assert one.read_bytes() == two.read_bytes()
+    assert_same_files(tmp_path / "threads", tmp_path / "cluster")
+
+
+@needs_dask
+def test_evaluation_gives_the_same_answers(cluster, tissue, tmp_path):
+    from histodict.model_selection.protocols import k_folds
+
+    manifest = read_manifest(tissue)
+    splits = k_folds(manifest, 2, random_state=0)
+    plans = {"dfdl": Plan(FAST), "lbp": Plan(preset("fast", "lbp-colour"))}
+    here, there = (
+        run_evaluation(manifest, plans, splits, tmp_path / name, [0], work)
+        for name, work in (
+            ("here", ExecutionOptions(n_jobs=1)),
+            ("there", ExecutionOptions(executor=cluster)),
+        )
+    )
+    assert [r.predicted.scores for r in there] == [r.predicted.scores for r in here]
+    assert [r.predicted.labels for r in there] == [r.predicted.labels for r in here]
+
+
+@needs_dask
+def test_without_any_worker_it_does_not_wait_for_ever(monkeypatch):
+    import dask
+    from distributed import Client, LocalCluster
+
+    monkeypatch.setattr(cluster_module, "_MAX_WITHOUT_WORKERS_S", 3.0)
+    monkeypatch.setattr(cluster_module, "_WARNED_WITHOUT_WORKERS", 1.0)
+    quiet = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": None}
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
+        LocalCluster(processes=False, **quiet) as local,
+        Client(local, set_as_default=False) as client,
+    ):
+        results = Cluster(client).map(lambda x: time.sleep(x) or x, [0.0, 4.5, 0.0])
+        assert next(results) == 0.0
+        local.scale(0)
+        with (
+            pytest.warns(UserWarning, match="no worker is left; waiting for one"),
+            pytest.raises(ClusterError, match="no worker has been left for 3 seconds"),
+        ):
+            list(results)
+
+
+@needs_dask
+def test_a_scheduler_that_has_gone_is_said_in_words():
+    from distributed.client import FutureCancelledError
+    from distributed.comm import CommClosedError
+
+    class LostClient:
+        status = "closed"
+
+        def submit(self, *work, **options):
+            raise self.error
+
+        scatter = wait_for_workers = submit
+
+        def cancel(self, futures):
+            pass
+
+    client = LostClient()
+    for client.error in (
+        CommClosedError("pool"),
+        FutureCancelledError("a", "lost"),
+        RuntimeError(),
+    ):
+        for use in (lambda c: list(c.map(str, [1])), lambda c: c.broadcast(lambda: iter([1]))):
+            with pytest.raises(ClusterError, match="the Dask scheduler has gone"):
+                use(Cluster(client))
+        client.status = "running"  # Dask has not noticed yet, or it is an error of another kind
+        words = "scheduler has gone" if isinstance(client.error, CommClosedError) else None
+        with pytest.raises(ClusterError if words else type(client.error), match=words):
+            list(Cluster(client).map(str, [1]))
+        client.status = "closed"
+
+
+# ---------------------------------------------------------------- which cluster, and none at all
+
+
+@needs_dask
+def test_what_cannot_be_a_cluster_is_said_in_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(cluster_module, "_CONNECT_SECONDS", 0.3)
+    settings = tmp_path / "slurm.yaml"
+    settings.write_text("cores: 8\n")
+    for text, message in (
+        ("somewhere", "give tcp://HOST:PORT"),
+        ("local:", "local:N"),
+        ("local:0", "at least 1"),
+        ("tcp://127.0.0.1:9", "no Dask scheduler answers"),
+        (str(settings), "system, jobs and options"),
+        (str(tmp_path / "none.yaml"), "none.yaml"),
+    ):
+        with pytest.raises((ValueError, OSError), match=message), open_cluster(text):
+            pass
+
+
+@needs_dask
+def test_other_versions_on_the_workers_are_refused(certified, monkeypatch):
+    address = certified
+    monkeypatch.setattr(cluster_module, "version", lambda name: "0.0")
+    with (
+        pytest.raises(ClusterError, match=r"numpy [1-9].* but here it is .*numpy 0\.0"),
+        open_cluster(address),
+    ):
+        pass
+
+
+@needs_dask
+def test_a_batch_system_is_asked_as_the_file_says(cluster, tmp_path, monkeypatch):
+    asked = []
+
+    class SLURMCluster:
+        scheduler_address = cluster.client.scheduler.address
+
+        def __init__(self, cores, memory):
+            asked.append((cores, memory))
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            asked.append("ended")
+
+        def scale(self, jobs):
+            asked.append(jobs)
+
+    file = tmp_path / "slurm.yaml"
+    file.write_text("jobs: 3\noptions: {cores: 8, memory: 32GB}\n")
+    monkeypatch.setitem(sys.modules, "dask_jobqueue", None)
+    with pytest.raises(ImportError, match="pip install dask-jobqueue"), open_cluster(str(file)):
+        pass
+    fake = ModuleType("dask_jobqueue")
+    fake.SLURMCluster = SLURMCluster
+    monkeypatch.setitem(sys.modules, "dask_jobqueue", fake)
+    with cluster_module._start(str(file)) as started:
+        assert started.scheduler_address == SLURMCluster.scheduler_address
+    assert asked == [(8, "32GB"), 3, "ended"]
+    file.write_text("system: ABACUS\n")
+    with pytest.raises(ValueError, match="one of \\['SLURM'\\]"), open_cluster(str(file)):
+        pass
+    file.write_text("options: {colour: red}\n")
+    with pytest.raises(ValueError, match="does not take these options"), open_cluster(str(file)):
+        pass
+
+
+_WITHOUT = """
+import sys
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("torch", "triton", "distributed", "dask", "dask_jobqueue"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Hidden())
+import numpy as np
+from typer.testing import CliRunner
+from histodict.cli import app
+from histodict.methods.dfdl import DFDL
+X = np.random.default_rng(0).standard_normal((60, 8))
+y = np.arange(60) % 2
+assert DFDL(4, n_iter=1).fit(X, y).predict(X).shape == (60,)
+data, model = sys.argv[1:]
+for options in (["--cluster", "local:2"], ["--set", "backend=cuda"]):
+    result = CliRunner().invoke(app, ["train", data, "-o", model, *options])
+    print(result.exit_code, result.output.splitlines()[-1])
+"""
+
+
+def test_without_dask_and_torch_all_else_works_and_one_line_says_what_to_install(tissue, tmp_path):
+    run = subprocess.run(
+        [sys.executable, "-c", _WITHOUT, str(tissue), str(tmp_path / "m.histodict")],
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stderr
+    cluster, cuda = run.stdout.splitlines()
+    assert cluster.startswith("2 Error:") and "pip install 'histodict[cluster]'" in cluster
+    assert cuda.startswith("2 Error:") and "pip install 'histodict[torch]'" in cuda
