@@ -26,11 +26,17 @@ from histodict import (
     AnnotationFile,
     AtomStatistics,
     EnsembleClassifier,
+    Explanation,
+    ImagePrediction,
+    Manifest,
     Nayak,
     PatchMap,
+    PixelSizeOption,
     Plan,
+    Predictions,
     Recipe,
     RegionDetector,
+    RegionPrediction,
     TissueClassifier,
     allow_missing_chunks,
     atom_statistics,
@@ -41,14 +47,7 @@ from histodict import (
     to_spatialdata,
     with_annotations,
 )
-from histodict.datasets.manifest import Manifest
-from histodict.explain.explanation import Explanation
-from histodict.models.predictions import (
-    DetectedRegion,
-    ImagePrediction,
-    Predictions,
-    RegionPrediction,
-)
+from histodict.models import DetectedRegion
 
 # --- images to an answer ------------------------------------------------------------------------
 
@@ -57,6 +56,7 @@ assert_type(images.labels, list[str])
 model = assert_type(TissueClassifier("fast", n_atoms=100).fit(images), TissueClassifier)
 answer = assert_type(model.predict_one("new.png", mpp=0.5), ImagePrediction)
 assert_type(answer.label, str | None)
+assert_type(model.predict_one("new.png", mpp=PixelSizeOption(override=0.5)), ImagePrediction)
 assert_type(answer.score, float)
 assert_type(answer.probabilities, dict[str, float])
 assert_type(answer.patch_map, PatchMap | None)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from difflib import get_close_matches
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -199,15 +200,18 @@ def _digest(state: Mapping[str, torch.Tensor]) -> str:
     return total.hexdigest()
 
 
-try:
-    import timm
-except RuntimeError as error:  # of torchvision, which has to be of the same build as torch
-    raise ImportError(f"torch and torchvision do not fit together: {error}") from error
-
 _MAX_KEYS = 3  # of missing arrays that a message names
 _SOURCES = ("hf-hub:", "local-dir:")
 # Of timm.create_model: classes, which are given by their names.
 _LAYERS = ("mlp_layer", "act_layer", "norm_layer", "embed_layer", "block_fn")
+
+
+def _import_timm() -> ModuleType:
+    try:
+        import timm
+    except RuntimeError as error:  # torchvision was built for another version of torch
+        raise ImportError(f"torch and torchvision do not fit together: {error}") from error
+    return timm
 
 
 class TimmEncoder(TorchEncoder):
@@ -229,7 +233,7 @@ class TimmEncoder(TorchEncoder):
         if file is not None:
             _load(module, file, name)
         module = module.float()
-        data = timm.data.resolve_model_data_config(module)
+        data = _import_timm().data.resolve_model_data_config(module)
         cell_px = _stride_px(module, name)
         mean, std = (tuple(255 * value for value in data[key]) for key in ("mean", "std"))
         window_px = _window_px(module, data)
@@ -260,7 +264,7 @@ def _stride_px(module: Any, name: str) -> int:
 
 def _created(name: str, pretrained: bool, arguments: dict[str, Any]) -> Any:
     try:
-        return timm.create_model(name, pretrained=pretrained, num_classes=0, **arguments)
+        return _import_timm().create_model(name, pretrained=pretrained, num_classes=0, **arguments)
     except Exception as error:
         if type(error).__module__.startswith("huggingface_hub") or isinstance(error, OSError):
             words = " ".join(str(error).split())[:300]
@@ -277,7 +281,7 @@ def _created(name: str, pretrained: bool, arguments: dict[str, Any]) -> Any:
 
 def _similar_names(name: str) -> str:
     """Return suggestions for a model name that timm does not have."""
-    if name.startswith(_SOURCES) or timm.is_model(name):
+    if name.startswith(_SOURCES) or _import_timm().is_model(name):
         return ""
     near = get_close_matches(name.partition(".")[0], timm.list_models(), n=3)
     meant = f"did you mean {' or '.join(near)}? " if near else ""
@@ -287,9 +291,11 @@ def _similar_names(name: str) -> str:
 def _load(module: Any, file: str, name: str) -> None:
     """Load weights into the module; raise ValueError if they do not belong to this model."""
     try:
-        missing = timm.models.load_checkpoint(
-            module, file, strict=False, weights_only=True
-        ).missing_keys
+        missing = (
+            _import_timm()
+            .models.load_checkpoint(module, file, strict=False, weights_only=True)
+            .missing_keys
+        )
     except Exception as error:  # torch raises many types on damaged files
         raise ValueError(
             f"{file}: these are not weights of {name}, or the file is damaged ({shorten(error)})"
@@ -305,7 +311,7 @@ def _load(module: Any, file: str, name: str) -> None:
 def _value(key: str, text: str) -> Any:
     """An argument's value: a layer by its name in timm, else as JSON has it, else the text."""
     if key in _LAYERS:
-        found = getattr(timm.layers, text, None) or getattr(torch.nn, text, None)
+        found = getattr(_import_timm().layers, text, None) or getattr(torch.nn, text, None)
         kind = getattr(found, "func", found)  # some are a layer with a setting or two
         if not (isinstance(kind, type) and issubclass(kind, torch.nn.Module)):
             raise ValueError(f"{key}={text}: neither timm.layers nor torch.nn has such a layer")

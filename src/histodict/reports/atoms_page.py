@@ -58,7 +58,7 @@ _PAPER = 244
 
 def maps_of(model: Model, record: ImageRecord) -> tuple[AtomActivity, PatchGrid] | None:
     """A second look at an image; None where it is too large, or shows only glass."""
-    if not hasattr(model.model_, "judge"):
+    if not hasattr(model.model_, "predict_patches"):
         return None
     image = record.path, record.mpp
     patch_map, evidence = model.model_.predict_patches(*image, within=record.region_of_interest)
