@@ -283,7 +283,7 @@ def _similar_names(name: str) -> str:
     """Return suggestions for a model name that timm does not have."""
     if name.startswith(_SOURCES) or _import_timm().is_model(name):
         return ""
-    near = get_close_matches(name.partition(".")[0], timm.list_models(), n=3)
+    near = get_close_matches(name.partition(".")[0], _import_timm().list_models(), n=3)
     meant = f"did you mean {' or '.join(near)}? " if near else ""
     return f". {meant}timm.list_models() lists all names"
 
