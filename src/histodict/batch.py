@@ -36,7 +36,7 @@ from typing import Any
 from .annotations.annotation_file import AnnotationFile
 from .datasets.folder_layout import find_images
 from .datasets.manifest import ImageRecord
-from .decision.threshold import n_tuned_on
+from .decision.threshold import TRAINED_NOTE, n_trained_on, n_tuned_on
 from .evaluation.measures import (
     ScoredMap,
     merge_patch_scores,
@@ -443,6 +443,11 @@ def _write_tables(model: Model, folder: Path, contents: list[Content]) -> dict[s
         scores["patches"] = score_patches(_mapped(folder, contents))
     if not model.finds_regions:
         scores = merge_patch_scores(scores, score_outlined(_mapped(folder, contents)))
+    if scores is not None:
+        labelled = (Path(content["row"]["path"]) for content in contents if content["known"])
+        n_trained = n_trained_on(model.training_info_, labelled)
+        if n_trained:
+            scores["trained"] = {"n_images": n_trained, "note": TRAINED_NOTE}
     if scores is None:
         (folder / SCORES).unlink(missing_ok=True)
     else:

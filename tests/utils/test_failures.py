@@ -24,9 +24,9 @@ def test_an_expected_error_has_its_own_words():
 
 
 def test_of_a_defect_type_and_place_are_told_in_one_line():
-    said = reason_of(lambda: parse_json(None))  # a TypeError of json, called by our texts.py
+    said = reason_of(lambda: parse_json(None))  # a TypeError of json, called by text_io.py
     assert said.startswith("unexpected TypeError: the JSON object must be str")
-    assert "execution/texts.py:" in said and "(parse_json)" in said
+    assert "utils/text_io.py:" in said and "(parse_json)" in said
     assert "json/__init__.py:" in said and "\n" not in said
 
 

@@ -237,6 +237,9 @@ def _print_scores(scores: dict[str, Any] | None, says_uncertain: bool) -> None:
     if not scores["n_images"] and not patches:
         return
     known = [pluralize(scores[f"n_{what}s"], what) for what in ("image", "patient")]
+    if "trained" in scores:
+        trained = scores["trained"]
+        warn(f"of the labelled images, {trained['n_images']} were {trained['note']}")
     if scores["n_images"]:
         words = " (uncertain ones by their label)" * says_uncertain
         typer.echo(f"How good, against what is known of {' of '.join(known)}{words}:")

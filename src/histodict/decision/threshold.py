@@ -160,6 +160,9 @@ class SizeCurve:
 
 Record = dict[str, Any]
 NOTE = "tuned on these images; not an estimate for unseen patients"
+TRAINED_NOTE = (
+    "used to train this model: scores on them do not estimate the accuracy on unseen patients"
+)
 _MANUAL, _ADAPTED, _REFIT, _ATOMS = "manual", "adapted", "refit", "atoms"
 _DESCRIPTIONS = {
     _MANUAL: "moved by hand",
@@ -219,6 +222,20 @@ def carried_over(
 def changes(training: Mapping[str, Any]) -> list[Record]:
     """Return all changes since the training, oldest first."""
     return list(training.get("tuning", []))
+
+
+def image_fingerprints(images: Iterable[object]) -> list[str]:
+    """Return the fingerprints of image files, sorted; images in memory have none."""
+    return sorted({fingerprint(path) for path in images if isinstance(path, Path)} - {""})
+
+
+def n_trained_on(training: Mapping[str, Any], images: Iterable[Path]) -> int:
+    """Return how many of the images the model was trained on; missing files do not count."""
+    known: set[str] = set()
+    while training:
+        known |= set(training.get("images", ()))
+        training = training.get("started_from", {})
+    return sum(fingerprint(image) in known for image in images) if known else 0
 
 
 def n_tuned_on(training: Mapping[str, Any], images: Iterable[Path]) -> int:

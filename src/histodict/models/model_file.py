@@ -174,6 +174,7 @@ _TRAINING = {
     "random_state": "int | None",
 }
 _TRAINING_OF_SOME = {
+    "images": "list[str]",
     "n_patches": "int",
     "folds": "int",
     "started_from": "dict[str, Any]",

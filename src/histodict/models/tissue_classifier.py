@@ -19,7 +19,13 @@ from ..datasets.manifest import ImageRecord, Manifest
 from ..datasets.survey import sorted_by_content
 from ..decision.aggregation import Aggregator, check_scores, n_scores, predicted_class
 from ..decision.atom_annotations import AtomAnnotations
-from ..decision.threshold import DecisionThreshold, is_bimodal, tuned, unlabelled_threshold
+from ..decision.threshold import (
+    DecisionThreshold,
+    image_fingerprints,
+    is_bimodal,
+    tuned,
+    unlabelled_threshold,
+)
 from ..encoders import get_patch_features
 from ..images.memory_image import ImageLike, image_cache_enabled
 from ..images.pixel_size import MppLike, PixelSizeOption
@@ -128,6 +134,7 @@ class ImageClassifier(ImageEstimator):
             "n_images": manifest.n_images,
             "n_patients": len(set(manifest.patients)),
             "random_state": self.random_state,
+            "images": image_fingerprints(record.path for record in manifest.records),
         } | data_notes(manifest)
         if any(record.region_of_interest for record in manifest.records):
             self.training_info_["n_parts"] = len(manifest.records)
