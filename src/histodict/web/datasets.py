@@ -136,7 +136,7 @@ def class_to_be_found(classes: Sequence[str], chosen: str | None) -> dict[str, A
     return {"name": classes[1], "how": how}
 
 
-# --- data sets -----------------------------------------------------------------------------------
+# --- data sets ------------------------------------------------------------------------------------
 
 
 _MAX_LABEL = 4096
@@ -285,7 +285,7 @@ def update_settings(
         before.changed(body, known or dataset.manifest).write(dataset.folder)
 
 
-# --- corrections --------------------------------------------------------------------------------
+# --- corrections ----------------------------------------------------------------------------------
 
 
 def add_correction(

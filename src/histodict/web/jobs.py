@@ -282,7 +282,7 @@ def all_jobs(user: UserWorkspace) -> list[Job]:
     return [job for *_, job in sorted(found, key=lambda entry: entry[:2], reverse=True)]
 
 
-# --- queue --------------------------------------------------------------------------------------
+# --- queue ----------------------------------------------------------------------------------------
 
 
 class JobQueue:

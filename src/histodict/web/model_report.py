@@ -134,7 +134,7 @@ def describe_range(found: Range | None) -> str:
     return f"95 % interval by patient {found['low']:.2f} to {found['high']:.2f}"
 
 
-# --- two models on the same images --------------------------------------------------------------
+# --- two models on the same images ----------------------------------------------------------------
 
 
 def difference(rows: Sequence[Compared], patients: Sequence[str]) -> Difference | None:

@@ -106,7 +106,7 @@ def _run_job(job: Job, run: int) -> int:
     return 0
 
 
-# --- training -----------------------------------------------------------------------------------
+# --- training -------------------------------------------------------------------------------------
 
 
 def train(job: Job, tell: Callback) -> None:
@@ -199,7 +199,7 @@ def _predictions(job: Job, model: Model, test: Manifest, tell: Callback) -> list
     return rows
 
 
-# --- map of a large image -----------------------------------------------------------------------
+# --- map of a large image -------------------------------------------------------------------------
 
 
 def draw_map(job: Job, tell: Callback) -> None:

@@ -64,7 +64,7 @@ _FARTHEST = 1e9  # pixels
 _MAX_OTHERS = 8  # images beside the one that is looked at, from which the quick answer learns
 
 
-# --- shapes --------------------------------------------------------------------------------------
+# --- shapes ---------------------------------------------------------------------------------------
 
 
 def list_all(call: ApiRequest) -> dict[str, Any]:
@@ -169,7 +169,7 @@ def classes(call: ApiRequest) -> dict[str, Any]:
     return _classes(change_classes(call.dataset, call.body))
 
 
-# --- files ---------------------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------------------
 
 
 def upload(call: ApiRequest, *, name: str = "") -> DeferredWork:
@@ -200,7 +200,7 @@ def download(call: ApiRequest) -> Response:
     return download_as(name, "application/geo+json", data)
 
 
-# --- the quick answer ----------------------------------------------------------------------------
+# --- the quick answer -----------------------------------------------------------------------------
 
 
 def quick(call: ApiRequest, *, box: list[float]) -> DeferredWork:

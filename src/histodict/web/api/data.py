@@ -112,7 +112,7 @@ def update_settings_of(call: ApiRequest) -> Response:
     return describe(replace(call))  # which looks the set up anew
 
 
-# --- pixels -------------------------------------------------------------------------------------
+# --- pixels ---------------------------------------------------------------------------------------
 
 
 def thumbnail(call: ApiRequest) -> Response | DeferredWork:
@@ -162,7 +162,7 @@ def true_labels(call: ApiRequest) -> DeferredWork:
     )
 
 
-# --- corrections --------------------------------------------------------------------------------
+# --- corrections ----------------------------------------------------------------------------------
 
 
 def correct(

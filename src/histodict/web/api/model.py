@@ -187,7 +187,7 @@ def _check_position(call: ApiRequest, record: ImageRecord) -> None:
         call.context.folders.check(record.path)
 
 
-# --- downloads ----------------------------------------------------------------------------------
+# --- downloads ------------------------------------------------------------------------------------
 
 
 def download_model(call: ApiRequest) -> Response:

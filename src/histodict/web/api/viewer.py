@@ -234,7 +234,7 @@ def explain_image(call: ApiRequest, *, row: int, column: int) -> DeferredWork:
     return DeferredWork(EXPLANATIONS, explained, call.record.path)
 
 
-# --- downloads -----------------------------------------------------------------------------------
+# --- downloads ------------------------------------------------------------------------------------
 
 
 def _class_at(place: int, classes: tuple[str, ...]) -> str | None:
