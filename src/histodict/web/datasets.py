@@ -130,10 +130,10 @@ def class_to_be_found(classes: Sequence[str], chosen: str | None) -> dict[str, A
     if len(classes) != 2:
         return None
     if chosen in classes:
-        how = "chosen"
+        origin = "chosen"
     else:
-        how = "by its name" if guess_positive_class(classes) else "unknown"
-    return {"name": classes[1], "how": how}
+        origin = "by its name" if guess_positive_class(classes) else "unknown"
+    return {"name": classes[1], "how": origin}
 
 
 # --- data sets ------------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ class Dataset:
     listing: DatasetIndex
     folder: Path
     about: DatasetSettings
-    is_bare: bool = False  # the labels of its images are left aside, to draw on them
+    is_bare: bool = False
 
     @property
     def name(self) -> str:
@@ -247,7 +247,7 @@ def find_source(user: UserWorkspace, folders: DataFolders, dataset_id: str) -> P
 
 def source_names(user: UserWorkspace, folders: DataFolders) -> dict[str, Path]:
     """Return the sources of data sets opened before, by id, as far as they may still be read."""
-    found = {}
+    sources = {}
     for path in sorted((user.folder / "data").glob("*/source.json")):
         try:
             source = Path(read_json(path, str))
@@ -255,8 +255,8 @@ def source_names(user: UserWorkspace, folders: DataFolders) -> dict[str, Path]:
             log_once(str(error))
             continue
         if source.exists() and any(source.is_relative_to(f) for f in folders.folders):
-            found[path.parent.name] = source
-    return found
+            sources[path.parent.name] = source
+    return sources
 
 
 def _load(
@@ -281,8 +281,8 @@ def update_settings(
     """Store the settings of a request; `known` has the images with their annotated classes."""
     with _WRITE_LOCK:
         # Another request may have changed the settings in the meantime.
-        before = DatasetSettings.read(dataset.folder)
-        before.changed(body, known or dataset.manifest).write(dataset.folder)
+        settings = DatasetSettings.read(dataset.folder)
+        settings.changed(body, known or dataset.manifest).write(dataset.folder)
 
 
 # --- corrections ----------------------------------------------------------------------------------
@@ -425,7 +425,7 @@ class DatasetIndex:
     by_id: dict[str, ImageRecord]
     names: dict[str, str]
     watched: dict[Path, State]
-    was_settled: bool  # when it was made: a change from then on shows
+    was_settled: bool
 
     @cached_property
     def described(self) -> bytes:

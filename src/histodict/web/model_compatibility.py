@@ -46,7 +46,7 @@ class ModelProfile:
     mpp: float | None
     features: str
     patch_px: int
-    tuning: str = ""  # how its decision was changed after training
+    tuning: str = ""
 
     @classmethod
     def of(cls, job: Job, model: Model) -> ModelProfile:
@@ -87,21 +87,23 @@ def incompatibilities(kind: ModelProfile, dataset: Dataset) -> list[str]:
 
 def differences(one: ModelProfile, other: ModelProfile) -> list[str]:
     """Return descriptions of the differences between two models, apart from their training."""
-    found = []
+    descriptions = []
     if set(one.classes) != set(other.classes):
-        found.append(
+        descriptions.append(
             f"They tell other classes apart: {_joined(one.classes)}, and {_joined(other.classes)}."
         )
     if one.images != other.images:
-        found.append("They were not trained on the same images, as far as is known here.")
+        descriptions.append("They were not trained on the same images, as far as is known here.")
     if one.mpp != other.mpp:
-        found.append(f"They work at other pixel sizes: {_mpp_text(one)}, and {_mpp_text(other)}.")
+        descriptions.append(
+            f"They work at other pixel sizes: {_mpp_text(one)}, and {_mpp_text(other)}."
+        )
     if (one.features, one.patch_px) != (other.features, other.patch_px):
-        found.append(
+        descriptions.append(
             f"They see patches in other ways: {one.features} of {one.patch_px} pixels, and "
             f"{other.features} of {other.patch_px}."
         )
-    return found
+    return descriptions
 
 
 def _joined(names: list[str] | tuple[str, ...]) -> str:
@@ -133,8 +135,10 @@ def import_model(user: UserWorkspace, folders: DataFolders, place: int, inside: 
     if path.suffix.lower() != SUFFIX or not path.is_file():
         raise ValueError(f"{path.name}: is no model; files of models end in {SUFFIX}")
     if path.stat().st_size > _MAX_BYTES:
-        most = _MAX_BYTES // 2**20
-        raise ValueError(f"{path.name}: is larger than {most} MB, more than the page opens")
+        max_megabytes = _MAX_BYTES // 2**20
+        raise ValueError(
+            f"{path.name}: is larger than {max_megabytes} MB, more than the page opens"
+        )
     job = Job(user.folder / "jobs" / short_id(repr(file_key(path))))
     with _IMPORT_LOCK:
         if not (job.folder / "job.json").is_file():

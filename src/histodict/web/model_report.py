@@ -332,9 +332,9 @@ def _predicted(results: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [row for row in results["images"] if row["answer"] is not None]
 
 
-def _few_patients_text(found: Figures) -> str:
+def _few_patients_text(scores: Figures) -> str:
     """Return a warning about classes with too few patients; empty if there are none."""
-    short_classes = [figure for figure in found["classes"] if figure["name"] in found["few"]]
+    short_classes = [figure for figure in scores["classes"] if figure["name"] in scores["few"]]
     if not short_classes:
         return ""
     counts = " and ".join(
@@ -348,13 +348,13 @@ def _few_patients_text(found: Figures) -> str:
 
 
 def _overlap_figures(
-    model: Model, rows: list[dict[str, Any]], found: Figures, point: float
+    model: Model, rows: list[dict[str, Any]], scores: Figures, point: float
 ) -> dict[str, str]:
     fractions = pooled_overlap([row.get("overlap") for row in rows], point)
     if fractions is None:
         return {}
     label = f"overlap with the true regions of {model.classes_[1]}, by patches"
-    ranges = {name: describe_range(found["overlap"].get(name)) for name in ("Dice", "IoU")}
+    ranges = {name: describe_range(scores["overlap"].get(name)) for name in ("Dice", "IoU")}
     return {
         f"Dice: {label}; {ranges['Dice']}": f"{fractions.dice:.2f}",
         f"IoU: {label}; {ranges['IoU']}": f"{fractions.iou:.2f}",

@@ -95,7 +95,7 @@ class AuthMiddleware:
         self._is_open = is_open
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass an authenticated HTTP request to the application; answer any other itself."""
+        """Pass an authenticated HTTP request to the application, and refuse any other."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -120,7 +120,7 @@ class AuthMiddleware:
             return PlainTextResponse("this server answers to 127.0.0.1 and localhost only", 403)
         if request.method not in ("GET", "HEAD") and not _is_same_origin(request.headers):
             return PlainTextResponse("changes are made from histodict's own pages", 403)
-        # Cookies know no ports: two servers on one machine must not overwrite each other's.
+        # Cookies are shared between ports: servers on one machine must not overwrite each other's.
         cookie = f"histodict-{int(host[3] or 80)}"
         request.state.user = self._user_with_token(request.cookies.get(cookie, ""))
         return None if request.state.user is not None else self._sign_in(request, cookie)

@@ -48,12 +48,12 @@ def progress_log(job: Job) -> Callback:
 
     def tell(progress: Progress) -> None:
         estimator.update(progress)
-        line = asdict(progress) | {
+        entry = asdict(progress) | {
             "objective": [None if x != x else float(x) for x in progress.objective],
             "seconds": round(time.perf_counter() - started, 2),
             "seconds_left": estimator.seconds_left(),
         }
-        file.write(json.dumps(line) + "\n")
+        file.write(json.dumps(entry) + "\n")
         file.flush()
 
     return tell

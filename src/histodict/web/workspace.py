@@ -233,9 +233,9 @@ class DataFolders:
 
     def locate(self, path: Path) -> tuple[int, str]:
         """Return the index of the data folder and the relative path, the inverse of `find`."""
-        for place, folder in enumerate(self.folders):
+        for index, folder in enumerate(self.folders):
             if path.is_relative_to(folder):
-                return place, path.relative_to(folder).as_posix()
+                return index, path.relative_to(folder).as_posix()
         raise ForbiddenFileError(f"{path.name}: lies outside the data folders")
 
     def listing(self, place: int, inside: str) -> dict[str, Any]:

@@ -51,13 +51,13 @@ def quick_recipe(mpp: float | None, network: bool) -> Recipe:
     mpp : µm per pixel; None if unknown
     network : whether to use the encoder, with 8 µm patches, or else pixels, with 16 µm patches
     """
-    wanted = _ENCODER_MPP if network else _PIXEL_MPP
-    reduced = max(1.0, wanted / mpp) if mpp else 1.0
+    target_mpp = _ENCODER_MPP if network else _PIXEL_MPP
+    downsample = max(1.0, target_mpp / mpp) if mpp else 1.0
     if network:
         return preset("embeddings", regions=True).with_changes(
-            features=ENCODER, downsample=reduced, augment_patches=False
+            features=ENCODER, downsample=downsample, augment_patches=False
         )
-    return Recipe(patch_px=16, downsample=reduced, features="rgb")
+    return Recipe(patch_px=16, downsample=downsample, features="rgb")
 
 
 class InteractiveImage:
@@ -246,7 +246,7 @@ class Viewport:
     box: Box
     annotations: Sequence[AnnotatedImage]
     classes: Sequence[AnnotationClass]
-    deadline: float  # of time.monotonic
+    deadline: float
 
 
 def predict_viewport(screen: Viewport, kept: LRUCache[Numbers]) -> dict[str, Any]:

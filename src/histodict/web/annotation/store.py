@@ -90,14 +90,14 @@ def subtract(polygons: Sequence[Polygon], taken: Sequence[Polygon]) -> list[Poly
     if not any(near):
         return None
     cutter = shapely.union_all([_valid(shapely.Polygon(outer, holes)) for outer, *holes in taken])
-    kept, cut = list[Polygon](), list[Polygon]()
+    unchanged, cut = list[Polygon](), list[Polygon]()
     for polygon, is_near in zip(polygons, near, strict=True):
-        before = _valid(shapely.Polygon(polygon[0], polygon[1:])) if is_near else None
-        if before is not None and shapely.relate_pattern(before, cutter, "T********"):
-            cut += _polygons_of(shapely.difference(before, cutter, grid_size=_GRID))
+        geometry = _valid(shapely.Polygon(polygon[0], polygon[1:])) if is_near else None
+        if geometry is not None and shapely.relate_pattern(geometry, cutter, "T********"):
+            cut += _polygons_of(shapely.difference(geometry, cutter, grid_size=_GRID))
         else:
-            kept.append(polygon)
-    return [*kept, *cut] if len(kept) < len(polygons) else None
+            unchanged.append(polygon)
+    return [*unchanged, *cut] if len(unchanged) < len(polygons) else None
 
 
 def box_of(polygons: Sequence[Polygon]) -> Box:
@@ -160,7 +160,7 @@ class AnnotationClass:
     @property
     def rgb(self) -> list[int]:
         """Colour as three integers."""
-        return [int(self.colour[place : place + 2], 16) for place in (1, 3, 5)]
+        return [int(self.colour[start : start + 2], 16) for start in (1, 3, 5)]
 
 
 def read_classes(folder: Path) -> list[AnnotationClass]:
@@ -183,7 +183,7 @@ def class_colours(folder: Path) -> dict[str, str]:
 
 def write_classes(folder: Path, classes: Sequence[AnnotationClass]) -> None:
     """Write the classes of a data set."""
-    write_checked_json(folder / _FILE, [asdict(one) for one in classes])
+    write_checked_json(folder / _FILE, [asdict(class_) for class_ in classes])
 
 
 def class_named(classes: Sequence[AnnotationClass], class_id: object) -> AnnotationClass:
@@ -250,10 +250,10 @@ def _checked_colour(colour: object) -> str:
 
 
 def _free_colour(classes: Sequence[AnnotationClass]) -> str:
-    taken = {one.colour for one in classes}
+    taken = {colour.colour for colour in classes}
     # The first class is usually the positive one, which has the second, warm colour everywhere.
-    offered = [hex_of(class_rgb(place)) for place in (1, 0, *range(2, _MAX_CLASSES))]
-    return next((one for one in offered if one not in taken), offered[len(classes)])
+    offered = [hex_of(class_rgb(index)) for index in (1, 0, *range(2, _MAX_CLASSES))]
+    return next((colour for colour in offered if colour not in taken), offered[len(classes)])
 
 
 def hex_of(rgb: Sequence[int]) -> str:
@@ -450,21 +450,23 @@ class ImportedAnnotations:
                 yield outline.name, polygons
 
 
-def _check_size(path: Path, found: Annotations) -> None:
+def _check_size(path: Path, annotations: Annotations) -> None:
     """Refuse too many outlines or corners before any computation."""
-    n_corners = sum(len(ring) for outline in found.outlines for ring in outline.rings)
-    if len(found.outlines) > MAX_SHAPES or n_corners > MAX_CORNERS:
+    n_corners = sum(len(ring) for outline in annotations.outlines for ring in outline.rings)
+    if len(annotations.outlines) > MAX_SHAPES or n_corners > MAX_CORNERS:
         raise ValueError(
-            f"{path}: {len(found.outlines)} outlines with {n_corners} corners; the maximum per "
+            f"{path}: {len(annotations.outlines)} outlines with {n_corners} corners; the maximum per "
             f"image is {MAX_SHAPES} outlines and {MAX_CORNERS} corners: export fewer objects or "
             "simplify them"
         )
 
 
-def _check_crossings(path: Path, found: Annotations) -> None:
+def _check_crossings(path: Path, annotations: Annotations) -> None:
     """Refuse self-intersecting outlines that would take too long to fill."""
-    n = len({id(outline) for outline, *_ in found.crossings})
-    n_places = sum(count_intersections(ring) for _, ring, _ in found.crossings[:_MAX_CROSSINGS])
+    n = len({id(outline) for outline, *_ in annotations.crossings})
+    n_places = sum(
+        count_intersections(ring) for _, ring, _ in annotations.crossings[:_MAX_CROSSINGS]
+    )
     if n > _MAX_CROSSINGS or n_places > MAX_INTERSECTIONS:
         raise ValueError(
             f"{path}: {pluralize(n, 'self-intersecting outline')}, too many or too complex to "

@@ -100,9 +100,9 @@ def colour_descriptor(pixels: NDArray[np.uint8]) -> Numbers:
 
 def normalized_margin(facts: Mapping[str, Any]) -> float | None:
     """Return the margin of a prediction, in the unit of its model; None without tissue."""
-    for shares in (facts["probabilities"], facts["shares"]):
-        if facts["answer"] is not None and len(shares) > 2 - bool(facts["probabilities"]):
-            first, second, *_ = sorted(shares.values(), reverse=True)
+    for fractions in (facts["probabilities"], facts["shares"]):
+        if facts["answer"] is not None and len(fractions) > 2 - bool(facts["probabilities"]):
+            first, second, *_ = sorted(fractions.values(), reverse=True)
             return float(first - second)
     score = facts["score"]
     return None if facts["answer"] is None or score is None else abs(float(score))

@@ -210,19 +210,19 @@ def quick(call: ApiRequest, *, box: list[float]) -> DeferredWork:
 
     def answered() -> dict[str, Any]:
         started = time.monotonic()
-        network = uses_encoder()
-        viewport = _viewport(call, (left, top, right, bottom), network, started + _MAX_SECONDS)
+        with_encoder = uses_encoder()
+        viewport = _viewport(call, (left, top, right, bottom), with_encoder, started + _MAX_SECONDS)
         prediction = predict_viewport(viewport, call.context.numbers)
         seconds = round(time.monotonic() - started, 3)
-        return prediction | {"by_network": network, "seconds": seconds}
+        return prediction | {"by_network": with_encoder, "seconds": seconds}
 
     # Not limited per image, as tiles of the image would have to wait.
     return DeferredWork(LIVE, answered)
 
 
-def _viewport(call: ApiRequest, box: Box, network: bool, deadline: float) -> Viewport:
+def _viewport(call: ApiRequest, box: Box, with_encoder: bool, deadline: float) -> Viewport:
     dataset, image_id = call.dataset, _image(call)
-    interactive_image = _interactive_image(call, call.record, network)
+    interactive_image = _interactive_image(call, call.record, with_encoder)
     others = [
         other
         for other in _by_last_change(dataset.folder)
@@ -235,7 +235,7 @@ def _viewport(call: ApiRequest, box: Box, network: bool, deadline: float) -> Vie
         shapes = AnnotationStore.read(dataset.folder, image).shapes
         if shapes:
             annotated.append(
-                AnnotatedImage(_interactive_image(call, dataset.image(image), network), shapes)
+                AnnotatedImage(_interactive_image(call, dataset.image(image), with_encoder), shapes)
             )
     return Viewport(interactive_image, box, annotated, read_classes(dataset.folder), deadline)
 
@@ -245,15 +245,17 @@ def _by_last_change(folder: Path) -> list[str]:
     return sorted(annotated_images(folder), key=lambda image: -last_change(folder, image))
 
 
-def _interactive_image(call: ApiRequest, record: ImageRecord, network: bool) -> InteractiveImage:
+def _interactive_image(
+    call: ApiRequest, record: ImageRecord, with_encoder: bool
+) -> InteractiveImage:
     size, image = call.dataset.size_of(record), file_key(record.path)
-    recipe = quick_recipe(size.mpp, network)
+    recipe = quick_recipe(size.mpp, with_encoder)
 
     def opened() -> tuple[InteractiveImage, int]:
         source = call.context.tiles.open(replace(record, mpp=size.is_user_given))
         return InteractiveImage(source, recipe, image), source.memory_bytes
 
-    return call.context.interactive_images.get((repr(image), size, network), opened)
+    return call.context.interactive_images.get((repr(image), size, with_encoder), opened)
 
 
 _DATA = "/api/data/{data}"

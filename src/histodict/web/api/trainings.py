@@ -90,20 +90,20 @@ def start(
 ) -> dict[str, Any]:
     """Start the training of a data set; with a parent, its plan and test patients are reused."""
     dataset = find_dataset(call.user, call.context.sources, data)
-    before = find_job(call.user, parent) if parent else None
-    if before and before.request["data"] != dataset.id:
+    earlier = find_job(call.user, parent) if parent else None
+    if earlier and earlier.request["data"] != dataset.id:
         raise ValueError(
-            f"that model was trained on other images ({before.name}): train {dataset.source.name} "
+            f"that model was trained on other images ({earlier.name}): train {dataset.source.name} "
             "by itself, on the training page"
         )
-    if before:
-        wanted = TrainingRequest.from_request(before.request)
-        skip_bad = skip_bad or excludes_images(before)
+    if earlier:
+        training = TrainingRequest.from_request(earlier.request)
+        skip_bad = skip_bad or excludes_images(earlier)
     else:
         plan = _chosen_plan(preset, method, bool(regions), settings or {})
-        wanted = TrainingRequest(plan, regions or None, seed, test_folds, test_patients)
-    request = training_request(dataset, wanted) | {"parent": parent}
-    _check_images(call, dataset, wanted, skip_bad)
+        training = TrainingRequest(plan, regions or None, seed, test_folds, test_patients)
+    request = training_request(dataset, training) | {"parent": parent}
+    _check_images(call, dataset, training, skip_bad)
     with _START_LOCK:
         job = _active_job(call, request)
         if job is None:
@@ -125,7 +125,7 @@ def _active_job(call: ApiRequest, request: dict[str, Any]) -> Job | None:
 
 
 def _check_images(
-    call: ApiRequest, dataset: Dataset, wanted: TrainingRequest, skip_bad: bool
+    call: ApiRequest, dataset: Dataset, training: TrainingRequest, skip_bad: bool
 ) -> None:
     """Refuse images with problems found on the data page; the worker checks any others.
 
@@ -143,7 +143,7 @@ def _check_images(
     if report.refused:
         raise ValueError(report.refused[0])
     readable = [i for i, record in enumerate(manifest.records) if manifest.name(record) not in bad]
-    common_size(with_pixel_size(manifest.select(readable), mpp).records, wanted.plan.recipe.mpp)
+    common_size(with_pixel_size(manifest.select(readable), mpp).records, training.plan.recipe.mpp)
 
 
 def _chosen_plan(preset: str | None, method: str, regions: bool, settings: dict[str, Any]) -> Plan:

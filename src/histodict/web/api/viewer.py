@@ -256,12 +256,12 @@ def download_outlines(call: ApiRequest, *, only: int = -1) -> Response:
     features = [
         json.loads(text) for text in geojson_features(prediction, of_regions=model.finds_regions)
     ]
-    wanted = [
+    selected = [
         feature
         for feature in features
         if class_name in (None, feature["properties"]["classification"]["name"])
     ]
-    data = json.dumps({"type": "FeatureCollection", "features": wanted}).encode()
+    data = json.dumps({"type": "FeatureCollection", "features": selected}).encode()
     return download(_file_name(call, ".geojson"), "application/geo+json", data)
 
 
