@@ -450,23 +450,21 @@ class ImportedAnnotations:
                 yield outline.name, polygons
 
 
-def _check_size(path: Path, annotations: Annotations) -> None:
+def _check_size(path: Path, imported: Annotations) -> None:
     """Refuse too many outlines or corners before any computation."""
-    n_corners = sum(len(ring) for outline in annotations.outlines for ring in outline.rings)
-    if len(annotations.outlines) > MAX_SHAPES or n_corners > MAX_CORNERS:
+    n_corners = sum(len(ring) for outline in imported.outlines for ring in outline.rings)
+    if len(imported.outlines) > MAX_SHAPES or n_corners > MAX_CORNERS:
         raise ValueError(
-            f"{path}: {len(annotations.outlines)} outlines with {n_corners} corners; the maximum per "
+            f"{path}: {len(imported.outlines)} outlines with {n_corners} corners; the maximum per "
             f"image is {MAX_SHAPES} outlines and {MAX_CORNERS} corners: export fewer objects or "
             "simplify them"
         )
 
 
-def _check_crossings(path: Path, annotations: Annotations) -> None:
+def _check_crossings(path: Path, imported: Annotations) -> None:
     """Refuse self-intersecting outlines that would take too long to fill."""
-    n = len({id(outline) for outline, *_ in annotations.crossings})
-    n_places = sum(
-        count_intersections(ring) for _, ring, _ in annotations.crossings[:_MAX_CROSSINGS]
-    )
+    n = len({id(outline) for outline, *_ in imported.crossings})
+    n_places = sum(count_intersections(ring) for _, ring, _ in imported.crossings[:_MAX_CROSSINGS])
     if n > _MAX_CROSSINGS or n_places > MAX_INTERSECTIONS:
         raise ValueError(
             f"{path}: {pluralize(n, 'self-intersecting outline')}, too many or too complex to "
