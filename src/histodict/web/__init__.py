@@ -1,8 +1,9 @@
-"""A local web app over the same calls as the command line: see, click, correct, retrain.
+"""Local web app for labelling images, training models and inspecting their predictions.
 
-    browser ─► server (address, tokens) ─► api_* (one room per page) ─► jobs ─► worker process
+    browser ─► server (address, tokens) ─► api/ (handlers per page) ─► jobs ─► worker process
                                              │
-                                             └► tiles, maps, explain: pixels and the why of a call
+                                             └► maps, patch_explanation: pixels and explanations
 
-Pages are plain HTML, CSS and JavaScript in `static/`; nothing is fetched from elsewhere.
+The app makes the same calls as the command line. Pages are plain HTML, CSS and JavaScript in
+`static/`; nothing is fetched from other hosts.
 """

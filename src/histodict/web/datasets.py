@@ -2,11 +2,11 @@
 
 A correction is a new label for an image, its exclusion, or a rectangle in it with a class. The
 files of the data folder are never changed: settings (`about.json`) and corrections
-(`corrections.json`) lie in the workspace, and are applied to the manifest.
+(`corrections.json`) are stored in the workspace and applied to the manifest.
 
-Each request for a tile looks up its image, and listing thousands of images takes a good part of a
-second. The index is therefore kept until the table, or a folder, has changed. For a single image
-only the folders on the way to it are checked.
+Every request for a tile looks up its image, and listing thousands of images takes a good part of a
+second. The index is therefore cached until the table, or a folder, has changed. For a single image,
+only the folders above it are checked.
 """
 
 from __future__ import annotations
@@ -62,16 +62,18 @@ _FIELDS: dict[str, Any] = {
     "mpp": (int, float, type(None)),
     "learn_from": list,
 }
-_MIN_MPP, _LARGEST_MPP = 1e-4, 1000.0
+_MIN_MPP, _MAX_MPP = 1e-4, 1000.0
 
 
 @dataclass(frozen=True)
 class DatasetSettings:
-    """None: nothing was said.
+    """Settings of a data set; None if not set.
 
-    positive : of two classes the one to be found
-    mpp : µm per pixel of images of which neither a table nor the file says it
-    learn_from : patients who are learnt from and never kept for testing
+    Attributes
+    ----------
+    positive : positive class of two
+    mpp : µm per pixel of images whose table and file give none
+    learn_from : patients that are used for training only, never for testing
     """
 
     positive: str | None = None
@@ -80,40 +82,42 @@ class DatasetSettings:
 
     @classmethod
     def read(cls, folder: Path) -> Self:
+        """Read the settings from the folder of a data set."""
         path = folder / "about.json"
         if not path.exists():
             return cls()
-        found = read_fields(path, _FIELDS)
-        if not _are_names(found["learn_from"]):
+        fields = read_fields(path, _FIELDS)
+        if not _are_names(fields["learn_from"]):
             raise damaged_file_error(path, "learn_from is wrong")
-        return cls(found["positive"], found["mpp"], tuple(found["learn_from"]))
+        return cls(fields["positive"], fields["mpp"], tuple(fields["learn_from"]))
 
     def write(self, folder: Path) -> None:
+        """Write the settings to the folder of a data set."""
         write_checked_json(folder / "about.json", asdict(self))
 
     def changed(self, body: Mapping[str, Any], manifest: Manifest) -> DatasetSettings:
-        """With what a request says; a field that it does not have stays as it is."""
+        """Return the settings with the changes of a request body, after checking them."""
         positive, mpp = body.get("positive", self.positive), body.get("mpp", self.mpp)
         if positive is not None and "positive" in body:
-            manifest.with_positive(str(positive))  # refuses what is no class
+            manifest.with_positive(str(positive))  # checks the class
         if mpp is not None:
-            if type(mpp) not in (int, float) or not _MIN_MPP <= mpp < _LARGEST_MPP:
+            if type(mpp) not in (int, float) or not _MIN_MPP <= mpp < _MAX_MPP:
                 raise ValueError(
                     "the pixel size must be a number of µm, at least "
-                    f"{_MIN_MPP:g} and below {_LARGEST_MPP:g}"
+                    f"{_MIN_MPP:g} and below {_MAX_MPP:g}"
                 )
             mpp = float(mpp)
-        moved = body.get("learn_from", list(self.learn_from))
-        if not _are_names(moved) or (
-            "learn_from" in body and not set(moved) <= set(manifest.patients)
+        learn_from = body.get("learn_from", list(self.learn_from))
+        if not _are_names(learn_from) or (
+            "learn_from" in body and not set(learn_from) <= set(manifest.patients)
         ):
             raise ValueError("learn_from must be patients of this set")
         return DatasetSettings(
-            None if positive is None else str(positive), mpp, tuple(sorted(set(moved)))
+            None if positive is None else str(positive), mpp, tuple(sorted(set(learn_from)))
         )
 
     def is_set(self, table_mpp: float | None) -> PixelSizeOption:
-        """What is said of an image's pixel size outside its file."""
+        """Return the pixel size given outside the file, by its table or the user."""
         return PixelSizeOption(default=self.mpp).with_table(table_mpp)
 
 
@@ -122,30 +126,33 @@ def _are_names(value: object) -> bool:
 
 
 def class_to_be_found(classes: Sequence[str], chosen: str | None) -> dict[str, Any] | None:
-    """Of two classes, in their order, the one to be found, and how that is known."""
+    """Return the positive class of two, and how it is known; None without two classes."""
     if len(classes) != 2:
         return None
     if chosen in classes:
-        how = "chosen"
+        origin = "chosen"
     else:
-        how = "by its name" if guess_positive_class(classes) else "unknown"
-    return {"name": classes[1], "how": how}
+        origin = "by its name" if guess_positive_class(classes) else "unknown"
+    return {"name": classes[1], "how": origin}
 
 
-# --- data sets -----------------------------------------------------------------------------------
+# --- data sets ------------------------------------------------------------------------------------
 
 
 _MAX_LABEL = 4096
 _MIN_LABEL = 40
-_LONGEST_MASK = 4096
+_MAX_MASK = 4096
 _CORRECTION = Correction.__required_keys__
-_CHANGING = threading.Lock()  # one change after another
+_WRITE_LOCK = threading.Lock()  # serialises changes
 MASK_CLASSES = ("no region", "region")
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Images under a short name; `folder` holds what the app keeps about them."""
+    """Data set that a user has opened, with its folder or table, index, settings and their folder.
+
+    `is_bare` tells whether labels are ignored, to annotate the images.
+    """
 
     id: str
     source: Path
@@ -153,45 +160,48 @@ class Dataset:
     listing: DatasetIndex
     folder: Path
     about: DatasetSettings
-    is_bare: bool = False  # the labels of its images are left aside, to draw on them
+    is_bare: bool = False
 
     @property
     def name(self) -> str:
+        """Name of the data set."""
         return name_of(self.source, self.is_bare)
 
     @property
     def manifest(self) -> Manifest:
-        """Its images; of two classes the one to be found is the one that the user chose."""
+        """Images, with the positive class chosen by the user."""
         return replace(self.listing.manifest, positive=self.about.positive)
 
     def size_of(self, record: ImageRecord) -> PixelSize:
-        """Of an image's pixels, by its table, its file or the user; reads the file's header."""
+        """Return the pixel size of an image, from its table, its file header or the user."""
         return self.about.is_set(record.mpp).at(record.path)
 
     @property
     def is_labelled(self) -> bool:
+        """Whether an image has a label, a mask or annotations."""
         return any(record.label or record.is_mapped for record in self.manifest.records)
 
     @property
     def colours(self) -> dict[str, str]:
-        """Of classes that were made here to draw with, by name; labels have the usual colours."""
+        """Colours of annotation classes by name; empty for labelled images."""
         return {} if self.is_labelled else class_colours(self.folder)
 
     @property
     def set_classes(self) -> list[str]:
-        """What a rectangle may be marked as; in a set with masks, as part of a region or not."""
+        """Classes of marked rectangles; in a set with masks, region and no region."""
         if any(record.mask for record in self.manifest.records):
             return list(MASK_CLASSES)
         return self.manifest.classes
 
     def image(self, image_id: str) -> ImageRecord:
-        """An image of the set, to be read now: its true place is checked."""
+        """Return the image with this id after checking its path."""
         record = self.listing.by_id.get(image_id)
         if record is None:
             raise KeyError("there is no such image in this data set")
         return self.sources.check(record)
 
     def corrections(self) -> list[Correction]:
+        """Return the corrections by the user."""
         path = self.folder / "corrections.json"
         found: list[Correction] = list(read_json(path, list)) if path.exists() else []
         if not all(isinstance(c, dict) and set(c) >= _CORRECTION for c in found):
@@ -200,18 +210,19 @@ class Dataset:
 
 
 def name_of(source: Path, is_bare: bool) -> str:
+    """Return the name of the data set of a folder or table."""
     return f"{source.name}{', to draw on' * is_bare}"
 
 
 def id_of(source: Path, is_bare: bool = False) -> str:
-    """The same folder or table is another set where its labels are left aside."""
-    return short_id(f"{source}{chr(0) * is_bare}")  # which is no letter of a path
+    """Return the id of the data set of a folder or table; it has another one without its labels."""
+    return short_id(f"{source}{chr(0) * is_bare}")  # NUL cannot occur in a path
 
 
 def open_dataset(
     user: UserWorkspace, sources: DatasetIndexCache, source: Path, *, is_bare: bool = False
 ) -> Dataset:
-    """Read a folder or table and remember it; all its files must lie in the data folders."""
+    """Open a folder or table whose files lie in the data folders; `is_bare` ignores labels."""
     source = sources.folders.check(source)
     dataset = _load(user, sources, source, is_bare=is_bare)
     write_checked_json(dataset.folder / "source.json", str(source))
@@ -221,13 +232,13 @@ def open_dataset(
 def find_dataset(
     user: UserWorkspace, sources: DatasetIndexCache, dataset_id: str, image: str | None = None
 ) -> Dataset:
-    """A data set opened before, as its files are now; `image`: only this one need be."""
+    """Return a data set opened before; with `image`, only this image has to be current."""
     source = find_source(user, sources.folders, dataset_id)
     return _load(user, sources, source, image, is_bare=dataset_id == id_of(source, True))
 
 
 def find_source(user: UserWorkspace, folders: DataFolders, dataset_id: str) -> Path:
-    """The folder or table of a data set opened before; its images are not looked at."""
+    """Return the folder or table of a data set opened before, without listing its images."""
     path = user.folder / "data" / dataset_id / "source.json"
     if not is_id(dataset_id) or not path.is_file():
         raise KeyError("there is no such data set: open it on the data page")
@@ -235,8 +246,8 @@ def find_source(user: UserWorkspace, folders: DataFolders, dataset_id: str) -> P
 
 
 def source_names(user: UserWorkspace, folders: DataFolders) -> dict[str, Path]:
-    """The data sets opened before whose files may still be read."""
-    found = {}
+    """Return the sources of data sets opened before, by id, as far as they may still be read."""
+    sources = {}
     for path in sorted((user.folder / "data").glob("*/source.json")):
         try:
             source = Path(read_json(path, str))
@@ -244,8 +255,8 @@ def source_names(user: UserWorkspace, folders: DataFolders) -> dict[str, Path]:
             log_once(str(error))
             continue
         if source.exists() and any(source.is_relative_to(f) for f in folders.folders):
-            found[path.parent.name] = source
-    return found
+            sources[path.parent.name] = source
+    return sources
 
 
 def _load(
@@ -267,44 +278,41 @@ def _load(
 def update_settings(
     dataset: Dataset, body: Mapping[str, Any], known: Manifest | None = None
 ) -> None:
-    """Write down what the user says of the set, beside what was said before.
-
-    `known`: its images with their classes, where these are not their labels.
-    """
-    with _CHANGING:
-        before = DatasetSettings.read(dataset.folder)  # another request may have said more since
-        before.changed(body, known or dataset.manifest).write(dataset.folder)
+    """Store the settings of a request; `known` has the images with their annotated classes."""
+    with _WRITE_LOCK:
+        # Another request may have changed the settings in the meantime.
+        settings = DatasetSettings.read(dataset.folder)
+        settings.changed(body, known or dataset.manifest).write(dataset.folder)
 
 
-# --- corrections --------------------------------------------------------------------------------
+# --- corrections ----------------------------------------------------------------------------------
 
 
 def add_correction(
     dataset: Dataset, image_id: str, label: str | None, box: list[int] | None
 ) -> None:
-    """A new label for the image, or for a box (left, top, right, bottom) in it; an image that
-    gets none is left out.
-    """
+    """Set the label of an image or a box (left, top, right, bottom); None excludes the image."""
     record = dataset.image(image_id)
-    known = dataset.manifest.classes if box is None else dataset.set_classes
+    classes = dataset.manifest.classes if box is None else dataset.set_classes
     is_left_out = label is None and box is None
-    if label not in known and not is_left_out:
-        raise ValueError(f"the class {label!r} is not among {known}")
+    if label not in classes and not is_left_out:
+        raise ValueError(f"the class {label!r} is not among {classes}")
     box = box and _check_box(record, box)
-    with _CHANGING:
-        kept = dataset.corrections()
+    with _WRITE_LOCK:
+        entries = dataset.corrections()
         if box is None:
-            kept = [c for c in kept if c["image"] != image_id or c["box"] is not None]
+            entries = [c for c in entries if c["image"] != image_id or c["box"] is not None]
         if box is not None or label != record.label:
             name = dataset.manifest.name(record)
-            kept.append(Correction(id=new_id(), image=image_id, name=name, label=label, box=box))
-        write_checked_json(dataset.folder / "corrections.json", kept)
+            entries.append(Correction(id=new_id(), image=image_id, name=name, label=label, box=box))
+        write_checked_json(dataset.folder / "corrections.json", entries)
 
 
 def remove_correction(dataset: Dataset, correction_id: str) -> None:
-    with _CHANGING:
-        kept = [c for c in dataset.corrections() if c["id"] != correction_id]
-        write_checked_json(dataset.folder / "corrections.json", kept)
+    """Remove the correction with this id."""
+    with _WRITE_LOCK:
+        remaining = [c for c in dataset.corrections() if c["id"] != correction_id]
+        write_checked_json(dataset.folder / "corrections.json", remaining)
 
 
 def _check_box(record: ImageRecord, box: list[int]) -> list[int]:
@@ -321,61 +329,61 @@ def _check_box(record: ImageRecord, box: list[int]) -> list[int]:
 
 
 def training_manifest(dataset: Dataset) -> Manifest:
-    """The manifest to learn from: labels as corrected, marked regions as masks or cut-outs.
+    """Return the images for training: corrected labels, and rectangles as masks or crops.
 
-    Where an image has a mask a marked rectangle is painted into it, as region or as none. Without
-    masks it becomes an image of its own, of the same patient.
+    A marked rectangle is painted into a copy of the image's mask. Without a mask, it becomes an
+    image of its own, of the same patient.
     """
     records = dict(dataset.listing.by_id)
-    for record in records.values():  # they are read by the worker, which knows no data folders
+    for record in records.values():  # the worker, which reads them, does not know the data folders
         dataset.sources.check(record)
-    further = []
+    crops = []
     for correction in dataset.corrections():
         image, label, box = correction["image"], correction["label"], correction["box"]
-        mark = dataset.folder / "marks" / f"{correction['id']}.png"
-        if image not in records:  # the file has gone since
+        file = dataset.folder / "marks" / f"{correction['id']}.png"
+        if image not in records:  # the file is missing now
             continue
         if label is None:
             del records[image]
         elif box is None:
             records[image] = replace(records[image], label=label)
         elif records[image].mask is not None:
-            _paint(mark, records[image], box, label == MASK_CLASSES[1])
-            records[image] = replace(records[image], mask=mark)
+            _write_painted_mask(file, records[image], box, label == MASK_CLASSES[1])
+            records[image] = replace(records[image], mask=file)
         else:
-            if not mark.is_file():
-                _cut_out(mark, records[image], box)
-            # The cut-out is a PNG, which says nothing of its pixels: the image does.
+            if not file.is_file():
+                _write_crop(file, records[image], box)
+            # A PNG has no pixel size, so that of the image is stored.
             mpp = dataset.size_of(records[image]).mpp
-            further.append(replace(records[image], path=mark, label=label, mpp=mpp))
-    return replace(dataset.manifest, records=(*records.values(), *further))
+            crops.append(replace(records[image], path=file, label=label, mpp=mpp))
+    return replace(dataset.manifest, records=(*records.values(), *crops))
 
 
 def relabelled_manifest(dataset: Dataset) -> Manifest:
-    """The images of the set, their labels as corrected, without those that are left out."""
+    """Return the images with corrected labels, without excluded ones."""
     labels = {image: record.label for image, record in dataset.listing.by_id.items()}
-    told = labels | {c["image"]: c["label"] for c in dataset.corrections() if c["box"] is None}
+    corrected = labels | {c["image"]: c["label"] for c in dataset.corrections() if c["box"] is None}
     records = (
         record if label == record.label else replace(record, label=label)
         for image, record in dataset.listing.by_id.items()
-        if (label := told[image]) is not None
+        if (label := corrected[image]) is not None
     )
     return replace(dataset.manifest, records=tuple(records))
 
 
-def _cut_out(path: Path, record: ImageRecord, box: list[int]) -> None:
+def _write_crop(path: Path, record: ImageRecord, box: list[int]) -> None:
     left, top, right, bottom = box
     with open_image(record.path, record.mpp) as source:
         _write_png(path, source.read(left, top, right - left, bottom - top))
 
 
-def _paint(path: Path, record: ImageRecord, box: list[int], is_region: bool) -> None:
-    """A copy of the image's mask with the box painted."""
+def _write_painted_mask(path: Path, record: ImageRecord, box: list[int], is_region: bool) -> None:
+    """Write a copy of the image's mask with the box painted."""
     with open_image(record.path, record.mpp) as source:
         size = source.size
     assert record.mask is not None
     region = RegionMask.read(record.mask, size).region
-    factor = max(1, -(-max(region.shape) // _LONGEST_MASK))
+    factor = max(1, -(-max(region.shape) // _MAX_MASK))
     region = region[::factor, ::factor].copy()
     scale = region.shape[1] / size[0], region.shape[0] / size[1]
     left, right = (round(x * scale[0]) for x in box[::2])
@@ -392,11 +400,11 @@ def _write_png(path: Path, pixels: NDArray[np.uint8]) -> None:
 # --- index of images ------------------------------------------------------------------------------
 
 
-RECORD_BYTES = 1000  # about what a record takes in memory
+RECORD_BYTES = 1000  # approximate memory per record
 _MAX_BYTES = 256 * 2**20
-# File systems count time in steps of up to two seconds. What has changed within the last one may
-# change once more and look the same: it is listed anew until then.
-_STEP = 2.0
+# Time stamps have a resolution of up to two seconds: a file changed within this time may change
+# again without a new time stamp. Such sets are listed again until that time has passed.
+_TIME_STEP = 2.0
 READ_ONLY = ": these images have no labels, and are learnt from by what is drawn on them"
 
 State = tuple[int, int, int] | None
@@ -404,20 +412,24 @@ State = tuple[int, int, int] | None
 
 @dataclass(frozen=True)
 class DatasetIndex:
-    """Images in their order and by id, and the files and folders that say which there are.
+    """Index of the images of a data set.
 
-    names : of the images, by id
+    Attributes
+    ----------
+    manifest, by_id, names : images in order, images by id, names by id
+    watched : states of the files and folders that determine the list of images
+    was_settled : whether later changes of these alter their states
     """
 
     manifest: Manifest
     by_id: dict[str, ImageRecord]
     names: dict[str, str]
     watched: dict[Path, State]
-    was_settled: bool  # when it was made: a change from then on shows
+    was_settled: bool
 
     @cached_property
     def described(self) -> bytes:
-        """The images as JSON for the page, which asks for them again and again."""
+        """JSON description of the images for the page, which requests it often."""
         images = [
             {
                 "id": id_,
@@ -431,25 +443,25 @@ class DatasetIndex:
         return json.dumps(images, separators=(",", ":")).encode("ascii")
 
     def bare(self) -> DatasetIndex:
-        """The same images, as if nobody knew what they show: to be drawn on."""
+        """Return the index of the same images without labels, masks and annotations."""
         by_id = {
             id_: replace(record, label="", mask=None, annotations=None)
             for id_, record in self.by_id.items()
         }
-        words = f"{self.manifest.root}: what is known of them is left aside{READ_ONLY}"
-        manifest = Manifest(tuple(by_id.values()), (words,), self.manifest.root)
+        note = f"{self.manifest.root}: what is known of them is left aside{READ_ONLY}"
+        manifest = Manifest(tuple(by_id.values()), (note,), self.manifest.root)
         return DatasetIndex(manifest, by_id, self.names, self.watched, self.was_settled)
 
     def is_current(self, image: str | None = None) -> bool:
-        """Whether the images are still these; or whether the one of this id still is the same."""
+        """Return whether the list, or the entry of this image, is up to date."""
         watched = list(self.watched)
-        if image in self.by_id:  # folders on the way to it, or the table
+        if image in self.by_id:  # folders above it, or the table
             watched = [p for p in self.by_id[image].path.parents if p in self.watched] or watched
         return self.was_settled and all(_state(path) == self.watched[path] for path in watched)
 
 
 class DatasetIndexCache:
-    """Folders and tables that lie in the data folders, as they are now."""
+    """Cache of the indexes of folders and tables in the data folders."""
 
     def __init__(self, folders: DataFolders) -> None:
         self.folders = folders
@@ -458,34 +470,29 @@ class DatasetIndexCache:
     def listing(
         self, source: Path, image: str | None = None, *, is_bare: bool = False
     ) -> DatasetIndex:
-        """The images as they are now; or of which this one is as it is now.
-
-        `is_bare`: their labels, masks and outlines are left aside.
-        """
+        """Return the index; with `image`, only its entry is current; `is_bare` ignores labels."""
 
         def read() -> tuple[DatasetIndex, int]:
-            found, n_bytes = self._read(source)
-            return (found.bare() if is_bare else found), n_bytes
+            index, n_bytes = self._read(source)
+            return (index.bare() if is_bare else index), n_bytes
 
-        return self._cache.get((source, is_bare), read, lambda kept: kept.is_current(image))
+        return self._cache.get((source, is_bare), read, lambda cached: cached.is_current(image))
 
     def _read(self, source: Path) -> tuple[DatasetIndex, int]:
-        """List the images; all must lie in the data folders. Of a folder a link may lead out, which
-        is left out and named; a table is refused that asks for what lies elsewhere.
-        """
-        begun = time.time()
+        """List the images; links out of the data folders are excluded, or refused in a table."""
+        started = time.time()
         manifest, watched, links = _list_images(source, self.folders)
-        manifest = self._inside(manifest, links)
+        manifest = self._exclude_outside(manifest, links)
         names = [manifest.name(record) for record in manifest.records]
         ids = [short_id(name) for name in names]
         by_id = dict(zip(ids, manifest.records, strict=True))
         newest = max(state[1] if state else 0 for state in watched.values())
-        was_settled = begun - newest / 1e9 > _STEP
+        was_settled = started - newest / 1e9 > _TIME_STEP
         named = dict(zip(ids, names, strict=True))
         return DatasetIndex(manifest, by_id, named, watched, was_settled), RECORD_BYTES * len(by_id)
 
-    def _inside(self, manifest: Manifest, links: Container[str] | None) -> Manifest:
-        """`links`: which files of a folder are; None: nobody has looked, it is a table."""
+    def _exclude_outside(self, manifest: Manifest, links: Container[str] | None) -> Manifest:
+        """Exclude or refuse outside files; `links` has the links of a folder, None for a table."""
         is_link = os.path.islink if links is None else links.__contains__
         check, records, outside = self.folders.check_of_many(is_link), [], []
         for record in manifest.records:
@@ -500,14 +507,11 @@ class DatasetIndexCache:
         if not records or links is None:
             raise outside[0][1]
         names = truncated_list([name for name, _ in outside])
-        words = f"{manifest.root}: left out, as they lie outside the data folders: {names}"
-        return replace(manifest, records=tuple(records), warnings=(*manifest.warnings, words))
+        warning = f"{manifest.root}: left out, as they lie outside the data folders: {names}"
+        return replace(manifest, records=tuple(records), warnings=(*manifest.warnings, warning))
 
     def check(self, record: ImageRecord) -> ImageRecord:
-        """The record; refuses an image outside the data folders; ask each time before it is read.
-
-        A link that lay inside when the images were listed may lead elsewhere by now.
-        """
+        """Return the record; raise ForbiddenFileError if a file is now outside the data folders."""
         for path in record.files:
             self.folders.check(path)
         return record
@@ -516,67 +520,66 @@ class DatasetIndexCache:
 def _list_images(
     source: Path, folders: DataFolders
 ) -> tuple[Manifest, dict[Path, State], Container[str] | None]:
-    """A labelled set, or, where labels do not tell two classes apart, its images to look at.
+    """List a labelled set or, if labels do not distinguish two classes, an unlabelled one.
 
-    With them what they depend on, as it was before: a table, or folders whose entries count; and,
-    of folders, which files are links.
+    Return the manifest, the prior states of the table or folders, and links (None for a table).
     """
     table = source / MANIFEST_NAME if source.is_dir() else source
     if table.is_file() or not source.is_dir():
         folders.check(table)
         watched = _watch([table])
         return _from_table(table), watched, None
-    watched, below = _walk(source)
-    links = {str(entry.path) for entry in below if entry.is_link}
+    watched, entries = _walk(source)
+    links = {str(entry.path) for entry in entries if entry.is_link}
     reason = "there are no folders of two or more classes"
     try:
-        manifest = from_folder(source, below)
+        manifest = from_folder(source, entries)
         if len(manifest.classes) > 1:
             return manifest, watched, links
     except ManifestError as error:
-        images, _ = find_images(source, below)
+        images, _ = find_images(source, entries)
         if not images:
             raise
-        if _has_classes(source, below):
+        if _has_classes(source, entries):
             reason = str(error).removeprefix(f"{source}: ")
-    return _visible(source, below, reason), watched, links
+    return _unlabelled(source, entries, reason), watched, links
 
 
 def _walk(folder: Path) -> tuple[dict[Path, State], list[FolderEntry]]:
-    """All that lies below, and the folders there, each as it was before anybody looked into it."""
-    watched, below = _watch([folder]), []
+    """Return the state of each folder before it was read, and all entries."""
+    watched, entries = _watch([folder]), []
     for entry in walk(folder):
         if entry.kind == FOLDER:
             watched[entry.path] = _state(entry.path)
-        below.append(entry)
-    return watched, below
+        entries.append(entry)
+    return watched, entries
 
 
-def _has_classes(folder: Path, below: list[FolderEntry]) -> bool:
+def _has_classes(folder: Path, entries: list[FolderEntry]) -> bool:
     try:
-        return bool(read_class_folders(folder, below).locations)
+        return bool(read_class_folders(folder, entries).locations)
     except ManifestError:  # splits and classes side by side
         return True
 
 
 def _from_table(table: Path) -> Manifest:
-    """With labels or masks; a table that has none at all is of images to look at."""
+    """Read a table; without any label or mask, its images are unlabelled."""
     try:
         return read_manifest(table)
     except ManifestError:
         manifest = read_manifest(table, labelled=False)
         if any(record.label or record.is_mapped for record in manifest.records):
             raise
-    words = f"{table}: there is no column for the label{READ_ONLY}"
-    return replace(manifest, warnings=(words,))
+    note = f"{table}: there is no column for the label{READ_ONLY}"
+    return replace(manifest, warnings=(note,))
 
 
-def _visible(folder: Path, below: list[FolderEntry], reason: str) -> Manifest:
-    images, others = find_images(folder, below)
+def _unlabelled(folder: Path, entries: list[FolderEntry], reason: str) -> Manifest:
+    images, skipped = find_images(folder, entries)
     records = tuple(ImageRecord(path, "", relative_name(folder, path)) for path in images)
     warnings = [f"{folder}: {reason}{READ_ONLY}"]
-    if others:
-        names = truncated_list([relative_name(folder, path) for path in others])
+    if skipped:
+        names = truncated_list([relative_name(folder, path) for path in skipped])
         warnings.append(f"{folder}: left out, as no format that is read, or as masks: {names}")
     return Manifest(records, tuple(warnings), folder)
 
@@ -586,9 +589,9 @@ def _watch(paths: list[Path]) -> dict[Path, State]:
 
 
 def _state(path: Path) -> State:
-    """Differs after a change of the file, or of a folder's entries; None: it is not there."""
+    """Return values that change with a file or a folder's entries; None if missing."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns

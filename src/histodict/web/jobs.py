@@ -2,15 +2,15 @@
 
 A job's folder holds
     job.json         the request; never changed
-    name.json        the name that the user gave it, if any
-    state.json       {"state", "run", "at", "error"}; absent until it is started or cancelled
+    name.json        the name given by the user, if any
+    state.json       {"state", "run", "at", "error"}; absent until the job is started or cancelled
     progress.jsonl   one line per step of the current run
-    worker.lock      locked by the worker while it runs; holds its process number
+    worker.lock      locked by the worker while it runs; contains its process number
     log.txt          output of the worker
-and the files that the worker makes.
+and the files that the worker writes.
 
-Trainings come before maps of slides: a map that is being made is stopped, and made later. Workers
-end with the server, however that ends; the next server goes on with their jobs.
+Trainings precede maps of slides: a training stops a running map, which is restarted later. Workers
+end with the server, however it ends; the next server continues their jobs.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from .workspace import (
 )
 
 TRAIN, MAP = "train", "map"  # kinds of jobs
-IMPORTED = "opened"  # a model from a file: done from the beginning
+IMPORTED = "opened"  # a model from a file, which is done from the start
 WAITING, RUNNING, DONE = "waiting", "running", "done"
 FAILED, CANCELLED, INTERRUPTED = "failed", "cancelled", "interrupted"
 ACTIVE = (WAITING, RUNNING)
-_PAUSE = 0.3
+_INTERVAL = 0.3
 _WORKER = "histodict.web.worker"
 _LOG_LINES = 6
-_LONGEST_NAME = 80
+_MAX_NAME = 80
 _FIELDS: dict[str, dict[str, Any]] = {
     "name.json": {"name": str},
     "state.json": {"state": str, "run": int, "at": (int, float), "error": str},
@@ -63,8 +63,8 @@ _REQUEST: dict[str, Any] = {
     "root": str,
     "records": list,
 }
-# What a request of this kind has beside that.
-_REQUESTS: dict[str, dict[str, Any]] = {
+# Further fields of requests by kind.
+_REQUEST_OF_KIND: dict[str, dict[str, Any]] = {
     TRAIN: {
         "recipe": dict,
         "seed": int,
@@ -81,17 +81,18 @@ _RESULTS: dict[str, Any] = {"classes": list, "images": list, "operating_point": 
 
 @dataclass(frozen=True)
 class Job:
-    """One job on disk."""
+    """Job stored in a folder."""
 
     folder: Path
 
     @property
     def id(self) -> str:
+        """Id of the job, the name of its folder."""
         return self.folder.name
 
     @property
     def name(self) -> str:
-        """As the user calls it."""
+        """Name given by the user, or else the default name."""
         try:
             return str(_read(self.folder / "name.json")["name"])
         except FileNotFoundError:
@@ -101,57 +102,62 @@ class Job:
         return str(self.summary["name"])
 
     def rename(self, name: str) -> None:
+        """Set the name of the job."""
         name = " ".join(name.split())
-        if not 0 < len(name) <= _LONGEST_NAME:
-            raise ValueError(f"a name has from 1 to {_LONGEST_NAME} letters")
+        if not 0 < len(name) <= _MAX_NAME:
+            raise ValueError(f"a name has from 1 to {_MAX_NAME} letters")
         write_checked_json(self.folder / "name.json", {"name": name})
 
     def delete(self) -> None:
-        """With its model and results: first it is out of the way, then it goes."""
-        gone = self.folder.with_name(f".gone-{self.id}")
-        self.folder.rename(gone)
-        shutil.rmtree(gone, ignore_errors=True)
+        """Delete the job with its model and results, atomically renamed first."""
+        renamed = self.folder.with_name(f".gone-{self.id}")
+        self.folder.rename(renamed)
+        shutil.rmtree(renamed, ignore_errors=True)
 
     @property
     def is_training(self) -> bool:
+        """Whether the job trains a model."""
         return bool(self.summary["kind"] == TRAIN)
 
     @property
     def model_file(self) -> Path:
+        """Path of the model file."""
         return self.folder / "model.histodict"
 
     @property
     def gallery_file(self) -> Path:
+        """Path of the stored training patches."""
         return self.folder / "gallery.npz"
 
     @property
     def lock_file(self) -> Path:
+        """Path of the worker's lock file."""
         return self.folder / "worker.lock"
 
     @cached_property
     def request(self) -> dict[str, Any]:
-        """What was asked for; with thousands of images it takes a while to read."""
+        """Validated request; slow to read if it lists thousands of images."""
         path = self.folder / "job.json"
         kind = read_fields(path, _REQUEST)["kind"]
-        return read_fields(path, _REQUEST | _REQUESTS.get(kind, {}))
+        return read_fields(path, _REQUEST | _REQUEST_OF_KIND.get(kind, {}))
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """What lists of jobs need of the request, which a server reads once."""
+        """Fields of the request that lists of jobs show, from a cache."""
         path = self.folder / "job.json"
         return _summary(path, *stat_signature(path))
 
     def results(self) -> dict[str, Any] | None:
-        """Answers for the images kept for testing; None if there are none yet."""
+        """Return the predictions of the test images; None if there are none yet."""
         path = self.folder / "results.json"
         return read_fields(path, _RESULTS) if path.exists() else None
 
     def state(self) -> dict[str, Any]:
-        """How it stands; where that cannot be read, it failed and can be taken up again."""
+        """Return the state; an unreadable one counts as failed, and the job can be resumed."""
         try:
             return dict(_read(self.folder / "state.json"))
         except FileNotFoundError:
-            if self.model_file.exists():  # it had begun long ago
+            if self.model_file.exists():  # the state was lost after the job had started
                 lost = "what was known of its progress is gone: take it up again"
                 return {"state": FAILED, "run": 0, "at": 0.0, "error": lost}
             return {"state": WAITING, "run": 0, "at": 0.0, "error": ""}
@@ -160,36 +166,37 @@ class Job:
             return {"state": FAILED, "run": 0, "at": 0.0, "error": f"{error}, or take it up again"}
 
     def end_run(self, run: int, state: str, error: str = "") -> None:
-        """Set the state after a run, unless the job was cancelled or started again meanwhile."""
+        """Set the state after a run, unless the job was cancelled or restarted in the meantime."""
         now = self.state()
         if (now["state"], now["run"]) == (RUNNING, run):
             self.set_state(state, run, error)
 
     def set_state(self, state: str, run: int, error: str = "") -> None:
+        """Write the state with the current time."""
         content = {"state": state, "run": run, "at": time.time(), "error": error}
         write_checked_json(self.folder / "state.json", content)
 
     def progress(self) -> list[dict[str, Any]]:
-        """The steps so far; a line that is being written just now, or is none, is left out."""
+        """Return the steps so far, without incomplete or damaged lines."""
         path = self.folder / "progress.jsonl"
         text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-        found = []
+        steps = []
         for line in text.split("\n")[:-1]:
             with contextlib.suppress(ValueError, KeyError, TypeError):
                 step = json.loads(line)
-                known = {name: step[name] for name in ("stage", "done", "total", "objective")}
+                values = {name: step[name] for name in ("stage", "done", "total", "objective")}
                 work = step.get("work")
-                left = step["seconds_left"]
+                seconds_left = step["seconds_left"]
                 times = {"work": work and float(work), "seconds": float(step["seconds"])}
-                times["seconds_left"] = None if left is None else float(left)
-                found.append(known | times)
-        return found
+                times["seconds_left"] = None if seconds_left is None else float(seconds_left)
+                steps.append(values | times)
+        return steps
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[bool]:
-        """Hold the lock of the worker until the block ends; False if another process has it.
+        """Hold the worker's lock until the block ends; yield False if another process holds it.
 
-        Where the file system has no locks, the job counts as free.
+        On a file system without locks, yield True.
         """
         with self.lock_file.open("ab") as file:
             is_free = True
@@ -202,6 +209,7 @@ class Job:
             yield is_free
 
     def error_tail(self) -> str:
+        """Return the last lines of the worker's output."""
         path = self.folder / "log.txt"
         text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
         return "\n".join(text.strip().splitlines()[-_LOG_LINES:])
@@ -219,8 +227,8 @@ def _read_once(path: Path, *version: int) -> dict[str, Any]:
 @lru_cache(maxsize=10_000)
 def _summary(path: Path, *version: int) -> dict[str, Any]:
     request = Job(path.parent).request
-    plain = ("kind", "name", "data", "parent", "made", "regions", "model", "mpp")
-    return {name: request.get(name) for name in plain} | {
+    copied = ("kind", "name", "data", "parent", "made", "regions", "model", "mpp")
+    return {name: request.get(name) for name in copied} | {
         "method": request.get("recipe", {}).get("method"),
         "tested_on": short_id(repr(sorted(request.get("test_patients", ())))),
         "n_corrections": len(request.get("corrections", ())),
@@ -230,16 +238,18 @@ def _summary(path: Path, *version: int) -> dict[str, Any]:
 
 
 def new_job(user: UserWorkspace, request: dict[str, Any]) -> Job:
+    """Create a job for this request."""
     job = Job(user.folder / "jobs" / new_id())
     try:
         write_checked_json(job.folder / "job.json", request | {"made": time.time()})
-    except OSError:  # a full disk: nobody would look at what was written of it
+    except OSError:  # for example a full disk
         shutil.rmtree(job.folder, ignore_errors=True)
         raise
     return job
 
 
 def find_job(user: UserWorkspace, job_id: str) -> Job:
+    """Return the job with this id; raise KeyError if there is none."""
     job = Job(user.folder / "jobs" / job_id)
     if not is_id(job_id) or not (job.folder / "job.json").is_file():
         raise KeyError("there is no such training")
@@ -258,28 +268,28 @@ def n_tested_alike(user: UserWorkspace, job: Job) -> int:
 
 
 def all_jobs(user: UserWorkspace) -> list[Job]:
-    """Newest first; those whose request is damaged are told of and left out."""
+    """Return the user's jobs, newest first; report and leave out those with a damaged request."""
     found = []
     folder = user.folder / "jobs"
     for name in filter(is_id, os.listdir(folder) if folder.is_dir() else ()):
         job = Job(folder / name)
         try:
             found.append((job.summary["made"], name, job))
-        except FileNotFoundError:  # it is being made, or was given up
+        except FileNotFoundError:  # it is being created or deleted
             continue
         except (OSError, DamagedFileError) as error:
             log_once(str(error))
     return [job for *_, job in sorted(found, key=lambda entry: entry[:2], reverse=True)]
 
 
-# --- queue --------------------------------------------------------------------------------------
+# --- queue ----------------------------------------------------------------------------------------
 
 
 class JobQueue:
-    """Starts waiting jobs one after another, and notices workers that died."""
+    """Queue that starts waiting jobs one after another and detects dead workers."""
 
     def __init__(self) -> None:
-        # By id, in their order. Adding and removing are atomic: `add` and `n_ahead` need no lock.
+        # Jobs by id, in order. Adding and removing are atomic: `add` and `n_ahead` need no lock.
         self._active: dict[str, Job] = {}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._lock = threading.RLock()
@@ -287,55 +297,57 @@ class JobQueue:
         self._thread = threading.Thread(target=self._watch, daemon=True, name="jobs")
 
     def start(self, users: list[UserWorkspace]) -> None:
-        """Take up what an earlier server left: waiting jobs, and workers that still end."""
-        left = (job for user in users for job in all_jobs(user) if job.state()["state"] in ACTIVE)
-        for job in sorted(left, key=lambda job: job.summary["made"]):
+        """Queue the active jobs of an earlier server, and start the thread."""
+        active = (job for user in users for job in all_jobs(user) if job.state()["state"] in ACTIVE)
+        for job in sorted(active, key=lambda job: job.summary["made"]):
             self.add(job)
         self._thread.start()
 
     def close(self) -> None:
-        """Stop watching, and the work; the next server goes on with it."""
+        """Stop the thread and the running job; the next server continues it."""
         self._stop.set()
         with self._lock:
             for job in self._jobs():
                 if job.id in self._processes:
                     _end(self._processes[job.id])
                     job.end_run(job.state()["run"], WAITING)
-                    self._forget(job)
+                    self._discard(job)
 
     def _jobs(self) -> list[Job]:
         return list(self._active.values())
 
     def add(self, job: Job) -> None:
+        """Add a job to the queue."""
         self._active.setdefault(job.id, job)
 
     def n_ahead(self, job: Job) -> int:
-        """The one that runs is the first; of those that wait, trainings are."""
-        ids = [other.id for other in sorted(self._jobs(), key=_turn)]
+        """Return the number of jobs ahead: the running one, then waiting trainings, then maps."""
+        ids = [other.id for other in sorted(self._jobs(), key=_priority)]
         return ids.index(job.id) if job.id in ids else 0
 
     def cancel(self, job: Job) -> None:
+        """Cancel an active job."""
         with self._lock:
             state = job.state()
             if state["state"] not in ACTIVE:
                 return
             process = self._processes.get(job.id)
             if process is None:  # a worker of an earlier server ends by itself
-                self._forget(job)
+                self._discard(job)
             else:
-                _kill(process)  # on busy cores it takes a while to go; nobody waits for it here
+                _kill(process)  # do not wait: ending may take a while on busy cores
             job.set_state(CANCELLED, state["run"])
 
     def drop(self, job: Job) -> None:
-        """Nothing more is heard of it, whether it waits or its worker is still on its way out."""
+        """Cancel a job, wait until its worker has ended, and remove it from the queue."""
         self.cancel(job)
         with self._lock:
             if job.id in self._processes:
                 _end(self._processes[job.id])
-            self._forget(job)
+            self._discard(job)
 
     def resume(self, job: Job) -> None:
-        """Once more, with what is there already: a finished model is not trained again."""
+        """Queue a failed or cancelled job again; a finished model is not trained again."""
         with self._lock:
             state = job.state()
             if state["state"] in (*ACTIVE, DONE):
@@ -344,10 +356,10 @@ class JobQueue:
             self.add(job)
 
     def _watch(self) -> None:
-        while not self._stop.wait(_PAUSE):
+        while not self._stop.wait(_INTERVAL):
             try:
                 self._scan()
-            except OSError as error:  # a full disk, for example: the next time may be better
+            except OSError as error:  # for example a full disk; try again
                 log_once(f"the trainings cannot be looked after: {error}")
 
     def _scan(self) -> None:
@@ -356,17 +368,17 @@ class JobQueue:
                 return
             for job in self._jobs():
                 self._supervise(job)
-            turns = sorted(self._jobs(), key=_turn)
+            turns = sorted(self._jobs(), key=_priority)
             waiting = [job for job in turns if job.state()["state"] == WAITING]
             is_free = not self._processes and len(waiting) == len(turns)
             if waiting and is_free:
                 self._launch(waiting[0])
             elif waiting and waiting[0].is_training:
                 for job in turns:
-                    self._yield_to_requests(job)
+                    self._preempt_map(job)
 
-    def _yield_to_requests(self, job: Job) -> None:
-        """A map waits again; its worker is on its way out, and the next one begins after that."""
+    def _preempt_map(self, job: Job) -> None:
+        """Stop a running map and queue it again."""
         process = self._processes.get(job.id)
         if process is not None and not job.is_training:
             _kill(process)
@@ -374,8 +386,8 @@ class JobQueue:
 
     def _supervise(self, job: Job) -> None:
         process = self._processes.get(job.id)
-        is_dead = process.poll() is not None if process else _has_lost_its_worker(job)
-        state = job.state()  # after asking whether it lives: a worker says its last word, then ends
+        is_dead = process.poll() is not None if process else _is_orphaned(job)
+        state = job.state()  # read after the check: a worker writes its last state, then ends
         if state["state"] == RUNNING and is_dead:
             code = process.returncode if process is not None else None
             job.set_state(
@@ -384,7 +396,7 @@ class JobQueue:
         if process is not None and is_dead:
             del self._processes[job.id]
         if job.state()["state"] not in ACTIVE and job.id not in self._processes:
-            self._forget(job)
+            self._discard(job)
 
     def _launch(self, job: Job) -> None:
         run = job.state()["run"] + 1
@@ -399,37 +411,37 @@ class JobQueue:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                # Ctrl+C is for the server alone, which then ends the worker. But it gets no session
-                # of its own: Linux shares the cores out among sessions, whatever `nice` says.
+                # Ctrl+C must reach the server only, which then ends the worker. A new session
+                # would prevent it, too, but Linux divides the cores among sessions despite `nice`.
                 process_group=0,
             )
 
-    def _forget(self, job: Job) -> None:
+    def _discard(self, job: Job) -> None:
         self._active.pop(job.id, None)
         self._processes.pop(job.id, None)
 
 
-def _has_lost_its_worker(job: Job) -> bool:
-    """Whether an earlier server left the job as running, and its worker has ended."""
+def _is_orphaned(job: Job) -> bool:
+    """Return whether an earlier server left the job as running and its worker has ended."""
     if job.state()["state"] != RUNNING:
         return False
     with job.locked() as is_free:
         return is_free
 
 
-def _turn(job: Job) -> tuple[bool, bool]:
-    """What is at work comes first, then trainings; in each the order in which they came."""
+def _priority(job: Job) -> tuple[bool, bool]:
+    """Return the sort key of the queue: running jobs, then trainings, then maps."""
     return job.state()["state"] != RUNNING, not job.is_training
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a worker and what it started, and wait until they have."""
+    """Kill a worker with its children, and wait until it has ended."""
     _kill(process)
     process.wait()
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """A worker and what it started, at once: its files are whole or not there."""
+    """Kill a worker with its children; files are written atomically, so none is left incomplete."""
     if process.poll() is None and hasattr(os, "killpg"):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -439,7 +451,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 def _failure_reason(job: Job, code: int | None) -> str:
     if code is None:
         return "The work was interrupted: the computer or the process was stopped."
-    words = "The worker process ended unexpectedly"
+    message = "The worker process ended unexpectedly"
     if code < 0:
-        words += f" (signal {-code}; 9 often means that memory ran out)"
-    return f"{words}. Nothing else was lost.\n{job.error_tail()}".strip()
+        message += f" (signal {-code}; 9 often means that memory ran out)"
+    return f"{message}. Nothing else was lost.\n{job.error_tail()}".strip()

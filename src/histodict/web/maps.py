@@ -1,4 +1,6 @@
-"""Predictions for an image, kept as files of a job; differences and overlaps of patch maps.
+"""Stored predictions and patch maps of images, comparisons of maps, tiles and thumbnails.
+
+Predictions are stored in the folder of a job:
 
 maps/KEY.json    the prediction: label, score, class fractions, text, position of the map's grid
 maps/KEY.npz     the patch map, if there is one; see `PatchMap.save`
@@ -10,10 +12,9 @@ The overlap of detected and true regions is counted in patches on tissue. With H
 only in true regions and A only in detected ones, Dice is 2H / (2H + M + A) and IoU is
 H / (H + M + A).
 
-Pixels for the page, straight from the image files: deep-zoom tiles and thumbnails.
-
-Level 0 is the whole image in one tile; every further level is twice as fine, the last is the
-image's own pixels. A tile is TILE_SIDE pixels square, less at the right and lower edge.
+Tiles form a deep-zoom pyramid, read from the image files. Level 0 is the whole image in one tile;
+every further level has twice the resolution, and the last one has that of the image. A tile is
+TILE_SIDE pixels square, or less at the right and lower edge.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from .schema import Overlap
 from .workspace import DamagedFileError, log_once, read_fields, short_id
 
 _MAX_OUTLINES = 400
-_FORM = 7  # increased when the content of these files changes, so that stored ones are not used
+_VERSION = 7  # of the stored files; increase it when their content changes
 _METADATA: dict[str, Any] = {
     "answer": object,
     "score": object,
@@ -70,24 +71,30 @@ def compute_prediction(
     mpp: float | None = None,
     callback: Callback = no_callback,
 ) -> dict[str, Any]:
-    """The model's answer for an image as plain values; its map, if it has one, into the folder.
+    """Predict an image, store the prediction with its patch map, and return it as JSON values.
 
-    `mpp`: µm per pixel where neither the record nor the file says it.
+    Parameters
+    ----------
+    model : fitted model
+    record : image
+    folder : folder of stored predictions
+    mpp : µm per pixel if neither the record nor the file gives it
+    callback : called with the progress
     """
-    state = _state(record, mpp)  # first: the image may be replaced meanwhile
+    state = _state(record, mpp)  # before reading: the image may be replaced in the meantime
     size = DatasetSettings(mpp=mpp).is_set(record.mpp)
-    answer = model.predict_one(
+    prediction = model.predict_one(
         record.path, mpp=size, callback=callback, within=record.region_of_interest
     )
-    facts = prediction_to_json(answer) | {"version": short_id(repr(state))}
-    if answer.patch_map is not None:  # before the answer that tells of it
-        answer.patch_map.save(_file(folder, record, "npz"))
-    write_checked_json(_file(folder, record, "json"), facts | {"form": _FORM, "of": state})
-    return facts
+    values = prediction_to_json(prediction) | {"version": short_id(repr(state))}
+    if prediction.patch_map is not None:  # before the prediction that refers to it
+        prediction.patch_map.save(_file(folder, record, "npz"))
+    write_checked_json(_file(folder, record, "json"), values | {"form": _VERSION, "of": state})
+    return values
 
 
 def prediction_to_json(answer: Prediction) -> dict[str, Any]:
-    """What the page is told."""
+    """Return the JSON object that describes a prediction."""
     patch_map = answer.patch_map
     return {
         "answer": answer.label,
@@ -100,12 +107,12 @@ def prediction_to_json(answer: Prediction) -> dict[str, Any]:
         "mpp_from": answer.size.origin,
         "probabilities": answer.probabilities,
         "candidates": answer.prediction_set,
-        "grid": None if patch_map is None else _placed(patch_map.grid),
+        "grid": None if patch_map is None else _grid_to_json(patch_map.grid),
     }
 
 
-def _placed(grid: PatchGrid) -> dict[str, float]:
-    """How the grid lies over the image, for the page."""
+def _grid_to_json(grid: PatchGrid) -> dict[str, float]:
+    """Return the position of the grid over the image."""
     return {
         "n_rows": grid.n_rows,
         "n_columns": grid.n_columns,
@@ -118,7 +125,7 @@ def _placed(grid: PatchGrid) -> dict[str, float]:
 
 
 def _state(record: ImageRecord, mpp: float | None) -> list[Any]:
-    """Another one when the image was changed under its name, or what is said of its pixel size."""
+    """Return values that change with the image file, its region or its pixel size."""
     within = [*record.region_of_interest.fingerprint()] if record.region_of_interest else []
     return [*file_key(record.path), record.mpp, mpp, *within]
 
@@ -126,61 +133,78 @@ def _state(record: ImageRecord, mpp: float | None) -> list[Any]:
 def load_prediction(
     folder: Path, record: ImageRecord, mpp: float | None = None
 ) -> dict[str, Any] | None:
-    """Return what `compute_prediction` stored; None if there is nothing for the image as it is
-    now.
-    """
+    """Return a prediction stored by `compute_prediction`; None if missing or outdated."""
     path = _file(folder, record, "json")
     try:
-        facts = read_fields(path, _METADATA) if path.exists() else {}
+        prediction = read_fields(path, _METADATA) if path.exists() else {}
     except DamagedFileError as error:
         log_once(f"{error}: it is made anew")
-        facts = {}
-    is_present = facts.pop("form", None) == _FORM and facts.pop("of", None) == _state(record, mpp)
-    return facts if is_present else None
+        prediction = {}
+    is_present = prediction.pop("form", None) == _VERSION and prediction.pop("of", None) == _state(
+        record, mpp
+    )
+    return prediction if is_present else None
 
 
 def compute_or_load(
     model: Model, record: ImageRecord, folder: Path, mpp: float | None = None
 ) -> dict[str, Any]:
+    """Return the stored prediction of an image, computed if needed."""
     return load_prediction(folder, record, mpp) or compute_prediction(model, record, folder, mpp)
 
 
 def map_version(folder: Path, record: ImageRecord, mpp: float | None = None) -> list[Any]:
-    """Another one whenever `stored_map` would give another map."""
+    """Return a key that changes whenever `stored_map` would return another map."""
     _map_metadata(folder, record, mpp)
     return file_key(_file(folder, record, "npz"))
 
 
 def stored_map(folder: Path, record: ImageRecord, mpp: float | None = None) -> PatchMap:
+    """Return the stored patch map of an image.
+
+    Raises
+    ------
+    KeyError
+        If there is none.
+    ValueError
+        If it is damaged; the prediction is then deleted, to be computed again.
+    """
     _map_metadata(folder, record, mpp)
     try:
         return PatchMap.load(_file(folder, record, "npz"))
     except (ValueError, OSError) as error:
-        _file(folder, record, "json").unlink(missing_ok=True)  # the next look makes both anew
+        # Without it, the next request computes both files again.
+        _file(folder, record, "json").unlink(missing_ok=True)
         raise ValueError(f"{error}: open the image once more, and it is made anew") from error
 
 
 def _map_metadata(folder: Path, record: ImageRecord, mpp: float | None) -> dict[str, Any]:
-    facts = load_prediction(folder, record, mpp)
-    if facts is None or facts["grid"] is None:
+    prediction = load_prediction(folder, record, mpp)
+    if prediction is None or prediction["grid"] is None:
         raise KeyError("this image has no patch map yet")
-    return facts
+    return prediction
 
 
-# --- where the line was moved -------------------------------------------------------------------
+# --- changed decision threshold -------------------------------------------------------------------
 
 
 def apply_threshold(
     moved: Model, facts: dict[str, Any], patch_map: PatchMap | None, path: Path
 ) -> Prediction:
-    """The answer of a model whose line was moved, from what was stored before: label, words and map
-    as the moved model would give them.
+    """Return a stored prediction as of a model whose decision threshold was changed.
+
+    Parameters
+    ----------
+    moved : model with the changed threshold
+    facts : prediction as returned by `load_prediction`
+    patch_map : stored patch map; None if there is none
+    path : image file
     """
     size = PixelSize(facts["mpp"], facts["mpp_from"])
     if moved.finds_regions:
         assert patch_map is not None
-        before = RegionPrediction(path, facts["answer"], facts["score"], 0, [], patch_map, size)
-        return moved.apply_threshold(before)
+        stored = RegionPrediction(path, facts["answer"], facts["score"], 0, [], patch_map, size)
+        return moved.apply_threshold(stored)
     return moved.apply_threshold(
         ImagePrediction(
             path,
@@ -197,7 +221,7 @@ def apply_threshold(
 
 
 def _file(folder: Path, record: ImageRecord, kind: str) -> Path:
-    """Of an image, or of the part of one inside of outlines."""
+    """Return the path of a stored file of an image, or of its region of interest."""
     part = f"-{short_id(repr(record.region_of_interest))}" if record.region_of_interest else ""
     return folder / f"{output_key(record.path)}{part}.{kind}"
 
@@ -205,14 +229,18 @@ def _file(folder: Path, record: ImageRecord, kind: str) -> Path:
 def map_image(
     patch_map: PatchMap, only: int | None, chosen: Mapping[str, str] | None = None
 ) -> NDArray[np.uint8]:
-    """One RGBA pixel per patch: its class's colour, more opaque where it won more clearly.
+    """Return an RGBA image of one pixel per patch: its class's colour, opaque for large margins.
 
-    `chosen`: colours that the user has given to classes, by name, as #rrggbb.
+    Parameters
+    ----------
+    patch_map : patch map
+    only : index of the only class to show; None for all
+    chosen : colours as #rrggbb by class name, in place of the defaults
     """
     colours, opacity = patch_map.colours()
-    for place, name in enumerate(patch_map.classes):
+    for index, name in enumerate(patch_map.classes):
         if chosen and name in chosen:
-            colours[patch_map.predicted_classes == place] = list(bytes.fromhex(chosen[name][1:]))
+            colours[patch_map.predicted_classes == index] = list(bytes.fromhex(chosen[name][1:]))
     alpha = opacity / max(float(opacity.max()), 1e-12)
     if only is not None:
         alpha = np.where(patch_map.predicted_classes == only, alpha, 0)
@@ -220,19 +248,25 @@ def map_image(
 
 
 def outlines(patch_map: PatchMap, place: int, least: int) -> list[list[float]]:
-    """Rings (x, y, x, y, …) around connected patches of a class, of the largest regions."""
+    """Return rings (x, y, x, y, …) around the largest regions of a class."""
     return patch_map.rings(place, least, _MAX_OUTLINES)
 
 
 # --- difference of two maps -----------------------------------------------------------------------
 
 
-_SAME = (135, 149, 161, 70)  # grey, weak
+_UNCHANGED_COLOUR = (135, 149, 161, 70)  # grey, weak
 
 
 @dataclass(frozen=True)
 class MapDifference:
-    """`before`, `after`: (n_rows, n_columns), places of classes in `classes`, or BLANK."""
+    """Predicted classes of two maps on the grid of the first one.
+
+    Attributes
+    ----------
+    before, after : (n_rows, n_columns), indices into `classes`, or NO_TISSUE
+    classes : class names
+    """
 
     before: NDArray[np.int16]
     after: NDArray[np.int16]
@@ -240,6 +274,7 @@ class MapDifference:
 
     @classmethod
     def of(cls, first: PatchMap, second: PatchMap) -> MapDifference:
+        """Compare two maps; raise ValueError if their classes differ."""
         if set(first.classes) != set(second.classes):
             names = [" / ".join(each.classes) for each in (first, second)]
             raise ValueError(
@@ -247,18 +282,18 @@ class MapDifference:
                 "difference means nothing. Look at them side by side"
             )
         order = np.array([first.classes.index(name) for name in second.classes], np.int16)
-        found = _nearest(first, second)
-        after = np.where(found == NO_TISSUE, NO_TISSUE, order[found]).astype(np.int16)
+        nearest = _nearest_classes(first, second)
+        after = np.where(nearest == NO_TISSUE, NO_TISSUE, order[nearest]).astype(np.int16)
         return cls(first.predicted_classes, after, first.classes)
 
     @property
     def is_compared(self) -> NDArray[np.bool_]:
-        """Where both see tissue."""
+        """Whether each patch is tissue in both maps."""
         both: NDArray[np.bool_] = (self.before != NO_TISSUE) & (self.after != NO_TISSUE)
         return both
 
     def counts(self) -> list[list[int]]:
-        """Patches by what they were called before (rows) and after (columns)."""
+        """Return the number of patches by class before (rows) and after (columns)."""
         n, compared = len(self.classes), self.is_compared
         pairs = self.before[compared].astype(np.int64) * n + self.after[compared]
         table: list[list[int]] = np.bincount(pairs, minlength=n * n).reshape(n, n).tolist()
@@ -266,101 +301,115 @@ class MapDifference:
 
     @property
     def n_different(self) -> int:
-        """Patches that only one of the two has judged."""
+        """Number of patches that are tissue in only one of the maps."""
         return int(((self.before != NO_TISSUE) ^ (self.after != NO_TISSUE)).sum())
 
     def image(self, chosen: Mapping[str, str] | None = None) -> NDArray[np.uint8]:
-        """One RGBA pixel per patch: grey where both agree, else the colour of what it is now.
+        """Return an RGBA image of one pixel per patch: grey, or the new class's colour if changed.
 
-        `chosen`: colours that the user has given to classes, by name, as #rrggbb.
+        Parameters
+        ----------
+        chosen : colours as #rrggbb by class name, in place of the defaults
         """
         pixels = np.zeros((*self.before.shape, 4), np.uint8)
         compared = self.is_compared
-        pixels[compared] = _SAME
+        pixels[compared] = _UNCHANGED_COLOUR
         changed = compared & (self.before != self.after)
         pixels[changed, :3] = COLOURS[self.after[changed] % len(COLOURS)].astype(np.uint8)
-        for place, name in enumerate(self.classes):
+        for index, name in enumerate(self.classes):
             if chosen and name in chosen:
-                pixels[changed & (self.after == place), :3] = list(bytes.fromhex(chosen[name][1:]))
+                pixels[changed & (self.after == index), :3] = list(bytes.fromhex(chosen[name][1:]))
         pixels[changed, 3] = 255
         return pixels
 
 
-def _nearest(first: PatchMap, second: PatchMap) -> NDArray[np.int16]:
-    """The second map's winners at the middles of the first one's patches."""
-    own, other = first.grid, second.grid
-    rows = _index_in(other, other.top, _middles(own, own.top, own.n_rows))
-    columns = _index_in(other, other.left, _middles(own, own.left, own.n_columns))
-    has_row, has_column = rows < other.n_rows, columns < other.n_columns
+def _nearest_classes(first: PatchMap, second: PatchMap) -> NDArray[np.int16]:
+    """Return the second map's predicted classes at the centres of the first one's patches."""
+    grid, other_grid = first.grid, second.grid
+    rows = _nearest_indices(other_grid, other_grid.top, _centres(grid, grid.top, grid.n_rows))
+    columns = _nearest_indices(
+        other_grid, other_grid.left, _centres(grid, grid.left, grid.n_columns)
+    )
+    has_row, has_column = rows < other_grid.n_rows, columns < other_grid.n_columns
     has_row &= rows >= 0
     has_column &= columns >= 0
-    found = np.full((own.n_rows, own.n_columns), NO_TISSUE, np.int16)
-    found[np.ix_(has_row, has_column)] = second.predicted_classes[
+    classes = np.full((grid.n_rows, grid.n_columns), NO_TISSUE, np.int16)
+    classes[np.ix_(has_row, has_column)] = second.predicted_classes[
         np.ix_(rows[has_row], columns[has_column])
     ]
-    return found
+    return classes
 
 
-def _middles(grid: PatchGrid, start: float, count: int) -> NDArray[np.float64]:
+def _centres(grid: PatchGrid, start: float, count: int) -> NDArray[np.float64]:
     return np.arange(count, dtype=np.float64) * grid.step + (start + grid.patch_side / 2)
 
 
-def _index_in(grid: PatchGrid, start: float, middles: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Rows or columns of a grid whose patches have these middles, if they have any."""
-    exact = (middles - start - grid.patch_side / 2) / grid.step
-    return np.floor(exact + 0.5).astype(np.int64)
+def _nearest_indices(
+    grid: PatchGrid, start: float, centres: NDArray[np.float64]
+) -> NDArray[np.int64]:
+    """Return the rows or columns of a grid nearest to coordinates; they may be out of range."""
+    position = (centres - start - grid.patch_side / 2) / grid.step
+    return np.floor(position + 0.5).astype(np.int64)
 
 
 # --- overlap with masks ---------------------------------------------------------------------------
 
 
-_FINEST = 300  # cells along the longer side of a mask whose outlines are drawn
+_MAX_CELLS = 300  # grid cells along the longer side of a mask
 
 
 @dataclass(frozen=True)
 class Fractions:
+    """Dice coefficient and intersection over union."""
+
     dice: float
     iou: float
 
 
 def overlap(record: ImageRecord, patch_map: PatchMap) -> Overlap:
-    """Hits, misses and false alarms against the record's mask or label, for regions from
-    1, 2, … connected patches on.
+    """Count hits, misses and false alarms against the record's mask or label.
+
+    Return a row for each minimum region size of 1, 2, … connected patches.
     """
     tissue = patch_map.tissue
-    places, sizes = label_regions(patch_map.predicted_classes == 1)
-    places, truth = places[tissue], region_patch_mask(record, patch_map)[tissue]
+    regions, sizes = label_regions(patch_map.predicted_classes == 1)
+    regions, truth = regions[tissue], region_patch_mask(record, patch_map)[tissue]
     margins = patch_map.margins[..., 1][tissue]
 
     def counts(least: int) -> list[int]:
-        found = np.concatenate([[False], sizes >= least])[places]
-        table: list[int] = PatchEvaluation(margins, truth, found).table().tolist()
+        detected = np.concatenate([[False], sizes >= least])[regions]
+        table: list[int] = PatchEvaluation(margins, truth, detected).table().tolist()
         return table[:3]
 
     return [counts(least) for least in range(1, MAX_MIN_PATCHES + 1)]
 
 
 def pooled_overlap(overlaps: Iterable[Overlap | None], least: float) -> Fractions | None:
-    """Of all images together, for regions from so many patches on; None: there is nothing to tell.
+    """Return Dice and IoU of the pooled patches of all images; None if undefined.
 
-    Where one image's overlap is not known, none is told: the others would stand for all.
+    They are also None if the overlap of one image is unknown.
+
+    Parameters
+    ----------
+    overlaps : overlap of each image
+    least : minimum number of connected patches of a region
     """
-    place, known = round(least) - 1, list(overlaps)
-    if not known or any(one is None or not 0 <= place < len(one) for one in known):
+    index, known = round(least) - 1, list(overlaps)
+    if not known or any(counts is None or not 0 <= index < len(counts) for counts in known):
         return None
-    hits, misses, alarms = (sum(one[place][k] for one in known if one) for k in range(3))
+    hits, misses, alarms = (sum(counts[index][k] for counts in known if counts) for k in range(3))
     union = hits + misses + alarms
     return Fractions(2 * hits / (union + hits), hits / union) if union else None
 
 
 def true_rings(record: ImageRecord, size: tuple[int, int]) -> list[list[float]]:
-    """Rings (x, y, x, y, …) around the regions of the record's mask, in an image of this size."""
-    side = max(1.0, max(size) / _FINEST)
+    """Return rings (x, y, x, y, …) around the regions of the record's mask, for this image size."""
+    side = max(1.0, max(size) / _MAX_CELLS)
     x, y = np.meshgrid(*(np.arange(0, length, side) for length in size))
-    cells = mask_of(record, "").coverage(x, y, side) >= MIN_OVERLAP
+    is_region = mask_of(record, "").coverage(x, y, side) >= MIN_OVERLAP
     return [
         np.minimum(ring * side, size).ravel().tolist()
-        for polygon in RegionBorders(cells.astype(np.int32)).polygons(1)
+        for polygon in RegionBorders(is_region.astype(np.int32)).polygons(1)
         for ring in polygon
     ]
 
@@ -372,24 +421,24 @@ _PIXEL_BYTES = 768 * 2**20  # open images
 
 
 def n_levels(size: tuple[int, int]) -> int:
-    """Levels from the whole image in one tile to its own pixels."""
+    """Return the number of levels, from the whole image in one tile to its full resolution."""
     return max(0, (max(size) - 1).bit_length() - (TILE_SIDE - 1).bit_length()) + 1
 
 
 class Tiles:
-    """Images, kept open as long as there is room; their tiles, in memory; thumbnails, on disk."""
+    """Open images and tiles cached in memory, thumbnails on disk."""
 
     def __init__(self, folder: Path) -> None:
-        """`folder`: for thumbnails, so that a large set opens at once the second time."""
+        """Create the caches; `folder` stores thumbnails."""
         self._folder = folder
         self._sources: LRUCache[ImageSource] = LRUCache(_PIXEL_BYTES)
         self._tiles: LRUCache[bytes] = LRUCache(_TILE_BYTES)
-        self._writing = LocksByKey()
+        self._locks = LocksByKey()
 
     def open(self, record: ImageRecord) -> ImageSource:
-        """The image, opened before or now; one that has changed on disk is opened anew.
+        """Return the open image from the cache; a file that has changed is opened again.
 
-        It is never closed here: another thread may be reading. It goes when nobody holds it.
+        It is closed by the garbage collector, because other threads may be reading it.
         """
 
         def opened() -> tuple[ImageSource, int]:
@@ -400,7 +449,7 @@ class Tiles:
         return self._sources.get(_key(record), opened)
 
     def tile(self, record: ImageRecord, level: int, column: int, row: int) -> bytes:
-        """A tile as JPEG; raises KeyError where there is none."""
+        """Return a tile as JPEG; raise KeyError if there is none at this position."""
 
         def encoded() -> tuple[bytes, int]:
             data = encode_jpeg(_read_tile(self.open(record), level, column, row))
@@ -409,18 +458,18 @@ class Tiles:
         return self._tiles.get(_tile_key(record, level, column, row), encoded)
 
     def cached_tile(self, record: ImageRecord, level: int, column: int, row: int) -> bytes | None:
-        """A tile that was made before; None if it has to be made."""
+        """Return a tile from the cache; None if it is not there."""
         return self._tiles.find(_tile_key(record, level, column, row))
 
     def thumbnail_file(self, record: ImageRecord) -> Path:
-        """Where the small picture is or will be."""
+        """Return the path of an image's thumbnail, which need not exist."""
         name = hashlib.sha256(str(file_key(record.path)).encode()).hexdigest()[:24]
         return self._folder / name[:2] / f"{name}.jpg"
 
     def thumbnail(self, record: ImageRecord) -> Path:
-        """The file of a small picture, made if it is not there."""
+        """Return the path of an image's thumbnail, created if needed."""
         path = self.thumbnail_file(record)
-        with self._writing.held((path.name,)):  # two threads must not write the same file
+        with self._locks.held((path.name,)):  # two threads must not write the same file
             if not path.is_file():
                 with open_image(record.path, record.mpp) as source:
                     data = encode_jpeg(source.thumbnail(_THUMBNAIL_SIDE))
@@ -433,8 +482,8 @@ def _key(record: ImageRecord) -> Key:
     return (repr(file_key(record.path)), record.mpp)
 
 
-def _tile_key(record: ImageRecord, *place: int) -> Key:
-    return (*_key(record), *place)
+def _tile_key(record: ImageRecord, *position: int) -> Key:
+    return (*_key(record), *position)
 
 
 def _read_tile(source: ImageSource, level: int, column: int, row: int) -> NDArray[np.uint8]:
@@ -444,6 +493,7 @@ def _read_tile(source: ImageSource, level: int, column: int, row: int) -> NDArra
     if not (factor and 0 <= x < source.size[0] and 0 <= y < source.size[1]):
         raise KeyError("there is no such tile")
     width, height = (
-        min(TILE_SIDE * factor, side - at) for side, at in zip(source.size, (x, y), strict=True)
+        min(TILE_SIDE * factor, side - start)
+        for side, start in zip(source.size, (x, y), strict=True)
     )
     return source.read(x, y, width, height, float(factor))

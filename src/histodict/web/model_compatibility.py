@@ -1,7 +1,7 @@
 """Imported model files, and warnings about models that do not match images or another model.
 
-A copy of an imported file becomes a job that is done from the start, so that it is shown like a
-trained model. The same file has the same copy; a changed file is another model.
+The copy of an imported file becomes a finished job, so that it is displayed like a trained model.
+The same file has the same copy; a changed file is another model.
 """
 
 from __future__ import annotations
@@ -25,10 +25,18 @@ from .workspace import DataFolders, UserWorkspace, short_id
 
 @dataclass(frozen=True)
 class ModelProfile:
-    """What two models must share for their maps to tell of the same thing.
+    """Properties that two models must share for their maps to be comparable.
 
-    images : id of the set that it learnt from; of a model from a file, nobody else's
-    mpp : µm per pixel of its training images, or at which it works; None: not known
+    Attributes
+    ----------
+    name : name of the job
+    is_file : whether the model was imported from a file
+    images : id of the training set; of an imported model, a unique id
+    classes : class names
+    mpp : µm per pixel at which the model works, or of its training images; None if unknown
+    features : patch features
+    patch_px : side of a patch in pixels
+    tuning : description of changes to the decision after training
     """
 
     name: str
@@ -38,10 +46,11 @@ class ModelProfile:
     mpp: float | None
     features: str
     patch_px: int
-    tuning: str = ""  # how its decision was changed after training
+    tuning: str = ""
 
     @classmethod
     def of(cls, job: Job, model: Model) -> ModelProfile:
+        """Return the profile of a job's model."""
         recipe = model.recipe
         mpp = recipe.mpp if recipe.mpp is not None else model.model_.mpp_
         is_file = job.summary["kind"] == IMPORTED
@@ -52,52 +61,56 @@ class ModelProfile:
 
 
 def incompatibilities(kind: ModelProfile, dataset: Dataset) -> list[str]:
-    """What a set has that the model was not trained for; none of its own set."""
+    """Return warnings about using a model on a data set; none on its training set."""
     if kind.images == dataset.id:
         return []
     source = "comes from a file" if kind.is_file else "was trained on other images"
-    found = [f"This model {source} ({kind.name}): how good it is on these has not been measured."]
+    warnings = [
+        f"This model {source} ({kind.name}): how good it is on these has not been measured."
+    ]
     if kind.tuning:
-        found.append(f"Its decision was changed after training: {kind.tuning}.")
+        warnings.append(f"Its decision was changed after training: {kind.tuning}.")
     labels = dataset.manifest.classes
     unknown = [name for name in labels if name not in kind.classes]
     if unknown:
-        found.append(
-            f"These images are labelled {_list(labels)}; the model only knows "
-            f"{_list(kind.classes)}, and calls every patch one of these."
+        warnings.append(
+            f"These images are labelled {_joined(labels)}; the model only knows "
+            f"{_joined(kind.classes)}, and calls every patch one of these."
         )
     if kind.mpp is None:
-        found.append(
+        warnings.append(
             "The model does not know the pixel size of the images that it learnt from: nothing "
             "tells whether cells have the same size here."
         )
-    return found
+    return warnings
 
 
 def differences(one: ModelProfile, other: ModelProfile) -> list[str]:
-    """In what two models differ beside what they have learnt."""
-    found = []
+    """Return descriptions of the differences between two models, apart from their training."""
+    descriptions = []
     if set(one.classes) != set(other.classes):
-        found.append(
-            f"They tell other classes apart: {_list(one.classes)}, and {_list(other.classes)}."
+        descriptions.append(
+            f"They tell other classes apart: {_joined(one.classes)}, and {_joined(other.classes)}."
         )
     if one.images != other.images:
-        found.append("They were not trained on the same images, as far as is known here.")
+        descriptions.append("They were not trained on the same images, as far as is known here.")
     if one.mpp != other.mpp:
-        found.append(f"They work at other pixel sizes: {_size(one)}, and {_size(other)}.")
+        descriptions.append(
+            f"They work at other pixel sizes: {_mpp_text(one)}, and {_mpp_text(other)}."
+        )
     if (one.features, one.patch_px) != (other.features, other.patch_px):
-        found.append(
+        descriptions.append(
             f"They see patches in other ways: {one.features} of {one.patch_px} pixels, and "
             f"{other.features} of {other.patch_px}."
         )
-    return found
+    return descriptions
 
 
-def _list(names: list[str] | tuple[str, ...]) -> str:
+def _joined(names: list[str] | tuple[str, ...]) -> str:
     return " / ".join(names)
 
 
-def _size(kind: ModelProfile) -> str:
+def _mpp_text(kind: ModelProfile) -> str:
     return "not known" if kind.mpp is None else f"{kind.mpp:g} µm"
 
 
@@ -105,47 +118,57 @@ def _size(kind: ModelProfile) -> str:
 
 
 _MAX_BYTES = 512 * 2**20
-_OPENING = threading.Lock()  # one after another, or two would write the same
+_IMPORT_LOCK = threading.Lock()  # serialises imports, as two could write the same file
 
 
 def import_model(user: UserWorkspace, folders: DataFolders, place: int, inside: str) -> Job:
-    """The model of a file that lies in the data folders."""
+    """Import a model file from the data folders, and return its job.
+
+    Parameters
+    ----------
+    user : workspace of the user
+    folders : data folders
+    place : index of the data folder
+    inside : path in the data folder
+    """
     path = folders.find(place, inside)
     if path.suffix.lower() != SUFFIX or not path.is_file():
         raise ValueError(f"{path.name}: is no model; files of models end in {SUFFIX}")
     if path.stat().st_size > _MAX_BYTES:
-        most = _MAX_BYTES // 2**20
-        raise ValueError(f"{path.name}: is larger than {most} MB, more than the page opens")
+        max_megabytes = _MAX_BYTES // 2**20
+        raise ValueError(
+            f"{path.name}: is larger than {max_megabytes} MB, more than the page opens"
+        )
     job = Job(user.folder / "jobs" / short_id(repr(file_key(path))))
-    with _OPENING:
+    with _IMPORT_LOCK:
         if not (job.folder / "job.json").is_file():
             try:
-                _read(job, path)
+                _import_file(job, path)
             except BaseException:
                 shutil.rmtree(job.folder, ignore_errors=True)
                 raise
     return job
 
 
-def _read(job: Job, path: Path) -> None:
-    """The request comes last: until it is there, so is nothing."""
+def _import_file(job: Job, path: Path) -> None:
+    """Copy and check the model; write the request last, because it marks the job as complete."""
     with atomic_write(job.model_file) as partial:
         shutil.copyfile(path, partial)
-    model = _loaded(job.model_file, path.name)
+    model = _load_copy(job.model_file, path.name)
     job.set_state(DONE, 0)
     write_checked_json(job.folder / "job.json", _request(path, model))
 
 
-def _loaded(copy: Path, name: str) -> Model:
+def _load_copy(copy: Path, name: str) -> Model:
     try:
         return load_model(copy)
     except (ValueError, OSError, ImportError, MemoryError) as error:
-        words = shorten(error).replace(str(copy), name)
-        raise ValueError(words if name in words else f"{name}: {words}") from error
+        message = shorten(error).replace(str(copy), name)
+        raise ValueError(message if name in message else f"{name}: {message}") from error
 
 
 def _request(path: Path, model: Model) -> dict[str, Any]:
-    """As of a training of which nothing is known but its outcome."""
+    """Return a request with the fields of a training whose details are unknown."""
     return {
         "kind": IMPORTED,
         "made": time.time(),

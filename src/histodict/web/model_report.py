@@ -1,9 +1,7 @@
-"""Reports on a model: one self-contained HTML page, and the comparison with the previous model.
+"""Reports on a model: scores with intervals by patient, HTML report, comparison with the parent.
 
 Two models are compared on the images that both were tested on, against the labels of the later one,
 so that a label changed in between does not count as progress.
-
-Scores of the test images with intervals by patient, and tests of differences.
 """
 
 from __future__ import annotations
@@ -60,40 +58,46 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def figures(classes: Sequence[str], rows: Rows, least: float | None = None) -> Figures:
-    """Of rows with an answer.
+    """Return the scores of rows that have a prediction.
 
     Parameters
     ----------
+    classes : classes of the model
+    rows : results of the test images
     least : minimum number of connected patches of a region, for models that find regions
     """
-    shares = {name: share for name in classes if (share := _fraction(name, rows))}
-    known = [shares[name] for name in classes if name in shares]
+    proportions = {name: fraction for name in classes if (fraction := _fraction(name, rows))}
+    known = [proportions[name] for name in classes if name in proportions]
     # Images of unknown classes count in the mean; their predictions are always wrong.
-    is_whole = {row["label"] for row in rows} == set(classes)
-    balanced = mean_interval(known) if is_whole else None
+    has_all_classes = {row["label"] for row in rows} == set(classes)
+    balanced = mean_interval(known) if has_all_classes else None
     return {
-        "classes": [_described(name, share) for name, share in shares.items()],
+        "classes": [_figure_of_class(name, fraction) for name, fraction in proportions.items()],
         "balanced": None if balanced is None else _range(*balanced),
-        "few": [name for name, share in shares.items() if share.n_patients < MIN_PATIENTS],
+        "few": [
+            name for name, fraction in proportions.items() if fraction.n_patients < MIN_PATIENTS
+        ],
         "overlap": {} if least is None else _overlaps(rows, least),
     }
 
 
 def _fraction(name: str, rows: Rows) -> Proportion | None:
     """Return the proportion of correctly classified images of a class."""
-    own = [row for row in rows if row["label"] == name]
-    if not own:
+    class_rows = [row for row in rows if row["label"] == name]
+    if not class_rows:
         return None
-    return proportion([row["answer"] == name for row in own], [row["patient"] for row in own])
+    return proportion(
+        [row["answer"] == name for row in class_rows], [row["patient"] for row in class_rows]
+    )
 
 
-def _described(name: str, share: Proportion) -> ClassFigure:
-    low, high = share.low, share.high
+def _figure_of_class(name: str, fraction: Proportion) -> ClassFigure:
+    low, high = fraction.low, fraction.high
     return {
         "name": name,
-        "n_right": share.n_right,
-        "n_images": share.n_images,
-        "n_patients": share.n_patients,
+        "n_right": fraction.n_right,
+        "n_images": fraction.n_images,
+        "n_patients": fraction.n_patients,
         "interval": None if low is None or high is None else _range(low, high),
     }
 
@@ -104,11 +108,11 @@ def _range(low: float, high: float) -> Range:
 
 def _overlaps(rows: Rows, least: float) -> dict[str, Range | None]:
     """Return intervals of pooled Dice and IoU, for regions of at least `least` patches."""
-    place, known = round(least) - 1, [row.get("overlap") for row in rows]
+    index, overlaps = round(least) - 1, [row.get("overlap") for row in rows]
     patients = np.array([str(row["patient"]) for row in rows])
-    if not known or any(one is None or not 0 <= place < len(one) for one in known):
+    if not overlaps or any(counts is None or not 0 <= index < len(counts) for counts in overlaps):
         return {}
-    tables = np.array([[*one[place], 0] for one in known if one])
+    tables = np.array([[*counts[index], 0] for counts in overlaps if counts])
     repeat = Repeat(np.full(len(tables), "image"), patients, tables)
     return {name: _bootstrap(metric, repeat) for name, metric in OVERLAPS.items()}
 
@@ -117,10 +121,10 @@ def _bootstrap(metric: Metric, repeat: Repeat) -> Range | None:
     if len(set(repeat.patients)) < MIN_PATIENTS:
         return None
     try:
-        found = bootstrap_interval(metric, [repeat])
+        interval = bootstrap_interval(metric, [repeat])
     except ValueError:  # the metric is undefined on these patients or on nearly all draws
         return None
-    return _range(found.low, found.high)
+    return _range(interval.low, interval.high)
 
 
 def describe_range(found: Range | None) -> str:
@@ -130,20 +134,20 @@ def describe_range(found: Range | None) -> str:
     return f"95 % interval by patient {found['low']:.2f} to {found['high']:.2f}"
 
 
-# --- two models on the same images --------------------------------------------------------------
+# --- two models on the same images ----------------------------------------------------------------
 
 
 def difference(rows: Sequence[Compared], patients: Sequence[str]) -> Difference | None:
     """Return the increase of the proportion of correct images; None with too few patients."""
     if len(set(patients)) < MIN_PATIENTS:
         return None
-    owners, images = np.array(patients), np.full(len(rows), "image")
+    patient_of_image, images = np.array(patients), np.full(len(rows), "image")
     now, before = (
-        Repeat(images, owners, np.array([row[key] == row["label"] for row in rows]))
+        Repeat(images, patient_of_image, np.array([row[key] == row["label"] for row in rows]))
         for key in ("answer", "answer_before")
     )
-    found = paired_bootstrap(lambda _, is_right: float(np.mean(is_right)), [now], [before])
-    return {"value": found.difference, "low": found.low, "high": found.high}
+    comparison = paired_bootstrap(lambda _, is_right: float(np.mean(is_right)), [now], [before])
+    return {"value": comparison.difference, "low": comparison.low, "high": comparison.high}
 
 
 _N_EXAMPLES = 6
@@ -164,14 +168,14 @@ def model_card(
     request: dict[str, Any],
     results: Mapping[str, Any] | None,
 ) -> list[SummaryRow]:
-    """What the file says of the model, and what the page knows: who was tested, what corrected."""
+    """Return the description of the model from its file, its test patients and its corrections."""
     rows = results["images"] if results else []
     n_tested = len({row["patient"] for row in rows if row["answer"] is not None})
     card = dict(describe_model(header)) | {
         "Decision": model.describe_decision(),
         "Changed after training": describe_tuning(model.training_info_),
         "Tested on": pluralize(n_tested, "other patient") if n_tested else _UNTESTED,
-        "Corrections": _corrected(applied_corrections(request)),
+        "Corrections": _corrections_text(applied_corrections(request)),
     }
     if request["n_shapes"]:
         n_images = request_manifest(request).n_images
@@ -180,22 +184,26 @@ def model_card(
             "nothing "
             "else of them was learnt from or tested"
         )
-    return [(name, words) for name, words in card.items() if words]
+    return [(name, value) for name, value in card.items() if value]
 
 
-def _corrected(corrections: Sequence[UsedCorrection]) -> str:
-    """How many there were, and which of them were not learnt from."""
-    n_of = Counter(c["use"] for c in corrections)
-    words = [f"{n_of[use]} {what}" for use, what in _USAGE.items() if n_of[use]]
-    return f"{len(corrections)} by the user: {', '.join(words)}" if words else "none"
+def _corrections_text(corrections: Sequence[UsedCorrection]) -> str:
+    """Return the number of corrections by their effect on the training."""
+    counts = Counter(c["use"] for c in corrections)
+    parts = [f"{counts[use]} {label}" for use, label in _USAGE.items() if counts[use]]
+    return f"{len(corrections)} by the user: {', '.join(parts)}" if parts else "none"
 
 
 @dataclass(frozen=True)
 class StoredPredictions:
-    """The tested images by id, and where the answers for them are kept.
+    """Test images and their stored predictions.
 
-    mpp : µm per pixel where neither a table nor the file says it
-    model : whose answers they are, before its line was moved
+    Attributes
+    ----------
+    records : test images by id
+    maps : folder of stored predictions
+    mpp : µm per pixel if neither a table nor the file gives it
+    model : model of the predictions, at its trained threshold
     """
 
     records: Mapping[str, ImageRecord]
@@ -204,15 +212,15 @@ class StoredPredictions:
     model: Model
 
     def prediction(self, image: str, moved: Model) -> Prediction:
-        """With its map, as the model says whose line was moved."""
+        """Return the prediction of an image, with its map, by a model with another threshold."""
         record = self.records[image]
-        facts = compute_or_load(self.model, record, self.maps, self.mpp)
-        return apply_threshold(moved, facts, stored_map(self.maps, record, self.mpp), record.path)
+        stored = compute_or_load(self.model, record, self.maps, self.mpp)
+        return apply_threshold(moved, stored, stored_map(self.maps, record, self.mpp), record.path)
 
 
 def size_text(model: Model, rows: list[dict[str, Any]]) -> list[str]:
-    """In a line, where pixel sizes of tested images were taken for granted."""
-    # Images without an answer have none.
+    """Return warnings about assumed or different pixel sizes of test images."""
+    # Images without a prediction have no pixel size.
     sizes = [PixelSize(row["mpp"], row["mpp_from"]) for row in rows if "mpp_from" in row]
     return size_warnings(sizes, model.model_.mpp_, model.recipe.mpp)
 
@@ -228,8 +236,18 @@ def write_report(
     untuned: Mapping[str, Any] | None = None,
     selection: str = "",
 ) -> None:
-    """`results`: as of the model, whose line may have been moved. `users`: of `top_atom_patches`.
-    `untuned`: if it was moved on the test images, the results as trained. `selection`: a warning.
+    """Write the HTML report of a model.
+
+    Parameters
+    ----------
+    path : file to write
+    model : model at its current threshold
+    card : rows of the model card
+    results : results at the current threshold
+    kept : stored predictions of the test images
+    users : patches of the most used atoms, from `top_atom_patches`
+    untuned : results as trained, if the threshold was chosen on the test images
+    selection : warning about choosing among several models
     """
     rows = _predicted(results)
     counts = confusion_table(model.classes_, rows) if rows else []
@@ -239,11 +257,11 @@ def write_report(
         "tuned": [] if untuned is None else _figures(model, rows, is_tuned=True),
         "tuned_note": NOTE,
         "selection": selection,
-        "few": _short_text(figures(model.classes_, rows)),
+        "few": _few_patients_text(figures(model.classes_, rows)),
         "classes": model.classes_,
         "card": card,
         "truths": [truth for truth, _ in counts],
-        "confusion": [line for _, line in counts],
+        "confusion": [counts_of_truth for _, counts_of_truth in counts],
         "roc": _roc(model, rows, results["operating_point"]),
         "patients": patient_errors(rows),
         "atoms": _atom_mosaics(model),
@@ -275,50 +293,53 @@ def _figures(
     """Return scores with intervals by patient.
 
     For two classes they include sensitivity and specificity, for regions the overlap with the
-    true regions.
-
-    is_tuned : whether the operating point was chosen on these images
+    true regions. `is_tuned` tells whether the operating point was chosen on these images.
     """
     classes = model.classes_
-    labels, answers = ([row[key] for row in rows] for key in ("label", "answer"))
+    labels, predictions = ([row[key] for row in rows] for key in ("label", "answer"))
     missing = [name for name in classes if name not in labels]
     point = (
         model.decision_threshold.value if model.finds_regions and model.decision_threshold else None
     )
-    found = figures(classes, rows, point)
-    told: dict[str, Any] = {}
+    intervals = figures(classes, rows, point)
+    scores: dict[str, Any] = {}
     if point is not None and rows:
-        told |= _overlap_figures(model, rows, found, point)
+        scores |= _overlap_figures(model, rows, intervals, point)
     if rows and missing:
-        told["balanced accuracy: no image was " + " or ".join(missing)] = "not known"
+        scores["balanced accuracy: no image was " + " or ".join(missing)] = "not known"
     elif rows:
-        words = f"balanced accuracy; {describe_range(found['balanced'])}"
-        told[words] = f"{balanced_accuracy(labels, answers):.2f}"
+        name = f"balanced accuracy; {describe_range(intervals['balanced'])}"
+        scores[name] = f"{balanced_accuracy(labels, predictions):.2f}"
     else:
-        told["balanced accuracy"] = "not measured"
+        scores["balanced accuracy"] = "not measured"
     if len(classes) == 2 and set(classes) <= set(labels):
-        others, own = (describe_range(one["interval"]) for one in found["classes"])
-        share = sensitivity(labels, answers, positive=classes[1])
-        told[f"sensitivity: of {classes[1]} found; {own}"] = f"{share:.2f}"
-        share = specificity(labels, answers, positive=classes[1])
-        told[f"specificity: of the others not called {classes[1]}; {others}"] = f"{share:.2f}"
+        other_interval, positive_interval = (
+            describe_range(figure["interval"]) for figure in intervals["classes"]
+        )
+        value = sensitivity(labels, predictions, positive=classes[1])
+        scores[f"sensitivity: of {classes[1]} found; {positive_interval}"] = f"{value:.2f}"
+        value = specificity(labels, predictions, positive=classes[1])
+        scores[f"specificity: of the others not called {classes[1]}; {other_interval}"] = (
+            f"{value:.2f}"
+        )
     n_patients = pluralize(len({row["patient"] for row in rows}), "patient")
-    words = f"images of {n_patients} it never saw" if rows else "images of patients it never saw"
-    told[f"images of {n_patients}: {NOTE}" if is_tuned else words] = len(rows)
-    return [{"name": name, "value": value} for name, value in told.items()]
+    name = f"images of {n_patients} it never saw" if rows else "images of patients it never saw"
+    scores[f"images of {n_patients}: {NOTE}" if is_tuned else name] = len(rows)
+    return [{"name": name, "value": value} for name, value in scores.items()]
 
 
 def _predicted(results: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [row for row in results["images"] if row["answer"] is not None]
 
 
-def _short_text(found: Figures) -> str:
+def _few_patients_text(scores: Figures) -> str:
     """Return a warning about classes with too few patients; empty if there are none."""
-    few = [one for one in found["classes"] if one["name"] in found["few"]]
-    if not few:
+    short_classes = [figure for figure in scores["classes"] if figure["name"] in scores["few"]]
+    if not short_classes:
         return ""
     counts = " and ".join(
-        f"{pluralize(one['n_patients'], 'patient')} with {one['name']}" for one in few
+        f"{pluralize(figure['n_patients'], 'patient')} with {figure['name']}"
+        for figure in short_classes
     )
     return (
         f"Tested on only {counts}: too few to estimate the accuracy on other patients or to give "
@@ -327,56 +348,56 @@ def _short_text(found: Figures) -> str:
 
 
 def _overlap_figures(
-    model: Model, rows: list[dict[str, Any]], found: Figures, point: float
+    model: Model, rows: list[dict[str, Any]], scores: Figures, point: float
 ) -> dict[str, str]:
-    shares = pooled_overlap([row.get("overlap") for row in rows], point)
-    if shares is None:
+    fractions = pooled_overlap([row.get("overlap") for row in rows], point)
+    if fractions is None:
         return {}
-    words = f"overlap with the true regions of {model.classes_[1]}, by patches"
-    ranges = {name: describe_range(found["overlap"].get(name)) for name in ("Dice", "IoU")}
+    label = f"overlap with the true regions of {model.classes_[1]}, by patches"
+    ranges = {name: describe_range(scores["overlap"].get(name)) for name in ("Dice", "IoU")}
     return {
-        f"Dice: {words}; {ranges['Dice']}": f"{shares.dice:.2f}",
-        f"IoU: {words}; {ranges['IoU']}": f"{shares.iou:.2f}",
+        f"Dice: {label}; {ranges['Dice']}": f"{fractions.dice:.2f}",
+        f"IoU: {label}; {ranges['IoU']}": f"{fractions.iou:.2f}",
     }
 
 
 def confusion_table(
     classes: Sequence[str], rows: list[dict[str, Any]]
 ) -> list[tuple[str, list[int]]]:
-    """Per true label how often each class was answered.
+    """Return for each true label how often each class was predicted.
 
-    Labels that are no class of the model follow: nothing can be right about them, and they count.
+    Labels that are not classes of the model follow; their images count as errors.
     """
     counts = Counter((row["label"], row["answer"]) for row in rows)
     others = sorted({row["label"] for row in rows} - set(classes))
     return [
-        (truth or "no label", [counts[truth, answer] for answer in classes])
+        (truth or "no label", [counts[truth, predicted] for predicted in classes])
         for truth in (*classes, *others)
     ]
 
 
 def patient_errors(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Per patient how many images there were, and which answers were wrong; most wrong first."""
+    """Return per patient the number of images and the wrong ones, most errors first."""
     n_images = Counter(row["patient"] for row in rows)
     wrong: dict[str, list[str]] = {patient: [] for patient in sorted(n_images)}
     for row in rows:
         if row["answer"] != row["label"]:
             wrong[row["patient"]].append(row["name"])
-    lines = sorted(wrong.items(), key=lambda line: -len(line[1]))
-    return [{"patient": p, "n_images": n_images[p], "wrong": names} for p, names in lines]
+    entries = sorted(wrong.items(), key=lambda entry: -len(entry[1]))
+    return [{"patient": p, "n_images": n_images[p], "wrong": names} for p, names in entries]
 
 
 def _roc(model: Model, rows: list[dict[str, Any]], point: Mapping[str, Any] | None) -> str:
     from ..reports.html import roc_curves_svg
 
-    truth = np.array([row["label"] == model.classes_[-1] for row in rows])
-    if point is None or len(set(truth.tolist())) < 2:
+    is_positive = np.array([row["label"] == model.classes_[-1] for row in rows])
+    if point is None or len(set(is_positive.tolist())) < 2:
         return ""
     values = np.array([row["value"] for row in rows], np.float64)
     sign = 1.0 if point.get("higher_is_positive", True) else -1.0
     # Connected patches count from m on, the other values only above their threshold.
     threshold = point["value"] - 0.5 if point["kind"] == "patches" else point["value"]
-    curve = roc_curve(truth, sign * values, positive=True, threshold=sign * threshold)
+    curve = roc_curve(is_positive, sign * values, positive=True, threshold=sign * threshold)
     return roc_curves_svg("roc", {"the model": curve})
 
 
@@ -391,7 +412,7 @@ def _atom_mosaics(model: Model) -> list[dict[str, str]]:
 def top_atom_patches(
     model: Model, gallery: PatchSample | None, learn: Manifest
 ) -> list[dict[str, Any]]:
-    """The atoms that most patches use, with the training patches in which they weigh most."""
+    """Return the most used atoms with the training patches of the largest weights."""
     if gallery is None or model.model_.atoms() is None:
         return []
     found = AtomReportData.of(model, gallery, learn.records, _N_ATOMS)
@@ -399,22 +420,22 @@ def top_atom_patches(
 
 
 def training_name(learn: Manifest, record: ImageRecord) -> str:
-    """An image's name; a rectangle that the user marked lies elsewhere and has none."""
+    """Return the name of a training image; marked rectangles share one name."""
     return learn.name(record) if record.path.is_relative_to(learn.root) else "a marked region"
 
 
 def _examples(
-    model: Model, rows: list[dict[str, Any]], kept: StoredPredictions
+    model: Model, rows: list[dict[str, Any]], stored: StoredPredictions
 ) -> list[dict[str, Any]]:
-    """Images with their maps, wrong answers first."""
+    """Return images with their maps, wrong predictions first."""
     shown: list[dict[str, Any]] = []
     for row in sorted(rows, key=lambda row: row["answer"] == row["label"]):
-        if row["grid"] is None or row["image"] not in kept.records or len(shown) == _N_EXAMPLES:
+        if row["grid"] is None or row["image"] not in stored.records or len(shown) == _N_EXAMPLES:
             continue
-        answer = kept.prediction(row["image"], model)
-        assert answer.patch_map is not None
-        picture = draw_overlay(answer.patch_map, answer.summary(), region_rings(answer))
-        shown.append(row | {"uri": jpeg_data_uri(picture), "right": row["answer"] == row["label"]})
+        prediction = stored.prediction(row["image"], model)
+        assert prediction.patch_map is not None
+        overlay = draw_overlay(prediction.patch_map, prediction.summary(), region_rings(prediction))
+        shown.append(row | {"uri": jpeg_data_uri(overlay), "right": row["answer"] == row["label"]})
     return shown
 
 
@@ -422,7 +443,7 @@ def _examples(
 
 
 def applied_corrections(request: dict[str, Any]) -> list[UsedCorrection]:
-    """The corrections of a training, each with what became of it."""
+    """Return the corrections of a training with their effects."""
     tested = set(request["test_patients"])
     manifest = request_manifest(request)
     images = {manifest.name(r): r for r in manifest.records[: request["n_images"]]}
@@ -441,36 +462,40 @@ def applied_corrections(request: dict[str, Any]) -> list[UsedCorrection]:
 
 
 def model_before(job: Job, results: dict[str, Any] | None, parent: Job) -> PreviousModel | None:
-    """None where there is nothing to compare."""
+    """Return the comparison with the parent; None if one of them has no results."""
     earlier = parent.results()
     if results is None or earlier is None:
         return None
-    masks, masks_then = _masks(job), _masks(parent)
-    then = {row["image"]: row for row in earlier["images"]}
-    both = [row for row in results["images"] if row["image"] in then]
+    masks, earlier_masks = _masks(job), _masks(parent)
+    earlier_rows = {row["image"]: row for row in earlier["images"]}
+    common = [row for row in results["images"] if row["image"] in earlier_rows]
     rows = [
-        _compared(row, then[row["image"]], masks.get(row["name"]) == masks_then.get(row["name"]))
-        for row in both
+        _compared(
+            row,
+            earlier_rows[row["image"]],
+            masks.get(row["name"]) == earlier_masks.get(row["name"]),
+        )
+        for row in common
     ]
     return {
         "id": parent.id,
         "name": parent.name,
         "operating_point": earlier["operating_point"],
         "images": rows,
-        "difference": difference(rows, [row["patient"] for row in both]),
+        "difference": difference(rows, [row["patient"] for row in common]),
     }
 
 
-def _compared(row: dict[str, Any], then: dict[str, Any], same_mask: bool) -> Compared:
+def _compared(row: dict[str, Any], earlier: dict[str, Any], same_mask: bool) -> Compared:
     return {
         "image": row["image"],
         "name": row["name"],
         "label": row["label"],
-        "label_before": then["label"],
+        "label_before": earlier["label"],
         "answer": row["answer"],
-        "answer_before": then["answer"],
+        "answer_before": earlier["answer"],
         "overlap": row.get("overlap"),
-        "overlap_before": then.get("overlap") if same_mask else None,
+        "overlap_before": earlier.get("overlap") if same_mask else None,
     }
 
 

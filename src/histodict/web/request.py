@@ -1,13 +1,13 @@
-"""Requests: how many run at a time, the arguments of their handlers, and their responses.
+"""API requests: concurrency limits, shared state, arguments of handlers and responses.
 
-All requests share the cores and the interpreter lock. If all ran at once, a list would take as long
-as the pictures and reports that others wait for. Each therefore runs in a lane of limited width:
+All requests share the cores and the interpreter lock. Each runs under a concurrency limit of its
+kind, so that slow requests do not delay quick ones:
 
 quick       requests that take a moment; they hardly ever wait
-pictures    from image files: as many per file as there are cores, and one more over all files, so
-            that a slide on a drive that hangs delays requests for this slide only
-whys        explanations of patches, with the same width; they do not wait for tiles
-live        predictions after a stroke of the brush, two at a time
+pictures    reads of image files: as many per file as there are cores, and one more over all files,
+            so that a slide on a drive that hangs delays requests for this slide only
+whys        explanations of patches, with the same limit; they do not wait for tiles
+live        predictions after a brush stroke, two at a time
 answers     predictions of models, one at a time
 downloads   files to save, one at a time
 """
@@ -51,15 +51,19 @@ from .workspace import DataFolders, ForbiddenFileError, UserWorkspace
 
 QUICK, IMAGES, EXPLANATIONS, LIVE = "quick", "pictures", "whys", "live"
 PREDICTIONS, DOWNLOADS = "answers", "downloads"
-_N_QUICK = 16
-_N_LIVE = 2
+_MAX_QUICK = 16
+_MAX_LIVE = 2
 
 
 @dataclass(frozen=True)
 class DeferredWork:
-    """What a quick answer has found to take longer, and the lane for that.
+    """Work that takes longer than a quick request, with the concurrency limit to run it under.
 
-    image : the file that it reads, of which no more is done at a time than there are cores
+    Attributes
+    ----------
+    limit : name of the concurrency limit
+    work : function that computes the response
+    image : image file that it reads; per file, at most as many run as there are cores
     """
 
     limit: str
@@ -68,52 +72,59 @@ class DeferredWork:
 
 
 class ConcurrencyLimits:
-    """The lanes of one server."""
+    """Concurrency limits of a server."""
 
     def __init__(self) -> None:
         self._n_cores = available_cores()
-        widths = {QUICK: _N_QUICK, PREDICTIONS: 1, DOWNLOADS: 1}
-        widths |= dict.fromkeys((IMAGES, EXPLANATIONS), self._n_cores + 1) | {LIVE: _N_LIVE}
+        widths = {QUICK: _MAX_QUICK, PREDICTIONS: 1, DOWNLOADS: 1}
+        widths |= dict.fromkeys((IMAGES, EXPLANATIONS), self._n_cores + 1) | {LIVE: _MAX_LIVE}
         self._limits = {name: CapacityLimiter(width) for name, width in widths.items()}
         self._images: WeakValueDictionary[Path, CapacityLimiter] = WeakValueDictionary()
 
     @property
     def are_busy(self) -> bool:
-        """Whether somebody waits for an answer."""
+        """Whether a request is being processed."""
         return any(limit.borrowed_tokens for limit in self._limits.values())
 
-    async def run(self, lane: str, work: Callable[..., Any], *given: Any) -> Any:
-        """What the work gives, done by a thread when its turn has come."""
-        result = await to_thread.run_sync(work, *given, limiter=self._limits[lane])
+    async def run(self, lane: str, work: Callable[..., Any], *args: Any) -> Any:
+        """Run a function on a thread under a concurrency limit, with any work that it defers."""
+        result = await to_thread.run_sync(work, *args, limiter=self._limits[lane])
         while isinstance(result, DeferredWork):
-            result = await self._run_later(result)
+            result = await self._run_deferred(result)
         return result
 
-    async def _run_later(self, later: DeferredWork) -> Any:
-        limit = self._limits[later.limit]
-        if later.image is None:
-            return await to_thread.run_sync(later.work, limiter=limit)
-        own = self._images.get(later.image) or CapacityLimiter(self._n_cores)
-        self._images[later.image] = own
-        async with own:
-            return await to_thread.run_sync(later.work, limiter=limit)
+    async def _run_deferred(self, deferred: DeferredWork) -> Any:
+        limit = self._limits[deferred.limit]
+        if deferred.image is None:
+            return await to_thread.run_sync(deferred.work, limiter=limit)
+        file_limit = self._images.get(deferred.image) or CapacityLimiter(self._n_cores)
+        self._images[deferred.image] = file_limit
+        async with file_limit:
+            return await to_thread.run_sync(deferred.work, limiter=limit)
 
 
 # --- requests -------------------------------------------------------------------------------------
 
 
-_MAX_BYTES = 64 * 1024  # of a request: nothing is uploaded
+_MAX_BYTES = 64 * 1024  # of a JSON body
 _TOO_LARGE = (
     "the file is too large: export fewer objects",
     "the request is too large: files are not uploaded, they are opened",
 )
 _STATUS = {ForbiddenFileError: 403, KeyError: 404, FileNotFoundError: 404}  # any other: 400
-_PLACE = re.compile("[0-9]{1,9}")
+_INDEX = re.compile("[0-9]{1,9}")
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A job's model, what its file says of it, and the training patches that were kept, if any."""
+    """Model of a job.
+
+    Attributes
+    ----------
+    model : fitted model
+    header : header of the model file
+    gallery : stored training patches; None if there are none
+    """
 
     model: Model
     header: dict[str, Any]
@@ -121,19 +132,19 @@ class LoadedModel:
 
     @classmethod
     def of(cls, job: Job) -> tuple[LoadedModel, int]:
-        """With its number of bytes."""
+        """Load the model of a job; return it with its size in bytes."""
         gallery = PatchSample.read_if_whole(job.gallery_file)
         n_bytes = job.model_file.stat().st_size + (gallery.n_bytes if gallery else 0)
         return cls(load_model(job.model_file), read_header(job.model_file), gallery), n_bytes
 
 
 class AppState:
-    """What all calls share, and what is kept between them because it takes long to read."""
+    """State shared by all requests, and caches."""
 
     def __init__(self, folders: DataFolders, workspace: Path) -> None:
         self.folders = folders
         self.workspace = workspace
-        self.demo: str | None = None  # the data set that the demonstration opens
+        self.demo: str | None = None  # id of the synthetic data set
         self.limits = ConcurrencyLimits()
         self.queue = JobQueue()
         self.checks = BackgroundChecks(lambda: self.limits.are_busy)
@@ -150,15 +161,25 @@ class AppState:
         self.trainings: LRUCache[tuple[Manifest, Manifest]] = LRUCache(128 * 2**20)
 
     def close(self) -> None:
+        """Stop the job queue and the checks."""
         self.queue.close()
         self.checks.close()
 
 
 @dataclass(frozen=True)
 class ApiRequest:
-    """One request: who asks, the parts of the address, the query and the JSON body.
+    """Request of a user.
 
-    What it is about is looked up once, and stays as it was then.
+    The objects that it names are looked up once per request.
+
+    Attributes
+    ----------
+    context : state of the application
+    user : workspace of the user
+    parts : path parameters
+    query : query parameters
+    body : JSON body
+    sent : content that is not JSON
     """
 
     context: AppState
@@ -166,17 +187,17 @@ class ApiRequest:
     parts: dict[str, Any]
     query: dict[str, str]
     body: dict[str, Any]
-    sent: bytes = b""  # where the request is no JSON
+    sent: bytes = b""
 
     def argument(self, parameter: Parameter) -> Any:
         """Return the value of a handler's parameter, checked against its annotation.
 
-        It comes from the address, or else from the body, or else from the query. A trailing
-        underscore in the parameter's name is left out.
+        The value comes from the path, else from the body, else from the query. A trailing
+        underscore of the parameter's name is ignored.
         """
         name, kind = parameter.name.rstrip("_"), parameter.annotation
-        if name in self.parts:  # a number: where something stands
-            if not _PLACE.fullmatch(self.parts[name]):
+        if name in self.parts:  # an index
+            if not _INDEX.fullmatch(self.parts[name]):
                 raise KeyError(f"there is no such {name}")
             return int(self.parts[name])
         value = {**self.query, **self.body}.get(name, parameter.default)
@@ -190,37 +211,38 @@ class ApiRequest:
 
     @cached_property
     def dataset(self) -> Dataset:
-        """As it is now; where an image is asked for, as far as that goes."""
+        """Data set of the request; with an image, only that image is checked for changes."""
         image = self.parts.get("image")
         return find_dataset(self.user, self.context.sources, str(self.parts["data"]), image)
 
     @cached_property
     def record(self) -> ImageRecord:
-        """The image asked for, to be read now."""
+        """Image of the request; its path is checked."""
         return self.dataset.image(str(self.parts["image"]))
 
     @cached_property
     def job(self) -> Job:
+        """Job of the request."""
         return find_job(self.user, str(self.parts["job"]))
 
     @cached_property
     def trained(self) -> LoadedModel:
-        """What the job has trained, loaded once."""
+        """Model of the job, from the cache."""
         job = self.job
         if not job.model_file.is_file():
             raise KeyError("this training has no model yet")
-        # The gallery comes later than the model, and may be made anew.
-        kept = job.gallery_file
-        key = (*file_key(job.model_file), *(file_key(kept) if kept.is_file() else ()))
+        # The gallery is written after the model, and may be rewritten.
+        gallery = job.gallery_file
+        key = (*file_key(job.model_file), *(file_key(gallery) if gallery.is_file() else ()))
         return self.context.models.get(key, lambda: LoadedModel.of(job))
 
     def model_at_threshold(self) -> Model:
-        """The job's model, with its line where the query says, if it does."""
+        """Return the job's model, at the decision threshold of the query if there is one."""
         model, text = self.trained.model, self.query.get("point")
         return model if text is None else model.with_threshold(float(text))
 
     def rendered(self, key: Key, draw: Callable[[], bytes]) -> bytes:
-        """Return an image or a file from the cache, or draw it."""
+        """Return an image or a file from the cache, or render it."""
 
         def made() -> tuple[bytes, int]:
             data = draw()
@@ -229,7 +251,7 @@ class ApiRequest:
         return self.context.rendered.get(key, made)
 
     def prepared_image(self) -> CachedPreparedImage:
-        """The image as the job's model sees it."""
+        """Return the image as prepared for the job's model, from the cache."""
         record, model = self.record, self.trained.model
         size, image = self.dataset.size_of(record), file_key(record.path)
         key = (*file_key(self.job.model_file), repr(image), size)
@@ -237,22 +259,22 @@ class ApiRequest:
         def opened() -> tuple[CachedPreparedImage, int]:
             sized = replace(record, mpp=size.is_user_given)
             source, patches = self.context.tiles.open(sized), model.model_
-            view = CachedPreparedImage(source, model.recipe, patches.mpp_, patches.cache, image)
-            view.add(self.context.chunks, key)
-            return view, source.memory_bytes
+            prepared = CachedPreparedImage(source, model.recipe, patches.mpp_, patches.cache, image)
+            prepared.add(self.context.chunks, key)
+            return prepared, source.memory_bytes
 
         return self.context.prepared_images.get(key, opened)
 
     def learn_and_test(self) -> tuple[Manifest, Manifest]:
-        """The images that the job learns from, and those it is tested on; read once."""
+        """Return the training images and the test images of the job, from the cache."""
         job = self.job
 
         def listed() -> tuple[tuple[Manifest, Manifest], int]:
-            learn, test = train_and_test(job.request, missing)
+            learn, test = train_and_test(job.request, excluded)
             return (learn, test), RECORD_BYTES * (len(learn.records) + len(test.records))
 
-        missing = excluded_image_names(job)
-        key = (*file_key(job.folder / "job.json"), missing)
+        excluded = excluded_image_names(job)
+        key = (*file_key(job.folder / "job.json"), excluded)
         return self.context.trainings.get(key, listed)
 
 
@@ -263,54 +285,61 @@ def endpoint(
     most_bytes: int = _MAX_BYTES,
     is_json: bool = True,
 ) -> Callable[[Request], Awaitable[Response]]:
-    """Return the view of a handler, which runs on a thread.
+    """Return the Starlette endpoint of a handler, which runs on a thread.
+
+    `KeyError`, `ValueError`, `OSError` and `MemoryError` become error responses.
 
     Parameters
     ----------
-    work : takes the `Call`, and the values of its keyword-only parameters, see `Call.argument`;
-        returns a response, or what becomes JSON; its errors become refusals
-    lane : where it runs
-    most_bytes : limit for the request's body
-    is_json : whether the body is a JSON object; else it is any content
+    work : handler; takes the `ApiRequest` and its keyword-only parameters, see
+        `ApiRequest.argument`; returns a response or an object for JSON
+    lane : name of the concurrency limit
+    most_bytes : maximum size of the body
+    is_json : whether the body is a JSON object; any content otherwise
     """
-    wanted = list(signature(work).parameters.values())[1:]
+    parameters = list(signature(work).parameters.values())[1:]
 
     async def answer(request: Request) -> Response:
         try:
-            sent = await _sent(request, most_bytes, is_json)
-            call = ApiRequest(
+            content = await _read_content(request, most_bytes, is_json)
+            api_request = ApiRequest(
                 request.app.state.context,
                 request.state.user,
                 dict(request.path_params),
                 dict(request.query_params),
-                _body(sent) if is_json else {},
-                b"" if is_json else sent,
+                _body(content) if is_json else {},
+                b"" if is_json else content,
             )
-            given = {parameter.name: call.argument(parameter) for parameter in wanted}
-            result = await call.context.limits.run(lane, partial(work, call, **given))
-            return result if isinstance(result, Response) else _Json(result)
+            arguments = {
+                parameter.name: api_request.argument(parameter) for parameter in parameters
+            }
+            result = await api_request.context.limits.run(
+                lane, partial(work, api_request, **arguments)
+            )
+            return result if isinstance(result, Response) else _AsciiJSONResponse(result)
         except (KeyError, ValueError, OSError, MemoryError) as error:
-            return _refusal(error)
+            return _error_response(error)
         except ClientDisconnect:
-            return _refusal(ValueError("the request broke off"))
+            return _error_response(ValueError("the request broke off"))
 
     return answer
 
 
-class _Json(JSONResponse):
-    """In ASCII: names of files may hold bytes that are no characters."""
+class _AsciiJSONResponse(JSONResponse):
+    """JSON response in ASCII, because file names may contain bytes that are not valid text."""
 
     def render(self, content: Any) -> bytes:
+        """Return the encoded content."""
         return json.dumps(content, allow_nan=False, separators=(",", ":")).encode("ascii")
 
 
-def _refusal(error: Exception) -> Response:
+def _error_response(error: Exception) -> Response:
     status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 400)
-    words = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
-    return _Json({"error": shorten(words) or type(error).__name__}, status)
+    message = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+    return _AsciiJSONResponse({"error": shorten(message) or type(error).__name__}, status)
 
 
-async def _sent(request: Request, most_bytes: int, is_json: bool) -> bytes:
+async def _read_content(request: Request, most_bytes: int, is_json: bool) -> bytes:
     parts, n_bytes = [], 0
     if request.method == "POST":
         async for part in request.stream():
@@ -332,6 +361,6 @@ def _body(data: bytes) -> dict[str, Any]:
 
 
 def image_response(data: bytes, kind: str = "jpeg") -> Response:
-    """A picture that the browser may keep for an hour."""
+    """Return an image response that the browser may cache for an hour."""
     headers = {"Cache-Control": "private, max-age=3600"}
     return Response(data, media_type=f"image/{kind}", headers=headers)

@@ -1,21 +1,24 @@
-"""What travels between the server and the page, by name: the one place that says what it holds."""
+"""Types of the JSON objects exchanged between the server and the page."""
 
 from __future__ import annotations
 
 from typing import Any, Literal, TypedDict
 
-# What became of a correction in a training: it was learnt from; it is what a tested image is
-# measured against; nothing, as its patient was kept for testing; its image was left out, or is no
-# more.
+# Effect of a correction on a training: used for training; used as the true label of a test image;
+# not used, as its patient is a test patient; image excluded; image missing.
 CorrectionStatus = Literal["learnt", "truth", "unused", "left out", "gone"]
-# Hits, misses and false alarms in patches, for regions from 1, 2, … connected patches on.
+# Hits, misses and false alarms in patches, for regions of at least 1, 2, … connected patches.
 Overlap = list[list[int]]
 
 
 class Correction(TypedDict):
-    """`box`: left, top, right, bottom of a marked region; None: it is about the image.
+    """Correction by the user.
 
-    `label`: a class; None: the image is neither learnt from nor tested on.
+    Attributes
+    ----------
+    id, image, name : ids of the correction and of the image, and the image's name
+    label : class; None excludes the image from training and testing
+    box : left, top, right, bottom of a marked rectangle; None for the whole image
     """
 
     id: str
@@ -26,11 +29,13 @@ class Correction(TypedDict):
 
 
 class UsedCorrection(Correction):
+    """Correction with its effect on a training."""
+
     use: CorrectionStatus
 
 
 class Compared(TypedDict):
-    """An image that two models were tested on, against what is held to be true now."""
+    """Test image of two models, with the current true label."""
 
     image: str
     name: str
@@ -39,22 +44,25 @@ class Compared(TypedDict):
     answer: str | None
     answer_before: str | None
     overlap: Overlap | None
-    overlap_before: Overlap | None  # None, too, where its mask has changed since
+    overlap_before: Overlap | None  # None also if the mask has changed since
 
 
 class MapWork(TypedDict):
-    """The map of a large image that is not there yet; `state`: of its job, or "unasked"."""
+    """State of the map of a large image that is not computed yet.
+
+    `state` is the state of the job, or "unasked" without a job.
+    """
 
     state: str
     error: str
     job: str | None
     megapixels: float
-    share: float  # of the work that is done, from 0 to 1
+    share: float  # completed fraction of the work
     seconds_left: float | None
 
 
 class MapJob(TypedDict):
-    """A map in the list of what is going on; `model`: the training whose model draws it."""
+    """Job that computes a map; `model` is the id of the training."""
 
     id: str
     name: str
@@ -67,7 +75,7 @@ class MapJob(TypedDict):
 
 
 class Range(TypedDict):
-    """A 95 % interval by patient."""
+    """95 % interval by patient."""
 
     low: float
     high: float
@@ -84,9 +92,14 @@ class ClassFigure(TypedDict):
 
 
 class Figures(TypedDict):
-    """Scores of the test images; `few`: classes with too few patients for an interval.
+    """Scores of the test images.
 
-    `balanced`: interval of the balanced accuracy; `overlap`: those of Dice and IoU, for regions.
+    Attributes
+    ----------
+    classes : counts and intervals per class
+    balanced : interval of the balanced accuracy
+    few : classes with too few patients for an interval
+    overlap : intervals of Dice and IoU, for models that find regions
     """
 
     classes: list[ClassFigure]
@@ -102,9 +115,9 @@ class Difference(Range):
 
 
 class PreviousModel(TypedDict):
-    """The model that a training is compared with, on the images that both were tested on.
+    """Comparison of a training with its parent, on the images that both were tested on.
 
-    `difference`: None with too few patients to tell it from chance.
+    `difference` is None with too few patients for an interval.
     """
 
     id: str

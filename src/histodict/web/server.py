@@ -1,18 +1,18 @@
-"""The application, `serve` for the command line, and limits for connections.
+"""Web application, authentication, connection limits and the `serve` function.
 
-uvicorn has no time limit for a request that never becomes complete, and answers 503 beyond
-`limit_concurrency`, even if the other connections are silent. Here a request must be complete a
-fixed time after its first byte or, for the first one, after the connection is made. The number of
-connections that wait for a request is limited, too: a new one replaces the one that has waited
-longest. Many silent connections therefore shut nobody out.
+Authentication:
 
-Who may ask: users with a token, from our own pages.
+- Every request needs a token, from the cookie that the user's link sets, because other users of
+  the machine can reach its ports.
+- A server for the local machine answers only to local host names, so that a page elsewhere cannot
+  reach it through DNS rebinding.
+- Requests that change something must carry a header that pages of other origins cannot send.
 
-- Every request needs a token, from the cookie that the user's link sets: other users of this
-  machine can reach its ports, too.
-- A server for this machine alone answers only to this machine's names, so that a page elsewhere
-  cannot reach it through a name of its own that leads here.
-- What changes something must come from our own page: a header that other pages cannot send.
+Connections: uvicorn has no time limit for an incomplete request and answers 503 beyond
+`limit_concurrency`, even if the other connections are idle. Here, a request must be complete a
+fixed time after its first byte or, for the first request, after the connection is made. The number
+of connections that wait for a request is limited; a new one replaces the one that has waited
+longest, so that idle connections lock nobody out.
 """
 
 from __future__ import annotations
@@ -79,15 +79,23 @@ _HEADERS = {
 
 
 class AuthMiddleware:
-    """Stands before the app: refuses strangers, says which user asks, adds protective headers."""
+    """ASGI middleware that authenticates the user and adds security headers."""
 
     def __init__(self, app: ASGIApp, users: Mapping[str, UserWorkspace], is_open: bool) -> None:
-        """`users` by token; `is_open`: to other machines, by whatever name."""
+        """Create the middleware.
+
+        Parameters
+        ----------
+        app : application that handles authenticated requests
+        users : workspaces by token
+        is_open : whether other machines may connect, under any host name
+        """
         self._app = app
         self._users = users
         self._is_open = is_open
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass an authenticated HTTP request to the application, and refuse any other."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -99,11 +107,11 @@ class AuthMiddleware:
                     headers.setdefault(name, value)
             await send(message)
 
-        refusal = self._enter(Request(scope))
+        refusal = self._authenticate(Request(scope))
         await (self._app if refusal is None else refusal)(scope, receive, send_guarded)
 
-    def _enter(self, request: Request) -> Response | None:
-        """None lets the request in, with its user; else what is said instead."""
+    def _authenticate(self, request: Request) -> Response | None:
+        """Set the user of the request and return None, or return the response of a refusal."""
         host = _HOST.fullmatch(request.headers.get("host", ""))
         if host is None:
             return PlainTextResponse("the request does not say which server it is for", 400)
@@ -112,24 +120,24 @@ class AuthMiddleware:
             return PlainTextResponse("this server answers to 127.0.0.1 and localhost only", 403)
         if request.method not in ("GET", "HEAD") and not _is_same_origin(request.headers):
             return PlainTextResponse("changes are made from histodict's own pages", 403)
-        # Cookies know no ports: two servers on one machine must not overwrite each other's.
+        # Cookies are shared between ports: servers on one machine must not overwrite each other's.
         cookie = f"histodict-{int(host[3] or 80)}"
-        request.state.user = self._find(request.cookies.get(cookie, ""))
-        return None if request.state.user is not None else self._welcome(request, cookie)
+        request.state.user = self._user_with_token(request.cookies.get(cookie, ""))
+        return None if request.state.user is not None else self._sign_in(request, cookie)
 
-    def _find(self, given: str) -> UserWorkspace | None:
-        found = None
-        for token, user in self._users.items():  # all of them: time tells nothing
-            if hmac.compare_digest(token.encode(), given.encode()):
-                found = user
-        return found
+    def _user_with_token(self, candidate: str) -> UserWorkspace | None:
+        match = None
+        for token, user in self._users.items():  # no early exit: timing reveals nothing
+            if hmac.compare_digest(token.encode(), candidate.encode()):
+                match = user
+        return match
 
-    def _welcome(self, request: Request, cookie: str) -> Response:
-        """A link with a right token sets the cookie; anything else is told what is missing."""
+    def _sign_in(self, request: Request, cookie: str) -> Response:
+        """Set the cookie if the link has a valid token; refuse the request otherwise."""
         token = request.query_params.get("token", "")
-        if request.scope["path"] != "/" or self._find(token) is None:
+        if request.scope["path"] != "/" or self._user_with_token(token) is None:
             return PlainTextResponse(TOKEN_NEEDED, 401)
-        # Not by a redirect: to one that begins at a link elsewhere, strict cookies are not sent.
+        # Strict cookies are not sent after a redirect that began at a link elsewhere.
         response = HTMLResponse('<meta http-equiv="refresh" content="0;url=/">')
         response.set_cookie(cookie, token, httponly=True, samesite="strict")
         return response
@@ -143,11 +151,11 @@ def _is_same_origin(headers: Headers) -> bool:
 
 _DEMO_PATIENTS = 8
 _DEMO_IMAGES = 4
-# Seconds that a thread may keep the others from Python; most requests take about as long.
-_TURN = 0.001
-_GC_THRESHOLD = 20_000, 20, 20  # after which Python looks for circles among them
-_GRACE = 1.0  # seconds for requests under way when the server is told to end
-_LAST = 4.0  # seconds after which it ends whatever still holds it
+# Seconds for which a thread may hold the interpreter lock; about the time of most requests.
+_SWITCH_INTERVAL = 0.001
+_GC_THRESHOLD = 20_000, 20, 20  # allocations and collections, see gc.set_threshold
+_GRACE_PERIOD = 1.0  # seconds for unfinished requests after a signal
+_MAX_SHUTDOWN = 4.0  # seconds after a signal until the process is ended
 _STATIC = Path(str(files(__package__) / "static"))
 
 
@@ -159,23 +167,32 @@ def make_app(
     is_open: bool = False,
     demo: bool = False,
 ) -> Starlette:
-    """The app over these data folders, for these users; `is_open`: to other machines."""
+    """Return the web application.
+
+    Parameters
+    ----------
+    folders : data folders that users may read
+    workspace : folder for the users' data sets and trainings
+    users : names of the users; without any, there is a single user
+    is_open : whether other machines may connect
+    demo : whether to offer a synthetic data set
+    """
     workspace = workspace.resolve()
-    # Thumbnails, labels and models are no business of this machine's other users.
+    # Thumbnails, labels and models are private to the user of this machine.
     workspace.mkdir(mode=0o700, parents=True, exist_ok=True)
-    drawn = _demo_folder(workspace) if demo else None
+    demo_folder = _demo_folder(workspace) if demo else None
     hidden = [workspace / "users", workspace / "thumbnails"]
-    readable = DataFolders([*folders, *([drawn] if drawn else [])], hidden)
+    readable = DataFolders([*folders, *([demo_folder] if demo_folder else [])], hidden)
     context = AppState(readable, workspace)
-    people = [UserWorkspace.of(workspace, name) for name in users or ("local",)]
-    if drawn:
-        for user in people:
-            context.demo = open_dataset(user, context.sources, drawn).id
-    tokens = {user.token(): user for user in people}
+    workspaces = [UserWorkspace.of(workspace, name) for name in users or ("local",)]
+    if demo_folder:
+        for user in workspaces:
+            context.demo = open_dataset(user, context.sources, demo_folder).id
+    tokens = {user.token(): user for user in workspaces}
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        context.queue.start(people)
+        context.queue.start(workspaces)
         with hints_for("web"):
             yield
         context.close()
@@ -186,7 +203,7 @@ def make_app(
         lifespan=lifespan,
     )
     app.state.context = context
-    app.state.users = people
+    app.state.users = workspaces
     return app
 
 
@@ -224,21 +241,33 @@ def serve(
 ) -> None:
     """Serve the app until it is interrupted, and print one link per user.
 
-    Raises an error if another server uses the workspace.
+    Parameters
+    ----------
+    folders : data folders that users may read; by default the current one
+    workspace : folder for the users' data sets and trainings
+    host, port : address to listen at
+    users : names of the users; without any, there is a single user
+    demo : whether to offer a synthetic data set
+    browser : whether to open the first user's link in a browser
+
+    Raises
+    ------
+    OSError
+        If another server uses the workspace, or the server cannot start at this address.
     """
     folders = folders or ([] if demo else [Path()])
     base = f"http://{'[::1]' if host == '::1' else host}:{port}/"
     with locked_workspace(workspace.resolve(), base):
         _limit_threads()
         app = make_app(folders, workspace, users=users, is_open=host not in LOCAL_NAMES, demo=demo)
-        # Before a token is printed: another user's server may listen at this address.
+        # Bind before printing a token: another user's server may listen at this address.
         listener = _listen(host, port, base)
-        people: list[UserWorkspace] = app.state.users
-        for user in people:
+        workspaces: list[UserWorkspace] = app.state.users
+        for user in workspaces:
             link = f"{base}?token={user.token()}"
             file = user.write_link(link)
             print(f"For {user.name if users else 'you'}: {link}", flush=True)
-            if browser and user is people[0]:
+            if browser and user is workspaces[0]:
                 threading.Timer(1.0, webbrowser.open, [file.as_uri()]).start()
         server = _Server(
             uvicorn.Config(
@@ -249,40 +278,40 @@ def serve(
                 ws="none",
                 log_level="warning",
                 server_header=False,
-                timeout_graceful_shutdown=int(_GRACE),
+                timeout_graceful_shutdown=int(_GRACE_PERIOD),
             )
         )
-        server.run([listener])  # unlike `uvicorn.run` it tells which signal ended it
+        server.run([listener])  # unlike `uvicorn.run`, it records the signal
         if not server.started:
             raise OSError(f"the server could not start at {base}")
 
 
 def _listen(host: str, port: int, base: str) -> socket.socket:
     kind = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # Only where the protocol is named does asyncio send small answers at once, not 40 ms later.
+    # asyncio sets TCP_NODELAY only if the protocol is named; without, small responses take 40 ms.
     listener = socket.socket(kind, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        if os.name == "posix":  # a port that was just left; on Windows, one that is in use
+        if os.name == "posix":  # allows a port that was just closed; on Windows, also one in use
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
         listener.listen()
         return listener
     except (OSError, OverflowError) as error:
         listener.close()
-        words = f"the server could not start at {base}: {shorten(error)}. "
+        message = f"the server could not start at {base}: {shorten(error)}. "
         if _is_same_server(base):
-            words += "A histodict server with another workspace uses this address: open the link "
-            words += "that it printed, or give another --port"
+            message += "A histodict server with another workspace uses this address: open the link "
+            message += "that it printed, or give another --port"
         else:
-            words += "If another program listens there, give another --port"
-        raise OSError(words) from error
+            message += "If another program listens there, give another --port"
+        raise OSError(message) from error
 
 
 def _is_same_server(base: str) -> bool:
     """Return whether a histodict server answers at an address."""
     try:
         with urllib.request.urlopen(base, timeout=2):
-            return False  # it would ask for a token
+            return False  # a histodict server requires a token
     except urllib.error.HTTPError as error:
         return error.code == 401 and error.read(len(TOKEN_NEEDED)) == TOKEN_NEEDED.encode()
     except (OSError, ValueError, http.client.HTTPException):
@@ -290,29 +319,32 @@ def _is_same_server(base: str) -> bool:
 
 
 def _limit_threads() -> None:
-    """Requests are what runs side by side here, so that none needs more than one core.
+    """Limit numerical libraries to one thread and relax garbage collection.
 
-    What is loaded by now stays to the end, and lists of images grow by thousands of things at a
-    time: to look for circles among all that after every few hundred took a fifth of the time.
+    Requests run concurrently, so none of them needs more than one core. Modules loaded so far stay
+    loaded, and lists of images grow by thousands of objects at a time: collection at the default
+    thresholds took a fifth of the time.
     """
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLD)
     threadpool_limits(limits=1)
-    sys.setswitchinterval(_TURN)
+    sys.setswitchinterval(_SWITCH_INTERVAL)
 
 
 class _Server(uvicorn.Server):
-    """Ends soon after it was told to, even where a request computes for minutes."""
+    """Uvicorn server that stops soon after a signal, even if a request computes for minutes."""
 
-    _announced = int(signal.SIGTERM)
+    _signal = int(signal.SIGTERM)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self._announced = sig
+        """Remember the signal for the exit status."""
+        self._signal = sig
         super().handle_exit(sig, frame)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        # The threads of such requests cannot be stopped; files are whole whenever they end.
-        last = threading.Timer(_LAST, os._exit, [128 + self._announced])
+        """Shut down, and end the process if that takes longer than `_MAX_SHUTDOWN` seconds."""
+        # Threads of requests cannot be stopped; files are written atomically.
+        last = threading.Timer(_MAX_SHUTDOWN, os._exit, [128 + self._signal])
         last.daemon = True
         last.start()
         await super().shutdown(sockets)
@@ -326,37 +358,40 @@ _MAX_WAITING = 100
 
 
 class LimitedH11Protocol(H11Protocol):
-    """One connection."""
+    """HTTP connection with a time limit for requests and a limited number of idle peers."""
 
-    _waiting: ClassVar[dict[LimitedH11Protocol, asyncio.TimerHandle]] = {}  # longest first
+    _waiting: ClassVar[dict[LimitedH11Protocol, asyncio.TimerHandle]] = {}  # oldest first
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Start the time limit of the first request."""
         super().connection_made(transport)
-        self._wait()
+        self._start_timer()
 
     def data_received(self, data: bytes) -> None:
+        """Start or end the time limit, depending on whether a request is incomplete."""
         super().data_received(data)
         has_begun = bool(self.conn.trailing_data[0]) or self.conn.their_state is not h11.IDLE
         is_whole = self.conn.their_state in (h11.DONE, h11.MUST_CLOSE, h11.CLOSED, h11.ERROR)
         if is_whole or not has_begun:
-            self._wait_no_more()
+            self._stop_timer()
         elif self not in self._waiting:
-            self._wait()
+            self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._wait_no_more()
+        """End the time limit."""
+        self._stop_timer()
         super().connection_lost(exc)
 
-    def _wait(self) -> None:
+    def _start_timer(self) -> None:
         if len(self._waiting) >= _MAX_WAITING:
             next(iter(self._waiting))._close_timed_out()
         self._waiting[self] = self.loop.call_later(_MAX_SECONDS, self._close_timed_out)
 
-    def _wait_no_more(self) -> None:
+    def _stop_timer(self) -> None:
         timer = self._waiting.pop(self, None)
         if timer is not None:
             timer.cancel()
 
     def _close_timed_out(self) -> None:
-        self._wait_no_more()
+        self._stop_timer()
         self.transport.abort()

@@ -1,4 +1,4 @@
-"""A training as the web app asks for it: which images, which plan, which patients to test on."""
+"""Training requests: images, plan and test patients, as sent to the worker process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..models.region_detector import region_classes
 from .annotation.edits import annotated_manifest, n_shapes
 from .datasets import Dataset, class_to_be_found, relabelled_manifest, training_manifest
 
-# What the page offers, in words for people.
+# Presets that the page offers.
 PRESET_LABELS = {
     "quick": "Quick look: few building blocks, a minute or less",
     "default": "The best there is here: several views of the tissue decide together, and say how "
@@ -26,7 +26,7 @@ PRESET_LABELS = {
     "paper": "As published: 20 x 20 pixel patches, 10,000 of each class; slow",
     "regions": "Regions: neighbouring patches are judged together",
 }
-# An offer that is no preset of the package: the preset that it changes, and how.
+# Presets of the page alone: the preset of the package that they change, and the changes.
 _CHANGED = {
     "quick": (
         "fast",
@@ -36,7 +36,10 @@ _CHANGED = {
 
 
 def offered_plan(offer: str, method: str, *, regions: bool = False) -> Plan:
-    """The plan behind an offer, for a method; settings that the method lacks are left out."""
+    """Return the plan of an entry of `PRESET_LABELS`.
+
+    Settings that the method does not have are left out.
+    """
     if offer not in PRESET_LABELS:
         raise ValueError(f"preset must be one of {sorted(PRESET_LABELS)}, not {offer!r}")
     base, changes = _CHANGED.get(offer, (offer, {}))
@@ -47,11 +50,15 @@ def offered_plan(offer: str, method: str, *, regions: bool = False) -> Plan:
 
 @dataclass(frozen=True)
 class TrainingRequest:
-    """What a training shall be.
+    """Settings of a training.
 
-    regions : the class whose regions are looked for; None: which class an image is
-    test_folds : one fold of so many is kept for testing, whole patients; 0 keeps none
-    test_patients : those to keep, in place of a fold
+    Attributes
+    ----------
+    plan : training plan
+    regions : class whose regions are detected; None to classify images
+    seed : random seed
+    test_folds : number of folds, one of which is kept for testing by patient; 0 for no test
+    test_patients : patients to test on, in place of a fold
     """
 
     plan: Plan
@@ -62,25 +69,25 @@ class TrainingRequest:
 
     @classmethod
     def from_request(cls, request: Mapping[str, Any]) -> TrainingRequest:
-        """The same once more, tested on the same patients, so that the two can be compared."""
+        """Return the settings of an earlier request, with the same test patients for comparison."""
         plan, patients = Plan.from_dict(request["recipe"]), request["test_patients"]
         return cls(plan, request["regions"], request["seed"], test_patients=patients)
 
     def check(self, manifest: Manifest) -> None:
-        """Refuse what cannot be, or does not fit together."""
+        """Raise ValueError if the settings are invalid or do not fit the images."""
         if self.test_folds not in (0, 2, 3, 4, 5):
             raise ValueError("test_folds must be 0, 2, 3, 4 or 5")
         if not 0 <= self.seed < 2**32:
             raise ValueError("seed must be a whole number from 0 to 4294967295")
-        vectors = self.plan.recipe.features
-        if ":" in vectors:  # names a file or a download, which a page must not choose
-            raise ValueError(f"vectors {vectors!r} can be used from the command line only")
+        features = self.plan.recipe.features
+        if ":" in features:  # names a file or a download, which the page must not choose
+            raise ValueError(f"vectors {features!r} can be used from the command line only")
         self.plan.build_model(region=self.regions)
         if self.regions:
             region_classes(manifest, self.regions)
 
     def included_patients(self, manifest: Manifest, learn_from: Collection[str] = ()) -> list[str]:
-        """Those to test on; `learn_from`: patients that are never kept for that."""
+        """Return the test patients, none of them in `learn_from`."""
         free = [i for i, r in enumerate(manifest.records) if r.patient not in learn_from]
         others = manifest.select(free)
         if self.test_patients is not None:
@@ -88,53 +95,53 @@ class TrainingRequest:
         if not self.test_folds or not free:
             return []
         split = k_folds(others, self.test_folds, random_state=self.seed).splits[0]
-        return sorted({others.records[place].patient for place in split.test})
+        return sorted({others.records[index].patient for index in split.test})
 
 
 def training_request(dataset: Dataset, wish: TrainingRequest) -> dict[str, Any]:
-    """All that the worker needs, checked; raises ValueError in words for the page."""
-    is_drawn = not dataset.is_labelled
-    manifest = annotated_manifest(dataset) if is_drawn else training_manifest(dataset)
+    """Return the request for the worker after checking it; raise ValueError if it is invalid."""
+    is_annotated = not dataset.is_labelled
+    manifest = annotated_manifest(dataset) if is_annotated else training_manifest(dataset)
     wish.check(manifest)
     if not wish.regions:
         _check_positive(dataset, manifest)
-    n_images = len(manifest.records if is_drawn else relabelled_manifest(dataset).records)
-    images, marked = manifest.select(range(n_images)), manifest.records[n_images:]
+    n_images = len(manifest.records if is_annotated else relabelled_manifest(dataset).records)
+    images, rectangles = manifest.select(range(n_images)), manifest.records[n_images:]
     learn_from = {*dataset.about.learn_from}
-    if wish.test_patients is None:  # who marks a region wants it to be learnt from
-        learn_from |= {record.patient for record in marked}
-    kept = wish.included_patients(images, learn_from)
-    _check_remaining(manifest, kept)
+    if wish.test_patients is None:  # marked rectangles should be used for training
+        learn_from |= {record.patient for record in rectangles}
+    test_patients = wish.included_patients(images, learn_from)
+    _check_remaining(manifest, test_patients)
     return {
         "kind": "train",
         "data": dataset.id,
         "name": dataset.source.name if dataset.source.is_dir() else dataset.source.parent.name,
         "root": manifest.root,
         "records": [asdict(record) for record in manifest.records],
-        "n_images": n_images,  # those after them are marked rectangles
+        "n_images": n_images,  # followed by marked rectangles
         "positive": manifest.classes[1] if len(manifest.classes) == 2 else None,
         "mpp": dataset.about.mpp,
         "recipe": wish.plan.to_dict(),
         "regions": wish.regions,
         "seed": wish.seed,
-        "test_patients": kept,
+        "test_patients": test_patients,
         "corrections": dataset.corrections(),
-        "n_shapes": n_shapes(dataset) if is_drawn else 0,
+        "n_shapes": n_shapes(dataset) if is_annotated else 0,
     }
 
 
-def _check_remaining(manifest: Manifest, kept: Collection[str]) -> None:
-    """Refuses to test on all that there is of a class: nothing of it could be learnt."""
-    there = {record.label for record in manifest.records if record.patient not in kept}
-    missing = [name for name in manifest.classes if name not in there]
-    if kept and missing:
+def _check_remaining(manifest: Manifest, test_patients: Collection[str]) -> None:
+    """Refuse to keep all images of a class for testing."""
+    remaining = {record.label for record in manifest.records if record.patient not in test_patients}
+    missing = [name for name in manifest.classes if name not in remaining]
+    if test_patients and missing:
         raise ValueError(
             f"all images with {missing[0]} would be kept for testing: leave one to learn from"
         )
 
 
 def _check_positive(dataset: Dataset, manifest: Manifest) -> None:
-    """Of two classes somebody must say which one is to be found: their order is no reason."""
+    """Require a positive class if there are two classes; their order does not determine it."""
     found = class_to_be_found(manifest.classes, dataset.about.positive)
     if found is not None and found["how"] == "unknown":
         raise ValueError(
@@ -144,7 +151,7 @@ def _check_positive(dataset: Dataset, manifest: Manifest) -> None:
 
 
 def request_manifest(request: Mapping[str, Any]) -> Manifest:
-    """The images of a request, in its order."""
+    """Return the images of a request, in its order."""
     try:
         records = tuple(map(_record, request["records"]))
     except (KeyError, TypeError) as error:
@@ -153,44 +160,48 @@ def request_manifest(request: Mapping[str, Any]) -> Manifest:
 
 
 def _record(row: dict[str, Any]) -> ImageRecord:
-    drawn = {
-        name: row.get(name) and _drawing(row[name])
+    annotation_files = {
+        name: row.get(name) and _annotation_file(row[name])
         for name in ("annotations", "region_of_interest")
     }
     mask = row["mask"] and Path(row["mask"])
-    return ImageRecord(**(row | {"path": Path(row["path"]), "mask": mask} | drawn))
+    return ImageRecord(**(row | {"path": Path(row["path"]), "mask": mask} | annotation_files))
 
 
-def _drawing(fields: dict[str, Any]) -> AnnotationFile:
+def _annotation_file(fields: dict[str, Any]) -> AnnotationFile:
     return AnnotationFile(Path(fields["path"]), tuple(fields["names"]), fields["coordinates"])
 
 
 def request_classes(request: Mapping[str, Any]) -> list[str]:
-    """The classes of the model that a training makes, in their order."""
+    """Return the classes of the resulting model, in order."""
     manifest, region = request_manifest(request), request.get("regions")
     try:
         return manifest.classes if region is None else region_classes(manifest, region)
-    except ValueError:  # it failed for that
+    except ValueError:  # a request that failed for this reason
         return manifest.classes
 
 
 def train_and_test(
     request: Mapping[str, Any], left_out: Collection[str] = ()
 ) -> tuple[Manifest, Manifest]:
-    """Images to learn from, and those of the patients kept for testing.
+    """Return the training images and the images of the test patients.
 
-    A rectangle that was marked is learnt from, never tested on: it is no image of the set.
-    `left_out`: names of images that are in neither.
+    Rectangles marked by the user are used for training only, as they are not images of the set.
+
+    Parameters
+    ----------
+    request : request of the job
+    left_out : names of excluded images
     """
     manifest = request_manifest(request)
-    kept = set(request["test_patients"])
-    learn, test, missing = [], [], []
-    for place, record in enumerate(manifest.records):
+    test_patients = set(request["test_patients"])
+    learn, test, excluded = [], [], []
+    for index, record in enumerate(manifest.records):
         if manifest.name(record) in left_out:
-            missing.append(manifest.name(record))
-        elif record.patient not in kept:
-            learn.append(place)
-        elif place < request["n_images"]:
-            test.append(place)
-    known = replace(manifest, skipped=tuple(missing))
-    return known.select(learn), known.select(test)
+            excluded.append(manifest.name(record))
+        elif record.patient not in test_patients:
+            learn.append(index)
+        elif index < request["n_images"]:
+            test.append(index)
+    included = replace(manifest, skipped=tuple(excluded))
+    return included.select(learn), included.select(test)

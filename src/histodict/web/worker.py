@@ -1,7 +1,7 @@
-"""The process that does a job: `python -m histodict.web.worker FOLDER RUN SERVER`.
+"""Process that runs a job: `python -m histodict.web.worker FOLDER RUN SERVER`.
 
-It writes its progress, its state and what it makes into the job's folder, and ends with the process
-SERVER, which started it.
+It writes progress, state and results into the job's folder, and ends with the server, whose process
+number is SERVER.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ from .training import request_manifest, train_and_test
 from .workspace import short_id
 
 _PAUSE = 0.1
-_UNKNOWN = "not known"  # the truth of an image whose mask has become unreadable
-_NICE = 10  # a tenth of a core that the server wants, too; all that nobody wants
+_UNKNOWN = "not known"  # true label of an image whose mask has become unreadable
+_NICENESS = 10  # a tenth of a core that the server needs, too; otherwise all of it
 
 
 def progress_log(job: Job) -> Callback:
-    """Write progress, a line per step, with the seconds since the start and those left."""
+    """Return a callback that writes a line per step, with elapsed and remaining seconds."""
     file = (job.folder / "progress.jsonl").open("a", encoding="utf-8")
     started, estimator = time.perf_counter(), TimeEstimator(_stages(job))
 
     def tell(progress: Progress) -> None:
         estimator.update(progress)
-        line = asdict(progress) | {
+        entry = asdict(progress) | {
             "objective": [None if x != x else float(x) for x in progress.objective],
             "seconds": round(time.perf_counter() - started, 2),
             "seconds_left": estimator.seconds_left(),
         }
-        file.write(json.dumps(line) + "\n")
+        file.write(json.dumps(entry) + "\n")
         file.flush()
 
     return tell
@@ -68,15 +68,16 @@ def _stages(job: Job) -> dict[str, int]:
 
 
 def main(folder: Path, run: int, server: int) -> int:
+    """Run the job in a folder, and return the exit status."""
     job = Job(folder)
     exit_with_parent(server, partial(job.end_run, run, WAITING))
     with _only_worker(job):
-        return _work(job, run)
+        return _run_job(job, run)
 
 
 @contextmanager
 def _only_worker(job: Job) -> Iterator[None]:
-    """Wait for a worker of an earlier server to end, and keep others out."""
+    """Wait until a worker of an earlier server has ended, and lock the job."""
     while True:
         with job.locked() as is_free:
             if is_free:
@@ -86,12 +87,12 @@ def _only_worker(job: Job) -> Iterator[None]:
         time.sleep(_PAUSE)
 
 
-def _work(job: Job, run: int) -> int:
+def _run_job(job: Job, run: int) -> int:
     state = job.state()
     if (state["state"], state["run"]) != (RUNNING, run):
-        return 0  # it was cancelled meanwhile
+        return 0  # it was cancelled in the meantime
     if hasattr(os, "nice"):
-        os.nice(_NICE)  # the page comes first
+        os.nice(_NICENESS)  # the server has priority
     try:
         WORK[job.request["kind"]](job, progress_log(job))
     except (ValueError, OSError, MemoryError) as error:
@@ -105,18 +106,19 @@ def _work(job: Job, run: int) -> int:
     return 0
 
 
-# --- training -----------------------------------------------------------------------------------
+# --- training -------------------------------------------------------------------------------------
 
 
 def train(job: Job, tell: Callback) -> None:
+    """Train a model on the request's images and predict the test images."""
     model = _saved_model(job)
     if model is None:
-        shutil.rmtree(job.folder / "maps", ignore_errors=True)  # of a model that is no more
+        shutil.rmtree(job.folder / "maps", ignore_errors=True)  # of an earlier model
         find_bad_images(job, request_manifest(job.request), tell)
     learn, test = train_and_test(job.request, excluded_image_names(job))
     if model is None:
         check_duplicates_by_content(replace(learn, records=learn.records + test.records))
-        model = _learn(job, learn, tell)
+        model = _train_model(job, learn, tell)
         save_model(model, job.model_file)
     if model.recipe.is_patch_level and PatchSample.read_if_whole(job.gallery_file) is None:
         gallery = PatchSample.of(model.model_, learn.records, job.request["seed"], tell)
@@ -128,7 +130,7 @@ def train(job: Job, tell: Callback) -> None:
 
 
 def _saved_model(job: Job) -> Model | None:
-    """What an earlier run got so far as to train."""
+    """Return the model of an earlier run; None if there is none."""
     if not job.model_file.is_file():
         return None
     try:
@@ -138,19 +140,19 @@ def _saved_model(job: Job) -> Model | None:
         return None
 
 
-def _learn(job: Job, learn: Manifest, tell: Callback) -> Model:
+def _train_model(job: Job, learn: Manifest, tell: Callback) -> Model:
     request = job.request
     plan = Plan.from_dict(request["recipe"])
-    cache = job.folder.parents[1] / "cache"  # the user's; a second training is quicker
+    cache = job.folder.parents[1] / "cache"  # shared by the user's trainings
     model = plan.build_model(region=request["regions"], random_state=request["seed"], cache=cache)
     learn = with_pixel_size(learn, request.get("mpp"))
     return model.fit(learn, callback=tell, start_from=_parent(job, model, learn))
 
 
 def _parent(job: Job, model: Model, learn: Manifest) -> Any:
-    """The model that was corrected, to go on from; None where this one has to start afresh.
+    """Return the corrected model for a warm start; None if training has to start afresh.
 
-    It learnt from the same patients: those kept for testing are kept from it too.
+    That model was trained without the same test patients.
     """
     parent_id = job.request.get("parent")
     path = Job(job.folder.parent / str(parent_id)).model_file
@@ -161,40 +163,47 @@ def _parent(job: Job, model: Model, learn: Manifest) -> Any:
     except ModelFileError as error:
         warnings.warn(f"{error}; the training does not continue from it", stacklevel=2)
         return None
-    same = parent.kind == model.kind and model.recipes == [parent.recipe]
-    same = same and (parent.finds_regions or parent.classes_ == learn.classes)
-    return parent if same and "warm_start" in parent.model_.method_.get_params() else None
+    is_same = parent.kind == model.kind and model.recipes == [parent.recipe]
+    is_same = is_same and (parent.finds_regions or parent.classes_ == learn.classes)
+    return parent if is_same and "warm_start" in parent.model_.method_.get_params() else None
 
 
 def _predictions(job: Job, model: Model, test: Manifest, tell: Callback) -> list[dict[str, Any]]:
-    """A row per image of the patients kept for testing; one that cannot be read says why."""
+    """Return a row per test image; rows of unreadable images give the reason."""
     rows = []
     folder, mpp = job.folder / "maps", job.request.get("mpp")
     tell(Progress("answer", 0, len(test.records)))
     for record in test.records:
-        facts: dict[str, Any]
+        prediction: dict[str, Any]
         label = _UNKNOWN
         try:
             label = model.true_label(record)
-            facts = compute_or_load(model, record, folder, mpp)
-            if model.finds_regions and facts["grid"] is not None:
-                facts |= {"overlap": overlap(record, stored_map(folder, record, mpp))}
+            prediction = compute_or_load(model, record, folder, mpp)
+            if model.finds_regions and prediction["grid"] is not None:
+                prediction |= {"overlap": overlap(record, stored_map(folder, record, mpp))}
         except Exception as error:
             reason = failure_reason(error)
             failure = reason.removeprefix(f"{record.path}: ")
-            facts = {"answer": None, "score": None, "value": None, "failure": failure}
+            prediction = {"answer": None, "score": None, "value": None, "failure": failure}
         name = test.name(record)
-        own = {"image": short_id(name), "name": name, "label": label, "patient": record.patient}
-        own["look"] = short_id(test.name(replace(record, region_of_interest=None)))  # at all of it
-        rows.append(own | facts)
+        identity = {
+            "image": short_id(name),
+            "name": name,
+            "label": label,
+            "patient": record.patient,
+        }
+        # The viewer shows the whole image, also if only a part of it was tested.
+        identity["look"] = short_id(test.name(replace(record, region_of_interest=None)))
+        rows.append(identity | prediction)
         tell(Progress("answer", len(rows), len(test.records)))
     return rows
 
 
-# --- the map of one large image -----------------------------------------------------------------
+# --- map of a large image -------------------------------------------------------------------------
 
 
 def draw_map(job: Job, tell: Callback) -> None:
+    """Compute the map of a large image."""
     record = request_manifest(job.request).records[0]
     model, folder = load_model(job.request["model"]), Path(job.request["folder"])
     compute_prediction(model, record, folder, job.request.get("mpp"), tell)

@@ -1,12 +1,14 @@
-"""The workspace on disk: a folder per user, with small JSON files that are written atomically.
+"""Workspace folder: users, tokens, readable data folders and the server lock.
 
-WORKSPACE/server.lock                held by the server that uses the workspace; it contains the
-                                     address, process number and machine, and remains afterwards
-WORKSPACE/thumbnails/                small pictures, made again when lost
-WORKSPACE/users/NAME/token           the user's key
-WORKSPACE/users/NAME/open.html       leads the browser to the user's link
-WORKSPACE/users/NAME/data/ID/        a data set that was opened, and its corrections
-WORKSPACE/users/NAME/jobs/ID/        a training: request, state, progress, model, results
+Each user has a folder of small JSON files that are written atomically.
+
+WORKSPACE/server.lock                locked by the server that uses the workspace; contains its
+                                     address, process number and machine, and is not deleted
+WORKSPACE/thumbnails/                thumbnails, recreated if missing
+WORKSPACE/users/NAME/token           token of the user
+WORKSPACE/users/NAME/open.html       redirects a browser to the user's link
+WORKSPACE/users/NAME/data/ID/        data set that was opened, with its corrections
+WORKSPACE/users/NAME/jobs/ID/        training: request, state, progress, model, results
 
 Data files are read only if they lie in the folders that the server was started with.
 """
@@ -41,11 +43,17 @@ Kind = type | tuple[type, ...]
 
 
 class DamagedFileError(ValueError):
-    """A file of the workspace that does not hold what was written; the message names it."""
+    """Unreadable or inconsistent file of the workspace; the message names it."""
 
 
 def read_json(path: Path, kind: Kind = object) -> Any:
-    """The content of a file, which must be of this kind."""
+    """Return the content of a JSON file after verifying its checksum.
+
+    Raises
+    ------
+    DamagedFileError
+        If the file cannot be read or its content is not of this kind.
+    """
     try:
         content = read_checked_json(path)
     except (OSError, ValueError) as error:
@@ -56,7 +64,18 @@ def read_json(path: Path, kind: Kind = object) -> Any:
 
 
 def read_fields(path: Path, kinds: Mapping[str, Kind]) -> dict[str, Any]:
-    """A JSON object that has at least these fields, each of its kind."""
+    """Return a JSON object from a file.
+
+    Parameters
+    ----------
+    path : JSON file
+    kinds : required fields with their types
+
+    Raises
+    ------
+    DamagedFileError
+        If a field is missing or has another type.
+    """
     content: dict[str, Any] = read_json(path, dict)
     for name, kind in kinds.items():
         if name not in content or not isinstance(content[name], kind):
@@ -65,38 +84,41 @@ def read_fields(path: Path, kinds: Mapping[str, Kind]) -> dict[str, Any]:
 
 
 def damaged_file_error(path: Path, reason: str) -> DamagedFileError:
+    """Return the error for a damaged file."""
     return DamagedFileError(f"{path}: is damaged ({reason}); restore it, or remove it")
 
 
 @cache
 def log_once(words: str) -> None:
-    """To whoever runs the server."""
+    """Print a warning on the server's console, once per message."""
     print(f"Warning: {words}", file=sys.stderr, flush=True)
 
 
 def new_id() -> str:
+    """Return a random id of 12 hexadecimal digits."""
     return secrets.token_hex(6)
 
 
 def short_id(text: str) -> str:
-    """The id of what goes by this name, the same each time."""
+    """Return the id of a name: the first 12 digits of its SHA-256."""
     return hashlib.sha256(os.fsencode(text)).hexdigest()[:12]
 
 
 def is_id(text: str) -> bool:
-    """Whether this may be the name of a data set, image or job, and so part of a path."""
+    """Return whether a text is a valid id, which may become part of a path."""
     return _ID.fullmatch(text) is not None
 
 
 @dataclass(frozen=True)
 class UserWorkspace:
-    """One person's part of the workspace; nothing of another user is reachable from it."""
+    """Folder of a user; it gives no access to those of other users."""
 
     name: str
     folder: Path
 
     @classmethod
     def of(cls, workspace: Path, name: str) -> UserWorkspace:
+        """Return the workspace of a user, created if needed."""
         if not _NAME.fullmatch(name):
             raise ValueError(
                 f"the user name {name!r} is not possible: use small letters, digits, - and _"
@@ -107,26 +129,29 @@ class UserWorkspace:
         return cls(name, folder)
 
     def token(self) -> str:
-        """The user's key, the same after a restart; only the owner of the files can read it.
+        """Return the user's token, created if needed; only the owner of the files can read it.
 
-        What is no key, such as an empty file, would open the door to anybody: it is made anew.
+        An invalid token, such as an empty file, would admit anybody and is replaced.
         """
         path = self.folder / "token"
-        known = path.read_text("utf-8", errors="replace").strip() if path.is_file() else ""
-        if not _TOKEN.fullmatch(known):
-            known = secrets.token_urlsafe(24)
-            _write_secret(path, known)
-        return known
+        token = path.read_text("utf-8", errors="replace").strip() if path.is_file() else ""
+        if not _TOKEN.fullmatch(token):
+            token = secrets.token_urlsafe(24)
+            _write_secret(path, token)
+        return token
 
     def write_link(self, link: str) -> Path:
-        """A file that leads a browser to the link; named on a command line, it tells nothing."""
+        """Write an HTML file that redirects to the link, and return its path.
+
+        Unlike the link, the path reveals no token on a command line.
+        """
         path = self.folder / "open.html"
         _write_secret(path, f'<meta http-equiv="refresh" content="0;url={escape(link)}">')
         return path
 
 
 def _write_secret(path: Path, text: str) -> None:
-    """For the owner's eyes only, from the first byte on."""
+    """Write a file that only its owner can read, from the first byte on."""
     with atomic_write(path) as partial:
         handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -140,14 +165,20 @@ _MAX_ENTRIES = 500
 
 
 class ForbiddenFileError(PermissionError):
-    """A file outside the folders, whatever its name or the links on the way to it say."""
+    """File outside the data folders after links are resolved."""
 
 
 class DataFolders:
-    """Folders with all that lies below them; a link that leads out of them is outside."""
+    """Data folders with their contents; a link that leads out of them is outside."""
 
     def __init__(self, folders: Sequence[Path], hidden: Sequence[Path] = ()) -> None:
-        """`hidden`: what may lie below them and is no data, such as other users' work."""
+        """Resolve the folders.
+
+        Parameters
+        ----------
+        folders : data folders
+        hidden : folders below them that are not readable, such as other users' workspaces
+        """
         self.folders = [folder.resolve() for folder in folders]
         self._hidden = [folder.resolve() for folder in hidden]
         for folder in self.folders:
@@ -155,26 +186,28 @@ class DataFolders:
                 raise ValueError(f"{folder}: there is no such folder")
 
     def check(self, path: Path) -> Path:
-        """The file's true place, if that is inside."""
-        found = Path(os.path.realpath(path))
-        if not self._is_inside(found):
+        """Return the resolved path of a file; raise ForbiddenFileError if it lies outside."""
+        resolved = Path(os.path.realpath(path))
+        if not self._is_inside(resolved):
             raise ForbiddenFileError(f"{path.name}: lies outside the data folders")
-        return found
+        return resolved
 
     def check_of_many(
         self, is_link: Callable[[str], bool] = os.path.islink
     ) -> Callable[[Path], None]:
-        """`check` for thousands of files, now: where a folder lies is looked up once.
+        """Return a function like `check` that resolves each folder once, for thousands of files.
 
-        `is_link`: of a file, where somebody knows it already.
+        Parameters
+        ----------
+        is_link : function that tells whether a path is a link
         """
 
         @cache
         def true_place(folder: str) -> str:
-            above, name = os.path.split(folder)
+            parent, name = os.path.split(folder)
             if name in ("", os.pardir) or os.path.islink(folder):
                 return os.path.realpath(folder)
-            return os.path.join(true_place(above), name)
+            return os.path.join(true_place(parent), name)
 
         is_inside = cache(lambda folder: self._is_inside(Path(true_place(folder))))
 
@@ -190,28 +223,28 @@ class DataFolders:
         return not is_hidden and any(path.is_relative_to(folder) for folder in self.folders)
 
     def find(self, place: int, inside: str) -> Path:
-        """A file or folder below the folder at `place`."""
+        """Return the resolved path of a file or folder below the folder of this index."""
         if not 0 <= place < len(self.folders) or "\0" in inside:
             raise ForbiddenFileError("there is no such data folder")
-        found = self.check(self.folders[place] / inside)
-        if not found.exists():
+        resolved = self.check(self.folders[place] / inside)
+        if not resolved.exists():
             raise FileNotFoundError(f"{inside}: there is no such file or folder")
-        return found
+        return resolved
 
     def locate(self, path: Path) -> tuple[int, str]:
-        """The reverse of `find`."""
-        for place, folder in enumerate(self.folders):
+        """Return the index of the data folder and the relative path, the inverse of `find`."""
+        for index, folder in enumerate(self.folders):
             if path.is_relative_to(folder):
-                return place, path.relative_to(folder).as_posix()
+                return index, path.relative_to(folder).as_posix()
         raise ForbiddenFileError(f"{path.name}: lies outside the data folders")
 
     def listing(self, place: int, inside: str) -> dict[str, Any]:
-        """Sub-folders, tables and models that may be chosen, and how many images lie here."""
+        """Return the subfolders, tables and models of a folder, and its number of images."""
         folder = self.find(place, inside)
         if not folder.is_dir():
             raise FileNotFoundError(f"{inside}: is not a folder")
-        shown = (path for path in sorted(folder.iterdir()) if not path.name.startswith("."))
-        entries = [path for path in shown if self._is_inside(Path(os.path.realpath(path)))]
+        visible = (path for path in sorted(folder.iterdir()) if not path.name.startswith("."))
+        entries = [path for path in visible if self._is_inside(Path(os.path.realpath(path)))]
         return {
             "place": place,
             "inside": "" if folder == self.folders[place] else inside.strip("/"),
@@ -235,7 +268,7 @@ _MAX_BYTES = 10_000
 
 
 class WorkspaceInUseError(OSError):
-    """Another server uses the workspace; the message names its address."""
+    """Workspace locked by another server; the message names its address."""
 
 
 @contextmanager
@@ -245,7 +278,7 @@ def locked_workspace(workspace: Path, address: str) -> Iterator[None]:
     Raises
     ------
     WorkspaceInUseError
-        Another server holds the lock.
+        If another server holds the lock.
     """
     # Thumbnails, labels and models are private to the user of this machine.
     workspace.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -270,19 +303,19 @@ def _lock(descriptor: int, workspace: Path) -> None:
             "workspace would overwrite each other's work"
         ) from error
     except OSError as error:
-        words = (
+        message = (
             f"{workspace}: this file system cannot lock files ({shorten(error)}): make sure that "
             "no other server uses this workspace, as they would overwrite each other's work"
         )
-        print(f"Warning: {words}", file=sys.stderr, flush=True)
+        print(f"Warning: {message}", file=sys.stderr, flush=True)
 
 
 def _owner_text(descriptor: int) -> str:
     """Describe the server that holds the lock; empty if it is not known yet."""
     try:
         owner = json.loads(os.read(descriptor, _MAX_BYTES))
-        where = f", {owner['address']} (process {owner['process']})"
+        address = f", {owner['address']} (process {owner['process']})"
         is_here = owner["machine"] == platform.node()
-        return where if is_here else f"{where} on the machine {owner['machine']}"
+        return address if is_here else f"{address} on the machine {owner['machine']}"
     except (OSError, ValueError, KeyError, TypeError):
         return ", which is just starting"

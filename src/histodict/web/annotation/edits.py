@@ -1,9 +1,9 @@
-"""What a user does on an image: paint, rub out, relabel, remove, take back, bring in from a file.
+"""Edits of an image's annotations and of annotation classes, and manifests of annotated images.
 
-What is painted last counts: it takes away from shapes of other classes that lie below it, so that
-no patch is learnt from as two classes. What comes from a file is taken as it is.
+A new shape is subtracted from shapes of other classes below it, so that no patch has two classes.
+Imported shapes are not changed.
 
-Images to learn from by what was drawn on them alone, as `train --annotations` does.
+Annotated images are used for training by their annotations alone, as with `train --annotations`.
 """
 
 from __future__ import annotations
@@ -47,14 +47,21 @@ from .store import (
 )
 from .store import write_classes as _write_classes
 
-_CHANGING = threading.Lock()  # one change after another
-_MAX_POINTS = 20_000  # the page thins what a hand has drawn to a tenth of it
-_FARTHEST = 1e7  # pixels
+_WRITE_LOCK = threading.Lock()  # serialises changes
+_MAX_POINTS = 20_000  # ten times as many as the page sends after thinning
+_MAX_COORDINATE = 1e7  # pixels
 
 
 @dataclass(frozen=True)
 class BrushStroke:
-    """A tool, the path of the hand (n, 2) in level-0 pixels, and how wide it is, if it is."""
+    """Stroke of a drawing tool.
+
+    Attributes
+    ----------
+    tool : name of the tool
+    path : points (n, 2) in level-0 pixels
+    radius : radius of the brush
+    """
 
     tool: str
     path: NDArray[np.float64]
@@ -62,7 +69,7 @@ class BrushStroke:
 
     @classmethod
     def of(cls, body: Mapping[str, Any]) -> BrushStroke:
-        """From a request; refuses what nobody can draw."""
+        """Return the stroke of a request body; raise ValueError if it is invalid."""
         tool, points = body.get("tool"), body.get("points")
         if not isinstance(tool, str) or tool not in TOOLS:
             raise ValueError(f"a tool is one of {', '.join(sorted(TOOLS))}")
@@ -76,166 +83,177 @@ class BrushStroke:
         return cls(str(tool), np.array(points, float), float(radius))
 
     def polygons(self, size: Size) -> list[Polygon]:
+        """Return the polygons that the stroke covers in an image of this size."""
         return TOOLS[self.tool](self, size)
 
 
 def _finite(value: Any) -> bool:
-    return type(value) in (int, float) and abs(value) < _FARTHEST
+    return type(value) in (int, float) and abs(value) < _MAX_COORDINATE
 
 
-def _brushed(stroke: BrushStroke, size: Size) -> list[Polygon]:
+def _brush_polygons(stroke: BrushStroke, size: Size) -> list[Polygon]:
     return buffer_path(stroke.path, stroke.radius, size)
 
 
-def _enclosed(stroke: BrushStroke, size: Size) -> list[Polygon]:
+def _enclosed_polygons(stroke: BrushStroke, size: Size) -> list[Polygon]:
     return polygonize([stroke.path], size)
 
 
-def _box(stroke: BrushStroke, size: Size) -> list[Polygon]:
+def _box_polygons(stroke: BrushStroke, size: Size) -> list[Polygon]:
     (left, top), (right, bottom) = stroke.path.min(axis=0), stroke.path.max(axis=0)
     corners = [[left, top], [right, top], [right, bottom], [left, bottom]]
     return polygonize([np.array(corners)], size)
 
 
 ERASER = "eraser"
-# What each makes of a stroke; a patch is marked in the panel that explains it.
+# Functions that return the polygons of a stroke; patches are marked in their explanation.
 TOOLS: dict[str, Callable[[BrushStroke, Size], list[Polygon]]] = {
-    "brush": _brushed,
-    ERASER: _brushed,
-    "polygon": _enclosed,
-    "rectangle": _box,
-    "patch": _box,
+    "brush": _brush_polygons,
+    ERASER: _brush_polygons,
+    "polygon": _enclosed_polygons,
+    "rectangle": _box_polygons,
+    "patch": _box_polygons,
 }
 
 
 def shape_of(label: str, tool: str, polygons: Sequence[Polygon]) -> Shape:
+    """Return a new shape of these polygons."""
     corners = [[ring.tolist() for ring in rings] for rings in polygons]
     return Shape(id=new_id(), label=label, tool=tool, area=area(polygons), polygons=corners)
 
 
-# --- on an image ---------------------------------------------------------------------------------
+# --- edits of an image ----------------------------------------------------------------------------
 
 
 def draw(
     dataset: Dataset, image: str, size: Size, stroke: BrushStroke, label: object
 ) -> AnnotationStore:
-    """Paint or, with the eraser, take away from whatever lies below."""
+    """Add the shape of a stroke or, with the eraser, subtract it from the shapes below."""
     polygons = stroke.polygons(size)
     if not polygons:
         raise ValueError("nothing of this lies on the image, or it has no area: draw it larger")
 
-    def change(sheet: AnnotationStore) -> AnnotationStore:
+    def change(store: AnnotationStore) -> AnnotationStore:
         erases = stroke.tool == ERASER
-        own = None if erases else class_named(read_classes(dataset.folder), label).id
-        below = [s for s in sheet.shapes if s["label"] != own]
-        removed, added = _cut(below, polygons)
+        class_id = None if erases else class_named(read_classes(dataset.folder), label).id
+        others = [s for s in store.shapes if s["label"] != class_id]
+        removed, added = _subtract(others, polygons)
         if not erases:
-            added.append(shape_of(str(own), stroke.tool, polygons))
+            added.append(shape_of(str(class_id), stroke.tool, polygons))
         elif not removed:
             raise ValueError("there is nothing to rub out here")
-        return sheet.changed(removed, added)
+        return store.changed(removed, added)
 
-    return _changed(dataset, image, change)
+    return _apply_change(dataset, image, change)
 
 
-def _cut(shapes: Sequence[Shape], taken: Sequence[Polygon]) -> tuple[list[Shape], list[Shape]]:
-    """The shapes that something is taken from, and what is left of them."""
+def _subtract(shapes: Sequence[Shape], taken: Sequence[Polygon]) -> tuple[list[Shape], list[Shape]]:
+    """Return the shapes that overlap with polygons, and their remainders."""
     removed, added = [], []
     for shape in shapes:
-        left = subtract(polygons_of(shape), taken)
-        if left is None:
+        remainder = subtract(polygons_of(shape), taken)
+        if remainder is None:
             continue
         removed.append(shape)
-        if left:
-            added.append(shape_of(shape["label"], shape["tool"], left))
+        if remainder:
+            added.append(shape_of(shape["label"], shape["tool"], remainder))
     return removed, added
 
 
 def relabel(dataset: Dataset, image: str, shape_id: object, label: object) -> AnnotationStore:
-    def change(sheet: AnnotationStore) -> AnnotationStore:
-        old = sheet.find(shape_id)
-        own = class_named(read_classes(dataset.folder), label).id
-        new = old.copy()
-        new["id"], new["label"] = new_id(), own
-        return sheet.changed([old], [new])
+    """Change the class of a shape."""
 
-    return _changed(dataset, image, change)
+    def change(store: AnnotationStore) -> AnnotationStore:
+        old = store.find(shape_id)
+        class_id = class_named(read_classes(dataset.folder), label).id
+        new = old.copy()
+        new["id"], new["label"] = new_id(), class_id
+        return store.changed([old], [new])
+
+    return _apply_change(dataset, image, change)
 
 
 def remove(dataset: Dataset, image: str, shape_id: object) -> AnnotationStore:
-    return _changed(dataset, image, lambda sheet: sheet.changed([sheet.find(shape_id)], []))
+    """Remove a shape."""
+    return _apply_change(dataset, image, lambda store: store.changed([store.find(shape_id)], []))
 
 
 def undo(dataset: Dataset, image: str) -> AnnotationStore:
-    return _changed(dataset, image, AnnotationStore.undo)
+    """Undo the last change."""
+    return _apply_change(dataset, image, AnnotationStore.undo)
 
 
 def redo(dataset: Dataset, image: str) -> AnnotationStore:
-    return _changed(dataset, image, AnnotationStore.redo)
+    """Redo the last undone change."""
+    return _apply_change(dataset, image, AnnotationStore.redo)
 
 
 def import_annotations(
     dataset: Dataset, image: str, size: Size, brought: ImportedAnnotations
 ) -> AnnotationStore:
-    """What a file holds; classes that are not there yet are made, in its colours."""
-    with _CHANGING:
+    """Add the shapes of a file; missing classes are created with their colours."""
+    with _WRITE_LOCK:
         classes = read_classes(dataset.folder)
         for name in brought.names:
-            if not any(is_called(one, name) for one in classes):
+            if not any(is_called(class_, name) for class_ in classes):
                 classes = with_class(classes, name, brought.colours.get(name))
         ids = {name: next(c.id for c in classes if is_called(c, name)) for name in brought.names}
         shapes = [shape_of(ids[name], "file", polygons) for name, polygons in brought.shapes(size)]
         if not shapes:
             raise ValueError("the file holds no outline that has an area on this image")
-        sheet = AnnotationStore.read(dataset.folder, image).changed([], shapes)
-        _write_classes(dataset.folder, classes)  # first: shapes name them
-        sheet.write(dataset.folder, image)
-    return sheet
+        store = AnnotationStore.read(dataset.folder, image).changed([], shapes)
+        _write_classes(dataset.folder, classes)  # before the shapes, which refer to them
+        store.write(dataset.folder, image)
+    return store
 
 
-def _changed(
+def _apply_change(
     dataset: Dataset, image: str, change: Callable[[AnnotationStore], AnnotationStore]
 ) -> AnnotationStore:
-    with _CHANGING:
-        sheet = change(AnnotationStore.read(dataset.folder, image))
-        sheet.write(dataset.folder, image)
-    return sheet
+    with _WRITE_LOCK:
+        store = change(AnnotationStore.read(dataset.folder, image))
+        store.write(dataset.folder, image)
+    return store
 
 
-# --- classes -------------------------------------------------------------------------------------
+# --- classes --------------------------------------------------------------------------------------
 
 
 def change_classes(dataset: Dataset, body: Mapping[str, Any]) -> list[AnnotationClass]:
-    """A new class, another name or colour of one, or one less; of which nothing may be drawn."""
-    with _CHANGING:
-        classes, own = read_classes(dataset.folder), body.get("id")
-        if own is None:
+    """Create, rename, recolour or remove a class; only unused classes can be removed."""
+    with _WRITE_LOCK:
+        classes, class_id = read_classes(dataset.folder), body.get("id")
+        if class_id is None:
             classes = with_class(classes, body.get("name"), body.get("colour"))
         elif body.get("remove") is True:
-            classes = _less(dataset, classes, class_named(classes, own))
+            classes = _without_class(dataset, classes, class_named(classes, class_id))
         else:
-            classes = changed_class(classes, own, body)
+            classes = changed_class(classes, class_id, body)
         _write_classes(dataset.folder, classes)
     return classes
 
 
-def _less(
-    dataset: Dataset, classes: Sequence[AnnotationClass], gone: AnnotationClass
+def _without_class(
+    dataset: Dataset, classes: Sequence[AnnotationClass], removed: AnnotationClass
 ) -> list[AnnotationClass]:
     images = annotated_images(dataset.folder)
-    sheets = {image: AnnotationStore.read(dataset.folder, image) for image in images}
-    n_shapes = sum(shape["label"] == gone.id for own in sheets.values() for shape in own.shapes)
+    stores = {image: AnnotationStore.read(dataset.folder, image) for image in images}
+    n_shapes = sum(
+        shape["label"] == removed.id
+        for image_store in stores.values()
+        for shape in image_store.shapes
+    )
     if n_shapes:
-        raise ValueError(f"{pluralize(n_shapes, 'shape')} of {gone.name!r}: remove these first")
-    for image, sheet in sheets.items():
-        if gone.id in sheet.labels:
-            _forget(dataset, image, sheet)
-    return [one for one in classes if one is not gone]
+        raise ValueError(f"{pluralize(n_shapes, 'shape')} of {removed.name!r}: remove these first")
+    for image, store in stores.items():
+        if removed.id in store.labels:
+            _clear_history(dataset, image, store)
+    return [class_ for class_ in classes if class_ is not removed]
 
 
-def _forget(dataset: Dataset, image: str, sheet: AnnotationStore) -> None:
-    """The way back leads through a class that is no more: it is given up."""
-    AnnotationStore(sheet.shapes, [], []).write(dataset.folder, image)
+def _clear_history(dataset: Dataset, image: str, store: AnnotationStore) -> None:
+    """Delete the undo history, which refers to a removed class."""
+    AnnotationStore(store.shapes, [], []).write(dataset.folder, image)
 
 
 TOO_FEW = (
@@ -245,22 +263,25 @@ TOO_FEW = (
 
 
 def known_labels_manifest(dataset: Dataset) -> Manifest:
-    """The images with the classes they are known by: their own labels or, where they have none,
-    one record for every class that is drawn on one.
+    """Return the images with their labels.
+
+    Images of an unlabelled set have one record for each class of their annotations.
     """
     if dataset.is_labelled:
         return dataset.manifest
-    names = {one.id: one.name for one in read_classes(dataset.folder)}
+    names = {class_.id: class_.name for class_ in read_classes(dataset.folder)}
     records = []
     for image, record in _annotated(dataset):
-        there = {shape["label"] for shape in AnnotationStore.read(dataset.folder, image).shapes}
-        records += [replace(record, label=names[own]) for own in names if own in there]
-    kept = tuple(record for record in records if record.label != IGNORED)
-    return replace(dataset.manifest, records=kept)
+        class_ids = {shape["label"] for shape in AnnotationStore.read(dataset.folder, image).shapes}
+        records += [
+            replace(record, label=names[class_id]) for class_id in names if class_id in class_ids
+        ]
+    included = tuple(record for record in records if record.label != IGNORED)
+    return replace(dataset.manifest, records=included)
 
 
 def annotated_manifest(dataset: Dataset) -> Manifest:
-    """The parts of images that are drawn as each class, in files that stay as they are."""
+    """Return a record for each class annotated in an image, with snapshots of the annotations."""
     classes = read_classes(dataset.folder)
     records = []
     for image, record in _annotated(dataset):
@@ -275,23 +296,28 @@ def annotated_manifest(dataset: Dataset) -> Manifest:
 
 
 def n_shapes(dataset: Dataset) -> int:
+    """Return the number of shapes of a data set."""
     return sum(
         len(AnnotationStore.read(dataset.folder, image).shapes) for image, _ in _annotated(dataset)
     )
 
 
 def annotation_summary(dataset: Dataset) -> dict[str, Any]:
-    """What the page says of them before anybody trains."""
-    known = known_labels_manifest(dataset)
+    """Return classes, patients and number of annotated images, for the page."""
+    manifest = known_labels_manifest(dataset)
     return {
-        "classes": known.classes,
-        "patients": sorted(set(known.patients)),
-        "n_images": known.n_images,
+        "classes": manifest.classes,
+        "patients": sorted(set(manifest.patients)),
+        "n_images": manifest.n_images,
         "colours": class_colours(dataset.folder),
     }
 
 
 def _annotated(dataset: Dataset) -> list[tuple[str, ImageRecord]]:
-    """Images that are still there, by id; their true place is checked."""
-    known = dataset.listing.by_id
-    return [(i, dataset.image(i)) for i in annotated_images(dataset.folder) if i in known]
+    """Return annotated images that still exist, by id, after checking their paths."""
+    records = dataset.listing.by_id
+    return [
+        (image, dataset.image(image))
+        for image in annotated_images(dataset.folder)
+        if image in records
+    ]

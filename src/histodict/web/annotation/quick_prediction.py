@@ -1,8 +1,8 @@
 """Prediction for the visible part of an image, from the annotations so far, in a second or two.
 
 The features of a patch are those of a pretrained encoder if one is installed, or else colours and
-edges of its pixels and of its neighbours. They are computed once per field of the image and kept in
-memory. After each stroke a multinomial logistic regression is fitted to them, which takes
+edges of its pixels and of its neighbours. They are computed once per field of the image and cached
+in memory. After each stroke, a multinomial logistic regression is fitted to them, which takes
 milliseconds. It is not a trained model, and its accuracy is unknown.
 """
 
@@ -30,61 +30,71 @@ from .store import AnnotationClass, Shape, box_of, polygons_of
 
 Field = tuple[slice, slice]
 Box = tuple[float, float, float, float]
-# Which patches of a field are tissue (rows, columns), and their numbers (n, n_features).
+# Tissue mask of a field's patches (rows, columns), and features of tissue patches (n, n_features).
 Numbers = tuple[NDArray[np.bool_], NDArray[np.float32]]
 
 ENCODER = "efficientnet-lite0-half"
-_FIELD_PX = 512  # side of what is computed together
-_ENCODER_MPP, _PIXEL_MPP = 0.5, 1.0  # µm per pixel at which patches are looked at, if known
+_FIELD_PX = 512  # side of a field in pixels of the patches' resolution
+_ENCODER_MPP, _PIXEL_MPP = 0.5, 1.0  # µm per pixel of the patches, if the pixel size is known
 
 
 def uses_encoder() -> bool:
+    """Return whether the pretrained encoder is installed."""
     return missing_dependency(ENCODER) is None
 
 
 def quick_recipe(mpp: float | None, network: bool) -> Recipe:
-    """How patches are cut from an image of this pixel size: of 8 µm or, of pixels, 16."""
-    wanted = _ENCODER_MPP if network else _PIXEL_MPP
-    reduced = max(1.0, wanted / mpp) if mpp else 1.0
+    """Return the recipe for an image of this pixel size.
+
+    Parameters
+    ----------
+    mpp : µm per pixel; None if unknown
+    network : whether to use the encoder, with 8 µm patches, or else pixels, with 16 µm patches
+    """
+    target_mpp = _ENCODER_MPP if network else _PIXEL_MPP
+    downsample = max(1.0, target_mpp / mpp) if mpp else 1.0
     if network:
         return preset("embeddings", regions=True).with_changes(
-            features=ENCODER, downsample=reduced, augment_patches=False
+            features=ENCODER, downsample=downsample, augment_patches=False
         )
-    return Recipe(patch_px=16, downsample=reduced, features="rgb")
+    return Recipe(patch_px=16, downsample=downsample, features="rgb")
 
 
 class InteractiveImage:
-    """An image as the quick answer sees it: its grid, and the numbers of its patches, as kept."""
+    """Image with the grid and the cached patch features of quick predictions."""
 
     def __init__(self, source: ImageSource, recipe: Recipe, image: list[Any]) -> None:
-        """`image`: the file's key."""
+        """Prepare the image; `image` is the key of its file."""
         self.prepared_image = PreparedImage(source, recipe, None, None, image)
         self.grid = replace(self.prepared_image.grid(), chunk_px=_FIELD_PX)
         self.fields = list(self.grid.chunks())
-        self._of_pixels = get_patch_features(recipe.features).are_images
+        self._uses_pixels = get_patch_features(recipe.features).are_images
         self._key: Key = (repr(image), repr(recipe))
 
     def cached_features(self, kept: LRUCache[Numbers], field: Field) -> Numbers | None:
+        """Return the features of a field from the cache; None if they are not there."""
         return kept.find((*self._key, repr(field)))
 
     def patch_features(self, kept: LRUCache[Numbers], field: Field) -> Numbers:
+        """Return the features of a field, computed if needed."""
+
         def made() -> tuple[Numbers, int]:
-            if self._of_pixels:
-                found = _pixel_numbers(self.prepared_image, self.grid, field)
+            if self._uses_pixels:
+                features = _pixel_field_features(self.prepared_image, self.grid, field)
             else:
-                found = self.prepared_image.chunk_features(self.grid, *field)
-            return found, sum(part.nbytes for part in found)
+                features = self.prepared_image.chunk_features(self.grid, *field)
+            return features, sum(part.nbytes for part in features)
 
         return kept.get((*self._key, repr(field)), made)
 
     def on(self, box: Box) -> list[Field]:
-        """The fields that a box (left, top, right, bottom) shows, the middle ones first."""
-        first = (self.grid.left, self.grid.top) * 2
+        """Return the fields visible in a box (left, top, right, bottom), central ones first."""
+        origin = (self.grid.left, self.grid.top) * 2
         left, top, right, bottom = (
-            (edge - start) / self.grid.step for edge, start in zip(box, first, strict=True)
+            (edge - start) / self.grid.step for edge, start in zip(box, origin, strict=True)
         )
-        middle = (top + bottom) / 2, (left + right) / 2
-        shown = [
+        centre = (top + bottom) / 2, (left + right) / 2
+        visible = [
             (rows, columns)
             for rows, columns in self.fields
             if rows.start < bottom and top < rows.stop
@@ -92,20 +102,20 @@ class InteractiveImage:
         ]
 
         def far(field: Field) -> float:
-            away = [(p.start + p.stop) / 2 - m for p, m in zip(field, middle, strict=True)]
-            return float(np.hypot(*away))
+            offsets = [(p.start + p.stop) / 2 - c for p, c in zip(field, centre, strict=True)]
+            return float(np.hypot(*offsets))
 
-        return sorted(shown, key=far)
-
-
-def _pixel_numbers(view: PreparedImage, grid: PatchGrid, field: Field) -> Numbers:
-    pixels = view.normalise(grid.read(view, *field))
-    tissue = view.is_tissue(pixels).reshape([part.stop - part.start for part in field])
-    return tissue, _with_neighbours(_of_pixels(pixels), tissue)
+        return sorted(visible, key=far)
 
 
-def _of_pixels(patches: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Colour, its spread, and edges of patches (n, side, side, 3): (n, 14)."""
+def _pixel_field_features(prepared: PreparedImage, grid: PatchGrid, field: Field) -> Numbers:
+    pixels = prepared.normalise(grid.read(prepared, *field))
+    tissue = prepared.is_tissue(pixels).reshape([part.stop - part.start for part in field])
+    return tissue, _with_neighbours(_pixel_features(pixels), tissue)
+
+
+def _pixel_features(patches: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Return means and deviations of colours, edges and grey quantiles of patches: (n, 14)."""
     values = patches.astype(np.float32) / 255
     flat = values.reshape(len(values), -1, 3)
     grey = values.mean(axis=3)
@@ -114,90 +124,96 @@ def _of_pixels(patches: NDArray[np.uint8]) -> NDArray[np.float32]:
         for step in (1, 3)
         for axis in (1, 2)
     ]
-    dark = np.quantile(grey.reshape(len(grey), -1), [0.05, 0.25, 0.75, 0.95], axis=1)
-    parts = [flat.mean(axis=1), flat.std(axis=1), np.stack(edges, axis=1), dark.T]
+    quantiles = np.quantile(grey.reshape(len(grey), -1), [0.05, 0.25, 0.75, 0.95], axis=1)
+    parts = [flat.mean(axis=1), flat.std(axis=1), np.stack(edges, axis=1), quantiles.T]
     return np.concatenate(parts, axis=1, dtype=np.float32)
 
 
 def _with_neighbours(
-    numbers: NDArray[np.float32], tissue: NDArray[np.bool_]
+    patches: NDArray[np.float32], tissue: NDArray[np.bool_]
 ) -> NDArray[np.float32]:
-    """Beside a patch's own numbers the mean of those around it: (n_tissue, 2 × n_features)."""
-    laid = numbers.reshape(*tissue.shape, -1) * tissue[..., None]
+    """Append the mean features of neighbouring patches: (n_tissue, 2 × n_features)."""
+    features = patches.reshape(*tissue.shape, -1) * tissue[..., None]
     size = (3, 3, 1)
     weight = np.maximum(ndimage.uniform_filter(tissue.astype(np.float32), 3, mode="nearest"), 1e-6)
-    around = ndimage.uniform_filter(laid, size, mode="nearest") / weight[..., None]
-    both: NDArray[np.float32] = np.concatenate([laid, around], axis=2)[tissue]
-    return both
+    neighbours = ndimage.uniform_filter(features, size, mode="nearest") / weight[..., None]
+    combined: NDArray[np.float32] = np.concatenate([features, neighbours], axis=2)[tissue]
+    return combined
 
 
 # --- viewport prediction --------------------------------------------------------------------------
 
 
-_MAX_FIELDS = 30  # on a screen, the middle ones
-_FIELDS_OF_SHAPE, _FIELDS_OF_IMAGE = 4, 24  # that are learnt from
-_MAX_SAMPLES = 2000  # of a class
-_FAINTEST = 0.25  # opacity of a patch that could as well be any class
+_MAX_FIELDS = 30  # of a viewport, the central ones
+_FIELDS_OF_SHAPE, _FIELDS_OF_IMAGE = 4, 24  # maxima for training
+_MAX_SAMPLES = 2000  # per class
+_MIN_OPACITY = 0.25  # opacity of a patch with equal probabilities
 
 
-# --- what was drawn ------------------------------------------------------------------------------
+# --- annotations ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class AnnotatedImage:
-    """An image and the shapes on it."""
+    """Image and its shapes."""
 
     image: InteractiveImage
     shapes: Sequence[Shape]
 
     def regions(self) -> dict[str, RunLengthMask]:
-        """What is drawn of each class, by its id."""
+        """Return the annotated region of each class, by class id."""
         by_class: dict[str, list[Shape]] = {}
         for shape in self.shapes:
             by_class.setdefault(shape["label"], []).append(shape)
         size = self.image.prepared_image.size
-        return {label: _region(own, size) for label, own in by_class.items()}
+        return {label: _region(shapes, size) for label, shapes in by_class.items()}
 
     def fields(self) -> list[Field]:
-        """Those to learn from: of a large shape a few, of many shapes those that were drawn last.
-        Else an outline of a whole slide would be waited for.
-        """
-        found: dict[str, Field] = {}
-        for shape in reversed(self.shapes):
-            own = self._touched(shape)
-            every = -(-len(own) // _FIELDS_OF_SHAPE) or 1
-            found |= {repr(field): field for field in own[::every]}
-            if len(found) >= _FIELDS_OF_IMAGE:
-                break
-        return list(found.values())[:_FIELDS_OF_IMAGE]
+        """Return the fields for training: a few of a large shape, the latest of many shapes.
 
-    def _touched(self, shape: Shape) -> list[Field]:
-        """Fields in which a part of the shape lies, the middle ones first."""
-        near = self.image.on(_box(shape))
-        if len(near) <= _FIELDS_OF_SHAPE:
-            return near
+        With all fields, the outline of a whole slide would take too long.
+        """
+        fields: dict[str, Field] = {}
+        for shape in reversed(self.shapes):
+            touched = self._overlapping_fields(shape)
+            step = -(-len(touched) // _FIELDS_OF_SHAPE) or 1
+            fields |= {repr(field): field for field in touched[::step]}
+            if len(fields) >= _FIELDS_OF_IMAGE:
+                break
+        return list(fields.values())[:_FIELDS_OF_IMAGE]
+
+    def _overlapping_fields(self, shape: Shape) -> list[Field]:
+        """Return the fields that contain a part of the shape, central ones first."""
+        candidates = self.image.on(_box(shape))
+        if len(candidates) <= _FIELDS_OF_SHAPE:
+            return candidates
         step = self.image.grid.step
-        y, x, side = np.array([(r.start, c.start, r.stop - r.start) for r, c in near]).T * step
+        y, x, side = (
+            np.array([(r.start, c.start, r.stop - r.start) for r, c in candidates]).T * step
+        )
         x, y = x + self.image.grid.left, y + self.image.grid.top
         region = _region([shape], self.image.prepared_image.size)
-        there = region.coverage(x, y, float(side.max())) > 0
-        return [field for field, is_there in zip(near, there.tolist(), strict=True) if is_there]
+        is_inside = region.coverage(x, y, float(side.max())) > 0
+        return [
+            field for field, inside in zip(candidates, is_inside.tolist(), strict=True) if inside
+        ]
 
     def samples(self, kept: LRUCache[Numbers]) -> Iterator[tuple[str, NDArray[np.float32]]]:
-        """Class ids with the numbers of patches that lie half or more in its shapes; of fields that
-        are not computed yet, none.
+        """Yield class ids with the features of patches at least half inside their shapes.
+
+        Fields that are not computed yet are left out.
         """
         regions, grid = self.regions(), self.image.grid
         for field in self.fields():
-            found = self.image.cached_features(kept, field)
-            if found is None or not found[0].any():  # not computed yet, or glass
+            features = self.image.cached_features(kept, field)
+            if features is None or not features[0].any():  # not computed yet, or background
                 continue
-            tissue, numbers = found
+            tissue, vectors = features
             rows, columns = np.nonzero(tissue)
             x = (columns + field[1].start) * grid.step + grid.left
             y = (rows + field[0].start) * grid.step + grid.top
             for label, region in regions.items():
-                yield label, numbers[region.coverage(x, y, grid.patch_side) >= MIN_OVERLAP]
+                yield label, vectors[region.coverage(x, y, grid.patch_side) >= MIN_OVERLAP]
 
 
 def _region(shapes: Sequence[Shape], size: tuple[int, int]) -> RunLengthMask:
@@ -210,62 +226,81 @@ def _box(shape: Shape) -> Box:
     return left, top, right, bottom
 
 
-# --- the answer ----------------------------------------------------------------------------------
+# --- prediction -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Viewport:
-    """What is asked for: a part of an image, from all that was drawn; until when."""
+    """Part of an image to predict.
+
+    Attributes
+    ----------
+    image : image
+    box : visible part
+    annotations : annotated images to fit the classifier on
+    classes : annotation classes
+    deadline : value of time.monotonic after which no further field is computed
+    """
 
     image: InteractiveImage
     box: Box
     annotations: Sequence[AnnotatedImage]
     classes: Sequence[AnnotationClass]
-    deadline: float  # of time.monotonic
+    deadline: float
 
 
 def predict_viewport(screen: Viewport, kept: LRUCache[Numbers]) -> dict[str, Any]:
-    """The map of the screen as far as there is time; `left`: fields that are still to come."""
-    shown = screen.image.on(screen.box)
-    fields = shown[:_MAX_FIELDS]
-    wanted = [(d.image, f) for d in screen.annotations for f in d.fields()]
-    left = _compute([*wanted, *((screen.image, f) for f in fields)], kept, screen.deadline)
-    counted, head = _learn(screen, kept)
-    known = {
-        repr(f): found
-        for f in fields
-        if (found := screen.image.cached_features(kept, f)) is not None
+    """Predict the viewport as far as time permits.
+
+    Return the class map as an image, the number of annotated patches per class, the number of
+    fields `left` to compute, and that of fields `beyond` the maximum.
+    """
+    visible = screen.image.on(screen.box)
+    fields = visible[:_MAX_FIELDS]
+    required = [
+        (annotated.image, field) for annotated in screen.annotations for field in annotated.fields()
+    ]
+    n_left = _compute_fields(
+        [*required, *((screen.image, field) for field in fields)], kept, screen.deadline
+    )
+    counts, classifier = _fit_classifier(screen, kept)
+    features = {
+        repr(field): field_features
+        for field in fields
+        if (field_features := screen.image.cached_features(kept, field)) is not None
     }
-    picture = None
-    if head is not None and known:
-        picture = _image(screen, [f for f in fields if repr(f) in known], known, head)
+    image = None
+    if classifier is not None and features:
+        image = _render_map(
+            screen, [field for field in fields if repr(field) in features], features, classifier
+        )
     return {
-        "left": left,
-        "beyond": len(shown) - len(fields),
-        "patches": counted,
-        "picture": picture,
+        "left": n_left,
+        "beyond": len(visible) - len(fields),
+        "patches": counts,
+        "picture": image,
     }
 
 
-def _compute(
-    wanted: Sequence[tuple[InteractiveImage, Field]], kept: LRUCache[Numbers], until: float
+def _compute_fields(
+    required: Sequence[tuple[InteractiveImage, Field]], cache: LRUCache[Numbers], deadline: float
 ) -> int:
-    """As many as there is time for, one at least; how many are left."""
+    """Compute fields until the deadline, at least one; return the number of missing ones."""
     missing = {
-        (id(sight), repr(field)): (sight, field)
-        for sight, field in wanted
-        if sight.cached_features(kept, field) is None
+        (id(image), repr(field)): (image, field)
+        for image, field in required
+        if image.cached_features(cache, field) is None
     }
-    for n_done, (sight, field) in enumerate(missing.values()):
-        if n_done and time.monotonic() > until:
+    for n_done, (image, field) in enumerate(missing.values()):
+        if n_done and time.monotonic() > deadline:
             return len(missing) - n_done
-        sight.patch_features(kept, field)
+        image.patch_features(cache, field)
     return 0
 
 
 @dataclass(frozen=True)
 class SoftmaxClassifier:
-    """A line between classes: scores are numbers @ weights + bias, of standardised numbers."""
+    """Multinomial logistic regression on standardised features."""
 
     labels: list[str]
     mean: NDArray[np.float32]
@@ -275,7 +310,7 @@ class SoftmaxClassifier:
 
     @classmethod
     def fit(cls, samples: Mapping[str, NDArray[np.float32]]) -> SoftmaxClassifier:
-        """From numbers (n, n_features) of two classes or more, each of which counts the same."""
+        """Fit the classifier to features (n, n_features) by class, with equal class weights."""
         from sklearn.linear_model import LogisticRegression
 
         labels = list(samples)
@@ -285,56 +320,63 @@ class SoftmaxClassifier:
         model = LogisticRegression(C=0.5, class_weight="balanced", max_iter=100, tol=1e-3)
         model.fit((X - mean) / spread, y)
         weights, bias = model.coef_.T, model.intercept_
-        if len(labels) == 2:  # it has one score, of the second
+        if len(labels) == 2:  # a binary model has the score of the second class only
             weights, bias = np.hstack([-weights, weights]) / 2, np.array([-bias[0], bias[0]]) / 2
         return cls(labels, mean, spread, weights, bias)
 
     def probabilities(self, numbers: NDArray[np.float32]) -> NDArray[np.float64]:
-        """How much speaks for each class (n, n_classes); they add up to 1."""
+        """Return class probabilities (n, n_classes)."""
         scores = (numbers - self.mean) / self.spread @ self.weights + self.bias
         scores = np.exp(scores - scores.max(axis=1, keepdims=True))
-        shares: NDArray[np.float64] = scores / scores.sum(axis=1, keepdims=True)
-        return shares
+        probabilities: NDArray[np.float64] = scores / scores.sum(axis=1, keepdims=True)
+        return probabilities
 
 
-def _learn(
-    screen: Viewport, kept: LRUCache[Numbers]
+def _fit_classifier(
+    viewport: Viewport, cache: LRUCache[Numbers]
 ) -> tuple[dict[str, int], SoftmaxClassifier | None]:
-    """How many patches are drawn of each class, and the line between them, if there are two."""
-    found: dict[str, list[NDArray[np.float32]]] = {one.id: [] for one in screen.classes}
-    for drawn in screen.annotations:
-        for label, numbers in drawn.samples(kept):
-            found.setdefault(label, []).append(numbers)
-    counted = {label: sum(map(len, parts)) for label, parts in found.items()}
-    ignored = {one.id for one in screen.classes if one.name == IGNORED}
-    samples = {
-        label: np.concatenate(parts)[:: -(-counted[label] // _MAX_SAMPLES)]
-        for label, parts in found.items()
-        if counted[label] and label not in ignored
+    """Return the number of annotated patches per class, and a classifier if there are two."""
+    parts_of_class: dict[str, list[NDArray[np.float32]]] = {
+        class_.id: [] for class_ in viewport.classes
     }
-    return counted, SoftmaxClassifier.fit(samples) if len(samples) > 1 else None
+    for annotated in viewport.annotations:
+        for label, vectors in annotated.samples(cache):
+            parts_of_class.setdefault(label, []).append(vectors)
+    counts = {label: sum(map(len, parts)) for label, parts in parts_of_class.items()}
+    ignored = {class_.id for class_ in viewport.classes if class_.name == IGNORED}
+    samples = {
+        label: np.concatenate(parts)[:: -(-counts[label] // _MAX_SAMPLES)]
+        for label, parts in parts_of_class.items()
+        if counts[label] and label not in ignored
+    }
+    return counts, SoftmaxClassifier.fit(samples) if len(samples) > 1 else None
 
 
-def _image(
-    screen: Viewport, fields: Sequence[Field], known: Mapping[str, Numbers], head: SoftmaxClassifier
+def _render_map(
+    viewport: Viewport,
+    fields: Sequence[Field],
+    features: Mapping[str, Numbers],
+    classifier: SoftmaxClassifier,
 ) -> dict[str, Any]:
-    """One pixel for each patch of the fields, and where that lies."""
-    grid = screen.image.grid
+    """Return an image with one pixel per patch of the fields, and its position."""
+    grid = viewport.image.grid
     top, left = (min(field[axis].start for field in fields) for axis in (0, 1))
     bottom, right = (max(field[axis].stop for field in fields) for axis in (0, 1))
     pixels = np.zeros((bottom - top, right - left, 4), np.uint8)
-    colours = {one.id: one.rgb for one in screen.classes}
-    palette = np.array([colours[label] for label in head.labels], np.uint8)
+    colours = {class_.id: class_.rgb for class_ in viewport.classes}
+    palette = np.array([colours[label] for label in classifier.labels], np.uint8)
     for rows, columns in fields:
-        tissue, numbers = known[repr((rows, columns))]
+        tissue, vectors = features[repr((rows, columns))]
         if not tissue.any():
             continue
-        shares = head.probabilities(numbers)
-        sure = (shares.max(axis=1) * len(head.labels) - 1) / (len(head.labels) - 1)
-        own = slice(rows.start - top, rows.stop - top), slice(columns.start - left, None)
-        part = pixels[own][:, : columns.stop - columns.start]
-        alpha = 255 * (_FAINTEST + (1 - _FAINTEST) * sure)
-        part[tissue] = np.column_stack([palette[shares.argmax(axis=1)], alpha])
+        probabilities = classifier.probabilities(vectors)
+        confidence = (probabilities.max(axis=1) * len(classifier.labels) - 1) / (
+            len(classifier.labels) - 1
+        )
+        window = slice(rows.start - top, rows.stop - top), slice(columns.start - left, None)
+        part = pixels[window][:, : columns.stop - columns.start]
+        alpha = 255 * (_MIN_OPACITY + (1 - _MIN_OPACITY) * confidence)
+        part[tissue] = np.column_stack([palette[probabilities.argmax(axis=1)], alpha])
     x, y = grid.cell_corner((left, top))
     sides = [count * grid.step for count in (right - left, bottom - top)]
     return {"png": png_data_uri(pixels), "box": [x, y, *sides]}

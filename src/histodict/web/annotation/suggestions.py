@@ -1,9 +1,9 @@
-"""What to label next: where the model is in doubt, and which looks unlike what it has learnt from.
+"""Suggestions of images or regions to label next, by uncertainty and novelty.
 
-Of n candidates, doubt is the share of them of which the model is at least as sure, novelty the
-share that lies at most as far from everything learnt from; what is suggested has the largest
-product. After each suggestion its look counts as learnt, so that the next one is not its twin. Both
-are ranks: scores of any model, and distances in any unit, will do.
+Of n candidates, uncertainty is the fraction of them with at least the same margin, novelty the
+fraction with at most the same distance from all labelled ones; the candidate with the largest
+product is suggested. Its descriptor then counts as labelled, so that similar candidates are not
+suggested together. Both are ranks, so the units of margins and distances do not matter.
 
 Reference: B. Settles, "Active learning literature survey", University of Wisconsin, 2009: density
 and diversity beside uncertainty sampling.
@@ -26,11 +26,11 @@ from ...patches.patch_map import PatchMap
 from .store import Shape, polygons_of
 
 Numbers = NDArray[np.float64]
-_TISSUE = 0.15  # optical density above which a pixel is tissue, for a glance
+_TISSUE_DENSITY = 0.15  # optical density above which a pixel is tissue
 
 
 class Suggestion(NamedTuple):
-    """A candidate by its place, and why: both from 0 to 1."""
+    """Index of a candidate, with uncertainty and novelty from 0 to 1."""
 
     position: int
     uncertainty: float
@@ -38,64 +38,71 @@ class Suggestion(NamedTuple):
 
 
 def suggest(leads: Numbers, looks: Numbers, learnt: Numbers, n: int) -> list[Suggestion]:
-    """The n candidates whose labels would help most, the best first.
+    """Return the n most useful candidates to label, the best first.
 
-    leads : (n_candidates,), how far ahead the called class is of the next one
-    looks, learnt : (n_candidates, n_features), (n_learnt, n_features), of `appearance`
+    Parameters
+    ----------
+    leads : (n_candidates,), margins between the predicted class and the next one
+    looks : (n_candidates, n_features), colour descriptors of the candidates
+    learnt : (n_learnt, n_features), colour descriptors of labelled images
+    n : number of suggestions
     """
     if not len(leads):
         return []
     scale = np.vstack([looks, learnt]).std(axis=0) + 1e-9
     looks, learnt = looks / scale, learnt / scale
-    far = cdist(looks, learnt).min(axis=1) if len(learnt) else _from_the_middle(looks)
-    doubt, left, found = 1 - _ranks(leads), np.ones(len(leads), bool), list[Suggestion]()
+    distances = cdist(looks, learnt).min(axis=1) if len(learnt) else _typicality(looks)
+    uncertainty, is_left, found = 1 - _ranks(leads), np.ones(len(leads), bool), list[Suggestion]()
     for _ in range(min(n, len(leads))):
-        novelty = _ranks(far)
-        place = int(np.argmax(np.where(left, doubt * novelty, -1.0)))
-        found.append(Suggestion(place, float(doubt[place]), float(novelty[place])))
-        left[place] = False
-        far = np.minimum(far, np.linalg.norm(looks - looks[place], axis=1))
+        novelty = _ranks(distances)
+        best = int(np.argmax(np.where(is_left, uncertainty * novelty, -1.0)))
+        found.append(Suggestion(best, float(uncertainty[best]), float(novelty[best])))
+        is_left[best] = False
+        distances = np.minimum(distances, np.linalg.norm(looks - looks[best], axis=1))
     return found
 
 
 def _ranks(values: Numbers) -> Numbers:
-    """Between 0 and 1, neither of them reached; the same for the same values."""
-    less = np.searchsorted(np.sort(values), values, side="left")
-    more = np.searchsorted(np.sort(values), values, side="right")
-    ranks: Numbers = (less + more) / (2 * len(values))
+    """Return mid-ranks strictly between 0 and 1; equal values have equal ranks."""
+    n_less = np.searchsorted(np.sort(values), values, side="left")
+    n_not_greater = np.searchsorted(np.sort(values), values, side="right")
+    ranks: Numbers = (n_less + n_not_greater) / (2 * len(values))
     return ranks
 
 
-def _from_the_middle(looks: Numbers) -> Numbers:
-    """Nothing is learnt yet: what is most like all others comes first."""
-    return -np.linalg.norm(looks - np.median(looks, axis=0), axis=1)
+def _typicality(descriptors: Numbers) -> Numbers:
+    """Return negative distances from the median: without labels, typical candidates come first."""
+    return -np.linalg.norm(descriptors - np.median(descriptors, axis=0), axis=1)
 
 
 def colour_descriptor(pixels: NDArray[np.uint8]) -> Numbers:
-    """How an image, or a part of it, looks at a glance: (14,).
+    """Return a descriptor (14,) of the appearance of an image, or a part of it.
 
-    Of its tissue the mean and spread of each colour's optical density, their correlations, and how
-    much they change over one, two and four pixels; and how much of it is tissue.
+    It has the mean and deviation of each colour's optical density in tissue, their correlations,
+    differences to means over 3, 5 and 9 pixels, the deviation after blurring, and the fraction of
+    tissue.
     """
     density = -np.log10((pixels.astype(np.float64) + 1) / 256)
     grey = density.mean(axis=2)
-    tissue = grey > _TISSUE
-    seen = density[tissue] if tissue.sum() > 9 else density.reshape(-1, 3)
-    spread = seen.std(axis=0)
-    unit = (seen - seen.mean(axis=0)) / (spread + 1e-6)
-    correlated = (unit.T @ unit / len(unit))[np.triu_indices(3, 1)]
-    changes = [
+    tissue = grey > _TISSUE_DENSITY
+    pixels_of_tissue = density[tissue] if tissue.sum() > 9 else density.reshape(-1, 3)
+    spread = pixels_of_tissue.std(axis=0)
+    standardised = (pixels_of_tissue - pixels_of_tissue.mean(axis=0)) / (spread + 1e-6)
+    correlations = (standardised.T @ standardised / len(standardised))[np.triu_indices(3, 1)]
+    textures = [
         float(np.abs(grey - ndimage.uniform_filter(grey, size)).mean()) for size in (3, 5, 9)
     ]
     blurred = float(ndimage.gaussian_filter(grey, 8).std())
-    return np.array([*seen.mean(axis=0), *spread, *correlated, *changes, blurred, tissue.mean()])
+    return np.array(
+        [*pixels_of_tissue.mean(axis=0), *spread, *correlations, *textures, blurred, tissue.mean()]
+    )
 
 
 def normalized_margin(facts: Mapping[str, Any]) -> float | None:
-    """How far ahead the called class is in an answer, in the unit of its model; None: no tissue."""
-    for shares in (facts["probabilities"], facts["shares"]):
-        if facts["answer"] is not None and len(shares) > 2 - bool(facts["probabilities"]):
-            first, second, *_ = sorted(shares.values(), reverse=True)
+    """Return the margin of a prediction, in the unit of its model; None without tissue."""
+    for fractions in (facts["probabilities"], facts["shares"]):
+        if facts["answer"] is not None and len(fractions) > 2 - bool(facts["probabilities"]):
+            first, second, *_ = sorted(fractions.values(), reverse=True)
             return float(first - second)
     score = facts["score"]
     return None if facts["answer"] is None or score is None else abs(float(score))
@@ -104,9 +111,9 @@ def normalized_margin(facts: Mapping[str, Any]) -> float | None:
 # --- regions of an image --------------------------------------------------------------------------
 
 
-_SIDE = 512  # pixels of the image, about; of a small one, half of its shorter side
-_MIN_CELLS = 3
-_MAX_READ = 64  # fields whose pixels are looked at
+_SIDE = 512  # approximate side of a region in pixels; half of the shorter side of a small image
+_MIN_PATCHES = 3
+_MAX_REGIONS = 64  # maximum number of regions to read
 _OVERVIEW_PX = 128
 _MIN_TISSUE = 0.5
 
@@ -115,8 +122,13 @@ Box = tuple[int, int, int, int]  # left, top, right, bottom
 
 @dataclass(frozen=True)
 class MapRegion:
-    """A square of the image, and the mean lead of its patches; `cells` of the map, by rows and
-    columns.
+    """Square region of an image.
+
+    Attributes
+    ----------
+    positions : rows and columns of the patch map
+    box : left, top, right, bottom
+    normalized_margin : mean margin of its tissue patches
     """
 
     positions: tuple[slice, slice]
@@ -125,25 +137,27 @@ class MapRegion:
 
 
 def map_regions(patch_map: PatchMap) -> list[MapRegion]:
-    """Squares that cover the map, those that show enough tissue."""
+    """Return squares that cover the map and contain enough tissue."""
     ordered = np.sort(patch_map.margins.astype(np.float64), axis=2)
-    leads, tissue = ordered[..., -1] - ordered[..., -2], patch_map.tissue
+    margins, tissue = ordered[..., -1] - ordered[..., -2], patch_map.tissue
     grid = patch_map.grid
     shorter = min(grid.n_rows, grid.n_columns)
-    n = min(shorter, max(_MIN_CELLS, min(round(_SIDE / grid.step), shorter // 2)))
-    found = []
+    n = min(shorter, max(_MIN_PATCHES, min(round(_SIDE / grid.step), shorter // 2)))
+    regions = []
     for row in _starts(grid.n_rows, n):
         for column in _starts(grid.n_columns, n):
-            cells = slice(row, row + n), slice(column, column + n)
-            own = tissue[cells]
-            if own.mean() >= _MIN_TISSUE:
-                box = _box(patch_map, *cells)
-                found.append(MapRegion(cells, box, float(leads[cells][own].mean())))
-    return found
+            positions = slice(row, row + n), slice(column, column + n)
+            region_tissue = tissue[positions]
+            if region_tissue.mean() >= _MIN_TISSUE:
+                box = _box(patch_map, *positions)
+                regions.append(
+                    MapRegion(positions, box, float(margins[positions][region_tissue].mean()))
+                )
+    return regions
 
 
 def _starts(count: int, n: int) -> list[int]:
-    """Where parts of n begin; the last reaches the end, and may overlap with the one before."""
+    """Return the starts of parts of length n; the last part ends at the end and may overlap."""
     return sorted({*range(0, count - n + 1, n), count - n})
 
 
@@ -157,7 +171,7 @@ def _box(patch_map: PatchMap, rows: slice, columns: slice) -> Box:
 def annotated_positions(
     patch_map: PatchMap, shapes: Sequence[Shape], size: tuple[int, int]
 ) -> NDArray[np.bool_]:
-    """Return the cells of the map in which something is drawn on an image of this size."""
+    """Return the positions of the map with annotations, for an image of this size."""
     grid = patch_map.grid
     outlines = [
         AnnotationPolygon("", tuple(rings)) for shape in shapes for rings in polygons_of(shape)
@@ -175,29 +189,39 @@ def suggest_regions(
     n: int,
     shapes: Sequence[Shape] = (),
 ) -> list[tuple[Box, Suggestion]]:
-    """The n fields whose labels would help most; `marked`, `shapes`: what has some."""
-    painted = annotated_positions(patch_map, shapes, source.size)
-    fields, known = list[MapRegion](), [*marked]
-    for one in map_regions(patch_map):
-        if painted[one.positions].any():
-            known.append(one.box)
-        elif not any(_meet(one.box, box) for box in marked):
-            fields.append(one)
-    fields = sorted(fields, key=lambda one: one.normalized_margin)[:_MAX_READ]
+    """Return the n most useful regions to label.
+
+    Parameters
+    ----------
+    patch_map : patch map of the image
+    source : image
+    marked : rectangles with labels
+    n : number of suggestions
+    shapes : annotations
+    """
+    is_annotated = annotated_positions(patch_map, shapes, source.size)
+    fields, labelled = list[MapRegion](), [*marked]
+    for region in map_regions(patch_map):
+        if is_annotated[region.positions].any():
+            labelled.append(region.box)
+        elif not any(_overlap(region.box, box) for box in marked):
+            fields.append(region)
+    fields = sorted(fields, key=lambda region: region.normalized_margin)[:_MAX_REGIONS]
     if not fields:
         return []
-    looks = np.stack([appearance_of(source, one.box) for one in fields])
-    learnt = np.array([appearance_of(source, box) for box in known[:_MAX_READ]])
-    leads = np.array([one.normalized_margin for one in fields])
-    found = suggest(leads, looks, learnt.reshape(-1, looks.shape[1]), n)
-    return [(fields[one.position].box, one) for one in found]
+    descriptors = np.stack([appearance_of(source, region.box) for region in fields])
+    learnt = np.array([appearance_of(source, box) for box in labelled[:_MAX_REGIONS]])
+    margins = np.array([region.normalized_margin for region in fields])
+    suggestions = suggest(margins, descriptors, learnt.reshape(-1, descriptors.shape[1]), n)
+    return [(fields[suggestion.position].box, suggestion) for suggestion in suggestions]
 
 
-def _meet(one: Box, other: Box) -> bool:
-    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+def _overlap(a: Box, b: Box) -> bool:
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 
 def appearance_of(source: ImageSource, box: Box) -> NDArray[np.float64]:
+    """Return the colour descriptor of a part of an image."""
     left, top, right, bottom = box
     width = min(right, source.size[0]) - left
     height = min(bottom, source.size[1]) - top

@@ -1,7 +1,4 @@
-"""Drawing on images: classes, strokes and the way back, files in and out, the quick answer.
-
-Which image, or which part of one, to label next.
-"""
+"""Annotation API: classes, shapes, files, quick predictions and labelling suggestions."""
 
 from __future__ import annotations
 
@@ -57,25 +54,25 @@ from ..request import DOWNLOADS, EXPLANATIONS, IMAGES, LIVE, ApiRequest, Deferre
 from .model import download as download_as
 from .viewer import displayed_map
 
-_MAX_BYTES = 16 * 2**20  # of a file of outlines
-_STROKE_BYTES = 2**20  # of a stroke: 20,000 points take less than half of it
-_SECONDS = 0.6  # for numbers that are not there yet; what is not done then comes with the next call
-_FARTHEST = 1e9  # pixels
-_MAX_OTHERS = 8  # images beside the one that is looked at, from which the quick answer learns
+_MAX_BYTES = 16 * 2**20  # of an annotation file
+_STROKE_BYTES = 2**20  # of a stroke; 20,000 points take less than half of it
+_MAX_SECONDS = 0.6  # for computing features per request
+_MAX_COORDINATE = 1e9  # pixels
+_MAX_OTHERS = 8  # further images for fitting quick predictions
 
 
-# --- shapes --------------------------------------------------------------------------------------
+# --- shapes ---------------------------------------------------------------------------------------
 
 
 def list_all(call: ApiRequest) -> dict[str, Any]:
-    """Classes, and every shape of the set without its corners."""
+    """Return the classes, and every shape of the set without its corners."""
     dataset = call.dataset
     names = dataset.listing.names
     images = [
         {
             "image": image,
             "name": names[image],
-            "shapes": _listed(AnnotationStore.read(dataset.folder, image)),
+            "shapes": _shapes_without_corners(AnnotationStore.read(dataset.folder, image)),
         }
         for image in annotated_images(dataset.folder)
         if image in names
@@ -86,48 +83,49 @@ def list_all(call: ApiRequest) -> dict[str, Any]:
     }
 
 
-def _listed(sheet: AnnotationStore) -> list[dict[str, Any]]:
-    """With the box that each lies in."""
-    return [_in_list(shape) for shape in map(dict, sheet.shapes)]
+def _shapes_without_corners(store: AnnotationStore) -> list[dict[str, Any]]:
+    """Return the shapes with their bounding boxes in place of their corners."""
+    return [_with_box(shape) for shape in map(dict, store.shapes)]
 
 
-def _in_list(shape: dict[str, Any]) -> dict[str, Any]:
+def _with_box(shape: dict[str, Any]) -> dict[str, Any]:
     corners = [corner for rings in shape.pop("polygons") for corner in rings[0]]
     x, y = zip(*corners, strict=True)
     return shape | {"box": [min(x), min(y), max(x), max(y)]}
 
 
 def _classes(classes: list[AnnotationClass]) -> dict[str, Any]:
-    return {"classes": [asdict(one) for one in classes]}
+    return {"classes": [asdict(class_) for class_ in classes]}
 
 
 def show_sheet(call: ApiRequest) -> dict[str, Any]:
+    """Return the annotations of an image."""
     return _describe(call, AnnotationStore.read(call.dataset.folder, _image(call)))
 
 
 def _image(call: ApiRequest) -> str:
-    """The id of an image that is in the set."""
+    """Return the id of the image, after checking that it is in the set."""
     assert call.record
     return str(call.parts["image"])
 
 
-def _describe(call: ApiRequest, sheet: AnnotationStore) -> dict[str, Any]:
+def _describe(call: ApiRequest, store: AnnotationStore) -> dict[str, Any]:
     return _classes(read_classes(call.dataset.folder)) | {
-        "shapes": sheet.shapes,
-        "undo": len(sheet.done),
-        "redo": len(sheet.undone),
+        "shapes": store.shapes,
+        "undo": len(store.done),
+        "redo": len(store.undone),
     }
 
 
 def change(call: ApiRequest, *, act: str) -> dict[str, Any] | DeferredWork:
-    """A stroke, or something done to a shape; the answer is all that is drawn then."""
+    """Edit the annotations of an image, and return them."""
     _check_bare(call)
     check_choice("act", act, ACTS)
     return ACTS[act](call)
 
 
 def _check_bare(call: ApiRequest) -> None:
-    """Of images with labels a training would not look at shapes: better say so than be silent."""
+    """Refuse labelled images, because training ignores their annotations."""
     if call.dataset.is_labelled:
         raise ValueError(
             "these images have labels or masks, and are learnt from by these: open them to be "
@@ -145,110 +143,119 @@ def _draw(call: ApiRequest) -> DeferredWork:
     return DeferredWork(IMAGES, drawn, call.record.path)
 
 
-def _of_shape(
+def _shape_edit(
     work: Callable[..., AnnotationStore], *names: str
 ) -> Callable[[ApiRequest], dict[str, Any]]:
     def act(call: ApiRequest) -> dict[str, Any]:
-        given = [call.body.get(name) for name in names]
-        return _describe(call, work(call.dataset, _image(call), *given))
+        arguments = [call.body.get(name) for name in names]
+        return _describe(call, work(call.dataset, _image(call), *arguments))
 
     return act
 
 
 ACTS: dict[str, Callable[[ApiRequest], dict[str, Any] | DeferredWork]] = {
     "draw": _draw,
-    "relabel": _of_shape(relabel, "id", "label"),
-    "remove": _of_shape(remove, "id"),
-    "undo": _of_shape(undo),
-    "redo": _of_shape(redo),
+    "relabel": _shape_edit(relabel, "id", "label"),
+    "remove": _shape_edit(remove, "id"),
+    "undo": _shape_edit(undo),
+    "redo": _shape_edit(redo),
 }
 
 
 def classes(call: ApiRequest) -> dict[str, Any]:
+    """Create, change or remove a class, and return all classes."""
     _check_bare(call)
     return _classes(change_classes(call.dataset, call.body))
 
 
-# --- files ---------------------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------------------
 
 
 def upload(call: ApiRequest, *, name: str = "") -> DeferredWork:
-    """Outlines from a file, onto an image; nothing of the file itself is kept."""
+    """Import outlines from a file; the file itself is not stored."""
     _check_bare(call)
 
     def brought() -> dict[str, Any]:
         source = call.context.tiles.open(call.record)
-        found = _imported(call, name, source)
-        sheet = import_annotations(call.dataset, _image(call), source.size, found)
-        return _describe(call, sheet) | {"notes": found.notes}
+        imported = _read_upload(call, name, source)
+        store = import_annotations(call.dataset, _image(call), source.size, imported)
+        return _describe(call, store) | {"notes": imported.notes}
 
     return DeferredWork(IMAGES, brought, call.record.path)
 
 
-def _imported(call: ApiRequest, name: str, source: ImageSource) -> ImportedAnnotations:
+def _read_upload(call: ApiRequest, name: str, source: ImageSource) -> ImportedAnnotations:
     try:
         return ImportedAnnotations.read(name, call.sent, source)
-    except ValueError as error:  # the page knows the image by its name
+    except ValueError as error:  # replace the path by the name shown on the page
         raise ValueError(str(error).replace(str(source.path), call.record.path.name)) from error
 
 
 def download(call: ApiRequest) -> Response:
-    """Called like the image, as `--annotations` wants it."""
+    """Return the annotations as GeoJSON, with the file name that `--annotations` requires."""
     folder = call.dataset.folder
     data = geojson(AnnotationStore.read(folder, _image(call)).shapes, read_classes(folder))
     name = f"{Path(call.record.path.name).stem}.geojson"
     return download_as(name, "application/geo+json", data)
 
 
-# --- the quick answer ----------------------------------------------------------------------------
+# --- quick predictions ----------------------------------------------------------------------------
 
 
 def quick(call: ApiRequest, *, box: list[float]) -> DeferredWork:
-    """What is on the screen, from what was drawn so far."""
-    if len(box) != 4 or not all(abs(x) < _FARTHEST for x in box):
+    """Predict the visible part of an image from the annotations so far."""
+    if len(box) != 4 or not all(abs(x) < _MAX_COORDINATE for x in box):
         raise ValueError("box must be four numbers: left, top, right, bottom")
     left, top, right, bottom = map(float, box)
 
     def answered() -> dict[str, Any]:
-        begun = time.monotonic()
-        network = uses_encoder()
-        screen = _screen(call, (left, top, right, bottom), network, begun + _SECONDS)
-        found = predict_viewport(screen, call.context.numbers)
-        taken = round(time.monotonic() - begun, 3)
-        return found | {"by_network": network, "seconds": taken}
+        started = time.monotonic()
+        with_encoder = uses_encoder()
+        viewport = _viewport(call, (left, top, right, bottom), with_encoder, started + _MAX_SECONDS)
+        prediction = predict_viewport(viewport, call.context.numbers)
+        seconds = round(time.monotonic() - started, 3)
+        return prediction | {"by_network": with_encoder, "seconds": seconds}
 
-    # Not as one of those that read this image: its tiles would wait for it.
+    # Not limited per image, as tiles of the image would have to wait.
     return DeferredWork(LIVE, answered)
 
 
-def _screen(call: ApiRequest, box: Box, network: bool, until: float) -> Viewport:
-    dataset, own = call.dataset, _image(call)
-    sight = _interactive_image(call, call.record, network)
-    others = [i for i in _newest(dataset.folder) if i != own and i in dataset.listing.by_id]
-    drawn = [AnnotatedImage(sight, AnnotationStore.read(dataset.folder, own).shapes)]
+def _viewport(call: ApiRequest, box: Box, with_encoder: bool, deadline: float) -> Viewport:
+    dataset, image_id = call.dataset, _image(call)
+    interactive_image = _interactive_image(call, call.record, with_encoder)
+    others = [
+        other
+        for other in _by_last_change(dataset.folder)
+        if other != image_id and other in dataset.listing.by_id
+    ]
+    annotated = [
+        AnnotatedImage(interactive_image, AnnotationStore.read(dataset.folder, image_id).shapes)
+    ]
     for image in others[:_MAX_OTHERS]:
         shapes = AnnotationStore.read(dataset.folder, image).shapes
         if shapes:
-            drawn.append(
-                AnnotatedImage(_interactive_image(call, dataset.image(image), network), shapes)
+            annotated.append(
+                AnnotatedImage(_interactive_image(call, dataset.image(image), with_encoder), shapes)
             )
-    return Viewport(sight, box, drawn, read_classes(dataset.folder), until)
+    return Viewport(interactive_image, box, annotated, read_classes(dataset.folder), deadline)
 
 
-def _newest(folder: Path) -> list[str]:
-    """Images by when something was drawn on them last."""
+def _by_last_change(folder: Path) -> list[str]:
+    """Return the ids of annotated images, the latest change first."""
     return sorted(annotated_images(folder), key=lambda image: -last_change(folder, image))
 
 
-def _interactive_image(call: ApiRequest, record: ImageRecord, network: bool) -> InteractiveImage:
+def _interactive_image(
+    call: ApiRequest, record: ImageRecord, with_encoder: bool
+) -> InteractiveImage:
     size, image = call.dataset.size_of(record), file_key(record.path)
-    recipe = quick_recipe(size.mpp, network)
+    recipe = quick_recipe(size.mpp, with_encoder)
 
     def opened() -> tuple[InteractiveImage, int]:
         source = call.context.tiles.open(replace(record, mpp=size.is_user_given))
         return InteractiveImage(source, recipe, image), source.memory_bytes
 
-    return call.context.interactive_images.get((repr(image), size, network), opened)
+    return call.context.interactive_images.get((repr(image), size, with_encoder), opened)
 
 
 _DATA = "/api/data/{data}"
@@ -265,82 +272,103 @@ ROUTES = [
 ]
 
 
-_MAX = 300  # images that are compared; of more, so many from all over the set
+_MAX_COMPARED = 300  # images to compare; evenly spaced ones of a larger set
 _N_IMAGES = 6
-_N_FIELDS = 3
-_N_NEXT = 8  # images whose answers are asked for next
+_N_REGIONS = 3
+_N_NEXT = 8  # images to predict next
 _CACHE_BYTES = 14 * 8 + 300
 
 Item = TypeVar("Item")
 
 
 def images(call: ApiRequest) -> dict[str, Any]:
-    """Images to label next, of those that the model has judged; and which it should judge next."""
-    known = _labelled(call)
-    found = {i: r for i, r in call.dataset.listing.by_id.items() if r.path not in known}
-    asked = _spread(list(found), _MAX)
-    seen = {i: look for i in asked if (look := _cached_predictions(call, found[i])) is not None}
-    ids, n_unread = list(seen), len(asked) - len(seen)
-    told: dict[str, Any] = {"of": len(found), "compared": len(ids), "unread": n_unread, "judged": 0}
+    """Return images to label next among those predicted, and images to predict next."""
+    labelled = _labelled(call)
+    unlabelled = {
+        image_id: r for image_id, r in call.dataset.listing.by_id.items() if r.path not in labelled
+    }
+    sampled = _evenly_spaced(list(unlabelled), _MAX_COMPARED)
+    descriptor_of = {
+        image_id: descriptor
+        for image_id in sampled
+        if (descriptor := _cached_descriptor(call, unlabelled[image_id])) is not None
+    }
+    ids, n_unread = list(descriptor_of), len(sampled) - len(descriptor_of)
+    counts: dict[str, Any] = {
+        "of": len(unlabelled),
+        "compared": len(ids),
+        "unread": n_unread,
+        "judged": 0,
+    }
     if not ids:
-        return told | {"next": [], "suggested": []}
-    learnt = [_cached_predictions(call, record) for record in _spread(list(known.values()), _MAX)]
-    looks = np.stack(list(seen.values()))
-    past = np.array([look for look in learnt if look is not None]).reshape(-1, looks.shape[1])
-    leads = [_margin(call, found[i]) for i in ids]
-    judged = [place for place, one in enumerate(leads) if one is not None]
-    open_ = [place for place, one in enumerate(leads) if one is None]
-    first = suggest(np.zeros(len(open_)), looks[open_], past, _N_NEXT) if open_ else []
-    best = suggest(
-        np.array([leads[place] for place in judged], float), looks[judged], past, _N_IMAGES
+        return counts | {"next": [], "suggested": []}
+    labelled_descriptors = [
+        _cached_descriptor(call, record)
+        for record in _evenly_spaced(list(labelled.values()), _MAX_COMPARED)
+    ]
+    descriptors = np.stack(list(descriptor_of.values()))
+    known = np.array(
+        [descriptor for descriptor in labelled_descriptors if descriptor is not None]
+    ).reshape(-1, descriptors.shape[1])
+    margins = [_margin(call, unlabelled[image_id]) for image_id in ids]
+    predicted = [index for index, item in enumerate(margins) if item is not None]
+    unpredicted = [index for index, item in enumerate(margins) if item is None]
+    to_predict = (
+        suggest(np.zeros(len(unpredicted)), descriptors[unpredicted], known, _N_NEXT)
+        if unpredicted
+        else []
+    )
+    suggestions = suggest(
+        np.array([margins[index] for index in predicted], float),
+        descriptors[predicted],
+        known,
+        _N_IMAGES,
     )
     names = call.dataset.listing.names
-    return told | {
-        "judged": len(judged),
-        "next": [ids[open_[one.position]] for one in first],
+    return counts | {
+        "judged": len(predicted),
+        "next": [ids[unpredicted[item.position]] for item in to_predict],
         "suggested": [
             {
-                "image": (image := ids[judged[one.position]]),
+                "image": (image := ids[predicted[item.position]]),
                 "name": names[image],
-                "doubt": one.uncertainty,
-                "novelty": one.novelty,
+                "doubt": item.uncertainty,
+                "novelty": item.novelty,
             }
-            for one in best
+            for item in suggestions
         ],
     }
 
 
 def _labelled(call: ApiRequest) -> dict[Any, ImageRecord]:
-    """By path, the images that the model was taught or tested with, or on which the user has said
-    what is what: by a label, a rectangle or a stroke.
-    """
+    """Return by path the images of the training or its test, and those labelled or annotated."""
     records, folder = call.dataset.listing.by_id, call.dataset.folder
-    said = [c["image"] for c in call.dataset.corrections()]
-    said += [
+    annotated = [c["image"] for c in call.dataset.corrections()]
+    annotated += [
         image for image in annotated_images(folder) if AnnotationStore.read(folder, image).shapes
     ]
-    known = [records[image] for image in said if image in records]
+    labelled = [records[image] for image in annotated if image in records]
     if call.job.summary["kind"] != IMPORTED and call.job.summary["data"] == call.dataset.id:
         learn, test = call.learn_and_test()
-        inside = {record.path for record in records.values()}  # a cut-out is no image of the set
-        known += [r for r in (*learn.records, *test.records) if r.path in inside]
-    return {record.path: record for record in known}
+        inside = {record.path for record in records.values()}  # crops are not images of the set
+        labelled += [r for r in (*learn.records, *test.records) if r.path in inside]
+    return {record.path: record for record in labelled}
 
 
-def _spread(items: list[Item], most: int) -> list[Item]:
-    """At most so many of them, from all over."""
+def _evenly_spaced(items: list[Item], most: int) -> list[Item]:
+    """Return at most so many evenly spaced items."""
     if len(items) <= most:
         return items
-    return [items[place] for place in np.linspace(0, len(items) - 1, most).astype(int)]
+    return [items[index] for index in np.linspace(0, len(items) - 1, most).astype(int)]
 
 
-def _cached_predictions(call: ApiRequest, record: ImageRecord) -> NDArray[np.float64] | None:
-    """None: the image cannot be read; the others can."""
+def _cached_descriptor(call: ApiRequest, record: ImageRecord) -> NDArray[np.float64] | None:
+    """Return the colour descriptor of an image; None if it cannot be read."""
     context = call.context
 
     def seen() -> tuple[NDArray[np.float64], int]:
-        with Image.open(context.tiles.thumbnail(record)) as picture:
-            return colour_descriptor(np.asarray(picture.convert("RGB"))), _CACHE_BYTES
+        with Image.open(context.tiles.thumbnail(record)) as thumbnail:
+            return colour_descriptor(np.asarray(thumbnail.convert("RGB"))), _CACHE_BYTES
 
     try:
         record = context.sources.check(record)
@@ -350,13 +378,13 @@ def _cached_predictions(call: ApiRequest, record: ImageRecord) -> NDArray[np.flo
 
 
 def _margin(call: ApiRequest, record: ImageRecord) -> float | None:
-    """None: the model has not judged it, or there is no tissue."""
-    facts = load_prediction(call.job.folder / "maps", record, call.dataset.about.mpp)
-    return None if facts is None else normalized_margin(facts)
+    """Return the margin of an image's prediction; None without prediction or tissue."""
+    prediction = load_prediction(call.job.folder / "maps", record, call.dataset.about.mpp)
+    return None if prediction is None else normalized_margin(prediction)
 
 
 def fields(call: ApiRequest) -> DeferredWork:
-    """Parts of an image to label next."""
+    """Return regions of an image to label next."""
     dataset, image = call.dataset, str(call.parts["image"])
     marked: Sequence[Any] = [
         tuple(c["box"]) for c in dataset.corrections() if c["image"] == image and c["box"]
@@ -364,11 +392,12 @@ def fields(call: ApiRequest) -> DeferredWork:
 
     def found() -> dict[str, Any]:
         source = call.context.tiles.open(call.record)
-        drawn = AnnotationStore.read(dataset.folder, image).shapes
-        best = suggest_regions(displayed_map(call), source, list(marked), _N_FIELDS, drawn)
+        shapes = AnnotationStore.read(dataset.folder, image).shapes
+        suggestions = suggest_regions(displayed_map(call), source, list(marked), _N_REGIONS, shapes)
         return {
             "fields": [
-                {"box": box, "doubt": one.uncertainty, "novelty": one.novelty} for box, one in best
+                {"box": box, "doubt": suggestion.uncertainty, "novelty": suggestion.novelty}
+                for box, suggestion in suggestions
             ]
         }
 

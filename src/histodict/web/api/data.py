@@ -1,4 +1,4 @@
-"""The data page: choose a folder, see its images, be warned, correct labels. And tiles."""
+"""Data page API: folders, data sets, settings, checks, image tiles and corrections."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .trainings import jobs
 
 
 def session(call: ApiRequest) -> dict[str, Any]:
-    """What the front page needs: folders, data sets opened before, trainings."""
+    """Return the state of the front page: data folders, data sets opened before, jobs."""
     folders = call.context.folders
     return {
         "user": call.user.name,
@@ -49,57 +49,58 @@ def session(call: ApiRequest) -> dict[str, Any]:
 
 
 def listing(call: ApiRequest, *, place: int = 0, inside: str = "") -> dict[str, Any]:
+    """Return the contents of a data folder."""
     return call.context.folders.listing(place, inside)
 
 
 def open_(
     call: ApiRequest, *, place: int = 0, inside: str = "", bare: bool = False
 ) -> dict[str, Any]:
-    """Open a folder or table by its place; from then on it goes by its id."""
+    """Open a folder or table, given by the index of its data folder, and return its id."""
     source = call.context.folders.find(place, inside)
     return {"id": open_dataset(call.user, call.context.sources, source, is_bare=bare).id}
 
 
 def describe(call: ApiRequest) -> Response:
-    """A set with its images; of these, as they were listed, is told what was told before."""
-    facts = json.dumps(_settings(call), allow_nan=False, separators=(",", ":")).encode("ascii")
-    data = b'%b,"images":%b}' % (facts.removesuffix(b"}"), call.dataset.listing.described)
+    """Return the settings and images of a data set; the images are encoded once per index."""
+    settings = json.dumps(_settings(call), allow_nan=False, separators=(",", ":")).encode("ascii")
+    data = b'%b,"images":%b}' % (settings.removesuffix(b"}"), call.dataset.listing.described)
     return Response(data, media_type="application/json")
 
 
 def _settings(call: ApiRequest) -> dict[str, Any]:
     dataset = call.dataset
     manifest = dataset.manifest
-    drawn = None if dataset.is_labelled else annotation_summary(dataset)
-    classes = drawn["classes"] if drawn else manifest.classes
+    annotated = None if dataset.is_labelled else annotation_summary(dataset)
+    classes = annotated["classes"] if annotated else manifest.classes
     warnings = quick_warnings(manifest)
-    notes = [words for words in warnings if words.endswith(READ_ONLY)]
-    place, where = call.context.folders.locate(dataset.source)
+    notes = [text for text in warnings if text.endswith(READ_ONLY)]
+    folder_index, path = call.context.folders.locate(dataset.source)
     return {
         "id": dataset.id,
         "name": dataset.name,
-        "place": place,
-        "where": where,
+        "place": folder_index,
+        "where": path,
         "labelled": dataset.is_labelled,
         "classes": manifest.classes,
-        "drawn": drawn,
+        "drawn": annotated,
         "learn_classes": classes,
         "positive": class_to_be_found(classes, dataset.about.positive),
         "mpp": dataset.about.mpp,
         "learn_from": dataset.about.learn_from,
         "set_classes": dataset.set_classes,
         "notes": notes,
-        "warnings": [words for words in warnings if words not in notes],
+        "warnings": [text for text in warnings if text not in notes],
         "corrections": dataset.corrections(),
     }
 
 
 def checks(call: ApiRequest, *, check: str = "") -> dict[str, Any]:
-    """What only reading every image tells; goes on in the background."""
+    """Return the results so far of checks that read every image in the background."""
     source = find_source(call.user, call.context.folders, str(call.parts["data"]))
-    under_way = call.context.checks.follow(check, source)
-    if under_way is not None:
-        return under_way
+    running = call.context.checks.follow(check, source)
+    if running is not None:
+        return running
     tiles, sources, dataset = call.context.tiles, call.context.sources, call.dataset
     return call.context.checks.request(
         relabelled_manifest(dataset), lambda r: tiles.thumbnail(sources.check(r)), dataset.about.mpp
@@ -107,26 +108,27 @@ def checks(call: ApiRequest, *, check: str = "") -> dict[str, Any]:
 
 
 def update_settings_of(call: ApiRequest) -> Response:
-    """What the user says of the set: the class to be found, the size of a pixel."""
+    """Change settings such as the positive class or the pixel size; return the data set."""
     update_settings(call.dataset, call.body, known_labels_manifest(call.dataset))
-    return describe(replace(call))  # which looks the set up anew
+    return describe(replace(call))  # a copy does not cache the data set
 
 
-# --- pixels -------------------------------------------------------------------------------------
+# --- pixels ---------------------------------------------------------------------------------------
 
 
 def thumbnail(call: ApiRequest) -> Response | DeferredWork:
+    """Return the thumbnail of an image."""
     tiles, record = call.context.tiles, call.record
-    kept = tiles.thumbnail_file(record)
-    if kept.is_file():
-        return image_response(kept.read_bytes())
+    file = tiles.thumbnail_file(record)
+    if file.is_file():
+        return image_response(file.read_bytes())
     return DeferredWork(
         IMAGES, lambda: image_response(tiles.thumbnail(record).read_bytes()), record.path
     )
 
 
 def image(call: ApiRequest) -> DeferredWork:
-    """What the viewer needs to know of an image."""
+    """Return size, pixel size and tile geometry of an image."""
     record, tiles, dataset = call.record, call.context.tiles, call.dataset
 
     def facts() -> dict[str, Any]:
@@ -144,16 +146,17 @@ def image(call: ApiRequest) -> DeferredWork:
 
 
 def tile(call: ApiRequest, *, level: int, column: int, row: int) -> Response | DeferredWork:
+    """Return a tile of an image."""
     tiles, record = call.context.tiles, call.record
-    place = level, column, row
-    kept = tiles.cached_tile(record, *place)
-    if kept is not None:
-        return image_response(kept)
-    return DeferredWork(IMAGES, lambda: image_response(tiles.tile(record, *place)), record.path)
+    position = level, column, row
+    cached = tiles.cached_tile(record, *position)
+    if cached is not None:
+        return image_response(cached)
+    return DeferredWork(IMAGES, lambda: image_response(tiles.tile(record, *position)), record.path)
 
 
 def true_labels(call: ApiRequest) -> DeferredWork:
-    """The outlines of an image's mask."""
+    """Return the outlines of an image's mask."""
     record, tiles = call.record, call.context.tiles
     if record.mask is None:
         raise KeyError("this image has no mask")
@@ -162,13 +165,13 @@ def true_labels(call: ApiRequest) -> DeferredWork:
     )
 
 
-# --- corrections --------------------------------------------------------------------------------
+# --- corrections ----------------------------------------------------------------------------------
 
 
 def correct(
     call: ApiRequest, *, image: str, label: str | None = "", box: list[int] | None = None
 ) -> dict[str, Any]:
-    """Correct a label; without label and box, the image is left out."""
+    """Correct a label; without label and box, exclude the image."""
     if box is not None and len(box) != 4:
         raise ValueError("box must be four whole numbers: left, top, right, bottom")
     dataset = call.dataset
@@ -177,6 +180,7 @@ def correct(
 
 
 def undo(call: ApiRequest, *, id: str) -> dict[str, Any]:
+    """Remove a correction."""
     dataset = call.dataset
     remove_correction(dataset, id)
     return {"corrections": dataset.corrections()}

@@ -1,4 +1,4 @@
-"""The model page: what was learnt, how good it is, where the line is drawn; downloads."""
+"""Model page API: scores, decision threshold, atoms, training patches and downloads."""
 
 from __future__ import annotations
 
@@ -42,11 +42,12 @@ from ..schema import Figures, PreviousModel
 from ..workspace import short_id
 
 _MAX_ATOMS = 40
-_SURROUNDINGS = 5  # a patch is shown in a square so many times as wide
+_CONTEXT_FACTOR = 5  # ratio of the displayed square's width to that of the patch
 _PATCH_DISPLAY_PX = 150
 
 
 def describe(call: ApiRequest) -> dict[str, Any]:
+    """Return the description of a model with its results."""
     job = call.job
     trained = call.trained
     model = trained.model
@@ -63,7 +64,7 @@ def describe(call: ApiRequest) -> dict[str, Any]:
         "results": results,
         "warnings": size_text(model, results["images"] if results else []),
         "atoms": _atoms(model, trained.gallery is not None),
-        "before": _before(call, results),
+        "before": _comparison(call, results),
         "figures": _figures_at_point(model, results) if results else None,
         "selection": selection_summary(n_tested_alike(call.user, job)) if results else "",
         "corrections": applied_corrections(job.request),
@@ -71,8 +72,8 @@ def describe(call: ApiRequest) -> dict[str, Any]:
     }
 
 
-def _before(call: ApiRequest, results: dict[str, Any] | None) -> PreviousModel | None:
-    """What this training is compared with, if it is still there."""
+def _comparison(call: ApiRequest, results: dict[str, Any] | None) -> PreviousModel | None:
+    """Return the comparison with the parent, if that still exists."""
     try:
         parent = find_job(call.user, str(call.job.request.get("parent")))
     except KeyError:
@@ -104,7 +105,7 @@ def _results(call: ApiRequest) -> dict[str, Any]:
 
 
 def _atoms(model: Model, has_gallery: bool) -> list[dict[str, Any]]:
-    """Per class the atoms used most: they stand first in a dictionary."""
+    """Return the most used atoms per class, which are the first ones of its dictionary."""
     atoms = model.model_.atoms()
     if atoms is None:
         return []
@@ -127,29 +128,33 @@ def _atoms_of(call: ApiRequest, atom: int) -> AtomTable:
 
 
 def atom_image(call: ApiRequest, *, atom: int) -> Response:
-    """The atom itself; one that is no picture is shown as the patch that uses it most."""
+    """Return an image of an atom or, if its features are not pixels, of its top patch."""
     atoms, gallery = _atoms_of(call, atom), call.trained.gallery
     side = atoms.patch_px
     if side is not None:
         key = ("atom", *file_key(call.job.model_file), atom)
         data = call.rendered(key, lambda: encode_png(render_vector(atoms.D[atom], side)))
         return image_response(data, "png")
-    found = gallery.top_patches(atom, 1) if gallery is not None else []
-    if not found:
+    patches = gallery.top_patches(atom, 1) if gallery is not None else []
+    if not patches:
         raise KeyError("no kept patch uses this atom")
-    return image_response(encode_jpeg(_training_pixels(call, found[0][0], 1), 90))
+    return image_response(encode_jpeg(_training_pixels(call, patches[0][0], 1), 90))
 
 
 def users_of_atom(call: ApiRequest, *, atom: int) -> dict[str, Any]:
-    """The training patches in which an atom weighs most."""
+    """Return the training patches with the largest weights of an atom."""
     _atoms_of(call, atom)
     gallery, learn = gallery_and_images(call)
-    found = gallery.top_patches(atom)
-    return {"patches": [describe_patch(gallery, learn, n) | {"weight": w} for n, w in found]}
+    patches = gallery.top_patches(atom)
+    return {
+        "patches": [
+            describe_patch(gallery, learn, patch) | {"weight": weight} for patch, weight in patches
+        ]
+    }
 
 
 def gallery_and_images(call: ApiRequest) -> tuple[PatchSample, Manifest]:
-    """The training patches that were kept, and the images they are from."""
+    """Return the stored training patches and the training images."""
     gallery = call.trained.gallery
     if gallery is None:
         raise KeyError("this method looks at the image as a whole: it kept no training patches")
@@ -157,41 +162,42 @@ def gallery_and_images(call: ApiRequest) -> tuple[PatchSample, Manifest]:
 
 
 def describe_patch(gallery: PatchSample, learn: Manifest, patch: int) -> dict[str, Any]:
-    """Where a training patch comes from."""
+    """Return the origin of a training patch."""
     record = learn.records[int(gallery.images[patch])]
     name = training_name(learn, record)
     return {"patch": patch, "name": name, "label": record.label, "patient": record.patient}
 
 
 def patch_image(call: ApiRequest, *, patch: int) -> Response:
-    """A training patch in its surroundings, with its outline."""
-    pixels = _training_pixels(call, patch, _SURROUNDINGS)
-    return image_response(encode_jpeg(draw_outline(pixels, _SURROUNDINGS), 90))
+    """Return a training patch in its surroundings, with its outline."""
+    pixels = _training_pixels(call, patch, _CONTEXT_FACTOR)
+    return image_response(encode_jpeg(draw_outline(pixels, _CONTEXT_FACTOR), 90))
 
 
 def _training_pixels(call: ApiRequest, patch: int, times: int) -> NDArray[np.uint8]:
-    """The square around a training patch, so many times as wide."""
+    """Return the square around a training patch, this many times as wide."""
     gallery, learn = gallery_and_images(call)
     if not 0 <= patch < len(gallery.images):
         raise KeyError("there is no such training patch")
     record = learn.records[int(gallery.images[patch])]
-    _check_position(call, record)
-    corner, wide = square_around(gallery, patch, times)
+    _check_path(call, record)
+    corner, width = square_around(gallery, patch, times)
     source = call.context.tiles.open(record)
-    return source.read(*corner, wide, wide, max(1.0, wide / _PATCH_DISPLAY_PX))
+    return source.read(*corner, width, width, max(1.0, width / _PATCH_DISPLAY_PX))
 
 
-def _check_position(call: ApiRequest, record: ImageRecord) -> None:
-    """Training images lie in the folders that may be read, marked rectangles with the user."""
+def _check_path(call: ApiRequest, record: ImageRecord) -> None:
+    """Refuse images outside the data folders, except crops in the user's workspace."""
     if not record.path.resolve().is_relative_to(call.user.folder):
         call.context.folders.check(record.path)
 
 
-# --- downloads ----------------------------------------------------------------------------------
+# --- downloads ------------------------------------------------------------------------------------
 
 
 def download_model(call: ApiRequest) -> Response:
-    data = _written(partial(save_model, _tuned_model(call)))
+    """Return the model file, with the threshold of the query."""
+    data = _file_content(partial(save_model, _tuned_model(call)))
     return download(call.job.name + ".histodict", "application/octet-stream", data)
 
 
@@ -202,28 +208,28 @@ def _tuned_model(call: ApiRequest) -> Model:
     beside the slider.
     """
     model, results = call.model_at_threshold(), call.job.results()
-    if not _is_moved(model, results):
+    if not _has_changed_threshold(model, results):
         return call.trained.model
     test = call.learn_and_test()[1]
     for record in test.records:
-        _check_position(call, record)
+        _check_path(call, record)
     return model.tuned_on([record.path for record in test.records if record.path.exists()])
 
 
-def _is_moved(model: Model, results: dict[str, Any] | None) -> bool:
+def _has_changed_threshold(model: Model, results: dict[str, Any] | None) -> bool:
     """Return whether the operating point differs from the trained one."""
-    point, own = model.decision_threshold, (results or {}).get("operating_point")
-    return point is not None and own is not None and not isclose(point.value, own["value"])
+    point, trained = model.decision_threshold, (results or {}).get("operating_point")
+    return point is not None and trained is not None and not isclose(point.value, trained["value"])
 
 
 def download_report(call: ApiRequest) -> Response:
-    """Made once: it takes a second, and whoever looks at a model asks for it."""
+    """Return the HTML report of a model, cached because it takes a second."""
     learn, test = call.learn_and_test()
     for record in (*learn.records, *test.records):
-        _check_position(call, record)
+        _check_path(call, record)
 
     def made() -> tuple[bytes, int]:
-        data = _written(lambda path: _write_report(path, call, learn, test))
+        data = _file_content(lambda path: _write_report(path, call, learn, test))
         return data, len(data)
 
     data = call.context.reports.get(_report_key(call, learn, test), made)
@@ -231,19 +237,20 @@ def download_report(call: ApiRequest) -> Response:
 
 
 def _report_key(call: ApiRequest, learn: Manifest, test: Manifest) -> Key:
-    """All that decides a report; to be asked before any of it is read, for it may change meanwhile.
+    """Return a key of everything that a report depends on, computed before any of it is read.
 
-    That is what was asked for, with the labels, pixel sizes and corrections of that time; the
-    model, its training patches and its results; images and masks, by what lies there now; which of
-    them are left out; the line's place; and how many models were tested on the same patients. Maps
-    are made of the model and the images.
+    These are the request with labels, pixel sizes and corrections; the model, its training patches
+    and its results; the image files; excluded images; the decision threshold; and the number of
+    models tested on the same patients. Maps depend on the model and the images.
     """
     job = call.job
     files = job.folder / "job.json", job.folder / "results.json", job.model_file, job.gallery_file
     images = [path for r in (*learn.records, *test.records) for path in r.files]
-    n_alike = n_tested_alike(call.user, job)
-    words = repr((key_of_files((*files, *images)), learn, test, call.query.get("point"), n_alike))
-    return (hashlib.sha256(words.encode()).hexdigest(),)
+    n_models = n_tested_alike(call.user, job)
+    content = repr(
+        (key_of_files((*files, *images)), learn, test, call.query.get("point"), n_models)
+    )
+    return (hashlib.sha256(content.encode()).hexdigest(),)
 
 
 def _write_report(path: Path, call: ApiRequest, learn: Manifest, test: Manifest) -> None:
@@ -252,15 +259,17 @@ def _write_report(path: Path, call: ApiRequest, learn: Manifest, test: Manifest)
     records = {short_id(test.name(record)): record for record in test.records}
     card = model_card(model, trained.header, job.request, results)
     users = top_atom_patches(model, trained.gallery, learn)
-    kept = StoredPredictions(records, job.folder / "maps", job.request.get("mpp"), trained.model)
-    untuned = results if _is_moved(model, results) else None
-    moved = _predictions_at_threshold(model, results)
+    stored = StoredPredictions(records, job.folder / "maps", job.request.get("mpp"), trained.model)
+    untuned = results if _has_changed_threshold(model, results) else None
+    results_at_threshold = _predictions_at_threshold(model, results)
     selection = selection_summary(n_tested_alike(call.user, job))
-    write_report(path, model, card, moved, kept, users, untuned=untuned, selection=selection)
+    write_report(
+        path, model, card, results_at_threshold, stored, users, untuned=untuned, selection=selection
+    )
 
 
 def _predictions_at_threshold(model: Model, results: dict[str, Any]) -> dict[str, Any]:
-    """The results as the model with its operating point would give them."""
+    """Return the results at the model's decision threshold."""
     point = model.decision_threshold
     if point is None:
         return results
@@ -273,17 +282,17 @@ def _predictions_at_threshold(model: Model, results: dict[str, Any]) -> dict[str
     return results | {"images": rows, "operating_point": point.to_dict()}
 
 
-def _written(write: Callable[[Path], object]) -> bytes:
-    """What `write` puts into a file."""
+def _file_content(write: Callable[[Path], object]) -> bytes:
+    """Return the content of the file that `write` writes."""
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder) / "file")
         return (Path(folder) / "file").read_bytes()
 
 
 def download(name: str, kind: str, data: bytes) -> Response:
-    """A file to be kept under this name."""
-    plain = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in name)
-    headers = {"Content-Disposition": f'attachment; filename="{plain}"'}
+    """Return a response that is saved under this name."""
+    file_name = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in name)
+    headers = {"Content-Disposition": f'attachment; filename="{file_name}"'}
     return Response(data, media_type=kind, headers=headers)
 
 

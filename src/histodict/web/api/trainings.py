@@ -1,4 +1,4 @@
-"""The training page: choose how to learn, start, watch, cancel, go on."""
+"""Training page API: options, start, progress, cancellation and management of jobs."""
 
 from __future__ import annotations
 
@@ -38,18 +38,25 @@ from ..training import (
     training_request,
 )
 
-_STARTING = threading.Lock()  # one after another, or two would start the same
-_LARGEST = 1e9  # of a setting: beyond it nothing fits into any memory
+_START_LOCK = threading.Lock()  # serialises starts, or two requests could start the same training
+_MAX_SETTING = 1e9  # larger values of any setting exceed the memory
 
 
 def choices(
     call: ApiRequest, *, preset: str = "default", method: str = "dfdl", regions: str = ""
 ) -> dict[str, Any]:
-    """What can be chosen, and what a preset means for a method; `regions`: to find them."""
+    """Return the options of a training, and the settings of a preset for a method.
+
+    Parameters
+    ----------
+    call : request
+    preset, method : names
+    regions : class whose regions are detected; empty to classify images
+    """
     plan = offered_plan(preset, method, regions=bool(regions))
-    for_regions, why = default_region_preset({}, [method])
+    for_regions, reason = default_region_preset({}, [method])
     parameters = inspect.signature(get_method(method).load()).parameters
-    own = {
+    method_parameters = {
         name: plan.recipe.method_parameters.get(name, parameter.default)
         for name, parameter in parameters.items()
         if name not in ("random_state", "n_jobs", "backend", "warm_start")
@@ -58,12 +65,12 @@ def choices(
     del fields["method"], fields["method_parameters"]
     return {
         "presets": PRESET_LABELS,
-        "for_regions": {"preset": for_regions, "why": why},
+        "for_regions": {"preset": for_regions, "why": reason},
         "methods": {name: entry.summary for name, entry in METHODS.items()},
         "stains": sorted(NORMALISERS),
         "features": sorted({*PATCH_FEATURES, plan.recipe.features}),
         "recipe": fields,
-        "parameters": own,
+        "parameters": method_parameters,
     }
 
 
@@ -81,24 +88,24 @@ def start(
     test_folds: int = 4,
     test_patients: list[str] | None = None,
 ) -> dict[str, Any]:
-    """A new training of a data set; with a parent, its recipe and test patients are kept."""
+    """Start the training of a data set; with a parent, its plan and test patients are reused."""
     dataset = find_dataset(call.user, call.context.sources, data)
-    before = find_job(call.user, parent) if parent else None
-    if before and before.request["data"] != dataset.id:
+    earlier = find_job(call.user, parent) if parent else None
+    if earlier and earlier.request["data"] != dataset.id:
         raise ValueError(
-            f"that model was trained on other images ({before.name}): train {dataset.source.name} "
+            f"that model was trained on other images ({earlier.name}): train {dataset.source.name} "
             "by itself, on the training page"
         )
-    if before:
-        wish = TrainingRequest.from_request(before.request)
-        skip_bad = skip_bad or excludes_images(before)
+    if earlier:
+        training = TrainingRequest.from_request(earlier.request)
+        skip_bad = skip_bad or excludes_images(earlier)
     else:
         plan = _chosen_plan(preset, method, bool(regions), settings or {})
-        wish = TrainingRequest(plan, regions or None, seed, test_folds, test_patients)
-    request = training_request(dataset, wish) | {"parent": parent}
-    _check_images(call, dataset, wish, skip_bad)
-    with _STARTING:
-        job = _under_way(call, request)
+        training = TrainingRequest(plan, regions or None, seed, test_folds, test_patients)
+    request = training_request(dataset, training) | {"parent": parent}
+    _check_images(call, dataset, training, skip_bad)
+    with _START_LOCK:
+        job = _active_job(call, request)
         if job is None:
             job = new_job(call.user, request)
             if skip_bad:
@@ -107,57 +114,57 @@ def start(
     return {"id": job.id}
 
 
-def _under_way(call: ApiRequest, request: dict[str, Any]) -> Job | None:
-    """The same training, asked for before and not done yet: a second click starts no second one."""
+def _active_job(call: ApiRequest, request: dict[str, Any]) -> Job | None:
+    """Return the active job of the same request, so that a second click starts none."""
     wanted = json.loads(json.dumps(request, default=os.fspath))
     for job in all_jobs(call.user):
-        is_near = job.state()["state"] in ACTIVE and job.summary["data"] == wanted["data"]
-        if is_near and {k: v for k, v in job.request.items() if k != "made"} == wanted:
+        may_match = job.state()["state"] in ACTIVE and job.summary["data"] == wanted["data"]
+        if may_match and {k: v for k, v in job.request.items() if k != "made"} == wanted:
             return job
     return None
 
 
 def _check_images(
-    call: ApiRequest, dataset: Dataset, wish: TrainingRequest, skip_bad: bool
+    call: ApiRequest, dataset: Dataset, training: TrainingRequest, skip_bad: bool
 ) -> None:
-    """Refuses what the data page has found to be wrong; what it has not looked at, the worker does.
+    """Refuse images with problems found on the data page; the worker checks any others.
 
-    What was read there is known: to ask again takes no time.
+    Checked images are cached, so that this takes no time.
     """
     if not dataset.is_labelled:
-        return  # most of its images are not learnt from
+        return  # most images have no annotations
     manifest, mpp = relabelled_manifest(dataset), dataset.about.mpp
-    found = call.context.checks.done(manifest, mpp)
-    if found is None:
+    report = call.context.checks.done(manifest, mpp)
+    if report is None:
         return
-    bad = {entry["name"] for entry in found.bad(manifest)}
+    bad = {entry["name"] for entry in report.bad(manifest)}
     if bad and not skip_bad:
         raise ValueError(refusal(len(bad), len(manifest.records)))
-    if found.refused:
-        raise ValueError(found.refused[0])
-    good = [i for i, record in enumerate(manifest.records) if manifest.name(record) not in bad]
-    common_size(with_pixel_size(manifest.select(good), mpp).records, wish.plan.recipe.mpp)
+    if report.refused:
+        raise ValueError(report.refused[0])
+    readable = [i for i, record in enumerate(manifest.records) if manifest.name(record) not in bad]
+    common_size(with_pixel_size(manifest.select(readable), mpp).records, training.plan.recipe.mpp)
 
 
-def _chosen_plan(offer: str | None, method: str, regions: bool, settings: dict[str, Any]) -> Plan:
-    usual = default_region_preset({}, [method])[0] if regions else "default"
+def _chosen_plan(preset: str | None, method: str, regions: bool, settings: dict[str, Any]) -> Plan:
+    default = default_region_preset({}, [method])[0] if regions else "default"
     texts = {name: str(value) for name, value in settings.items()}
     for name, text in texts.items():
-        _check_size(name, text)
-    return offered_plan(offer or usual, method, regions=regions).parse_settings(texts)
+        _check_setting(name, text)
+    return offered_plan(preset or default, method, regions=regions).parse_settings(texts)
 
 
-def _check_size(name: str, text: str) -> None:
+def _check_setting(name: str, text: str) -> None:
     try:
-        is_absurd = abs(float(text)) > _LARGEST
+        is_too_large = abs(float(text)) > _MAX_SETTING
     except ValueError:
-        return  # it is no number
-    if is_absurd:
+        return  # not a number
+    if is_too_large:
         raise ValueError(f"{name}={text[:40]}: that is too large")
 
 
 def watch(call: ApiRequest) -> dict[str, Any]:
-    """State and progress of a job."""
+    """Return state and progress of a job."""
     job = call.job
     return summary(call, job) | {
         "progress": _progress(job),
@@ -169,7 +176,7 @@ def watch(call: ApiRequest) -> dict[str, Any]:
 
 
 def _text(job: Job) -> str:
-    """How it learns, in a line."""
+    """Return a one-line description of a training."""
     request = job.request
     if request["kind"] != "train":
         return ""
@@ -179,18 +186,20 @@ def _text(job: Job) -> str:
         parts += [f"{recipe['patch_px']} pixel patches", f"{recipe['patches_per_class']} per class"]
     parts += [f"{name} {value}" for name, value in recipe["method_parameters"].items()]
     n_tested = len(request["test_patients"])
-    kept = f"{n_tested} patient{'' if n_tested == 1 else 's'} kept for testing"
-    missing = excluded_image_names(job)
-    return ", ".join([*parts, kept, *([f"{len(missing)} unreadable left out"] if missing else [])])
+    tested = f"{n_tested} patient{'' if n_tested == 1 else 's'} kept for testing"
+    excluded = excluded_image_names(job)
+    return ", ".join(
+        [*parts, tested, *([f"{len(excluded)} unreadable left out"] if excluded else [])]
+    )
 
 
 def jobs(call: ApiRequest) -> dict[str, Any]:
-    """Trainings, models from files, and the maps of large images that are not done."""
-    found = all_jobs(call.user)
-    maps = (job for job in found if job.summary["kind"] == MAP and job.state()["state"] != DONE)
+    """Return trainings, imported models, and unfinished maps of large images."""
+    user_jobs = all_jobs(call.user)
+    maps = (job for job in user_jobs if job.summary["kind"] == MAP and job.state()["state"] != DONE)
     return {
-        "jobs": [summary(call, job) for job in found if job.is_training],
-        "opened": [summary(call, job) for job in found if job.summary["kind"] == IMPORTED],
+        "jobs": [summary(call, job) for job in user_jobs if job.is_training],
+        "opened": [summary(call, job) for job in user_jobs if job.summary["kind"] == IMPORTED],
         "maps": [_map_job(job) for job in maps],
     }
 
@@ -210,18 +219,19 @@ def _map_job(job: Job) -> MapJob:
 
 
 def fraction_done(job: Job) -> float:
-    """Of the map of a large image, from 0 to 1."""
-    lines = job.progress()
-    if not lines:
+    """Return the completed fraction of the map of a large image."""
+    steps = job.progress()
+    if not steps:
         return 0.0
-    last = lines[-1]
+    last = steps[-1]
     return Progress(last["stage"], last["done"], last["total"], work=last["work"]).fraction
 
 
 def summary(call: ApiRequest, job: Job) -> dict[str, Any]:
-    asked = ("data", "parent", "made", "regions", "method", "n_corrections")
+    """Return the summary of a job."""
+    fields = ("data", "parent", "made", "regions", "method", "n_corrections")
     state = job.state()
-    return {name: job.summary[name] for name in asked} | {
+    return {name: job.summary[name] for name in fields} | {
         "id": job.id,
         "name": job.name,
         "state": state["state"],
@@ -232,46 +242,48 @@ def summary(call: ApiRequest, job: Job) -> dict[str, Any]:
 
 
 def _progress(job: Job) -> dict[str, Any]:
-    """Per stage how far it is, the objective per class at every step, and the time left."""
-    lines = job.progress()
-    stages = {line["stage"]: (line["done"], line["total"]) for line in lines}
+    """Return the progress per stage, the objective per class and step, and the time left."""
+    steps = job.progress()
+    stages = {step["stage"]: (step["done"], step["total"]) for step in steps}
     return {
         "stages": stages,
         "objective": [
-            line["objective"] for line in lines if line["stage"] == "train" and line["objective"]
+            step["objective"] for step in steps if step["stage"] == "train" and step["objective"]
         ],
         "seconds_left": seconds_left(job),
     }
 
 
 def seconds_left(job: Job) -> float | None:
-    """Return the remaining time of a running job; None if it is not known yet.
+    """Return the remaining time of a running job; None if unknown.
 
     It is the latest estimate of the worker, less the time since then.
     """
     state = job.state()
-    known = [line for line in job.progress() if line["seconds_left"] is not None]
-    if state["state"] != RUNNING or not known:
+    estimates = [step for step in job.progress() if step["seconds_left"] is not None]
+    if state["state"] != RUNNING or not estimates:
         return None
-    elapsed, last = time.time() - state["at"], known[-1]
+    elapsed, last = time.time() - state["at"], estimates[-1]
     return max(0.0, float(last["seconds"] + last["seconds_left"] - elapsed))
 
 
 def cancel(call: ApiRequest) -> dict[str, Any]:
-    job = _work(call)
+    """Cancel a job."""
+    job = _job_with_worker(call)
     call.context.queue.cancel(job)
     return summary(call, job)
 
 
-def _work(call: ApiRequest) -> Job:
-    """The job asked for, if there is anything to be done for it."""
+def _job_with_worker(call: ApiRequest) -> Job:
+    """Return the job of the request; raise ValueError for an imported model."""
     if call.job.summary["kind"] == IMPORTED:
         raise ValueError("a model from a file is not trained here")
     return call.job
 
 
 def resume(call: ApiRequest, *, skip_bad: bool = False) -> dict[str, Any]:
-    job = _work(call)
+    """Resume a job."""
+    job = _job_with_worker(call)
     if skip_bad:
         exclude_images(job)
     call.context.queue.resume(job)
@@ -279,12 +291,13 @@ def resume(call: ApiRequest, *, skip_bad: bool = False) -> dict[str, Any]:
 
 
 def rename(call: ApiRequest, *, name: str) -> dict[str, Any]:
+    """Rename a job."""
     call.job.rename(name)
     return summary(call, call.job)
 
 
 def delete(call: ApiRequest) -> dict[str, Any]:
-    """A training with all that was made by it, also the maps that wait for its model."""
+    """Delete a training with its results and the maps that wait for its model."""
     job = call.job
     if job.state()["state"] in ACTIVE:
         raise ValueError("it is still at work: cancel it first")

@@ -1,8 +1,7 @@
-"""The viewer: patch map and outlines of an image by a model, the explanation of a patch, downloads.
+"""Viewer API: patch maps, explanations, downloads and comparisons of models.
 
-The downloads are outlines for QuPath and a table of patches; the page makes pictures by itself.
-
-Models beside each other: from files, whether they fit the images, how their maps differ.
+Downloads are outlines for QuPath and tables of patches; the page itself exports images. Imported
+models are checked for compatibility with the images, and maps of two models are compared.
 """
 
 from __future__ import annotations
@@ -57,26 +56,27 @@ from ..workspace import short_id
 from .model import describe_patch, download
 from .trainings import fraction_done, seconds_left
 
-# Up to so many pixels an image is judged while the page waits; a larger one is a job.
+# Maximum number of pixels of an image that is predicted while the page waits, without a job.
 _AT_ONCE = 16_000_000
 UNASKED = "unasked"
-_BEGINNING = threading.Lock()  # one after another, or two would begin the same
+_START_LOCK = threading.Lock()  # serialises starts, or two requests could start the same map
 
 
 def predict_image(call: ApiRequest) -> dict[str, Any] | DeferredWork:
-    """The answer for an image, or how far it is."""
-    record, folder, mpp = call.record, _maps(call), call.dataset.about.mpp
-    facts = load_prediction(folder, record, mpp)
-    if facts is not None:
-        return _describe(call, facts)
+    """Return the prediction of an image, or the state of its job."""
+    record, folder, mpp = call.record, _maps_folder(call), call.dataset.about.mpp
+    prediction = load_prediction(folder, record, mpp)
+    if prediction is not None:
+        return _describe(call, prediction)
     model = call.trained.model
 
     def judge() -> dict[str, Any] | MapWork | DeferredWork:
         n_pixels = _n_pixels(call)
         if n_pixels > _AT_ONCE:
             job = _map_job(call)
-            if job is None and (told := load_prediction(folder, record, mpp)):  # it has just ended
-                return _describe(call, told)
+            # The job may have ended since the prediction was looked up.
+            if job is None and (stored := load_prediction(folder, record, mpp)):
+                return _describe(call, stored)
             return _map_work(job, n_pixels)
         return DeferredWork(
             PREDICTIONS, lambda: _describe(call, compute_or_load(model, record, folder, mpp))
@@ -85,18 +85,20 @@ def predict_image(call: ApiRequest) -> dict[str, Any] | DeferredWork:
     return DeferredWork(IMAGES, judge, record.path)
 
 
-def _describe(call: ApiRequest, facts: dict[str, Any]) -> dict[str, Any]:
-    """An answer, with the line where the query says."""
+def _describe(call: ApiRequest, prediction: dict[str, Any]) -> dict[str, Any]:
+    """Return a prediction with warnings, at the decision threshold of the query."""
     if "point" in call.query:
-        patch_map = _stored(call) if facts["grid"] else None
-        moved = apply_threshold(call.model_at_threshold(), facts, patch_map, call.record.path)
-        facts = facts | prediction_to_json(moved)
-    model, size = call.trained.model, PixelSize(facts["mpp"], facts["mpp_from"])
+        patch_map = _stored_map(call) if prediction["grid"] else None
+        at_threshold = apply_threshold(
+            call.model_at_threshold(), prediction, patch_map, call.record.path
+        )
+        prediction = prediction | prediction_to_json(at_threshold)
+    model, size = call.trained.model, PixelSize(prediction["mpp"], prediction["mpp_from"])
     size = replace(size, hint=size_hint(call.record.path) if size.is_guessed else "")
-    found = size_warnings([size], model.model_.mpp_, model.recipe.mpp)
+    warnings = size_warnings([size], model.model_.mpp_, model.recipe.mpp)
     if n_tuned_on(model.training_info_, [call.record.path]):
-        found.append(f"this model was {NOTE}")
-    return {"state": DONE, "warnings": found, **facts}
+        warnings.append(f"this model was {NOTE}")
+    return {"state": DONE, "warnings": warnings, **prediction}
 
 
 def _n_pixels(call: ApiRequest) -> int:
@@ -105,12 +107,12 @@ def _n_pixels(call: ApiRequest) -> int:
 
 
 def begin(call: ApiRequest) -> DeferredWork:
-    """Make the map of a large image, which takes a while: only if somebody asks for it."""
+    """Start the map of a large image, which takes a while and is only made on request."""
     return DeferredWork(IMAGES, lambda: _start(call, _n_pixels(call)), call.record.path)
 
 
 def _start(call: ApiRequest, n_pixels: int) -> MapWork:
-    with _BEGINNING:
+    with _START_LOCK:
         job = _map_job(call)
         if job is None:
             job = new_job(call.user, _request(call, call.record, call.dataset.about.mpp))
@@ -121,7 +123,7 @@ def _start(call: ApiRequest, n_pixels: int) -> MapWork:
 
 
 def _map_work(job: Job | None, n_pixels: int) -> MapWork:
-    """How far it is; there may be none."""
+    """Return the state of a map's job, which may be None."""
     state = job.state() if job else {"state": UNASKED, "error": ""}
     return {
         "state": state["state"],
@@ -142,7 +144,7 @@ def _request(call: ApiRequest, record: ImageRecord, mpp: float | None) -> dict[s
         "root": record.path.parent,
         "records": [asdict(record)],
         "model": call.job.model_file,
-        "folder": _maps(call),
+        "folder": _maps_folder(call),
         "mpp": mpp,
     }
 
@@ -151,42 +153,44 @@ def _map_job(call: ApiRequest) -> Job | None:
     """Return the unfinished or failed job for this map; the map of a finished job is stored."""
     wanted = "map", str(call.job.model_file), str(call.record.path), call.dataset.about.mpp
     for job in all_jobs(call.user):
-        found = tuple(job.summary[name] for name in ("kind", "model", "image", "mpp"))
-        if found == wanted and job.state()["state"] != DONE:
+        properties = tuple(job.summary[name] for name in ("kind", "model", "image", "mpp"))
+        if properties == wanted and job.state()["state"] != DONE:
             return job
     return None
 
 
-def _maps(call: ApiRequest) -> Path:
+def _maps_folder(call: ApiRequest) -> Path:
     return call.job.folder / "maps"
 
 
-def _stored(call: ApiRequest) -> PatchMap:
-    return stored_map(_maps(call), call.record, call.dataset.about.mpp)
+def _stored_map(call: ApiRequest) -> PatchMap:
+    return stored_map(_maps_folder(call), call.record, call.dataset.about.mpp)
 
 
 def displayed_map(call: ApiRequest) -> PatchMap:
-    """The map, with the line where the query says."""
-    found = _stored(call) if "point" not in call.query else displayed_prediction(call).patch_map
-    assert found is not None
-    return found
+    """Return the patch map at the decision threshold of the query."""
+    patch_map = (
+        _stored_map(call) if "point" not in call.query else displayed_prediction(call).patch_map
+    )
+    assert patch_map is not None
+    return patch_map
 
 
 def displayed_prediction(call: ApiRequest) -> Prediction:
-    """The answer with its map, with the line where the query says."""
-    patch_map, record = _stored(call), call.record
-    facts = load_prediction(_maps(call), record, call.dataset.about.mpp)
-    assert facts is not None  # or there would be no map
-    return apply_threshold(call.model_at_threshold(), facts, patch_map, record.path)
+    """Return the prediction with its map, at the decision threshold of the query."""
+    patch_map, record = _stored_map(call), call.record
+    prediction = load_prediction(_maps_folder(call), record, call.dataset.about.mpp)
+    assert prediction is not None  # a stored map has a prediction
+    return apply_threshold(call.model_at_threshold(), prediction, patch_map, record.path)
 
 
 def version_of_map(call: ApiRequest) -> Key:
-    """Another one whenever `displayed_map` would give another map."""
-    return _key(call, "shown")
+    """Return a key that changes whenever `displayed_map` would return another map."""
+    return _map_key(call, "shown")
 
 
 def draw(call: ApiRequest, *, only: int = -1) -> Response:
-    """The map, one pixel per patch; `only`: a class's place."""
+    """Return the map as an image, one pixel per patch; `only` is the index of a single class."""
 
     def drawn() -> bytes:
         patch_map = displayed_map(call)
@@ -195,10 +199,11 @@ def draw(call: ApiRequest, *, only: int = -1) -> Response:
         return encode_png(map_image(patch_map, only if only >= 0 else None, colours))
 
     colours = call.dataset.colours
-    return image_response(call.rendered(_key(call, "map", only, repr(colours)), drawn), "png")
+    return image_response(call.rendered(_map_key(call, "map", only, repr(colours)), drawn), "png")
 
 
 def rings(call: ApiRequest, *, class_: int = 1, least: int = 1) -> Response:
+    """Return the outlines of a class's regions of at least `least` patches."""
     least = max(1, least)
 
     def drawn() -> bytes:
@@ -207,135 +212,144 @@ def rings(call: ApiRequest, *, class_: int = 1, least: int = 1) -> Response:
             raise KeyError("there is no such class")
         return json.dumps({"rings": outlines(patch_map, class_, least)}).encode()
 
-    data = call.rendered(_key(call, "outlines", class_, least), drawn)
+    data = call.rendered(_map_key(call, "outlines", class_, least), drawn)
     return Response(data, media_type="application/json")
 
 
-def _key(call: ApiRequest, *what: str | int) -> Key:
-    """Of something drawn from a map: another one whenever the map is, or the line's place."""
-    version = map_version(_maps(call), call.record, call.dataset.about.mpp)
-    return (*what, *version, call.query.get("point"))
+def _map_key(call: ApiRequest, *parts: str | int) -> Key:
+    """Return the cache key of something derived from the displayed map."""
+    version = map_version(_maps_folder(call), call.record, call.dataset.about.mpp)
+    return (*parts, *version, call.query.get("point"))
 
 
 def explain_image(call: ApiRequest, *, row: int, column: int) -> DeferredWork:
-    """What made a patch what it was called; on a drive that has hung, none but its image waits."""
+    """Return the explanation of a patch; limited per image in case its drive hangs."""
 
     def explained() -> dict[str, Any]:
         gallery = call.trained.gallery
-        facts = explain(
+        explanation = explain(
             call.trained.model, call.prepared_image(), displayed_map(call), gallery, row, column
         )
         if gallery is not None:
             learn = call.learn_and_test()[0]
-            for entry in facts.get("similar", []):
+            for entry in explanation.get("similar", []):
                 entry |= describe_patch(gallery, learn, entry["patch"])
-        return facts
+        return explanation
 
     return DeferredWork(EXPLANATIONS, explained, call.record.path)
 
 
-# --- downloads -----------------------------------------------------------------------------------
+# --- downloads ------------------------------------------------------------------------------------
 
 
-def _class_at(place: int, classes: tuple[str, ...]) -> str | None:
-    """The class that alone is shown, if one is."""
-    if place >= len(classes):
+def _class_name(index: int, classes: tuple[str, ...]) -> str | None:
+    """Return the name of the only class to show; None for all classes."""
+    if index >= len(classes):
         raise KeyError("there is no such class")
-    return classes[place] if place >= 0 else None
+    return classes[index] if index >= 0 else None
 
 
 def download_outlines(call: ApiRequest, *, only: int = -1) -> Response:
-    """Areas of neighbouring patches, or the regions that were found, as QuPath reads them."""
-    answer, model = displayed_prediction(call), call.trained.model
-    shown = _class_at(only, tuple(model.classes_))
-    found = [json.loads(text) for text in geojson_features(answer, of_regions=model.finds_regions)]
-    wanted = [one for one in found if shown in (None, one["properties"]["classification"]["name"])]
-    data = json.dumps({"type": "FeatureCollection", "features": wanted}).encode()
-    return download(_name(call, ".geojson"), "application/geo+json", data)
+    """Return areas of neighbouring patches, or detected regions, as GeoJSON for QuPath."""
+    prediction, model = displayed_prediction(call), call.trained.model
+    class_name = _class_name(only, tuple(model.classes_))
+    features = [
+        json.loads(text) for text in geojson_features(prediction, of_regions=model.finds_regions)
+    ]
+    selected = [
+        feature
+        for feature in features
+        if class_name in (None, feature["properties"]["classification"]["name"])
+    ]
+    data = json.dumps({"type": "FeatureCollection", "features": selected}).encode()
+    return download(_file_name(call, ".geojson"), "application/geo+json", data)
 
 
 def download_patches(call: ApiRequest, *, only: int = -1) -> Response:
-    """A line for each patch on tissue."""
+    """Return a CSV table with a row for each tissue patch."""
     patch_map = displayed_map(call)
-    shown = _class_at(only, patch_map.classes)
+    class_name = _class_name(only, patch_map.classes)
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
-    table.writerow(["row", "column", "x", "y", "side", "class", *_margins(patch_map.classes)])
-    table.writerows(_rows(patch_map, shown))
-    return download(_name(call, ".csv"), "text/csv; charset=utf-8", text.getvalue().encode())
+    table.writerow(
+        ["row", "column", "x", "y", "side", "class", *_margin_columns(patch_map.classes)]
+    )
+    table.writerows(_rows(patch_map, class_name))
+    return download(_file_name(call, ".csv"), "text/csv; charset=utf-8", text.getvalue().encode())
 
 
-def _margins(classes: tuple[str, ...]) -> list[str]:
+def _margin_columns(classes: tuple[str, ...]) -> list[str]:
     return [f"margin_{name}" for name in classes]
 
 
 def _rows(patch_map: PatchMap, only: str | None) -> list[list[Any]]:
     x, y = patch_map.corners()
-    winners, side = patch_map.predicted_classes, patch_map.grid.patch_side
-    wanted = patch_map.tissue if only is None else winners == patch_map.classes.index(only)
+    predicted, side = patch_map.predicted_classes, patch_map.grid.patch_side
+    selected = patch_map.tissue if only is None else predicted == patch_map.classes.index(only)
     return [
         [
             *(row, column, x[row, column], y[row, column], side),
-            patch_map.classes[winners[row, column]],
+            patch_map.classes[predicted[row, column]],
             *(f"{margin:.5g}" for margin in patch_map.margins[row, column]),
         ]
-        for row, column in np.argwhere(wanted).tolist()
+        for row, column in np.argwhere(selected).tolist()
     ]
 
 
-def _name(call: ApiRequest, ending: str) -> str:
+def _file_name(call: ApiRequest, ending: str) -> str:
     return f"{Path(call.record.path).stem}-{call.job.name}{ending}"
 
 
-_PLACE = "/api/jobs/{job}/look/{data}/{image}"
+_IMAGE = "/api/jobs/{job}/look/{data}/{image}"
 ROUTES = [
-    Route(_PLACE, endpoint(predict_image)),
-    Route(_PLACE, endpoint(begin), methods=["POST"]),
-    Route(f"{_PLACE}/map.png", endpoint(draw)),
-    Route(f"{_PLACE}/outlines", endpoint(rings)),
-    Route(f"{_PLACE}/why", endpoint(explain_image)),
-    Route(f"{_PLACE}/map.geojson", endpoint(download_outlines, DOWNLOADS)),
-    Route(f"{_PLACE}/map.csv", endpoint(download_patches, DOWNLOADS)),
+    Route(_IMAGE, endpoint(predict_image)),
+    Route(_IMAGE, endpoint(begin), methods=["POST"]),
+    Route(f"{_IMAGE}/map.png", endpoint(draw)),
+    Route(f"{_IMAGE}/outlines", endpoint(rings)),
+    Route(f"{_IMAGE}/why", endpoint(explain_image)),
+    Route(f"{_IMAGE}/map.geojson", endpoint(download_outlines, DOWNLOADS)),
+    Route(f"{_IMAGE}/map.csv", endpoint(download_patches, DOWNLOADS)),
 ]
 
 
 def open_(call: ApiRequest, *, place: int = 0, inside: str = "") -> dict[str, Any]:
-    """A model's file in the data folders, by its place."""
+    """Import a model file from the data folders, and return the id of its job."""
     return {"id": import_model(call.user, call.context.folders, place, inside).id}
 
 
 def fits(call: ApiRequest) -> dict[str, Any]:
-    """What is to be known before the model is asked about these images."""
-    kind = ModelProfile.of(call.job, call.trained.model)
-    return {"warnings": incompatibilities(kind, call.dataset)}
+    """Return warnings about using the model on a data set."""
+    profile = ModelProfile.of(call.job, call.trained.model)
+    return {"warnings": incompatibilities(profile, call.dataset)}
 
 
-def _other(call: ApiRequest, job: str) -> ApiRequest:
-    """The same image by the model of another job, its line where the query says."""
+def _for_other_job(call: ApiRequest, job: str) -> ApiRequest:
+    """Return the same request for another job, at the threshold `with_point` of the query."""
     find_job(call.user, job)
-    moved = call.query.get("with_point")
-    query = {} if moved is None else {"point": moved}
+    threshold = call.query.get("with_point")
+    query = {} if threshold is None else {"point": threshold}
     return replace(call, parts=call.parts | {"job": job}, query=query)
 
 
 def compare(call: ApiRequest, *, with_: str) -> dict[str, Any]:
-    """In what the two models differ, and how many patches they call otherwise."""
-    other = _other(call, with_)
-    kinds = [ModelProfile.of(each.job, each.trained.model) for each in (call, other)]
-    told: dict[str, Any] = {"warnings": differences(*kinds), "counts": None}
-    if set(kinds[0].classes) != set(kinds[1].classes):
-        return told
-    found = MapDifference.of(displayed_map(call), displayed_map(other))
-    return told | {
-        "classes": found.classes,
-        "counts": found.counts(),
-        "n_different": found.n_different,
+    """Return differences between two models and their maps."""
+    other = _for_other_job(call, with_)
+    profiles = [ModelProfile.of(request.job, request.trained.model) for request in (call, other)]
+    comparison: dict[str, Any] = {"warnings": differences(*profiles), "counts": None}
+    if set(profiles[0].classes) != set(profiles[1].classes):
+        return comparison
+    difference = MapDifference.of(displayed_map(call), displayed_map(other))
+    return comparison | {
+        "classes": difference.classes,
+        "counts": difference.counts(),
+        "n_different": difference.n_different,
         "version": short_id(repr((_difference_key(call), _difference_key(other)))),
     }
 
 
 def draw_difference(call: ApiRequest, *, with_: str) -> Response:
-    other, colours = _other(call, with_), call.dataset.colours
+    """Return the difference of two maps as an image."""
+    other, colours = _for_other_job(call, with_), call.dataset.colours
 
     def drawn() -> bytes:
         return encode_png(
@@ -353,6 +367,6 @@ def _difference_key(call: ApiRequest) -> tuple[Any, ...]:
 COMPARE_ROUTES = [
     Route("/api/models", endpoint(open_, DOWNLOADS), methods=["POST"]),
     Route("/api/jobs/{job}/fits/{data}", endpoint(fits)),
-    Route(f"{_PLACE}/difference", endpoint(compare)),
-    Route(f"{_PLACE}/difference.png", endpoint(draw_difference)),
+    Route(f"{_IMAGE}/difference", endpoint(compare)),
+    Route(f"{_IMAGE}/difference.png", endpoint(draw_difference)),
 ]
