@@ -84,44 +84,44 @@ class ResampleTile(NamedTuple):
         window = None if is_integer else (box[0] - x, box[1] - y, box[2] - x, box[3] - y)
         return cls(level, x, y, right - x, bottom - y, shape, window)
 
-    def reduced(self, picture: Image.Image) -> Image.Image:
+    def reduced(self, image: Image.Image) -> Image.Image:
         """Return the reduced image of the pixels of this rectangle."""
         if self.box is not None:
-            return resize(picture, self.shape, self.box)
-        return block_means(picture, self.width // self.shape[1], self.height // self.shape[0])
+            return resize(image, self.shape, self.box)
+        return block_means(image, self.width // self.shape[1], self.height // self.shape[0])
 
 
-def block_means(picture: Image.Image, width: int, height: int) -> Image.Image:
+def block_means(image: Image.Image, width: int, height: int) -> Image.Image:
     """Return the mean of each block of pixels, which does not depend on the region's borders."""
     from PIL import Image
 
     if width == height == 1:
-        return picture
+        return image
     if width * height <= _SMALL_BLOCK:
-        return picture.reduce((width, height))
-    size = (picture.width // width, picture.height // height)
-    return picture.resize(size, Image.Resampling.BOX)
+        return image.reduce((width, height))
+    size = (image.width // width, image.height // height)
+    return image.resize(size, Image.Resampling.BOX)
 
 
-def resize(picture: Image.Image, shape: tuple[int, ...], box: Box | None = None) -> Image.Image:
+def resize(image: Image.Image, shape: tuple[int, ...], box: Box | None = None) -> Image.Image:
     """Resample a box of an image to a shape (height, width) through a Hamming window.
 
     Block means would shift some pixels by half a pixel if the factor is not a whole number.
     """
     from PIL import Image
 
-    return picture.resize((shape[1], shape[0]), Image.Resampling.HAMMING, box=box)
+    return image.resize((shape[1], shape[0]), Image.Resampling.HAMMING, box=box)
 
 
-def composite_on_white(picture: Image.Image) -> Image.Image:
+def composite_on_white(image: Image.Image) -> Image.Image:
     """Composite an RGBA image on white and return it as RGB."""
     from PIL import Image
 
-    opacity = picture.getchannel("A")
+    opacity = image.getchannel("A")
     if opacity.getextrema() == (255, 255):  # usual case, and faster
-        return picture.convert("RGB")
-    white = Image.new("RGB", picture.size, "white")
-    white.paste(picture, mask=opacity)
+        return image.convert("RGB")
+    white = Image.new("RGB", image.size, "white")
+    white.paste(image, mask=opacity)
     return white
 
 

@@ -72,11 +72,11 @@ def level_downsamples(sizes: list[tuple[int, int]]) -> list[float]:
     return [_downsample(sizes[0], size) for size in sizes]
 
 
-def _downsample(whole: tuple[int, int], size: tuple[int, int]) -> float:
-    ratios = [a / b for a, b in zip(whole, size, strict=True)]
+def _downsample(first: tuple[int, int], size: tuple[int, int]) -> float:
+    ratios = [a / b for a, b in zip(first, size, strict=True)]
     mean = sum(ratios) / 2
     factor = max(1, round(mean))
-    if all(abs(a / factor - b) < 1 for a, b in zip(whole, size, strict=True)):
+    if all(abs(a / factor - b) < 1 for a, b in zip(first, size, strict=True)):
         return float(factor)
     return mean
 
