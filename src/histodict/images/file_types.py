@@ -120,15 +120,15 @@ def _zstd_blocks(data: bytes, position: int) -> tuple[int, int]:
 
 
 class ImageError(ValueError):
-    """An image cannot be read; the message states which one, why, and what to do."""
+    """Exception raised if an image cannot be read; the message states why and what to do."""
 
 
 class UnknownImageError(ImageError):
-    """A file has none of the expected image formats."""
+    """Exception raised if a file has none of the expected image formats."""
 
 
 class NoRoomError(ImageError):
-    """An image needs more memory than is available."""
+    """Exception raised if an image needs more memory than is available."""
 
 
 FOLDER_IMAGES = (".zarr",)

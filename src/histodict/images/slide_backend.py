@@ -39,11 +39,11 @@ SCALE_WITHOUT_UNIT = "ome.scale-without-unit"
 
 
 class UnsupportedSlideError(Exception):
-    """The file is undamaged but unsupported; the message states why, and what to do."""
+    """Exception raised if an undamaged file is unsupported; the message states why."""
 
 
 class MissingLibraryError(Exception):
-    """The library that reads the file is not installed."""
+    """Exception raised if the library that reads a file is not installed."""
 
 
 class SlideBackend(Protocol):

@@ -60,23 +60,23 @@ Result = TypeVar("Result")
 
 
 class SlideFormatError(Exception):
-    """The library rejects the file, as the message describes."""
+    """Exception raised if the library rejects the file, for the reason in the message."""
 
 
 class UnsupportedSlideError(Exception):
-    """The slide is undamaged but of an unsupported kind, which the message describes."""
+    """Exception raised if an undamaged slide is unsupported; the message states why."""
 
 
 class MissingSlideLibraryError(Exception):
-    """The library that reads the slide is not installed."""
+    """Exception raised if the library that reads the slide is not installed."""
 
 
 class SlideProcessDiedError(Exception):
-    """The process with the slide has ended, as the message describes."""
+    """Exception raised if the process with the slide has ended."""
 
 
 class SlideTimeoutError(SlideProcessDiedError):
-    """The process did not reply in time and was killed."""
+    """Exception raised if the process did not reply in time and was killed."""
 
 
 class _Opener(Protocol):
