@@ -1,10 +1,8 @@
-"""Outlines in a file, and what they are in an image: a region of its level-0 pixels.
+"""Annotation files: outlines in GeoJSON or XML, and the regions of an image that they cover.
 
-GeoJSON as QuPath writes it, and as others write it for QuPath.
-
-Where each peculiarity was learnt is in docs/annotations.md.
-
-XML as ASAP, ImageScope and HALO write it; which of them it was, the first element tells.
+GeoJSON is read as QuPath and compatible programs write it, XML as ASAP, ImageScope and HALO write
+it; the root element identifies the program. docs/annotations.md has the sources for the details of
+each format.
 """
 
 from __future__ import annotations
@@ -27,90 +25,108 @@ from ..utils.files import content_digest, file_key
 from ..utils.validation import check_choice, hint
 from .outlines import FIRST_PIXEL, SLIDE_CORNER, AnnotationPolygon, Annotations, RunLengthMask
 
-# Of QuPath's objects, those that people do not draw; before 0.3 the type stood under "id".
-_WRITTEN_BY = {"detection": "detections", "cell": "cells", "tile": "tiles", "root": "roots"}
-_WRITTEN_BY |= {"PathDetectionObject": "detections", "PathCellObject": "cells"}
-_WRITTEN_BY |= {"PathTileObject": "tiles", "PathRootObject": "roots"}
+# Types of QuPath objects that are not annotated by hand; before 0.3 "id" had the type.
+_DETECTED_KINDS = {"detection": "detections", "cell": "cells", "tile": "tiles", "root": "roots"}
+_DETECTED_KINDS |= {"PathDetectionObject": "detections", "PathCellObject": "cells"}
+_DETECTED_KINDS |= {"PathTileObject": "tiles", "PathRootObject": "roots"}
 _NO_AREA = {"Point": "points", "MultiPoint": "points"}
 _NO_AREA |= {"LineString": "lines", "MultiLineString": "lines"}
 
 
 def read_geojson(path: Path, text: bytes) -> Annotations:
-    """A FeatureCollection, an array of features, one feature, or a geometry alone."""
+    """Read outlines from a FeatureCollection, an array of features, a feature or a bare geometry.
+
+    Raises
+    ------
+    ImageError
+        If the text is not GeoJSON or has unknown geometries.
+    """
     try:
         content = json.loads(text.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise ImageError(f"{path}: this is not GeoJSON ({error}); export it again") from error
-    found = Annotations(path, FIRST_PIXEL)
+    annotations = Annotations(path, FIRST_PIXEL)
     try:
-        _add_all(found, content)
+        _add_all(annotations, content)
     except (TypeError, AttributeError, KeyError, RecursionError) as error:
         raise ImageError(
             f"{path}: this is JSON, but not of features with a geometry ({error!r})"
         ) from error
-    return found
+    return annotations
 
 
-def _add_all(found: Annotations, content: Any) -> None:
+def _add_all(annotations: Annotations, content: Any) -> None:
     if isinstance(content, dict) and "features" in content:
         content = content["features"]
     if isinstance(content, dict):
         content = [content if "geometry" in content else {"geometry": content}]
     for feature in content:
-        _add_feature(found, feature)
+        _add_feature(annotations, feature)
 
 
-def _add_feature(found: Annotations, feature: dict[str, Any]) -> None:
+def _add_feature(annotations: Annotations, feature: dict[str, Any]) -> None:
     properties = feature.get("properties") or {}
-    kind = _WRITTEN_BY.get(_type_of(feature, properties))
+    kind = _DETECTED_KINDS.get(_type_of(feature, properties))
     if kind is not None:
-        found.skipped[kind] += kind != "roots"
+        annotations.skipped[kind] += kind != "roots"
     elif feature["geometry"] is None:
-        found.skipped["annotations without a geometry"] += 1
+        annotations.skipped["annotations without a geometry"] += 1
     else:
-        _add_geometry(found, _class_of(properties), feature["geometry"])
+        _add_geometry(annotations, _class_of(properties), feature["geometry"])
     for child in properties.get("childObjects") or properties.get("children") or ():
-        _add_feature(found, child)
+        _add_feature(annotations, child)
 
 
 def _type_of(feature: dict[str, Any], properties: dict[str, Any]) -> str:
     names = ("objectType", "object_type", "type")
-    said = [properties[name] for name in names if name in properties]
-    return str([*said, feature.get("id", "")][0])
+    values = [properties[name] for name in names if name in properties]
+    return str([*values, feature.get("id", "")][0])
 
 
 def _class_of(properties: dict[str, Any]) -> str | None:
-    """The class's name; one below another is written as QuPath shows it, "Tumor: Positive"."""
-    said = properties.get("classification")
-    if not isinstance(said, dict):
-        return str(said) if said else None
-    names = said.get("names") or ([said["name"]] if said.get("name") else [])
-    above = said.get("parentClass")
-    while isinstance(above, dict) and above.get("name"):
-        names, above = [above["name"], *names], above.get("parentClass")
+    """Return the class name; None if unclassified.
+
+    Derived classes are named as in QuPath, "Tumor: Positive".
+    """
+    classification = properties.get("classification")
+    if not isinstance(classification, dict):
+        return str(classification) if classification else None
+    names = classification.get("names") or (
+        [classification["name"]] if classification.get("name") else []
+    )
+    parent = classification.get("parentClass")
+    while isinstance(parent, dict) and parent.get("name"):
+        names, parent = [parent["name"], *names], parent.get("parentClass")
     return ": ".join(map(str, names)) or None
 
 
-def _add_geometry(found: Annotations, name: str | None, geometry: dict[str, Any]) -> None:
+def _add_geometry(annotations: Annotations, name: str | None, geometry: dict[str, Any]) -> None:
     kind = geometry["type"]
     if kind == "GeometryCollection":
         for part in geometry["geometries"]:
-            _add_geometry(found, name, part)
+            _add_geometry(annotations, name, part)
     elif kind in _NO_AREA:
-        found.skipped[_NO_AREA[kind]] += 1
+        annotations.skipped[_NO_AREA[kind]] += 1
     elif kind in ("Polygon", "MultiPolygon"):
         parts = geometry["coordinates"] if kind == "MultiPolygon" else [geometry["coordinates"]]
         for rings in parts:
-            found.add(name, rings, "polygons")
+            annotations.add(name, rings, "polygons")
     else:
-        raise ImageError(f"{found.path}: a geometry of type {kind!r} is not known")
+        raise ImageError(f"{annotations.path}: a geometry of type {kind!r} is not known")
 
 
 Element = ElementTree.Element
-_N_CORNERS = 360  # of an ellipse
+_N_CORNERS = 360  # of the polygon of an ellipse
 
 
 def read_xml(path: Path, text: bytes) -> Annotations:
+    """Read outlines from XML of ASAP, ImageScope or HALO.
+
+    Raises
+    ------
+    ImageError
+        If the text is not XML of these programs or an annotation is incomplete.
+    """
     try:
         root = ElementTree.fromstring(text)
     except (ElementTree.ParseError, ValueError) as error:
@@ -121,14 +137,14 @@ def read_xml(path: Path, text: bytes) -> Annotations:
             f"{path}: begins with <{root.tag}>; annotations of ASAP begin with <ASAP_Annotations>, "
             "those of ImageScope with <Annotations>"
         )
-    found = Annotations(path, SLIDE_CORNER)
+    annotations = Annotations(path, SLIDE_CORNER)
     try:
-        read(found, root)
+        read(annotations, root)
     except (KeyError, ValueError, TypeError) as error:
         if isinstance(error, ImageError):
             raise
         raise ImageError(f"{path}: an annotation is not whole ({error!r})") from error
-    return found
+    return annotations
 
 
 # --- ASAP ---------------------------------------------------------------------------------------
@@ -136,29 +152,33 @@ def read_xml(path: Path, text: bytes) -> Annotations:
 _ASAP_AREAS = ("polygon", "spline", "rectangle")
 
 
-def _read_asap(found: Annotations, root: Element) -> None:
-    for drawn in root.iter("Annotation"):
-        kind = drawn.get("Type", "Polygon").lower()
+def _read_asap(annotations: Annotations, root: Element) -> None:
+    for annotation in root.iter("Annotation"):
+        kind = annotation.get("Type", "Polygon").lower()
         if kind not in _ASAP_AREAS:
-            found.skipped[f"{kind} annotations"] += 1
+            annotations.skipped[f"{kind} annotations"] += 1
             continue
-        corners = sorted(drawn.iter("Coordinate"), key=lambda corner: int(corner.get("Order", 0)))
-        group = drawn.get("PartOfGroup", "None")
-        found.add(None if group == "None" else group, [_points(corners)], f"{kind} annotations")
+        corners = sorted(
+            annotation.iter("Coordinate"), key=lambda corner: int(corner.get("Order", 0))
+        )
+        group = annotation.get("PartOfGroup", "None")
+        annotations.add(
+            None if group == "None" else group, [_points(corners)], f"{kind} annotations"
+        )
 
 
-# --- ImageScope, and HALO after it --------------------------------------------------------------
+# --- ImageScope and HALO ------------------------------------------------------------------------
 
 
 def _corners(points: list[list[float]]) -> list[list[float]]:
-    """Of a rectangle, of which some write two corners and some four."""
+    """Return the corners of a rectangle, given two of them or all four."""
     (left, top), (right, bottom) = np.min(points, axis=0), np.max(points, axis=0)
     box = [[left, top], [right, top], [right, bottom], [left, bottom]]
     return box if len(points) < 4 else points
 
 
 def _ellipse(points: list[list[float]]) -> list[list[float]]:
-    """In the upright rectangle around the points."""
+    """Return an ellipse in the upright rectangle around the points."""
     low, high = np.min(points, axis=0), np.max(points, axis=0)
     angles = np.arange(_N_CORNERS) * 2 * np.pi / _N_CORNERS
     around = np.stack([np.cos(angles), np.sin(angles)], axis=1)
@@ -170,7 +190,7 @@ def _polygon(points: list[list[float]]) -> list[list[float]]:
     return points
 
 
-# By the region's type: of ImageScope a number, of HALO a word; others have no area.
+# By type of region: a number in ImageScope, a word in HALO; other types have no area.
 _SHAPES: dict[str, Callable[[list[list[float]]], list[list[float]]]] = {
     **dict.fromkeys(("0", "polygon"), _polygon),
     **dict.fromkeys(("1", "rectangle"), _corners),
@@ -178,28 +198,28 @@ _SHAPES: dict[str, Callable[[list[list[float]]], list[list[float]]]] = {
 }
 
 
-def _read_imagescope(found: Annotations, root: Element) -> None:
-    found.mpp = float(root.get("MicronsPerPixel") or 0) or None
+def _read_imagescope(annotations: Annotations, root: Element) -> None:
+    annotations.mpp = float(root.get("MicronsPerPixel") or 0) or None
     for layer in root.iter("Annotation"):
         for region in layer.iter("Region"):
             shape = _SHAPES.get(region.get("Type", "0").lower())
             points = _points([*region.iter("Vertex"), *region.iter("V")])
             if shape is None or not points:
-                found.skipped["arrows, rulers and the like"] += 1
+                annotations.skipped["arrows, rulers and the like"] += 1
                 continue
             cuts = region.get("NegativeROA", "0") not in ("0", "")
-            found.add(_layer_name(layer, region), [shape(points)], "regions", cuts=cuts)
+            annotations.add(_layer_name(layer, region), [shape(points)], "regions", cuts=cuts)
 
 
 def _layer_name(layer: Element, region: Element) -> str | None:
-    """The layer's name, else its description, else the text at the region."""
+    """Return the name of the layer, else its description, else the text of the region."""
     attributes = [a.get("Value", "") for a in layer.findall("Attributes/Attribute")]
-    said = [layer.get("Name", ""), *attributes, region.get("Text", "")]
-    return next((text.strip() for text in said if text.strip()), None)
+    texts = [layer.get("Name", ""), *attributes, region.get("Text", "")]
+    return next((text.strip() for text in texts if text.strip()), None)
 
 
 def _points(elements: Iterable[Element]) -> list[list[float]]:
-    """A comma for the decimal point is some countries' way."""
+    """Return the coordinates of elements, which may have a decimal comma in some countries."""
     return [[_number(each, name) for name in ("X", "Y")] for each in elements]
 
 
@@ -219,37 +239,46 @@ FORMATS: dict[str, Callable[[Path, bytes], Annotations]] = {
     ".xml": read_xml,
     ".annotations": read_xml,
 }
-# How a file's numbers are meant: pixels, counted from where the program that writes the format
-# counts from; pixels from the slide's corner, whatever the format; µm from the first pixel.
+# Meaning of coordinates: pixels from the origin that is usual for the format; pixels from the
+# slide's corner, whatever the format; µm from the first pixel.
 PIXELS, SLIDE, MICRONS = "pixels", "slide", "um"
 COORDINATES = (PIXELS, SLIDE, MICRONS)
-_MAX_BYTES = 2**30  # of a file, unpacked
-_OVERHANG = 0.1  # of the image's side, by which an outline may reach beyond it
-_MAX_OUTSIDE = 0.1  # by which pixel sizes may differ
+_MAX_BYTES = 2**30  # of a decompressed file
+_OVERHANG = 0.1  # maximum overhang of an outline, as a fraction of the image's side
+_MPP_TOLERANCE = 0.1  # maximum relative difference of pixel sizes
 _ENDINGS = (".gz",)
 
 
 class ImageGeometry(Protocol):
-    """The part of an image source that is needed here."""
+    """Properties of an image source that are needed to place outlines."""
 
     @property
-    def path(self) -> Any: ...
+    def path(self) -> Any:
+        """File or in-memory image."""
 
     @property
-    def size(self) -> tuple[int, int]: ...
+    def size(self) -> tuple[int, int]:
+        """(width, height) in level-0 pixels."""
 
     @property
-    def mpp(self) -> float | None: ...
+    def mpp(self) -> float | None:
+        """µm per level-0 pixel; None if unknown."""
 
     @property
-    def offset(self) -> tuple[int, int]: ...
+    def offset(self) -> tuple[int, int]:
+        """Position of the first pixel relative to the slide's corner."""
 
 
 @dataclass(frozen=True)
 class AnnotationFile:
-    """Outlines in a file: those of these classes, or all; and how its numbers are meant.
+    """Outlines in a file, of some or all classes.
 
-    image : what they were drawn on, where they are laid over a feature file of it
+    Attributes
+    ----------
+    path : annotation file
+    names : classes to use; empty for all
+    coordinates : meaning of the coordinates, one of COORDINATES
+    image : annotated image, if the outlines are applied to a feature file of it; else None
     """
 
     path: Path
@@ -261,56 +290,66 @@ class AnnotationFile:
         check_choice("coordinates", self.coordinates, COORDINATES)
 
     def of(self, *names: str) -> AnnotationFile:
-        """The outlines of these classes alone."""
+        """Return the same file, restricted to outlines of these classes."""
         return replace(self, names=names)
 
     def read(self) -> Annotations:
-        """All of the file; once as long as it stays as it is."""
+        """Read the outlines of all classes; results are cached until the file changes."""
         check_readable_file(self.path)
         return _read(self.path, repr(file_key(self.path)))
 
     def region(self, image: ImageGeometry, *, may_lack: bool = False) -> RunLengthMask:
-        """What the outlines cover of an image; refused if those of the file do not fit it.
+        """Return the mask of an image that the outlines cover.
 
-        `may_lack`: nothing, where the file has outlines, but none of these classes.
+        Parameters
+        ----------
+        image : image of the outlines
+        may_lack : whether the mask is empty, rather than an error raised, if no outline has these
+            classes
+
+        Raises
+        ------
+        ImageError
+            If the file cannot be read or its outlines do not fit the image.
         """
-        found, first = self.read(), self._first_pixel(image)
-        chosen = found.of(() if may_lack else self.names)
-        outlines = [self._placed(found, outline, image, first) for outline in chosen]
+        annotations, first_pixel = self.read(), self._first_pixel(image)
+        chosen = annotations.of(() if may_lack else self.names)
+        outlines = [self._place(annotations, outline, image, first_pixel) for outline in chosen]
         check_outlines_inside(self.path, outlines, image)
-        own = [o for o in outlines if not self.names or o.name in self.names]
-        return RunLengthMask.of(own, image.size)
+        selected = [o for o in outlines if not self.names or o.name in self.names]
+        return RunLengthMask.of(selected, image.size)
 
     def notes(self) -> list[str]:
-        """What there is to say of the file; nothing of one that cannot be read, who asks is told"""
+        """Return remarks on the file; none if it cannot be read, as using it raises the error."""
         try:
             return self.read().notes()
         except (ImageError, OSError):
             return []
 
     def fingerprint(self) -> list[Any]:
-        """All that decides what they are, whatever the file is called."""
-        own = [content_digest(self.path), list(self.names), self.coordinates]
-        begins = _begins(self.image, repr(file_key(self.image))) if self.image else (0, 0)
-        return [*own, list(begins)] if any(begins) else own
+        """Return all that determines the outlines; the file name does not."""
+        content = [content_digest(self.path), list(self.names), self.coordinates]
+        offset = _image_offset(self.image, repr(file_key(self.image))) if self.image else (0, 0)
+        return [*content, list(offset)] if any(offset) else content
 
     def _first_pixel(self, image: ImageGeometry) -> tuple[int, int]:
-        """Where the first pixel lies, among places as `image` counts them: feature files of others
-        count from the slide's corner.
+        """Return the position of the first pixel of the annotated image in coordinates of `image`.
+
+        Feature files of other programs count from the slide's corner.
         """
         if self.image is None:
             return 0, 0
-        x, y = _begins(self.image, repr(file_key(self.image)))
+        x, y = _image_offset(self.image, repr(file_key(self.image)))
         return x - image.offset[0], y - image.offset[1]
 
-    def _placed(
+    def _place(
         self,
-        found: Annotations,
+        annotations: Annotations,
         outline: AnnotationPolygon,
         image: ImageGeometry,
-        first: tuple[int, int],
+        first_pixel: tuple[int, int],
     ) -> AnnotationPolygon:
-        """In level-0 pixels of the image."""
+        """Convert an outline to level-0 pixels of the image."""
         if self.coordinates == MICRONS:
             if image.mpp is None:
                 option = hint(python="mpp=…", cli="--mpp")
@@ -318,25 +357,39 @@ class AnnotationFile:
                     f"{self.path}: its numbers are µm, and the pixel size of {image.path} is not "
                     f"known: give it with {option} or in a column mpp"
                 )
-            return replace(outline, rings=tuple(ring / image.mpp + first for ring in outline.rings))
-        if found.mpp and image.mpp and abs(image.mpp / found.mpp - 1) > _MAX_OUTSIDE:
+            return replace(
+                outline, rings=tuple(ring / image.mpp + first_pixel for ring in outline.rings)
+            )
+        if annotations.mpp and image.mpp and abs(image.mpp / annotations.mpp - 1) > _MPP_TOLERANCE:
             raise ImageError(
-                f"{self.path}: was drawn on an image of {found.mpp:g} µm per pixel, and "
+                f"{self.path}: was drawn on an image of {annotations.mpp:g} µm per pixel, and "
                 f"{image.path} has {image.mpp:g}: they are not of the same image, or of another "
                 "level of it"
             )
-        if self.coordinates == PIXELS and found.origin == FIRST_PIXEL:
-            return replace(outline, rings=tuple(ring + first for ring in outline.rings))
+        if self.coordinates == PIXELS and annotations.origin == FIRST_PIXEL:
+            return replace(outline, rings=tuple(ring + first_pixel for ring in outline.rings))
         return replace(outline, rings=tuple(ring - image.offset for ring in outline.rings))
 
 
 def check_outlines_inside(
     path: Path, outlines: Sequence[AnnotationPolygon], image: ImageGeometry
 ) -> None:
-    """Refuses outlines that do not lie in the image, by the name of their file."""
+    """Refuse outlines that lie outside the image or reach far beyond it.
+
+    Parameters
+    ----------
+    path : annotation file, for messages
+    outlines : outlines in level-0 pixels
+    image : image of the outlines
+
+    Raises
+    ------
+    ImageError
+        If an outline does not fit the image.
+    """
     size = np.array(image.size)
     boxes = [(o.rings[0].min(axis=0), o.rings[0].max(axis=0)) for o in outlines if not o.is_hole]
-    off = [
+    outside = [
         (low, high)
         for low, high in boxes
         if (low >= size).any()
@@ -344,24 +397,24 @@ def check_outlines_inside(
         or (low < -_OVERHANG * size).any()
         or (high > (1 + _OVERHANG) * size).any()
     ]
-    if off:
-        (left, top), (right, bottom) = off[0]
-        how = hint(
+    if outside:
+        (left, top), (right, bottom) = outside[0]
+        advice = hint(
             python="say so with coordinates=…",
             cli="say so with --coordinates",
             web="bring them in on the command line",
         )
         raise ImageError(
-            f"{path}: {len(off)} of {len(boxes)} outlines lie outside of {image.path}, or "
+            f"{path}: {len(outside)} of {len(boxes)} outlines lie outside of {image.path}, or "
             f"reach far beyond it: one goes from ({left:.0f}, {top:.0f}) to ({right:.0f}, "
             f"{bottom:.0f}), and the image has {size[0]} x {size[1]} pixels. Are they of "
             "another image, or of another level of it? If its numbers are µm, or count from "
-            f"the slide's corner, {how}"
+            f"the slide's corner, {advice}"
         )
 
 
 def image_stem(path: Path) -> str:
-    """The name of the image that a file of annotations is for; empty if it is no such file."""
+    """Return the stem of the image of an annotation file; empty for other files."""
     name = path.name
     for ending in _ENDINGS:
         if name.lower().endswith(ending):
@@ -371,8 +424,8 @@ def image_stem(path: Path) -> str:
 
 
 @lru_cache(maxsize=100_000)
-def _begins(image: Path, state: str) -> tuple[int, int]:
-    """Where an image's first pixel lies on its slide."""
+def _image_offset(image: Path, state: str) -> tuple[int, int]:
+    """Return the position of an image's first pixel on its slide."""
     from ..images.source import open_image
 
     with open_image(image) as source:

@@ -1,8 +1,7 @@
-"""What a file of annotations holds: polygons with holes, by class name.
+"""Outlines of annotated regions: polygons with holes by class name, and their run-length mask.
 
-Polygons as runs of level-0 pixels: a mask of full resolution that is as small as its border.
-
-A pixel belongs to a polygon if its centre does.
+A mask has the full resolution of level 0, and its size is proportional to the borders of the
+polygons. A pixel belongs to a polygon if its centre does.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from ..images.file_types import ImageError
 from ..utils.text_io import pluralize, shorten
 
 UNCLASSIFIED = "unclassified"
-IGNORED = "Ignore*"  # the class, in QuPath, of what is to be left alone
-# Where coordinates begin on a slide whose pixels do not begin at its corner (MRXS): at the first
-# pixel, as in QuPath, or at the corner, as in OpenSlide and all that leave its coordinates alone.
+IGNORED = "Ignore*"  # QuPath's class for regions to ignore
+# Origin of coordinates on a slide whose first pixel is not at its corner (MRXS): the first pixel,
+# as in QuPath, or the corner, as in OpenSlide and programs that use its coordinates.
 FIRST_PIXEL, SLIDE_CORNER = "first pixel", "slide's corner"
 
-_MAX_SIMPLE_CORNERS = 10_000  # of rings that are searched without a look at their tangles
+_MAX_SIMPLE_CORNERS = 10_000  # of rings that are never regarded as tangled
 _WINDOW = 100  # sides
 _MAX_NEIGHBOURS = 200  # mean number of windows that meet a window, itself included
-_QUERIED_SIDES, _COMPARED_PAIRS = 50, 20_000  # at a time
+_QUERIED_SIDES, _COMPARED_PAIRS = 50, 20_000  # per batch
 _MAX_PAIRS = 2_000_000  # compared in total
 
 Ring = NDArray[np.float64]
@@ -37,9 +36,14 @@ Ring = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class AnnotationPolygon:
-    """A polygon (`rings`: the outer one, then holes, each (n, 2) of x and y) and its class.
+    """Polygon with its class.
 
-    cuts : it takes away from the other outlines of its class, as ImageScope's negative regions do
+    Attributes
+    ----------
+    name : class name
+    rings : the outer ring, then holes, each (n, 2) of x and y
+    is_hole : whether it is subtracted from the other outlines of its class, as negative regions of
+        ImageScope are
     """
 
     name: str
@@ -49,11 +53,15 @@ class AnnotationPolygon:
 
 @dataclass
 class Annotations:
-    """The outlines of a file, in its own coordinates.
+    """Outlines of a file, in its own coordinates.
 
-    origin : where these begin, if they are pixels; FIRST_PIXEL or SLIDE_CORNER
-    mpp : µm per pixel of the image they were drawn on, where the file says so
-    left_out : what is there and has no area, or is no annotation, with how many there are
+    Attributes
+    ----------
+    path : annotation file
+    origin : origin of coordinates in pixels, FIRST_PIXEL or SLIDE_CORNER
+    outlines : outlines in the order of the file
+    mpp : µm per pixel of the annotated image; None if the file does not state it
+    skipped : number of objects without an area or that are not annotations, by kind
     """
 
     path: Path
@@ -63,7 +71,20 @@ class Annotations:
     skipped: Counter[str] = field(default_factory=Counter)
 
     def add(self, name: str | None, rings: Iterable[Any], kind: str, *, cuts: bool = False) -> None:
-        """`rings` : lists of points, each of two numbers or more; `kind` : a word for messages."""
+        """Add a polygon, or count it as skipped if it has no area.
+
+        Parameters
+        ----------
+        name : class name; None if unclassified
+        rings : outer ring and holes, as lists of points with two or more numbers
+        kind : plural noun for messages
+        cuts : whether the polygon is subtracted from the others of its class
+
+        Raises
+        ------
+        ImageError
+            If a point does not have two finite numbers.
+        """
         number = len(self.outlines) + 1
         found = [self._ring(ring, f"outline {number}") for ring in rings]
         if not found or len(found[0]) < 3 or not np.ptp(found[0], axis=0).all():
@@ -74,7 +95,7 @@ class Annotations:
         self.outlines.append(AnnotationPolygon(name or UNCLASSIFIED, (outer, *holes), cuts))
 
     def _ring(self, points: Any, where: str) -> Ring:
-        """Without the last point where that is the first again."""
+        """Return a ring as an array, without its last point if that equals the first."""
         try:
             ring = np.array([[float(value) for value in point[:2]] for point in points])
         except (TypeError, ValueError, KeyError, IndexError, OverflowError):
@@ -87,16 +108,22 @@ class Annotations:
 
     @property
     def names(self) -> Counter[str]:
-        """How many outlines each class has."""
+        """Number of outlines of each class."""
         return Counter(outline.name for outline in self.outlines if not outline.is_hole)
 
     def describe(self) -> str:
-        """What is in it, for messages."""
+        """Describe the content of the file, for messages."""
         named = [f"{shorten(repr(name))} ({n})" for name, n in sorted(self.names.items())]
         return ", ".join([*named, *(f"{n} {kind}" for kind, n in self.skipped.items())])
 
     def of(self, names: Iterable[str] = ()) -> list[AnnotationPolygon]:
-        """Those of these classes, or all; refused where there are none."""
+        """Return the outlines of these classes, or all.
+
+        Raises
+        ------
+        ImageError
+            If there are none.
+        """
         wanted = set(names) or set(self.names)
         found = [outline for outline in self.outlines if outline.name in wanted]
         if any(not outline.is_hole for outline in found):
@@ -104,21 +131,21 @@ class Annotations:
         if not self.outlines:
             what = f": there is {self.describe()}" if self.skipped else ""
             raise ImageError(f"{self.path}: holds no outline with an area{what}")
-        asked = " or ".join(repr(name) for name in sorted(wanted))
+        listed = " or ".join(repr(name) for name in sorted(wanted))
         raise ImageError(
-            f"{self.path}: no outline is called {asked}; there are {self.describe()}. Names are "
+            f"{self.path}: no outline is called {listed}; there are {self.describe()}. Names are "
             "told "
             "apart by capitals, too"
         )
 
     @cached_property
     def crossings(self) -> list[tuple[AnnotationPolygon, Ring, tuple[float, float]]]:
-        """Return rings that cross themselves, with their outline and one crossing."""
+        """Rings that cross themselves, with their outline and one crossing."""
         found = [(o, r, find_self_intersections(r)) for o in self.outlines for r in o.rings]
-        return [(outline, ring, places[0]) for outline, ring, places in found if places]
+        return [(outline, ring, points[0]) for outline, ring, points in found if points]
 
     def notes(self) -> list[str]:
-        """What there is to say of the file, though it can be used."""
+        """Return remarks on a file that can be used."""
         lines = []
         if self.skipped and self.outlines:
             what = ", ".join(f"{n} {kind}" for kind, n in self.skipped.items())
@@ -139,8 +166,7 @@ def find_self_intersections(ring: Ring, limit: int = 1) -> list[tuple[float, flo
     Parameters
     ----------
     ring : array of shape (n, 2), not closed
-    limit : int
-        The search ends as soon as so many points are found; there may be a few more.
+    limit : number of points at which the search ends; a few more may be returned
     """
     import shapely
 
@@ -152,11 +178,11 @@ def find_self_intersections(ring: Ring, limit: int = 1) -> list[tuple[float, flo
         first, second = tree.query(sides[start : start + _QUERIED_SIDES])
         pairs = np.stack([first + start, second])[:, second > first + start]
         for begin in range(0, pairs.shape[1], _COMPARED_PAIRS):
-            one, other = sides[pairs[:, begin : begin + _COMPARED_PAIRS]]
-            crosses = shapely.crosses(one, other)
-            points = shapely.intersection(one[crosses], other[crosses])
+            first_side, second_side = sides[pairs[:, begin : begin + _COMPARED_PAIRS]]
+            crosses = shapely.crosses(first_side, second_side)
+            points = shapely.intersection(first_side[crosses], second_side[crosses])
             found += map(tuple, shapely.get_coordinates(points).tolist())
-            n_compared += len(one)
+            n_compared += len(first_side)
             if len(found) >= limit or n_compared > _MAX_PAIRS:
                 return found
     return found
@@ -177,17 +203,19 @@ def is_tangled(ring: Ring) -> bool:
     return bool(n_pairs > _MAX_NEIGHBOURS * len(windows))
 
 
-_MUCH = 1_000_000  # more than any number of outlines above each other
-_CELL_PX = 64  # of squares that are known to be all region, or none of it
+_HOLE_WEIGHT = 1_000_000  # more than the number of overlapping outlines
+_CELL_PX = 64  # side of the squares that are tested for full or no coverage
 
 
 class RunLengthMask:
-    """The share of region in any rectangle of an image, from the runs of region in its rows.
+    """Mask of an image as runs of region in its rows, for the covered fraction of any rectangle.
 
-    A pixel's place is row × (width + 1) + column, so that no run goes on in the next row.
+    The position of a pixel is row × (width + 1) + column, so that no run continues in the next row.
 
-    starts, ends : places of the first pixel of every run, and behind its last; in order
-    size : of the image (width, height)
+    Attributes
+    ----------
+    starts, ends : sorted positions of the first pixel of each run, and after its last pixel
+    size : (width, height) of the image
     """
 
     def __init__(
@@ -198,30 +226,33 @@ class RunLengthMask:
 
     @classmethod
     def of(cls, outlines: Sequence[AnnotationPolygon], size: tuple[int, int]) -> RunLengthMask:
-        """What the outlines cover together, of an image of this size.
+        """Return the union of outlines in an image of this size.
 
-        Holes count for their own polygon: what another one has inside of them stays. Outlines that
-        cut take away from all.
+        Holes apply to their own polygon: another polygon inside of them counts. Outlines with
+        `is_hole` are subtracted from all others.
         """
         parts = []
         for outline in outlines:
-            weight = -_MUCH if outline.is_hole else 1
-            for place, ring in enumerate(outline.rings):
-                edges = _filled(ring, size)
-                parts.append((edges, weight if place == 0 else -weight))
-        places = np.concatenate([np.empty(0, np.int64), *(e.ravel() for e, _ in parts)])
+            weight = -_HOLE_WEIGHT if outline.is_hole else 1
+            for ring_index, ring in enumerate(outline.rings):
+                edges = _enclosed_runs(ring, size)
+                parts.append((edges, weight if ring_index == 0 else -weight))
+        positions = np.concatenate([np.empty(0, np.int64), *(e.ravel() for e, _ in parts)])
         signs = [np.repeat([weight, -weight], len(edges[0])) for edges, weight in parts]
-        starts, ends = _where_positive(places, np.concatenate([np.empty(0, np.int64), *signs]))
+        starts, ends = _positive_runs(positions, np.concatenate([np.empty(0, np.int64), *signs]))
         return cls(starts, ends, size)
 
     @property
     def n_pixels(self) -> int:
+        """Number of pixels in the region."""
         return int(self._before[-1])
 
     def any(self) -> bool:
+        """Return whether the region has any pixel."""
         return self.n_pixels > 0
 
     def all(self) -> bool:
+        """Return whether the region is the whole image."""
         return self.n_pixels == self.size[0] * self.size[1]
 
     @cached_property
@@ -237,40 +268,46 @@ class RunLengthMask:
     def coverage(
         self, x: NDArray[np.float64], y: NDArray[np.float64], side: float
     ) -> NDArray[np.float64]:
-        """Of the squares with these upper left corners, the share that is region."""
-        left, right = _spans(x, side, self.size[0])
-        top, bottom = _spans(y, side, self.size[1])
-        none, whole = self._plain(left, right, top, bottom)
+        """Return the covered fraction of squares.
+
+        Parameters
+        ----------
+        x, y : upper left corners
+        side : side of the squares
+        """
+        left, right = _pixel_ranges(x, side, self.size[0])
+        top, bottom = _pixel_ranges(y, side, self.size[1])
+        is_empty, is_full = self._uniform(left, right, top, bottom)
         area = (bottom - top) * (right - left)
-        inside = np.where(whole, area, 0)
-        chosen = np.nonzero(~none & ~whole)
-        spans = [part[chosen] for part in (left, right, top, bottom)]
-        inside[chosen] = self._counted(*spans)
+        inside = np.where(is_full, area, 0)
+        mixed = np.nonzero(~is_empty & ~is_full)
+        spans = [part[mixed] for part in (left, right, top, bottom)]
+        inside[mixed] = self._count(*spans)
         return inside / area
 
-    def _counted(
+    def _count(
         self,
         left: NDArray[np.int64],
         right: NDArray[np.int64],
         top: NDArray[np.int64],
         bottom: NDArray[np.int64],
     ) -> NDArray[np.int64]:
-        """Pixels of region in rectangles, each (n,), row by row."""
-        found = np.zeros(len(left), np.int64)
+        """Return the number of covered pixels of rectangles, each (n,), row by row."""
+        counts = np.zeros(len(left), np.int64)
         for row in range(int((bottom - top).max(initial=0))):
             begin = (top + row) * (self.size[0] + 1)
-            own = self._up_to(begin + right) - self._up_to(begin + left)
-            found += np.where(top + row < bottom, own, 0)
-        return found
+            in_row = self._up_to(begin + right) - self._up_to(begin + left)
+            counts += np.where(top + row < bottom, in_row, 0)
+        return counts
 
-    def _plain(
+    def _uniform(
         self,
         left: NDArray[np.int64],
         right: NDArray[np.int64],
         top: NDArray[np.int64],
         bottom: NDArray[np.int64],
     ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Of rectangles, which lie in cells without region, and which in cells full of it."""
+        """Return which rectangles lie in cells without region, and which in covered cells."""
         rows, columns = ((top, bottom), (left, right))
         (t, l), (b, r) = (  # noqa: E741
             (rows[0] // _CELL_PX, columns[0] // _CELL_PX),
@@ -282,25 +319,29 @@ class RunLengthMask:
 
     @cached_property
     def _cells(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Of the cells above and left of each corner, how many have region, and are full of it."""
+        """Cumulative numbers of cells that have region, and of cells that it covers.
+
+        The entry of each corner counts the cells above and left of it.
+        """
         stride = self.size[0] + 1
         n_columns, n_rows = (-(-length // _CELL_PX) for length in self.size)
         row = self.starts // stride // _CELL_PX
         begin, end = self.starts % stride, self.ends % stride
         met = _rows_between(row, begin // _CELL_PX, -(-end // _CELL_PX), (n_rows, n_columns))
-        last = np.where(end == self.size[0], n_columns, end // _CELL_PX)  # it may be narrower
+        # The last cell may be narrower.
+        last = np.where(end == self.size[0], n_columns, end // _CELL_PX)
         first = np.minimum(-(-begin // _CELL_PX), last)
         filled = _rows_between(row, first, last, (n_rows, n_columns))
         height = np.full(n_rows, _CELL_PX)
         height[-1:] = self.size[1] - (n_rows - 1) * _CELL_PX
         return _sums(met > 0), _sums(filled == height[:, None])
 
-    def _up_to(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How many pixels are region before each place, from the image's first on."""
-        n_begun = np.searchsorted(self.starts, places, side="right")
-        behind = self.ends[np.maximum(n_begun - 1, 0)] - places
+    def _up_to(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the number of pixels in the region before each position."""
+        n_begun = np.searchsorted(self.starts, positions, side="right")
+        remaining = self.ends[np.maximum(n_begun - 1, 0)] - positions
         counts: NDArray[np.int64] = self._before[n_begun] - np.where(
-            n_begun > 0, np.maximum(behind, 0), 0
+            n_begun > 0, np.maximum(remaining, 0), 0
         )
         return counts
 
@@ -311,7 +352,7 @@ def _rows_between(
     last: NDArray[np.int64],
     shape: tuple[int, int],
 ) -> NDArray[np.int64]:
-    """How many of the runs, each of a row of cells, go over each cell, from first up to last."""
+    """Return how many runs, each of a row of cells, cover each cell, from first up to last."""
     changes = np.zeros((shape[0], shape[1] + 1), np.int64)
     np.add.at(changes, (row, first), 1)
     np.add.at(changes, (row, last), -1)
@@ -323,20 +364,23 @@ def _sums(cells: NDArray[np.bool_]) -> NDArray[np.int64]:
     return np.pad(np.cumsum(np.cumsum(cells, axis=0, dtype=np.int64), axis=1), ((1, 0), (1, 0)))
 
 
-def _spans(
+def _pixel_ranges(
     begin: NDArray[np.float64], side: float, length: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Whole pixels of squares, as `RegionMask` takes them: one at least."""
+    """Return the pixels of squares, at least one, rounded as in `RegionMask`."""
     first, last = (np.clip(np.rint(begin + d), 0, length).astype(np.int64) for d in (0, side))
     first = np.minimum(first, length - 1)
     return first, np.maximum(last, first + 1)
 
 
-def _filled(ring: Ring, size: tuple[int, int]) -> NDArray[np.int64]:
-    """What a ring encloses as runs (2, n) of starts and ends: where it winds around a pixel."""
+def _enclosed_runs(ring: Ring, size: tuple[int, int]) -> NDArray[np.int64]:
+    """Return the pixels that a ring encloses as runs (2, n) of starts and ends.
+
+    A pixel is enclosed if the winding number of the ring around its centre is not 0.
+    """
     (x0, y0), (x1, y1) = ring.T, np.roll(ring, -1, axis=0).T
     width, height = size
-    # An edge crosses the middle of these rows; of two edges that meet there, one does.
+    # Rows whose middle an edge crosses; of two edges that meet there, only one counts.
     low, high = np.ceil(np.minimum(y0, y1) - 0.5), np.ceil(np.maximum(y0, y1) - 0.5)
     low, high = (np.clip(each, 0, height).astype(np.int64) for each in (low, high))
     n_rows = high - low
@@ -346,16 +390,16 @@ def _filled(ring: Ring, size: tuple[int, int]) -> NDArray[np.int64]:
     x = x0[edge] + (row + 0.5 - y0[edge]) * slope[edge]
     column = np.clip(np.ceil(x - 0.5), 0, width).astype(np.int64)
     winding = np.where(y1 > y0, 1, -1)[edge]
-    starts, ends = _where_positive(row * (width + 1) + column, winding, either_way=True)
+    starts, ends = _positive_runs(row * (width + 1) + column, winding, either_way=True)
     return np.stack([starts, ends])
 
 
-def _where_positive(
-    places: NDArray[np.int64], changes: NDArray[np.int64], *, either_way: bool = False
+def _positive_runs(
+    positions: NDArray[np.int64], changes: NDArray[np.int64], *, either_way: bool = False
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Runs in which the sum of all changes up to a place is above 0, or other than 0."""
-    at, which = np.unique(places, return_inverse=True)
-    total = np.cumsum(np.bincount(which, weights=changes, minlength=len(at)))
+    """Return runs with a positive cumulative sum of changes; a non-zero one with `either_way`."""
+    unique_positions, inverse = np.unique(positions, return_inverse=True)
+    total = np.cumsum(np.bincount(inverse, weights=changes, minlength=len(unique_positions)))
     inside = (np.abs(total) if either_way else total) > 0.5
     turns = np.flatnonzero(np.diff(np.concatenate([[False], inside])))
-    return at[turns[::2]], at[turns[1::2]]
+    return unique_positions[turns[::2]], unique_positions[turns[1::2]]

@@ -1,14 +1,11 @@
-"""Grouping of the files of slides that consist of several files.
+"""File types: folder images, slides of several files, compressed sizes and image errors.
 
-DICOM has a file per level of the pyramid, and OpenSlide opens the whole series from any of them.
-VMS, VMU and NDPI sets have an index that lists the other files. MRXS has its data in a separate
-folder (`readers.FOLDER_FORMATS`).
+A DICOM series has one file per pyramid level, and OpenSlide opens the whole series from any of
+them. VMS, VMU and NDPI sets have an index that lists the other files. MRXS has its data in a
+separate folder (`source.FOLDER_FORMATS`).
 
-Size of compressed data after decompression, so that a small file cannot fill the memory.
-
-What goes wrong with an image file.
-
-File types: images that are folders (OME-Zarr), and directory entries that are not files.
+Sizes of decompressed data are bounded before decompression, so that a small file cannot fill
+the memory.
 """
 
 from __future__ import annotations
@@ -37,8 +34,17 @@ _STEP = 2**20
 def unpacked_bytes(compressor: str | None, data: bytes, spare: int) -> int:
     """Return an upper bound of the decompressed length, exact if the format states it.
 
-    spare : for gzip and zlib, which do not state it: data whose bound is larger are decompressed
-        in steps, until the length exceeds this number
+    Parameters
+    ----------
+    compressor : name of the codec; None for uncompressed data
+    data : compressed data
+    spare : only for gzip and zlib, which do not state the length: data whose bound is larger are
+        decompressed in steps until the length exceeds this number
+
+    Raises
+    ------
+    ValueError
+        If blosc data are shorter than their header states.
     """
     if compressor is None:
         return len(data)
@@ -55,7 +61,10 @@ def unpacked_bytes(compressor: str | None, data: bytes, spare: int) -> int:
 
 
 def deflated_bytes(data: bytes, spare: int) -> int:
-    """Return an upper bound of the decompressed length of zlib or gzip data."""
+    """Return an upper bound of the decompressed length of zlib or gzip data.
+
+    It is 0 if the maximum compression ratio cannot exceed `spare` bytes.
+    """
     if len(data) * MAX_DEFLATE <= spare:
         return 0
     total = 0
@@ -65,7 +74,7 @@ def deflated_bytes(data: bytes, spare: int) -> int:
             while data and not unpacker.eof and total <= spare:
                 total += len(unpacker.decompress(data, _STEP))
                 data = unpacker.unconsumed_tail
-        except zlib.error:  # damaged data: reported by the decompressor
+        except zlib.error:  # the decompressor reports damaged data
             return total
         if not unpacker.eof:
             break
@@ -76,50 +85,50 @@ def deflated_bytes(data: bytes, spare: int) -> int:
 def _zstd_bytes(data: bytes) -> int:
     """Return the decompressed length of all frames, an upper bound if one does not state it.
 
-    See RFC 8878. 0 for damaged data, which the decompressor reports.
+    See RFC 8878. The result is 0 for damaged data, which the decompressor reports.
     """
-    total = at = 0
-    while at + 5 <= len(data):
-        magic = int.from_bytes(data[at : at + 4], "little")
+    total = position = 0
+    while position + 5 <= len(data):
+        magic = int.from_bytes(data[position : position + 4], "little")
         if magic & 0xFFFFFFF0 == _ZSTD_SKIPPED:
-            at += 8 + int.from_bytes(data[at + 4 : at + 8], "little")
+            position += 8 + int.from_bytes(data[position + 4 : position + 8], "little")
             continue
         if magic != _ZSTD:
             break
-        descriptor = data[at + 4]
+        descriptor = data[position + 4]
         single, checksum = descriptor >> 5 & 1, descriptor >> 2 & 1
         n_size = (single, 2, 4, 8)[descriptor >> 6]
-        at += 5 + (1 - single) + (0, 1, 2, 4)[descriptor & 3]
-        stated = int.from_bytes(data[at : at + n_size], "little") + 256 * (n_size == 2)
-        at, most = _zstd_blocks(data, at + n_size)
-        total += stated if n_size else most
-        at += 4 * checksum
+        position += 5 + (1 - single) + (0, 1, 2, 4)[descriptor & 3]
+        stated = int.from_bytes(data[position : position + n_size], "little") + 256 * (n_size == 2)
+        position, bound = _zstd_blocks(data, position + n_size)
+        total += stated if n_size else bound
+        position += 4 * checksum
     return total
 
 
-def _zstd_blocks(data: bytes, at: int) -> tuple[int, int]:
+def _zstd_blocks(data: bytes, position: int) -> tuple[int, int]:
     """Return the end of the blocks of a frame, and an upper bound of their length."""
     total = 0
-    while at + 3 <= len(data):
-        header = int.from_bytes(data[at : at + 3], "little")
+    while position + 3 <= len(data):
+        header = int.from_bytes(data[position : position + 3], "little")
         kind, size = header >> 1 & 3, header >> 3
-        at += 3 + (1 if kind == 1 else size)
+        position += 3 + (1 if kind == 1 else size)
         total += _ZSTD_BLOCK if kind == 2 else size
         if header & 1:
             break
-    return at, total
+    return position, total
 
 
 class ImageError(ValueError):
-    """An image cannot be read; the message says which one, why, and what to do."""
+    """Exception raised if an image cannot be read; the message states why and what to do."""
 
 
 class UnknownImageError(ImageError):
-    """A file that is none of the formats it was taken for."""
+    """Exception raised if a file has none of the expected image formats."""
 
 
 class NoRoomError(ImageError):
-    """It can be read, but takes more memory than there is."""
+    """Exception raised if an image needs more memory than is available."""
 
 
 FOLDER_IMAGES = (".zarr",)
@@ -138,13 +147,14 @@ _ERRORS = {
     errno.EACCES: "not readable",
     errno.ENAMETOOLONG: "a name that is too long",
 }
-OME_LAYOUT = "bioformats2raw.layout"  # of a folder with images called 0, 1, 2, …
+OME_LAYOUT = "bioformats2raw.layout"  # attribute of a folder with images named 0, 1, 2, …
 
 
 def is_ome_zarr_name(path: Path) -> bool:
-    """Return whether a folder is an image by its name, also if it is damaged.
+    """Return whether a folder is an OME-Zarr image by its name or its attributes.
 
-    Zarr folders may hold other data: those not called .ome.zarr are images by their attributes.
+    A folder named .ome.zarr is an image even if it is damaged. Other Zarr folders may hold other
+    data, so their attributes decide.
     """
     name = path.name.lower()
     if not name.endswith(FOLDER_IMAGES) or not os.path.isdir(path):
@@ -153,12 +163,12 @@ def is_ome_zarr_name(path: Path) -> bool:
 
 
 def is_image_path(path: Path) -> bool:
-    """Return whether there is a file, or a folder that is an image."""
+    """Return whether the path is a file, or a folder that is an image."""
     return os.path.isfile(path) or is_ome_zarr_name(path)
 
 
 def is_zarr(path: Path) -> bool:
-    """Return whether it is a Zarr folder by its name, which is not searched for images."""
+    """Return whether the path has the name of a Zarr folder, which is not searched for images."""
     return path.name.lower().endswith(FOLDER_IMAGES)
 
 
@@ -173,7 +183,7 @@ def _has_image(file: Path) -> bool:
         return False
 
 
-# --- entries that are neither files nor folders --------------------------------------------------
+# --- special files ------------------------------------------------------------------------------
 
 
 def odd_kind(path: Path) -> str:
@@ -191,26 +201,27 @@ def odd_kind(path: Path) -> str:
 
 
 def is_closed(folder: Path) -> bool:
-    """Return whether it is a folder without read permission."""
+    """Return whether the path is a folder without read permission."""
     return os.path.isdir(folder) and not os.access(folder, os.R_OK | os.X_OK)
 
 
 def in_brackets(kind: str) -> str:
+    """Return a text in brackets after a space; an empty text stays empty."""
     return f" ({kind})" if kind else ""
 
 
 def ome_attributes(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the attributes of OME, which version 0.5 has under a key."""
+    """Return the OME attributes, which version 0.5 nests under the key 'ome'."""
     return attributes.get("ome", attributes)
 
 
 def is_image(attributes: Mapping[str, Any]) -> bool:
-    """Return whether a folder's attributes are those of one image or several."""
+    """Return whether the attributes of a folder describe one or several images."""
     return bool({"multiscales", OME_LAYOUT, "plate"} & set(ome_attributes(attributes)))
 
 
 _INDEXES = (".vms", ".vmu", ".ndpis")
-_MEMBERS = (".jpg", ".jpeg", ".ndpi", ".tif", ".tiff")  # images that an index may name
+_MEMBERS = (".jpg", ".jpeg", ".ndpi", ".tif", ".tiff")  # files that an index may list
 _NAME = re.compile(rb"^[^=\r\n]+=([^\r\n]+)", re.MULTILINE)
 _MAX_INDEX_BYTES = 2**20
 
@@ -225,8 +236,8 @@ def other_parts(folder: Path, names: Sequence[str]) -> set[str]:
     for name, slide in slides_of(folder, names, names).items():
         groups.setdefault(slide, []).append(name)
     parts = set[str]()
-    for own in groups.values():
-        parts.update(sorted(own, key=lambda name: _rank(folder, name))[1:])
+    for members in groups.values():
+        parts.update(sorted(members, key=lambda name: _rank(folder, name))[1:])
     return parts
 
 
@@ -249,9 +260,13 @@ def _rank(folder: Path, name: str) -> tuple[bool, int, str]:
 def slides_of(
     folder: Path, names: Iterable[str], there: Iterable[str] | None = None
 ) -> dict[str, str]:
-    """Return the slide of each file name that belongs to a slide of several files.
+    """Return the slide of each file that belongs to a slide of several files, by file name.
 
-    there : all names in the folder, if known
+    Parameters
+    ----------
+    folder : folder of the files
+    names : file names to look up
+    there : all names in the folder; None to list the folder
     """
     chosen = {name for name in names if _ends(name, _DICOM, *_INDEXES, *_MEMBERS)}
     found = {}
@@ -261,7 +276,7 @@ def slides_of(
             slide = f"{folder / index}"
             members = _members(folder / index) & chosen
             found.update(dict.fromkeys(members, slide))
-            if index in chosen and not _ends(index, ".ndpis"):  # no reader opens it
+            if index in chosen and not _ends(index, ".ndpis"):  # no reader opens an NDPIS index
                 found[index] = slide
     for name in chosen:
         series = series_of(folder / name) if _ends(name, _DICOM) else None
@@ -282,7 +297,7 @@ def _ends(name: str, *endings: str) -> bool:
 
 
 def _members(index: Path) -> set[str]:
-    """Return the names of the files in an index, which are in the same folder."""
+    """Return the names of the files listed in an index, which are in the same folder."""
     try:
         if not index.is_file():
             return set()

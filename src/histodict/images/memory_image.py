@@ -1,12 +1,11 @@
-"""Images that are in memory: they are opened as files are, and give the same bits.
+"""Images in memory, and a cache of decoded images.
 
-Decoded images that are looked at again soon: by steps of a training, by folds and by methods.
+An image in memory is opened like a file and gives the same pixels.
 
-They are kept only while somebody says that images come again (`image_cache_enabled`): of use to
-nobody
-else, they would take memory. First come, first kept: whoever goes round and round through more
-images than there is room for finds those that fitted, which he would not if the newest drove out
-the oldest.
+The cache holds decoded images that are read repeatedly: in the steps of a training, in
+cross-validation folds and by several methods. It is active only within `image_cache_enabled`,
+as otherwise it would take memory without benefit. It does not evict: a run that cycles through
+more images than fit always finds the first ones, whereas eviction of the oldest would leave none.
 """
 
 from __future__ import annotations
@@ -48,9 +47,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class MemoryImage:
-    """Pixels under a name that messages and tables give them.
+    """An image in memory, with a name for messages and tables.
 
-    mpp : µm per pixel, where the image itself knows, as one that was read from a TIFF does
+    Attributes
+    ----------
+    name : name of the image, or the path of the file it was read from
+    picture : decoded pixels
+    mpp : µm per pixel if the image states it, as one read from a TIFF does; else None
+    n_bytes : memory of the pixels
     """
 
     name: str
@@ -60,7 +64,7 @@ class MemoryImage:
 
     @classmethod
     def of_array(cls, pixels: NDArray[Any], name: str) -> MemoryImage:
-        """From (height, width, 3) uint8; a copy is kept."""
+        """Create an image from a copy of an array (height, width, 3) of uint8."""
         from PIL import Image
 
         if pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.dtype != np.uint8 or not pixels.size:
@@ -72,7 +76,14 @@ class MemoryImage:
 
     @classmethod
     def of_pillow(cls, image: Image.Image, name: str) -> MemoryImage:
-        """From an image of Pillow, of any colours; it is called by its file if it has one."""
+        """Create an image from a Pillow image of any mode; its file name, if any, replaces `name`.
+
+        Raises
+        ------
+        ImageError
+            If the image cannot be decoded, or if its 16-bit colours use only the lower bytes, which
+            Pillow drops.
+        """
         from PIL import Image
 
         name = str(getattr(image, "filename", "")) or name
@@ -80,9 +91,9 @@ class MemoryImage:
             fix_planar_16bit(image)
             is_wide = is_wide_colour(image)
             image.load()
-        except Exception as error:  # decoders raise all sorts
-            words = " ".join(str(error).split())
-            raise ImageError(f"{name}: the image cannot be decoded ({words})") from error
+        except Exception as error:  # decoders raise many types
+            reason = " ".join(str(error).split())
+            raise ImageError(f"{name}: the image cannot be decoded ({reason})") from error
         if is_wide and max_value(image) < TWELVE_BITS:
             raise ImageError(
                 f"{name}: of its 16 bits per colour the upper 8, which Pillow keeps, say next to "
@@ -97,58 +108,64 @@ class MemoryImage:
         return self.name
 
     def key(self) -> list[Any]:
-        """Changes when a pixel does."""
+        """Return a cache key that depends on the pixels."""
         pixels = np.asarray(self.picture.region(0, 0, *self.picture.size))
         return [*self.picture.size, hashlib.sha256(pixels.tobytes()).hexdigest()]
 
 
 def _image_mpp(image: Image.Image) -> float | None:
-    """As the file says; `thumbnail` leaves its tags, which are then of pixels that are gone."""
+    """Return the pixel size stated in the tags; None if the image was resized.
+
+    `Image.thumbnail` keeps the tags of the original image.
+    """
     tags = tags_of(image)
-    written = {tags.get(WIDTH), tags.get(HEIGHT)}  # the image may have been turned
-    return tiff_mpp(tags) if set(image.size) == written else None
+    tagged_sides = {tags.get(WIDTH), tags.get(HEIGHT)}  # the image may have been rotated
+    return tiff_mpp(tags) if set(image.size) == tagged_sides else None
 
 
 ImageLike = Path | MemoryImage
 
-# Since a file was changed, at least: disks count that in steps of up to two seconds.
+# Minimum age of a modification: file systems record times in steps of up to two seconds.
 _SETTLED_S = 2.5
 
 
 def estimated_bytes(image: ImageLike) -> int:
-    """About as much as there is to be done for it: a file of a slide's glass is small."""
+    """Return the bytes of an image as an estimate of the work on it.
+
+    The file size is a better estimate than the number of pixels: background takes little of it.
+    """
     if isinstance(image, MemoryImage):
         return image.n_bytes
     return file_bytes(image) if exists(image) else 0
 
 
 def cache_key(image: ImageLike) -> list[Any]:
-    """Changes when the image is another one, or was changed."""
+    """Return a key that changes when the image is replaced or modified."""
     return image.key() if isinstance(image, MemoryImage) else file_key(image)
 
 
 def stable_cache_key(image: ImageLike) -> list[Any]:
-    """The key where it is soon made and sure to change with the image; else empty.
+    """Return the cache key if it is cheap and certain to change with the image; else an empty list.
 
-    A file that was written just now may be written once more within a step of the disk's clock.
+    A file that was just written may be written again within one step of the file system's clock.
     """
     if isinstance(image, MemoryImage):
         return []
     try:
         key = file_key(image)
         return key if time.time() - modification_time(image) > _SETTLED_S else []
-    except OSError:  # whoever opens it says what is wrong
+    except OSError:  # opening the file reports the error
         return []
 
 
-_MAX_BYTES = 384 * 2**20  # of a process
-_MEMORY_FRACTION = 1 / 8  # of the memory that is free, for all processes of a run
+_MAX_BYTES = 384 * 2**20  # per process
+_MEMORY_FRACTION = 1 / 8  # of the free memory, for all processes of a run
 
 
 class _ImageCache:
-    """Pictures by the key of their file, which changes with it.
+    """Decoded images by the key of their file.
 
-    A lock that its own thread may take again: whatever is thrown away meanwhile may come by here.
+    The lock is re-entrant, as garbage collection within it may call the cache again.
     """
 
     def __init__(self) -> None:
@@ -159,46 +176,50 @@ class _ImageCache:
         self._lock = threading.RLock()
 
     def enter(self) -> None:
-        room = _budget(1)
+        """Register a user; the first one sets the memory budget."""
+        budget = _budget(1)
         with self._lock:
             if self.n_users == 0:
-                self._budget = room
+                self._budget = budget
             self.n_users += 1
 
     def leave(self) -> None:
+        """Unregister a user; the last one clears the cache."""
         with self._lock:
             self.n_users -= 1
             if self.n_users == 0:
                 self._images.clear()
 
     def serve(self, run: str, n_processes: int) -> None:
-        """From now on for this run, of so many processes; what was kept for another one goes."""
+        """Serve a run of so many processes; clear the images of the previous run."""
         if run == self._run:
             return
-        room = _budget(n_processes)
+        budget = _budget(n_processes)
         with self._lock:
             self.n_users += not self._run
-            self._run, self._budget = run, room
+            self._run, self._budget = run, budget
             self._images.clear()
 
     def get(self, key: str) -> DecodedImage | None:
+        """Return a cached image; None if there is none."""
         return self._images.get(key)
 
-    def put(self, key: str, picture: DecodedImage, n_bytes: int) -> None:
+    def put(self, key: str, image: DecodedImage, n_bytes: int) -> None:
+        """Cache an image if the budget permits."""
         with self._lock:
             if self.n_users and n_bytes <= self._budget and key not in self._images:
-                self._images[key] = picture
+                self._images[key] = image
                 self._budget -= n_bytes
 
     def clear(self) -> bool:
-        """Nothing more is kept; whether anything was."""
+        """Clear the cache and its budget; return whether it had images."""
         with self._lock:
-            had, self._budget = bool(self._images), 0
+            was_filled, self._budget = bool(self._images), 0
             self._images.clear()
-            return had
+            return was_filled
 
     def renew_lock(self) -> None:
-        """In a forked process: a thread that is not there may have held it."""
+        """Replace the lock in a forked process, as a thread of the parent may hold it."""
         self._lock = threading.RLock()
 
 
@@ -216,7 +237,7 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def image_cache_enabled() -> Iterator[None]:
-    """Within it images come again; the memory is given back at the end of the outermost one."""
+    """Enable the cache of decoded images; the outermost exit frees its memory."""
     _CACHE.enter()
     try:
         yield
@@ -225,23 +246,33 @@ def image_cache_enabled() -> Iterator[None]:
 
 
 def enable_worker_image_cache(run: str, n_processes: int) -> None:
-    """In one of the processes that work for another one: until that begins another run, or they
-    end, as they do some minutes after the last.
+    """Enable the cache in a worker process, until the next run begins or the process ends.
+
+    Parameters
+    ----------
+    run : identifier of the run
+    n_processes : number of processes that share the memory budget
     """
     _CACHE.serve(run, n_processes)
 
 
 def decode_cached(path: Path, n_bytes: int) -> DecodedImage:
-    """All of an image, which takes so many bytes; decoded if it is not at hand."""
+    """Return a decoded image, from the cache if possible.
+
+    Parameters
+    ----------
+    path : image file
+    n_bytes : memory of the decoded image
+    """
     key = repr(found) if _CACHE.n_users and (found := stable_cache_key(path)) else ""
-    picture = _CACHE.get(key) if key else None
-    if picture is None:
+    image = _CACHE.get(key) if key else None
+    if image is None:
         try:
-            picture = decode(path)
+            image = decode(path)
         except NoRoomError:
             if not _CACHE.clear():
                 raise
-            picture = decode(path)
+            image = decode(path)
         if key:
-            _CACHE.put(key, picture, n_bytes)
-    return picture
+            _CACHE.put(key, image, n_bytes)
+    return image

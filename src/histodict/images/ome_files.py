@@ -1,10 +1,10 @@
-"""Read OME-TIFF tile by tile with tifffile; levels are the sub-directories of its pages.
+"""Reading of OME-TIFF with tifffile and of OME-Zarr with zarr.
 
-Colours may be interleaved, plane by plane in one page, or one page each. JPEG tiles are decoded as
-in other slides; for compressions other than deflate tifffile needs imagecodecs. tifffile's own
-`aszarr` needs zarr and reads uncompressed images strip by strip, often the whole image at once.
-
-Read OME-Zarr, a folder of chunks, with zarr.
+The levels of an OME-TIFF are the sub-directories of its pages, and tiles are read one by one.
+Colours may be interleaved, plane by plane in one page, or one page each. JPEG tiles are decoded
+as in other slides; for compressions other than deflate tifffile needs imagecodecs. tifffile's own
+`aszarr` is not used: it needs zarr and reads uncompressed images strip by strip, often the whole
+image at once.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ if TYPE_CHECKING:
 
 _NONE, _BLACK_IS_ZERO, _RGB, _YCBCR = 1, 1, 2, 6
 _SEPARATE = 2
-# Size of the parts (width, height) in which uncompressed images are read.
+# Width and height of the tiles in which uncompressed images are read.
 _TILE = (1024, 128)
-# An image with a larger share of the first one's pixels is not its label or overview.
+# A label or overview has at most this fraction of the pixels of the main image.
 _MAX_FRACTION = 0.25
 
 
@@ -80,8 +80,8 @@ class OmeTiff(OmeBackend):
         try:
             self._file = _File(path)
             series, image = _main(self._tiff)
-            kept = TileCache()
-            levels = [_level(self._file, level, image, kept) for level in series.levels]
+            cache = TileCache()
+            levels = [_level(self._file, level, image, cache) for level in series.levels]
             mpp = plausible_mpp(image.mpp) or _tagged_mpp(series)
             super().__init__(path, levels, mpp)
         except BaseException:
@@ -89,13 +89,14 @@ class OmeTiff(OmeBackend):
             raise
 
     def close(self) -> None:
+        """Close the file."""
         self._tiff.close()
         if hasattr(self, "_file"):
             self._file.close()
 
 
 class _File:
-    """File that several threads read at the same time."""
+    """File that several threads can read at the same time."""
 
     def __init__(self, path: str) -> None:
         self.number = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
@@ -165,7 +166,7 @@ def _number(value: Any) -> Any:
 # --- levels -------------------------------------------------------------------------------------
 
 
-def _level(file: _File, series: TiffPageSeries, image: OmeImage, kept: TileCache) -> OmeLevel:
+def _level(file: _File, series: TiffPageSeries, image: OmeImage, cache: TileCache) -> OmeLevel:
     if not image.is_whole or any(page is None for page in series.pages):
         raise UnsupportedSlideError("a part of it is in another file: save it as one file")
     pages = [page.aspage() for page in series.pages if page is not None]
@@ -176,11 +177,11 @@ def _level(file: _File, series: TiffPageSeries, image: OmeImage, kept: TileCache
     if any(page.shape != first.shape or page.dtype != first.dtype for page in pages):
         raise ValueError("its channels have different sizes")
     if len(pages) == 1 and is_supported_page(first) and can_decode():
-        return _JpegLevel(file, first, kept)
+        return _JpegLevel(file, first, cache)
     _check_compression(first)
     # Any part of uncompressed pixels can be read.
     kind = _Rows if first.compression == _NONE and first.is_contiguous else _Segments
-    return kind(file, pages, kept)
+    return kind(file, pages, cache)
 
 
 def _check_compression(page: TiffPage) -> None:
@@ -189,10 +190,10 @@ def _check_compression(page: TiffPage) -> None:
     try:
         TIFF.DECOMPRESSORS[page.compression]
     except KeyError as error:
-        words = str(error.args[0])
-        if "imagecodecs" not in words:
+        reason = str(error.args[0])
+        if "imagecodecs" not in reason:
             raise UnsupportedSlideError(
-                f"its compression is not known ({words}): save it again"
+                f"its compression is not known ({reason}): save it again"
             ) from error
         raise UnsupportedSlideError(
             f"is compressed by {_name(page.compression)}, for which a package is missing; run: "
@@ -201,29 +202,29 @@ def _check_compression(page: TiffPage) -> None:
 
 
 def _name(number: int) -> str:
-    """Return the name of a tag's value, or its number."""
+    """Return the name of a tag value, or its number."""
     return str(getattr(number, "name", number))
 
 
 class _JpegLevel(OmeLevel):
     """Level of JPEG tiles."""
 
-    def __init__(self, file: _File, page: TiffPage, kept: TileCache) -> None:
-        self._tiles = JpegTileLevel(file.number, page, kept)
-        super().__init__(self._tiles.size, self._tiles.tile, np.uint8, kept)
+    def __init__(self, file: _File, page: TiffPage, cache: TileCache) -> None:
+        self._tiles = JpegTileLevel(file.number, page, cache)
+        super().__init__(self._tiles.size, self._tiles.tile, np.uint8, cache)
         self.check_tile(4)
 
-    def values(self, place: int) -> NDArray[Any] | None:
-        return self._tiles.decode(place, np.empty((self.tile[1], self.tile[0], 4), np.uint8))
+    def values(self, index: int) -> NDArray[Any] | None:
+        return self._tiles.decode(index, np.empty((self.tile[1], self.tile[0], 4), np.uint8))
 
-    def decode(self, place: int, out: Pixels) -> Pixels:
-        return self._tiles.decode(place, out)
+    def decode(self, index: int, out: Pixels) -> Pixels:
+        return self._tiles.decode(index, out)
 
 
 class _Segments(OmeLevel):
     """Level of tiles or strips, compressed or not."""
 
-    def __init__(self, file: _File, pages: Sequence[TiffPage], kept: TileCache) -> None:
+    def __init__(self, file: _File, pages: Sequence[TiffPage], cache: TileCache) -> None:
         page = pages[0]
         width, height = page.imagewidth, page.imagelength
         tile = (
@@ -231,7 +232,7 @@ class _Segments(OmeLevel):
             if page.is_tiled
             else (width, min(page.rowsperstrip or height, height))
         )
-        super().__init__((width, height), tile, page.dtype, kept)
+        super().__init__((width, height), tile, page.dtype, cache)
         self._file, self._pages = file, pages
         self._is_planar = page.planarconfig == _SEPARATE and page.samplesperpixel > 1
         self._n_planes = page.samplesperpixel if self._is_planar else 1
@@ -240,26 +241,26 @@ class _Segments(OmeLevel):
         if any(len(each.dataoffsets) != n_expected for each in pages):
             raise ValueError("a directory without as many tiles as its size asks for")
 
-    def values(self, place: int) -> NDArray[Any] | None:
+    def values(self, index: int) -> NDArray[Any] | None:
         step = self.n_across * self.n_down
         planes = [
-            self._plane(page, place + step * plane)
+            self._plane(page, index + step * plane)
             for page in self._pages
             for plane in range(self._n_planes)
         ]
-        there = [plane for plane in planes if plane is not None]
-        if len(there) < len(planes):
+        present = [plane for plane in planes if plane is not None]
+        if len(present) < len(planes):
             return None
-        return there[0] if len(there) == 1 else np.concatenate(there, axis=2)
+        return present[0] if len(present) == 1 else np.concatenate(present, axis=2)
 
-    def _plane(self, page: TiffPage, place: int) -> NDArray[Any] | None:
-        length = page.databytecounts[place]
+    def _plane(self, page: TiffPage, index: int) -> NDArray[Any] | None:
+        length = page.databytecounts[index]
         if not length:
             return None
-        data = self._file.read(length, page.dataoffsets[place])
+        data = self._file.read(length, page.dataoffsets[index])
         if len(data) != length:
             raise ValueError("it is cut short")
-        decoded, _, shape = page.decode(data, place, jpegtables=page.jpegtables)
+        decoded, _, shape = page.decode(data, index, jpegtables=page.jpegtables)
         if decoded is None:
             return None
         plane: NDArray[Any] = decoded[0, : shape[1], : shape[2]]
@@ -269,33 +270,35 @@ class _Segments(OmeLevel):
 class _Rows(OmeLevel):
     """Level of consecutive uncompressed rows, of which any part can be read."""
 
-    def __init__(self, file: _File, pages: Sequence[TiffPage], kept: TileCache) -> None:
+    def __init__(self, file: _File, pages: Sequence[TiffPage], cache: TileCache) -> None:
         page = pages[0]
         size = page.imagewidth, page.imagelength
         tile = min(size[0], _TILE[0]), min(size[1], _TILE[1])
-        super().__init__(size, tile, page.dtype, kept)
+        super().__init__(size, tile, page.dtype, cache)
         self._file, self._offsets = file, [each.dataoffsets[0] for each in pages]
         self._stored = np.dtype(page.dtype).newbyteorder(page.parent.byteorder)
-        self._n_samples = page.samplesperpixel  # side by side
+        self._n_samples = page.samplesperpixel  # interleaved
         if page.planarconfig == _SEPARATE and page.samplesperpixel > 1:
             plane = size[0] * size[1] * self.dtype.itemsize
-            self._offsets = [self._offsets[0] + place * plane for place in range(self._n_samples)]
+            self._offsets = [
+                self._offsets[0] + channel * plane for channel in range(self._n_samples)
+            ]
             self._n_samples = 1
 
-    def values(self, place: int) -> NDArray[Any]:
-        row, column = divmod(place, self.n_across)
+    def values(self, index: int) -> NDArray[Any]:
+        row, column = divmod(index, self.n_across)
         y, x = row * self.tile[1], column * self.tile[0]
         height, width = min(self.tile[1], self.size[1] - y), min(self.tile[0], self.size[0] - x)
         pixel_bytes = self._n_samples * self.dtype.itemsize
         found = np.empty((height, width, self._n_samples * len(self._offsets)), self.dtype)
         for plane, offset in enumerate(self._offsets):
-            for at in range(height):
-                start = offset + ((y + at) * self.size[0] + x) * pixel_bytes
+            for line in range(height):
+                start = offset + ((y + line) * self.size[0] + x) * pixel_bytes
                 data = self._file.read(width * pixel_bytes, start)
                 if len(data) != width * pixel_bytes:
                     raise ValueError("it is cut short")
                 samples = slice(plane, plane + 1) if len(self._offsets) > 1 else slice(None)
-                found[at, :, samples] = np.frombuffer(data, self._stored).reshape(width, -1)
+                found[line, :, samples] = np.frombuffer(data, self._stored).reshape(width, -1)
         return found
 
 
@@ -304,15 +307,15 @@ _TILE_PX = 512
 
 
 class OmeZarr(OmeBackend):
-    """One open folder."""
+    """Open OME-Zarr folder."""
 
     def __init__(self, path: str) -> None:
         folder = _folder(path)
-        inside = first_of_several(folder.attributes())
-        image = read_multiscale(folder.attributes(inside or ""))
-        kept = TileCache()
-        opened = [folder.open(_checked(inside, name)) for name in image.paths]
-        levels = [_ChunkLevel(each, image, kept) for each in opened]
+        subfolder = first_of_several(folder.attributes())
+        image = read_multiscale(folder.attributes(subfolder or ""))
+        cache = TileCache()
+        opened = [folder.open(_checked(subfolder, name)) for name in image.paths]
+        levels = [_ChunkLevel(each, image, cache) for each in opened]
         super().__init__(path, levels, plausible_mpp(image.mpp))
         used = [each for each, level in zip(opened, levels, strict=True) if level in self.levels]
         self.metadata["missing_chunks"] = [
@@ -335,18 +338,18 @@ def _folder(path: str) -> ZarrFolder:
     return ZarrFolder(Path(path), MAX_TILE_BYTES)
 
 
-def _checked(inside: str | None, path: str) -> str:
-    """Return the path of a level relative to the folder."""
+def _checked(subfolder: str | None, path: str) -> str:
+    """Return the path of a level relative to the folder; refuse paths outside of it."""
     parts = PurePosixPath(path).parts
     if not parts or ".." in parts or PurePosixPath(path).is_absolute():
         raise ValueError(f"it names a level {path!r} that is not inside")
-    return PurePosixPath(inside or "", *parts).as_posix()
+    return PurePosixPath(subfolder or "", *parts).as_posix()
 
 
 class _ChunkLevel(OmeLevel):
     """Level stored as an array whose last two axes are y and x."""
 
-    def __init__(self, opened: OpenedArray, image: Multiscale, kept: TileCache) -> None:
+    def __init__(self, opened: OpenedArray, image: Multiscale, cache: TileCache) -> None:
         array, shape = opened.array, opened.metadata.shape
         pieces = opened.metadata.pieces
         if len(shape) != len(image.axes):
@@ -355,13 +358,13 @@ class _ChunkLevel(OmeLevel):
         check_one_plane(sizes)
         check_channels(image.channels, sizes.get("c", 1))
         tile_y, tile_x = (_combined(piece) for piece in pieces[-2:])
-        super().__init__((sizes["x"], sizes["y"]), (tile_x, tile_y), array.dtype, kept)
+        super().__init__((sizes["x"], sizes["y"]), (tile_x, tile_y), array.dtype, cache)
         self.check_tile(max(int(np.prod(pieces[:-2])), sizes.get("c", 1)))
         self._array = array
         self._front = tuple(slice(None) if axis == "c" else 0 for axis in image.axes[:-2])
 
-    def values(self, place: int) -> NDArray[Any]:
-        row, column = divmod(place, self.n_across)
+    def values(self, index: int) -> NDArray[Any]:
+        row, column = divmod(index, self.n_across)
         y, x = row * self.tile[1], column * self.tile[0]
         found = self._array[(*self._front, slice(y, y + self.tile[1]), slice(x, x + self.tile[0]))]
         planes = np.asarray(found)
@@ -369,5 +372,5 @@ class _ChunkLevel(OmeLevel):
 
 
 def _combined(chunk: int) -> int:
-    """Return the side of the chunks that are read together."""
+    """Return the side of the groups of chunks that are read together."""
     return int(chunk) * max(1, round(_TILE_PX / max(1, int(chunk))))

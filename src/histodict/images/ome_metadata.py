@@ -1,10 +1,9 @@
-"""Metadata of OME images: levels, axes, channels and pixel sizes.
+"""Metadata and levels of OME images.
 
 OME-TIFF describes its images in XML, by the OME data model
 (http://www.openmicroscopy.org/Schemas/OME/2016-06); OME-Zarr in the attributes of its folder,
-versions 0.4 and 0.5 (https://ngff.openmicroscopy.org).
-
-Levels of OME images: tiles of grey, RGB or RGBA, of 8 or 16 bits, converted to 8-bit RGB.
+versions 0.4 and 0.5 (https://ngff.openmicroscopy.org). Levels consist of tiles of grey, RGB or
+RGBA, of 8 or 16 bits, which are converted to 8-bit RGB.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _MICROMETRES = {
     **{"in": 25_400.0, "inch": 25_400.0},
 }
 _COLOURS = (("r", "red", "ff0000"), ("g", "green", "00ff00"), ("b", "blue", "0000ff"))
-# Names that programs give to unnamed channels.
+# Default names that programs give to channels.
 _NO_NAME = re.compile(r"(channel|ch|c|image)?[\s:_#-]*\d*([\s:_#-]+\d+)*", re.IGNORECASE)
 _MAX_NAMED = 4
 _VERSIONS = ("0.4", "0.5")
@@ -43,8 +42,8 @@ _AXES = "tczyx"
 
 
 def micrometres(length: float, unit: str) -> float | None:
-    """Return a length in µm; None for a unit that is no length, such as pixels."""
-    # Two characters look like the Greek letter, and `lower` converts one to the other.
+    """Return a length in µm; None for a unit that is not a length, such as pixels."""
+    # The micro sign and the Greek letter mu look alike, and `lower` converts one to the other.
     factor = _MICROMETRES.get(unit.strip().replace("\u03bc", "\u00b5").lower())
     return None if factor is None else length * factor
 
@@ -54,24 +53,37 @@ def micrometres(length: float, unit: str) -> float | None:
 
 @dataclass(frozen=True)
 class Channel:
-    """colour : six hexadecimal digits, or empty; is_fluorescence : according to its metadata"""
+    """Channel of an image.
+
+    Attributes
+    ----------
+    name : name of the channel, or empty
+    colour : six hexadecimal digits, or empty
+    is_fluorescence : whether its metadata mark it as fluorescence
+    """
 
     name: str = ""
     colour: str = ""
     is_fluorescence: bool = False
 
-    def could_be_colour(self, place: int) -> bool:
-        """Return whether it may be red, green or blue, by its place."""
-        name, own = self.name.strip().lower(), _COLOURS[place]
+    def could_be_colour(self, index: int) -> bool:
+        """Return whether the channel may be red, green or blue (`index` 0, 1 or 2)."""
+        name, colour = self.name.strip().lower(), _COLOURS[index]
         if self.is_fluorescence:
             return False
-        if name in own:
+        if name in colour:
             return True
-        return bool(_NO_NAME.fullmatch(name)) and self.colour.lower() in ("", "ffffff", own[2])
+        return bool(_NO_NAME.fullmatch(name)) and self.colour.lower() in ("", "ffffff", colour[2])
 
 
 def check_channels(channels: list[Channel], n_channels: int) -> None:
-    """Refuse channels other than red, green and blue, or grey."""
+    """Refuse channels other than red, green and blue, or grey.
+
+    Raises
+    ------
+    UnsupportedSlideError
+        If the image has other channels.
+    """
     shown = channels[:n_channels]
     if n_channels == 3 and all(channel.could_be_colour(at) for at, channel in enumerate(shown)):
         return
@@ -88,12 +100,12 @@ def check_channels(channels: list[Channel], n_channels: int) -> None:
 
 
 def check_one_plane(sizes: dict[str, int]) -> None:
-    """Refuse stacks and time series; `sizes` by the letters of their axes."""
-    words = {"z": "planes of focus (z)", "t": "points in time (t)"}
-    for letter, what in words.items():
+    """Refuse stacks and time series, given the sizes by the letters of the axes."""
+    labels = {"z": "planes of focus (z)", "t": "points in time (t)"}
+    for letter, label in labels.items():
         if sizes.get(letter, 1) != 1:
             raise UnsupportedSlideError(
-                f"has {sizes[letter]} {what}, of which one would have to be chosen: save one of "
+                f"has {sizes[letter]} {label}, of which one would have to be chosen: save one of "
                 "them as an image of its own"
             )
 
@@ -103,8 +115,12 @@ def check_one_plane(sizes: dict[str, int]) -> None:
 
 @dataclass(frozen=True)
 class OmeImage:
-    """mpp : known values of µm per pixel along x and y
+    """Description of one image in OME-XML.
 
+    Attributes
+    ----------
+    mpp : known values of µm per pixel along x and y
+    channels : one per sample
     is_whole : whether all of the image is in this file
     """
 
@@ -114,17 +130,20 @@ class OmeImage:
 
 
 def read_ome_xml(text: str) -> list[OmeImage]:
-    """Return the images in their order."""
+    """Return the images described in OME-XML, in their order."""
     root = ElementTree.fromstring(text)
     pixels = root.findall("{*}Image/{*}Pixels")
-    own = root.get("UUID")
-    return [OmeImage(_xml_mpp(p), _xml_channels(p), _is_whole(p, own)) for p in pixels]
+    file_uuid = root.get("UUID")
+    return [OmeImage(_xml_mpp(p), _xml_channels(p), _is_whole(p, file_uuid)) for p in pixels]
 
 
-def _is_whole(pixels: ElementTree.Element, own: str | None) -> bool:
-    """Compare identifiers of files, as file names may have changed since they were written."""
+def _is_whole(pixels: ElementTree.Element, file_uuid: str | None) -> bool:
+    """Return whether all parts of an image are in the file with this UUID.
+
+    Identifiers are compared, as file names may have changed since they were written.
+    """
     named = {(found.text or "").strip() for found in pixels.findall("{*}TiffData/{*}UUID")}
-    return len(named) < 2 if own is None else named <= {own}
+    return len(named) < 2 if file_uuid is None else named <= {file_uuid}
 
 
 def _xml_mpp(pixels: ElementTree.Element) -> list[float]:
@@ -162,9 +181,14 @@ def _xml_channel(channel: ElementTree.Element) -> Channel:
 
 @dataclass(frozen=True)
 class Multiscale:
-    """paths : of the levels, the finest first; axes : a letter for each, such as "cyx"
+    """Attributes of one OME-Zarr image.
 
+    Attributes
+    ----------
+    paths : paths of the levels, the finest first
+    axes : a letter for each axis, such as "cyx"
     mpp : known values of µm per pixel along x and y
+    channels : channels of the image
     scale_without_unit : scale along x and y, if its axes have no unit
     """
 
@@ -187,7 +211,13 @@ def first_of_several(attributes: Mapping[str, Any]) -> str | None:
 
 
 def read_multiscale(attributes: Mapping[str, Any]) -> Multiscale:
-    """Read the attributes of one image."""
+    """Read the attributes of one image.
+
+    Raises
+    ------
+    UnsupportedSlideError
+        If the attributes describe no image, an unknown version or unsupported axes.
+    """
     ome = ome_attributes(attributes)
     if not ome.get("multiscales"):
         raise UnsupportedSlideError(
@@ -227,29 +257,35 @@ def _scale(part: Mapping[str, Any]) -> list[float]:
     return []
 
 
-# Of a decoded tile: the memory of the process that decodes is limited to about a gigabyte.
+# Limit of a decoded tile: the decoding process has about a gigabyte of memory.
 MAX_TILE_BYTES = 256 * 2**20
 _KINDS = ("uint8", "uint16")
-# Images reduced more unevenly than this are other images, not levels.
+# Maximum ratio of the reductions along x and y of a level; others are separate images.
 _MAX_SKEW = 1.05
 
 
 class OmeLevel(TiledLevel):
-    """dtype : of the values; white : the value that is white"""
+    """Level of an OME image, in tiles of 8 or 16 bits.
+
+    Attributes
+    ----------
+    dtype : data type of the values
+    white : value of white
+    """
 
     def __init__(
-        self, size: tuple[int, int], tile: tuple[int, int], dtype: Any, kept: TileCache
+        self, size: tuple[int, int], tile: tuple[int, int], dtype: Any, cache: TileCache
     ) -> None:
-        super().__init__(size, tile, kept)
+        super().__init__(size, tile, cache)
         self.dtype = np.dtype(dtype)
         self.white = 255.0
         check_kind(self.dtype)
 
     @abstractmethod
-    def values(self, place: int) -> NDArray[Any] | None:
-        """Return a tile (height, width, n_samples), cropped to the level; None if it is missing.
+    def values(self, index: int) -> NDArray[Any] | None:
+        """Return a tile (height, width, n_samples) by its row-major index; None if it is missing.
 
-        n_samples is 1 for grey, 3 for RGB, 4 for RGBA.
+        The tile is cropped to the level. n_samples is 1 for grey, 3 for RGB, 4 for RGBA.
         """
 
     def check_tile(self, n_samples: int) -> None:
@@ -264,23 +300,25 @@ class OmeLevel(TiledLevel):
 
     def largest(self) -> int:
         """Return the largest value, reading tile by tile."""
-        found = (self.values(place) for place in range(self.n_across * self.n_down))
+        found = (self.values(index) for index in range(self.n_across * self.n_down))
         return max((int(tile.max(initial=0)) for tile in found if tile is not None), default=0)
 
-    def decode(self, place: int, out: Pixels) -> Pixels:
-        values = self.values(place)
+    def decode(self, index: int, out: Pixels) -> Pixels:
+        """Return a tile as 8-bit RGB in the first three channels of `out`."""
+        values = self.values(index)
         if values is None:
             out[:] = 255
             return out
         height, width, n_samples = values.shape
-        shown = to_8_bits(values, self.white)
+        colours = to_8_bits(values, self.white)
         if n_samples == 4:
-            shown = np.asarray(composite_on_white(Image.fromarray(shown)))
-        out[:height, :width, :3] = shown
+            colours = np.asarray(composite_on_white(Image.fromarray(colours)))
+        out[:height, :width, :3] = colours
         return out
 
 
 def check_kind(dtype: np.dtype[Any]) -> None:
+    """Refuse data types other than 8 or 16 unsigned bits."""
     if dtype.name not in _KINDS:
         raise UnsupportedSlideError(
             f"its values are of the kind {dtype.name}, and colours have 8 or 16 bits: save it with "
@@ -294,7 +332,7 @@ class OmeBackend:
     def __init__(self, path: str, levels: Sequence[OmeLevel], mpp: float | None) -> None:
         self.levels = _true_levels(levels)
         if self.levels[0].dtype.itemsize > 1:
-            # From the smallest level: in the others only single pixels could be brighter.
+            # The smallest level suffices: in the others only single pixels could be brighter.
             white = white_level(Path(path), 0, self.levels[-1].largest())
             for level in self.levels:
                 level.white = white
@@ -307,12 +345,13 @@ class OmeBackend:
         }
 
     def picture(self, corner: list[int], piece: ResampleTile) -> Image.Image:
+        """Return the rectangle of a piece, not reduced yet."""
         pixels = self.levels[piece.level].region(piece.x, piece.y, piece.width, piece.height)
         return Image.frombuffer("RGBX", (piece.width, piece.height), pixels, "raw", "RGBX", 0, 1)
 
 
 def _true_levels(levels: Sequence[OmeLevel]) -> list[OmeLevel]:
-    """Return the levels that are the first one reduced, each smaller than the one before."""
+    """Return the levels that are reductions of the first one, each smaller than the previous."""
     found = [levels[0]]
     for level in levels[1:]:
         across, down = (a / b for a, b in zip(levels[0].size, level.size, strict=True))

@@ -1,15 +1,15 @@
-"""How large an image's pixels are, and who says so: one policy for every command.
+"""Pixel size of images and where it comes from: one policy for all commands.
 
-The first of these that says anything is taken:
+The first of these sources that gives a value is used:
 
     command     --override-mpp, given for all images
-    table       the image's own cell in the column mpp
-    file        a slide's property, or a TIFF's resolution
-    command     --mpp, given for images of which nobody else says it
-    assumed     nobody: where the model knows it, that of the images it was trained on
-    unknown     nobody, nor does the model know
+    table       the value of the image in the column mpp
+    file        a property of the slide, or the resolution of a TIFF
+    command     --mpp, given for images whose file and table give none
+    assumed     the pixel size of the model's training images
+    unknown     none of these
 
-What is assumed is counted and said, once per run; see docs/pixel-size.md.
+Each run reports once how many pixel sizes are assumed; see docs/pixel-size.md.
 """
 
 from __future__ import annotations
@@ -27,13 +27,17 @@ from .file_types import ImageError, is_zarr
 from .memory_image import ImageLike, MemoryImage
 from .source import open_image
 
-_SPREAD = 1.1  # sizes that differ by no more are taken for the same
+_MAX_RATIO = 1.1  # of pixel sizes that are regarded as equal
 
 
 @dataclass(frozen=True)
 class PixelSize:
-    """µm per pixel (None if unknown) and its source, see above.
+    """Pixel size of an image.
 
+    Attributes
+    ----------
+    mpp : µm per pixel; None if unknown
+    origin : source of the value, as listed in the module's docstring
     hint : note on a value in the file that may be the pixel size; else empty
     """
 
@@ -43,15 +47,16 @@ class PixelSize:
 
     @property
     def is_guessed(self) -> bool:
+        """Whether the pixel size is assumed or unknown."""
         return self.origin in ("assumed", "unknown")
 
     @property
     def is_user_given(self) -> float | None:
-        """What a reader has to be told; None where the file itself says it, or nobody."""
+        """Pixel size given by the user; None if it is the file's own or unknown."""
         return self.mpp if self.origin in ("table", "command") else None
 
     def assuming(self, trained_mpp: float | None) -> PixelSize:
-        """As a model takes it that was trained on images of this size."""
+        """Return this pixel size; if unknown, that of the model's training images."""
         if self.mpp is None and trained_mpp is not None:
             return replace(self, mpp=trained_mpp, origin="assumed")
         return self
@@ -59,11 +64,13 @@ class PixelSize:
 
 @dataclass(frozen=True)
 class PixelSizeOption:
-    """What is said of an image's pixel size outside its file, in µm; None: nothing.
+    """Pixel size given by the user, in µm; None if not given.
 
-    fill : holds where neither a table nor the file says it
-    table : of this one image; wins over the file
-    override : wins over all
+    Attributes
+    ----------
+    default : used if neither a table nor the file gives a value
+    table : value of the table for this image; takes precedence over the file
+    override : takes precedence over all others
     """
 
     default: float | None = None
@@ -77,35 +84,41 @@ class PixelSizeOption:
 
     @classmethod
     def of(cls, given: MppLike) -> PixelSizeOption:
-        """A bare number fills."""
+        """Return the option; a bare number becomes the default."""
         return given if isinstance(given, PixelSizeOption) else cls(default=given)
 
     def with_table(self, mpp: float | None) -> PixelSizeOption:
-        """For an image of which a table says this: only what may still decide."""
+        """Return the option of an image, without the values that cannot apply any more."""
         if self.override is not None:
             return PixelSizeOption(override=self.override)
-        given = replace(self, table=self.table if mpp is None else mpp)
-        return given if given.table is None else PixelSizeOption(table=given.table)
+        option = replace(self, table=self.table if mpp is None else mpp)
+        return option if option.table is None else PixelSizeOption(table=option.table)
 
     def at(self, path: ImageLike) -> PixelSize:
-        """Of this image, whose header is read if need be. Raises ImageError."""
+        """Return the pixel size of an image, reading its header if necessary.
+
+        Raises
+        ------
+        ImageError
+            If the header is needed and cannot be read.
+        """
         if self.override is not None:
             return PixelSize(self.override, "command")
         if self.table is not None:
             return PixelSize(self.table, "table")
-        own = file_pixel_size(path)
-        if own is not None:
-            return PixelSize(own, "file")
+        stated = file_pixel_size(path)
+        if stated is not None:
+            return PixelSize(stated, "file")
         if self.default is not None:
             return PixelSize(self.default, "command")
         return PixelSize(None, "unknown", size_hint(path))
 
 
-MppLike = float | PixelSizeOption | None  # a bare number fills
+MppLike = float | PixelSizeOption | None  # a bare number is the default
 
 
 def file_pixel_size(path: ImageLike) -> float | None:
-    """The pixel size that the image gives; a file is read once as long as it stays as it is."""
+    """Return the pixel size stated by an image; results are cached until the file changes."""
     return path.mpp if isinstance(path, MemoryImage) else _read_size(path)[0]
 
 
@@ -114,7 +127,7 @@ def recorded_size(row: Mapping[str, Any]) -> PixelSize:
     size = PixelSize(row["mpp"], row["mpp_from"])
     try:
         return replace(size, hint=size_hint(Path(row["path"])) if size.is_guessed else "")
-    except ImageError:  # it was moved or deleted
+    except ImageError:  # the file was moved or deleted
         return size
 
 
@@ -143,7 +156,7 @@ def _sizes_in(path: str, state: str) -> tuple[float | None, str | None]:
 
 
 def how_to_set() -> str:
-    """Return how to state a pixel size that is not known."""
+    """Return advice on how to give a pixel size that is not known."""
     return hint(
         python="give it with mpp=… or in a column mpp",
         cli="give it with --mpp or in a column mpp",
@@ -159,14 +172,24 @@ def first_hint(sizes: Sequence[PixelSize]) -> str:
 
 
 def is_mixed(sizes: Sequence[float]) -> bool:
-    """Whether images of these pixel sizes, one at least, show the same cell in different sizes."""
-    return max(sizes) > _SPREAD * min(sizes)
+    """Return whether a cell has different sizes in pixels in images of these pixel sizes.
+
+    `sizes` has at least one value.
+    """
+    return max(sizes) > _MAX_RATIO * min(sizes)
 
 
 def size_warnings(
     sizes: Sequence[PixelSize], trained_mpp: float | None, works_at: float | None
 ) -> list[str]:
-    """What was taken for granted in a run over images; at most one line."""
+    """Return at most one warning about unknown pixel sizes in a run over images.
+
+    Parameters
+    ----------
+    sizes : pixel sizes of the images
+    trained_mpp : pixel size of the model's training images; None if unknown
+    works_at : pixel size that the model resamples images to; None if it does not resample
+    """
     n_assumed = sum(size.origin == "assumed" for size in sizes)
     if n_assumed:
         return [

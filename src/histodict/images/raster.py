@@ -1,13 +1,10 @@
-"""Plain image files (JPEG, PNG, BMP, TIFF) decoded to 8-bit RGB, whatever their colours are.
+"""Plain image files (JPEG, PNG, BMP, TIFF) decoded to 8-bit RGB.
 
-Pixels of more than 8 bits, and of floating point: which number is white.
-
-No file says it, but cameras and programs keep to few ranges. It is the least of these that holds
-the largest value: 255, 4095 (a camera's 12 bits in words of 16), 65535; of floating point also 1.
-They lie 16 times apart or more, so that a dark image is not taken for one of another range; nor is
-one of floating point whose values overshoot: what lies above white, below twice that, is white.
-
-A decoded image, of which any part is shown as 8-bit RGB.
+No file states which value is white, but cameras and programs use few ranges. For pixels of more
+than 8 bits, white is the least of these values that is not below the largest pixel value: 255,
+4095 (12 bits of a camera in 16-bit words), 65535; for floating point also 1. These differ by a
+factor of 16 or more, so that a dark image is not mistaken for one of another range. Floating-point
+values may overshoot: those above white, but below twice white, count as white.
 """
 
 from __future__ import annotations
@@ -43,14 +40,26 @@ if TYPE_CHECKING:
     from PIL import Image
 
 _WHITES = (255, 4095, 65535)
-_SLACK = 1e-3  # what computing with floats leaves below 0, and above the last white, as a share
-_OVERSHOOT = 2  # times white, in which floats end that were resized or sharpened
+_SLACK = 1e-3  # relative rounding error of floats below 0 and above the last white
+_OVERSHOOT = 2  # times white: limit of floats after resizing or sharpening
 _SWAPPED = {"16L": "16B", "16B": "16L", "16N": "16B" if sys.byteorder == "little" else "16L"}
 _N_BANDS = 3
 
 
 def white_level(path: Path, least: float, most: float, *, is_float: bool = False) -> float:
-    """The number that is white, for values from `least` to `most`."""
+    """Return the value of white for pixel values from `least` to `most`.
+
+    Parameters
+    ----------
+    path : file, for messages
+    least, most : smallest and largest value of the image
+    is_float : whether the values are of floating point
+
+    Raises
+    ------
+    ImageError
+        If the values fit no known range.
+    """
     slack = _SLACK if is_float else 0.0
     for white in (1, *_WHITES) if is_float else _WHITES:
         overshoots = is_float and white < most < _OVERSHOOT * white and white != _WHITES[-1]
@@ -63,21 +72,22 @@ def white_level(path: Path, least: float, most: float, *, is_float: bool = False
 
 
 def to_8_bits(values: NDArray[Any], white: float) -> NDArray[np.uint8]:
+    """Scale values to 8 bits, so that `white` becomes 255."""
     scaled = values if white == 255 else np.rint(values / (white / 255))
     return np.clip(scaled, 0, 255).astype(np.uint8)
 
 
-# --- colours of 16 bits, of which Pillow keeps the upper 8 --------------------------------------
+# --- 16-bit colours, of which Pillow keeps the upper 8 bits -------------------------------------
 
 
 def is_wide_colour(image: Any) -> bool:
-    """Whether an image that is not loaded yet has colours of 16 bits."""
+    """Return whether an image that is not loaded yet has 16-bit colours."""
     has_tiles = bool(getattr(image, "tile", ()))
     return image.mode in ("RGB", "RGBA") and has_tiles and "16" in _raw_mode(image)
 
 
 def fix_planar_16bit(image: Any) -> None:
-    """Pillow takes 16-bit colours that lie plane by plane in a TIFF for 8-bit ones: tell it."""
+    """Correct the raw mode of planar 16-bit TIFF colours, which Pillow takes for 8-bit ones."""
     tags: Any = getattr(image, "tag_v2", {})
     if image.mode not in ("RGB", "RGBA") or max(tags.get(258, (8,))) != 16:
         return
@@ -91,13 +101,13 @@ def fix_planar_16bit(image: Any) -> None:
 
 
 def decode_low_bytes(image: Any) -> None:
-    """Have an image of 16-bit colours, not loaded yet, read its lower 8 bits."""
+    """Make an image of 16-bit colours, not loaded yet, decode its lower 8 bits."""
     ending = _raw_mode(image)[-3:]
     image.tile = [_with_raw_mode(tile, ending, _SWAPPED[ending]) for tile in image.tile]
 
 
 def combine_bytes(path: Path, high: NDArray[np.uint8], low: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Both halves of 16-bit colours, as 8 bits."""
+    """Combine both bytes of 16-bit colours and scale them to 8 bits."""
     values = high.astype(np.uint16) * 256 + low
     return to_8_bits(values, white_level(path, 0, int(values.max(initial=0))))
 
@@ -117,7 +127,7 @@ def _with_raw_mode(tile: Any, old: str, new: str) -> Any:
 
 
 def float_page(path: Path) -> dict[str, Any] | None:
-    """Size, tags and bytes of a TIFF of floating point; None for any other file."""
+    """Return size, tags and bytes of a floating-point TIFF; None for any other file."""
     from tifffile import TiffFile
 
     try:
@@ -129,28 +139,34 @@ def float_page(path: Path) -> dict[str, Any] | None:
             size = page.imagewidth, page.imagelength
             return {"size": size, "tags": tags, "n_bytes": int(page.nbytes)}
     except MemoryError:
-        raise  # says nothing of the file
-    except Exception:  # no TIFF, or a damaged one, of which it raises all sorts
+        raise  # not an error of the file
+    except Exception:  # not a TIFF, or damaged: tifffile raises many types
         return None
 
 
 def _number(value: Any) -> Any:
-    """A fraction, which is a pair, as a number."""
+    """Convert a fraction, given as a pair, to a number."""
     is_pair = isinstance(value, tuple) and len(value) == 2 and value[1]
     return value[0] / value[1] if is_pair else value
 
 
 def read_floats(path: Path) -> NDArray[np.uint8]:
-    """(height, width, 3) of the first page of a TIFF of floating point."""
+    """Read the first page of a floating-point TIFF as pixels (height, width, 3)."""
     from tifffile import imread
 
     return floats_to_8_bits(path, np.asarray(imread(path, key=0)))
 
 
 def floats_to_8_bits(path: Path, values: NDArray[Any]) -> NDArray[np.uint8]:
-    """(height, width, 3), from grey or colours, also plane by plane."""
+    """Convert grey or colours, interleaved or plane by plane, to pixels (height, width, 3).
+
+    Raises
+    ------
+    ImageError
+        If the shape or the values are not those of an image.
+    """
     if values.ndim == 3 and values.shape[0] == _N_BANDS != values.shape[2]:
-        values = np.moveaxis(values, 0, -1)  # plane by plane
+        values = np.moveaxis(values, 0, -1)  # stored plane by plane
     if values.ndim == 2:
         values = np.repeat(values[..., None], 3, axis=2)
     if values.ndim != 3 or values.shape[2] != _N_BANDS:
@@ -169,16 +185,16 @@ _STRIP_ROWS = 256
 
 
 def orientation_of(exif: Image.Exif) -> int:
-    """By EXIF, from 1 (as it is) to 8."""
+    """Return the EXIF orientation, from 1 (upright) to 8."""
     value = exif.get(_ORIENTATION, 1)
     return value if isinstance(value, int) and 1 <= value <= 8 else 1
 
 
 class DecodedImage:
-    """A decoded image, of which regions are shown as 8-bit RGB, rotated by EXIF, over white.
+    """Decoded image with regions as 8-bit RGB, rotated by EXIF and composited on white.
 
-    It is held as the file has it, so that nothing is in memory twice; but colours of 16 bits as 8.
-    Which number is white is said in `wide_pixels`.
+    The pixels are stored as decoded, to avoid a second copy; only 16-bit colours are reduced to 8
+    bits. `white_level` determines which value is white.
     """
 
     def __init__(self, path: Path, image: Image.Image) -> None:
@@ -194,7 +210,7 @@ class DecodedImage:
         self.size = (image.height, image.width) if turned else (image.width, image.height)
 
     def region(self, x: int, y: int, width: int, height: int) -> Image.Image:
-        """As RGB; beyond the image everything is white."""
+        """Return a region as RGB; pixels outside the image are white."""
         from PIL import Image
 
         left, right = (min(max(0, at), self.size[0]) for at in (x, x + width))
@@ -211,7 +227,7 @@ class DecodedImage:
 
         w, h = self._image.size
         mirrored = (w - right, h - bottom, w - left, h - top)
-        across = (w - bottom, h - right, w - top, h - left)  # for those that swap x and y
+        across = (w - bottom, h - right, w - top, h - left)  # for orientations that swap x and y
         turn = Image.Transpose
         box, turns = {
             1: ((left, top, right, bottom), None),
@@ -239,42 +255,46 @@ def _as_rgb(image: Image.Image, white: float) -> Image.Image:
 
 
 def iter_strips(image: Image.Image) -> Iterator[tuple[slice, NDArray[Any]]]:
-    """An image as arrays of some rows each, and which rows these are."""
+    """Yield blocks of rows of an image: a slice of rows and their pixels."""
     for y in range(0, image.height, _STRIP_ROWS):
         rows = slice(y, min(y + _STRIP_ROWS, image.height))
         yield rows, np.asarray(image.crop((0, rows.start, image.width, rows.stop)))
 
 
 def _white(path: Path, grey: Image.Image) -> float:
-    """The grey value that is white; looked at strip by strip."""
+    """Return the grey value that is white, reading strip by strip."""
     limits = [(int(strip.min()), int(strip.max())) for _, strip in iter_strips(grey)]
     return white_level(path, min(low for low, _ in limits), max(high for _, high in limits))
 
 
 MAX_PIXELS = 500_000_000
-# Bytes of pixels to a byte of file: deflate and JPEG reach 1,000, LZW twice as much, no more.
+# Bytes of pixels per byte of file: deflate and JPEG reach 1,000, LZW 2,000.
 MAX_COMPRESSION_RATIO = 3000
 FORMATS = ("JPEG", "PNG", "BMP", "TIFF")
 WIDTH, HEIGHT = 256, 257  # tags
 _ROWS_PER_STRIP, _SAMPLES, _BITS = 278, 277, 258
 _X_RESOLUTION, _Y_RESOLUTION, _RESOLUTION_UNIT = 282, 283, 296
 _MICRONS = {2: 25_400.0, 3: 10_000.0}  # per inch, per centimetre
-# Below and above are not microscopes but what programs write when they know nothing: 72 dpi is
-# 353 µm, and one pixel per unit 10,000 µm or more.
+# Values outside this range are defaults of programs: 72 dpi is 353 µm, and one pixel per unit
+# 10,000 µm or more.
 _MIN_MPP, _MAX_MPP = 0.05, 20.0
 
 
-# How Pillow holds a pixel; all else takes 4 bytes.
+# Bytes per pixel in Pillow; other modes take 4.
 _BYTES_OF_MODE = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2, "I;16N": 2}
 _MAX_MESSAGE = 300
-TWELVE_BITS = 16  # of the upper 8 of 16 bits, where only 12 are used
+TWELVE_BITS = 16  # limit of the upper byte of 16-bit values that use only 12 bits
 
 
 @dataclass(frozen=True)
 class ImageHeader:
-    """What a file says of its pixels before they are decoded; size is (width, height).
+    """Properties of an image file that are known before decoding.
 
-    n_bytes : memory that the pixels take, once decoded
+    Attributes
+    ----------
+    size : (width, height) in pixels
+    mpp : µm per pixel; None if unknown
+    n_bytes : memory of the decoded pixels
     """
 
     size: tuple[int, int]
@@ -283,13 +303,13 @@ class ImageHeader:
 
 
 def plausible_mpp(values: list[float]) -> float | None:
-    """The mean of a pixel's width and height in µm, or None where it cannot be a microscope's."""
+    """Return the mean of the pixel sizes in µm; None outside of 0.05 to 20 µm."""
     mpp = sum(values) / len(values) if values else math.nan
     return mpp if _MIN_MPP <= mpp <= _MAX_MPP else None
 
 
 def read_header(path: Path) -> ImageHeader:
-    """Size as displayed (after EXIF rotation), and pixel size if a TIFF gives one."""
+    """Read the size as displayed (after EXIF rotation), and the pixel size of a TIFF."""
     try:
         with open_pillow(path) as image:
             _check_size(path, image.size)
@@ -304,7 +324,7 @@ def read_header(path: Path) -> ImageHeader:
 
 
 def decode(path: Path) -> DecodedImage:
-    """All pixels, in memory as the file has them; refused where there is too little."""
+    """Decode an image file; raise NoRoomError if there is too little memory."""
     try:
         with open_pillow(path) as image:
             if image.mode != "F":
@@ -328,13 +348,16 @@ def _load(path: Path, image: Image.Image) -> None:
 
 
 def max_value(image: Image.Image) -> int:
-    """The largest value of any colour."""
+    """Return the largest value of any colour."""
     bands: Any = image.getextrema()
     return int(max(most for _, most in bands[:3]))
 
 
 def _fill_low_bytes(path: Path, image: Image.Image) -> None:
-    """Pillow has kept the upper 8 of 16 bits, of which nothing was used but the lower 12."""
+    """Recompute an image of 16-bit colours that uses the lower 12 bits only.
+
+    Pillow keeps the upper 8 bits; the lower 8 are decoded separately.
+    """
     from PIL import Image
 
     check_memory(path, image.size, 20 * image.width * image.height)
@@ -351,26 +374,26 @@ def _fill_low_bytes(path: Path, image: Image.Image) -> None:
 
 
 def _float_header(path: Path) -> ImageHeader:
-    facts = _float_statistics(path)
-    _check_size(path, facts["size"])
+    page = _read_float_page(path)
+    _check_size(path, page["size"])
     with _describe_error(path):
-        return ImageHeader(facts["size"], tiff_mpp(facts["tags"]), 4 * math.prod(facts["size"]))
+        return ImageHeader(page["size"], tiff_mpp(page["tags"]), 4 * math.prod(page["size"]))
 
 
-def _float_statistics(path: Path) -> dict[str, Any]:
-    facts = float_page(path)
-    if facts is None:
+def _read_float_page(path: Path) -> dict[str, Any]:
+    page = float_page(path)
+    if page is None:
         raise ImageError(f"{path}: the image is damaged; copy it again from its source")
-    return facts
+    return page
 
 
 def _decode_floats(path: Path) -> DecodedImage:
     from PIL import Image
 
-    header, facts = _float_header(path), _float_statistics(path)
-    if facts["n_bytes"] > MAX_COMPRESSION_RATIO * os.path.getsize(path):
+    header, page = _float_header(path), _read_float_page(path)
+    if page["n_bytes"] > MAX_COMPRESSION_RATIO * os.path.getsize(path):
         raise ImageError(f"{path}: is cut short; copy it again")
-    check_memory(path, header.size, 4 * facts["n_bytes"] + header.n_bytes)
+    check_memory(path, header.size, 4 * page["n_bytes"] + header.n_bytes)
     with _describe_error(path):
         pixels = read_floats(path)
     if pixels.shape[1::-1] != header.size:
@@ -380,11 +403,11 @@ def _decode_floats(path: Path) -> DecodedImage:
 
 @contextmanager
 def open_pillow(path: Path, formats: tuple[str, ...] = FORMATS) -> Iterator[Image.Image]:
-    """The file as a Pillow image; whatever Pillow raises on it becomes an ImageError."""
+    """Open a file as a Pillow image; exceptions of Pillow become ImageError."""
     from PIL import Image, UnidentifiedImageError
 
     try:
-        # Not by its name: Pillow would map the file, and die where it is cut short meanwhile.
+        # Not by name: Pillow would map the file, and crash if it is truncated while it is read.
         with (
             _describe_error(path),
             _own_pixel_limit(),
@@ -401,7 +424,10 @@ def open_pillow(path: Path, formats: tuple[str, ...] = FORMATS) -> Iterator[Imag
 
 @contextmanager
 def _describe_error(path: Path) -> Iterator[None]:
-    """Whatever a decoder raises becomes an ImageError, but that the format is not known."""
+    """Convert exceptions of a decoder to ImageError.
+
+    UnidentifiedImageError passes, so that the caller can try other formats.
+    """
     from PIL import UnidentifiedImageError
 
     try:
@@ -410,18 +436,24 @@ def _describe_error(path: Path) -> Iterator[None]:
         raise
     except PermissionError as error:
         raise ImageError(f"{path}: you are not allowed to read this file") from error
-    except Exception as error:  # decoders raise all sorts: OSError, SyntaxError, struct.error, …
-        words = " ".join(str(error).split())[:_MAX_MESSAGE] or type(error).__name__
+    except Exception as error:  # decoders raise many types: OSError, SyntaxError, struct.error, …
+        reason = " ".join(str(error).split())[:_MAX_MESSAGE] or type(error).__name__
         raise ImageError(
-            f"{path}: the image is damaged or cut short ({words}); copy it again from its source"
+            f"{path}: the image is damaged or cut short ({reason}); copy it again from its source"
         ) from error
 
 
-# --- how much memory ----------------------------------------------------------------------------
+# --- memory and size limits ---------------------------------------------------------------------
 
 
 def check_memory(path: Path, size: tuple[int, int], n_bytes: int) -> None:
-    """Refuse an image that takes more than there is, before it takes any."""
+    """Refuse an image that needs more memory than available, before decoding it.
+
+    Raises
+    ------
+    NoRoomError
+        If `n_bytes` exceed the free memory.
+    """
     available = available_bytes()
     if available is not None and n_bytes > available:
         raise NoRoomError(
@@ -434,12 +466,12 @@ def check_memory(path: Path, size: tuple[int, int], n_bytes: int) -> None:
 
 
 def decoded_bytes(image: Image.Image) -> int:
-    """Memory that a decoded image takes."""
+    """Return the memory that a decoded image takes."""
     return image.width * image.height * _BYTES_OF_MODE.get(image.mode, 4)
 
 
 def _working_bytes(image: Image.Image) -> int:
-    """What decoders take besides: all coefficients of a progressive JPEG, a strip of a TIFF."""
+    """Return further memory of decoders: coefficients of a progressive JPEG, a strip of a TIFF."""
     area = image.width * image.height
     if image.format == "JPEG" and "progressive" in image.info:
         factors = [across * down for _, across, down, _ in getattr(image, "layer", [])]
@@ -448,8 +480,8 @@ def _working_bytes(image: Image.Image) -> int:
         tags = tags_of(image)
         rows = min(image.height, tags.get(_ROWS_PER_STRIP, image.height))
         depth = tags.get(_SAMPLES, 1) * max(tags.get(_BITS, (8,))) / 8
-        turned = decoded_bytes(image) if _orientation(image) > 1 else 0
-        return int(rows * image.width * depth) + turned
+        rotated_bytes = decoded_bytes(image) if _orientation(image) > 1 else 0
+        return int(rows * image.width * depth) + rotated_bytes
     return 0
 
 
@@ -465,10 +497,13 @@ def _check_size(path: Path, size: tuple[int, int]) -> None:
 
 
 def _check_squeezed(path: Path, image: Image.Image) -> None:
-    """Refuse what cannot be all there; of black and white, fax codes make next to nothing."""
+    """Refuse images whose file is too small for their pixels.
+
+    Bilevel images are exempt, as fax codes compress them to almost nothing.
+    """
     n_bytes = len(image.getbands()) * image.width * image.height
     if image.mode in ("L", "P"):
-        n_bytes //= 8  # a bit each in the file, perhaps
+        n_bytes //= 8  # the file may have one bit per pixel
     if image.mode != "1" and n_bytes > MAX_COMPRESSION_RATIO * os.path.getsize(path):
         raise ImageError(
             f"{path}: says that it has {image.width} x {image.height} pixels, more than its "
@@ -477,7 +512,7 @@ def _check_squeezed(path: Path, image: Image.Image) -> None:
 
 
 class _PixelLimit:
-    """How many files are being decoded, and Pillow's limit to put back after the last."""
+    """Number of files being decoded, and Pillow's limit to restore after the last."""
 
     lock = threading.Lock()
     users = 0
@@ -486,7 +521,7 @@ class _PixelLimit:
 
 @contextmanager
 def _own_pixel_limit() -> Iterator[None]:
-    """Pillow's limit is global and lower than ours: `_check_size` stands in for it meanwhile."""
+    """Suspend Pillow's pixel limit, which is global and lower than that of `_check_size`."""
     from PIL import Image
 
     with _PixelLimit.lock:
@@ -502,31 +537,32 @@ def _own_pixel_limit() -> Iterator[None]:
                 Image.MAX_IMAGE_PIXELS = _PixelLimit.saved
 
 
-# --- what the header says -----------------------------------------------------------------------
+# --- header -------------------------------------------------------------------------------------
 
 
 def tags_of(image: Image.Image) -> Mapping[int, Any]:
-    tags: Mapping[int, Any] = getattr(image, "tag_v2", {})  # of TIFFs only
+    """Return the tags of a TIFF; an empty mapping for other formats."""
+    tags: Mapping[int, Any] = getattr(image, "tag_v2", {})  # only TIFFs have tags
     return tags
 
 
 def _displayed_size(image: Image.Image) -> tuple[int, int]:
-    # From the tags where there are some: whether `size` of a TIFF is before or after the rotation
-    # depends on the version of Pillow.
+    # Tags take precedence: whether `size` of a TIFF is before or after the rotation depends on
+    # the version of Pillow.
     tags = tags_of(image)
     width, height = tags.get(WIDTH, image.width), tags.get(HEIGHT, image.height)
     return (height, width) if _orientation(image) >= 5 else (width, height)
 
 
 def _orientation(image: Image.Image) -> int:
-    # Asked for its EXIF, a PNG without any is decoded to the end.
+    # Pillow decodes all of a PNG to find out that it has no EXIF data.
     if image.format == "PNG" and not {"exif", "xmp", "XML:com.adobe.xmp"} & image.info.keys():
         return 1
     return orientation_of(image.getexif())
 
 
 def tiff_mpp(tags: Mapping[int, Any]) -> float | None:
-    """µm per pixel by the tags of a TIFF."""
+    """Return µm per pixel from the tags of a TIFF; None if implausible."""
     microns = _MICRONS.get(tags.get(_RESOLUTION_UNIT, 2))
     resolutions = [float(tags.get(tag, math.nan)) for tag in (_X_RESOLUTION, _Y_RESOLUTION)]
     if microns is None or not all(resolution > 0 for resolution in resolutions):
@@ -535,12 +571,18 @@ def tiff_mpp(tags: Mapping[int, Any]) -> float | None:
 
 
 def check_readable_file(path: Path) -> None:
-    """Refuse what no reader could read: no such file, a folder that is no image, an empty file."""
-    odd = odd_kind(path)
-    if odd == NO_SUCH_FILE:
+    """Refuse paths that no reader can read: missing or empty files and folders that are not images.
+
+    Raises
+    ------
+    ImageError
+        If the path is not a readable file or Zarr folder.
+    """
+    kind = odd_kind(path)
+    if kind == NO_SUCH_FILE:
         raise ImageError(f"{path}: there is no such file; check the name and the folder")
-    if odd:
-        raise ImageError(f"{path}: this is not a regular file but {odd}; remove or replace it")
+    if kind:
+        raise ImageError(f"{path}: this is not a regular file but {kind}; remove or replace it")
     if path.is_dir() and is_zarr(path):
         return
     if path.is_dir() and is_closed(path):

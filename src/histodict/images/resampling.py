@@ -1,9 +1,7 @@
-"""Regions of an image, reduced, from pieces of one of its levels.
+"""Reduction of images, and reading of reduced regions in pieces of one level.
 
-Images made smaller: by block means where the factor is whole, else through a smooth window.
-
-Without numpy: pieces of a slide are reduced in the process that decodes them, which is to start
-quickly.
+Images are reduced by block means if the factor is a whole number, else through a Hamming window.
+Pieces of a slide are reduced in the process that decodes them.
 """
 
 from __future__ import annotations
@@ -26,36 +24,42 @@ if TYPE_CHECKING:
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 
-# Side of the largest piece of a level held at once while reducing: 16 MB as RGBA.
+# Maximum side of a piece of a level that is in memory while it is reduced: 16 MB as RGBA.
 PIECE_PX = 2048
-# Means of blocks are the same however they are cut, and a chunk of patches at half scale, with what
-# lies around it, is one piece.
+# Larger for block means, which do not depend on the cut: a chunk of patches at half scale and its
+# surroundings are one piece.
 BLOCKS_PX = 2304
-# Pixels of a block up to which Pillow's `reduce` is exact, and several times as fast as `resize`.
+# Up to this block size Pillow's `reduce` is exact, and several times as fast as `resize`.
 _SMALL_BLOCK = 1024
 
 
 def pieces(length: int, step: float, most_px: int) -> list[slice]:
-    """Ranges of output pixels, each of at most so many source pixels."""
+    """Return ranges of output pixels, each of at most `most_px` source pixels."""
     most = max(1, int(most_px / step))
     return [slice(start, min(start + most, length)) for start in range(0, length, most)]
 
 
 def padded_range(start: float, stop: float, margin: float, limit: float) -> tuple[int, int]:
-    """Whole pixels around [start, stop), with a margin for the filter as far as the image goes."""
+    """Return the whole pixels around [start, stop), with a margin inside the image."""
     first = max(math.floor(start - margin), min(math.floor(start), 0))
     last = min(math.ceil(stop + margin), max(math.ceil(stop), math.ceil(limit)))
     return first, last
 
 
 def is_integer_grid(*numbers: float) -> bool:
+    """Return whether all numbers are whole."""
     return all(float(number).is_integer() for number in numbers)
 
 
 class ResampleTile(NamedTuple):
-    """A rectangle of a level, in its pixels, and how it becomes an image of `shape`.
+    """Rectangle of a level, in its pixels, and its reduction to an image.
 
-    box : what of it is reduced through a window, in its own pixels; None: the means of blocks
+    Attributes
+    ----------
+    level : number of the level
+    x, y, width, height : rectangle in pixels of the level
+    shape : (height, width) of the reduced image
+    box : part to reduce through a window, in pixels of the rectangle; None for block means
     """
 
     level: int
@@ -70,54 +74,54 @@ class ResampleTile(NamedTuple):
     def around(
         cls, level: int, box: Box, shape: tuple[int, int], limits: tuple[float, ...]
     ) -> ResampleTile:
-        """What is needed for a box of a level, which has pixels up to `limits`."""
+        """Return the rectangle needed for a box of a level with pixels up to `limits`."""
         steps = (box[2] - box[0]) / shape[1], (box[3] - box[1]) / shape[0]
-        whole = is_integer_grid(*box, *steps)
+        is_integer = is_integer_grid(*box, *steps)
         (x, right), (y, bottom) = (
-            padded_range(box[axis], box[axis + 2], 0 if whole else steps[axis], limits[axis])
+            padded_range(box[axis], box[axis + 2], 0 if is_integer else steps[axis], limits[axis])
             for axis in (0, 1)
         )
-        inside = None if whole else (box[0] - x, box[1] - y, box[2] - x, box[3] - y)
-        return cls(level, x, y, right - x, bottom - y, shape, inside)
+        window = None if is_integer else (box[0] - x, box[1] - y, box[2] - x, box[3] - y)
+        return cls(level, x, y, right - x, bottom - y, shape, window)
 
-    def reduced(self, picture: Image.Image) -> Image.Image:
-        """The image, from the picture of this rectangle."""
+    def reduced(self, image: Image.Image) -> Image.Image:
+        """Return the reduced image of the pixels of this rectangle."""
         if self.box is not None:
-            return resize(picture, self.shape, self.box)
-        return block_means(picture, self.width // self.shape[1], self.height // self.shape[0])
+            return resize(image, self.shape, self.box)
+        return block_means(image, self.width // self.shape[1], self.height // self.shape[0])
 
 
-def block_means(picture: Image.Image, width: int, height: int) -> Image.Image:
-    """The mean of each block of so many pixels: the same however the region is cut."""
+def block_means(image: Image.Image, width: int, height: int) -> Image.Image:
+    """Return the mean of each block of pixels, which does not depend on the region's borders."""
     from PIL import Image
 
     if width == height == 1:
-        return picture
+        return image
     if width * height <= _SMALL_BLOCK:
-        return picture.reduce((width, height))
-    size = (picture.width // width, picture.height // height)
-    return picture.resize(size, Image.Resampling.BOX)
+        return image.reduce((width, height))
+    size = (image.width // width, image.height // height)
+    return image.resize(size, Image.Resampling.BOX)
 
 
-def resize(picture: Image.Image, shape: tuple[int, ...], box: Box | None = None) -> Image.Image:
-    """A box of an image as an image of this shape, through a smooth window.
+def resize(image: Image.Image, shape: tuple[int, ...], box: Box | None = None) -> Image.Image:
+    """Resample a box of an image to a shape (height, width) through a Hamming window.
 
-    Where the factor is no whole number, some pixels would lie half a pixel off with block means.
+    Block means would shift some pixels by half a pixel if the factor is not a whole number.
     """
     from PIL import Image
 
-    return picture.resize((shape[1], shape[0]), Image.Resampling.HAMMING, box=box)
+    return image.resize((shape[1], shape[0]), Image.Resampling.HAMMING, box=box)
 
 
-def composite_on_white(picture: Image.Image) -> Image.Image:
-    """An RGBA picture as RGB, laid over white where it is transparent."""
+def composite_on_white(image: Image.Image) -> Image.Image:
+    """Composite an RGBA image on white and return it as RGB."""
     from PIL import Image
 
-    opacity = picture.getchannel("A")
-    if opacity.getextrema() == (255, 255):  # nearly always, and quicker
-        return picture.convert("RGB")
-    white = Image.new("RGB", picture.size, "white")
-    white.paste(picture, mask=opacity)
+    opacity = image.getchannel("A")
+    if opacity.getextrema() == (255, 255):  # usual case, and faster
+        return image.convert("RGB")
+    white = Image.new("RGB", image.size, "white")
+    white.paste(image, mask=opacity)
     return white
 
 
@@ -128,22 +132,27 @@ _FARTHEST = 2**40
 
 
 class RegionReader(ABC, Generic[Handle]):
-    """Reduction, borders and handles; a subclass opens the file and gives pieces of a level."""
+    """Base class of readers: reduction, borders and file handles.
+
+    Subclasses open the file and read pieces of a level.
+    """
 
     def __init__(self, path: ImageLike, size: tuple[int, int], mpp: float | None) -> None:
         self.path = path
         self.size = size
         self.mpp = mpp
         self.offset = (0, 0)
-        # By process: a forked child must not use, nor close, the handle of its parent.
+        # By process: a forked child must neither use nor close the handle of its parent.
         self._handles: dict[int, Handle] = {}
 
     @property
     @abstractmethod
-    def memory_bytes(self) -> int: ...
+    def memory_bytes(self) -> int:
+        """Memory of an opened image."""
 
     @property
     def overview_downsample(self) -> float | None:
+        """Downsample of a level that is fast to read as a whole; None without one."""
         return None
 
     @abstractmethod
@@ -154,13 +163,14 @@ class RegionReader(ABC, Generic[Handle]):
 
     @abstractmethod
     def _level(self, downsample: float) -> tuple[int, float]:
-        """The level to reduce from, and its own downsample."""
+        """Return the level to reduce from, and its downsample."""
 
     @abstractmethod
     def _read_tile(self, piece: ResampleTile) -> Pixels:
-        """A piece reduced, as RGB; white beyond the image."""
+        """Return a reduced piece as RGB; pixels outside the image are white."""
 
     def read(self, x: int, y: int, width: int, height: int, downsample: float = 1.0) -> Pixels:
+        """Return a region (level-0 pixels), reduced: (height, width, 3)."""
         x, y = (check_whole_number(name, at, -_FARTHEST) for name, at in (("x", x), ("y", y)))
         width = check_whole_number("width", width, 1)
         height = check_whole_number("height", height, 1)
@@ -171,29 +181,33 @@ class RegionReader(ABC, Generic[Handle]):
         return self._reduce(level, box, shape, tuple(side / scale for side in self.size))
 
     def thumbnail(self, longest_side: int) -> Pixels:
+        """Return the whole image, reduced to this longest side; never enlarged."""
         longest_side = check_whole_number("longest_side", longest_side, 1)
         return self.read(0, 0, *self.size, max(1.0, max(self.size) / longest_side))
 
     def is_region_invariant(self, downsample: float) -> bool:
+        """Return whether reduced pixels do not depend on the region that is read."""
         scale = self._level(downsample)[1]
         return float(scale).is_integer() and (downsample / scale).is_integer()
 
     def _reduce(
         self, level: int, box: Box, shape: tuple[int, int], limits: tuple[float, ...]
     ) -> Pixels:
-        """A box of a level as an image of this shape, in pieces."""
+        """Reduce a box of a level to an image of this shape, in pieces."""
         from PIL import Image
 
         steps = (box[3] - box[1]) / shape[0], (box[2] - box[0]) / shape[1]
-        if max(steps) > PIECE_PX:  # reduce in two goes, or one output pixel would need too much
+        if (
+            max(steps) > PIECE_PX
+        ):  # reduce in two steps, as one output pixel would need too much memory
             finer = shape[0] * math.ceil(steps[0] / 64), shape[1] * math.ceil(steps[1] / 64)
             return np.array(resize(Image.fromarray(self._reduce(level, box, finer, limits)), shape))
         pixels = np.empty((*shape, 3), np.uint8)
-        whole = is_integer_grid(*box, *steps)
-        most = BLOCKS_PX if whole else PIECE_PX
-        for rows in pieces(shape[0], steps[0], most):
+        is_integer = is_integer_grid(*box, *steps)
+        most_px = BLOCKS_PX if is_integer else PIECE_PX
+        for rows in pieces(shape[0], steps[0], most_px):
             top, bottom = (box[1] + row * steps[0] for row in (rows.start, rows.stop))
-            for columns in pieces(shape[1], steps[1], most):
+            for columns in pieces(shape[1], steps[1], most_px):
                 left, right = (box[0] + at * steps[1] for at in (columns.start, columns.stop))
                 size = rows.stop - rows.start, columns.stop - columns.start
                 piece = ResampleTile.around(level, (left, top, right, bottom), size, limits)
@@ -206,12 +220,12 @@ class RegionReader(ABC, Generic[Handle]):
         process = os.getpid()
         handle = self._handles.get(process)
         if handle is None:
-            # Two threads may both get here; the first to finish wins, the other handle is dropped.
+            # If two threads open a handle, that of the first to finish is kept.
             handle = self._handles.setdefault(process, self._open())
         return handle
 
     def close(self) -> None:
-        """Let go of the file and its pixels; a later read opens it again."""
+        """Close the file and free its pixels; a later read opens it again."""
         handle = self._handles.pop(os.getpid(), None)
         if handle is not None:
             self._close(handle)

@@ -1,18 +1,13 @@
-"""JPEG tiles of a slide, decoded one by one: OpenSlide's own pixels in a fifth of its time.
+"""Slide backends: tiled levels, a decoder of JPEG tiles, and OpenSlide.
 
-OpenSlide blends every tile into the region that was asked for. Scanners mostly write TIFF files of
-JPEG tiles side by side, where there is nothing to blend. Such tiles are decoded here, in the
-process that opens slides, by the library that OpenSlide has inside (libjpeg-turbo, from the package
-simplejpeg; where that has no wheels, OpenSlide reads everything).
+OpenSlide blends all tiles of a region. Most scanners write TIFF files of JPEG tiles side by side,
+which need no blending. `JpegTileReader` decodes such tiles one by one, in a fifth of the time, with
+the library that OpenSlide uses (libjpeg-turbo, from the package simplejpeg; without it, OpenSlide
+reads everything).
 
-Nothing is taken on trust: warnings of the decoder are errors, as they are to OpenSlide, and where a
-tile is missing or refused OpenSlide is asked for the region, and has the last word.
-
-What a library makes of a slide, in the process that opens slides.
-
-Tiled levels of slides: regions are composed of tiles.
-
-A slide as OpenSlide reads it; JPEG tiles where these can be decoded one by one.
+Results are verified: the first regions of each level are compared with those of OpenSlide, warnings
+of the decoder are errors, as in OpenSlide, and OpenSlide reads regions with missing or rejected
+tiles.
 """
 
 from __future__ import annotations
@@ -44,74 +39,87 @@ SCALE_WITHOUT_UNIT = "ome.scale-without-unit"
 
 
 class UnsupportedSlideError(Exception):
-    """The file is as it should be, and yet cannot be used; the message says why, and what to do."""
+    """Exception raised if an undamaged file is unsupported; the message states why."""
 
 
 class MissingLibraryError(Exception):
-    """What would read it is not installed."""
+    """Exception raised if the library that reads a file is not installed."""
 
 
 class SlideBackend(Protocol):
-    """facts : its size, level_sizes, downsamples and properties, of OpenSlide's names"""
+    """Open slide, as a library reads it.
+
+    Attributes
+    ----------
+    metadata : size, level_sizes, downsamples and properties, named as in OpenSlide
+    """
 
     metadata: dict[str, Any]
 
     def picture(self, corner: list[int], piece: ResampleTile) -> Image.Image:
-        """The rectangle of a piece, not reduced yet; its corner is given in pixels of level 0."""
+        """Return the unreduced rectangle of a piece; `corner` is in pixels of level 0."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Close the file."""
 
 
 def level_downsamples(sizes: list[tuple[int, int]]) -> list[float]:
-    """How many times smaller each level is than the first.
+    """Return the downsample of each level relative to the first.
 
-    A whole number where the sizes are those of the first divided by it and rounded, up or down.
+    It is a whole number if the size is that of the first level divided by it and rounded, up or
+    down.
     """
     return [_downsample(sizes[0], size) for size in sizes]
 
 
-def _downsample(whole: tuple[int, int], size: tuple[int, int]) -> float:
-    ratios = [a / b for a, b in zip(whole, size, strict=True)]
+def _downsample(first: tuple[int, int], size: tuple[int, int]) -> float:
+    ratios = [a / b for a, b in zip(first, size, strict=True)]
     mean = sum(ratios) / 2
     factor = max(1, round(mean))
-    if all(abs(a / factor - b) < 1 for a, b in zip(whole, size, strict=True)):
+    if all(abs(a / factor - b) < 1 for a, b in zip(first, size, strict=True)):
         return float(factor)
     return mean
 
 
 Pixels = NDArray[np.uint8]
 
-# Tiles at the border of a region are needed again by its neighbours.
+# Neighbouring regions share the tiles at their borders.
 _CACHE_BYTES = 40 * 2**20
 _RIM = 2
 
 
 class TileCache(LRUCache[Pixels]):
-    """The most recently used tiles of all levels of a slide."""
+    """Cache of the most recently used tiles of all levels of a slide."""
 
     def __init__(self) -> None:
         super().__init__(_CACHE_BYTES)
 
 
 class TiledLevel(ABC):
-    """One level of a slide.
+    """Level of a slide whose regions are composed of tiles.
 
-    size, tile : (width, height) in pixels, of the level and of a tile; the last tiles may exceed it
+    Attributes
+    ----------
+    size : (width, height) of the level in pixels
+    tile : (width, height) of a tile; the last tiles may exceed the level
     """
 
-    def __init__(self, size: tuple[int, int], tile: tuple[int, int], kept: TileCache) -> None:
+    def __init__(self, size: tuple[int, int], tile: tuple[int, int], cache: TileCache) -> None:
         self.size, self.tile = size, tile
         self.n_across, self.n_down = (-(-a // b) for a, b in zip(size, tile, strict=True))
-        self._cache = kept
+        self._cache = cache
 
     @abstractmethod
-    def decode(self, place: int, out: Pixels) -> Pixels:
-        """Return a tile (height, width, 4) by its row-major index; `out` may be used for it."""
+    def decode(self, index: int, out: Pixels) -> Pixels:
+        """Return a tile (height, width, 4) by its row-major index; it may be `out`, filled."""
 
     def region(self, x: int, y: int, width: int, height: int) -> Pixels:
-        """Return pixels (height, width, 4), white beyond the level; the last channel is unused.
+        """Return pixels (height, width, 4), white outside the level; the last channel is unused.
 
-        A ValueError states why a tile cannot be decoded.
+        Raises
+        ------
+        ValueError
+            If a tile cannot be decoded.
         """
         pixels = np.full((height, width, 4), 255, np.uint8)
         ends = min(x + width, self.size[0]), min(y + height, self.size[1])
@@ -124,47 +132,47 @@ class TiledLevel(ABC):
             from_rows, to_rows = _overlap(row, self.tile[1], y, ends[1])
             for column in across:
                 from_columns, to_columns = _overlap(column, self.tile[0], x, ends[0])
-                keep = _at_rim(row, down) or _at_rim(column, across)
-                tile = self._tile_at(row * self.n_across + column, keep, scratch)
+                use_cache = _at_rim(row, down) or _at_rim(column, across)
+                tile = self._tile_at(row * self.n_across + column, use_cache, scratch)
                 pixels[to_rows, to_columns] = tile[from_rows, from_columns]
         return pixels
 
-    def _tile_at(self, place: int, keep: bool, scratch: Pixels) -> Pixels:
+    def _tile_at(self, index: int, use_cache: bool, scratch: Pixels) -> Pixels:
         """Return a tile; one that is not cached may share memory with the scratch array."""
-        key = id(self), place
-        keep = keep and scratch.nbytes <= _CACHE_BYTES
+        key = id(self), index
+        use_cache = use_cache and scratch.nbytes <= _CACHE_BYTES
         tile = self._cache.find(key)
         if tile is None:
-            tile = self.decode(place, np.empty_like(scratch) if keep else scratch)
-            if keep:
+            tile = self.decode(index, np.empty_like(scratch) if use_cache else scratch)
+            if use_cache:
                 self._cache.put(key, tile, tile.nbytes)
         return tile
 
 
-def _overlap(place: int, side: int, start: int, end: int) -> tuple[slice, slice]:
+def _overlap(index: int, side: int, start: int, end: int) -> tuple[slice, slice]:
     """Return the part of a tile between start and end, in the tile and in the region."""
-    first, last = max(place * side, start), min((place + 1) * side, end)
-    return slice(first - place * side, last - place * side), slice(first - start, last - start)
+    first, last = max(index * side, start), min((index + 1) * side, end)
+    return slice(first - index * side, last - index * side), slice(first - start, last - start)
 
 
-def _at_rim(place: int, places: range) -> bool:
-    return place < places.start + _RIM or place >= places.stop - _RIM
+def _at_rim(index: int, indices: range) -> bool:
+    return index < indices.start + _RIM or index >= indices.stop - _RIM
 
 
-# Those whose tiles lie side by side, each level in a directory of its own.
+# Formats with tiles side by side and one directory per level.
 _VENDORS = ("aperio", "generic-tiff")
 _JPEG, _RGB, _YCBCR = 7, 2, 6
 _START, _END = b"\xff\xd8", b"\xff\xd9"
-# Says that the colours are red, green and blue, which a TIFF says in a tag of its own.
+# JPEG marker for RGB colours, which a TIFF states in a tag instead.
 _COLOURS_ARE_RGB = b"\xff\xee\x00\x0eAdobe\x00\x64\x00\x00\x00\x00\x00"
 
 
 class JpegTileLevel(TiledLevel):
-    """One level, a page of a TIFF."""
+    """Level of JPEG tiles, from one page of a TIFF."""
 
-    def __init__(self, file: int, page: TiffPage, kept: TileCache) -> None:
+    def __init__(self, file: int, page: TiffPage, cache: TileCache) -> None:
         tile = page.tilewidth, page.tilelength
-        super().__init__((page.imagewidth, page.imagelength), tile, kept)
+        super().__init__((page.imagewidth, page.imagelength), tile, cache)
         self._file = file
         self._offsets = np.array(page.dataoffsets, np.int64)
         self._lengths = np.array(page.databytecounts, np.int64)
@@ -174,11 +182,12 @@ class JpegTileLevel(TiledLevel):
         colours = _COLOURS_ARE_RGB if page.photometric == _RGB else b""
         self._head = _START + colours + tables[2:-2]
 
-    def decode(self, place: int, out: Pixels) -> Pixels:
+    def decode(self, index: int, out: Pixels) -> Pixels:
+        """Decode a tile into `out`, as RGB in the first three channels."""
         from simplejpeg import decode_jpeg
 
-        length = int(self._lengths[place])
-        data = os.pread(self._file, length, int(self._offsets[place])) if length > 0 else b""
+        length = int(self._lengths[index])
+        data = os.pread(self._file, length, int(self._offsets[index])) if length > 0 else b""
         if len(data) < 4 or len(data) != length or data[:2] != _START:
             raise ValueError("no JPEG")
         tile: Pixels = decode_jpeg(
@@ -195,7 +204,10 @@ class JpegTileLevel(TiledLevel):
 
 
 class JpegTileReader:
-    """The levels of a slide that can be read so, by OpenSlide's number; none where it is unsure."""
+    """Levels of a slide whose JPEG tiles can be decoded one by one, by OpenSlide's level number.
+
+    `levels` lacks those that may need OpenSlide.
+    """
 
     def __init__(self, path: str, vendor: str, sizes: Sequence[tuple[int, int]]) -> None:
         self._file = -1
@@ -203,18 +215,19 @@ class JpegTileReader:
         if vendor in _VENDORS and can_decode():
             self._file = os.open(path, os.O_RDONLY)
             try:
-                self._find(path, sizes)
-            except Exception:  # of a damaged directory: OpenSlide reads it, or says what is wrong
+                self._find_levels(path, sizes)
+            except Exception:  # damaged directory: OpenSlide reads it, or reports the error
                 self.levels.clear()
 
-    def _find(self, path: str, sizes: Sequence[tuple[int, int]]) -> None:
-        pages, kept = list(_pages(path)), TileCache()
+    def _find_levels(self, path: str, sizes: Sequence[tuple[int, int]]) -> None:
+        pages, cache = list(_pages(path)), TileCache()
         for level, size in enumerate(sizes):
-            fitting = [page for page in pages if (page.imagewidth, page.imagelength) == size]
-            if len(fitting) == 1 and is_supported_page(fitting[0]):
-                self.levels[level] = JpegTileLevel(self._file, fitting[0], kept)
+            matches = [page for page in pages if (page.imagewidth, page.imagelength) == size]
+            if len(matches) == 1 and is_supported_page(matches[0]):
+                self.levels[level] = JpegTileLevel(self._file, matches[0], cache)
 
     def close(self) -> None:
+        """Close the file."""
         self.levels.clear()
         if self._file >= 0:
             os.close(self._file)
@@ -222,7 +235,8 @@ class JpegTileReader:
 
 
 def can_decode() -> bool:
-    if not hasattr(os, "pread"):  # which several threads may call at once
+    """Return whether the libraries that decode JPEG tiles are available."""
+    if not hasattr(os, "pread"):  # needed, as it is safe in several threads
         return False
     try:
         import simplejpeg  # noqa: F401
@@ -240,6 +254,7 @@ def _pages(path: str) -> Iterator[Any]:
 
 
 def is_supported_page(page: TiffPage) -> bool:
+    """Return whether a page of a TIFF consists of JPEG tiles that can be decoded here."""
     return (
         page.is_tiled
         and page.compression == _JPEG
@@ -250,7 +265,7 @@ def is_supported_page(page: TiffPage) -> bool:
     )
 
 
-# Of the first regions made of tiles this much is read by OpenSlide as well.
+# Number of regions per level to compare with OpenSlide, and the side of the compared part.
 _N_COMPARED = 8
 _COMPARED_PX = 512
 
@@ -264,15 +279,15 @@ def _openslide() -> ModuleType:
 
 
 def is_slide(path: str) -> bool:
-    """Whether OpenSlide takes a file for a slide."""
+    """Return whether OpenSlide recognises a file as a slide."""
     return _openslide().OpenSlide.detect_format(path) is not None
 
 
 class OpenSlideBackend:
-    """One open slide."""
+    """Open slide, read by OpenSlide and, if possible, from its JPEG tiles."""
 
     def __init__(self, path: str) -> None:
-        self._n_compared: Counter[int] = Counter()  # by level, what was seen to be the same
+        self._n_compared: Counter[int] = Counter()  # identical regions by level
         slide = self._slide = _openslide().OpenSlide(path)
         vendor = slide.properties.get("openslide.vendor", "")
         self._tiles = JpegTileReader(path, vendor, slide.level_dimensions)
@@ -284,6 +299,7 @@ class OpenSlideBackend:
         }
 
     def picture(self, corner: list[int], piece: ResampleTile) -> Image.Image:
+        """Return the unreduced rectangle of a piece; `corner` is in pixels of level 0."""
         region = self._from_tiles(corner, piece)
         return self._read(corner, piece) if region is None else region
 
@@ -294,23 +310,23 @@ class OpenSlideBackend:
         )
 
     def _from_tiles(self, corner: list[int], piece: ResampleTile) -> Image.Image | None:
-        """The region from tiles decoded one by one; None where that cannot be done."""
+        """Return a region from individually decoded tiles; None if this is impossible."""
         from PIL import Image
 
         tiles = self._tiles.levels.get(piece.level)
         scale = self._slide.level_downsamples[piece.level]
         if not tiles or corner != [piece.x * scale, piece.y * scale]:
-            return None  # or between two pixels of the level, which OpenSlide mixes
+            return None  # OpenSlide interpolates between pixels of the level
         try:
             pixels = tiles.region(piece.x, piece.y, piece.width, piece.height)
-        except (ValueError, OSError, MemoryError):  # what is wrong is for OpenSlide to say
+        except (ValueError, OSError, MemoryError):  # OpenSlide reports the error
             return None
         if self._n_compared[piece.level] < _N_COMPARED and not self._compare(corner, piece, pixels):
             return None
         return Image.frombuffer("RGBX", (piece.width, piece.height), pixels, "raw", "RGBX", 0, 1)
 
     def _compare(self, corner: list[int], piece: ResampleTile, pixels: NDArray[np.uint8]) -> bool:
-        """Whether OpenSlide's pixels are the same; if not, this level's tiles serve no more."""
+        """Return whether OpenSlide reads the same pixels; if not, disable this level's tiles."""
         part = piece._replace(
             width=min(piece.width, _COMPARED_PX), height=min(piece.height, _COMPARED_PX)
         )
@@ -322,5 +338,6 @@ class OpenSlideBackend:
         return True
 
     def close(self) -> None:
+        """Close the slide."""
         self._tiles.close()
         self._slide.close()

@@ -1,11 +1,10 @@
-"""Slides: regions of them from pieces of a level, which another process reads.
+"""Slide readers, and the child processes that open slides and HDF5 files for them.
 
-Slides and HDF5 files opened in child processes, which a damaged file may kill.
-
-Any number of threads read a `Slide` from a `SlideProcess`. When the slide is closed, the process
-waits for the next one. When a process dies, the request is repeated once in a new one, and a second
-death is reported as an error of the file. Answers are waited for REPLY_TIMEOUT_S at most. Where
-sockets cannot be sent to another process (Windows), slides are read in this one.
+A damaged file may crash the process that opens it. Any number of threads read a `Slide` from a
+`SlideProcess`. When the slide is closed, the process waits for the next one. When a process dies,
+the request is repeated once in a new one, and a second death is reported as an error of the file.
+Replies are awaited for at most REPLY_TIMEOUT_S. If sockets cannot be sent to another process
+(Windows), slides are read in the main process.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ from .slide_worker import (
 )
 
 USE_SUBPROCESS = hasattr(socket, "send_fds")
-# In seconds: network drives are slow, and a scanner's file server may be asleep.
+# In seconds: network drives are slow, and a scanner's file server may be in standby.
 REPLY_TIMEOUT_S = 120
 _MAX_IDLE = 2
 
@@ -61,23 +60,23 @@ Result = TypeVar("Result")
 
 
 class SlideFormatError(Exception):
-    """The library refuses the file, with this reason."""
+    """Exception raised if the library rejects the file, for the reason in the message."""
 
 
 class UnsupportedSlideError(Exception):
-    """The slide is undamaged but of an unsupported kind, which the message describes."""
+    """Exception raised if an undamaged slide is unsupported; the message states why."""
 
 
 class MissingSlideLibraryError(Exception):
-    """The library that reads the slide is not installed."""
+    """Exception raised if the library that reads the slide is not installed."""
 
 
 class SlideProcessDiedError(Exception):
-    """The process with the slide has ended, as the message describes."""
+    """Exception raised if the process with the slide has ended."""
 
 
 class SlideTimeoutError(SlideProcessDiedError):
-    """The process gave no answer and was ended."""
+    """Exception raised if the process did not reply in time and was killed."""
 
 
 class _Opener(Protocol):
@@ -93,12 +92,12 @@ class SlideProcess:
     """Child process and the sockets to it."""
 
     def __init__(self) -> None:
-        self.is_suspect = False  # by a damaged file, or by an answer that was not waited for
-        self._control, theirs = socket.socketpair()
-        with theirs:
+        self.is_suspect = False  # after a damaged file, or an abandoned reply
+        self._control, remote = socket.socketpair()
+        with remote:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "histodict.images.slide_worker"],
-                stdin=theirs.fileno(),
+                stdin=remote.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 env=os.environ | _environment(),
@@ -110,6 +109,7 @@ class SlideProcess:
 
     @property
     def pid(self) -> int:
+        """Process identifier."""
         return self._process.pid
 
     @property
@@ -118,56 +118,56 @@ class SlideProcess:
         return not self.is_suspect and not self._busy
 
     def request(self, name: str, *arguments: Any) -> Bytes:
-        """Return the bytes of an answer; wait while all sockets are in use."""
+        """Return the bytes of a reply; wait while all sockets are in use."""
         with self._slots:
-            status, answer = self._over_connection(json.dumps([name, *arguments]).encode())
+            status, reply = self._exchange(json.dumps([name, *arguments]).encode())
         # An error of a decoder may have damaged the memory of the process.
         self.is_suspect |= name in ("piece", "call") and status == REFUSED
-        return _checked(status, answer)
+        return _check_reply(status, reply)
 
-    def _over_connection(self, order: bytes) -> tuple[int, Bytes]:
+    def _exchange(self, message: bytes) -> tuple[int, Bytes]:
         try:
-            with self._connection() as line:
-                # Unlike `settimeout`, the kernel gathers a whole answer while threads compute.
+            with self._connection() as connection:
+                # Unlike `settimeout`, this lets the kernel collect the reply while threads compute.
                 wait = struct.pack("ll", REPLY_TIMEOUT_S, 0)
-                line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, wait)
-                line.sendall(ORDER.pack(len(order)) + order)
-                status, length = REPLY.unpack(_received(line, REPLY.size).data)
-                return status, _received(line, length)
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, wait)
+                connection.sendall(ORDER.pack(len(message)) + message)
+                status, length = REPLY.unpack(_receive(connection, REPLY.size).data)
+                return status, _receive(connection, length)
         except (OSError, EOFError) as error:
-            raise self._lost(error) from error
+            raise self._lost_error(error) from error
 
     @contextmanager
     def _connection(self) -> Iterator[socket.socket]:
-        """Yield a socket for one request; after an error or interruption it is not used again."""
+        """Yield a socket for one request; after an error or interruption it is discarded."""
         try:
-            line = self._free.pop()
+            connection = self._free.pop()
         except IndexError:
-            line = self._new_connection()
-        self._busy.add(line)
+            connection = self._new_connection()
+        self._busy.add(connection)
         try:
-            yield line
-            self._free.append(line)
+            yield connection
+            self._free.append(connection)
         except BaseException:
             self.is_suspect = True
-            line.close()
+            connection.close()
             raise
         finally:
-            self._busy.discard(line)
+            self._busy.discard(connection)
 
     def _new_connection(self) -> socket.socket:
-        line, theirs = socket.socketpair()
+        connection, remote = socket.socketpair()
         try:
-            socket.send_fds(self._control, [b"+"], [theirs.fileno()])
+            socket.send_fds(self._control, [b"+"], [remote.fileno()])
         except OSError:
-            line.close()
+            connection.close()
             raise
         finally:
-            theirs.close()
-        return line
+            remote.close()
+        return connection
 
-    def _lost(self, error: Exception) -> SlideProcessDiedError:
-        """Return why there is no answer; end the process."""
+    def _lost_error(self, error: Exception) -> SlideProcessDiedError:
+        """Kill the process and return the reason why there is no reply."""
         if isinstance(error, BlockingIOError):
             self.end()
             return SlideTimeoutError(f"gave no answer for {REPLY_TIMEOUT_S} s")
@@ -189,53 +189,53 @@ class SlideProcess:
             self._free.pop().close()
 
     def forget(self) -> None:
-        """Close the sockets, in a forked process, as they belong to its parent."""
-        for line in (self._control, *self._free, *self._busy):
-            line.close()
+        """Close the sockets in a forked process, as they belong to its parent."""
+        for connection in (self._control, *self._free, *self._busy):
+            connection.close()
 
 
 def _environment() -> dict[str, str]:
     return {
-        # The child imports the same packages.
+        # The child process imports the same packages.
         "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)),
         # glibc: threads share freed memory, which halves the memory of the process.
         "MALLOC_ARENA_MAX": "1",
     }
 
 
-class _InThisProcess:
-    """The libraries in this process."""
+class _MainProcess:
+    """Slide libraries in the main process."""
 
     def __init__(self) -> None:
-        self._slides = SlideServer()
+        self._server = SlideServer()
 
     @property
     def reusable(self) -> bool:
         return False
 
     def request(self, name: str, *arguments: Any) -> Bytes:
-        status, answer = self._slides.do(name, *arguments)
-        return _checked(status, np.frombuffer(bytearray(answer), np.uint8))
+        status, reply = self._server.do(name, *arguments)
+        return _check_reply(status, np.frombuffer(bytearray(reply), np.uint8))
 
     def end(self) -> None:
-        self._slides.close()
+        self._server.close()
 
 
-def _checked(status: int, answer: Bytes) -> Bytes:
+def _check_reply(status: int, reply: Bytes) -> Bytes:
     if status == DONE:
-        return answer
-    kinds = {NO_LIBRARY: MissingSlideLibraryError, UNFIT: UnsupportedSlideError}
-    raise kinds.get(status, SlideFormatError)(answer.tobytes().decode("utf-8", "replace"))
+        return reply
+    errors = {NO_LIBRARY: MissingSlideLibraryError, UNFIT: UnsupportedSlideError}
+    raise errors.get(status, SlideFormatError)(reply.tobytes().decode("utf-8", "replace"))
 
 
-def _received(line: socket.socket, length: int) -> Bytes:
+def _receive(connection: socket.socket, length: int) -> Bytes:
     buffer = np.empty(length, np.uint8)
-    view, n_got = buffer.data, 0
+    memory, n_got = buffer.data, 0
     while n_got < length:
-        got = line.recv_into(view[n_got:], 0, socket.MSG_WAITALL)
-        if got == 0:
+        n_new = connection.recv_into(memory[n_got:], 0, socket.MSG_WAITALL)
+        if n_new == 0:
             raise EOFError("it closed the line")
-        n_got += got
+        n_got += n_new
     return buffer
 
 
@@ -253,10 +253,10 @@ _LIVING: set[SlideProcess] = set()
 _IDLE: list[_Opener] = []
 
 
-def _leased(*, new: bool = False) -> _Opener:
-    """Return a process without a slide."""
+def _lease(*, new: bool = False) -> _Opener:
+    """Return a process without an open slide."""
     if not USE_SUBPROCESS:
-        return _InThisProcess()
+        return _MainProcess()
     while _IDLE and not new:
         with suppress(IndexError):  # another thread was faster
             return _IDLE.pop()
@@ -275,7 +275,7 @@ def _release(opener: _Opener) -> None:
 
 
 def end_idle() -> None:
-    """End the processes without a slide."""
+    """End the processes without an open slide."""
     while _IDLE:
         _IDLE.pop().end()
 
@@ -287,7 +287,7 @@ def end_all() -> None:
         process.end()
 
 
-def _forget_all() -> None:
+def _forget_processes() -> None:
     for process in _LIVING:
         process.forget()
     _LIVING.clear()
@@ -295,31 +295,31 @@ def _forget_all() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_all)
+    os.register_at_fork(after_in_child=_forget_processes)
 
 
 def detect(path: Path) -> str | None:
-    """Return the library that reads a file as a slide; None if there is none."""
+    """Return the library that reads the file as a slide; None if there is none."""
     return call(detect_library, path)
 
 
 def call(function: Callable[[str], Result], path: Path) -> Result:
-    """Call a function of a module with a path in a child process; return its result from JSON."""
-    opener, answer = _request_with_retry("call", function.__module__, function.__name__, str(path))
+    """Call a function of a module with a path in a child process; return its JSON result."""
+    opener, reply = _request_with_retry("call", function.__module__, function.__name__, str(path))
     _release(opener)
-    found: Result = json.loads(answer.tobytes())
-    return found
+    result: Result = json.loads(reply.tobytes())
+    return result
 
 
 def _request_with_retry(*order: str) -> tuple[_Opener, Bytes]:
-    """Return an answer and the process that gave it; the second attempt is in a new process."""
-    opener = _leased()
+    """Return a reply and its process; the second attempt is in a new process."""
+    opener = _lease()
     try:
         return opener, _request_or_release(opener, *order)
     except SlideTimeoutError:
         raise
     except SlideProcessDiedError:
-        opener = _leased(new=True)
+        opener = _lease(new=True)
         return opener, _request_or_release(opener, *order)
 
 
@@ -337,58 +337,62 @@ class Slide:
     def __init__(self, path: Path, library: str) -> None:
         self._order = ("open", str(path), library)
         self._lock = threading.Lock()
-        opener, facts = _request_with_retry(*self._order)
-        self.metadata: dict[str, Any] = json.loads(facts.tobytes())
+        opener, reply = _request_with_retry(*self._order)
+        self.metadata: dict[str, Any] = json.loads(reply.tobytes())
         self._opener = [opener]
-        self.close = weakref.finalize(self, _let_go, self._opener, os.getpid())
+        self.close = weakref.finalize(self, _close_slide, self._opener, os.getpid())
 
     def piece(self, corner: tuple[int, int], piece: ResampleTile) -> Bytes:
         """Return pixels (height, width, 3) of a piece, whose corner is in pixels of level 0."""
         order = ("piece", corner, piece)
         opener = self._opener[0]
         try:
-            answer = opener.request(*order)
+            reply = opener.request(*order)
         except SlideTimeoutError:
             raise
         except SlideProcessDiedError:
-            answer = self._reopened(opener).request(*order)
-        return answer.reshape(*piece.shape, 3)
+            reply = self._reopen(opener).request(*order)
+        return reply.reshape(*piece.shape, 3)
 
-    def _reopened(self, lost: _Opener) -> _Opener:
+    def _reopen(self, lost: _Opener) -> _Opener:
         """Return a new process with the slide open, which the first thread starts."""
         with self._lock:
             if self._opener[0] is lost:
-                opener = _leased(new=True)
-                facts = _request_or_release(opener, *self._order)
-                if json.loads(facts.tobytes()) != self.metadata:
+                opener = _lease(new=True)
+                reply = _request_or_release(opener, *self._order)
+                if json.loads(reply.tobytes()) != self.metadata:
                     _release(opener)
                     raise SlideFormatError("it was replaced by another slide while it was read")
                 self._opener[0] = opener
             return self._opener[0]
 
 
-def _let_go(opener: list[_Opener], owner: int) -> None:
-    if owner == os.getpid():  # a forked process has only a copy
+def _close_slide(opener: list[_Opener], pid: int) -> None:
+    if pid == os.getpid():  # not in a forked process, which has a copy
         _release(opener[0])
 
 
-FOLDER_FORMATS = (".mrxs",)  # the slide's data lie in a folder of its name, beside the file
+FOLDER_FORMATS = (".mrxs",)  # with the data in a folder of the same name beside the file
 _IN_SEVERAL_FILES = (*FOLDER_FORMATS, ".dcm", ".vms", ".vmu")
-# A level of downsample 4.002, from a side that 4 does not divide, serves a reduction by 4.
+# A level of downsample 4.002, from a side that is not a multiple of 4, fits a reduction by 4.
 _LEVEL_SLACK = 1.01
-# Of an open slide: OpenSlide keeps up to 32 MB of it, and its directory, in a process of 30 MB; of
-# tiles that are decoded one by one 48 MB are kept.
+# Memory of an open slide: a process of 30 MB, OpenSlide's cache of 32 MB and its directory, and
+# 48 MB of individually decoded tiles.
 _SLIDE_BYTES = 128 * 2**20
-# Reading all of such a level takes a 64th of the time at most, and single cells can be seen in it.
+# Downsamples of overview levels: fast to read (1/64 of the time at most), with visible cells.
 _LOW_LEVELS = (8.0, 20.0)
-# Pixels of a coarsest level that are read whatever the file says.
+# A coarsest level of at most this size is accepted for any size of the file.
 _ALWAYS_BYTES = 50_000_000
 
 
 class SlideReader(RegionReader[Slide]):
-    """A whole slide, read by OpenSlide; inside its bounds where it has some (MRXS).
+    """Whole slide, read by OpenSlide; only the part inside its bounds if it has some (MRXS).
 
-    library : who reads it, of those that `slide_child` knows; name, package : in words
+    Attributes
+    ----------
+    library : identifier of the library in `slide_worker`
+    name, package : the library and its package in messages
+    missing_chunks : number of chunks of an OME-Zarr that were not written
     scale_without_unit : scale of an OME-Zarr without units, as text; mpp is then unknown
     """
 
@@ -399,12 +403,12 @@ class SlideReader(RegionReader[Slide]):
 
     def __init__(self, path: Path, mpp: float | None = None) -> None:
         super().__init__(path, (0, 0), mpp)
-        facts = self._open_handle().metadata
-        self.missing_chunks, n_chunks = facts.get("missing_chunks", (0, 0))
-        self._downsamples: list[float] = facts["downsamples"]
+        metadata = self._open_handle().metadata
+        self.missing_chunks, n_chunks = metadata.get("missing_chunks", (0, 0))
+        self._downsamples: list[float] = metadata["downsamples"]
         try:
-            self.offset, self.size = _bounds(facts["size"], facts["properties"])
-            own = _mpp_of(facts["properties"])
+            self.offset, self.size = _bounds(metadata["size"], metadata["properties"])
+            stated_mpp = _mpp_of(metadata["properties"])
             if not (min(self.size) > 0 and 0 < min(self._downsamples) < math.inf):
                 raise ValueError("no pixels")
         except ValueError as error:
@@ -412,20 +416,22 @@ class SlideReader(RegionReader[Slide]):
             raise ImageError(
                 f"{path}: what this slide says of its size makes no sense ({error}); copy it again"
             ) from error
-        self.mpp = own if mpp is None else mpp
-        self.scale_without_unit = facts["properties"].get(SCALE_WITHOUT_UNIT)
-        _check_proportions(path, facts["level_sizes"][-1])
-        refused = check_missing_chunks(path, self.missing_chunks, n_chunks)
-        if refused:
+        self.mpp = stated_mpp if mpp is None else mpp
+        self.scale_without_unit = metadata["properties"].get(SCALE_WITHOUT_UNIT)
+        _check_proportions(path, metadata["level_sizes"][-1])
+        error_message = check_missing_chunks(path, self.missing_chunks, n_chunks)
+        if error_message:
             self.close()
-            raise ImageError(refused)
+            raise ImageError(error_message)
 
     @property
     def memory_bytes(self) -> int:
+        """Memory of an open slide."""
         return _SLIDE_BYTES
 
     @property
     def overview_downsample(self) -> float | None:
+        """Downsample of a level that is fast to read as a whole; None without one."""
         low, high = _LOW_LEVELS
         return max((each for each in self._downsamples if low <= each <= high), default=None)
 
@@ -468,7 +474,7 @@ class SlideReader(RegionReader[Slide]):
 
 
 class OmeTiffReader(SlideReader):
-    """An OME-TIFF, read by tifffile."""
+    """OME-TIFF, read by tifffile."""
 
     library = OME_TIFF
     name = "tifffile"
@@ -476,7 +482,7 @@ class OmeTiffReader(SlideReader):
 
 
 class OmeZarrReader(SlideReader):
-    """A folder that is an OME-Zarr, read by zarr."""
+    """OME-Zarr folder, read by zarr."""
 
     library = OME_ZARR
     name = "zarr"
@@ -487,7 +493,7 @@ _READERS = {reader.library: reader for reader in (SlideReader, OmeTiffReader, Om
 
 
 def select_slide_reader(path: Path) -> type[SlideReader] | None:
-    """The reader of a TIFF that is a slide; None of any other file."""
+    """Return the reader class of a TIFF that is a slide; None for any other file."""
     try:
         with _describe_error(path, "OpenSlide cannot look at this file", "copy it again"):
             found = detect(path)
@@ -498,7 +504,7 @@ def select_slide_reader(path: Path) -> type[SlideReader] | None:
 
 @contextmanager
 def _describe_error(path: Path, what: str, advice: str) -> Iterator[None]:
-    """Whatever becomes of a slide in the process that has it open, as an error that names it."""
+    """Convert errors of the process with the slide to ImageError, which names the file."""
     try:
         yield
     except UnsupportedSlideError as error:
@@ -516,10 +522,10 @@ def _describe_error(path: Path, what: str, advice: str) -> Iterator[None]:
 def _bounds(
     size: tuple[int, int], properties: dict[str, str]
 ) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Where a slide's pixels begin, and how many there are across and down."""
-    whole = {"x": 0, "y": 0, "width": size[0], "height": size[1]}
+    """Return the position of a slide's first pixel, and its width and height."""
+    defaults = {"x": 0, "y": 0, "width": size[0], "height": size[1]}
     x, y, width, height = (
-        int(properties.get(f"openslide.bounds-{name}", value)) for name, value in whole.items()
+        int(properties.get(f"openslide.bounds-{name}", value)) for name, value in defaults.items()
     )
     return (x, y), (width, height)
 
@@ -530,7 +536,10 @@ def _mpp_of(properties: dict[str, str]) -> float | None:
 
 
 def _check_proportions(path: Path, coarsest: tuple[int, int]) -> None:
-    """Refuse a slide of which even the thumbnail would take for ever: its sizes are damaged."""
+    """Refuse a slide whose coarsest level is too large for its file, as its sizes are damaged.
+
+    Even its thumbnail would take too long to read.
+    """
     if path.suffix.lower() in _IN_SEVERAL_FILES:
         return
     n_bytes = file_bytes(path)

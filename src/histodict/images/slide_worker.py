@@ -1,9 +1,9 @@
 """Child process that opens slides and HDF5 files, on which a library may abort or hang.
 
-It serves one file at a time. `slide_process`, which starts it, sends sockets over the control
-socket (standard input), one for each thread that reads; the threads share the library's cache of
-tiles. On a socket a request is a length and JSON, an answer a status, a length and bytes. The
-process ends with its control socket or its parent, and after a time without an open slide.
+The process serves one file at a time. `slide_reader` starts it and sends sockets over the control
+socket (standard input), one for each reading thread; the threads share the library's cache of
+tiles. On a socket, a request is a length and JSON; a reply is a status, a length and bytes. The
+process ends with its control socket or its parent, or after a time without an open slide.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ DONE, REFUSED, NO_LIBRARY, UNFIT = range(4)
 _MAX_MESSAGE = 300
 _TICK_S = 1.0
 _IDLE_S = 60.0
-# The library's cache and directories; and for each socket a decoded piece and its reduction.
+# Memory of the library's cache and directories; for each socket, of a decoded piece and its
+# reduction.
 _BASE_BYTES = 2**30
-_LINE_BYTES = 128 * 2**20
+_CONNECTION_BYTES = 128 * 2**20
 
 
 OPENSLIDE, OME_TIFF, OME_ZARR = "openslide", "ome-tiff", "ome-zarr"
@@ -53,7 +54,7 @@ def _open_slide(path: str, library: str) -> SlideBackend:
 def detect_library(path: str) -> str | None:
     """Return the library that reads a TIFF as a slide; None if there is none.
 
-    OpenSlide reads only the first channel of an OME-TIFF and none of its levels.
+    OME-TIFF is not read by OpenSlide, which reads only its first channel and none of its levels.
     """
     from .ome_files import is_ome_tiff
     from .slide_backend import is_slide
@@ -62,18 +63,18 @@ def detect_library(path: str) -> str | None:
 
 
 class SlideServer:
-    """Requests to the libraries; one slide is open at a time."""
+    """Server of requests to the slide libraries, with at most one open slide."""
 
     def __init__(self) -> None:
         self._slide: SlideBackend | None = None
         self.idle_since: float | None = time.monotonic()
 
     def call(self, module: str, function: str, path: str) -> bytes:
-        """Return the result of a function of a path."""
+        """Call a function of a module with a path and return its result as JSON."""
         return json.dumps(getattr(import_module(module), function)(path)).encode()
 
     def open(self, path: str, library: str) -> bytes:
-        """Open a slide and return its facts."""
+        """Open a slide and return its metadata as JSON."""
         self.idle_since = None
         self._slide = _open_slide(path, library)
         return json.dumps(self._slide.metadata).encode()
@@ -87,6 +88,7 @@ class SlideServer:
         return piece.reduced(self._slide.picture(corner, piece)).tobytes("raw", "RGB")
 
     def close(self) -> bytes:
+        """Close the slide and start the idle time."""
         slide, self._slide = self._slide, None
         if slide is not None:
             slide.close()
@@ -94,7 +96,7 @@ class SlideServer:
         return b""
 
     def do(self, name: str, *arguments: Any) -> tuple[int, bytes]:
-        """Return status and answer of a request; exceptions are answered as text."""
+        """Return status and reply of a request; the reply to a failed one is the error message."""
         orders: dict[str, Callable[..., bytes]] = {
             "call": self.call,
             "open": self.open,
@@ -107,29 +109,29 @@ class SlideServer:
             status = {MissingLibraryError: NO_LIBRARY, UnsupportedSlideError: UNFIT}.get(
                 type(error), REFUSED
             )
-            words = " ".join(str(error).split())  # some have several lines
-            return status, (words[:_MAX_MESSAGE] or type(error).__name__).encode()
+            reason = " ".join(str(error).split())  # messages may have several lines
+            return status, (reason[:_MAX_MESSAGE] or type(error).__name__).encode()
 
 
-def serve_connection(slides: SlideServer, line: socket.socket) -> None:
-    """Answer requests in turn until the socket is closed."""
-    with line, line.makefile("rb") as orders:
+def serve_connection(server: SlideServer, connection: socket.socket) -> None:
+    """Serve requests one by one until the socket is closed."""
+    with connection, connection.makefile("rb") as orders:
         while head := orders.read(ORDER.size):
             (length,) = ORDER.unpack(head)
-            status, answer = slides.do(*json.loads(orders.read(length)))
+            status, reply = server.do(*json.loads(orders.read(length)))
             try:
-                line.sendall(REPLY.pack(status, len(answer)))
-                line.sendall(answer)
+                connection.sendall(REPLY.pack(status, len(reply)))
+                connection.sendall(reply)
             except OSError:  # the parent no longer waits
                 return
 
 
-def _limit_itself() -> None:
-    """Limit memory, of which a damaged file may require any amount, and write no core dumps."""
+def _limit_resources() -> None:
+    """Limit memory, of which a damaged file may require any amount, and disable core dumps."""
     import resource
 
-    n_lines = max_connections()
-    limit = _BASE_BYTES + n_lines * _LINE_BYTES
+    n_connections = max_connections()
+    limit = _BASE_BYTES + n_connections * _CONNECTION_BYTES
     for kind, bound in ((resource.RLIMIT_DATA, limit), (resource.RLIMIT_CORE, 0)):
         _, hard = resource.getrlimit(kind)
         soft = bound if hard == resource.RLIM_INFINITY else min(bound, hard)
@@ -137,29 +139,30 @@ def _limit_itself() -> None:
 
 
 def max_connections() -> int:
-    """Return the maximum number of sockets; more than one even for one core, as drives are slow."""
+    """Return the maximum number of sockets; at least 4, as drives are slow."""
     return max(4, os.cpu_count() or 1)
 
 
 def main() -> None:
+    """Serve requests until the control socket closes, the parent ends or the idle time is over."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles interruptions
-    _limit_itself()
+    _limit_resources()
     parent = os.getppid()
-    slides = SlideServer()
+    server = SlideServer()
     control = socket.socket(fileno=0)
     control.settimeout(_TICK_S)
     while os.getppid() == parent:
-        since = slides.idle_since
+        since = server.idle_since
         if since is not None and time.monotonic() - since > _IDLE_S:
             break
         try:
-            data, lines, _, _ = socket.recv_fds(control, 1, 1)
+            data, descriptors, _, _ = socket.recv_fds(control, 1, 1)
         except TimeoutError:
             continue
         if not data:
             break
-        line = socket.socket(fileno=lines[0])
-        threading.Thread(target=serve_connection, args=(slides, line), daemon=True).start()
+        connection = socket.socket(fileno=descriptors[0])
+        threading.Thread(target=serve_connection, args=(server, connection), daemon=True).start()
     os._exit(0)  # even during a read
 
 

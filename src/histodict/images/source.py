@@ -1,7 +1,8 @@
-"""One way to read pixels from plain images and from whole slides.
+"""Common interface to the pixels of plain images and whole slides.
 
-Places and lengths are level-0 pixels, those of the finest level, whatever the reduction. Slides
-are read in pieces of the coarsest level that is fine enough; plain images whole, on first use.
+Positions and lengths are in level-0 pixels, those of the finest level, whatever the reduction.
+Slides are read in pieces of the coarsest level that is fine enough; plain images are decoded as a
+whole on first use.
 """
 
 from __future__ import annotations
@@ -41,10 +42,14 @@ __all__ = [
 
 
 class ImageSource(Protocol):
-    """An image of any size; also a context manager that closes it. Safe to pickle and to fork."""
+    """Image of any size; a context manager that closes it.
+
+    Sources can be pickled and used after a fork.
+    """
 
     @property
-    def path(self) -> ImageLike: ...
+    def path(self) -> ImageLike:
+        """File or in-memory image."""
 
     @property
     def size(self) -> tuple[int, int]:
@@ -52,35 +57,42 @@ class ImageSource(Protocol):
 
     @property
     def mpp(self) -> float | None:
-        """µm per level-0 pixel, where known."""
+        """µm per level-0 pixel; None if unknown."""
 
     @property
     def offset(self) -> tuple[int, int]:
-        """Where (0, 0) lies in the coordinates of OpenSlide; those of QuPath begin there, too."""
+        """Position of (0, 0) in OpenSlide's coordinates; QuPath's coordinates begin there."""
 
     @property
     def memory_bytes(self) -> int:
-        """Memory that it takes once it has been read from, until it is closed."""
+        """Memory of the source from its first read until it is closed."""
 
     @property
     def overview_downsample(self) -> float | None:
-        """The downsample of a level at which all of it is soon read; None where there is none."""
+        """Downsample of a level that is fast to read as a whole; None without one."""
 
     def read(self, x: int, y: int, width: int, height: int, downsample: float = 1.0) -> Pixels:
-        """A region (level-0 pixels), reduced: (round(height / downsample), …width, 3).
+        """Return a region, reduced: (round(height / downsample), round(width / downsample), 3).
 
-        Each side has at least one pixel. Without reduction the pixels are the file's own. Beyond
-        the image everything is white.
+        Each side has at least one pixel. Without reduction the pixels are those of the file. Pixels
+        outside the image are white.
+
+        Parameters
+        ----------
+        x, y : upper left corner in level-0 pixels
+        width, height : size in level-0 pixels
+        downsample : factor of the reduction, at least 1
         """
 
     def is_region_invariant(self, downsample: float) -> bool:
-        """Whether a reduced pixel is the same in every region that has it, if that begins on one.
+        """Return whether reduced pixels do not depend on the region that is read.
 
-        So it is where the reduction is by a whole number, of a level that is one, too.
+        This holds for regions aligned with the reduced pixels, if both the downsample of the level
+        and the remaining reduction are whole numbers.
         """
 
     def thumbnail(self, longest_side: int) -> Pixels:
-        """The whole image, reduced to this longest side; never enlarged."""
+        """Return the whole image, reduced to this longest side; never enlarged."""
 
     def __enter__(self) -> ImageSource: ...
 
@@ -93,15 +105,19 @@ class ImageSource(Protocol):
 
 
 def open_image(path: ImageLike | str, mpp: float | None = None) -> ImageSource:
-    """The image or slide in a file, or in memory; raises ImageError if it cannot be read.
-
-    Of a feature file, a white sheet.
+    """Open an image or slide, in a file or in memory; a feature file is a white image.
 
     Parameters
     ----------
-    path : its suffix (any case) chooses among READERS
-    mpp : µm per pixel; wins over what the file says. The file's own is a slide's property or a
-        TIFF's resolution between 0.05 and 20 µm; dpi of JPEG and PNG mean nothing and are ignored.
+    path : image in memory, or path of a file, whose suffix (any case) selects one of READERS
+    mpp : µm per pixel; takes precedence over the file, which states it as a property of a slide or
+        as the resolution of a TIFF between 0.05 and 20 µm; the dpi of JPEG and PNG are ignored, as
+        they are arbitrary
+
+    Raises
+    ------
+    ImageError
+        If the image cannot be read.
     """
     if mpp is not None:
         mpp = check_number("mpp", mpp, above=True)
@@ -127,20 +143,21 @@ _OTHER_OPENERS: list[Opener] = []
 
 
 def register_opener(opener: Opener) -> None:
-    """Add a function that opens paths with its own kind of source, or returns None.
+    """Register a function that opens paths as its own kind of source, or returns None.
 
-    It is tried before the suffix is looked up, as the type of a file may depend on its content.
+    It is called before the suffix is looked up, as the type of a file may depend on its content.
     """
     _OTHER_OPENERS.append(opener)
 
 
 class InMemoryReader(RegionReader[DecodedImage]):
-    """An image whose handle is all of its pixels."""
+    """Base class of readers whose handle is the decoded image."""
 
     _bytes: int
 
     @property
     def memory_bytes(self) -> int:
+        """Memory of the decoded image."""
         return self._bytes
 
     def _close(self, handle: DecodedImage) -> None:
@@ -150,12 +167,12 @@ class InMemoryReader(RegionReader[DecodedImage]):
         return 0, 1.0
 
     def _read_tile(self, piece: ResampleTile) -> Pixels:
-        picture = self._open_handle().region(piece.x, piece.y, piece.width, piece.height)
-        return np.array(piece.reduced(picture))
+        region = self._open_handle().region(piece.x, piece.y, piece.width, piece.height)
+        return np.array(piece.reduced(region))
 
 
 class RasterReader(InMemoryReader):
-    """A plain image file, decoded by Pillow."""
+    """Plain image file, decoded by Pillow."""
 
     path: Path
 
@@ -165,17 +182,17 @@ class RasterReader(InMemoryReader):
         self._bytes = header.n_bytes
 
     def _open(self) -> DecodedImage:
-        picture = decode_cached(self.path, self._bytes)
-        if picture.size != self.size:
+        image = decode_cached(self.path, self._bytes)
+        if image.size != self.size:
             raise ImageError(
-                f"{self.path}: has {picture.size[0]} x {picture.size[1]} pixels, but "
+                f"{self.path}: has {image.size[0]} x {image.size[1]} pixels, but "
                 f"{self.size[0]} x {self.size[1]} by its header; save it again"
             )
-        return picture
+        return image
 
 
 class MemoryReader(InMemoryReader):
-    """An image in memory; there is nothing to open."""
+    """Image in memory."""
 
     def __init__(self, image: MemoryImage, mpp: float | None = None) -> None:
         super().__init__(image, image.picture.size, image.mpp if mpp is None else mpp)
@@ -186,7 +203,7 @@ class MemoryReader(InMemoryReader):
 
 
 def _open_tiff(path: Path, mpp: float | None) -> ImageSource:
-    """An OME-TIFF, or a TIFF in tiles, is read as a slide, any other as a plain image."""
+    """Open an OME-TIFF or a tiled TIFF as a slide, any other TIFF as a plain image."""
     return (select_slide_reader(path) or RasterReader)(path, mpp)
 
 

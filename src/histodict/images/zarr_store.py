@@ -1,12 +1,10 @@
-"""Read Zarr folders (versions 2 and 3) from untrusted sources.
+"""Reader of Zarr folders (versions 2 and 3) from untrusted sources.
 
-A Zarr array names the codecs that decode its chunks, and among those of numcodecs is `pickle`,
-which can run code. Only the codecs, data types and layouts listed here are accepted. zarr receives
-a document built from the checked metadata, never that of the file, and the chunks of one array,
-each checked before decompression. Links are refused, consolidated metadata are not used, and
-missing chunks are counted.
-
-zarr is optional: this module is imported where a Zarr folder is read.
+A Zarr array names the codecs that decode its chunks, and the numcodecs codec `pickle` can run code.
+Only the codecs, data types and layouts listed here are accepted. zarr receives a document built
+from the checked metadata, never that of the file, and the chunks of one array, each checked before
+decompression. Links are refused, consolidated metadata are ignored, and missing chunks are counted.
+This module is imported only when a Zarr folder is read, as zarr is optional.
 """
 
 from __future__ import annotations
@@ -35,13 +33,13 @@ from .file_types import unpacked_bytes
 from .slide_backend import UnsupportedSlideError
 
 # Accepted codecs and their parameters. At most one compressor decodes a chunk.
-_BOTH = {
+_COMPRESSORS = {
     "blosc": {"cname", "clevel", "shuffle", "blocksize", "typesize"},
     "gzip": {"level"},
     "zstd": {"level", "checksum"},
 }
-CODECS_2 = _BOTH | {"lz4": {"acceleration"}, "zlib": {"level"}}
-CODECS_3 = _BOTH | {"bytes": {"endian"}, "crc32c": set(), "transpose": {"order"}}
+CODECS_2 = _COMPRESSORS | {"lz4": {"acceleration"}, "zlib": {"level"}}
+CODECS_3 = _COMPRESSORS | {"bytes": {"endian"}, "crc32c": set(), "transpose": {"order"}}
 _FILTERS_2 = {"delta": {"dtype", "astype"}, "shuffle": {"elementsize"}}
 _SHARDING = {"chunk_shape", "codecs", "index_codecs", "index_location"}
 _CHECKSUM_BYTES = 4
@@ -58,19 +56,16 @@ _MAX_DIMENSIONS = 8
 _MAX_LENGTH = 2**40  # of an axis
 _MAX_INNER = 10**6  # chunks in a shard
 _MAX_METADATA_BYTES = 2**24
-_OVERHEAD_BYTES = 1024  # headers and checksums of a compressed piece
-_EMPTY = b"\xff" * 16  # of a shard's index: this chunk was not written
+_OVERHEAD_BYTES = 1024  # of headers and checksums of a compressed piece
+_EMPTY = b"\xff" * 16  # entry of a missing chunk in a shard's index
 _SAVE_AGAIN = "save it again with the codec zstd or blosc"
 
 Codec = tuple[str, dict[str, Any]]  # name and parameters
 
 
-# --- folder -------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class OpenedArray:
-    """array : a zarr array; missing, chunks : numbers of missing and of all chunks"""
+    """Open zarr array, its metadata, and its numbers of missing and of all chunks."""
 
     array: Any
     metadata: ZarrArray
@@ -79,13 +74,14 @@ class OpenedArray:
 
 
 class ZarrFolder:
-    """The groups and arrays in a folder.
+    """Groups and arrays in a folder; raises UnsupportedSlideError if there is no Zarr group.
 
     Parameters
     ----------
-    folder : path of the folder; without a Zarr group it raises UnsupportedSlideError
+    folder : path of the folder
     spare_bytes : chunks that decompress to at most this length are not checked further
-    check_metadata : raises an error if an array is too large
+    check_metadata : function of an array's path and metadata that raises an error if it is too
+        large
     """
 
     def __init__(
@@ -105,10 +101,10 @@ class ZarrFolder:
     def arrays(self) -> list[str]:
         """Names of the arrays at the top level of the folder."""
         found = [name.split("/") for name in self._files if name.count("/") == 1]
-        kept = [name for name, file in found if file == ".zarray"]
+        names = [name for name, file in found if file == ".zarray"]
         others = [name for name, file in found if file == "zarr.json"]
-        kept += [name for name in others if self._document(name).get("node_type") == "array"]
-        return sorted(set(kept))
+        names += [name for name in others if self._document(name).get("node_type") == "array"]
+        return sorted(set(names))
 
     def attributes(self, path: str = "") -> dict[str, Any]:
         """Return the attributes of a group or array."""
@@ -123,7 +119,7 @@ class ZarrFolder:
         return found
 
     def open(self, path: str) -> OpenedArray:
-        """Open an array; raise an error that states what is not accepted."""
+        """Open an array; raise UnsupportedSlideError if its metadata are not accepted."""
         try:
             metadata = check_array(self._document(path))
         except ValueError as error:
@@ -169,44 +165,41 @@ class ZarrFolder:
     ) -> tuple[int, int]:
         """Return the numbers of all and of missing chunks of an array in shards."""
         total = math.prod(-(-a // b) for a, b in zip(metadata.shape, metadata.pieces, strict=True))
-        found, (index_start, index_bytes) = 0, metadata.index
+        n_present, (index_start, index_bytes) = 0, metadata.index
         for name, position in present.items():
             index = _read(self.folder, name, index_start, index_bytes)
             entries = np.frombuffer(index[: len(index) // 16 * 16], np.uint8).reshape(-1, 16)
             if len(entries) < math.prod(metadata.pieces_per_shard):
                 raise ValueError(f"the shard {name} is cut short: copy it again")
-            there = (entries != 255).any(axis=1).reshape(metadata.pieces_per_shard)
-            offsets = entries[there.ravel(), :8].copy().view("<u8")
+            is_present = (entries != 255).any(axis=1).reshape(metadata.pieces_per_shard)
+            offsets = entries[is_present.ravel(), :8].copy().view("<u8")
             if index_start == 0 and (offsets < index_bytes).any():
                 raise ValueError(f"chunks of the shard {name} overlap its index: it is damaged")
             # Chunks of the last shards may be outside the array.
             ends = zip(metadata.shape, position, metadata.chunks, metadata.pieces, strict=True)
             inside = tuple(slice(-(-(a - at * b) // c)) for a, at, b, c in ends)
-            found += int(np.count_nonzero(there[inside]))
-        return total, total - found
+            n_present += int(np.count_nonzero(is_present[inside]))
+        return total, total - n_present
 
 
 def _files_below(folder: Path) -> set[str]:
-    """Return the names of all files below the folder; raise an error if there is a link.
-
-    A link could give access to files outside the folder.
-    """
-    found, waiting = set[str](), [""]
-    while waiting:
-        above = waiting.pop()
-        with os.scandir(folder / above) as entries:
+    """Return the names of all files in a folder; refuse links, which may lead out of it."""
+    files, pending = set[str](), [""]
+    while pending:
+        parent = pending.pop()
+        with os.scandir(folder / parent) as entries:
             for entry in entries:
-                name = f"{above}{entry.name}"
+                name = f"{parent}{entry.name}"
                 if entry.is_symlink():
                     raise UnsupportedSlideError(
                         f"there are links in this folder ({entry.name}), which are not followed: "
                         "copy it with what they lead to (cp -rL)"
                     )
                 if entry.is_dir(follow_symlinks=False):
-                    waiting.append(f"{name}/")
+                    pending.append(f"{name}/")
                 elif entry.is_file(follow_symlinks=False):
-                    found.add(name)
-    return found
+                    files.add(name)
+    return files
 
 
 def _read_json(folder: Path, name: str) -> Any:
@@ -223,10 +216,10 @@ def _read(folder: Path, name: str, start: int, length: int) -> bytes:
     """Read bytes of a regular file from a position; a negative one counts from the end."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
     with open(os.open(folder / name, flags | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
             raise ValueError(f"{name} is not a regular file")
-        file.seek(max(0, found.st_size + start) if start < 0 else start)
+        file.seek(max(0, status.st_size + start) if start < 0 else start)
         return file.read(length)
 
 
@@ -262,7 +255,7 @@ class _CheckedStore(_Base):
         return (prototype or default_buffer_prototype()).buffer.from_bytes(data)
 
     async def get_partial_values(self, prototype: Any, key_ranges: Any) -> list[Any]:
-        return [await self.get(key, prototype, place) for key, place in key_ranges]
+        return [await self.get(key, prototype, byte_range) for key, byte_range in key_ranges]
 
     async def exists(self, key: str) -> bool:
         return key in self._documents or key in self._chunks
@@ -297,11 +290,11 @@ class _CheckedStore(_Base):
     def _check_piece(self, data: bytes) -> None:
         """Refuse a compressed piece that would decompress to more than its array states."""
         compressor, stated = self._metadata.compressor, self._metadata.stored_bytes
-        own = data[: len(data) - self._metadata.trailing_bytes]
-        most = max(self._spare_bytes, stated)
-        n_bytes = unpacked_bytes(compressor, own, most)
+        compressed = data[: len(data) - self._metadata.trailing_bytes]
+        limit = max(self._spare_bytes, stated)
+        n_bytes = unpacked_bytes(compressor, compressed, limit)
         # For some compressors the result may be an upper bound.
-        if n_bytes > (most if compressor in ("gzip", "zlib", "zstd") else stated):
+        if n_bytes > (limit if compressor in ("gzip", "zlib", "zstd") else stated):
             raise ValueError(
                 f"a chunk of {len(data)} bytes would decompress to {n_bytes} or more, its array "
                 f"states {stated}: it is damaged, copy it again"
@@ -327,14 +320,17 @@ def _start_and_length(byte_range: Any) -> tuple[int, int | None]:
 class ZarrArray:
     """Checked metadata of one array.
 
-    chunks : shape of the part in one file; pieces : shape of the part that is decoded at once,
-        smaller than `chunks` if the file is a shard
+    Attributes
+    ----------
+    shape, dtype : shape and data type of the array
+    chunks : shape of the part in one file
+    pieces : shape of the part that is decoded at once, smaller than `chunks` if the file is a shard
     stored_bytes : length of a decompressed piece before its filters are reversed
-    compressor : name of the codec that compresses pieces, None if there is none
-    start, separator : of the names of chunk files
-    trailing_bytes : checksums that follow a compressed piece
-    index : start (negative: from the end) and length of a shard's index; length 0 without shards
+    compressor : name of the codec that compresses pieces; None if there is none
+    start, separator : prefix and separator of the names of chunk files
     file, document : file name and content of the metadata that zarr receives
+    trailing_bytes : length of the checksums that follow a compressed piece
+    index : start (negative: from the end) and length of a shard's index; length 0 without shards
     """
 
     shape: tuple[int, ...]
@@ -366,11 +362,12 @@ class ZarrArray:
 
     @property
     def pieces_per_shard(self) -> tuple[int, ...]:
+        """Number of pieces in a shard along each axis."""
         return tuple(a // b for a, b in zip(self.chunks, self.pieces, strict=True))
 
 
 def check_array(document: Mapping[str, Any]) -> ZarrArray:
-    """Return the checked metadata of an array; raise ValueError for what is not accepted."""
+    """Return the checked metadata of an array; raise ValueError if they are not accepted."""
     version = document.get("zarr_format")
     if version == 2:
         return _version_2(document)
@@ -466,22 +463,22 @@ def _version_3(document: Mapping[str, Any]) -> ZarrArray:
 def _sharding(
     codecs: Sequence[Codec], chunks: tuple[int, ...]
 ) -> tuple[list[dict[str, Any]], tuple[int, ...], list[Codec], tuple[int, int]]:
-    """Return checked metadata, shape and codecs of pieces, and place of the index."""
+    """Return checked metadata, shape and codecs of pieces, and position of the index."""
     if len(codecs) != 1 or set(codecs[0][1]) - _SHARDING:
         raise ValueError(f"its shards have further codecs, which is not supported: {_SAVE_AGAIN}")
-    given = codecs[0][1]
-    _, pieces = _shapes(chunks, given.get("chunk_shape"))
+    configuration = codecs[0][1]
+    _, pieces = _shapes(chunks, configuration.get("chunk_shape"))
     if any(a % b for a, b in zip(chunks, pieces, strict=True)):
         raise ValueError("its shards are not divided into whole chunks")
     n_pieces = math.prod(a // b for a, b in zip(chunks, pieces, strict=True))
     if n_pieces > _MAX_INNER:
         raise ValueError(f"its shards hold {n_pieces} chunks, more than {_MAX_INNER}")
-    index = _codecs(given.get("index_codecs"))
+    index = _codecs(configuration.get("index_codecs"))
     names = [name for name, _ in index]
     if names not in (["bytes"], ["bytes", "crc32c"]) or index[0][1].get("endian") != "little":
         raise ValueError("the index of its shards is compressed or not little-endian")
-    location = _one_of(given.get("index_location", "end"), ("start", "end"))
-    inner = _codecs(given.get("codecs"))
+    location = _one_of(configuration.get("index_location", "end"), ("start", "end"))
+    inner = _codecs(configuration.get("codecs"))
     clean = {
         "chunk_shape": pieces,
         "codecs": _check_codecs(inner),
@@ -493,7 +490,7 @@ def _sharding(
     return written, pieces, inner, (-n_bytes if location == "end" else 0, n_bytes)
 
 
-# --- codecs, shapes, types and names ------------------------------------------------------------
+# --- codecs, shapes and data types --------------------------------------------------------------
 
 
 def _codecs(listed: Any, version: int = 3) -> list[Codec]:
@@ -541,7 +538,7 @@ def _compressor(codecs: Sequence[Codec]) -> tuple[str | None, int]:
     found, n_checksums = None, 0
     for name, _ in codecs:
         n_checksums += name == "crc32c"
-        if name in _BOTH:
+        if name in _COMPRESSORS:
             if found is not None:
                 raise ValueError(f"it is compressed more than once: {_SAVE_AGAIN}")
             found, n_checksums = name, 0
@@ -580,13 +577,13 @@ def _fill_value(value: Any, default: Any = None) -> Any:
 
 
 def _key_encoding(encoding: Any) -> tuple[str, str]:
-    """Return the name of a checked encoding of chunk names, and its separator."""
-    given = {"name": encoding} if isinstance(encoding, str) else encoding
+    """Return the name and the separator of a checked encoding of chunk names."""
+    parsed = {"name": encoding} if isinstance(encoding, str) else encoding
     separators = {"default": "/", "v2": "."}
-    name = given.get("name") if isinstance(given, dict) else None
+    name = parsed.get("name") if isinstance(parsed, dict) else None
     if not isinstance(name, str) or name not in separators:
         raise ValueError("its encoding of chunk names is unknown")
-    configuration = _configuration(given, name, {"separator"})
+    configuration = _configuration(parsed, name, {"separator"})
     return name, _one_of(configuration.get("separator", separators[name]), (".", "/"))
 
 

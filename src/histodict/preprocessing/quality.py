@@ -1,21 +1,21 @@
-"""Tissue that should not be judged: out of focus, under pen marks, in folds.
+"""Quality filters: exclusion of tissue that is out of focus, under pen marks or folded.
 
-An image is looked at in squares of 128 of its own pixels, small beside a fold or a stroke of a pen
-and large enough for its texture to say whether it is sharp. Three rules, each of which may be used
-or not; what they leave of real tissue is in docs/formats.md.
+An image is examined in squares of 128 level-0 pixels, small beside a fold or a pen stroke and
+large enough to measure sharpness from texture. Each of three filters can be used or not;
+docs/formats.md states how much of real tissue they keep.
 
 blur
-    Of neighbouring pixels' green the differences, squared, beside those of squares of 4 × 4 pixels
-    (steps 1 and 3 of a Haar transform). Where an image is smooth, differences grow with the
-    distance: four times as far, sixteen times as large, 1/16 = 0.063. Noise and detail make the
-    share larger, and how dark or contrasty the tissue is does not matter. Below 0.095 it is
-    blurred.
+    The squared differences of green between neighbouring pixels are divided by those between
+    squares of 4 × 4 pixels (steps 1 and 3 of a Haar transform). In a smooth image differences grow
+    with distance: a distance four times as large gives squared differences sixteen times as large,
+    a ratio of 1/16 = 0.063. Noise and detail increase the ratio; darkness and contrast of the
+    tissue do not matter. A square is blurred below 0.095.
 pen
-    Ink is blue or green, which no stain of tissue is, or black: green above red, blue above twice
-    the red, or dark without any colour. More than half of a square.
+    Ink is blue or green, unlike any stain of tissue, or black: green above red, blue above twice
+    the red, or dark without any colour. A square is inked if more than half of it is ink.
 folds
-    Two layers absorb twice as much: the median density of the square is 1.75 times that of all
-    tissue of the image.
+    Two layers absorb twice as much: a square is folded if its median density exceeds 1.75 times
+    that of all tissue of the image.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ Squares = NDArray[np.uint8]  # (n, 128, 128, 3)
 
 NONE = "none"
 SQUARE = 128
-_READ = 2048  # level-0 pixels that are looked at together
-_MIN_TISSUE = 0.25  # of a square: glass with a little tissue says nothing of it
+_READ = 2048  # level-0 pixels; side of the parts that are read at once
+_MIN_TISSUE = 0.25  # fraction of a square; with less, its tissue cannot be assessed
 _SMOOTH = 0.095
 _INK = 0.5
 _GREENER, _BLUER = 12, 20  # grey levels
@@ -46,9 +46,13 @@ _FOLDED = 1.75
 
 @dataclass(frozen=True)
 class QualityFilter:
-    """words : what is said of tissue that it leaves out
+    """Test for squares of tissue to exclude.
 
-    bad : (squares, density of the image's tissue) to which of them: (n,)
+    Attributes
+    ----------
+    describe_excluded : adjective for the excluded tissue, for messages
+    bad : function of squares and the density of the image's tissue that returns which squares to
+        exclude: (n,)
     """
 
     describe_excluded: str
@@ -56,6 +60,7 @@ class QualityFilter:
 
 
 def is_blurred(squares: Squares, density: float) -> NDArray[np.bool_]:
+    """Return which squares are out of focus; `density` is not used."""
     energies = []
     plane = squares[..., 1].astype(np.float32)
     for _ in range(3):
@@ -70,7 +75,8 @@ def is_blurred(squares: Squares, density: float) -> NDArray[np.bool_]:
 
 
 def is_inked(squares: Squares, density: float) -> NDArray[np.bool_]:
-    red, green, blue = (squares[..., place].astype(np.int16) for place in range(3))
+    """Return which squares are under pen marks; `density` is not used."""
+    red, green, blue = (squares[..., channel].astype(np.int16) for channel in range(3))
     brightest = np.maximum(np.maximum(red, green), blue)
     spread = brightest - np.minimum(np.minimum(red, green), blue)
     ink = (green > red + _GREENER) | (blue > 2 * red + _BLUER)
@@ -80,6 +86,7 @@ def is_inked(squares: Squares, density: float) -> NDArray[np.bool_]:
 
 
 def is_folded(squares: Squares, density: float) -> NDArray[np.bool_]:
+    """Return which squares are folded, given the density of the image's tissue."""
     folded: NDArray[np.bool_] = np.median(_density(squares), axis=(1, 2)) > _FOLDED * density
     return folded
 
@@ -92,7 +99,13 @@ QUALITY_FILTERS = {
 
 
 def parse_quality_filters(text: str) -> list[str]:
-    """The rules of a setting: none, or some names with commas between them."""
+    """Return the filter names of a setting, which is "none" or names separated by commas.
+
+    Raises
+    ------
+    ValueError
+        If a name is unknown or repeated.
+    """
     names = [] if text == NONE else [name.strip() for name in text.split(",")]
     unknown = [name for name in names if name not in QUALITY_FILTERS]
     if unknown or len(set(names)) < len(names):
@@ -105,7 +118,19 @@ def parse_quality_filters(text: str) -> list[str]:
 
 
 def check_quality(text: str, method: str, sees_patches: bool) -> None:
-    """Refuse a setting that names no rules, or is of no use to a method."""
+    """Refuse a setting with unknown filters, or with filters for a method without patches.
+
+    Parameters
+    ----------
+    text : setting, as in `parse_quality_filters`
+    method : name of the method, for messages
+    sees_patches : whether the method uses patches
+
+    Raises
+    ------
+    ValueError
+        If the setting is not valid for the method.
+    """
     if parse_quality_filters(text) and not sees_patches:
         raise ValueError(
             f"quality_filters={text} is of patches, and {method} sees images as a whole"
@@ -123,22 +148,25 @@ class _Source(Protocol):
 
 
 def median_tissue_density(thumbnail: Pixels, threshold: TissueThreshold) -> float:
-    """The median optical density of an image's tissue."""
+    """Return the median optical density of an image's tissue; infinite without tissue."""
     tissue = _density(thumbnail)[threshold.mask(thumbnail)]
     return float(np.median(tissue)) if len(tissue) else math.inf
 
 
 def _density(pixels: Pixels) -> NDArray[np.float32]:
-    """The mean of −log₁₀ of the light of each colour that comes through: (...)."""
+    """Return the mean of −log₁₀ of the transmitted light of each colour: (...)."""
     table = -np.log10((np.arange(256, dtype=np.float32) + 1) / 256)
     density: NDArray[np.float32] = table[pixels].mean(axis=-1)
     return density
 
 
 class QualityMap:
-    """What of an image's tissue is left out, by square and rule.
+    """Squares of an image's tissue that the quality filters exclude.
 
-    tissue : (rows, columns), which squares have tissue; bad : by rule, which of these are left out
+    Attributes
+    ----------
+    tissue : (rows, columns), which squares have tissue
+    bad : by filter name, which of these squares are excluded
     """
 
     def __init__(
@@ -148,18 +176,18 @@ class QualityMap:
         shape = -(-height // SQUARE), -(-width // SQUARE)
         self.tissue = np.zeros(shape, bool)
         self.bad = {name: np.zeros(shape, bool) for name in rules}
-        low = source.overview_downsample
-        glass = None if low is None else BackgroundMask(source, low, threshold)
+        overview = source.overview_downsample
+        background = None if overview is None else BackgroundMask(source, overview, threshold)
         for y in range(0, height, _READ):
             for x in range(0, width, _READ):
                 corner = np.array([x]), np.array([y])
-                if glass is None or glass.maybe_tissue(*corner, _READ).any():
+                if background is None or background.maybe_tissue(*corner, _READ).any():
                     self._measure(source, x, y, threshold, density)
 
     def _measure(
         self, source: _Source, x: int, y: int, threshold: TissueThreshold, density: float
     ) -> None:
-        """At a part of the image; beyond it is white."""
+        """Test the squares of a part of the image; pixels outside the image are white."""
         rows, columns = (
             slice(at // SQUARE, min((at + _READ) // SQUARE, n))
             for at, n in zip((y, x), self.tissue.shape, strict=True)
@@ -167,33 +195,33 @@ class QualityMap:
         n_rows, n_columns = rows.stop - rows.start, columns.stop - columns.start
         pixels = source.read(x, y, n_columns * SQUARE, n_rows * SQUARE)
         squares = pixels.reshape(n_rows, SQUARE, n_columns, SQUARE, 3).swapaxes(1, 2)
-        # Including pen marks, which the mask excludes in part.
+        # Includes pen marks, which the mask excludes in part.
         dark = threshold.mask(squares) | threshold.is_unusable(squares)
         dark |= squares.max(axis=-1) < _BLACK
-        there = dark.mean(axis=(2, 3)) > _MIN_TISSUE
-        self.tissue[rows, columns] = there
-        if not there.any():
+        has_tissue = dark.mean(axis=(2, 3)) > _MIN_TISSUE
+        self.tissue[rows, columns] = has_tissue
+        if not has_tissue.any():
             return
         for name, bad in self.bad.items():
-            bad[rows, columns][there] = QUALITY_FILTERS[name].bad(squares[there], density)
+            bad[rows, columns][has_tissue] = QUALITY_FILTERS[name].bad(squares[has_tissue], density)
 
     def is_usable(self, x: NDArray[Any], y: NDArray[Any]) -> NDArray[np.bool_]:
-        """Whether nothing is wrong at places of the image, in level-0 pixels."""
+        """Return whether no filter excludes positions of the image, in level-0 pixels."""
         n_rows, n_columns = self.tissue.shape
         row = np.clip(y // SQUARE, 0, n_rows - 1).astype(int)
         column = np.clip(x // SQUARE, 0, n_columns - 1).astype(int)
-        fine = np.ones(np.broadcast(row, column).shape, bool)
+        usable = np.ones(np.broadcast(row, column).shape, bool)
         for bad in self.bad.values():
-            fine &= ~bad[row, column]
-        return fine
+            usable &= ~bad[row, column]
+        return usable
 
     def describe_excluded(self) -> str:
-        """How much of the tissue is left out, and why; empty where nothing is."""
+        """Return the fraction of tissue that each filter excludes; empty without any."""
         n_tissue = max(1, int(self.tissue.sum()))
-        shares = {name: int(bad.sum()) / n_tissue for name, bad in self.bad.items()}
+        fractions = {name: int(bad.sum()) / n_tissue for name, bad in self.bad.items()}
         parts = [
-            f"{share:.0%} {QUALITY_FILTERS[name].describe_excluded}"
-            for name, share in shares.items()
-            if share
+            f"{fraction:.0%} {QUALITY_FILTERS[name].describe_excluded}"
+            for name, fraction in fractions.items()
+            if fraction
         ]
         return f"of the tissue {', '.join(parts)}" if parts else ""

@@ -1,14 +1,13 @@
-"""Stain normalisers: every image's colours brought to one fixed target.
+"""Stain normalisers, which map the colours of all images to a fixed target.
 
-A normaliser estimates a transform on an image's thumbnail; the transform is then applied piece by
-piece, so all parts of a slide are changed alike. Where there is nothing to estimate from (blank,
-too little tissue, one colour, one stain), the transform leaves the pixels alone and its `note` says
-why.
+A normaliser estimates a transform from an image's thumbnail. The transform is then applied piece
+by piece, so that all parts of a slide change alike. If the thumbnail is not sufficient (blank, too
+little tissue, a single colour or stain), the transform is the identity and its `note` states why.
 
-The targets are a middle between laboratories: each statistic was measured, with the functions
-below, on a quarter of the images of four public collections (lung of LC25000, breast of UCSB, colon
-of GlaS, lymph node of CAMELYON); the target is the rounded median over the collections of the
-median over images.
+The targets average laboratories: each statistic was measured, with the functions below, on a
+quarter of the images of four public collections (lung of LC25000, breast of UCSB, colon of GlaS,
+lymph node of CAMELYON); the target is the rounded median over the collections of the median over
+images.
 """
 
 from __future__ import annotations
@@ -26,37 +25,47 @@ Mask = NDArray[np.bool_]
 Matrix = NDArray[np.float32]
 Plane = NDArray[np.float32]  # one colour of a block of pixels
 
-_MIN_PIXELS = 100  # of tissue, to estimate from
-_MAX_PIXELS = 100_000  # more tell no more
+_MIN_PIXELS = 100  # of tissue in the thumbnail
+_MAX_PIXELS = 100_000  # more do not change the estimate
 _BLOCK = 1 << 14  # pixels at a time, so that the intermediate arrays stay in the cache
 
 
 class StainTransform(Protocol):
-    """Pixels (..., 3) in, as many out. `note` is empty, or says why nothing is changed."""
+    """Transform of pixels (..., 3) to normalised pixels of the same shape.
+
+    Attributes
+    ----------
+    note : why the pixels are not changed; else empty
+    """
 
     @property
-    def note(self) -> str: ...
+    def note(self) -> str:
+        """Reason why the pixels are not changed; else empty."""
 
-    def __call__(self, pixels: Pixels) -> Pixels: ...
+    def __call__(self, pixels: Pixels) -> Pixels:
+        """Transform pixels (..., 3)."""
 
 
 class StainNormalizer(Protocol):
-    """Estimates a transform from thumbnail pixels (..., 3) and their tissue mask (...)."""
+    """Estimator of a stain transform."""
 
-    def estimate(self, pixels: Pixels, tissue: Mask) -> StainTransform: ...
+    def estimate(self, pixels: Pixels, tissue: Mask) -> StainTransform:
+        """Estimate a transform from a thumbnail (..., 3) and its tissue mask (...)."""
 
 
 @dataclass(frozen=True)
 class IdentityTransform:
-    """No normalisation."""
+    """Identity: no normalisation."""
 
     note: str = ""
 
     @classmethod
     def estimate(cls, pixels: Pixels, tissue: Mask) -> StainTransform:
+        """Return the identity."""
         return cls()
 
     def __call__(self, pixels: Pixels) -> Pixels:
+        """Return the pixels unchanged."""
         return pixels
 
 
@@ -65,15 +74,20 @@ class IdentityTransform:
 
 @dataclass(frozen=True)
 class Reinhard:
-    """Mean and standard deviation of L*, a*, b* over the tissue brought to the target's.
+    """Normaliser that matches mean and standard deviation of L*, a*, b* of the tissue to a target.
 
     lab ← (lab − mean) · target_deviation / deviation + target_mean. Reinhard et al., Color transfer
     between images, IEEE Computer Graphics and Applications 21(5), 2001; here in CIE Lab (D65).
+
+    Attributes
+    ----------
+    mean, deviation : statistics of the image's tissue
+    note : empty
     """
 
     TARGET_MEAN: ClassVar[tuple[float, ...]] = (60.0, 35.0, -30.0)
     TARGET_DEVIATION: ClassVar[tuple[float, ...]] = (14.0, 8.0, 11.0)
-    # In units of Lab: below, there is no contrast to stretch but noise.
+    # In units of Lab: a smaller deviation is noise rather than contrast.
     MIN_DEVIATION: ClassVar[float] = 0.5
 
     mean: tuple[float, ...]
@@ -82,6 +96,7 @@ class Reinhard:
 
     @classmethod
     def estimate(cls, pixels: Pixels, tissue: Mask) -> StainTransform:
+        """Estimate the statistics of the tissue; the identity if it has too little contrast."""
         if tissue.sum() < _MIN_PIXELS:
             return IdentityTransform(_too_little(tissue))
         mean, deviation = lab_statistics(_sample(pixels, tissue))
@@ -90,6 +105,7 @@ class Reinhard:
         return cls(tuple(mean.tolist()), tuple(deviation.tolist()))
 
     def __call__(self, pixels: Pixels) -> Pixels:
+        """Normalise pixels (..., 3)."""
         gain = np.array(self.TARGET_DEVIATION) / self.deviation
         shift = self.TARGET_MEAN - gain * self.mean
         # lab = A f + b is affine in f = f(XYZ), so the whole change is one matrix on f.
@@ -101,13 +117,13 @@ class Reinhard:
 
 
 def lab_statistics(pixels: Pixels) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Mean and standard deviation of L*, a*, b* over pixels (n_pixels, 3)."""
+    """Return mean and standard deviation of L*, a*, b* over pixels (n_pixels, 3)."""
     lab = to_lab(pixels)
     return lab.mean(axis=0, dtype=np.float64), lab.std(axis=0, dtype=np.float64)
 
 
 def to_lab(pixels: Pixels) -> Matrix:
-    """CIE L*, a*, b* of sRGB pixels (n_pixels, 3), white point D65."""
+    """Convert sRGB pixels (n_pixels, 3) to CIE L*, a*, b*, white point D65."""
     return np.stack(_mix(_LAB_OF_F, _f_of_rgb(pixels.T), _LAB_OFFSET), axis=-1)
 
 
@@ -125,14 +141,14 @@ _RGB_OF_XYZ = np.linalg.inv(_XYZ_OF_RGB)
 _LAB_OF_F = np.array([[0.0, 116, 0], [500, -500, 0], [0, 200, -200]])
 _LAB_OFFSET = np.array([-16.0, 0, 0])
 _KNEE = 6 / 29
-# Steps of the tables: where the curves are steepest, near black, a step is 0.05 of L* and 0.2 of a
-# pixel's value.
+# Steps of the tables: near black, where the curves are steepest, a step is 0.05 of L* and 0.2 of a
+# pixel value.
 _N_STEPS = 1 << 14
 
 
 @cache
 def _light_of_value() -> Plane:
-    """The 256 values of a colour as amounts of light."""
+    """Return the linear light of the 256 sRGB values."""
     value = np.arange(256) / 255
     light = np.where(value <= 0.04045, value / 12.92, ((value + 0.055) / 1.055) ** 2.4)
     return light.astype(np.float32)
@@ -140,7 +156,7 @@ def _light_of_value() -> Plane:
 
 @cache
 def _value_of_light() -> Pixels:
-    """Amounts of light, in steps, as values of a colour."""
+    """Return the sRGB values of `_N_STEPS` steps of linear light."""
     light = np.arange(_N_STEPS) / (_N_STEPS - 1)
     value = np.where(light <= 0.0031308, 12.92 * light, 1.055 * light ** (1 / 2.4) - 0.055)
     return np.rint(255 * value).astype(np.uint8)
@@ -176,13 +192,19 @@ def _rgb_of_f(f: list[Plane]) -> list[Pixels]:
 
 @dataclass(frozen=True)
 class Macenko:
-    """The two stains found in the image replaced by the target's, amount for amount.
+    """Normaliser that replaces the two stains of the image by the target's, amount for amount.
 
     Optical densities lie near the plane of the first two singular vectors; the stains are the 1st
     and 99th percentiles of the angle in it. With stain matrices W (2, 3), a pixel of density
     o = c·W becomes c·diag(target_strength / strength)·W_target, with the 99th percentiles of the
     amounts c as strengths. Macenko et al., A method for normalizing histology slides for
     quantitative analysis, ISBI 2009.
+
+    Attributes
+    ----------
+    stains : haematoxylin and eosin as unit vectors of (R, G, B) density
+    strength : 99th percentiles of their amounts
+    note : empty
     """
 
     TARGET_STAINS: ClassVar[tuple[tuple[float, ...], ...]] = (
@@ -191,12 +213,13 @@ class Macenko:
     )
     TARGET_STRENGTH: ClassVar[tuple[float, ...]] = (2.0, 1.0)
 
-    stains: tuple[tuple[float, ...], ...]  # haematoxylin, eosin: unit vectors of (R, G, B) density
+    stains: tuple[tuple[float, ...], ...]
     strength: tuple[float, ...]
     note: str = ""
 
     @classmethod
     def estimate(cls, pixels: Pixels, tissue: Mask) -> StainTransform:
+        """Estimate the stains of the tissue; the identity if two cannot be separated."""
         if tissue.sum() < _MIN_PIXELS:
             return IdentityTransform(_too_little(tissue))
         OD = _density()[_sample(pixels, tissue)].astype(np.float64)
@@ -212,6 +235,7 @@ class Macenko:
         return cls(tuple(map(tuple, W.tolist())), tuple(strength.tolist()))
 
     def __call__(self, pixels: Pixels) -> Pixels:
+        """Normalise pixels (..., 3)."""
         ratio = np.array(self.TARGET_STRENGTH) / self.strength
         matrix = np.linalg.pinv(np.array(self.stains)) * ratio @ np.array(self.TARGET_STAINS)
 
@@ -222,8 +246,8 @@ class Macenko:
         return _by_blocks(pixels, change)
 
 
-# Fainter pixels say little about the stains. The paper's β, but on the mean over the colours: eosin
-# hardly absorbs red, and asking every colour to be dense would leave it out.
+# Fainter pixels carry little information on the stains. The paper's β, but on the mean over the
+# colours: eosin hardly absorbs red, so a threshold on every colour would exclude it.
 _MIN_DENSITY = 0.15
 _ANGLE_PERCENTILES = (1, 99)
 _STRENGTH_PERCENTILE = 99
@@ -231,7 +255,7 @@ _ONE_STAIN = float(np.cos(np.radians(6)))
 
 
 def stain_matrix(OD: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Haematoxylin and eosin as unit rows (2, 3), from optical densities OD (n_pixels, 3)."""
+    """Return haematoxylin and eosin as unit rows (2, 3), from densities OD (n_pixels, 3)."""
     V = np.linalg.eigh(OD.T @ OD / len(OD))[1][:, :0:-1]  # the right singular vectors of OD
     V = V * np.where(V.sum(axis=0) < 0, -1, 1)
     plane = OD @ V
@@ -242,7 +266,7 @@ def stain_matrix(OD: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def stain_strength(OD: NDArray[np.float64], W: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A robust maximum of the amount of each stain, (2,)."""
+    """Return a robust maximum of the amount of each stain: (2,)."""
     strength: NDArray[np.float64] = np.percentile(
         OD @ np.linalg.pinv(W), _STRENGTH_PERCENTILE, axis=0
     )
@@ -251,7 +275,7 @@ def stain_strength(OD: NDArray[np.float64], W: NDArray[np.float64]) -> NDArray[n
 
 @cache
 def _density() -> Matrix:
-    """Natural optical density of the 256 values; 1 is added against the logarithm of 0."""
+    """Return the natural optical density of the 256 values; 1 is added to avoid log 0."""
     return -np.log((np.arange(256) + 1) / 256).astype(np.float32)
 
 
@@ -259,25 +283,27 @@ def _value_of_density(density: Plane) -> Pixels:
     return np.rint(np.clip(256 * np.exp(-density) - 1, 0, 255)).astype(np.uint8)
 
 
-# --- both ---------------------------------------------------------------------------------------
+# --- common functions ---------------------------------------------------------------------------
 
 
 class LookupTransform:
-    """A transform that computes every colour once, and looks it up from then on: the same pixels.
+    """Transform that caches the result of another one for each colour.
 
-    A slide has few colours and many pixels. The table has a place for each of the 2²⁴ colours;
-    what is never touched of it takes no memory. Several threads may fill it: they write the same.
+    A slide has few colours and many pixels. The table has an entry for each of the 2²⁴ colours;
+    unused pages of it take no memory. Several threads may fill it, as they write the same values.
     """
 
     def __init__(self, transform: StainTransform) -> None:
         self._transform = transform
-        self._cache = np.zeros(1 << 24, "<u4")  # red, green, blue, and 1 where it is known
+        self._cache = np.zeros(1 << 24, "<u4")  # red, green, blue, and 1 for computed entries
 
     @property
     def note(self) -> str:
+        """Note of the cached transform."""
         return self._transform.note
 
     def __call__(self, pixels: Pixels) -> Pixels:
+        """Transform pixels (..., 3), computing only colours that are not cached."""
         rows = pixels.reshape(-1, 3)
         out = np.empty_like(rows)
         for start in range(0, len(rows), _BLOCK):
@@ -285,24 +311,24 @@ class LookupTransform:
             wide = np.zeros((len(block), 4), np.uint8)
             for colour in range(3):  # one by one: three times as fast as three at once
                 wide[:, colour] = block[:, colour]
-            places = wide.view("<u4")[:, 0].astype(np.intp)
-            values = self._cache.take(places)
+            indices = wide.view("<u4")[:, 0].astype(np.intp)
+            values = self._cache.take(indices)
             if not values.all():
-                self._learn(block[values == 0], places[values == 0])
-                values = self._cache.take(places)
+                self._compute(block[values == 0], indices[values == 0])
+                values = self._cache.take(indices)
             wide = values.view(np.uint8).reshape(-1, 4)
             for colour in range(3):
                 out[start : start + _BLOCK, colour] = wide[:, colour]
         return out.reshape(pixels.shape)
 
-    def _learn(self, colours: Pixels, places: NDArray[np.intp]) -> None:
+    def _compute(self, colours: Pixels, indices: NDArray[np.intp]) -> None:
         values = np.ones((len(colours), 4), np.uint8)
         values[:, :3] = self._transform(colours)
-        self._cache[places] = values.view("<u4")[:, 0]
+        self._cache[indices] = values.view("<u4")[:, 0]
 
 
 def _by_blocks(pixels: Pixels, change: Callable[[Pixels], list[Pixels]]) -> Pixels:
-    """Pixels changed block by block; `change` takes and gives the three colours as planes."""
+    """Apply `change`, which maps the three colours as planes, block by block."""
     rows = pixels.reshape(-1, 3)
     out = np.empty_like(rows)
     for start in range(0, len(rows), _BLOCK):
@@ -317,7 +343,7 @@ def _mix(
     planes: Sequence[Plane],
     offset: Sequence[float] | NDArray = (0, 0, 0),
 ) -> list[Plane]:
-    """matrix · planes + offset. By hand: a product by 3 × 3 is too small to be worth BLAS."""
+    """Return matrix · planes + offset without BLAS, as a 3 × 3 product is too small for it."""
     x, y, z = planes
     return [
         np.float32(row[0]) * x + np.float32(row[1]) * y + np.float32(row[2]) * z + np.float32(c)
@@ -326,7 +352,7 @@ def _mix(
 
 
 def _sample(pixels: Pixels, tissue: Mask) -> Pixels:
-    """Pixels of tissue (n_pixels, 3), evenly spread where there are many."""
+    """Return pixels of tissue (n_pixels, 3), an evenly spaced subset if there are many."""
     chosen = pixels[tissue]
     return chosen[:: -(-len(chosen) // _MAX_PIXELS) or 1]
 

@@ -1,31 +1,31 @@
-"""Tissue detection: which pixels are tissue, and which are background or unusable.
+"""Tissue detection, uniform margins and background masks.
 
-Colours are compared with the white of the same image, the colour of empty glass, so that white
-balance and lamp brightness do not matter. With r, g, b the fractions of that white which a pixel
-lets through, a pixel is stained if one colour is absorbed more than the other two,
+Colours are compared with the white of the same image, the colour of background, so that white
+balance and lamp brightness do not matter. With r, g, b the transmitted fractions of that white, a
+pixel is stained if one colour is absorbed more than the other two,
 
     1 − 2g / (r + b) > 0.05   green: haematoxylin and eosin absorb it most
     1 − 2r / (g + b) > 0.12   red: haematoxylin alone
     1 − 2b / (r + g) > 0.12   blue: diaminobenzidine, pigment, blood
 
-and it is dark if (r + g + b) / 3 < 0.8, as dense nuclei are whatever their hue. Tissue is what is
-stained or dark. In an image without colours only darkness counts, from 0.88 on.
+and it is dark if (r + g + b) / 3 < 0.8, as dense nuclei are whatever their hue. Tissue is stained
+or dark. In an image without colours only darkness counts, below 0.88.
 
-White is the median colour of smooth areas whose green is as bright as the brightest of the image:
-every stain absorbs green. An image without such areas has no background to measure; its white is
-taken from its brightest pixels, the gaps between cells, and is assumed not to be tinted by stain;
-as it may be too dark, the limit of brightness is 0.88 there as well.
+White is the median colour of smooth areas whose green is as bright as the brightest of the image,
+as every stain absorbs green. An image without such areas has no background to measure; its white is
+estimated from its brightest pixels, the gaps between cells, and is assumed not to be tinted by
+stain. As this estimate may be too dark, the limit of darkness is 0.88 as well.
 
 Unusable pixels are neither tissue nor background: the black padding of scanners, and green or blue
-ink, which lets through much more green than red. `images.quality` finds black ink, blur and folds.
-The thresholds are compared with masks made by hand in `benchmarks/tissue.py`.
+ink, which transmits much more green than red. `preprocessing.quality` detects black ink, blur and
+folds. The thresholds are compared with manual masks in `benchmarks/tissue.py`.
 
-Detection of uniform margins, which software adds to images to reach a fixed size.
+Uniform margins are added by software to reach a fixed image size. A margin consists of whole rows
+or columns of one colour at a side of the image. Microscope background has noise and counts as
+content.
 
-A margin consists of whole rows or columns at a side of the image that have one colour. Microscope
-background has noise and counts as content.
-
-Where a slide is glass, seen at a low level: there is nothing to read there at full scale.
+A `BackgroundMask` finds the background of a slide at a low level, so that it is not read at full
+resolution.
 """
 
 from __future__ import annotations
@@ -48,22 +48,35 @@ Box = tuple[int, int, int, int]  # left, top, right, bottom in level-0 pixels
 
 
 class Source(Protocol):
-    @property
-    def size(self) -> tuple[int, int]: ...
+    """Image source with a low level, as needed here."""
 
     @property
-    def overview_downsample(self) -> float | None: ...
+    def size(self) -> tuple[int, int]:
+        """(width, height) in level-0 pixels."""
+
+    @property
+    def overview_downsample(self) -> float | None:
+        """Downsample of a level that is fast to read as a whole; None without one."""
 
     def read(
         self, x: int, y: int, width: int, height: int, downsample: float = 1.0
-    ) -> NDArray[np.uint8]: ...
+    ) -> NDArray[np.uint8]:
+        """Return a region (level-0 pixels), reduced."""
 
-    def thumbnail(self, longest_side: int) -> NDArray[np.uint8]: ...
+    def thumbnail(self, longest_side: int) -> NDArray[np.uint8]:
+        """Return the whole image, reduced to this longest side."""
 
 
 @dataclass(frozen=True)
 class Crop:
-    """A box of an image as an image of its own, with coordinates relative to the box."""
+    """Box of an image as a source of its own, with coordinates relative to the box.
+
+    Attributes
+    ----------
+    source : source of the whole image
+    box : (left, top, right, bottom) in level-0 pixels
+    overview_downsample : None, as slides are not cropped
+    """
 
     source: Source
     box: Box
@@ -71,22 +84,25 @@ class Crop:
 
     @property
     def size(self) -> tuple[int, int]:
+        """(width, height) of the box."""
         left, top, right, bottom = self.box
         return right - left, bottom - top
 
     def read(
         self, x: int, y: int, width: int, height: int, downsample: float = 1.0
     ) -> NDArray[np.uint8]:
+        """Return a region of the box, reduced."""
         return self.source.read(self.box[0] + x, self.box[1] + y, width, height, downsample)
 
     def thumbnail(self, longest_side: int) -> NDArray[np.uint8]:
+        """Return the whole box, reduced to this longest side."""
         return self.read(0, 0, *self.size, max(1.0, max(self.size) / longest_side))
 
 
 def content_box(source: Source) -> Box:
     """Return the box of a tile or photograph inside its uniform margins.
 
-    It is the whole image if there are none, if all of the image is uniform, or for a slide.
+    It is the whole image if there are no margins, if all of the image is uniform, or for a slide.
     """
     whole = (0, 0, *source.size)
     if source.overview_downsample is not None or source.size[0] * source.size[1] > _MAX_PIXELS:
@@ -132,17 +148,17 @@ def _strips(
 
 
 _LACK_OF_RED, _LACK_OF_GREEN, _LACK_OF_BLUE = 0.12, 0.05, 0.12
-# The second where there are no colours, or where white is not known and so rather too dark.
+# The second one applies to images without colours, and if white is estimated and may be too dark.
 _MIN_LIGHT, _MIN_LIGHT_UNSURE = 0.8, 0.88
-_PADDING = 20  # grey levels; nothing seen through a microscope is darker
-_INK = 0.7  # red relative to green; no haematoxylin of the test images is below
+_PADDING = 20  # grey levels; microscope images have no darker pixels
+_INK = 0.7  # red relative to green; haematoxylin of the test images is above
 # A mean over many pixels may cover tissue from this fraction of the thresholds on.
 _MAYBE = 0.3
 
-# Background is smooth over so many pixels of a thumbnail, up to this coefficient of variation, ...
+# Background is smooth in windows of a thumbnail, up to this coefficient of variation, ...
 _SIDE = 512
 _WINDOW = 9
-_NOISE = 3  # pixels to average first
+_NOISE = 3  # side of the window of a first average
 _SMOOTH = 0.015
 # ... has at least this fraction of the image's brightest red, green and blue, covers this fraction
 # of the image, and lacks less green than eosin does.
@@ -155,7 +171,7 @@ _MAX_TINT = 0.22
 _MIN_WHITE = 200
 _MIN_GREEN = 0.95
 
-# A tile with less tissue than the first is used whole, unless more than the second is smooth.
+# All of a tile with a lower fraction of tissue counts as tissue, unless more than half is smooth.
 _HARDLY_ANY = 0.01
 _EMPTY = 0.5
 
@@ -167,18 +183,15 @@ _Planes = tuple[NDArray[np.uint16], ...]  # red, green, blue
 
 @dataclass(frozen=True)
 class TissueThreshold:
-    """Thresholds of tissue, fitted on an image's thumbnail and applied to its pixels.
+    """Tissue thresholds, fitted on an image's thumbnail and applied to its pixels.
 
-    Parameters
+    Attributes
     ----------
-    white : tuple of float
-        Red, green and blue of empty glass.
-    min_light : float
-        Pixels with (r + g + b) / 3 below this value are tissue whatever their hue.
-    has_background : bool
-        Whether `white` was measured on background, or else estimated from the brightest pixels.
-    accepts_all : bool
-        Whether every usable pixel counts as tissue.
+    white : red, green and blue of background
+    min_light : pixels with (r + g + b) / 3 below this value are tissue whatever their hue
+    has_background : whether `white` was measured on background, or else estimated from the
+        brightest pixels
+    accepts_all : whether every usable pixel counts as tissue
     """
 
     white: tuple[float, float, float] = (255.0, 255.0, 255.0)
@@ -190,14 +203,15 @@ class TissueThreshold:
     def from_tile(cls, thumbnail: NDArray[np.uint8]) -> TissueThreshold:
         """Fit the thresholds to pixels (height, width, 3) of a tile or photograph.
 
-        If hardly any of them are tissue although the image is not empty, all of them count.
+        If hardly any of them are tissue although the image is not empty, all of them count as
+        tissue.
         """
         fitted = cls.from_thumbnail(thumbnail)
         if fitted.mask(thumbnail).mean() >= _HARDLY_ANY:
             return fitted
         pixels = _subsample(thumbnail)
-        seen = _max(pixels) >= _PADDING
-        is_empty = not seen.any() or _smooth_areas(pixels)[1][seen].mean() > _EMPTY
+        is_image = _max(pixels) >= _PADDING
+        is_empty = not is_image.any() or _smooth_areas(pixels)[1][is_image].mean() > _EMPTY
         return replace(fitted, accepts_all=not is_empty)
 
     @classmethod
@@ -210,18 +224,18 @@ class TissueThreshold:
         return cls(white, _MIN_LIGHT if is_strict else _MIN_LIGHT_UNSURE, has_background)
 
     def mask(self, pixels: NDArray[np.uint8]) -> NDArray[np.bool_]:
-        """Return where pixels (..., 3) are tissue: (...)."""
+        """Return which pixels (..., 3) are tissue: (...)."""
         return _by_blocks(pixels, lambda p: self._absorbs(p, 1.0) & ~self._is_unusable(p))
 
     def possible_tissue(self, pixels: NDArray[np.uint8]) -> NDArray[np.bool_]:
-        """Return where pixels of a low level, means of many, may cover tissue: (...).
+        """Return which pixels of a low level, means of many, may cover tissue: (...).
 
         The mean of a patch that is half tissue differs from white half as much as its tissue.
         """
         return _by_blocks(pixels, lambda planes: self._absorbs(planes, _MAYBE))
 
     def is_unusable(self, pixels: NDArray[np.uint8]) -> NDArray[np.bool_]:
-        """Return where pixels (..., 3) are padding or ink: (...)."""
+        """Return which pixels (..., 3) are padding or ink: (...)."""
         return _by_blocks(pixels, self._is_unusable)
 
     def _is_unusable(self, planes: _Planes) -> NDArray[np.bool_]:
@@ -248,9 +262,9 @@ class TissueThreshold:
     def _is_less(
         self, planes: _Planes, left: _Weights, right: _Weights, constant: float = 0.0
     ) -> NDArray[np.bool_]:
-        """Return where one weighted sum of r, g, b is less than another one plus a constant.
+        """Return where a weighted sum of r, g, b is less than another one plus a constant.
 
-        In whole numbers of 16 bits, many times as fast as floats.
+        The sums are 16-bit integers, which is many times as fast as floats.
         """
         factors = np.array([left, right]) / self.white
         scale = _MAX_FACTOR / factors.sum(axis=1).max()
@@ -267,25 +281,24 @@ class TissueThreshold:
 
 
 def estimate_white(thumbnail: NDArray[np.uint8]) -> tuple[tuple[float, float, float], bool]:
-    """Estimate the colour of empty glass from pixels (height, width, 3).
+    """Estimate the colour of background from pixels (height, width, 3).
 
     Returns
     -------
-    white : tuple of float
-        Red, green and blue.
-    has_background : bool
-        Whether the image has background. Without, white is estimated from the brightest pixels.
+    white : red, green and blue
+    has_background : whether the image has background; without, white is estimated from the
+        brightest pixels
     """
     pixels = _subsample(thumbnail)
-    seen = _max(pixels) >= _PADDING
-    if not seen.any():
+    is_image = _max(pixels) >= _PADDING
+    if not is_image.any():
         return (255.0, 255.0, 255.0), False
     means, is_smooth = _smooth_areas(pixels)
-    brightest = np.percentile(pixels[seen], _BRIGHTEST, axis=0)
-    background = seen & is_smooth & (means >= np.array(_BRIGHT) * brightest).all(axis=-1)
+    brightest = np.percentile(pixels[is_image], _BRIGHTEST, axis=0)
+    background = is_image & is_smooth & (means >= np.array(_BRIGHT) * brightest).all(axis=-1)
     if background.mean() >= _MIN_BACKGROUND:
         red, green, blue = np.median(means[background], axis=0).tolist()
-        is_light = min(red, green, blue) >= _PADDING  # light without one colour is of no lamp
+        is_light = min(red, green, blue) >= _PADDING  # no lamp lacks a colour
         if is_light and 1 - 2 * green / (red + blue) < _MAX_TINT:
             return (red, green, blue), True
     red, green, blue = np.clip(brightest, _MIN_WHITE, 255).tolist()
@@ -308,7 +321,7 @@ def _smooth_areas(pixels: NDArray[np.uint8]) -> tuple[NDArray[np.float32], NDArr
 
 
 def tissue_mask(thumbnail: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Return where a thumbnail (height, width, 3) is tissue, by a threshold of its own."""
+    """Return which pixels of a thumbnail (height, width, 3) are tissue, by its own threshold."""
     return TissueThreshold.from_thumbnail(thumbnail).mask(thumbnail)
 
 
@@ -336,7 +349,7 @@ def _sums_down(values: NDArray[Any], side: int, stride: int) -> NDArray[np.int32
     return sums
 
 
-# Far faster than max and min along an axis of length 3.
+# Far faster than `max` along an axis of length 3.
 def _max(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return np.maximum(np.maximum(pixels[..., 0], pixels[..., 1]), pixels[..., 2])
 
@@ -355,11 +368,11 @@ def _by_blocks(
     return found.reshape(pixels.shape[:-1])
 
 
-# Level-0 pixels: the side of the squares that are told apart, and of what is read at once.
+# Level-0 pixels: side of the squares of a background mask, and height of the strips to read.
 _SQUARE = 256
 _STRIP = 2048
-# In pixels of the low level; those of scanners lie off by one or so.
-_DISABLED = 2
+# Safety margin in pixels of the low level, which scanners may shift by about one pixel.
+_MARGIN = 2
 
 
 class _Source(Protocol):
@@ -372,14 +385,16 @@ class _Source(Protocol):
 
 
 class BackgroundMask:
-    """Which squares of a slide may have tissue; all others are glass.
+    """Mask of the squares of a slide that may have tissue; all others are background.
 
-    maybe : (rows, columns) of squares of 256 level-0 pixels
+    Attributes
+    ----------
+    possible_tissue : (rows, columns) of squares of 256 level-0 pixels
     """
 
     def __init__(self, source: _Source, downsample: float, threshold: TissueThreshold) -> None:
         width, height = source.size
-        self._off = math.ceil(_DISABLED * downsample)
+        self._margin = math.ceil(_MARGIN * downsample)
         self.possible_tissue = np.zeros((-(-height // _SQUARE), -(-width // _SQUARE)), bool)
         for y in range(0, height, _STRIP):
             pixels = source.read(0, y, width, min(_STRIP, height - y), downsample)
@@ -389,12 +404,18 @@ class BackgroundMask:
     def maybe_tissue(
         self, x: NDArray[np.int64], y: NDArray[np.int64], side: int
     ) -> NDArray[np.bool_]:
-        """Which squares of this side, with these left and upper ends, may have tissue: (y, x)."""
+        """Return which squares may have tissue: (len(y), len(x)).
+
+        Parameters
+        ----------
+        x, y : left and upper ends of the squares in level-0 pixels
+        side : side of the squares in level-0 pixels
+        """
         sums = np.pad(self.possible_tissue.cumsum(axis=0).cumsum(axis=1), ((1, 0), (1, 0)))
         (top, bottom), (left, right) = (
             (
-                np.clip((ends - self._off) // _SQUARE, 0, n),
-                np.clip((ends + side + self._off - 1) // _SQUARE + 1, 0, n),
+                np.clip((ends - self._margin) // _SQUARE, 0, n),
+                np.clip((ends + side + self._margin - 1) // _SQUARE + 1, 0, n),
             )
             for ends, n in zip((y, x), self.possible_tissue.shape, strict=True)
         )
@@ -408,6 +429,7 @@ class BackgroundMask:
 def _any_in_squares(
     mask: NDArray[np.bool_], shape: tuple[int, ...], downsample: float
 ) -> NDArray[np.bool_]:
+    """Return which squares of level-0 pixels have any True value in a reduced mask."""
     for axis, n in enumerate(shape):
         starts = np.floor(np.arange(n) * _SQUARE / downsample).astype(int)
         starts = np.minimum(starts, mask.shape[axis] - 1)
