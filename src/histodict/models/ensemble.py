@@ -348,10 +348,10 @@ class EnsembleClassifier(ImageClassifier):
         """Return a copy with a newly fitted aggregator of the estimator at index `view`."""
         return self._with_member(view, self.estimators_[view].refit_decision_rule(images, **how))
 
-    def _with_member(self, view: int, member: TissueClassifier) -> Self:
+    def _with_member(self, index: int, member: TissueClassifier) -> Self:
         changed = copy(self)
-        changed.estimators_ = [*self.estimators_[:view], member, *self.estimators_[view + 1 :]]
-        records = self.estimators_[view].training_info_, member.training_info_
+        changed.estimators_ = [*self.estimators_[:index], member, *self.estimators_[index + 1 :]]
+        records = self.estimators_[index].training_info_, member.training_info_
         changed.training_info_ = carried_over(self.training_info_, *records)
         return changed
 

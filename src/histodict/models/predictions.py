@@ -62,19 +62,19 @@ def region_rings(answer: Any) -> list[Ring]:
     return [ring for region in answer.regions for polygon in region.polygons for ring in polygon]
 
 
-def _caption(answer: Any) -> dict[str, Any]:
+def _caption(prediction: Any) -> dict[str, Any]:
     """Return the row of a prediction in a table, with its path."""
-    return {"path": str(answer.path)} | answer.row()
+    return {"path": str(prediction.path)} | prediction.row()
 
 
-def _image(answer: Any, longest_side: int) -> NDArray[np.uint8]:
+def _image(prediction: Any, longest_side: int) -> NDArray[np.uint8]:
     """Return the overlay, at most `longest_side` wide and high; without a map, the image itself."""
-    if answer.patch_map is None:
-        with open_image(answer.path) as source:
+    if prediction.patch_map is None:
+        with open_image(prediction.path) as source:
             return source.thumbnail(min(longest_side, max(source.size)))
     from ..patches.rendering import draw_overlay
 
-    arguments = answer.patch_map, answer.summary(), region_rings(answer)
+    arguments = prediction.patch_map, prediction.summary(), region_rings(prediction)
     return draw_overlay(*arguments, longest_side=longest_side)
 
 
@@ -318,8 +318,8 @@ Prediction = ImagePrediction | RegionPrediction
 
 def no_prediction_reason(patch_map: PatchMap | None) -> str:
     """Return why there is no prediction: no tissue, or none of sufficient quality."""
-    left_out = patch_map.excluded if patch_map is not None else None
-    return f"{NO_TISSUE_LABEL} that can be judged: {left_out}" if left_out else NO_TISSUE_LABEL
+    excluded = patch_map.excluded if patch_map is not None else None
+    return f"{NO_TISSUE_LABEL} that can be judged: {excluded}" if excluded else NO_TISSUE_LABEL
 
 
 def _whole_image_note(patch_map: PatchMap | None) -> str:
@@ -406,11 +406,11 @@ class Predictions(Sequence[A], Generic[A]):
     @property
     def labels(self) -> list[str]:
         """Label of each image; "no tissue" for images without tissue."""
-        return [answer.label or NO_TISSUE_LABEL for answer in self]
+        return [prediction.label or NO_TISSUE_LABEL for prediction in self]
 
     def rows(self) -> list[Row]:
         """Return one table row per image, as the command line writes them."""
-        return [{"path": str(answer.path)} | answer.row() for answer in self]
+        return [{"path": str(prediction.path)} | prediction.row() for prediction in self]
 
     def to_frame(self) -> pandas.DataFrame:
         """Return a pandas DataFrame with the columns of the command line's table.
@@ -435,8 +435,8 @@ class Predictions(Sequence[A], Generic[A]):
         )
         for ax in axes.flat:
             ax.set_axis_off()
-        for answer, ax in zip(self, axes.flat, strict=False):
-            answer.plot(ax)
+        for prediction, ax in zip(self, axes.flat, strict=False):
+            prediction.plot(ax)
         return axes
 
     def __repr__(self) -> str:
@@ -445,7 +445,7 @@ class Predictions(Sequence[A], Generic[A]):
 
     def _repr_html_(self) -> str:
         """Return the first predictions as cards, and the number of others."""
-        cards = "".join(answer._repr_html_() for answer in self[:_MAX_CARDS])
+        cards = "".join(prediction._repr_html_() for prediction in self[:_MAX_CARDS])
         n_more = len(self) - _MAX_CARDS
         return cards + (f"<p>and {n_more} more</p>" if n_more > 0 else "")
 
@@ -453,5 +453,5 @@ class Predictions(Sequence[A], Generic[A]):
 def probabilities(answers: Iterable[Any], classes: Sequence[str]) -> NDArray[np.float64]:
     """Return probabilities (n_images, n_classes); NaN for images without tissue."""
     return np.array(
-        [[answer.probabilities.get(name, np.nan) for name in classes] for answer in answers]
+        [[prediction.probabilities.get(name, np.nan) for name in classes] for prediction in answers]
     ).reshape(-1, len(classes))

@@ -370,8 +370,8 @@ class RegionDetector(ImageEstimator):
     def _evaluate_training_images(
         self, manifest: Manifest, callback: Callback, executor: Executor | None
     ) -> list[_ImageEvaluation]:
-        def look(place: int, patch_map: PatchMap, evidence: PatchStatistics) -> _ImageEvaluation:
-            record = manifest.records[place]
+        def look(index: int, patch_map: PatchMap, statistics: PatchStatistics) -> _ImageEvaluation:
+            record = manifest.records[index]
             tissue, truth = (
                 labelled_patch_mask(record, patch_map),
                 region_patch_mask(record, patch_map),
