@@ -1,15 +1,19 @@
-"""The whole way: images with labels in, a model; an image in, an answer and a map.
+"""Models: classifiers and detectors that are fitted on labelled images and applied to new ones.
 
-image ─► reduced, stain-normalised ─► patches on tissue ─► vectors ─► codes and distances
-      ─► patch winners ─► rule (which class?) or connected patches (where?) ─► answer
+image ─► reduced, stain-normalised ─► patches on tissue ─► feature vectors ─► codes, distances
+      ─► predicted class of each patch ─► aggregator (class of the image) or connected patches
+      (regions) ─► prediction
 
-view            an image as a recipe sees it
-image_model     what stands between a method and a file: patch_model, whole_image_model
-inputs, estimator, results    what people hand in; what all models can do in Python; many answers
-tissue_classifier, region_detector    one model: which class, or where
-trials          a model learns from some patients and answers for others; kept under one key
-panel           several recipes, heard on unseen patients, that decide together
-plan            which of these is made, and presets by name
+================================================  ================================================
+``inputs``, ``recipe``, ``plan``                  accepted inputs, settings, training plans
+``prepared_image``                                image or feature file as a grid of patches
+``image_pipeline``, ``patch_pipeline``            a method, with the steps between it and a file
+``estimator``                                     base class with the scikit-learn interface
+``tissue_classifier``, ``region_detector``        single models
+``ensemble``, ``cross_validation``                several models; out-of-fold predictions
+``predictions``, ``model_file``                   predictions; files of fitted models
+``feature_extraction``                            feature files of images
+================================================  ================================================
 """
 
 from .ensemble import EnsembleClassifier

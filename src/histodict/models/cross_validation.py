@@ -1,17 +1,14 @@
-"""Trials: a model learns from some patients and answers for others; each is held once.
+"""Train-test runs with a cache, and out-of-fold evaluation of recipes for ensembles.
 
-A finished trial is a file whose name changes with all that decides the answers, so that a run that
-was stopped goes on where it was, and never takes up what was made otherwise. One that cannot be
-read is held again.
+A completed run is stored under a key of everything that determines its predictions, so that an
+interrupted evaluation resumes and outdated results are never used. Unreadable runs are repeated.
 
-FOLDER/KEY.json     the answers
-FOLDER/KEY/N.npz    the patch map behind the wrong answer for the N-th image tested; of regions,
-                    behind every answer, as they are measured patch by patch
+FOLDER/KEY.json     predictions
+FOLDER/KEY/N.npz    patch map of the N-th test image: of wrong predictions for classifiers, of all
+                    for region detectors, which are evaluated patch by patch
 
-What models made by some recipes say of training patients they have not seen.
-
-They are many, and asked only for weights and for how sure one can be: they learn from a third of
-the patches. Where a class has a single patient there is nobody to ask about.
+Out-of-fold scores of training patients determine weights and calibration of an ensemble. They
+need at least two patients per class.
 """
 
 from __future__ import annotations
@@ -51,19 +48,21 @@ from ..utils.text_io import read_checked_json, write_checked_json
 from .predictions import NO_TISSUE_LABEL, ImagePrediction, RegionPrediction
 from .recipe import Recipe
 
-# What decides the bits of a result beside the settings; reports name these versions, too.
+# Packages whose versions determine a result, beside the settings; reports list them, too.
 PACKAGES = ("histodict", "numpy", "scipy", "scikit-learn", "numba", "pillow")
 
-_FORM = 3  # increased when the same settings and images give another model
+_FORM = 3  # increased if the same settings and images give another model than before
 
 
 class UnfittedModel(Protocol):
-    """A model that has not learnt yet."""
+    """An unfitted model."""
 
     @property
-    def recipe(self) -> Recipe: ...
+    def recipe(self) -> Recipe:
+        """Settings of the model."""
 
-    def fingerprint(self) -> list[Any]: ...
+    def fingerprint(self) -> list[Any]:
+        """Return all settings that determine the fitted model."""
 
     def fit(
         self,
@@ -71,14 +70,19 @@ class UnfittedModel(Protocol):
         *,
         callback: Callback | None = None,
         executor: Executor | None = None,
-    ) -> Any: ...
+    ) -> Any:
+        """Return the fitted model."""
 
 
 @dataclass(frozen=True)
 class TrainTestRun:
-    """`model` learns from `train` and answers for `test`.
+    """A run: `model` is fitted on `train` and predicts `test`.
 
-    adapts : its threshold is then adapted to the test images, whose labels are not looked at
+    Attributes
+    ----------
+    model : unfitted model
+    train, test : training and test images
+    adapts : whether the threshold is then adapted to the test images, without their labels
     """
 
     model: UnfittedModel
@@ -88,32 +92,37 @@ class TrainTestRun:
 
     @cached_property
     def key(self) -> str:
-        """The same for the same work; other images, settings, weights or versions: another.
+        """Digest of images, settings, encoder weights and package versions.
 
-        Asked for once: it reads all images.
+        It is cached, as it reads all images.
         """
         train, test = (
-            list(map(training_content, side.records)) for side in (self.train, self.test)
+            list(map(training_content, manifest.records)) for manifest in (self.train, self.test)
         )
-        train.sort(key=json.dumps)  # `fit` sorts its images
+        train.sort(key=json.dumps)  # the order does not matter, as `fit` sorts its images
         versions = [version(name) for name in PACKAGES]
-        learning = [self.model.fingerprint(), _FORM, train, self.train.classes]
-        decided_by = [*learning, test, self.adapts, versions]
-        text = json.dumps(decided_by, sort_keys=True, default=str)
+        training = [self.model.fingerprint(), _FORM, train, self.train.classes]
+        fingerprint = [*training, test, self.adapts, versions]
+        text = json.dumps(fingerprint, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 @dataclass(frozen=True)
 class RunPredictions:
-    """The answers of a trial, in the order of the test images.
+    """Predictions of a run, in the order of the test images.
 
-    scores : per image one number for two classes, positive for the second; else one per class; of
-        regions, the patches of the largest
-    min_patches : of regions, the connected patches from which one counts; else None
-    probabilities : per image one per class; none where the model is not calibrated
+    Attributes
+    ----------
+    labels : predicted class of each image
+    scores : per image one number for two classes, positive for the second, else one per class; for
+        regions, the number of patches of the largest
+    probabilities : per image one per class; empty if the model is not calibrated
     prediction_sets : per image the classes that cannot be excluded at an error rate of 0.1
-    maps : folder with the patch maps of the images it got wrong, or of all; map_digests : of its
-        files
+    seconds : duration of training and test
+    peak_mib : peak memory of the process, if known
+    min_patches : number of connected patches from which a region counts; None for classifiers
+    map_digests : digests of the files of the patch maps
+    maps : folder with patch maps of wrongly predicted images, or of all for regions
     """
 
     labels: list[str]
@@ -127,7 +136,7 @@ class RunPredictions:
     maps: Path | None = field(default=None, compare=False)
 
     def map_of(self, place: int) -> PatchMap | None:
-        """The map of an image; whole-image methods have none, nor have right answers of classes."""
+        """Return the stored map of the image at index `place`, None if there is none."""
         file = self.maps / f"{place}.npz" if self.maps else None
         if file is None or not file.is_file():
             return None
@@ -139,10 +148,12 @@ class RunPredictions:
 
 
 class RunCache:
-    """Holds trials, and keeps what came of them in a folder; None keeps nothing.
+    """Executes runs, and stores their predictions in a folder; None stores nothing.
 
-    inner : they are held inside another trial, of which alone a report tells: no maps are kept, and
-        the peak of memory is left to the other
+    Attributes
+    ----------
+    folder : folder of the cache
+    inner : whether runs are part of another run; no maps are stored, and no memory is measured
     """
 
     def __init__(self, folder: Path | None, *, inner: bool = False) -> None:
@@ -150,15 +161,15 @@ class RunCache:
         self.inner = inner
 
     def load_cached(self, trial: TrainTestRun) -> RunPredictions | None:
-        """What is kept of this trial; nothing if that is damaged."""
+        """Return the stored predictions of a run; None if there are none, or damaged ones."""
         if self.folder is None:
             return None
         file = self.folder / f"{trial.key}.json"
         try:
-            found = RunPredictions(**read_checked_json(file), maps=file.with_suffix(""))
-            if len(found.labels) != len(trial.test.records):
+            cached = RunPredictions(**read_checked_json(file), maps=file.with_suffix(""))
+            if len(cached.labels) != len(trial.test.records):
                 raise ValueError("it has answers for other images")
-            for name, digest in found.map_digests.items():
+            for name, digest in cached.map_digests.items():
                 if content_digest(file.with_suffix("") / name) != digest:
                     raise ValueError(f"{file.with_suffix('') / name} is another file")
         except (OSError, TypeError, ValueError, AttributeError) as error:
@@ -166,70 +177,71 @@ class RunCache:
                 return None
             warnings.warn(f"{file}: is damaged and made anew ({error})", stacklevel=2)
             return None
-        return found
+        return cached
 
     def run(self, trial: TrainTestRun, executor: Executor | None = None) -> RunPredictions:
-        """The answers, found or made."""
-        found = self.load_cached(trial)
-        if found is not None:
-            return found
+        """Return the predictions of a run, from the cache if they are stored."""
+        cached = self.load_cached(trial)
+        if cached is not None:
+            return cached
         if not self.inner:
             _forget_peak_memory()
-        made, kept_maps = _run(trial, executor)
+        predictions, kept_maps = _run(trial, executor)
         if not self.inner:
-            made = replace(made, peak_mib=_peak_memory())
+            predictions = replace(predictions, peak_mib=_peak_memory())
         if self.folder is None:
-            return made
+            return predictions
         maps = self.folder / trial.key
-        for place, patch_map in ({} if self.inner else kept_maps).items():
-            patch_map.save(maps / f"{place}.npz")
-            made.map_digests[f"{place}.npz"] = content_digest(maps / f"{place}.npz")
-        content = {k: v for k, v in asdict(made).items() if k != "maps"}
-        write_checked_json(maps.with_suffix(".json"), content)  # last: with it, it is finished
-        return replace(made, maps=maps)
+        for index, patch_map in ({} if self.inner else kept_maps).items():
+            patch_map.save(maps / f"{index}.npz")
+            predictions.map_digests[f"{index}.npz"] = content_digest(maps / f"{index}.npz")
+        content = {k: v for k, v in asdict(predictions).items() if k != "maps"}
+        write_checked_json(maps.with_suffix(".json"), content)  # last: marks the run as complete
+        return replace(predictions, maps=maps)
 
 
 def _run(
-    trial: TrainTestRun, executor: Executor | None
+    run: TrainTestRun, executor: Executor | None
 ) -> tuple[RunPredictions, dict[int, PatchMap]]:
-    """The answers, and the maps that are kept."""
+    """Return the predictions, and the maps to store by index."""
     started = time.perf_counter()
-    # A method of the whole image trains here, whatever works elsewhere.
-    model = trial.model.fit(
-        trial.train, executor=executor if trial.model.recipe.is_patch_level else None
-    )
+    # Methods of the whole image train in this process only.
+    model = run.model.fit(run.train, executor=executor if run.model.recipe.is_patch_level else None)
     trained = time.perf_counter()
-    answers = _predictions(model, trial.test)
-    if trial.adapts:
-        # Whether there are two groups is not asked: a split has images of both classes.
-        model = model.adapt_threshold([answer.score for answer in answers], force=True)
-        answers = _predictions(model, trial.test)
+    predictions = _predictions(model, run.test)
+    if run.adapts:
+        # No test for two groups is needed: the test images of a split have both classes.
+        model = model.adapt_threshold([prediction.score for prediction in predictions], force=True)
+        predictions = _predictions(model, run.test)
     seconds = {"train": trained - started, "test": time.perf_counter() - trained}
-    kept_maps = {
-        place: answer.patch_map
-        for place, (answer, record) in enumerate(zip(answers, trial.test.records, strict=True))
-        if (model.finds_regions or answer.label != record.label) and answer.patch_map is not None
+    maps = {
+        index: prediction.patch_map
+        for index, (prediction, record) in enumerate(
+            zip(predictions, run.test.records, strict=True)
+        )
+        if (model.finds_regions or prediction.label != record.label)
+        and prediction.patch_map is not None
     }
-    said = _of_regions(model, answers) if model.finds_regions else _of_classes(answers)
-    labels = [answer.label or NO_TISSUE_LABEL for answer in answers]
-    return RunPredictions(labels=labels, seconds=seconds, **said), kept_maps
+    fields = _of_regions(model, predictions) if model.finds_regions else _of_classes(predictions)
+    labels = [prediction.label or NO_TISSUE_LABEL for prediction in predictions]
+    return RunPredictions(labels=labels, seconds=seconds, **fields), maps
 
 
-def _of_classes(answers: list[ImagePrediction]) -> dict[str, Any]:
+def _of_classes(predictions: list[ImagePrediction]) -> dict[str, Any]:
     return {
-        "scores": [list(answer.scores) for answer in answers],
-        "probabilities": [list(answer.probabilities.values()) for answer in answers],
-        "prediction_sets": [answer.prediction_set for answer in answers],
+        "scores": [list(prediction.scores) for prediction in predictions],
+        "probabilities": [list(prediction.probabilities.values()) for prediction in predictions],
+        "prediction_sets": [prediction.prediction_set for prediction in predictions],
     }
 
 
-def _of_regions(model: Any, answers: list[RegionPrediction]) -> dict[str, Any]:
-    """How sure the model is, is not known of regions."""
-    nothing: list[list[Any]] = [[] for _ in answers]
+def _of_regions(model: Any, predictions: list[RegionPrediction]) -> dict[str, Any]:
+    """Return the fields for regions, which have no probabilities."""
+    empty: list[list[Any]] = [[] for _ in predictions]
     return {
-        "scores": [[float(answer.score)] for answer in answers],
-        "probabilities": nothing,
-        "prediction_sets": nothing,
+        "scores": [[float(prediction.score)] for prediction in predictions],
+        "probabilities": empty,
+        "prediction_sets": empty,
         "min_patches": model.min_patches_,
     }
 
@@ -241,7 +253,7 @@ def _predictions(model: Any, test: Manifest) -> list[Any]:
     ]
 
 
-# --- memory of this process, where the system tells ---------------------------------------------
+# --- peak memory of this process (Linux only) ---------------------------------------------------
 
 
 def _forget_peak_memory() -> None:
@@ -254,22 +266,25 @@ def _peak_memory() -> float | None:
         status = Path("/proc/self/status").read_text("utf-8")
     except OSError:
         return None
-    found = re.search(r"VmHWM:\s+(\d+) kB", status)
-    return int(found[1]) / 1024 if found else None
+    match = re.search(r"VmHWM:\s+(\d+) kB", status)
+    return int(match[1]) / 1024 if match else None
 
 
-_PATCH_FRACTION = 3
-_MAX_BYTES = 500 * 2**20  # of image files: what a network sees of them takes several times as many
+_PATCH_FRACTION = 3  # runs use 1/3 of the training patches, as they are many
+_MAX_BYTES = 500 * 2**20  # of image files; their encoder features take several times as much
 
 
 @dataclass(frozen=True)
 class MemberEvaluation:
-    """A recipe, and what models made by it said of training patients they had not seen.
+    """Out-of-fold scores of one recipe.
 
-    scores : (n_images, n_scores), NaN on glass
-    value : how good they are; None where it could not be tried, or nobody is there to be asked of
+    Attributes
+    ----------
+    recipe : settings of the models
+    scores : (n_images, n_scores), NaN for images without tissue
+    value : mean of balanced accuracy and AUC; None if the recipe was not evaluated or failed
     order : AUC
-    failure : why it could not be tried; it does not sit on the panel then
+    failure : error message of a failed recipe, which is excluded from the ensemble
     """
 
     recipe: Recipe
@@ -279,41 +294,42 @@ class MemberEvaluation:
     failure: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        facts = {"recipe": self.recipe.to_dict(), "unseen": self.value}
-        return facts | ({"failure": self.failure} if self.failure else {})
+        """Return the entry of the training record."""
+        values = {"recipe": self.recipe.to_dict(), "unseen": self.value}
+        return values | ({"failure": self.failure} if self.failure else {})
 
 
 @contextmanager
 def temporary_cache(
     folder: Path | None, manifest: Manifest, executor: Executor | None
 ) -> Iterator[Path | None]:
-    """A folder for what several trainings need of an image: this one, else one for the time being.
+    """Yield a cache folder for several trainings: `folder`, else a temporary one.
 
-    None where it would be too much, or others do the work: nobody would clear it away there.
-    Images stay decoded meanwhile, as far as there is room.
+    Yields None for large image sets and with an executor, whose workers cannot remove it. Decoded
+    images are cached in memory meanwhile.
     """
     n_bytes = sum(estimated_bytes(record.path) for record in manifest.records)
     with image_cache_enabled():
         if folder is not None or executor is not None or n_bytes > _MAX_BYTES:
             yield folder
             return
-        with temporary_folder("histodict-panel-") as own:
-            yield own
+        with temporary_folder("histodict-panel-") as temporary:
+            yield temporary
 
 
 def patient_folds(manifest: Manifest, n_folds: int, random_state: int) -> tuple[list[Split], str]:
-    """Folds by patient, fewer where there are too few patients; if none, why in words."""
-    words = ""
+    """Return folds by patient, fewer if there are few patients; without folds, the reason."""
+    reason = ""
     for n in range(n_folds, 1, -1):
         try:
             return list(k_folds(manifest, n, random_state=random_state)), ""
         except SplitError as error:
-            words = str(error)
-    return [], words
+            reason = str(error)
+    return [], reason
 
 
 def min_patients_per_class(manifest: Manifest) -> int:
-    """Patients of the class that has fewest."""
+    """Return the number of patients of the class that has the fewest."""
     pairs = {(record.label, record.patient) for record in manifest.records}
     return min(sum(label == name for label, _ in pairs) for name in manifest.classes)
 
@@ -327,83 +343,98 @@ def cross_validate_recipes(
     callback: Callback,
     executor: Executor | None,
 ) -> list[MemberEvaluation]:
-    """The first recipe has to work; another that cannot be tried says why."""
-    n_trials, n_held = len(recipes) * len(splits), 0
-    heard: list[MemberEvaluation] = []
-    callback(Progress("unseen patients", 0, n_trials))
+    """Return out-of-fold scores of every recipe; the first recipe must succeed.
+
+    Parameters
+    ----------
+    recipes : recipes to evaluate
+    learner : returns the unfitted model of a recipe
+    manifest : training images
+    splits : folds over the patients
+    trials : cache of the runs
+    callback : receives the progress
+    executor : runs the training of methods on patches
+    """
+    n_runs, n_done = len(recipes) * len(splits), 0
+    evaluations: list[MemberEvaluation] = []
+    callback(Progress("unseen patients", 0, n_runs))
     for recipe in recipes:
-        scores = _nothing(manifest)
+        scores = _missing_scores(manifest)
         failure = ""
-        for place, split in enumerate(splits):
+        for i, split in enumerate(splits):
             train, test = manifest.select(split.train), manifest.select(split.test)
-            trial = TrainTestRun(learner(_with_fewer_patches(recipe)), train, test)
+            run = TrainTestRun(learner(_reduced_recipe(recipe)), train, test)
             try:
-                scores[split.test] = trials.run(trial, executor).scores
-            except ImageError as error:  # patches larger than an image, say
-                if not heard:
+                scores[split.test] = trials.run(run, executor).scores
+            except ImageError as error:  # for example patches larger than an image
+                if not evaluations:
                     raise
                 failure = str(error)
                 break
-            callback(Progress("unseen patients", n_held + 1 + place, n_trials))
-        n_held += len(splits)
-        callback(Progress("unseen patients", n_held, n_trials))
+            callback(Progress("unseen patients", n_done + 1 + i, n_runs))
+        n_done += len(splits)
+        callback(Progress("unseen patients", n_done, n_runs))
         if failure:
-            heard.append(MemberEvaluation(recipe, scores, failure=failure))
+            evaluations.append(MemberEvaluation(recipe, scores, failure=failure))
         else:
-            heard.append(MemberEvaluation(recipe, scores, *score_predictions(scores, manifest)))
-    return heard
+            evaluations.append(
+                MemberEvaluation(recipe, scores, *score_predictions(scores, manifest))
+            )
+    return evaluations
 
 
 def fit_combination(
     heard: Sequence[MemberEvaluation], manifest: Manifest
 ) -> tuple[ScoreCombination, Calibration]:
-    """How the scores of those who were heard become one, and that one probabilities."""
-    parts = np.stack([hearing.scores for hearing in heard], axis=1)
-    seen = ~np.isnan(parts[:, 0]).any(axis=1)
-    orders = np.array([hearing.order for hearing in heard])
+    """Fit weights and calibration of an ensemble to out-of-fold scores."""
+    scores = np.stack([evaluation.scores for evaluation in heard], axis=1)
+    is_scored = ~np.isnan(scores[:, 0]).any(axis=1)
+    aucs = np.array([evaluation.order for evaluation in heard])
     labels = np.array([manifest.classes.index(label) for label in manifest.labels])
-    return ScoreCombination.fit(parts[seen], labels[seen], orders, min_patients_per_class(manifest))
+    return ScoreCombination.fit(
+        scores[is_scored], labels[is_scored], aucs, min_patients_per_class(manifest)
+    )
 
 
 def unevaluated_members(recipes: Sequence[Recipe], manifest: Manifest) -> list[MemberEvaluation]:
-    """Of recipes that nobody is there to be asked about."""
-    return [MemberEvaluation(recipe, _nothing(manifest)) for recipe in recipes]
+    """Return evaluations without scores, for training sets that cannot be split into folds."""
+    return [MemberEvaluation(recipe, _missing_scores(manifest)) for recipe in recipes]
 
 
 def score_predictions(scores: NDArray[np.float64], manifest: Manifest) -> tuple[float, float]:
-    """The mean of balanced accuracy and AUC, and AUC alone.
+    """Return the mean of balanced accuracy and AUC, and the AUC.
 
-    One counts right answers, the other the right order; on few images either alone is coarse.
+    The mean is less coarse than either on few images.
     """
     classes, labels = manifest.classes, np.array(manifest.labels)
-    answers = ["" if np.isnan(row).any() else classes[predicted_class(row)] for row in scores]
+    predicted = ["" if np.isnan(row).any() else classes[predicted_class(row)] for row in scores]
     known = np.nan_to_num(scores)
-    two = known.shape[1] == 1
-    area = auc(labels, known[:, 0], positive=classes[1]) if two else auc(labels, known)
-    return (balanced_accuracy(labels, np.array(answers)) + area) / 2, area
+    is_binary = known.shape[1] == 1
+    auc_score = auc(labels, known[:, 0], positive=classes[1]) if is_binary else auc(labels, known)
+    return (balanced_accuracy(labels, np.array(predicted)) + auc_score) / 2, auc_score
 
 
-def _with_fewer_patches(recipe: Recipe) -> Recipe:
+def _reduced_recipe(recipe: Recipe) -> Recipe:
     return replace(recipe, patches_per_class=math.ceil(recipe.patches_per_class / _PATCH_FRACTION))
 
 
-def _nothing(manifest: Manifest) -> NDArray[np.float64]:
+def _missing_scores(manifest: Manifest) -> NDArray[np.float64]:
     return np.full((len(manifest.records), n_scores(len(manifest.classes))), np.nan)
 
 
 def equal_weights(members: Sequence[Any], manifest: Manifest) -> ScoreCombination:
-    """Members with the same say, on the scale of what they say of the images they learnt from."""
-    looks = [
+    """Return equal weights, with scales from the scores of the training images."""
+    rows = [
         [scores_or_none(m, r.path, r.mpp, no_callback, r.region_of_interest) for m in members]
         for r in manifest.records
     ]
-    silent = np.full(n_scores(len(members[0].classes_)), np.nan)
-    parts = np.array([[silent if s is None else s for s in row] for row in looks])
-    return ScoreCombination.equal(parts)
+    missing = np.full(n_scores(len(members[0].classes_)), np.nan)
+    scores = np.array([[missing if s is None else s for s in row] for row in rows])
+    return ScoreCombination.equal(scores)
 
 
 def scores_or_none(member: Any, *image: Any) -> NDArray[np.float64] | None:
-    """A member's scores; None for an image that does not suit it, though the first read it."""
+    """Return an estimator's scores; None if it cannot read an image that the first could read."""
     try:
         return member._predict_scores(*image).scores
     except ImageError:

@@ -1,10 +1,4 @@
-"""Several models that decide together, weighed by what they say of patients they have not seen.
-
-Every recipe is tried in folds of the training patients; what comes of it puts the members' scores
-on one scale, weighs them, and turns the mean of them into probabilities. A panel of one is a
-calibrated model. Where a class has one patient there is nobody to ask about: all have the same say,
-and there are no probabilities.
-"""
+"""Weighted ensemble of classifiers, calibrated on out-of-fold predictions of training patients."""
 
 from __future__ import annotations
 
@@ -52,22 +46,63 @@ if TYPE_CHECKING:
 
 
 class EnsembleClassifier(ImageClassifier):
-    """Answers "which class?" by several models, and says how sure it is.
+    """Weighted ensemble of `TissueClassifier` models with calibrated probabilities.
+
+    Every recipe is evaluated by cross-validation over patients. The out-of-fold scores determine
+    the scale and weight of each estimator, the decision threshold and the calibration. Then every
+    recipe is trained on all images.
 
     Parameters
     ----------
-    recipes : a `Recipe`, or the name of a preset: it decides together with other views of the
-        tissue. A list of such: just these, and a list of one is a single model that also says how
-        sure it is. The first one's map and atoms are shown
-    method : the method to take in them, by name
-    folds : of the training patients, in which the recipes are tried
-    random_state, n_jobs, cache, verbose, settings : as of `TissueClassifier`
+    recipes : Recipe, str or sequence of these, default="default"
+        A single recipe, or the name of a preset, is combined with variations of it (see
+        `recipe.ensemble_recipes`). A sequence is used as given; with a single element, the result
+        is one calibrated model.
+    method : str, optional
+        Method that replaces that of the recipes.
+    folds : int, default=3
+        Number of cross-validation folds over the training patients.
+    random_state : int, default=0
+        Seed. The same seed and images, in any order, give the same model.
+    n_jobs : int, optional
+        Number of threads; None uses all cores.
+    cache : path, optional
+        Folder that stores costly intermediate results of each image; None stores nothing.
+    verbose : bool or int, default=False
+        Whether to show progress bars on stderr.
+    **settings
+        Settings of the recipes or parameters of their method by name, such as ``n_atoms=100``.
 
-    Attributes, beside those of every `ImageClassifier`
+    Attributes
     ----------
-    members_ : trained models, in the order of the recipes; a recipe that could not be tried is out
-    combination_ : how members' scores become one
-    calibration_ : from that to probabilities; None where no patient was left to learn them on
+    classes_ : list of str
+        Class names. With two classes, positive scores stand for the second.
+    estimators_ : list of TissueClassifier
+        Fitted models in the order of the recipes, without recipes that failed. Maps and atoms are
+        those of the first.
+    n_estimators_ : int
+        Number of fitted models.
+    model_ : ImagePipeline
+        Pipeline of the first estimator.
+    combination_ : ScoreCombination
+        Scales and weights that combine the scores of the estimators.
+    calibration_ : Calibration or None
+        Map from combined scores to probabilities; None if cross-validation was impossible.
+    threshold_shift_ : float
+        Shift of the decision threshold since training, in units of the score.
+    training_info_ : dict
+        Record of the training.
+
+    Notes
+    -----
+    Cross-validation needs at least two patients per class. Otherwise estimators are weighted
+    equally, and the model gives no probabilities.
+
+    References
+    ----------
+    Platt, "Probabilistic outputs for support vector machines", 1999.
+
+    Vovk, Gammerman, Shafer, "Algorithmic learning in a random world", 2005.
     """
 
     kind: ClassVar[str] = "ensemble"
@@ -104,6 +139,7 @@ class EnsembleClassifier(ImageClassifier):
 
     @property
     def model_(self) -> ImagePipeline:
+        """Pipeline of the first estimator."""
         return self.estimators_[0].model_
 
     def _members_of(
@@ -112,6 +148,7 @@ class EnsembleClassifier(ImageClassifier):
         method: str | None,
         settings: dict[str, Any],
     ) -> list[Recipe]:
+        """Return the recipes of the estimators."""
         if isinstance(given, Recipe | str):
             return ensemble_recipes(
                 self._with_settings(resolve_ensemble_recipe(given, method, settings), settings)
@@ -119,7 +156,7 @@ class EnsembleClassifier(ImageClassifier):
         if not given:
             raise ValueError("a panel is made of recipes, or of the name of a preset, not of none")
         return [
-            self._with_settings(resolve_ensemble_recipe(one, method), settings) for one in given
+            self._with_settings(resolve_ensemble_recipe(item, method), settings) for item in given
         ]
 
     def fit(
@@ -131,78 +168,82 @@ class EnsembleClassifier(ImageClassifier):
         executor: Executor | None = None,
         start_from: EnsembleClassifier | None = None,
     ) -> Self:
-        """Hear every recipe on unseen patients, then train those that could be tried on all.
+        """Evaluate every recipe by cross-validation, then train all that succeeded on all images.
 
-        With a cache, or images that are small enough, what several trainings need is made once.
+        Intermediate results are shared by all trainings if there is a cache or if images are small.
 
-        `images`, `positive`, `callback`, `executor` as of `TissueClassifier`. `start_from`: only a
-        panel of one can go on from another.
+        Parameters
+        ----------
+        images, positive, callback, executor : see `TissueClassifier.fit`
+        start_from : ensemble of one model whose dictionaries are trained further (warm start)
         """
         manifest = resolve_training_set(images, positive, "positive")
         if start_from is not None and len(self.recipes) > 1:
             raise ValueError("a panel starts afresh: only a single model can go on from another")
-        with self._progress_callback(callback) as watch:
-            return self._assign_fitted(self._fit(manifest, watch, executor, start_from))
+        with self._progress_callback(callback) as progress:
+            return self._assign_fitted(self._fit(manifest, progress, executor, start_from))
 
     def _fit(
         self,
         manifest: Manifest,
-        watch: Callback,
+        progress: Callback,
         executor: Executor | None,
         start_from: EnsembleClassifier | None,
     ) -> Self:
         """Return a fitted copy."""
-        learnt, start = copy(self), None
-        manifest, _ = learnt._begin(manifest, watch, executor)
-        splits, unheard = patient_folds(manifest, self.folds, self.random_state)
-        learnt.training_info_["folds"] = len(splits)
-        if unheard:
-            learnt.training_info_["unheard"] = unheard
+        fitted, start = copy(self), None
+        manifest, _ = fitted._begin(manifest, progress, executor)
+        splits, no_folds_reason = patient_folds(manifest, self.folds, self.random_state)
+        fitted.training_info_["folds"] = len(splits)
+        if no_folds_reason:
+            fitted.training_info_["unheard"] = no_folds_reason
         if start_from is not None:
             start = start_from.estimators_[0]
-            learnt.training_info_["started_from"] = start_from.training_info_
-        own = self.cache.folder if self.cache else None
-        with temporary_cache(own, manifest, executor) as cache:
+            fitted.training_info_["started_from"] = start_from.training_info_
+        folder = self.cache.folder if self.cache else None
+        with temporary_cache(folder, manifest, executor) as cache:
             member = partial(self._member, cache=cache)
-            heard = unevaluated_members(self.recipes, manifest)
+            evaluations = unevaluated_members(self.recipes, manifest)
             if splits:
-                trials = RunCache(own / "runs" if own else None, inner=True)
-                heard = cross_validate_recipes(
-                    self.recipes, member, manifest, splits, trials, watch, executor
+                runs = RunCache(folder / "runs" if folder else None, inner=True)
+                evaluations = cross_validate_recipes(
+                    self.recipes, member, manifest, splits, runs, progress, executor
                 )
-            learnt.estimators_ = []
-            able: list[MemberEvaluation] = []
-            for place, hearing in enumerate(heard):
-                watch(Progress("views", place, len(heard)))
-                if hearing.failure:
+            fitted.estimators_ = []
+            trained: list[MemberEvaluation] = []
+            for i, evaluation in enumerate(evaluations):
+                progress(Progress("views", i, len(evaluations)))
+                if evaluation.failure:
                     continue
-                there = executor if hearing.recipe.is_patch_level else None
-                fit = member(hearing.recipe).fit
+                member_executor = executor if evaluation.recipe.is_patch_level else None
+                fit = member(evaluation.recipe).fit
                 try:
-                    made = fit(manifest, callback=watch, executor=there, start_from=start)
-                except ImageError as error:  # of a view that was not tried before
-                    if not able:
+                    estimator = fit(
+                        manifest, callback=progress, executor=member_executor, start_from=start
+                    )
+                except ImageError as error:  # possible if the recipe was not evaluated before
+                    if not trained:
                         raise
-                    heard[place] = replace(hearing, failure=str(error))
+                    evaluations[i] = replace(evaluation, failure=str(error))
                     continue
-                learnt.estimators_.append(made)
-                able.append(hearing)
-            watch(Progress("views", len(heard), len(heard)))
-            learnt._fit_combination(able, manifest, is_heard=bool(splits))
-        weights = iter(learnt.combination_.weights.tolist())
-        learnt.training_info_["estimators"] = [
-            hearing.to_dict() | ({} if hearing.failure else {"weight": next(weights)})
-            for hearing in heard
+                fitted.estimators_.append(estimator)
+                trained.append(evaluation)
+            progress(Progress("views", len(evaluations), len(evaluations)))
+            fitted._fit_combination(trained, manifest, is_heard=bool(splits))
+        weights = iter(fitted.combination_.weights.tolist())
+        fitted.training_info_["estimators"] = [
+            evaluation.to_dict() | ({} if evaluation.failure else {"weight": next(weights)})
+            for evaluation in evaluations
         ]
-        learnt.estimators_ = [made.with_cache(self.cache) for made in learnt.estimators_]
-        return learnt
+        fitted.estimators_ = [estimator.with_cache(self.cache) for estimator in fitted.estimators_]
+        return fitted
 
     def _fit_combination(
-        self, heard: list[MemberEvaluation], manifest: Manifest, *, is_heard: bool
+        self, evaluations: list[MemberEvaluation], manifest: Manifest, *, is_heard: bool
     ) -> None:
-        """By what was heard; else all the same, on the scale of what they say of these images."""
+        """Fit weights and calibration to out-of-fold scores; without these, use equal weights."""
         if is_heard:
-            self.combination_, self.calibration_ = fit_combination(heard, manifest)
+            self.combination_, self.calibration_ = fit_combination(evaluations, manifest)
         else:
             self.combination_, self.calibration_ = equal_weights(self.estimators_, manifest), None
 
@@ -211,20 +252,20 @@ class EnsembleClassifier(ImageClassifier):
             recipe, random_state=self.random_state, n_jobs=self.n_jobs, cache=cache
         )
 
-    # --- answering ------------------------------------------------------------------------------
+    # --- prediction -----------------------------------------------------------------------------
 
     def predict_proba(
         self, images: Any, *, mpp: MppLike = None, within: AnnotationInput | None = None
     ) -> NDArray[np.float64]:
-        """Probabilities (n_images, n_classes) in the order of `classes_`; NaN where there is glass.
+        """Return probabilities (n_images, n_classes), ordered as `classes_`; NaN without tissue.
 
-        `images`, `mpp` and `within` as in `predict`; one image is one row.
+        Parameters as in `predict`. A single image gives one row.
         """
         if self.calibration_ is None:
             raise ValueError(f"how sure it is cannot be known: {self.training_info_['unheard']}")
-        answers = self._predict(images, mpp, within)
-        several = answers if isinstance(answers, Predictions) else [answers]
-        return probabilities(several, self.classes_)
+        found = self._predict(images, mpp, within)
+        predictions = found if isinstance(found, Predictions) else [found]
+        return probabilities(predictions, self.classes_)
 
     def _predict_scores(
         self,
@@ -237,31 +278,33 @@ class EnsembleClassifier(ImageClassifier):
         n_abstaining = 0 if self.n_estimators_ > 1 else None
         if first.scores is None:
             return replace(first, n_abstaining=n_abstaining)
-        parts = np.full((self.n_estimators_, len(first.scores)), np.nan)
-        parts[0] = first.scores
-        for row, member in zip(parts[1:], self.estimators_[1:], strict=True):
-            found = scores_or_none(member, path, mpp, callback, within)
-            row[:] = np.nan if found is None else found
+        scores = np.full((self.n_estimators_, len(first.scores)), np.nan)
+        scores[0] = first.scores
+        for row, member in zip(scores[1:], self.estimators_[1:], strict=True):
+            member_scores = scores_or_none(member, path, mpp, callback, within)
+            row[:] = np.nan if member_scores is None else member_scores
         if n_abstaining is not None:
-            n_abstaining = int(np.isnan(parts[:, 0]).sum())
-        return replace(first, scores=self.combination_.scores(parts), n_abstaining=n_abstaining)
+            n_abstaining = int(np.isnan(scores[:, 0]).sum())
+        return replace(first, scores=self.combination_.scores(scores), n_abstaining=n_abstaining)
 
     def _probabilities_and_prediction_set(
         self, scores: NDArray[np.float64], error_rate: float
     ) -> tuple[dict[str, float], list[str]]:
         if self.calibration_ is None:
             return {}, []
-        chances = self.calibration_.probabilities(scores[None])
-        kept = self.calibration_.prediction_set(chances, error_rate)[0]
-        names = [name for name, k in zip(self.classes_, kept, strict=True) if k]
-        return dict(zip(self.classes_, chances[0].tolist(), strict=True)), names
+        probabilities = self.calibration_.probabilities(scores[None])
+        in_set = self.calibration_.prediction_set(probabilities, error_rate)[0]
+        names = [name for name, is_in_set in zip(self.classes_, in_set, strict=True) if is_in_set]
+        return dict(zip(self.classes_, probabilities[0].tolist(), strict=True)), names
 
     @property
     def n_estimators_(self) -> int:
+        """Number of fitted models."""
         return len(self.estimators_)
 
     @property
     def has_threshold(self) -> bool:
+        """Whether a single model with a single number per image decides."""
         return self.n_estimators_ == 1 and super().has_threshold
 
     def _invert_tanh(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -272,7 +315,7 @@ class EnsembleClassifier(ImageClassifier):
 
     @property
     def _member_score_gradient(self) -> float:
-        """On the panel's scale; the others' say moves the whole map, as they tell no place."""
+        """Derivative of the score on the ensemble's scale; other estimators shift the whole map."""
         return 1 / float(self.combination_.scales[0])
 
     def _describe_aggregation(self, value: float) -> str:
@@ -281,57 +324,64 @@ class EnsembleClassifier(ImageClassifier):
         return f"decided by a panel of {self.n_estimators_}; where, by the first of them"
 
     def _moved_by(self, shift: float) -> Self:
-        """Here probabilities move with the scores, so it is the scores that are moved."""
-        moved, offset = copy(self), self.combination_.offset - shift
-        moved.combination_ = replace(self.combination_, offset=offset)
-        return moved
+        """Return a copy with shifted scores, as probabilities must move with the scores."""
+        shifted, offset = copy(self), self.combination_.offset - shift
+        shifted.combination_ = replace(self.combination_, offset=offset)
+        return shifted
 
     def with_jobs(self, n_jobs: int | None) -> Self:
+        """Return a copy that uses `n_jobs` threads."""
         changed = copy(self)
         changed.n_jobs = n_jobs
         changed.estimators_ = [member.with_jobs(n_jobs) for member in self.estimators_]
         return changed
 
     def with_code_callback(self, codes_to: CodeCallback) -> Self:
+        """Return a copy whose first estimator passes the codes of patches to `codes_to`."""
         return self._with_member(0, self.estimators_[0].with_code_callback(codes_to))
 
     def with_atom_annotations(self, notes: AtomAnnotations, view: int = 0) -> Self:
+        """Return a copy with these atom annotations for the estimator at index `view`."""
         return self._with_member(view, self.estimators_[view].with_atom_annotations(notes))
 
     def refit_decision_rule(self, images: LabelledImages, view: int = 0, **how: Any) -> Self:
+        """Return a copy with a newly fitted aggregator of the estimator at index `view`."""
         return self._with_member(view, self.estimators_[view].refit_decision_rule(images, **how))
 
-    def _with_member(self, view: int, member: TissueClassifier) -> Self:
+    def _with_member(self, index: int, member: TissueClassifier) -> Self:
         changed = copy(self)
-        changed.estimators_ = [*self.estimators_[:view], member, *self.estimators_[view + 1 :]]
-        pair = self.estimators_[view].training_info_, member.training_info_
-        changed.training_info_ = carried_over(self.training_info_, *pair)
+        changed.estimators_ = [*self.estimators_[:index], member, *self.estimators_[index + 1 :]]
+        records = self.estimators_[index].training_info_, member.training_info_
+        changed.training_info_ = carried_over(self.training_info_, *records)
         return changed
 
     def score_contributions(self, *image: Any) -> list[ScoreContributions]:
+        """Return the contributions of the estimators to the scores of an image."""
         from ..explain.explanation import explain_ensemble
 
         return explain_ensemble(self, *image)
 
     def describe_decision(self) -> str:
+        """Return a description of the decision for a model card."""
         if self.n_estimators_ == 1:
             return super().describe_decision()
         return f"by a panel of {self.n_estimators_}; maps and atoms are those of the first"
 
     def fingerprint(self) -> list[Any]:
-        """All that decides what it learns from the same images, before it has learnt."""
+        """Return all settings that determine the model fitted on given images."""
         members = [self._member(recipe).fingerprint() for recipe in self.recipes]
         return [self.kind, members, self.folds, self.random_state]
 
-    # --- for a model file -----------------------------------------------------------------------
+    # --- model file -----------------------------------------------------------------------------
 
     def to_model_data(self) -> ModelData:
+        """Return the content of the model for a file."""
         members = [member.to_model_data() for member in self.estimators_]
         arrays = {"combination.scales": self.combination_.scales}
         arrays["combination.weights"] = self.combination_.weights
         if self.calibration_ is not None:
-            found = asdict(self.calibration_)
-            arrays |= {f"calibration.{name}": array for name, array in found.items()}
+            fields = asdict(self.calibration_)
+            arrays |= {f"calibration.{name}": array for name, array in fields.items()}
         return replace(
             members[0],
             kind=self.kind,
@@ -348,21 +398,22 @@ class EnsembleClassifier(ImageClassifier):
 
     @classmethod
     def from_model_data(cls, content: ModelData, n_jobs: int | None) -> EnsembleClassifier:
+        """Make a fitted model from the content of a file."""
         seed = content.training_info["random_state"]
         members = [
             TissueClassifier.from_model_data(member, n_jobs) for member in content.estimators
         ]
         recipes, folds = [member.recipe for member in members], content.training_info["folds"]
-        panel = cls(recipes, folds=folds, random_state=seed, n_jobs=n_jobs)
-        panel.classes_ = [str(name) for name in content.classes]
-        panel.threshold_shift_ = float(content.decision_parameters["shift"])
-        panel.estimators_, panel.training_info_ = members, content.training_info
+        ensemble = cls(recipes, folds=folds, random_state=seed, n_jobs=n_jobs)
+        ensemble.classes_ = [str(name) for name in content.classes]
+        ensemble.threshold_shift_ = float(content.decision_parameters["shift"])
+        ensemble.estimators_, ensemble.training_info_ = members, content.training_info
         arrays, is_calibrated = content.arrays, "unheard" not in content.training_info
         parts = ("combination", "calibration") if is_calibrated else ("combination",)
         content.check_arrays(array_specs(*parts), {})
-        say = [arrays[f"combination.{name}"] for name in ("scales", "weights")]
+        combination = [arrays[f"combination.{name}"] for name in ("scales", "weights")]
         numbers = [float(content.decision_parameters[name]) for name in ("offset", "tanh_scale")]
-        panel.combination_ = ScoreCombination(say[0], say[1], *numbers)
+        ensemble.combination_ = ScoreCombination(combination[0], combination[1], *numbers)
         names = [f"calibration.{name}" for name in ("slopes", "offsets", "nonconformity_scores")]
-        panel.calibration_ = Calibration(*(arrays[n] for n in names)) if is_calibrated else None
-        return panel
+        ensemble.calibration_ = Calibration(*(arrays[n] for n in names)) if is_calibrated else None
+        return ensemble

@@ -1,7 +1,4 @@
-"""What all kinds of model have in common for those who write Python: as scikit-learn has it.
-
-Atoms on matplotlib's axes.
-"""
+"""Base class of all models, with the interface of scikit-learn's estimators; plots of atoms."""
 
 from __future__ import annotations
 
@@ -47,14 +44,14 @@ if TYPE_CHECKING:
 
     from ..explain.explanation import Explanation, ScoreContributions
 
-    class BaseEstimator:  # scikit-learn has no types: all attributes of models would be Any
-        pass
+    class BaseEstimator:  # scikit-learn is untyped: attributes of models would all be Any
+        """Stand-in for type checkers."""
 
 else:
     from sklearn.base import BaseEstimator
 
-# Parameters that are kept as they are given, under their own names.
-_PLAIN = ("region", "folds", "random_state", "n_jobs", "verbose")
+# Parameters that are stored as attributes of the same name.
+_ATTRIBUTE_PARAMETERS = ("region", "folds", "random_state", "n_jobs", "verbose")
 
 
 class ImageEstimator(BaseEstimator):
@@ -67,8 +64,8 @@ class ImageEstimator(BaseEstimator):
     kind: ClassVar[str]
     columns: ClassVar[tuple[str, ...]]
     finds_regions: ClassVar[bool]
-    model_: Any  # what judges the image; of a panel, its first
-    recipes: list[Recipe]  # of all models that decide together
+    model_: Any  # pipeline that scores an image; for an ensemble, that of the first estimator
+    recipes: list[Recipe]  # of all estimators
     classes_: list[str]
     training_info_: dict[str, Any]
     n_jobs: int | None
@@ -78,93 +75,109 @@ class ImageEstimator(BaseEstimator):
     # --- parameters -----------------------------------------------------------------------------
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the constructor's arguments; if `deep`, also all settings of the recipe."""
-        now = {name: getattr(self, name) for name in _PLAIN if name in self._init_params}
-        return (self._settings() if deep else {}) | self._init_params | now
+        """Return the constructor's arguments; with `deep`, also all settings of the recipe."""
+        current = {
+            name: getattr(self, name) for name in _ATTRIBUTE_PARAMETERS if name in self._init_params
+        }
+        return (self._settings() if deep else {}) | self._init_params | current
 
     def set_params(self, **params: Any) -> Self:
-        """Change parameters; a fitted model stays as it is until the next fit.
+        """Set parameters; they take effect with the next fit.
 
-        Of a fitted model, only `n_jobs` and `verbose` take effect at once.
+        For fitted models, only `n_jobs` and `verbose` take effect at once.
         """
-        wanted = self.get_params(deep=False) | params
-        type(self)(**wanted)  # refused before anything has changed
-        self.__init__(**wanted)  # type: ignore[misc]
+        new_params = self.get_params(deep=False) | params
+        type(self)(**new_params)  # raises errors before anything has changed
+        self.__init__(**new_params)  # type: ignore[misc]
         if "n_jobs" in params and self.__sklearn_is_fitted__():
             self.__dict__ |= self.with_jobs(self.n_jobs).__dict__
         return self
 
     def _settings(self) -> dict[str, Any]:
-        """All settings by name, where there is one recipe."""
+        """Return all settings by name if there is a single recipe."""
         return {}
 
     def _store_params(self, settings: dict[str, Any], **own: Any) -> None:
-        """Remember what the constructor was given, as it was given."""
+        """Store the arguments of the constructor unchanged."""
         check_kind("verbose", own["verbose"], "bool | int")
         self._init_params = own | settings
         self.verbose = own["verbose"]
 
     def _with_settings(self, recipe: Recipe, settings: dict[str, Any]) -> Recipe:
-        """The recipe with settings by name; near names are also those of the constructor."""
+        """Return the recipe with changed settings; errors suggest constructor parameters, too."""
         if not settings:
             return recipe
-        own = [name for name in signature(type(self)).parameters if name != "settings"]
-        check_names(settings, {*own, *recipe.settings()})
+        init_names = [name for name in signature(type(self)).parameters if name != "settings"]
+        check_names(settings, {*init_names, *recipe.settings()})
         return recipe.replace_settings(settings)
 
     def _recipe_of(
         self, given: Recipe | str, method: str | None, settings: dict[str, Any]
     ) -> Recipe:
-        found = resolve_recipe(given, method, regions=self.finds_regions)
-        return self._with_settings(found, settings)
+        resolved = resolve_recipe(given, method, regions=self.finds_regions)
+        return self._with_settings(resolved, settings)
 
     def _html_repr(self) -> str:
-        """HTML for notebooks, in place of scikit-learn's diagram."""
-        facts = [type(self).__name__, "has learnt nothing yet"]
+        """Return HTML for notebooks, instead of scikit-learn's diagram."""
+        texts = [type(self).__name__, "has learnt nothing yet"]
         if self.__sklearn_is_fitted__():
-            facts[1] = (
+            texts[1] = (
                 f"{' / '.join(self.classes_)}, learnt from {self.training_info_['n_images']} "
                 "images of "
                 f"{self.training_info_['n_patients']} patients; {self.describe_decision()}"
             )
-        head, text, code = map(escape, (*facts, repr(self)))
+        head, text, code = map(escape, (*texts, repr(self)))
         return f"<div><b>{head}</b>: {text}<br><code>{code}</code></div>"
 
-    # --- what each kind does in its own way -----------------------------------------------------
+    # --- methods of the subclasses --------------------------------------------------------------
 
     def with_jobs(self, n_jobs: int | None) -> Self:
-        """The same model, on so many threads."""
+        """Return a copy that uses `n_jobs` threads."""
         raise NotImplementedError
 
     def with_code_callback(self, codes_to: CodeCallback) -> Self:
-        """The same model; the listener hears of the codes behind its map, chunk by chunk."""
+        """Return a copy that passes the codes of patches to `codes_to`.
+
+        The callback is called for each chunk of the image with the rows and columns of its patches
+        on the grid (n, 2) and their codes.
+        """
         raise NotImplementedError
 
     def with_atom_annotations(self, notes: AtomAnnotations, view: int = 0) -> Self:
-        """The same model with these notes of its atoms, of a panel those of its view at this place.
+        """Return a copy with these atom annotations.
 
-        Atoms that are switched off take part no longer, as if they had never been: nothing is
-        learnt again.
+        Disabled atoms have no effect on predictions, as if they were not part of the dictionary.
+        Nothing is trained again.
+
+        Parameters
+        ----------
+        notes : annotations of the atoms
+        view : index of the estimator in an ensemble
         """
         raise NotImplementedError
 
     def refit_decision_rule(
         self, images: LabelledImages, view: int = 0, *, callback: Callback | None = None
     ) -> Self:
-        """The same model, its line between the classes fitted again on labelled images.
+        """Return a copy with aggregator and decision threshold fitted again on labelled images.
 
-        Atoms that are switched off leave one class weaker than the other; the line of a model that
-        had them is then in the wrong place. Dictionaries stay as they are. `images` should be those
-        of training, or others of their kind; `view`: of a panel, which one: the weights and the
-        calibration of the whole stay as they are.
+        Disabling atoms can favour one class, so that the previous decision threshold is no longer
+        suitable. Dictionaries do not change; neither do weights and calibration of an ensemble.
+
+        Parameters
+        ----------
+        images : training images, or similar images
+        view : index of the estimator in an ensemble
+        callback : receives the progress
         """
         raise ValueError("it finds regions: there is no line between classes of images to fit")
 
     def tuned_on(self, images: Iterable[Path]) -> Self:
-        """Return a copy with these images added to the last change of the decision.
+        """Return a copy with these images added to the record of the last change of the decision.
 
-        Call it on the result of `with_threshold`, `adapt_threshold` or `with_notes`, with the
-        images that were used for the change, so that scores on these images are marked as tuned.
+        Call it on the result of `with_threshold`, `adapt_threshold` or `with_atom_annotations`,
+        with the images that were used for the change, so that scores on these images are marked as
+        tuned.
         """
         changed = copy(self)
         changed.training_info_ = with_images(self.training_info_, images)
@@ -177,11 +190,11 @@ class ImageEstimator(BaseEstimator):
         callback: Callback = no_callback,
         within: AnnotationFile | None = None,
     ) -> list[ScoreContributions]:
-        """What the models that decide together say of an image, the one that is shown first."""
+        """Return the contributions of all estimators to the scores of an image, in their order."""
         from ..explain.explanation import explain_model
 
-        own = explain_model(self.model_, path, mpp, callback, within)
-        return [] if own is None else [own]
+        contributions = explain_model(self.model_, path, mpp, callback, within)
+        return [] if contributions is None else [contributions]
 
     def explain(
         self,
@@ -191,18 +204,26 @@ class ImageEstimator(BaseEstimator):
         within: AnnotationFile | None = None,
         callback: Callback = no_callback,
     ) -> Explanation:
-        """The answer for one image in parts of the model's atoms, which add up to its score."""
+        """Return the prediction for one image with contributions of atoms that sum to its score.
+
+        Parameters
+        ----------
+        image : path, array or Pillow image
+        mpp : pixel size (µm) if the file gives none
+        within : outlines; patches outside of these are ignored
+        callback : receives the progress within a slide
+        """
         from ..explain.explanation import explain
 
         self._check_fitted()
         return explain(self, image, mpp=mpp, within=within, callback=callback)
 
     def describe_decision(self) -> str:
-        """How it decides, for a model card."""
+        """Return a description of the decision for a model card."""
         raise NotImplementedError
 
     def true_label(self, record: ImageRecord) -> str:
-        """What the record says the answer is."""
+        """Return the true label of a record."""
         raise NotImplementedError
 
     def predict_one(
@@ -213,17 +234,19 @@ class ImageEstimator(BaseEstimator):
         callback: Callback = no_callback,
         within: AnnotationFile | None = None,
     ) -> Any:
-        """The answer for one image or slide: what `predict` asks for each."""
+        """Return the prediction for one image; unlike `predict`, without warnings."""
         raise NotImplementedError
 
     def to_model_data(self) -> ModelData:
+        """Return the content of the model for a file."""
         raise NotImplementedError
 
     @classmethod
     def from_model_data(cls, content: ModelData, n_jobs: int | None) -> Self:
+        """Make a fitted model from the content of a file."""
         raise NotImplementedError
 
-    # --- answers --------------------------------------------------------------------------------
+    # --- prediction -----------------------------------------------------------------------------
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "training_info_")
@@ -232,15 +255,15 @@ class ImageEstimator(BaseEstimator):
         if not self.__sklearn_is_fitted__():
             raise NotFittedError("this model has learnt nothing yet: call fit first, or load one")
 
-    def _assign_fitted(self, learnt: Self) -> Self:
-        """Take over what a copy has learnt: a fit that fails leaves the model as it was."""
-        self.__dict__ |= learnt.__dict__
+    def _assign_fitted(self, fitted: Self) -> Self:
+        """Copy the fitted attributes; a failed fit leaves the model unchanged."""
+        self.__dict__ |= fitted.__dict__
         return self
 
     def _progress_callback(
         self, callback: Callback | None = None
     ) -> AbstractContextManager[Callback]:
-        """Return a context with the callback given, else with progress bars if verbose."""
+        """Return a context with the callback; without one, with progress bars if `verbose`."""
         if callback is None and self.verbose:
             return progress_bar()
         return nullcontext(callback or no_callback)
@@ -248,39 +271,45 @@ class ImageEstimator(BaseEstimator):
     def _predict(
         self, images: Any, mpp: MppLike, within: AnnotationInput | None = None, **how: Any
     ) -> Any:
-        """One answer for one image; `Answers` for several."""
+        """Return one prediction for a single image, `Predictions` for several."""
         self._check_fitted()
-        found = resolve_inputs(images, within)
-        for words in found.skipped:
-            warnings.warn(words, stacklevel=3)  # to whoever called predict
-        answers, given = [], PixelSizeOption.of(mpp)
+        inputs = resolve_inputs(images, within)
+        for message in inputs.skipped:
+            warnings.warn(message, stacklevel=3)  # attributed to the caller of predict
+        predictions, default_size = [], PixelSizeOption.of(mpp)
         with self._progress_callback() as callback:
-            callback(Progress("answer", 0, len(found.images)))
-            for place, (image, table_mpp, inside) in enumerate(found.images):
-                size = given.with_table(table_mpp)
-                answer = self.predict_one(image, mpp=size, callback=callback, within=inside, **how)
-                answers.append(answer)
-                callback(Progress("answer", place + 1, len(found.images)))
-        warn_assumed_pixel_sizes(answers, self)
-        return answers[0] if found.is_one else Predictions(answers, self.columns)
+            callback(Progress("answer", 0, len(inputs.images)))
+            for i, (image, table_mpp, annotations) in enumerate(inputs.images):
+                size = default_size.with_table(table_mpp)
+                prediction = self.predict_one(
+                    image, mpp=size, callback=callback, within=annotations, **how
+                )
+                predictions.append(prediction)
+                callback(Progress("answer", i + 1, len(inputs.images)))
+        warn_assumed_pixel_sizes(predictions, self)
+        return predictions[0] if inputs.is_one else Predictions(predictions, self.columns)
 
     def score(self, images: LabelledImages) -> float:
-        """Balanced accuracy over labelled images: the mean over classes of the share right.
+        """Return the balanced accuracy on labelled images: the mean recall of the classes.
 
-        `images` as in `fit`. An image in which no tissue was found counts as wrong.
+        Images without tissue count as wrong.
+
+        Parameters
+        ----------
+        images : as in `fit`
         """
         self._check_fitted()
         manifest = resolve_labelled(images)
-        answers = self._predict(manifest, None)
+        predictions = self._predict(manifest, None)
         truth = [self.true_label(record) for record in manifest.records]
-        return float(balanced_accuracy(np.array(truth), np.array(answers.labels)))
+        return float(balanced_accuracy(np.array(truth), np.array(predictions.labels)))
 
     # --- files ----------------------------------------------------------------------------------
 
     def save(self, path: Path | str) -> Path:
-        """Write the model; the folder must exist, an old file is replaced.
+        """Write the model to a file, which is replaced if it exists; the folder must exist.
 
-        Refuses what could not be read again, such as a dictionary that is not of finite numbers.
+        Raises ValueError for models that could not be read again, such as with non-finite values.
         """
         self._check_fitted()
         content = self.to_model_data()
@@ -296,17 +325,24 @@ class ImageEstimator(BaseEstimator):
     def load(
         cls, path: Path | str, *, n_jobs: int | None = None, trust_weights: bool = False
     ) -> Self:
-        """Read a model of this kind; `histodict.load` reads any, and says more."""
+        """Read a model of this class; `histodict.load` reads any model.
+
+        Parameters
+        ----------
+        path : model file
+        n_jobs : number of threads; None uses all cores
+        trust_weights : whether to download or open the encoder weights that the file names
+        """
         model: Self = load_model_of_kind({cls.kind: cls}, Path(path), n_jobs, trust_weights)
         return model
 
     # --- atoms ----------------------------------------------------------------------------------
 
     def plot_atoms(self, n_atoms: int = 20, axes: Sequence[Axes] | None = None) -> Sequence[Axes]:
-        """The first atoms of every class as pictures; matplotlib's axes, one per class.
+        """Plot the first atoms of every class as images; return matplotlib axes, one per class.
 
-        Most methods have their most used atoms first. Atoms of vectors that are no pictures are
-        refused: `histodict atoms` shows the patches that use them.
+        Most methods order atoms by use. Raises ValueError if atoms are not images; the command
+        `histodict atoms` then shows patches that use them.
         """
         pass
 
@@ -315,7 +351,7 @@ class ImageEstimator(BaseEstimator):
 
 
 def raise_no_predict_proba(model: ImageEstimator) -> NoReturn:
-    """What to do for probabilities; as an AttributeError, so that `hasattr` tells."""
+    """Raise an AttributeError with the alternative to `predict_proba`; `hasattr` is then false."""
     raise AttributeError(
         f"{type(model).__name__} gives scores, which are not probabilities: fit an "
         "EnsembleClassifier, which "
@@ -323,28 +359,31 @@ def raise_no_predict_proba(model: ImageEstimator) -> NoReturn:
     )
 
 
-_ACROSS = 10
+_ATOMS_PER_ROW = 10
 
 
 def plot_atoms(model: Any, n_atoms: int, axes: Sequence[Axes] | None) -> Sequence[Axes]:
-    """Per class of a fitted model the first `n_atoms` atoms, on these axes or on new ones."""
+    """Plot the first `n_atoms` atoms per class of a fitted model on these or new axes."""
     check_whole_number("n_atoms", n_atoms, 1)
-    own_model: ImagePipeline = model.model_
-    classes, atoms = model.classes_, own_model.atoms()
+    pipeline: ImagePipeline = model.model_
+    classes, atoms = model.classes_, pipeline.atoms()
     if atoms is None:
-        raise ValueError(own_model.no_atoms_reason())
+        raise ValueError(pipeline.no_atoms_reason())
     if atoms.patch_px is None:
         raise ValueError(
-            f"the atoms of {own_model.recipe.features} vectors are no pictures: the command "
+            f"the atoms of {pipeline.recipe.features} vectors are no pictures: the command "
             "`histodict atoms` shows the patches that use them"
         )
     if axes is None:
         from matplotlib import pyplot
 
         axes = list(pyplot.subplots(len(classes), 1, squeeze=False)[1][:, 0])
-    for place, (name, ax) in enumerate(zip(classes, axes, strict=True)):
-        own = atoms.with_usage_sign[atoms.classes == place]
-        ax.imshow(atom_mosaic(own, atoms.patch_px, n_atoms, min(n_atoms, _ACROSS)))
-        ax.set_title(f"{name}: {min(n_atoms, len(own))} of {len(own)} atoms", parse_math=False)
+    for index, (name, ax) in enumerate(zip(classes, axes, strict=True)):
+        class_atoms = atoms.with_usage_sign[atoms.classes == index]
+        ax.imshow(atom_mosaic(class_atoms, atoms.patch_px, n_atoms, min(n_atoms, _ATOMS_PER_ROW)))
+        ax.set_title(
+            f"{name}: {min(n_atoms, len(class_atoms))} of {len(class_atoms)} atoms",
+            parse_math=False,
+        )
         ax.set_axis_off()
     return axes

@@ -1,10 +1,11 @@
-"""Vectors of images' patches into feature files, one per image; what is there is not made again.
+"""Extraction of feature vectors into one feature file per image; finished files are skipped.
 
-    DIR/NAME.h5    features (n, length), coords (n, 2), attributes as TRIDENT has them; beside them
-                   what the file was made with (`histodict`, JSON)
+    DIR/NAME.h5    features (n, length), coords (n, 2) and attributes as TRIDENT writes them, and
+                   the settings of the extraction (attribute `histodict`, JSON)
 
-NAME is that of the image, without its ending. A file has its name only when it is whole, so any
-number of runs may fill a folder; one that was made otherwise is refused, and stays as it is.
+NAME is that of the image without suffix. A file is renamed to its final name when it is complete,
+so several processes can fill a folder. Files made with other settings raise an error and are not
+changed.
 """
 
 from __future__ import annotations
@@ -41,12 +42,19 @@ from ..utils.text_io import failure_reason, printable, shorten
 from .prepared_image import PreparedImage, extraction_settings, open_prepared_image, report_windows
 from .recipe import PRESETS, Recipe
 
-_FORM = 2  # goes up when a file is written otherwise
+_FORM = 2  # version of the file's content
 
 
 @dataclass(frozen=True)
 class ExtractionResult:
-    """files : of the images that have one now, in their order; failures : (image, reason)"""
+    """Result of `extract_features`.
+
+    Attributes
+    ----------
+    files : feature files of the images that have one, in their order
+    failures : (image, reason) for the others
+    n_skipped : number of files that existed already
+    """
 
     files: list[Path]
     failures: list[tuple[Path, str]]
@@ -54,16 +62,22 @@ class ExtractionResult:
 
 
 def extraction_recipe(vectors: str, settings: dict[str, str]) -> Recipe:
-    """What vectors of this name are made with, as the presets have it; only that may be set."""
+    """Return the recipe for vectors of this name, with the settings of the presets.
+
+    Parameters
+    ----------
+    vectors : pixel features, or name of an encoder
+    settings : settings as text; ValueError for those without effect on vectors
+    """
     kind = get_patch_features(vectors)
     if kind.is_precomputed:
         raise ValueError(f"vectors {vectors!r} come from feature files: name those to be computed")
     base = PRESETS["fast" if kind.uses_context else "embeddings"]
     changes = {} if kind.uses_context else {"patch_px": load_encoder(vectors).stride_px}
-    others = sorted(set(settings) - _SETTINGS)
-    if others:
+    unknown = sorted(set(settings) - _SETTINGS)
+    if unknown:
         raise ValueError(
-            f"--set {others[0]}: does not change vectors; these do: {', '.join(sorted(_SETTINGS))}"
+            f"--set {unknown[0]}: does not change vectors; these do: {', '.join(sorted(_SETTINGS))}"
         )
     recipe = base.with_changes(features=vectors, **changes).parse_settings(settings)
     kind.check(recipe.patch_px, recipe.grid_stride_px)
@@ -94,39 +108,47 @@ def extract_features(
     callback: Callback = no_callback,
     executor: Executor | None = None,
 ) -> ExtractionResult:
-    """A feature file of every image. The callback hears of each image.
+    """Write a feature file for every image that has none.
 
-    `mpp`, `executor` as of `batch.predict_images`.
+    Parameters
+    ----------
+    recipe : settings
+    images : records of the images
+    folder : output folder
+    mpp : pixel size in µm, or `PixelSizeOption`, see `batch.predict_images`
+    n_jobs : number of threads; None uses all cores
+    callback : receives the progress
+    executor : runs the images in parallel
     """
-    given = PixelSizeOption.of(mpp)
-    files = _names(images, folder)
-    keys = [_key(recipe, record, given) for record in images]
+    default_size = PixelSizeOption.of(mpp)
+    files = _output_files(images, folder)
+    keys = [_key(recipe, record, default_size) for record in images]
     finished = [_is_done(file, key) for file, key in zip(files, keys, strict=True)]
     todo = [
-        (record.path.absolute(), given.with_table(record.mpp), file.absolute(), key)
+        (record.path.absolute(), default_size.with_table(record.mpp), file.absolute(), key)
         for record, file, key, is_done in zip(images, files, keys, finished, strict=True)
         if not is_done
     ]
-    watch = no_callback if executor else callback
-    work = partial(_extract, recipe, 1 if executor else n_jobs, watch)
+    image_progress = no_callback if executor else callback
+    work = partial(_extract, recipe, 1 if executor else n_jobs, image_progress)
     reasons = (executor or Threads(1)).map(work, todo, lost=str)
-    share = cumulative_shares(
+    fractions = cumulative_shares(
         [0 if f else estimated_bytes(r.path) for r, f in zip(images, finished, strict=True)]
     )
-    callback(Progress("vectors", 0, len(images), work=share[0]))
-    made, failures = [], []
+    callback(Progress("vectors", 0, len(images), work=fractions[0]))
+    written, failures = [], []
     for n, (record, file, is_done) in enumerate(zip(images, files, finished, strict=True)):
         reason = "" if is_done else next(reasons)
         if reason:
             failures.append((record.path, reason))
         else:
-            made.append(file)
-        callback(Progress("vectors", n + 1, len(images), work=share[n + 1]))
-    return ExtractionResult(made, failures, sum(finished))
+            written.append(file)
+        callback(Progress("vectors", n + 1, len(images), work=fractions[n + 1]))
+    return ExtractionResult(written, failures, sum(finished))
 
 
-def _names(images: Sequence[ImageRecord], folder: Path) -> list[Path]:
-    """Refuses images whose files would be one, also where case makes no difference."""
+def _output_files(images: Sequence[ImageRecord], folder: Path) -> list[Path]:
+    """Return the output files; raise ValueError for duplicates, also if case is ignored."""
     files = [folder / f"{record.path.stem}.h5" for record in images]
     first: dict[str, Path] = {}
     for record, file in zip(images, files, strict=True):
@@ -139,38 +161,38 @@ def _names(images: Sequence[ImageRecord], folder: Path) -> list[Path]:
     return files
 
 
-def _key(recipe: Recipe, record: ImageRecord, given: PixelSizeOption) -> dict[str, Any]:
-    """All that decides what is in a file."""
-    made = extraction_settings(recipe) | {"form": _FORM, "version": version("histodict")}
+def _key(recipe: Recipe, record: ImageRecord, default_size: PixelSizeOption) -> dict[str, Any]:
+    """Return everything that determines the content of a file."""
+    settings = extraction_settings(recipe) | {"form": _FORM, "version": version("histodict")}
     image = file_key(record.path) if exists(record.path) else []
     return {
-        "recipe": made,
+        "recipe": settings,
         "image": image,
-        "size": list(astuple(given.with_table(record.mpp))),
+        "size": list(astuple(default_size.with_table(record.mpp))),
     }
 
 
 def _is_done(file: Path, key: dict[str, Any]) -> bool:
-    """Whether it is there, and of this image as it is now; refuses what was made otherwise."""
+    """Return whether the file exists for this state of the image; raise for other settings."""
     if not file.exists():
         return False
     try:
-        with open_features(file) as found:
-            before = found.settings
+        with open_features(file) as features:
+            stored = features.settings
     except ImageError as error:
         raise ValueError(f"{error}. Remove it, or choose another folder (--output)") from error
-    if before.get("recipe") != key["recipe"]:
-        own = before.get("recipe", {})
-        others = [
-            f"{k} was {shorten(own[k])}, is {v}"
+    if stored.get("recipe") != key["recipe"]:
+        old = stored.get("recipe", {})
+        differences = [
+            f"{k} was {shorten(old[k])}, is {v}"
             for k, v in key["recipe"].items()
-            if own.get(k, v) != v
+            if old.get(k, v) != v
         ]
-        what = "; ".join(others) or "not by `histodict features`"
+        reason = "; ".join(differences) or "not by `histodict features`"
         raise ValueError(
-            f"{file}: was made otherwise ({what}): choose another folder (--output), or remove it"
+            f"{file}: was made otherwise ({reason}): choose another folder (--output), or remove it"
         )
-    return before.get("image") == key["image"] and before.get("size") == key["size"]
+    return stored.get("image") == key["image"] and stored.get("size") == key["size"]
 
 
 def _extract(
@@ -179,12 +201,12 @@ def _extract(
     callback: Callback,
     todo: tuple[Path, PixelSizeOption, Path, dict[str, Any]],
 ) -> str:
-    """Why there is no file; nothing if it was written."""
-    image, given, file, key = todo
+    """Write the file of an image; return the reason for a failure, or an empty string."""
+    image, default_size, file, key = todo
     try:
-        size = given.at(image)
-        with open_prepared_image(image, size.is_user_given, recipe) as view:
-            _write(file, view, recipe, key, n_jobs, callback)
+        size = default_size.at(image)
+        with open_prepared_image(image, size.is_user_given, recipe) as prepared:
+            _write(file, prepared, recipe, key, n_jobs, callback)
     except Exception as error:
         return failure_reason(error)
     return ""
@@ -192,59 +214,63 @@ def _extract(
 
 def _write(
     file: Path,
-    view: PreparedImage,
+    prepared: PreparedImage,
     recipe: Recipe,
     key: dict[str, Any],
     n_jobs: int | None,
     callback: Callback,
 ) -> None:
-    grid, kind = view.grid(), get_patch_features(recipe.features)
-    own = key | {"grid": asdict(grid), "offset": list(view.offset)}
+    grid, kind = prepared.grid(), get_patch_features(recipe.features)
+    metadata = key | {"grid": asdict(grid), "offset": list(prepared.offset)}
     attributes = {
-        "": {HISTODICT_ATTRIBUTE: json.dumps(own)},
+        "": {HISTODICT_ATTRIBUTE: json.dumps(metadata)},
         FEATURES: {
             "encoder": recipe.features,
             "name": printable(file.stem),
             "savetodir": printable(str(file.parent)),
         },
-        COORDS: _reported(view, grid)
+        COORDS: _trident_attributes(prepared, grid)
         | {"name": printable(file.stem), "savetodir": printable(str(file.parent))},
     }
     with atomic_write(file) as partial_file:
-        parts = _parts(view, grid, n_jobs, callback)
-        if not write_hdf5(partial_file, parts, kind.precision, attributes):
-            raise ImageError(f"{view.path}: shows no tissue, so that there are no vectors")
+        chunks = _chunks(prepared, grid, n_jobs, callback)
+        if not write_hdf5(partial_file, chunks, kind.precision, attributes):
+            raise ImageError(f"{prepared.path}: shows no tissue, so that there are no vectors")
 
 
-def _reported(view: PreparedImage, grid: PatchGrid) -> dict[str, Any]:
-    """Of the coords, by TRIDENT's names; what is not known is left out."""
+def _trident_attributes(prepared: PreparedImage, grid: PatchGrid) -> dict[str, Any]:
+    """Return attributes of the coords with TRIDENT's names, as far as known."""
     side = round(grid.patch_side)
-    told: dict[str, Any] = {
+    attributes: dict[str, Any] = {
         "patch_size": grid.patch_px,
         "patch_size_level0": side,
         "overlap": grid.patch_px - grid.stride_px,
-        "level0_width": view.size[0] + view.offset[0],
-        "level0_height": view.size[1] + view.offset[1],
+        "level0_width": prepared.size[0] + prepared.offset[0],
+        "level0_height": prepared.size[1] + prepared.offset[1],
     }
-    if view.mpp is not None:
-        told["level0_mpp"] = view.mpp
-        told["level0_magnification"] = MAGNIFICATION_AT_1_UM / view.mpp
-        told["target_magnification"] = MAGNIFICATION_AT_1_UM / (view.mpp * grid.downsample)
-    return told
+    if prepared.mpp is not None:
+        attributes["level0_mpp"] = prepared.mpp
+        attributes["level0_magnification"] = MAGNIFICATION_AT_1_UM / prepared.mpp
+        attributes["target_magnification"] = MAGNIFICATION_AT_1_UM / (
+            prepared.mpp * grid.downsample
+        )
+    return attributes
 
 
-def _parts(
-    view: PreparedImage, grid: PatchGrid, n_jobs: int | None, callback: Callback
+def _chunks(
+    prepared: PreparedImage, grid: PatchGrid, n_jobs: int | None, callback: Callback
 ) -> Iterator[tuple[NDArray[np.float32], NDArray[np.int64]]]:
-    """Vectors and corners, chunk by chunk in the order of the grid."""
+    """Yield vectors and corners of each chunk in the order of the grid."""
 
     def work(chunk: tuple[slice, slice]) -> Any:
-        return chunk, *view.chunk_features(grid, *chunk)
+        return chunk, *prepared.chunk_features(grid, *chunk)
 
-    chunks = list(view.chunks(grid))
+    chunks = list(prepared.chunks(grid))
     results = map_blocks(work, chunks, n_jobs)
-    for (rows, columns), found, vectors in report_windows(results, chunks, view.size, callback):
+    for (rows, columns), tissue, vectors in report_windows(
+        results, chunks, prepared.size, callback
+    ):
         if len(vectors):
-            cells = np.add(np.argwhere(found), (rows.start, columns.start)).tolist()
-            corners = np.array([grid.corner(row, column) for row, column in cells])
-            yield vectors, corners + np.array(view.offset)
+            positions = np.add(np.argwhere(tissue), (rows.start, columns.start)).tolist()
+            corners = np.array([grid.corner(row, column) for row, column in positions])
+            yield vectors, corners + np.array(prepared.offset)

@@ -1,7 +1,4 @@
-"""What stands between a method and an image file: of patches, or of the image as a whole.
-
-Methods that see an image as one vector: features of the whole image, then a classifier.
-"""
+"""Pipelines between a method and an image file; the pipeline for methods of the whole image."""
 
 from __future__ import annotations
 
@@ -37,13 +34,21 @@ from .model_file import ModelData
 from .prepared_image import PreparedImage, no_tissue_message, open_prepared_image, warn_no_tissue
 from .recipe import Recipe
 
-# Hears of patches as they are judged: their rows and columns on the grid (n, 2), and their codes.
+# Receives rows and columns of patches on the grid (n, 2), and their codes, during prediction.
 CodeCallback = Callable[[NDArray[np.int64], csr_array], None]
 
 
 @dataclass(frozen=True)
 class ImageScores:
-    """What a model saw in an image: its scores, None on glass, and what they rest on."""
+    """Scores of an image and what they are based on.
+
+    Attributes
+    ----------
+    scores : scores (n_scores,); None without tissue
+    patch_map : None for methods of the whole image
+    patch_statistics : sums over the patches; None for methods of the whole image
+    n_abstaining : number of estimators without a score; None for a single model
+    """
 
     scores: NDArray[np.float64] | None
     patch_map: PatchMap | None = None
@@ -53,10 +58,14 @@ class ImageScores:
 
 @dataclass(frozen=True)
 class AtomTable:
-    """The atoms that codes are over, where the method has such: D (n, n_features), their classes.
+    """Atoms of a dictionary whose atoms belong to classes.
 
-    `patch_px` is the side of the pictures that they are; None for vectors that are no pictures.
-    `signs`: in which training patches of its class use an atom.
+    Attributes
+    ----------
+    D : atoms (n, n_features)
+    classes : class index of each atom
+    patch_px : side of the images that atoms are; None if they are not images
+    signs : sign with which patches of the atom's class mostly use it
     """
 
     D: NDArray[Any]
@@ -65,29 +74,30 @@ class AtomTable:
     signs: NDArray[np.float64]
 
     def digest(self, atom: int) -> str:
-        """Tells an atom from those of other models that go by the same label."""
+        """Return a digest of an atom, as atoms of different models can have the same label."""
         numbers = np.ascontiguousarray(self.D[atom], "<f4").tobytes()
         return hashlib.sha256(numbers).hexdigest()[:16]
 
     @property
     def with_usage_sign(self) -> NDArray[Any]:
-        """The atoms as they are to be drawn: turned round where they are used so."""
+        """Atoms for display, with the sign in which they are mostly used."""
         return self.D * self.signs[:, None].astype(self.D.dtype)
 
 
 class ImagePipeline:
-    """A method with everything between it and an image file.
+    """Base class: a method with the steps between it and an image file.
 
     Attributes
     ----------
-    method_ : the trained method
-    mpp_ : pixel size of the training images, where all have the same
-    origin_ : of feature files, how their vectors were made; None where it learnt from images
-    rule_ : from the patches' answers to the image's; None for a method of the whole image
-    codes_to : who hears of the codes of an image's patches, which nobody keeps
-    notes : what people have said of its atoms
-    typical_ : per class what its training patches say, atom by atom; empty for a method of the
-        whole image
+    method_ : fitted method
+    mpp_ : pixel size of the training images if all have the same
+    feature_metadata_ : metadata of precomputed features; None if trained on images
+    aggregator_ : aggregator from patches to the score of an image; None for methods of the whole
+        image
+    code_callback : receives the codes of an image's patches, which are not stored
+    atom_annotations : annotations of the atoms by users
+    class_reference_ : per class the mean statistics of its training patches per atom; empty for
+        methods of the whole image
     """
 
     method_: Any
@@ -120,15 +130,15 @@ class ImagePipeline:
         executor: Executor | None,
         start_from: ImagePipeline | None,
     ) -> dict[str, Any]:
-        """Learn to score images; what there is to say of the training, for the record."""
+        """Fit the method on images; return entries for the training record."""
         raise NotImplementedError
 
     def _check_training_files(self, records: Sequence[ImageRecord]) -> None:
-        """What the training images must have in common; a ValueError says what they have not."""
+        """Store what all training images have in common; raise ValueError if they differ."""
         self.feature_metadata_ = common_metadata(record.path for record in records)
-        given = get_patch_features(self.recipe.features).is_precomputed
-        # The pixel size decides how an image is cut, and others have done that.
-        self.mpp_ = None if given else common_size(records, self.recipe.mpp)
+        is_precomputed = get_patch_features(self.recipe.features).is_precomputed
+        # The pixel size has no effect on precomputed features.
+        self.mpp_ = None if is_precomputed else common_size(records, self.recipe.mpp)
 
     def score_image(
         self,
@@ -137,57 +147,74 @@ class ImagePipeline:
         callback: Callback = no_callback,
         within: AnnotationFile | None = None,
     ) -> ImageScores:
-        """The callback hears how far it is in a slide; outside of `within` nothing is looked at."""
+        """Return the scores of an image.
+
+        Parameters
+        ----------
+        path : image, slide or feature file
+        mpp : pixel size in µm that replaces that of the file; None keeps it
+        callback : receives the progress within a slide
+        within : outlines; patches outside of these are ignored
+        """
         raise NotImplementedError
 
     def project(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Vectors as the method sees them."""
+        """Return vectors as the method receives them."""
         return vectors
 
     def atoms(self) -> AtomTable | None:
-        """The method's atoms, where it has such that belong to classes."""
+        """Return the atoms, if the method has atoms that belong to classes; else None."""
         return None
 
     def no_atoms_reason(self) -> str:
+        """Return the error message for methods without atoms."""
         return f"the method {self.recipe.method!r} looks at the image as a whole: it has no atoms"
 
     def with_atom_annotations(self, notes: AtomAnnotations) -> Self:
-        """The same model with these notes of its atoms; those that are off no longer take part."""
+        """Return a copy with these annotations; disabled atoms have no effect."""
         raise ValueError(self.no_atoms_reason())
 
     def refit_decision_rule(
         self, records: Sequence[ImageRecord], labels: NDArray[np.int64], callback: Callback
     ) -> Self:
-        """The same model whose rule, from patches to an answer, is of these images."""
+        """Return a copy whose aggregator is fitted on these images."""
         raise ValueError(f"the method {self.recipe.method!r} has no rule of its own to fit again")
 
     def with_jobs(self, n_jobs: int | None) -> Self:
-        """The same model, on so many threads."""
+        """Return a copy that uses `n_jobs` threads."""
         changed = copy(self)
         changed.n_jobs = n_jobs
         return changed
 
     def with_code_callback(self, codes_to: CodeCallback) -> Self:
-        """The same model; whoever asks for it hears of all codes of an image, chunk by chunk."""
+        """Return a copy that passes the codes of patches to `codes_to`, chunk by chunk."""
         changed = copy(self)
         changed.code_callback = codes_to
         return changed
 
     def make_method(self) -> Any:
+        """Return the unfitted method."""
         return get_method(self.recipe.method).make(
             self.recipe.method_parameters, random_state=self.random_state, n_jobs=self.n_jobs
         )
 
-    # --- for a model file -----------------------------------------------------------------------
+    # --- model file -----------------------------------------------------------------------------
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """All that was learnt, by name."""
+        """Return the fitted arrays by name."""
         method = self.method_
         names = method.fitted_arrays
         return {f"method.{name}": np.asarray(getattr(method, name)) for name in names}
 
     def content(self, kind: str, decision: dict[str, float], training: dict[str, Any]) -> ModelData:
-        """What a file holds of a model of this kind that decides so."""
+        """Return the content of the model for a file.
+
+        Parameters
+        ----------
+        kind : kind of model
+        decision : parameters of the decision
+        training : record of the training
+        """
         return ModelData(
             kind=kind,
             classes=self.classes,
@@ -203,21 +230,21 @@ class ImagePipeline:
         )
 
     def array_schema(self) -> dict[str, ArraySpec]:
-        """What the arrays beside those of the method must be."""
+        """Return the specifications of arrays other than those of the method."""
         return {}
 
     def aggregator_schema(self) -> dict[str, ArraySpec]:
-        """What the arrays of its rule over patches must be; a whole image needs none."""
+        """Return the specifications of the aggregator's arrays; none for the whole image."""
         return {}
 
     def load_state(self, content: ModelData, others: Mapping[str, ArraySpec] | None = None) -> None:
-        """The reverse of `content`; `others`: arrays that are not this model's own affair."""
+        """Set the fitted attributes from the content of a file; `others` are further arrays."""
         self.mpp_ = content.mpp
-        told = content.training_info.get("vectors")
-        self.feature_metadata_ = FeatureMetadata.from_dict(told) if told else None
+        metadata = content.training_info.get("vectors")
+        self.feature_metadata_ = FeatureMetadata.from_dict(metadata) if metadata else None
         self.recipe.check_method()
         method = get_method(self.recipe.method).load()(**self.recipe.method_parameters)
-        declared = {f"method.{name}": what for name, what in method.fitted_arrays.items()}
+        declared = {f"method.{name}": spec for name, spec in method.fitted_arrays.items()}
         content.check_arrays(
             declared | self.array_schema() | dict(others or {}), self._sizes(method)
         )
@@ -228,17 +255,17 @@ class ImagePipeline:
         self.method_ = method
 
     def _sizes(self, method: Any) -> dict[str, int | str]:
-        """Numbers in the arrays' shapes that are known before there are arrays."""
+        """Return dimensions of the arrays that are known from the settings."""
         return {}
 
 
 _MAX_PIXELS = 50_000_000
-# Of an image with more pixels, so many squares of tissue stand for all of it.
+# Images with more pixels are represented by a number of tissue squares.
 _N_SQUARES, _SQUARE_PX = 64, 512
 
 
 class WholeImagePipeline(ImagePipeline):
-    """A classifier of image vectors with everything that stands between it and an image file."""
+    """A classifier of image vectors with the steps between it and an image file."""
 
     def fit_images(
         self,
@@ -248,7 +275,7 @@ class WholeImagePipeline(ImagePipeline):
         executor: Executor | None,
         start_from: ImagePipeline | None,
     ) -> dict[str, Any]:
-        """One vector per image, all of them kept; then the method's own training."""
+        """Compute one vector per image, then train the method on all of them."""
         if start_from is not None:
             raise ValueError(f"the method {self.recipe.method!r} cannot go on from another model")
         records = manifest.records
@@ -256,15 +283,17 @@ class WholeImagePipeline(ImagePipeline):
             self._check_whole(record.path, record.region_of_interest)
         self._check_training_files(records)
         X = self._features({r.path: r.mpp for r in records}, None, callback)
-        seen = ~np.isnan(X[:, 0])  # the others show only glass
-        blank = np.setdiff1d(labels, labels[seen])
+        has_tissue = ~np.isnan(X[:, 0])  # NaN: no tissue
+        blank = np.setdiff1d(labels, labels[has_tissue])
         if len(blank):
             name = records[int(np.argmax(labels == blank[0]))].label
             raise ValueError(no_tissue_message(f"any image of class {name!r}", self.recipe))
-        warn_no_tissue([record for record, there in zip(records, seen, strict=True) if not there])
-        for row in np.flatnonzero(seen):
+        warn_no_tissue(
+            [record for record, found in zip(records, has_tissue, strict=True) if not found]
+        )
+        for row in np.flatnonzero(has_tissue):
             check_scores(records[row].path, X[row])
-        self.method_ = self.make_method().fit(X[seen], labels[seen], callback=callback)
+        self.method_ = self.make_method().fit(X[has_tissue], labels[has_tissue], callback=callback)
         return {}
 
     def score_image(
@@ -274,7 +303,7 @@ class WholeImagePipeline(ImagePipeline):
         callback: Callback = no_callback,
         within: AnnotationFile | None = None,
     ) -> ImageScores:
-        """The method's decision values; None where there is only glass, if it leaves glass out."""
+        """Return the decision values; None without tissue, if the features exclude background."""
         self._check_whole(path, within)
         X = self._features({path: mpp}, self.mpp_)
         if np.isnan(X[0, 0]):
@@ -285,6 +314,7 @@ class WholeImagePipeline(ImagePipeline):
         return ImageScores(np.atleast_1d(values[0]))
 
     def _check_whole(self, path: ImageLike, within: AnnotationFile | None) -> None:
+        """Raise ImageError for outlines, as the method uses the whole image."""
         if within is not None:
             raise ImageError(
                 f"{path}: the method {self.recipe.method!r} looks at the image as a whole, and not "
@@ -311,7 +341,7 @@ class WholeImagePipeline(ImagePipeline):
             n_features = max(len(mean) for mean in means)
             X = np.full((len(means), n_features), np.nan)
             for row, mean in zip(X, means, strict=True):
-                row[: len(mean)] = mean  # of glass, one NaN
+                row[: len(mean)] = mean  # without tissue, a single NaN
             return X
         from ..image_features import FEATURES, image_features
 
@@ -319,7 +349,7 @@ class WholeImagePipeline(ImagePipeline):
         reduction: list[Any] = [recipe.stain, recipe.downsample]
         if recipe.mpp is not None:
             reduction = [recipe.stain, recipe.mpp, sorted({str(mpp) for mpp in images.values()})]
-        if FEATURES[features].of_parts:  # and so a slide is seen in part
+        if FEATURES[features].of_parts:  # slides are represented by squares
             reduction += [recipe.min_tissue_fraction, _N_SQUARES, _SQUARE_PX]
         return image_features(
             list(images),
@@ -338,58 +368,60 @@ def _whole(
     trained_mpp: float | None,
     path: ImageLike,
 ) -> NDArray[np.uint8]:
-    """All pixels of an image, reduced and stain-normalised; of a slide, some of its tissue."""
+    """Return all reduced, stain-normalised pixels of an image; of a slide, some of its tissue."""
     from ..image_features import FEATURES
 
-    with open_prepared_image(path, images[path], recipe, trained_mpp) as view:
-        width, height = view.content.size
-        if width * height <= _MAX_PIXELS * view.downsample**2:
-            pixels = view.content.read(0, 0, width, height, view.downsample)
-            return view.normalise(pixels[None])[0]
+    with open_prepared_image(path, images[path], recipe, trained_mpp) as prepared:
+        width, height = prepared.content.size
+        if width * height <= _MAX_PIXELS * prepared.downsample**2:
+            pixels = prepared.content.read(0, 0, width, height, prepared.downsample)
+            return prepared.normalise(pixels[None])[0]
         if not FEATURES[str(get_method(recipe.method).features)].of_parts:
             raise ImageError(
                 f"{path}: {width} x {height} pixels are too many for a method that looks at the "
                 "image as a whole: use a method that works on patches, or a larger downsample"
             )
-        return _mosaic(path, view, recipe.min_tissue_fraction)
+        return _mosaic(path, prepared, recipe.min_tissue_fraction)
 
 
-def _mosaic(path: ImageLike, view: PreparedImage, least_tissue: float) -> NDArray[np.uint8]:
-    """Squares of tissue from all over a slide, one below the other; the same ones each time."""
-    grid = PatchGrid.covering(view.content.size, _SQUARE_PX, _SQUARE_PX, view.downsample)
+def _mosaic(
+    path: ImageLike, prepared: PreparedImage, min_tissue_fraction: float
+) -> NDArray[np.uint8]:
+    """Return tissue squares from all over a slide, stacked; the choice is deterministic."""
+    grid = PatchGrid.covering(prepared.content.size, _SQUARE_PX, _SQUARE_PX, prepared.downsample)
     squares: list[NDArray[np.uint8]] = []
-    fullest, most = None, 0.0  # where tissue is so scattered that no square is full of it
-    for place in np.random.default_rng(0).permutation(grid.n_rows * grid.n_columns).tolist():
-        row, column = divmod(place, grid.n_columns)
-        square = grid.read(view.content, slice(row, row + 1), slice(column, column + 1))
-        share = float(view.tissue_fraction(square)[0])
-        if share >= least_tissue:
-            squares.append(view.normalise(square)[0])
-        elif share > most:
-            fullest, most = square, share
+    fullest, max_fraction = None, 0.0  # used if no square reaches the minimum
+    for index in np.random.default_rng(0).permutation(grid.n_rows * grid.n_columns).tolist():
+        row, column = divmod(index, grid.n_columns)
+        square = grid.read(prepared.content, slice(row, row + 1), slice(column, column + 1))
+        fraction = float(prepared.tissue_fraction(square)[0])
+        if fraction >= min_tissue_fraction:
+            squares.append(prepared.normalise(square)[0])
+        elif fraction > max_fraction:
+            fullest, max_fraction = square, fraction
         if len(squares) == _N_SQUARES:
             break
     if squares:
         return np.concatenate(squares)
     if fullest is None:
         raise ImageError(f"{path}: shows no tissue")
-    return view.normalise(fullest)[0]
+    return prepared.normalise(fullest)[0]
 
 
 def _mean_vector(
     recipe: Recipe,
     trained_mpp: float | None,
     cache: ArrayCache | None,
-    origin: FeatureMetadata | None,
+    feature_metadata: FeatureMetadata | None,
     path: ImageLike,
     mpp: float | None,
 ) -> NDArray[np.float64]:
-    """The mean of the vectors of an image's patches on tissue; NaN where there is none."""
+    """Return the mean vector of an image's tissue patches; NaN if there are none."""
     total, n_patches = np.zeros(1), 0
-    with open_prepared_image(path, mpp, recipe, trained_mpp, cache, origin) as view:
-        grid = view.grid()
-        for chunk in view.chunks(grid):
-            _, vectors = view.chunk_features(grid, *chunk)
+    with open_prepared_image(path, mpp, recipe, trained_mpp, cache, feature_metadata) as prepared:
+        grid = prepared.grid()
+        for chunk in prepared.chunks(grid):
+            _, vectors = prepared.chunk_features(grid, *chunk)
             if len(vectors):
                 total = total + vectors.sum(axis=0, dtype=np.float64)
                 n_patches += len(vectors)

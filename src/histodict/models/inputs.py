@@ -1,8 +1,6 @@
-"""What people hand to a model: files, folders, tables, arrays, pictures; labelled or to be judged.
+"""Inputs of models: labelled images for training, images for prediction, and checks of both.
 
-Pixels in memory take the same way as those of a file, and give the same bits.
-
-What is looked at before a training starts, and what a run took for granted of pixel sizes.
+Images in memory are processed like those of a file, with identical results.
 """
 
 from __future__ import annotations
@@ -36,23 +34,25 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 LabelledImages = Manifest | Path | str | Frame
-# What of its type alone is known to be several images, or one; a path or an array may be either.
+# Types that are known to be several images, or one; a path or an array may be either.
 ManyImages = Manifest | Frame | list[Any] | tuple[Any, ...]
 SingleImage: TypeAlias = "MemoryImage | Image"
-AnnotationInput = (
-    AnnotationFile | Path | str
-)  # outlines in a file, or in a folder of files called like the images
+# Outlines in a file, or in a folder of files that are named like the images.
+AnnotationInput = AnnotationFile | Path | str
 RegionOfInterest = AnnotationInput | None
 
 
 @dataclass(frozen=True)
 class PredictionInputs:
-    """Images to be judged, each with the pixel size that a table has for it, if any, and with the
-    outlines outside of which nothing is looked at, if any.
+    """Images for prediction.
 
-    pictures : of those that are feature files, the images they were made of, where these are there
-    is_one : whether one image was handed in, and so one answer is expected
-    left_out : per folder a line on what is there and may have been meant
+    Attributes
+    ----------
+    images : per image its path or pixels, the pixel size from a table and the outlines that
+        limit the prediction; both None if not given
+    is_one : whether a single image was given, for which a single prediction is returned
+    skipped : per folder a message that lists other files, which may have been meant
+    pictures : for feature files the image they were computed from, if it exists
     """
 
     images: list[tuple[ImageLike, float | None, AnnotationFile | None]]
@@ -64,16 +64,24 @@ class PredictionInputs:
 def resolve_training_set(
     images: LabelledImages, positive: str | None = None, ask_by: str = ""
 ) -> Manifest:
-    """Images with their labels; what there is to say of a list that is read here is warned of.
+    """Return a manifest of labelled images; warn about problems of the table or folder.
 
-    `ask_by`: the argument that names the class to be found, for when the labels do not tell; empty
-    where that does not matter. That several splits are learnt from is said of every list, and
-    once: members of a panel get these images without them.
+    Parameters
+    ----------
+    images : folder, CSV file, DataFrame or `Manifest`
+    positive : class with positive scores
+    ask_by : name of the argument for the positive class, for a warning if the class names do not
+        determine it; empty for no warning
+
+    Notes
+    -----
+    A warning about several splits is issued once: the estimators of an ensemble receive the images
+    without the column.
     """
     manifest = resolve_labelled(images, stacklevel=4)
-    words = warn_multiple_splits(manifest.root, manifest.records)
-    if words:
-        warnings.warn(words, stacklevel=3)  # to whoever called fit
+    message = warn_multiple_splits(manifest.root, manifest.records)
+    if message:
+        warnings.warn(message, stacklevel=3)  # attributed to the caller of fit
         manifest = manifest.drop_split_column()
     if positive is not None:
         return manifest.with_positive(positive)
@@ -83,12 +91,12 @@ def resolve_training_set(
 
 
 def resolve_labelled(images: LabelledImages, stacklevel: int = 3) -> Manifest:
-    """Images with their labels, to learn from or to compare answers with."""
+    """Return a manifest of labelled images, for training or evaluation."""
     if isinstance(images, Manifest):
         return images
     manifest = read_manifest(images)
-    for words in manifest.warnings:
-        warnings.warn(words, stacklevel=stacklevel)  # to whoever called fit or score
+    for message in manifest.warnings:
+        warnings.warn(message, stacklevel=stacklevel)  # attributed to the caller of fit or score
     return manifest
 
 
@@ -102,39 +110,46 @@ def _require_positive_class(classes: list[str], ask_by: str) -> None:
 
 
 def resolve_inputs(images: Any, within: AnnotationInput | None = None) -> PredictionInputs:
-    """The images of a file, a folder, a list, a table, a `Manifest`, an array or a picture.
+    """Return the images for prediction.
 
-    An array is (height, width, 3) of uint8; with one more dimension in front, several images.
-    `within` holds for all of them.
+    Parameters
+    ----------
+    images : file, folder, list, table, `Manifest`, array or Pillow image. An array of uint8 has the
+        shape (height, width, 3) or, for several images, (n, height, width, 3)
+    within : outlines for all images
     """
-    found = _found(images)
+    inputs = _resolve(images)
     if within is None:
-        return found
-    inside = match_annotations([image for image, _, _ in found.images], within)
-    pictures = found.pictures or [None] * len(inside)
-    inside = [replace(d, image=own) for d, own in zip(inside, pictures, strict=True)]
-    parts = zip(found.images, inside, strict=True)
-    return replace(found, images=[(image, mpp, drawing) for (image, mpp, _), drawing in parts])
+        return inputs
+    annotations = match_annotations([image for image, _, _ in inputs.images], within)
+    pictures = inputs.pictures or [None] * len(annotations)
+    annotations = [
+        replace(a, image=image_path) for a, image_path in zip(annotations, pictures, strict=True)
+    ]
+    pairs = zip(inputs.images, annotations, strict=True)
+    return replace(
+        inputs, images=[(image, mpp, annotation) for (image, mpp, _), annotation in pairs]
+    )
 
 
-def _found(images: Any) -> PredictionInputs:
+def _resolve(images: Any) -> PredictionInputs:
     if isinstance(images, Manifest) or is_dataframe(images) or _is_table(images):
-        found = images if isinstance(images, Manifest) else read_manifest(images, labelled=False)
-        for record in found.records:
+        manifest = images if isinstance(images, Manifest) else read_manifest(images, labelled=False)
+        for record in manifest.records:
             if record.error:
                 raise ImageError(record.error)
         return PredictionInputs(
-            [(record.path, record.mpp, record.region_of_interest) for record in found.records],
-            pictures=[record.image for record in found.records],
+            [(record.path, record.mpp, record.region_of_interest) for record in manifest.records],
+            pictures=[record.image for record in manifest.records],
         )
     if _is_one(images):
         return PredictionInputs([(_image(images, "image"), None, None)], is_one=True)
     if isinstance(images, str | os.PathLike):
         images = [images]
     if isinstance(images, Iterable):
-        left_out: list[str] = []
+        skipped: list[str] = []
         return PredictionInputs(
-            [(image, None, None) for image in _each(images, left_out)], skipped=left_out
+            [(image, None, None) for image in _expand(images, skipped)], skipped=skipped
         )
     raise TypeError(
         f"images are given as a path, a list of paths, an array or a picture of Pillow, not as "
@@ -155,16 +170,16 @@ def _is_one(images: Any) -> bool:
 
 
 def _is_image(image: Any) -> bool:
-    """Whether it is Pillow's; by what it can do, as Pillow may not be loaded."""
+    """Return whether it is a Pillow image, by its methods, as Pillow may not be loaded."""
     return hasattr(image, "getbands") and hasattr(image, "load")
 
 
-def _each(images: Iterable[Any], left_out: list[str]) -> Iterator[ImageLike]:
-    for place, image in enumerate(images):
+def _expand(images: Iterable[Any], skipped: list[str]) -> Iterator[ImageLike]:
+    for index, image in enumerate(images):
         if isinstance(image, str | os.PathLike) and _contains_images(Path(image)):
-            yield from _below(Path(image), left_out)
+            yield from _images_below(Path(image), skipped)
         else:
-            yield _image(image, f"image {place}")
+            yield _image(image, f"image {index}")
 
 
 def _contains_images(path: Path) -> bool:
@@ -172,7 +187,7 @@ def _contains_images(path: Path) -> bool:
 
 
 def _image(image: Any, name: str) -> ImageLike:
-    """`name`: of pixels that have none; a file's name is looked into only when it is opened."""
+    """Return a path or `MemoryImage`; `name` is for pixels, and files are opened only later."""
     if isinstance(image, str | os.PathLike):
         return Path(image)
     if isinstance(image, MemoryImage):
@@ -182,13 +197,13 @@ def _image(image: Any, name: str) -> ImageLike:
     return MemoryImage.of_array(np.asarray(image), name)
 
 
-def _below(folder: Path, left_out: list[str]) -> list[Path]:
+def _images_below(folder: Path, skipped: list[str]) -> list[Path]:
     found, others = find_images(folder)
     if not found:
         raise ValueError(f"{folder}: there is no image in this folder")
     if others:
         names = truncated_list([str(path.relative_to(folder)) for path in others])
-        left_out.append(f"{folder}: left out: {names}")
+        skipped.append(f"{folder}: left out: {names}")
     return found
 
 
@@ -206,7 +221,7 @@ def data_notes(manifest: Manifest) -> dict[str, Any]:
     """Return unreadable images that were skipped, and confounders, for the training record."""
     notes = {
         "left_out": list(manifest.skipped),
-        "confounders": [str(found) for found in find_confounders(manifest)],
+        "confounders": [str(confounder) for confounder in find_confounders(manifest)],
     }
     return {name: lines for name, lines in notes.items() if lines}
 
@@ -228,8 +243,8 @@ def why_too_few_classes(manifest: Manifest) -> str:
 
 
 def warn_assumed_pixel_sizes(answers: Sequence[Prediction], model: Any) -> None:
-    """In a line, through `warnings`, where a model of any kind took pixel sizes for granted."""
+    """Warn if the model assumed pixel sizes of images."""
     if get_patch_features(model.recipe.features).is_precomputed:
-        return  # they decided nothing
-    for words in size_warnings([a.size for a in answers], model.model_.mpp_, model.recipe.mpp):
-        warnings.warn(words, stacklevel=4)  # to whoever called predict
+        return  # pixel sizes have no effect on precomputed features
+    for message in size_warnings([a.size for a in answers], model.model_.mpp_, model.recipe.mpp):
+        warnings.warn(message, stacklevel=4)  # attributed to the caller of predict

@@ -1,18 +1,13 @@
-"""Model files: a `.histodict` file is a safetensors file with a JSON header.
+"""Content of fitted models, its validation, and model files.
 
-No other module depends on the file format; `ModelData` holds the content of a file. A file
-contains no executable code. It is written under a temporary name and then renamed, so an incomplete
-file never exists. Reading verifies a SHA-256 digest of the whole content, then the header
-(`validate_header`) and the arrays (`ModelData.check_arrays`).
+A `.histodict` file is a safetensors file with a JSON header. No other module depends on the
+file format; `ModelData` holds the content of a file. A file contains no executable code. It is
+written under a temporary name and then renamed, so an incomplete file never exists. Reading
+verifies a SHA-256 digest of the whole content, then the header (`validate_header`) and the
+arrays (`ModelData.check_arrays`).
 
 The header is the JSON of `ModelData` without its arrays, plus `schema`, `versions` and the
 digest `sha256`. The arrays of an ensemble's members have the prefix `member0.`, `member1.`, …
-
-The content of a fitted model, and its validation.
-
-`model_file` writes it to a file and reads it.
-
-A model from a file: of which kinds, and whether a network is the one learnt with.
 """
 
 from __future__ import annotations
@@ -73,7 +68,7 @@ ARRAYS = {
 
 
 def array_specs(*parts: str) -> dict[str, ArraySpec]:
-    """Those of ARRAYS that belong to these parts of a model."""
+    """Return the entries of ARRAYS that belong to these parts of a model."""
     return {name: what for name, what in ARRAYS.items() if name.partition(".")[0] in parts}
 
 
@@ -81,6 +76,8 @@ def array_specs(*parts: str) -> dict[str, ArraySpec]:
 class ModelData:
     """The content of a fitted model.
 
+    Attributes
+    ----------
     kind : "tissue-classifier", "region-detector" or "ensemble"
     classes : names in the order of scores; with two, the second scores positive
     recipe : settings of the model; for an ensemble, those of its first estimator
@@ -90,7 +87,7 @@ class ModelData:
     decision_parameters : numbers of the decision, see DECISIONS
     training_info : record of the training
     estimators : content of each model of an ensemble
-    atom_annotations : labels and states of atoms set by users, see `decisions.atom_notes`
+    atom_annotations : labels and states of atoms, see `decision.atom_annotations`
     arrays : by name, see ARRAYS
     """
 
@@ -107,45 +104,55 @@ class ModelData:
     arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
 
     def header(self) -> dict[str, Any]:
+        """Return all fields except for the arrays, with the headers of the estimators."""
         fields = {name: getattr(self, name) for name in _FIELDS}
         return fields | {"estimators": [member.header() for member in self.estimators]}
 
     def all_arrays(self) -> dict[str, NDArray[Any]]:
-        found = dict(self.arrays)
-        for place, member in enumerate(self.estimators):
-            own = member.all_arrays()
-            found |= {f"member{place}.{name}": array for name, array in own.items()}
-        return found
+        """Return the arrays by name, with those of the estimators."""
+        arrays = dict(self.arrays)
+        for index, member in enumerate(self.estimators):
+            member_arrays = member.all_arrays()
+            arrays |= {f"member{index}.{name}": array for name, array in member_arrays.items()}
+        return arrays
 
     @classmethod
     def of(cls, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> ModelData:
-        """Make the content from a header and the arrays, as `header` and `all_arrays` give them."""
-        own: dict[str, NDArray[Any]] = {}
-        parts: dict[str, dict[str, NDArray[Any]]] = {
+        """Make the content from a header and arrays, as `header` and `all_arrays` return them."""
+        own_arrays: dict[str, NDArray[Any]] = {}
+        by_member: dict[str, dict[str, NDArray[Any]]] = {
             f"member{place}": {} for place in range(len(header["estimators"]))
         }
         for name, array in arrays.items():
-            start, _, rest = name.partition(".")
-            if start in parts:
-                parts[start][rest] = array
+            prefix, _, rest = name.partition(".")
+            if prefix in by_member:
+                by_member[prefix][rest] = array
             else:
-                own[name] = array
-        pairs = zip(header["estimators"], parts.values(), strict=True)
-        members = [cls.of(words, theirs) for words, theirs in pairs]
-        return cls(**{name: header[name] for name in _FIELDS}, estimators=members, arrays=own)
+                own_arrays[name] = array
+        pairs = zip(header["estimators"], by_member.values(), strict=True)
+        members = [cls.of(member_header, member_arrays) for member_header, member_arrays in pairs]
+        return cls(
+            **{name: header[name] for name in _FIELDS}, estimators=members, arrays=own_arrays
+        )
 
     def check_arrays(self, declared: Mapping[str, ArraySpec], sizes: Sizes) -> None:
-        """Refuses arrays other than those declared; `sizes` beside those known of any model."""
+        """Raise ValueError for arrays other than those declared.
+
+        Parameters
+        ----------
+        declared : specifications by name
+        sizes : dimensions in addition to those that follow from the content
+        """
         known: dict[str, int | str] = {
             "classes": len(self.classes),
             "scores": n_scores(len(self.classes)),
             "features": self.n_features,
             "estimators": len(self.estimators),
         }
-        for word in set(known) & set(sizes):
-            if known[word] != sizes[word]:
-                there = short(known[word])
-                raise ValueError(f"there are {there} {word}, by the recipe {sizes[word]}")
+        for name in set(known) & set(sizes):
+            if known[name] != sizes[name]:
+                actual = short(known[name])
+                raise ValueError(f"there are {actual} {name}, by the recipe {sizes[name]}")
         validate_arrays(declared, self.arrays, known | dict(sizes))
 
 
@@ -166,7 +173,7 @@ _FIELDS = {
 # Fields of an ensemble that must equal those of its first member.
 _OF_FIRST = ("recipe", "mpp", "n_features", "weights")
 _RECIPE = {"method_parameters": "dict[str, Any]", "features": "str"}
-# Of the record of the training: what every model has, and what some have.
+# Fields of the training record: of every model, and of some.
 _TRAINING = {
     "manifest_digest": "str",
     "n_images": "int",
@@ -240,14 +247,14 @@ def _check_training(training: Mapping[str, Any]) -> None:
     known = {name: kind for name, kind in _TRAINING_OF_SOME.items() if name in training}
     _check_fields("training_info: ", training, known)
     check_tuning(training.get("tuning", []))
-    for heard in training.get("estimators", []):
-        check_kind("training_info: an estimator", heard, "dict[str, Any]")
-        own = {"unseen": "float | None", "recipe": "dict[str, Any]"}
+    for member in training.get("estimators", []):
+        check_kind("training_info: an estimator", member, "dict[str, Any]")
+        types = {"unseen": "float | None", "recipe": "dict[str, Any]"}
         # A member that could not be trained has no weight.
         _check_fields(
-            "a member's ", heard, own if "failure" in heard else own | {"weight": "float"}
+            "a member's ", member, types if "failure" in member else types | {"weight": "float"}
         )
-        _check_fields("a member's recipe: ", heard["recipe"], _RECIPE)
+        _check_fields("a member's recipe: ", member["recipe"], _RECIPE)
 
 
 def _check_members(header: Mapping[str, Any]) -> None:
@@ -268,7 +275,7 @@ def _check_members(header: Mapping[str, Any]) -> None:
 
 SCHEMA = 1
 SUFFIX = ".histodict"
-# One word alone: safetensors would write two in any order, and the same model as other bytes.
+# A single metadata key: the order of several is not defined, so files would not be reproducible.
 _KEY, _DIGEST = "histodict", "sha256"
 _PACKAGES = ("histodict", "numpy", "scikit-learn")
 
@@ -292,8 +299,8 @@ def write_model_data(content: ModelData, path: Path) -> Path:
 def serialize(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
     """Return the bytes of a file with this header, these arrays and their digest."""
     contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    whole = {**header, _DIGEST: digest(header, contiguous)}
-    return save(contiguous, metadata={_KEY: json.dumps(whole, ensure_ascii=False)})
+    full_header = {**header, _DIGEST: digest(header, contiguous)}
+    return save(contiguous, metadata={_KEY: json.dumps(full_header, ensure_ascii=False)})
 
 
 def digest(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> str:
@@ -304,8 +311,8 @@ def digest(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> str
     total = hashlib.sha256(json.dumps(header, sort_keys=True).encode() + b"\n")
     for name in sorted(arrays):
         array = arrays[name]
-        facts = [name, array.dtype.str, list(array.shape)]
-        total.update(json.dumps(facts).encode() + b"\n" + array.tobytes())
+        metadata = [name, array.dtype.str, list(array.shape)]
+        total.update(json.dumps(metadata).encode() + b"\n" + array.tobytes())
     return total.hexdigest()
 
 
@@ -314,7 +321,8 @@ def read_model_data(path: Path) -> ModelData:
 
     Raises
     ------
-    ModelFileError : the file is damaged, not a model, or has another schema
+    ModelFileError
+        If the file is damaged, not a model, or has another schema.
     """
     return ModelData.of(*_read(path))
 
@@ -336,7 +344,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     except ModelFileError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ModelFileError(f"{path}: a damaged model file ({_header_of(error)})") from error
+        raise ModelFileError(f"{path}: a damaged model file ({_one_line(error)})") from error
     return header, arrays
 
 
@@ -349,7 +357,7 @@ def _open(path: Path) -> tuple[str, dict[str, Any]]:
             arrays = {name: file.get_tensor(name) for name in names}
     except (SafetensorError, OSError, TypeError, ValueError) as error:
         raise ModelFileError(
-            f"{path}: not a histodict model, or a damaged one ({_header_of(error)})"
+            f"{path}: not a histodict model, or a damaged one ({_one_line(error)})"
         ) from error
     if text is None:
         raise ModelFileError(f"{path}: not a histodict model (another program's safetensors file)")
@@ -377,16 +385,24 @@ def _check_digest(
         )
 
 
-def _header_of(error: Exception) -> str:
+def _one_line(error: Exception) -> str:
     """Return the message of an error in one line."""
-    words = shorten(error)
-    return f"there is no {words}" if isinstance(error, KeyError) else words
+    message = shorten(error)
+    return f"there is no {message}" if isinstance(error, KeyError) else message
 
 
 def load_model_of_kind(
     kinds: Mapping[str, Any], path: Path, n_jobs: int | None, trust_weights: bool
 ) -> Any:
-    """What the file holds, if it is one of these kinds: classes by their `kind`."""
+    """Read a model of one of these kinds.
+
+    Parameters
+    ----------
+    kinds : classes by their `kind`
+    path : model file
+    n_jobs : number of threads; None uses all cores
+    trust_weights : whether to download or open the encoder weights that the file names
+    """
     content = read_model_data(path)
     if content.kind not in kinds:
         raise ModelFileError(
@@ -404,23 +420,23 @@ def load_model_of_kind(
     return model
 
 
-def _check_consent(path: Path, vectors: str) -> None:
-    if needs_no_consent(vectors):
+def _check_consent(path: Path, features: str) -> None:
+    if needs_no_consent(features):
         return
-    family, _, name = vectors.partition(":")
+    family, _, name = features.partition(":")
     model, _, file = name.partition("@")
     what = f"open the file {file} as weights of" if file else "fetch the weights of"
-    how = hint(python="load it with load(…, trust_weights=True)", cli="say --trust-weights")
+    remedy = hint(python="load it with load(…, trust_weights=True)", cli="say --trust-weights")
     raise ModelFileError(
         f"{path}: to use this model, {family} would {what} {model!r}. If you trust where the model "
-        f"is from, {how}"
+        f"is from, {remedy}"
     )
 
 
 def _check_weights(path: Path, content: ModelData) -> None:
-    """A model is worth nothing on the vectors of other weights than it was trained with."""
-    vectors = content.recipe["features"]
-    if get_patch_features(vectors).weights() != content.weights:
+    """Raise an error if the installed encoder has other weights than in training."""
+    features = content.recipe["features"]
+    if get_patch_features(features).weights() != content.weights:
         raise ModelFileError(
-            f"{path}: was trained with other weights of {vectors!r} than those here"
+            f"{path}: was trained with other weights of {features!r} than those here"
         )

@@ -1,12 +1,10 @@
-"""From the patches of labelled images to a patch classifier, and from an image to its patch map.
+"""Patch classifiers: training on patches of labelled images, and patch maps of images.
 
-image ─► reduced, stain-normalised ─► patches on tissue ─► vectors ─► codes and distances ─► winners
+image ─► reduced, stain-normalised ─► patches on tissue ─► vectors ─► codes and distances ─► class
 
-Training patches: as many of every image of a class, from all of it or one side of its mask.
-
-What training patches of each class referencely say, atom by atom: what an image is held against.
-
-A model keeps it, so that an answer can be explained without the training images.
+Every image of a class contributes about the same number of training patches, from all of it or
+from one side of its mask. The pipeline also stores reference statistics of each class's training
+patches per atom, so that predictions can be explained without the training images.
 """
 
 from __future__ import annotations
@@ -63,8 +61,14 @@ from .recipe import Recipe
 
 @dataclass(frozen=True)
 class PatchSamplingSpec:
-    """Training patches of one class from one image: all of it, or inside or outside of a region
-    that its mask or its outlines show.
+    """Source of training patches of one class in one image.
+
+    Attributes
+    ----------
+    record : the image
+    label : index of the class
+    inside : whether patches are inside or outside of the region; None for all of the image
+    region : class of the mask or outlines
     """
 
     record: ImageRecord
@@ -82,7 +86,7 @@ class PatchSamplingSpec:
 
 @dataclass(frozen=True)
 class TrainingPatches:
-    """vectors (n, n_features) and their classes (n,)."""
+    """Feature vectors (n, n_features) and class indices (n,) of training patches."""
 
     features: NDArray[np.float32]
     labels: NDArray[np.int64]
@@ -96,33 +100,45 @@ def sample_training_patches(
     callback: Callback,
     executor: Executor,
 ) -> TrainingPatches:
-    """`patches_per_class` patches of every class, about as many from each of its sources."""
-    labels = np.array([source.label for source in sources])
-    wanted = [-(-recipe.patches_per_class // int(np.sum(labels == label))) for label in labels]
+    """Sample `patches_per_class` patches of every class, about the same number from each source.
 
-    def work(place: int) -> tuple[NDArray[np.float32], bool]:
-        source = sources[place]
-        rng = np.random.default_rng([random_state, place])
+    Parameters
+    ----------
+    sources : sources of patches
+    recipe : settings
+    random_state : seed
+    cache : cache of feature vectors
+    callback : receives the progress
+    executor : runs the images in parallel
+    """
+    labels = np.array([source.label for source in sources])
+    n_wanted = [-(-recipe.patches_per_class // int(np.sum(labels == label))) for label in labels]
+
+    def work(index: int) -> tuple[NDArray[np.float32], bool]:
+        source = sources[index]
+        rng = np.random.default_rng([random_state, index])
         record = source.record
         with open_prepared_image(
             record.path, record.mpp, recipe, cache=cache, within=record.region_of_interest
-        ) as view:
-            grid = view.grid()  # says so if the image is too small
-            allowed = _allowed_corners(source, view, grid)
-            vectors = view.sample_features(wanted[place], rng, allowed)
-            return vectors, view.uses_whole_image
+        ) as prepared:
+            grid = prepared.grid()  # raises an error if the image is too small
+            allowed = _allowed_corners(source, prepared, grid)
+            vectors = prepared.sample_features(n_wanted[index], rng, allowed)
+            return vectors, prepared.uses_whole_image
 
-    found = map_images(work, len(sources), "patches", callback, executor)
-    parts = [vectors for vectors, _ in found]
+    results = map_images(work, len(sources), "patches", callback, executor)
+    parts = [vectors for vectors, _ in results]
     y = np.repeat(labels, [len(part) for part in parts])
-    silent = (source for source, part in zip(sources, parts, strict=True) if not len(part))
-    warn_no_tissue([source.record for source in silent if source.inside is None])
+    empty = (source for source, part in zip(sources, parts, strict=True) if not len(part))
+    warn_no_tissue([source.record for source in empty if source.inside is None])
     whole = [
-        source.record for source, (_, is_whole) in zip(sources, found, strict=True) if is_whole
+        source.record for source, (_, is_whole) in zip(sources, results, strict=True) if is_whole
     ]
     warn_whole_images(whole)
-    full = [part for part in parts if len(part)]
-    return TrainingPatches(np.concatenate(full) if full else np.empty((0, 0), np.float32), y)
+    non_empty = [part for part in parts if len(part)]
+    return TrainingPatches(
+        np.concatenate(non_empty) if non_empty else np.empty((0, 0), np.float32), y
+    )
 
 
 def map_images(
@@ -133,29 +149,34 @@ def map_images(
     executor: Executor,
     weights: Sequence[float] = (),
 ) -> list[Any]:
-    """work(0), work(1), …, in parallel, with a report at the start and after each.
+    """Return work(0), work(1), … in order, computed in parallel.
 
-    `weights`: about how long they take, where they are not alike.
+    Parameters
+    ----------
+    work : function of the index
+    n_items : number of calls
+    stage : name of the stage, for `callback`, which is called at the start and after each item
+    weights : approximate durations, if they differ
     """
     results: list[Any] = []
-    share = cumulative_shares(weights or [1.0] * n_items)
-    callback(Progress(stage, 0, n_items, work=share[0]))
+    fractions = cumulative_shares(weights or [1.0] * n_items)
+    callback(Progress(stage, 0, n_items, work=fractions[0]))
     for result in executor.map(work, range(n_items)):
         results.append(result)
-        callback(Progress(stage, len(results), n_items, work=share[len(results)]))
+        callback(Progress(stage, len(results), n_items, work=fractions[len(results)]))
     return results
 
 
 def _allowed_corners(
-    source: PatchSamplingSpec, view: PreparedImage, grid: PatchGrid
+    source: PatchSamplingSpec, prepared: PreparedImage, grid: PatchGrid
 ) -> LocationConstraint | None:
-    """Which reduced-pixel corners have their patch inside (at least half), or fully outside."""
+    """Return which corners have their patch at least half inside, or fully outside."""
     if source.inside is None:
         return None
     if source.inside:
-        own = load_region(source.record, view, source.region)
-        return region_constraint(own, grid)
-    mask = load_region(source.record, view, source.region, IGNORED)
+        region = load_region(source.record, prepared, source.region)
+        return region_constraint(region, grid)
+    mask = load_region(source.record, prepared, source.region, IGNORED)
 
     def outside(corners: NDArray[np.int64]) -> NDArray[np.bool_]:
         x, y = (corners * grid.downsample + np.array([grid.left, grid.top])).T
@@ -164,8 +185,8 @@ def _allowed_corners(
     return LocationConstraint(outside)
 
 
-_NAMES = ("usage", "codes", "mean_codes", "margins", "class_votes")
-_N_PATCHES = 1000  # of a class, about
+_REFERENCE_FIELDS = ("usage", "codes", "mean_codes", "margins", "class_votes")
+_N_REFERENCE_PATCHES = 1000  # approximate number per class
 
 
 def fit_class_reference(
@@ -174,57 +195,60 @@ def fit_class_reference(
     project: Callable[[NDArray[np.float32]], NDArray[np.float32]],
     n_classes: int,
 ) -> list[AtomReference]:
-    """Of some patches of every class, spread over all of its images."""
-    found = []
-    for place in range(n_classes):
-        rows = np.flatnonzero(patches.labels == place)
-        rows = rows[:: max(1, len(rows) // _N_PATCHES)]
+    """Return statistics per class from some of its patches, taken from all images."""
+    references = []
+    for index in range(n_classes):
+        rows = np.flatnonzero(patches.labels == index)
+        rows = rows[:: max(1, len(rows) // _N_REFERENCE_PATCHES)]
         vectors = project(patches.features[rows])
-        sums = AtomAccumulator(n_classes, method.n_codes_)
+        accumulator = AtomAccumulator(n_classes, method.n_codes_)
         codes, distances = method.encode(vectors)
         parts = method.distance_contributions(vectors, codes, distances)
-        every = np.ones(len(rows))
-        sums.add(codes, parts, distances.argmin(axis=1), every, every > 0)
-        found.append(sums.mean())
-    return found
+        ones = np.ones(len(rows))
+        accumulator.add(codes, parts, distances.argmin(axis=1), ones, ones > 0)
+        references.append(accumulator.mean())
+    return references
 
 
 def class_reference_to_arrays(reference: Sequence[AtomReference]) -> dict[str, NDArray[Any]]:
     """Return the arrays for a model file."""
     return {
         f"class_reference.{name}": np.stack([getattr(each, name) for each in reference])
-        for name in _NAMES
+        for name in _REFERENCE_FIELDS
     }
 
 
 def class_reference_from_arrays(arrays: Mapping[str, NDArray[Any]]) -> list[AtomReference]:
     """Return the class statistics from the arrays of a model file."""
-    by_name = [arrays[f"class_reference.{name}"] for name in _NAMES]
+    by_name = [arrays[f"class_reference.{name}"] for name in _REFERENCE_FIELDS]
     return [AtomReference(*of_class) for of_class in zip(*by_name, strict=True)]
 
 
 def dominant_code_signs(
     reference: Sequence[AtomReference], atom_classes: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Per atom the sign of the sum of its codes in patches of its own class; 1 where it is 0.
+    """Return per atom the sign of the sum of its codes in patches of its own class; 1 if it is 0.
 
-    Training leaves an atom in the sign in which codes over its own class's atoms have it more
-    often; here all classes' atoms compete, and weights count.
+    Training normalises the sign with respect to codes over the atoms of one class. Codes over the
+    atoms of all classes can differ, and the sum weights them by their size.
     """
-    leaning = np.stack([of_class.mean_codes for of_class in reference])
-    own = leaning[atom_classes, np.arange(len(atom_classes))]
-    return code_signs(own)
+    means = np.stack([of_class.mean_codes for of_class in reference])
+    own_means = means[atom_classes, np.arange(len(atom_classes))]
+    return code_signs(own_means)
 
 
 Chunk = tuple[slice, slice]
 
 
 class PatchPipeline(ImagePipeline):
-    """A patch classifier with everything that stands between it and an image file.
+    """A patch classifier with the steps between it and an image file.
 
-    Attributes, beside those of every `ImagePipeline`
+    Attributes
     ----------
-    projection_ : principal components of the vectors, where the recipe asks for them
+    method_ : fitted patch classifier
+    projection_ : principal components of the vectors, if the recipe has `n_components`; else None
+
+    Other attributes are those of `ImagePipeline`.
     """
 
     method_: PatchClassifier
@@ -238,7 +262,7 @@ class PatchPipeline(ImagePipeline):
         executor: Executor | None,
         start_from: ImagePipeline | None,
     ) -> dict[str, Any]:
-        """Learn from patches of all images, then fit the rule on the same images."""
+        """Train on patches of all images, then fit the aggregator on the same images."""
         sources = [
             PatchSamplingSpec(record, label)
             for record, label in zip(manifest.records, labels.tolist(), strict=True)
@@ -254,18 +278,19 @@ class PatchPipeline(ImagePipeline):
         callback: Callback,
         executor: Executor | None = None,
     ) -> Aggregator:
-        evidence = self.predict_patches_many(records, _patch_statistics, callback, executor)
-        seen = np.array([e.n_patches > 0 for e in evidence])
-        evidence, name = [e for e in evidence if e.n_patches], self.recipe.aggregation
-        missing = sorted(set(range(len(self.classes))) - set(labels[seen].tolist()))
+        statistics = self.predict_patches_many(records, _patch_statistics, callback, executor)
+        has_tissue = np.array([s.n_patches > 0 for s in statistics])
+        statistics, name = [s for s in statistics if s.n_patches], self.recipe.aggregation
+        missing = sorted(set(range(len(self.classes))) - set(labels[has_tissue].tolist()))
         if missing:
-            what = f"any image of class {self.classes[missing[0]]!r}"
-            raise ValueError(no_tissue_message(what, self.recipe))
-        return AGGREGATORS[name].fit(name, evidence, labels[seen])
+            where = f"any image of class {self.classes[missing[0]]!r}"
+            raise ValueError(no_tissue_message(where, self.recipe))
+        return AGGREGATORS[name].fit(name, statistics, labels[has_tissue])
 
     def refit_decision_rule(
         self, records: Sequence[ImageRecord], labels: NDArray[np.int64], callback: Callback
     ) -> Self:
+        """Return a copy whose aggregator is fitted on these images."""
         changed = copy(self)
         changed.aggregator_ = self._fitted_aggregator(records, labels, callback)
         return changed
@@ -277,9 +302,14 @@ class PatchPipeline(ImagePipeline):
         executor: Executor | None = None,
         start_from: ImagePipeline | None = None,
     ) -> int:
-        """Sample patches, about as many from every image of a class, and train; their number.
+        """Sample patches and train the method; return the number of patches.
 
-        `start_from`: a model of the same recipe and classes, whose dictionaries are gone on from.
+        Parameters
+        ----------
+        sources : sources of patches
+        callback : receives the progress
+        executor : runs the images in parallel; None uses threads
+        start_from : model of the same recipe and classes whose dictionaries are trained further
         """
         start = self._start(start_from) if start_from is not None else None
         if start and start.atom_annotations:
@@ -289,7 +319,7 @@ class PatchPipeline(ImagePipeline):
                 stacklevel=2,
             )
         self._check_training_files([source.record for source in sources])
-        found = sample_training_patches(
+        patches = sample_training_patches(
             sources,
             self.recipe,
             self.random_state,
@@ -297,8 +327,8 @@ class PatchPipeline(ImagePipeline):
             callback,
             executor or Threads(self.n_jobs),
         )
-        X = found.features
-        self._check_classes(found.labels)
+        X = patches.features
+        self._check_classes(patches.labels)
         self.projection_ = start.projection_ if start else None
         if self.recipe.n_components and not self.projection_:
             n_components = self.recipe.n_components
@@ -309,12 +339,12 @@ class PatchPipeline(ImagePipeline):
             for name in ("classes_", "n_features_in_", *self.method_.fitted_arrays):
                 setattr(self.method_, name, getattr(start.method_, name))
         options = {"callback": callback, "executor": executor}
-        # Most methods train in this process alone.
-        known = signature(self.method_.fit).parameters
-        own = {name: options[name] for name in options if name in known}
-        self.method_.fit(self.project(X), found.labels, **own)
+        # Most methods have no executor.
+        accepted = signature(self.method_.fit).parameters
+        fit_options = {name: options[name] for name in options if name in accepted}
+        self.method_.fit(self.project(X), patches.labels, **fit_options)
         self.class_reference_ = fit_class_reference(
-            self.method_, found, self.project, len(self.classes)
+            self.method_, patches, self.project, len(self.classes)
         )
         return len(X)
 
@@ -331,23 +361,27 @@ class PatchPipeline(ImagePipeline):
         callback: Callback = no_callback,
         within: AnnotationFile | None = None,
     ) -> ImageScores:
+        """Return scores, patch map and patch statistics of an image; see `ImagePipeline`."""
         assert self.aggregator_ is not None
-        patch_map, evidence = self.predict_patches(path, mpp, callback, within)
-        if not evidence.n_patches:
-            return ImageScores(None, patch_map, evidence)
-        scores = self._scores(evidence)
+        patch_map, statistics = self.predict_patches(path, mpp, callback, within)
+        if not statistics.n_patches:
+            return ImageScores(None, patch_map, statistics)
+        scores = self._scores(statistics)
         check_scores(path, scores)
-        return ImageScores(scores, patch_map, evidence)
+        return ImageScores(scores, patch_map, statistics)
 
-    def _scores(self, evidence: PatchStatistics) -> NDArray[np.float64]:
+    def _scores(self, statistics: PatchStatistics) -> NDArray[np.float64]:
         assert self.aggregator_ is not None
         if not self.method_.disabled_atoms_:
-            return self.aggregator_.scores(evidence)
+            return self.aggregator_.scores(statistics)
         n_codes = self.method_.n_codes_
-        kept = np.delete(np.arange(n_codes), list(self.method_.disabled_atoms_))
-        return self.aggregator_.select_atoms(kept, n_codes).scores(evidence.select_atoms(kept))
+        enabled = np.delete(np.arange(n_codes), list(self.method_.disabled_atoms_))
+        return self.aggregator_.select_atoms(enabled, n_codes).scores(
+            statistics.select_atoms(enabled)
+        )
 
     def with_atom_annotations(self, notes: AtomAnnotations) -> Self:
+        """Return a copy with these annotations; disabled atoms have no effect."""
         atoms = self.atoms()
         if notes and atoms is None:
             raise ValueError(self.no_atoms_reason())
@@ -368,7 +402,7 @@ class PatchPipeline(ImagePipeline):
         callback: Callback = no_callback,
         within: AnnotationFile | None = None,
     ) -> tuple[PatchMap, PatchStatistics]:
-        """The map of an image and what its patches say together; the chunks run in parallel."""
+        """Return the patch map of an image and its statistics; chunks run in parallel."""
         return self._predict_patches(path, mpp, self.n_jobs, callback, within)
 
     def predict_patches_many(
@@ -378,7 +412,15 @@ class PatchPipeline(ImagePipeline):
         callback: Callback = no_callback,
         executor: Executor | None = None,
     ) -> list[Any]:
-        """look(place, map, evidence) of every image; the images run in parallel."""
+        """Return look(index, patch_map, statistics) for every image; images run in parallel.
+
+        Parameters
+        ----------
+        records : images
+        look : function that reduces the result of an image
+        callback : receives the progress
+        executor : runs the images; None uses threads
+        """
 
         def work(place: int) -> Any:
             record = records[place]
@@ -401,55 +443,64 @@ class PatchPipeline(ImagePipeline):
         callback: Callback = no_callback,
         within: AnnotationFile | None = None,
     ) -> tuple[PatchMap, PatchStatistics]:
-        method = copy(self.method_).set_params(n_jobs=1)  # the chunks are what runs in parallel
-        codes, named = np.zeros(method.n_codes_), self.atom_annotations.by_name()
+        method = copy(self.method_).set_params(n_jobs=1)  # the chunks run in parallel
+        codes, concept_atoms = np.zeros(method.n_codes_), self.atom_annotations.by_name()
         with open_prepared_image(
             path, mpp, self.recipe, self.mpp_, self.cache, self.feature_metadata_, within
-        ) as view:
-            grid = view.grid()
-            winners = np.full((grid.n_rows, grid.n_columns), NO_TISSUE, np.int16)
+        ) as prepared:
+            grid = prepared.grid()
+            predicted = np.full((grid.n_rows, grid.n_columns), NO_TISSUE, np.int16)
             margins = np.zeros((grid.n_rows, grid.n_columns, len(self.classes)), np.float32)
-            concepts = {name: np.zeros(winners.shape, bool) for name in named}
-            work = partial(self._predict_chunk, method, view, grid)
-            chunks = list(view.chunks(grid))
+            concepts = {name: np.zeros(predicted.shape, bool) for name in concept_atoms}
+            work = partial(self._predict_chunk, method, prepared, grid)
+            chunks = list(prepared.chunks(grid))
             results = map_blocks(work, chunks, n_jobs)
             for (rows, columns), tissue, distances, S in report_windows(
-                results, chunks, view.size, callback
+                results, chunks, prepared.size, callback
             ):
-                winners[rows, columns][tissue] = distances.argmin(axis=1)
+                predicted[rows, columns][tissue] = distances.argmin(axis=1)
                 margins[rows, columns][tissue] = patch_margins(distances)
                 codes += np.asarray(abs(S).sum(axis=0), dtype=np.float64).ravel()
-                for name, atoms in named.items():
+                for name, atoms in concept_atoms.items():
                     used = (S[:, atoms] != 0).sum(axis=1) > 0
                     concepts[name][rows, columns][tissue] = np.asarray(used).ravel()
                 if self.code_callback:
                     self.code_callback(np.add(np.argwhere(tissue), (rows.start, columns.start)), S)
         check_scores(path, margins, codes)
         if self.recipe.smoothing_radius:
-            margins = smooth_margins(margins, winners != NO_TISSUE, self.recipe.smoothing_radius)
-            winners = np.where(winners == NO_TISSUE, NO_TISSUE, margins.argmax(axis=2)).astype(
+            margins = smooth_margins(margins, predicted != NO_TISSUE, self.recipe.smoothing_radius)
+            predicted = np.where(predicted == NO_TISSUE, NO_TISSUE, margins.argmax(axis=2)).astype(
                 np.int16
             )
-        left_out = None if view.quality is None else view.quality.describe_excluded()
-        known = path, view.mpp, view.offset, left_out, concepts, view.uses_whole_image
-        found = PatchMap(grid, winners, margins, tuple(self.classes), *known, view.clip_size)
-        return found, PatchStatistics.of_map(winners, margins, codes)
+        excluded = None if prepared.quality is None else prepared.quality.describe_excluded()
+        metadata = (
+            path,
+            prepared.mpp,
+            prepared.offset,
+            excluded,
+            concepts,
+            prepared.uses_whole_image,
+        )
+        patch_map = PatchMap(
+            grid, predicted, margins, tuple(self.classes), *metadata, prepared.clip_size
+        )
+        return patch_map, PatchStatistics.of_map(predicted, margins, codes)
 
     def _predict_chunk(
-        self, method: PatchClassifier, view: PreparedImage, grid: PatchGrid, chunk: Chunk
+        self, method: PatchClassifier, prepared: PreparedImage, grid: PatchGrid, chunk: Chunk
     ) -> tuple[Chunk, NDArray[np.bool_], NDArray[np.float64], csr_array]:
-        """Where the chunk is, which patches are tissue, their distances and codes."""
-        tissue, vectors = view.chunk_features(grid, *chunk)
+        """Return the chunk, which of its patches are tissue, and their distances and codes."""
+        tissue, vectors = prepared.chunk_features(grid, *chunk)
         if len(vectors) == 0:
-            nothing = np.empty((0, len(self.classes)))
-            return chunk, tissue, nothing, csr_array((0, method.n_codes_), dtype=np.float32)
+            no_distances = np.empty((0, len(self.classes)))
+            return chunk, tissue, no_distances, csr_array((0, method.n_codes_), dtype=np.float32)
         S, distances = method.encode(self.project(vectors))
         return chunk, tissue, distances, S
 
     def _start(self, other: ImagePipeline) -> PatchPipeline:
-        """The other model, if training can go on from it: a ValueError says why it cannot."""
-        known = signature(get_method(self.recipe.method).load()).parameters
-        if "warm_start" not in known:
+        """Return the other model; raise ValueError if it cannot be trained further."""
+        accepted = signature(get_method(self.recipe.method).load()).parameters
+        if "warm_start" not in accepted:
             raise ValueError(f"the method {self.recipe.method!r} cannot go on from another model")
         if self.recipe != other.recipe:
             raise ValueError(
@@ -461,12 +512,14 @@ class PatchPipeline(ImagePipeline):
                 f"training goes on only with the same classes, not {self.classes} after "
                 f"{other.classes}"
             )
-        return cast(PatchPipeline, other)  # the same recipe makes the same kind of model
+        return cast(PatchPipeline, other)  # equal recipes give the same class
 
     def project(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return vectors after the projection, if there is one."""
         return self.projection_(vectors) if self.projection_ else vectors
 
     def atoms(self) -> AtomTable | None:
+        """Return the atoms, if the method has atoms that belong to classes; else None."""
         if not self.method_.has_class_atoms:
             return None
         D, classes = self.method_.labelled_atoms()
@@ -482,27 +535,30 @@ class PatchPipeline(ImagePipeline):
         )
 
     def no_atoms_reason(self) -> str:
+        """Return the error message for methods without atoms."""
         return (
             f"the method {self.recipe.method!r} has no atoms that belong to classes: dfdl, odl, "
             "fddl, lcksvd and src have"
         )
 
-    # --- for a model file -----------------------------------------------------------------------
+    # --- model file -----------------------------------------------------------------------------
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        found = super().arrays()
+        """Return the fitted arrays by name."""
+        arrays = super().arrays()
         if self.projection_:
-            found["projection.mean"] = self.projection_.mean
-            found["projection.components"] = self.projection_.components
+            arrays["projection.mean"] = self.projection_.mean
+            arrays["projection.components"] = self.projection_.components
         if self.aggregator_:
-            found |= {f"rule.{name}": array for name, array in self.aggregator_.arrays().items()}
-        return found | class_reference_to_arrays(self.class_reference_)
+            arrays |= {f"rule.{name}": array for name, array in self.aggregator_.arrays().items()}
+        return arrays | class_reference_to_arrays(self.class_reference_)
 
     def array_schema(self) -> dict[str, ArraySpec]:
+        """Return the specifications of arrays other than those of the method."""
         return array_specs("class_reference", *["projection"] * bool(self.recipe.n_components))
 
     def aggregator_schema(self) -> dict[str, ArraySpec]:
-        """What the arrays of the rule must be."""
+        """Return the specifications of the aggregator's arrays."""
         name = self.recipe.aggregation
         return {f"rule.{key}": what for key, what in AGGREGATORS[name].array_schema(name).items()}
 
@@ -515,6 +571,7 @@ class PatchPipeline(ImagePipeline):
         return sizes
 
     def load_state(self, content: ModelData, others: Mapping[str, ArraySpec] | None = None) -> None:
+        """Set the fitted attributes from the content of a file."""
         super().load_state(content, others)
         self.method_.check_features(content.n_features)
         arrays = content.arrays
@@ -523,15 +580,17 @@ class PatchPipeline(ImagePipeline):
             mean, components = arrays["projection.mean"], arrays["projection.components"]
             self.projection_ = Projection(mean, components)
         self.class_reference_ = class_reference_from_arrays(arrays)
-        noted = self.with_atom_annotations(AtomAnnotations.from_list(content.atom_annotations))
-        self.atom_annotations, self.method_ = noted.atom_annotations, noted.method_
-        learnt = {k.removeprefix("rule."): v for k, v in arrays.items() if k.startswith("rule.")}
-        if learnt:
+        annotated = self.with_atom_annotations(AtomAnnotations.from_list(content.atom_annotations))
+        self.atom_annotations, self.method_ = annotated.atom_annotations, annotated.method_
+        aggregator_arrays = {
+            k.removeprefix("rule."): v for k, v in arrays.items() if k.startswith("rule.")
+        }
+        if aggregator_arrays:
             name = self.recipe.aggregation
-            self.aggregator_ = AGGREGATORS[name](name=name, **learnt)  # type: ignore[call-arg]
+            self.aggregator_ = AGGREGATORS[name](name=name, **aggregator_arrays)  # type: ignore[call-arg]
 
 
 def _patch_statistics(
-    place: int, patch_map: PatchMap, evidence: PatchStatistics
+    index: int, patch_map: PatchMap, statistics: PatchStatistics
 ) -> PatchStatistics:
-    return evidence
+    return statistics

@@ -1,7 +1,4 @@
-"""Training plans: a single model or an ensemble, and named presets.
-
-Models to files and back, whatever their kind.
-"""
+"""Training plans (a single model or an ensemble), named presets, and loading of any model."""
 
 from __future__ import annotations
 
@@ -30,13 +27,26 @@ Model = TissueClassifier | RegionDetector | EnsembleClassifier
 
 @dataclass(frozen=True)
 class Plan:
-    """A recipe, and what is made of it.
+    """Training plan: a recipe, and whether to train a single model or a calibrated ensemble.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        Settings of the model; of an ensemble, those of its first estimator.
+    calibration_folds : int, default=0
+        With 2 or more, scores are weighted and calibrated on out-of-fold predictions of this number
+        of folds over the training patients. Predictions then have probabilities. Training takes as
+        many times longer.
+    ensemble : bool, default=False
+        Whether to train further models on variations of the recipe and combine their scores.
+        Requires `calibration_folds`.
 
     Attributes
     ----------
-    calibration_folds : with 2 or more, models answer for training patients they have not seen, in
-        so many folds: answers come with probabilities, and training takes as many times longer
-    ensemble : train further models on variations of the recipe and combine their scores
+    recipes : list of Recipe
+        Recipes of all models.
+    is_single_model : bool
+        Whether one model is trained without cross-validation.
     """
 
     recipe: Recipe
@@ -55,16 +65,21 @@ class Plan:
 
     @classmethod
     def named(cls, name: str, method: str | None = None, *, regions: bool = False) -> Plan:
-        """The plan of a preset, for any method; a name that ends in .json is a file of settings.
+        """Return the plan of a preset, or of a JSON file with settings.
 
-        The method of a file is taken where none is named; presets are for DFDL then. `regions`:
-        what the preset is when it is to find them; a file is taken by the letter.
+        Parameters
+        ----------
+        name : name of a preset, or path that ends in ``.json``
+        method : method; None is that of the file, DFDL for presets
+        regions : whether the plan is for a `RegionDetector`, which changes presets but not files
         """
         if name in PRESETS:
             return cls(preset(name, method, regions=regions))
         if name in ENSEMBLE_PRESETS:
             return cls(
-                resolve_ensemble_recipe(name, method), calibration_folds=_FOLDS, ensemble=True
+                resolve_ensemble_recipe(name, method),
+                calibration_folds=_DEFAULT_FOLDS,
+                ensemble=True,
             )
         if not name.endswith(".json"):
             check_choice("preset", name, {*PRESETS, *ENSEMBLE_PRESETS})
@@ -75,38 +90,44 @@ class Plan:
 
     @property
     def recipes(self) -> list[Recipe]:
-        """Of all models that are trained, the one that is shown first."""
+        """Recipes of all models that are trained, that of maps and atoms first."""
         return ensemble_recipes(self.recipe) if self.ensemble else [self.recipe]
 
     @property
     def is_single_model(self) -> bool:
-        """Whether it is one model, without anything learnt from unseen patients."""
+        """Whether one model is trained without cross-validation."""
         return self.calibration_folds < 2
 
     def to_dict(self) -> dict[str, Any]:
-        """All settings, those of the recipe first."""
-        return self.recipe.to_dict() | {name: getattr(self, name) for name in _OWN}
+        """Return all settings, those of the recipe first."""
+        return self.recipe.to_dict() | {name: getattr(self, name) for name in _PLAN_SETTINGS}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Plan:
+        """Make a plan from settings as returned by `to_dict`."""
         check_kind("a plan", values, "dict[str, Any]")
-        own = {name: values[name] for name in _OWN if name in values}
-        rest = {name: value for name, value in values.items() if name not in _OWN}
-        return cls(Recipe.from_dict(rest), **own)
+        plan_settings = {name: values[name] for name in _PLAN_SETTINGS if name in values}
+        recipe_settings = {
+            name: value for name, value in values.items() if name not in _PLAN_SETTINGS
+        }
+        return cls(Recipe.from_dict(recipe_settings), **plan_settings)
 
     def has_setting(self, setting: str) -> bool:
-        return setting in _OWN or self.recipe.has_setting(setting)
+        """Return whether the plan, its recipe or its method has this setting."""
+        return setting in _PLAN_SETTINGS or self.recipe.has_setting(setting)
 
     def parse_settings(self, settings: dict[str, str]) -> Plan:
-        """A copy with settings given as text: its own, those of the recipe, of the method."""
-        check_names(settings, self.recipe.settings() | set(_OWN))
-        others = {name: text for name, text in settings.items() if name not in _OWN}
-        own = {
-            name: parse_setting(name, text, _OWN[name])
-            for name, text in settings.items()
-            if name in _OWN
+        """Return a copy with settings of the plan, its recipe or its method, given as text."""
+        check_names(settings, self.recipe.settings() | set(_PLAN_SETTINGS))
+        recipe_settings = {
+            name: text for name, text in settings.items() if name not in _PLAN_SETTINGS
         }
-        return replace(self, recipe=self.recipe.parse_settings(others), **own)
+        plan_settings = {
+            name: parse_setting(name, text, _PLAN_SETTINGS[name])
+            for name, text in settings.items()
+            if name in _PLAN_SETTINGS
+        }
+        return replace(self, recipe=self.recipe.parse_settings(recipe_settings), **plan_settings)
 
     def build_model(
         self,
@@ -116,7 +137,13 @@ class Plan:
         n_jobs: int | None = None,
         cache: Path | str | None = None,
     ) -> Model:
-        """What will learn by this plan: to tell classes apart or, with `region`, to find it."""
+        """Return the unfitted model of the plan.
+
+        Parameters
+        ----------
+        region : class to detect, for a `RegionDetector`; None makes a classifier
+        random_state, n_jobs, cache : see `TissueClassifier`
+        """
         common: dict[str, Any] = {"random_state": random_state, "n_jobs": n_jobs, "cache": cache}
         if not region and self.is_single_model:
             return TissueClassifier(self.recipe, **common)
@@ -130,16 +157,15 @@ class Plan:
         return RegionDetector(self.recipe, region=region, **common)
 
 
-_OWN = {f.name: str(f.type) for f in fields(Plan) if f.name != "recipe"}
-# Presets of several views of the tissue that decide together, with probabilities from unseen
-# patients: the best there is here, with a network's cells where one is installed; of pixels; and of
-# feature files, which offer one view alone.
+_PLAN_SETTINGS = {f.name: str(f.type) for f in fields(Plan) if f.name != "recipe"}
+# Presets with calibrated probabilities: "default" uses an encoder if one is installed, "pixels"
+# dictionaries of pixels, "features" precomputed features, which allow a single model only.
 ENSEMBLE_PRESETS = {"default", "pixels", "features"}
-_FOLDS = 3
+_DEFAULT_FOLDS = 3
 
 
 def _read_plan(path: Path) -> Plan:
-    """From a file of settings, or of what `histodict info --json` says of a model."""
+    """Read a file of settings, or the output of `histodict info --json` for a model."""
     values = read_json(path, "a recipe file")
     try:
         if isinstance(values, dict) and {"kind", "recipe", "training_info", "estimators"} <= set(
@@ -147,8 +173,8 @@ def _read_plan(path: Path) -> Plan:
         ):
             validate_header(values)
             folds = values["training_info"].get("folds", 0)
-            own = {"calibration_folds": folds, "ensemble": len(values["estimators"]) > 1}
-            values = values["recipe"] | own
+            plan_settings = {"calibration_folds": folds, "ensemble": len(values["estimators"]) > 1}
+            values = values["recipe"] | plan_settings
         plan = Plan.from_dict(values)
         plan.recipe.check_method()
     except ValueError as error:
@@ -160,18 +186,22 @@ _KINDS = {kind.kind: kind for kind in (TissueClassifier, RegionDetector, Ensembl
 
 
 def save_model(model: Model, path: Path | str) -> Path:
-    """`model.save(path)`."""
+    """Write a fitted model to a file; the same as ``model.save(path)``."""
     return model.save(path)
 
 
 def load_model(
     path: Path | str, *, n_jobs: int | None = None, trust_weights: bool = False
 ) -> Model:
-    """Read a model; refuses files that are damaged, foreign or of a schema that is not known.
+    """Read a model of any kind; raise ModelFileError for damaged or unknown files.
 
-    A model of network vectors names a network, and so what is fetched or opened to use it. Weights
-    that an installed package brings, that the program registered, or that are in use here already
-    are taken; any others only if you trust where the model is from, and say so.
+    Parameters
+    ----------
+    path : model file
+    n_jobs : number of threads; None uses all cores
+    trust_weights : whether to download or open the encoder weights that the file names. Weights
+        of installed packages, registered or already loaded weights need no permission. Set it only
+        if the source of the file is trusted.
     """
     model: Model = load_model_of_kind(_KINDS, Path(path), n_jobs, trust_weights)
     return model

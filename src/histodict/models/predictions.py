@@ -1,9 +1,4 @@
-"""What a model says of one image: a class, or regions; each knows its row in a table.
-
-An answer as people look at it: a line of text, a picture on axes, a card in a notebook.
-
-The answers for many images, as one thing: a sequence, a table, a sheet of pictures.
-"""
+"""Predictions for one image (a class, or regions) and for many, with their plots and tables."""
 
 from __future__ import annotations
 
@@ -31,20 +26,20 @@ _PLOT_PX, _CARD_PX = 1000, 240
 
 
 class DisplayMixin:
-    """What every answer can do to be looked at."""
+    """Plot, text and notebook card of a prediction."""
 
     def _short(self) -> str:
-        """The label and what is most worth knowing beside it."""
+        """Return the label with the most important number."""
         raise NotImplementedError
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """The image with its patch map over it, on matplotlib's `ax` or on new axes; the axes."""
+        """Plot the image with its patch map on `ax` or on new matplotlib axes; return the axes."""
         if ax is None:
             from matplotlib import pyplot
 
             _, ax = pyplot.subplots()
         ax.imshow(_image(self, _PLOT_PX))
-        ax.set_title(self._short(), parse_math=False)  # a class may be called "$5"
+        ax.set_title(self._short(), parse_math=False)  # class names may contain "$"
         ax.set_axis_off()
         return ax
 
@@ -52,49 +47,61 @@ class DisplayMixin:
         return f"{type(self).__name__}({str(_caption(self)['path'])!r}: {self._short()})"
 
     def _repr_html_(self) -> str:
-        """A small overlay beside what is said; nothing in it is taken for HTML."""
+        """Return a small overlay beside the escaped text."""
         from ..patches.rendering import jpeg_data_uri
 
-        picture = f'<img alt="" src="{jpeg_data_uri(_image(self, _CARD_PX))}">'
+        image = f'<img alt="" src="{jpeg_data_uri(_image(self, _CARD_PX))}">'
         return (
-            f'<div style="display:flex; gap:1em; align-items:center">{picture}'
+            f'<div style="display:flex; gap:1em; align-items:center">{image}'
             f"<div><b>{escape(self._short())}</b><br>{escape(str(_caption(self)['path']))}</div></div>"
         )
 
 
 def region_rings(answer: Any) -> list[Ring]:
-    """All rings around an answer's regions."""
+    """Return all rings around the regions of a prediction."""
     return [ring for region in answer.regions for polygon in region.polygons for ring in polygon]
 
 
-def _caption(answer: Any) -> dict[str, Any]:
-    """The answer's row of a table, with its path."""
-    return {"path": str(answer.path)} | answer.row()
+def _caption(prediction: Any) -> dict[str, Any]:
+    """Return the row of a prediction in a table, with its path."""
+    return {"path": str(prediction.path)} | prediction.row()
 
 
-def _image(answer: Any, longest_side: int) -> NDArray[np.uint8]:
-    """The overlay, no longer than this; of a method without a map, the image itself."""
-    if answer.patch_map is None:
-        with open_image(answer.path) as source:
+def _image(prediction: Any, longest_side: int) -> NDArray[np.uint8]:
+    """Return the overlay, at most `longest_side` wide and high; without a map, the image itself."""
+    if prediction.patch_map is None:
+        with open_image(prediction.path) as source:
             return source.thumbnail(min(longest_side, max(source.size)))
     from ..patches.rendering import draw_overlay
 
-    found = answer.patch_map, answer.summary(), region_rings(answer)
-    return draw_overlay(*found, longest_side=longest_side)
+    arguments = prediction.patch_map, prediction.summary(), region_rings(prediction)
+    return draw_overlay(*arguments, longest_side=longest_side)
 
 
 _UNKNOWN = PixelSize(None, "unknown")
-NO_TISSUE_LABEL = "no tissue"  # the label, in tables, of an image of glass
+NO_TISSUE_LABEL = "no tissue"  # label in tables of images without tissue
 
 
 @dataclass(frozen=True)
 class DetectedRegion:
-    """One region: its size, how clear it is, and its outline in level-0 pixels.
+    """A detected region: its size, mean margin, and outline in level-0 pixels.
 
-    score : mean margin of its patches, the residual of the other class less its own
-    area_um2 : None where the pixel size is not known
-    polygons : per polygon its outer ring and its holes, closed rings of (x, y)
-    use : per named concept, the share of its patches that use it
+    Attributes
+    ----------
+    n_patches : int
+        Number of patches.
+    score : float
+        Mean margin of its patches: residual of the other class minus that of the region.
+    area_px : float
+        Area in level-0 pixels.
+    area_um2 : float or None
+        Area in µm²; None if the pixel size is unknown.
+    box : tuple of float
+        Bounding box: left, top, right, bottom.
+    polygons : list of list of Ring
+        For each polygon, its outer ring and its holes, as closed rings of (x, y).
+    atom_usage : dict
+        For each named concept, the fraction of the region's patches that use it.
     """
 
     n_patches: int
@@ -108,20 +115,41 @@ class DetectedRegion:
 
 @dataclass(frozen=True, repr=False)
 class ImagePrediction(DisplayMixin):
-    """The answer for one image; `label` is None where there is only glass.
+    """Predicted class of one image.
 
-    scores : one number for two classes, positive for the second; else one per class
-    value : what θ (`threshold`) is compared with, in its unit; without θ, the score as it was
-        before the line was moved, which no table shows
-    probabilities, candidates : where the model is calibrated, of each class, and the classes that
-        cannot be ruled out; more or fewer than one means an uncertain answer
-    n_abstaining : estimators of an ensemble without a score for this image; None for one model
-    patch_map, proportions : as the image was decided: where the rule is a mean over patches, the
-        map's mean over tissue is the image's scores; else the class that was closest won a patch
-    classes : in the order of the scores
-    grounds : how the answer came about, where the map alone does not tell
-    size : of its pixels, and who says so
-    A method that looks at the image as a whole leaves no proportions, threshold or map.
+    Attributes
+    ----------
+    path : path or MemoryImage
+        The image.
+    label : str or None
+        Predicted class; None if the image has no tissue.
+    scores : tuple of float
+        With two classes one number, positive for the second class; else one number per class.
+    proportions : dict
+        Fraction of patches per class in `patch_map`; empty for methods of the whole image.
+    threshold : float or None
+        Threshold θ of models that decide by a single number per image.
+    n_patches : int
+        Number of patches on tissue.
+    patch_map : PatchMap or None
+        If the aggregator is a mean over patches, a map whose mean over tissue is the score; else
+        the closest class of each patch. None for methods of the whole image.
+    value : float or None
+        Number that is compared with θ; without θ, the score before any shift of the threshold.
+    probabilities : dict
+        Probability per class; empty if the model is not calibrated.
+    prediction_set : list of str
+        Classes that cannot be excluded at the chosen error rate, if the model is calibrated.
+    n_abstaining : int or None
+        Number of estimators without a score for this image; None for a single model.
+    regions : list of DetectedRegion
+        Always empty; see `RegionPrediction`.
+    classes : tuple of str
+        Class names in the order of the scores.
+    decision_text : str
+        Reason for the decision, if the map alone does not show it.
+    size : PixelSize
+        Pixel size, and its source.
     """
 
     path: ImageLike
@@ -144,27 +172,27 @@ class ImagePrediction(DisplayMixin):
 
     @property
     def score(self) -> float:
-        """For two classes, positive for the second; for more, the highest."""
+        """Score of the second class for two classes; the highest score for more."""
         return max(self.scores)
 
     @property
     def is_uncertain(self) -> bool:
-        """Whether it is known how sure the model is, and more or fewer than one class is left."""
+        """Whether the model is calibrated and the prediction set has not exactly one class."""
         return bool(self.probabilities) and len(self.prediction_set) != 1
 
     def summary(self) -> str:
-        """The answer with its score and how it came about, for a legend."""
+        """Return the prediction with its score and reason, for a legend."""
         if self.label is None:
             return no_prediction_reason(self.patch_map)
-        said = f"{self.label}, score {self.score:+.2f}"
+        text = f"{self.label}, score {self.score:+.2f}"
         if self.is_uncertain:
-            said += f", uncertain: {' or '.join(self.prediction_set) or 'like no class'}"
+            text += f", uncertain: {' or '.join(self.prediction_set) or 'like no class'}"
         grounds = self.decision_text
-        shares = self.proportions  # none, of a method that looks at the image as a whole
-        if not grounds and shares and shares[self.label] < max(shares.values()):
+        proportions = self.proportions  # empty for methods of the whole image
+        if not grounds and proportions and proportions[self.label] < max(proportions.values()):
             grounds = "fewer patches, but clearer ones"
-        said = f"{said} ({grounds})" if grounds else said
-        return said + _whole_image_note(self.patch_map)
+        text = f"{text} ({grounds})" if grounds else text
+        return text + _whole_image_note(self.patch_map)
 
     def _short(self) -> str:
         if self.label is None:
@@ -174,6 +202,7 @@ class ImagePrediction(DisplayMixin):
         return f"{self.label}, score {self.score:.3g}"
 
     def row(self) -> Row:
+        """Return the row of the prediction in a table."""
         row: Row = {
             "label": self.label or NO_TISSUE_LABEL,
             "score": self.score if self.label else None,
@@ -197,10 +226,24 @@ class ImagePrediction(DisplayMixin):
 
 @dataclass(frozen=True, repr=False)
 class RegionPrediction(DisplayMixin):
-    """The regions of one image, largest first, and the call they make; None: only glass.
+    """Detected regions of one image, and the class of the image that follows from them.
 
-    score : patches of the largest set of connected positive patches; the call is positive from
-        `min_patches` (m) on
+    Attributes
+    ----------
+    path : path or MemoryImage
+        The image.
+    label : str or None
+        Positive class if `score` is at least `min_patches`; None if the image has no tissue.
+    score : int
+        Number of patches of the largest set of connected positive patches.
+    min_patches : int
+        Number m of connected patches from which a set counts as a region.
+    regions : list of DetectedRegion
+        Regions, the largest first.
+    patch_map : PatchMap
+        Class and margins of each patch.
+    size : PixelSize
+        Pixel size, and its source.
     """
 
     path: ImageLike
@@ -218,33 +261,37 @@ class RegionPrediction(DisplayMixin):
 
     @property
     def value(self) -> float:
+        """Number that is compared with `min_patches`: the score."""
         return self.score
 
     @property
     def probabilities(self) -> dict[str, float]:
-        """How sure the model is, is not known of regions."""
+        """Always empty, as region detectors are not calibrated."""
         return {}
 
     @property
     def prediction_set(self) -> list[str]:
+        """Always empty, as region detectors are not calibrated."""
         return []
 
     @property
     def n_patches(self) -> int:
+        """Number of patches on tissue."""
         return self.patch_map.n_patches
 
     @property
     def proportions(self) -> dict[str, float]:
+        """Fraction of patches per class."""
         return self.patch_map.proportions
 
     def summary(self) -> str:
-        """The call and how it came about, for a legend."""
+        """Return the class of the image and the reason, for a legend."""
         if self.label is None:
             return no_prediction_reason(self.patch_map)
         n, s = len(self.regions), "" if len(self.regions) == 1 else "s"
-        least = f"from {self.min_patches} connected patches on"
-        said = f"{self.label}: {n} region{s} ({least}; the largest has {self.score})"
-        return said + _whole_image_note(self.patch_map)
+        condition = f"from {self.min_patches} connected patches on"
+        text = f"{self.label}: {n} region{s} ({condition}; the largest has {self.score})"
+        return text + _whole_image_note(self.patch_map)
 
     def _short(self) -> str:
         if self.label is None:
@@ -252,6 +299,7 @@ class RegionPrediction(DisplayMixin):
         return f"{self.label}, {pluralize(len(self.regions), 'region')}"
 
     def row(self) -> Row:
+        """Return the row of the prediction in a table."""
         return {
             "label": self.label or NO_TISSUE_LABEL,
             "score": self.score,
@@ -269,9 +317,9 @@ Prediction = ImagePrediction | RegionPrediction
 
 
 def no_prediction_reason(patch_map: PatchMap | None) -> str:
-    """Why there is no answer: no tissue, or none that is good enough."""
-    left_out = patch_map.excluded if patch_map is not None else None
-    return f"{NO_TISSUE_LABEL} that can be judged: {left_out}" if left_out else NO_TISSUE_LABEL
+    """Return why there is no prediction: no tissue, or none of sufficient quality."""
+    excluded = patch_map.excluded if patch_map is not None else None
+    return f"{NO_TISSUE_LABEL} that can be judged: {excluded}" if excluded else NO_TISSUE_LABEL
 
 
 def _whole_image_note(patch_map: PatchMap | None) -> str:
@@ -288,17 +336,17 @@ def _quality_column(patch_map: PatchMap | None) -> Row:
 
 
 def _size_columns(size: PixelSize) -> Row:
-    """µm per pixel that the answer rests on, and who says so."""
+    """Return columns for the pixel size in µm and its source."""
     return {"mpp": size.mpp, "mpp_from": size.origin}
 
 
 def _usage_columns(use: Mapping[str, float]) -> Row:
-    """Of every named concept the share of the patches that use it."""
+    """Return a column per named concept with the fraction of patches that use it."""
     return {f"usage_{name}": share for name, share in use.items()}
 
 
 def region_rows(answer: Prediction) -> list[Row]:
-    """A line per region, without the path."""
+    """Return a table row per region, without the path."""
     if answer.patch_map is None:
         return []
     return [
@@ -317,14 +365,24 @@ def region_rows(answer: Prediction) -> list[Row]:
 
 
 A = TypeVar("A", bound=Prediction)
-_ON_CARD = 12
+_MAX_CARDS = 12
 _NO_PANDAS = "a DataFrame is made with pandas, which is not installed: pip install pandas"
 
 
 class Predictions(Sequence[A], Generic[A]):
-    """Answers in the order of the images; a slice of them is `Answers` again.
+    """Sequence of predictions in the order of the images; a slice is again `Predictions`.
 
-    columns : of the table, those that come first
+    Parameters
+    ----------
+    answers : iterable of ImagePrediction or RegionPrediction
+        The predictions.
+    columns : sequence of str
+        Columns that come first in the table.
+
+    Attributes
+    ----------
+    labels : list of str
+        Label of each image.
     """
 
     def __init__(self, answers: Iterable[A], columns: Sequence[str] = ()) -> None:
@@ -347,17 +405,17 @@ class Predictions(Sequence[A], Generic[A]):
 
     @property
     def labels(self) -> list[str]:
-        """Of every image; "no tissue" where there is only glass."""
-        return [answer.label or NO_TISSUE_LABEL for answer in self]
+        """Label of each image; "no tissue" for images without tissue."""
+        return [prediction.label or NO_TISSUE_LABEL for prediction in self]
 
     def rows(self) -> list[Row]:
-        """One per image, as in the table of the command line."""
-        return [{"path": str(answer.path)} | answer.row() for answer in self]
+        """Return one table row per image, as the command line writes them."""
+        return [{"path": str(prediction.path)} | prediction.row() for prediction in self]
 
     def to_frame(self) -> pandas.DataFrame:
-        """A pandas DataFrame with the columns of the command line's table.
+        """Return a pandas DataFrame with the columns of the command line's table.
 
-        Without `key`, which names files of its folder.
+        The column `key`, which names files of an output folder, is left out.
         """
         try:
             import pandas
@@ -367,7 +425,7 @@ class Predictions(Sequence[A], Generic[A]):
         return pandas.DataFrame(rows, columns=column_names(rows, self._columns))
 
     def plot(self, n_columns: int = 4) -> NDArray[np.object_]:
-        """Every image with its patch map; matplotlib's axes (n_rows, n_columns)."""
+        """Plot every image with its patch map; return matplotlib axes (n_rows, n_columns)."""
         from matplotlib import pyplot
 
         n_columns = max(1, min(n_columns, len(self)))
@@ -377,8 +435,8 @@ class Predictions(Sequence[A], Generic[A]):
         )
         for ax in axes.flat:
             ax.set_axis_off()
-        for answer, ax in zip(self, axes.flat, strict=False):
-            answer.plot(ax)
+        for prediction, ax in zip(self, axes.flat, strict=False):
+            prediction.plot(ax)
         return axes
 
     def __repr__(self) -> str:
@@ -386,14 +444,14 @@ class Predictions(Sequence[A], Generic[A]):
         return f"<{len(self)} answers: {counts}>" if self._predictions else "<no answers>"
 
     def _repr_html_(self) -> str:
-        """The first of them as cards, and how many more there are."""
-        cards = "".join(answer._repr_html_() for answer in self[:_ON_CARD])
-        left = len(self) - _ON_CARD
-        return cards + (f"<p>and {left} more</p>" if left > 0 else "")
+        """Return the first predictions as cards, and the number of others."""
+        cards = "".join(prediction._repr_html_() for prediction in self[:_MAX_CARDS])
+        n_more = len(self) - _MAX_CARDS
+        return cards + (f"<p>and {n_more} more</p>" if n_more > 0 else "")
 
 
 def probabilities(answers: Iterable[Any], classes: Sequence[str]) -> NDArray[np.float64]:
-    """(n_images, n_classes), NaN on glass."""
+    """Return probabilities (n_images, n_classes); NaN for images without tissue."""
     return np.array(
-        [[answer.probabilities.get(name, np.nan) for name in classes] for answer in answers]
+        [[prediction.probabilities.get(name, np.nan) for name in classes] for prediction in answers]
     ).reshape(-1, len(classes))

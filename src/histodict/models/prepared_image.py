@@ -1,16 +1,9 @@
-"""An image as a recipe sees it: reduced, stain-normalised, with glass left out.
+"""Prepared images: an image or feature file as the grid of patches that a recipe requires.
 
-What an image's thumbnail tells: from where on it is tissue, and how its stain is corrected.
-
-On a small image this takes longer than all of its patches. Folds, methods and the members of a
-panel look at the same images again and again, so that it is remembered as long as the process
-lives: some hundred bytes for each image and kind of correction.
-
-Progress within one large image.
-
-A feature file where an image is expected: a recipe asks the same of it, its rows answer.
-
-An image, or the feature file that stands for one, opened as a recipe sees it.
+The image is reduced and stain-normalised, and background is excluded. Tissue threshold and stain
+normalisation are estimated from a thumbnail, which takes longer than all patches of a small image.
+As folds, methods and estimators process the same images repeatedly, these results are cached in
+memory, with some hundred bytes per image and normalisation.
 """
 
 from __future__ import annotations
@@ -60,7 +53,7 @@ from .recipe import Recipe
 
 THUMBNAIL_SIDE = 1024
 _MAX_KEPT = 50_000
-_MAX_MAPS = 64  # up to a megabyte each
+_MAX_MAPS = 64  # quality maps, up to a megabyte each
 
 
 Kept = TypeVar("Kept")
@@ -68,29 +61,26 @@ Kept = TypeVar("Kept")
 
 @dataclass(frozen=True)
 class ThumbnailAnalysis:
-    """By what pixels are told from glass, and how their colours are changed."""
+    """Tissue threshold and stain normalisation of an image."""
 
     tissue: TissueThreshold
     normalise: StainTransform
 
 
 class _Memory(Generic[Kept]):
-    """What was made last. Two threads may make the same: it comes out the same.
+    """Cache of the last results; concurrent duplicates are harmless. 0 stands for _MAX_KEPT."""
 
-    most : of these; 0 stands for as many as there may be looks
-    """
-
-    def __init__(self, most: int = 0) -> None:
+    def __init__(self, max_entries: int = 0) -> None:
         self._cache: dict[str, Kept] = {}
-        self._max_entries = most
+        self._max_entries = max_entries
         self._lock = threading.Lock()
 
     def get(self, key: str) -> Kept | None:
         return self._cache.get(key)
 
-    def put(self, key: str, made: Kept) -> None:
+    def put(self, key: str, value: Kept) -> None:
         with self._lock:
-            self._cache[key] = made
+            self._cache[key] = value
             if len(self._cache) > (self._max_entries or _MAX_KEPT):
                 del self._cache[next(iter(self._cache))]
 
@@ -101,9 +91,10 @@ _BOXES: _Memory[Box] = _Memory()
 
 
 def content_of(source: ImageSource, least_side: float, image: Sequence[Any]) -> Source:
-    """Return the image without its uniform margins. `image` as below.
+    """Return the image without its uniform margins.
 
     An image whose content is smaller than `least_side` level-0 pixels is returned unchanged.
+    `image` is its key in the cache; empty to bypass the cache.
     """
     key = repr(image)
     box = _BOXES.get(key) if image else None
@@ -116,44 +107,44 @@ def content_of(source: ImageSource, least_side: float, image: Sequence[Any]) -> 
 
 
 def analyse_thumbnail(source: Source, stain: str, image: Sequence[Any]) -> ThumbnailAnalysis:
-    """Return the overview of an open image, or of its content.
+    """Return tissue threshold and stain normalisation of an open image, or of its content.
 
     `image` is the key of the image in the cache; empty to bypass the cache.
     """
     key = repr((image, stain, source.size))
-    look = _MEMORY.get(key) if image else None
-    if look is None:
+    analysis = _MEMORY.get(key) if image else None
+    if analysis is None:
         thumbnail = source.thumbnail(THUMBNAIL_SIDE)
         is_slide = source.overview_downsample is not None
         fit = TissueThreshold.from_thumbnail if is_slide else TissueThreshold.from_tile
         tissue = fit(thumbnail)
-        look = ThumbnailAnalysis(
+        analysis = ThumbnailAnalysis(
             tissue, NORMALISERS[stain].estimate(thumbnail, tissue.mask(thumbnail))
         )
         if image:
-            _MEMORY.put(key, look)
-    return look
+            _MEMORY.put(key, analysis)
+    return analysis
 
 
 def quality_map(
     source: Source, tissue: TissueThreshold, rules: Sequence[str], image: Sequence[Any]
 ) -> QualityMap | None:
-    """What of an open image these rules leave out; None without rules. `image` as above."""
+    """Return which tissue these filters exclude, None without filters; `image` as above."""
     if not rules:
         return None
     key = repr((image, list(rules)))
-    found = _MAPS.get(key) if image else None
-    if found is None:
+    quality = _MAPS.get(key) if image else None
+    if quality is None:
         density = median_tissue_density(source.thumbnail(THUMBNAIL_SIDE), tissue)
-        found = QualityMap(source, tissue, density, rules)
+        quality = QualityMap(source, tissue, density, rules)
         if image:
-            _MAPS.put(key, found)
-    return found
+            _MAPS.put(key, quality)
+    return quality
 
 
 Result = TypeVar("Result")
 
-_LARGE = 16_000_000  # pixels; smaller images are done in one step
+_LARGE = 16_000_000  # pixels; no progress is reported for smaller images
 
 
 def report_windows(
@@ -180,24 +171,37 @@ def report_windows(
         return
     work = cumulative_shares([float((r.stop - r.start) * (c.stop - c.start)) for r, c in windows])
     callback(Progress("slide", 0, len(windows), work=0.0))
-    for done, result in enumerate(results, 1):
+    for n_done, result in enumerate(results, 1):
         yield result
-        callback(Progress("slide", done, len(windows), work=work[done]))
+        callback(Progress("slide", n_done, len(windows), work=work[n_done]))
 
 
-# Of the reduced image, from which on colours are remembered rather than computed again.
+# Size of the reduced image from which normalised colours are looked up in a table.
 _MANY_PIXELS = 8_000_000
 
 
 class PreparedImage:
-    """The patches and vectors of one open image.
+    """Patches and feature vectors of one open image.
 
+    Parameters
+    ----------
+    source, recipe : open image and settings
+    trained_mpp : pixel size of the training images that the image must match, if known
+    cache : cache of feature vectors
+    image : cache key of the file, computed before it was opened
+    within : outlines; only patches at least half inside are used
+
+    Attributes
+    ----------
+    path, size, mpp, offset : of the source; size in level-0 pixels
+    downsample : factor by which the image is reduced
+    content, normalise, quality : image without margins, stain normalisation, excluded tissue
     clip_size : (width, height) to which outlines are clipped; None if no patch extends beyond
     uses_whole_image : whether all patches count, because hardly any tissue was found
     """
 
     clip_size: tuple[int, int] | None = None
-    uses_whole_image: bool = False  # always, for a feature file
+    uses_whole_image: bool = False  # always False for feature files
 
     def __init__(
         self,
@@ -208,11 +212,6 @@ class PreparedImage:
         image: list[Any] | None = None,
         within: AnnotationFile | None = None,
     ) -> None:
-        """`image` : its key from before it was opened, to keep what is made of it.
-
-        `within` : outlines outside of which no patch is looked at; one of which half or more lies
-        inside is.
-        """
         assert cache is None or image
         self._source = source
         self._image = image or []
@@ -233,27 +232,29 @@ class PreparedImage:
         content = content_of(source, recipe.patch_px * self.downsample, self._image)
         self._box = content.box if isinstance(content, Crop) else (0, 0, *source.size)
         self.content: RegionSource = content
-        look = analyse_thumbnail(content, recipe.stain, self._image)
-        self._tissue = look.tissue
-        self.uses_whole_image = look.tissue.accepts_all
-        self.normalise: StainTransform = look.normalise
+        analysis = analyse_thumbnail(content, recipe.stain, self._image)
+        self._tissue = analysis.tissue
+        self.uses_whole_image = analysis.tissue.accepts_all
+        self.normalise: StainTransform = analysis.normalise
         self.quality = quality_map(
-            source, look.tissue, parse_quality_filters(recipe.quality_filters), self._image
+            source, analysis.tissue, parse_quality_filters(recipe.quality_filters), self._image
         )
         if recipe.stain != "none" and math.prod(self.size) > _MANY_PIXELS * self.downsample**2:
             self.normalise = LookupTransform(self.normalise)
 
     @property
     def pixels_key(self) -> list[Any]:
-        """All that decides its pixels."""
+        """Everything that determines the pixels, as a cache key."""
         return [*self._image, self._recipe.stain, self.downsample, self._box]
 
     def read(
         self, x: int, y: int, width: int, height: int, downsample: float = 1.0
     ) -> NDArray[np.uint8]:
+        """Return pixels of the source (height, width, 3), without normalisation."""
         return self._source.read(x, y, width, height, downsample)
 
     def grid(self) -> PatchGrid:
+        """Return the patch grid; raise ImageError if the image is too small."""
         recipe = self._recipe
         try:
             return PatchGrid.covering(
@@ -267,37 +268,37 @@ class PreparedImage:
             raise ImageError(f"{self._source.path}: {error}") from error
 
     def chunks(self, grid: PatchGrid) -> Iterator[tuple[slice, slice]]:
-        """Chunks of the grid that may have tissue, cut down to where it may be."""
+        """Yield chunks of the grid that may contain tissue, cropped to it if possible."""
         if self._source.overview_downsample is None:
             yield from (chunk for chunk in grid.chunks() if self.inside(grid, *chunk).any())
             return
-        glass = BackgroundMask(self._source, self._source.overview_downsample, self._tissue)
+        background = BackgroundMask(self._source, self._source.overview_downsample, self._tissue)
         side = math.ceil(grid.patch_side)
-        # What a network makes of a cell depends on where the chunk ends.
+        # Encoder features depend on the extent of the chunk.
         may_cut = self._features.is_local and self._source.is_region_invariant(self.downsample)
         for rows, columns in grid.chunks():
             y, x = (
                 np.rint(np.arange(part.start, part.stop) * grid.step).astype(np.int64)
                 for part in (rows, columns)
             )
-            maybe = glass.maybe_tissue(x, y, side) & self.inside(grid, rows, columns)
-            if maybe.any():
-                yield _around(maybe, rows, columns) if may_cut else (rows, columns)
+            maybe_tissue = background.maybe_tissue(x, y, side) & self.inside(grid, rows, columns)
+            if maybe_tissue.any():
+                yield _crop_to_tissue(maybe_tissue, rows, columns) if may_cut else (rows, columns)
 
     def chunk_features(
         self, grid: PatchGrid, rows: slice, columns: slice
     ) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
-        """Of a chunk: which patches are tissue (rows, columns), and these patches' vectors."""
+        """Return which patches of a chunk are used (rows, columns), and their vectors."""
         tissue, vectors = self._features.compute_chunk(self, grid, rows, columns)
-        kept = tissue & self.inside(grid, rows, columns)
+        used = tissue & self.inside(grid, rows, columns)
         if self.quality is not None:
             y, x = (np.arange(part.start, part.stop) * grid.step for part in (rows, columns))
             half = grid.patch_side / 2
-            kept &= self.quality.is_usable(grid.left + x + half, grid.top + y[:, None] + half)
-        return (kept, vectors[kept[tissue]]) if (kept != tissue).any() else (tissue, vectors)
+            used &= self.quality.is_usable(grid.left + x + half, grid.top + y[:, None] + half)
+        return (used, vectors[used[tissue]]) if (used != tissue).any() else (tissue, vectors)
 
     def inside(self, grid: PatchGrid, rows: slice, columns: slice) -> NDArray[np.bool_]:
-        """Which patches of a chunk may be looked at (rows, columns)."""
+        """Return which patches of a chunk are inside of the outlines (rows, columns)."""
         if self._inside is None:
             return np.ones((rows.stop - rows.start, columns.stop - columns.start), bool)
         x = grid.left + np.arange(columns.start, columns.stop) * grid.step
@@ -307,7 +308,7 @@ class PreparedImage:
     def sample_features(
         self, n_vectors: int, rng: np.random.Generator, allowed: LocationConstraint | None = None
     ) -> NDArray[np.float32]:
-        """Up to n_vectors of random tissue patches, at places that `allowed` accepts."""
+        """Return up to `n_vectors` vectors of random tissue patches at allowed positions."""
         grid = self.grid()
         if self._inside is not None:
             allowed = region_constraint(self._inside, grid).both(allowed)
@@ -316,12 +317,13 @@ class PreparedImage:
         return self._features.sample(self, grid, n_vectors, rng, allowed)
 
     def _is_usable(self, half: float, corners: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which corners (n, 2) in reduced pixels have nothing wrong with them."""
+        """Return which corners (n, 2) in reduced pixels pass the quality filters."""
         assert self.quality is not None
         x, y = ((corners + half) * self.downsample + np.array(self._box[:2])).T
         return self.quality.is_usable(x, y)
 
     def is_tissue(self, patches: NDArray[np.uint8]) -> NDArray[np.bool_]:
+        """Return which patches have enough tissue."""
         if len(patches) == 0:
             return np.zeros(0, bool)
         return self.tissue_fraction(patches) >= self._recipe.min_tissue_fraction
@@ -329,29 +331,30 @@ class PreparedImage:
     def tissue_windows(
         self, pixels: NDArray[np.uint8], side: int, stride: int
     ) -> NDArray[np.bool_]:
-        """Which patches of an area are tissue: (rows, columns)."""
+        """Return which patches of an area have enough tissue (rows, columns)."""
         return (
             window_fraction(pixels, self._tissue, side, stride) >= self._recipe.min_tissue_fraction
         )
 
     def tissue_fraction(self, patches: NDArray[np.uint8]) -> NDArray[np.float64]:
+        """Return the fraction of tissue of each patch."""
         return tissue_fraction(patches, self._tissue)
 
 
 def no_tissue_message(where: str, recipe: Recipe) -> str:
-    """That there is no tissue, in words."""
-    words = f"no tissue was found in {where}"
+    """Return a message that no tissue was found, with a hint if quality filters are set."""
+    message = f"no tissue was found in {where}"
     if recipe.quality_filters == NONE:
-        return words
+        return message
     return (
-        f"{words}, beside what quality_filters={recipe.quality_filters} leaves out; "
+        f"{message}, beside what quality_filters={recipe.quality_filters} leaves out; "
         f"quality_filters={NONE} "
         "keeps all"
     )
 
 
 def warn_no_tissue(records: Sequence[ImageRecord]) -> None:
-    """Of training images, or of what is outlined in them, in which no tissue was found."""
+    """Warn about training images, or outlines in them, without tissue."""
     names = [
         f"{record.path.name}{' inside of the outlines' * (record.region_of_interest is not None)}"
         for record in records
@@ -376,23 +379,23 @@ def warn_whole_images(records: Sequence[ImageRecord]) -> None:
         )
 
 
-def _around(maybe: NDArray[np.bool_], rows: slice, columns: slice) -> tuple[slice, slice]:
-    """The part of a chunk that holds all its patches that may be tissue (rows, columns)."""
+def _crop_to_tissue(mask: NDArray[np.bool_], rows: slice, columns: slice) -> tuple[slice, slice]:
+    """Return the part of a chunk that contains all patches that may be tissue (rows, columns)."""
     spans = []
     for part, axis in ((rows, 1), (columns, 0)):
-        there = np.flatnonzero(maybe.any(axis=axis))
-        spans.append(slice(part.start + int(there[0]), part.start + int(there[-1]) + 1))
+        positions = np.flatnonzero(mask.any(axis=axis))
+        spans.append(slice(part.start + int(positions[0]), part.start + int(positions[-1]) + 1))
     return spans[0], spans[1]
 
 
 def _downsample(source: ImageSource, recipe: Recipe, trained_mpp: float | None) -> float:
-    """The factor by which the image is reduced; refuses pixel sizes that do not fit the model."""
+    """Return the factor that reduces the image; raise ImageError for unsuitable pixel sizes."""
     if recipe.mpp is not None:
         if source.mpp is None:
-            found = size_hint(source.path)
+            file_hint = size_hint(source.path)
             raise ImageError(
                 f"{source.path}: its pixel size is not known, and the model works at "
-                f"{recipe.mpp:g} µm per pixel: {how_to_set()}{found and f'. {found}'}"
+                f"{recipe.mpp:g} µm per pixel: {how_to_set()}{file_hint and f'. {file_hint}'}"
             )
         factor = recipe.mpp / source.mpp
         if factor < 0.95:
@@ -419,10 +422,10 @@ NO_PATCH = -1
 
 
 class PrecomputedImage(PreparedImage):
-    """The patches of a feature file, as those of an image that was cut up.
+    """Patches of a feature file, with the interface of `PreparedImage`.
 
-    The vectors are the file's, whatever the recipe says of scale and stain. Where the recipe names
-    others than given ones, the file must have been made with just its settings
+    The vectors are used as stored; scale and stain of the recipe have no effect. If the recipe
+    names an encoder or pixel features, the file must have been computed with the same settings
     (`extraction_settings`).
     """
 
@@ -439,8 +442,8 @@ class PrecomputedImage(PreparedImage):
         _check(file, recipe, trained)
         self.border, self.cache, self.quality = recipe.border_mode, None, None
         self.context, self.turned = recipe.context_scale, recipe.augment_patches
-        grid, cells = fit_grid(file)
-        # Vectors that a recipe names are looked at in the chunks that it would cut: the same bits.
+        grid, positions = fit_grid(file)
+        # With an encoder's recipe, chunks are those of the image, for identical results.
         self._grid = with_large_chunks(grid) if self._kind.is_precomputed else grid
         self._positions = np.full((self._grid.n_rows, self._grid.n_columns), NO_PATCH, np.int32)
         self.downsample = self._grid.downsample
@@ -449,12 +452,12 @@ class PrecomputedImage(PreparedImage):
         self.mpp = file.mpp if mpp is None else mpp
         self.content = self
         self._inside = within.region(self) if within else None
-        self._rows = np.flatnonzero(self._checked())  # of the file
-        self.cells = cells[self._rows]
+        self._rows = np.flatnonzero(self._checked())  # rows of the file
+        self.cells = positions[self._rows]
         self._positions[tuple(self.cells.T)] = np.arange(len(self._rows))
 
     def _checked(self) -> NDArray[np.bool_]:
-        """Which patches of the file lie inside of the outlines."""
+        """Return which patches of the file are inside of the outlines."""
         if self._inside is None:
             return np.ones(self._file.n_rows, bool)
         x, y = (self._file.coords - np.array(self.offset)).astype(np.float64).T
@@ -462,18 +465,21 @@ class PrecomputedImage(PreparedImage):
 
     @property
     def pixels_key(self) -> list[Any]:
+        """Not available, as nothing is cached for feature files."""
         raise NotImplementedError("of a feature file nothing is kept")
 
     def read(
         self, x: int, y: int, width: int, height: int, downsample: float = 1.0
     ) -> NDArray[np.uint8]:
+        """Raise ImageError, as feature files have no pixels."""
         raise ImageError(f"{self._file.path}: is a feature file, which holds no pixels")
 
     def grid(self) -> PatchGrid:
+        """Return the patch grid of the file."""
         return self._grid
 
     def chunks(self, grid: PatchGrid) -> Iterator[tuple[slice, slice]]:
-        """Chunks of the grid that have patches."""
+        """Yield chunks of the grid that have patches."""
         for rows, columns in grid.chunks():
             if (self._positions[rows, columns] != NO_PATCH).any():
                 yield rows, columns
@@ -481,22 +487,24 @@ class PrecomputedImage(PreparedImage):
     def chunk_features(
         self, grid: PatchGrid, rows: slice, columns: slice
     ) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
-        places = self._positions[rows, columns]
-        found = places != NO_PATCH
-        return found, self.features_of(places[found].astype(np.int64))
+        """Return which patches of a chunk are stored (rows, columns), and their vectors."""
+        indices = self._positions[rows, columns]
+        has_patch = indices != NO_PATCH
+        return has_patch, self.features_of(indices[has_patch].astype(np.int64))
 
     def features_of(self, places: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Of the patches whose `cells` have these places."""
+        """Return the vectors of the patches with these indices into `cells`."""
         return self._file.read_some(self._rows[places])
 
     def sample_features(
         self, n_vectors: int, rng: np.random.Generator, allowed: LocationConstraint | None = None
     ) -> NDArray[np.float32]:
+        """Return up to `n_vectors` stored vectors of random patches at allowed positions."""
         return self._kind.sample_stored(self, self._grid, n_vectors, rng, allowed)
 
 
 def extraction_settings(recipe: Recipe) -> dict[str, Any]:
-    """All settings that decide which patches of an image have vectors, and which these are."""
+    """Return all settings that determine which patches have vectors, and their values."""
     kind = get_patch_features(recipe.features)
     return {
         "features": recipe.features,
@@ -509,7 +517,7 @@ def extraction_settings(recipe: Recipe) -> dict[str, Any]:
         "min_tissue_fraction": recipe.min_tissue_fraction,
         "quality_filters": recipe.quality_filters,
         "context_scale": recipe.context_scale,
-        # Patches of pixels are turned when they are learnt from, and have no border to look beyond.
+        # Pixel patches are augmented at training time only, and have no border mode.
         "turned": recipe.augment_patches and not kind.is_local,
         "mirrored": recipe.border_mode == "reflect" and not kind.is_local,
     }
@@ -518,32 +526,32 @@ def extraction_settings(recipe: Recipe) -> dict[str, Any]:
 def _check(file: FeatureFile, recipe: Recipe, trained: FeatureMetadata | None) -> None:
     if not file.n_rows:
         file.check()
-    others = file.origin.differences(trained) if trained else []
-    if others:
+    mismatches = file.origin.differences(trained) if trained else []
+    if mismatches:
         raise ImageError(
-            f"{file.path}: is not what the model learnt from: {'; '.join(others)}. Compute its "
+            f"{file.path}: is not what the model learnt from: {'; '.join(mismatches)}. Compute its "
             "features as those of the training slides were"
         )
     if not get_patch_features(recipe.features).is_precomputed:
         _check_settings(file.path, file.settings.get("recipe"), extraction_settings(recipe))
 
 
-def _check_settings(path: Path, before: Any, today: dict[str, Any]) -> None:
-    """A recipe that names its vectors takes those that it would have computed, and no others."""
-    vectors = today["features"]
-    if not isinstance(before, dict):
+def _check_settings(path: Path, stored: Any, required: dict[str, Any]) -> None:
+    """Raise ImageError if stored settings differ from those that the recipe requires."""
+    name = required["features"]
+    if not isinstance(stored, dict):
         raise ImageError(
-            f"{path}: does not say that it holds vectors {vectors!r}: only files that `histodict "
+            f"{path}: does not say that it holds vectors {name!r}: only files that `histodict "
             "features` made stand for those. To learn from any, leave out --preset and --set "
             "features"
         )
-    others = [
-        f"{k} {short(before.get(k))}, not {v!r}" for k, v in today.items() if before.get(k) != v
+    mismatches = [
+        f"{k} {short(stored.get(k))}, not {v!r}" for k, v in required.items() if stored.get(k) != v
     ]
-    if others:
+    if mismatches:
         raise ImageError(
-            f"{path}: was made otherwise ({'; '.join(others)}): make it again with `histodict "
-            f"features --vectors {vectors}` and the same settings"
+            f"{path}: was made otherwise ({'; '.join(mismatches)}): make it again with `histodict "
+            f"features --vectors {name}` and the same settings"
         )
 
 
@@ -557,16 +565,23 @@ def open_prepared_image(
     trained: FeatureMetadata | None = None,
     within: AnnotationFile | None = None,
 ) -> Iterator[PreparedImage]:
-    """The image at `path`; mpp overrides its pixel size, trained_mpp is what it must match.
+    """Open an image or a feature file as patches of a recipe.
 
-    `trained`: of a feature file, how the vectors were made that it must match. `within`: outlines
-    outside of which nothing is looked at.
+    Parameters
+    ----------
+    path : image, slide or feature file
+    mpp : pixel size in µm that replaces that of the file; None keeps it
+    recipe : settings
+    trained_mpp : pixel size of the training images that the image must match, if known
+    cache : cache of feature vectors
+    trained : metadata of the training vectors that a feature file must match
+    within : outlines; only patches at least half inside are used
     """
     if isinstance(path, Path) and is_feature_file(path):
         with open_features(path) as file:
             yield PrecomputedImage(file, recipe, mpp, trained, within)
         return
-    # First: it may be replaced while it is open.
+    # Computed first, as the file may be replaced while it is open.
     key = cache_key(path) if cache else stable_cache_key(path)
     with open_image(path, mpp) as source:
         yield PreparedImage(source, recipe, trained_mpp, cache, key, within)

@@ -1,18 +1,15 @@
-"""Everything that decides how one model is made, in one object.
+"""Recipe: all settings of one model; named presets, and the recipes of an ensemble.
 
-Good recipes by name, and which one to take where none is named.
+The estimators of an ensemble differ in features, scale and stain normalisation, so that their
+errors differ. To a given recipe, `ensemble_recipes` adds
 
-Who sits on a panel: a recipe, and others that look at the same tissue in other ways.
+- for an encoder: the same encoder with the opposite stain setting, a dictionary of pixels, and
+  texture and colour features of the whole image (`lbp-colour`) at half the scale;
+- for a dictionary of pixels: these texture features at two scales, the coarser without stain
+  normalisation;
+- for precomputed features: nothing, as feature files have no pixels.
 
-They differ in what they look at, in scale and in stain correction, so that their mistakes do:
-
-- beside cells of a network: the same cells of images whose stain was not corrected (each is right
-  where the other is not), a dictionary of pixels, and textures and colours of the image as a whole
-  (`lbp-colour`) at half the scale;
-- beside vectors of feature files: nobody, as these have no pixels;
-- beside a dictionary of pixels: such textures at two scales, the coarser without stain correction.
-
-What was changed in the recipe is changed in the others, where they have it.
+Settings that were changed in the recipe are changed in the others if they have them.
 """
 
 from __future__ import annotations
@@ -38,10 +35,10 @@ from ..utils.validation import (
     check_whole_number,
 )
 
-_MAX_REDUCED = 10_000.0  # times; and µm per pixel: no image is seen so from afar
-_MAX_PX = 8192  # side of what is read for one patch: more would be no patch, and fill the memory
-# Settings that decide nothing where vectors are given.
-_OF_PIXELS = {
+_MAX_REDUCED = 10_000.0  # reduction factor, and pixel size in µm
+_MAX_PX = 8192  # side of the area read for one patch; limits the memory
+# Settings without effect on precomputed features.
+_PIXEL_SETTINGS = {
     *(
         "patch_px",
         "stride_px",
@@ -57,19 +54,51 @@ _OF_PIXELS = {
 
 @dataclass(frozen=True, repr=False)
 class Recipe:
-    """How images become patches, patches vectors, and vectors an answer.
+    """Settings of one model: patches, their features, the method and the aggregation of patches.
 
-    Patches are cut from the image reduced to `mpp` µm per pixel if that is given, else reduced by
-    the factor `downsample`. `method_parameters` go to the method as they are. With `neighbours` > 0
-    a patch is judged together with those so many steps around it. With `turn_patches` training
-    patches of pixels are turned and mirrored at random; a network sees every image also mirrored
-    along the diagonal, and cells are the mean of both. Beyond an image's `border` a network sees
-    the image reflected (`reflect`), or the constant of the network itself (`constant`); with `drop`
-    the
-    latter, and cells along the border are not learnt from. With `context` > 1 the vector of a patch
-    also shows its surroundings, so many times as wide, in as many pixels. With `components` > 0
-    vectors are reduced to so many principal components of the training vectors. What `quality`
-    names, of blur, pen and folds, is left out (`images.quality`).
+    Parameters
+    ----------
+    method : str, default="dfdl"
+        Name of the method; see `methods.registry`.
+    method_parameters : dict, optional
+        Parameters of the method.
+    patch_px : int, default=20
+        Side of a patch in pixels of the reduced image.
+    stride_px : int, optional
+        Step of the patch grid in pixels; None is `patch_px`.
+    downsample : float, default=1
+        Factor by which images are reduced if `mpp` is None.
+    mpp : float, optional
+        Pixel size in µm to which images are reduced.
+    patches_per_class : int, default=10000
+        Number of training patches of each class.
+    augment_patches : bool, default=False
+        Whether to rotate and mirror training patches of pixels at random. Encoder features become
+        the mean of those of the image and of its mirror image along the diagonal.
+    stain : str, default="none"
+        Stain normalisation.
+    features : str, default="rgb"
+        Feature vector of a patch: pixels, the name of an encoder, or precomputed features.
+    aggregation : str, default="proportion"
+        Aggregator from patches to the score of an image.
+    min_tissue_fraction : float, default=0.5
+        Fraction of tissue from which a patch is used.
+    smoothing_radius : int, default=0
+        Patch margins are averaged over neighbours up to this number of steps away.
+    n_components : int, default=0
+        Number of principal components of the training vectors to which vectors are reduced; 0 for
+        no reduction.
+    whiten : bool, default=False
+        Whether to scale the principal components to unit variance.
+    context_scale : int, default=1
+        With more than 1, the vector of a patch also contains its surroundings, this many times as
+        wide, in as many pixels.
+    border_mode : str, default="drop"
+        What an encoder sees beyond an image: its mirror image (``"reflect"``) or the constant
+        padding of the encoder (``"constant"``). With ``"drop"``, the padding is used, and positions
+        along the border are excluded from training.
+    quality_filters : str, default="none"
+        Artefacts to exclude, from blur, pen and folds; see `preprocessing.quality`.
     """
 
     method: str = "dfdl"
@@ -92,8 +121,8 @@ class Recipe:
     quality_filters: str = "none"
 
     def __post_init__(self) -> None:
-        for own in fields(self):
-            check_kind(own.name, getattr(self, own.name), str(own.type))
+        for setting in fields(self):
+            check_kind(setting.name, getattr(self, setting.name), str(setting.type))
         check_quality(
             self.quality_filters, self.method, get_method(self.method).uses_patch_features
         )
@@ -144,26 +173,27 @@ class Recipe:
 
     @property
     def n_channels(self) -> int:
-        """Colour channels of a vector: those of the patch, and those of its surroundings."""
+        """Number of colour channels of a vector: those of the patch and of its context."""
         return 3 * min(self.context_scale, 2)
 
     @property
     def is_patch_level(self) -> bool:
-        """Whether patches are judged one by one, and so leave a map."""
+        """Whether the method classifies patches, which gives a map."""
         return get_method(self.method).is_patch_level
 
     @property
     def grid_stride_px(self) -> int:
+        """Step of the patch grid in pixels."""
         return self.stride_px or self.patch_px
 
     def __repr__(self) -> str:
         """Like scikit-learn's estimators, only with parameters that differ from their defaults."""
-        mine, default = self.to_dict(), Recipe().to_dict()
-        changed = (f"{name}={mine[name]!r}" for name in mine if mine[name] != default[name])
+        values, default = self.to_dict(), Recipe().to_dict()
+        changed = (f"{name}={values[name]!r}" for name in values if values[name] != default[name])
         return f"Recipe({', '.join(changed)})"
 
     def describe_differences(self, other: Recipe) -> str:
-        """Settings in which two recipes differ, those of this one first."""
+        """Describe settings in which two recipes differ, with the values of this one first."""
         theirs = other.to_dict()
         return ", ".join(
             f"{name} ({value!r}, not {theirs[name]!r})"
@@ -172,14 +202,16 @@ class Recipe:
         )
 
     def to_dict(self) -> dict[str, Any]:
+        """Return all settings as a dictionary."""
         return asdict(self)
 
     def check_method(self) -> None:
-        """Refuses parameters that the method cannot take: before hours of training, say."""
+        """Raise ValueError for parameters that the method does not accept."""
         get_method(self.method).check(self.method_parameters)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Recipe:
+        """Make a recipe from settings as returned by `to_dict`."""
         check_kind("a recipe", values, "dict[str, Any]")
         known = {f.name for f in fields(cls)}
         unknown = sorted(set(values) - known)
@@ -188,72 +220,74 @@ class Recipe:
         return cls(**values)
 
     def with_changes(self, **changes: Any) -> Recipe:
-        """A copy with some settings changed; None leaves one as it is."""
+        """Return a copy with some settings changed; None does not change a setting."""
         return replace(self, **{k: v for k, v in changes.items() if v is not None})
 
     def with_applicable_settings(self, changes: dict[str, Any]) -> Recipe:
-        """A copy with fields and method parameters changed; those it does not have are left out."""
-        own = {f.name for f in fields(self)}
+        """Return a copy with changed fields and method parameters; unknown ones are ignored."""
+        field_names = {f.name for f in fields(self)}
         if not get_method(self.method).uses_patch_features:
             changes = {name: value for name, value in changes.items() if name != "quality_filters"}
-        parameters = {k: v for k, v in changes.items() if k not in own and self.has_setting(k)}
+        parameters = {
+            k: v for k, v in changes.items() if k not in field_names and self.has_setting(k)
+        }
         channels = get_method(self.method).channels
         if channels in self.method_parameters and "context_scale" in changes:
             parameters[str(channels)] = 3 * min(changes["context_scale"], 2)
         return replace(
             self,
             method_parameters=self.method_parameters | parameters,
-            **{k: v for k, v in changes.items() if k in own},
+            **{k: v for k, v in changes.items() if k in field_names},
         )
 
     def has_setting(self, setting: str) -> bool:
-        """Whether it is a field of the recipe, or a parameter of its method."""
+        """Return whether this is a field of the recipe or a parameter of its method."""
         return setting in self.settings()
 
     def settings(self) -> set[str]:
-        """The names that `parse_settings` takes."""
+        """Return the names that `parse_settings` accepts."""
         parameters = inspect.signature(get_method(self.method).load()).parameters
-        own = {f.name for f in fields(self)} - {"method", "method_parameters"}
-        return own | set(parameters) - {"n_jobs", "random_state"}
+        field_names = {f.name for f in fields(self)} - {"method", "method_parameters"}
+        return field_names | set(parameters) - {"n_jobs", "random_state"}
 
     def parse_settings(self, settings: dict[str, str]) -> Recipe:
-        """A copy with settings given as text: fields of the recipe, else method parameters."""
+        """Return a copy with fields or method parameters given as text."""
         check_names(settings, self.settings())
-        kinds = {f.name: str(f.type) for f in fields(self)}
+        types = {f.name: str(f.type) for f in fields(self)}
         return self.replace_settings(
             {
-                name: parse_setting(name, text, kinds.get(name, ""))
+                name: parse_setting(name, text, types.get(name, ""))
                 for name, text in settings.items()
             }
         )
 
     def replace_settings(self, values: dict[str, Any]) -> Recipe:
-        """A copy with settings by name: fields of the recipe, else method parameters."""
+        """Return a copy with changed fields or method parameters."""
         check_names(values, self.settings())
-        own = {f.name for f in fields(self)}
-        others = {name: value for name, value in values.items() if name not in own}
-        changed = {name: value for name, value in values.items() if name in own}
-        made = replace(self, method_parameters=self.method_parameters | others, **changed)
-        made.check_method()
-        wasted = [f"{k}={v}" for k, v in changed.items() if k in _OF_PIXELS and v != vars(self)[k]]
-        if wasted and get_patch_features(made.features).is_precomputed:
+        field_names = {f.name for f in fields(self)}
+        parameters = {name: value for name, value in values.items() if name not in field_names}
+        changed = {name: value for name, value in values.items() if name in field_names}
+        recipe = replace(self, method_parameters=self.method_parameters | parameters, **changed)
+        recipe.check_method()
+        unused = [
+            f"{k}={v}" for k, v in changed.items() if k in _PIXEL_SETTINGS and v != vars(self)[k]
+        ]
+        if unused and get_patch_features(recipe.features).is_precomputed:
             raise ValueError(
-                f"{wasted[0]} is of pixels, and vectors of feature files were computed before: "
+                f"{unused[0]} is of pixels, and vectors of feature files were computed before: "
                 "leave it out"
             )
-        return made
+        return recipe
 
     def values(self) -> dict[str, Any]:
-        """All that `replace_settings` takes, as it is in effect; for the method, also what it
-        leaves.
-        """
-        found = get_method(self.method).make(self.method_parameters).get_params()
-        own = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {name: (own | found)[name] for name in sorted(self.settings())}
+        """Return the values of all `settings`, including defaults of the method."""
+        parameters = get_method(self.method).make(self.method_parameters).get_params()
+        settings = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {name: (settings | parameters)[name] for name in sorted(self.settings())}
 
 
 def parse_setting(name: str, text: str, kind: str) -> Any:
-    """A setting's text as what its field holds; for method parameters, as what it looks like."""
+    """Convert the text of a setting to type `kind`; to the type it looks like if that is empty."""
     if "str" in kind.split(" | "):
         return text
     if text.lower() in ("none", "null"):
@@ -268,15 +302,14 @@ def parse_setting(name: str, text: str, kind: str) -> Any:
     return float(value) if kind.startswith("float") and is_whole else value
 
 
-# Settings of which the cells of a network leave no choice.
-_OF_PATCHES = ("features", "patch_px", "stride_px", "context_scale")
+# Settings that an encoder determines.
+_ENCODER_SETTINGS = ("features", "patch_px", "stride_px", "context_scale")
 
 PRESETS = {
     # As published: 20 × 20 RGB patches, 10,000 per class.
     "paper": Recipe(),
-    # One dictionary per class, of pixels. Against differences of stain between patients; a patch is
-    # seen with its surroundings, codes are sparser than published, and the rule uses how clearly
-    # patches were won.
+    # One dictionary of pixels per class, with stain normalisation. Patches include their context,
+    # codes are sparser than published, and the aggregator uses margins instead of class counts.
     "fast": Recipe(
         method_parameters={"penalty": 0.4},
         patch_px=16,
@@ -288,8 +321,8 @@ PRESETS = {
         features="centred",
         aggregation="margin",
     ),
-    # Cells of a pretrained network instead of pixels; needs PyTorch. Stain correction pays where
-    # images to learn from are few.
+    # Feature vectors of a pretrained encoder instead of pixels; needs PyTorch. Stain normalisation
+    # improves accuracy if there are few training images.
     "embeddings": Recipe(
         method_parameters={"rho": 0.1},
         patch_px=32,
@@ -300,7 +333,7 @@ PRESETS = {
         n_components=200,
         aggregation="proportion",
     ),
-    # Vectors of feature files, learnt from as cells of a network are.
+    # Vectors of feature files, with the settings of encoder features.
     "precomputed": Recipe(
         method_parameters={"rho": 0.1},
         patches_per_class=6_000,
@@ -308,8 +341,8 @@ PRESETS = {
         n_components=200,
         aggregation="proportion",
     ),
-    # For regions: a patch alone says little where tissue is mixed, so it is seen with its
-    # surroundings, and its neighbours have a say.
+    # For regions: a single patch is not specific in mixed tissue, so it includes its context, and
+    # margins are averaged over its neighbours.
     "regions": Recipe(
         method_parameters={"penalty": 0.4},
         patches_per_class=6_000,
@@ -319,9 +352,9 @@ PRESETS = {
         smoothing_radius=2,
     ),
 }
-# What presets are when they are to find regions, beside that neighbours have a say. Cells half way
-# through the network are smaller, and know less of what lies around them. There is nothing to gain
-# by stain correction, and cells along the border are as good as any others to learn from.
+# Changes of presets for regions, in addition to smoothing. Feature vectors from half way through
+# the encoder cover less tissue and less context. Stain normalisation does not improve regions, and
+# positions along the border are as good for training as others.
 _FOR_REGIONS: dict[str, dict[str, Any]] = {
     "embeddings": {
         "stain": "none",
@@ -335,12 +368,16 @@ _FOR_REGIONS: dict[str, dict[str, Any]] = {
 
 
 def preset(name: str, method: str | None = None, *, regions: bool = False) -> Recipe:
-    """A preset, for any method: with that method's own parameters and, if it has one, rule.
+    """Return the recipe of a preset, adapted to a method.
 
-    Presets are for DFDL where no method is named. `regions`: to find them neighbouring patches have
-    a say, and the margin that makes a patch one of a region is fitted; not so as published. Cells
-    of a network are told apart so well on the images learnt from that a margin fitted there misses
-    much on others: the class that is closest wins them.
+    Parameters
+    ----------
+    name : name of the preset
+    method : method, with its own parameters and aggregator; None is DFDL
+    regions : whether the recipe is for a `RegionDetector`. Except for ``"paper"``, margins are then
+        smoothed, and the margin threshold of region patches is fitted for pixels. Encoder features
+        separate training images so well that a fitted threshold misses regions of other images;
+        the closest class is used for them.
     """
     if name not in PRESETS:
         raise ValueError(
@@ -349,30 +386,32 @@ def preset(name: str, method: str | None = None, *, regions: bool = False) -> Re
             "pixels, which are several models, and Plan.named files of settings"
         )
     base = replace(PRESETS[name], **(_FOR_REGIONS.get(name, {}) if regions else {}))
-    made = with_method(base, method or "dfdl", published=name == "paper")
+    recipe = with_method(base, method or "dfdl", published=name == "paper")
     if not regions or name == "paper":
-        return made
-    rule = "margin" if get_patch_features(made.features).are_images else "proportion"
-    return replace(made, smoothing_radius=max(made.smoothing_radius, 1), aggregation=rule)
+        return recipe
+    aggregation = "margin" if get_patch_features(recipe.features).are_images else "proportion"
+    return replace(
+        recipe, smoothing_radius=max(recipe.smoothing_radius, 1), aggregation=aggregation
+    )
 
 
 def default_uses_encoder(
     settings: Mapping[str, Any], methods: Iterable[str] = ()
 ) -> tuple[bool, str]:
-    """Where no preset is named: whether a pretrained network has a say, and why in words.
+    """Return whether the default preset uses a pretrained encoder, and the reason as text.
 
-    It sees more than pixels tell, so it is taken where it can be had without a download; `settings`
-    that go with one of the two decide before that, and `methods` of colour channels, which a
-    network's cells do not have.
+    An encoder is used if it is available without download, as it is more accurate than pixels.
+    `settings` that apply to one of the two only, or `methods` that need colour channels, take
+    precedence.
     """
-    asked = {name: settings[name] for name in _OF_PATCHES if name in settings}
-    if "features" in asked and asked["features"] not in (*PATCH_FEATURES, PRECOMPUTED):
-        return True, f"as {asked['features']} is a network"
-    if asked:
-        return False, f"of pixels, as {next(iter(asked))} is set"
-    of_colours = [name for name in methods if name in METHODS and METHODS[name].channels]
-    if of_colours:
-        return False, f"of pixels, as {of_colours[0]} codes colour channels"
+    requested = {name: settings[name] for name in _ENCODER_SETTINGS if name in settings}
+    if "features" in requested and requested["features"] not in (*PATCH_FEATURES, PRECOMPUTED):
+        return True, f"as {requested['features']} is a network"
+    if requested:
+        return False, f"of pixels, as {next(iter(requested))} is set"
+    colour_methods = [name for name in methods if name in METHODS and METHODS[name].channels]
+    if colour_methods:
+        return False, f"of pixels, as {colour_methods[0]} codes colour channels"
     missing = missing_dependency(PRESETS["embeddings"].features)
     if missing:
         return False, (
@@ -385,24 +424,24 @@ def default_uses_encoder(
 def default_region_preset(
     settings: Mapping[str, Any], methods: Iterable[str] = ()
 ) -> tuple[str, str]:
-    """For regions where no preset is named: which one, and why in words."""
-    by_network, why = default_uses_encoder(settings, methods)
-    if not by_network:
-        return "regions", why
-    return "embeddings", f"{why}; the preset regions is of pixels"
+    """Return the name of the default preset for regions, and the reason as text."""
+    uses_encoder, reason = default_uses_encoder(settings, methods)
+    if not uses_encoder:
+        return "regions", reason
+    return "embeddings", f"{reason}; the preset regions is of pixels"
 
 
 def resolve_recipe(
     given: Recipe | str, method: str | None = None, *, regions: bool = False
 ) -> Recipe:
-    """A recipe, or a preset by name; with another method, if one is named."""
+    """Return a recipe, or that of a named preset, with another method if one is given."""
     if isinstance(given, str):
         return preset(given, method, regions=regions)
     return given if method in (None, given.method) else with_method(given, str(method))
 
 
 def with_method(base: Recipe, method: str, *, published: bool = False) -> Recipe:
-    """The recipe with another method, its own parameters before those of the recipe."""
+    """Return a copy with another method, whose own parameters replace those of the recipe."""
     entry = get_method(method)
     known = inspect.signature(entry.load()).parameters
     parameters = {k: v for k, v in base.method_parameters.items() if k in known}
@@ -418,10 +457,10 @@ def with_method(base: Recipe, method: str, *, published: bool = False) -> Recipe
 
 _TEXTURES = "lbp-colour"
 _CORRECTED = "reinhard"
-# By how much images are reduced for them.
+# Downsample factors of texture recipes.
 _COARSE, _COARSER = 2.0, 4.0
-# What belongs to a network's cells, or to pixels, and says nothing of the other.
-_PRECOMPUTED_RECIPES = (
+# Settings that are specific to encoder features or to pixels.
+_NOT_TRANSFERRED = (
     "features",
     "patch_px",
     "stride_px",
@@ -431,8 +470,8 @@ _PRECOMPUTED_RECIPES = (
     "aggregation",
 )
 
-# Finer patches than those of one model alone show less of the tissue at once, so fewer atoms would
-# be left for codes as sparse.
+# Patches are finer than in a single model. They contain less tissue, so the same penalty would
+# leave fewer atoms per code.
 _FINER = {"patch_px": 20, "context_scale": 1, "penalty": 0.2, "downsample": 1.0}
 PIXELS = (
     PRESETS["fast"].with_changes(aggregation="margin-and-codes").with_applicable_settings(_FINER)
@@ -443,9 +482,9 @@ ENCODER = PRESETS["embeddings"]
 def resolve_ensemble_recipe(
     given: Recipe | str, method: str | None = None, settings: Mapping[str, Any] | None = None
 ) -> Recipe:
-    """The first recipe of a panel: itself, or by the name of a preset, also of one for panels.
+    """Return the first recipe of an ensemble: as given, or that of a preset or ensemble preset.
 
-    `settings` that will be changed in it decide with whether it may be of a network.
+    `settings` that will be changed in the recipe determine whether it may use an encoder.
     """
     if given == "features":
         return resolve_recipe("precomputed", method)
@@ -453,25 +492,25 @@ def resolve_ensemble_recipe(
         return resolve_recipe(given, method)
     if given == "default" and default_uses_encoder(settings or {}, [method or ""])[0]:
         return with_method(ENCODER, method or ENCODER.method)
-    sees_patches = get_method(method or PIXELS.method).uses_patch_features
-    return with_method(PIXELS if sees_patches else PRESETS["fast"], method or PIXELS.method)
+    uses_patches = get_method(method or PIXELS.method).uses_patch_features
+    return with_method(PIXELS if uses_patches else PRESETS["fast"], method or PIXELS.method)
 
 
 def ensemble_recipes(recipe: Recipe) -> list[Recipe]:
-    """The recipe first, then the others; each once."""
+    """Return the recipe, followed by its variations for an ensemble, without duplicates."""
     found = [recipe]
-    for other in _others(recipe):
+    for other in _variations(recipe):
         if other not in found:
             found.append(other)
     return found
 
 
-def _others(base: Recipe) -> Iterator[Recipe]:
+def _variations(base: Recipe) -> Iterator[Recipe]:
     if not get_method(base.method).uses_patch_features:
         yield from _whole_images(base)
         return
     if get_patch_features(base.features).is_precomputed:
-        return  # there is nothing else to look at
+        return  # feature files have no other representation
     if not get_patch_features(base.features).uses_context:
         yield replace(base, stain=_CORRECTED if base.stain == "none" else "none")
         pixels = _beside_encoder(base)
@@ -486,32 +525,32 @@ def _corrected(recipe: Recipe) -> str:
     return _CORRECTED if recipe.stain == "none" else recipe.stain
 
 
-def _textures(pixels: Recipe, reduced: float) -> Recipe:
-    """Of the image reduced by so much, and never less than the patches are cut from."""
-    return _rescaled(with_method(pixels, _TEXTURES), max(1.0, reduced / pixels.downsample))
+def _textures(pixels: Recipe, downsample: float) -> Recipe:
+    """Return a texture recipe for images reduced by this factor, at least that of the pixels."""
+    return _rescaled(with_method(pixels, _TEXTURES), max(1.0, downsample / pixels.downsample))
 
 
 def _beside_encoder(base: Recipe) -> Recipe:
-    """The recipe of pixels, changed as the base was."""
-    usual, plain = (with_method(recipe, base.method) for recipe in (PIXELS, ENCODER))
+    """Return the recipe of pixels with the changes that `base` has from its preset."""
+    default, encoder = (with_method(recipe, base.method) for recipe in (PIXELS, ENCODER))
     changed = {
-        own.name: getattr(base, own.name)
-        for own in fields(base)
-        if own.name
-        not in (*_PRECOMPUTED_RECIPES, "method", "method_parameters", "downsample", "mpp")
-        and getattr(base, own.name) != getattr(plain, own.name)
+        setting.name: getattr(base, setting.name)
+        for setting in fields(base)
+        if setting.name
+        not in (*_NOT_TRANSFERRED, "method", "method_parameters", "downsample", "mpp")
+        and getattr(base, setting.name) != getattr(encoder, setting.name)
     }
     parameters = {
         name: value
         for name, value in base.method_parameters.items()
-        if value != plain.method_parameters.get(name)
+        if value != encoder.method_parameters.get(name)
     }
     return replace(
-        usual,
+        default,
         **changed,
-        method_parameters=usual.method_parameters | parameters,
-        downsample=usual.downsample * base.downsample,
-        mpp=None if base.mpp is None else usual.downsample * base.mpp,
+        method_parameters=default.method_parameters | parameters,
+        downsample=default.downsample * base.downsample,
+        mpp=None if base.mpp is None else default.downsample * base.mpp,
     )
 
 
@@ -521,7 +560,7 @@ def _whole_images(base: Recipe) -> Iterator[Recipe]:
 
 
 def _rescaled(recipe: Recipe, factor: float) -> Recipe:
-    """The recipe on images reduced by so much more."""
+    """Return the recipe for images that are reduced by a further factor."""
     if recipe.mpp is not None:
         return replace(recipe, mpp=recipe.mpp * factor)
     return replace(recipe, downsample=recipe.downsample * factor)

@@ -1,7 +1,4 @@
-"""Where in the image is it? Regions of one class of tissue, from masks or from crops of them.
-
-What is known of regions: which patches of an image are region, by its mask or by its label.
-"""
+"""Detector of regions of one tissue class, fitted on masks, outlines or crops of regions."""
 
 from __future__ import annotations
 
@@ -62,9 +59,9 @@ if TYPE_CHECKING:
 
 
 def region_classes(manifest: Manifest, region: str | None) -> list[str]:
-    """[other, region] from the labels; where only masks tell, from the region's name.
+    """Return [other, region]; the names come from the labels, or from `region` for masks.
 
-    Refused where it is not known of an image whether it is region: it would be learnt from as none.
+    Raises ValueError if it is unclear whether an image without a mask shows the region.
     """
     if any(record.is_mapped for record in manifest.records):
         _check_labelled(manifest)
@@ -91,7 +88,7 @@ def region_classes(manifest: Manifest, region: str | None) -> list[str]:
 
 
 def _check_unmasked(manifest: Manifest, region: str | None) -> None:
-    """Beside masks, the label of an image without one must say whether it is region."""
+    """Raise ValueError if the label of an unmasked image does not say whether it is region."""
     labels = {record.label for record in manifest.records if not record.is_mapped}
     if region is None and labels:
         raise ValueError(
@@ -110,27 +107,27 @@ def _check_unmasked(manifest: Manifest, region: str | None) -> None:
 
 
 def _is_without(label: str, region: str) -> bool:
-    """Whether a label says by itself that an image shows nothing of the region."""
+    """Return whether a label says by itself that an image does not contain the region."""
     return label == f"no {region}" or (is_healthy(label) and not is_healthy(region))
 
 
 def image_region_label(record: ImageRecord, classes: list[str]) -> str:
-    """Whether the record's mask or, without one, its label shows any region."""
+    """Return the class of an image: whether its mask or, without one, its label shows region."""
     return classes[int(has_background_and_region(record, classes[1])[1])]
 
 
 def has_background_and_region(record: ImageRecord, region: str) -> tuple[bool, bool]:
-    """Whether the image has something outside of the region, and something inside."""
+    """Return whether an image has parts outside, and whether it has parts inside the region."""
     if not record.is_mapped:
         return record.label != region, record.label == region
-    found = mask_of(record, region)
-    return not found.all(), found.any()
+    mask = mask_of(record, region)
+    return not mask.all(), mask.any()
 
 
 def labelled_by_region(manifest: Manifest, region: str) -> Manifest:
-    """The same images, each labelled by whether it shows any region.
+    """Return the same images, labelled by whether they contain any region.
 
-    Splits then spread images with and without it, and answers have a truth to stand beside.
+    These labels are used to stratify splits and to evaluate the prediction for the image.
     """
     classes = region_classes(manifest, region)
     records = tuple(replace(r, label=image_region_label(r, classes)) for r in manifest.records)
@@ -138,7 +135,7 @@ def labelled_by_region(manifest: Manifest, region: str) -> Manifest:
 
 
 def _check_labelled(manifest: Manifest) -> None:
-    """An image without a mask is all of its class: it must have one."""
+    """Raise ValueError for images with neither a mask nor a label."""
     unknown = [manifest.name(r) for r in manifest.records if not r.is_mapped and not r.label]
     if unknown:
         raise ValueError(
@@ -149,44 +146,49 @@ def _check_labelled(manifest: Manifest) -> None:
 
 
 def labelled_patch_mask(record: ImageRecord, patch_map: PatchMap) -> NDArray[np.bool_]:
-    """Which patches are on tissue, and not in outlines of what is to be ignored."""
+    """Return which patches are on tissue and not in outlines of ignored areas."""
     if record.annotations is None or IGNORED not in record.annotations.read().names:
         return patch_map.tissue
     return patch_map.tissue & ~map_in_region(record, IGNORED, patch_map)
 
 
 def region_patch_mask(record: ImageRecord, patch_map: PatchMap) -> NDArray[np.bool_]:
-    """Which patches of the map are region by the record's mask, or by its label without one."""
+    """Return which patches of the map are region by the mask or, without one, by the label."""
     return map_in_region(record, patch_map.classes[1], patch_map)
 
 
 def map_in_region(record: ImageRecord, region: str, patch_map: PatchMap) -> NDArray[np.bool_]:
-    """Which patches of the map are region; it may lie over the image of a feature file."""
+    """Return which patches of the map are region; the map may have the image's coordinates."""
     (x, y), (right, down) = patch_map.corners(), coordinate_shift(record, patch_map)
     return in_region(record, region, x + right, y + down, patch_map.grid.patch_side)
 
 
 def coordinate_shift(record: ImageRecord, patch_map: PatchMap) -> tuple[int, int]:
-    """From places in a map to those in the record's file: the map of a feature file may lie over
-    its image, of which slides leave out a margin.
+    """Return the shift (x, y) from the coordinates of a map to those of the record's file.
+
+    The map of a feature file may have the coordinates of its image, and slides crop a margin.
     """
     if not record.is_mapped:
         return 0, 0
     with open_image(record.path, record.mpp) as source:
-        x, y = (own - at for own, at in zip(patch_map.offset, source.offset, strict=True))
+        x, y = (
+            map_offset - image_offset
+            for map_offset, image_offset in zip(patch_map.offset, source.offset, strict=True)
+        )
     return x, y
 
 
 def in_region(
     record: ImageRecord, region: str, x: NDArray[np.float64], y: NDArray[np.float64], side: float
 ) -> NDArray[np.bool_]:
-    """Of squares with these corners, x and y of one shape: whether they are region."""
+    """Return whether squares with these corners are region; x and y have the same shape."""
     if not record.is_mapped:
         return np.full(x.shape, record.label == region)
     return mask_of(record, region).coverage(x, y, side) >= MIN_OVERLAP
 
 
 def mask_of(record: ImageRecord, region: str) -> RegionCoverage:
+    """Return the region of a record's mask or outlines."""
     with open_image(record.path, record.mpp) as source:
         return load_region(record, source, region)
 
@@ -199,34 +201,48 @@ _MAX_PATCHES = 1000
 
 
 class RegionDetector(ImageEstimator):
-    """Finds regions of one class of tissue in images.
+    """Detector of regions of one tissue class in images and slides.
 
-    It learns from images with masks (a `mask` column in the manifest; an image without a mask cell
-    counts as all of its class), or from crops: images labelled by class, of which those of the
-    positive class show the region and nothing else.
+    It is fitted on images with masks or outlines, of which images without a mask count as
+    entirely of their class; or on crops of two classes, of which those of the positive class show
+    nothing but the region.
 
     Parameters
     ----------
-    recipe : a `Recipe`, or the name of a preset; None takes embeddings where a pretrained network
-        is installed and the settings leave it its cells, else regions, which is of pixels
-    method : the method to take in it, one that works on patches
-    region : the name of what is looked for: the positive class's label, or any name for masks;
-        with two classes and no masks, None takes the second
-    random_state : seed
-    n_jobs : threads; None for all cores
-    cache : folder for what is costly to compute of an image; None keeps nothing
-    verbose : whether to show progress bars on stderr
-    settings : of the recipe or its method, by name, such as n_atoms=100
+    recipe : Recipe or str, optional
+        Settings, or the name of a preset. None is "embeddings" if a pretrained encoder is installed
+        and the settings do not require pixels, else "regions".
+    method : str, optional
+        Method on patches that replaces that of the recipe; see `methods.registry`.
+    region : str, optional
+        Name of the region: label of the positive class, or any name for masks. None is the second
+        of two classes.
+    random_state : int, default=0
+        Seed. The same seed and images, in any order, give the same model.
+    n_jobs : int, optional
+        Number of threads; None uses all cores.
+    cache : path, optional
+        Folder that stores costly intermediate results of each image; None stores nothing.
+    verbose : bool or int, default=False
+        Whether to show progress bars on stderr.
+    **settings
+        Settings of the recipe or parameters of its method by name, such as ``n_atoms=100``.
 
     Attributes
     ----------
-    classes_ : [other, region]
-    cut_ : the margin beyond which a patch is region: fitted on the training images where the
-        recipe's rule is "margin", else 0, where the class that is closest wins
-    min_patches_ : m, connected patches from which a region counts
-    curve_ : miss and false alarm rates of the training images for m = 1 … 20
-    model_ : the patch model
-    training_ : what is known of the training, for the record
+    classes_ : list of str
+        The names [other, region].
+    margin_threshold_ : float
+        Margin above which a patch is region. It is fitted on the training images if the aggregator
+        is "margin"; else it is 0, and the closest class is predicted.
+    min_patches_ : int
+        Number m of connected patches from which a set counts as a region.
+    size_curve_ : SizeCurve
+        False negative and false positive rates of the training images for m = 1 … 20.
+    model_ : PatchPipeline
+        Fitted patch classifier with the steps between it and an image file.
+    training_info_ : dict
+        Record of the training.
     """
 
     kind: ClassVar[str] = "region-detector"
@@ -285,49 +301,51 @@ class RegionDetector(ImageEstimator):
         executor: Executor | None = None,
         start_from: RegionDetector | None = None,
     ) -> Self:
-        """Train on patches inside and outside the regions, then choose m on the same images.
+        """Train on patches inside and outside of the regions, then choose m on the same images.
 
-        `images`: a folder with a sub-folder of crops per class, a CSV file (with a column mask), a
-        DataFrame of the same columns, or a `Manifest`: see `read_manifest`. `callback` hears how
-        far it is, in place of the bar. `executor` reads the images and codes their patches; None:
-        threads. `start_from`: a model of the same recipe and classes; its dictionaries are gone on
-        from (a warm start).
+        Parameters
+        ----------
+        images : folder with a subfolder of crops per class, CSV file (with a column ``mask``),
+            DataFrame with the same columns or `Manifest`; see `read_manifest`
+        callback, executor, start_from : see `TissueClassifier.fit`
         """
         manifest = resolve_training_set(images, ask_by="" if self.region else "region")
-        with self._progress_callback(callback) as watch:
-            return self._assign_fitted(self._fit(manifest, watch, executor, start_from))
+        with self._progress_callback(callback) as progress:
+            return self._assign_fitted(self._fit(manifest, progress, executor, start_from))
 
     def _fit(
         self,
         manifest: Manifest,
-        watch: Callback,
+        progress: Callback,
         executor: Executor | None,
         start_from: RegionDetector | None,
     ) -> Self:
         """Return a fitted copy."""
-        learnt = copy(self)
-        learnt.classes_ = region_classes(manifest, self.region)
-        manifest = checked_training_images(manifest, self.n_jobs, watch)
+        fitted = copy(self)
+        fitted.classes_ = region_classes(manifest, self.region)
+        manifest = checked_training_images(manifest, self.n_jobs, progress)
         records = manifest.records
         if any(record.annotations for record in records):
-            check_classes(manifest, [learnt.classes_[1]])
+            check_classes(manifest, [fitted.classes_[1]])
         sources = [
-            s for record in records for s in PatchSamplingSpec.of(record, learnt.classes_[1])
+            s for record in records for s in PatchSamplingSpec.of(record, fitted.classes_[1])
         ]
-        learnt.model_ = learnt._new_model()
+        fitted.model_ = fitted._new_model()
         start = start_from.model_ if start_from is not None else None
         with image_cache_enabled():
-            n_patches = learnt.model_.fit(sources, watch, executor, start)
-            seen = learnt._evaluate_training_images(manifest, watch, executor)
-        learnt.margin_threshold_ = 0.0
+            n_patches = fitted.model_.fit(sources, progress, executor, start)
+            evaluations = fitted._evaluate_training_images(manifest, progress, executor)
+        fitted.margin_threshold_ = 0.0
         if self.recipe.aggregation == "margin":
-            margins = np.concatenate([s.margins[s.tissue] for s in seen])
-            learnt.margin_threshold_ = fit_margin_threshold(
-                margins, np.concatenate([s.truth[s.tissue] for s in seen])
+            margins = np.concatenate([s.margins[s.tissue] for s in evaluations])
+            fitted.margin_threshold_ = fit_margin_threshold(
+                margins, np.concatenate([s.truth[s.tissue] for s in evaluations])
             )
-        learnt.size_curve_ = SizeCurve.of([s.region_sizes(learnt.margin_threshold_) for s in seen])
-        learnt.min_patches_ = learnt.size_curve_.min_patches
-        learnt.training_info_ = {
+        fitted.size_curve_ = SizeCurve.of(
+            [s.region_sizes(fitted.margin_threshold_) for s in evaluations]
+        )
+        fitted.min_patches_ = fitted.size_curve_.min_patches
+        fitted.training_info_ = {
             "manifest_digest": manifest.digest(),
             "n_images": len(records),
             "n_patients": len(set(manifest.patients)),
@@ -336,8 +354,8 @@ class RegionDetector(ImageEstimator):
             "images": image_fingerprints(record.path for record in records),
         } | data_notes(manifest)
         if start_from is not None:
-            learnt.training_info_["started_from"] = start_from.training_info_
-        return learnt
+            fitted.training_info_["started_from"] = start_from.training_info_
+        return fitted
 
     def _new_model(self) -> PatchPipeline:
         return PatchPipeline(self.recipe, self.classes_, self.random_state, self.n_jobs, self.cache)
@@ -345,7 +363,7 @@ class RegionDetector(ImageEstimator):
     def region_sizes(
         self, manifest: Manifest, callback: Callback = no_callback, executor: Executor | None = None
     ) -> list[LargestRegion]:
-        """What is found in every image, against its mask or label."""
+        """Return the largest detected regions of every image, compared with its mask or label."""
         return [
             s.region_sizes(self.margin_threshold_)
             for s in self._evaluate_training_images(manifest, callback, executor)
@@ -353,14 +371,14 @@ class RegionDetector(ImageEstimator):
 
     def _evaluate_training_images(
         self, manifest: Manifest, callback: Callback, executor: Executor | None
-    ) -> list[_Seen]:
-        def look(place: int, patch_map: PatchMap, evidence: PatchStatistics) -> _Seen:
-            record = manifest.records[place]
+    ) -> list[_ImageEvaluation]:
+        def look(index: int, patch_map: PatchMap, statistics: PatchStatistics) -> _ImageEvaluation:
+            record = manifest.records[index]
             tissue, truth = (
                 labelled_patch_mask(record, patch_map),
                 region_patch_mask(record, patch_map),
             )
-            return _Seen(patch_map.margins[..., 1], tissue, truth & tissue)
+            return _ImageEvaluation(patch_map.margins[..., 1], tissue, truth & tissue)
 
         return self.model_.predict_patches_many(manifest.records, look, callback, executor)
 
@@ -378,9 +396,11 @@ class RegionDetector(ImageEstimator):
     ) -> Any: ...
 
     def predict(self, images: Any, *, mpp: MppLike = None, within: RegionOfInterest = None) -> Any:
-        """Where is it? A `RegionPrediction` for one image, `Answers` for several.
+        """Return a `RegionPrediction` for a single image, `Predictions` for several.
 
-        `images`, `mpp` and `within` as in `TissueClassifier.predict`.
+        Parameters
+        ----------
+        images, mpp, within : see `TissueClassifier.predict`
         """
         return self._predict(images, mpp, within)
 
@@ -392,7 +412,7 @@ class RegionDetector(ImageEstimator):
         callback: Callback = no_callback,
         within: AnnotationFile | None = None,
     ) -> RegionPrediction:
-        """The regions of one image or slide: what `predict` asks for each, without a warning."""
+        """Return the regions of one image; unlike `predict`, without warnings."""
         self._check_fitted()
         path = Path(path) if isinstance(path, str) else path
         size = PixelSizeOption.of(mpp).at(path)
@@ -402,31 +422,32 @@ class RegionDetector(ImageEstimator):
         )
 
     def apply_threshold(self, answer: RegionPrediction) -> RegionPrediction:
-        """What this model says of an image, from its answer with another m; no image is read."""
+        """Return the prediction from that of this model with another m; no image is read."""
         return self._threshold_patches(answer.patch_map, answer.path, answer.size)
 
     def _threshold_patches(
         self, patch_map: PatchMap, path: ImageLike, size: PixelSize
     ) -> RegionPrediction:
-        """The answer that the sizes of connected patches make."""
+        """Return the prediction that follows from the sizes of connected patches."""
         _, sizes = label_regions(patch_map.predicted_classes == 1)
-        largest, least = int(sizes.max(initial=0)), self.min_patches_
-        regions = [_region(patch_map, *region) for region in patch_map.regions(1, least)]
-        label = self.classes_[int(largest >= least)] if patch_map.n_patches else None
-        return RegionPrediction(path, label, largest, least, regions, patch_map, size)
+        largest, min_patches = int(sizes.max(initial=0)), self.min_patches_
+        regions = [_region(patch_map, *region) for region in patch_map.regions(1, min_patches)]
+        label = self.classes_[int(largest >= min_patches)] if patch_map.n_patches else None
+        return RegionPrediction(path, label, largest, min_patches, regions, patch_map, size)
 
     @property
     def predict_proba(self) -> NoReturn:
-        """Only a `EnsembleClassifier` has it."""
+        """Not available: only an `EnsembleClassifier` returns probabilities."""
         raise_no_predict_proba(self)
 
     def with_jobs(self, n_jobs: int | None) -> Self:
-        """The same model, on so many threads."""
+        """Return a copy that uses `n_jobs` threads."""
         changed = copy(self)
         changed.n_jobs, changed.model_ = n_jobs, self.model_.with_jobs(n_jobs)
         return changed
 
     def with_atom_annotations(self, notes: AtomAnnotations, view: int = 0) -> Self:
+        """Return a copy with these atom annotations; disabled atoms have no effect."""
         changed = copy(self)
         changed.model_ = self.model_.with_atom_annotations(notes)
         if notes.disabled != self.model_.atom_annotations.disabled:
@@ -434,53 +455,56 @@ class RegionDetector(ImageEstimator):
         return changed
 
     def score_contributions(self, *image: Any) -> list[ScoreContributions]:
+        """Return the contributions of atoms to the mean margin of an image's region patches."""
         from ..explain.explanation import explain_regions
 
-        own = explain_regions(self, *image)
-        return [] if own is None else [own]
+        contributions = explain_regions(self, *image)
+        return [] if contributions is None else [contributions]
 
     def with_code_callback(self, codes_to: CodeCallback) -> Self:
+        """Return a copy that passes the codes of patches to `codes_to`."""
         changed = copy(self)
         changed.model_ = self.model_.with_code_callback(codes_to)
         return changed
 
     @property
     def decision_threshold(self) -> DecisionThreshold:
-        """m, the connected patches from which a region counts."""
+        """Threshold m: number of connected patches from which a set counts as a region."""
         return DecisionThreshold("patches", self.min_patches_, is_inclusive=True)
 
     def with_threshold(self, value: float) -> Self:
-        """A copy with another m."""
+        """Return a copy with another m."""
         if not 1 <= value <= _MAX_PATCHES:
             raise ValueError(f"a region has from one to {_MAX_PATCHES} patches")
-        moved, points = copy(self), {"previous": self.min_patches_, "value": round(value)}
-        moved.min_patches_ = round(value)
-        moved.training_info_ = tuned(self.training_info_, "manual", **points)
-        return moved
+        changed, values = copy(self), {"previous": self.min_patches_, "value": round(value)}
+        changed.min_patches_ = round(value)
+        changed.training_info_ = tuned(self.training_info_, "manual", **values)
+        return changed
 
     def describe_decision(self) -> str:
-        """How it decides, for a model card."""
+        """Return a description of the decision for a model card."""
         return describe_min_size(self.min_patches_)
 
     def true_label(self, record: ImageRecord) -> str:
-        """Whether the record's mask or, without one, its label shows any region."""
+        """Return the class of a record: whether its mask or, without one, label shows region."""
         return image_region_label(record, self.classes_)
 
     def patch_labels(
         self, record: ImageRecord, corners: NDArray[np.int64], side: float
     ) -> list[str]:
-        """Of patches with these corners (n, 2): at least half in the mask, or by the label."""
+        """Return the labels of patches with corners (n, 2), by the mask or the image label."""
         x, y = corners.T.astype(np.float64)
         inside = in_region(record, self.classes_[1], x, y, side)
         return [self.classes_[int(is_inside)] for is_inside in inside.tolist()]
 
     def fingerprint(self) -> list[Any]:
-        """All that decides what it learns from the same images, before it has learnt."""
+        """Return all settings that determine the model fitted on given images."""
         return [self.kind, *recipe_fingerprint(self.recipe), self.region, self.random_state]
 
-    # --- for a model file -----------------------------------------------------------------------
+    # --- model file -----------------------------------------------------------------------------
 
     def to_model_data(self) -> ModelData:
+        """Return the content of the model for a file."""
         decision = {"min_patches": self.min_patches_, "margin_threshold": self.margin_threshold_}
         content = self.model_.content(self.kind, decision, self.training_info_)
         arrays = content.arrays | {
@@ -491,6 +515,7 @@ class RegionDetector(ImageEstimator):
 
     @classmethod
     def from_model_data(cls, content: ModelData, n_jobs: int | None) -> RegionDetector:
+        """Make a fitted model from the content of a file."""
         recipe, seed = Recipe.from_dict(content.recipe), content.training_info["random_state"]
         name = str(content.classes[1])
         model = cls(recipe, region=name, random_state=seed, n_jobs=n_jobs)
@@ -508,30 +533,29 @@ class RegionDetector(ImageEstimator):
 
 
 @dataclass(frozen=True)
-class _Seen:
-    """A training image's patches (rows, columns): margins of the region, and which are tissue and
-    region in truth.
-    """
+class _ImageEvaluation:
+    """Margins of a training image's patches (rows, columns); which are tissue, and truly region."""
 
     margins: NDArray[np.float32]
     tissue: NDArray[np.bool_]
     truth: NDArray[np.bool_]
 
-    def region_sizes(self, cut: float) -> LargestRegion:
+    def region_sizes(self, margin_threshold: float) -> LargestRegion:
         return match_regions(
-            (self.margins > np.float64(cut)) & self.tissue, self.truth, self.tissue
+            (self.margins > np.float64(margin_threshold)) & self.tissue, self.truth, self.tissue
         )
 
 
 def _region(
-    patch_map: PatchMap, window: Window, cells: NDArray[np.bool_], polygons: list[list[Ring]]
+    patch_map: PatchMap, window: Window, positions: NDArray[np.bool_], polygons: list[list[Ring]]
 ) -> DetectedRegion:
+    """Return the description of a region from the patches in its window."""
     grid, mpp = patch_map.grid, patch_map.mpp
     rows, columns = window
-    area = float(cells.sum()) * grid.step**2
+    area = float(positions.sum()) * grid.step**2
     return DetectedRegion(
-        n_patches=int(cells.sum()),
-        score=float(patch_map.margins[window][..., 1][cells].mean()),
+        n_patches=int(positions.sum()),
+        score=float(patch_map.margins[window][..., 1][positions].mean()),
         area_px=area,
         area_um2=area * mpp**2 if mpp else None,
         box=(
@@ -540,6 +564,6 @@ def _region(
         ),
         polygons=polygons,
         atom_usage={
-            name: float(used[window][cells].mean()) for name, used in patch_map.concepts.items()
+            name: float(used[window][positions].mean()) for name, used in patch_map.concepts.items()
         },
     )

@@ -1,7 +1,4 @@
-"""Which class is this image? One model: from labelled images to it, from an image to an answer.
-
-From the scores of an image to its answer: what all models share that say "which class?".
-"""
+"""Classifiers of whole images: what all of them share, and the classifier of a single model."""
 
 from __future__ import annotations
 
@@ -54,18 +51,11 @@ from .predictions import ImagePrediction, Predictions
 from .recipe import Recipe
 
 _NO_LABEL = "no label"
-_ROUNDING = 1e-9  # a line that moved by less has not moved
+_ROUNDING = 1e-9  # smaller changes of the threshold are ignored
 
 
 class ImageClassifier(ImageEstimator):
-    """A model that gives an image scores, and draws a line.
-
-    Attributes
-    ----------
-    classes_ : names in order; with two, the second is the one that scores positive
-    shift_ : how far from where it was learnt to decide it decides, in units of the score
-    training_ : what is known of the training, for the record
-    """
+    """Base class of models that classify whole images; see `TissueClassifier`."""
 
     table: ClassVar[str] = "predictions"
     columns: ClassVar[tuple[str, ...]] = ImagePrediction.COLUMNS
@@ -77,7 +67,7 @@ class ImageClassifier(ImageEstimator):
 
     @property
     def model_(self) -> ImagePipeline:
-        """What judges the image's patches, or the image as a whole; of a panel, its first."""
+        """Pipeline that scores an image; for an ensemble, that of the first estimator."""
         raise NotImplementedError
 
     def _predict_scores(
@@ -90,35 +80,35 @@ class ImageClassifier(ImageEstimator):
         raise NotImplementedError
 
     def _member_score(self, score: float) -> float:
-        """The score of `model_` behind a score."""
+        """Return the score of `model_` that corresponds to a score of this model."""
         return score
 
     @property
     def _member_score_gradient(self) -> float:
-        """By how much a score changes with that of `model_`, others' say left as it is."""
+        """Derivative of the score with respect to that of `model_`, other estimators fixed."""
         return 1.0
 
     def _invert_tanh(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Scores on a scale without ends, where one group of images does not pile up at both."""
+        """Return scores on an unbounded scale, where a group does not pile up at both ends."""
         return scores
 
     def _probabilities_and_prediction_set(
         self, scores: NDArray[np.float64], error_rate: float
     ) -> tuple[dict[str, float], list[str]]:
-        """Probabilities of the classes, and those that cannot be ruled out; empty if unknown."""
+        """Return class probabilities and the prediction set; both empty without calibration."""
         return {}, []
 
     @property
     def aggregator_(self) -> Aggregator | None:
-        """The rule over patches; None for a method of the whole image."""
+        """Aggregator of patch statistics; None for methods of the whole image."""
         return self.model_.aggregator_
 
-    # --- learning -------------------------------------------------------------------------------
+    # --- training -------------------------------------------------------------------------------
 
     def _begin(
         self, manifest: Manifest, callback: Callback, executor: Executor | None
     ) -> tuple[Manifest, NDArray[np.int64]]:
-        """Start the training record, with the images in order and the index of each class."""
+        """Start the training record; return the sorted images and their class indices."""
         if executor is not None and not self.recipe.is_patch_level:
             raise ValueError(
                 f"the method {self.recipe.method!r} looks at the image as a whole and trains on "
@@ -140,7 +130,7 @@ class ImageClassifier(ImageEstimator):
             self.training_info_["n_parts"] = len(manifest.records)
         return manifest, np.array([classes.index(record.label) for record in manifest.records])
 
-    # --- answering ------------------------------------------------------------------------------
+    # --- prediction -----------------------------------------------------------------------------
 
     @overload
     def predict(
@@ -178,19 +168,17 @@ class ImageClassifier(ImageEstimator):
         error_rate: float = 0.1,
         within: RegionOfInterest = None,
     ) -> Any:
-        """Which class? An `ImagePrediction` for one image, `Answers` for several.
+        """Return an `ImagePrediction` for a single image, `Predictions` for several.
 
         Parameters
         ----------
-        images : one image is the path of an image or slide, an array (height, width, 3) of uint8
-            or a picture of Pillow; several are a list of such, a folder, a CSV file, a DataFrame or
-            a `Manifest`
-        mpp : µm per pixel of images of which neither the file nor a table says it; a
-        `PixelSizeOption`
-            may also override what they say
-        error_rate : how often the true class may be missing among an answer's candidates
-        within : a file of outlines, or a folder of such files called like the images, or a
-            `AnnotationFile`: outside of them nothing is looked at
+        images : path of an image or slide, array (height, width, 3) of uint8 or Pillow image;
+            several images are a list of these, a folder, a CSV file, a DataFrame or a `Manifest`
+        mpp : pixel size (µm) of images for which neither file nor table gives one; a
+            `PixelSizeOption` can also override these
+        error_rate : accepted rate at which the prediction set does not contain the true class
+        within : file with outlines, folder of such files named like the images, or
+            `AnnotationFile`; patches outside of the outlines are ignored
         """
         return self._predict(images, mpp, within, error_rate=error_rate)
 
@@ -203,28 +191,34 @@ class ImageClassifier(ImageEstimator):
         callback: Callback = no_callback,
         within: AnnotationFile | None = None,
     ) -> ImagePrediction:
-        """The answer for one image or slide: what `predict` asks for each, without a warning.
+        """Return the prediction for one image; unlike `predict`, without warnings.
 
-        The callback hears how far it is in a slide. Outside of `within` nothing is looked at.
+        Parameters as in `predict`; `callback` receives the progress within a slide.
         """
         self._check_fitted()
         path = Path(path) if isinstance(path, str) else path
         size = PixelSizeOption.of(mpp).at(path)
-        look = self._predict_scores(path, size.is_user_given, callback, within)
-        answer = self._make_prediction(path, look, error_rate)
-        return replace(answer, size=size.assuming(self.model_.mpp_))
+        image_scores = self._predict_scores(path, size.is_user_given, callback, within)
+        prediction = self._make_prediction(path, image_scores, error_rate)
+        return replace(prediction, size=size.assuming(self.model_.mpp_))
 
     def _make_prediction(
-        self, path: ImageLike, look: ImageScores, error_rate: float
+        self, path: ImageLike, image_scores: ImageScores, error_rate: float
     ) -> ImagePrediction:
-        if look.scores is None:  # glass
-            nothing = (np.nan,) * n_scores(len(self.classes_))
-            answer = ImagePrediction(path, None, nothing, {}, self.threshold, 0, look.patch_map)
-            return replace(answer, n_abstaining=look.n_abstaining, classes=tuple(self.classes_))
-        chances, candidates = self._probabilities_and_prediction_set(look.scores, error_rate)
-        scores = look.scores - self.threshold_shift_
-        check_scores(path, scores, np.array(list(chances.values())))
-        patch_map = self._centre_patch_map(look.patch_map, scores)
+        if image_scores.scores is None:  # no tissue
+            no_scores = (np.nan,) * n_scores(len(self.classes_))
+            prediction = ImagePrediction(
+                path, None, no_scores, {}, self.threshold, 0, image_scores.patch_map
+            )
+            return replace(
+                prediction, n_abstaining=image_scores.n_abstaining, classes=tuple(self.classes_)
+            )
+        probabilities, prediction_set = self._probabilities_and_prediction_set(
+            image_scores.scores, error_rate
+        )
+        scores = image_scores.scores - self.threshold_shift_
+        check_scores(path, scores, np.array(list(probabilities.values())))
+        patch_map = self._centre_patch_map(image_scores.patch_map, scores)
         value = self._value(float(scores.max()))
         return ImagePrediction(
             path,
@@ -235,9 +229,9 @@ class ImageClassifier(ImageEstimator):
             patch_map.n_patches if patch_map else 0,
             patch_map,
             value,
-            chances,
-            candidates,
-            look.n_abstaining,
+            probabilities,
+            prediction_set,
+            image_scores.n_abstaining,
             classes=tuple(self.classes_),
             decision_text=self._describe_aggregation(value),
         )
@@ -245,51 +239,53 @@ class ImageClassifier(ImageEstimator):
     def _centre_patch_map(
         self, patch_map: PatchMap | None, scores: NDArray[np.float64]
     ) -> PatchMap | None:
-        """The map as the image was decided, where the rule says how its score lies over patches."""
-        parts = (
+        """Return the map whose mean is the image score if the aggregator is a mean of patches."""
+        patch_scores = (
             self.aggregator_.patch_score_map(patch_map.margins)
             if self.aggregator_ and patch_map
             else None
         )
-        if patch_map is None or parts is None:
+        if patch_map is None or patch_scores is None:
             return patch_map
-        return patch_map.centre_on_score(parts * self._member_score_gradient, scores)
+        return patch_map.centre_on_score(patch_scores * self._member_score_gradient, scores)
 
     def _describe_aggregation(self, value: float) -> str:
         if self.aggregator_ is None:
             return ""
-        theta = self.threshold
-        return self.aggregator_.describe(self.classes_, None if theta is None else (value, theta))
+        threshold = self.threshold
+        return self.aggregator_.describe(
+            self.classes_, None if threshold is None else (value, threshold)
+        )
 
     @property
     def n_estimators_(self) -> int:
-        """How many models decide together."""
+        """Number of models that are combined."""
         return 1
 
     def true_label(self, record: ImageRecord) -> str:
-        """What the record says the answer is."""
+        """Return the label of a record."""
         return record.label
 
     def patch_labels(
         self, record: ImageRecord, corners: NDArray[np.int64], side: float
     ) -> list[str]:
-        """Of patches with these corners (n, 2), what the record says they are: their image."""
+        """Return the labels of patches with these corners (n, 2): that of their image."""
         return [record.label or _NO_LABEL] * len(corners)
 
-    # --- where it draws the line ----------------------------------------------------------------
+    # --- decision threshold ---------------------------------------------------------------------
 
     @property
     def has_threshold(self) -> bool:
-        """Whether one number of the patches decides, and so has a threshold θ."""
+        """Whether a single number per image decides, which has a threshold θ."""
         return self.aggregator_ is not None and self.aggregator_.threshold is not None
 
     @property
     def threshold(self) -> float | None:
-        """θ: the value of a one-number rule at which the answer changes; None if there is none."""
+        """θ, the value of this number at which the predicted class changes; None without one."""
         return self.threshold_scale_value(0.0) if self.has_threshold else None
 
     def threshold_scale_value(self, score: float) -> float:
-        """What θ is compared with where a model has θ: the share of patches, or their margin."""
+        """Return the value that is compared with θ: fraction of patches, or mean margin."""
         assert self.aggregator_ is not None
         return self.aggregator_.value_at(self._member_score(score + self.threshold_shift_))
 
@@ -302,7 +298,7 @@ class ImageClassifier(ImageEstimator):
 
     @property
     def decision_threshold(self) -> DecisionThreshold | None:
-        """Where two classes are told apart; None for more."""
+        """Threshold between two classes; None for more classes."""
         if self.threshold is not None and self.aggregator_ is not None:
             return DecisionThreshold(
                 self.aggregator_.name, self.threshold, self.aggregator_.higher_is_positive
@@ -312,11 +308,11 @@ class ImageClassifier(ImageEstimator):
         )
 
     def with_threshold(self, value: float) -> Self:
-        """Return a copy with another decision threshold; probabilities stay as they are.
+        """Return a copy with another decision threshold; probabilities do not change.
 
         Parameters
         ----------
-        value : on the scale of `decision_threshold`
+        value : threshold on the scale of `decision_threshold`
         """
         if not np.isfinite(value):
             raise ValueError("the decision threshold must be a finite number")
@@ -324,77 +320,80 @@ class ImageClassifier(ImageEstimator):
             raise ValueError("only a model of two classes has a decision threshold")
         moved, before = copy(self), self.decision_threshold
         if self.threshold is not None:
-            slope = (
-                self.threshold_scale_value(1.0) - self.threshold
-            )  # of the value per unit of score
+            slope = self.threshold_scale_value(1.0) - self.threshold  # value per unit of score
             value = (value - self.threshold) / slope
         else:
             value -= self.threshold_shift_
         moved.threshold_shift_ = self.threshold_shift_ + value
         after = moved.decision_threshold
         assert before and after
-        points = {"previous": before.value, "value": after.value}
-        moved.training_info_ = tuned(self.training_info_, "manual", shift=value, **points)
+        values = {"previous": before.value, "value": after.value}
+        moved.training_info_ = tuned(self.training_info_, "manual", shift=value, **values)
         return moved
 
     def apply_threshold(self, answer: ImagePrediction) -> ImagePrediction:
-        """What this model says of an image, from its answer before its line was moved.
+        """Return the prediction of this model from that of the model with another threshold.
 
-        No image is read: what is compared with the line (`value`) stays as it is, and a map that
-        is centred on the score moves with it.
+        No image is read: `value` does not change, and a map centred on the score is shifted.
         """
-        value, patch_map, point = answer.value, answer.patch_map, self.decision_threshold
+        value, patch_map, threshold = answer.value, answer.patch_map, self.decision_threshold
         if answer.label is None or value is None:
             return answer
-        if point is not None:
-            score, label = self._score_of(value), self.classes_[int(point.is_positive(value))]
-            by = answer.score - score
-            if abs(by) <= _ROUNDING:
-                score, by = answer.score, 0.0
+        if threshold is not None:
+            score, label = self._score_of(value), self.classes_[int(threshold.is_positive(value))]
+            shift = answer.score - score
+            if abs(shift) <= _ROUNDING:
+                score, shift = answer.score, 0.0
             if (
                 self.aggregator_
                 and patch_map
                 and self.aggregator_.patch_score_map(patch_map.margins) is not None
             ):
-                patch_map = patch_map.threshold(by)
+                patch_map = patch_map.threshold(shift)
             answer = replace(answer, label=label, scores=(score,), patch_map=patch_map)
-        shares = patch_map.proportions if patch_map else {}
-        grounds = self._describe_aggregation(value)
-        return replace(answer, threshold=self.threshold, proportions=shares, decision_text=grounds)
+        proportions = patch_map.proportions if patch_map else {}
+        decision_text = self._describe_aggregation(value)
+        return replace(
+            answer, threshold=self.threshold, proportions=proportions, decision_text=decision_text
+        )
 
     def _score_of(self, value: float) -> float:
-        """The reverse of `_value`, of two classes."""
+        """Return the score of a value with two classes; the inverse of `_value`."""
         if self.threshold is None or self.aggregator_ is None:
             return value - self.threshold_shift_
-        # Not from a line that may have been moved far away: there 1 is lost beside it.
-        per_score = self.aggregator_.value_at(self._member_score(1.0)) - self.aggregator_.value_at(
+        # At 0 rather than at the threshold, where 1 may be lost to rounding if it was moved far.
+        slope = self.aggregator_.value_at(self._member_score(1.0)) - self.aggregator_.value_at(
             self._member_score(0.0)
         )
-        return (value - self.threshold) / per_score
+        return (value - self.threshold) / slope
 
     def adapt_threshold(self, scores: Sequence[float], *, force: bool = False) -> Self:
-        """A copy with a threshold that suits images to which this model gave these scores.
+        """Return a copy with a decision threshold that is adapted to scores of unlabelled images.
 
-        No labels are needed, but images of both classes: see `decisions.unlabelled`. Scores of
-        glass are NaN, and left out. Probabilities move with the scores; how often candidates hold
-        the truth is then no longer known. Refused if the scores do not fall into two groups, as
-        those of one class do not; `force`: skip this check.
+        Probabilities move with the scores; prediction sets lose their guaranteed error rate.
+
+        Parameters
+        ----------
+        scores : scores of this model for images of both classes; NaN (no tissue) is ignored
+        force : skip the test that raises ValueError if the scores do not form two groups
         """
         if len(self.classes_) != 2:
             raise ValueError("only a model of two classes has a threshold to adapt")
         known = np.array(scores, dtype=np.float64)
         known = known[~np.isnan(known)]
         shift = unlabelled_threshold(known)
-        two = is_bimodal(self._invert_tanh(known))
-        if not two and not force:
+        has_two_groups = is_bimodal(self._invert_tanh(known))
+        if not has_two_groups and not force:
             raise ValueError(
                 f"the scores of these {len(known)} images do not fall into two groups, so they may "
                 "all be of one class, and a threshold moved by them would cut through it: give "
                 f"more images, of both classes, or say {hint(python='force=True', cli='--force')}"
             )
         adapted = self._moved_by(shift)
-        facts = {"n_images": len(known), "shift": shift} | ({} if two else {"two_groups": False})
-        adapted.training_info_ = tuned(self.training_info_, "adapted", **facts)
+        metadata = {"n_images": len(known), "shift": shift} | (
+            {} if has_two_groups else {"two_groups": False}
+        )
+        adapted.training_info_ = tuned(self.training_info_, "adapted", **metadata)
         return adapted
 
     def _moved_by(self, shift: float) -> Self:
@@ -403,29 +402,43 @@ class ImageClassifier(ImageEstimator):
         return moved
 
     def describe_decision(self) -> str:
-        """How it decides, for a model card."""
+        """Return a description of the decision for a model card."""
         if self.aggregator_ is None:
             return "from the image as a whole"
-        at = "" if self.threshold is None else f", threshold {self.threshold:.3f}"
-        return f"from the {self.aggregator_.name} of its patches{at}"
+        threshold_text = "" if self.threshold is None else f", threshold {self.threshold:.3f}"
+        return f"from the {self.aggregator_.name} of its patches{threshold_text}"
 
 
 class TissueClassifier(ImageClassifier):
-    """Answers "which class?" for whole images, from labelled images.
+    """Classifier of whole images and slides that is fitted on labelled images.
 
     Parameters
     ----------
-    recipe : a `Recipe`, or the name of a preset
-    method : the method to take in it, by name; see `methods.registry`
-    random_state : seed; the same seed and images, in any order, give the same model
-    n_jobs : threads; None for all cores
-    cache : folder for what is costly to compute of an image; None keeps nothing
-    verbose : whether to show progress bars on stderr
-    settings : of the recipe or its method, by name, such as n_atoms=100
+    recipe : Recipe or str, default="fast"
+        Settings, or the name of a preset.
+    method : str, optional
+        Method that replaces that of the recipe; see `methods.registry`.
+    random_state : int, default=0
+        Seed. The same seed and images, in any order, give the same model.
+    n_jobs : int, optional
+        Number of threads; None uses all cores.
+    cache : path, optional
+        Folder that stores costly intermediate results of each image; None stores nothing.
+    verbose : bool or int, default=False
+        Whether to show progress bars on stderr.
+    **settings
+        Settings of the recipe or parameters of its method by name, such as ``n_atoms=100``.
 
-    Attributes, beside those of every `ImageClassifier`
+    Attributes
     ----------
-    model_ : what judges the image's patches, or the image as a whole
+    classes_ : list of str
+        Class names. With two classes, positive scores stand for the second.
+    model_ : ImagePipeline
+        Fitted method with the steps between it and an image file.
+    threshold_shift_ : float
+        Shift of the decision threshold since training, in units of the score.
+    training_info_ : dict
+        Record of the training.
     """
 
     kind: ClassVar[str] = "tissue-classifier"
@@ -459,6 +472,7 @@ class TissueClassifier(ImageClassifier):
 
     @property
     def model_(self) -> ImagePipeline:
+        """Pipeline that scores the patches of an image, or the image as a whole."""
         return self._model
 
     def _settings(self) -> dict[str, Any]:
@@ -473,31 +487,34 @@ class TissueClassifier(ImageClassifier):
         executor: Executor | None = None,
         start_from: TissueClassifier | None = None,
     ) -> Self:
-        """Train the method, then fit the rule for patches on the same images.
+        """Train the method, then fit the aggregator of patch statistics on the same images.
 
-        `images`: a folder with a sub-folder per class, a CSV file, a DataFrame of the same columns,
-        or a `Manifest`: see `read_manifest`. `positive`: of two classes the one to be found, which
-        scores above 0; None: the one that is not healthy by its name. `callback` hears how far it
-        is, in place of the bar. `executor` reads the images and codes their patches; None: threads.
-        `start_from`: a model of the same recipe and classes; its dictionaries are gone on from (a
-        warm start).
+        Parameters
+        ----------
+        images : folder with a subfolder per class, CSV file, DataFrame with the same columns or
+            `Manifest`; see `read_manifest`
+        positive : class with positive scores, of two; None takes the one whose name is not healthy
+        callback : receives the progress, instead of the progress bar
+        executor : runs reading images and encoding patches; None uses threads
+        start_from : model of the same recipe and classes whose dictionaries are trained further
+            (warm start)
         """
         manifest = resolve_training_set(images, positive, "positive")
-        learnt, start = copy(self), None
-        with image_cache_enabled(), self._progress_callback(callback) as watch:
-            manifest, labels = learnt._begin(manifest, watch, executor)
+        fitted, start = copy(self), None
+        with image_cache_enabled(), self._progress_callback(callback) as progress:
+            manifest, labels = fitted._begin(manifest, progress, executor)
             if start_from is not None:
-                learnt.training_info_["started_from"] = start_from.training_info_
+                fitted.training_info_["started_from"] = start_from.training_info_
                 start = start_from.model_
-            learnt._model = learnt._new_model()
-            learnt.training_info_ |= learnt._model.fit_images(
-                manifest, labels, watch, executor, start
+            fitted._model = fitted._new_model()
+            fitted.training_info_ |= fitted._model.fit_images(
+                manifest, labels, progress, executor, start
             )
-        return self._assign_fitted(learnt)
+        return self._assign_fitted(fitted)
 
     def _new_model(self) -> ImagePipeline:
-        kind = PatchPipeline if self.recipe.is_patch_level else WholeImagePipeline
-        return kind(self.recipe, self.classes_, self.random_state, self.n_jobs, self.cache)
+        pipeline = PatchPipeline if self.recipe.is_patch_level else WholeImagePipeline
+        return pipeline(self.recipe, self.classes_, self.random_state, self.n_jobs, self.cache)
 
     def _predict_scores(
         self,
@@ -510,20 +527,23 @@ class TissueClassifier(ImageClassifier):
 
     @property
     def predict_proba(self) -> NoReturn:
-        """Only a `EnsembleClassifier` has it."""
+        """Not available: only an `EnsembleClassifier` returns probabilities."""
         raise_no_predict_proba(self)
 
     def with_jobs(self, n_jobs: int | None) -> Self:
+        """Return a copy that uses `n_jobs` threads."""
         changed = copy(self)
         changed.n_jobs, changed._model = n_jobs, self._model.with_jobs(n_jobs)
         return changed
 
     def with_code_callback(self, codes_to: CodeCallback) -> Self:
+        """Return a copy that passes the codes of patches to `codes_to`."""
         changed = copy(self)
         changed._model = self._model.with_code_callback(codes_to)
         return changed
 
     def with_atom_annotations(self, notes: AtomAnnotations, view: int = 0) -> Self:
+        """Return a copy with these atom annotations; disabled atoms have no effect."""
         changed = copy(self)
         changed._model = self._model.with_atom_annotations(notes)
         if notes.disabled != self._model.atom_annotations.disabled:
@@ -533,39 +553,42 @@ class TissueClassifier(ImageClassifier):
     def refit_decision_rule(
         self, images: LabelledImages, view: int = 0, *, callback: Callback | None = None
     ) -> Self:
+        """Return a copy whose aggregator is fitted again on labelled images."""
         manifest = resolve_labelled(images)
-        strange = sorted({r.label for r in manifest.records} - set(self.classes_))
-        if strange:
+        unknown = sorted({r.label for r in manifest.records} - set(self.classes_))
+        if unknown:
             known = " and ".join(map(repr, self.classes_))
-            raise ValueError(f"{manifest.root}: the model knows {known}, not {strange[0]!r}")
+            raise ValueError(f"{manifest.root}: the model knows {known}, not {unknown[0]!r}")
         manifest = sorted_by_content(manifest)
         labels = np.array([self.classes_.index(r.label) for r in manifest.records], np.int64)
         changed = copy(self)
-        with self._progress_callback(callback) as watch:
-            changed._model = self._model.refit_decision_rule(manifest.records, labels, watch)
+        with self._progress_callback(callback) as progress:
+            changed._model = self._model.refit_decision_rule(manifest.records, labels, progress)
         changed.threshold_shift_ = 0.0
-        facts = {"manifest_digest": manifest.digest(), "n_images": manifest.n_images}
-        changed.training_info_ = tuned(self.training_info_, "refit", **facts)
+        metadata = {"manifest_digest": manifest.digest(), "n_images": manifest.n_images}
+        changed.training_info_ = tuned(self.training_info_, "refit", **metadata)
         return changed.tuned_on([record.path for record in manifest.records])
 
     def with_cache(self, cache: ArrayCache | None) -> Self:
-        """The same model, which keeps what is costly of an image there."""
+        """Return a copy that uses this cache."""
         changed = copy(self)
         changed.cache, changed._model = cache, copy(self._model)
         changed._model.cache = cache
         return changed
 
     def fingerprint(self) -> list[Any]:
-        """All that decides what it learns from the same images, before it has learnt."""
+        """Return all settings that determine the model fitted on given images."""
         return [self.kind, *recipe_fingerprint(self.recipe), self.random_state]
 
-    # --- for a model file -----------------------------------------------------------------------
+    # --- model file -----------------------------------------------------------------------------
 
     def to_model_data(self) -> ModelData:
+        """Return the content of the model for a file."""
         return self._model.content(self.kind, {"shift": self.threshold_shift_}, self.training_info_)
 
     @classmethod
     def from_model_data(cls, content: ModelData, n_jobs: int | None) -> TissueClassifier:
+        """Make a fitted model from the content of a file."""
         seed = content.training_info["random_state"]
         model = cls(Recipe.from_dict(content.recipe), random_state=seed, n_jobs=n_jobs)
         model.classes_ = [str(name) for name in content.classes]
@@ -577,6 +600,6 @@ class TissueClassifier(ImageClassifier):
 
 
 def recipe_fingerprint(recipe: Recipe) -> list[Any]:
-    """A recipe, the parameters it leaves to its method, and the weights behind its vectors."""
+    """Return a recipe, all parameters of its method, and the digest of the encoder's weights."""
     parameters = get_method(recipe.method).make(recipe.method_parameters).get_params()
     return [recipe.to_dict(), parameters, get_patch_features(recipe.features).weights()]
