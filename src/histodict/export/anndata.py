@@ -234,8 +234,8 @@ def write_h5ad(
         positions: list[NDArray[np.int32]] = [np.empty((0, 2), np.int32)]
         codes = SparseRows(file, "X", n_codes)
 
-        def take(cells: NDArray[np.int64], S: csr_array) -> None:
-            positions.append(cells.astype(np.int32))
+        def take(block: NDArray[np.int64], S: csr_array) -> None:
+            positions.append(block.astype(np.int32))
             codes.add(S)
 
         prediction = ask(model.with_code_callback(take))

@@ -136,12 +136,12 @@ def _(value: list[str], group: Any, name: str) -> None:
 @write.register
 def _(value: LazyIndex, group: Any, name: str) -> None:
     how = _COMPRESSION if value.n_rows > 1 else {}
-    found = set_encoding(
+    dataset = set_encoding(
         group.create_dataset(name, (value.n_rows,), _text(), **how), "string-array"
     )
     for start in range(0, value.n_rows, _BLOCK):
         rows = slice(start, min(start + _BLOCK, value.n_rows))
-        found[rows] = value.make(rows)
+        dataset[rows] = value.make(rows)
 
 
 @write.register

@@ -306,14 +306,16 @@ def _headline(done: Evaluation) -> list[dict[str, str]]:
 def _timing(done: Evaluation) -> list[dict[str, Any]]:
     rows = []
     for method in done.methods:
-        own = [row for row in done.timing if row["method"] == method]
-        train = [row["train_seconds"] for row in own]
-        per_image = sum(r["test_seconds"] for r in own) / sum(r["n_test"] for r in own)
-        peaks = [row["peak_mib"] for row in own if row["peak_mib"] is not None]
+        rows_of_method = [row for row in done.timing if row["method"] == method]
+        train = [row["train_seconds"] for row in rows_of_method]
+        per_image = sum(r["test_seconds"] for r in rows_of_method) / sum(
+            r["n_test"] for r in rows_of_method
+        )
+        peaks = [row["peak_mib"] for row in rows_of_method if row["peak_mib"] is not None]
         rows.append(
             {
                 "method": method,
-                "n": len(own),
+                "n": len(rows_of_method),
                 "train": f"{np.mean(train):.1f}",
                 "longest": f"{max(train):.1f}",
                 "per_image": f"{per_image:.2f}",

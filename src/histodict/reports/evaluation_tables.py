@@ -167,10 +167,10 @@ def _errors(shown: Sequence[ImageResult], method: str) -> tuple[str, int, int]:
     return ", ".join(sorted(set(wrong))), len(wrong), len(of_method)
 
 
-def _card(done: Evaluation, image: Sequence[ImageResult], with_picture: bool) -> dict[str, Any]:
+def _card(done: Evaluation, image: Sequence[ImageResult], with_image: bool) -> dict[str, Any]:
     record = image[0].record
     errors = {method: _errors(image, method) for method in done.methods}
-    uri, map_uri, map_of = _images(image) if with_picture else (None, None, None)
+    uri, map_uri, map_of = _images(image) if with_image else (None, None, None)
     return {
         "name": done.manifest.name(record),
         "truth": record.label,
@@ -291,9 +291,9 @@ def data_summary(done: Evaluation) -> list[SummaryRow]:
     records = done.manifest.records
     per_patient = [done.manifest.patients.count(name) for name in set(done.manifest.patients)]
     sites = sorted({record.site for record in records if record.site})
-    found = [PixelSizeOption(table=record.mpp).at(record.path).mpp for record in records]
-    scales = sorted({mpp for mpp in found if mpp})
-    n_unscaled = found.count(None)
+    pixel_sizes = [PixelSizeOption(table=record.mpp).at(record.path).mpp for record in records]
+    scales = sorted({mpp for mpp in pixel_sizes if mpp})
+    n_unscaled = pixel_sizes.count(None)
     sizes = ", ".join(f"{mpp:g} µm" for mpp in scales)
     if n_unscaled and scales:
         sizes += f"; {NOT_RECORDED} for {pluralize(n_unscaled, 'image')}"
@@ -452,7 +452,7 @@ def image_errors(done: Evaluation, answers: Sequence[RegionResult]) -> list[dict
 
 
 def _region_card(
-    done: Evaluation, results: Sequence[RegionResult], with_picture: bool
+    done: Evaluation, results: Sequence[RegionResult], with_image: bool
 ) -> dict[str, Any]:
     record = results[0].predicted.record
     totals = {method: _total(results, method) for method in done.methods}
@@ -460,7 +460,7 @@ def _region_card(
         "name": done.manifest.name(record),
         "patient": record.patient,
         "said": {method: _text(total) for method, total in totals.items()},
-        "uri": _image(results[0].predicted) if with_picture else None,
+        "uri": _image(results[0].predicted) if with_image else None,
         "map_of": results[0].predicted.patient,
     }
 

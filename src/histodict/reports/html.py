@@ -254,17 +254,18 @@ def patch_images(
 
     def work(number: int) -> dict[int, str]:
         record = records[image_indices[number]]
-        own = wanted[gallery.images[wanted] == image_indices[number]].tolist()
+        own_patches = wanted[gallery.images[wanted] == image_indices[number]].tolist()
         if is_feature_file(record.display_image):
-            return dict.fromkeys(own, "")
+            return dict.fromkeys(own_patches, "")
         with open_image(record.display_image, record.mpp) as source:
             offset = _moved_by(record, source)
             return {
-                p: jpeg_data_uri(_patch_image(source, gallery, p, offset), quality=85) for p in own
+                p: jpeg_data_uri(_patch_image(source, gallery, p, offset), quality=85)
+                for p in own_patches
             }
 
-    found = map_images(work, len(image_indices), "cut-outs", callback, Threads(n_jobs))
-    return {patch: uri for part in found for patch, uri in part.items()}
+    parts = map_images(work, len(image_indices), "cut-outs", callback, Threads(n_jobs))
+    return {patch: uri for part in parts for patch, uri in part.items()}
 
 
 def square_around(gallery: PatchSample, patch: int, times: int) -> tuple[tuple[int, int], int]:

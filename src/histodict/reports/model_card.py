@@ -251,8 +251,8 @@ with Path(__file__).with_name("checklist.csv").open(encoding="utf-8", newline=""
 
 def checklist(done: Evaluation) -> list[tuple[str, str, str]]:
     """Return the checklist as (item, question, answer)."""
-    known = _of_data(done) | _of_methods(done) | _of_results(done)
-    return [(item, asked, known.get(item, facts.NOT_RECORDED)) for item, asked in ITEMS]
+    answers = _of_data(done) | _of_methods(done) | _of_results(done)
+    return [(item, asked, answers.get(item, facts.NOT_RECORDED)) for item, asked in ITEMS]
 
 
 def _of_data(done: Evaluation) -> dict[str, str]:
