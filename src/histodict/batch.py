@@ -1,23 +1,21 @@
-"""Images answered by a model, in a folder that a later run goes on in.
+"""Prediction of many images into a results folder, which a later run completes.
 
-One image of a run: what decides its files, what is known of it, and the answer to it.
-
-A model over many images, into a folder: goes past bad files, and goes on where it was stopped.
+A run skips images that cannot be read and images that are already done.
 
     DIR/predictions.csv, .parquet    one row per image (detections.csv for regions)
     DIR/regions.csv, .parquet        one row per region found
-    DIR/overlays/KEY.png             the image with its patch map, the regions' outlines, a legend
-    DIR/maps/KEY.npz                 the patch map, for `PatchMap.load`
-    DIR/geojson/KEY.geojson          areas of a class, the regions, or patches, for QuPath (.gz)
-    DIR/qupath/                      a QuPath project of all images, where it was asked for
-    DIR/anndata/KEY.h5ad             the patches with their codes, for scanpy and squidpy, if asked
-    DIR/scores.json                  how good the answers are, where it is known what they should be
+    DIR/overlays/KEY.png             image with its patch map, outlines of regions and legend
+    DIR/maps/KEY.npz                 patch map, for `PatchMap.load`
+    DIR/geojson/KEY.geojson          areas of a class, regions, or patches, for QuPath (.gz)
+    DIR/qupath/                      QuPath project of all images, if requested
+    DIR/anndata/KEY.h5ad             patches with their codes, for scanpy and squidpy, if requested
+    DIR/scores.json                  scores of the predictions of labelled images
     DIR/failures.csv                 failed images of the last command, with the reasons
-    DIR/done/KEY.json                one image's rows, and the digests of its files; what is there
-                                     and whole is not done again
+    DIR/done/KEY.json                rows of one image and digests of its files; complete results
+                                     are not computed again
 
-The tables hold all that is there: rows of earlier runs stay, if model and settings were the same.
-KEY is the file's name and a few letters that tell equal names apart.
+The tables contain rows of earlier runs with the same model and settings. KEY is the name of the
+image file with a suffix that distinguishes files of the same name.
 """
 
 from __future__ import annotations
@@ -87,20 +85,20 @@ __all__ = [
     "with_absolute_paths",
 ]
 
-# Of a file's name that goes into KEY: with it, no name may become longer than file systems allow.
+# Maximum length of the file name within KEY, so that no name exceeds the limit of file systems.
 _MAX_BYTES = 200
 
 
 def output_key(image: Path) -> str:
-    """A file name for what belongs to an image, the same each time."""
-    place = hashlib.sha256(os.fsencode(os.path.realpath(image))).hexdigest()[:8]
+    """Return the reproducible key that names the files of an image."""
+    suffix = hashlib.sha256(os.fsencode(os.path.realpath(image))).hexdigest()[:8]
     stem = os.fsencode(image.stem).decode("utf-8", "replace")
     name = stem.encode()[:_MAX_BYTES].decode("utf-8", "ignore")
     try:
         os.fsencode(name)
     except UnicodeEncodeError:  # a locale other than UTF-8 lacks some characters
         name = name.encode("ascii", "replace").decode("ascii").replace("?", "_")
-    return f"{name}-{place}"
+    return f"{name}-{suffix}"
 
 
 def printable_path(path: Path) -> str:
@@ -110,11 +108,17 @@ def printable_path(path: Path) -> str:
 
 @dataclass(frozen=True)
 class ImageTask:
-    """An image to be answered.
+    """Image to predict, with the options that determine its files.
 
-    key : of its files
-    tabled : whether its patches with their codes are written as AnnData, too
-    facts : the table of what is known of the atoms, that goes into it
+    Attributes
+    ----------
+    record : image
+    pixel_size_option : pixel size given by the user
+    key : key of its files
+    model_digest : digest of the model file
+    qupath : options of the GeoJSON file
+    tabled : whether AnnData is written
+    metadata : table of atom statistics for AnnData
     """
 
     record: ImageRecord
@@ -126,44 +130,54 @@ class ImageTask:
     metadata: Path | None = None
 
     def with_previous_metadata(self, before: Content) -> ImageTask:
-        """With what an earlier run on the same file knew and this one was not told."""
+        """Return the task completed by metadata of an earlier run on the same file.
+
+        Parameters
+        ----------
+        before : content of the earlier run
+        """
         record = self.record
         if not self.tabled or before.get("stamp", {}).get("file") != _file_key(record.path):
             return self
         earlier = before["stamp"].get("facts")
-        facts = self.metadata or (
+        statistics = self.metadata or (
             Path(earlier[0]) if earlier and Path(earlier[0]).exists() else None
         )
         record = replace(record, patient=record.patient or before["row"].get("patient", ""))
         if before.get("known") and not (record.label or record.is_mapped):
-            told = record_from_json(before)
-            record = replace(record, label=told.label, mask=told.mask, annotations=told.annotations)
-        return replace(self, record=record, metadata=facts)
+            stored = record_from_json(before)
+            record = replace(
+                record, label=stored.label, mask=stored.mask, annotations=stored.annotations
+            )
+        return replace(self, record=record, metadata=statistics)
 
     def fingerprint(self) -> Content:
-        """Changes when the image does, what is said of it, where to look in it, or its files."""
+        """Return what determines the files of the image.
+
+        It changes with the image, its metadata, its region of interest and the output options.
+        """
         record = self.record
-        found: Content = {
+        content: Content = {
             "size": list(astuple(self.size)),
             "outlines": self.qupath.form,
             "file": _file_key(record.path),
         }
         if missing_chunks_allowed():
-            found["missing_chunks"] = "allowed"
+            content["missing_chunks"] = "allowed"
         if self.tabled:
             mask = _file_key(record.mask) if record.mask else []
-            drawn = record.annotations.fingerprint() if record.annotations else []
-            found["anndata"] = [record.patient, record.label, mask, drawn]
-            found |= {"facts": file_key(self.metadata)} if self.metadata else {}
+            annotations = record.annotations.fingerprint() if record.annotations else []
+            content["anndata"] = [record.patient, record.label, mask, annotations]
+            content |= {"facts": file_key(self.metadata)} if self.metadata else {}
         if record.image is not None:
-            found["image"] = file_key(record.image)
+            content["image"] = file_key(record.image)
         if record.region_of_interest is not None:
-            found["within"] = (
+            content["within"] = (
                 record.region_of_interest.fingerprint()
                 if record.region_of_interest.path.is_file()
                 else []
             )
-        return found
+        return content
 
     def roi_columns(self) -> Row:
         """Return the columns of a row for the outline file and the missing chunks."""
@@ -176,6 +190,7 @@ class ImageTask:
 
     @property
     def size(self) -> PixelSizeOption:
+        """Pixel size options with the pixel size of the table."""
         return self.pixel_size_option.with_table(self.record.mpp)
 
 
@@ -184,55 +199,61 @@ def _file_key(path: Path) -> list[Any]:
 
 
 def with_absolute_paths(record: ImageRecord) -> ImageRecord:
-    """Another machine may work in another folder: paths that are sent are whole."""
+    """Return the record with absolute paths, for use on another machine."""
     mask, image = (file.absolute() if file else None for file in (record.mask, record.image))
-    drawings = record.annotations, record.region_of_interest
-    drawn, within = (
-        each and replace(each, path=each.path.absolute(), image=image) for each in drawings
+    outlines = record.annotations, record.region_of_interest
+    annotations, within = (
+        outline_file and replace(outline_file, path=outline_file.path.absolute(), image=image)
+        for outline_file in outlines
     )
     return replace(
         record,
         path=record.path.absolute(),
         mask=mask,
         image=image,
-        annotations=drawn,
+        annotations=annotations,
         region_of_interest=within,
     )
 
 
 def record_to_json(record: ImageRecord) -> Content:
-    """What a later run needs to score the map."""
-    known: Content = {
+    """Return the parts of a record that a later run needs to score the map."""
+    content: Content = {
         "path": str(record.path),
         "label": record.label,
         "mpp": record.mpp,
         "mask": str(record.mask) if record.mask else None,
         "annotations": None,
     }
-    drawn = record.annotations
-    if drawn is not None:
-        over = str(drawn.image) if drawn.image else None
-        known["annotations"] = [str(drawn.path), list(drawn.names), drawn.coordinates, over]
-    return known
+    annotations = record.annotations
+    if annotations is not None:
+        image = str(annotations.image) if annotations.image else None
+        content["annotations"] = [
+            str(annotations.path),
+            list(annotations.names),
+            annotations.coordinates,
+            image,
+        ]
+    return content
 
 
 def record_from_json(content: Content) -> ImageRecord:
-    """The reverse, of an image whose content has it."""
+    """Return the record of an image whose content contains one."""
     row, known = content["row"], content["known"]
     mask = Path(known["mask"]) if known["mask"] else None
-    path, drawn = Path(known["path"]), known["annotations"]
+    path, annotations = Path(known["path"]), known["annotations"]
     record = ImageRecord(path, known["label"], row["patient"], mpp=known["mpp"], mask=mask)
-    if not drawn:
+    if not annotations:
         return record
-    file, names, coordinates, over = drawn
-    image = Path(over) if over else None
+    file, names, coordinates, image_path = annotations
+    image = Path(image_path) if image_path else None
     return replace(record, annotations=AnnotationFile(Path(file), tuple(names), coordinates, image))
 
 
 def predict_and_export(
     model: Model, folder: Path, callback: Callback, task: ImageTask
 ) -> Content | str:
-    """The rows of an image, whose files are then written; or why there are none."""
+    """Predict an image and write its files; return its rows, or the reason of a failure."""
     if task.record.error:
         return task.record.error
     try:
@@ -242,71 +263,74 @@ def predict_and_export(
 
 
 def _predict(task: ImageTask, callback: Callback, model: Model) -> Prediction:
-    """The answer, its map over the image where one lies beside a feature file."""
+    """Return the prediction, with its map over the image if that accompanies a feature file."""
     image, within = task.record.image, task.record.region_of_interest
-    answer: Prediction = model.predict_one(
+    prediction: Prediction = model.predict_one(
         task.record.path, mpp=task.size, callback=callback, within=within
     )
-    if within is not None and not answer.n_patches:
+    if within is not None and not prediction.n_patches:
         raise ValueError(f"no patch with tissue lies inside of the outlines of {within.path}")
-    if image is not None and answer.patch_map is not None:
-        answer = replace(answer, patch_map=answer.patch_map.covering(image))
-        if model.finds_regions and isinstance(
-            answer, RegionPrediction
-        ):  # they lie where the map does
-            answer = model.apply_threshold(answer)
-    return answer
+    if image is not None and prediction.patch_map is not None:
+        prediction = replace(prediction, patch_map=prediction.patch_map.covering(image))
+        # Regions move with the map.
+        if model.finds_regions and isinstance(prediction, RegionPrediction):
+            prediction = model.apply_threshold(prediction)
+    return prediction
 
 
 def _predict_and_write(model: Model, folder: Path, callback: Callback, task: ImageTask) -> Content:
     key, ask, files = task.key, partial(_predict, task, callback), list[Path]()
     if task.tabled:
         files.append(Path("anndata", f"{key}.h5ad"))
-        facts = read_atom_statistics(task.metadata) if task.metadata else []
-        about = ImageMetadata(key, task.record, task.model_digest, facts)
-        answer = write_h5ad(folder / files[0], model, ask, about)
+        statistics = read_atom_statistics(task.metadata) if task.metadata else []
+        about = ImageMetadata(key, task.record, task.model_digest, statistics)
+        prediction = write_h5ad(folder / files[0], model, ask, about)
     else:
-        answer = ask(model)
-    if answer.patch_map is not None:
-        overlay, outlined, mapped = drawings = [
+        prediction = ask(model)
+    if prediction.patch_map is not None:
+        overlay, geojson, npz = map_files = [
             Path("overlays", f"{key}.png"),
             Path("geojson", f"{key}{task.qupath.ending}"),
             Path("maps", f"{key}.npz"),
         ]
-        files += drawings
+        files += map_files
         kind = {"of_regions": model.finds_regions, "of_patches": task.qupath.of_patches}
-        with ThreadPoolExecutor(2) as pool:  # of a slide each takes its time
-            drawn = pool.submit(
+        with ThreadPoolExecutor(2) as pool:  # each takes long for a slide
+            overlay_job = pool.submit(
                 save_overlay,
                 folder / overlay,
-                answer.patch_map,
-                answer.summary(),
-                region_rings(answer),
+                prediction.patch_map,
+                prediction.summary(),
+                region_rings(prediction),
             )
-            kept = pool.submit(answer.patch_map.save, folder / mapped)
-            save_geojson(folder / outlined, geojson_features(answer, **kind))
-            drawn.result()
-            kept.result()
+            map_job = pool.submit(prediction.patch_map.save, folder / npz)
+            save_geojson(folder / geojson, geojson_features(prediction, **kind))
+            overlay_job.result()
+            map_job.result()
     return {
-        "row": answer.row() | task.roi_columns() | {"key": key},
-        "regions": region_rows(answer),
+        "row": prediction.row() | task.roi_columns() | {"key": key},
+        "regions": region_rows(prediction),
         "files": {file.as_posix(): content_digest(folder / file) for file in files},
     }
 
 
 SCORES = "scores.json"
-_FORM = 10  # goes up when an image's files are written otherwise
+_OUTPUT_VERSION = 10  # version of the output files; increases when their format changes
 
-_AREAS = GeoJSONOptions()
+_DEFAULT_QUPATH = GeoJSONOptions()
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """What came of a run; the tables may hold more, of earlier runs.
+    """Result of a run; the tables may contain more rows, of earlier runs.
 
-    rows, regions : of the images of this run, in their order
-    failures : (path, reason) of those that have no answer
-    scores : of all rows of the table whose truth is known; None where it is of none
+    Attributes
+    ----------
+    rows, regions : rows of the images of this run, in their order
+    failures : (path, reason) of images without a prediction
+    n_skipped : number of images that were already done
+    n_earlier : number of further images in the tables
+    scores : scores of all labelled rows of the table; None without labels
     """
 
     rows: list[Row]
@@ -318,15 +342,15 @@ class RunResult:
 
 
 def list_input_images(paths: list[Path]) -> tuple[list[Path], list[Path]]:
-    """The files named, and all images under the folders named, in order, each once.
+    """Return the given files and all images in the given folders, in order, each once.
 
-    Beside them what lies in the folders and may have been meant: pictures of other formats, masks.
+    The second list contains other files of the folders: images of other formats, and masks.
     """
     found: dict[Path, None] = {}
     left_out: list[Path] = []
     for path in paths:
-        is_one = is_zarr(path) or not os.path.isdir(path)
-        images, others = ([path], []) if is_one else find_images(path)
+        is_image = is_zarr(path) or not os.path.isdir(path)
+        images, others = ([path], []) if is_image else find_images(path)
         found.update(dict.fromkeys(images))
         left_out += others
     return list(found), left_out
@@ -339,79 +363,95 @@ def predict_images(
     folder: Path,
     *,
     mpp: MppLike = None,
-    qupath: GeoJSONOptions = _AREAS,
+    qupath: GeoJSONOptions = _DEFAULT_QUPATH,
     callback: Callback = no_callback,
     executor: Executor | None = None,
     anndata: bool = False,
     facts: Path | None = None,
 ) -> RunResult:
-    """Answer for every image and write the files above. The callback hears of each image.
+    """Predict all images and write the files listed above.
 
-    `mpp`: what is said of the pixel sizes of all of them; a record's own is a table's.
-    `qupath`: an image whose outlines were written otherwise is done again; a project has all images
-    that the folder holds answers for.
-    `anndata`: also write an .h5ad file of each; an image that has one keeps it up to date unasked.
-    `facts`: the table of `histodict atoms --csv`, which goes into these files.
-    `executor` takes an image at a time, and what works there writes into `folder`; None: one image
-    after another, with threads for the parts of each.
+    Parameters
+    ----------
+    model : trained model
+    model_digest : digest of the model file
+    images : images to predict
+    folder : results folder
+    mpp : pixel size of all images; a record's own pixel size comes from a table
+    qupath : options of the output for QuPath; images with other outlines are predicted again, and
+        a project contains all images of the folder
+    callback : receives the progress after each image
+    executor : distributes images to workers, which write into `folder`; None for one image after
+        another, with threads for the parts of each
+    anndata : whether to write .h5ad files; existing ones are kept up to date in any case
+    facts : table from `histodict atoms --csv`, added to these files
     """
     if anndata:
         check_patch_level(model)
         check_statistics_match(model, facts)
-    settings = {"model": model_digest, "version": version("histodict"), "form": _FORM}
+    settings = {"model": model_digest, "version": version("histodict"), "form": _OUTPUT_VERSION}
     run = ResultsFolder(folder, settings, model.table)
-    given = PixelSizeOption.of(mpp)
+    size_option = PixelSizeOption.of(mpp)
     keys = [output_key(record.path) for record in images]
     restricted = "given" if any(record.region_of_interest for record in images) else None
-    options = {"--mpp": given.default, "--override-mpp": given.override, "--within": restricted}
+    options = {
+        "--mpp": size_option.default,
+        "--override-mpp": size_option.override,
+        "--within": restricted,
+    }
     run.begin(keys, options)
-    tasks, stamps = [], []
+    tasks, fingerprints = [], []
     for record, key in zip(images, keys, strict=True):
         before = run.finished.get(key, {})
         tabled = anndata or "anndata" in before.get("stamp", {})
-        told = facts.absolute() if facts else None
+        statistics = facts.absolute() if facts else None
         task = ImageTask(
-            with_absolute_paths(record), given, key, model_digest, qupath, tabled, told
+            with_absolute_paths(record), size_option, key, model_digest, qupath, tabled, statistics
         )
-        task, stamp = _stamped(task, before)
+        task, fingerprint = _with_fingerprint(task, before)
         tasks.append(task)
-        stamps.append(stamp)
-    finished = [run.load_finished(key, stamp) for key, stamp in zip(keys, stamps, strict=True)]
+        fingerprints.append(fingerprint)
+    finished = [
+        run.load_finished(key, fingerprint)
+        for key, fingerprint in zip(keys, fingerprints, strict=True)
+    ]
     missing = [task for task, found in zip(tasks, finished, strict=True) if not found]
-    answer = partial(
+    predict = partial(
         predict_and_export, model.with_jobs(1) if executor else model, folder.absolute()
     )
-    watch = no_callback if executor else callback  # of what is done elsewhere only the end is heard
-    results = (executor or Threads(1)).map(partial(answer, watch), missing, lost=str)
+    progress = no_callback if executor else callback  # workers report only the end
+    results = (executor or Threads(1)).map(partial(predict, progress), missing, lost=str)
     done, failures = [], []
-    # Those that are finished take no time.
-    share = cumulative_shares(
+    # Finished images take no time.
+    fractions = cumulative_shares(
         [0 if f else estimated_bytes(r.path) for r, f in zip(images, finished, strict=True)]
     )
-    callback(Progress("answer", 0, len(images), work=share[0]))
-    for n, (record, key, stamp) in enumerate(zip(images, keys, stamps, strict=True)):
+    callback(Progress("answer", 0, len(images), work=fractions[0]))
+    for n, (record, key, fingerprint) in enumerate(zip(images, keys, fingerprints, strict=True)):
         content = finished[n] or next(results)
         if isinstance(content, str):
-            stays = "; its earlier answer stays in the table" if key in run.finished else ""
-            failures.append((record.path, content + stays))
+            note = "; its earlier answer stays in the table" if key in run.finished else ""
+            failures.append((record.path, content + note))
         else:
             before = run.finished.get(key, {})
-            is_same = before.get("stamp", {}).get("file") == stamp["file"]
-            content, wrong = _with_true_label(model, content, record, before if is_same else {})
-            failures += [(record.path, wrong)] if wrong else []
-            done.append(run.store(key, content, stamp))
-        callback(Progress("answer", n + 1, len(images), work=share[n + 1]))
+            is_same = before.get("stamp", {}).get("file") == fingerprint["file"]
+            content, scoring_error = _with_true_label(
+                model, content, record, before if is_same else {}
+            )
+            failures += [(record.path, scoring_error)] if scoring_error else []
+            done.append(run.store(key, content, fingerprint))
+        callback(Progress("answer", n + 1, len(images), work=fractions[n + 1]))
     earlier = run.previous_results({content["row"]["key"] for content in done})
     scores = _write_tables(model, folder, [*done, *earlier])
     if qupath.with_project and (done or earlier):
-        images_there = [_in_project(content) for content in [*done, *earlier]]
-        save_project(folder / "qupath", model.classes_, images_there)
+        project_images = [_project_image(content) for content in [*done, *earlier]]
+        save_project(folder / "qupath", model.classes_, project_images)
     rows, regions = _rows(done)
     return RunResult(rows, regions, failures, len(images) - len(missing), len(earlier), scores)
 
 
-def _stamped(task: ImageTask, before: Content) -> tuple[ImageTask, Content]:
-    """Return the task with earlier results and its fingerprint, or with the reason of a failure."""
+def _with_fingerprint(task: ImageTask, before: Content) -> tuple[ImageTask, Content]:
+    """Return the completed task and its fingerprint, or the task with the reason of a failure."""
     try:
         task = task.with_previous_metadata(before)
         return task, task.fingerprint()
@@ -421,28 +461,28 @@ def _stamped(task: ImageTask, before: Content) -> tuple[ImageTask, Content]:
 
 
 def _rows(contents: list[Content]) -> tuple[list[Row], list[Row]]:
-    """Of images, and of the regions in them."""
+    """Return the rows of images and of their regions."""
     rows = [content["row"] for content in contents]
     return rows, [row for content in contents for row in content["regions"]]
 
 
 def _write_tables(model: Model, folder: Path, contents: list[Content]) -> dict[str, Any] | None:
-    """From all that the folder holds; how good that is, where it is known what it should be."""
+    """Write the tables of all results in the folder; return scores, None without labels."""
     rows, regions = _rows(contents)
-    if not rows:  # of images that all failed there is nothing to tell
+    if not rows:  # all images failed
         return None
     write_table(folder / model.table, rows, model.columns)
     if model.finds_regions:
         write_table(folder / "regions", regions, RegionPrediction.REGION_COLUMNS)
     scores = score_rows(model.classes_, rows)
-    judged = [row for row in rows if row.get("truth") in model.classes_]
-    n_tuned = n_tuned_on(model.training_info_, (Path(row["path"]) for row in judged))
+    labelled = [row for row in rows if row.get("truth") in model.classes_]
+    n_tuned = n_tuned_on(model.training_info_, (Path(row["path"]) for row in labelled))
     if scores is not None and n_tuned:
-        scores["tuned"] = tuned_scores(model, judged, n_tuned)
+        scores["tuned"] = tuned_scores(model, labelled, n_tuned)
     if scores is not None and model.finds_regions:
-        scores["patches"] = score_patches(_mapped(folder, contents))
+        scores["patches"] = score_patches(_scored_maps(folder, contents))
     if not model.finds_regions:
-        scores = merge_patch_scores(scores, score_outlined(_mapped(folder, contents)))
+        scores = merge_patch_scores(scores, score_outlined(_scored_maps(folder, contents)))
     if scores is not None:
         labelled = (Path(content["row"]["path"]) for content in contents if content["known"])
         n_trained = n_trained_on(model.training_info_, labelled)
@@ -456,8 +496,8 @@ def _write_tables(model: Model, folder: Path, contents: list[Content]) -> dict[s
     return scores
 
 
-def _mapped(folder: Path, contents: list[Content]) -> Iterator[ScoredMap]:
-    """Images whose truth is known: what is known, the map, and how many patches make a region."""
+def _scored_maps(folder: Path, contents: list[Content]) -> Iterator[ScoredMap]:
+    """Yield record, map file and minimum region size (patches) of labelled images."""
     for content in contents:
         maps = [name for name in content["files"] if name.startswith("maps/")]
         if content["known"] and maps:
@@ -468,8 +508,8 @@ def _mapped(folder: Path, contents: list[Content]) -> Iterator[ScoredMap]:
             )
 
 
-def _in_project(content: Content) -> ProjectImage:
-    """An image by the place that its links lead to, which is right from any folder."""
+def _project_image(content: Content) -> ProjectImage:
+    """Return an image by its resolved path, which is valid from any folder."""
     row = content["row"]
     score = {} if row.get("score") is None else {"histodict score": f"{row['score']:.5g}"}
     path = Path(content["stamp"]["file"][0])
@@ -479,13 +519,15 @@ def _in_project(content: Content) -> ProjectImage:
 def _with_true_label(
     model: Model, content: Content, record: ImageRecord, before: Content
 ) -> tuple[Content, str]:
-    """With the path that was asked for, and what is known of the image; and what of that fails.
+    """Return the content with the requested path and the true label, and a scoring error.
 
-    before : of an earlier run on the same file; what it knew stays, if this one was told nothing
+    Parameters
+    ----------
+    before : content of an earlier run on the same file; its metadata is kept unless replaced
     """
-    known, earlier, wrong = before.get("known"), before.get("row", {}), ""
-    told = {name: earlier[name] for name in ("truth", "patient") if name in earlier}
-    row = content["row"] | told | {"path": printable_path(record.path)}
+    known, earlier, scoring_error = before.get("known"), before.get("row", {}), ""
+    kept_columns = {name: earlier[name] for name in ("truth", "patient") if name in earlier}
+    row = content["row"] | kept_columns | {"path": printable_path(record.path)}
     if record.patient:
         row["patient"] = record.patient
     try:
@@ -494,6 +536,6 @@ def _with_true_label(
             row |= {"truth": truth} if truth else {}
             known = record_to_json(with_absolute_paths(record))
     except Exception as error:  # an error of the mask does not affect the prediction
-        wrong = f"is not scored: {failure_reason(error)}"
+        scoring_error = f"is not scored: {failure_reason(error)}"
     regions = [region | {"path": row["path"]} for region in content["regions"]]
-    return content | {"row": row, "regions": regions, "known": known}, wrong
+    return content | {"row": row, "regions": regions, "known": known}, scoring_error

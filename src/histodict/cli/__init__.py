@@ -1,19 +1,17 @@
-"""The command line: each command is a few lines over the pipeline, in the file of its group.
+"""Command-line interface: the typer application and its groups of commands.
 
-options    what several commands take
-image_options  what names images
-work       where the work is done
-console    what they say
-help       what `--help` says
-learn      train
-adapt      adapt
-answer     predict, detect
-extract    features
-concepts   concepts
-look       info, atoms, methods
-edit       edit, why
-compare    evaluate, reproduce
-open       demo, serve
+console        messages, progress display and signal handling
+options        options and option groups shared by several commands; layout of `--help`
+image_options  options that name images
+train          train
+adapt          adapt
+predict        predict, detect
+features       features
+concepts       concepts
+inspect_model  info, atoms, methods
+edit_atoms     edit, explain
+evaluate       evaluate, reproduce
+serve          demo, serve
 """
 
 from __future__ import annotations
@@ -54,8 +52,8 @@ for _title, _commands in _GROUPS.items():
         app.command(rich_help_panel=_title)(flatten_options(_command))
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
         from importlib.metadata import version
 
         typer.echo(f"histodict {version('histodict')}")

@@ -1,4 +1,4 @@
-"""`python -m histodict.cli`."""
+"""Entry point of `python -m histodict.cli`."""
 
 from . import app
 

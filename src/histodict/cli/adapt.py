@@ -1,4 +1,4 @@
-"""A model's threshold, moved with the help of images without labels: `adapt`."""
+"""Command `adapt`: fit the decision threshold of a model to unlabelled images."""
 
 from __future__ import annotations
 
@@ -57,30 +57,32 @@ def adapt(
             raise ValueError(
                 f"{used.model}: finds regions; only a model of two classes can be adapted"
             )
-        found = images.find()
-        answered, scores, bad = _scores(trained, found, images.size, skip_bad)
-        warn_of_skipped(bad, len(found))
-        adapted = trained.adapt_threshold(scores, force=force).tuned_on(answered)
+        records = images.find()
+        scored_paths, scores, failures = _scores(trained, records, images.size, skip_bad)
+        warn_of_skipped(failures, len(records))
+        adapted = trained.adapt_threshold(scores, force=force).tuned_on(scored_paths)
         change = adapted.training_info_["tuning"][-1]
-        if bad:
-            change["left_out"] = bad
+        if failures:
+            change["left_out"] = failures
         save_model(adapted, output)
-    moved = ThresholdAdaptation.of(scores, change["shift"])
-    _print_adapted(moved, len(scores), output, as_json)
+    adaptation = ThresholdAdaptation.of(scores, change["shift"])
+    _print_adapted(adaptation, len(scores), output, as_json)
 
 
-def _print_adapted(moved: ThresholdAdaptation, n_images: int, output: Path, as_json: bool) -> None:
-    if moved.one_is_small:
+def _print_adapted(
+    adaptation: ThresholdAdaptation, n_images: int, output: Path, as_json: bool
+) -> None:
+    if adaptation.one_is_small:
         warn(
             "one group is small: if nearly all images are of one class, the model as it was is the "
             "better one"
         )
     if as_json:
-        print_json({"model": str(output), "n_images": n_images} | asdict(moved))
+        print_json({"model": str(output), "n_images": n_images} | asdict(adaptation))
         return
-    low, high = moved.groups
+    low, high = adaptation.groups
     typer.echo(
-        f"Groups of {low} and {pluralize(high, 'image')}; {moved.n_moved} of {n_images} get "
+        f"Groups of {low} and {pluralize(high, 'image')}; {adaptation.n_moved} of {n_images} get "
         "another "
         f"answer than before: {output}"
     )
@@ -89,31 +91,35 @@ def _print_adapted(moved: ThresholdAdaptation, n_images: int, output: Path, as_j
 def _scores(
     model: Model, images: list[ImageRecord], size: PixelSizeOption, skip_bad: bool
 ) -> tuple[list[Path], list[float], list[str]]:
-    """Return images with their scores, and the reasons of images that were skipped."""
+    """Return the scored images, their scores and the reasons of skipped images."""
     from ..datasets.survey import ReadabilityReport, check_readable
     from ..images.file_types import ImageError
     from ..images.memory_image import estimated_bytes
 
-    answers, bad = [], []
+    predictions, failures = [], []
     with progress_bars() as callback:
-        looked = check_readable(images, model.n_jobs, callback)
+        report = check_readable(images, model.n_jobs, callback)
         if not skip_bad:
-            looked.check()
-        reasons = {record.path: reason for record, reason in looked.bad}
-        share = cumulative_shares([estimated_bytes(image.path) for image in images])
-        callback(Progress("answer", 0, len(images), work=share[0]))
-        for place, image in enumerate(images):
+            report.check()
+        reasons = {record.path: reason for record, reason in report.bad}
+        fractions = cumulative_shares([estimated_bytes(image.path) for image in images])
+        callback(Progress("answer", 0, len(images), work=fractions[0]))
+        for index, image in enumerate(images):
             try:
                 if image.path in reasons:
                     raise ImageError(reasons[image.path])
                 mpp = size.with_table(image.mpp)
-                answers.append(model.predict_one(image.path, mpp=mpp, callback=callback))
+                predictions.append(model.predict_one(image.path, mpp=mpp, callback=callback))
             except ImageError as error:
-                bad.append((image, str(error)))
-            callback(Progress("answer", place + 1, len(images), work=share[place + 1]))
+                failures.append((image, str(error)))
+            callback(Progress("answer", index + 1, len(images), work=fractions[index + 1]))
     if not skip_bad:
-        ReadabilityReport(len(images), bad).check()
-    warn_of_sizes(model, [answer.size for answer in answers])
-    answered = {answer.path for answer in answers if answer.label is not None}
-    known = [image.path for image in images if image.path in answered]
-    return known, [answer.score for answer in answers], [reason for _, reason in bad]
+        ReadabilityReport(len(images), failures).check()
+    warn_of_sizes(model, [prediction.size for prediction in predictions])
+    scored = {prediction.path for prediction in predictions if prediction.label is not None}
+    paths = [image.path for image in images if image.path in scored]
+    return (
+        paths,
+        [prediction.score for prediction in predictions],
+        [reason for _, reason in failures],
+    )

@@ -1,4 +1,4 @@
-"""Concepts of many images, without labels: `concepts`."""
+"""Command `concepts`: discover concepts in unlabelled images."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .options import ExecutionCliOptions, FolderOutput, JsonOption
 if TYPE_CHECKING:
     from ..explain.concept_discovery import ConceptDictionary, ConceptTrainingSet, ConceptUsage
 
-_DOUBTFUL = 0.7  # |cos| of halves of the patients below which concepts are not those of others
+_MIN_RECURRENCE = 0.7  # minimum |cos| between concepts of two halves of the patients
 
 
 def concepts(
@@ -53,36 +53,40 @@ def concepts(
 
     with report_errors():
         check_writable_folder(output)
-        source = ConceptTrainingSet.of(_laid_open(images).find(), network, images.size)
-        learnt, usage, is_new = _learn(source, n_concepts, seed, output, work)
-        facts = _write(output, source, learnt, usage)
+        source = ConceptTrainingSet.of(_expand_feature_folders(images).find(), network, images.size)
+        dictionary, usage, is_new = _learn(source, n_concepts, seed, output, work)
+        summary = _write_tables(output, source, dictionary, usage)
     if source.size_doubts():
         warn(source.size_doubts())
     if as_json:
-        print_json({"folder": str(output), "concepts": len(learnt.atoms), "new": is_new} | facts)
+        print_json(
+            {"folder": str(output), "concepts": len(dictionary.atoms), "new": is_new} | summary
+        )
         return
-    how = "learnt from" if is_new else "as learnt before from"
-    typer.echo(f"{len(learnt.atoms)} concepts, {how} {pluralize(len(usage.patches), 'image')}")
-    for line in _describe(facts):
+    origin = "learnt from" if is_new else "as learnt before from"
+    typer.echo(
+        f"{len(dictionary.atoms)} concepts, {origin} {pluralize(len(usage.patches), 'image')}"
+    )
+    for line in _describe(summary):
         typer.echo(line)
     typer.echo(f"Name them in {output / 'concepts.csv'}")
 
 
-def _laid_open(images: ImageOptions) -> ImageOptions:
-    """With the feature files of a folder in its place, where it holds such."""
+def _expand_feature_folders(images: ImageOptions) -> ImageOptions:
+    """Replace each folder that contains feature files by these files."""
     from ..precomputed.feature_file import is_feature_file
 
     paths: list[Path] = []
     for path in images.paths:
-        inside = sorted(path.iterdir()) if path.is_dir() and not images.features else []
-        paths += [file for file in inside if is_feature_file(file)] or [path]
+        files = sorted(path.iterdir()) if path.is_dir() and not images.features else []
+        paths += [file for file in files if is_feature_file(file)] or [path]
     return replace(images, paths=paths)
 
 
 def _learn(
-    source: ConceptTrainingSet, number: int, seed: int, output: Path, work: ExecutionCliOptions
+    source: ConceptTrainingSet, n_concepts: int, seed: int, output: Path, work: ExecutionCliOptions
 ) -> tuple[ConceptDictionary, ConceptUsage, bool]:
-    """The concepts and their usage: those in the folder, or new ones, which are then in it."""
+    """Return concepts, usage and whether they are new; load them if the folder has them."""
     from ..datasets.survey import check_files
     from ..explain.concept_discovery import (
         check_settings_match,
@@ -96,27 +100,27 @@ def _learn(
 
     check_files(source.records)
     keys = [file_key(record.path) for record in source.records]
-    settings = settings_of(source, number, seed, keys)
-    found = read_concepts(output)
-    if found:
-        check_settings_match(output, found[2], settings)
-        return found[0], found[1], False
-    with work.begin() as begun:
+    settings = settings_of(source, n_concepts, seed, keys)
+    stored = read_concepts(output)
+    if stored:
+        check_settings_match(output, stored[2], settings)
+        return stored[0], stored[1], False
+    with work.begin() as execution:
         options: dict[str, Any] = {
             "n_jobs": work.jobs,
-            "callback": begun.callback,
-            "executor": begun.executor,
+            "callback": execution.callback,
+            "executor": execution.executor,
         }
-        learnt = learn_concepts(source, number, random_state=seed, **options)
-        usage = usage_of(source, learnt, **options)
-    write_concepts(output, learnt, usage, settings)
-    return learnt, usage, True
+        dictionary = learn_concepts(source, n_concepts, random_state=seed, **options)
+        usage = usage_of(source, dictionary, **options)
+    write_concepts(output, dictionary, usage, settings)
+    return dictionary, usage, True
 
 
-def _write(
-    output: Path, source: ConceptTrainingSet, learnt: ConceptDictionary, usage: ConceptUsage
+def _write_tables(
+    output: Path, source: ConceptTrainingSet, dictionary: ConceptDictionary, usage: ConceptUsage
 ) -> dict[str, Any]:
-    """The tables; and what is to be said of them."""
+    """Write the tables of concepts, usage and predictions; return summary statistics."""
     import numpy as np
 
     from ..explain import concept_discovery as concept_answers
@@ -124,50 +128,54 @@ def _write(
     from ..explain.concept_discovery import image_names
     from ..utils.text_io import write_csv
 
-    names = concept_folder.names_in(output, len(learnt.atoms))
+    names = concept_folder.names_in(output, len(dictionary.atoms))
     images, patients = image_names(source.records), source.patients
-    rows = concept_folder.concept_rows(learnt, usage, names, patients, images)
+    rows = concept_folder.concept_rows(dictionary, usage, names, patients, images)
     write_csv(output / concept_folder.TABLE, rows)
-    used = concept_folder.usage_rows(usage, names, patients, images)
-    write_csv(output / concept_folder.USAGE, source.as_listed(used))
-    recurs = float(np.mean(learnt.recurrence))
-    facts: dict[str, Any] = {"recurrence": None if np.isnan(recurs) else round(recurs, 3)}
-    if recurs < _DOUBTFUL:
+    usage_table = concept_folder.usage_rows(usage, names, patients, images)
+    write_csv(output / concept_folder.USAGE, source.as_listed(usage_table))
+    recurrence = float(np.mean(dictionary.recurrence))
+    summary: dict[str, Any] = {"recurrence": None if np.isnan(recurrence) else round(recurrence, 3)}
+    if recurrence < _MIN_RECURRENCE:
         warn(
-            f"halves of the patients agree on these concepts by {recurs:.2f} only (|cos|): do not "
-            "rely on what they are called; more patients, or fewer atoms, may help"
+            f"halves of the patients agree on these concepts by {recurrence:.2f} only (|cos|): do "
+            "not rely on what they are called; more patients, or fewer atoms, may help"
         )
     if all(not record.patient for record in source.records):
         warn("no patients are named: every image counts as one, see --column patient=COLUMN")
     labels = [record.label for record in source.records]
     if any(labels):
-        _, answers = concept_answers.concept_prediction_rows(usage, labels, images, names)
-        write_csv(output / concept_folder.PREDICTIONS, source.as_listed(answers))
-        right, asked = concept_answers.leave_one_patient_out_accuracy(usage, labels, patients)
-        facts |= {
+        _, predictions = concept_answers.concept_prediction_rows(usage, labels, images, names)
+        write_csv(output / concept_folder.PREDICTIONS, source.as_listed(predictions))
+        n_correct, n_tested = concept_answers.leave_one_patient_out_accuracy(
+            usage, labels, patients
+        )
+        summary |= {
             "labelled": sum(map(bool, labels)),
-            "unseen": asked,
-            "leave_one_patient_out_accuracy": right,
+            "unseen": n_tested,
+            "leave_one_patient_out_accuracy": n_correct,
         }
     elif (output / concept_folder.PREDICTIONS).exists():
         warn(
             f"{output / concept_folder.PREDICTIONS}: is left as it was, as no image has a label now"
         )
-    return facts
+    return summary
 
 
-def _describe(facts: dict[str, Any]) -> list[str]:
-    """In words."""
+def _describe(summary: dict[str, Any]) -> list[str]:
+    """Describe the summary statistics in sentences."""
     lines = []
-    if facts["recurrence"] is None:
+    if summary["recurrence"] is None:
         lines.append("Whether other patients give the same is not known: that takes four or more")
     else:
-        lines.append(f"Halves of the patients give the same by {facts['recurrence']:.2f} (|cos|)")
-    if "labelled" in facts:
-        words = f"Answers rest on {pluralize(facts['labelled'], 'label')}"
-        tried = (
-            f"; patients left out: {facts['leave_one_patient_out_accuracy']} of "
-            f"{facts['unseen']} images right"
+        lines.append(f"Halves of the patients give the same by {summary['recurrence']:.2f} (|cos|)")
+    if "labelled" in summary:
+        text = f"Answers rest on {pluralize(summary['labelled'], 'label')}"
+        accuracy_text = (
+            f"; patients left out: {summary['leave_one_patient_out_accuracy']} of "
+            f"{summary['unseen']} images right"
         )
-        lines.append(words + (tried if facts["unseen"] else "; no patient could be left out"))
+        lines.append(
+            text + (accuracy_text if summary["unseen"] else "; no patient could be left out")
+        )
     return lines

@@ -1,6 +1,7 @@
-"""What the commands say: progress, warnings and errors on one stream, results on the other.
+"""Console output of the commands: progress, messages, results and signal handling.
 
-How a command ends that is told to stop: in a line, with the status of the signal, and soon.
+Progress, warnings and errors go to standard error, results to standard output. A command that
+is stopped by a signal prints one line and exits with status 128 plus the number of the signal.
 """
 
 from __future__ import annotations
@@ -29,64 +30,72 @@ from ..utils.text_io import MAX_LINES, first_of, printable
 if TYPE_CHECKING:
     from rich.console import Console
 
-FAILURES = "failures.csv"  # in a folder of results: failed files of the last run
-signals: list[int] = []  # that this process got: whatever fails then fails for that reason
+FAILURES = "failures.csv"  # table of the files that failed in the last run, in the results folder
+signals: list[int] = []  # received by this process; any error after one is a consequence of it
 
 
 @contextmanager
 def report_errors() -> Iterator[None]:
-    """What the user can mend is a line and exit status 2, not a traceback; a warning is a line."""
+    """Print user errors on one line and exit with status 2; print warnings on one line.
+
+    After a signal, the error is raised unchanged.
+    """
     from concurrent.futures import BrokenExecutor
 
-    kept, warnings.formatwarning = warnings.formatwarning, _single_line
+    previous_format, warnings.formatwarning = warnings.formatwarning, _single_line
     try:
         yield
     except (ValueError, OSError, ImportError) as error:
-        words = str(error)
+        message = str(error)
         cause: Exception = error
     except BrokenExecutor as error:
-        words = f"a process that did a part of the work was ended by the system; {_with_less()}"
+        message = f"a process that did a part of the work was ended by the system; {_with_less()}"
         cause = error
     except MemoryError as error:
-        words = f"there is not enough memory: {str(error) or _with_less()}"
+        message = f"there is not enough memory: {str(error) or _with_less()}"
         cause = error
     else:
         return
     finally:
-        warnings.formatwarning = kept
+        warnings.formatwarning = previous_format
     if signals:
         raise cause
-    _write_line("[red]Error:[/]", words)
+    _write_line("[red]Error:[/]", message)
     raise typer.Exit(2) from cause
 
 
-_messages: dict[str, Progress] = {}  # the latest of each stage
-_resume_hint: list[str] = []  # what the same command, run again, finds done
+_messages: dict[str, Progress] = {}  # latest progress of each stage
+_resume_hint: list[str] = []  # work that the same command skips when run again
 
 
 def reset_state() -> None:
-    """A command has done nothing yet, and keeps nothing; it can print every name there is."""
+    """Forget the progress and resume hint of an earlier command.
+
+    Characters that standard output cannot encode are printed as escapes.
+    """
     _messages.clear()
     _resume_hint.clear()
-    if isinstance(sys.stdout, io.TextIOWrapper):  # as the stream of errors does by itself
+    if isinstance(sys.stdout, io.TextIOWrapper):  # as standard error by default
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def set_resume_hint(what: str = "what is finished") -> None:
-    """From here on the same command goes on where this one was stopped."""
+    """Announce that the same command resumes where it is stopped; `what` is not repeated."""
     _resume_hint[:] = [f"{what} is not done again"]
 
 
 def _with_less() -> str:
-    words = "if memory ran out, give fewer --jobs, and run the same command again"
-    return ": ".join([words, *_resume_hint])
+    text = "if memory ran out, give fewer --jobs, and run the same command again"
+    return ": ".join([text, *_resume_hint])
 
 
 @contextmanager
 def progress_bars(weights: Mapping[str, float] | None = None) -> Iterator[Callback]:
-    """Yield a callback that shows a bar per stage in a terminal, until the work is done.
+    """Yield a callback that shows a progress bar per stage in a terminal.
 
-    `weights`: relative durations of stages that follow each other.
+    Parameters
+    ----------
+    weights : relative durations of consecutive stages
     """
     from ..utils.progress import progress_bar
 
@@ -100,41 +109,44 @@ def progress_bars(weights: Mapping[str, float] | None = None) -> Iterator[Callba
 
 
 def report_interruption(by: str) -> None:
-    """What a signal ended, how far it was, and how to go on."""
-    far = "; ".join(
-        f"{STAGES.get(stage, stage)}: {told.done} of {told.total}"
-        for stage, told in _messages.items()
+    """Print the signal, the progress so far and how to resume."""
+    position = "; ".join(
+        f"{STAGES.get(stage, stage)}: {progress.done} of {progress.total}"
+        for stage, progress in _messages.items()
     )
-    words = f"by {by}{f' ({far})' if far else ''}"
-    then = (
+    text = f"by {by}{f' ({position})' if position else ''}"
+    hint = (
         f"The same command goes on: {_resume_hint[0]}"
         if _resume_hint
         else "The same command starts anew"
     )
-    _write_line("[yellow]Stopped:[/]", f"{words}. {then}")
+    _write_line("[yellow]Stopped:[/]", f"{text}. {hint}")
 
 
 def warn(words: str, head: str = "Warning") -> None:
+    """Print a warning on one line; `head` replaces the word "Warning"."""
     _write_line(f"[yellow]{head}:[/]", words)
 
 
-def _single_line(message: Warning | str, *place: Any, **more: Any) -> str:
-    """A warning of ours or of a library, without the line of source that gave it."""
+def _single_line(message: Warning | str, *location: Any, **more: Any) -> str:
+    """Format a warning on one line, without the source line that raised it."""
     return f"Warning: {printable(' '.join(str(message).split()))}\n"
 
 
 def exit_with_failures(failures: Iterable[str]) -> None:
-    """Say what was not done; if there is any, the exit status is 1."""
+    """Print the failures; exit with status 1 if there are any."""
     failures = list(failures)
-    for words in failures:
-        _write_line("[red]Not done:[/]", words)
+    for failure in failures:
+        _write_line("[red]Not done:[/]", failure)
     if failures:
         raise typer.Exit(1)
 
 
 def failure_rows(failures: Iterable[tuple[Path, str]]) -> list[dict[str, str]]:
-    """Of files and why each has no answer, for JSON."""
-    return [{"path": printable(str(path)), "reason": printable(why)} for path, why in failures]
+    """Return failed files and reasons as rows for JSON and tables."""
+    return [
+        {"path": printable(str(path)), "reason": printable(reason)} for path, reason in failures
+    ]
 
 
 def end_with_files(failures: Sequence[tuple[Path, str]], folder: Path) -> None:
@@ -152,29 +164,33 @@ def end_with_files(failures: Sequence[tuple[Path, str]], folder: Path) -> None:
             write_csv(table, failure_rows(failures))
         elif not failures:
             table.unlink(missing_ok=True)
-    told = [(str(path), why.replace(str(path.absolute()), str(path))) for path, why in failures]
-    lines = [why if why.startswith(path) else f"{path}: {why}" for path, why in told]
+    printed = [
+        (str(path), reason.replace(str(path.absolute()), str(path))) for path, reason in failures
+    ]
+    lines = [reason if reason.startswith(path) else f"{path}: {reason}" for path, reason in printed]
     exit_with_failures(first_of(lines, f": see {table}"))
 
 
 def end_unprinted(error: OSError) -> NoReturn:
     """End a command whose output cannot be printed (full disk, closed pipe)."""
-    why = error.strerror or str(error)
-    words = f"the output cannot be written ({why}) and is incomplete"
-    _write_line("[red]Error:[/]", words if error.filename is None else str(error))
+    reason = error.strerror or str(error)
+    message = f"the output cannot be written ({reason}) and is incomplete"
+    _write_line("[red]Error:[/]", message if error.filename is None else str(error))
     with suppress(OSError, ValueError, AttributeError):
         # Flushing the rest of the buffer at exit would fail again.
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+        null_device = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null_device, sys.stdout.fileno())
+        os.close(null_device)
     raise SystemExit(1) from error
 
 
 def print_json(content: Any) -> None:
+    """Print an object as JSON on one line."""
     typer.echo(json.dumps(content, ensure_ascii=False))
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table with aligned columns."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -192,22 +208,22 @@ def _errors() -> Console:
     return Console(stderr=True)
 
 
-def _write_line(head: str, words: str) -> None:
+def _write_line(head: str, text: str) -> None:
     from rich.markup import escape
 
     with suppress(OSError):  # stderr may be closed, too
-        _errors().print(f"{head} {escape(printable(words))}", soft_wrap=True)
+        _errors().print(f"{head} {escape(printable(text))}", soft_wrap=True)
 
 
-_NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
-_SIGNALS = [getattr(signal, name) for name in _NAMES if hasattr(signal, name)]
-_GRACE = 3.0  # seconds to leave in order
-# What is left to Python's own helper process it removes, and would say so at length.
-_QUIET = "ignore:resource_tracker:UserWarning"
+_SIGNAL_NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
+_SIGNALS = [getattr(signal, name) for name in _SIGNAL_NAMES if hasattr(signal, name)]
+_GRACE_SECONDS = 3.0  # time for an orderly exit
+# Silences the resource tracker of Python, which warns about what it removes.
+_WARNING_FILTER = "ignore:resource_tracker:UserWarning"
 
 
 class CommandInterrupted(KeyboardInterrupt):
-    """A signal, as an error in the main thread: what is open is closed on its way."""
+    """A signal, raised as an exception in the main thread so that open resources are closed."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -215,30 +231,32 @@ class CommandInterrupted(KeyboardInterrupt):
 
 @contextmanager
 def handle_signals() -> Iterator[None]:
-    """A command inside it that gets a signal has the exit status 128 and the signal's number."""
+    """Make a command that receives a signal exit with status 128 plus its number."""
     reset_state()
-    if threading.current_thread() is not threading.main_thread():  # no place for signals
+    # Only the main thread can handle signals.
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
-    # What whoever started us has it ignore stays so: `nohup`, or Ctrl-C in the background.
-    heard = [number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
-    before = {number: signal.signal(number, _stop) for number in heard}
-    reader, writer = socket.socketpair()  # not a pipe, which waits on Windows
+    # Signals ignored by the parent stay ignored: `nohup`, or Ctrl-C in the background.
+    handled = [number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+    previous_handlers = {number: signal.signal(number, _stop) for number in handled}
+    reader, writer = socket.socketpair()  # a pipe would block on Windows
     writer.setblocking(False)
     signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
-    said = threading.Event()
-    threading.Thread(target=_insist, args=(reader, said), daemon=True, name="leaving").start()
-    os.environ.setdefault("PYTHONWARNINGS", _QUIET)
-    hook, sys.unraisablehook = sys.unraisablehook, partial(_unless_stopped, sys.unraisablehook)
+    reported = threading.Event()
+    threading.Thread(
+        target=_force_exit, args=(reader, reported), daemon=True, name="leaving"
+    ).start()
+    os.environ.setdefault("PYTHONWARNINGS", _WARNING_FILTER)
+    hook, sys.unraisablehook = sys.unraisablehook, partial(_skip_interruption, sys.unraisablehook)
     try:
         yield
     except BaseException as error:
-        # Not only `CommandInterrupted`: an import that it breaks off, for one, fails in words of
-        # its own.
+        # A signal may surface as another error, for example from an interrupted import.
         if not signals and not isinstance(error, KeyboardInterrupt):
             raise
         number = signals[0] if signals else signal.SIGINT
-        said.set()
+        reported.set()
         report_interruption(signal.Signals(number).name)
         raise typer.Exit(128 + number) from error
     finally:
@@ -246,7 +264,7 @@ def handle_signals() -> Iterator[None]:
         sys.unraisablehook = hook
         signal.set_wakeup_fd(-1)
         writer.close()
-        for number, action in before.items():
+        for number, action in previous_handlers.items():
             signal.signal(number, action)
 
 
@@ -255,22 +273,22 @@ def _stop(number: int, frame: FrameType | None) -> None:
     raise CommandInterrupted(number)
 
 
-def _unless_stopped(say: Callable[[Any], Any], what: Any) -> None:
-    """Where Python cannot pass an error on, it says so; of a signal we speak ourselves."""
-    if not isinstance(what.exc_value, CommandInterrupted):
-        say(what)
+def _skip_interruption(hook: Callable[[Any], Any], unraisable: Any) -> None:
+    """Pass unraisable errors on, except interruptions, which are reported elsewhere."""
+    if not isinstance(unraisable.exc_value, CommandInterrupted):
+        hook(unraisable)
 
 
-def _insist(reader: socket.socket, said: threading.Event) -> None:
-    """End the process if it has not ended by itself a while after a signal.
+def _force_exit(reader: socket.socket, reported: threading.Event) -> None:
+    """End the process if it has not ended by itself some seconds after a signal.
 
-    The main thread hears of a signal between two steps of Python, which may be minutes apart; and
-    on its way out it may wait for threads. What this process started ends with it.
+    The main thread receives a signal only between two steps of Python, which may be minutes apart,
+    and may wait for threads on exit. Child processes end with this process.
     """
     for number in iter(lambda: reader.recv(1), b""):
         if number[0] in _SIGNALS:
-            time.sleep(_GRACE)
-            if not said.is_set():
+            time.sleep(_GRACE_SECONDS)
+            if not reported.is_set():
                 report_interruption(signal.Signals(number[0]).name)
             os._exit(128 + number[0])
     reader.close()

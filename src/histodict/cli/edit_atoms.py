@@ -1,4 +1,4 @@
-"""What people make of atoms: `edit` names them and switches them off, `why` tells by them."""
+"""Commands `edit` (annotate and disable atoms) and `explain` (score contributions of atoms)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PAGE_BYTES, _NAMED, _ATOMS = 5 * 2**20, "ATOMS=TEXT", "ATOMS"
 
 @dataclass(frozen=True)
 class EditOptions:
-    """What `edit` takes of the atoms."""
+    """Options of `edit`: changes to the annotations of atoms."""
 
     name: Annotated[
         list[str] | None,
@@ -75,33 +75,35 @@ class EditOptions:
     ] = None
 
     def wanted(self, labels: list[str]) -> list[tuple[str, dict[str, Any]]]:
-        """Atoms and what is changed of them, names first: what follows may go by them."""
+        """Return atom selectors with their changes; names come first, for use in selectors."""
         from ..decision.atom_annotations import check_name
 
-        found: list[tuple[str, dict[str, Any]]] = []
+        changes: list[tuple[str, dict[str, Any]]] = []
         for option, texts in (("name", self.name), ("group", self.group)):
             for text in texts or ():
-                atoms, sign, words = text.partition("=")
+                atoms, sign, value_text = text.partition("=")
                 if not sign:
                     example = f'"{labels[0]}=fat"'
                     raise ValueError(f'--{option} "{text}": write ATOMS=TEXT, as in {example}')
-                if words.strip() in labels:
-                    raise ValueError(f"--{option}: {words.strip()!r} is what another atom goes by")
-                check_name(words.strip())
-                found.append((atoms, {option: words.strip()}))
+                if value_text.strip() in labels:
+                    raise ValueError(
+                        f"--{option}: {value_text.strip()!r} is what another atom goes by"
+                    )
+                check_name(value_text.strip())
+                changes.append((atoms, {option: value_text.strip()}))
         switches = (("artefact", self.artefact, True), ("artefact", self.tissue, False))
-        for word, texts, value in (
+        for field, texts, value in (
             *switches,
             ("disabled", self.disable, True),
             ("disabled", self.enable, False),
         ):
-            found += [(text, {word: value}) for text in texts or ()]
-        return found
+            changes += [(text, {field: value}) for text in texts or ()]
+        return changes
 
 
 @dataclass(frozen=True)
 class PreviewOptions:
-    """Images on which the changes are shown; what is said of them holds for --refit-rule, too."""
+    """Images on which the changes are shown; their options also apply to --refit-rule."""
 
     show: Annotated[
         Path | None,
@@ -116,10 +118,12 @@ class PreviewOptions:
 
     @property
     def needs_images(self) -> bool:
+        """Whether an option is set that only applies to images."""
         return self.features is not None or self.mpp is not None
 
     @property
     def images(self) -> ImageOptions:
+        """Options of the images that --show names."""
         paths = [self.show] if self.show else []
         return ImageOptions(paths, mpp=self.mpp, features=self.features)
 
@@ -156,29 +160,29 @@ def edit(
             if output.exists() and output.samefile(used.model):
                 raise ValueError(f"{output}: is the model itself: write to another file")
         model = used.load(jobs)
-        own = select_member(model, member).model_
-        labels = labels_of(own, model.classes_)
-        notes = own.atom_annotations
+        base_model = select_member(model, member).model_
+        labels = labels_of(base_model, model.classes_)
+        notes = base_model.atom_annotations
         for atoms, values in changes.wanted(labels):
             notes = notes.changed(parse_atom_selector(atoms, labels, notes), **values)
         changed = model.with_atom_annotations(notes, member - 1)
-        is_changed = notes != own.atom_annotations or changes.refit_rule is not None
+        is_changed = notes != base_model.atom_annotations or changes.refit_rule is not None
         if is_changed and output is None and shown.show is None:
             raise ValueError("say where the changed model goes, with --output")
         if shown.needs_images and shown.show is None and changes.refit_rule is None:
-            words = "--features and --mpp are of the images of --show or --refit-rule"
-            raise ValueError(f"{words}: give these, too")
+            message = "--features and --mpp are of the images of --show or --refit-rule"
+            raise ValueError(f"{message}: give these, too")
         records = shown.images.find() if shown.show else []
-        if records and notes.disabled != own.atom_annotations.disabled:
+        if records and notes.disabled != base_model.atom_annotations.disabled:
             changed = changed.tuned_on([record.path for record in records])
         if changes.refit_rule is not None:
             changed = _refit_rule(changed, changes.refit_rule, shown, member - 1)
         if output is not None:
             save_model(changed, output)
-        rows = _compared(model, changed, records, shown.images.size) if records else []
+        rows = _compare_predictions(model, changed, records, shown.images.size) if records else []
     if as_json:
-        told = {"model": str(output or used.model), "atoms": _printed(notes, labels)}
-        print_json(told | ({"images": rows} if rows else {}))
+        content = {"model": str(output or used.model), "atoms": _annotation_rows(notes, labels)}
+        print_json(content | ({"images": rows} if rows else {}))
         return
     _print_change(notes, labels, rows)
     if output is not None:
@@ -186,7 +190,7 @@ def edit(
 
 
 def labels_of(own: Any, classes: list[str]) -> list[str]:
-    """CLASS:NUMBER of every atom of a view."""
+    """Return "CLASS:NUMBER" of every atom of a fitted model."""
     from ..decision.atom_annotations import atom_labels
 
     atoms = own.atoms()
@@ -195,7 +199,7 @@ def labels_of(own: Any, classes: list[str]) -> list[str]:
     return atom_labels(atoms.classes, classes)
 
 
-def _refit_rule(model: Model, source: Path, shown: PreviewOptions, view: int) -> Model:
+def _refit_rule(model: Model, source: Path, shown: PreviewOptions, member: int) -> Model:
     from ..datasets.manifest import read_manifest
     from ..datasets.survey import with_pixel_size
 
@@ -203,32 +207,32 @@ def _refit_rule(model: Model, source: Path, shown: PreviewOptions, view: int) ->
     for warning in manifest.warnings:
         warn(warning)
     with progress_bars() as callback:
-        return model.refit_decision_rule(manifest, view, callback=callback)
+        return model.refit_decision_rule(manifest, member, callback=callback)
 
 
-def _compared(
-    before: Model, after: Model, records: list[ImageRecord], given: PixelSizeOption
+def _compare_predictions(
+    before: Model, after: Model, records: list[ImageRecord], default_size: PixelSizeOption
 ) -> list[dict[str, Any]]:
-    """Per image the answer of both models, and what it should be where that is known."""
+    """Return the predictions of both models per image, with the true class if known."""
     rows: list[dict[str, Any]] = []
-    warn_of_records(before, records, given)
+    warn_of_records(before, records, default_size)
     with progress_bars() as callback:
         for record in records:
-            size = given.with_table(record.mpp)
-            asked: dict[str, Any] = {
+            size = default_size.with_table(record.mpp)
+            arguments: dict[str, Any] = {
                 "mpp": size,
                 "callback": callback,
                 "within": record.region_of_interest,
             }
-            one, two = (m.predict_one(record.path, **asked) for m in (before, after))
-            row = {"path": str(record.path), "before": one.row()["label"]}
-            row |= {"score_before": one.row()["score"], "after": two.row()["label"]}
-            row |= {"score_after": two.row()["score"], "truth": record.label or None}
+            old, new = (m.predict_one(record.path, **arguments) for m in (before, after))
+            row = {"path": str(record.path), "before": old.row()["label"]}
+            row |= {"score_before": old.row()["score"], "after": new.row()["label"]}
+            row |= {"score_after": new.row()["score"], "truth": record.label or None}
             rows.append(row)
     return rows
 
 
-def _printed(notes: AtomAnnotations, labels: list[str]) -> list[dict[str, Any]]:
+def _annotation_rows(notes: AtomAnnotations, labels: list[str]) -> list[dict[str, Any]]:
     return [{"label": labels[note["atom"]]} | note for note in notes.to_list()]
 
 
@@ -239,7 +243,7 @@ def _print_change(notes: AtomAnnotations, labels: list[str], rows: list[dict[str
                 labels[note.atom],
                 note.name,
                 note.group,
-                ", ".join(word for word in ("artefact", "disabled") if getattr(note, word)),
+                ", ".join(flag for flag in ("artefact", "disabled") if getattr(note, flag)),
                 note.date,
             ]
             for note in notes.notes
@@ -251,9 +255,9 @@ def _print_change(notes: AtomAnnotations, labels: list[str], rows: list[dict[str
         table = [
             [
                 Path(row["path"]).name,
-                *_predict(row["before"], row["score_before"]),
+                *_format_prediction(row["before"], row["score_before"]),
                 "->",
-                *_predict(row["after"], row["score_after"]),
+                *_format_prediction(row["after"], row["score_after"]),
                 "changed" if row["before"] != row["after"] else "",
             ]
             for row in rows
@@ -263,7 +267,7 @@ def _print_change(notes: AtomAnnotations, labels: list[str], rows: list[dict[str
         typer.echo(f"{len(changed)} of {len(rows)} answers change{_accuracy_text(rows)}.")
 
 
-def _predict(label: str, score: float | None) -> tuple[str, str]:
+def _format_prediction(label: str, score: float | None) -> tuple[str, str]:
     return label, "" if score is None else f"{score:.3g}"
 
 
@@ -300,61 +304,66 @@ def explain(
         if output is not None:
             check_writable_file(output)
             check_disk_space(output, _PAGE_BYTES)
-        model, given = used.load(jobs), asked.size
+        model, size_option = used.load(jobs), asked.size
         records = asked.find()
-        warn_of_records(model, records, given)
-        found = []
+        warn_of_records(model, records, size_option)
+        explanations = []
         with progress_bars() as callback:
             for record in records:
-                size: PixelSizeOption = given.with_table(record.mpp)
-                one = model.explain(
+                size: PixelSizeOption = size_option.with_table(record.mpp)
+                explanation = model.explain(
                     record.path, mpp=size, within=record.region_of_interest, callback=callback
                 )
-                found.append(one)
+                explanations.append(explanation)
         if output is not None:
-            write_explanation_page(output, model, found, records, n_parts=n_shown)
+            write_explanation_page(output, model, explanations, records, n_parts=n_shown)
     if as_json:
-        print_json({"images": [each.to_dict() for each in found]})
+        print_json({"images": [each.to_dict() for each in explanations]})
         return
-    for each in found:
+    for each in explanations:
         _print_explanation(each, n_shown)
     if output is not None:
         typer.echo(f"Open {output}")
 
 
-def _print_explanation(found: Any, n_shown: int) -> None:
+def _print_explanation(explanation: Any, n_shown: int) -> None:
     from ..utils.text_io import percent
 
-    typer.echo(f"{found.prediction.path}: {found.summary()}")
-    if found.prediction.label is None:
+    typer.echo(f"{explanation.prediction.path}: {explanation.summary()}")
+    if explanation.prediction.label is None:
         return
-    if words := found.describe_change():
-        typer.echo(words)
-    rival = found.classes[found.rival]
-    if found.votes:
+    if change := explanation.describe_change():
+        typer.echo(change)
+    rival = explanation.classes[explanation.rival]
+    if explanation.votes:
         votes = [
-            [str(v.member + 1), v.name, f"{found.margin_to_runner_up(v.adds):+.3g}"]
-            for v in found.votes
+            [str(v.member + 1), v.name, f"{explanation.margin_to_runner_up(v.adds):+.3g}"]
+            for v in explanation.votes
         ]
         print_table(
-            ("view", "how it looks", f"speaks for {found.classes[found.predicted_class]}"), votes
+            (
+                "view",
+                "how it looks",
+                f"speaks for {explanation.classes[explanation.predicted_class]}",
+            ),
+            votes,
         )
     rows = [
         [
             part.full_name,
             "" if part.usage is None else percent(part.usage),
             part.describe_reference(rival),
-            f"{found.margin_to_runner_up(part.adds):+.3g}",
-            f"{found.excess_over_reference(part):+.3g}",
+            f"{explanation.margin_to_runner_up(part.adds):+.3g}",
+            f"{explanation.excess_over_reference(part):+.3g}",
         ]
-        for part in found.concepts[:n_shown]
+        for part in explanation.concepts[:n_shown]
     ]
     if rows:
         print_table(("concept", "use", f"in {rival}", "adds", f"beyond {rival}"), rows)
-    rest = found.others(n_shown)
-    others = sum(found.margin_to_runner_up(part.adds) for part in rest)
+    rest = explanation.others(n_shown)
+    others = sum(explanation.margin_to_runner_up(part.adds) for part in rest)
     typer.echo(
         f"{len(rest)} others add {others:+.3g}, the rule's constant "
-        f"{found.margin_to_runner_up(found.constant):+.3g}; together "
-        f"{found.margin_to_runner_up(found.scores):+.3g}."
+        f"{explanation.margin_to_runner_up(explanation.constant):+.3g}; together "
+        f"{explanation.margin_to_runner_up(explanation.scores):+.3g}."
     )

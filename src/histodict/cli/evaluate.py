@@ -1,4 +1,4 @@
-"""Methods against each other: `evaluate` on your images, `reproduce` as in the paper."""
+"""Commands `evaluate` (compare methods) and `reproduce` (experiments of the paper)."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ if TYPE_CHECKING:
     from ..utils.text_io import Row
 
 
-_REPORT_BYTES = 20 * 2**20  # tables, maps and pages, about
+_REPORT_BYTES = 20 * 2**20  # approximate size of tables, maps and pages
 
 
 @dataclass(frozen=True)
 class MethodsOptions:
-    """What is compared."""
+    """Options that select the methods to compare."""
 
     methods: Annotated[
         str | None,
@@ -73,14 +73,15 @@ class MethodsOptions:
     setting: SettingOption = None
 
     def plans(self, region: str | None, features: Path | None = None) -> dict[str, Plan]:
+        """Return the training plans by name."""
         from ..evaluation import choose_plans
 
         settings = parse_pairs("--set", self.setting)
-        # Where every method names its preset, there is none to be chosen, or to be told of.
-        asked = [name.strip() for name in (self.methods or "").split(",")]
-        named = self.preset or ("regions" if all(":" in name for name in asked) else None)
+        # If every method names its preset, none is chosen and none is reported.
+        methods = [name.strip() for name in (self.methods or "").split(",")]
+        named = self.preset or ("regions" if all(":" in name for name in methods) else None)
         named = named if region else self.preset
-        preset = chosen_preset(named, settings, asked, regions=bool(region), features=features)
+        preset = chosen_preset(named, settings, methods, regions=bool(region), features=features)
         names = (
             self.methods.split(",") if self.methods else self._defaults(region, preset, features)
         )
@@ -89,18 +90,18 @@ class MethodsOptions:
         return choose_plans(names, preset, settings, region)
 
     def _defaults(self, region: str | None, preset: str, features: Path | None) -> list[str]:
-        """What is compared where no method is named."""
+        """Return the methods that are compared by default."""
         if region is None:
             simple = "mean-logistic" if features else "lbp-colour"
             return [preset if self.preset is None else "dfdl", simple]
-        # Is the network worth it? Only where it was taken without being asked for.
+        # Compare with and without the encoder, unless the user chose a preset.
         both = preset == "embeddings" and self.preset is None
         return ["embeddings:dfdl", "regions:dfdl"] if both else ["dfdl"]
 
 
 @dataclass(frozen=True)
 class ProtocolOptions:
-    """Who is trained on and who is tested."""
+    """Options that define the splits into training and test images, and the seeds."""
 
     protocol: Annotated[
         str, typer.Option(help="k-fold, hold-out, site, given, or a splits.json to use again.")
@@ -121,7 +122,7 @@ class ProtocolOptions:
     ] = False
 
     def splits(self, manifest: Manifest) -> Splits:
-        """The splits; what makes figures too good, or leaves the user's own split out, is said."""
+        """Return the splits; warn about shared patients and an unused split column."""
         from ..evaluation import choose_splits
         from ..model_selection.splits import shared_patients
 
@@ -142,11 +143,12 @@ class ProtocolOptions:
 
 @dataclass(frozen=True)
 class LabelledDataOptions(RegionTrainingOptions):
-    """Labelled images, of which one class may be the one to be found; or with regions to find."""
+    """Labelled images, with an optional positive class or region class."""
 
     positive: PositiveOption = None
 
     def choose(self, manifest: Manifest) -> Manifest:
+        """Select images for the task: with a positive class, or parts of annotated images."""
         manifest = self.split_by_annotation(manifest)
         if one_region(self.regions) is None:
             return set_positive_class(manifest, self.positive)
@@ -155,7 +157,7 @@ class LabelledDataOptions(RegionTrainingOptions):
         return manifest
 
     def read(self, *, whole_paths: bool = False) -> Manifest:
-        """For regions, images are labelled by whether they show any."""
+        """Read the images; for regions, label each by whether it shows any."""
         from ..models.region_detector import labelled_by_region
 
         manifest = super().read(whole_paths=whole_paths)
@@ -214,24 +216,28 @@ def evaluate(
         warn_of_confounders(manifest)
         seeds = whole_numbers("--seeds", protocol.seeds)
         set_resume_hint()
-        with work.begin(cache) as begun:
-            done = run_evaluation(
-                manifest, plans, splits, output, seeds=seeds, work=begun, region=region
+        with work.begin(cache) as execution:
+            evaluation = run_evaluation(
+                manifest, plans, splits, output, seeds=seeds, work=execution, region=region
             )
-            example = train_example(done, output / "models", begun)
-            write_evaluation_page(output / "report.html", done, example)
+            example = train_example(evaluation, output / "models", execution)
+            write_evaluation_page(output / "report.html", evaluation, example)
     if as_json:
-        notes = selection_text(done)
-        print_json({"results": done.values, "comparisons": done.comparisons, "notes": notes})
+        notes = selection_text(evaluation)
+        print_json(
+            {"results": evaluation.values, "comparisons": evaluation.comparisons, "notes": notes}
+        )
     else:
         if region:
-            _print_values(done.values, list(done.measures), " of patches")
+            _print_values(evaluation.values, list(evaluation.measures), " of patches")
         else:
-            _print_values(done.values, [done.main_measure])
-        for words in selection_text(done):
-            warn(words, "Note")
+            _print_values(evaluation.values, [evaluation.main_measure])
+        for note in selection_text(evaluation):
+            warn(note, "Note")
         typer.echo(f"See {output / 'report.html'}")
-    exit_with_failures(f"{f.task.method}, {f.task.split.name}: {f.error}" for f in done.failures)
+    exit_with_failures(
+        f"{f.task.method}, {f.task.split.name}: {f.error}" for f in evaluation.failures
+    )
 
 
 def _print_values(values: list[Row], shown: list[str], of_what: str = "") -> None:
@@ -253,7 +259,7 @@ def _print_values(values: list[Row], shown: list[str], of_what: str = "") -> Non
 
 @dataclass(frozen=True)
 class ReproduceOptions:
-    """What is taken of the data, and what differs from the paper."""
+    """Options that select a part of the data and override settings of the paper."""
 
     part: Annotated[
         str | None, typer.Option(help="Of data with several tasks: those named so, such as lung.")
@@ -269,6 +275,7 @@ class ReproduceOptions:
     repeats: Annotated[int, typer.Option(help="Repeat with other splits.")] = 1
 
     def choice(self) -> Choice:
+        """Return the options as a `Choice`."""
         from ..paper import Choice
 
         names = tuple(name.strip() for name in self.methods.split(",") if name.strip())
@@ -308,7 +315,7 @@ def reproduce(
         check_writable_folder(output)
         check_disk_space(output, _REPORT_BYTES)
         set_resume_hint()
-        made = run_experiments(
+        outcomes = run_experiments(
             what,
             data,
             output,
@@ -317,13 +324,13 @@ def reproduce(
             choice=choice.choice(),
             work=ExecutionOptions(jobs, callback=callback),
         )
-    _print_outcomes(made, output)
+    _print_outcomes(outcomes, output)
 
 
-def _print_outcomes(made: list[Outcome], output: Path) -> None:
-    for warning in dict.fromkeys(warning for outcome in made for warning in outcome.warnings):
+def _print_outcomes(outcomes: list[Outcome], output: Path) -> None:
+    for warning in dict.fromkeys(warning for outcome in outcomes for warning in outcome.warnings):
         warn(warning)
-    for outcome in made:
+    for outcome in outcomes:
         typer.echo(f"{outcome.title}\n{outcome.text}")
     typer.echo(f"See {output / 'index.html'}")
-    exit_with_failures(line for outcome in made for line in outcome.failures)
+    exit_with_failures(line for outcome in outcomes for line in outcome.failures)

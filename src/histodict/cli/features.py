@@ -1,4 +1,4 @@
-"""Vectors of images' patches, for this and other tools: `features`."""
+"""Command `features`: write patch feature vectors for this and other tools."""
 
 from __future__ import annotations
 
@@ -47,28 +47,28 @@ def features(
     with report_errors():
         check_writable_folder(output)
         recipe = extraction_recipe(vectors, parse_pairs("--set", setting))
-        found = images.find()
+        records = images.find()
         set_resume_hint()
-        with work.begin() as begun:
-            done = extract_features(
+        with work.begin() as execution:
+            result = extract_features(
                 recipe,
-                found,
+                records,
                 output,
                 mpp=images.size,
                 n_jobs=work.jobs,
-                callback=begun.callback,
-                executor=begun.executor,
+                callback=execution.callback,
+                executor=execution.executor,
             )
-    _print_result(done, output, as_json)
+    _print_result(result, output, as_json)
 
 
-def _print_result(done: ExtractionResult, output: Path, as_json: bool) -> None:
+def _print_result(result: ExtractionResult, output: Path, as_json: bool) -> None:
     if as_json:
-        failures = failure_rows(done.failures)
-        files = [printable(str(file)) for file in done.files]
-        print_json({"files": files, "n_skipped": done.n_skipped, "failures": failures})
+        failures = failure_rows(result.failures)
+        files = [printable(str(file)) for file in result.files]
+        print_json({"files": files, "n_skipped": result.n_skipped, "failures": failures})
     else:
-        again = f" ({done.n_skipped} were there)" if done.n_skipped else ""
-        where = f" in {done.files[0].parent}" if done.files else ""
-        typer.echo(f"{pluralize(len(done.files), 'feature file')}{where}{again}")
-    end_with_files(done.failures, output)
+        skipped = f" ({result.n_skipped} were there)" if result.n_skipped else ""
+        where = f" in {result.files[0].parent}" if result.files else ""
+        typer.echo(f"{pluralize(len(result.files), 'feature file')}{where}{skipped}")
+    end_with_files(result.failures, output)

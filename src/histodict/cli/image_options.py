@@ -1,7 +1,4 @@
-"""Options that name images, and what is read by them: to learn from, or to be answered.
-
-Options as they were written, read; and what is to be said of the images that they name.
-"""
+"""Options that name images, their parsing, and warnings about the images."""
 
 from __future__ import annotations
 
@@ -38,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def set_positive_class(manifest: Manifest, positive: str | None) -> Manifest:
-    """The class to be found, as asked for; or by its name, and that is said."""
+    """Set the positive class to the given one, or guess it from the names and report it."""
     from ..datasets.record import guess_positive_class
 
     if positive is not None:
@@ -55,7 +52,7 @@ def set_positive_class(manifest: Manifest, positive: str | None) -> Manifest:
 
 
 def region_names(regions: str | None) -> list[str]:
-    """The classes that --regions names, separated by commas."""
+    """Return the classes that --regions names, separated by commas."""
     names = [name.strip() for name in (regions or "").split(",") if name.strip()]
     if regions is not None and not names:
         raise ValueError("--regions: name what is to be found")
@@ -65,7 +62,7 @@ def region_names(regions: str | None) -> list[str]:
 
 
 def one_region(regions: str | None) -> str | None:
-    """What is to be found in images; None where there is nothing, or several to be told apart."""
+    """Return the only region class; None without one or with several."""
     names = region_names(regions)
     return names[0] if len(names) == 1 else None
 
@@ -78,10 +75,17 @@ def chosen_preset(
     regions: bool,
     features: Path | None,
 ) -> str:
-    """The preset that was named; else the best one, and what it is is said.
+    """Return the given preset, or choose one and report the choice.
 
-    `methods`: those that are to be used with it. Who names a method, and no preset, gets one model
-    by that method and nothing else. `features`: feature files leave no choice.
+    A method without a preset gets a single model of that method.
+
+    Parameters
+    ----------
+    preset : name given by the user; None to choose
+    settings : settings given by the user
+    methods : methods that the preset is used with; empty strings for the default
+    regions : whether regions are detected
+    features : folder of feature files, which determine the preset
     """
     from ..encoders import PRECOMPUTED
     from ..models.recipe import default_region_preset, default_uses_encoder
@@ -91,29 +95,29 @@ def chosen_preset(
     if features is not None and settings.get("features", PRECOMPUTED) == PRECOMPUTED:
         return "precomputed" if regions or any(methods) else "features"
     if regions:
-        chosen, why = default_region_preset(settings, methods)
-        warn(f"the preset is {chosen}, {why}; see --preset", "Note")
+        chosen, reason = default_region_preset(settings, methods)
+        warn(f"the preset is {chosen}, {reason}; see --preset", "Note")
         return chosen
     if any(methods):
         return "fast"
-    by_network, why = default_uses_encoder(settings)
-    if by_network:
+    uses_encoder, reason = default_uses_encoder(settings)
+    if uses_encoder:
         return "default"
-    warn(f"the preset is pixels, a panel {why}; see --preset", "Note")
+    warn(f"the preset is pixels, a panel {reason}; see --preset", "Note")
     return "pixels"
 
 
 def images_or_features(images: Sequence[Path], features: Path | None) -> Sequence[ImageRecord]:
-    """Images that were named, or the feature files of the same names."""
+    """Return records of the images, or of the feature files of the same names."""
     from ..datasets.feature_folder import FeatureFolder
     from ..datasets.manifest import ImageRecord
 
-    found = [ImageRecord(path, "", "") for path in images]
-    return FeatureFolder(features).feature_file_for(found) if features else found
+    records = [ImageRecord(path, "", "") for path in images]
+    return FeatureFolder(features).feature_file_for(records) if features else records
 
 
 def suggest_feature_folder(folders: Sequence[Path]) -> str:
-    """Where folders without images have feature files: how to ask for these."""
+    """Return a hint on how to name feature files; empty if the folders have none."""
     from ..precomputed.feature_file import is_feature_file
 
     for folder in folders:
@@ -126,7 +130,7 @@ def suggest_feature_folder(folders: Sequence[Path]) -> str:
 
 
 def in_split(manifest: Manifest, source: Path, split: str | None) -> Manifest:
-    """The rows of one split, or all."""
+    """Return the rows of one split; all rows if `split` is None."""
     if split is None:
         return manifest
     rows = [i for i, record in enumerate(manifest.records) if record.split == split]
@@ -136,7 +140,10 @@ def in_split(manifest: Manifest, source: Path, split: str | None) -> Manifest:
 
 
 def check_coordinates(coordinates: str, *outlines: Path | None) -> None:
-    """Outlines that a table names count as their format does: nobody asks for these otherwise."""
+    """Raise ValueError if coordinates are given without outlines.
+
+    Outlines named in a table always use the coordinates of their format.
+    """
     from ..annotations.annotation_file import PIXELS
 
     if coordinates != PIXELS and not any(outlines):
@@ -146,6 +153,7 @@ def check_coordinates(coordinates: str, *outlines: Path | None) -> None:
 
 
 def check_sizes(mpp: float | None, override_mpp: float | None) -> None:
+    """Raise ValueError for pixel sizes that are not positive or exclude each other."""
     from ..utils.validation import check_number
 
     for option, value in (("--mpp", mpp), ("--override-mpp", override_mpp)):
@@ -156,7 +164,7 @@ def check_sizes(mpp: float | None, override_mpp: float | None) -> None:
 
 
 def warn_of_masks(manifest: Manifest) -> None:
-    """Where masks or outlines are given to what does not look at them."""
+    """Warn if masks or outlines are given to a model that ignores them."""
     n_mapped = sum(record.is_mapped for record in manifest.records)
     if n_mapped and len(manifest.classes) > 1:
         images = pluralize(n_mapped, "image")
@@ -167,12 +175,15 @@ def warn_of_confounders(manifest: Manifest) -> None:
     """Warn about properties of the images that are associated with the class, such as the site."""
     from ..metrics.confounding import find_confounders
 
-    for found in find_confounders(manifest):
-        warn(str(found), "Note" if found.may_reflect_tissue else "Warning")
+    for confounder in find_confounders(manifest):
+        warn(str(confounder), "Note" if confounder.may_reflect_tissue else "Warning")
 
 
 def warn_ignored_tables(folders: Sequence[Path]) -> None:
-    """Where `train` would read the table of a folder, `predict` takes the folder's images."""
+    """Note that tables in image folders are ignored.
+
+    `train` reads the table of a folder; `predict` takes the images of the folder.
+    """
     from ..datasets.manifest import MANIFEST_NAME
 
     for table in (folder / MANIFEST_NAME for folder in folders):
@@ -181,40 +192,42 @@ def warn_ignored_tables(folders: Sequence[Path]) -> None:
 
 
 def warn_of_skipped(reasons: list[str], n_images: int) -> None:
+    """Warn about images that were left out, with the reasons."""
     if reasons:
         lines = "".join(f"\n  {line}" for line in first_of(reasons))
         warn(f"{len(reasons)} of {pluralize(n_images, 'image')} left out:{lines}")
 
 
 def warn_of_sizes(model: Model, sizes: Sequence[PixelSize]) -> None:
-    """One line for all the images of a run."""
+    """Warn once about the pixel sizes of all images of a run."""
     from ..encoders import get_patch_features
     from ..images.pixel_size import size_warnings
 
     if get_patch_features(model.recipe.features).is_precomputed:
-        return  # they decided nothing
-    for words in size_warnings(sizes, model.model_.mpp_, model.recipe.mpp):
-        warn(words)
+        return  # pixel sizes do not affect feature files
+    for warning in size_warnings(sizes, model.model_.mpp_, model.recipe.mpp):
+        warn(warning)
 
 
 def warn_of_records(model: Model, records: Sequence[ImageRecord], given: PixelSizeOption) -> None:
-    """The same before any is looked at; `given`: what is said of all of them."""
+    """Warn about pixel sizes before any image is read; `given` applies to all images."""
     sizes = [given.with_table(record.mpp).at(record.path) for record in records]
     warn_of_sizes(model, [size.assuming(model.model_.mpp_) for size in sizes])
 
 
 def parse_pairs(option: str, texts: list[str] | None) -> dict[str, str]:
-    """NAME=VALUE, each."""
-    found = {}
+    """Parse texts "NAME=VALUE" into a dictionary."""
+    pairs = {}
     for text in texts or []:
         name, sign, value = text.partition("=")
         if not sign or not name:
             raise ValueError(f"{option} {text}: write it as NAME=VALUE")
-        found[name.strip()] = value.strip()
-    return found
+        pairs[name.strip()] = value.strip()
+    return pairs
 
 
 def whole_numbers(option: str, text: str) -> list[int]:
+    """Parse integers separated by commas."""
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
@@ -230,17 +243,18 @@ def warn_of_quality(rows: Sequence[Mapping[str, Any]]) -> None:
         reasons = [f"{row['path']}: {row['left_out']}" for row in empty]
         lines = "".join(f"\n  {line}" for line in first_of(reasons))
         warn(f"nothing was left to judge of {pluralize(len(empty), 'image')}:{lines}")
-    whole = [str(row["path"]) for row in rows if row.get("whole_image")]
-    if whole:
+    without_detection = [str(row["path"]) for row in rows if row.get("whole_image")]
+    if without_detection:
         warn(
-            f"hardly any tissue was found in {pluralize(len(whole), 'image')}, used whole instead: "
-            f"{truncated_list(whole)}"
+            f"hardly any tissue was found in {pluralize(len(without_detection), 'image')}, used "
+            "whole instead: "
+            f"{truncated_list(without_detection)}"
         )
 
 
 @dataclass(frozen=True)
 class DataOptions:
-    """Labelled images."""
+    """Options that name labelled images."""
 
     data: Annotated[
         Path,
@@ -254,9 +268,11 @@ class DataOptions:
     allow_missing_chunks: AllowMissingOption = False
 
     def read(self, *, whole_paths: bool = False) -> Manifest:
-        """Images that can all be read, what is to be said of them said.
+        """Read the images and print warnings; images that cannot be read are refused or skipped.
 
-        Another machine may need whole paths.
+        Parameters
+        ----------
+        whole_paths : whether paths are made absolute, for use on another machine
         """
         from ..datasets.survey import check_duplicates_by_content, with_pixel_size
 
@@ -270,13 +286,14 @@ class DataOptions:
         return manifest
 
     def listed(self, source: Path) -> Manifest:
+        """Read the list of images from a folder or table."""
         from ..datasets.manifest import read_manifest
 
         columns = parse_pairs("--column", self.column)
         return read_manifest(source, columns, features=self._standing_in(source))
 
     def _standing_in(self, source: Path) -> Path | None:
-        """Folder of feature files; whole where the images' paths are."""
+        """Return the folder of feature files; absolute if the paths of the images are."""
         return self.features.absolute() if self.features and source.is_absolute() else self.features
 
     def _readable(self, manifest: Manifest) -> Manifest:
@@ -286,50 +303,54 @@ class DataOptions:
             if not self.skip_bad:
                 check_readable(manifest.records, callback=callback).check()
                 return manifest
-            chosen, reasons = drop_unreadable(manifest, callback=callback)
+            readable, reasons = drop_unreadable(manifest, callback=callback)
         warn_of_skipped(reasons, len(manifest.records))
-        return chosen
+        return readable
 
     def choose(self, manifest: Manifest) -> Manifest:
+        """Select the images to use; all by default."""
         return manifest
 
 
 @dataclass(frozen=True)
 class AnnotatedDataOptions(DataOptions):
-    """Labelled images, or images with outlines of what is where."""
+    """Labelled images, or images with outlines of classes."""
 
     annotations: AnnotationsOption = None
     coordinates: CoordinatesOption = "pixels"
 
     def listed(self, source: Path) -> Manifest:
+        """Read the list of images, with their annotations if given."""
         from ..datasets.annotated import read_images, with_annotations
 
         check_coordinates(self.coordinates, self.annotations)
         if self.annotations is None:
             return super().listed(source)
-        drawn = self.annotations.absolute() if source.is_absolute() else self.annotations
+        annotations = self.annotations.absolute() if source.is_absolute() else self.annotations
         columns = parse_pairs("--column", self.column)
         images = read_images(source, columns, features=self._standing_in(source))
-        return with_annotations(images, drawn, coordinates=self.coordinates)
+        return with_annotations(images, annotations, coordinates=self.coordinates)
 
 
 @dataclass(frozen=True)
 class SplitDataOptions(AnnotatedDataOptions):
-    """Images as a model learnt from them, or a part of them."""
+    """Images of a trained model, or those of one split."""
 
     split: SplitOption = None
 
     def choose(self, manifest: Manifest) -> Manifest:
+        """Select the images of the split."""
         return in_split(manifest, self.data, self.split)
 
 
 @dataclass(frozen=True)
 class RegionTrainingOptions(AnnotatedDataOptions):
-    """Images to learn from, and which regions of them."""
+    """Training images and the region classes to learn."""
 
     regions: RegionsOption = None
 
     def listed(self, source: Path) -> Manifest:
+        """Read the list of images after checking the region classes."""
         names = region_names(self.regions)
         if self.annotations is None and len(names) > 1:
             raise ValueError(
@@ -341,7 +362,7 @@ class RegionTrainingOptions(AnnotatedDataOptions):
         return super().listed(source)
 
     def split_by_annotation(self, manifest: Manifest) -> Manifest:
-        """Where several classes are outlined, the parts of images that are; else the images."""
+        """Return the annotated parts of images if several classes are outlined, else the images."""
         from ..datasets.annotated import check_classes, split_by_annotation
 
         names = region_names(self.regions)
@@ -354,7 +375,7 @@ class RegionTrainingOptions(AnnotatedDataOptions):
 
 @dataclass(frozen=True)
 class PixelInputOptions:
-    """Images whose pixels are looked at."""
+    """Images whose pixels are read."""
 
     paths: Annotated[
         list[Path],
@@ -372,19 +393,24 @@ class PixelInputOptions:
 
     @property
     def feature_folder(self) -> Path | None:
-        """Folder of feature files in their place."""
+        """Folder of feature files that replace the images; None here."""
         return None
 
     @property
     def size(self) -> PixelSizeOption:
-        """What is said of all of them."""
+        """Pixel sizes that apply to all images."""
         from ..images.pixel_size import PixelSizeOption
 
         check_sizes(self.mpp, self.override_mpp)
         return PixelSizeOption(default=self.mpp, override=self.override_mpp)
 
     def find(self) -> list[ImageRecord]:
-        """The images, each once, with what a table says of them."""
+        """Return the images, each once, with the metadata of their table.
+
+        Raises
+        ------
+        ValueError : if no image is found or options do not apply
+        """
         from ..batch import list_input_images
         from ..datasets.manifest import TABLE_SUFFIXES
         from ..images.file_types import in_brackets, is_closed, odd_kind, one_per_slide
@@ -404,19 +430,19 @@ class PixelInputOptions:
         if not images and not listed:
             names = ", ".join(map(str, self.paths))
             raise ValueError(f"no images found in {names}{suggest_feature_folder(self.paths)}")
-        images, parts = one_per_slide(images)
-        if parts:
-            names = truncated_list([str(path) for path in parts])
+        images, redundant = one_per_slide(images)
+        if redundant:
+            names = truncated_list([str(path) for path in redundant])
             warn(f"left out, because another file of the same slide is listed: {names}")
         if left_out:
             names = truncated_list([f"{path}{in_brackets(odd_kind(path))}" for path in left_out])
             warn(f"left out, as no format that is read, or as masks: {names}")
         images += [path for path in left_out if is_closed(path)]  # reported as failures
-        found = [*images_or_features(images, self.feature_folder), *listed]
-        return list({_resolved_path(record.path): record for record in found}.values())
+        records = [*images_or_features(images, self.feature_folder), *listed]
+        return list({_resolved_path(record.path): record for record in records}.values())
 
     def _listed(self, table: Path) -> Sequence[ImageRecord]:
-        """The images of a CSV; what is said of it is what matters to answers."""
+        """Return the images of a CSV; print its warnings only if the images are labelled."""
         from ..datasets.manifest import read_manifest
 
         columns = parse_pairs("--column", self.column)
@@ -436,18 +462,19 @@ def _resolved_path(path: Path) -> str:
 
 @dataclass(frozen=True)
 class ImageOptions(PixelInputOptions):
-    """Images to be answered, or feature files; such may also be named among them."""
+    """Images for prediction, or feature files, which may also be listed among the images."""
 
     features: FeaturesOption = None
 
     @property
     def feature_folder(self) -> Path | None:
+        """Folder of feature files that replace the images, or None."""
         return self.features
 
 
 @dataclass(frozen=True)
 class PredictionInputOptions(ImageOptions):
-    """Images to be answered, where to look in them, and what the answers are held against."""
+    """Images for prediction, with a region of interest and annotations to score against."""
 
     within: Annotated[
         Path | None,
@@ -465,27 +492,31 @@ class PredictionInputOptions(ImageOptions):
     coordinates: CoordinatesOption = "pixels"
 
     def find(self) -> list[ImageRecord]:
+        """Return the images with annotations and regions of interest."""
         check_coordinates(self.coordinates, self.annotations, self.within)
         return self._restricted(self._annotation_input(super().find()))
 
     def _annotation_input(self, records: list[ImageRecord]) -> list[ImageRecord]:
-        """With the outlines that answers are held against."""
+        """Add the annotations that predictions are scored against."""
         from ..datasets.annotated import with_annotations
         from ..datasets.manifest import Manifest
 
         if self.annotations is None:
             return records
-        # Without a patient, an image counts as one.
-        known = [replace(r, patient=r.patient or r.path.name) for r in records]
+        # An image without a patient counts as a patient of its own.
+        with_patients = [replace(r, patient=r.patient or r.path.name) for r in records]
         manifest = with_annotations(
-            Manifest(tuple(known)), self.annotations, coordinates=self.coordinates, keep_all=True
+            Manifest(tuple(with_patients)),
+            self.annotations,
+            coordinates=self.coordinates,
+            keep_all=True,
         )
         for warning in manifest.warnings:
             warn(warning)
         return list(manifest.records)
 
     def _restricted(self, records: list[ImageRecord]) -> list[ImageRecord]:
-        """With the outlines outside of which nothing is looked at."""
+        """Add the regions of interest."""
         from ..annotations.annotation_file import AnnotationFile
         from ..datasets.annotated import match_annotations
 
@@ -494,9 +525,9 @@ class PredictionInputOptions(ImageOptions):
                 raise ValueError("--within-class is of --within: give that, too")
             return records
         names = (self.within_class,) if self.within_class else ()
-        given = AnnotationFile(self.within, names, self.coordinates)
-        drawings = match_annotations([record.path for record in records], given)
-        for note in [note for each in set(drawings) for note in each.notes()]:
+        source = AnnotationFile(self.within, names, self.coordinates)
+        annotations = match_annotations([record.path for record in records], source)
+        for note in [note for annotation in set(annotations) for note in annotation.notes()]:
             warn(note)
-        pairs_of = zip(records, drawings, strict=True)
-        return [replace(r, region_of_interest=replace(d, image=r.image)) for r, d in pairs_of]
+        pairs_of = zip(records, annotations, strict=True)
+        return [replace(r, region_of_interest=replace(a, image=r.image)) for r, a in pairs_of]

@@ -1,4 +1,4 @@
-"""What is in a model: `info` in words, `atoms` in pictures; and the `methods` that make one."""
+"""Commands `info` (model card), `atoms` (page of atoms) and `methods` (list of methods)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def info(model: ModelArgument, as_json: JsonOption = False) -> None:
 
     with report_errors():
         header = read_header(model)
-        # A model of a network that a program brought is known to that program alone.
+        # A custom encoder is registered only in the program that defines it.
         try:
             card = [] if as_json else describe_model(header)
         except ValueError as error:
@@ -43,19 +43,19 @@ def info(model: ModelArgument, as_json: JsonOption = False) -> None:
     if as_json:
         print_json(header)
         return
-    for heading, words in card:
-        typer.echo(f"{heading:17s} {words}")
+    for heading, text in card:
+        typer.echo(f"{heading:17s} {text}")
     members = describe_members(header)
     if members:
         title = "These decide together" if len(header["estimators"]) > 1 else "Calibrated"
         typer.echo(f"{title}; how good on training patients not seen, their say, what differs:")
-    for value, words in members:
-        typer.echo(f"  {value}  {words}")
+    for value, text in members:
+        typer.echo(f"  {value}  {text}")
 
 
 @dataclass(frozen=True)
 class AtomReportOptions:
-    """What `atoms` shows of them, and of which member of a panel."""
+    """Options of `atoms`: its contents and the ensemble member."""
 
     number: Annotated[int, typer.Option("--atoms", help="Atoms of each class to show.")] = 24
     stability: Annotated[
@@ -110,17 +110,17 @@ def atoms(
         for file in (output, *([wanted.table] if wanted.table else [])):
             check_writable_file(file)
         check_disk_space(output, _PAGE_BYTES)
-        whole = used.load(jobs)
-        trained = select_member(whole, wanted.member)
+        model = used.load(jobs)
+        member = select_member(model, wanted.member)
         if cache is not None:
             set_resume_hint(f"what {cache} holds")
         manifest = data.read()
-        if data.annotations is not None and not trained.finds_regions:
-            manifest = split_by_annotation(manifest, trained.classes_)
-        warn_of_records(trained, manifest.records, PixelSizeOption())
+        if data.annotations is not None and not member.finds_regions:
+            manifest = split_by_annotation(manifest, member.classes_)
+        warn_of_records(member, manifest.records, PixelSizeOption())
         with progress_bars() as callback:
-            found = collect_atom_report(
-                trained,
+            report = collect_atom_report(
+                member,
                 manifest,
                 n_atoms=wanted.number,
                 cache=cache,
@@ -128,33 +128,39 @@ def atoms(
                 callback=callback,
             )
             write_atoms_page(
-                output, trained, manifest, found, with_maps=wanted.maps, callback=callback
+                output, member, manifest, report, with_maps=wanted.maps, callback=callback
             )
-            others = confounded_atoms_of_members(whole, manifest, wanted.member, cache, callback)
+            confounded_of_members = confounded_atoms_of_members(
+                model, manifest, wanted.member, cache, callback
+            )
         if wanted.table:
-            write_csv(wanted.table, [fact.row() for fact in found.statistics])
-    if ensemble_note(whole) and wanted.member == 1:
-        warn(ensemble_note(whole), "Note")
-    _warn_confounded_atoms(found.confounding, "", f"see {output}")
-    for number, leaks in others.items():
-        _warn_confounded_atoms(leaks, f"of view {number}, ", f"look with --member {number}")
+            write_csv(wanted.table, [atom.row() for atom in report.statistics])
+    if ensemble_note(model) and wanted.member == 1:
+        warn(ensemble_note(model), "Note")
+    _warn_confounded_atoms(report.confounding, "", f"see {output}")
+    for number, confounded in confounded_of_members.items():
+        _warn_confounded_atoms(confounded, f"of view {number}, ", f"look with --member {number}")
     if as_json:
         names = [manifest.name(record) for record in manifest.records]
-        told = {str(n): [fact.label for fact in leaks] for n, leaks in others.items()}
-        of_others = {"leaks_of_other_views": told} if others else {}
-        print_json({"page": str(output)} | to_json_dict(found, names) | of_others)
+        labels = {
+            str(n): [atom.label for atom in confounded]
+            for n, confounded in confounded_of_members.items()
+        }
+        member_content = {"leaks_of_other_views": labels} if confounded_of_members else {}
+        print_json({"page": str(output)} | to_json_dict(report, names) | member_content)
         return
-    shown = sum(len(use.atoms) for use in found.classes)
-    typer.echo(f"{shown} atoms, as {len(found.labels)} patches use them. Open {output}")
+    shown = sum(len(use.atoms) for use in report.classes)
+    typer.echo(f"{shown} atoms, as {len(report.labels)} patches use them. Open {output}")
 
 
-def _warn_confounded_atoms(leaks: list[AtomStatistics], whose: str, look: str) -> None:
+def _warn_confounded_atoms(confounded: list[AtomStatistics], prefix: str, hint: str) -> None:
     from ..utils.text_io import truncated_list
 
-    if leaks:
-        some = truncated_list([fact.name or fact.label for fact in leaks])
+    if confounded:
+        names = truncated_list([atom.name or atom.label for atom in confounded])
         warn(
-            f"{whose}{pluralize(len(leaks), 'atom')} that look like a leak of sites: {some}; {look}"
+            f"{prefix}{pluralize(len(confounded), 'atom')} that look like a leak of sites: "
+            f"{names}; {hint}"
         )
 
 

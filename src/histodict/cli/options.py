@@ -1,11 +1,8 @@
-"""Options that several commands take, each stated once, and groups of them.
+"""Options and option groups shared by several commands, the layout of `--help`, and execution.
 
-A command takes a group as one parameter whose type is a dataclass; `flat` lays its fields out as
-options of their own, which is what typer asks for.
-
-What `--help` says, in plain text: boxes and colours would take longer to load than all of it.
-
-Where the work of a command is done: threads here, or a cluster.
+A command takes an option group as one parameter whose type is a dataclass; `flatten_options`
+turns its fields into separate options, as typer requires. Help is plain text: importing rich for
+boxes and colours takes longer than the rest.
 """
 
 from __future__ import annotations
@@ -31,11 +28,11 @@ if TYPE_CHECKING:
 if TYPE_CHECKING:
     from ..utils.parallel import ExecutionOptions, Executor
 
-WIDTH = 100  # of a line, where the terminal has room
+WIDTH = 100  # maximum line length of help
 
 
 class Commands(TyperGroup):
-    """The commands, each under the title of its group (which typer calls its panel)."""
+    """Command group that lists commands under the titles of their groups."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command; print a one-line error if its output cannot be written."""
@@ -49,13 +46,14 @@ class Commands(TyperGroup):
             end_unprinted(error)
 
     def main(self, *args: Any, **options: Any) -> Any:
-        """Do the same for `--help` and `--version`."""
+        """Run the application; print a one-line error if the output cannot be written."""
         try:
             return super().main(*args, **options)
         except OSError as error:
             end_unprinted(error)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the list of commands, one section per group."""
         groups: dict[str, list[tuple[str, str]]] = {}
         for name in self.list_commands(ctx):
             command: Any = self.get_command(ctx, name)
@@ -66,7 +64,10 @@ class Commands(TyperGroup):
                 formatter.write_dl(rows)
 
     def get_help_option(self, ctx: Any) -> Any:
-        """Not given it is false, and not None, which typer would load pydantic to make a bool."""
+        """Return the help option with default False.
+
+        With the default None, typer imports pydantic to convert the value.
+        """
         option = super().get_help_option(ctx)
         if option is not None:
             option.default = False
@@ -77,35 +78,35 @@ Command = Callable[..., None]
 
 
 def flatten_options(command: Command) -> Command:
-    """The command with the fields of its dataclasses as parameters, in their place."""
+    """Return the command with the fields of its dataclass parameters as parameters."""
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, Any] = {name: h for name, h in hints.items() if is_dataclass(h)}
-    laid_out = _parameters(command)
+    parameters = _parameters(command)
 
     @wraps(command)
-    def run(**given: Any) -> None:
-        made = {
-            name: group(**{field: given.pop(field) for field in signature(group).parameters})
+    def run(**arguments: Any) -> None:
+        options = {
+            name: group(**{field: arguments.pop(field) for field in signature(group).parameters})
             for name, group in groups.items()
         }
-        allow = any(getattr(group, "allow_missing_chunks", False) for group in made.values())
+        allow = any(getattr(group, "allow_missing_chunks", False) for group in options.values())
         with handle_signals(), allow_missing_chunks(allow), hints_for("cli"):
-            command(**given, **made)
+            command(**arguments, **options)
 
-    run.__dict__["__signature__"] = Signature(laid_out)
-    run.__annotations__ = {part.name: part.annotation for part in laid_out}
+    run.__dict__["__signature__"] = Signature(parameters)
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
 
 
 def _parameters(call: Any) -> list[Parameter]:
-    """Of a command or of a dataclass."""
+    """Return the parameters of a command or dataclass, with nested dataclasses flattened."""
     hints = get_type_hints(call, include_extras=True)
-    found = []
-    for own in signature(call).parameters.values():
-        hint = hints[own.name]
-        alone = own.replace(kind=Parameter.KEYWORD_ONLY, annotation=hint)
-        found += _parameters(hint) if is_dataclass(hint) else [alone]
-    return found
+    parameters = []
+    for parameter in signature(call).parameters.values():
+        hint = hints[parameter.name]
+        single = parameter.replace(kind=Parameter.KEYWORD_ONLY, annotation=hint)
+        parameters += _parameters(hint) if is_dataclass(hint) else [single]
+    return parameters
 
 
 # --- single options -----------------------------------------------------------------------------
@@ -253,12 +254,13 @@ AllowMissingOption = Annotated[
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """A model that is used."""
+    """Options that name a model."""
 
     model: ModelArgument
     trust_weights: TrustOption = False
 
     def load(self, jobs: int | None) -> Model:
+        """Load the model."""
         from ..models import load_model
 
         return load_model(self.model, n_jobs=jobs, trust_weights=self.trust_weights)
@@ -266,7 +268,7 @@ class ModelOptions:
 
 @dataclass(frozen=True)
 class DetectorOptions(ModelOptions):
-    """A model that finds regions."""
+    """Options that name a region detector."""
 
     model: Annotated[
         Path,
@@ -275,13 +277,13 @@ class DetectorOptions(ModelOptions):
 
 
 def select_member(model: Model, number: int) -> Model:
-    """A panel's member by its number, as a model of its own; another model as it is."""
-    n_views = model.n_estimators_
-    if not 1 <= number <= n_views:
+    """Return the N-th base model of an ensemble; a single model is returned as it is."""
+    n_members = model.n_estimators_
+    if not 1 <= number <= n_members:
         raise ValueError(
-            f"--member: there {'is' if n_views == 1 else 'are'} {n_views}, not {number}"
+            f"--member: there {'is' if n_members == 1 else 'are'} {n_members}, not {number}"
         )
-    return model.estimators_[number - 1] if n_views > 1 else model  # type: ignore[union-attr]
+    return model.estimators_[number - 1] if n_members > 1 else model  # type: ignore[union-attr]
 
 
 JobsOption = Annotated[int | None, typer.Option("--jobs", help="Threads; all cores if not given.")]
@@ -289,7 +291,7 @@ JobsOption = Annotated[int | None, typer.Option("--jobs", help="Threads; all cor
 
 @dataclass(frozen=True)
 class ExecutionCliOptions:
-    """Where the work is done."""
+    """Options that select threads or a cluster."""
 
     jobs: JobsOption = None
     cluster: Annotated[
@@ -305,9 +307,12 @@ class ExecutionCliOptions:
     def begin(
         self, cache: Path | None = None, weights: Mapping[str, float] | None = None
     ) -> Iterator[ExecutionOptions]:
-        """While it is open, the cluster is, and bars say how far the work has come.
+        """Open the cluster and show progress bars until the context is left.
 
-        `weights`: of stages that follow each other, about how long they take.
+        Parameters
+        ----------
+        cache : folder for expensive intermediate results
+        weights : relative durations of consecutive stages
         """
         from ..utils.parallel import ExecutionOptions
 
@@ -315,7 +320,7 @@ class ExecutionCliOptions:
             yield ExecutionOptions(self.jobs, cache, callback, executor)
 
     def _executor(self) -> AbstractContextManager[Executor | None]:
-        """The cluster that was asked for; None stands for this machine's threads."""
+        """Return the cluster; None stands for threads on this machine."""
         if self.cluster is None:
             return nullcontext()
         from ..utils.dask_executor import open_cluster

@@ -1,4 +1,4 @@
-"""A model over many images: `predict` says which class, `detect` where."""
+"""Commands `predict` (classify images) and `detect` (find regions)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class QuPathOptions:
-    """What is written for QuPath."""
+    """Options of the output for QuPath."""
 
     outline_patches: Annotated[
         bool,
@@ -63,11 +63,12 @@ class QuPathOptions:
 
     @property
     def describe(self) -> str:
-        """Behind the names of tables: where else to look."""
+        """Path of the QuPath project, appended to the names of the tables."""
         return " and qupath/project.qpproj" if self.qupath_project else ""
 
     @property
     def form(self) -> GeoJSONOptions:
+        """Options of the GeoJSON files."""
         from ..export.qupath import GeoJSONOptions
 
         return GeoJSONOptions(self.outline_patches, self.gzip, self.qupath_project)
@@ -75,13 +76,14 @@ class QuPathOptions:
 
 @dataclass(frozen=True)
 class TableOptions:
-    """What is written for scanpy and others."""
+    """Options of the AnnData output."""
 
     anndata: AnnDataOption = False
     atom_facts: AtomFactsOption = None
 
     @property
     def asked(self) -> dict[str, Any]:
+        """Options as keyword arguments of `predict_images`."""
         return {"anndata": self.anndata, "facts": self.atom_facts}
 
 
@@ -135,10 +137,10 @@ def detect(
         digest = _digest(used.model)
         trained = _load(used, work.jobs, finds_regions=True)
         result = _run(trained, digest, images, output, qupath, work, tables.asked)
-    words = f"{pluralize(len(result.regions), 'region')}; {_counts(result)}"
+    text = f"{pluralize(len(result.regions), 'region')}; {_counts(result)}"
     _print_predictions(
         result,
-        words,
+        text,
         output,
         f"{output / 'detections.csv'} and regions.csv{qupath.describe}",
         as_json,
@@ -146,7 +148,11 @@ def detect(
 
 
 def _digest(model: Path) -> str:
-    """Of the file, before it is loaded: one that is replaced meanwhile lends no name to answers."""
+    """Return the digest of the model file.
+
+    It is computed before the model is loaded, so that a file replaced meanwhile does not label the
+    predictions of the loaded model.
+    """
     import hashlib
 
     return hashlib.sha256(model.read_bytes()).hexdigest() if model.is_file() else ""
@@ -155,8 +161,8 @@ def _digest(model: Path) -> str:
 def _load(used: ModelOptions, jobs: int | None, *, finds_regions: bool) -> Model:
     model = used.load(jobs)
     if model.finds_regions != finds_regions:
-        use = "detect" if model.finds_regions else "predict"
-        raise ValueError(f"{used.model}: this model is a {model.kind}: use `histodict {use}`")
+        command = "detect" if model.finds_regions else "predict"
+        raise ValueError(f"{used.model}: this model is a {model.kind}: use `histodict {command}`")
     return model
 
 
@@ -169,26 +175,26 @@ def _run(
     work: ExecutionCliOptions,
     tables: dict[str, Any],
 ) -> RunResult:
-    """`tables`: what of AnnData is written."""
+    """Predict the images and print warnings; `tables` holds the AnnData options."""
     from ..batch import predict_images
     from ..images.pixel_size import recorded_size
 
     if tables["facts"] and not tables["anndata"]:
         raise ValueError("--atom-statistics go into AnnData: give --anndata, too")
     check_writable_folder(output)
-    found = images.find()
-    check_disk_space(output, sum(_result_bytes(record.path, output) for record in found))
+    records = images.find()
+    check_disk_space(output, sum(_result_bytes(record.path, output) for record in records))
     set_resume_hint()
-    with work.begin() as begun:
+    with work.begin() as execution:
         result = predict_images(
             model,
             digest,
-            found,
+            records,
             output,
             mpp=images.size,
             qupath=qupath.form,
-            callback=begun.callback,
-            executor=begun.executor,
+            callback=execution.callback,
+            executor=execution.executor,
             **tables,
         )
     warn_of_sizes(model, [recorded_size(row) for row in result.rows])
@@ -197,7 +203,7 @@ def _run(
 
 
 def _result_bytes(image: Path, output: Path) -> int:
-    """What an overlay, a map and outlines take at least, about; nothing of what is there."""
+    """Estimate the minimum size of the overlay, map and outlines of an image; 0 if they exist."""
     from ..batch import output_key
     from ..images.memory_image import estimated_bytes
 
@@ -206,28 +212,25 @@ def _result_bytes(image: Path, output: Path) -> int:
 
 
 def _print_predictions(
-    result: RunResult, words: str, output: Path, tables: str, as_json: bool
+    result: RunResult, summary: str, output: Path, tables: str, as_json: bool
 ) -> None:
-    """The summary or JSON; then what was not done, which makes the exit status 1.
-
-    `tables`: where to look, if there is any row.
-    """
+    """Print the summary or JSON, then the failures, which set the exit status to 1."""
     if as_json:
         content: dict[str, Any] = {"rows": result.rows, "regions": result.regions}
         content["failures"] = failure_rows(result.failures)
         print_json(content | ({"scores": result.scores} if result.scores else {}))
     else:
-        again = f" ({result.n_skipped} were done before)" if result.n_skipped else ""
+        skipped = f" ({result.n_skipped} were done before)" if result.n_skipped else ""
         see = f". See {tables}" if result.rows or result.n_earlier else ""
-        typer.echo(f"{pluralize(len(result.rows), 'image')}{again}: {words}{see}")
+        typer.echo(f"{pluralize(len(result.rows), 'image')}{skipped}: {summary}{see}")
         if result.n_earlier:
             typer.echo(f"In the table, too, from earlier runs: {result.n_earlier}")
         _print_scores(result.scores, any("uncertain" in row for row in result.rows))
     end_with_files(result.failures, output)
 
 
-def _print_scores(scores: dict[str, Any] | None, says_uncertain: bool) -> None:
-    """How good the answers are; a label that the model does not know is said."""
+def _print_scores(scores: dict[str, Any] | None, has_uncertain: bool) -> None:
+    """Print the scores of the predictions and warn about labels unknown to the model."""
     if scores is None:
         return
     if scores["other_labels"]:
@@ -241,17 +244,17 @@ def _print_scores(scores: dict[str, Any] | None, says_uncertain: bool) -> None:
         trained = scores["trained"]
         warn(f"of the labelled images, {trained['n_images']} were {trained['note']}")
     if scores["n_images"]:
-        words = " (uncertain ones by their label)" * says_uncertain
-        typer.echo(f"How good, against what is known of {' of '.join(known)}{words}:")
+        remark = " (uncertain ones by their label)" * has_uncertain
+        typer.echo(f"How good, against what is known of {' of '.join(known)}{remark}:")
     else:
         typer.echo("How good, against the outlines:")
-    parts = {"": scores["metrics"], " of patches": patches}
-    named = {f"{name}{kind}": m for kind, part in parts.items() for name, m in part.items()}
-    _print_metrics(named, scores.get("tuned"), scores["n_images"])
-    for note in dict.fromkeys(m["note"] for m in named.values() if "note" in m):
-        concerned = [name for name, m in named.items() if m.get("note") == note]
-        lacks = "no interval of " * all(named[name]["value"] is not None for name in concerned)
-        warn(f"{lacks}{', '.join(concerned)}: {note}", "Note")
+    groups = {"": scores["metrics"], " of patches": patches}
+    metrics = {f"{name}{kind}": m for kind, group in groups.items() for name, m in group.items()}
+    _print_metrics(metrics, scores.get("tuned"), scores["n_images"])
+    for note in dict.fromkeys(m["note"] for m in metrics.values() if "note" in m):
+        affected = [name for name, m in metrics.items() if m.get("note") == note]
+        prefix = "no interval of " * all(metrics[name]["value"] is not None for name in affected)
+        warn(f"{prefix}{', '.join(affected)}: {note}", "Note")
     if not scores["confusion"]:
         return
     header, *_ = confusion = scores["confusion"]
@@ -259,11 +262,11 @@ def _print_scores(scores: dict[str, Any] | None, says_uncertain: bool) -> None:
     print_table(("truth", *(f"said {name}" for name in list(header)[1:])), rows)
 
 
-def _print_metrics(named: dict[str, Any], tuned: dict[str, Any] | None, n_images: int) -> None:
+def _print_metrics(metrics: dict[str, Any], tuned: dict[str, Any] | None, n_images: int) -> None:
     """Print a table of scores; for a tuned model also the scores of the untuned one."""
     header, rows = (
         ["", "value", "95 % interval"],
-        [_format_prediction(n, m) for n, m in named.items()],
+        [_metric_row(n, m) for n, m in metrics.items()],
     )
     if tuned is None:
         print_table(tuple(header), rows)
@@ -275,23 +278,23 @@ def _print_metrics(named: dict[str, Any], tuned: dict[str, Any] | None, n_images
     untuned = tuned["untuned"]
     if untuned is None:
         print_table(("", "tuned", "95 % interval"), rows)
-        words = "for untuned scores, run the model file that this one was made from"
-        warn(words, "Note")
+        note = "for untuned scores, run the model file that this one was made from"
+        warn(note, "Note")
         return
-    nothing = dict.fromkeys(("value", "low", "high"))
-    rows = [[*row, *_format_prediction(row[0], untuned.get(row[0], nothing))[1:]] for row in rows]
+    missing = dict.fromkeys(("value", "low", "high"))
+    rows = [[*row, *_metric_row(row[0], untuned.get(row[0], missing))[1:]] for row in rows]
     print_table(("", "tuned", "95 % interval", "untuned", "95 % interval"), rows)
 
 
-def _format_prediction(name: str, found: dict[str, Any]) -> list[str]:
+def _metric_row(name: str, metric: dict[str, Any]) -> list[str]:
     value, low, high = (
-        "" if found[key] is None else f"{found[key]:.3f}" for key in ("value", "low", "high")
+        "" if metric[key] is None else f"{metric[key]:.3f}" for key in ("value", "low", "high")
     )
     return [name, value, f"{low} to {high}" if low else ""]
 
 
 def _counts(result: RunResult) -> str:
-    """Images by label; those that the model is not sure of are counted as that."""
+    """Count images by predicted class; uncertain predictions are counted as such."""
     counts = Counter("uncertain" if row.get("uncertain") else row["label"] for row in result.rows)
     labels = sorted(counts, key=lambda label: (label == "uncertain", label))
     return ", ".join(f"{counts[label]} {label}" for label in labels) or "none"

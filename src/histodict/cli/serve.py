@@ -1,4 +1,4 @@
-"""To see it work: `demo` makes a page, `serve` opens one."""
+"""Commands `demo` (demonstration page) and `serve` (web app)."""
 
 from __future__ import annotations
 
@@ -52,22 +52,24 @@ def demo(
 
 
 def _draw(folder: Path, seed: int) -> None:
-    """The images of the demonstration, for a user's first steps."""
+    """Draw the images of the demonstration into a folder."""
     from ..datasets.manifest import read_manifest
     from ..synthetic.demo import draw_demo
 
     with report_errors():
         check_writable_folder(folder)
         check_disk_space(folder, _DEMO_BYTES)
-        tables = [place / "manifest.csv" for place in (folder, folder / "regions")]
+        tables = [parent / "manifest.csv" for parent in (folder, folder / "regions")]
         with progress_bars() as callback:
             callback(Progress("draw", 0, 1))
             draw_demo(folder, seed=seed)
-        images, larger = (read_manifest(table) for table in tables)
+        images, region_images = (read_manifest(table) for table in tables)
     n_patients = len(set(images.patients))
     names = " / ".join(images.classes)
     typer.echo(f"{len(images.records)} images of {n_patients} patients, {names}: {tables[0]}")
-    typer.echo(f"{len(larger.records)} larger ones with masks of what is inflamed: {tables[1]}")
+    typer.echo(
+        f"{len(region_images.records)} larger ones with masks of what is inflamed: {tables[1]}"
+    )
 
 
 def serve(

@@ -1,4 +1,4 @@
-"""Models from labelled images: `train`."""
+"""Command `train`: fit a model to labelled images."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
     from ..models.recipe import Recipe
 
 
-_MANY_ATOMS, _MANY_VALUES = 1000, 1280  # where the settings do not tell
+_MANY_ATOMS, _MANY_VALUES = 1000, 1280  # assumed if the settings give no number
 
 
 @dataclass(frozen=True)
 class ModelSettingsOptions:
-    """What decides a model, beside the images."""
+    """Options that define the model, apart from the images."""
 
     preset: Annotated[
         str | None,
@@ -86,7 +86,15 @@ class ModelSettingsOptions:
         regions: str | None = None,
         features: Path | None = None,
     ) -> Model:
-        """What is to learn: to tell images apart, or to find regions; from feature files or not."""
+        """Return the untrained model.
+
+        Parameters
+        ----------
+        jobs : number of threads
+        cache : folder for expensive intermediate results
+        regions : value of --regions; None to classify images
+        features : folder of feature files
+        """
         settings = parse_pairs("--set", self.setting)
         plan = self._plan(settings, regions is not None, features).parse_settings(settings)
         region = one_region(regions)
@@ -108,7 +116,7 @@ class ModelSettingsOptions:
         return Plan.named(name, self.method, regions=regions)
 
     def start(self, model: Model) -> Any:
-        """What it goes on from, which must be of the same kind; None: nothing."""
+        """Return the model to resume from, of the same kind; None if there is none."""
         from ..models import load_model
 
         if self.start_from is None:
@@ -123,11 +131,12 @@ class ModelSettingsOptions:
 
 @dataclass(frozen=True)
 class TrainOptions(RegionTrainingOptions):
-    """What is learnt from: images, or a part of them."""
+    """Training images, or those of one split."""
 
     split: SplitOption = None
 
     def choose(self, manifest: Manifest) -> Manifest:
+        """Select the images of the split, then annotated parts."""
         return self.split_by_annotation(in_split(manifest, self.data, self.split))
 
 
@@ -178,14 +187,16 @@ def train(
         start = learning.start(model)
         if cache is not None:
             set_resume_hint(f"what {cache} holds")
-        with work.begin(weights=_stages(model)) as begun:
-            model.fit(manifest, callback=begun.callback, executor=begun.executor, start_from=start)
+        with work.begin(weights=_stages(model)) as execution:
+            model.fit(
+                manifest, callback=execution.callback, executor=execution.executor, start_from=start
+            )
         save_model(model, output)
     _print_trained(model, output, time.perf_counter() - started, as_json)
 
 
 def _stages(model: Model) -> dict[str, float] | None:
-    """Of a training, with their weights where these are known: of a panel, of one DFDL."""
+    """Return the stages of training with their weights; None if they are not known."""
     from ..utils.progress import PANEL_STAGES, PATCH_STAGES
 
     if len(model.recipes) > 1:
@@ -198,9 +209,9 @@ def _stages(model: Model) -> dict[str, float] | None:
 def _print_trained(model: Model, output: Path, seconds: float, as_json: bool) -> None:
     from ..encoders import get_patch_features
 
-    n_images, heard = model.training_info_["n_images"], model.training_info_.get("estimators", [])
-    left_out = [member["failure"] for member in heard if "failure" in member]
-    for failure in left_out:
+    n_images, members = model.training_info_["n_images"], model.training_info_.get("estimators", [])
+    failures = [member["failure"] for member in members if "failure" in member]
+    for failure in failures:
         warn(f"a view was left out: {failure}")
     if "unheard" in model.training_info_:
         warn(
@@ -215,30 +226,30 @@ def _print_trained(model: Model, output: Path, seconds: float, as_json: bool) ->
         )
     if not as_json:
         names = " / ".join(model.classes_)
-        what = f"to find {model.classes_[1]}" if model.finds_regions else names
-        parts = model.training_info_.get("n_parts")
-        of = f"{pluralize(parts, 'outlined part')} of " if parts else ""
+        subject = f"to find {model.classes_[1]}" if model.finds_regions else names
+        n_parts = model.training_info_.get("n_parts")
+        origin = f"{pluralize(n_parts, 'outlined part')} of " if n_parts else ""
         images = pluralize(n_images, "image")
-        typer.echo(f"Learnt {what} from {of}{images} in {seconds:.0f} s: {output}")
+        typer.echo(f"Learnt {subject} from {origin}{images} in {seconds:.0f} s: {output}")
         return
-    facts = {
+    content = {
         "model": str(output),
         "classes": model.classes_,
         "n_images": n_images,
         "seconds": round(seconds, 1),
     }
-    print_json(facts | ({"views_left_out": left_out} if heard else {}) | _threshold(model))
+    print_json(content | ({"views_left_out": failures} if members else {}) | _threshold(model))
 
 
 def _threshold(model: Model) -> dict[str, Any]:
-    """The number that decides, by its name: m of regions, θ of patches."""
+    """Return the decision parameter by name: min_patches of regions, threshold of patches."""
     if model.finds_regions:
         return {"min_patches": model.min_patches_}
     return {"threshold": model.threshold} if model.recipe.is_patch_level else {}
 
 
 def _model_bytes(model: Model, n_classes: int) -> int:
-    """What its file will take, about: the atoms of every member, in two arrays."""
+    """Estimate the size of the model file: the atoms of every member, in two arrays."""
     from ..methods.registry import get_method
 
     def of_one(recipe: Recipe) -> int:

@@ -1,6 +1,6 @@
-"""An image's patches as tables of the scverse: AnnData, SpatialData.
+"""Export of predictions to AnnData, SpatialData and QuPath.
 
-h5ad           how AnnData lies in a file, element by element, with h5py alone
-patch_table    what of a model's answer goes where in it; codes are written as they come
-objects        the same in memory, for those who have anndata or spatialdata installed
+h5ad_writer  elements of the .h5ad format, written with h5py
+anndata      patches of an image as AnnData or SpatialData
+qupath       outlines as GeoJSON, and QuPath projects
 """

@@ -1,24 +1,22 @@
-"""The patches of one image as AnnData: a row per patch on tissue, a column per atom.
+"""Patches of one image as AnnData: a row per patch on tissue, a column per atom.
 
     X                 sparse codes
-    obs               class, margin_CLASS, array_row, array_col, library_id, image_class; where
-                      known truth and patient
-    obsm["spatial"]   x and y of the patches' centres, in level-0 pixels of the image
-    var               class of each atom, usage: the share of this image's patches that use it, and
-                      usage_CLASS: of the patches that CLASS won
-                      concept: the name people gave it, else CLASS:NUMBER; group, artefact, off
-                      where `histodict atoms` has said them: auc, n_patients, stability_seeds,
-                      variance_share_site, is_site_confounded and the like
+    obs               class, margin_CLASS, array_row, array_col, library_id, image_class; truth
+                      and patient if known
+    obsm["spatial"]   x and y of the patch centres, in level-0 pixels of the image
+    var               class: class of the atom
+                      usage, usage_CLASS: fraction of patches that use the atom, of all patches
+                      and of those predicted as CLASS
+                      concept: annotated name, else CLASS:NUMBER; group, artefact, disabled
+                      from `histodict atoms`, if given: auc, n_patients, stability_seeds,
+                      variance_share_site, is_site_confounded and similar statistics
     varm["atoms"]     the atoms
-    varm["usual_use"] share of the training patches of each class that use an atom, where known
-    uns["spatial"]    as squidpy and scanpy expect it: a small picture, its scale, the patches' side
-    uns["histodict"]  image, answer, model
+    varm["usual_use"] fraction of the training patches of each class that use an atom, if known
+    uns["spatial"]    thumbnail, its scale and the patch side, as squidpy and scanpy expect them
+    uns["histodict"]  image, prediction, model
 
-A model without atoms that belong to classes leaves out what is said of these.
-
-What is known of a model's atoms, as columns of a table of them: from `histodict atoms`.
-
-The same table in memory, for those who have anndata or spatialdata installed.
+Models without class-specific atoms omit the atoms and their annotations. `to_anndata` and
+`to_spatialdata` return the table in memory and need anndata and spatialdata.
 """
 
 from __future__ import annotations
@@ -65,8 +63,8 @@ if TYPE_CHECKING:
     from anndata import AnnData
     from spatialdata import SpatialData
 
-# By the name of a fact, its column; see `pipeline.atom_facts.AtomFacts`.
-_NUMBERS = {
+# Columns of var by field of `AtomStatistics`.
+_STATISTICS_COLUMNS = {
     "n_patients": "n_patients",
     "of_patients": "of_patients",
     "auc": "auc",
@@ -88,40 +86,57 @@ _YES, _NO = ("true", "1"), ("false", "0", "")
 
 
 def read_atom_statistics(path: Path) -> list[Row]:
-    """The table that `histodict atoms --csv` wrote."""
-    (_, header), *lines = read_csv_rows(path) or [(0, [])]
-    rows: list[Row] = [dict(zip(header, cells, strict=False)) for _, cells in lines]
+    """Read a table written by `histodict atoms --csv`.
+
+    Raises
+    ------
+    ValueError : if the file is no such table
+    """
+    (_, header), *records = read_csv_rows(path) or [(0, [])]
+    rows: list[Row] = [dict(zip(header, cells, strict=False)) for _, cells in records]
     if not rows or not {"digest", "disabled", "auc", "is_site_confounded"} <= set(rows[0]):
         raise ValueError(f"{path}: is no table of atoms, as `histodict atoms --csv` writes it")
     return rows
 
 
 def check_statistics(facts: Sequence[Row], atoms: AtomTable, notes: AtomAnnotations) -> None:
-    """Refuses facts of another model, and of one in which other atoms were off."""
+    """Check that atom statistics belong to these atoms, with the same atoms disabled.
+
+    Raises
+    ------
+    ValueError : if they do not
+    """
     if not facts:
         return
-    anew = "write them anew with `histodict atoms --csv`"
-    own = [atoms.digest(atom) for atom in range(len(atoms.D))]
-    if [row["digest"] for row in facts] != own:
-        raise ValueError(f"the facts are of other atoms than this model's {len(own)}: {anew}")
+    advice = "write them anew with `histodict atoms --csv`"
+    digests = [atoms.digest(atom) for atom in range(len(atoms.D))]
+    if [row["digest"] for row in facts] != digests:
+        raise ValueError(f"the facts are of other atoms than this model's {len(digests)}: {advice}")
     if [
-        place for place, row in enumerate(facts) if _is_yes("disabled", row["disabled"])
+        index for index, row in enumerate(facts) if _is_yes("disabled", row["disabled"])
     ] != notes.disabled:
-        raise ValueError(f"the facts are of this model with other atoms switched off: {anew}")
+        raise ValueError(f"the facts are of this model with other atoms switched off: {advice}")
 
 
 def statistics_columns(
     facts: Sequence[Row], atoms: AtomTable, notes: AtomAnnotations
 ) -> dict[str, Any]:
-    """A column per fact, NaN where it is not known; none without facts."""
+    """Return a column per statistic, NaN for unknown values; no columns without statistics.
+
+    Parameters
+    ----------
+    facts : a row per atom, from `read_atom_statistics`
+    atoms : atoms of the model
+    notes : their annotations
+    """
     check_statistics(facts, atoms, notes)
     if not facts:
         return {}
-    found: dict[str, Any] = {
+    columns: dict[str, Any] = {
         column: np.array([_number(row.get(name)) for row in facts])
-        for name, column in _NUMBERS.items()
+        for name, column in _STATISTICS_COLUMNS.items()
     }
-    return found | {
+    return columns | {
         "is_site_confounded": np.array(
             [_is_yes("is_site_confounded", row["is_site_confounded"]) for row in facts]
         )
@@ -139,18 +154,20 @@ def _is_yes(name: str, value: Any) -> bool:
     return text in _YES
 
 
-_IMAGE_PX = 512  # of the longer side
-_EMPTY = ("layers", "obsp", "varp")  # parts that every file has
+_IMAGE_PX = 512  # longer side of the thumbnail
+_EMPTY = ("layers", "obsp", "varp")  # empty parts, which the format requires
 
 
 @dataclass(frozen=True)
 class ImageMetadata:
-    """What is known of an image beside its pixels.
+    """Metadata of an image.
 
-    library_id : the name that tells its patches from those of other images in one table
-    record : what a table says of it; None where there is none
-    model_digest : of the model's file, where it is from one
-    facts : a row per atom, as `histodict atoms --csv` writes them; none where they are not known
+    Attributes
+    ----------
+    library_id : name that distinguishes its patches from those of other images in one table
+    record : row of the image table; None without one
+    model_digest : digest of the model file; None for a model in memory
+    atom_statistics : a row per atom, as written by `histodict atoms --csv`; empty if not known
     """
 
     library_id: str
@@ -160,7 +177,13 @@ class ImageMetadata:
 
 
 def check_patch_level(model: Model) -> None:
-    """Refuses a model that does not judge patches, and one for which a package is missing."""
+    """Check that the model predicts patches and that h5py is installed.
+
+    Raises
+    ------
+    ValueError : if the method uses the whole image
+    ImportError : if h5py is missing
+    """
     load_h5py("AnnData")
     if not model.model_.recipe.is_patch_level:
         raise ValueError(
@@ -170,7 +193,17 @@ def check_patch_level(model: Model) -> None:
 
 
 def check_statistics_match(model: Model, facts: Path | None) -> None:
-    """Refuses a table of facts that is of other atoms than the model's."""
+    """Check that a table of atom statistics belongs to the model's atoms.
+
+    Parameters
+    ----------
+    model : trained model
+    facts : path of the table; None for none
+
+    Raises
+    ------
+    ValueError : if the table belongs to other atoms, or the model has none
+    """
     atoms = model.model_.atoms()
     if facts is None:
         return
@@ -182,32 +215,50 @@ def check_statistics_match(model: Model, facts: Path | None) -> None:
 def write_h5ad(
     path: Path, model: Model, ask: Callable[[Model], Prediction], about: ImageMetadata
 ) -> Prediction:
-    """What a model answers when it is asked; its patches with their codes are in the .h5ad file.
+    """Write the patches of an image with their codes into an .h5ad file; return the prediction.
 
-    Codes are written as they come, so that memory does not grow with them.
+    Codes are written as they are computed, so that memory use does not grow with them.
+
+    Parameters
+    ----------
+    path : file to write
+    model : trained model
+    ask : returns the prediction of the given model for the image
+    about : metadata of the image
     """
     check_patch_level(model)
     h5py = load_h5py("AnnData")
     n_codes = model.model_.method_.n_codes_
     with atomic_write(path) as partial, h5py.File(partial, "w") as file:
         set_encoding(file, "anndata")
-        places: list[NDArray[np.int32]] = [np.empty((0, 2), np.int32)]
+        positions: list[NDArray[np.int32]] = [np.empty((0, 2), np.int32)]
         codes = SparseRows(file, "X", n_codes)
 
-        def take(cells: NDArray[np.int64], S: csr_array) -> None:
-            places.append(cells.astype(np.int32))
+        def take(block: NDArray[np.int64], S: csr_array) -> None:
+            positions.append(block.astype(np.int32))
             codes.add(S)
 
-        answer = ask(model.with_code_callback(take))
+        prediction = ask(model.with_code_callback(take))
         codes.end()
-        assert answer.patch_map is not None
-        _Table(model, answer, answer.patch_map, about, np.concatenate(places)).write(file, codes)
-    return answer
+        assert prediction.patch_map is not None
+        _Table(model, prediction, prediction.patch_map, about, np.concatenate(positions)).write(
+            file, codes
+        )
+    return prediction
 
 
 @dataclass(frozen=True)
 class _Table:
-    """All of the file but X. cells : (n_patches, 2), row and column of every patch on the grid"""
+    """All parts of the file except X.
+
+    Attributes
+    ----------
+    model : trained model
+    prediction : prediction of the image
+    patch_map : its patch map
+    about : metadata of the image
+    positions : (n_patches, 2), row and column of each patch on the grid
+    """
 
     model: Model
     prediction: Prediction
@@ -216,20 +267,21 @@ class _Table:
     positions: NDArray[np.int32]
 
     def write(self, file: Any, codes: SparseRows) -> None:
-        winners = self.patch_map.predicted_classes[self._at]
+        """Write obs, obsm, var, varm, uns and the empty parts."""
+        classes = self.patch_map.predicted_classes[self._at]
         n_classes = self.patch_map.n_classes
-        use = codes.count(winners, n_classes)
-        write_frame(file, "obs", LazyIndex(len(self.positions), self._names), self._obs(winners))
+        counts = codes.count(classes, n_classes)
+        write_frame(file, "obs", LazyIndex(len(self.positions), self._names), self._obs(classes))
         write({"spatial": self._centres()}, file, "obsm")
         atoms, names = self.model.model_.atoms(), self._atom_names()
-        sizes = np.bincount(winners, minlength=n_classes)
+        sizes = np.bincount(classes, minlength=n_classes)
         write_frame(
-            file, "var", LazyIndex(len(names), lambda rows: names[rows]), self._var(use, sizes)
+            file, "var", LazyIndex(len(names), lambda rows: names[rows]), self._var(counts, sizes)
         )
         atom_rows: dict[str, NDArray[Any]] = {}
         if atoms is not None:
-            shares = [each.usage for each in self.model.model_.class_reference_]
-            atom_rows = {"atoms": np.asarray(atoms.D), "usual_use": np.stack(shares, axis=1)}
+            fractions = [reference.usage for reference in self.model.model_.class_reference_]
+            atom_rows = {"atoms": np.asarray(atoms.D), "usual_use": np.stack(fractions, axis=1)}
         write(atom_rows, file, "varm")
         write(self._uns(), file, "uns")
         for part in _EMPTY:
@@ -239,28 +291,28 @@ class _Table:
     def _at(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         return self.positions[:, 0], self.positions[:, 1]
 
-    # --- patches --------------------------------------------------------------------------------
+    # --- patches ----------------------------------------------------------------------------------
 
     def _names(self, rows: slice) -> list[str]:
         library = self.about.library_id
         return [f"{library}-{row}-{column}" for row, column in self.positions[rows].tolist()]
 
-    def _obs(self, winners: NDArray[np.int16]) -> dict[str, Any]:
+    def _obs(self, predicted: NDArray[np.int16]) -> dict[str, Any]:
         margins, n = self.patch_map.margins[self._at], len(self.positions)
         classes = list(self.patch_map.classes)
-        found: dict[str, Any] = {"class": Categorical(winners, classes)}
-        found |= {f"margin_{name}": margins[:, place] for place, name in enumerate(classes)}
-        found |= {"array_row": self.positions[:, 0], "array_col": self.positions[:, 1]}
-        found["library_id"] = Categorical.constant(self.about.library_id, n)
-        found["image_class"] = Categorical.constant(self.prediction.label or NO_TISSUE_LABEL, n)
+        columns: dict[str, Any] = {"class": Categorical(predicted, classes)}
+        columns |= {f"margin_{name}": margins[:, index] for index, name in enumerate(classes)}
+        columns |= {"array_row": self.positions[:, 0], "array_col": self.positions[:, 1]}
+        columns["library_id"] = Categorical.constant(self.about.library_id, n)
+        columns["image_class"] = Categorical.constant(self.prediction.label or NO_TISSUE_LABEL, n)
         record = self.about.record
         if record and record.patient:
-            found["patient"] = Categorical.constant(record.patient, n)
+            columns["patient"] = Categorical.constant(record.patient, n)
         if record and (record.label or record.is_mapped):
-            # Of a mask that cannot be read, whoever scores the answers complains.
+            # An unreadable mask is reported when the predictions are scored.
             with suppress(ValueError, OSError):
-                found["truth"] = Categorical.of(self._true_labels(record))
-        return found
+                columns["truth"] = Categorical.of(self._true_labels(record))
+        return columns
 
     def _true_labels(self, record: ImageRecord) -> list[str]:
         side = self.patch_map.grid.patch_side
@@ -268,7 +320,7 @@ class _Table:
         return self.model.patch_labels(record, corners.astype(np.int64), side)
 
     def _corners(self) -> NDArray[np.float64]:
-        """x and y, as the pixels were read."""
+        """Return x and y of the upper left corners, in the coordinates of the read pixels."""
         grid = self.patch_map.grid
         x = np.array([grid.corner(0, column)[0] for column in range(grid.n_columns)], np.float64)
         y = np.array([grid.corner(row, 0)[1] for row in range(grid.n_rows)], np.float64)
@@ -282,21 +334,24 @@ class _Table:
     def _atom_names(self) -> list[str]:
         atoms, n = self.model.model_.atoms(), self.model.model_.method_.n_codes_
         if atoms is None:
-            return [f"code_{place}" for place in range(n)]
+            return [f"code_{index}" for index in range(n)]
         numbers = [count() for _ in self.patch_map.classes]
         names = self.patch_map.classes
-        return [f"{names[own]}_{next(numbers[own])}" for own in atoms.classes.tolist()]
+        return [
+            f"{names[class_index]}_{next(numbers[class_index])}"
+            for class_index in atoms.classes.tolist()
+        ]
 
     def _var(self, use: NDArray[np.int64], sizes: NDArray[np.int64]) -> dict[str, Any]:
-        """`use` : (n_classes, n_atoms), patches that each class won and that use the atom"""
+        """Return the columns of var; `use` (n_classes, n_atoms) counts patches that use an atom."""
         atoms, classes = self.model.model_.atoms(), list(self.patch_map.classes)
-        own = {} if atoms is None else self._notes(atoms, classes)
-        shares = use / np.maximum(sizes, 1)[:, None]
-        by_class = {f"usage_{name}": shares[place] for place, name in enumerate(classes)}
-        return own | {"usage": use.sum(axis=0) / max(1, int(sizes.sum()))} | by_class
+        annotations = {} if atoms is None else self._notes(atoms, classes)
+        fractions = use / np.maximum(sizes, 1)[:, None]
+        by_class = {f"usage_{name}": fractions[index] for index, name in enumerate(classes)}
+        return annotations | {"usage": use.sum(axis=0) / max(1, int(sizes.sum()))} | by_class
 
     def _notes(self, atoms: AtomTable, classes: list[str]) -> dict[str, Any]:
-        """What each atom goes by, and what people have said of it."""
+        """Return the names and annotations of the atoms."""
         labels, model = atom_labels(atoms.classes, classes), self.model.model_
         notes = [model.atom_annotations.of(atom) for atom in range(len(labels))]
         names = [note.name or label for note, label in zip(notes, labels, strict=True)]
@@ -308,25 +363,25 @@ class _Table:
             "disabled": np.array([note.disabled for note in notes]),
         } | statistics_columns(self.about.atom_statistics, atoms, model.atom_annotations)
 
-    # --- the image and the model ----------------------------------------------------------------
+    # --- image and model --------------------------------------------------------------------------
 
     def _uns(self) -> dict[str, Any]:
         with open_image(self.patch_map.path) as source:
-            picture, size = source.thumbnail(min(_IMAGE_PX, max(source.size))), source.size
+            thumbnail, size = source.thumbnail(min(_IMAGE_PX, max(source.size))), source.size
         scales = {
-            "tissue_hires_scalef": max(picture.shape[:2]) / max(size),
+            "tissue_hires_scalef": max(thumbnail.shape[:2]) / max(size),
             "spot_diameter_fullres": self.patch_map.grid.patch_side,
         }
-        spatial = {"images": {"hires": picture}, "scalefactors": scales, "metadata": {}}
+        spatial = {"images": {"hires": thumbnail}, "scalefactors": scales, "metadata": {}}
         return {
             "spatial": {self.about.library_id: spatial},
-            "class_colors": [_hex(place) for place in range(self.patch_map.n_classes)],
+            "class_colors": [_hex(index) for index in range(self.patch_map.n_classes)],
             "histodict": self._statistics(size),
         }
 
     def _statistics(self, size: tuple[int, int]) -> dict[str, Any]:
         content, grid = self.model.to_model_data(), self.patch_map.grid
-        answer: Mapping[str, Any] = self.prediction.row()
+        prediction: Mapping[str, Any] = self.prediction.row()
         return {
             "version": version("histodict"),
             "image": printable(str(self.patch_map.path)),
@@ -335,7 +390,7 @@ class _Table:
             "mpp": self.prediction.size.mpp,
             "patch_side": grid.patch_side,
             "step": grid.step,
-            "answer": dict(answer),
+            "answer": dict(prediction),
             "kind": content.kind,
             "classes": content.classes,
             "decision": self.model.describe_decision(),
@@ -345,13 +400,13 @@ class _Table:
         }
 
 
-def _hex(place: int) -> str:
-    return "#" + "".join(f"{int(part):02x}" for part in COLOURS[place % len(COLOURS)])
+def _hex(class_index: int) -> str:
+    return "#" + "".join(f"{int(part):02x}" for part in COLOURS[class_index % len(COLOURS)])
 
 
-# The names that wsidata, and so LazySlide, gives to patches and to a table of them.
+# Names used by wsidata, and therefore by LazySlide, for patches and their table.
 _TILES, _TABLE, _TILE_ID = "tiles", "histodict_tiles", "tile_id"
-_REGION = "region"  # the column that says which element a row is of
+_REGION = "region"  # column with the name of the element that a row describes
 _IMAGE_KEY = "thumbnail"
 
 
@@ -363,47 +418,48 @@ def to_anndata(
     library_id: str | None = None,
     facts: Sequence[AtomStatistics] = (),
 ) -> AnnData:
-    """What a model says of an image's patches, as `anndata.AnnData`: answers, codes, atoms.
+    """Return the patches of an image as `anndata.AnnData`: predictions, sparse codes and atoms.
 
-    A row is a patch on tissue, a column an atom: `X` are the sparse codes, `obs["class"]` the class
-    that won a patch, `obsm["spatial"]` its centre in level-0 pixels, `varm["atoms"]` the atoms;
-    `uns["spatial"]` has a small picture, for squidpy. See docs/anndata.md for all of it.
+    A row is a patch on tissue, a column an atom: `X` holds the sparse codes, `obs["class"]` the
+    predicted class of a patch, `obsm["spatial"]` its centre in level-0 pixels, `varm["atoms"]` the
+    atoms, and `uns["spatial"]` a thumbnail for squidpy. See docs/anndata.md for the full layout.
 
     Parameters
     ----------
-    model : one that has learnt and judges patches
-    image : the path of an image or slide, an array (height, width, 3) of uint8 or a picture of
-        Pillow
+    model : trained model that predicts patches
+    image : path of an image or slide, array (height, width, 3) of uint8, or Pillow image
     mpp : as in `predict`
-    library_id : what the image is called in `uns["spatial"]`, and where its patches are put into
-        one table with those of others; None takes the file's name
-    facts : of the model's atoms, from `atom_facts`: they become columns of `var`
+    library_id : name of the image in `uns["spatial"]` and in tables of several images; None for
+        the name of the file
+    facts : statistics of the model's atoms, from `atom_facts`, added as columns of `var`
     """
     anndata = _load("anndata", "anndata")
     model._check_fitted()
-    found = resolve_inputs(image)
-    if not found.is_one:
+    inputs = resolve_inputs(image)
+    if not inputs.is_one:
         raise ImageError("a table is of one image: give one, and put tables together afterwards")
-    one = found.images[0][0]
-    name = library_id or Path(str(one)).stem
+    source = inputs.images[0][0]
+    name = library_id or Path(str(source)).stem
     with TemporaryDirectory() as folder:
         path = Path(folder, "patches.h5ad")
         about = ImageMetadata(name, atom_statistics=[fact.row() for fact in facts])
-        write_h5ad(path, model, lambda heard: heard.predict_one(one, mpp=mpp), about)
+        write_h5ad(path, model, lambda fitted: fitted.predict_one(source, mpp=mpp), about)
         return anndata.read_h5ad(path)
 
 
 def to_spatialdata(table: AnnData | Path | str) -> SpatialData:
-    """The patches of an image as `spatialdata.SpatialData`, all in level-0 pixels of the image.
+    """Return the patches of an image as `spatialdata.SpatialData`, in level-0 pixels.
 
-    Shapes "tiles" are the patches, as squares; the table "histodict_tiles" is about them; the image
-    "thumbnail" is a small picture, scaled to its true size. `.write("patches.zarr")` keeps it.
+    Shapes "tiles" are the patches as squares, the table "histodict_tiles" describes them, and the
+    image "thumbnail" is scaled to level 0. `.write("patches.zarr")` saves the result.
 
-    table : of `to_anndata`, or the path of an .h5ad file that `histodict predict --anndata` wrote
+    Parameters
+    ----------
+    table : result of `to_anndata`, or path of a file written by `histodict predict --anndata`
     """
     spatialdata = _load("spatialdata", "spatialdata")
     models = import_module("spatialdata.models")
-    table = _opened(table)
+    table = _copy_or_read(table)
     spatial = _single_image(table)
     table.obs[_TILE_ID] = np.arange(table.n_obs)
     table.obs[_REGION] = import_module("pandas").Categorical([_TILES] * table.n_obs)
@@ -415,21 +471,21 @@ def to_spatialdata(table: AnnData | Path | str) -> SpatialData:
     )
 
 
-def _opened(table: Any) -> Any:
-    """A table of its own, which may be added to."""
+def _copy_or_read(table: Any) -> Any:
+    """Return a table that may be modified."""
     if isinstance(table, str | Path):
         return _load("anndata", "anndata").read_h5ad(table)
     return table.copy()
 
 
 def _single_image(table: Any) -> Any:
-    found = table.uns.get("spatial", {}) if "histodict" in table.uns else {}
-    if len(found) != 1:
+    images = table.uns.get("spatial", {}) if "histodict" in table.uns else {}
+    if len(images) != 1:
         raise ValueError(
-            f"this table is of {len(found)} images, as uns['spatial'] has it: give one that "
+            f"this table is of {len(images)} images, as uns['spatial'] has it: give one that "
             "to_anndata or `histodict predict --anndata` made of one image"
         )
-    return next(iter(found.values()))
+    return next(iter(images.values()))
 
 
 def _squares(table: Any, side: float) -> Any:
@@ -443,7 +499,7 @@ def _squares(table: Any, side: float) -> Any:
 
 
 def _image(spatial: Any) -> Any:
-    """With the scale that takes its pixels to those of level 0."""
+    """Return the thumbnail with the transformation to level-0 pixels."""
     scale = 1 / spatial["scalefactors"]["tissue_hires_scalef"]
     transformation = import_module("spatialdata.transformations").Scale([scale, scale], ("y", "x"))
     pixels = np.moveaxis(spatial["images"]["hires"], 2, 0)

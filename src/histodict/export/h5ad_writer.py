@@ -1,7 +1,7 @@
-"""How AnnData lies in an HDF5 file: elements that say what they are (anndata 0.8 and later).
+"""Writer of AnnData elements in HDF5 files (encoding of anndata 0.8 and later).
 
-Written with h5py alone, so that the rows of a matrix can come one block after another, and no
-package is needed to write that asks for another version of pandas.
+It needs h5py only. Rows of a matrix can be written block by block, and anndata with its
+requirements on pandas is not needed.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _VERSIONS = {
     "string": "0.2.0",
     "string-array": "0.2.0",
 }
-_BLOCK = 65_536  # of numbers that are packed together, and of names that are made at a time
-_PACKED = {"compression": "gzip", "compression_opts": 1, "shuffle": True}
+_BLOCK = 65_536  # numbers per compressed chunk, and names formatted at a time
+_COMPRESSION = {"compression": "gzip", "compression_opts": 1, "shuffle": True}
 
 
 def load_h5py(what: str) -> Any:
-    """The package; `what` it is needed for, said where it is missing."""
+    """Return the h5py module; `what` names the feature in the error if it is missing."""
     try:
         return import_module("h5py")
     except ImportError as error:
@@ -42,7 +42,7 @@ def load_h5py(what: str) -> Any:
 
 
 def set_encoding(element: Any, kind: str) -> Any:
-    """Says of a group or a dataset what it is."""
+    """Set the encoding attributes of a group or dataset, and return it."""
     element.attrs["encoding-type"] = kind
     element.attrs["encoding-version"] = _VERSIONS[kind]
     return element
@@ -50,41 +50,55 @@ def set_encoding(element: Any, kind: str) -> Any:
 
 @dataclass(frozen=True)
 class Categorical:
-    """Per row the place of its name, -1 where it has none."""
+    """Categorical column.
+
+    Attributes
+    ----------
+    codes : index of each row's name, -1 for missing
+    names : names of the categories
+    """
 
     codes: NDArray[Any]
     names: list[str]
 
     @classmethod
     def constant(cls, name: str, n_rows: int) -> Categorical:
+        """Return a column with the same name in all rows."""
         return cls(np.zeros(n_rows, np.int8), [name])
 
     @classmethod
     def of(cls, values: Iterable[str]) -> Categorical:
+        """Return a column of the given names."""
         names, codes = np.unique(np.array(list(values), dtype=object), return_inverse=True)
         return cls(codes.astype(np.int32), [str(name) for name in names])
 
 
 @dataclass(frozen=True)
 class LazyIndex:
-    """One per row, made when they are written: of a slide's patches there are millions."""
+    """Names of rows, formatted when they are written, as a slide has millions of patches.
+
+    Attributes
+    ----------
+    n_rows : number of rows
+    make : returns the names of a slice of rows
+    """
 
     n_rows: int
     make: Callable[[slice], list[str]]
 
 
-# --- values, each written as what it is ----------------------------------------------------------
+# --- values by type -------------------------------------------------------------------------------
 
 
 @singledispatch
 def write(value: Any, group: Any, name: str) -> None:
-    """An element of this name in a group."""
+    """Write a value as an element of this name into a group; None is omitted."""
     raise TypeError(f"{name}: an .h5ad file has no place for a {type(value).__name__}")
 
 
 @write.register
 def _(value: None, group: Any, name: str) -> None:
-    """What is not known is not there."""
+    """Write nothing."""
 
 
 @write.register
@@ -109,7 +123,7 @@ def _(value: Mapping[str, Any], group: Any, name: str) -> None:
 
 @write.register
 def _(value: np.ndarray, group: Any, name: str) -> None:
-    how = _PACKED if value.size > 1 else {}
+    how = _COMPRESSION if value.size > 1 else {}
     set_encoding(group.create_dataset(name, data=value, **how), "array")
 
 
@@ -121,13 +135,13 @@ def _(value: list[str], group: Any, name: str) -> None:
 
 @write.register
 def _(value: LazyIndex, group: Any, name: str) -> None:
-    how = _PACKED if value.n_rows > 1 else {}
-    found = set_encoding(
+    how = _COMPRESSION if value.n_rows > 1 else {}
+    dataset = set_encoding(
         group.create_dataset(name, (value.n_rows,), _text(), **how), "string-array"
     )
     for start in range(0, value.n_rows, _BLOCK):
         rows = slice(start, min(start + _BLOCK, value.n_rows))
-        found[rows] = value.make(rows)
+        dataset[rows] = value.make(rows)
 
 
 @write.register
@@ -139,7 +153,15 @@ def _(value: Categorical, group: Any, name: str) -> None:
 
 
 def write_frame(group: Any, name: str, index: LazyIndex, columns: Mapping[str, Any]) -> None:
-    """A table of columns, each an array or a `Categorical`, with the names of its rows."""
+    """Write a table.
+
+    Parameters
+    ----------
+    group : HDF5 group to write into
+    name : name of the table
+    index : names of the rows
+    columns : array or `Categorical` per column
+    """
     inside = set_encoding(group.create_group(name), "dataframe")
     names = [plain(column) for column in columns]
     inside.attrs["_index"] = "_index"
@@ -150,7 +172,7 @@ def write_frame(group: Any, name: str, index: LazyIndex, columns: Mapping[str, A
 
 
 def plain(name: str) -> str:
-    """A name for a key: in HDF5 a slash parts names, and the fraction slash looks the same."""
+    """Replace slashes, which separate names in HDF5, by the similar fraction slash."""
     return name.replace("/", "\N{FRACTION SLASH}")
 
 
@@ -158,11 +180,11 @@ def _text() -> Any:
     return import_module("h5py").string_dtype()
 
 
-# --- a sparse matrix whose rows come block by block ----------------------------------------------
+# --- sparse matrix in blocks of rows --------------------------------------------------------------
 
 
 class SparseRows:
-    """A CSR matrix in a group; `add` appends rows, `end` says how many there were."""
+    """Sparse matrix (CSR) in an HDF5 group, to which blocks of rows are appended."""
 
     def __init__(self, group: Any, name: str, n_columns: int) -> None:
         self._group = set_encoding(group.create_group(name), "csr_matrix")
@@ -170,12 +192,13 @@ class SparseRows:
         self._counts: list[NDArray[np.int64]] = []
         self._parts = {
             part: self._group.create_dataset(
-                part, (0,), kind, maxshape=(None,), chunks=(_BLOCK,), **_PACKED
+                part, (0,), kind, maxshape=(None,), chunks=(_BLOCK,), **_COMPRESSION
             )
             for part, kind in (("data", np.float32), ("indices", np.int32))
         }
 
     def add(self, rows: csr_array) -> None:
+        """Append rows."""
         rows.eliminate_zeros()
         self._counts.append(np.diff(rows.indptr).astype(np.int64))
         for name, dataset in self._parts.items():
@@ -184,20 +207,21 @@ class SparseRows:
             dataset[before:] = getattr(rows, name)
 
     def end(self) -> None:
+        """Write the row pointers and the shape after the last row."""
         counts = np.concatenate([np.zeros(1, np.int64), *self._counts])
         ends = np.cumsum(counts)
         kind = np.int32 if ends[-1] <= np.iinfo(np.int32).max else np.int64
-        self._group.create_dataset("indptr", data=ends.astype(kind), **_PACKED)
+        self._group.create_dataset("indptr", data=ends.astype(kind), **_COMPRESSION)
         self._group.attrs["shape"] = np.array([len(ends) - 1, self._n_columns])
 
     def count(self, labels: NDArray[Any], n_labels: int) -> NDArray[np.int64]:
-        """Per label and column in how many rows the column is not 0: (n_labels, n_columns)."""
+        """Count non-zero rows per label and column: (n_labels, n_columns)."""
         ends = np.concatenate([[0], np.cumsum(np.concatenate([[0], *self._counts]))[1:]])
-        found = np.zeros(n_labels * self._n_columns, np.int64)
+        counts = np.zeros(n_labels * self._n_columns, np.int64)
         for start in range(0, len(labels), _BLOCK):
             stop = min(start + _BLOCK, len(labels))
             columns = self._parts["indices"][ends[start] : ends[stop]]
-            own = np.repeat(labels[start:stop], np.diff(ends[start : stop + 1]))
-            places = own.astype(np.int64) * self._n_columns + columns
-            found += np.bincount(places, minlength=len(found))
-        return found.reshape(n_labels, self._n_columns)
+            labels_of_values = np.repeat(labels[start:stop], np.diff(ends[start : stop + 1]))
+            positions = labels_of_values.astype(np.int64) * self._n_columns + columns
+            counts += np.bincount(positions, minlength=len(counts))
+        return counts.reshape(n_labels, self._n_columns)

@@ -1,19 +1,20 @@
-"""Outlines for QuPath: GeoJSON in level-0 pixels.
+"""GeoJSON outlines and projects for QuPath.
 
-QuPath reads a FeatureCollection whose features are polygons with
+QuPath reads a FeatureCollection whose features are polygons in level-0 pixels, with
 `properties = {"objectType": "annotation" | "detection", "classification": {"name", "color"},
-"measurements": {...}}`. It shows a slide from its bounds on (MRXS), as it is read here: nothing is
-added to positions. docs/qupath.md says where this was learnt.
+"measurements": {...}}`. QuPath and this package both measure positions from the bounds of a slide
+(MRXS), so that no offset is added.
 
-A folder that QuPath opens as a project: the images of a run, the classes and their colours.
+A project contains the images of a run, the classes and their colours:
 
-    FOLDER/project.qpproj                  the images, each with what was said of it
-    FOLDER/classifiers/classes.json        the classes
-    FOLDER/data/N/thumbnail.jpg            of image N
-    FOLDER/scripts/import-outlines.groovy  brings in the outlines, which lie in ../geojson
+    FOLDER/project.qpproj                  images with their predictions
+    FOLDER/classifiers/classes.json        classes
+    FOLDER/data/N/thumbnail.jpg            thumbnail of image N
+    FOLDER/scripts/import-outlines.groovy  script that imports the outlines in ../geojson
 
-Objects lie in files that only QuPath can write (.qpdata, serialised Java); hence the script. What
-is there stays: QuPath may have written to the folder since. docs/qupath.md names the sources.
+Only QuPath can write its object files (.qpdata, serialised Java), which makes the script
+necessary. Existing entries are kept, as QuPath may have changed them. docs/qupath.md lists the
+sources.
 """
 
 from __future__ import annotations
@@ -45,11 +46,13 @@ _AREA = json.dumps("area µm²")
 
 @dataclass(frozen=True)
 class GeoJSONOptions:
-    """What is written for QuPath.
+    """Options of the output for QuPath.
 
-    of_patches : every patch on its own, instead of areas of neighbours of one class
-    gzipped : outlines compressed, which QuPath reads from 0.4 on
-    with_project : a project of all images, too
+    Attributes
+    ----------
+    of_patches : whether each patch is outlined, instead of areas of neighbours of one class
+    gzipped : whether outlines are compressed, which QuPath 0.4 and later reads
+    with_project : whether a project of all images is written
     """
 
     of_patches: bool = False
@@ -58,19 +61,26 @@ class GeoJSONOptions:
 
     @property
     def ending(self) -> str:
-        """Of the outlines' names."""
+        """Suffix of the GeoJSON files."""
         return ".geojson.gz" if self.gzipped else ".geojson"
 
     @property
     def form(self) -> list[bool]:
-        """What decides an image's files."""
+        """Options that affect the files of an image."""
         return [self.of_patches, self.gzipped]
 
 
 def geojson_features(
     answer: Prediction, *, of_regions: bool, of_patches: bool = False
 ) -> Iterator[str]:
-    """What there is to draw of an answer, as JSON: its patches, its regions, or areas of a class"""
+    """Yield the GeoJSON features of a prediction.
+
+    Parameters
+    ----------
+    answer : prediction
+    of_regions : whether to outline regions instead of areas of a class
+    of_patches : whether to outline each patch; takes precedence
+    """
     if answer.patch_map is None:
         return iter(())
     if of_patches:
@@ -81,48 +91,49 @@ def geojson_features(
 
 
 def score_name(class_name: str) -> str:
-    """The measurement of a class: margin of a patch, or mean of an area's."""
+    """Return the name of the measurement of a class: margin of a patch, mean over an area."""
     return f"{class_name}: score"
 
 
 def usage_column(concept: str) -> str:
-    """The measurement of a named concept: whether a patch uses it, or the share of an area's."""
+    """Return the name of the measurement of a concept: use by a patch, fraction of an area."""
     return f"{concept}: use"
 
 
 def patch_features(patch_map: PatchMap) -> Iterator[str]:
-    """One detection per patch on tissue, with each class's score and which named concepts it uses;
-    a slide has a million.
+    """Yield one detection per patch on tissue, with its class scores and concepts.
 
-    All that is the same of a class is written once, and filled in for every patch.
+    A slide may have a million patches. The text common to a class is formatted once.
     """
-    texts = [_patch_text(name, place) for place, name in enumerate(patch_map.classes)]
-    measured = ",".join(f"{_escaped(score_name(name))}:%.5g" for name in patch_map.classes)
+    texts = [_patch_text(name, index) for index, name in enumerate(patch_map.classes)]
+    template = ",".join(f"{_escaped(score_name(name))}:%.5g" for name in patch_map.classes)
     grid, side = patch_map.grid, patch_map.grid.patch_side
     lefts = [grid.corner(0, column)[0] for column in range(grid.n_columns)]
     across = [(_short(left), _short(patch_map.clip(left + side, 0, side))) for left in lefts]
-    for row, winners in enumerate(patch_map.predicted_classes):
+    for row, predicted in enumerate(patch_map.predicted_classes):
         top = grid.corner(row, 0)[1]
         high, low = _short(top), _short(patch_map.clip(top + side, 1, side))
         scores, is_finite = patch_map.margins[row].tolist(), np.isfinite(patch_map.margins[row])
         all_finite = is_finite.all(axis=1).tolist()
         uses = [(name, used[row].tolist()) for name, used in patch_map.concepts.items()]
-        for place in np.flatnonzero(winners != NO_TISSUE).tolist():
-            left, right = across[place]
+        for index in np.flatnonzero(predicted != NO_TISSUE).tolist():
+            left, right = across[index]
             ring = left, high, right, high, right, low, left, low, left, high
-            own = tuple(scores[place])
-            known = measured % own if all_finite[place] else _scores(patch_map.classes, own)
+            margins = tuple(scores[index])
+            values = (
+                template % margins if all_finite[index] else _scores(patch_map.classes, margins)
+            )
             if uses:
-                known = ",".join(
-                    filter(None, [known, _usage_measurements({n: u[place] for n, u in uses})])
+                values = ",".join(
+                    filter(None, [values, _usage_measurements({n: u[index] for n, u in uses})])
                 )
-            yield texts[winners[place]] % (*ring, known)
+            yield texts[predicted[index]] % (*ring, values)
 
 
-def _patch_text(name: str, place: int) -> str:
-    """A patch of a class, with ten numbers of its ring and its measurements to be filled in."""
+def _patch_text(name: str, class_index: int) -> str:
+    """Return a template for patches of a class, with ten ring coordinates and the measurements."""
     ring = ",".join(["[%s,%s]"] * 5)
-    label = _label(name, place).replace("%", "%%")
+    label = _label(name, class_index).replace("%", "%%")
     return _feature(f'{{"type":"Polygon","coordinates":[[{ring}]]}}', "detection", label, "%s")
 
 
@@ -131,55 +142,57 @@ def _escaped(name: str) -> str:
 
 
 def area_features(patch_map: PatchMap) -> Iterator[str]:
-    """One detection per area of neighbours of one class, with the mean of each class's scores."""
+    """Yield one detection per area of neighbours of one class, with the mean class scores."""
     grid = patch_map.grid
     across, down = ([_short(at) for at in lines] for lines in patch_map.cell_lines())
 
     def written(ring: NDArray[np.int32]) -> str:
         return ",".join([f"[{across[x]},{down[y]}]" for x, y in ring.tolist()])
 
-    for place, name in enumerate(patch_map.classes):
-        label = _label(name, place)
-        for area in patch_map.areas(place):
-            geometry = _geometry([[written(ring) for ring in each] for each in area.polygons])
+    for class_index, name in enumerate(patch_map.classes):
+        label = _label(name, class_index)
+        for area in patch_map.areas(class_index):
+            geometry = _geometry([[written(ring) for ring in polygon] for polygon in area.polygons])
             area_px = area.n_patches * grid.step**2
-            measured = _measured(patch_map, area.margins, area.n_patches, area_px, area.atom_usage)
-            yield _feature(geometry, "detection", label, measured)
+            measurements = _measurements(
+                patch_map, area.margins, area.n_patches, area_px, area.atom_usage
+            )
+            yield _feature(geometry, "detection", label, measurements)
 
 
 def region_features(regions: list[DetectedRegion], patch_map: PatchMap) -> Iterator[str]:
-    """One annotation per region: of two classes, of which it is the second."""
+    """Yield one annotation per region; regions belong to the second of two classes."""
     label = _label(patch_map.classes[1], 1)
     for region in regions:
         scores = [-region.score, region.score]
         sizes = region.n_patches, region.area_px
-        measured = _measured(patch_map, scores, *sizes, region.atom_usage)
+        measurements = _measurements(patch_map, scores, *sizes, region.atom_usage)
         rings = [[_ring(ring) for ring in polygon] for polygon in region.polygons]
-        yield _feature(_geometry(rings), "annotation", label, measured)
+        yield _feature(_geometry(rings), "annotation", label, measurements)
 
 
-def _measured(
+def _measurements(
     patch_map: PatchMap,
     scores: Sequence[float],
     n_patches: int,
     area_px: float,
     use: Mapping[str, float],
 ) -> str:
-    known = [_scores(patch_map.classes, scores), _usage_measurements(use), f'"patches":{n_patches}']
+    parts = [_scores(patch_map.classes, scores), _usage_measurements(use), f'"patches":{n_patches}']
     if patch_map.mpp:
-        known.append(f"{_AREA}:{area_px * patch_map.mpp**2:.7g}")
-    return ",".join(filter(None, known))
+        parts.append(f"{_AREA}:{area_px * patch_map.mpp**2:.7g}")
+    return ",".join(filter(None, parts))
 
 
 def _scores(classes: Sequence[str], scores: Sequence[float]) -> str:
-    """Without what is no number: JSON has no word for it."""
-    known = zip(classes, scores, strict=True)
-    return ",".join(f"{_text(score_name(n))}:{s:.5g}" for n, s in known if math.isfinite(s))
+    """Format the finite scores; JSON has no infinity and no NaN."""
+    pairs = zip(classes, scores, strict=True)
+    return ",".join(f"{_text(score_name(n))}:{s:.5g}" for n, s in pairs if math.isfinite(s))
 
 
 def _usage_measurements(use: Mapping[str, float]) -> str:
     return ",".join(
-        f"{_text(usage_column(name))}:{float(share):.5g}" for name, share in use.items()
+        f"{_text(usage_column(name))}:{float(fraction):.5g}" for name, fraction in use.items()
     )
 
 
@@ -188,37 +201,37 @@ def _ring(ring: Ring) -> str:
 
 
 def _geometry(polygons: list[list[str]]) -> str:
-    """Of polygons whose rings are written."""
+    """Return a Polygon or MultiPolygon of formatted rings."""
     shapes = [f"[[{'],['.join(rings)}]]" for rings in polygons]
     if len(shapes) == 1:
         return f'{{"type":"Polygon","coordinates":{shapes[0]}}}'
     return f'{{"type":"MultiPolygon","coordinates":[{",".join(shapes)}]}}'
 
 
-def _label(name: str, place: int) -> str:
-    """Of a class, whose place is that of its colour."""
-    return _text({"name": name, "color": class_rgb(place)})
+def _label(name: str, class_index: int) -> str:
+    """Return the classification of a class; its index gives the colour."""
+    return _text({"name": name, "color": class_rgb(class_index)})
 
 
-def _feature(geometry: str, kind: str, label: str, measured: str) -> str:
+def _feature(geometry: str, kind: str, label: str, measurements: str) -> str:
     return (
         f'{{"type":"Feature","geometry":{geometry},"properties":{{"objectType":"{kind}",'
-        f'"classification":{label},"measurements":{{{measured}}}}}}}'
+        f'"classification":{label},"measurements":{{{measurements}}}}}}}'
     )
 
 
 def save_geojson(path: Path, features: Iterable[str]) -> None:
-    """Written one by one: as a whole, the outlines of a slide's patches fill gigabytes."""
-    with atomic_write(path) as partial, _opened(partial) as file:
+    """Write features one by one, as all patches of a slide may take gigabytes of memory."""
+    with atomic_write(path) as partial, _open_output(partial) as file:
         file.write(b'{"type":"FeatureCollection","features":[\n')
-        for place, feature in enumerate(features):
-            file.write(f",\n{feature}".encode() if place else feature.encode())
+        for index, feature in enumerate(features):
+            file.write(f",\n{feature}".encode() if index else feature.encode())
         file.write(b"\n]}\n")
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
-    """Compressed if the name says so; without name and time, so that the same has the same bytes"""
+def _open_output(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file; compress .gz files without name and time, for reproducible bytes."""
     with path.open("wb") as file:
         if path.suffix != ".gz":
             yield file
@@ -228,18 +241,18 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _text(content: Any) -> str:
-    """In ASCII: some versions of QuPath take a file for one in the letters of the system."""
+    """Format JSON in ASCII, as some versions of QuPath read files in the encoding of the system."""
     return json.dumps(content, separators=(",", ":"), allow_nan=False)
 
 
 def _short(value: float) -> float:
-    """A whole number without its point; else to a hundredth of a pixel, as QuPath writes it."""
+    """Format whole numbers without a decimal point, others with two decimals, as QuPath does."""
     return int(value) if value == int(value) else round(value, 2)
 
 
 _SCRIPT = "import-outlines.groovy"
-_KEY = "histodict"  # in an entry's metadata: which files of the run are the image's
-_FORMAT = "0.4.0"  # the oldest version of QuPath whose projects look like this
+_KEY = "histodict"  # metadata key of an entry: key of the image's files in the run
+_FORMAT = "0.4.0"  # oldest version of QuPath with this project format
 _THUMBNAIL_PX = 800
 _OPENSLIDE = "qupath.lib.images.servers.openslide.OpenslideServerBuilder"
 _BIO_FORMATS = "qupath.lib.images.servers.bioformats.BioFormatsServerBuilder"
@@ -249,10 +262,13 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class ProjectImage:
-    """An image of a run.
+    """Image of a run.
 
-    key : names its files in the run's folder
-    said : what the project's list shows of it, by name
+    Attributes
+    ----------
+    path : image
+    key : key of its files in the folder of the run
+    label : metadata shown in the image list of the project
     """
 
     path: Path
@@ -261,34 +277,40 @@ class ProjectImage:
 
 
 def save_project(folder: Path, classes: Sequence[str], images: Sequence[ProjectImage]) -> None:
-    """Makes the project, or adds to one that is there what it lacks.
+    """Create a project, or add missing images and classes to an existing one.
 
-    A warning names images that cannot be opened any more, and so are not added.
+    Images that cannot be opened are left out with a warning.
+
+    Parameters
+    ----------
+    folder : folder of the project
+    classes : classes of the model
+    images : images of the run
     """
-    place = folder / "project.qpproj"
-    project = _read(place, "images") or _new_project()
-    entries = {_class_label(entry).get(_KEY): entry for entry in project["images"]}
+    path = folder / "project.qpproj"
+    project = _read(path, "images") or _new_project()
+    entries = {_entry_metadata(entry).get(_KEY): entry for entry in project["images"]}
     for image in images:
         if image.key not in entries:
             try:
                 entries[image.key] = _new_entry(folder, image, project["lastID"] + 1)
             except (ValueError, OSError) as error:
-                warnings.warn(f"left out of {place}: {error}", stacklevel=3)
+                warnings.warn(f"left out of {path}: {error}", stacklevel=3)
                 continue
             project["images"].append(entries[image.key])
             project["lastID"] += 1
         entry = entries[image.key]
-        entry["metadata"] = _class_label(entry) | image.label
+        entry["metadata"] = _entry_metadata(entry) | image.label
     _save_classes(folder / "classifiers" / "classes.json", classes)
     script = files("histodict.export").joinpath(_SCRIPT).read_text("utf-8")
     _write(folder / "scripts" / _SCRIPT, script)
-    now = {"uri": _uri(place), "modifyTimestamp": _milliseconds()}
-    _write(place, json.dumps(project | now, indent=2))
+    update = {"uri": _uri(path), "modifyTimestamp": _milliseconds()}
+    _write(path, json.dumps(project | update, indent=2))
 
 
-def _class_label(entry: Json) -> Json:
-    found: Json = entry.get("metadata") or {}
-    return found
+def _entry_metadata(entry: Json) -> Json:
+    metadata: Json = entry.get("metadata") or {}
+    return metadata
 
 
 def _new_project() -> Json:
@@ -305,9 +327,9 @@ def _new_project() -> Json:
 def _new_entry(folder: Path, image: ProjectImage, number: int) -> Json:
     with open_image(image.path) as source:
         is_slide = isinstance(source, SlideReader)
-        picture = Image.fromarray(source.thumbnail(min(_THUMBNAIL_PX, max(source.size))))
+        thumbnail = Image.fromarray(source.thumbnail(min(_THUMBNAIL_PX, max(source.size))))
     with atomic_write(folder / "data" / str(number) / "thumbnail.jpg") as partial:
-        picture.save(partial, format="JPEG")
+        thumbnail.save(partial, format="JPEG")
     return {
         "serverBuilder": {
             "builderType": "uri",
@@ -322,31 +344,33 @@ def _new_entry(folder: Path, image: ProjectImage, number: int) -> Json:
     }
 
 
-def _save_classes(place: Path, classes: Sequence[str]) -> None:
-    """Classes that are there keep their colours, which may have been chosen in QuPath."""
-    found = _read(place, "pathClasses") or {"pathClasses": []}
-    known = {each.get("name") for each in found["pathClasses"]}
-    own = [{"name": name, "color": _packed(class_rgb(n))} for n, name in enumerate(classes)]
-    found["pathClasses"] += [each for each in own if each["name"] not in known]
-    _write(place, json.dumps(found, indent=2))
+def _save_classes(path: Path, classes: Sequence[str]) -> None:
+    """Add missing classes; existing ones keep their colours, which may be edited in QuPath."""
+    content = _read(path, "pathClasses") or {"pathClasses": []}
+    known = {entry.get("name") for entry in content["pathClasses"]}
+    new = [{"name": name, "color": _packed(class_rgb(n))} for n, name in enumerate(classes)]
+    content["pathClasses"] += [entry for entry in new if entry["name"] not in known]
+    _write(path, json.dumps(content, indent=2))
 
 
 def _packed(rgb: tuple[int, int, int]) -> int:
-    """Opaque, in the 32 bits of Java's whole numbers, which have a sign."""
+    """Return an opaque colour as a signed 32-bit integer of Java."""
     red, green, blue = rgb
     return (red << 16 | green << 8 | blue) - (1 << 24)
 
 
-def _read(place: Path, part: str) -> Json | None:
-    """What lies there, with a list under this name; None where there is nothing."""
-    if not place.exists():
+def _read(path: Path, part: str) -> Json | None:
+    """Return the content of a file with a list `part` of objects; None if there is no file."""
+    if not path.exists():
         return None
     with suppress(ValueError, TypeError, KeyError):
-        found = json.loads(place.read_text(encoding="utf-8"))
-        if isinstance(found[part], list) and all(isinstance(each, dict) for each in found[part]):
-            return found | ({"lastID": _last_id(found)} if part == "images" else {})
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(content[part], list) and all(
+            isinstance(entry, dict) for entry in content[part]
+        ):
+            return content | ({"lastID": _last_id(content)} if part == "images" else {})
     raise ValueError(
-        f"{place}: is no part of a QuPath project, or is damaged; nothing was added to it: restore "
+        f"{path}: is no part of a QuPath project, or is damaged; nothing was added to it: restore "
         "it (QuPath keeps project.qpproj.backup) or remove its folder, and run this again"
     )
 
@@ -356,12 +380,12 @@ def _last_id(project: Json) -> int:
 
 
 def _uri(path: Path) -> str:
-    """As Java writes it, with one slash."""
+    """Return a file URI as Java writes it, with one slash."""
     return path.absolute().as_uri().replace("file:///", "file:/", 1)
 
 
-def _write(place: Path, text: str) -> None:
-    with atomic_write(place) as partial:
+def _write(path: Path, text: str) -> None:
+    with atomic_write(path) as partial:
         partial.write_text(text, encoding="utf-8")
 
 

@@ -1,6 +1,7 @@
-"""The atoms of a model as one self-contained HTML page: each with the real patches that use it.
+"""HTML page of the atoms of a model, each with the patches that use it most.
 
-Where in an image atoms are used, as small pictures: the image in grey, the use in colour.
+Small maps show where in an image the atoms of a class are used: the image in grey, the use in
+colour.
 """
 
 from __future__ import annotations
@@ -52,21 +53,24 @@ __all__ = [
 ]
 
 _SIDE_PX = 150
-_MAX_PATCHES = 60_000  # of an image: a slide with more takes too long for a page
-_PAPER = 244
+_MAX_PATCHES = 60_000  # per image; drawing maps of larger slides takes too long
+_BLANK_GREY = 244
 
 
 def maps_of(model: Model, record: ImageRecord) -> tuple[AtomActivity, PatchGrid] | None:
-    """A second look at an image; None where it is too large, or shows only glass."""
+    """Return where the atoms are used in an image, with the grid of its patches.
+
+    Returns None if the image has too many patches or shows only background.
+    """
     if not hasattr(model.model_, "predict_patches"):
         return None
     image = record.path, record.mpp
-    patch_map, evidence = model.model_.predict_patches(*image, within=record.region_of_interest)
-    if not 0 < evidence.n_patches <= _MAX_PATCHES:
+    patch_map, statistics = model.model_.predict_patches(*image, within=record.region_of_interest)
+    if not 0 < statistics.n_patches <= _MAX_PATCHES:
         return None
     chosen = patch_map.predicted_classes != NO_TISSUE
-    look = atom_activity(model.model_, patch_map, chosen, *image, record.region_of_interest)
-    return look, patch_map.grid
+    activity = atom_activity(model.model_, patch_map, chosen, *image, record.region_of_interest)
+    return activity, patch_map.grid
 
 
 def usage_image(
@@ -75,46 +79,53 @@ def usage_image(
     share: NDArray[Any],
     colour: NDArray[Any] | tuple[int, ...],
 ) -> NDArray[np.uint8]:
-    """Share of the patches (rows, columns) of a coarse grid over the patches' grid, NaN on glass.
+    """Draw the fraction of patches that use an atom over a small grey image.
 
-    The strongest colour is the largest share. Without a picture it lies on plain paper.
+    The strongest colour marks the largest fraction.
+
+    Parameters
+    ----------
+    picture : path of the image; None for a blank background
+    grid : grid of the patches
+    share : fractions (rows, columns) on a coarser grid, NaN on background
+    colour : RGB colour of the class
     """
     step = grid.step * max(1, -(-max(grid.n_rows, grid.n_columns) // max(share.shape)))
     width, height = share.shape[1] * step + grid.left, share.shape[0] * step + grid.top
-    below, scale = _background(picture, width, height)
+    background, scale = _background(picture, width, height)
     rows, columns = (
         np.clip(((np.arange(n) + 0.5) / scale - start) // step, -1, size).astype(int)
         for n, start, size in (
-            (below.shape[0], grid.top, share.shape[0]),
-            (below.shape[1], grid.left, share.shape[1]),
+            (background.shape[0], grid.top, share.shape[0]),
+            (background.shape[1], grid.left, share.shape[1]),
         )
     )
     padded = np.pad(np.nan_to_num(share), 1)
-    top = max(float(np.nanmax(share, initial=0)), 1e-12)
-    strength = (0.85 * padded[np.ix_(rows + 1, columns + 1)] / top)[..., None]
-    mixed = (1 - strength) * below + strength * np.asarray(colour, np.float64)
+    max_fraction = max(float(np.nanmax(share, initial=0)), 1e-12)
+    strength = (0.85 * padded[np.ix_(rows + 1, columns + 1)] / max_fraction)[..., None]
+    mixed = (1 - strength) * background + strength * np.asarray(colour, np.float64)
     return np.clip(mixed, 0, 255).astype(np.uint8)
 
 
 def _background(
-    picture: Path | None, width: float, height: float
+    path: Path | None, width: float, height: float
 ) -> tuple[NDArray[np.float64], float]:
-    """The image, small and in light grey, and its pixels per level-0 pixel."""
-    if picture is not None:
+    """Return the image, small and in light grey, and its pixels per level-0 pixel."""
+    if path is not None:
         try:
-            with open_image(picture) as source:
-                small, size = source.thumbnail(_SIDE_PX), source.size
+            with open_image(path) as source:
+                thumbnail, size = source.thumbnail(_SIDE_PX), source.size
         except (ValueError, OSError):
             return _background(None, width, height)
-        grey = np.asarray(Image.fromarray(small).convert("L"), np.float64)
+        grey = np.asarray(Image.fromarray(thumbnail).convert("L"), np.float64)
         light = 255 - 0.55 * (255 - grey)
-        return np.repeat(light[..., None], 3, axis=2), max(small.shape[:2]) / max(size)
+        return np.repeat(light[..., None], 3, axis=2), max(thumbnail.shape[:2]) / max(size)
     scale = _SIDE_PX / max(width, height)
     shape = max(1, round(height * scale)), max(1, round(width * scale)), 3
-    return np.full(shape, _PAPER, np.float64), scale
+    return np.full(shape, _BLANK_GREY, np.float64), scale
 
 
-_MAX_LISTED = 12  # atoms that look like a leak, one by one
+_MAX_LISTED = 12  # number of confounded atoms described individually
 
 
 def write_atoms_page(
@@ -126,7 +137,17 @@ def write_atoms_page(
     with_maps: bool = True,
     callback: Callback = no_callback,
 ) -> None:
-    """Everything in one file: no scripts, nothing fetched."""
+    """Write the page as one self-contained file without scripts.
+
+    Parameters
+    ----------
+    path : file to write
+    model : trained model
+    manifest : images that the patches are taken from
+    found : statistics and patches of the atoms
+    with_maps : whether to show where in an image the atoms of each class are used
+    callback : receives the progress
+    """
     names = [manifest.name(record) for record in manifest.records]
     maps = find_maps(model, found, manifest.records) if with_maps else []
     options: dict[str, Any] = {"maps": maps, "n_jobs": model.n_jobs, "callback": callback}
@@ -145,9 +166,9 @@ def write_atoms_page(
         "confounding_summary": confounding_summary(found, manifest),
         "confounders": [str(each) for each in find_confounders(manifest)],
         "confounding_rule": confounding_rule(found),
-        "leaks": [_confounding_row(fact) for fact in found.confounding[:_MAX_LISTED]],
+        "leaks": [_confounding_row(atom) for atom in found.confounding[:_MAX_LISTED]],
         "n_more_leaks": max(0, len(found.confounding) - _MAX_LISTED),
-        "leak_labels": ",".join(fact.label for fact in found.confounding),
+        "leak_labels": ",".join(atom.label for atom in found.confounding),
         "flagged": [group | {"words": ""} for group in flagged],
         "stability": found.stability,
         "map_names": [names[each.position] for each in maps],
@@ -161,7 +182,7 @@ def write_atoms_page(
 
 
 def _has_no_sites(found: AtomReportData) -> bool:
-    return all(np.isnan(fact.site_p_value) for fact in found.statistics)
+    return all(np.isnan(atom.site_p_value) for atom in found.statistics)
 
 
 def confounding_summary(found: AtomReportData, manifest: Manifest) -> str:
@@ -203,22 +224,30 @@ def confounding_rule(found: AtomReportData) -> str:
     )
 
 
-def _of_100(share: float) -> str:
-    return f"{100 * share:.0f} of 100"
+def _of_100(fraction: float) -> str:
+    return f"{100 * fraction:.0f} of 100"
 
 
-def _confounding_row(fact: AtomStatistics) -> dict[str, str]:
+def _confounding_row(atom: AtomStatistics) -> dict[str, str]:
     return {
-        "label": fact.name or fact.label,
-        "words": f"images from {fact.site} use it in {_of_100(fact.site_excess)} patches more than "
+        "label": atom.name or atom.label,
+        "words": f"images from {atom.site} use it in {_of_100(atom.site_excess)} patches more than "
         f"others of the same class. Of what patients of a class differ by, "
-        f"{percent(fact.site_variance_fraction)} lies between sites",
+        f"{percent(atom.site_variance_fraction)} lies between sites",
     }
 
 
 @dataclass(frozen=True)
 class _Map:
-    """Where the atoms of a class are used in one image: the place of its record, and the look."""
+    """Use of the atoms of a class in one image.
+
+    Attributes
+    ----------
+    class_name : index of the class
+    position : position of the image's record
+    style : activity of the atoms
+    grid : grid of the patches
+    """
 
     class_name: int
     position: int
@@ -227,17 +256,17 @@ class _Map:
 
 
 def find_maps(model: Model, found: AtomReportData, records: Sequence[ImageRecord]) -> list[_Map]:
-    """Per class, of the image whose patches use its shown atoms most, where they are used."""
+    """Return, per class, the map of the image whose patches use its displayed atoms most."""
     maps = []
-    for owner, use in enumerate(found.classes):
-        atoms = [line.atom for line in use.atoms]
+    for class_index, use in enumerate(found.classes):
+        atoms = [usage.atom for usage in use.atoms]
         if not atoms:
             continue
         counts = (found.gallery.codes[:, atoms] != 0).sum(axis=1)
         totals = np.bincount(found.gallery.images, np.asarray(counts).ravel(), len(records))
-        shown = maps_of(model, records[int(totals.argmax())])
-        if shown is not None:
-            maps.append(_Map(owner, int(totals.argmax()), *shown))
+        activity_and_grid = maps_of(model, records[int(totals.argmax())])
+        if activity_and_grid is not None:
+            maps.append(_Map(class_index, int(totals.argmax()), *activity_and_grid))
     return maps
 
 
@@ -263,46 +292,56 @@ def atom_rows(
     n_jobs: int | None = None,
     callback: Callback = no_callback,
 ) -> list[dict[str, Any]]:
-    """What `atom_rows.html.j2` shows: per class its most used atoms, each with its patches.
+    """Return the content of `atom_rows.html.j2`: atoms per class, each with its patches.
 
-    `names`: of the records, as a reader knows them; `uses`: other atoms than the most used ones.
+    Parameters
+    ----------
+    found : statistics and patches of the atoms
+    records : images that the patches are taken from
+    names : names of the images as displayed
+    uses : atoms per class; None for the most used atoms
+    maps : where atoms are used, per class
     """
     uses = found.classes if uses is None else uses
-    lines = [line for use in uses for line in use.atoms]
-    wanted = [patch for line in lines for patch, _ in line.patches]
+    usages = [usage for use in uses for usage in use.atoms]
+    wanted = [patch for usage in usages for patch, _ in usage.patches]
     uris = patch_images(found.gallery, records, wanted, n_jobs=n_jobs, callback=callback)
     classes = [use.name for use in found.classes]
     labels = [*classes, *sorted(set(found.labels) - set(classes))]
-    colours = {name: class_css_colour(place) for place, name in enumerate(labels)}
-    # Bars are drawn up to the largest share on the page: even common atoms serve few patches.
-    top = max((share for line in lines for share in line.fractions.values()), default=1.0)
+    colours = {name: class_css_colour(index) for index, name in enumerate(labels)}
+    # Bars are scaled to the largest fraction on the page, as few patches use even common atoms.
+    max_fraction = max(
+        (fraction for usage in usages for fraction in usage.fractions.values()), default=1.0
+    )
     return [
         {
             "name": use.name,
             "colours": colours,
-            "top": top,
+            "top": max_fraction,
             "words": _text(use),
             "rows": [
-                _row(found, line, uris, names)
-                | {"map": _map_uri(maps, classes.index(use.name), line.atom, records)}
-                for line in use.atoms
+                _row(found, usage, uris, names)
+                | {"map": _map_uri(maps, classes.index(use.name), usage.atom, records)}
+                for usage in use.atoms
             ],
         }
         for use in uses
     ]
 
 
-def _map_uri(maps: Sequence[_Map], owner: int, atom: int, records: Sequence[ImageRecord]) -> str:
-    own = next((each for each in maps if each.class_name == owner), None)
-    if own is None:
+def _map_uri(
+    maps: Sequence[_Map], class_index: int, atom: int, records: Sequence[ImageRecord]
+) -> str:
+    class_map = next((each for each in maps if each.class_name == class_index), None)
+    if class_map is None:
         return ""
-    share = np.where(own.style.tissue, own.style.positions[atom], np.nan)
-    picture = records[own.position].display_image
-    return jpeg_data_uri(usage_image(picture, own.grid, share, class_rgb(owner)))
+    fractions = np.where(class_map.style.tissue, class_map.style.positions[atom], np.nan)
+    path = records[class_map.position].display_image
+    return jpeg_data_uri(usage_image(path, class_map.grid, fractions, class_rgb(class_index)))
 
 
 def ensemble_note(model: Model) -> str:
-    """Of a panel: whose atoms these are; else nothing."""
+    """Return a note that the atoms belong to the first base model; empty for a single model."""
     if model.n_estimators_ == 1:
         return ""
     return (
@@ -314,26 +353,26 @@ def ensemble_note(model: Model) -> str:
 
 def _text(use: ClassAtomUsage) -> str:
     (first, value), *others = use.per_patch.items()
-    means = f"a patch of {first} uses {value:.1f} of them"
-    means += "".join(f", one of {name} {value:.1f}" for name, value in others)
-    left = use.n_atoms - use.n_active
-    unused = f" No patch looked at uses {left} of them." if left else ""
-    return f"{use.n_atoms} atoms. On average {means}.{unused}"
+    text = f"a patch of {first} uses {value:.1f} of them"
+    text += "".join(f", one of {name} {value:.1f}" for name, value in others)
+    n_unused = use.n_atoms - use.n_active
+    unused = f" No patch looked at uses {n_unused} of them." if n_unused else ""
+    return f"{use.n_atoms} atoms. On average {text}.{unused}"
 
 
 def _row(
-    found: AtomReportData, line: AtomUsage, uris: Mapping[int, str], names: Sequence[str]
+    found: AtomReportData, usage: AtomUsage, uris: Mapping[int, str], names: Sequence[str]
 ) -> dict[str, Any]:
-    side, fact = found.atoms.patch_px, found.statistics[line.atom]
-    sign, atom = float(found.atoms.signs[line.atom]), found.atoms.with_usage_sign[line.atom]
+    patch_px, statistics = found.atoms.patch_px, found.statistics[usage.atom]
+    sign, atom = float(found.atoms.signs[usage.atom]), found.atoms.with_usage_sign[usage.atom]
     return {
-        "label": fact.label,
-        "name": fact.name,
-        "marks": [word for word in ("artefact", "disabled") if getattr(fact, word)],
-        "facts": format_statistics(fact),
-        "is_site_confounded": fact.is_site_confounded,
-        "uri": png_data_uri(render_vector(atom, side)) if side else "",
-        "shares": line.fractions,
+        "label": statistics.label,
+        "name": statistics.name,
+        "marks": [flag for flag in ("artefact", "disabled") if getattr(statistics, flag)],
+        "facts": format_statistics(statistics),
+        "is_site_confounded": statistics.is_site_confounded,
+        "uri": png_data_uri(render_vector(atom, patch_px)) if patch_px else "",
+        "shares": usage.fractions,
         "patches": [
             {
                 "uri": uris[patch],
@@ -342,22 +381,22 @@ def _row(
                 "label": found.labels[patch],
                 "weight": sign * weight,
             }
-            for patch, weight in line.patches
+            for patch, weight in usage.patches
         ],
     }
 
 
 def format_statistics(fact: AtomStatistics) -> list[str]:
-    """What is known of an atom, in a few words each."""
-    words = [f"in {fact.n_patients} of {pluralize(fact.of_patients, 'patient')}"]
+    """Describe the statistics of an atom in short phrases."""
+    phrases = [f"in {fact.n_patients} of {pluralize(fact.of_patients, 'patient')}"]
     if not np.isnan(fact.auc):
-        ends = f" ({fact.auc_low:.2f} to {fact.auc_high:.2f})" * (not np.isnan(fact.auc_low))
-        words.append(f"AUC {fact.auc:.2f}{ends}")
+        interval = f" ({fact.auc_low:.2f} to {fact.auc_high:.2f})" * (not np.isnan(fact.auc_low))
+        phrases.append(f"AUC {fact.auc:.2f}{interval}")
     if not np.isnan(fact.seeds):
-        words.append(f"found again {fact.seeds:.2f}, by half the patients {fact.halves:.2f}")
+        phrases.append(f"found again {fact.seeds:.2f}, by half the patients {fact.halves:.2f}")
     for level, (value, low, high) in fact.group_variance_share.items():
         if low > 0:
-            words.append(f"tells {level}s apart: {value:.2f} ({low:.2f} to {high:.2f})")
+            phrases.append(f"tells {level}s apart: {value:.2f} ({low:.2f} to {high:.2f})")
     if fact.is_site_confounded:
-        words.append(f"looks like a leak of {fact.site}")
-    return words
+        phrases.append(f"looks like a leak of {fact.site}")
+    return phrases

@@ -1,10 +1,8 @@
-"""The evaluation as one self-contained HTML page, with its figures as files beside it.
+"""Evaluation report: one self-contained HTML page, with its figures and tables as files.
 
-FOLDER/figures/*.svg, *.png     what the page shows, each in a file of its own
-FOLDER/confusion.csv, .parquet  answers by true class, per method
-FOLDER/errors.csv, .parquet     which images each method got wrong, how often
-
-The figures of an evaluation's page; each is a file of its own, too.
+FOLDER/figures/*.svg, *.png     figures of the page
+FOLDER/confusion.csv, .parquet  predictions by true class, per method
+FOLDER/errors.csv, .parquet     images that each method classified wrongly, with counts
 """
 
 from __future__ import annotations
@@ -40,9 +38,9 @@ from .model_card import checklist, model_card
 
 
 class Figures:
-    """Draws what was measured; `folder` gets a file of every figure.
+    """Figures of an evaluation; each is also written to a file in `folder`.
 
-    Where training sizes were compared, all but `sizes` show the largest.
+    If training sizes were compared, all figures except `sizes` show the largest.
     """
 
     def __init__(self, done: Evaluation, images: Sequence[ImageResult], folder: Path) -> None:
@@ -51,19 +49,20 @@ class Figures:
         self.folder = folder
 
     def intervals(self) -> list[str]:
-        """A chart per measure."""
+        """Draw one chart of estimates with intervals per measure."""
         chance = {"balanced accuracy": 1 / len(self.done.classes), "AUC": 0.5}
         size, charts = self.done.shown_size, []
         for metric in self.done.measures:
             values = {name: self.done.value(name, metric, size) for name in self.done.methods}
             rows = [_estimate(row, name) for name, row in values.items()]
-            line = (chance[metric], "chance") if metric in chance else None
+            reference = (chance[metric], "chance") if metric in chance else None
             charts.append(
-                self._rendered(intervals_svg, _slug(metric), rows, metric, (0.5, 1.0), line)
+                self._rendered(intervals_svg, _slug(metric), rows, metric, (0.5, 1.0), reference)
             )
         return charts
 
     def differences(self) -> str | None:
+        """Draw the paired differences of methods; None if nothing was compared."""
         rows = [r for r in self.done.comparisons if r["n_per_class"] == self.done.shown_size]
         if not rows:
             return None
@@ -71,11 +70,11 @@ class Figures:
             ChartEstimate(r["against"], r["difference"], r["low"], r["high"]) for r in rows
         ]
         label = f"{self.done.main_measure} of {rows[0]['method']} less that of …"
-        ends, line = (-0.1, 0.1), (0.0, "equal")
-        return self._rendered(intervals_svg, "differences", estimates, label, ends, line, 1)
+        limits, reference = (-0.1, 0.1), (0.0, "equal")
+        return self._rendered(intervals_svg, "differences", estimates, label, limits, reference, 1)
 
     def sizes(self) -> str | None:
-        """The first measure against training images per class, where these were varied."""
+        """Draw the first measure against the training images per class; None for one size."""
         sizes = self.done.sizes()
         if len(sizes) < 2:
             return None
@@ -87,7 +86,7 @@ class Figures:
         return self._rendered(sizes_svg, "training-size", curves, *labels)
 
     def roc(self) -> str | None:
-        """Of two classes, or of patches; the answers of all repeats and seeds together."""
+        """Draw ROC curves of two classes or of patches, pooled over repeats and seeds."""
         if len(self.done.classes) != 2:
             return None
         curves = {}
@@ -102,32 +101,39 @@ class Figures:
         return metrics.roc_curve(labels, scores, positive=self.done.classes[1])
 
     def _patch_roc(self, method: str) -> metrics.RocCurve:
-        """Of the first repeat and seed: each has bins of its own."""
+        """Return the curve of the first repeat and seed, as each has its own bins."""
         first, *_ = self.done.repeats(method, self.done.shown_size, "counts")
         return patch_roc(first.predictions)
 
     def calibration(self) -> dict[str, Any] | None:
-        """Of the methods whose models give probabilities."""
+        """Return calibration scores and curves of the methods that give probabilities."""
         rows, curves = [], {}
         for method in self.done.methods:
-            own = [
-                (said.record.label, chances, said.result.predicted.prediction_sets[said.i])
-                for said in self.images
-                if said.method == method
-                and (chances := said.result.predicted.probabilities[said.i])
+            predictions = [
+                (image.record.label, probabilities, image.result.predicted.prediction_sets[image.i])
+                for image in self.images
+                if image.method == method
+                and (probabilities := image.result.predicted.probabilities[image.i])
             ]
-            if not own:
+            if not predictions:
                 continue
-            labels, p = [label for label, _, _ in own], np.array([chances for _, chances, _ in own])
-            two = len(self.done.classes) == 2
-            p, positive = (p[:, 1], self.done.classes[1]) if two else (p, None)
+            labels, p = (
+                [label for label, _, _ in predictions],
+                np.array([probabilities for _, probabilities, _ in predictions]),
+            )
+            is_binary = len(self.done.classes) == 2
+            p, positive = (p[:, 1], self.done.classes[1]) if is_binary else (p, None)
             curves[method] = metrics.calibration_curve(labels, p, positive=positive)
             figures = {
                 "brier": metrics.brier_score(labels, p, positive=positive),
                 "gap": metrics.expected_calibration_error(labels, p, positive=positive),
-                # How often the true class is not ruled out, and how often only one is left.
-                "held": np.mean([label in left for label, _, left in own]),
-                "single": np.mean([len(left) == 1 for _, _, left in own]),
+                # Coverage of the prediction sets, and fraction of sets with one class.
+                "held": np.mean(
+                    [label in prediction_set for label, _, prediction_set in predictions]
+                ),
+                "single": np.mean(
+                    [len(prediction_set) == 1 for _, _, prediction_set in predictions]
+                ),
             }
             rows.append({"method": method} | {k: f"{v:.3f}" for k, v in figures.items()})
         if not rows:
@@ -135,17 +141,17 @@ class Figures:
         return {"rows": rows, "svg": self._rendered(calibration_svg, "calibration", curves)}
 
     def bases(self, example: ExampleModel) -> list[dict[str, str]]:
-        """Per class the atoms as a sheet of pictures."""
-        sheets = []
+        """Write the atoms of each class as a mosaic; return them as data URIs."""
+        mosaics = []
         for i, (name, D) in enumerate(example.bases().items(), start=1):
             pixels = atom_mosaic(D, example.model.recipe.patch_px)
             with atomic_write(self.folder / f"bases-{i}-{_slug(name)}.png") as partial:
                 Image.fromarray(pixels).save(partial, format="PNG")
-            sheets.append({"name": name, "uri": jpeg_data_uri(pixels, quality=92)})
-        return sheets
+            mosaics.append({"name": name, "uri": jpeg_data_uri(pixels, quality=92)})
+        return mosaics
 
-    def _rendered(self, draw: Callable[..., str], name: str, *given: Any) -> str:
-        text = draw(name, *given)
+    def _rendered(self, draw: Callable[..., str], name: str, *arguments: Any) -> str:
+        text = draw(name, *arguments)
         with atomic_write(self.folder / f"{name}.svg") as partial:
             partial.write_text(text, encoding="utf-8")
         return text
@@ -163,9 +169,13 @@ _ERROR_COLUMNS = "patient", "image", "truth", "method"
 
 
 def write_evaluation_page(path: Path, evaluation: Evaluation, example: ExampleModel | None) -> None:
-    """Everything in one file: no scripts, nothing fetched. Files above go to the page's folder.
+    """Write the page as one self-contained file without scripts, and its files beside it.
 
-    `example`: one of the models, to show what it has learnt.
+    Parameters
+    ----------
+    path : file to write
+    evaluation : results
+    example : one of the trained models, whose atoms are shown; None for none
     """
     folder = path.parent
     content = _about(evaluation)
@@ -178,11 +188,11 @@ def write_evaluation_page(path: Path, evaluation: Evaluation, example: ExampleMo
     write_page(path, "reports/evaluation.html.j2", content)
 
 
-# --- what is known before any result ------------------------------------------------------------
+# --- data, protocol and provenance ----------------------------------------------------------------
 
 
 def _about(done: Evaluation) -> dict[str, Any]:
-    made = provenance(done)
+    origin = provenance(done)
     return {
         "title": f"Evaluation: {_subject(done)}",
         "methods": done.methods,
@@ -191,7 +201,7 @@ def _about(done: Evaluation) -> dict[str, Any]:
         "by_image": facts.split_by_image(done),
         "n_shared": facts.n_shared_patients(done),
         "warnings": [*done.manifest.warnings, *map(str, done.confounders)],
-        "failures": made["failures"],
+        "failures": origin["failures"],
         "data": facts.data_summary(done),
         "class_rows": facts.class_rows(done),
         "protocol": facts.protocol_summary(done),
@@ -204,11 +214,11 @@ def _about(done: Evaluation) -> dict[str, Any]:
             for name, plan in done.plans.items()
         ],
         "provenance": [
-            ("Images and labels", made["manifest_digest"]),
-            ("Splits", made["splits_digest"]),
-            ("Seeds", ", ".join(str(seed) for seed in made["seeds"])),
-            ("Versions", facts.join_names(made["versions"])),
-            ("Python, machine", f"{made['python']}, {made['machine']}"),
+            ("Images and labels", origin["manifest_digest"]),
+            ("Splits", origin["splits_digest"]),
+            ("Seeds", ", ".join(str(seed) for seed in origin["seeds"])),
+            ("Versions", facts.join_names(origin["versions"])),
+            ("Python, machine", f"{origin['python']}, {origin['machine']}"),
         ],
     }
 
@@ -247,7 +257,7 @@ def _results(done: Evaluation) -> dict[str, Any]:
 
 
 def _errors(done: Evaluation, shown: Sequence[errors.ImageResult], folder: Path) -> dict[str, Any]:
-    """What went wrong, for the page and in the tables of the folder."""
+    """Write the tables of confusions and errors; return their content for the page."""
     confusions = errors.confusions(done, shown)
     write_table(folder / "confusion", errors.confusion_rows(done, confusions))
     write_table(folder / "errors", errors.error_rows(done, shown), _ERROR_COLUMNS)
@@ -255,18 +265,18 @@ def _errors(done: Evaluation, shown: Sequence[errors.ImageResult], folder: Path)
         "confusions": confusions,
         "patients": errors.patient_errors(done, shown),
         "n_tested_patients": len(facts.tested_patients(done)),
-        "n_wrong_images": len({said.position for said in shown if said.is_wrong}),
+        "n_wrong_images": len({result.position for result in shown if result.is_wrong}),
     }
 
 
 def _region_errors(
     done: Evaluation, shown: Sequence[errors.ImageResult], folder: Path
 ) -> dict[str, Any]:
-    answers = regions.region_results(shown)
-    confusions = regions.patch_confusions(done, answers)
+    results = regions.region_results(shown)
+    confusions = regions.patch_confusions(done, results)
     write_table(folder / "confusion", errors.confusion_rows(done, confusions))
-    write_table(folder / "errors", regions.patch_error_rows(done, answers), _ERROR_COLUMNS)
-    return {"confusions": confusions, "images": regions.image_errors(done, answers)}
+    write_table(folder / "errors", regions.patch_error_rows(done, results), _ERROR_COLUMNS)
+    return {"confusions": confusions, "images": regions.image_errors(done, results)}
 
 
 def _images(figures: Figures, example: ExampleModel | None) -> dict[str, Any]:
@@ -296,14 +306,16 @@ def _headline(done: Evaluation) -> list[dict[str, str]]:
 def _timing(done: Evaluation) -> list[dict[str, Any]]:
     rows = []
     for method in done.methods:
-        own = [row for row in done.timing if row["method"] == method]
-        train = [row["train_seconds"] for row in own]
-        per_image = sum(r["test_seconds"] for r in own) / sum(r["n_test"] for r in own)
-        peaks = [row["peak_mib"] for row in own if row["peak_mib"] is not None]
+        rows_of_method = [row for row in done.timing if row["method"] == method]
+        train = [row["train_seconds"] for row in rows_of_method]
+        per_image = sum(r["test_seconds"] for r in rows_of_method) / sum(
+            r["n_test"] for r in rows_of_method
+        )
+        peaks = [row["peak_mib"] for row in rows_of_method if row["peak_mib"] is not None]
         rows.append(
             {
                 "method": method,
-                "n": len(own),
+                "n": len(rows_of_method),
                 "train": f"{np.mean(train):.1f}",
                 "longest": f"{max(train):.1f}",
                 "per_image": f"{per_image:.2f}",

@@ -1,9 +1,4 @@
-"""What was tested and how, in words, from what an evaluation knows of its data and splits.
-
-What went wrong in an evaluation: confusions, errors by patient, and the images themselves.
-
-What went wrong where regions were looked for: patches missed and found in vain, by image.
-"""
+"""Tables and descriptions of an evaluation: data, protocol, confusions and errors by image."""
 
 from __future__ import annotations
 
@@ -32,13 +27,23 @@ from ..patches.rendering import draw_overlay, jpeg_data_uri
 from ..utils.text_io import Row, pluralize
 
 DISPLAY_PX = 300
-# A page of more pictures is slow to open; the others are named.
+# Pages with more images open slowly; further images are listed by name.
 _MAX_ERROR_IMAGES = 150
 
 
 @dataclass(frozen=True)
 class ImageResult:
-    """An answer: the i-th of a result, for the image at this place of the manifest."""
+    """Prediction of one image by one trained model.
+
+    Attributes
+    ----------
+    position : position of the image in the manifest
+    record : image
+    method : name of the method
+    label : predicted class
+    result : result of the run
+    i : position of the image in the result
+    """
 
     position: int
     record: ImageRecord
@@ -49,25 +54,31 @@ class ImageResult:
 
     @property
     def is_wrong(self) -> bool:
+        """Whether the predicted class differs from the true one."""
         return self.label != self.record.label
 
     @property
     def patient(self) -> str:
-        """By which model it was said."""
+        """Method, split and seed of the model that made the prediction."""
         task = self.result.task
         return f"{task.method}, {task.split.name}, seed {task.seed}"
 
 
 def displayed_rows(done: Evaluation) -> list[ImageResult]:
-    """Those of the methods in the tables, at the largest training size."""
+    """Return the predictions of the methods in the tables, at the largest training size."""
     methods, size = done.methods, done.shown_size
     return [
         ImageResult(
-            place, done.manifest.records[place], task.method, result.predicted.labels[i], result, i
+            position,
+            done.manifest.records[position],
+            task.method,
+            result.predicted.labels[i],
+            result,
+            i,
         )
         for result, task in ((result, result.task) for result in done.results)
         if task.method in methods and task.split.n_per_class == size
-        for i, place in enumerate(task.split.test)
+        for i, position in enumerate(task.split.test)
     ]
 
 
@@ -75,18 +86,19 @@ def displayed_rows(done: Evaluation) -> list[ImageResult]:
 
 
 def confusions(done: Evaluation, shown: Sequence[ImageResult]) -> list[dict[str, Any]]:
-    """Per method: images by true class and answer, added up over repeats and seeds."""
-    counts = Counter((said.method, said.record.label, said.label) for said in shown)
-    found = []
+    """Count images by true and predicted class per method, over repeats and seeds."""
+    counts = Counter((image.method, image.record.label, image.label) for image in shown)
+    matrices = []
     for method in done.methods:
-        glass = any((method, truth, NO_TISSUE_LABEL) in counts for truth in done.classes)
-        answers = [*done.classes, NO_TISSUE_LABEL] if glass else done.classes
-        table = [[counts[method, truth, label] for label in answers] for truth in done.classes]
-        found.append({"method": method, "answers": answers, "counts": table})
-    return found
+        has_background = any((method, truth, NO_TISSUE_LABEL) in counts for truth in done.classes)
+        labels = [*done.classes, NO_TISSUE_LABEL] if has_background else done.classes
+        table = [[counts[method, truth, label] for label in labels] for truth in done.classes]
+        matrices.append({"method": method, "answers": labels, "counts": table})
+    return matrices
 
 
 def confusion_rows(done: Evaluation, confusions: list[dict[str, Any]]) -> list[Row]:
+    """Return the confusion matrices as table rows."""
     return [
         {"method": matrix["method"], "truth": truth, "label": label, "n_answers": n_answers}
         for matrix in confusions
@@ -99,12 +111,12 @@ def confusion_rows(done: Evaluation, confusions: list[dict[str, Any]]) -> list[R
 
 
 def error_rows(done: Evaluation, shown: Sequence[ImageResult]) -> list[Row]:
-    """A row for every method and image that it got wrong at least once."""
+    """Return a row per image and method that misclassified it at least once."""
     rows = []
-    for image in _grouped(shown, lambda said: said.position):
-        record = image[0].record
-        for method in dict.fromkeys(said.method for said in image if said.is_wrong):
-            labels, n_wrong, n_answers = _errors(image, method)
+    for results in _grouped(shown, lambda result: result.position):
+        record = results[0].record
+        for method in dict.fromkeys(result.method for result in results if result.is_wrong):
+            labels, n_wrong, n_answers = _errors(results, method)
             rows.append(
                 {
                     "patient": record.patient,
@@ -120,43 +132,45 @@ def error_rows(done: Evaluation, shown: Sequence[ImageResult]) -> list[Row]:
 
 
 def patient_errors(done: Evaluation, shown: Sequence[ImageResult]) -> list[dict[str, Any]]:
-    """Patients with errors: wrong answers per method, and pictures of the images; most first."""
-    patients = _grouped(shown, lambda said: said.record.patient)
+    """Return patients with errors, most errors first, with counts per method and images."""
+    patients = _grouped(shown, lambda result: result.record.patient)
     n_cards = count(1)
-    found = []
-    for own in sorted(patients, key=lambda own: -sum(said.is_wrong for said in own)):
-        images = _grouped(own, lambda said: said.position)
-        wrong = [image for image in images if any(said.is_wrong for said in image)]
+    rows = []
+    for results in sorted(
+        patients, key=lambda results: -sum(result.is_wrong for result in results)
+    ):
+        images = _grouped(results, lambda result: result.position)
+        wrong = [image for image in images if any(result.is_wrong for result in image)]
         cards = [_card(done, image, next(n_cards) <= _MAX_ERROR_IMAGES) for image in wrong]
-        counts = [_errors(own, method)[1:] for method in done.methods]
-        patient = own[0].record.patient
-        found.append(
+        counts = [_errors(results, method)[1:] for method in done.methods]
+        patient = results[0].record.patient
+        rows.append(
             {"patient": patient, "n_images": len(images), "counts": counts, "images": cards}
         )
-    return [row for row in found if row["images"]]
+    return [row for row in rows if row["images"]]
 
 
 def _grouped(
     shown: Sequence[ImageResult], key: Callable[[ImageResult], object]
 ) -> list[list[ImageResult]]:
-    """The answers by what `key` gives, in the order of the manifest."""
+    """Group the predictions by `key`, in the order of the manifest."""
     groups: dict[object, list[ImageResult]] = {}
-    for said in sorted(shown, key=lambda said: said.position):
-        groups.setdefault(key(said), []).append(said)
+    for result in sorted(shown, key=lambda result: result.position):
+        groups.setdefault(key(result), []).append(result)
     return list(groups.values())
 
 
 def _errors(shown: Sequence[ImageResult], method: str) -> tuple[str, int, int]:
-    """A method's wrong labels, the number of its wrong answers, and of all its answers."""
-    own = [said for said in shown if said.method == method]
-    wrong = [said.label for said in own if said.is_wrong]
-    return ", ".join(sorted(set(wrong))), len(wrong), len(own)
+    """Return the wrong labels of a method and the numbers of its wrong and of all predictions."""
+    of_method = [result for result in shown if result.method == method]
+    wrong = [result.label for result in of_method if result.is_wrong]
+    return ", ".join(sorted(set(wrong))), len(wrong), len(of_method)
 
 
-def _card(done: Evaluation, image: Sequence[ImageResult], with_picture: bool) -> dict[str, Any]:
+def _card(done: Evaluation, image: Sequence[ImageResult], with_image: bool) -> dict[str, Any]:
     record = image[0].record
     errors = {method: _errors(image, method) for method in done.methods}
-    uri, map_uri, map_of = _images(image) if with_picture else (None, None, None)
+    uri, map_uri, map_of = _images(image) if with_image else (None, None, None)
     return {
         "name": done.manifest.name(record),
         "truth": record.label,
@@ -168,21 +182,21 @@ def _card(done: Evaluation, image: Sequence[ImageResult], with_picture: bool) ->
 
 
 def _images(image: Sequence[ImageResult]) -> tuple[str, str | None, str | None]:
-    """The image; the patch map behind the first wrong answer that has one, and whose it is."""
+    """Return the image, the map of the first wrong prediction that has one, and its model."""
     record = image[0].record
     with open_image(record.display_image) as source:
         pixels = source.thumbnail(min(DISPLAY_PX, max(source.size)))
-        picture = jpeg_data_uri(pixels, quality=82)
-    for said in (said for said in image if said.is_wrong):
-        patch_map = said.result.predicted.map_of(said.i)
+        uri = jpeg_data_uri(pixels, quality=82)
+    for result in (result for result in image if result.is_wrong):
+        patch_map = result.result.predicted.map_of(result.i)
         if patch_map is not None:
-            score = max(said.result.predicted.scores[said.i])
-            words = f"{said.label}, score {score:+.2f}"
+            score = max(result.result.predicted.scores[result.i])
+            caption = f"{result.label}, score {score:+.2f}"
             patch_map = replace(patch_map, path=record.path)
             shown = patch_map.covering(record.image) if record.image else patch_map
-            drawn = draw_overlay(shown, words, longest_side=DISPLAY_PX)
-            return picture, jpeg_data_uri(drawn, quality=82), said.patient
-    return picture, None, None
+            overlay = draw_overlay(shown, caption, longest_side=DISPLAY_PX)
+            return uri, jpeg_data_uri(overlay, quality=82), result.patient
+    return uri, None, None
 
 
 NOT_RECORDED = "not recorded"
@@ -193,31 +207,33 @@ SummaryRow = tuple[str, str]
 
 
 def span(values: Iterable[int]) -> str:
+    """Return the range of the values as text, such as "3 to 5"."""
     low, *_, high = sorted([*values] * 2)
     return str(low) if low == high else f"{low} to {high}"
 
 
 def join_names(named: Mapping[str, Any]) -> str:
+    """Join names and values as "name value, name value"."""
     return ", ".join(f"{name} {value}" for name, value in named.items())
 
 
 def format_interval(row: Row) -> str:
-    """A value with its interval, as everywhere in the report."""
+    """Format a value with its confidence interval."""
     return f"{row['value']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
 
 
 def describe_plan(plan: Plan) -> str:
-    """A plan's settings on one line."""
-    words = recipe_text(plan.recipe)
+    """Describe the settings of a plan on one line."""
+    text = recipe_text(plan.recipe)
     others = plan.recipes[1:]
     if others:
-        views = [f"{o.method} ({o.stain}, {pixel_size_text(o)})" for o in others]
-        words += f"; decides together with {len(others)} other views: {', '.join(views)}"
-    return words
+        members = [f"{o.method} ({o.stain}, {pixel_size_text(o)})" for o in others]
+        text += f"; decides together with {len(others)} other views: {', '.join(members)}"
+    return text
 
 
 def recipe_text(recipe: Recipe) -> str:
-    """A recipe's settings on one line; those of the patches only where there are patches."""
+    """Describe the settings of a recipe on one line; patch settings only if it uses patches."""
     parameters = join_names(recipe.method_parameters)
     parts = [
         parameters or "no parameters",
@@ -243,7 +259,7 @@ def recipe_text(recipe: Recipe) -> str:
 
 
 def pixel_size_text(recipe: Recipe) -> str:
-    """The size at which images are looked at."""
+    """Describe the scale at which images are analysed."""
     if recipe.mpp:
         return f"{recipe.mpp:g} µm per pixel"
     return f"reduced {recipe.downsample:g} times" if recipe.downsample > 1 else "full size"
@@ -251,32 +267,33 @@ def pixel_size_text(recipe: Recipe) -> str:
 
 def selection_text(done: Evaluation) -> list[str]:
     """Return warnings about optimistic scores of methods tested on the same images."""
-    found = []
+    warnings = []
     n_methods = len(done.methods)
     if n_methods > 1:
-        found.append(
+        warnings.append(
             f"The score of the best of these {n_methods} methods is too optimistic if these scores "
             "are used to choose it: test the chosen method on further patients."
         )
     adapted = [name for name in done.methods if name.endswith(UNLABELLED)]
     if adapted:
-        found.append(
+        warnings.append(
             f"The threshold of {' and '.join(adapted)} was adapted to the test images, without "
             "their labels: it needs that many unlabelled images of every new hospital."
         )
-    return found
+    return warnings
 
 
 # --- data and protocol --------------------------------------------------------------------------
 
 
 def data_summary(done: Evaluation) -> list[SummaryRow]:
+    """Describe the images, patients, classes, sites and pixel sizes."""
     records = done.manifest.records
     per_patient = [done.manifest.patients.count(name) for name in set(done.manifest.patients)]
     sites = sorted({record.site for record in records if record.site})
-    found = [PixelSizeOption(table=record.mpp).at(record.path).mpp for record in records]
-    scales = sorted({mpp for mpp in found if mpp})
-    n_unscaled = found.count(None)
+    pixel_sizes = [PixelSizeOption(table=record.mpp).at(record.path).mpp for record in records]
+    scales = sorted({mpp for mpp in pixel_sizes if mpp})
+    n_unscaled = pixel_sizes.count(None)
     sizes = ", ".join(f"{mpp:g} µm" for mpp in scales)
     if n_unscaled and scales:
         sizes += f"; {NOT_RECORDED} for {pluralize(n_unscaled, 'image')}"
@@ -291,38 +308,42 @@ def data_summary(done: Evaluation) -> list[SummaryRow]:
 
 
 def class_rows(done: Evaluation) -> list[dict[str, Any]]:
-    """Images, patients and sites of each class."""
+    """Count images, patients and sites of each class."""
     rows = []
     for name in done.classes:
-        own = [record for record in done.manifest.records if record.label == name]
-        sites = {record.site for record in own if record.site}
-        patients = {record.patient for record in own}
+        records = [record for record in done.manifest.records if record.label == name]
+        sites = {record.site for record in records if record.site}
+        patients = {record.patient for record in records}
         rows.append(
-            {"name": name, "images": len(own), "patients": len(patients), "sites": len(sites)}
+            {"name": name, "images": len(records), "patients": len(patients), "sites": len(sites)}
         )
     return rows
 
 
 def tested_images(done: Evaluation) -> list[ImageRecord]:
-    places = sorted({place for split in done.splits for place in split.test})
-    return [done.manifest.records[place] for place in places]
+    """Return the images that were tested at least once."""
+    positions = sorted({position for split in done.splits for position in split.test})
+    return [done.manifest.records[position] for position in positions]
 
 
 def tested_patients(done: Evaluation) -> set[str]:
+    """Return the patients that were tested at least once."""
     return {record.patient for record in tested_images(done)}
 
 
 def split_by_image(done: Evaluation) -> bool:
+    """Whether a split separates images instead of patients."""
     return any(split.by == "image" for split in done.splits)
 
 
 def n_shared_patients(done: Evaluation) -> int:
-    """Patients that were trained on and tested in one and the same split."""
+    """Count the patients in both the training and test images of a split."""
     shared = (shared_patients(done.manifest, split) for split in done.splits)
     return len(set().union(*shared))
 
 
 def protocol_summary(done: Evaluation) -> list[SummaryRow]:
+    """Describe the protocol and the sizes of the training and test sets."""
     apart = "patients: no patient is on both sides of a split"
     n_splits, n_seeds, n_methods = len(done.splits), len(done.seeds), len(done.plans)
     return [
@@ -342,7 +363,7 @@ def _protocol_text(done: Evaluation) -> str:
     protocol = done.splits.protocol
     repeats = pluralize(len({split.repeat for split in done.splits}), "repeat")
     sizes = ", ".join(str(size) for size in done.sizes())
-    words = {
+    descriptions = {
         "k-fold": f"{protocol.get('n_folds')} folds, so that every image is tested once; {repeats}",
         "hold-out": f"one half to test on, {sizes} images per class of the other to learn from; "
         f"{repeats}",
@@ -350,52 +371,60 @@ def _protocol_text(done: Evaluation) -> str:
         "predefined": "the split that came with the data",
     }
     kind = str(protocol.get("kind", NOT_RECORDED))
-    return f"{kind}: {words[kind]}" if kind in words else kind
+    return f"{kind}: {descriptions[kind]}" if kind in descriptions else kind
 
 
 def side_text(done: Evaluation, side: str) -> str:
-    """Of "train" or "test"."""
-    places = [split.train if side == "train" else split.test for split in done.splits]
-    n_patients = [len({done.manifest.records[i].patient for i in own}) for own in places]
-    return f"{span(map(len, places))} images of {span(n_patients)} patients"
+    """Count images and patients of one side of the splits, "train" or "test"."""
+    positions = [split.train if side == "train" else split.test for split in done.splits]
+    n_patients = [len({done.manifest.records[i].patient for i in indices}) for indices in positions]
+    return f"{span(map(len, positions))} images of {span(n_patients)} patients"
 
 
-_MAX_REGION_IMAGES = 24  # the worst images; the table has all
+_MAX_REGION_IMAGES = 24  # the table has all images
 
 
 @dataclass(frozen=True)
 class RegionResult:
-    """An answer, and its patches (4,): hits, misses, false alarms, rest."""
+    """Prediction of one image, with its patches counted.
+
+    Attributes
+    ----------
+    predicted : prediction
+    table : patches (4,): true positives, false negatives, false positives, true negatives
+    """
 
     predicted: ImageResult
     table: NDArray[np.int64]
 
     @property
     def n_wrong(self) -> int:
+        """Number of false negative and false positive patches."""
         return int(self.table[1] + self.table[2])
 
 
 def region_results(shown: Sequence[ImageResult]) -> list[RegionResult]:
+    """Count the patches of each prediction."""
     return [RegionResult(s, patch_evaluation(s.result, s.i, s.record).table()) for s in shown]
 
 
 def patch_confusions(done: Evaluation, answers: Sequence[RegionResult]) -> list[dict[str, Any]]:
-    """Per method: patches by true class and answer, added up over repeats and seeds."""
-    found = []
+    """Count patches by true and predicted class per method, over repeats and seeds."""
+    matrices = []
     for method in done.methods:
         hits, misses, alarms, rest = _total(answers, method).tolist()
         counts = [[rest, alarms], [misses, hits]]
-        found.append({"method": method, "answers": done.classes, "counts": counts})
-    return found
+        matrices.append({"method": method, "answers": done.classes, "counts": counts})
+    return matrices
 
 
 def patch_error_rows(done: Evaluation, answers: Sequence[RegionResult]) -> list[Row]:
-    """A row for every image and method: its patches, over repeats and seeds."""
+    """Return a row per image and method with its patch counts, over repeats and seeds."""
     rows = []
-    for own in _by_image(answers):
-        record = own[0].predicted.record
+    for results in _by_image(answers):
+        record = results[0].predicted.record
         for method in done.methods:
-            hits, misses, alarms, rest = (total := _total(own, method)).tolist()
+            hits, misses, alarms, rest = (total := _total(results, method)).tolist()
             rows.append(
                 {
                     "patient": record.patient,
@@ -412,58 +441,63 @@ def patch_error_rows(done: Evaluation, answers: Sequence[RegionResult]) -> list[
 
 
 def image_errors(done: Evaluation, answers: Sequence[RegionResult]) -> list[dict[str, Any]]:
-    """Every image, the ones with most wrong patches first, and pictures of the worst."""
-    images = sorted(_by_image(answers), key=lambda own: -sum(one.n_wrong for one in own))
-    return [_region_card(done, own, place < _MAX_REGION_IMAGES) for place, own in enumerate(images)]
+    """Return all images, most wrong patches first, the first ones with a map."""
+    images = sorted(
+        _by_image(answers), key=lambda results: -sum(result.n_wrong for result in results)
+    )
+    return [
+        _region_card(done, results, rank < _MAX_REGION_IMAGES)
+        for rank, results in enumerate(images)
+    ]
 
 
 def _region_card(
-    done: Evaluation, own: Sequence[RegionResult], with_picture: bool
+    done: Evaluation, results: Sequence[RegionResult], with_image: bool
 ) -> dict[str, Any]:
-    record = own[0].predicted.record
-    totals = {method: _total(own, method) for method in done.methods}
+    record = results[0].predicted.record
+    totals = {method: _total(results, method) for method in done.methods}
     return {
         "name": done.manifest.name(record),
         "patient": record.patient,
         "said": {method: _text(total) for method, total in totals.items()},
-        "uri": _image(own[0].predicted) if with_picture else None,
-        "map_of": own[0].predicted.patient,
+        "uri": _image(results[0].predicted) if with_image else None,
+        "map_of": results[0].predicted.patient,
     }
 
 
 def _text(total: NDArray[np.int64]) -> str:
     value = dice(total)
-    share = "no region, none found" if value is None else f"Dice {value:.3f}"
-    return f"{share}; {total[1]} patches missed, {total[2]} in vain, of {total.sum()}"
+    agreement = "no region, none found" if value is None else f"Dice {value:.3f}"
+    return f"{agreement}; {total[1]} patches missed, {total[2]} in vain, of {total.sum()}"
 
 
-def _image(said: ImageResult) -> str:
-    """The map, with the true region outlined patch by patch."""
-    found = said.result.predicted.map_of(said.i)
-    assert found is not None  # its patches were counted
-    patch_map = replace(found, path=said.record.path)
-    words = f"{said.label}; outlined: the true region"
-    rings = _true_rings(said, patch_map)
-    drawn = draw_overlay(patch_map, words, rings, longest_side=DISPLAY_PX)
-    return jpeg_data_uri(drawn, quality=82)
+def _image(result: ImageResult) -> str:
+    """Draw the patch map with the true region outlined patch by patch."""
+    stored_map = result.result.predicted.map_of(result.i)
+    assert stored_map is not None  # its patches were counted
+    patch_map = replace(stored_map, path=result.record.path)
+    caption = f"{result.label}; outlined: the true region"
+    rings = _true_rings(result, patch_map)
+    overlay = draw_overlay(patch_map, caption, rings, longest_side=DISPLAY_PX)
+    return jpeg_data_uri(overlay, quality=82)
 
 
-def _true_rings(said: ImageResult, patch_map: PatchMap) -> list[Ring]:
-    truth = region_patch_mask(said.record, patch_map)
-    winners = np.where(patch_map.predicted_classes == NO_TISSUE, NO_TISSUE, truth).astype(np.int16)
-    found = replace(patch_map, predicted_classes=winners).regions(1, 1)
-    return [ring for _, _, polygons in found for polygon in polygons for ring in polygon]
+def _true_rings(result: ImageResult, patch_map: PatchMap) -> list[Ring]:
+    truth = region_patch_mask(result.record, patch_map)
+    classes = np.where(patch_map.predicted_classes == NO_TISSUE, NO_TISSUE, truth).astype(np.int16)
+    regions = replace(patch_map, predicted_classes=classes).regions(1, 1)
+    return [ring for _, _, polygons in regions for polygon in polygons for ring in polygon]
 
 
-def _total(answers: Sequence[RegionResult], method: str) -> NDArray[np.int64]:
-    tables = [one.table for one in answers if one.predicted.method == method]
+def _total(results: Sequence[RegionResult], method: str) -> NDArray[np.int64]:
+    tables = [result.table for result in results if result.predicted.method == method]
     total: NDArray[np.int64] = np.sum(tables, axis=0)
     return total
 
 
-def _by_image(answers: Sequence[RegionResult]) -> list[list[RegionResult]]:
-    """In the order of the manifest; the first method's answers first."""
+def _by_image(results: Sequence[RegionResult]) -> list[list[RegionResult]]:
+    """Group the results by image, in the order of the manifest; the first method comes first."""
     groups: dict[int, list[RegionResult]] = {}
-    for one in sorted(answers, key=lambda one: one.predicted.position):
-        groups.setdefault(one.predicted.position, []).append(one)
+    for result in sorted(results, key=lambda result: result.predicted.position):
+        groups.setdefault(result.predicted.position, []).append(result)
     return list(groups.values())

@@ -1,4 +1,4 @@
-"""Why: the answers for a few images in concepts, as one self-contained HTML page."""
+"""HTML page that explains predictions of a few images by concept contributions."""
 
 from __future__ import annotations
 
@@ -26,94 +26,129 @@ def write_explanation_page(
     *,
     n_parts: int = 8,
 ) -> None:
-    """Everything in one file: no scripts, nothing fetched."""
+    """Write the page as one self-contained file without scripts.
+
+    Parameters
+    ----------
+    path : file to write
+    model : trained model
+    found : one explanation per image
+    records : images
+    n_parts : number of concepts shown per image
+    """
     content = {
         "title": f"Why: {' / '.join(model.classes_)}",
         "images": [
-            _image(model, each, record, n_parts)
-            for each, record in zip(found, records, strict=True)
+            _image(model, explanation, record, n_parts)
+            for explanation, record in zip(found, records, strict=True)
         ],
-        "knows_usual": any(part.reference_contribution for each in found for part in each.parts),
+        "knows_usual": any(
+            part.reference_contribution for explanation in found for part in explanation.parts
+        ),
         "is_of_regions": model.finds_regions,
     }
     write_page(path, "reports/explanation.html.j2", content)
 
 
-def _image(model: Model, why: Explanation, record: ImageRecord, n_parts: int) -> dict[str, Any]:
-    head = {"name": record.path.name, "words": why.summary(), "change": why.describe_change()}
-    if why.prediction.label is None:
+def _image(
+    model: Model, explanation: Explanation, record: ImageRecord, n_parts: int
+) -> dict[str, Any]:
+    head = {
+        "name": record.path.name,
+        "words": explanation.summary(),
+        "change": explanation.describe_change(),
+    }
+    if explanation.prediction.label is None:
         return head | {"rows": [], "views": [], "uri": "", "total": ""}
-    shown = why.concepts[:n_parts]
-    top = max((abs(why.excess_over_reference(part)) for part in shown), default=1.0) or 1.0
-    loudest = (
-        max((abs(why.margin_to_runner_up(vote.adds)) for vote in why.votes), default=1.0) or 1.0
+    shown = explanation.concepts[:n_parts]
+    max_excess = (
+        max((abs(explanation.excess_over_reference(part)) for part in shown), default=1.0) or 1.0
     )
-    rest = why.others(n_parts)
+    max_vote = (
+        max(
+            (abs(explanation.margin_to_runner_up(vote.adds)) for vote in explanation.votes),
+            default=1.0,
+        )
+        or 1.0
+    )
+    rest = explanation.others(n_parts)
     return head | {
-        "uri": _map_image(why, record),
-        "rival": why.classes[why.rival],
-        "winner": why.classes[why.predicted_class],
-        "colour": class_css_colour(why.predicted_class),
-        "against": class_css_colour(why.rival),
+        "uri": _map_image(explanation, record),
+        "rival": explanation.classes[explanation.rival],
+        "winner": explanation.classes[explanation.predicted_class],
+        "colour": class_css_colour(explanation.predicted_class),
+        "against": class_css_colour(explanation.rival),
         "views": [
             {
                 "name": f"view {vote.member + 1}: {vote.name}",
-                "adds": f"{why.margin_to_runner_up(vote.adds):+.3g}",
-                "speaks_for": why.margin_to_runner_up(vote.adds) > 0,
-                "width": f"{50 * abs(why.margin_to_runner_up(vote.adds)) / loudest:.1f}",
+                "adds": f"{explanation.margin_to_runner_up(vote.adds):+.3g}",
+                "speaks_for": explanation.margin_to_runner_up(vote.adds) > 0,
+                "width": f"{50 * abs(explanation.margin_to_runner_up(vote.adds)) / max_vote:.1f}",
             }
-            for vote in why.votes
+            for vote in explanation.votes
         ],
-        "rows": [_row(model, why, part, record, top) for part in shown],
+        "rows": [_row(model, explanation, part, record, max_excess) for part in shown],
         "n_rest": len(rest),
-        "rest": f"{sum(why.margin_to_runner_up(part.adds) for part in rest):+.3g}",
-        "constant": f"{why.margin_to_runner_up(why.constant):+.3g}",
-        "total": f"{why.margin_to_runner_up(why.scores):+.3g}",
+        "rest": f"{sum(explanation.margin_to_runner_up(part.adds) for part in rest):+.3g}",
+        "constant": f"{explanation.margin_to_runner_up(explanation.constant):+.3g}",
+        "total": f"{explanation.margin_to_runner_up(explanation.scores):+.3g}",
     }
 
 
 def _row(
-    model: Model, why: Explanation, part: ConceptContribution, record: ImageRecord, top: float
+    model: Model,
+    explanation: Explanation,
+    part: ConceptContribution,
+    record: ImageRecord,
+    max_excess: float,
 ) -> dict[str, Any]:
-    rival, beyond = why.classes[why.rival], why.excess_over_reference(part)
+    rival, excess = explanation.classes[explanation.rival], explanation.excess_over_reference(part)
     return {
         "name": part.full_name,
         "note": ", ".join(filter(None, [part.group, "artefact" * part.artefact])),
         "use": "" if part.usage is None else percent(part.usage),
         "usual": part.describe_reference(rival),
-        "adds": f"{why.margin_to_runner_up(part.adds):+.3g}",
-        "beyond": f"{beyond:+.3g}",
-        "speaks_for": beyond > 0,
-        "width": f"{50 * abs(beyond) / top:.1f}",
+        "adds": f"{explanation.margin_to_runner_up(part.adds):+.3g}",
+        "beyond": f"{excess:+.3g}",
+        "speaks_for": excess > 0,
+        "width": f"{50 * abs(excess) / max_excess:.1f}",
         "uri": _atom_image(model, part),
-        "map": _map(why, part, record),
+        "map": _map(explanation, part, record),
     }
 
 
 def _atom_image(model: Model, part: ConceptContribution) -> str:
-    """The concept's first atom, as it is used; nothing where atoms are no pictures."""
-    own = model.estimators_[part.member] if part.of_ensemble else model  # type: ignore[union-attr]
-    atoms = own.model_.atoms() if part.atoms else None
+    """Return the first atom of a concept as an image; empty if atoms are no image patches."""
+    base_model = model.estimators_[part.member] if part.of_ensemble else model  # type: ignore[union-attr]
+    atoms = base_model.model_.atoms() if part.atoms else None
     if atoms is None or atoms.patch_px is None:
         return ""
     return png_data_uri(render_vector(part.sign * atoms.D[part.atoms[0]], atoms.patch_px))
 
 
-def _map(why: Explanation, part: ConceptContribution, record: ImageRecord) -> str:
-    if part.positions is None or why.prediction.patch_map is None or part.member:
+def _map(explanation: Explanation, part: ConceptContribution, record: ImageRecord) -> str:
+    if part.positions is None or explanation.prediction.patch_map is None or part.member:
         return ""
-    place = why.classes.index(part.class_name) if part.class_name else why.predicted_class
-    grid = why.prediction.patch_map.grid
-    return jpeg_data_uri(usage_image(record.display_image, grid, part.positions, class_rgb(place)))
+    class_index = (
+        explanation.classes.index(part.class_name)
+        if part.class_name
+        else explanation.predicted_class
+    )
+    grid = explanation.prediction.patch_map.grid
+    return jpeg_data_uri(
+        usage_image(record.display_image, grid, part.positions, class_rgb(class_index))
+    )
 
 
-def _map_image(why: Explanation, record: ImageRecord) -> str:
-    """The image with its map; nothing where there are no pixels."""
-    patch_map = why.prediction.patch_map
+def _map_image(explanation: Explanation, record: ImageRecord) -> str:
+    """Return the image with its patch map; empty if the pixels are not available."""
+    patch_map = explanation.prediction.patch_map
     if patch_map is None:
         return ""
     try:
         shown = patch_map if record.image is None else patch_map.align_to_image(record.image)
-        return jpeg_data_uri(draw_overlay(replace(shown), shorten(why.prediction.summary())))
+        return jpeg_data_uri(
+            draw_overlay(replace(shown), shorten(explanation.prediction.summary()))
+        )
     except (ImageError, ValueError, OSError):
         return ""

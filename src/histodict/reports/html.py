@@ -1,15 +1,11 @@
-"""Charts of an evaluation as SVG text, for a page or a file of their own.
+"""HTML pages, SVG charts and outlined patch images of the reports.
 
-They are drawn narrow, so that their words can be read on a phone, in colours that colour-blind
-readers tell apart, with a marker or dash for whoever sees none. The same numbers give the same
-bytes.
+A page is one file without scripts. Its template is named by its path in the package, such as
+"synthetic/page.html.j2"; it extends "reports/base.html.j2", and "reports/parts.html.j2" holds
+shared parts.
 
-HTML pages in one style, each in one file: no scripts, nothing fetched.
-
-A template is named by its path in the package, such as "synthetic/page.html.j2". It extends
-"reports/base.html.j2"; "reports/parts.html.j2" holds shared parts.
-
-Patches of a gallery cut from their images, in their surroundings and outlined.
+Charts are narrow enough for a phone. Curves differ in colours that colour-blind readers can
+distinguish, and in markers or dashes. Equal numbers give equal bytes.
 """
 
 from __future__ import annotations
@@ -58,15 +54,15 @@ STYLE: Any = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "legend.frameon": False,
-    "text.parse_math": False,  # a name may hold a dollar sign
+    "text.parse_math": False,  # names may contain a dollar sign
     "svg.fonttype": "none",
 }
-NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))  # the same bytes every day
+NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))  # keeps the output reproducible
 
 
 @dataclass(frozen=True)
 class ChartEstimate:
-    """A named value with its interval."""
+    """Named value with its interval."""
 
     name: str
     value: float
@@ -82,20 +78,28 @@ def intervals_svg(
     line: tuple[float, str] | None = None,
     first_style: int = 0,
 ) -> str:
-    """One row per estimate, in the order given; `line`: where to draw one, and its name.
+    """Draw one row per estimate, in the given order.
 
-    The axis shows `ends` and what lies beyond, so that a tiny spread does not look large.
-    `first_style`: that of the first row, so that a method looks alike in all charts.
+    Parameters
+    ----------
+    name : prefix of the ids in the SVG element
+    rows : estimates
+    label : label of the axis
+    ends : limits that the axis shows at least, so that a small spread does not look large
+    line : position and name of a reference line
+    first_style : index of the first row's style, so that a method looks alike in all charts
     """
     with _chart(0.9 + 0.32 * len(rows)) as (figure, axes):
         if line is not None:
             axes.axvline(line[0], color=_SOFT, linestyle=":", linewidth=1.2)
-            over = axes.get_xaxis_transform()  # x in data, y in parts of the axes
-            axes.text(line[0], 1.02, line[1], transform=over, color=_GREY, fontsize=9, ha="center")
+            transform = axes.get_xaxis_transform()  # x in data, y in axes coordinates
+            axes.text(
+                line[0], 1.02, line[1], transform=transform, color=_GREY, fontsize=9, ha="center"
+            )
         styles = _styles(first_style + len(rows))[first_style:]
-        for place, (row, (colour, marker, _)) in enumerate(zip(rows, styles, strict=True)):
-            axes.plot([row.low, row.high], [place, place], color=colour, linewidth=2)
-            axes.plot(row.value, place, marker, color=colour, markersize=7)
+        for y, (row, (colour, marker, _)) in enumerate(zip(rows, styles, strict=True)):
+            axes.plot([row.low, row.high], [y, y], color=colour, linewidth=2)
+            axes.plot(row.value, y, marker, color=colour, markersize=7)
         axes.set_yticks(range(len(rows)), [row.name for row in rows])
         axes.set_ylim(len(rows) - 0.4, -0.6)
         low, high = min(ends[0], *(r.low for r in rows)), max(ends[1], *(r.high for r in rows))
@@ -108,16 +112,18 @@ def intervals_svg(
 def sizes_svg(
     name: str, curves: Mapping[str, Sequence[ChartEstimate]], label: str, axis_label: str
 ) -> str:
-    """A curve per method over steps named alike in all of them, side by side at every step."""
+    """Draw a curve per method over common named steps, side by side at every step."""
     with _chart(3.6) as (figure, axes):
         n_curves = max(len(curves), 2)
         styles = _styles(len(curves))
-        for place, ((method, rows), style) in enumerate(zip(curves.items(), styles, strict=True)):
-            shift = 0.4 * (place / (n_curves - 1) - 0.5)
+        for index, ((method, rows), style) in enumerate(zip(curves.items(), styles, strict=True)):
+            shift = 0.4 * (index / (n_curves - 1) - 0.5)
             x, values = [step + shift for step in range(len(rows))], [row.value for row in rows]
-            reach = [[r.value - r.low for r in rows], [r.high - r.value for r in rows]]
-            line: Any = dict(zip(("color", "marker", "linestyle"), style, strict=True))
-            axes.errorbar(x, values, reach, linewidth=1.6, elinewidth=1, label=method, **line)
+            errors = [[r.value - r.low for r in rows], [r.high - r.value for r in rows]]
+            style_options: Any = dict(zip(("color", "marker", "linestyle"), style, strict=True))
+            axes.errorbar(
+                x, values, errors, linewidth=1.6, elinewidth=1, label=method, **style_options
+            )
         steps = [row.name for row in next(iter(curves.values()))]
         axes.set_xticks(range(len(steps)), steps)
         axes.set(xlabel=axis_label, ylabel=label)
@@ -127,26 +133,27 @@ def sizes_svg(
 
 
 def roc_curves_svg(name: str, curves: Mapping[str, RocCurve]) -> str:
-    """Misses against false alarms, with the point at which each method works."""
+    """Draw miss rate against false alarm rate, with the operating point of each method."""
     with _chart(_WIDTH) as (figure, axes):
         axes.plot([0, 1], [1, 0], ":", color=_SOFT, linewidth=1, label="chance")
-        slimmer = np.linspace(1, 0.5, len(curves))  # a later one leaves the one beneath in sight
+        # Later curves are thinner, which keeps overlapping earlier ones visible.
+        relative_sizes = np.linspace(1, 0.5, len(curves))
         for (method, curve), (colour, marker, dash), size in zip(
-            curves.items(), _styles(len(curves)), slimmer, strict=True
+            curves.items(), _styles(len(curves)), relative_sizes, strict=True
         ):
-            line = {"color": colour, "linestyle": dash, "linewidth": 3 * size}
-            axes.plot(curve.false_positive_rate, curve.false_negative_rate, **line)
+            style = {"color": colour, "linestyle": dash, "linewidth": 3 * size}
+            axes.plot(curve.false_positive_rate, curve.false_negative_rate, **style)
             axes.plot(*curve.operating, marker, color=colour, markersize=12 * size, clip_on=False)
-            axes.plot([], [], marker=marker, label=method, **line)  # both, for the legend
+            axes.plot([], [], marker=marker, label=method, **style)  # legend: line and marker
         axes.set(xlabel="false alarm rate", ylabel="miss rate", aspect="equal")
         axes.set(xlim=(-0.01, 1), ylim=(-0.01, 1))
         points = (f"{m} {c.operating[0]:.3f}, {c.operating[1]:.3f}" for m, c in curves.items())
-        words = "False alarm rate and miss rate at the operating points: "
-        return _svg(figure, name, words + "; ".join(points))
+        description = "False alarm rate and miss rate at the operating points: "
+        return _svg(figure, name, description + "; ".join(points))
 
 
 def calibration_svg(name: str, curves: Mapping[str, CalibrationCurve]) -> str:
-    """How often it was so against the probability that was said; larger dots: more images."""
+    """Draw observed frequency against predicted probability; larger dots are more images."""
     with _chart(_WIDTH) as (figure, axes):
         axes.plot([0, 1], [0, 1], ":", color=_SOFT, linewidth=1, label="perfect")
         for (method, curve), style in zip(curves.items(), _styles(len(curves)), strict=True):
@@ -159,7 +166,7 @@ def calibration_svg(name: str, curves: Mapping[str, CalibrationCurve]) -> str:
         return _svg(figure, name, f"Calibration of {', '.join(curves)}")
 
 
-# --- what they share ----------------------------------------------------------------------------
+# --- helpers of the charts ------------------------------------------------------------------------
 
 
 @contextmanager
@@ -170,7 +177,7 @@ def _chart(height: float) -> Iterator[tuple[Figure, Axes]]:
 
 
 def _styles(n: int) -> list[tuple[str, str, str]]:
-    """Colour, marker and dash of n methods; no two alike among the first thirty."""
+    """Return colour, marker and dash of n methods; the first thirty are distinct."""
     # Yellow is hard to see on white.
     colours = [mpl.colors.to_hex(c / 255) for i, c in enumerate(COLOURS) if i != 4]
     kinds = zip(cycle(colours), cycle("osD^vP"), cycle(["-", "--", "-.", ":"]), strict=False)
@@ -178,7 +185,7 @@ def _styles(n: int) -> list[tuple[str, str, str]]:
 
 
 def _legend_below(figure: Figure, axes: Axes) -> None:
-    """Of what has a label, if anything has."""
+    """Add a legend of all labelled curves, if there are any."""
     handles, labels = axes.get_legend_handles_labels()
     longest = max(map(len, labels), default=0)
     n_columns = 1 if longest > 22 else 2 if longest > 12 else 3
@@ -191,8 +198,8 @@ def _text(label: str, rows: Sequence[ChartEstimate]) -> str:
     return f"{label}: {', '.join(values)}"
 
 
-def _svg(figure: Figure, name: str, words: str) -> str:
-    """The figure as an <svg> element whose ids are its own, with words for who cannot see it."""
+def _svg(figure: Figure, name: str, description: str) -> str:
+    """Return the figure as an <svg> element with unique ids and an accessible description."""
     _legend_below(figure, figure.axes[0])
     text = io.StringIO()
     with mpl.rc_context({"svg.hashsalt": name}):
@@ -200,7 +207,7 @@ def _svg(figure: Figure, name: str, words: str) -> str:
     svg = text.getvalue()
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", svg)
-    return svg.replace("<svg ", f'<svg role="img" aria-label="{escape(words)}" ', 1)
+    return svg.replace("<svg ", f'<svg role="img" aria-label="{escape(description)}" ', 1)
 
 
 @cache
@@ -212,13 +219,13 @@ def _environment() -> Environment:
 
 
 def write_page(path: Path, template: str, content: dict[str, Any]) -> None:
-    """Fill a template; text is escaped."""
+    """Fill a template with escaped content and write the page."""
     page = _environment().get_template(template).render(**content)
     with atomic_write(path) as partial:
         partial.write_text(page, encoding="utf-8")
 
 
-_TIMES = 4  # a patch is shown in a square so many times as wide
+_TIMES = 4  # width of the displayed square in patch widths
 _DISPLAY_PX = 144
 
 
@@ -230,28 +237,39 @@ def patch_images(
     n_jobs: int | None = None,
     callback: Callback = no_callback,
 ) -> dict[int, str]:
-    """The pictures of these patches as data URIs; every image is opened once.
+    """Return images of the patches as data URIs; every source image is opened once.
 
-    Of a feature file whose image is not there they are empty.
+    The URI is empty for feature files whose image is not available.
+
+    Parameters
+    ----------
+    gallery : patches and their positions
+    records : images of the gallery
+    patches : positions in the gallery
+    n_jobs : number of threads
+    callback : receives the progress
     """
     wanted = np.unique(list(patches)).astype(np.int64)
-    places = np.unique(gallery.images[wanted])
+    image_indices = np.unique(gallery.images[wanted])
 
     def work(number: int) -> dict[int, str]:
-        record = records[places[number]]
-        own = wanted[gallery.images[wanted] == places[number]].tolist()
+        record = records[image_indices[number]]
+        own_patches = wanted[gallery.images[wanted] == image_indices[number]].tolist()
         if is_feature_file(record.display_image):
-            return dict.fromkeys(own, "")
+            return dict.fromkeys(own_patches, "")
         with open_image(record.display_image, record.mpp) as source:
-            at = _moved_by(record, source)
-            return {p: jpeg_data_uri(_patch_image(source, gallery, p, at), quality=85) for p in own}
+            offset = _moved_by(record, source)
+            return {
+                p: jpeg_data_uri(_patch_image(source, gallery, p, offset), quality=85)
+                for p in own_patches
+            }
 
-    found = map_images(work, len(places), "cut-outs", callback, Threads(n_jobs))
-    return {patch: uri for part in found for patch, uri in part.items()}
+    parts = map_images(work, len(image_indices), "cut-outs", callback, Threads(n_jobs))
+    return {patch: uri for part in parts for patch, uri in part.items()}
 
 
 def square_around(gallery: PatchSample, patch: int, times: int) -> tuple[tuple[int, int], int]:
-    """Corner and side, in level-0 pixels, of a square so many times as wide as the patch."""
+    """Return corner and side, in level-0 pixels, of a square `times` as wide as the patch."""
     side = float(gallery.side[patch])
     wide = round(times * side)
     x, y = (round(float(at) - (wide - side) / 2) for at in gallery.corners[patch])
@@ -259,22 +277,22 @@ def square_around(gallery: PatchSample, patch: int, times: int) -> tuple[tuple[i
 
 
 def draw_outline(pixels: NDArray[np.uint8], times: int, thick: int = 1) -> NDArray[np.uint8]:
-    """With an outline of its middle, the patch: dark within light, to be seen on any tissue."""
-    drawn = Image.fromarray(pixels)
-    pen = ImageDraw.Draw(drawn)
-    low, high = (round(drawn.width * (1 + sign / times) / 2) for sign in (-1, 1))
+    """Outline the central patch in black within white, visible on any tissue."""
+    image = Image.fromarray(pixels)
+    canvas = ImageDraw.Draw(image)
+    low, high = (round(image.width * (1 + sign / times) / 2) for sign in (-1, 1))
     for colour, edge in (("white", thick), ("black", 0)):
         box = low - edge, low - edge, high + edge, high + edge
-        pen.rectangle(box, outline=colour, width=thick)
-    return np.asarray(drawn)
+        canvas.rectangle(box, outline=colour, width=thick)
+    return np.asarray(image)
 
 
 def _moved_by(record: ImageRecord, source: ImageSource) -> tuple[int, int]:
-    """From places in a feature file to those in the image, of which slides leave out a margin."""
+    """Return the offset from coordinates of a feature file to those of the image."""
     if record.image is None:
         return 0, 0
-    with open_image(record.path) as sheet:
-        return sheet.offset[0] - source.offset[0], sheet.offset[1] - source.offset[1]
+    with open_image(record.path) as placeholder:
+        return placeholder.offset[0] - source.offset[0], placeholder.offset[1] - source.offset[1]
 
 
 def _patch_image(

@@ -1,8 +1,7 @@
-"""What there is to know of a model before it is used: of one in a file, of one in an evaluation.
+"""Model cards of saved models and of evaluated methods, and a TRIPOD+AI checklist.
 
-What a study of a prediction model should say, filled in with what the data and the run tell.
-
-The items are those of TRIPOD+AI, in our words: Collins et al., BMJ 385 (2024) e078378.
+The items of the checklist are those of TRIPOD+AI, paraphrased: Collins et al., BMJ 385 (2024)
+e078378.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ RESEARCH = "research. It is not a medical device: no diagnosis may rest on it."
 # --- a model in a file --------------------------------------------------------------------------
 
 
-# Settings that mean nothing to a method of the whole image.
-_OF_PATCHES = (
+# Settings without effect on whole-image methods.
+_PATCH_SETTINGS = (
     "patch_px",
     "features",
     "aggregation",
@@ -41,15 +40,19 @@ _OF_PATCHES = (
 
 
 def describe_model(header: Mapping[str, Any]) -> list[SummaryRow]:
-    """What a model file's header says, in words; `model_file.read_header` gives the header.
+    """Return the model card of a saved model, as headings and texts.
 
-    A reader who has the model may put `model.decision_words()`, which know the threshold, in the
-    place of "Decision".
+    With the model at hand, `model.describe_decision()` may replace "Decision": it knows the
+    threshold.
+
+    Parameters
+    ----------
+    header : header of the model file, from `model_file.read_header`
     """
     recipe, training = Recipe.from_dict(header["recipe"]), header["training_info"]
     parameters = facts.join_names(recipe.method_parameters)
-    given = get_patch_features(recipe.features).is_precomputed
-    known = [
+    is_precomputed = get_patch_features(recipe.features).is_precomputed
+    rows = [
         ("Kind", header["kind"]),
         ("What it does", _purpose_text(header)),
         ("Meant for", RESEARCH),
@@ -58,48 +61,50 @@ def describe_model(header: Mapping[str, Any]) -> list[SummaryRow]:
         ("Confounding", ". ".join(training.get("confounders", []))),
         ("Method", f"{recipe.method} ({parameters})" if parameters else recipe.method),
         ("Vectors", _source_text(header)),
-        ("Scale", "" if given else facts.pixel_size_text(recipe)),
-        ("Patches", "" if given else _patch_text(recipe)),
-        ("Stain correction", "" if given else recipe.stain),
+        ("Scale", "" if is_precomputed else facts.pixel_size_text(recipe)),
+        ("Patches", "" if is_precomputed else _patch_text(recipe)),
+        ("Stain correction", "" if is_precomputed else recipe.stain),
         ("Decision", _decision_text(header, recipe)),
         ("Atoms", _annotation_text(header)),
         ("Changed after training", describe_tuning(training)),
-        ("Pixel size", "" if given else _size_text(header["mpp"])),
+        ("Pixel size", "" if is_precomputed else _size_text(header["mpp"])),
         ("Seed", str(training["random_state"])),
         ("Made with", facts.join_names(header["versions"])),
         ("Images (digest)", training["manifest_digest"][:16]),
     ]
-    return [(heading, words) for heading, words in known if words]
+    return [(heading, text) for heading, text in rows if text]
 
 
 def describe_members(header: Mapping[str, Any]) -> list[SummaryRow]:
-    """Of the views of a panel: how good on unseen patients, their say, and in what they differ from
-    the first.
+    """Return score and description of each base model of an ensemble.
 
-    How good is the mean of balanced accuracy and AUC; where no patient was left to try a view on,
-    or it could not be tried, it has none.
+    The score is the mean of balanced accuracy and AUC on unseen patients, or dashes without
+    out-of-fold predictions. The description gives the weight and the settings that differ from the
+    first base model.
     """
     members = []
-    for heard in header["training_info"].get("estimators", []):
-        words = _differences(header["recipe"], heard["recipe"])
-        value = "-----" if heard.get("unseen") is None else f"{heard['unseen']:.3f}"
-        if "failure" in heard:
-            words += f"; left out: {heard['failure']}"
+    for member in header["training_info"].get("estimators", []):
+        text = _differences(header["recipe"], member["recipe"])
+        value = "-----" if member.get("unseen") is None else f"{member['unseen']:.3f}"
+        if "failure" in member:
+            text += f"; left out: {member['failure']}"
         else:
-            words = f"{heard['weight']:4.0%}  {words}"
-        members.append((value, words))
+            text = f"{member['weight']:4.0%}  {text}"
+        members.append((value, text))
     return members
 
 
 def _annotation_text(header: Mapping[str, Any]) -> str:
-    """What people have said of its atoms, of all members of a panel."""
-    notes = [note for home in (header, *header["estimators"]) for note in home["atom_annotations"]]
+    """Count the annotations of the atoms of all base models."""
+    notes = [
+        note for model in (header, *header["estimators"]) for note in model["atom_annotations"]
+    ]
     counts = {
         "named": sum(bool(note["name"]) for note in notes),
         "marked as artefacts": sum(note["artefact"] for note in notes),
         "switched off": sum(note["disabled"] for note in notes),
     }
-    return ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+    return ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
 
 
 def _size_text(mpp: float | None) -> str:
@@ -107,18 +112,21 @@ def _size_text(mpp: float | None) -> str:
 
 
 def _source_text(header: Mapping[str, Any]) -> str:
-    """How the vectors of feature files were made, as far as these told; of a panel its first's."""
-    homes = [header, *header["estimators"]]
-    told = next(
-        (h["training_info"]["vectors"] for h in homes if "vectors" in h["training_info"]), None
+    """Describe the encoder of the feature files, as far as it is recorded."""
+    headers = [header, *header["estimators"]]
+    stored = next(
+        (h["training_info"]["vectors"] for h in headers if "vectors" in h["training_info"]), None
     )
-    if not told:
+    if not stored:
         return ""
-    made = FeatureMetadata.from_dict(told)
-    words = [f"of feature files, of length {made.length}", f"encoder {made.encoder or 'not named'}"]
-    words += [f"patches of {made.patch_px} pixels"] if made.patch_px else []
-    words += [f"magnification {made.magnification:g}"] if made.magnification else []
-    return ", ".join(words)
+    metadata = FeatureMetadata.from_dict(stored)
+    texts = [
+        f"of feature files, of length {metadata.length}",
+        f"encoder {metadata.encoder or 'not named'}",
+    ]
+    texts += [f"patches of {metadata.patch_px} pixels"] if metadata.patch_px else []
+    texts += [f"magnification {metadata.magnification:g}"] if metadata.magnification else []
+    return ", ".join(texts)
 
 
 def _purpose_text(header: Mapping[str, Any]) -> str:
@@ -136,22 +144,23 @@ def _excluded_text(training: Mapping[str, Any]) -> str:
 
 
 def _training_text(training: Mapping[str, Any]) -> str:
-    of = pluralize(training["n_patients"], "patient")
-    onward = ", going on from the dictionaries of another model"
+    patients = pluralize(training["n_patients"], "patient")
+    note = ", going on from the dictionaries of another model"
     return (
-        f"{pluralize(training['n_images'], 'image')} of {of}{onward * ('started_from' in training)}"
+        f"{pluralize(training['n_images'], 'image')} of {patients}"
+        f"{note * ('started_from' in training)}"
     )
 
 
 def _patch_text(recipe: Recipe) -> str:
     if not recipe.is_patch_level:
         return ""
-    words = f"{recipe.patch_px} x {recipe.patch_px} pixels, vectors {recipe.features}"
+    text = f"{recipe.patch_px} x {recipe.patch_px} pixels, vectors {recipe.features}"
     if recipe.context_scale > 1:
-        words += f", seen with {recipe.context_scale} times as wide surroundings"
+        text += f", seen with {recipe.context_scale} times as wide surroundings"
     if recipe.quality_filters != "none":
-        words += f", without {recipe.quality_filters.replace(',', ', ')}"
-    return words
+        text += f", without {recipe.quality_filters.replace(',', ', ')}"
+    return text
 
 
 def _decision_text(header: Mapping[str, Any], recipe: Recipe) -> str:
@@ -166,10 +175,10 @@ def _decision_text(header: Mapping[str, Any], recipe: Recipe) -> str:
 
 
 def _differences(recipe: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """The settings of another recipe that are not those of the first."""
+    """Return the settings of a recipe that differ from those of the first."""
     hidden = {"method_parameters"}
     if not get_method(other["method"]).is_patch_level:
-        hidden.update(_OF_PATCHES)
+        hidden.update(_PATCH_SETTINGS)
     settings = {name: other[name] for name in recipe if name in other and name not in hidden}
     settings |= other["method_parameters"]
     own = {**recipe, **recipe["method_parameters"]}
@@ -181,7 +190,7 @@ def _differences(recipe: Mapping[str, Any], other: Mapping[str, Any]) -> str:
 
 
 def model_card(done: Evaluation) -> list[SummaryRow]:
-    """Of the first method in the tables."""
+    """Return the model card of the first method in the tables, as headings and texts."""
     method = done.methods[0]
     plan = done.plans[method]
     n_sites = len({record.site for record in done.manifest.records if record.site})
@@ -203,8 +212,9 @@ def _task_text(done: Evaluation) -> str:
 
 
 def limitations(done: Evaluation, n_sites: int) -> list[str]:
+    """Return the limitations of the evaluation, one sentence each."""
     n_patients = len(facts.tested_patients(done))
-    said = [
+    sentences = [
         f"Tested on {pluralize(n_patients, 'patient')}: the intervals say how much that leaves "
         "open.",
         "In tissue of another kind than these regions are found all the same."
@@ -212,25 +222,27 @@ def limitations(done: Evaluation, n_sites: int) -> list[str]:
         else "An image of another kind than these is put into one of the classes all the same.",
     ]
     if facts.split_by_image(done):
-        said.insert(0, "Split by image: all figures are too good.")
+        sentences.insert(0, "Split by image: all figures are too good.")
     if n_sites < 2:
-        said.append("How it does on slides of another laboratory was not tested.")
+        sentences.append("How it does on slides of another laboratory was not tested.")
     elif done.splits.protocol.get("kind") != "leave one site out":
-        said.append("Sites were not kept apart: a new laboratory may do worse.")
-    said += [f"{found}." for found in done.confounders]
+        sentences.append("Sites were not kept apart: a new laboratory may do worse.")
+    sentences += [f"{confounder}." for confounder in done.confounders]
     if any("NO PATIENT" in warning for warning in done.manifest.warnings):
-        said.append("Patients are not known for all images: some may be on both sides of a split.")
-    return said
+        sentences.append(
+            "Patients are not known for all images: some may be on both sides of a split."
+        )
+    return sentences
 
 
 def _performance(done: Evaluation, method: str) -> str:
-    own = [
+    values = [
         f"{row['metric']} {facts.format_interval(row)}"
         for row in done.values
         if row["method"] == method and row["n_per_class"] == done.shown_size
     ]
-    seen = "" if not facts.split_by_image(done) else ", on patients that it may have learnt from"
-    return "; ".join(own) + seen
+    caveat = "" if not facts.split_by_image(done) else ", on patients that it may have learnt from"
+    return "; ".join(values) + caveat
 
 
 with Path(__file__).with_name("checklist.csv").open(encoding="utf-8", newline="") as _file:
@@ -238,9 +250,9 @@ with Path(__file__).with_name("checklist.csv").open(encoding="utf-8", newline=""
 
 
 def checklist(done: Evaluation) -> list[tuple[str, str, str]]:
-    """(item, what is asked, what is known)."""
-    known = _of_data(done) | _of_methods(done) | _of_results(done)
-    return [(item, asked, known.get(item, facts.NOT_RECORDED)) for item, asked in ITEMS]
+    """Return the checklist as (item, question, answer)."""
+    answers = _of_data(done) | _of_methods(done) | _of_results(done)
+    return [(item, asked, answers.get(item, facts.NOT_RECORDED)) for item, asked in ITEMS]
 
 
 def _of_data(done: Evaluation) -> dict[str, str]:
