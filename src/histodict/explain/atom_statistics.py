@@ -201,7 +201,7 @@ class AtomStatistics:
         """Return a flat table row; unknown values are None."""
         values = asdict(self)
         fractions, variance_shares = values.pop("fractions"), values.pop("group_variance_share")
-        values |= {f"usage_{column}": share for column, share in fractions.items()}
+        values |= {f"usage_{name}": share for name, share in fractions.items()}
         for level, interval in variance_shares.items():
             columns = (
                 f"variance_share_{level}",
