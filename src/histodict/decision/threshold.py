@@ -288,11 +288,11 @@ def is_bimodal(scores: NDArray[np.float64]) -> bool:
     """Return whether scores (n_images,) form two groups, with a type I error rate of 5 %."""
     if np.ptp(scores) == 0:
         return False
-    width = _closing_widths(_spread_ties(scores)[None])[0]
-    return bool(width > _critical_width(min(len(scores), _MAX_IMAGES)))
+    width = _closing_widths(_untied(scores)[None])[0]
+    return bool(width > _critical(min(len(scores), _MAX_IMAGES)))
 
 
-def _spread_ties(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+def _untied(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return sorted scores with ties spread evenly towards the neighbouring values.
 
     Fractions of few patches are multiples of one number, and the gaps between them are no valleys.
@@ -308,7 +308,7 @@ def _spread_ties(scores: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 @lru_cache(maxsize=100)
-def _critical_width(n_images: int) -> float:
+def _critical(n_images: int) -> float:
     draws = np.random.default_rng(0).normal(size=(_N_DRAWS, n_images))
     return float(np.quantile(_closing_widths(draws), 1 - ERROR_RATE))
 

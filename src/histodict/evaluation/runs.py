@@ -90,15 +90,13 @@ def run_tasks(
     sequential = ExecutionOptions(n_jobs=1, cache=work.cache.absolute() if work.cache else None)
     runs = [task.run(manifest, sequential) for task in tasks]
     # An encoder or image that cannot be read makes only its own runs fail.
-    results = [_result_or_error(cache.load_cached, each) for each in runs]
+    results = [_tried(cache.load_cached, each) for each in runs]
     missing = [index for index, predictions in enumerate(results) if predictions is None]
     done = len(tasks) - len(missing)
     work.callback(Progress("evaluate", done, len(tasks)))
     jobs = [runs[index] for index in missing]
     run = partial(_run_one, cache)
-    new_results = (
-        work.executor.map(run, jobs, lost=str) if work.executor else _run_locally(run, jobs, work)
-    )
+    new_results = work.executor.map(run, jobs, lost=str) if work.executor else _run(run, jobs, work)
     with image_cache_enabled():
         for index, result in zip(missing, new_results, strict=True):
             results[index] = result
@@ -107,7 +105,7 @@ def run_tasks(
     return [EvaluationResult.of(task, result) for task, result in zip(tasks, results, strict=True)]
 
 
-def _run_locally(
+def _run(
     run: Callable[[TrainTestRun], RunPredictions | str | None],
     jobs: list[TrainTestRun],
     work: ExecutionOptions,
@@ -139,10 +137,10 @@ def _run_in_worker(
 
 def _run_one(cache: RunCache, run: TrainTestRun) -> RunPredictions | str | None:
     with single_blas_thread():
-        return _result_or_error(cache.run, run)
+        return _tried(cache.run, run)
 
 
-def _result_or_error(
+def _tried(
     step: Callable[[TrainTestRun], RunPredictions | None], run: TrainTestRun
 ) -> RunPredictions | str | None:
     """Return the result of a step, or its error message, so that other runs continue."""
