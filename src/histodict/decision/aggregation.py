@@ -1,17 +1,18 @@
-"""From the patches of an image to its class: a feature of the image, and a linear SVM on it.
+"""Aggregators: from the patches of an image to its scores, by features and a linear SVM.
 
-| rule | feature of an image |
+| aggregator | feature of an image |
 |---|---|
-| proportion | share of its patches that each class won; the paper's, with threshold θ |
-| margin | mean residual margin of each class: how clearly, not only how often, it won |
+| proportion | fraction of its patches predicted as each class; the paper's, with threshold θ |
+| margin | mean residual margin of each class, which also reflects how clear the predictions are |
 | codes | mean |code| of every atom |
-| margin-and-codes | both the margin and the roots of the mean |codes|, an SVM for each of them |
+| margin-and-codes | margin and square roots of the mean |codes|, with an SVM for each |
 
 With two classes the first two are one number, that of the second class, and the SVM is a threshold.
-The last is the mean of its SVMs' scores, each over its root mean square on the training images.
+The last is the mean of the scores of its SVMs, each divided by its root mean square on the training
+images.
 
-A rule declares how a score lies over the patches (`spread`) and how it came about (`grounds`), so
-that the map that is shown agrees with the answer.
+An aggregator also provides the contribution of each patch to the scores (`patch_score_map`) and a
+description of the decision (`describe`), so that maps agree with the predictions.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ from .atom_annotations import AtomReference
 
 
 class ScoreError(ValueError):
-    """An image got a score that is not a finite number, and so no answer."""
+    """Image with a score that is not finite, and thus no prediction."""
 
 
 def check_scores(path: ImageLike, *scores: NDArray[Any]) -> None:
-    """Refuses scores that are not finite: compared with anything, they would pick a class."""
+    """Raise a ScoreError unless all scores are finite."""
     if not all(np.isfinite(values).all() for values in scores):
         raise ScoreError(
             f"{path}: the model's scores of this image are not finite numbers: it gets no answer"
@@ -46,7 +47,14 @@ def check_scores(path: ImageLike, *scores: NDArray[Any]) -> None:
 
 @dataclass(frozen=True)
 class PatchStatistics:
-    """What the patches of an image said, added up: residual margins and |codes| are sums."""
+    """Sums over the patches of an image.
+
+    Attributes
+    ----------
+    class_counts : (n_classes,), number of patches predicted as each class
+    margins : (n_classes,), sum of the residual margins
+    codes : (n_codes,), sum of the |codes|
+    """
 
     n_patches: int
     class_counts: NDArray[np.int64]
@@ -60,23 +68,27 @@ class PatchStatistics:
         margins: NDArray[np.float32],
         code_sums: NDArray[np.float64],
     ) -> PatchStatistics:
-        """From a map's winners (negative on glass) and margins (..., n_classes)."""
+        """Return the statistics of predicted classes (negative on background) and margins."""
         tissue = winners >= 0
-        wins = np.bincount(winners[tissue], minlength=margins.shape[-1])
+        class_counts = np.bincount(winners[tissue], minlength=margins.shape[-1])
         sums = margins[tissue].sum(axis=0, dtype=np.float64)
-        return cls(int(tissue.sum()), wins, sums, code_sums)
+        return cls(int(tissue.sum()), class_counts, sums, code_sums)
 
     @property
     def proportions(self) -> NDArray[np.float64]:
+        """Fraction of the patches predicted as each class."""
         return self.class_counts / max(self.n_patches, 1)
 
     def select_atoms(self, kept: NDArray[np.int64]) -> PatchStatistics:
-        """As of a model that has only the atoms at these places."""
+        """Return the statistics of a model with only the atoms at these indices."""
         return PatchStatistics(self.n_patches, self.class_counts, self.margins, self.codes[kept])
 
 
 def patch_margins(residuals: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Mean residual of the other classes less that of the class: positive where it is closest."""
+    """Return the mean residual of the other classes minus that of the class.
+
+    It is positive for the class with the smallest residual.
+    """
     n_classes = residuals.shape[1]
     others = (residuals.sum(axis=1, keepdims=True) - residuals) / (n_classes - 1)
     return others - residuals
@@ -85,7 +97,7 @@ def patch_margins(residuals: NDArray[np.float64]) -> NDArray[np.float64]:
 def smooth_margins(
     margins: NDArray[np.float32], tissue: NDArray[np.bool_], n_steps: int
 ) -> NDArray[np.float32]:
-    """Margins (rows, columns, n_classes) averaged over the patches up to n_steps away on tissue."""
+    """Return the margins (rows, columns, n_classes) averaged over tissue up to n_steps away."""
     width = 2 * n_steps + 1
     weights = uniform_filter(tissue.astype(np.float64), width, mode="constant")
     present = margins.astype(np.float64) * tissue[..., None]
@@ -94,24 +106,24 @@ def smooth_margins(
     return np.where(tissue[..., None], means, 0).astype(np.float32)
 
 
-def _proportion(evidence: PatchStatistics) -> NDArray[np.float64]:
-    return _of_second(evidence.proportions)
+def _proportion(statistics: PatchStatistics) -> NDArray[np.float64]:
+    return _second_if_binary(statistics.proportions)
 
 
-def _margin(evidence: PatchStatistics) -> NDArray[np.float64]:
-    return _of_second(evidence.margins / max(evidence.n_patches, 1))
+def _margin(statistics: PatchStatistics) -> NDArray[np.float64]:
+    return _second_if_binary(statistics.margins / max(statistics.n_patches, 1))
 
 
-def _codes(evidence: PatchStatistics) -> NDArray[np.float64]:
-    return evidence.codes / max(evidence.n_patches, 1)
+def _codes(statistics: PatchStatistics) -> NDArray[np.float64]:
+    return statistics.codes / max(statistics.n_patches, 1)
 
 
-def _root_codes(evidence: PatchStatistics) -> NDArray[np.float64]:
-    """Roots make the rare atoms count beside the common ones, as Hellinger's distance does."""
-    return np.sqrt(_codes(evidence))
+def _root_codes(statistics: PatchStatistics) -> NDArray[np.float64]:
+    """Return the square roots, which increase the weight of rare atoms (Hellinger distance)."""
+    return np.sqrt(_codes(statistics))
 
 
-def _of_second(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _second_if_binary(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return values[1:] if len(values) == 2 else values
 
 
@@ -122,32 +134,34 @@ _FEATURES: dict[str, tuple[Feature, ...]] = {
     "codes": (_codes,),
     "margin-and-codes": (_margin, _root_codes),
 }
-# How long they are, in the words of `learnt_arrays`.
+# Length of each feature, as `ArraySpec` names it.
 _LENGTHS: dict[Feature, str] = {
     _proportion: "scores",
     _margin: "scores",
     _codes: "codes",
     _root_codes: "codes",
 }
-# An atom's part in them: from weights (n_scores, length) to parts (n_scores, n_codes).
-_PARTS: dict[Feature, Callable[[NDArray[Any], AtomReference], NDArray[np.float64]]] = {
-    _proportion: lambda weights, atoms: weights @ _of_second(atoms.class_votes),
-    _margin: lambda weights, atoms: weights @ _of_second(atoms.margins),
+# Contributions of atoms (n_scores, n_codes) from the weights (n_scores, length) of each feature.
+_CONTRIBUTIONS: dict[Feature, Callable[[NDArray[Any], AtomReference], NDArray[np.float64]]] = {
+    _proportion: lambda weights, atoms: weights @ _second_if_binary(atoms.class_votes),
+    _margin: lambda weights, atoms: weights @ _second_if_binary(atoms.margins),
     _codes: lambda weights, atoms: weights * atoms.codes,
     _root_codes: lambda weights, atoms: weights * np.sqrt(atoms.codes),
 }
-# How they decide, where the patches' colours are not what decides.
-_GROUNDS = {
+# Descriptions of aggregators whose decision the colours of the map do not show.
+_DESCRIPTIONS = {
     "proportion": "decided by the shares of the patches of all classes",
     "codes": "decided by which atoms are used, not by the patches' colours",
 }
 
 
 class Aggregator(ABC):
-    """A fitted rule; a dataclass of its name and its arrays, which are all that was learnt.
+    """Fitted aggregator of patch statistics to image scores; a dataclass of its name and arrays.
 
-    threshold : θ, where one number of the image decides: the value at which the answer changes
-    rises : whether larger values of that number speak for the second class
+    Attributes
+    ----------
+    threshold : θ, if one number per image decides: the value at which the prediction changes
+    higher_is_positive : whether larger values of that number favour the second class
     """
 
     name: str
@@ -159,48 +173,49 @@ class Aggregator(ABC):
     def fit(
         cls, name: str, evidence: list[PatchStatistics], labels: NDArray[np.int64]
     ) -> Aggregator:
-        """From the evidence of training images and the places of their classes, from 0."""
+        """Fit the aggregator to training images with class indices `labels`."""
 
     @abstractmethod
     def scores(self, evidence: PatchStatistics) -> NDArray[np.float64]:
-        """One number for two classes, positive beyond the border; else one per class."""
+        """Return one score for two classes, positive for the second; else one per class."""
 
     @classmethod
     @abstractmethod
     def array_schema(cls, name: str) -> Mapping[str, ArraySpec]:
-        """What the arrays of the rule of this name must be."""
+        """Return the specification of the arrays of an aggregator."""
 
     @abstractmethod
     def parts(self, atoms: AtomReference) -> NDArray[np.float64]:
-        """(n_scores, n_codes): what every atom adds to the scores."""
+        """Return the contributions of the atoms to the scores, (n_scores, n_codes)."""
 
     @abstractmethod
     def select_atoms(self, kept: NDArray[np.int64], n_codes: int) -> Aggregator:
-        """The rule of a model that has only the atoms at these places; nothing is learnt again."""
+        """Return the aggregator restricted to the atoms at these indices, without refitting."""
 
     def value_at(self, score: float) -> float:
-        """Where there is θ: the number that has this score."""
+        """Return the number that has this score, for aggregators with a threshold."""
         raise NotImplementedError
 
     def patch_score_map(self, margins: NDArray[np.float32]) -> NDArray[np.float64] | None:
-        """What each patch adds to the scores, up to a constant: (..., n_scores).
+        """Return the contribution of each patch to the scores, up to a constant, (..., n_scores).
 
-        From margins (..., n_classes). None where the score is no mean over the patches: their
-        winners are then shown as they are.
+        `margins` has the shape (..., n_classes). None if the scores are no mean over the patches;
+        maps then show the predicted classes.
         """
         return None
 
     def describe(self, classes: Sequence[str], at: tuple[float, float] | None) -> str:
-        """How the answer came about, where the map alone does not tell; `at`: the value and θ."""
+        """Describe decisions that the map does not show; `at` is the value and the threshold."""
         return ""
 
     def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the fitted arrays by name."""
         return {name: array for name, array in vars(self).items() if name != "name"}
 
 
 @dataclass(frozen=True)
 class LinearAggregator(Aggregator):
-    """scores = features · weights + bias, (n_classes,) or one for two classes."""
+    """Linear aggregator: scores = weights · features + bias, (n_scores,)."""
 
     name: str
     weights: NDArray[np.float64]
@@ -210,55 +225,61 @@ class LinearAggregator(Aggregator):
     def fit(
         cls, name: str, evidence: list[PatchStatistics], labels: NDArray[np.int64]
     ) -> LinearAggregator:
-        """Linear SVMs on the standardised features, classes weighted equally."""
+        """Fit linear SVMs to the standardised features, with balanced class weights."""
         features = [np.stack([feature(e) for e in evidence]) for feature in _FEATURES[name]]
-        fitted = [_fit_svm(X, labels) for X in features]
-        if len(fitted) == 1:
-            return cls(name, *fitted[0])
+        svms = [_fit_svm(X, labels) for X in features]
+        if len(svms) == 1:
+            return cls(name, *svms[0])
         scales = [
-            (np.sqrt(np.mean((X @ weights.T + bias) ** 2)) or 1.0) * len(fitted)
-            for X, (weights, bias) in zip(features, fitted, strict=True)
+            (np.sqrt(np.mean((X @ weights.T + bias) ** 2)) or 1.0) * len(svms)
+            for X, (weights, bias) in zip(features, svms, strict=True)
         ]
-        parts = [(w / s, b / s) for (w, b), s in zip(fitted, scales, strict=True)]
-        bias: NDArray[np.float64] = np.sum([b for _, b in parts], axis=0)
-        return cls(name, np.hstack([w for w, _ in parts]), bias)
+        scaled = [(w / s, b / s) for (w, b), s in zip(svms, scales, strict=True)]
+        bias: NDArray[np.float64] = np.sum([b for _, b in scaled], axis=0)
+        return cls(name, np.hstack([w for w, _ in scaled]), bias)
 
     @classmethod
     def array_schema(cls, name: str) -> Mapping[str, ArraySpec]:
+        """Return the specification of weights and bias."""
         width = "+".join(_LENGTHS[feature] for feature in _FEATURES[name])
         return {"weights": ArraySpec(f"scores, {width}"), "bias": ArraySpec("scores")}
 
     @property
     def threshold(self) -> float | None:  # type: ignore[override]
+        """Value of a single feature with score 0; None if there are several."""
         if self.weights.shape != (1, 1) or self.weights[0, 0] == 0:
             return None
         return self.value_at(0.0)
 
     @property
     def higher_is_positive(self) -> bool:  # type: ignore[override]
+        """Whether the weight of the first feature is positive."""
         return bool(self.weights[0, 0] > 0)
 
     def scores(self, evidence: PatchStatistics) -> NDArray[np.float64]:
+        """Return the scores of an image."""
         features = np.concatenate([feature(evidence) for feature in _FEATURES[self.name]])
         values: NDArray[Any] = self.weights @ features + self.bias
         return values
 
     def parts(self, atoms: AtomReference) -> NDArray[np.float64]:
-        found = np.zeros((len(self.weights), len(atoms.codes)))
+        """Return the contributions of the atoms to the scores, (n_scores, n_codes)."""
+        contributions = np.zeros((len(self.weights), len(atoms.codes)))
         for feature, columns in self._columns(len(atoms.codes)):
-            found += _PARTS[feature](self.weights[:, columns], atoms)
-        return found
+            contributions += _CONTRIBUTIONS[feature](self.weights[:, columns], atoms)
+        return contributions
 
     def select_atoms(self, kept: NDArray[np.int64], n_codes: int) -> LinearAggregator:
-        places = [
+        """Return the aggregator restricted to the atoms at these indices."""
+        selected = [
             columns[kept] if _LENGTHS[feature] == "codes" else columns
             for feature, columns in self._columns(n_codes)
         ]
-        weights = np.ascontiguousarray(self.weights[:, np.concatenate(places)])
+        weights = np.ascontiguousarray(self.weights[:, np.concatenate(selected)])
         return LinearAggregator(self.name, weights, self.bias)
 
     def _columns(self, n_codes: int) -> Iterator[tuple[Feature, NDArray[np.int64]]]:
-        """Of the weights, by feature."""
+        """Yield the columns of the weights of each feature."""
         sizes, start = {"scores": len(self.weights), "codes": n_codes}, 0
         for feature in _FEATURES[self.name]:
             stop = start + sizes[_LENGTHS[feature]]
@@ -266,24 +287,26 @@ class LinearAggregator(Aggregator):
             start = stop
 
     def value_at(self, score: float) -> float:
+        """Return the value of the single feature that has this score."""
         return float((score - self.bias[0]) / self.weights[0, 0])
 
     def patch_score_map(self, margins: NDArray[np.float32]) -> NDArray[np.float64] | None:
-        """The margins are averaged over the patches, so each patch has its part in that mean."""
+        """Return the weighted margins of each patch; None without margins."""
         if _margin not in _FEATURES[self.name]:
             return None
-        own = margins[..., 1:] if margins.shape[-1] == 2 else margins
-        # Where there are several features the margins come first.
-        parts: NDArray[np.float64] = own.astype(np.float64) @ self.weights[:, : own.shape[-1]].T
-        return parts
+        used = margins[..., 1:] if margins.shape[-1] == 2 else margins
+        # If there are several features, the weights of the margins come first.
+        scores: NDArray[np.float64] = used.astype(np.float64) @ self.weights[:, : used.shape[-1]].T
+        return scores
 
     def describe(self, classes: Sequence[str], at: tuple[float, float] | None) -> str:
-        words = _GROUNDS.get(self.name, "")
+        """Describe the decision; for proportions with the value and the threshold."""
+        description = _DESCRIPTIONS.get(self.name, "")
         if self.name != "proportion" or at is None:
-            return words
-        share, theta = (f"{100 * number:.0f} %" for number in at)
-        side = f"from {theta} on" if self.higher_is_positive else f"below {theta}"
-        return f"{share} of the patches; {classes[1]} {side}"
+            return description
+        value, threshold = (f"{100 * fraction:.0f} %" for fraction in at)
+        side = f"from {threshold} on" if self.higher_is_positive else f"below {threshold}"
+        return f"{value} of the patches; {classes[1]} {side}"
 
 
 AGGREGATORS: dict[str, type[Aggregator]] = {
@@ -294,7 +317,7 @@ AGGREGATORS: dict[str, type[Aggregator]] = {
 def _fit_svm(
     X: NDArray[np.float64], labels: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Weights (n_scores, n_features) and biases (n_scores,) for the features as they are."""
+    """Return weights (n_scores, n_features) and biases (n_scores,) for the unscaled features."""
     scaler = StandardScaler().fit(X)
     n_classes = int(labels.max()) + 1
     weights, bias = [], []
@@ -308,10 +331,10 @@ def _fit_svm(
 
 
 def n_scores(n_classes: int) -> int:
-    """How many scores an image has: with two classes one says it all."""
+    """Return the number of scores of an image: one for two classes, else one per class."""
     return 1 if n_classes == 2 else n_classes
 
 
 def predicted_class(scores: NDArray[np.float64]) -> int:
-    """The place of the class that the scores of a rule or a method decide for."""
+    """Return the index of the predicted class."""
     return int(scores[0] > 0) if len(scores) == 1 else int(scores.argmax())

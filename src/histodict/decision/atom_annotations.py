@@ -1,18 +1,17 @@
-"""What people have said of a model's atoms: names, groups, artefacts, and which are switched off.
+"""Annotations of atoms by the user, and contributions of atoms to the score of an image.
 
-Atoms of the same name are one concept: what they do is added up. An atom goes by CLASS:NUMBER, the
-number counted from 1 within its class, or by its name.
+Annotations are names, groups, artefacts and disabled atoms. Atoms of the same name form one
+concept, whose contributions are added. An atom is selected by CLASS:NUMBER, counted from 1 within
+its class, or by its name.
 
-What every atom has to do with an image's score: parts that add up to it.
+`AtomReference` splits the statistics of an image by atom, and `Aggregator.parts` computes their
+contributions to the scores:
 
-`image_rules.Evidence` says what the patches of an image said together; here the same is said atom
-by atom, and `Aggregator.parts` carries it through the rule:
-
-| feature of the rule | an atom's part in it |
+| feature of the aggregator | contribution of an atom |
 |---|---|
-| margin | the mean of its parts in the patches' margins (`methods.atom_parts`) |
-| proportion | its share of the patches' votes: one is shared among all that spoke for the winner |
-| codes, roots of codes | the atom's own number |
+| margin | mean of its contributions to the margins of the patches (`methods.patch_classifier`) |
+| proportion | share of the votes; a patch's vote is divided among atoms that favour its class |
+| codes, roots of codes | the value of the atom itself |
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from ..utils.validation import check_kind, check_whole_number
 
 
 def code_signs(leaning: NDArray[np.float64]) -> NDArray[np.float64]:
-    """In which sign atoms are used whose codes lean so: 1 where they lean to neither side."""
+    """Return the sign in which atoms are used, given their mean codes; 1 for a mean of 0."""
     return np.where(leaning < 0, -1.0, 1.0)
 
 
@@ -42,6 +41,8 @@ def code_signs(leaning: NDArray[np.float64]) -> NDArray[np.float64]:
 class AtomReference:
     """Means over the patches of an image, or of a class.
 
+    Attributes
+    ----------
     usage : (n_codes,), fraction of the patches that use an atom
     codes : (n_codes,), mean |code|
     mean_codes : (n_codes,), mean code
@@ -57,7 +58,7 @@ class AtomReference:
 
 
 class AtomAccumulator:
-    """Adds up atom evidence over blocks of patches; what is said is the mean over those chosen."""
+    """Sum of atom statistics over blocks of patches."""
 
     def __init__(self, n_classes: int, n_codes: int) -> None:
         self.n_patches = 0
@@ -73,54 +74,66 @@ class AtomAccumulator:
         weights: NDArray[np.float64],
         chosen: NDArray[np.bool_],
     ) -> None:
-        """Patches' codes, their parts, the class that won each, how much its margin counts, and
-        which of them are chosen: by `patch_weights` the margins of others may count, too.
+        """Add a block of patches.
+
+        Parameters
+        ----------
+        codes : (n, n_codes)
+        parts : contributions of the atoms to the distances
+        winners : (n,), index of the predicted class
+        weights : (n,), weight of each margin in the sum, from `patch_weights`; it may be above 0
+            for patches that are not chosen
+        chosen : (n,), patches that the means are computed over
         """
-        own = codes[np.flatnonzero(chosen)]
-        self.n_patches += own.shape[0]
-        self._users += np.bincount(own.indices[own.data != 0], minlength=own.shape[1])
-        self._codes += np.asarray(abs(own).sum(axis=0), np.float64).ravel()
-        self._leaning += np.asarray(own.sum(axis=0), np.float64).ravel()
-        for place, part in enumerate(parts.by_class):
-            self._distances[place] += part.T @ weights
-            won = np.flatnonzero((winners == place) & chosen)
-            if len(won):
-                self._class_counts[place] += _votes(parts.of_margin(place)[won])
+        chosen_codes = codes[np.flatnonzero(chosen)]
+        self.n_patches += chosen_codes.shape[0]
+        self._users += np.bincount(
+            chosen_codes.indices[chosen_codes.data != 0], minlength=chosen_codes.shape[1]
+        )
+        self._codes += np.asarray(abs(chosen_codes).sum(axis=0), np.float64).ravel()
+        self._leaning += np.asarray(chosen_codes.sum(axis=0), np.float64).ravel()
+        for class_index, contributions in enumerate(parts.by_class):
+            self._distances[class_index] += contributions.T @ weights
+            predicted = np.flatnonzero((winners == class_index) & chosen)
+            if len(predicted):
+                self._class_counts[class_index] += _share_votes(
+                    parts.of_margin(class_index)[predicted]
+                )
 
     def mean(self) -> AtomReference:
+        """Return the means over the chosen patches."""
         n = max(self.n_patches, 1)
-        left, n_classes = self._distances / n, len(self._distances)
-        margins = (left.sum(axis=0) - left) / (n_classes - 1) - left
-        used = self._users / n, self._codes / n, self._leaning / n
-        return AtomReference(*used, margins, self._class_counts / n)
+        distances, n_classes = self._distances / n, len(self._distances)
+        margins = (distances.sum(axis=0) - distances) / (n_classes - 1) - distances
+        usage = self._users / n, self._codes / n, self._leaning / n
+        return AtomReference(*usage, margins, self._class_counts / n)
 
 
-def _votes(spoken: csr_array) -> NDArray[np.float64]:
-    """One vote of every row, shared among what is positive in it; summed over the rows."""
-    for_it = csr_array(spoken.maximum(0))
-    total = np.asarray(for_it.sum(axis=1)).ravel()
-    share = np.divide(1.0, total, out=np.zeros(len(total)), where=total > 0)
-    found: NDArray[np.float64] = for_it.T @ share
-    return found
+def _share_votes(contributions: csr_array) -> NDArray[np.float64]:
+    """Divide one vote per row among its positive entries, and return the sum over rows."""
+    positive = csr_array(contributions.maximum(0))
+    total = np.asarray(positive.sum(axis=1)).ravel()
+    weights = np.divide(1.0, total, out=np.zeros(len(total)), where=total > 0)
+    votes: NDArray[np.float64] = positive.T @ weights
+    return votes
 
 
 def patch_weights(
     tissue: NDArray[np.bool_], chosen: NDArray[np.bool_], n_steps: int
 ) -> NDArray[np.float64]:
-    """How often a patch's margin counts in the sum over those chosen, if each of these takes the
-    mean of its neighbours on tissue: (rows, columns).
+    """Return the weight of each patch in the sum of smoothed margins over the chosen patches.
 
-    It is the transpose of `smooth_margins`, applied to who is chosen.
+    It is the transpose of `smooth_margins`, applied to `chosen`, (rows, columns).
     """
     if not n_steps:
         return chosen.astype(np.float64)
     width = 2 * n_steps + 1
-    around = uniform_filter(tissue.astype(np.float64), width, mode="constant")
-    taken = np.where(chosen, 1 / np.maximum(around, 1e-12), 0)
-    return np.where(tissue, uniform_filter(taken, width, mode="constant"), 0)
+    tissue_fraction = uniform_filter(tissue.astype(np.float64), width, mode="constant")
+    weights = np.where(chosen, 1 / np.maximum(tissue_fraction, 1e-12), 0)
+    return np.where(tissue, uniform_filter(weights, width, mode="constant"), 0)
 
 
-_MAX_CHARACTERS = 80
+_MAX_NAME_LENGTH = 80
 _KINDS = {
     "atom": "int",
     "name": "str",
@@ -133,9 +146,12 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class AtomAnnotation:
-    """Of one atom, by its place in the codes.
+    """Annotation of one atom.
 
-    date : of the last change, as 2026-11-18
+    Attributes
+    ----------
+    atom : index of the atom
+    date : ISO date of the last change
     """
 
     atom: int
@@ -147,15 +163,13 @@ class AtomAnnotation:
 
     @property
     def is_empty(self) -> bool:
+        """Whether nothing is annotated."""
         return not (self.name or self.group or self.artefact or self.disabled)
 
 
 @dataclass(frozen=True)
 class Concept:
-    """Atoms that are spoken of as one: those of a name, or one alone.
-
-    name : as people named it, else CLASS:NUMBER
-    """
+    """Atoms with a common name, or a single atom; unnamed concepts are called CLASS:NUMBER."""
 
     name: str
     atoms: tuple[int, ...]
@@ -166,7 +180,7 @@ class Concept:
 
 @dataclass(frozen=True)
 class AtomAnnotations:
-    """The notes of a model, in the order of its atoms."""
+    """Annotations of a model, in the order of its atoms."""
 
     notes: tuple[AtomAnnotation, ...] = ()
 
@@ -175,84 +189,92 @@ class AtomAnnotations:
 
     @property
     def disabled(self) -> list[int]:
+        """Indices of the disabled atoms."""
         return [note.atom for note in self.notes if note.disabled]
 
     def of(self, atom: int) -> AtomAnnotation:
+        """Return the annotation of an atom."""
         return next((note for note in self.notes if note.atom == atom), AtomAnnotation(atom))
 
     def named(self, name: str) -> list[int]:
+        """Return the indices of the atoms with this name."""
         return [note.atom for note in self.notes if note.name == name]
 
     def by_name(self) -> dict[str, list[int]]:
-        """The atoms of every name, without those that are off and names that are left with none."""
+        """Return the active atoms of every name that has any."""
         names = dict.fromkeys(note.name for note in self.notes if note.name)
-        found = {name: [a for a in self.named(name) if not self.of(a).disabled] for name in names}
-        return {name: atoms for name, atoms in found.items() if atoms}
+        active = {name: [a for a in self.named(name) if not self.of(a).disabled] for name in names}
+        return {name: atoms for name, atoms in active.items() if atoms}
 
     def merged_atom_groups(self) -> list[tuple[int, ...]]:
-        """The atoms of every name that several have, without those that are off."""
+        """Return the active atoms of every name that has several."""
         return [tuple(atoms) for atoms in self.by_name().values() if len(atoms) > 1]
 
     def changed(self, atoms: Iterable[int], **values: Any) -> AtomAnnotations:
-        """With these values for these atoms, dated today; a note that says nothing is left out."""
-        found = {note.atom: note for note in self.notes}
+        """Return annotations with new values for these atoms, dated today, without empty ones."""
+        notes = {note.atom: note for note in self.notes}
         for atom in atoms:
             new = replace(self.of(atom), **values)
             if new != self.of(atom):
-                found[atom] = replace(new, date=date.today().isoformat())
-        kept = sorted(found.values(), key=lambda note: note.atom)
-        return AtomAnnotations(tuple(note for note in kept if not note.is_empty))
+                notes[atom] = replace(new, date=date.today().isoformat())
+        ordered = sorted(notes.values(), key=lambda note: note.atom)
+        return AtomAnnotations(tuple(note for note in ordered if not note.is_empty))
 
     def to_list(self) -> list[dict[str, Any]]:
+        """Return the annotations as JSON-serialisable dictionaries."""
         return [asdict(note) for note in self.notes]
 
     @classmethod
     def from_list(cls, notes: Sequence[Mapping[str, Any]]) -> AtomAnnotations:
+        """Return annotations from dictionaries of `to_list`."""
         return cls(tuple(AtomAnnotation(**note) for note in notes))
 
     def concepts(self, labels: Sequence[str]) -> list[Concept]:
-        """All atoms, those of a name together; `labels`: of every atom, from `atom_labels`."""
-        found: dict[str, Concept] = {}
+        """Return all concepts; `labels` are those of `atom_labels`."""
+        concepts: dict[str, Concept] = {}
         for atom, label in enumerate(labels):
             note = self.of(atom)
             key = note.name or label
-            before = found.get(key, Concept(key, (), note.group, is_named=bool(note.name)))
-            found[key] = replace(
-                before,
-                atoms=(*before.atoms, atom),
-                group=before.group or note.group,
-                artefact=before.artefact or note.artefact,
+            concept = concepts.get(key, Concept(key, (), note.group, is_named=bool(note.name)))
+            concepts[key] = replace(
+                concept,
+                atoms=(*concept.atoms, atom),
+                group=concept.group or note.group,
+                artefact=concept.artefact or note.artefact,
             )
-        return list(found.values())
+        return list(concepts.values())
 
 
 def atom_labels(atom_classes: NDArray[np.int64], classes: Sequence[str]) -> list[str]:
-    """CLASS:NUMBER of every atom, by the place of its class."""
+    """Return CLASS:NUMBER of every atom, from its class index."""
     numbers = [count(1) for _ in classes]
-    return [f"{classes[own]}:{next(numbers[own])}" for own in atom_classes.tolist()]
+    return [
+        f"{classes[class_index]}:{next(numbers[class_index])}"
+        for class_index in atom_classes.tolist()
+    ]
 
 
 def parse_atom_selector(text: str, labels: Sequence[str], notes: AtomAnnotations) -> list[int]:
-    """The atoms that a text names: CLASS:NUMBER, a name, or several with commas between them."""
-    whole = notes.named(text.strip())
-    if whole:
-        return whole
-    found: list[int] = []
+    """Return the atoms selected by CLASS:NUMBER, a name, or several separated by commas."""
+    exact = notes.named(text.strip())
+    if exact:
+        return exact
+    atoms: list[int] = []
     for part in text.split(","):
-        own = part.strip()
-        places = [labels.index(own)] if own in labels else notes.named(own)
-        if not places:
+        name = part.strip()
+        matches = [labels.index(name)] if name in labels else notes.named(name)
+        if not matches:
             first, last = labels[0], labels[-1]
             raise ValueError(
-                f"there is no atom {own!r}: atoms go by CLASS:NUMBER, here {first} to {last}, or "
+                f"there is no atom {name!r}: atoms go by CLASS:NUMBER, here {first} to {last}, or "
                 "by a name that was given to them"
             )
-        found += places
-    return found
+        atoms += matches
+    return atoms
 
 
 def check_notes(notes: object) -> None:
-    """Refuses what cannot be notes of a model's atoms."""
+    """Raise a ValueError unless the notes are valid annotations of atoms."""
     if not isinstance(notes, list):
         raise ValueError(f"atoms must be a list of notes, not {short(notes)}")
     for note in notes:
@@ -265,15 +287,15 @@ def check_notes(notes: object) -> None:
         check_name(note["name"])
         check_name(note["group"])
         date.fromisoformat(note["date"])
-    places = [note["atom"] for note in notes]
-    if sorted(set(places)) != places:
+    atoms = [note["atom"] for note in notes]
+    if sorted(set(atoms)) != atoms:
         raise ValueError("atoms: every atom has one note, in their order")
 
 
 def check_name(name: str) -> None:
-    """Refuses a name that would not be shown as it is, or that is too long for a legend."""
-    if name != " ".join(name.split()) or not name.isprintable() or len(name) > _MAX_CHARACTERS:
+    """Raise a ValueError unless a name is one printable line of limited length."""
+    if name != " ".join(name.split()) or not name.isprintable() or len(name) > _MAX_NAME_LENGTH:
         raise ValueError(
-            f"a name is one line of at most {_MAX_CHARACTERS} letters, without spaces around it, "
+            f"a name is one line of at most {_MAX_NAME_LENGTH} letters, without spaces around it, "
             f"not {short(name)}"
         )

@@ -1,29 +1,26 @@
-"""Honest probabilities: from the scores of a rule to how often such a score is right.
+"""Calibration of scores to probabilities, and combination of the scores of several classifiers.
 
-Fitted on scores that a model gave to images of patients it had not seen (inner folds); scores of
-its own training images are too good. Two classes: Platt's logistic curve with smoothed targets, of
-which a panel, which draws the line itself, keeps the slope alone; more: the softmax of the scores
-at one temperature, since a few images cannot say more. Classes weigh the same however many
-images they have: probabilities are those of equally frequent classes.
+Calibration is fitted on out-of-fold scores of patients, because scores of the training images are
+too optimistic. Two classes: Platt's logistic curve with smoothed targets, or its slope alone for
+ensembles, whose boundary is at 0; more: the softmax of the scores with one temperature, since few
+images do not support more parameters. Classes have equal weight whatever their number of images:
+probabilities are those of equally frequent classes.
 
-Conformal prediction turns probabilities into sets of classes that hold the true one with a chosen
-error rate, as long as new patients are like the calibration's. A set of one class is a certain
-answer; none or several is an uncertain one.
+Conformal prediction turns probabilities into sets of classes that contain the true one with a
+chosen error rate, if new patients are exchangeable with those of the calibration. A set of one
+class is a certain prediction; an empty set or several classes are an uncertain one.
+
+The score of an ensemble is the weighted mean of its members' scores, each divided by its scale: the
+root mean square of its out-of-fold scores. A tanh bounds the scores, so that a member with extreme
+scores, as on an unknown scanner, cannot outvote all others.
+
+Weights depend on the out-of-fold AUC of the members. With two classes an offset moves the mean
+towards the score at which both are equally likely. Because estimates from few patients are
+unreliable, the weights are shrunk towards equal ones and the offset towards 0: half way with
+`_N_HALF_SHRINKAGE` patients of the smallest class.
 
 References: Platt, "Probabilistic outputs for support vector machines", 1999; Vovk, Gammerman,
 Shafer, "Algorithmic learning in a random world", 2005 (cross-conformal: Vovk 2015).
-
-Several classifiers' scores as one.
-
-The score of a panel is the weighted mean of its members' scores, each over its own scale: the root
-mean square of what the member said of patients it had not seen. Far from 0 scores are bent, so that
-a member that is beside itself, as on a scanner it does not know, cannot overrule all the others.
-
-Weights follow how well a member put those patients in order, so that one that tells nothing of this
-tissue has hardly a say; with two classes an offset moves the mean towards where both are equally
-likely for such patients. What a handful of patients say is mostly chance, so both are shrunk, the
-weights towards equal ones and the offset towards none: half way with `_HALF_WAY` patients of the
-class that has fewest.
 """
 
 from __future__ import annotations
@@ -37,16 +34,19 @@ from scipy.special import ndtri
 
 from ..utils.validation import check_number
 
-# Weight of ½‖slopes‖² against the log-likelihood: few images must not make a step of the curve.
+# Weight of ½‖slopes‖² in the loss; it keeps the curve smooth if there are few images.
 _RIDGE = 0.01
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """p = softmax(scores · slopes + offsets), and the calibration images' conformity.
+    """Calibrated probabilities p = softmax(scores · slopes + offsets).
 
-    slopes : (n_scores, n_classes); offsets : (n_classes,)
-    misfits : (n_images,), 1 − p of each image's true class
+    Attributes
+    ----------
+    slopes : (n_scores, n_classes)
+    offsets : (n_classes,)
+    nonconformity_scores : (n_images,), 1 − p of the true class of each calibration image, sorted
     """
 
     slopes: NDArray[np.float64]
@@ -57,91 +57,96 @@ class Calibration:
     def fit(
         cls, scores: NDArray[np.float64], labels: NDArray[np.int64], *, at_zero: bool = False
     ) -> Calibration:
-        """From scores (n_images, n_scores) of unseen patients and the places of their classes.
+        """Fit the calibration to out-of-fold scores.
 
-        at_zero : two classes are equally likely where the score is 0, as of more classes those are
-            whose scores are the same
+        Parameters
+        ----------
+        scores : (n_images, n_scores)
+        labels : (n_images,), class indices
+        at_zero : with two classes, fix equal probabilities at score 0
         """
         n_classes = int(labels.max()) + 1
         counts = np.bincount(labels, minlength=n_classes)
-        # Platt's targets, as if a class had one more image of its own and one of another; the same
-        # for all classes, else the border would lean against the rare one.
+        # Platt's targets, as for one more image of the class and one of another. They are equal
+        # for all classes; otherwise the boundary is biased against the rare class.
         n = counts[counts > 0].min()
-        own = (n + 1) / (n + 2)
-        targets = np.full((len(labels), n_classes), (1 - own) / max(n_classes - 1, 1))
-        targets[np.arange(len(labels)), labels] = own
+        target = (n + 1) / (n + 2)
+        targets = np.full((len(labels), n_classes), (1 - target) / max(n_classes - 1, 1))
+        targets[np.arange(len(labels)), labels] = target
         weights = (len(labels) / (n_classes * np.maximum(counts, 1)))[labels]
         scale = max(float(scores.std()), 1e-12)
         if scores.shape[1] == 1:
-            halves = scores * np.array([-0.5, 0.5]) / scale
-            rise, offset = (
-                (_fit_temperature(halves, targets, weights), 0.0)
+            symmetric = scores * np.array([-0.5, 0.5]) / scale
+            slope, offset = (
+                (_fit_temperature(symmetric, targets, weights), 0.0)
                 if at_zero
-                else _fit_curve(scores[:, 0] / scale, targets, weights)
+                else _fit_platt(scores[:, 0] / scale, targets, weights)
             )
-            slopes = np.array([[-rise / 2, rise / 2]]) / scale
+            slopes = np.array([[-slope / 2, slope / 2]]) / scale
             offsets = np.array([-offset / 2, offset / 2])
         else:
             slopes = np.eye(n_classes) * _fit_temperature(scores / scale, targets, weights) / scale
             offsets = np.zeros(n_classes)
-        found = cls(slopes, offsets, np.empty(0))
-        chances = found.probabilities(scores)[np.arange(len(labels)), labels]
-        return cls(slopes, offsets, np.sort(1 - chances))
+        calibration = cls(slopes, offsets, np.empty(0))
+        p_true = calibration.probabilities(scores)[np.arange(len(labels)), labels]
+        return cls(slopes, offsets, np.sort(1 - p_true))
 
     def probabilities(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        """(n_images, n_classes), from scores (n_images, n_scores)."""
+        """Return the probabilities (n_images, n_classes) of scores (n_images, n_scores)."""
         return _softmax(scores @ self.slopes + self.offsets)
 
     def quantile(self) -> float:
-        """With one score for two classes: the score at which both are equally likely."""
-        rise = float(self.slopes[0, 1] - self.slopes[0, 0])
-        return float(self.offsets[0] - self.offsets[1]) / rise if rise else 0.0
+        """Return the score at which two classes are equally likely."""
+        slope = float(self.slopes[0, 1] - self.slopes[0, 0])
+        return float(self.offsets[0] - self.offsets[1]) / slope if slope else 0.0
 
     def prediction_set(
         self, probabilities: NDArray[np.float64], error_rate: float
     ) -> NDArray[np.bool_]:
-        """Which classes cannot be ruled out at this error rate: (n_images, n_classes)."""
+        """Return which classes are not excluded at this error rate, (n_images, n_classes)."""
         check_number("error_rate", error_rate)
         n = len(self.nonconformity_scores)
-        # The rank among n + 1 that the new image's misfit exceeds with at most this probability.
+        # Rank among n + 1 that a new nonconformity score exceeds with at most this probability.
         rank = int(np.ceil((n + 1) * (1 - error_rate)))
         limit = np.inf if rank > n else self.nonconformity_scores[max(rank, 1) - 1]
         return 1 - probabilities <= limit
 
 
-def _fit_curve(
+def _fit_platt(
     scores: NDArray[np.float64], targets: NDArray[np.float64], weights: NDArray[np.float64]
 ) -> tuple[float, float]:
-    """Slope, at least 0, and offset of the log-odds of the second of two classes."""
+    """Return slope (at least 0) and offset of the log-odds of the second of two classes."""
 
-    def loss(found: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        half = (found[0] * scores + found[1]) / 2
-        chances = _softmax(np.column_stack([-half, half]))
-        value = -np.sum(weights[:, None] * targets * np.log(np.maximum(chances, 1e-300)))
-        miss = weights * (chances[:, 1] - targets[:, 1])
-        gradient = np.array([miss @ scores + _RIDGE * found[0] / 2, miss.sum()])
-        return value + _RIDGE * found[0] ** 2 / 4, gradient
+    def loss(parameters: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        half = (parameters[0] * scores + parameters[1]) / 2
+        p = _softmax(np.column_stack([-half, half]))
+        value = -np.sum(weights[:, None] * targets * np.log(np.maximum(p, 1e-300)))
+        residuals = weights * (p[:, 1] - targets[:, 1])
+        gradient = np.array([residuals @ scores + _RIDGE * parameters[0] / 2, residuals.sum()])
+        return value + _RIDGE * parameters[0] ** 2 / 4, gradient
 
-    # Scores of unseen patients that are not even in the right order say nothing: slope 0.
-    found = minimize(
+    # Scores that are not positively correlated with the class get the slope 0.
+    parameters = minimize(
         loss, np.zeros(2), jac=True, method="L-BFGS-B", bounds=[(0, None), (None, None)]
     ).x
-    return (float(found[0]), float(found[1])) if found[0] > 0 else (0.0, 0.0)
+    return (float(parameters[0]), float(parameters[1])) if parameters[0] > 0 else (0.0, 0.0)
 
 
 def _fit_temperature(
     scores: NDArray[np.float64], targets: NDArray[np.float64], weights: NDArray[np.float64]
 ) -> float:
-    """a ≥ 0 of the most likely softmax(a · scores)."""
+    """Return the a ≥ 0 with the largest likelihood of softmax(a · scores)."""
 
-    def loss(found: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        chances = _softmax(found[0] * scores)
-        value = -np.sum(weights[:, None] * targets * np.log(np.maximum(chances, 1e-300)))
-        slope = np.sum(weights[:, None] * (chances - targets) * scores)
-        return value + 0.5 * _RIDGE * found[0] ** 2, np.array([slope + _RIDGE * found[0]])
+    def loss(temperature: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        p = _softmax(temperature[0] * scores)
+        value = -np.sum(weights[:, None] * targets * np.log(np.maximum(p, 1e-300)))
+        gradient = np.sum(weights[:, None] * (p - targets) * scores)
+        return value + 0.5 * _RIDGE * temperature[0] ** 2, np.array(
+            [gradient + _RIDGE * temperature[0]]
+        )
 
-    found = minimize(loss, np.zeros(1), jac=True, method="L-BFGS-B", bounds=[(0, None)]).x
-    return float(found[0])
+    temperature = minimize(loss, np.zeros(1), jac=True, method="L-BFGS-B", bounds=[(0, None)]).x
+    return float(temperature[0])
 
 
 def _softmax(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -149,17 +154,22 @@ def _softmax(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return powers / powers.sum(axis=1, keepdims=True)
 
 
-_HALF_WAY = 12
-_BEND = 1.0  # where several decide: nobody says more than 1 / this
-# Of AUC: nobody is silenced for good, and a handful of patients in the right order proves little.
-_MIN, _MAX = 0.51, 0.98
+_N_HALF_SHRINKAGE = 12
+_TANH_SCALE = 1.0  # tanh scale of ensembles: scores are bounded by its inverse
+# Limits of the AUC: no member gets weight 0, and few patients give no extreme weight.
+_MIN_AUC, _MAX_AUC = 0.51, 0.98
 
 
 @dataclass(frozen=True)
 class ScoreCombination:
-    """scales, weights : (n_members,), weights sum to 1; offset : added to the mean, 0 with more
-    than two classes; bend : a score x over its scale counts as tanh(bend · x) / bend, as x where
-    it is 0.
+    """Weighted mean of the scores of ensemble members.
+
+    Attributes
+    ----------
+    scales, weights : (n_members,); the weights sum to 1
+    offset : added to the mean; 0 for more than two classes
+    tanh_scale : a score x over its scale is replaced by tanh(tanh_scale · x) / tanh_scale;
+        unchanged if 0
     """
 
     scales: NDArray[np.float64]
@@ -175,75 +185,84 @@ class ScoreCombination:
         orders: NDArray[np.float64],
         n_patients: int,
     ) -> tuple[ScoreCombination, Calibration]:
-        """From scores (n_images, n_members, n_scores) of unseen patients, NaN where a member saw
-        nothing, the places of their classes, and the members' AUC (n_members,) on them.
+        """Fit combination and calibration to out-of-fold scores.
 
-        n_patients : of the class with fewest
+        Parameters
+        ----------
+        parts : (n_images, n_members, n_scores), NaN where a member abstains
+        labels : (n_images,), class indices
+        orders : (n_members,), AUC of each member on these images
+        n_patients : number of patients of the smallest class
         """
-        mean = replace(cls.equal(parts), weights=shrunk_weights(orders, n_patients))
-        scores = mean.scores(parts)
+        combination = replace(cls.equal(parts), weights=shrunk_weights(orders, n_patients))
+        scores = combination.scores(parts)
         if scores.shape[1] == 1:
-            border = Calibration.fit(scores, labels).quantile()
-            mean = replace(mean, offset=-border * _trust(n_patients))
-        return mean, Calibration.fit(scores + mean.offset, labels, at_zero=True)
+            boundary = Calibration.fit(scores, labels).quantile()
+            combination = replace(combination, offset=-boundary * _shrinkage_factor(n_patients))
+        return combination, Calibration.fit(scores + combination.offset, labels, at_zero=True)
 
     @classmethod
     def equal(cls, parts: NDArray[np.float64]) -> ScoreCombination:
-        """All have the same say: where nothing is known of unseen patients."""
+        """Return a combination with equal weights, for models without out-of-fold scores."""
         scales = np.sqrt(np.nanmean(parts**2, axis=(0, 2)))
         n_members = parts.shape[1]
         return cls(
             np.where(scales > 0, scales, 1.0),
             np.full(n_members, 1 / n_members),
-            tanh_scale=_BEND if n_members > 1 else 0.0,
+            tanh_scale=_TANH_SCALE if n_members > 1 else 0.0,
         )
 
     def scores(self, parts: NDArray[np.float64]) -> NDArray[np.float64]:
-        """(..., n_scores) from the members' (..., n_members, n_scores)."""
+        """Return the scores (..., n_scores) from those of members (..., n_members, n_scores)."""
         present = ~np.isnan(parts)
-        say = self.weights[:, None] * present
-        said = parts / self.scales[:, None]
+        weights = self.weights[:, None] * present
+        scaled = parts / self.scales[:, None]
         if self.tanh_scale:
-            said = np.tanh(self.tanh_scale * said) / self.tanh_scale
-        total = (np.nan_to_num(said) * say).sum(axis=-2)
-        with np.errstate(invalid="ignore"):  # NaN where all are silent
-            mean: NDArray[np.float64] = total / say.sum(axis=-2)
+            scaled = np.tanh(self.tanh_scale * scaled) / self.tanh_scale
+        total = (np.nan_to_num(scaled) * weights).sum(axis=-2)
+        with np.errstate(invalid="ignore"):  # NaN where all members abstain
+            mean: NDArray[np.float64] = total / weights.sum(axis=-2)
         return mean + self.offset
 
     def score_gradients(self, parts: NDArray[np.float64]) -> NDArray[np.float64]:
-        """(n_members, n_scores), 0 of the silent: the scores are Σ factors · parts + offset.
+        """Return the factors (n_members, n_scores) with scores = Σ factors · parts + offset.
 
-        What a member says is bent as a whole, so all parts of it are made smaller alike.
+        The tanh scales all contributions to a member's score alike. Abstaining members have the
+        factor 0.
         """
         present = ~np.isnan(parts)
         x = np.nan_to_num(parts) / self.scales[:, None]
-        bent = np.tanh(self.tanh_scale * x) / self.tanh_scale if self.tanh_scale else x
-        smaller = np.divide(bent, x, out=np.ones_like(x), where=x != 0)
-        say = self.weights[:, None] * present
-        found: NDArray[np.float64] = smaller * say / say.sum(axis=0) / self.scales[:, None]
-        return found
+        transformed = np.tanh(self.tanh_scale * x) / self.tanh_scale if self.tanh_scale else x
+        ratio = np.divide(transformed, x, out=np.ones_like(x), where=x != 0)
+        weights = self.weights[:, None] * present
+        gradients: NDArray[np.float64] = (
+            ratio * weights / weights.sum(axis=0) / self.scales[:, None]
+        )
+        return gradients
 
     def invert_tanh(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        """What a single member would have to say for such scores of a panel, over its scale."""
+        """Return the score, in units of its scale, that a single member needs for these scores."""
         mean = scores - self.offset
         if not self.tanh_scale:
             return mean
-        most = 1 - 1e-9
-        found: NDArray[np.float64] = (
-            np.arctanh(np.clip(self.tanh_scale * mean, -most, most)) / self.tanh_scale
+        limit = 1 - 1e-9
+        scaled: NDArray[np.float64] = (
+            np.arctanh(np.clip(self.tanh_scale * mean, -limit, limit)) / self.tanh_scale
         )
-        return found
+        return scaled
 
 
 def shrunk_weights(orders: NDArray[np.float64], n_patients: int) -> NDArray[np.float64]:
-    """From members' AUC, and the number of patients that it rests on; they sum to 1."""
-    # With normal scores of either class, AUC = Φ(d'/√2); independent members add up their d'².
-    steep = ndtri(np.clip(orders, _MIN, _MAX)) ** 2
-    trust = _trust(n_patients)
-    weights: NDArray[np.float64] = trust * steep / steep.sum() + (1 - trust) / len(orders)
+    """Return weights of the members from their AUC and its number of patients; they sum to 1."""
+    # For normal scores AUC = Φ(d'/√2), and d'² of independent members are additive.
+    separability = ndtri(np.clip(orders, _MIN_AUC, _MAX_AUC)) ** 2
+    factor = _shrinkage_factor(n_patients)
+    weights: NDArray[np.float64] = factor * separability / separability.sum() + (1 - factor) / len(
+        orders
+    )
     return weights / weights.sum()
 
 
-def _trust(n_patients: int) -> float:
-    """In what so many patients say, from 0 to 1."""
-    return n_patients / (n_patients + _HALF_WAY)
+def _shrinkage_factor(n_patients: int) -> float:
+    """Return the weight of estimates from so many patients, from 0 to 1."""
+    return n_patients / (n_patients + _N_HALF_SHRINKAGE)

@@ -1,34 +1,26 @@
-"""Record of changes to the decision threshold after training, and of the images used for them.
+"""Decision thresholds: regions, adaptation to unlabelled images, and the record of changes.
 
-Accuracy on images that were used to choose the threshold does not estimate the accuracy on unseen
-patients. The model therefore stores every change, with a fingerprint of each image that was used
-or viewed.
+Regions: a patch is positive if its margin exceeds a threshold, which is 0 or fitted. A region is a
+set of positive patches connected by a side or a corner; it counts if it has at least m patches. m
+is the value from 1 to 20 whose point (false positive rate, false negative rate) on training images
+lies closest to the origin.
 
-Where a model of two classes draws the line between them.
+Bimodality: `is_bimodal` tests the null hypothesis that scores are of one group, after Silverman
+(1981). The density is smoothed with increasing width; t, the width in standard deviations at which
+the last valley closes, is large if there are two groups. A valley counts if at least a tenth of the
+images lies on either side, so that outliers form no group. The hypothesis is rejected if t exceeds
+the 95 % quantile of samples of equal size from a normal distribution; heavy tails and skewed
+distributions have smaller t.
 
-Regions: connected patches of the class looked for, and how many of them make a finding.
+Adaptation: a threshold learnt from few images fits their patients; scores of other patients, stains
+or scanners are shifted together. If the scores of many new images fall into two groups, the
+midpoint of the groups is a threshold that needs no labels. It is biased if the classes are
+unbalanced, so the threshold is moved only half way, which keeps most of the gain and halves that
+bias.
 
-A patch is positive beyond a margin: 0, where its class is the closest, or one that is fitted. A
-region is a set of positive patches that touch, by a side or a corner; it counts from m patches on.
-m is the value from 1 to 20 whose point (false alarm rate, miss rate) on training images lies
-closest to the origin.
-
-Do scores fall into two groups? A test by smoothing, after Silverman (1981).
-
-H0: the scores are of one group. Their density is smoothed more and more; t, the width of smoothing
-at which the last valley closes, in standard deviations, is small if valleys are chance and large if
-there are two groups. A valley counts if a tenth of the images or more lie on either side of it, so
-that a few outliers make no group. H0 is refused if t is larger than for 95 in 100 sets of as many
-draws from a normal distribution; heavy tails and skewed groups have smaller t than that.
-
-Where to put the threshold, with the help of images without labels.
-
-A threshold learnt from a handful of images sits well for their patients; the scores of other
-patients, stained or scanned in another way, lie higher or lower together. Of many images to be
-answered most belong clearly to either class, so their scores fall into two groups, and the middle
-between these is a threshold that needs no labels. It holds as far as there are about as many of
-each: should nearly all be of one class it cuts through that class. So only half the way is gone,
-which gains most of what there is to gain and halves that cost.
+Record of changes: accuracy on images that were used to choose the threshold does not estimate the
+accuracy on unseen patients. The model therefore stores every change, with a fingerprint of each
+image that was used or viewed.
 """
 
 from __future__ import annotations
@@ -49,16 +41,18 @@ from ..utils.files import sampled_digest
 from ..utils.text_io import pluralize
 from ..utils.validation import check_choice, check_kind, check_whole_number
 
-_ROUNDING = 1e-9  # a model keeps its line as a score, which does not give the same number back
+_ROUNDING = 1e-9  # models store the threshold as a score, which converts back inexactly
 
 
 @dataclass(frozen=True)
 class DecisionThreshold:
-    """An answer is positive, the second class, beyond `value`.
+    """Threshold beyond which the second class is predicted.
 
-    kind : what is compared with it: "patches" (connected ones), a rule's name, or "score"
-    rises : whether larger values speak for the positive class
-    reached : whether the value itself is positive already
+    Attributes
+    ----------
+    kind : compared quantity: "patches" (connected ones), the name of an aggregator, or "score"
+    higher_is_positive : whether larger values are positive
+    is_inclusive : whether the threshold itself is positive
     """
 
     kind: str
@@ -67,12 +61,13 @@ class DecisionThreshold:
     is_inclusive: bool = False
 
     def is_positive(self, value: float) -> bool:
-        """Whether a value is beyond the line; on it, up to rounding, it is if `reached`."""
+        """Return whether a value is positive, up to rounding."""
         if isclose(value, self.value, rel_tol=_ROUNDING, abs_tol=_ROUNDING):
             return self.is_inclusive
         return value > self.value if self.higher_is_positive else value < self.value
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the fields as a dictionary."""
         return asdict(self)
 
 
@@ -80,38 +75,44 @@ MAX_MIN_PATCHES = 20
 
 
 def describe_min_size(min_patches: int) -> str:
-    """How a detector decides, for a model card."""
+    """Describe the minimum size of a region for a model card."""
     if min_patches == 1:
         return "every patch that is found counts"
     return f"a region counts from {min_patches} connected patches on"
 
 
 def fit_margin_threshold(margins: NDArray[np.float32], truth: NDArray[np.bool_]) -> float:
-    """The margin beyond which a patch is best called positive, of patches that are known (n,).
+    """Return the margin threshold with the largest sum of sensitivity and specificity.
 
-    It has the highest sum of sensitivity and specificity, and lies midway between two patches';
-    0 where there are not both kinds.
+    It lies midway between two patches; 0 if all patches have the same class.
+
+    Parameters
+    ----------
+    margins : (n,), margin of each patch
+    truth : (n,), whether the patch is positive
     """
     if truth.all() or not truth.any():
         return 0.0
     order = np.argsort(margins, kind="stable")
     ordered, is_true = margins[order].astype(np.float64), truth[order]
-    # With the lowest k patches called negative, for k = 0 … n.
-    missed = np.concatenate([[0.0], np.cumsum(is_true)]) / is_true.sum()
-    refused = np.concatenate([[0.0], np.cumsum(~is_true)]) / (~is_true).sum()
-    ends = np.concatenate([ordered[:1] - 1, ordered, ordered[-1:] + 1])
-    # Patches of one margin cannot be parted.
-    sums = np.where(ends[1:] > ends[:-1], refused - missed, -np.inf)
+    # Rates if the lowest k patches are negative, for k = 0 … n.
+    false_negative_rate = np.concatenate([[0.0], np.cumsum(is_true)]) / is_true.sum()
+    true_negative_rate = np.concatenate([[0.0], np.cumsum(~is_true)]) / (~is_true).sum()
+    bounds = np.concatenate([ordered[:1] - 1, ordered, ordered[-1:] + 1])
+    # No threshold separates patches of equal margin.
+    sums = np.where(bounds[1:] > bounds[:-1], true_negative_rate - false_negative_rate, -np.inf)
     k = int(np.argmax(sums))
-    return float((ends[k] + ends[k + 1]) / 2)
+    return float((bounds[k] + bounds[k + 1]) / 2)
 
 
 @dataclass(frozen=True)
 class LargestRegion:
-    """The largest region of one training image, where there is something and where nothing.
+    """Largest true and false positive region of one training image, in patches.
 
-    found : patches of the largest region that meets a true one; None if the image has none
-    alarm : patches of the largest region that does not; None if the image is all true region
+    Attributes
+    ----------
+    found : largest region that overlaps a true one; None if the image has none
+    alarm : largest region that does not; None if all tissue is true region
     """
 
     found: int | None
@@ -121,11 +122,11 @@ class LargestRegion:
 def match_regions(
     positive: NDArray[np.bool_], truth: NDArray[np.bool_], tissue: NDArray[np.bool_]
 ) -> LargestRegion:
-    """Regions of an image against the true patches: the outside of a mask is a negative image."""
-    places, sizes = label_regions(positive)
-    meets = np.zeros(len(sizes) + 1, bool)
-    meets[np.unique(places[truth])] = True
-    hits, others = sizes[meets[1:]], sizes[~meets[1:]]
+    """Match regions with the true patches; tissue outside a mask serves as a negative image."""
+    region_labels, sizes = label_regions(positive)
+    is_hit = np.zeros(len(sizes) + 1, bool)
+    is_hit[np.unique(region_labels[truth])] = True
+    hits, others = sizes[is_hit[1:]], sizes[~is_hit[1:]]
     return LargestRegion(
         int(hits.max(initial=0)) if truth.any() else None,
         int(others.max(initial=0)) if (tissue & ~truth).any() else None,
@@ -134,27 +135,30 @@ def match_regions(
 
 @dataclass(frozen=True)
 class SizeCurve:
-    """Miss and false alarm rates for m = 1 … 20, and the m chosen."""
+    """False negative and false positive rates for m = 1 … 20."""
 
     false_negative_rate: NDArray[np.float64]
     false_positive_rate: NDArray[np.float64]
 
     @classmethod
     def of(cls, findings: Sequence[LargestRegion]) -> SizeCurve:
-        found = np.array([f.found for f in findings if f.found is not None])
-        alarm = np.array([f.alarm for f in findings if f.alarm is not None])
-        for name, values in (("with", found), ("without", alarm)):
+        """Return the rates over training images; raise a ValueError if one kind is missing."""
+        hits = np.array([f.found for f in findings if f.found is not None])
+        false_alarms = np.array([f.alarm for f in findings if f.alarm is not None])
+        for name, values in (("with", hits), ("without", false_alarms)):
             if len(values) == 0:
                 raise ValueError(
                     f"no training image has tissue {name} the class looked for: both are needed to "
                     "choose how many connected patches make a region"
                 )
         sizes = np.arange(1, MAX_MIN_PATCHES + 1)
-        return cls((found < sizes[:, None]).mean(axis=1), (alarm >= sizes[:, None]).mean(axis=1))
+        return cls(
+            (hits < sizes[:, None]).mean(axis=1), (false_alarms >= sizes[:, None]).mean(axis=1)
+        )
 
     @property
     def min_patches(self) -> int:
-        """m, the smallest of those closest to the origin."""
+        """Smallest m whose point is closest to the origin."""
         return int(np.argmin(np.hypot(self.false_negative_rate, self.false_positive_rate))) + 1
 
 
@@ -170,7 +174,7 @@ _DESCRIPTIONS = {
     _REFIT: "decision rule refitted",
     _ATOMS: "atoms enabled or disabled",
 }
-_CHARACTERS = 16  # of a fingerprint
+_FINGERPRINT_LENGTH = 16  # hexadecimal digits
 _KINDS = {
     "source": "str",
     "date": "str",
@@ -184,7 +188,7 @@ _KINDS = {
 
 def fingerprint(image: Path) -> str:
     """Return a short digest of the content of an image; empty if it cannot be read."""
-    return sampled_digest(image)[:_CHARACTERS]
+    return sampled_digest(image)[:_FINGERPRINT_LENGTH]
 
 
 def tuned(training: Mapping[str, Any], source: str, **values: Any) -> dict[str, Any]:
@@ -193,11 +197,11 @@ def tuned(training: Mapping[str, Any], source: str, **values: Any) -> dict[str, 
     Parameters
     ----------
     source : "manual", "adapted", "refit" or "atoms"
-    values : `previous` and `value`, the operating point before and after; `shift`, the
-        decrease of scores by the change; `n_images`; and other entries of the record
+    values : `previous` and `value`, the operating point before and after; `shift`, the decrease of
+        scores by the change; `n_images`; and other entries of the record
     """
-    plain = {"n_images": 0, "images": [], "previous": None, "value": None, "shift": None}
-    change = {"source": source, "date": date.today().isoformat()} | plain | values
+    defaults = {"n_images": 0, "images": [], "previous": None, "value": None, "shift": None}
+    change = {"source": source, "date": date.today().isoformat()} | defaults | values
     return {**training, "tuning": [*changes(training), change]}
 
 
@@ -206,8 +210,8 @@ def with_images(training: Mapping[str, Any], images: Iterable[Path]) -> dict[str
     if not changes(training):
         raise ValueError("the decision of this model was not changed: there is nothing to record")
     *earlier, last = changes(training)
-    found = sorted({fingerprint(path) for path in images} - {""})
-    last = last | {"n_images": max(last["n_images"], len(found)), "images": found}
+    fingerprints = sorted({fingerprint(path) for path in images} - {""})
+    last = last | {"n_images": max(last["n_images"], len(fingerprints)), "images": fingerprints}
     return {**training, "tuning": [*earlier, last]}
 
 
@@ -252,9 +256,9 @@ def total_shift(training: Mapping[str, Any]) -> float | None:
 
 def first_point(training: Mapping[str, Any]) -> float | None:
     """Return the operating point as trained; None if anything else was changed."""
-    found = changes(training)
-    is_known = bool(found) and {change["source"] for change in found} == {_MANUAL}
-    return found[0]["previous"] if is_known else None
+    record = changes(training)
+    is_known = bool(record) and {change["source"] for change in record} == {_MANUAL}
+    return record[0]["previous"] if is_known else None
 
 
 def describe_tuning(training: Mapping[str, Any]) -> str:
@@ -263,16 +267,18 @@ def describe_tuning(training: Mapping[str, Any]) -> str:
 
 
 def _describe(change: Record) -> str:
-    words = _DESCRIPTIONS[change["source"]]
+    text = _DESCRIPTIONS[change["source"]]
     if change["previous"] is not None and change["value"] is not None:
-        words += f" from {change['previous']:.3g} to {change['value']:.3g}"
+        text += f" from {change['previous']:.3g} to {change['value']:.3g}"
     elif change["shift"] is not None:
-        words += f", scores moved by {-change['shift']:+.3g}"
+        text += f", scores moved by {-change['shift']:+.3g}"
     n_images = change["n_images"]
-    where = "with" if change["source"] == _ADAPTED else "on"
-    words += f" {where} {pluralize(n_images, 'image')}" if n_images else ", images not recorded"
-    words += f" ({change['date']})"
-    return f"{words}: scores on these images are not an estimate for unseen patients"
+    preposition = "with" if change["source"] == _ADAPTED else "on"
+    text += (
+        f" {preposition} {pluralize(n_images, 'image')}" if n_images else ", images not recorded"
+    )
+    text += f" ({change['date']})"
+    return f"{text}: scores on these images are not an estimate for unseen patients"
 
 
 def check_tuning(found: object) -> None:
@@ -290,13 +296,13 @@ def check_tuning(found: object) -> None:
 ERROR_RATE = 0.05
 _MIN_FRACTION = 0.1
 _N_DRAWS = 1000
-_MAX_IMAGES = 1000  # of a draw: with more, t would be a little smaller yet
+_MAX_IMAGES = 1000  # size of a simulated set; t is slightly smaller for larger ones
 _SPAN, _N_BINS = 5.0, 256  # standard deviations to either side of the median
 _WIDTHS = np.geomspace(1.5, 0.08, 60)
 
 
 def is_bimodal(scores: NDArray[np.float64]) -> bool:
-    """Whether scores (n_images,) are of two groups, with an error rate of 5 % if they are not."""
+    """Return whether scores (n_images,) form two groups, with a type I error rate of 5 %."""
     if np.ptp(scores) == 0:
         return False
     width = _closing_widths(_untied(scores)[None])[0]
@@ -304,18 +310,18 @@ def is_bimodal(scores: NDArray[np.float64]) -> bool:
 
 
 def _untied(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Sorted; scores that are the same are spread evenly about their place, as far as the next one.
+    """Return sorted scores with ties spread evenly towards the neighbouring values.
 
-    Shares of few patches are multiples of one number, and what is between them is no valley. Of
-    scores with two or three values alone nothing can be told, and they count as one group.
+    Fractions of few patches are multiples of one number, and the gaps between them are no valleys.
+    Scores with only two or three distinct values count as one group.
     """
     values, counts = np.unique(scores, return_counts=True)
     gaps = np.diff(values)
     nearest = np.minimum(np.append(gaps[:1], gaps), np.append(gaps, gaps[-1:]))
-    nth = np.arange(len(scores)) - np.repeat(np.cumsum(counts) - counts, counts)
-    place = np.repeat(np.arange(len(values)), counts)
-    share = (2 * nth + 1) / counts[place] - 1  # from -1 to 1, and 0 of one alone
-    return np.asarray(values[place] + share * nearest[place])
+    rank_in_tie = np.arange(len(scores)) - np.repeat(np.cumsum(counts) - counts, counts)
+    value_index = np.repeat(np.arange(len(values)), counts)
+    offset = (2 * rank_in_tie + 1) / counts[value_index] - 1  # from -1 to 1; 0 for a unique score
+    return np.asarray(values[value_index] + offset * nearest[value_index])
 
 
 @lru_cache(maxsize=100)
@@ -325,47 +331,51 @@ def _critical(n_images: int) -> float:
 
 
 def _closing_widths(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """t of each of the sets (n_sets, n_images); 0 where there is no valley at the least width."""
+    """Return t of each set (n_sets, n_images); 0 without a valley at the smallest width."""
     counts = _histograms(scores)
-    found = np.zeros(len(scores))
-    for width in _WIDTHS:  # from wide to narrow: the first valley to open closes last
-        open_ = found == 0
-        if open_.any():
-            found[open_] = np.where(_have_valleys(counts[open_] @ _smoother(width)), width, 0)
-    return found
+    widths = np.zeros(len(scores))
+    for width in _WIDTHS:  # decreasing, so the first valley found is the last to close
+        is_unresolved = widths == 0
+        if is_unresolved.any():
+            widths[is_unresolved] = np.where(
+                _has_valley(counts[is_unresolved] @ _smoothing_matrix(width)), width, 0
+            )
+    return widths
 
 
 def _histograms(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(n_sets, n_bins): shares of the images, about the median, in standard deviations."""
+    """Return fractions (n_sets, n_bins) about the median, in units of standard deviations."""
     centred = scores - np.median(scores, axis=1, keepdims=True)
-    places = (centred / scores.std(axis=1, keepdims=True) / _SPAN + 1) / 2 * _N_BINS
-    bins = np.clip(places.astype(np.int64), 0, _N_BINS - 1)
+    positions = (centred / scores.std(axis=1, keepdims=True) / _SPAN + 1) / 2 * _N_BINS
+    bins = np.clip(positions.astype(np.int64), 0, _N_BINS - 1)
     counts = np.zeros((len(scores), _N_BINS))
     np.add.at(counts, (np.arange(len(scores))[:, None], bins), 1 / scores.shape[1])
     return counts
 
 
 @lru_cache(maxsize=len(_WIDTHS))
-def _smoother(width: float) -> NDArray[np.float64]:
-    """(n_bins, n_bins): a normal density of this width about each bin."""
-    middles = np.linspace(-_SPAN, _SPAN, _N_BINS)
-    return np.exp(-(((middles[:, None] - middles) / width) ** 2) / 2)
+def _smoothing_matrix(width: float) -> NDArray[np.float64]:
+    """Return a normal density of this width about each bin, (n_bins, n_bins)."""
+    centres = np.linspace(-_SPAN, _SPAN, _N_BINS)
+    return np.exp(-(((centres[:, None] - centres) / width) ** 2) / 2)
 
 
-def _have_valleys(density: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Of densities (n_sets, n_bins): whether one has a least place between two groups."""
-    below = np.cumsum(density, axis=1) / density.sum(axis=1, keepdims=True)
-    middle = density[:, 1:-1]
-    is_least = (middle <= density[:, :-2]) & (middle < density[:, 2:])
-    between = (below[:, 1:-1] >= _MIN_FRACTION) & (below[:, 1:-1] <= 1 - _MIN_FRACTION)
-    return np.asarray((is_least & between).any(axis=1))
+def _has_valley(density: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return whether densities (n_sets, n_bins) have a local minimum between two groups."""
+    cumulative = np.cumsum(density, axis=1) / density.sum(axis=1, keepdims=True)
+    inner = density[:, 1:-1]
+    is_minimum = (inner <= density[:, :-2]) & (inner < density[:, 2:])
+    separates_groups = (cumulative[:, 1:-1] >= _MIN_FRACTION) & (
+        cumulative[:, 1:-1] <= 1 - _MIN_FRACTION
+    )
+    return np.asarray((is_minimum & separates_groups).any(axis=1))
 
 
 MIN_IMAGES = 10
 
 
 def unlabelled_threshold(scores: NDArray[np.float64]) -> float:
-    """Of scores (n_images,) whose threshold is 0: half the way to the middle of their groups."""
+    """Return half the midpoint of the two groups of scores (n_images,) with threshold 0."""
     if len(scores) < MIN_IMAGES:
         raise ValueError(
             f"{len(scores)} images with tissue are too few to see how their scores lie: give at "
@@ -375,11 +385,11 @@ def unlabelled_threshold(scores: NDArray[np.float64]) -> float:
 
 
 def two_means_midpoint(scores: NDArray[np.float64]) -> float:
-    """2-means in one dimension: the middle of the means of the two groups that lie closest."""
+    """Return the midpoint between the two cluster means of one-dimensional 2-means."""
     ordered = np.sort(scores)
     n_left = np.arange(1, len(ordered))
     left = np.cumsum(ordered)[:-1]
-    # The least squares within the groups are the most between them.
+    # Minimising the squares within the groups maximises those between them.
     between = left**2 / n_left + (ordered.sum() - left) ** 2 / (len(ordered) - n_left)
     cut = int(between.argmax()) + 1
     return float((ordered[:cut].mean() + ordered[cut:].mean()) / 2)
@@ -387,10 +397,12 @@ def two_means_midpoint(scores: NDArray[np.float64]) -> float:
 
 @dataclass(frozen=True)
 class ThresholdAdaptation:
-    """What another threshold does to the images it was found with; those of glass are left out.
+    """Effect of a new threshold on the images it was computed from, without those lacking tissue.
 
-    groups : images below and above the middle between the two groups of scores
-    n_moved : images that get another answer than before
+    Attributes
+    ----------
+    groups : number of images below and above the midpoint of the two groups
+    n_moved : number of images whose prediction changes
     """
 
     groups: tuple[int, int]
@@ -398,13 +410,13 @@ class ThresholdAdaptation:
 
     @classmethod
     def of(cls, scores: Sequence[float], threshold: float) -> ThresholdAdaptation:
-        """`threshold`: of `unlabelled_threshold`, for scores whose threshold is 0."""
+        """Return the effect of `unlabelled_threshold` on scores with threshold 0."""
         known = np.array([score for score in scores if not np.isnan(score)])
-        n_above = int((known > 2 * threshold).sum())  # half the way was gone
+        n_above = int((known > 2 * threshold).sum())  # the threshold is half the midpoint
         n_moved = int(((known > 0) != (known > threshold)).sum())
         return cls((len(known) - n_above, n_above), n_moved)
 
     @property
     def one_is_small(self) -> bool:
-        """Whether nearly all images may be of one class, which the threshold then cuts through."""
+        """Whether one group is so small that all images may be of one class."""
         return min(self.groups) < sum(self.groups) / 5

@@ -1,23 +1,16 @@
-"""Methods on the same splits: trained, tested, measured; nothing is drawn here.
+"""Comparison of methods on the same splits: metrics with confidence intervals and paired tests.
 
-What would go wrong after a night of training, found before it.
+Files in the output folder:
 
-What to compare and how, from the words of the command line.
-
-Methods against each other on the same splits: values with intervals, and paired comparisons.
-
-FOLDER/splits.json              which image was trained on and tested on, to be used again
-FOLDER/runs/                    one file per training, which is not done again while it is there;
-                                beside it the patch maps of what was answered wrongly, or of all
-                                where regions were looked for
-FOLDER/answers.csv, .parquet    one row per method, seed, split and test image
-FOLDER/results.csv, .parquet    per method: metrics with 95 % intervals by patient; of regions, of
-                                their patches
-FOLDER/comparisons.csv, …       every method against the first one, paired by patient
-FOLDER/timing.csv, .parquet     seconds and memory per training
-FOLDER/provenance.json          data, splits, seeds, recipes, versions
-
-One model of an evaluation, to look at: what has it learnt?
+splits.json               training and test images of every split, for reuse
+runs/                     one file per finished run, which is not repeated; patch maps of
+misclassified images, or of all images for regions
+answers.csv, .parquet     one row per method, seed, split and test image
+results.csv, .parquet     metrics of each method with 95 % intervals by patient; for regions, of
+patches
+comparisons.csv, .parquet every method against the first one, paired by patient
+timing.csv, .parquet      time and memory of each run
+provenance.json           data, splits, seeds, recipes and versions
 """
 
 from __future__ import annotations
@@ -82,7 +75,11 @@ from .runs import UNLABELLED, EvaluationResult, EvaluationTask, run_tasks
 
 
 def check_measurable(manifest: Manifest, splits: Splits, region: str | None = None) -> None:
-    """The splits are of these images and leak nothing, and every figure will be defined."""
+    """Raise a ValueError unless all metrics are defined on these splits.
+
+    The splits must belong to these images, keep patients apart, train on every class and test two
+    patients of each class or more. `region` is the class of the regions to detect, if any.
+    """
     if splits.manifest != manifest.digest():
         raise SplitError(
             "the splits were made for other images than the manifest lists: make them again"
@@ -92,26 +89,26 @@ def check_measurable(manifest: Manifest, splits: Splits, region: str | None = No
         _check_regions(manifest, splits, region)
         return
     _check_classes(manifest, splits)
-    for size in {split.n_per_class for split in splits}:
-        own = [split for split in splits if split.n_per_class == size]
+    for n_per_class in {split.n_per_class for split in splits}:
+        chosen = [split for split in splits if split.n_per_class == n_per_class]
         PatientBootstrap(
-            collect_repeats(manifest, own, [manifest.select(s.test).labels for s in own])
+            collect_repeats(manifest, chosen, [manifest.select(s.test).labels for s in chosen])
         )
 
 
 def _check_regions(manifest: Manifest, splits: Splits, region: str) -> None:
-    """Every split trains on both kinds of tissue; two patients or more are tested on each."""
-    known = [has_background_and_region(record, region) for record in manifest.records]
+    """Check that both kinds of tissue are trained on, and tested on two patients or more."""
+    kinds = [has_background_and_region(record, region) for record in manifest.records]
     for split in splits:
         for kind, name in enumerate(KINDS):
-            if not any(known[place][kind] for place in split.train):
+            if not any(kinds[index][kind] for index in split.train):
                 raise SplitError(
                     f"split {split.name!r} trains on no tissue {name} ({region}): give more "
                     "images, or other splits"
                 )
     for size, repeat in {(split.n_per_class, split.repeat) for split in splits}:
-        own = [s for s in splits if (s.n_per_class, s.repeat) == (size, repeat)]
-        rows = [(i, kind) for s in own for i in s.test for kind in (0, 1) if known[i][kind]]
+        chosen = [s for s in splits if (s.n_per_class, s.repeat) == (size, repeat)]
+        rows = [(i, kind) for s in chosen for i in s.test for kind in (0, 1) if kinds[i][kind]]
         labels = np.array([KINDS[kind] for _, kind in rows])
         patients = np.array([manifest.records[i].patient for i, _ in rows])
         if len(set(labels)) < len(KINDS):
@@ -120,20 +117,20 @@ def _check_regions(manifest: Manifest, splits: Splits, region: str) -> None:
 
 
 def check_sizes(manifest: Manifest, plans: Iterable[Plan]) -> None:
-    """The images' pixel sizes are what every plan can learn from."""
+    """Raise an error unless every plan can be trained at the pixel sizes of the images."""
     recipes = [recipe for plan in plans for recipe in plan.recipes]
-    of_pixels = [r for r in recipes if not get_patch_features(r.features).is_precomputed]
-    for works_at in {recipe.mpp for recipe in of_pixels}:
-        common_size(manifest.records, works_at)
+    pixel_recipes = [r for r in recipes if not get_patch_features(r.features).is_precomputed]
+    for mpp in {recipe.mpp for recipe in pixel_recipes}:
+        common_size(manifest.records, mpp)
 
 
 def tested_classes(manifest: Manifest, splits: Splits) -> list[str]:
-    """The classes of the tested images; of two, the one to be found is the second."""
-    return manifest.select([place for split in splits for place in split.test]).classes
+    """Return the classes of the test images; of two classes, the second is positive."""
+    return manifest.select([index for split in splits for index in split.test]).classes
 
 
 def _check_classes(manifest: Manifest, splits: Splits) -> None:
-    """Scores of different trainings can be put together only if all know the same classes."""
+    """Check that all splits train on the tested classes, so that their scores are comparable."""
     tested = tested_classes(manifest, splits)
     for split in splits:
         trained = manifest.select(split.train).classes
@@ -154,24 +151,29 @@ def choose_plans(
     settings: dict[str, str],
     region: str | None = None,
 ) -> dict[str, Plan]:
-    """Plans by the name they were asked for: METHOD, PRESET, PRESET:METHOD, or any +unlabelled.
+    """Return the training plans by name: METHOD, PRESET or PRESET:METHOD, optionally +unlabelled.
 
-    With a `region`, they must be able to find it. A setting that only some of the methods know
-    changes those; one that none knows is an error.
+    Parameters
+    ----------
+    default_preset : preset of names without one
+    settings : applied to all plans that have them; a setting that no plan has is an error
+    region : class of the regions to detect; the plans must support it
     """
     plans = {}
-    known: set[str] = set()
+    known_settings: set[str] = set()
     for name in names:
         if region is not None and name.strip().endswith(UNLABELLED):
             raise ValueError(f"{name.strip()}: thresholds are adapted for classes, not for regions")
-        first, sign, second = name.strip().removesuffix(UNLABELLED).partition(":")
-        words = (first, second or None) if sign or first in _PRESETS else (default_preset, first)
-        plan = Plan.named(*words, regions=region is not None)
-        own = {key: text for key, text in settings.items() if plan.has_setting(key)}
-        known |= set(own)
-        plans[name.strip()] = plan.parse_settings(own)
-        plans[name.strip()].build_model(region=region)  # refuses what cannot find regions
-    unknown = sorted(set(settings) - known)
+        first, colon, second = name.strip().removesuffix(UNLABELLED).partition(":")
+        preset_and_method = (
+            (first, second or None) if colon or first in _PRESETS else (default_preset, first)
+        )
+        plan = Plan.named(*preset_and_method, regions=region is not None)
+        applicable = {key: text for key, text in settings.items() if plan.has_setting(key)}
+        known_settings |= set(applicable)
+        plans[name.strip()] = plan.parse_settings(applicable)
+        plans[name.strip()].build_model(region=region)  # raises if it cannot detect regions
+    unknown = sorted(set(settings) - known_settings)
     if unknown:
         raise ValueError(f"none of the methods has a setting {unknown[0]!r}")
     return plans
@@ -185,7 +187,7 @@ def choose_splits(
     per_class: Sequence[int],
     by: str,
 ) -> Splits:
-    """The splits of a protocol by name, or those of a file."""
+    """Return the splits of a protocol, or those of a JSON file."""
     if protocol == "k-fold":
         return k_folds(manifest, n_folds, n_repeats=n_repeats, by=by)
     if protocol == "hold-out":
@@ -203,9 +205,13 @@ def choose_splits(
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Everything that was measured; `rows` of the tables, and the answers behind them.
+    """Results of an evaluation.
 
-    region : what was looked for in the images, whose classes are then those with and without it
+    Attributes
+    ----------
+    results : predictions of every run
+    values, comparisons, timing : rows of the tables
+    region : class of the regions to detect; the classes are then tissue without and with it
     confounders : properties of the images that are associated with the class
     """
 
@@ -222,54 +228,58 @@ class Evaluation:
 
     @property
     def failures(self) -> list[EvaluationResult]:
+        """Results of the runs that failed."""
         return [result for result in self.results if result.error]
 
     @property
     def classes(self) -> list[str]:
-        """The classes that were tested; of two, the second is the one to be found."""
+        """Tested classes; of two, the second is positive."""
         if self.region is not None:
             return region_classes(self.manifest, self.region)
         return tested_classes(self.manifest, self.splits)
 
     @property
     def measures(self) -> Measures:
-        """What is measured, by name; the first is what methods are compared by."""
+        """Metrics by name; the first is used for the comparisons."""
         return metrics_for(self.classes, regions=self.region is not None)
 
     @property
     def main_measure(self) -> str:
+        """Name of the metric used for the comparisons."""
         return next(iter(self.measures))
 
     @property
     def methods(self) -> list[str]:
-        """Those that worked on every split, in the order asked for: the ones in the tables.
+        """Methods without failed runs, in the given order.
 
-        A mean over the splits on which another one worked would flatter it.
+        Means over different sets of splits are not comparable, so methods with failures are left
+        out.
         """
         failed = {result.task.method for result in self.results if result.error}
         return [name for name in self.plans if name not in failed]
 
     def sizes(self) -> list[int | None]:
-        """The training images per class that were asked for, in order; [None] if none were."""
+        """Return the training set sizes per class in order; [None] if none were requested."""
         return list(dict.fromkeys(split.n_per_class for split in self.splits))
 
     @property
     def shown_size(self) -> int | None:
-        """The largest of the sizes, where a report shows one of them."""
+        """Largest training set size, which reports show."""
         return max(self.sizes(), key=lambda size: size or 0)
 
     def value(self, method: str, metric: str, size: int | None) -> Row:
-        """The row of `values` with a method's figure."""
-        wanted = (method, metric, size)
+        """Return the row of `values` for a method, metric and training set size."""
+        key = (method, metric, size)
         rows = self.values
-        return next(r for r in rows if (r["method"], r["metric"], r["n_per_class"]) == wanted)
+        return next(r for r in rows if (r["method"], r["metric"], r["n_per_class"]) == key)
 
     def repeats(self, method: str, size: int | None, kind: str) -> list[Repeat]:
-        """A method's answers, repeat by repeat over all seeds; `kind` as `Repeats` has it."""
+        """Return the predictions of a method by repeat and seed; see `Repeats` for `kind`."""
         return self.gathered.of(method, size, kind)
 
     @cached_property
     def gathered(self) -> Repeats:
+        """Predictions of all methods by repeat."""
         return Repeats(self.manifest, self.results)
 
 
@@ -280,13 +290,17 @@ def evaluate(
     folder: Path,
     *,
     seeds: Sequence[int] = (0,),
-    work: ExecutionOptions = ExecutionOptions(),  # noqa: B008 (it is frozen)
+    work: ExecutionOptions = ExecutionOptions(),  # noqa: B008 (frozen)
     region: str | None = None,
 ) -> Evaluation:
-    """Run what is not there yet, and write the files above.
+    """Run all missing combinations of plan, split and seed, and write the tables.
 
-    `region`: what is looked for in the images, in place of telling their classes apart; they are
-    labelled as `labelled_by_region` does.
+    Parameters
+    ----------
+    folder : output folder
+    work : execution options
+    region : class of the regions to detect, instead of classification; images are labelled as by
+        `labelled_by_region`
     """
     check_measurable(manifest, splits, region)
     check_sizes(manifest, plans.values())
@@ -299,7 +313,7 @@ def evaluate(
         manifest, splits, dict(plans), list(seeds), results, [], [], timing_rows(results), region
     )
     done.confounders.extend(find_confounders(manifest))
-    # First: whatever cannot be measured of them, the answers are there.
+    # Written first, so that predictions are kept if a metric is undefined.
     write_table(folder / "answers", prediction_rows(manifest, results), ("method", "seed", "split"))
     write_table(folder / "timing", done.timing, ("method", "seed", "split"))
     measured = done.gathered, done.sizes(), done.methods, done.measures
@@ -320,13 +334,14 @@ def run_evaluation(
     seeds: Sequence[int],
     work: ExecutionOptions,
 ) -> list[EvaluationResult]:
-    """Every plan on every split with every seed; what `folder` has of it is not done again."""
+    """Return the results of every plan, split and seed; those in `folder` are loaded."""
     return run_tasks(manifest, tasks_of(plans, splits, seeds), folder, work)
 
 
 def tasks_of(
     plans: Mapping[str, Plan], splits: Splits, seeds: Sequence[int], region: str | None = None
 ) -> list[EvaluationTask]:
+    """Return the tasks of all combinations of seed, split and plan."""
     return [
         EvaluationTask(name, plan, split, seed, region)
         for seed in seeds
@@ -336,7 +351,7 @@ def tasks_of(
 
 
 def provenance(done: Evaluation) -> dict[str, Any]:
-    """What it takes to do it again."""
+    """Return all settings needed to reproduce the evaluation."""
     return {
         "manifest_digest": done.manifest.digest(),
         "n_images": len(done.manifest.records),
@@ -362,37 +377,39 @@ def provenance(done: Evaluation) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ExampleModel:
-    """A model of `method`, trained on one split of the evaluation."""
+    """Model of `method`, trained on one split of the evaluation."""
 
     method: str
     split: Split
     model: Model
 
     def bases(self) -> dict[str, NDArray[Any]]:
-        """By class, its atoms (n_atoms, n_features): patches, in the sign of their use."""
+        """Return the atoms of each class (n_atoms, n_features), in the sign of their usage."""
         atoms = self.model.model_.atoms()
         assert atoms is not None
         names = enumerate(self.model.classes_)
-        return {name: atoms.with_usage_sign[atoms.classes == place] for place, name in names}
+        return {
+            name: atoms.with_usage_sign[atoms.classes == class_index] for class_index, name in names
+        }
 
 
 def train_example(done: Evaluation, folder: Path, work: ExecutionOptions) -> ExampleModel | None:
-    """The first method with atoms that are pictures, on the first split of the shown size.
+    """Return a model of the first method whose atoms are images, trained on one split.
 
-    None if no method has such atoms. What `folder` holds is used if it is that model.
+    None if no method has such atoms. The model is loaded from `folder` if it is there.
     """
     method = next((name for name in done.methods if has_images(done.plans[name].recipe)), None)
     if method is None:
         return None
     split = next(split for split in done.splits if split.n_per_class == done.shown_size)
-    # Of a panel the first member is looked at.
+    # The example of an ensemble is its first member.
     plan = Plan(done.plans[method].recipe)
     task = EvaluationTask(method, plan, split, done.seeds[0], done.region)
     return ExampleModel(method, split, trained_model(task, done.manifest, folder, work))
 
 
 def has_images(recipe: Recipe) -> bool:
-    """Atoms that are patches of pixels, labelled with a class."""
+    """Return whether the atoms of a recipe are patches of pixels that belong to a class."""
     on_pixels = get_patch_features(recipe.features).are_images and not recipe.n_components
     method: Any = get_method(recipe.method).load()
     return on_pixels and recipe.is_patch_level and bool(method.has_class_atoms)
@@ -401,15 +418,15 @@ def has_images(recipe: Recipe) -> bool:
 def trained_model(
     task: EvaluationTask, manifest: Manifest, folder: Path, work: ExecutionOptions
 ) -> Model:
-    """The model of a task, read from `folder` if it is there, else trained and kept."""
-    trial = task.run(manifest, work)
-    file = folder / f"{trial.key}{SUFFIX}"
+    """Load the model of a task from `folder`, or train and save it."""
+    run = task.run(manifest, work)
+    file = folder / f"{run.key}{SUFFIX}"
     if file.is_file():
         try:
             return load_model(file, n_jobs=work.n_jobs)
         except ModelFileError as error:
             warnings.warn(f"{error}; it is trained anew", stacklevel=2)
     folder.mkdir(parents=True, exist_ok=True)
-    save_model(trial.model.fit(trial.train, callback=work.callback), file)
-    # Also what was just trained is read back, so that a second run shows the same.
+    save_model(run.model.fit(run.train, callback=work.callback), file)
+    # A new model is read back as well, so that a second run gives the same result.
     return load_model(file, n_jobs=work.n_jobs)

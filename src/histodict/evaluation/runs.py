@@ -1,7 +1,7 @@
-"""Many trials: every method on every split with every seed, each held once.
+"""Runs of an evaluation: every method on every split with every seed, each cached.
 
-They run side by side in processes of one thread each, which keeps all cores busy and makes a result
-independent of what runs beside it.
+Runs are executed in parallel processes of one thread each. This uses all cores and makes results
+independent of what else is running.
 """
 
 from __future__ import annotations
@@ -27,11 +27,13 @@ UNLABELLED = "+unlabelled"
 
 @dataclass(frozen=True)
 class EvaluationTask:
-    """One trial: `method` is the name it goes by in the tables.
+    """One run of an evaluation.
 
-    With a `region`, it is found in the images instead of telling their classes apart.
-    Where the name ends in +unlabelled, the threshold is adapted to the test images, whose labels
-    are not looked at.
+    Attributes
+    ----------
+    method : name in the tables; if it ends in +unlabelled, the threshold is adapted to the test
+        images without using their labels
+    region : class of the regions to detect, instead of classification
     """
 
     method: str
@@ -42,20 +44,22 @@ class EvaluationTask:
 
     @property
     def name(self) -> str:
+        """Method, split and seed."""
         return f"{self.method} {self.split.name} seed {self.seed}"
 
     def run(self, manifest: Manifest, work: ExecutionOptions) -> TrainTestRun:
+        """Return the run of this task, which is not yet executed."""
         model: UnfittedModel = self.plan.build_model(
             region=self.region, random_state=self.seed, n_jobs=work.n_jobs, cache=work.cache
         )
         train, test = manifest.select(self.split.train), manifest.select(self.split.test)
-        train = train.drop_split_column()  # this split is asked for, whatever the images' own
+        train = train.drop_split_column()  # the split of the task overrides the images' own
         return TrainTestRun(model, train, test, adapts=self.method.endswith(UNLABELLED))
 
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """What came of a task: answers in the order of `split.test`, or why there are none."""
+    """Predictions of a task in the order of `split.test`, or the error message."""
 
     task: EvaluationTask
     predictions: RunPredictions | None
@@ -63,11 +67,12 @@ class EvaluationResult:
 
     @classmethod
     def of(cls, task: EvaluationTask, made: RunPredictions | str | None) -> EvaluationResult:
-        """Answers, or the words of an error."""
+        """Return the result for predictions, or for an error message."""
         return cls(task, None, made) if isinstance(made, str) else cls(task, made)
 
     @property
     def predicted(self) -> RunPredictions:
+        """Predictions; raises a ValueError if the run failed."""
         if self.predictions is None:
             raise ValueError(f"{self.task.name} has no answers: {self.error}")
         return self.predictions
@@ -76,28 +81,28 @@ class EvaluationResult:
 def run_tasks(
     manifest: Manifest, tasks: Sequence[EvaluationTask], folder: Path, work: ExecutionOptions
 ) -> list[EvaluationResult]:
-    """The results of all tasks, in order; those that `folder` has are read, not made.
+    """Return the results of all tasks in order; cached results are loaded.
 
-    An executor takes a trial at a time, and what works there writes into `folder`; else there are
-    `n_jobs` processes here.
+    Runs are sent one by one to the executor, whose workers write into `folder`. Without an
+    executor, `n_jobs` local processes are used.
     """
-    trials = RunCache(folder.absolute())
-    inside = ExecutionOptions(n_jobs=1, cache=work.cache.absolute() if work.cache else None)
-    asked = [task.run(manifest, inside) for task in tasks]
-    # A network that cannot be opened, or an image that cannot be read, concerns its tasks alone.
-    found = [_tried(trials.load_cached, trial) for trial in asked]
-    missing = [place for place, verdicts in enumerate(found) if verdicts is None]
+    cache = RunCache(folder.absolute())
+    sequential = ExecutionOptions(n_jobs=1, cache=work.cache.absolute() if work.cache else None)
+    runs = [task.run(manifest, sequential) for task in tasks]
+    # An encoder or image that cannot be read makes only its own runs fail.
+    results = [_tried(cache.load_cached, each) for each in runs]
+    missing = [index for index, predictions in enumerate(results) if predictions is None]
     done = len(tasks) - len(missing)
     work.callback(Progress("evaluate", done, len(tasks)))
-    jobs = [asked[place] for place in missing]
-    run = partial(_run_one, trials)
-    results = work.executor.map(run, jobs, lost=str) if work.executor else _run(run, jobs, work)
+    jobs = [runs[index] for index in missing]
+    run = partial(_run_one, cache)
+    new_results = work.executor.map(run, jobs, lost=str) if work.executor else _run(run, jobs, work)
     with image_cache_enabled():
-        for place, made in zip(missing, results, strict=True):
-            found[place] = made
+        for index, result in zip(missing, new_results, strict=True):
+            results[index] = result
             done += 1
             work.callback(Progress("evaluate", done, len(tasks)))
-    return [EvaluationResult.of(task, made) for task, made in zip(tasks, found, strict=True)]
+    return [EvaluationResult.of(task, result) for task, result in zip(tasks, results, strict=True)]
 
 
 def _run(
@@ -111,8 +116,10 @@ def _run(
         return
     from joblib import delayed
 
-    there = delayed(partial(_run_in_worker, os.getpid(), secrets.token_hex(8), n_processes, run))
-    yield from map_processes((there(job) for job in jobs), n_processes, one_thread=True)
+    delayed_run = delayed(
+        partial(_run_in_worker, os.getpid(), secrets.token_hex(8), n_processes, run)
+    )
+    yield from map_processes((delayed_run(job) for job in jobs), n_processes, one_thread=True)
 
 
 def _run_in_worker(
@@ -122,23 +129,23 @@ def _run_in_worker(
     run: Callable[[TrainTestRun], RunPredictions | str | None],
     job: TrainTestRun,
 ) -> RunPredictions | str | None:
-    """In another process, which keeps pictures for this run; or here where there can be none."""
+    """Execute a run with an image cache per process, unless this is the parent process."""
     if os.getpid() != parent:
         enable_worker_image_cache(name, n_processes)
     return run(job)
 
 
-def _run_one(trials: RunCache, trial: TrainTestRun) -> RunPredictions | str | None:
+def _run_one(cache: RunCache, run: TrainTestRun) -> RunPredictions | str | None:
     with single_blas_thread():
-        return _tried(trials.run, trial)
+        return _tried(cache.run, run)
 
 
 def _tried(
-    step: Callable[[TrainTestRun], RunPredictions | None], trial: TrainTestRun
+    step: Callable[[TrainTestRun], RunPredictions | None], run: TrainTestRun
 ) -> RunPredictions | str | None:
-    """What comes of it; an error's words instead, so that the other trials go on."""
+    """Return the result of a step, or its error message, so that other runs continue."""
     try:
-        return step(trial)
+        return step(run)
     except EXPECTED as error:
         return f"{type(error).__name__}: {error}"
     except Exception as error:

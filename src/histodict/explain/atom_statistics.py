@@ -1,15 +1,12 @@
-"""What is known of every atom: who uses it, how well it tells classes apart, what else it tells.
+"""Statistics of atoms: usage, discrimination of the classes, site confounding and stability.
 
-Patients are what is counted. The use of an atom in a patient is the share of the patient's patches
-that use it; a patient with images of two classes counts in each. How well use tells patients or
-slides apart is counted by images.
+Patients are counted, not patches. The usage of an atom in a patient is the fraction of the
+patient's patches that use it; a patient with images of two classes counts in each. The variance
+between patients or slides is computed from images.
 
-Would the same atoms be found again: by another seed, by other patients?
-
-The model is trained again, and every atom is held against the atoms of the same class: its best
-match is the largest |cos|, and the mean over the trainings is what is said. 1 is the same atom.
-
-Which atoms a model's patches use, by patches of labelled images, and facts of all of them.
+Stability is measured by training again, with other seeds or on other patients. Each atom is
+compared with the atoms of the same class in the new dictionary by the largest |cos|, averaged over
+the trainings; 1 is the same atom.
 """
 
 from __future__ import annotations
@@ -52,8 +49,14 @@ from .patch_sample import (
 
 @dataclass(frozen=True)
 class AtomStability:
-    """Per atom (n_atoms,): mean |cos| of its best match with other seeds, and with halves of the
-    patients; `matched`: the means over all atoms where no two may share a match.
+    """Stability of the atoms.
+
+    Attributes
+    ----------
+    seeds, halves : (n_atoms,), mean |cos| of the best match after training with other seeds, and on
+        halves of the patients
+    matched_seeds, matched_halves : means over all atoms of a one-to-one matching
+    n_trainings : number of trainings of each kind
     """
 
     seeds: NDArray[np.float64]
@@ -70,47 +73,52 @@ def measure_stability(
     train: Callable[[int, Manifest], Any],
     callback: Callback = no_callback,
 ) -> AtomStability:
-    """From so many trainings with other seeds on all patients, and as many on halves of them.
+    """Train again with other seeds and on halves of the patients, and compare the atoms.
 
-    train(seed, images) : a trained model like this one
+    Parameters
+    ----------
+    n_trainings : number of trainings of each kind
+    train : train(seed, images), returns a model of the same recipe
     """
     rng = np.random.default_rng(model.random_state)
     runs: dict[str, list[tuple[NDArray[np.float64], float]]] = {"seeds": [], "halves": []}
-    for place in range(n_trainings):
-        callback(Progress("stability", 2 * place, 2 * n_trainings))
-        seed = model.random_state + 1 + place
+    for index in range(n_trainings):
+        callback(Progress("stability", 2 * index, 2 * n_trainings))
+        seed = model.random_state + 1 + index
         runs["seeds"].append(_compare(model, train(seed, manifest)))
-        callback(Progress("stability", 2 * place + 1, 2 * n_trainings))
+        callback(Progress("stability", 2 * index + 1, 2 * n_trainings))
         half = train(model.random_state, _half(manifest, rng))
         runs["halves"].append(_compare(model, half))
     callback(Progress("stability", 2 * n_trainings, 2 * n_trainings))
     seeds, halves = (np.mean([best for best, _ in runs[key]], axis=0) for key in runs)
-    of_seeds, of_halves = (float(np.mean([mean for _, mean in runs[key]])) for key in runs)
-    return AtomStability(seeds, halves, of_seeds, of_halves, n_trainings)
+    matched_seeds, matched_halves = (
+        float(np.mean([mean for _, mean in runs[key]])) for key in runs
+    )
+    return AtomStability(seeds, halves, matched_seeds, matched_halves, n_trainings)
 
 
-def _compare(ours: Any, theirs: Any) -> tuple[NDArray[np.float64], float]:
-    """Best |cos| of each of our atoms, and the mean |cos| of the one-to-one matching."""
-    (D, classes), (E, others) = _in_the_open(ours), _in_the_open(theirs)
+def _compare(reference: Any, other: Any) -> tuple[NDArray[np.float64], float]:
+    """Return each reference atom's best |cos|, and the mean |cos| of the one-to-one matching."""
+    (D, classes), (E, other_classes) = _unprojected_atoms(reference), _unprojected_atoms(other)
     best, matched = np.zeros(len(D)), np.zeros(len(D))
-    for place in np.unique(classes):
-        own, other = classes == place, others == place
-        best[own] = best_matches(D[own], E[other]).cosines
-        matched[own] = match_atoms(D[own], E[other]).cosines
+    for class_index in np.unique(classes):
+        in_reference, in_other = classes == class_index, other_classes == class_index
+        best[in_reference] = best_matches(D[in_reference], E[in_other]).cosines
+        matched[in_reference] = match_atoms(D[in_reference], E[in_other]).cosines
     return best, float(matched.mean())
 
 
-def _in_the_open(model: Any) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Atoms as directions among the vectors before any projection, and their classes."""
+def _unprojected_atoms(model: Any) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return the atoms as directions before any projection, and their classes."""
     atoms, projection = model.model_.atoms(), model.model_.projection_
     D = np.asarray(atoms.D, np.float64)
-    if projection:  # components may be whitened, and so no rotation
+    if projection:  # whitened components are not orthogonal
         D = D @ np.linalg.pinv(projection.components.astype(np.float64)).T
     return D, atoms.classes
 
 
 def _half(manifest: Manifest, rng: np.random.Generator) -> Manifest:
-    """Half of the patients of every class, and at least one."""
+    """Return the images of half of the patients of each class, at least one."""
     chosen: set[str] = set()
     for name in sorted({record.label for record in manifest.records}):
         patients = sorted({r.patient for r in manifest.records if r.label == name})
@@ -123,16 +131,14 @@ def _half(manifest: Manifest, rng: np.random.Generator) -> Manifest:
     return manifest.select([p for p, r in enumerate(manifest.records) if r.patient in chosen])
 
 
-# When an atom looks like a leak, of sites. docs/concepts.md says why these.
-MAX_SITE_P_VALUE = (
-    0.02  # at most, that atoms together differ so between sites, if sites meant nothing
-)
-MAX_ATOM_P_VALUE = 0.05  # at most, see `evaluation.between_groups.Leaks`
-MIN_SITE_VARIANCE_SHARE = 0.25  # at least, of the variance of its use between patients of a class
+# Criteria for site confounding of an atom (docs/concepts.md).
+MAX_SITE_P_VALUE = 0.02  # of the permutation test over all atoms
+MAX_ATOM_P_VALUE = 0.05  # adjusted, see `metrics.confounding.ConfoundingTest`
+MIN_SITE_VARIANCE_SHARE = 0.25  # of the variance of usage between patients of a class
 
 
 class ValueWithInterval(NamedTuple):
-    """A value and its interval of 95 %."""
+    """Value with its 95 % confidence interval."""
 
     value: float
     low: float
@@ -141,26 +147,29 @@ class ValueWithInterval(NamedTuple):
 
 @dataclass(frozen=True)
 class AtomStatistics:
-    """What is known of one atom; numbers that are not known are NaN.
+    """Statistics of one atom; unknown numbers are NaN.
 
     Attributes
     ----------
-    atom : its place in the codes; label : CLASS:NUMBER; owner : its class; digest : which tells it
-        from atoms of other models
-    shares : by class, share of its patches that use the atom
-    n_patients : patients with a patch that uses it
-    auc, auc_low, auc_high : how well its use in a patient alone tells its class from the others,
-        with an interval of 95 % from draws of patients
-    leak : by "site", "patient" and "slide", how well its use tells these apart beyond the class
-        (slides: beyond the patient): the share of its variance that lies between them
-    top_patient : of its use by its class, the share that comes from the one patient that has most
-    site_variance_fraction, site_adjusted_p_value, site_p_value : of sites, see
-    `evaluation.between_groups.Leaks`; the last
-        is one number for all atoms; site : where it is used most beyond the others of the class;
-        site_excess : by how many patches more
-    seeds, halves : its best match in dictionaries of other seeds, and of halves of the patients:
-        mean absolute cosine
-    is_site_confounded : whether it looks like one, by the rule of docs/concepts.md
+    atom : index in the codes
+    label : CLASS:NUMBER
+    class_name : class of the atom
+    name, group, artefact, disabled : annotations by the user
+    digest : identifies the atom across models
+    fractions : for each class, the fraction of its patches that use the atom
+    n_patients, of_patients : number of patients with a patch that uses the atom, and of all
+        patients
+    auc, auc_low, auc_high : AUC of the usage per patient for the class of the atom against the
+        others, with a 95 % interval from a bootstrap of patients
+    group_variance_share : for "site", "patient" and "slide", the fraction of the variance of usage
+        that lies between them, within a class (slides: within a patient)
+    top_patient : fraction of the usage in its class that comes from a single patient, at most
+    site_variance_fraction, site_adjusted_p_value, site_p_value : see `ConfoundingTest`; the last is
+        one number for all atoms
+    site, site_excess : site with the highest usage relative to other sites of a class, and the
+        difference
+    seeds, halves : see `AtomStability`
+    is_site_confounded : whether the atom meets the criteria of docs/concepts.md
     """
 
     atom: int
@@ -189,27 +198,28 @@ class AtomStatistics:
     is_site_confounded: bool
 
     def row(self) -> dict[str, Any]:
-        """For a table: one value per column, and nothing where it is not known."""
-        plain = asdict(self)
-        shares, leak = plain.pop("fractions"), plain.pop("group_variance_share")
-        plain |= {f"usage_{name}": share for name, share in shares.items()}
-        for level, ends in leak.items():
-            names = (
+        """Return a flat table row; unknown values are None."""
+        values = asdict(self)
+        fractions, variance_shares = values.pop("fractions"), values.pop("group_variance_share")
+        values |= {f"usage_{name}": share for name, share in fractions.items()}
+        for level, interval in variance_shares.items():
+            columns = (
                 f"variance_share_{level}",
                 f"variance_share_{level}_low",
                 f"variance_share_{level}_high",
             )
-            plain |= dict(zip(names, ends, strict=True))
+            values |= dict(zip(columns, interval, strict=True))
         return {
-            name: None if isinstance(value, float) and np.isnan(value) else value
-            for name, value in plain.items()
+            column: None if isinstance(value, float) and np.isnan(value) else value
+            for column, value in values.items()
         }
 
 
 @dataclass(frozen=True)
 class _Units:
-    """Patients, or images, by class: use and mean weights (n_units, n_atoms), of each
-    its class and a record.
+    """Patients or images of one class: usage and mean weights (n_units, n_atoms).
+
+    Each unit has a class index and the record of one of its images.
     """
 
     usage: NDArray[np.float64]
@@ -218,7 +228,7 @@ class _Units:
     records: list[ImageRecord]
 
     def groups(self, key: Callable[[ImageRecord], str]) -> NDArray[np.int64]:
-        """Which units are alike in something."""
+        """Return the group index of each unit; units with the same key form a group."""
         return np.unique([key(r) for r in self.records], return_inverse=True)[1].astype(np.int64)
 
     @property
@@ -226,10 +236,10 @@ class _Units:
         return self.groups(_patient)
 
     def positions(self, is_known: Callable[[ImageRecord], Any]) -> _Units:
-        """Those of which something is known."""
-        rows = [place for place, record in enumerate(self.records) if is_known(record)]
-        own = (self.usage[rows], self.weights[rows], self.classes[rows])
-        return _Units(*own, [self.records[row] for row in rows])
+        """Return the units whose record has the property."""
+        rows = [row for row, record in enumerate(self.records) if is_known(record)]
+        arrays = (self.usage[rows], self.weights[rows], self.classes[rows])
+        return _Units(*arrays, [self.records[row] for row in rows])
 
 
 def _patient(record: ImageRecord) -> str:
@@ -253,91 +263,100 @@ def compute_atom_statistics(
     classes: Sequence[str],
     stability: AtomStability | None = None,
 ) -> list[AtomStatistics]:
-    """Facts of all atoms, from patches of these records; `labels`: of every patch."""
-    of_records = np.unique([_patient(r) for r in records], return_inverse=True)[1]
-    units = _units(gallery, labels, records, classes, of_records)
+    """Compute the statistics of all atoms from a sample of patches.
+
+    Parameters
+    ----------
+    notes : annotations of the atoms
+    gallery : sample of patches of the records
+    labels : label of each patch
+    """
+    patient_of_record = np.unique([_patient(r) for r in records], return_inverse=True)[1]
+    units = _units(gallery, labels, records, classes, patient_of_record)
     images = _units(gallery, labels, records, classes, np.arange(len(records)))
     aucs = [
-        auc_per_feature(units.usage, units.classes == place, units.patients)
-        for place in range(len(classes))
+        auc_per_feature(units.usage, units.classes == class_index, units.patients)
+        for class_index in range(len(classes))
     ]
-    placed = units.positions(_site)
-    looks = (arcsine_sqrt(placed.usage), placed.weights)
-    tested = confounding_test(looks, placed.classes, placed.groups(_site))
-    flagged = _flagged(tested)
-    told = _confounding_by_level(placed, images)
+    with_site = units.positions(_site)
+    transforms = (arcsine_sqrt(with_site.usage), with_site.weights)
+    test = confounding_test(transforms, with_site.classes, with_site.groups(_site))
+    is_confounded = _site_confounded(test)
+    variance_shares = _confounding_by_level(with_site, images)
     names = [name for name in classes if name in set(labels)]
     groups = np.array([classes.index(n) if n in classes else len(classes) for n in labels])
-    shares = gallery.fractions(groups, len(classes) + 1)
-    in_patients = _patients_using(units)
+    fractions = gallery.fractions(groups, len(classes) + 1)
+    n_patients_using = _patients_using(units)
     n_patients = len(np.unique(units.patients))
-    found = []
+    result = []
     for atom, label in enumerate(atom_labels(atoms.classes, classes)):
-        own, note = int(atoms.classes[atom]), notes.of(atom)
-        site, excess = _most_used_at(placed, atom)
-        found.append(
+        class_index, note = int(atoms.classes[atom]), notes.of(atom)
+        site, excess = _most_used_at(with_site, atom)
+        result.append(
             AtomStatistics(
                 atom=atom,
                 label=label,
-                class_name=classes[own],
+                class_name=classes[class_index],
                 name=note.name,
                 group=note.group,
                 artefact=note.artefact,
                 disabled=note.disabled,
                 digest=atoms.digest(atom),
-                fractions={name: float(shares[classes.index(name), atom]) for name in names},
-                n_patients=int(in_patients[atom]),
+                fractions={name: float(fractions[classes.index(name), atom]) for name in names},
+                n_patients=int(n_patients_using[atom]),
                 of_patients=n_patients,
-                auc=float(aucs[own].value[atom]),
-                auc_low=float(aucs[own].low[atom]),
-                auc_high=float(aucs[own].high[atom]),
+                auc=float(aucs[class_index].value[atom]),
+                auc_low=float(aucs[class_index].low[atom]),
+                auc_high=float(aucs[class_index].high[atom]),
                 group_variance_share={
-                    level: ValueWithInterval(*ends[:, atom].tolist())
-                    for level, ends in told.items()
+                    level: ValueWithInterval(*interval[:, atom].tolist())
+                    for level, interval in variance_shares.items()
                 },
-                top_patient=_top(units, own, atom),
-                site_variance_fraction=float(tested.variance_fractions[atom]),
-                site_p_value=tested.p_value,
-                site_adjusted_p_value=float(tested.adjusted_p_values[atom]),
+                top_patient=_largest_patient_fraction(units, class_index, atom),
+                site_variance_fraction=float(test.variance_fractions[atom]),
+                site_p_value=test.p_value,
+                site_adjusted_p_value=float(test.adjusted_p_values[atom]),
                 site=site,
                 site_excess=excess,
                 seeds=float(stability.seeds[atom]) if stability else np.nan,
                 halves=float(stability.halves[atom]) if stability else np.nan,
-                is_site_confounded=bool(flagged[atom]),
+                is_site_confounded=bool(is_confounded[atom]),
             )
         )
-    return found
+    return result
 
 
-def _flagged(tested: ConfoundingTest) -> NDArray[np.bool_]:
-    """Which atoms look like a leak: if anything does, at least that of the largest η²."""
-    if not tested.p_value <= MAX_SITE_P_VALUE:
-        return np.zeros(len(tested.variance_fractions), bool)
-    found: NDArray[np.bool_] = tested.adjusted_p_values <= MAX_ATOM_P_VALUE
-    found &= tested.variance_fractions >= MIN_SITE_VARIANCE_SHARE
-    found[tested.variance_fractions.argmax()] = True
-    return found
+def _site_confounded(test: ConfoundingTest) -> NDArray[np.bool_]:
+    """Return which atoms are confounded, including that of the largest η² if p is small."""
+    if not test.p_value <= MAX_SITE_P_VALUE:
+        return np.zeros(len(test.variance_fractions), bool)
+    flagged: NDArray[np.bool_] = test.adjusted_p_values <= MAX_ATOM_P_VALUE
+    flagged &= test.variance_fractions >= MIN_SITE_VARIANCE_SHARE
+    flagged[test.variance_fractions.argmax()] = True
+    return flagged
 
 
-def _confounding_by_level(placed: _Units, images: _Units) -> dict[str, NDArray[np.float64]]:
-    """Per kind of group (3, n_atoms): the share of the variance between them, low and high.
+def _confounding_by_level(with_site: _Units, images: _Units) -> dict[str, NDArray[np.float64]]:
+    """Return for each kind of group the variance fraction, low and high, (3, n_atoms).
 
-    Sites are told apart among patients of a class; patients among images of a class; slides among
-    images of a patient and class.
+    Sites are compared within a class over patients, patients within a class over images, and slides
+    within a patient and class over images.
     """
-    named = images.positions(_slide)
-    owned = [f"{p} {c}" for p, c in zip(named.patients, named.classes, strict=True)]
+    with_slide = images.positions(_slide)
+    patient_class_pairs = [
+        f"{p} {c}" for p, c in zip(with_slide.patients, with_slide.classes, strict=True)
+    ]
     levels: dict[str, tuple[_Units, NDArray[Any], Callable[[ImageRecord], str]]] = {
-        "site": (placed, placed.classes, _site),
+        "site": (with_site, with_site.classes, _site),
         "patient": (images, images.classes, _patient),
-        "slide": (named, np.unique(owned, return_inverse=True)[1], _slide),
+        "slide": (with_slide, np.unique(patient_class_pairs, return_inverse=True)[1], _slide),
     }
-    found = {}
+    result = {}
     for level, (units, blocks, key) in levels.items():
         groups = blocks * (len(units.records) + 1) + units.groups(key)
-        share = intraclass_correlation(units.usage, blocks, groups, units.patients)
-        found[level] = np.stack([share.value, share.low, share.high])
-    return found
+        correlation = intraclass_correlation(units.usage, blocks, groups, units.patients)
+        result[level] = np.stack([correlation.value, correlation.low, correlation.high])
+    return result
 
 
 def _units(
@@ -345,19 +364,19 @@ def _units(
     labels: Sequence[str],
     records: Sequence[ImageRecord],
     classes: Sequence[str],
-    numbers: NDArray[Any],
+    unit_of_record: NDArray[Any],
 ) -> _Units:
-    """`numbers`: of every record's unit."""
+    """Collect units from patches with known labels; `unit_of_record` maps the records."""
     known = np.flatnonzero([label in classes for label in labels])
-    own = np.array([classes.index(labels[place]) for place in known.tolist()], np.int64)
-    keys = numbers[gallery.images[known]] * len(classes) + own
-    names, first, groups = np.unique(keys, return_index=True, return_inverse=True)
-    own_patches = gallery.at(known)
-    use, weights = (
-        of(groups, len(names)) for of in (own_patches.fractions, own_patches.mean_weights)
+    class_indices = np.array([classes.index(labels[patch]) for patch in known.tolist()], np.int64)
+    keys = unit_of_record[gallery.images[known]] * len(classes) + class_indices
+    unit_keys, first, groups = np.unique(keys, return_index=True, return_inverse=True)
+    selected = gallery.at(known)
+    usage, weights = (
+        mean(groups, len(unit_keys)) for mean in (selected.fractions, selected.mean_weights)
     )
-    of_units = [records[int(image)] for image in gallery.images[known[first]]]
-    return _Units(use, weights, own[first], of_units)
+    unit_records = [records[int(image)] for image in gallery.images[known[first]]]
+    return _Units(usage, weights, class_indices[first], unit_records)
 
 
 def _patients_using(units: _Units) -> NDArray[np.int64]:
@@ -369,37 +388,40 @@ def _patients_using(units: _Units) -> NDArray[np.int64]:
     return counts
 
 
-def _top(units: _Units, own: int, atom: int) -> float:
-    """Of the use by patients of a class, the largest share."""
-    use = units.usage[units.classes == own, atom]
-    return float(use.max() / use.sum()) if use.sum() > 0 else np.nan
+def _largest_patient_fraction(units: _Units, class_index: int, atom: int) -> float:
+    """Return the largest fraction of the usage in a class that one patient contributes."""
+    usage = units.usage[units.classes == class_index, atom]
+    return float(usage.max() / usage.sum()) if usage.sum() > 0 else np.nan
 
 
 def _most_used_at(units: _Units, atom: int) -> tuple[str, float]:
-    """The site, of any class, whose patients use an atom most beyond others of the same class."""
-    best, name = 0.0, ""
+    """Return the site with the largest excess usage over other sites of the same class."""
+    best, best_site = 0.0, ""
     sites = np.array([_site(record) for record in units.records])
-    for place in np.unique(units.classes):
-        of_class = units.classes == place
+    for class_index in np.unique(units.classes):
+        of_class = units.classes == class_index
         for site in np.unique(sites[of_class]):
-            here, there = of_class & (sites == site), of_class & (sites != site)
-            if there.any():
-                excess = units.usage[here, atom].mean() - units.usage[there, atom].mean()
+            at_site, elsewhere = of_class & (sites == site), of_class & (sites != site)
+            if elsewhere.any():
+                excess = units.usage[at_site, atom].mean() - units.usage[elsewhere, atom].mean()
                 if excess > best:
-                    best, name = float(excess), str(site)
-    return name, best
+                    best, best_site = float(excess), str(site)
+    return best_site, best
 
 
-_MIN_PATCHES = 200  # of every image: facts are about patients
+_MIN_PATCHES_PER_IMAGE = 200  # per image: the statistics count patients
 
 
 @dataclass(frozen=True)
 class AtomReportData:
-    """The atoms of a model's classes, and the patches that show how they are used.
+    """Atoms of a model with the patches that use them.
 
-    facts : of all atoms, by their place
-    flagged : those that look like a leak, whether or not they are among the most used, by class:
-        first the one with the atom that tells sites apart best
+    Attributes
+    ----------
+    gallery, labels : sample of patches and their labels
+    classes : most used atoms of each class
+    statistics : statistics of all atoms
+    flagged : site-confounded atoms by class, in the order of their largest variance fraction
     """
 
     atoms: AtomTable
@@ -419,23 +441,28 @@ class AtomReportData:
         n_atoms: int,
         stability: AtomStability | None = None,
     ) -> AtomReportData:
+        """Collect the report of a model from a sample of patches of the records."""
         atoms, labels = _atoms(model), patch_labels(model, gallery, records)
-        owners, names = patient_indices(records), model.classes_
-        shown = partial(most_used_atoms, atoms, gallery, labels, names, owners=owners)
+        patients, names = patient_indices(records), model.classes_
+        shown = partial(most_used_atoms, atoms, gallery, labels, names, owners=patients)
         notes = model.model_.atom_annotations
-        facts = compute_atom_statistics(atoms, notes, gallery, labels, records, names, stability)
-        leaks = [fact.atom for fact in facts if fact.is_site_confounded]
-        flagged = [use for use in shown(n_atoms=n_atoms, only=leaks) if use.atoms]
-        flagged.sort(
-            key=lambda use: -max(facts[line.atom].site_variance_fraction for line in use.atoms)
+        statistics = compute_atom_statistics(
+            atoms, notes, gallery, labels, records, names, stability
         )
-        return cls(atoms, gallery, labels, shown(n_atoms=n_atoms), facts, stability, flagged)
+        confounded = [each.atom for each in statistics if each.is_site_confounded]
+        flagged = [use for use in shown(n_atoms=n_atoms, only=confounded) if use.atoms]
+        flagged.sort(
+            key=lambda use: (
+                -max(statistics[usage.atom].site_variance_fraction for usage in use.atoms)
+            )
+        )
+        return cls(atoms, gallery, labels, shown(n_atoms=n_atoms), statistics, stability, flagged)
 
     @property
     def confounding(self) -> list[AtomStatistics]:
-        """Atoms that look like a leak, those that tell sites apart best first."""
-        found = [fact for fact in self.statistics if fact.is_site_confounded]
-        return sorted(found, key=lambda fact: -fact.site_variance_fraction)
+        """Site-confounded atoms by decreasing variance fraction."""
+        confounded = [each for each in self.statistics if each.is_site_confounded]
+        return sorted(confounded, key=lambda each: -each.site_variance_fraction)
 
 
 def atom_statistics(
@@ -445,26 +472,22 @@ def atom_statistics(
     stability: int = 0,
     callback: Callback = no_callback,
 ) -> list[AtomStatistics]:
-    """What is known of every atom of a model, by patches of labelled images.
+    """Return statistics of every atom of a model, from patches of labelled images.
 
-    Who uses it, in how many patients, how well it alone tells the classes apart, how well it tells
-    sites, patients and slides apart beyond the class. docs/concepts.md says how each is measured;
-    `fact.row()` is a row for a table.
+    docs/concepts.md describes how each is measured; `row()` returns a table row.
 
     Parameters
     ----------
-    model : one that has learnt and has atoms; of a panel, its first member, and `panel.members_`
-        are the others
-    images : what it learnt from, or other images with labels: as `fit` takes them
-    stability : how often to train again with other seeds, and as often on half of the patients, to
-        say how much of each atom is found again
+    model : fitted model with atoms; the first member of an ensemble is used
+    images : labelled images as `fit` takes them, such as the training images
+    stability : number of trainings with other seeds, and on halves of the patients
     """
     model._check_fitted()
     first = model.estimators_[0] if model.n_estimators_ > 1 else model  # type: ignore[union-attr]
-    found = collect_atom_report(
+    report = collect_atom_report(
         first, resolve_labelled(images), n_atoms=1, n_trainings=stability, callback=callback
     )
-    return found.statistics
+    return report.statistics
 
 
 def collect_atom_report(
@@ -476,18 +499,21 @@ def collect_atom_report(
     n_trainings: int = 0,
     callback: Callback = no_callback,
 ) -> AtomReportData:
-    """The most used atoms of every class, by patches of these images, and facts of all atoms.
+    """Collect the most used atoms of every class and the statistics of all atoms.
 
-    `cache`: the folder of a training, which may know the cells of a network. `n_trainings`: how
-    often to train again, by other seeds and on halves of the patients, to see which atoms last.
+    Parameters
+    ----------
+    n_atoms : maximum number of atoms per class
+    cache : cache folder of the training, which may contain encoder features
+    n_trainings : number of trainings with other seeds, and on halves of the patients
     """
     check_whole_number("atoms", n_atoms, 1)
     check_whole_number("stability", n_trainings, 0)
     _atoms(model)
-    records, patches = manifest.records, copy(model.model_)
-    patches.cache = ArrayCache(cache) if cache else model.model_.cache
-    n_patches = max(N_PATCHES, _MIN_PATCHES * len(records))
-    gallery = PatchSample.of(patches, records, model.random_state, callback, n_patches)
+    records, pipeline = manifest.records, copy(model.model_)
+    pipeline.cache = ArrayCache(cache) if cache else model.model_.cache
+    n_patches = max(N_PATCHES, _MIN_PATCHES_PER_IMAGE * len(records))
+    gallery = PatchSample.of(pipeline, records, model.random_state, callback, n_patches)
     stability = None
     if n_trainings:
         stability = measure_stability(
@@ -503,24 +529,25 @@ def confounded_atoms_of_members(
     cache: Path | None = None,
     callback: Callback = no_callback,
 ) -> dict[int, list[AtomStatistics]]:
-    """Of a panel's other views, by their numbers from 1: atoms that look like a leak of sites.
+    """Return the site-confounded atoms of the other ensemble members, by member number from 1.
 
-    `but`: the view that is looked at anyway. What pixels do not see, cells of a network may, and
-    the other way round. Views without atoms say nothing.
+    `but` is the number of the member that is excluded. Members without atoms are omitted.
     """
     sites = {record.site for record in manifest.records if record.site}
     if model.n_estimators_ == 1 or len(sites) < 2:
         return {}
-    found = {}
-    for number, view in enumerate(model.estimators_, 1):  # type: ignore[union-attr]
-        if number != but and view.model_.atoms() is not None:
-            own = collect_atom_report(view, manifest, n_atoms=1, cache=cache, callback=callback)
-            found[number] = own.confounding
-    return found
+    confounded = {}
+    for number, estimator in enumerate(model.estimators_, 1):  # type: ignore[union-attr]
+        if number != but and estimator.model_.atoms() is not None:
+            report = collect_atom_report(
+                estimator, manifest, n_atoms=1, cache=cache, callback=callback
+            )
+            confounded[number] = report.confounding
+    return confounded
 
 
 def _train_again(model: Model, cache: Path | None, seed: int, manifest: Manifest) -> Model:
-    """One model by the recipe of what is shown, on these images."""
+    """Train a model with the same recipe on these images."""
     region = model.classes_[1] if model.finds_regions else None
     plan, n_jobs = Plan(model.recipe), model.n_jobs
     new = plan.build_model(region=region, random_state=seed, n_jobs=n_jobs, cache=cache)
@@ -528,7 +555,7 @@ def _train_again(model: Model, cache: Path | None, seed: int, manifest: Manifest
 
 
 def to_json_dict(found: AtomReportData, names: Sequence[str]) -> dict[str, Any]:
-    """What was found, for programs; an atom goes by its place in the codes."""
+    """Return the report as JSON-serialisable data; atoms are identified by index."""
     gallery = found.gallery
 
     def place(patch: int, weight: float) -> dict[str, Any]:
@@ -538,20 +565,20 @@ def to_json_dict(found: AtomReportData, names: Sequence[str]) -> dict[str, Any]:
         return {"image": image, "x": x, "y": y, "side": side, "weight": weight}
 
     classes = [asdict(use) for use in found.classes]
-    for line in (line for use in classes for line in use["atoms"]):
-        line["patches"] = [place(*patch) for patch in line["patches"]]
-    known: dict[str, Any] = {"atoms": [fact.row() for fact in found.statistics]}
+    for atom_usage in (atom_usage for use in classes for atom_usage in use["atoms"]):
+        atom_usage["patches"] = [place(*patch) for patch in atom_usage["patches"]]
+    statistics: dict[str, Any] = {"atoms": [atom.row() for atom in found.statistics]}
     if found.stability is not None:
-        known["stability"] = {
+        statistics["stability"] = {
             "trainings": found.stability.n_trainings,
             "matched_seeds": found.stability.matched_seeds,
             "matched_halves": found.stability.matched_halves,
         }
-    return {"n_patches": len(found.labels), "classes": classes} | known
+    return {"n_patches": len(found.labels), "classes": classes} | statistics
 
 
 def _atoms(model: Model) -> AtomTable:
-    """The model's atoms; a ValueError says why there are none."""
+    """Return the atoms of the model; raise a ValueError with the reason if there are none."""
     atoms = model.model_.atoms()
     if atoms is None:
         raise ValueError(model.model_.no_atoms_reason())

@@ -1,12 +1,8 @@
-"""An image's answer in concepts: parts that add up to its score, and what would change it.
+"""Explanation of a prediction as a sum of concept contributions.
 
-The score of an image is Σ parts + constant (docs/concepts.md). By itself a part says little: atoms
-that all tissue uses have large ones. What speaks for the answer is how it differs from tissue of
-the class that came second, as the model's training patches of that class have it.
-
-What a model says of an image, in parts of its atoms: a second look, patch by patch.
-
-The parts of an answer: what each concept, and each view of a panel, has to do with it.
+The score of an image is constant + Σ contributions (docs/concepts.md). Atoms that all tissue uses
+have large contributions, so a contribution is compared with its reference: the mean over the
+model's training patches of the runner-up class.
 """
 
 from __future__ import annotations
@@ -36,18 +32,19 @@ from ..utils.parallel import map_blocks
 from ..utils.progress import Callback, no_callback
 from ..utils.text_io import percent
 
-_MAP_CELLS = 48  # of the longer side of an atom's map
-# From the atom evidence of an image, or of a class, to parts (n_scores, n_codes).
+_MAP_SIZE = 48  # cells along the longer side of an activity map
+# Computes contributions (n_scores, n_codes) from the atom statistics of an image or a class.
 Parts = Callable[[AtomReference], NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
 class AtomActivity:
-    """Of one image: what its atoms say, and where each is used.
+    """Atom statistics of one image and a coarse map of where each atom is used.
 
-    where : (n_codes, rows, columns) of a coarse grid over the image: share of the patches there
-        that use the atom; tissue : (rows, columns), whether there are any
-    together : of atoms that have one name, the share of the patches that use any of them
+    Attributes
+    ----------
+    positions : (n_codes, rows, columns), fraction of the patches in each cell that use the atom
+    total : for atoms that share a name, the fraction of the patches that use any of them
     """
 
     patch_statistics: AtomReference
@@ -58,12 +55,13 @@ class AtomActivity:
 
 @dataclass(frozen=True)
 class ScoreContributions:
-    """What one model says; scores, parts and usual parts are its own, before `factor`.
+    """Scores of one model and the contributions of its atoms, before multiplication by `factor`.
 
-    parts : (n_scores, n_codes); None where the model has no atoms, and speaks as a whole
-    usual : per class, the parts of its typical training patches; empty without parts
-    factor : (n_scores,), how much it counts where several decide
-    view : its place among them
+    Attributes
+    ----------
+    activity, parts : atom usage and contributions (n_scores, n_codes); None without atoms
+    reference : for each class, the contributions in its training patches; empty without atoms
+    factor : (n_scores,), weight of this model in the ensemble score
     """
 
     model: ImagePipeline
@@ -76,18 +74,18 @@ class ScoreContributions:
 
     @property
     def name(self) -> str:
-        """How it looks: by which method, at what, and from how near."""
+        """Method, features, stain normalisation and magnification of the model."""
         recipe = self.model.recipe
-        words = [
+        description = [
             f"{recipe.method} on {recipe.features}" if recipe.is_patch_level else recipe.method
         ]
         if recipe.stain != "none":
-            words.append(f"stain {recipe.stain}")
+            description.append(f"stain {recipe.stain}")
         if recipe.mpp is not None:
-            words.append(f"{recipe.mpp:g} µm per pixel")
+            description.append(f"{recipe.mpp:g} µm per pixel")
         elif recipe.downsample > 1:
-            words.append(f"reduced {recipe.downsample:g} times")
-        return ", ".join(words)
+            description.append(f"reduced {recipe.downsample:g} times")
+        return ", ".join(description)
 
 
 def explain_model(
@@ -97,32 +95,30 @@ def explain_model(
     callback: Callback = no_callback,
     within: AnnotationFile | None = None,
 ) -> ScoreContributions | None:
-    """What a view says; None of glass, and of an image that does not suit it."""
+    """Return the contributions of one model; None for background and unsuitable images."""
     try:
-        look = model.score_image(path, mpp, callback, within)
+        scored = model.score_image(path, mpp, callback, within)
     except ImageError:
         return None
-    if look.scores is None:
+    if scored.scores is None:
         return None
-    if model.atoms() is None or look.patch_map is None or model.aggregator_ is None:
-        return ScoreContributions(model, look.scores)
-    chosen = look.patch_map.predicted_classes != NO_TISSUE
-    atoms = atom_activity(model, look.patch_map, chosen, path, mpp, within)
-    return _in_parts(model, look.scores, atoms, model.aggregator_.parts)
+    if model.atoms() is None or scored.patch_map is None or model.aggregator_ is None:
+        return ScoreContributions(model, scored.scores)
+    selected = scored.patch_map.predicted_classes != NO_TISSUE
+    activity = atom_activity(model, scored.patch_map, selected, path, mpp, within)
+    return _atom_contributions(model, scored.scores, activity, model.aggregator_.parts)
 
 
 def explain_ensemble(panel: Any, *image: Any) -> list[ScoreContributions]:
-    """What the members of a `EnsembleClassifier` say that are not silent, each as much as it
-    counts.
-    """
-    told = [member.score_contributions(*image) for member in panel.estimators_]
-    silent = np.full(n_scores(len(panel.classes_)), np.nan)
-    scores = np.array([own[0].scores if own else silent for own in told])
-    factors = panel.combination_.score_gradients(scores)
+    """Return the contributions of all ensemble members that do not abstain."""
+    contributions = [estimator.score_contributions(*image) for estimator in panel.estimators_]
+    abstaining = np.full(n_scores(len(panel.classes_)), np.nan)
+    scores = np.array([each[0].scores if each else abstaining for each in contributions])
+    gradients = panel.combination_.score_gradients(scores)
     return [
-        replace(own[0], factor=factors[place], member=place)
-        for place, own in enumerate(told)
-        if own
+        replace(each[0], factor=gradients[index], member=index)
+        for index, each in enumerate(contributions)
+        if each
     ]
 
 
@@ -133,30 +129,32 @@ def explain_regions(
     callback: Callback = no_callback,
     within: AnnotationFile | None = None,
 ) -> ScoreContributions | None:
-    """Of a `RegionDetector`: the mean margin of the patches that are called region, beyond the cut;
-    of an image without any, that of all its patches.
+    """Return the contributions to the score of a `RegionDetector`; None for background.
+
+    The score is the mean margin of the region patches (else of all) minus the margin threshold.
     """
     model = detector.model_
-    patch_map, evidence = model.predict_patches(path, mpp, callback, within)
-    if not evidence.n_patches:
+    patch_map, statistics = model.predict_patches(path, mpp, callback, within)
+    if not statistics.n_patches:
         return None
-    called = patch_map.threshold(detector.margin_threshold_).predicted_classes == 1
-    chosen = called if called.any() else patch_map.predicted_classes != NO_TISSUE
-    mean = float(patch_map.margins[..., 1][chosen].mean(dtype=np.float64))
-    scores = np.array([mean - detector.margin_threshold_])
+    is_region = patch_map.threshold(detector.margin_threshold_).predicted_classes == 1
+    selected = is_region if is_region.any() else patch_map.predicted_classes != NO_TISSUE
+    mean_margin = float(patch_map.margins[..., 1][selected].mean(dtype=np.float64))
+    scores = np.array([mean_margin - detector.margin_threshold_])
     if model.atoms() is None:
         return ScoreContributions(model, scores)
-    atoms = atom_activity(model, patch_map, chosen, path, mpp, within)
-    return _in_parts(model, scores, atoms, lambda of: of.margins[1:])
+    activity = atom_activity(model, patch_map, selected, path, mpp, within)
+    return _atom_contributions(model, scores, activity, lambda reference: reference.margins[1:])
 
 
-def _in_parts(
-    model: ImagePipeline, scores: NDArray[np.float64], look: AtomActivity, parts: Parts
+def _atom_contributions(
+    model: ImagePipeline, scores: NDArray[np.float64], activity: AtomActivity, parts: Parts
 ) -> ScoreContributions:
-    usual = [parts(of_class).copy() for of_class in model.class_reference_]
-    for of_class in usual:
-        of_class[:, list(model.method_.disabled_atoms_)] = 0
-    return ScoreContributions(model, scores, look, parts(look.patch_statistics), usual)
+    """Return the contributions in the image and in the reference of each class."""
+    reference = [parts(class_parts).copy() for class_parts in model.class_reference_]
+    for class_parts in reference:
+        class_parts[:, list(model.method_.disabled_atoms_)] = 0
+    return ScoreContributions(model, scores, activity, parts(activity.patch_statistics), reference)
 
 
 def atom_activity(
@@ -167,80 +165,81 @@ def atom_activity(
     mpp: float | None,
     within: AnnotationFile | None,
 ) -> AtomActivity:
-    """Code the patches of a map again, and say what each atom has to do with those chosen.
+    """Encode the patches of a map again and return the activity of each atom in the chosen ones.
 
-    `patch_map`: as the model's patches decided it, before a rule moved its line.
+    `patch_map` holds the classes that the patches had before any change of the threshold.
     """
     method, recipe = copy(model.method_).set_params(n_jobs=1), model.recipe
     tissue = patch_map.predicted_classes != NO_TISSUE
     weights = patch_weights(tissue, chosen, recipe.smoothing_radius)
     sums = AtomAccumulator(len(model.classes), method.n_codes_)
-    spread = _CoarseActivityMap(tissue.shape, method.n_codes_)
+    activity_map = _CoarseActivityMap(tissue.shape, method.n_codes_)
     counts = dict.fromkeys(model.atom_annotations.merged_atom_groups(), 0)
     with open_prepared_image(
         path, mpp, recipe, model.mpp_, model.cache, model.feature_metadata_, within
-    ) as view:
-        grid = view.grid()
+    ) as image:
+        grid = image.grid()
 
         def work(chunk: tuple[slice, slice]) -> Any:
-            here, vectors = view.chunk_features(grid, *chunk)
-            cells = np.add(np.argwhere(here), (chunk[0].start, chunk[1].start))
+            is_tissue, vectors = image.chunk_features(grid, *chunk)
+            positions = np.add(np.argwhere(is_tissue), (chunk[0].start, chunk[1].start))
             if not len(vectors):
-                return cells, None, None
+                return positions, None, None
             projected = model.project(vectors)
             codes, distances = method.encode(projected)
-            return cells, codes, method.distance_contributions(projected, codes, distances)
+            return positions, codes, method.distance_contributions(projected, codes, distances)
 
-        for cells, codes, parts in map_blocks(work, view.chunks(grid), model.n_jobs):
+        for positions, codes, parts in map_blocks(work, image.chunks(grid), model.n_jobs):
             if codes is None:
                 continue
-            at = tuple(cells.T)
-            sums.add(codes, parts, patch_map.predicted_classes[at], weights[at], chosen[at])
-            spread.add(cells, codes)
+            index = tuple(positions.T)
+            sums.add(
+                codes, parts, patch_map.predicted_classes[index], weights[index], chosen[index]
+            )
+            activity_map.add(positions, codes)
             for atoms in counts:
                 used = np.asarray((codes[:, list(atoms)] != 0).sum(axis=1)).ravel() > 0
-                counts[atoms] += int((used & chosen[at]).sum())
-    together = {atoms: count / max(1, sums.n_patches) for atoms, count in counts.items()}
-    return AtomActivity(sums.mean(), *spread.fractions(), together)
+                counts[atoms] += int((used & chosen[index]).sum())
+    group_usage = {atoms: count / max(1, sums.n_patches) for atoms, count in counts.items()}
+    return AtomActivity(sums.mean(), *activity_map.fractions(), group_usage)
 
 
 class _CoarseActivityMap:
-    """Counts over the cells of a coarse grid which atoms the patches there use."""
+    """Fraction of the patches in each cell of a coarse grid that use each atom."""
 
     def __init__(self, shape: tuple[int, ...], n_codes: int) -> None:
-        self._step = max(1, -(-max(shape) // _MAP_CELLS))
+        self._step = max(1, -(-max(shape) // _MAP_SIZE))
         self._shape = tuple(-(-side // self._step) for side in shape)
         self._users = np.zeros((n_codes, *self._shape), np.float32)
         self._patches = np.zeros(self._shape, np.float32)
 
-    def add(self, cells: NDArray[np.int64], codes: csr_array) -> None:
-        rows, columns = (cells // self._step).T
+    def add(self, positions: NDArray[np.int64], codes: csr_array) -> None:
+        rows, columns = (positions // self._step).T
         np.add.at(self._patches, (rows, columns), 1)
         used = codes.tocoo()
-        at, atoms = used.coords if hasattr(used, "coords") else (used.row, used.col)
+        patches, atoms = used.coords if hasattr(used, "coords") else (used.row, used.col)
         is_used = used.data != 0
-        at, atoms = at[is_used], atoms[is_used]
-        np.add.at(self._users, (atoms, rows[at], columns[at]), 1)
+        patches, atoms = patches[is_used], atoms[is_used]
+        np.add.at(self._users, (atoms, rows[patches], columns[patches]), 1)
 
     def fractions(self) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        shares = self._users / np.maximum(self._patches, 1)
-        return shares.astype(np.float32), self._patches > 0
+        fractions = self._users / np.maximum(self._patches, 1)
+        return fractions.astype(np.float32), self._patches > 0
 
 
 @dataclass(frozen=True)
 class ConceptContribution:
-    """What one concept has to do with an answer.
+    """Contribution of one concept to the scores of an image.
 
-    name : as people named it, else CLASS:NUMBER
-    owner : the class whose atoms these are; empty where it is no concept, but a view as a whole
-    use : share of the image's patches that use it; None of a view as a whole
-    usual_use : by class, the same of its training patches
-    adds : (n_scores,), its part of the scores
-    usual : by class, its part in what its training patches say
-    where : (rows, columns), share of the patches there that use it, NaN on glass
-    atoms : their places, the one most used first; sign : in which that one is usually used
-    view : of a panel, the place of the member; of_panel : whether it is of one
-    why_whole_image : of a view as a whole, why it has no concepts
+    Attributes
+    ----------
+    class_name : class of the atoms; empty for a whole model and for atoms of several classes
+    adds : (n_scores,), contribution to the scores
+    usage : fraction of the patches that use the concept; None for a whole model
+    reference_usage, reference_contribution : for each class, the values of its training patches
+    positions : (rows, columns), fraction of the patches that use it; NaN on background
+    atoms, sign : atom indices, the most used first, and the sign in which that one is used
+    member, of_ensemble : index of the model, and whether it is a member of an ensemble
     """
 
     name: str
@@ -261,18 +260,18 @@ class ConceptContribution:
 
     @property
     def full_name(self) -> str:
-        """With the number of its view, as names of different views may be the same."""
+        """Name, prefixed with the member number in an ensemble."""
         whole = ", as a whole" * (self.usage is None)
         return f"view {self.member + 1}: {self.name}{whole}" if self.of_ensemble else self.name
 
     @property
     def quoted(self) -> str:
-        """In a sentence."""
+        """Name as it is written within a sentence."""
         name = f"“{self.name}”" if self.is_named else self.name
         return f"{name} of view {self.member + 1}" if self.of_ensemble else name
 
     def describe_reference(self, name: str) -> str:
-        """What is usual in a class: of several atoms their sum, and so at most that; or nothing."""
+        """Format the reference usage of a class; an upper bound for several atoms."""
         if name not in self.reference_usage:
             return ""
         return "at most " * (len(self.atoms) > 1) + percent(self.reference_usage[name])
@@ -280,7 +279,7 @@ class ConceptContribution:
 
 @dataclass(frozen=True)
 class MemberContribution:
-    """What a view of a panel says: its place, how it looks, and its part of the scores."""
+    """Contribution of one ensemble member, with its index and description."""
 
     member: int
     name: str
@@ -290,83 +289,84 @@ class MemberContribution:
 def group_by_concept(
     own: ScoreContributions, classes: Sequence[str], of_panel: bool
 ) -> list[ConceptContribution]:
-    """What a view says, concept by concept; as one part where it has no atoms."""
+    """Group the contributions of a model by concept; one part for a model without atoms."""
     atoms = own.model.atoms()
     if atoms is None or own.parts is None or own.activity is None:
         name, adds = own.model.recipe.method, own.factor * own.scores
-        whole = own.model.no_atoms_reason()
+        reason = own.model.no_atoms_reason()
         return [
             ConceptContribution(
-                name, "", adds, member=own.member, of_ensemble=of_panel, why_whole_image=whole
+                name, "", adds, member=own.member, of_ensemble=of_panel, why_whole_image=reason
             )
         ]
-    labels, evidence = atom_labels(atoms.classes, classes), own.activity.patch_statistics
-    found = []
+    labels, statistics = atom_labels(atoms.classes, classes), own.activity.patch_statistics
+    contributions = []
     for concept in own.model.atom_annotations.concepts(labels):
-        places = [a for a in concept.atoms if a not in own.model.method_.disabled_atoms_]
-        if not places:
+        indices = [a for a in concept.atoms if a not in own.model.method_.disabled_atoms_]
+        if not indices:
             continue
-        places.sort(key=lambda a: -evidence.usage[a])
-        owners = {classes[int(atoms.classes[a])] for a in places}
-        found.append(
+        indices.sort(key=lambda a: -statistics.usage[a])
+        class_names = {classes[int(atoms.classes[a])] for a in indices}
+        contributions.append(
             ConceptContribution(
                 concept.name,
-                owners.pop() if len(owners) == 1 else "",
-                own.factor * own.parts[:, places].sum(axis=1),
-                *_usage(own, places, classes),
-                _positions(own, places),
+                class_names.pop() if len(class_names) == 1 else "",
+                own.factor * own.parts[:, indices].sum(axis=1),
+                *_usage(own, indices, classes),
+                _activity_map(own, indices),
                 concept.group,
                 concept.artefact,
                 concept.is_named,
-                tuple(places),
-                float(atoms.signs[places[0]]),
+                tuple(indices),
+                float(atoms.signs[indices[0]]),
                 own.member,
                 of_panel,
             )
         )
     return [
         part
-        for part in found
+        for part in contributions
         if part.usage or any(map(np.any, part.reference_contribution.values()))
     ]
 
 
 def _usage(
-    own: ScoreContributions, places: list[int], classes: Sequence[str]
+    source: ScoreContributions, indices: list[int], classes: Sequence[str]
 ) -> tuple[float, dict[str, float], dict[str, NDArray[np.float64]]]:
-    """Use of a concept, and what is usual, by class: of several atoms, at most their sum."""
-    assert own.activity is not None
-    alone = float(own.activity.patch_statistics.usage[places].max())
-    use = own.activity.total.get(tuple(sorted(places)), alone)
-    usual_use = {
-        name: min(1.0, float(of_class.usage[places].sum()))
-        for name, of_class in zip(classes, own.model.class_reference_, strict=True)
+    assert source.activity is not None
+    max_usage = float(source.activity.patch_statistics.usage[indices].max())
+    usage = source.activity.total.get(tuple(sorted(indices)), max_usage)
+    reference_usage = {
+        name: min(1.0, float(statistics.usage[indices].sum()))
+        for name, statistics in zip(classes, source.model.class_reference_, strict=True)
     }
-    usual = {
-        name: own.factor * parts[:, places].sum(axis=1)
-        for name, parts in zip(classes, own.reference, strict=True)
+    reference = {
+        name: source.factor * parts[:, indices].sum(axis=1)
+        for name, parts in zip(classes, source.reference, strict=True)
     }
-    return use, usual_use, usual
+    return usage, reference_usage, reference
 
 
-def _positions(own: ScoreContributions, places: list[int]) -> NDArray[np.float32]:
-    assert own.activity is not None
-    share = own.activity.positions[places].max(axis=0)
-    found: NDArray[np.float32] = np.where(own.activity.tissue, share, np.nan).astype(np.float32)
+def _activity_map(source: ScoreContributions, indices: list[int]) -> NDArray[np.float32]:
+    """Return the fraction of patches that use any of the atoms; NaN on background."""
+    assert source.activity is not None
+    usage = source.activity.positions[indices].max(axis=0)
+    found: NDArray[np.float32] = np.where(source.activity.tissue, usage, np.nan).astype(np.float32)
     return found
 
 
-_NUMBER_WORDS = 3
-_MAX_NAMED = 4  # of what would have to change
+_MAX_REASONS = 3
+_MAX_NAMED = 4  # atoms listed by `describe_change`
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """An answer and its parts: scores = constant + Σ adds, for every score.
+    """Prediction and its contributions: scores = constant + Σ adds.
 
-    scores : (n_scores,), what is explained: those of the answer; of regions, by how much the mean
-        margin of the patches that are called so is beyond the cut
-    votes : of a panel, what its views say; empty of a single model
+    Attributes
+    ----------
+    scores : (n_scores,), explained scores; for regions, the score of `explain_regions`
+    votes : contributions of the ensemble members; empty for a single model
     """
 
     prediction: Prediction
@@ -379,116 +379,114 @@ class Explanation:
 
     @property
     def label(self) -> str:
+        """Predicted label, or the label of images without tissue."""
         return self.prediction.label or NO_TISSUE_LABEL
 
     @cached_property
     def predicted_class(self) -> int:
-        """The place of the class that the scores speak for."""
+        """Index of the class with the highest score."""
         return int(self.scores[0] > 0) if len(self.scores) == 1 else int(self.scores.argmax())
 
     @cached_property
     def rival(self) -> int:
-        """The place of the class that came second."""
+        """Index of the runner-up class."""
         if len(self.scores) == 1:
             return 1 - self.predicted_class
         return int(np.argsort(-self.scores, kind="stable")[1])
 
     def margin_to_runner_up(self, values: NDArray[np.float64]) -> float:
-        """By how much scores, or parts of them, speak for the winner and against the rival."""
+        """Return the values of the predicted class minus those of the runner-up class."""
         if len(values) == 1:
             return float(values[0] if self.predicted_class else -values[0])
         return float(values[self.predicted_class] - values[self.rival])
 
     def excess_over_reference(self, part: ConceptContribution) -> float:
-        """How much more a part speaks for the answer than it usually does in the rival's tissue."""
-        usual = part.reference_contribution.get(self.classes[self.rival])
+        """Return the margin of a contribution minus that of its reference in the other class."""
+        reference = part.reference_contribution.get(self.classes[self.rival])
         return self.margin_to_runner_up(part.adds) - (
-            0.0 if usual is None else self.margin_to_runner_up(usual)
+            0.0 if reference is None else self.margin_to_runner_up(reference)
         )
 
     @cached_property
     def ordered(self) -> list[ConceptContribution]:
-        """The parts, what speaks most for the answer or against it first."""
+        """Contributions, by decreasing absolute excess over the reference."""
         return sorted(self.parts, key=lambda part: -abs(self.excess_over_reference(part)))
 
     @property
     def concepts(self) -> list[ConceptContribution]:
-        """Those of them that are worth a row of their own; views as a whole are in `votes`."""
+        """Contributions in order, without the whole models that `votes` contains."""
         return [part for part in self.ordered if part.usage is not None or not self.votes]
 
     def others(self, n_shown: int) -> list[ConceptContribution]:
-        """All parts but so many concepts."""
+        """Return all contributions except the first `n_shown` concepts."""
         shown = {id(part) for part in self.concepts[:n_shown]}
         return [part for part in self.parts if id(part) not in shown]
 
     @cached_property
     def changes(self) -> list[ConceptContribution] | None:
-        """The fewest concepts that, were they as usual in the rival's tissue, would change the
-        answer; None if all together would not.
-        """
-        left, found = self.scores.copy(), []
+        """Fewest concepts whose reference values would change the class; None if no set does."""
+        scores, replaced = self.scores.copy(), []
         for part in sorted(self.parts, key=lambda part: -self.excess_over_reference(part)):
             if self.excess_over_reference(part) <= 0:
                 break
-            found.append(part)
-            left -= part.adds - part.reference_contribution.get(self.classes[self.rival], 0.0)
-            if self._is_called(self.rival, left):
-                return found
+            replaced.append(part)
+            scores -= part.adds - part.reference_contribution.get(self.classes[self.rival], 0.0)
+            if self._is_predicted(self.rival, scores):
+                return replaced
         return None
 
-    def _is_called(self, place: int, scores: NDArray[np.float64]) -> bool:
+    def _is_predicted(self, index: int, scores: NDArray[np.float64]) -> bool:
         if len(scores) == 1:
-            return bool(scores[0] > 0 if place else scores[0] < 0)
-        return int(np.argmax(scores)) == place
+            return bool(scores[0] > 0 if index else scores[0] < 0)
+        return int(np.argmax(scores)) == index
 
     @property
     def is_too_few(self) -> bool:
-        """Patches are called the region, but no piece of them is large enough to be one."""
+        """Whether patches are classified as region, but too few are connected."""
         return (
             self.is_of_regions
             and self.predicted_class == 1
             and self.prediction.label != self.classes[1]
         )
 
-    # --- in words -------------------------------------------------------------------------------
+    # --- text -----------------------------------------------------------------------------------
 
     def summary(self) -> str:
-        """One sentence: what the answer is, and because of what."""
+        """Return one sentence with the prediction and its main reasons."""
         if self.prediction.label is None:
             return self.label
-        called = f"{self._called()}{self._agreed()}"
-        grounds = [
+        text = f"{self._describe_prediction()}{self._describe_agreement()}"
+        reasons = [
             p for p in self.ordered if self.excess_over_reference(p) > 0 and p.usage is not None
         ]
-        told = ", and ".join(self._ground(part) for part in grounds[:_NUMBER_WORDS])
-        if told:
-            return f"{called}, because {told}."
-        whole = [part.why_whole_image for part in self.parts if part.why_whole_image]
-        if self.votes or not whole:
-            return f"{called}."
-        return f"{called}; because of what is not known: {whole[0]}."
+        described = ", and ".join(self._describe_reason(part) for part in reasons[:_MAX_REASONS])
+        if described:
+            return f"{text}, because {described}."
+        limitations = [part.why_whole_image for part in self.parts if part.why_whole_image]
+        if self.votes or not limitations:
+            return f"{text}."
+        return f"{text}; because of what is not known: {limitations[0]}."
 
-    def _agreed(self) -> str:
-        """How many views of a panel say so."""
+    def _describe_agreement(self) -> str:
         if not self.votes:
             return ""
         n, n_agree = len(self.votes), sum(self.agrees(vote) for vote in self.votes)
-        silent = getattr(self.prediction, "n_abstaining", None)
-        without = f" ({silent} could not judge it)" if silent else ""
+        n_abstaining = getattr(self.prediction, "n_abstaining", None)
+        note = f" ({n_abstaining} could not judge it)" if n_abstaining else ""
         if not n_agree:
             views = "its one view does" if n == 1 else f"its {n} views do"
-            return f", though {views} not say so{without}"
+            return f", though {views} not say so{note}"
         if n == 1:
-            return f", as its one view says{without}"
-        return f", as {'all' if n_agree == n else f'{n_agree} of'} {n} views say{without}"
+            return f", as its one view says{note}"
+        return f", as {'all' if n_agree == n else f'{n_agree} of'} {n} views say{note}"
 
     def agrees(self, vote: MemberContribution) -> bool:
-        """Whether a view, by itself, gives the same answer."""
+        """Return whether a member alone predicts the same class."""
         if len(vote.adds) == 1:
             return self.margin_to_runner_up(vote.adds) > 0
         return int(vote.adds.argmax()) == self.predicted_class
 
-    def _called(self) -> str:
+    def _describe_prediction(self) -> str:
         if not self.is_of_regions:
             return self.label
         score = getattr(self.prediction, "score", 0)
@@ -497,15 +495,15 @@ class Explanation:
             return f"{self.label} ({few}); these are called so"
         return f"{self.classes[self.predicted_class]} ({score} patches in one piece)"
 
-    def _ground(self, part: ConceptContribution) -> str:
+    def _describe_reason(self, part: ConceptContribution) -> str:
         rival = self.classes[self.rival]
         assert part.usage is not None
-        share = f"{percent(part.usage)} of its tissue is {part.quoted}"
+        usage = f"{percent(part.usage)} of its tissue is {part.quoted}"
         only = "only " * (part.usage < part.reference_usage[rival] and len(part.atoms) == 1)
-        return f"{only}{share} ({rival} {part.describe_reference(rival)})"
+        return f"{only}{usage} ({rival} {part.describe_reference(rival)})"
 
     def describe_change(self) -> str:
-        """What would have to change for another answer."""
+        """Describe which changes would lead to the runner-up class; empty without concepts."""
         if self.prediction.label is None or all(part.usage is None for part in self.parts):
             return ""
         rival = self.classes[self.rival]
@@ -529,10 +527,8 @@ class Explanation:
             conditions.append(f"{names} {'was' if len(atoms) == 1 else 'were'} as usual in {rival}")
         return f"It would be called {rival} if {' and '.join(conditions)}."
 
-    # --- for programs ---------------------------------------------------------------------------
-
     def to_dict(self) -> dict[str, Any]:
-        """Numbers are those of the scores; `beyond` is what speaks for the answer."""
+        """Return a JSON-serialisable dictionary; `beyond` is the excess over the reference."""
         return {
             "path": str(self.prediction.path),
             "label": self.label,
@@ -561,11 +557,8 @@ class Explanation:
 
 
 def _numbers(values: NDArray[np.float64]) -> list[float] | None:
-    """None: there is nothing to be said of glass."""
+    """Return the values as a list; None if there are any NaN, as for background."""
     return None if np.isnan(values).any() else values.tolist()
-
-
-# --- from what the views say --------------------------------------------------------------------
 
 
 def explain(
@@ -576,22 +569,29 @@ def explain(
     within: AnnotationFile | None = None,
     callback: Callback = no_callback,
 ) -> Explanation:
-    """The answer of any kind of model, in parts."""
+    """Explain the prediction of any model for one image.
+
+    `mpp` is the pixel size in µm, as a number or an option; `within` is a region of interest.
+    """
     path = Path(image) if isinstance(image, str) else image
-    answer = model.predict_one(path, mpp=mpp, callback=callback, within=within)
+    prediction = model.predict_one(path, mpp=mpp, callback=callback, within=within)
     classes, n = tuple(model.classes_), n_scores(len(model.classes_))
-    size = PixelSizeOption.of(mpp).at(path).is_user_given
-    told: list[ScoreContributions] = model.score_contributions(path, size, callback, within)
-    if answer.label is None or not told:
-        nothing = np.full(n, np.nan)
-        return Explanation(answer, classes, nothing, nothing, [], model.finds_regions)
-    scores = told[0].scores if model.finds_regions else np.array(answer.scores)
-    of_panel = model.n_estimators_ > 1
-    parts = [part for own in told for part in group_by_concept(own, classes, of_panel)]
+    user_mpp = PixelSizeOption.of(mpp).at(path).is_user_given
+    contributions: list[ScoreContributions] = model.score_contributions(
+        path, user_mpp, callback, within
+    )
+    if prediction.label is None or not contributions:
+        undefined = np.full(n, np.nan)
+        return Explanation(prediction, classes, undefined, undefined, [], model.finds_regions)
+    scores = contributions[0].scores if model.finds_regions else np.array(prediction.scores)
+    is_ensemble = model.n_estimators_ > 1
+    parts = [
+        part for each in contributions for part in group_by_concept(each, classes, is_ensemble)
+    ]
     constant = scores - np.sum([part.adds for part in parts], axis=0)
     votes = [
-        MemberContribution(own.member, own.name, own.factor * own.scores)
-        for own in told
-        if of_panel
+        MemberContribution(each.member, each.name, each.factor * each.scores)
+        for each in contributions
+        if is_ensemble
     ]
-    return Explanation(answer, classes, scores, constant, parts, model.finds_regions, votes)
+    return Explanation(prediction, classes, scores, constant, parts, model.finds_regions, votes)

@@ -1,7 +1,4 @@
-"""Real patches with their codes: how often atoms are used, by whom most, who is built alike.
-
-The atoms of a model, and which of them the patches of each class use most.
-"""
+"""Sample of patches with their codes, and the atoms that the patches of each class use most."""
 
 from __future__ import annotations
 
@@ -28,12 +25,20 @@ from ..utils.parallel import Threads
 from ..utils.progress import Callback, no_callback
 
 N_PATCHES = 2000
-_MAX_CHUNKS = 4  # of an image; a slide has hundreds
+_MAX_CHUNKS = 4  # chunks read per image; a slide has hundreds
 
 
 @dataclass(frozen=True)
 class PatchSample:
-    """Per patch: the place of its image, its level-0 corner and side, and its code."""
+    """Sample of patches.
+
+    Attributes
+    ----------
+    images : (n,), index of the image of each patch
+    corners : (n, 2), level-0 coordinates
+    side : (n,), level-0 side length
+    codes : (n, n_codes)
+    """
 
     images: NDArray[np.int64]
     corners: NDArray[np.int64]
@@ -49,33 +54,38 @@ class PatchSample:
         callback: Callback = no_callback,
         n_patches: int = N_PATCHES,
     ) -> PatchSample:
-        """About so many patches on tissue, as many from every image; the images in parallel."""
-        wanted = -(-n_patches // len(records))
+        """Sample about `n_patches` tissue patches, the same number from each image.
+
+        Images are processed in parallel. Raises a ValueError if no image shows tissue.
+        """
+        n_per_image = -(-n_patches // len(records))
         method = copy(model.method_).set_params(n_jobs=1)
 
-        order = content_order(records)  # as patches are drawn at random
+        order = content_order(records)  # the random sample must not depend on the given order
 
         def work(rank: int) -> PatchSample | None:
-            rng, place = np.random.default_rng([seed, rank]), order[rank]
-            return _of_image(model, method, records[place], place, wanted, rng)
+            rng, index = np.random.default_rng([seed, rank]), order[rank]
+            return _sample_image(model, method, records[index], index, n_per_image, rng)
 
-        found = map_images(work, len(records), "gallery", callback, Threads(model.n_jobs))
-        parts: list[PatchSample] = [part for part in found if part is not None]
-        if not parts:
+        samples = map_images(work, len(records), "gallery", callback, Threads(model.n_jobs))
+        non_empty: list[PatchSample] = [part for part in samples if part is not None]
+        if not non_empty:
             raise ValueError(no_tissue_message(f"any of the {len(records)} images", model.recipe))
         return cls(
-            np.concatenate([part.images for part in parts]),
-            np.concatenate([part.corners for part in parts]),
-            np.concatenate([part.side for part in parts]),
-            vstack([part.codes for part in parts], format="csr"),
+            np.concatenate([part.images for part in non_empty]),
+            np.concatenate([part.corners for part in non_empty]),
+            np.concatenate([part.side for part in non_empty]),
+            vstack([part.codes for part in non_empty], format="csr"),
         )
 
     @property
     def n_bytes(self) -> int:
+        """Memory of the arrays in bytes."""
         codes = self.codes.data, self.codes.indices, self.codes.indptr
         return sum(array.nbytes for array in (self.images, self.corners, self.side, *codes))
 
     def save(self, path: Path) -> None:
+        """Write the sample to a compressed npz file."""
         arrays: dict[str, Any] = {
             "images": self.images,
             "corners": self.corners,
@@ -90,11 +100,11 @@ class PatchSample:
 
     @classmethod
     def read(cls, path: Path) -> PatchSample:
-        """A ValueError says that the file is damaged."""
+        """Read a sample; raise a ValueError if the file is damaged."""
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-                parts = arrays["data"], arrays["indices"], arrays["indptr"]
-                codes = csr_array(parts, shape=tuple(arrays["shape"]))
+                csr_parts = arrays["data"], arrays["indices"], arrays["indptr"]
+                codes = csr_array(csr_parts, shape=tuple(arrays["shape"]))
                 return cls(arrays["images"], arrays["corners"], arrays["side"], codes)
         except (FileNotFoundError, PermissionError):
             raise
@@ -103,7 +113,7 @@ class PatchSample:
 
     @classmethod
     def read_if_whole(cls, path: Path) -> PatchSample | None:
-        """None if it is not there, or damaged, which is said."""
+        """Read a sample; None if the file is missing or, with a warning, damaged."""
         if not path.is_file():
             return None
         try:
@@ -113,50 +123,50 @@ class PatchSample:
             return None
 
     def at(self, patches: NDArray[np.int64]) -> PatchSample:
-        """These patches alone."""
-        rows = self.images[patches], self.corners[patches], self.side[patches]
-        return PatchSample(*rows, self.codes[patches])
+        """Return the sample of the selected patches."""
+        columns = self.images[patches], self.corners[patches], self.side[patches]
+        return PatchSample(*columns, self.codes[patches])
 
     def fractions(self, groups: NDArray[np.int64], n_groups: int) -> NDArray[np.float64]:
-        """(n_groups, n_codes): the share of each group's patches whose code uses an atom.
+        """Return the fraction of each group's patches that use an atom, (n_groups, n_codes).
 
-        `groups`: the place of every patch's group. A group without patches uses nothing.
+        `groups` is the group index of each patch. Groups without patches have the fraction 0.
         """
         return self._means((self.codes != 0).astype(np.float64), groups, n_groups)
 
     def mean_weights(self, groups: NDArray[np.int64], n_groups: int) -> NDArray[np.float64]:
-        """The same of the atoms' weights, with their signs; patches that do not use one have 0."""
+        """Return the mean signed weight of each atom in each group, (n_groups, n_codes)."""
         return self._means(self.codes.astype(np.float64), groups, n_groups)
 
     @staticmethod
     def _means(values: csr_array, groups: NDArray[np.int64], n_groups: int) -> NDArray[np.float64]:
-        places = groups, np.arange(len(groups))
-        member = csr_array((np.ones(len(groups)), places), (n_groups, len(groups)))
-        sums: NDArray[np.float64] = (member @ values).toarray()
+        indices = groups, np.arange(len(groups))
+        membership = csr_array((np.ones(len(groups)), indices), (n_groups, len(groups)))
+        sums: NDArray[np.float64] = (membership @ values).toarray()
         return sums / np.maximum(np.bincount(groups, minlength=n_groups), 1)[:, None]
 
     def top_patches(
         self, atom: int, n_patches: int = 8, owners: NDArray[np.int64] | None = None
     ) -> list[tuple[int, float]]:
-        """Patches in whose code the atom weighs most, with the weight; at most two of an image.
+        """Return the patches with the largest |weight| of an atom, and the weights.
 
-        `owners`: the place of every image's patient; where they are known, no more of a patient
-        than are needed.
+        At most two patches come from one image. `owners` is the patient index of each image; if
+        given, no patient contributes more patches than necessary.
         """
         weights = self.codes[:, [atom]].toarray().ravel()
         order = np.argsort(-np.abs(weights), kind="stable")
         if owners is None:
             return self._first(order, weights, n_patches)
-        n_users = len(np.unique(owners[self.images[weights != 0]]))
-        most = min(2, -(-n_patches // max(1, n_users)))
-        return self._first(order, weights, n_patches, owners[self.images], most)
+        n_owners = len(np.unique(owners[self.images[weights != 0]]))
+        max_per_owner = min(2, -(-n_patches // max(1, n_owners)))
+        return self._first(order, weights, n_patches, owners[self.images], max_per_owner)
 
     def nearest_patches(self, code: csr_array, n_patches: int = 6) -> list[tuple[int, float]]:
-        """Patches whose codes point the same way as this one (1, n_codes), with the cosine."""
+        """Return the patches with codes most similar to `code` (1, n_codes), and cosines."""
         products = (self.codes @ code.T).toarray().ravel()
         norms = np.sqrt(self.codes.power(2).sum(axis=1)) * float(np.sqrt(code.power(2).sum()))
-        likeness = products / np.maximum(np.asarray(norms).ravel(), 1e-12)
-        return self._first(np.argsort(-likeness, kind="stable"), likeness, n_patches)
+        cosines = products / np.maximum(np.asarray(norms).ravel(), 1e-12)
+        return self._first(np.argsort(-cosines, kind="stable"), cosines, n_patches)
 
     def _first(
         self,
@@ -164,60 +174,70 @@ class PatchSample:
         values: NDArray[np.float64],
         n_patches: int,
         owners: NDArray[np.int64] | None = None,
-        most: int = 2,
+        max_per_owner: int = 2,
     ) -> list[tuple[int, float]]:
-        """In this order, at most so many of an owner: of a patch's image, if not said."""
+        """Return the first patches in this order, at most `max_per_owner` of an owner."""
         chosen: list[tuple[int, float]] = []
-        seen: dict[int, int] = {}
-        whose = self.images if owners is None else owners
+        n_chosen: dict[int, int] = {}
+        owner_of_patch = self.images if owners is None else owners
         for patch in order.tolist():
-            owner = int(whose[patch])
+            owner = int(owner_of_patch[patch])
             if values[patch] == 0 or len(chosen) == n_patches:
                 break
-            if seen.get(owner, 0) < most:
-                seen[owner] = seen.get(owner, 0) + 1
+            if n_chosen.get(owner, 0) < max_per_owner:
+                n_chosen[owner] = n_chosen.get(owner, 0) + 1
                 chosen.append((patch, float(values[patch])))
         return chosen
 
 
-def _of_image(
+def _sample_image(
     model: ImagePipeline,
     method: PatchClassifier,
     record: ImageRecord,
-    place: int,
-    wanted: int,
+    image_index: int,
+    n_patches: int,
     rng: np.random.Generator,
 ) -> PatchSample | None:
-    """Patches of a few chunks of the image, taken at random."""
-    found: list[NDArray[np.int64]] = []
+    """Return random patches from a few random chunks of an image; None without tissue."""
+    positions: list[NDArray[np.int64]] = []
     vectors: list[NDArray[np.float32]] = []
-    image = record.path, record.mpp, model.recipe, model.mpp_, model.cache, model.feature_metadata_
-    with open_prepared_image(*image, record.region_of_interest) as view:
-        grid = view.grid()
-        chunks = [chunk for chunk in grid.chunks() if view.inside(grid, *chunk).any()]
-        for number in rng.permutation(len(chunks))[:_MAX_CHUNKS]:
-            rows, columns = chunks[number]
-            tissue, of_chunk = view.chunk_features(grid, rows, columns)
-            chosen = rng.permutation(len(of_chunk))[: wanted - sum(map(len, found))]
-            found.append(np.add(np.argwhere(tissue), (rows.start, columns.start))[chosen])
-            vectors.append(of_chunk[chosen])
-            if sum(map(len, found)) == wanted:
+    settings = (
+        record.path,
+        record.mpp,
+        model.recipe,
+        model.mpp_,
+        model.cache,
+        model.feature_metadata_,
+    )
+    with open_prepared_image(*settings, record.region_of_interest) as image:
+        grid = image.grid()
+        chunks = [chunk for chunk in grid.chunks() if image.inside(grid, *chunk).any()]
+        for index in rng.permutation(len(chunks))[:_MAX_CHUNKS]:
+            rows, columns = chunks[index]
+            is_tissue, chunk_vectors = image.chunk_features(grid, rows, columns)
+            chosen = rng.permutation(len(chunk_vectors))[: n_patches - sum(map(len, positions))]
+            positions.append(np.add(np.argwhere(is_tissue), (rows.start, columns.start))[chosen])
+            vectors.append(chunk_vectors[chosen])
+            if sum(map(len, positions)) == n_patches:
                 break
-    cells = np.concatenate(found) if found else np.empty((0, 2), np.int64)
-    if len(cells) == 0:
+    selected = np.concatenate(positions) if positions else np.empty((0, 2), np.int64)
+    if len(selected) == 0:
         return None
     codes = method.encode(model.project(np.concatenate([v for v in vectors if len(v)])))[0]
-    corners = np.array([grid.corner(row, column) for row, column in cells.tolist()])
+    corners = np.array([grid.corner(row, column) for row, column in selected.tolist()])
     return PatchSample(
-        np.full(len(cells), place), corners, np.full(len(cells), grid.patch_side), codes
+        np.full(len(selected), image_index), corners, np.full(len(selected), grid.patch_side), codes
     )
 
 
 @dataclass(frozen=True)
 class AtomUsage:
-    """One atom: per label the share of its patches that use it; the patches that use it most.
+    """Usage of one atom.
 
-    patches : (place in the gallery, weight), the largest |weight| first
+    Attributes
+    ----------
+    fractions : for each label, the fraction of its patches that use the atom
+    patches : (index in the sample, weight), by decreasing |weight|
     """
 
     atom: int
@@ -227,9 +247,13 @@ class AtomUsage:
 
 @dataclass(frozen=True)
 class ClassAtomUsage:
-    """The atoms of one class: how many, how many of them are used at all, and the most used.
+    """Usage of the atoms of one class.
 
-    per_patch : how many of them a patch of each label uses on average
+    Attributes
+    ----------
+    n_active : number of atoms that any patch uses
+    per_patch : for each label, the mean number of the atoms that a patch uses
+    atoms : the most used atoms
     """
 
     name: str
@@ -248,26 +272,33 @@ def most_used_atoms(
     owners: NDArray[np.int64] | None = None,
     only: Sequence[int] | None = None,
 ) -> list[ClassAtomUsage]:
-    """Per class its `n_atoms` atoms that most of its own patches use; `only`: among these.
+    """Return the atoms of each class that most patches of the class use.
 
-    `labels`: of every patch of the gallery; `owners`: of every image, its patient. Where no patch
-    is of a class, use by all patches puts its atoms in order. Atoms that no patch uses are left
-    out.
+    Atoms of classes without patches are ordered by their usage in all patches. Unused atoms are
+    omitted.
+
+    Parameters
+    ----------
+    gallery : sample of patches
+    labels : label of each patch
+    n_atoms : maximum number of atoms per class
+    owners : patient index of each image
+    only : atoms to choose from
     """
     names = [name for name in classes if name in set(labels)]
     names += sorted(set(labels) - set(names))
-    shares = gallery.fractions(np.array([names.index(label) for label in labels]), len(names))
-    everywhere = gallery.fractions(np.zeros(len(labels), np.int64), 1)[0]
+    fractions = gallery.fractions(np.array([names.index(label) for label in labels]), len(names))
+    overall = gallery.fractions(np.zeros(len(labels), np.int64), 1)[0]
     found = []
-    for place, name in enumerate(classes):
-        own = np.flatnonzero(atoms.classes == place)
-        used = own[everywhere[own] > 0]
-        shown = used if only is None else used[np.isin(used, only)]
-        use = shares[names.index(name)] if name in names else everywhere
-        order = shown[np.lexsort((-everywhere[shown], -use[shown]))]
-        per_patch = dict(zip(names, shares[:, own].sum(axis=1).tolist(), strict=True))
-        best = [_usage(gallery, int(atom), names, shares, owners) for atom in order[:n_atoms]]
-        found.append(ClassAtomUsage(name, len(own), len(used), per_patch, best))
+    for index, name in enumerate(classes):
+        of_class = np.flatnonzero(atoms.classes == index)
+        active = of_class[overall[of_class] > 0]
+        candidates = active if only is None else active[np.isin(active, only)]
+        usage = fractions[names.index(name)] if name in names else overall
+        order = candidates[np.lexsort((-overall[candidates], -usage[candidates]))]
+        per_patch = dict(zip(names, fractions[:, of_class].sum(axis=1).tolist(), strict=True))
+        usages = [_usage(gallery, int(atom), names, fractions, owners) for atom in order[:n_atoms]]
+        found.append(ClassAtomUsage(name, len(of_class), len(active), per_patch, usages))
     return found
 
 
@@ -275,26 +306,26 @@ def _usage(
     gallery: PatchSample,
     atom: int,
     names: list[str],
-    shares: NDArray[np.float64],
+    fractions: NDArray[np.float64],
     owners: NDArray[np.int64] | None,
 ) -> AtomUsage:
-    by_label = dict(zip(names, shares[:, atom].tolist(), strict=True))
+    by_label = dict(zip(names, fractions[:, atom].tolist(), strict=True))
     return AtomUsage(atom, by_label, gallery.top_patches(atom, owners=owners))
 
 
 def patient_indices(records: Sequence[ImageRecord]) -> NDArray[np.int64]:
-    """The place of every record's patient; a record that names none is its own."""
+    """Return the patient index of each record; records without a patient are separate."""
     names = [record.patient or str(record.path) for record in records]
     return np.unique(names, return_inverse=True)[1].astype(np.int64)
 
 
 def patch_labels(model: Model, gallery: PatchSample, records: Sequence[ImageRecord]) -> list[str]:
-    """What every patch of the gallery is, as its record says and the model asks."""
+    """Return the label of each patch, as the record and the kind of model define it."""
     labels = [""] * len(gallery.images)
     for image in np.unique(gallery.images).tolist():
-        own = np.flatnonzero(gallery.images == image)
-        side = float(gallery.side[own[0]])
-        found = model.patch_labels(records[image], gallery.corners[own], side)
-        for place, label in zip(own.tolist(), found, strict=True):
-            labels[place] = label
+        patches = np.flatnonzero(gallery.images == image)
+        side = float(gallery.side[patches[0]])
+        image_labels = model.patch_labels(records[image], gallery.corners[patches], side)
+        for patch, label in zip(patches.tolist(), image_labels, strict=True):
+            labels[patch] = label
     return labels

@@ -1,20 +1,16 @@
-"""Test for properties of the images, such as the site, that are associated with the class.
+"""Tests of properties and measurements of patients for association with class or site.
 
-If site or scanner are associated with the class, a model may learn them instead of the tissue, and
-no split by patient reveals it. The test statistic of a property is the balanced accuracy over
-patients of the best classifier that uses this property alone; its null distribution is that of
-permuted classes of patients. p-values are adjusted for the number of properties.
+If site or scanner is associated with the class, a model may learn it instead of the tissue, and no
+split by patient reveals that. `find_confounders` tests properties of the images. The statistic of a
+property is the balanced accuracy over patients of the best classifier that uses this property
+alone; its null distribution is computed with permuted classes of patients. p-values are adjusted
+for the number of properties.
+
+`intraclass_correlation` and `confounding_test` measure how much of the variance between patients
+lies between groups such as sites. `auc_per_feature` measures how well single features separate the
+classes. All count patients, because patches of one patient are not independent.
 
 Reference: Westfall, Young, "Resampling-based multiple testing", 1993 (minP adjustment).
-
-How much of what patients differ in lies between groups of them, or of their images.
-
-A use that tells sites apart beyond the class is a leak. Two things are said of it: how large it is,
-with an interval, for groups of any kind; and, of sites, whether chance alone could make it.
-
-How well many measurements of patients tell classes apart, all at once.
-
-Patients are counted, not patches: patches of a patient are alike, and say little new.
 """
 
 from __future__ import annotations
@@ -32,26 +28,26 @@ from ..datasets.survey import image_properties
 from .intervals import BootstrapReplicates
 
 _LEVEL = 0.95
-_MAX_BUNDLES = 60  # of patients that are left out in turn
+_MAX_GROUPS = 60  # groups of patients in the jackknife
 _MIN_PATIENTS = 8  # for an interval
-_NONE = 1e-12  # of a variance
-_SHUFFLES = 50  # at once
-_BATCH = 10  # of the largest η², where many are asked at once
+_EPSILON = 1e-12  # tolerance of variances and fractions
+_PERMUTATION_BATCH = 50  # permutations computed at once
+_N_LARGEST = 10  # largest η² that are averaged
 
 Groups = NDArray[np.int64]
 
 
 def arcsine_sqrt(shares: NDArray[np.float64]) -> NDArray[np.float64]:
-    """arcsin √share: so rare shares vary as much as others do."""
+    """Return arcsin √share, which stabilises the variance of fractions."""
     return np.arcsin(np.sqrt(shares.clip(0, 1)))
 
 
 @dataclass(frozen=True)
 class IntraclassCorrelation:
-    """Per measurement (n,): the share of its variance that lies between groups, and its interval.
+    """Fraction of the variance between groups, with its interval, for each measurement (n,).
 
-    NaN where it does not vary, or where no block has two groups, one of them of two units; the
-    interval also with fewer than eight patients.
+    NaN for constant measurements, or if no block has two groups, one of them of two units. The
+    interval is NaN with fewer than eight patients.
     """
 
     value: NDArray[np.float64]
@@ -62,101 +58,107 @@ class IntraclassCorrelation:
 def intraclass_correlation(
     shares: NDArray[np.float64], blocks: Groups, groups: Groups, patients: Groups
 ) -> IntraclassCorrelation:
-    """Of shares (n_units, n), within blocks: σ²_b / (σ²_b + σ²), an intraclass correlation.
+    """Return the intraclass correlation σ²_b / (σ²_b + σ²) of fractions, within blocks.
 
-    σ² is the variance within groups, σ²_b that of what groups add to it, as the analysis of
-    variance has them: groups that mean nothing have 0 on average, however few units each has (η²
-    would have a half, with two units in every group).
+    σ² is the variance within groups and σ²_b the variance component between groups of the analysis
+    of variance. Unlike η², it is 0 on average for random groups of any size. Intervals of 95 % are
+    computed with the jackknife over patients, the logarithm and Student's t.
 
-    blocks, groups, patients : (n_units,), of every unit; a group lies in one block, as a site's
-        patients of a class do. Blocks of one group say nothing and are left out.
+    Parameters
+    ----------
+    shares : (n_units, n), transformed by `arcsine_sqrt`
+    blocks, groups, patients : (n_units,), indices; each group lies in one block, such as the
+        patients of one site and class; blocks of one group are ignored
 
-    Intervals of 95 % from leaving out patients in turn, by the logarithm and Student's t.
-
-    Reference: Arvesen, Schmitz, "Robust procedures for variance component problems using the
-    jackknife", Biometrics 26 (1970) 677-686.
+    References
+    ----------
+    Arvesen, Schmitz, "Robust procedures for variance component problems using the jackknife",
+    Biometrics 26 (1970) 677-686.
     """
-    nothing = np.full(shares.shape[1], np.nan)
-    telling = _with_several(blocks, groups)
-    if not len(telling):
-        return IntraclassCorrelation(nothing, nothing, nothing)
-    values, own = arcsine_sqrt(shares[telling]), (blocks[telling], groups[telling])
-    whole = _log_within(values, *own)
-    bundles = _bundles(own[1], patients[telling])
-    kept = [np.flatnonzero(bundles != bundle) for bundle in np.unique(bundles)]
-    parts = [_log_within(values[rows], own[0][rows], own[1][rows]) for rows in kept]
-    n = len(parts)
+    undefined = np.full(shares.shape[1], np.nan)
+    rows = _units_of_mixed_blocks(blocks, groups)
+    if not len(rows):
+        return IntraclassCorrelation(undefined, undefined, undefined)
+    values, keys = arcsine_sqrt(shares[rows]), (blocks[rows], groups[rows])
+    estimate = _log_within(values, *keys)
+    left_out = _jackknife_groups(keys[1], patients[rows])
+    subsets = [np.flatnonzero(left_out != number) for number in np.unique(left_out)]
+    estimates = [
+        _log_within(values[subset], keys[0][subset], keys[1][subset]) for subset in subsets
+    ]
+    n = len(estimates)
     if n < _MIN_PATIENTS:
-        return IntraclassCorrelation(np.clip(1 - np.exp(whole), 0, 1), nothing, nothing)
-    reach = np.std(parts, axis=0) * np.sqrt(n - 1) * t.ppf((1 + _LEVEL) / 2, n - 1)
-    value, low, high = (1 - np.exp(at) for at in (whole, whole + reach, whole - reach))
+        return IntraclassCorrelation(np.clip(1 - np.exp(estimate), 0, 1), undefined, undefined)
+    margin = np.std(estimates, axis=0) * np.sqrt(n - 1) * t.ppf((1 + _LEVEL) / 2, n - 1)
+    value, low, high = (1 - np.exp(x) for x in (estimate, estimate + margin, estimate - margin))
     return IntraclassCorrelation(*(np.clip(each, 0, 1) for each in (value, low, high)))
 
 
-def _with_several(blocks: Groups, groups: Groups) -> Groups:
-    """Units of blocks that have several groups."""
+def _units_of_mixed_blocks(blocks: Groups, groups: Groups) -> Groups:
+    """Return the units of blocks that have several groups."""
     pairs = np.unique(np.stack([blocks, groups]), axis=1)
     names, counts = np.unique(pairs[0], return_counts=True)
     return np.flatnonzero(np.isin(blocks, names[counts > 1]))
 
 
 def _log_within(values: NDArray[np.float64], blocks: Groups, groups: Groups) -> NDArray[np.float64]:
-    """log σ² / (σ² + σ²_b) of every column; NaN where it is not defined."""
-    nothing = np.full(values.shape[1], np.nan)
+    """Return log σ² / (σ² + σ²_b) of every column; NaN where it is undefined."""
+    undefined = np.full(values.shape[1], np.nan)
     sizes, n = np.unique(groups, return_counts=True)[1], len(values)
     totals = np.unique(blocks, return_counts=True)[1]
-    of_group = _group_indices(blocks)[np.unique(groups, return_index=True)[1]]
-    # A group's say in the variance about a block's mean: less than 1, as the mean follows it.
-    say = (totals - np.bincount(of_group, sizes**2) / totals).sum()
-    if n == len(sizes) or say < _NONE:
-        return nothing
-    within = _squares(values, groups) / (n - len(sizes))
-    between = (_squares(values, blocks) - (n - len(totals)) * within) / say
-    found = np.divide(within, within + between, out=nothing, where=within + between > _NONE)
-    return np.log(np.maximum(found, _NONE))
+    block_of_group = _group_indices(blocks)[np.unique(groups, return_index=True)[1]]
+    # Coefficient of σ²_b in the expected sum of squares about the block means.
+    coefficient = (totals - np.bincount(block_of_group, sizes**2) / totals).sum()
+    if n == len(sizes) or coefficient < _EPSILON:
+        return undefined
+    within = _sum_of_squares(values, groups) / (n - len(sizes))
+    between = (_sum_of_squares(values, blocks) - (n - len(totals)) * within) / coefficient
+    fraction = np.divide(within, within + between, out=undefined, where=within + between > _EPSILON)
+    return np.log(np.maximum(fraction, _EPSILON))
 
 
-def _squares(values: NDArray[np.float64], groups: Groups) -> NDArray[np.float64]:
-    """Σ of squares about the groups' means."""
-    places = _group_indices(groups)
-    found: NDArray[np.float64] = ((values - _means(values, places)[places]) ** 2).sum(axis=0)
-    return found
+def _sum_of_squares(values: NDArray[np.float64], groups: Groups) -> NDArray[np.float64]:
+    """Return the sum of squares about the group means."""
+    indices = _group_indices(groups)
+    total: NDArray[np.float64] = ((values - _means(values, indices)[indices]) ** 2).sum(axis=0)
+    return total
 
 
 def _group_indices(groups: Groups) -> Groups:
     return np.unique(groups, return_inverse=True)[1].astype(np.int64)
 
 
-def _means(values: NDArray[np.float64], places: Groups) -> NDArray[np.float64]:
-    sizes = np.bincount(places)
-    member = csr_array((np.ones(len(places)), (places, np.arange(len(places)))))
-    means: NDArray[np.float64] = (member @ values) / sizes[:, None]
+def _means(values: NDArray[np.float64], indices: Groups) -> NDArray[np.float64]:
+    sizes = np.bincount(indices)
+    membership = csr_array((np.ones(len(indices)), (indices, np.arange(len(indices)))))
+    means: NDArray[np.float64] = (membership @ values) / sizes[:, None]
     return means
 
 
-def _bundles(groups: Groups, patients: Groups) -> Groups:
-    """Of every unit the number of its patient, or of some patients of all groups together."""
+def _jackknife_groups(groups: Groups, patients: Groups) -> Groups:
+    """Return the jackknife group of each unit: its patient or, of many, a set of patients."""
     order = patients[np.argsort(groups, kind="stable")]
     first = np.sort(np.unique(order, return_index=True)[1])
-    number = {patient: place % _MAX_BUNDLES for place, patient in enumerate(order[first].tolist())}
+    number = {patient: i % _MAX_GROUPS for i, patient in enumerate(order[first].tolist())}
     return np.array([number[patient] for patient in patients.tolist()], np.int64)
 
 
-# --- is it chance? ------------------------------------------------------------------------------
+# --- permutation test ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class ConfoundingTest:
-    """How well measurements (n,) tell groups of patients apart beyond their class.
+    """Result of a test whether measurements (n,) differ between groups of patients within a class.
 
-    shares : of its variance between patients of a class, what lies between the groups (η²), in the
-        class where that is most
-    chance : that the largest share of all measurements, or the ten largest together, are as large,
-        if groups meant nothing; NaN if no class has two groups, as are the others
-    doubts : per measurement, what speaks against taking it for one that tells groups apart: the
-        chance of a share as large in any of them or, if that is less, the share of those that stand
-        out as much that is expected to do so by chance (Benjamini and Hochberg)
-    n_groups : how many there are
+    Attributes
+    ----------
+    variance_fractions : η², fraction of the variance between patients of a class that lies between
+        groups, in the class where it is largest
+    p_value : of the largest η², or the mean of the ten largest; all are NaN if no class has two
+        groups
+    adjusted_p_values : smaller of the family-wise p-value and the false discovery rate (Benjamini
+        and Hochberg)
+    n_groups : number of groups
     """
 
     variance_fractions: NDArray[np.float64]
@@ -173,94 +175,93 @@ def confounding_test(
     n_permutations: int = 1999,
     random_state: int = 0,
 ) -> ConfoundingTest:
-    """η² between groups within a class, and permutation tests of it: of all, and of each.
+    """Test the η² between groups within a class by permutation, for all measurements and for each.
 
-    looks : values (n_units, n) of the same measurements, seen in several ways; the one that tells
-        most counts
+    Groups are permuted among the units of the same class. The largest η² detects an effect in one
+    measurement, the mean of the ten largest an effect spread over many. The test uses the smaller
+    of their p-values, calibrated by the same permutations. `looks` are transformed values (n_units,
+    n) of the same measurements; the largest η² of them counts.
 
-    Groups, such as sites, are shuffled among the units of the same class. What is spread over many
-    measurements stands out in none of them, and what is in one is lost among ten; so both the
-    largest η² and the mean of the ten largest say whether there is anything at all, by the smaller
-    of their chances, itself held against shuffles.
-
-    References: Westfall, Young, "Resampling-based multiple testing", 1993; Benjamini, Hochberg,
-    J. R. Stat. Soc. B 57 (1995) 289-300.
+    References: Westfall, Young, "Resampling-based multiple testing", 1993; Benjamini, Hochberg, J.
+    R. Stat. Soc. B 57 (1995) 289-300.
     """
-    nothing, n_groups = np.full(looks[0].shape[1], np.nan), len(np.unique(groups))
-    rows = [np.flatnonzero(classes == place) for place in np.unique(classes)]
+    undefined, n_groups = np.full(looks[0].shape[1], np.nan), len(np.unique(groups))
+    rows = [np.flatnonzero(classes == index) for index in np.unique(classes)]
     rows = [own for own in rows if len(np.unique(groups[own])) > 1]
     if not rows:
-        return ConfoundingTest(nothing, float("nan"), nothing, n_groups)
+        return ConfoundingTest(undefined, float("nan"), undefined, n_groups)
     scaled = [[_scaled(values[own]) for values in looks] for own in rows]
-    shares = _largest(scaled, [groups[own][None] for own in rows])[0]
-    rng, as_large, totals = np.random.default_rng(random_state), np.ones(len(shares)), []
-    for start in range(0, n_permutations, _SHUFFLES):
-        n = min(_SHUFFLES, n_permutations - start)
+    fractions = _largest(scaled, [groups[own][None] for own in rows])[0]
+    rng, n_as_large, statistics = np.random.default_rng(random_state), np.ones(len(fractions)), []
+    for start in range(0, n_permutations, _PERMUTATION_BATCH):
+        n = min(_PERMUTATION_BATCH, n_permutations - start)
         shuffled = [rng.permuted(np.tile(groups[own], (n, 1)), axis=1) for own in rows]
-        by_chance = _largest(scaled, shuffled)
-        as_large += (by_chance >= shares - _NONE).sum(axis=0)
-        totals += [_totals(row) for row in by_chance]
-    columns = np.array([_totals(shares), *totals]).T
-    in_any = _chances(columns[0], shares)
-    doubts = np.minimum(in_any, _false_discovery_rates(as_large / (n_permutations + 1)))
-    least = np.min([_chances(column, column) for column in columns], axis=0)
-    chance = float(np.mean(least <= least[0] + _NONE))
-    return ConfoundingTest(shares, chance, doubts, n_groups)
+        permuted = _largest(scaled, shuffled)
+        n_as_large += (permuted >= fractions - _EPSILON).sum(axis=0)
+        statistics += [_summary_statistics(row) for row in permuted]
+    columns = np.array([_summary_statistics(fractions), *statistics]).T
+    family_wise = _p_values(columns[0], fractions)
+    adjusted = np.minimum(family_wise, _false_discovery_rates(n_as_large / (n_permutations + 1)))
+    smallest = np.min([_p_values(column, column) for column in columns], axis=0)
+    p_value = float(np.mean(smallest <= smallest[0] + _EPSILON))
+    return ConfoundingTest(fractions, p_value, adjusted, n_groups)
 
 
-def _totals(shares: NDArray[np.float64]) -> tuple[float, float]:
-    """The largest, and the mean of the largest ten."""
-    most = np.sort(shares)[-_BATCH:]
-    return float(most[-1]), float(most.mean())
+def _summary_statistics(fractions: NDArray[np.float64]) -> tuple[float, float]:
+    """Return the largest fraction, and the mean of the ten largest."""
+    largest = np.sort(fractions)[-_N_LARGEST:]
+    return float(largest[-1]), float(largest.mean())
 
 
-def _chances(known: NDArray[np.float64], values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Of every value: how many of those known are as large."""
-    below = np.searchsorted(np.sort(known), values - _NONE)
-    found: NDArray[np.float64] = 1 - below / len(known)
-    return found
+def _p_values(reference: NDArray[np.float64], values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return for every value the fraction of the reference values that are at least as large."""
+    below = np.searchsorted(np.sort(reference), values - _EPSILON)
+    p_values: NDArray[np.float64] = 1 - below / len(reference)
+    return p_values
 
 
-def _false_discovery_rates(chances: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The smallest expected share of false ones among lists that end with each."""
-    order = np.argsort(chances)
-    found = np.empty(len(chances))
-    by_rank = chances[order] * len(chances) / np.arange(1, len(chances) + 1)
-    found[order] = np.minimum.accumulate(by_rank[::-1])[::-1]
-    return found.clip(0, 1)
+def _false_discovery_rates(p_values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the Benjamini-Hochberg adjusted p-values."""
+    order = np.argsort(p_values)
+    adjusted = np.empty(len(p_values))
+    by_rank = p_values[order] * len(p_values) / np.arange(1, len(p_values) + 1)
+    adjusted[order] = np.minimum.accumulate(by_rank[::-1])[::-1]
+    return adjusted.clip(0, 1)
 
 
 def _scaled(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Columns with a mean of 0 and a Σ of squares of 1; 0 where they do not vary."""
+    """Return the columns with mean 0 and sum of squares 1; 0 where they are constant."""
     centred = values - values.mean(axis=0)
     norms = np.sqrt((centred**2).sum(axis=0))
-    return np.divide(centred, norms, out=np.zeros_like(centred), where=norms > np.sqrt(_NONE))
+    return np.divide(centred, norms, out=np.zeros_like(centred), where=norms > np.sqrt(_EPSILON))
 
 
 def _largest(scaled: list[list[NDArray[np.float64]]], groups: list[Groups]) -> NDArray[np.float64]:
-    """(n_shuffles, n): η² of every measurement, in the class and by the look where it is largest.
+    """Return η² of every measurement, maximal over classes and transforms, (n_permutations, n).
 
-    Of every class, what was measured, and the groups (n_shuffles, n_units).
+    `groups` has for every class an array (n_permutations, n_units).
     """
     pairs = zip(scaled, groups, strict=True)
-    return np.max([_fractions(values, own) for looks, own in pairs for values in looks], axis=0)
+    return np.max(
+        [_fractions(values, each) for transforms, each in pairs for values in transforms], axis=0
+    )
 
 
 def _fractions(scaled: NDArray[np.float64], groups: Groups) -> NDArray[np.float64]:
-    """Σ over groups of n·mean², for every shuffle."""
-    names, sizes = np.unique(groups[0], return_counts=True)
-    member = (groups[:, None] == names[:, None]) / np.sqrt(sizes)[:, None]
-    found: NDArray[np.float64] = ((member @ scaled) ** 2).sum(axis=1)
-    return found
+    """Return the sum over groups of n·mean², for every permutation."""
+    group_names, sizes = np.unique(groups[0], return_counts=True)
+    indicators = (groups[:, None] == group_names[:, None]) / np.sqrt(sizes)[:, None]
+    fractions: NDArray[np.float64] = ((indicators @ scaled) ** 2).sum(axis=1)
+    return fractions
 
 
-_AT_ONCE = 2**15  # values of units and measurements that are ranked together: of a cache
-_MANY = 100  # patients, beyond which fewer draws are taken
+_AT_ONCE = 2**15  # values that are ranked together, to fit into the cache
+_MANY_PATIENTS = 100  # patients, above which fewer replicates are drawn
 
 
 @dataclass(frozen=True)
 class AucIntervals:
-    """Per measurement (n,): AUC and its interval; NaN where a class has fewer than two patients."""
+    """AUC of each measurement (n,) with its interval; NaN where patients are too few."""
 
     value: NDArray[np.float64]
     low: NDArray[np.float64]
@@ -275,85 +276,85 @@ def auc_per_feature(
     n_replicates: int = 500,
     random_state: int = 0,
 ) -> AucIntervals:
-    """How well each column of values (n_units, n) puts units that are `positive` above the others.
+    """Return the AUC of each column of values (n_units, n) for the positive units, with intervals.
 
-    `patients`: whose a unit is. Intervals of 95 % from draws of patients, as in `intervals`.
-    Memory is that of some columns' ranks, not of pairs of patients.
+    Intervals of 95 % are computed by resampling patients, as in `intervals`. Columns are processed
+    in batches, so memory does not grow with the number of pairs of patients.
     """
-    nothing = np.full(values.shape[1], np.nan)
-    sizes = [len(np.unique(patients[own])) for own in (positive, ~positive)]
+    undefined = np.full(values.shape[1], np.nan)
+    sizes = [len(np.unique(patients[each])) for each in (positive, ~positive)]
     if min(sizes) < 1:
-        return AucIntervals(nothing, nothing, nothing)
+        return AucIntervals(undefined, undefined, undefined)
     rng = np.random.default_rng(random_state)
-    names, places = np.unique(patients, return_inverse=True)
-    if len(names) > _MANY:
+    patient_names, indices = np.unique(patients, return_inverse=True)
+    if len(patient_names) > _MANY_PATIENTS:
         n_replicates = max(100, n_replicates // 4)
     n_draws = n_replicates if min(sizes) > 1 else 0
-    draws = [_draw(rng, places, positive, len(names)) for _ in range(n_draws)]
+    draws = [_draw(rng, indices, positive, len(patient_names)) for _ in range(n_draws)]
     step = max(1, _AT_ONCE // len(values))
     parts = [
-        _of_columns(values[:, start : start + step], positive, places, len(names), draws)
+        _column_aucs(values[:, start : start + step], positive, indices, len(patient_names), draws)
         for start in range(0, values.shape[1], step)
     ]
-    return AucIntervals(*(np.concatenate(own) for own in zip(*parts, strict=True)))
+    return AucIntervals(*(np.concatenate(each) for each in zip(*parts, strict=True)))
 
 
-def _of_columns(
+def _column_aucs(
     values: NDArray[np.float64],
     positive: NDArray[np.bool_],
-    places: NDArray[np.int64],
+    indices: NDArray[np.int64],
     n_patients: int,
     draws: list[NDArray[np.float64]],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """AUC, low and high of each column."""
+    """Return AUC, low and high of each column."""
     ranks = _Ranks(values, positive)
-    value = ranks.aucs(np.ones(len(values)))
+    aucs = ranks.aucs(np.ones(len(values)))
     if not draws:
-        return value, np.full(len(value), np.nan), np.full(len(value), np.nan)
-    drawn = np.stack([ranks.aucs(times[places]) for times in draws])
-    ends = [
-        BootstrapReplicates(float(v), column, n_patients, 0).interval(_LEVEL)
-        for v, column in zip(value, drawn.T, strict=True)
+        return aucs, np.full(len(aucs), np.nan), np.full(len(aucs), np.nan)
+    replicates = np.stack([ranks.aucs(times[indices]) for times in draws])
+    intervals = [
+        BootstrapReplicates(float(auc), column, n_patients, 0).interval(_LEVEL)
+        for auc, column in zip(aucs, replicates.T, strict=True)
     ]
-    low, high = np.array(ends).T
-    return value, np.clip(low, 0, 1), np.clip(high, 0, 1)
+    low, high = np.array(intervals).T
+    return aucs, np.clip(low, 0, 1), np.clip(high, 0, 1)
 
 
 class _Ranks:
-    """Columns of values, sorted once, so that AUCs by any weights of their units are sums."""
+    """Sorted columns of values, for fast computation of AUCs with any weights of units."""
 
     def __init__(self, values: NDArray[np.float64], positive: NDArray[np.bool_]) -> None:
         self._positive = positive
         above, below = values[positive].T, values[~positive].T
         self._order = np.argsort(below, axis=1, kind="stable")
-        # Per column and positive unit: how many others lie below it, and below or beside it.
+        # Per column and positive unit: number of others below, and of others not above.
         pairs = list(zip(above, np.sort(below, axis=1), strict=True))
         first, last = (
-            np.stack([np.searchsorted(others, own, side) for own, others in pairs])
+            np.stack([np.searchsorted(others, column, side) for column, others in pairs])
             for side in ("left", "right")
         )
         self._ends = [first] if np.array_equal(first, last) else [first, last]
 
     def aucs(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Of every column: the share of pairs that are in order, a tie counting half."""
+        """Return the fraction of correctly ordered pairs of each column; ties count half."""
         above, below = weights[self._positive], weights[~self._positive]
         sums = np.zeros((len(self._order), len(below) + 1))
         np.cumsum(below[self._order], axis=1, out=sums[:, 1:])
-        passed = [np.take_along_axis(sums, ends, axis=1) @ above for ends in self._ends]
-        found: NDArray[np.float64] = np.mean(passed, axis=0) / (above.sum() * below.sum())
-        return found
+        n_ordered = [np.take_along_axis(sums, ends, axis=1) @ above for ends in self._ends]
+        aucs: NDArray[np.float64] = np.mean(n_ordered, axis=0) / (above.sum() * below.sum())
+        return aucs
 
 
 def _draw(
     rng: np.random.Generator,
-    places: NDArray[np.int64],
+    indices: NDArray[np.int64],
     positive: NDArray[np.bool_],
     n_patients: int,
 ) -> NDArray[np.float64]:
-    """How often every patient is drawn; again if a class has none."""
+    """Return how often each patient is drawn, such that both classes are present."""
     while True:
         times = np.bincount(rng.integers(n_patients, size=n_patients), minlength=n_patients)
-        if times[places[positive]].any() and times[places[~positive]].any():
+        if times[indices[positive]].any() and times[indices[~positive]].any():
             return times.astype(np.float64)
 
 
@@ -369,8 +370,11 @@ Values = Sequence[str | tuple[float, ...] | None]
 class Association:
     """Association of one property with the class, over patients.
 
-    accuracy : balanced accuracy of the best classifier on these patients; by_chance : its mean
-    with permuted classes; p_value : adjusted for the number of properties
+    Attributes
+    ----------
+    accuracy : balanced accuracy of the best classifier on these patients
+    chance_accuracy : its mean with permuted classes
+    p_value : adjusted for the number of properties
     confounded : whether every value of the property occurs in one class only
     """
 
@@ -393,45 +397,45 @@ class Association:
                 f"them apart, and a model may have learnt the {self.name} instead of the tissue. "
                 f"Add images of every class from the same {self.name}"
             )
-        words = (
+        text = (
             f"{head} alone gives the class of patients with a balanced accuracy of "
             f"{self.accuracy:.2f} (by chance {self.chance_accuracy:.2f}, p = {self.p_value:.3f})"
         )
         if self.confounded and not self.may_reflect_tissue:
-            words += ": on these data the two cannot be told apart"
-        return f"{words}. {_ADVICE.get(self.name, _OF_FILES)}"
+            text += ": on these data the two cannot be told apart"
+        return f"{text}. {_ADVICE.get(self.name, _FILE_ADVICE)}"
 
 
 _RECORDED = ("site", "scanner", "batch")
-_OF_FILES = "A model may use it instead of the tissue: prepare images of all classes alike"
-_OF_COLOUR = (
+_FILE_ADVICE = "A model may use it instead of the tissue: prepare images of all classes alike"
+_COLOUR_ADVICE = (
     "The cause may be the tissue itself, or stain, scanner or exposure, which a model may learn "
     "instead"
 )
 _ADVICE = {name: f"A model may have learnt the {name}: test where it varies" for name in _RECORDED}
 _ADVICE |= {
     "site": "A model may have learnt the site: test with --protocol site",
-    "mean colour": _OF_COLOUR,
-    "white point": f"{_OF_COLOUR}; see --set stain=…",
+    "mean colour": _COLOUR_ADVICE,
+    "white point": f"{_COLOUR_ADVICE}; see --set stain=…",
 }
 
 
 def find_confounders(manifest: Manifest) -> list[Association]:
     """Return properties that are associated with the class, the strongest first.
 
-    Tested are the columns site, scanner and batch, and properties of the files: file format, image
-    size, pixel size, mean colour and white point (99th percentile of each channel).
+    The tested properties are the columns site, scanner and batch, and properties of the files: file
+    format, image size, pixel size, mean colour and white point (99th percentile of each channel).
     """
     records = [r for r in manifest.records if r.label and not r.is_mapped]
-    known = [image_properties(record) for record in records]
+    image_data = [image_properties(record) for record in records]
     properties: dict[str, Values] = {
         name: [getattr(record, name) for record in records] for name in _RECORDED
     }
-    properties["file format"] = [own.format if own else None for own in known]
-    properties["image size"] = [own.size if own else None for own in known]
-    properties["pixel size"] = [(own.mpp,) if own and own.mpp else None for own in known]
-    properties["mean colour"] = [own.mean if own else None for own in known]
-    properties["white point"] = [own.white if own else None for own in known]
+    properties["file format"] = [each.format if each else None for each in image_data]
+    properties["image size"] = [each.size if each else None for each in image_data]
+    properties["pixel size"] = [(each.mpp,) if each and each.mpp else None for each in image_data]
+    properties["mean colour"] = [each.mean if each else None for each in image_data]
+    properties["white point"] = [each.white if each else None for each in image_data]
     labels, patients = [r.label for r in records], [r.patient for r in records]
     return [a for a in associations(properties, labels, patients) if _is_reported(a)]
 
@@ -454,22 +458,22 @@ def associations(
     """
     rng, tested = np.random.default_rng(random_state), []
     for name, values in properties.items():
-        rows = [place for place, value in enumerate(values) if value is not None]
+        rows = [index for index, value in enumerate(values) if value is not None]
         units = _Units.of([labels[r] for r in rows], [patients[r] for r in rows])
-        own = [values[row] for row in rows]
-        if len(units.counts) > 1 and len(set(own)) > 1:
-            accuracy = float(units.accuracies(own, units.classes[None])[0])
+        known = [values[row] for row in rows]
+        if len(units.counts) > 1 and len(set(known)) > 1:
+            accuracy = float(units.accuracies(known, units.classes[None])[0])
             confounded = _is_confounded(
-                own, [labels[r] for r in rows], len(units.classes), accuracy
+                known, [labels[r] for r in rows], len(units.classes), accuracy
             )
-            tested.append((name, own, units, accuracy, confounded))
+            tested.append((name, known, units, accuracy, confounded))
     if not any(units.is_strong(a) or confounded for *_, units, a, confounded in tested):
         return []
-    by_chance = [units.accuracies(own, units.permuted(rng)) for _, own, units, *_ in tested]
-    n = min(map(len, by_chance))
+    permuted = [units.accuracies(known, units.permuted(rng)) for _, known, units, *_ in tested]
+    n = min(map(len, permuted))
     observed = np.array([accuracy for *_, accuracy, _ in tested])
-    p_values = _adjusted(observed, np.array([values[:n] for values in by_chance]))
-    found = [
+    p_values = _adjusted(observed, np.array([values[:n] for values in permuted]))
+    result = [
         Association(
             name,
             accuracy,
@@ -478,18 +482,18 @@ def associations(
             confounded,
         )
         for (name, _, units, accuracy, confounded), chance, p in zip(
-            tested, by_chance, p_values.tolist(), strict=True
+            tested, permuted, p_values.tolist(), strict=True
         )
     ]
-    return sorted(found, key=lambda each: (each.p_value, -each.accuracy))
+    return sorted(result, key=lambda association: (association.p_value, -association.accuracy))
 
 
-def _is_confounded(own: Values, labels: Sequence[str], n_units: int, accuracy: float) -> bool:
+def _is_confounded(values: Values, labels: Sequence[str], n_units: int, accuracy: float) -> bool:
     """Return whether each value occurs with one label only, and patients share values."""
-    n_values = len(set(own))
-    # Values that hardly any patients share, as of a continuous property, have one label by chance.
-    decides = len(set(zip(own, labels, strict=True))) == n_values <= n_units / 2
-    return decides or (not isinstance(own[0], str) and accuracy > 1 - _TOLERANCE)
+    n_values = len(set(values))
+    # Values of a continuous property are shared by few patients and have one label by chance.
+    decides = len(set(zip(values, labels, strict=True))) == n_values <= n_units / 2
+    return decides or (not isinstance(values[0], str) and accuracy > 1 - _TOLERANCE)
 
 
 @dataclass(frozen=True)
@@ -507,11 +511,11 @@ class _Units:
     def of(cls, labels: Sequence[str], patients: Sequence[str]) -> _Units:
         pairs = list(zip(patients, labels, strict=True))
         names = sorted(set(pairs))
-        place_of = {pair: place for place, pair in enumerate(names)}
+        index_of = {pair: index for index, pair in enumerate(names)}
         _, classes, counts = np.unique(
             [label for _, label in names] or [""], return_inverse=True, return_counts=True
         )
-        return cls(np.array([place_of[pair] for pair in pairs], np.int64), classes, counts)
+        return cls(np.array([index_of[pair] for pair in pairs], np.int64), classes, counts)
 
     def permuted(self, rng: np.random.Generator) -> Groups:
         """Return permutations (n, n_units) of the classes."""
@@ -519,31 +523,31 @@ class _Units:
         return rng.permuted(np.tile(self.classes, (n, 1)), axis=1)
 
     def is_strong(self, accuracy: float) -> bool:
-        least = 1 / len(self.counts)
-        return accuracy >= least + _MIN_GAIN * (1 - least)
+        chance_level = 1 / len(self.counts)
+        return accuracy >= chance_level + _MIN_GAIN * (1 - chance_level)
 
     def accuracies(self, values: Values, permuted: Groups) -> NDArray[np.float64]:
         """Return the accuracy of the best classifier for each row of permuted classes."""
         if isinstance(values[0], str):
             return self._from_labels([str(value) for value in values], permuted)
         columns = np.array(values, np.float64).T
-        found: NDArray[np.float64]
-        found = np.max([self._of_numbers(column, permuted) for column in columns], axis=0)
-        return found
+        best: NDArray[np.float64]
+        best = np.max([self._of_numbers(column, permuted) for column in columns], axis=0)
+        return best
 
-    def _from_labels(self, words: Sequence[str], permuted: Groups) -> NDArray[np.float64]:
+    def _from_labels(self, categories: Sequence[str], permuted: Groups) -> NDArray[np.float64]:
         """Return the balanced accuracy of predicting the majority class of each category."""
-        names, places = np.unique(words, return_inverse=True)
-        # Sparse: there may be as many words as patients.
+        names, indices = np.unique(categories, return_inverse=True)
+        # Sparse: there may be as many categories as patients.
         n_images = np.bincount(self.of_row)
-        entries = 1.0 / n_images[self.of_row], (self.of_row, places)
-        shares = csr_array(entries, shape=(len(self.classes), len(names)))
+        entries = 1.0 / n_images[self.of_row], (self.of_row, indices)
+        fractions = csr_array(entries, shape=(len(self.classes), len(names)))
         by_class = [
-            (shares.T @ (permuted == place).T.astype(np.float64)).T / count
-            for place, count in enumerate(self.counts.tolist())
+            (fractions.T @ (permuted == class_index).T.astype(np.float64)).T / count
+            for class_index, count in enumerate(self.counts.tolist())
         ]
-        found: NDArray[np.float64] = np.max(by_class, axis=0).sum(axis=1) / len(self.counts)
-        return found
+        accuracies: NDArray[np.float64] = np.max(by_class, axis=0).sum(axis=1) / len(self.counts)
+        return accuracies
 
     def _of_numbers(self, numbers: NDArray[np.float64], permuted: Groups) -> NDArray[np.float64]:
         """Return the balanced accuracy of the best threshold between any class and the others.
@@ -556,24 +560,24 @@ class _Units:
         ends = np.append(np.diff(means[order]) > _TOLERANCE, True)
         n, best = len(means), np.zeros(len(permuted))
         # For two classes, both comparisons are the same.
-        for place, count in list(enumerate(self.counts.tolist()))[len(self.counts) == 2 :]:
-            inside = permuted[:, order] == place
+        for class_index, count in list(enumerate(self.counts.tolist()))[len(self.counts) == 2 :]:
+            inside = permuted[:, order] == class_index
             steps = np.where(inside, 1 / count, -1 / (n - count))
             gaps = np.abs(np.cumsum(steps, axis=1)[:, ends]).max(axis=1)
             best = np.maximum(best, gaps)
         return (1 + best) / 2
 
 
-def _adjusted(observed: NDArray[np.float64], by_chance: NDArray[np.float64]) -> NDArray[np.float64]:
+def _adjusted(observed: NDArray[np.float64], permuted: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return p-values of n properties from their statistics, observed (n,) and permuted (n, m)."""
-    p = np.array([_as_large(row) for row in np.column_stack([observed, by_chance])])
-    least = p.min(axis=0)
-    found: NDArray[np.float64] = (least[None] <= p[:, :1] + _TOLERANCE).mean(axis=1)
-    return found
+    p = np.array([_as_large(row) for row in np.column_stack([observed, permuted])])
+    smallest = p.min(axis=0)
+    adjusted: NDArray[np.float64] = (smallest[None] <= p[:, :1] + _TOLERANCE).mean(axis=1)
+    return adjusted
 
 
 def _as_large(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return for every value the fraction of all values that are at least as large."""
     below = np.searchsorted(np.sort(values), values - _TOLERANCE)
-    found: NDArray[np.float64] = 1 - below / len(values)
-    return found
+    fractions: NDArray[np.float64] = 1 - below / len(values)
+    return fractions

@@ -1,36 +1,29 @@
-"""How sure a metric is: intervals from resampling patients.
+"""Confidence intervals of metrics and proportions by patient, and paired tests.
 
-Images of one patient are alike, so what varies from one study to the next is which patients it
-has. A replicate draws as many patients as there are, with replacement, and takes along all images
-of a drawn patient, as often as it was drawn. The interval says how the metric would vary with
-other test patients; the trained models are taken as they are.
+Images of one patient are not independent, so the bootstrap resamples patients. A replicate draws as
+many patients as there are, with replacement, with all images of each drawn patient. The interval
+describes the variation over test patients; the trained models are fixed.
 
-Repeats of an experiment test the same images again: they are not more patients. A replicate
-therefore uses one draw for all repeats and takes the mean of the metric over them, which is the
-figure that is reported, too. So repeats make the figure steadier, and the interval only as much
-narrower as they really do.
+Repeats of an experiment test the same images again and add no patients. A replicate therefore uses
+one draw for all repeats and takes the mean of the metric over them, which is also the reported
+value. Repeats narrow the interval only as much as they reduce its variance.
 
-In cross-validation the patients tested in one fold train the models of the others, so
-predictions of different patients are not independent: without any signal, the standard deviation of
-a score is √2 times that of a bootstrap of patients. Intervals of such scores are widened by this
-factor; with a strong signal they are then slightly too wide. `benchmarks/null_intervals.py`
-measures both.
+In cross-validation the patients tested in one fold train the models of the others, so predictions
+of different patients are not independent: without any signal, the standard deviation of a score is
+√2 times that of a bootstrap of patients. Intervals of such scores are widened by this factor; with
+a strong signal they are then slightly too wide. `benchmarks/null_intervals.py` measures both.
 
-A draw may lack a class, and the metric is then not defined. A repeat whose images lack one is left
-out of that replicate's mean; a draw that leaves no repeat is drawn again, and counted. That is the
-distribution given that every class was seen, which is the one that the metric is a statement on.
-
-Reference: Field and Welsh, "Bootstrapping clustered data", JRSS B 69 (2007) 369-390.
-
-Is one method better than another on the same images? A paired test, and Holm's correction.
-
-Confidence intervals of proportions of images that are clustered by patient.
+A draw may lack a class, and the metric is then undefined. A repeat whose images lack a class is
+left out of the mean of that replicate; a draw that leaves no repeat is repeated and counted. The
+distribution is thus conditional on the presence of every class.
 
 A bootstrap of patients gives an interval of zero width if all images are right. The Wilson interval
-does not; it is computed with the effective number of images, given the correlation within patients.
+of `proportion` does not; it is computed with the effective number of images, given the correlation
+within patients.
 
 References
 ----------
+Field and Welsh, "Bootstrapping clustered data", JRSS B 69 (2007) 369-390.
 Korn and Graubard, "Confidence intervals for proportions with small expected number of positive
 counts estimated from survey data", Survey Methodology 24 (1998) 193-201.
 Zou and Donner, "Construction of confidence limits about effect measures", Statistics in Medicine 27
@@ -52,24 +45,24 @@ from scipy.stats import norm, t
 from ..model_selection.protocols import Repeat
 from ..utils.validation import check_number, check_whole_number
 
-# metric(labels, answers), as in `metrics`.
+# metric(labels, predictions), as in `scores`.
 Metric = Callable[[NDArray[Any], NDArray[Any]], float]
-# statistic(repeat, rows): a value from these rows of that repeat.
+# statistic(repeat, rows): value computed from these rows of the repeat.
 Statistic = Callable[[int, NDArray[np.int64]], float]
 
 # Factor by which bootstrap intervals of cross-validated scores are widened.
 CROSS_VALIDATED = 2**0.5
-# Draws in vain, at most, per replicate.
-_MAX_REDRAWN = 20
+# Maximum number of rejected draws per replicate.
+_MAX_REDRAWS = 20
 
 
 class UndefinedMetricError(ValueError):
-    """What a metric raises that has no value for these images: the draw is made again."""
+    """Raised by a metric that is undefined for these images; the draw is then repeated."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A value, its interval, and what the interval rests on."""
+    """Value with its confidence interval and the numbers of patients and replicates."""
 
     value: float
     low: float
@@ -89,18 +82,23 @@ def bootstrap_interval(
     random_state: int = 0,
     cross_validated: bool = False,
 ) -> Interval:
-    """The metric's mean over the repeats, with an interval from draws of patients.
+    """Return the mean of a metric over the repeats, with a bootstrap interval by patient.
 
+    Parameters
+    ----------
+    metric : metric(labels, predictions)
+    repeats : predictions of each repeat
+    level : confidence level
     cross_validated : whether test patients of one model are training patients of another; the
-        metric must then lie between 0 and 1, and the interval is widened, see above
+        metric must then lie between 0 and 1, and the interval is widened by √2
     """
     level = check_level(level)
-    draws = PatientBootstrap(repeats)
+    bootstrap = PatientBootstrap(repeats)
 
     def statistic(repeat: int, rows: NDArray[np.int64]) -> float:
         return metric(repeats[repeat].labels[rows], repeats[repeat].predictions[rows])
 
-    sample = draws.replicates(statistic, n_replicates, random_state)
+    sample = bootstrap.replicates(statistic, n_replicates, random_state)
     low, high = sample.interval(level, CROSS_VALIDATED if cross_validated else 1.0)
     n_replicates = len(sample.values)
     return Interval(
@@ -109,17 +107,18 @@ def bootstrap_interval(
 
 
 def check_level(level: float) -> float:
+    """Return the confidence level; raise a ValueError unless it lies between 0 and 1."""
     if not 0 < check_number("level", level) < 1:
         raise ValueError(f"level must lie between 0 and 1, such as 0.95, not {level!r}")
     return float(level)
 
 
-# --- draws of patients --------------------------------------------------------------------------
+# --- bootstrap of patients ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class BootstrapReplicates:
-    """A statistic of all patients, and of the draws (n_replicates,)."""
+    """Statistic of all patients, and of the replicates (n_replicates,)."""
 
     value: float
     values: NDArray[np.float64]
@@ -127,15 +126,15 @@ class BootstrapReplicates:
     n_redrawn: int
 
     def interval(self, level: float, wider: float = 1.0) -> tuple[float, float]:
-        """More than the middle `level` of the draws, which is too narrow with few patients.
+        """Return the percentile interval with a correction for few patients.
 
-        It reaches as much further out as Student's t does beyond the normal distribution, and then
-        `wider` times as far from the value, but not beyond 0 and 1.
+        The tails are expanded from the normal to Student's t distribution. With `wider` the ends
+        are moved `wider` times as far from the value, within 0 and 1.
 
         Reference: Hesterberg, The American Statistician 69 (2015) 371-386.
         """
         n = self.n_patients
-        # √(n/(n−1)) because a draw of n varies by the spread over n, not over n − 1.
+        # √(n/(n−1)) because the variance of a bootstrap draw divides by n, not by n − 1.
         tail = float(norm.cdf(np.sqrt(n / (n - 1)) * t.ppf((1 - level) / 2, n - 1)))
         ends = np.quantile(self.values, (tail, 1 - tail))
         if wider != 1:
@@ -145,7 +144,7 @@ class BootstrapReplicates:
 
 
 class PatientBootstrap:
-    """Whose the images of every repeat are; every class must come from two patients or more."""
+    """Bootstrap of the patients of all repeats; each class needs two patients or more."""
 
     def __init__(self, repeats: Sequence[Repeat]) -> None:
         if not repeats:
@@ -153,41 +152,43 @@ class PatientBootstrap:
         self.patients = np.unique(np.concatenate([repeat.patients for repeat in repeats]))
         classes = np.unique(np.concatenate([repeat.labels for repeat in repeats]))
         self.patient_of_row = [np.searchsorted(self.patients, r.patients) for r in repeats]
-        self.rows = [np.arange(len(places)) for places in self.patient_of_row]
-        # (n_repeats, n_patients, n_classes): whether a patient has images of a class
+        self.rows = [np.arange(len(indices)) for indices in self.patient_of_row]
+        # (n_repeats, n_patients, n_classes): whether a patient has images of a class.
         self.contains = np.zeros((len(repeats), len(self.patients), len(classes)), bool)
-        for holds, places, repeat in zip(self.contains, self.patient_of_row, repeats, strict=True):
-            holds[places, np.searchsorted(classes, repeat.labels)] = True
+        for contains, indices, repeat in zip(
+            self.contains, self.patient_of_row, repeats, strict=True
+        ):
+            contains[indices, np.searchsorted(classes, repeat.labels)] = True
         self._check(classes)
 
     def _check(self, classes: NDArray[Any]) -> None:
-        for repeat, holds in enumerate(self.contains, start=1):
-            held = np.any(holds, axis=0)
-            if not np.all(held):
+        for repeat, contains in enumerate(self.contains, start=1):
+            seen = np.any(contains, axis=0)
+            if not np.all(seen):
                 raise ValueError(
-                    f"repeat {repeat} tests no image of class {str(classes[held.argmin()])!r}: put "
+                    f"repeat {repeat} tests no image of class {str(classes[seen.argmin()])!r}: put "
                     "the folds of a repeat together (gather), or leave the repeat out"
                 )
-        n_holders = np.sum(np.any(self.contains, axis=0), axis=0)
-        if n_holders.min() < 2:
+        n_patients = np.sum(np.any(self.contains, axis=0), axis=0)
+        if n_patients.min() < 2:
             raise ValueError(
-                f"the images of class {str(classes[n_holders.argmin()])!r} come from one patient: "
+                f"the images of class {str(classes[n_patients.argmin()])!r} come from one patient: "
                 "how much patients differ cannot be seen from one. Test more patients"
             )
 
     def value(self, statistic: Statistic, times: NDArray[np.int64]) -> float:
-        """With every patient taken so many times (n_patients,).
+        """Return the statistic with patients repeated `times` (n_patients,).
 
         Mean over the repeats in which these patients have every class; NaN if there is none.
         """
-        # Asked for thousands of draws: what numpy wraps about these would take longer than they do.
-        seen = np.logical_or.reduce(self.contains[:, times > 0], axis=1)
-        complete = np.logical_and.reduce(seen, axis=1)
+        # Ufuncs are called directly because this runs for thousands of draws.
+        has_class = np.logical_or.reduce(self.contains[:, times > 0], axis=1)
+        complete = np.logical_and.reduce(has_class, axis=1)
         values = []
         for repeat in complete.nonzero()[0].tolist():
-            rows, places = self.rows[repeat], self.patient_of_row[repeat]
+            rows, indices = self.rows[repeat], self.patient_of_row[repeat]
             with suppress(UndefinedMetricError):
-                values.append(float(statistic(repeat, rows.repeat(times[places]))))
+                values.append(float(statistic(repeat, rows.repeat(times[indices]))))
         if not all(map(isfinite, values)):
             raise ValueError("the metric is not finite on some draw of patients: it cannot be used")
         if len(values) == 1:
@@ -197,6 +198,7 @@ class PatientBootstrap:
     def replicates(
         self, statistic: Statistic, n_replicates: int, random_state: int
     ) -> BootstrapReplicates:
+        """Return the statistic of all patients and of random draws of patients."""
         n_replicates = check_whole_number("n_replicates", n_replicates, 100)
         rng = np.random.default_rng(check_whole_number("random_state", random_state, 0))
         n = len(self.patients)
@@ -209,19 +211,19 @@ class PatientBootstrap:
                 values.append(value)
                 continue
             n_redrawn += 1
-            if n_redrawn > _MAX_REDRAWN * n_replicates:
+            if n_redrawn > _MAX_REDRAWS * n_replicates:
                 raise ValueError(
                     "nearly every draw of patients lacks some class: test more patients of the "
                     "rare classes"
                 )
 
-        everyone = self.value(statistic, np.ones(n, int))
-        return BootstrapReplicates(everyone, np.array(values), n, n_redrawn)
+        value_of_all = self.value(statistic, np.ones(n, int))
+        return BootstrapReplicates(value_of_all, np.array(values), n, n_redrawn)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two methods' values, first − second with its interval, and the p-value of "no difference"."""
+    """Values of two methods, difference first − second with interval, and its p-value."""
 
     first: float
     second: float
@@ -242,41 +244,47 @@ def paired_bootstrap(
     n_replicates: int = 2000,
     random_state: int = 0,
 ) -> Comparison:
-    """Difference of a metric, mean over the repeats, with draws of patients for both methods alike.
+    """Compare two methods on the same images by a bootstrap that draws the same patients for both.
 
-    The interval is that of `bootstrap_interval`. The p-value is 1 less the largest level at which
-    it excludes 0; how small it can be is limited by the number of patients and of replicates.
+    The interval is that of `bootstrap_interval`. The p-value is 1 minus the largest level at which
+    the interval excludes 0; its minimum depends on the numbers of patients and of replicates.
+
+    Parameters
+    ----------
+    metric : metric(labels, predictions)
+    first, second : predictions of each repeat
+    level : confidence level
     """
     level = check_level(level)
     _check_same_images(first, second)
 
     def difference(repeat: int, rows: NDArray[np.int64]) -> float:
         labels = first[repeat].labels[rows]
-        a, b = (metric(labels, tested[repeat].predictions[rows]) for tested in (first, second))
+        a, b = (metric(labels, method[repeat].predictions[rows]) for method in (first, second))
         return a - b
 
     sample = PatientBootstrap(first).replicates(difference, n_replicates, random_state)
     low, high = sample.interval(level)
     a, b = (
-        float(np.mean([metric(tested.labels, tested.predictions) for tested in repeats]))
+        float(np.mean([metric(method.labels, method.predictions) for method in repeats]))
         for repeats in (first, second)
     )
     return Comparison(a, b, sample.value, low, high, _p_value(sample), level, sample.n_patients)
 
 
 def _p_value(sample: BootstrapReplicates) -> float:
-    """Solves an end of `BootstrapReplicates.interval` = 0 for the level."""
-    n, beyond = sample.n_patients, min((sample.values <= 0).sum(), (sample.values >= 0).sum())
-    tail = (beyond + 1) / (len(sample.values) + 1)
+    """Solve an end of `BootstrapReplicates.interval` = 0 for the level."""
+    n, n_beyond = sample.n_patients, min((sample.values <= 0).sum(), (sample.values >= 0).sum())
+    tail = (n_beyond + 1) / (len(sample.values) + 1)
     return min(1.0, float(2 * t.cdf(norm.ppf(tail) * np.sqrt((n - 1) / n), n - 1)))
 
 
 def _check_same_images(first: Sequence[Repeat], second: Sequence[Repeat]) -> None:
-    same = len(first) == len(second) and all(
+    is_same = len(first) == len(second) and all(
         np.array_equal(a.labels, b.labels) and np.array_equal(a.patients, b.patients)
         for a, b in zip(first, second, strict=True)
     )
-    if not same:
+    if not is_same:
         raise ValueError(
             "the two methods were not tested on the same images in the same order: use the same "
             "splits for both"
@@ -284,10 +292,10 @@ def _check_same_images(first: Sequence[Repeat], second: Sequence[Repeat]) -> Non
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values corrected for their number, in the order given.
+    """Return p-values adjusted for multiple testing, in the order given.
 
-    Call those below α differences, and the chance that any of them is none stays below α. The
-    i-th smallest of m counts (m − i + 1)-fold, and never less than a smaller one.
+    Rejecting those below α keeps the family-wise error rate below α. The i-th smallest of m is
+    multiplied by m − i + 1, and is never less than a smaller one.
 
     Reference: Holm, Scandinavian Journal of Statistics 6 (1979) 65-70.
     """
@@ -301,12 +309,12 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return [float(value) for value in corrected]
 
 
-MIN_PATIENTS = 3  # of a class; with fewer there is no interval
+MIN_PATIENTS = 3  # with fewer there is no interval
 
 
 @dataclass(frozen=True)
 class Proportion:
-    """A proportion of images and its interval; `low` and `high` are None with too few patients."""
+    """Proportion of images and its interval; `low` and `high` are None with too few patients."""
 
     n_right: int
     n_images: int
@@ -316,6 +324,7 @@ class Proportion:
 
     @property
     def value(self) -> float:
+        """Proportion of correct images."""
         return self.n_right / self.n_images
 
 
@@ -325,17 +334,18 @@ def proportion(is_right: ArrayLike, patients: Sequence[str], *, level: float = 0
     Parameters
     ----------
     is_right : (n_images,) of bool, at least one
-    patients : the patient of every image
+    patients : patient of every image
+    level : confidence level
     """
     right = np.asarray(is_right, dtype=np.float64)
-    names, owner = np.unique(np.asarray(patients, dtype=str), return_inverse=True)
+    names, patient_index = np.unique(np.asarray(patients, dtype=str), return_inverse=True)
     n_patients, n_images = len(names), len(right)
-    known = int(right.sum()), n_images, n_patients
+    counts = int(right.sum()), n_images, n_patients
     if n_patients < MIN_PATIENTS:
-        return Proportion(*known, None, None)
+        return Proportion(*counts, None, None)
     p = float(right.mean())
     if 0 < p < 1:
-        residuals = np.bincount(owner, weights=right - p)
+        residuals = np.bincount(patient_index, weights=right - p)
         variance = n_patients / (n_patients - 1) * float(np.sum(residuals**2)) / n_images**2
         n_effective = min(float(n_images), p * (1 - p) / variance) if variance else float(n_images)
     else:
@@ -343,7 +353,7 @@ def proportion(is_right: ArrayLike, patients: Sequence[str], *, level: float = 0
     q = float(t.ppf((1 + level) / 2, n_patients - 1)) ** 2 / n_effective
     middle = (p + q / 2) / (1 + q)
     half = float(np.sqrt(q * p * (1 - p) + q**2 / 4)) / (1 + q)
-    return Proportion(*known, max(0.0, middle - half), min(1.0, middle + half))
+    return Proportion(*counts, max(0.0, middle - half), min(1.0, middle + half))
 
 
 def mean_interval(parts: Sequence[Proportion]) -> tuple[float, float] | None:

@@ -1,12 +1,12 @@
-"""How good answers are: plain functions of labels (n_images,) and answers in the same order.
+"""Metrics of predictions, scores and probabilities.
 
-Answers are predictions, one label per image, or scores. Scores of two classes are one number per
-image, high for the class `positive`, which is the second of the sorted ones where it is not named,
-as `decision_function` gives them; of more classes (n_images, n_classes), columns in sorted order.
-Probabilities likewise.
+All functions take the labels (n_images,) and the predictions in the same order: one label per
+image, or scores. Scores of two classes are one number per image, high for the class `positive`, by
+default the second in sorted order, as returned by `decision_function`. Scores of more classes are
+(n_images, n_classes) with columns in sorted order. The same holds for probabilities.
 
-Metrics that the bootstrap computes thousands of times are written out: scikit-learn's functions,
-which give the same figures, take 9 to 210 times as long on 30 to 2,000 images.
+Metrics that the bootstrap computes thousands of times are implemented here. The functions of
+scikit-learn give the same values and take 9 to 210 times as long on 30 to 2,000 images.
 """
 
 from __future__ import annotations
@@ -23,33 +23,35 @@ from ..utils.validation import check_whole_number
 
 
 def accuracy(labels: ArrayLike, predictions: ArrayLike) -> float:
-    """Share of the images that are right."""
-    truth, said = _checked(labels, predictions)
-    return float(np.mean(truth == said))
+    """Return the fraction of correctly predicted images."""
+    truth, predicted = _check_predictions(labels, predictions)
+    return float(np.mean(truth == predicted))
 
 
 def balanced_accuracy(labels: ArrayLike, predictions: ArrayLike) -> float:
-    """Mean over the classes of the share of their images that are right."""
-    truth, said = _checked(labels, predictions)
-    _, places = np.unique(truth, return_inverse=True)
-    right = np.bincount(places, weights=truth == said)
-    return float(np.mean(right / np.bincount(places)))
+    """Return the mean over the classes of the fraction of correctly predicted images."""
+    truth, predicted = _check_predictions(labels, predictions)
+    _, indices = np.unique(truth, return_inverse=True)
+    right = np.bincount(indices, weights=truth == predicted)
+    return float(np.mean(right / np.bincount(indices)))
 
 
 def sensitivity(labels: ArrayLike, predictions: ArrayLike, *, positive: object) -> float:
-    """Share of the images of class `positive` that are called so; 1 less the miss rate."""
-    truth, said = _checked(labels, predictions)
-    return _fraction(said == positive, truth == positive, f"class {positive!r}: sensitivity")
+    """Return the fraction of images of class `positive` that are predicted as positive."""
+    truth, predicted = _check_predictions(labels, predictions)
+    return _mean_of_chosen(
+        predicted == positive, truth == positive, f"class {positive!r}: sensitivity"
+    )
 
 
 def specificity(labels: ArrayLike, predictions: ArrayLike, *, positive: object) -> float:
-    """Share of the other images that are not called `positive`; 1 less the false-alarm rate."""
-    truth, said = _checked(labels, predictions)
+    """Return the fraction of other images that are not predicted as `positive`."""
+    truth, predicted = _check_predictions(labels, predictions)
     other = f"a class other than {positive!r}: specificity"
-    return _fraction(said != positive, truth != positive, other)
+    return _mean_of_chosen(predicted != positive, truth != positive, other)
 
 
-def _fraction(right: NDArray[np.bool_], chosen: NDArray[np.bool_], what: str) -> float:
+def _mean_of_chosen(right: NDArray[np.bool_], chosen: NDArray[np.bool_], what: str) -> float:
     if not chosen.any():
         raise ValueError(f"there is no image of {what} is not defined")
     return float(np.mean(right[chosen]))
@@ -59,11 +61,11 @@ def _fraction(right: NDArray[np.bool_], chosen: NDArray[np.bool_], what: str) ->
 
 
 def auc(labels: ArrayLike, scores: ArrayLike, *, positive: object = None) -> float:
-    """Probability that of two images the right one has the higher score; a tie counts one half.
+    """Return the area under the ROC curve; ties count one half.
 
-    More than two classes: mean over the classes of the AUC of their column against all others.
+    For more than two classes, the mean over the classes of the AUC against all others.
     """
-    truth, values = _checked(labels, scores)
+    truth, values = _check_predictions(labels, scores)
     if values.ndim == 1:
         return _two_class_auc(_is_positive(truth, positive), values)
     classes = _check_columns(truth, values)
@@ -76,15 +78,15 @@ def auc(labels: ArrayLike, scores: ArrayLike, *, positive: object = None) -> flo
 
 def _two_class_auc(is_positive: NDArray[np.bool_], scores: NDArray[Any]) -> float:
     higher, lower = scores[is_positive], np.sort(scores[~is_positive])
-    beaten = lower.searchsorted(higher, "left") + lower.searchsorted(higher, "right")
-    return float(beaten.sum() / (2 * len(higher) * len(lower)))
+    n_lower = lower.searchsorted(higher, "left") + lower.searchsorted(higher, "right")
+    return float(n_lower.sum() / (2 * len(higher) * len(lower)))
 
 
 @dataclass(frozen=True)
 class RocCurve:
-    """False-alarm and miss rates (n_thresholds,), from the highest threshold to the lowest.
+    """False positive and false negative rates (n_thresholds,), by decreasing threshold.
 
-    `operating` is (false alarm, miss) at the threshold in use.
+    `operating` is (false positive rate, false negative rate) at the threshold in use.
     """
 
     false_positive_rate: NDArray[np.float64]
@@ -95,33 +97,35 @@ class RocCurve:
 def roc_curve(
     labels: ArrayLike, scores: ArrayLike, *, positive: object = None, threshold: float = 0.0
 ) -> RocCurve:
-    """False alarms and misses of class `positive`, over all thresholds on scores of two classes.
+    """Return the ROC curve of class `positive` for scores of two classes.
 
     An image counts as positive if its score is above the threshold.
     """
     from sklearn.metrics import roc_curve as sklearn_roc_curve
 
-    truth, values = _checked(labels, scores)
+    truth, values = _check_predictions(labels, scores)
     is_positive = _is_positive(truth, positive)
     if values.ndim != 1:
         raise ValueError("scores must be one number per image: a ROC curve is of two classes")
-    false_alarm, hit, _ = sklearn_roc_curve(is_positive, values, drop_intermediate=False)
-    called = values > threshold
-    operating = float(called[~is_positive].mean()), float((~called)[is_positive].mean())
-    return RocCurve(false_alarm, 1 - hit, operating)
+    false_positive_rate, true_positive_rate, _ = sklearn_roc_curve(
+        is_positive, values, drop_intermediate=False
+    )
+    predicted = values > threshold
+    operating_point = float(predicted[~is_positive].mean()), float((~predicted)[is_positive].mean())
+    return RocCurve(false_positive_rate, 1 - true_positive_rate, operating_point)
 
 
 # --- probabilities ------------------------------------------------------------------------------
 
 
 def brier_score(labels: ArrayLike, probabilities: ArrayLike, *, positive: object = None) -> float:
-    """Mean squared distance of the probabilities from 0 and 1, whichever came true.
+    """Return the mean squared difference between the probabilities and the true outcome.
 
     Two classes: (p − 1[positive])²; more: summed over the classes.
     """
     from sklearn.metrics import brier_score_loss
 
-    truth, p = _checked_probabilities(labels, probabilities)
+    truth, p = _check_probabilities(labels, probabilities)
     if p.ndim == 1:
         return float(brier_score_loss(_is_positive(truth, positive), p))
     return float(brier_score_loss(truth, p, labels=_check_columns(truth, p)))
@@ -129,7 +133,7 @@ def brier_score(labels: ArrayLike, probabilities: ArrayLike, *, positive: object
 
 @dataclass(frozen=True)
 class CalibrationCurve:
-    """Per bin that holds images: mean probability, share that came true, number of images."""
+    """Mean probability, observed fraction and number of images of each non-empty bin."""
 
     probability: NDArray[np.float64]
     observed: NDArray[np.float64]
@@ -139,30 +143,31 @@ class CalibrationCurve:
 def calibration_curve(
     labels: ArrayLike, probabilities: ArrayLike, n_bins: int = 10, *, positive: object = None
 ) -> CalibrationCurve:
-    """Do things said with probability p come true p of the time? In bins of equal width.
+    """Return the calibration curve, with bins of equal width.
 
     Two classes: the probability of `positive`. More: that of the most probable class.
     """
     n_bins = check_whole_number("n_bins", n_bins, 1)
-    truth, p = _checked_probabilities(labels, probabilities)
+    truth, p = _check_probabilities(labels, probabilities)
     if p.ndim == 1:
-        came_true = _is_positive(truth, positive)
+        is_correct = _is_positive(truth, positive)
     else:
-        came_true = _check_columns(truth, p)[p.argmax(axis=1)] == truth
+        is_correct = _check_columns(truth, p)[p.argmax(axis=1)] == truth
         p = p.max(axis=1)
     bins = np.searchsorted(np.linspace(0, 1, n_bins + 1)[1:-1], p)
     counts = np.bincount(bins, minlength=n_bins)
-    held = counts > 0
+    is_nonempty = counts > 0
     probability, observed = (
-        np.bincount(bins, weights=x, minlength=n_bins)[held] / counts[held] for x in (p, came_true)
+        np.bincount(bins, weights=x, minlength=n_bins)[is_nonempty] / counts[is_nonempty]
+        for x in (p, is_correct)
     )
-    return CalibrationCurve(probability, observed, counts[held].astype(np.int64))
+    return CalibrationCurve(probability, observed, counts[is_nonempty].astype(np.int64))
 
 
 def expected_calibration_error(
     labels: ArrayLike, probabilities: ArrayLike, n_bins: int = 10, *, positive: object = None
 ) -> float:
-    """Mean over the images of |mean probability − share that came true| of their bin.
+    """Return the mean over the images of |mean probability − observed fraction| of their bin.
 
     With few images it is above 0 even for perfect probabilities.
     """
@@ -173,26 +178,28 @@ def expected_calibration_error(
 # --- checks -------------------------------------------------------------------------------------
 
 
-def _checked(labels: ArrayLike, answers: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
-    truth, said = np.asarray(labels), np.asarray(answers)
-    if truth.ndim != 1 or said.ndim not in (1, 2) or len(truth) != len(said):
+def _check_predictions(
+    labels: ArrayLike, predictions: ArrayLike
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    truth, predicted = np.asarray(labels), np.asarray(predictions)
+    if truth.ndim != 1 or predicted.ndim not in (1, 2) or len(truth) != len(predicted):
         raise ValueError(
             f"there must be one label and one answer per image, not arrays of shape {truth.shape} "
-            f"and {said.shape}"
+            f"and {predicted.shape}"
         )
     if len(truth) == 0:
         raise ValueError("there are no images to judge by")
-    if said.dtype.kind == "f" and not np.isfinite(said).all():
+    if predicted.dtype.kind == "f" and not np.isfinite(predicted).all():
         raise ValueError(
             "some answers are not finite: decide first what an image without an answer counts as"
         )
-    return truth, said
+    return truth, predicted
 
 
-def _checked_probabilities(
+def _check_probabilities(
     labels: ArrayLike, probabilities: ArrayLike
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    truth, p = _checked(labels, probabilities)
+    truth, p = _check_predictions(labels, probabilities)
     if p.min() < 0 or p.max() > 1 or (p.ndim == 2 and not np.allclose(p.sum(axis=1), 1)):
         raise ValueError(
             "probabilities must lie between 0 and 1, and those of an image add up to 1"
@@ -216,7 +223,7 @@ def _is_positive(truth: NDArray[Any], positive: object) -> NDArray[np.bool_]:
 
 
 def _check_columns(truth: NDArray[Any], scores: NDArray[Any]) -> NDArray[Any]:
-    """The sorted classes, where each has its column."""
+    """Return the sorted classes; raise a ValueError unless each has a column."""
     classes = np.unique(truth)
     if scores.shape[1] == 2:
         raise ValueError("of two classes give one score per image, that of the second: [:, 1]")

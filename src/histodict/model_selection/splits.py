@@ -1,15 +1,15 @@
-"""What a split is: images to train on and to test on, kept apart by patient.
+"""Splits of a manifest into training and test images, and their JSON file.
 
-Two images of one patient share stain, scanner and biology. A method tested on the patients it was
-trained on looks better than it is, so `by="patient"` is the default everywhere; `by="image"` has
-to be said, and stays written in the split.
+Images of one patient share stain, scanner and biology. Accuracy on patients of the training set is
+too optimistic, so `by="patient"` is the default; `by="image"` must be requested and is recorded in
+the split.
 
-Splits on disk: a JSON file to ship with the results, so that others test on the same images.
+The file is published with the results, so that others can test on the same images:
 
     {"format", "schema", "protocol", "manifest", "images", "splits", "digest"}
 
-`images` are names relative to the manifest's root; the places in a split's `train` and `test`
-count from 0 in that list. `manifest` is the manifest's digest, `digest` that of all the rest.
+`images` are names relative to the manifest's root; `train` and `test` of a split are indices into
+this list. `manifest` is the digest of the manifest, `digest` that of all other entries.
 """
 
 from __future__ import annotations
@@ -30,20 +30,22 @@ from ..utils.validation import check_kind
 
 
 class SplitError(ValueError):
-    """The images cannot be split as asked; the message says why and what can be done."""
+    """Images that cannot be split as requested; the message states the reason and a remedy."""
 
 
 class PatientLeakError(SplitError):
-    """A patient is on both sides of a split."""
+    """Split with a patient in both the training and the test set."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """Places of the images to train on and to test on, in the manifest.
+    """Indices of training and test images in the manifest.
 
-    by : what is kept apart, "patient" or "image"
-    repeat : splits with the same number are the folds of one repeat
-    n_per_class : training images per class, where their number was asked for
+    Attributes
+    ----------
+    by : unit that is not divided, "patient" or "image"
+    repeat : number of the repeat; its splits are the folds
+    n_per_class : training images per class, if their number was requested
     """
 
     name: str
@@ -65,11 +67,13 @@ class Split:
 
 @dataclass(frozen=True)
 class Splits:
-    """Splits of one manifest, and how they were made.
+    """Splits of one manifest.
 
-    images : the manifest's names, in its order; a split's places point here
-    manifest : the manifest's digest
-    protocol : what was asked for
+    Attributes
+    ----------
+    images : names of the images, in the order of the manifest
+    manifest : digest of the manifest
+    protocol : name and parameters of the protocol
     """
 
     splits: tuple[Split, ...]
@@ -85,32 +89,32 @@ class Splits:
 
 
 def image_names(manifest: Manifest) -> list[str]:
-    """Paths relative to the manifest's root, in its order."""
+    """Return the paths relative to the manifest's root, in order."""
     return [manifest.name(record) for record in manifest.records]
 
 
 def shared_patients(manifest: Manifest, split: Split) -> list[str]:
-    """Patients on both sides."""
+    """Return the patients in both the training and the test set."""
     sides = ({manifest.records[i].patient for i in side} for side in (split.train, split.test))
     return sorted(set.intersection(*sides))
 
 
 def cross_validated(manifest: Manifest, splits: Iterable[Split]) -> bool:
     """Return whether a test patient of one split is a training patient of another."""
-    trained_beside: dict[frozenset[int], set[str]] = {}  # by the test images of a split
+    train_patients: dict[frozenset[int], set[str]] = {}  # key: test images of a split
     for split in splits:
-        trained = {manifest.records[place].patient for place in split.train}
-        trained_beside.setdefault(frozenset(split.test), set()).update(trained)
-    n_trained = Counter(patient for trained in trained_beside.values() for patient in trained)
+        trained = {manifest.records[index].patient for index in split.train}
+        train_patients.setdefault(frozenset(split.test), set()).update(trained)
+    n_trained = Counter(patient for trained in train_patients.values() for patient in trained)
     return any(
         n_trained[patient] > (patient in trained)
-        for places, trained in trained_beside.items()
-        for patient in {manifest.records[place].patient for place in places}
+        for test_images, trained in train_patients.items()
+        for patient in {manifest.records[index].patient for index in test_images}
     )
 
 
 def check_patients_disjoint(manifest: Manifest, split: Split) -> None:
-    """Raise PatientLeakError if a patient is on both sides."""
+    """Raise PatientLeakError if a patient is in both the training and the test set."""
     shared = shared_patients(manifest, split)
     if shared:
         others = f" (and {len(shared) - 1} more)" if len(shared) > 1 else ""
@@ -121,15 +125,15 @@ def check_patients_disjoint(manifest: Manifest, split: Split) -> None:
 
 
 def required_classes(records: Iterable[ImageRecord]) -> set[str]:
-    """The classes of which images are needed to know them.
+    """Return the classes that need images in every training set.
 
-    One with a mask shows what is region and what is not by itself, and may be the only one.
+    An image with a mask shows both kinds of tissue, so its class is not required.
     """
     return {record.label for record in records if not record.is_mapped}
 
 
 def check_splits(manifest: Manifest, splits: Iterable[Split]) -> None:
-    """Each split by patient keeps patients apart, and trains on every class that it tests."""
+    """Raise an error if a split by patient shares patients or lacks training images of a class."""
     for split in splits:
         if not set(split.train + split.test) <= set(range(len(manifest.records))):
             raise SplitError(
@@ -137,8 +141,8 @@ def check_splits(manifest: Manifest, splits: Iterable[Split]) -> None:
             )
         if split.by == "patient":
             check_patients_disjoint(manifest, split)
-        trained = {manifest.records[place].label for place in split.train}
-        tested = [manifest.records[place] for place in split.test]
+        trained = {manifest.records[index].label for index in split.train}
+        tested = [manifest.records[index] for index in split.test]
         untrained = required_classes(tested) - trained
         if untrained:
             raise SplitError(
@@ -152,11 +156,11 @@ SCHEMA = 1
 
 
 class SplitFileError(SplitError):
-    """A file of splits that is damaged, changed, or made for other images."""
+    """Splits file that is damaged, modified or made for other images."""
 
 
 def save_splits(splits: Splits, path: Path | str) -> Path:
-    """Write the file; it is complete or not there. An old one is replaced."""
+    """Write the splits atomically and return the path; an existing file is replaced."""
     path = Path(path)
     content = _content(splits)
     text = json.dumps(content | {"digest": _digest(content)})
@@ -166,31 +170,35 @@ def save_splits(splits: Splits, path: Path | str) -> Path:
 
 
 def load_splits(path: Path | str, manifest: Manifest) -> Splits:
-    """Read splits of this manifest; its order may differ from the one they were made with.
+    """Read splits of this manifest, whose order may differ from the original one.
 
-    Refused: a file changed since it was written, and a manifest with other names, labels or
-    patients. Leaks are looked for again.
+    Raises
+    ------
+    SplitFileError
+        If the file was modified, or the manifest has other names, labels or patients.
+    SplitError
+        If the splits are invalid, for instance share patients.
     """
     path = Path(path)
     content = _read(path)
     try:
         images = tuple(str(name) for name in content["images"])
-        splits = tuple(_split(words, len(images)) for words in content["splits"])
-        made = Splits(splits, images, str(content["manifest"]), dict(content["protocol"]))
-        _check_manifest(path, made, manifest)
-        made = _in_order_of(manifest, made)
-        check_splits(manifest, made)
+        splits = tuple(_split(entry, len(images)) for entry in content["splits"])
+        loaded = Splits(splits, images, str(content["manifest"]), dict(content["protocol"]))
+        _check_manifest(path, loaded, manifest)
+        loaded = _reorder(manifest, loaded)
+        check_splits(manifest, loaded)
     except SplitFileError:
         raise
     except SplitError as error:
         raise type(error)(f"{path}: {shorten(error)}") from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise SplitFileError(f"{path}: a damaged file of splits ({shorten(error)})") from error
-    return made
+    return loaded
 
 
 def splits_digest(splits: Splits) -> str:
-    """SHA-256 of what a file of these splits would hold: quote it with the results."""
+    """Return the SHA-256 digest of the splits, to be reported with results."""
     return _digest(_content(splits))
 
 
@@ -229,11 +237,11 @@ def _read(path: Path) -> dict[str, Any]:
     return content
 
 
-def _split(words: dict[str, Any], n_images: int) -> Split:
-    for own in fields(Split):
-        if own.name in words:
-            check_kind(own.name, words[own.name], str(own.type))
-    split = Split(**words)
+def _split(entry: dict[str, Any], n_images: int) -> Split:
+    for field in fields(Split):
+        if field.name in entry:
+            check_kind(field.name, entry[field.name], str(field.type))
+    split = Split(**entry)
     if not set(split.train + split.test) <= set(range(n_images)):
         raise ValueError(f"split {split.name!r} has places beyond the {n_images} images")
     return split
@@ -242,10 +250,15 @@ def _split(words: dict[str, Any], n_images: int) -> Split:
 def _check_manifest(path: Path, splits: Splits, manifest: Manifest) -> None:
     if splits.manifest == manifest.digest():
         return
-    theirs, ours = ({_plain(name) for name in x} for x in (splits.images, image_names(manifest)))
+    expected, present = (
+        {_normalise_name(name) for name in x} for x in (splits.images, image_names(manifest))
+    )
     reasons = [
-        f"{len(names)} images {where}, {min(names)} for one"
-        for names, where in ((theirs - ours, "are missing here"), (ours - theirs, "are new here"))
+        f"{len(names)} images {relation}, {min(names)} for one"
+        for names, relation in (
+            (expected - present, "are missing here"),
+            (present - expected, "are new here"),
+        )
         if names
     ]
     raise SplitFileError(
@@ -254,21 +267,21 @@ def _check_manifest(path: Path, splits: Splits, manifest: Manifest) -> None:
     )
 
 
-def _in_order_of(manifest: Manifest, splits: Splits) -> Splits:
+def _reorder(manifest: Manifest, splits: Splits) -> Splits:
     names = image_names(manifest)
-    place_of = {_plain(name): place for place, name in enumerate(names)}
-    places = [place_of[_plain(name)] for name in splits.images]
-    moved = tuple(
+    index_of = {_normalise_name(name): index for index, name in enumerate(names)}
+    new_indices = [index_of[_normalise_name(name)] for name in splits.images]
+    reordered = tuple(
         replace(
             split,
-            train=sorted(places[i] for i in split.train),
-            test=sorted(places[i] for i in split.test),
+            train=sorted(new_indices[i] for i in split.train),
+            test=sorted(new_indices[i] for i in split.test),
         )
         for split in splits
     )
-    return replace(splits, splits=moved, images=tuple(names))
+    return replace(splits, splits=reordered, images=tuple(names))
 
 
-def _plain(name: str) -> str:
-    # File systems differ in how they write an accented letter; the manifest's digest does not.
+def _normalise_name(name: str) -> str:
+    # File systems encode accented letters differently; manifest digests do not.
     return unicodedata.normalize("NFC", name)
