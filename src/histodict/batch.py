@@ -484,8 +484,8 @@ def _write_tables(model: Model, folder: Path, contents: list[Content]) -> dict[s
     if not model.finds_regions:
         scores = merge_patch_scores(scores, score_outlined(_scored_maps(folder, contents)))
     if scores is not None:
-        labelled = (Path(content["row"]["path"]) for content in contents if content["known"])
-        n_trained = n_trained_on(model.training_info_, labelled)
+        paths = (Path(content["row"]["path"]) for content in contents if content["known"])
+        n_trained = n_trained_on(model.training_info_, paths)
         if n_trained:
             scores["trained"] = {"n_images": n_trained, "note": TRAINED_NOTE}
     if scores is None:

@@ -272,7 +272,7 @@ def test_one_bad_attribute_or_defect_ends_no_command(trained, slides, tmp_path, 
     assert "wide.h5: its attribute patch_size_level0 must be" in said
     assert "offset.h5: its attribute histodict (offset) must be" in said
     assert "unexpected AttributeError: 'Dataset' object has no attribute 'get' [at " in said
-    assert "given_view.py" in said and "report it" in said
+    assert "prepared_image.py" in said and "report it" in said
     assert [row["path"].endswith("good.h5") for row in rows_of(tmp_path / "out")] == [True]
 
 

@@ -506,5 +506,5 @@ def test_matrices_are_drawn_where_only_some_methods_saw_no_tissue():
         common | {"method": method, "answer": answer, "percent": 50.0}
         for method, answer in (("DFDL", "a"), ("DFDL", "no tissue"), ("ODL", "a"))
     ]
-    (axes,) = confusion._draw(rows).axes
+    (axes,) = confusion._draw_confusion(rows).axes
     assert [text.get_text() for text in axes.texts] == ["50.00", "50.00", "50.00", "0.00"]

@@ -17,7 +17,7 @@ from histodict.datasets.manifest import read_manifest
 from histodict.synthetic.dataset import write_synthetic_dataset
 
 # The quick answer of pixels: to start a network takes seconds.
-WITHOUT_NETWORK = "import histodict.web.api.annotate as api; api.by_network = lambda: False"
+WITHOUT_NETWORK = "import histodict.web.api.annotate as api; api.uses_encoder = lambda: False"
 
 
 def write_bare_slides(folder: Path, size: tuple[int, int], n_patients: int = 8) -> dict[str, Path]:

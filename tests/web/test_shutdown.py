@@ -18,7 +18,7 @@ from tests.web.browser import Server
 from tests.web.test_jobs import LONG, is_running, pid_of
 
 SLOW = (
-    "import time; from histodict.web import api_data; "
+    "import time; from histodict.web.api import data as api_data; "
     "api_data.source_names = lambda *given: time.sleep(60)"
 )
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and ps are not Windows'")

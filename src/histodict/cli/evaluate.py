@@ -104,7 +104,7 @@ class ProtocolOptions:
     """Options that define the splits into training and test images, and the seeds."""
 
     protocol: Annotated[
-        str, typer.Option(help="k-fold, hold-out, site, given, or a splits.json to use again.")
+        str, typer.Option(help="k-fold, hold-out, site, predefined, or a splits.json to use again.")
     ] = "k-fold"
     folds: Annotated[int, typer.Option(help="Folds of k-fold.")] = 5
     repeats: Annotated[int, typer.Option(help="Repeats of k-fold or hold-out.")] = 1
@@ -137,7 +137,7 @@ class ProtocolOptions:
                 "are too good."
             )
         if self.protocol != "predefined" and any(record.split for record in manifest.records):
-            warn("the column split is not used; --protocol given uses it.")
+            warn("the column split is not used; --protocol predefined uses it.")
         return splits
 
 

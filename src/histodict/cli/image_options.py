@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from ..datasets.manifest import ImageRecord, Manifest
     from ..images.pixel_size import PixelSize, PixelSizeOption
     from ..models import Model
-if TYPE_CHECKING:
-    from ..datasets.manifest import ImageRecord, Manifest
-    from ..images.pixel_size import PixelSizeOption
 
 
 def set_positive_class(manifest: Manifest, positive: str | None) -> Manifest:

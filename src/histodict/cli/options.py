@@ -25,8 +25,8 @@ from .console import end_unprinted, handle_signals, progress_bars
 
 if TYPE_CHECKING:
     from ..models import Model
-if TYPE_CHECKING:
     from ..utils.parallel import ExecutionOptions, Executor
+
 
 WIDTH = 100  # maximum line length of help
 

@@ -199,7 +199,7 @@ def choose_splits(
     if protocol.endswith(".json"):
         return load_splits(Path(protocol), manifest)
     raise ValueError(
-        f"protocol must be k-fold, hold-out, site, given or a .json file, not {protocol!r}"
+        f"protocol must be k-fold, hold-out, site, predefined or a .json file, not {protocol!r}"
     )
 
 

@@ -32,21 +32,14 @@ from .ome_metadata import (
     read_ome_xml,
 )
 from .raster import plausible_mpp, tiff_mpp
-from .slide_backend import (
-    SCALE_WITHOUT_UNIT,
-    JpegTileLevel,
-    MissingLibraryError,
-    Pixels,
-    TileCache,
-    UnsupportedSlideError,
-    can_decode,
-    is_supported_page,
-)
+from .slide_backend import JpegTileLevel, Pixels, TileCache, can_decode, is_supported_page
+from .slide_worker import SCALE_WITHOUT_UNIT, MissingLibraryError, UnreadableContentError
 
 if TYPE_CHECKING:
     from tifffile import TiffFile, TiffPage, TiffPageSeries
-if TYPE_CHECKING:
+
     from .zarr_store import OpenedArray, ZarrFolder
+
 
 _NONE, _BLACK_IS_ZERO, _RGB, _YCBCR = 1, 1, 2, 6
 _SEPARATE = 2
@@ -125,7 +118,7 @@ def _main(tiff: TiffFile) -> tuple[TiffPageSeries, OmeImage]:
         raise ValueError("the description says of no image where it is")
     n_pixels = [each.sizes.get("width", 1) * each.sizes.get("height", 1) for each in series]
     if any(n > _MAX_FRACTION * n_pixels[0] for n in n_pixels[1:]):
-        raise UnsupportedSlideError(
+        raise UnreadableContentError(
             f"holds {len(series)} images, and not only small ones beside the first: save each as "
             "a file of its own"
         )
@@ -141,13 +134,13 @@ def _check_axes(series: TiffPageSeries, image: OmeImage) -> None:
     if "s" not in sizes:
         check_channels(image.channels, sizes.get("c", 1))
     elif sizes.get("c", 1) != 1 or sizes["s"] not in (3, 4):
-        raise UnsupportedSlideError(
+        raise UnreadableContentError(
             f"has {sizes.get('c', 1)} x {sizes['s']} colours to a pixel, not red, green and blue: "
             "save it as RGB"
         )
     others = set(sizes) - set("tczyxs")
     if others or not {"y", "x"} <= set(sizes):
-        raise UnsupportedSlideError(
+        raise UnreadableContentError(
             f"has axes ({series.axes}) that are not of an image: save it as RGB"
         )
 
@@ -168,12 +161,12 @@ def _number(value: Any) -> Any:
 
 def _level(file: _File, series: TiffPageSeries, image: OmeImage, cache: TileCache) -> OmeLevel:
     if not image.is_whole or any(page is None for page in series.pages):
-        raise UnsupportedSlideError("a part of it is in another file: save it as one file")
+        raise UnreadableContentError("a part of it is in another file: save it as one file")
     pages = [page.aspage() for page in series.pages if page is not None]
     first = pages[0]
     check_kind(np.dtype(first.dtype or "void"))
     if first.photometric not in (_BLACK_IS_ZERO, _RGB, _YCBCR):
-        raise UnsupportedSlideError(f"its colours are {_name(first.photometric)}: save it as RGB")
+        raise UnreadableContentError(f"its colours are {_name(first.photometric)}: save it as RGB")
     if any(page.shape != first.shape or page.dtype != first.dtype for page in pages):
         raise ValueError("its channels have different sizes")
     if len(pages) == 1 and is_supported_page(first) and can_decode():
@@ -192,10 +185,10 @@ def _check_compression(page: TiffPage) -> None:
     except KeyError as error:
         reason = str(error.args[0])
         if "imagecodecs" not in reason:
-            raise UnsupportedSlideError(
+            raise UnreadableContentError(
                 f"its compression is not known ({reason}): save it again"
             ) from error
-        raise UnsupportedSlideError(
+        raise UnreadableContentError(
             f"is compressed by {_name(page.compression)}, for which a package is missing; run: "
             "pip install 'histodict[ome]'"
         ) from error

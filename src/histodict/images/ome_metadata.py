@@ -24,7 +24,8 @@ from PIL import Image
 from .file_types import OME_LAYOUT, ome_attributes
 from .raster import to_8_bits, white_level
 from .resampling import ResampleTile, composite_on_white
-from .slide_backend import Pixels, TileCache, TiledLevel, UnsupportedSlideError, level_downsamples
+from .slide_backend import Pixels, TileCache, TiledLevel, level_downsamples
+from .slide_worker import UnreadableContentError
 
 # Micrometres per unit, by the symbols of OME-XML and the names of OME-Zarr.
 _MICROMETRES = {
@@ -81,7 +82,7 @@ def check_channels(channels: list[Channel], n_channels: int) -> None:
 
     Raises
     ------
-    UnsupportedSlideError
+    UnreadableContentError
         If the image has other channels.
     """
     shown = channels[:n_channels]
@@ -93,7 +94,7 @@ def check_channels(channels: list[Channel], n_channels: int) -> None:
     more = ", …" if names and n_channels > len(names) else ""
     named = f" ({', '.join(names)}{more})" if names else ""
     plural = "channel" if n_channels == 1 else "channels"
-    raise UnsupportedSlideError(
+    raise UnreadableContentError(
         f"has {n_channels} {plural}{named} that are not red, green and blue; fluorescence and "
         "other images of channels are not read: save it as RGB"
     )
@@ -104,7 +105,7 @@ def check_one_plane(sizes: dict[str, int]) -> None:
     labels = {"z": "planes of focus (z)", "t": "points in time (t)"}
     for letter, label in labels.items():
         if sizes.get(letter, 1) != 1:
-            raise UnsupportedSlideError(
+            raise UnreadableContentError(
                 f"has {sizes[letter]} {label}, of which one would have to be chosen: save one of "
                 "them as an image of its own"
             )
@@ -203,7 +204,7 @@ def first_of_several(attributes: Mapping[str, Any]) -> str | None:
     """Return the path of the first of several images; None for a folder of one image."""
     ome = ome_attributes(attributes)
     if "plate" in ome:
-        raise UnsupportedSlideError(
+        raise UnreadableContentError(
             "is a plate with images in its wells: give the folders of these, each copied under a "
             "name that ends in .ome.zarr"
         )
@@ -215,24 +216,24 @@ def read_multiscale(attributes: Mapping[str, Any]) -> Multiscale:
 
     Raises
     ------
-    UnsupportedSlideError
+    UnreadableContentError
         If the attributes describe no image, an unknown version or unsupported axes.
     """
     ome = ome_attributes(attributes)
     if not ome.get("multiscales"):
-        raise UnsupportedSlideError(
+        raise UnreadableContentError(
             "is a zarr folder, but no image: its attributes name no 'multiscales'"
         )
     found = ome["multiscales"][0]
     version = str(ome.get("version") or found.get("version") or "0.4")
     if version not in _VERSIONS:
-        raise UnsupportedSlideError(
+        raise UnreadableContentError(
             f"is of version {version} of OME-Zarr; {' and '.join(_VERSIONS)} are read"
         )
     axes = found["axes"]
     letters = "".join(str(axis["name"]).lower() for axis in axes)
     if [letter for letter in _AXES if letter in letters] != list(letters) or letters[-2:] != "yx":
-        raise UnsupportedSlideError(
+        raise UnreadableContentError(
             f"has the axes {letters!r}; t, c, z, y, x in this order are read"
         )
     paths = [str(dataset["path"]) for dataset in found["datasets"]]
@@ -292,7 +293,7 @@ class OmeLevel(TiledLevel):
         """Refuse tiles that are too large to be decoded."""
         n_bytes = self.tile[0] * self.tile[1] * n_samples * self.dtype.itemsize
         if n_bytes > MAX_TILE_BYTES:
-            raise UnsupportedSlideError(
+            raise UnreadableContentError(
                 f"its pixels lie in pieces of {self.tile[0]} x {self.tile[1]}, {n_bytes >> 20} MiB "
                 f"each; more than {MAX_TILE_BYTES >> 20} cannot be read in parts: save it again "
                 "in tiles of, say, 512 x 512"
@@ -320,7 +321,7 @@ class OmeLevel(TiledLevel):
 def check_kind(dtype: np.dtype[Any]) -> None:
     """Refuse data types other than 8 or 16 unsigned bits."""
     if dtype.name not in _KINDS:
-        raise UnsupportedSlideError(
+        raise UnreadableContentError(
             f"its values are of the kind {dtype.name}, and colours have 8 or 16 bits: save it with "
             "8 bits per colour (RGB)"
         )

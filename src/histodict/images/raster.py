@@ -36,8 +36,7 @@ from .file_types import (
 
 if TYPE_CHECKING:
     from PIL import Image
-if TYPE_CHECKING:
-    from PIL import Image
+
 
 _WHITES = (255, 4095, 65535)
 _SLACK = 1e-3  # relative rounding error of floats below 0 and above the last white

@@ -17,50 +17,20 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..utils.cache import LRUCache
 from .resampling import ResampleTile, composite_on_white
+from .slide_worker import MissingLibraryError
 
 if TYPE_CHECKING:
     from PIL import Image
+    from tifffile import TiffPage
 
     from .resampling import ResampleTile
-if TYPE_CHECKING:
-    from tifffile import TiffPage
-if TYPE_CHECKING:
-    from PIL import Image
-
-# Additional property: a scale without a unit, which may be the pixel size in µm.
-SCALE_WITHOUT_UNIT = "ome.scale-without-unit"
-
-
-class UnsupportedSlideError(Exception):
-    """Exception raised if an undamaged file is unsupported; the message states why."""
-
-
-class MissingLibraryError(Exception):
-    """Exception raised if the library that reads a file is not installed."""
-
-
-class SlideBackend(Protocol):
-    """Open slide, as a library reads it.
-
-    Attributes
-    ----------
-    metadata : size, level_sizes, downsamples and properties, named as in OpenSlide
-    """
-
-    metadata: dict[str, Any]
-
-    def picture(self, corner: list[int], piece: ResampleTile) -> Image.Image:
-        """Return the unreduced rectangle of a piece; `corner` is in pixels of level 0."""
-
-    def close(self) -> None:
-        """Close the file."""
 
 
 def level_downsamples(sizes: list[tuple[int, int]]) -> list[float]:

@@ -33,8 +33,8 @@ from ..utils.files import file_bytes
 from ..utils.missing_chunks import check_missing_chunks
 from .file_types import ImageError
 from .raster import MAX_COMPRESSION_RATIO, plausible_mpp
-from .resampling import Pixels, RegionReader, ResampleTile
-from .slide_backend import SCALE_WITHOUT_UNIT
+from .region_reader import Pixels, RegionReader
+from .resampling import ResampleTile
 from .slide_worker import (
     DONE,
     NO_LIBRARY,
@@ -44,6 +44,7 @@ from .slide_worker import (
     ORDER,
     REFUSED,
     REPLY,
+    SCALE_WITHOUT_UNIT,
     UNFIT,
     SlideServer,
     detect_library,

@@ -17,10 +17,12 @@ import threading
 import time
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from .resampling import ResampleTile
-from .slide_backend import MissingLibraryError, SlideBackend, UnsupportedSlideError
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 ORDER = struct.Struct("<I")
 REPLY = struct.Struct("<BQ")
@@ -35,6 +37,33 @@ _CONNECTION_BYTES = 128 * 2**20
 
 
 OPENSLIDE, OME_TIFF, OME_ZARR = "openslide", "ome-tiff", "ome-zarr"
+# Additional property: a scale without a unit, which may be the pixel size in µm.
+SCALE_WITHOUT_UNIT = "ome.scale-without-unit"
+
+
+class UnreadableContentError(Exception):
+    """Exception raised if an undamaged file is unsupported; the message states why."""
+
+
+class MissingLibraryError(Exception):
+    """Exception raised if the library that reads a file is not installed."""
+
+
+class SlideBackend(Protocol):
+    """Open slide, as a library reads it.
+
+    Attributes
+    ----------
+    metadata : size, level_sizes, downsamples and properties, named as in OpenSlide
+    """
+
+    metadata: dict[str, Any]
+
+    def picture(self, corner: list[int], piece: ResampleTile) -> Image.Image:
+        """Return the unreduced rectangle of a piece; `corner` is in pixels of level 0."""
+
+    def close(self) -> None:
+        """Close the file."""
 
 
 def _open_slide(path: str, library: str) -> SlideBackend:
@@ -106,7 +135,7 @@ class SlideServer:
         try:
             return DONE, orders[name](*arguments)
         except Exception as error:
-            status = {MissingLibraryError: NO_LIBRARY, UnsupportedSlideError: UNFIT}.get(
+            status = {MissingLibraryError: NO_LIBRARY, UnreadableContentError: UNFIT}.get(
                 type(error), REFUSED
             )
             reason = " ".join(str(error).split())  # messages may have several lines

@@ -30,7 +30,7 @@ from zarr.core.buffer import default_buffer_prototype
 
 from ..utils.text_io import shorten
 from .file_types import unpacked_bytes
-from .slide_backend import UnsupportedSlideError
+from .slide_worker import UnreadableContentError
 
 # Accepted codecs and their parameters. At most one compressor decodes a chunk.
 _COMPRESSORS = {
@@ -74,7 +74,7 @@ class OpenedArray:
 
 
 class ZarrFolder:
-    """Groups and arrays in a folder; raises UnsupportedSlideError if there is no Zarr group.
+    """Groups and arrays in a folder; raises UnreadableContentError if there is no Zarr group.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ class ZarrFolder:
         self.folder, self.spare_bytes, self._check_metadata = folder, spare_bytes, check_metadata
         self._files = _files_below(folder)
         if not {"zarr.json", ".zgroup"} & self._files:
-            raise UnsupportedSlideError(
+            raise UnreadableContentError(
                 "no zarr group in this folder (zarr.json, .zgroup): copy all of it"
             )
 
@@ -119,11 +119,11 @@ class ZarrFolder:
         return found
 
     def open(self, path: str) -> OpenedArray:
-        """Open an array; raise UnsupportedSlideError if its metadata are not accepted."""
+        """Open an array; raise UnreadableContentError if its metadata are not accepted."""
         try:
             metadata = check_array(self._document(path))
         except ValueError as error:
-            raise UnsupportedSlideError(
+            raise UnreadableContentError(
                 f"its array {path!r} is not supported: {shorten(error)}"
             ) from error
         if self._check_metadata is not None:
@@ -191,7 +191,7 @@ def _files_below(folder: Path) -> set[str]:
             for entry in entries:
                 name = f"{parent}{entry.name}"
                 if entry.is_symlink():
-                    raise UnsupportedSlideError(
+                    raise UnreadableContentError(
                         f"there are links in this folder ({entry.name}), which are not followed: "
                         "copy it with what they lead to (cp -rL)"
                     )

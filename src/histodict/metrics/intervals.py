@@ -167,7 +167,7 @@ class PatientBootstrap:
             if not np.all(seen):
                 raise ValueError(
                     f"repeat {repeat} tests no image of class {str(classes[seen.argmin()])!r}: put "
-                    "the folds of a repeat together (gather), or leave the repeat out"
+                    "the folds of a repeat together (collect_repeats), or leave the repeat out"
                 )
         n_patients = np.sum(np.any(self.contains, axis=0), axis=0)
         if n_patients.min() < 2:

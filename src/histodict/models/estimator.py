@@ -39,13 +39,11 @@ from .recipe import Recipe, resolve_recipe
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
     from ..explain.explanation import Explanation, ScoreContributions
 
     class BaseEstimator:  # scikit-learn is untyped: attributes of models would all be Any
         """Stand-in for type checkers."""
+
 
 else:
     from sklearn.base import BaseEstimator

@@ -18,9 +18,9 @@ from ..patches.patch_map import PatchMap, Ring
 from ..utils.text_io import Row, column_names, pluralize
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-if TYPE_CHECKING:
     import pandas
+    from matplotlib.axes import Axes
+
 
 _PLOT_PX, _CARD_PX = 1000, 240
 

@@ -23,7 +23,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from ..images.file_types import ImageError
-from ..images.slide_backend import UnsupportedSlideError
+from ..images.slide_worker import UnreadableContentError
 from ..utils.files import NPZ_ERRORS, file_bytes
 from ..utils.text_io import shorten
 from .hdf5_check import (
@@ -167,7 +167,7 @@ def _check_pieces(n_bytes: int, path: str, metadata: ZarrArray) -> None:
     check_chunk(path, metadata.piece_bytes, n_bytes)
     n_chunks = math.prod(metadata.grid) * math.prod(metadata.pieces_per_shard)
     if n_chunks > MAX_CHUNKS:
-        raise UnsupportedSlideError(
+        raise UnreadableContentError(
             f"its array {path!r} has {n_chunks} chunks, more than {MAX_CHUNKS}: save it again "
             "in larger chunks"
         )
@@ -209,7 +209,7 @@ def format_errors(path: Path) -> Iterator[None]:
         yield
     except (FileNotFoundError, PermissionError, MemoryError, ImageError):
         raise
-    except UnsupportedSlideError as error:
+    except UnreadableContentError as error:
         raise ImageError(f"{path}: {error}") from error
     except Exception as error:  # libraries raise many types on damaged files
         raise ImageError(
