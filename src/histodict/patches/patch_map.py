@@ -421,7 +421,10 @@ class PatchMap:
     # --- colours --------------------------------------------------------------------------------
 
     def colours(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return colours (rows, columns, 3) and opacities (rows, columns), higher for larger leads."""
+        """Return colours (rows, columns, 3) and opacities (rows, columns) by predicted class.
+
+        The opacity increases with the lead of the predicted class.
+        """
         colours = COLOURS[np.where(self.tissue, self.predicted_classes, 0) % len(COLOURS)]
         ordered = np.sort(self.margins, axis=2)
         lead = ordered[..., -1] - ordered[..., -2]  # of the predicted class before the next
