@@ -67,7 +67,10 @@ def hue_plane(hue: NDArray[np.float32], saturation: NDArray[np.float32]) -> Plan
 def colour_plane(
     hue: NDArray[np.float32], saturation: NDArray[np.float32], value: NDArray[np.float32]
 ) -> Plane:
-    """Return the colour index of each pixel: 4 greys from dark to bright, then 8 dark and bright hues."""
+    """Return the index of each pixel's colour among 20.
+
+    These are 4 greys from dark to bright, followed by a dark and a bright colour of each of 8 hues.
+    """
     grey = np.minimum(np.floor(value * _N_GREYS), _N_GREYS - 1)
     family = np.minimum(np.floor(hue * _N_HUES), _N_HUES - 1)
     coloured = _N_GREYS + 2 * family + (value > 0.5)
