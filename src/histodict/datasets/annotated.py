@@ -56,7 +56,7 @@ def match_annotations(
                 "give a folder of files called like the images"
             )
         return [annotations] * len(images)
-    found = _named_like(images, files_in(annotations.path))
+    found = _match_by_name(images, files_in(annotations.path))
     if not any(found):
         raise ManifestError(
             f"{annotations.path}: no file of outlines is called like an image, such as {images[0]}"
@@ -64,7 +64,9 @@ def match_annotations(
     return [
         replace(
             annotations,
-            path=_only(image, matched) if matched else annotations.path / f"{_stem(image)}.geojson",
+            path=_single_file(image, matched)
+            if matched
+            else annotations.path / f"{_stem(image)}.geojson",
         )
         for image, matched in zip(images, found, strict=True)
     ]
@@ -80,7 +82,7 @@ def files_in(folder: Path) -> list[Path]:
     return [path for path in found if image_stem(path) and not os.path.isdir(path)]
 
 
-def _named_like(images: Sequence[ImageLike], files: Sequence[Path]) -> list[list[Path]]:
+def _match_by_name(images: Sequence[ImageLike], files: Sequence[Path]) -> list[list[Path]]:
     """Return the files of each image: slide.geojson or slide.svs.geojson for slide.svs.
 
     Raise an error if one file matches two images.
@@ -103,7 +105,7 @@ def _named_like(images: Sequence[ImageLike], files: Sequence[Path]) -> list[list
     return found
 
 
-def _only(image: Path | MemoryImage, files: list[Path]) -> Path:
+def _single_file(image: Path | MemoryImage, files: list[Path]) -> Path:
     if len(files) > 1:
         names = truncated_list([str(file) for file in files])
         raise ManifestError(f"{image}: has more than one file of outlines: {names}; leave one")
@@ -170,23 +172,23 @@ def with_annotations(
             f"{', '.join(FORMATS)}, also packed (.gz)"
         )
     is_single = len(manifest.records) == 1 and not folder.is_dir()
-    matches = [files] if is_single else _named_like([r.path for r in manifest.records], files)
+    matches = [files] if is_single else _match_by_name([r.path for r in manifest.records], files)
     records = [
         _annotated(record, matched, coordinates) if matched else record
         for record, matched in zip(manifest.records, matches, strict=True)
     ]
     kept = tuple(record for record in records if record.is_mapped or record.label or keep_all)
-    _check_any(folder, files, manifest, records)
+    _check_any_matched(folder, files, manifest, records)
     warnings = _describe(manifest, records, kept, files)
     return replace(manifest, records=kept, warnings=(*manifest.warnings, *warnings))
 
 
 def _annotated(record: ImageRecord, files: list[Path], coordinates: str) -> ImageRecord:
-    annotations = AnnotationFile(_only(record.path, files), (), coordinates, record.image)
+    annotations = AnnotationFile(_single_file(record.path, files), (), coordinates, record.image)
     return replace(record, mask=None, annotations=annotations)
 
 
-def _check_any(
+def _check_any_matched(
     folder: Path, files: Sequence[Path], manifest: Manifest, records: Sequence[ImageRecord]
 ) -> None:
     if not any(record.annotations for record in records):

@@ -49,7 +49,7 @@ class FeatureFolder:
         slides: dict[Path, list[Path]] = {}
         for slide, record in pairs:
             slides.setdefault(record.path, []).append(slide)
-        return tuple(_single(record, slides[record.path]) for _, record in pairs)
+        return tuple(_check_single_slide(record, slides[record.path]) for _, record in pairs)
 
     def _of(self, record: ImageRecord) -> ImageRecord:
         slide = record.path
@@ -72,7 +72,7 @@ class FeatureFolder:
         return replace(record, path=found[0], image=image, annotations=annotations, error=error)
 
 
-def _single(record: ImageRecord, slides: list[Path]) -> ImageRecord:
+def _check_single_slide(record: ImageRecord, slides: list[Path]) -> ImageRecord:
     """Return the record with an error if several slides have its feature file."""
     if len(slides) == 1 or record.error:
         return record

@@ -197,7 +197,7 @@ def _walk(
     above |= {resolved}
     visits[resolved] += 1
     try:
-        visible = _display_name(folder)
+        visible = _visible_entries(folder)
     except OSError:
         if depth == 1:
             raise
@@ -214,7 +214,7 @@ def _walk(
             yield FolderEntry(path, kind or OTHER, depth, is_link)
         elif is_zarr(path):
             yield FolderEntry(path, IMAGE if is_ome_zarr_name(path) else OTHER, depth, is_link)
-        elif _is_masks(path):
+        elif _is_mask_folder(path):
             yield FolderEntry(path, MASKED, depth, is_link)
         elif is_closed(path):
             yield FolderEntry(path, CLOSED, depth, is_link)
@@ -222,7 +222,7 @@ def _walk(
             inner = (
                 Path(os.path.realpath(resolved / entry.name)) if is_link else resolved / entry.name
             )
-            reason = _barred(inner, above, depth, visits)
+            reason = _skip_reason(inner, above, depth, visits)
             yield FolderEntry(path, reason or FOLDER, depth, is_link)
             if reason:
                 continue
@@ -234,7 +234,7 @@ def _walk(
                 yield FolderEntry(path, IMAGE, depth, is_link)
 
 
-def _barred(resolved: Path, above: frozenset[Path], depth: int, visits: Counter[Path]) -> str:
+def _skip_reason(resolved: Path, above: frozenset[Path], depth: int, visits: Counter[Path]) -> str:
     """Return why a folder is skipped; empty if it is not."""
     if resolved in above:
         return CIRCLE
@@ -247,7 +247,7 @@ def _is_odd(entry: os.DirEntry[str]) -> bool:
     return entry.is_symlink() or not entry.is_file(follow_symlinks=False)
 
 
-def _display_name(folder: Path) -> list[tuple[os.DirEntry[str], str, str]]:
+def _visible_entries(folder: Path) -> list[tuple[os.DirEntry[str], str, str]]:
     """Return the visible entries, sorted by name, with their stems and lower-case suffixes."""
     with os.scandir(folder) as entries:
         visible = [entry for entry in entries if not entry.name.startswith(".")]
@@ -262,5 +262,5 @@ def _is_unsupported_image(path: Path) -> bool:
     return path.suffix.lower() in OTHER_IMAGE_SUFFIXES
 
 
-def _is_masks(path: Path) -> bool:
+def _is_mask_folder(path: Path) -> bool:
     return path.name.casefold() in MASKS

@@ -165,7 +165,7 @@ def _with_size(record: ImageRecord, mpp: float | None, override_mpp: float | Non
 def image_properties(record: ImageRecord) -> ImageProperties | None:
     """Return the surveyed properties of an image, read if necessary; None if unreadable."""
     try:
-        return _surveyed(record)
+        return _cached_properties(record)
     except (ValueError, OSError, MemoryError):
         return None
 
@@ -179,14 +179,14 @@ def _unreadable_reason(record: ImageRecord) -> str:
             if not exists(file):
                 check_readable_file(file)  # names other kinds of entries
                 raise ImageError(f"{file}: there is no such file; check the name and the folder")
-        _surveyed(record)
+        _cached_properties(record)
     except Exception as error:
         reason = failure_reason(error)
         return reason if reason.startswith(str(record.path)) else f"{record.path}: {reason}"
     return ""
 
 
-def _surveyed(record: ImageRecord) -> ImageProperties:
+def _cached_properties(record: ImageRecord) -> ImageProperties:
     essential = ImageRecord(record.path, "", "", None, None, record.mpp)
     essential = replace(
         essential,
@@ -194,11 +194,11 @@ def _surveyed(record: ImageRecord) -> ImageProperties:
         annotations=record.annotations,
         region_of_interest=record.region_of_interest,
     )
-    return _try(essential, repr([file_key(file) for file in record.files]))
+    return _read_properties(essential, repr([file_key(file) for file in record.files]))
 
 
 @lru_cache(maxsize=100_000)
-def _try(record: ImageRecord, state: str) -> ImageProperties:
+def _read_properties(record: ImageRecord, state: str) -> ImageProperties:
     """Read an image; results are cached until `state`, the key of its files, changes."""
     if is_feature_file(record.path):
         check_features(record.path)
@@ -242,13 +242,13 @@ def check_duplicates_by_content(manifest: Manifest) -> list[str]:
 def find_identical_files(records: Sequence[ImageRecord]) -> list[list[ImageRecord]]:
     """Return groups of identical files; sizes and beginnings are compared first."""
     groups = [list({record.path: record for record in records}.values())]
-    steps: tuple[Callable[[Path], object], ...] = (_n_bytes, _beginning, content_digest)
+    steps: tuple[Callable[[Path], object], ...] = (_n_bytes, _head_digest, content_digest)
     for step in steps:
-        groups = [subgroup for group in groups for subgroup in _parted(group, step)]
+        groups = [subgroup for group in groups for subgroup in _subgroups(group, step)]
     return groups
 
 
-def _parted(group: list[ImageRecord], key: Callable[[Path], object]) -> list[list[ImageRecord]]:
+def _subgroups(group: list[ImageRecord], key: Callable[[Path], object]) -> list[list[ImageRecord]]:
     """Return subgroups of records with equal keys; missing files are ignored."""
     subgroups: dict[object, list[ImageRecord]] = {}
     for record in group:
@@ -262,7 +262,7 @@ def _n_bytes(path: Path) -> int:
     return file_bytes(path)
 
 
-def _beginning(path: Path) -> str:
+def _head_digest(path: Path) -> str:
     if path.is_dir():
         return "folder"  # folders of many small files are compared in full only
     with path.open("rb") as file:

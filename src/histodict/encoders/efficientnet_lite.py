@@ -49,7 +49,7 @@ class EfficientNetLiteHalf(TorchEncoder):
     def __init__(self) -> None:
         state = _trained()
         super().__init__(
-            Lite0(state).to_half_way, 16, _MEAN, _STD, state=_half_of(state), cudnn=_CUDNN
+            Lite0(state).to_half_way, 16, _MEAN, _STD, state=_first_half(state), cudnn=_CUDNN
         )
 
 
@@ -240,7 +240,7 @@ def _block(state: State, name: str, stride: int) -> Block:
     )
 
 
-def _half_of(state: State) -> dict[str, torch.Tensor]:
+def _first_half(state: State) -> dict[str, torch.Tensor]:
     """Return the weights of the first half, with layers and blocks numbered consecutively.
 
     The names determine the digest, which stored models refer to.

@@ -84,7 +84,7 @@ _CONSENTED: set[str] = set()
 
 def load_encoder(name: str) -> Encoder:
     """Return the encoder of this name, opened once; the error for a missing package names it."""
-    with _OPENING:  # one encoder for all threads
+    with _OPEN_LOCK:  # one encoder for all threads
         encoder = _open(name)
         _CONSENTED.add(name)
         return encoder
@@ -120,7 +120,7 @@ def _open(name: str) -> Encoder:
         ) from error
 
 
-_OPENING = Lock()
+_OPEN_LOCK = Lock()
 
 
 def register_encoder(name: str, open_: Callable[[], Encoder]) -> None:
@@ -137,7 +137,7 @@ def clear_encoder_cache() -> None:
 # Maximum number of chunks of a slide that training vectors come from.
 _MAX_CHUNKS = 24
 # Pixels around a chunk that are encoded with it, as the context of vectors at its border.
-_AROUND_PX = 64
+_CONTEXT_PX = 64
 # Encoders pad images, so vectors at the border are unlike those of tissue and would get atoms of
 # their own in training. They are excluded from training (DROP), or included (CONSTANT), or images
 # are mirrored at the border (REFLECT).
@@ -234,7 +234,7 @@ class EncoderFeatures(PatchFeatures):
         self, tissue: PreparedSource, grid: PatchGrid, rows: slice, columns: slice
     ) -> NDArray[np.float32]:
         encoder = self.encoder
-        n_around = -(-_AROUND_PX // encoder.stride_px)
+        n_around = -(-_CONTEXT_PX // encoder.stride_px)
         spans = [_Span.around(rows, n_around, grid.n_rows)]
         spans.append(_Span.around(columns, n_around, grid.n_columns))
         area = grid.read_area(tissue, *(span.outer for span in spans))

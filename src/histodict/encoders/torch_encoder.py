@@ -78,7 +78,7 @@ def join_maps(
 _BATCH_PX = 2**20
 
 
-class _OneThread:
+class _SingleThread:
     """Context manager that limits torch to one thread, as results depend on the number of threads.
 
     Several calls may run at once. torch stores one number per thread and one for future threads:
@@ -103,7 +103,7 @@ class _OneThread:
             torch.set_num_threads(self._before)
 
 
-_ONE_THREAD = _OneThread()
+_SINGLE_THREAD = _SingleThread()
 _GPU_LOCK = threading.Lock()
 
 
@@ -183,7 +183,7 @@ class TorchEncoder:
 
     def _lock(self) -> AbstractContextManager[None]:
         """Return the context for computing: a single CPU thread, or exclusive use of the GPU."""
-        return _ONE_THREAD if self._device == "cpu" else _on_gpu(self._cudnn)
+        return _SINGLE_THREAD if self._device == "cpu" else _on_gpu(self._cudnn)
 
 
 def _digest(state: Mapping[str, torch.Tensor]) -> str:
@@ -221,7 +221,7 @@ class TimmEncoder(TorchEncoder):
     ) -> None:
         if file is not None and not Path(file).is_file():
             raise ValueError(f"{file}: there is no such file with weights for {name}")
-        module = _created(name, file is None, arguments or {})
+        module = _create_model(name, file is None, arguments or {})
         if file is not None:
             _load(module, file, name)
         module = module.float()
@@ -230,7 +230,7 @@ class TimmEncoder(TorchEncoder):
         mean, std = (tuple(255 * value for value in data[key]) for key in ("mean", "std"))
         window_px = _window_px(module, data)
         # Weights alone do not show that tokens come from windows, after the last norm.
-        state = None if window_px is None else _named(module, f"windows of {window_px}")
+        state = None if window_px is None else _prefixed_state(module, f"windows of {window_px}")
         super().__init__(
             module, stride_px, mean, std, _feature_map(module), state=state, window_px=window_px
         )
@@ -254,7 +254,7 @@ def _stride_px(module: Any, name: str) -> int:
     return int(info[-1]["reduction"])
 
 
-def _created(name: str, pretrained: bool, arguments: dict[str, Any]) -> Any:
+def _create_model(name: str, pretrained: bool, arguments: dict[str, Any]) -> Any:
     try:
         return timm.create_model(name, pretrained=pretrained, num_classes=0, **arguments)
     except Exception as error:
@@ -335,5 +335,5 @@ def _feature_map(module: Any) -> Callable[[torch.Tensor], torch.Tensor]:
     return last_map
 
 
-def _named(module: Any, form: str) -> dict[str, torch.Tensor]:
+def _prefixed_state(module: Any, form: str) -> dict[str, torch.Tensor]:
     return {f"{form}.{name}": tensor for name, tensor in module.state_dict().items()}

@@ -74,7 +74,7 @@ def run_confusion(setting: Setting) -> Outcome:
     """Compute the confusion matrices of all methods on all splits."""
     evaluation = setting.run(setting.compared(), setting.splits)
     measured = [
-        row for method in evaluation.methods for row in _counted(setting, evaluation, method)
+        row for method in evaluation.methods for row in _confusion_rows(setting, evaluation, method)
     ]
     published_rows = published.confusion()
     n_marked = sum(not row["sums_to_100"] for row in published_rows) // 2  # one entry per class
@@ -92,7 +92,7 @@ def run_confusion(setting: Setting) -> Outcome:
     )
 
 
-def _counted(setting: Setting, evaluation: Evaluation, method: str) -> list[Row]:
+def _confusion_rows(setting: Setting, evaluation: Evaluation, method: str) -> list[Row]:
     """Return the confusion matrix of all repeats, with a column for images without tissue."""
     repeats = evaluation.repeats(method, evaluation.sizes()[0], "labels")
     truth = np.concatenate([repeat.labels for repeat in repeats])

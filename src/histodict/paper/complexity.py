@@ -68,7 +68,7 @@ def run(
         "recorded with histodict at the published size with its own number of iterations, where "
         "the table of recorded times has the method.",
         rows=rows,
-        text=_printed(rows, counted_at, measured_at),
+        text=_format_table(rows, counted_at, measured_at),
         draw=partial(_draw, rows, counted_at, measured_at),
     )
 
@@ -117,7 +117,7 @@ def _recorded(method: str, problem: Problem) -> Row:
     return {"recorded seconds": seconds, "recorded iterations": -negative_iterations}
 
 
-def _printed(rows: list[Row], counted_at: Problem, measured_at: Problem) -> str:
+def _format_table(rows: list[Row], counted_at: Problem, measured_at: Problem) -> str:
     """Return the table for the terminal."""
     header = ["method", "operations", *(f"q = {q}" for q in STEPS), "published", "measured here"]
     lines = [[*header, "recorded"]]

@@ -195,12 +195,14 @@ def _region_curves(
             "m",
             SIZES,
             (curve.false_positive_rate, curve.false_negative_rate),
-            _at(findings, sizes),
+            _rates_at_sizes(findings, sizes),
             sizes,
         )
 
 
-def _at(findings: Sequence[Sequence[LargestRegion]], sizes: Sequence[int]) -> tuple[float, float]:
+def _rates_at_sizes(
+    findings: Sequence[Sequence[LargestRegion]], sizes: Sequence[int]
+) -> tuple[float, float]:
     """Return (false alarm, miss) with the m of every split."""
     pairs = [(f, m) for part, m in zip(findings, sizes, strict=True) for f in part]
     alarms = [f.alarm >= m for f, m in pairs if f.alarm is not None]
@@ -293,7 +295,7 @@ BASES = Sweep(
 def training_patches(setting: Setting) -> Outcome:
     """Compute the accuracy by number of training patches."""
     methods = setting.choose(LEARNERS, ON_PATCHES, "patches are what some methods learn from")
-    return _of_plans(setting, PATCHES, methods, "patches_per_class", setting.sizes.patches)
+    return _run_sweep(setting, PATCHES, methods, "patches_per_class", setting.sizes.patches)
 
 
 def bases_count(setting: Setting) -> Outcome:
@@ -303,7 +305,7 @@ def bases_count(setting: Setting) -> Outcome:
     """
     possible = (*CLASS_LEARNERS, "nayak")
     methods = setting.choose(LEARNERS, possible, "bases are what some methods learn")
-    return _of_plans(setting, BASES, methods, "n_atoms", setting.sizes.bases)
+    return _run_sweep(setting, BASES, methods, "n_atoms", setting.sizes.bases)
 
 
 def training_images(setting: Setting) -> Outcome:
@@ -337,7 +339,7 @@ def training_sizes(manifest: Manifest, n_repeats: int, n_sizes: int) -> list[int
     return np.unique(np.linspace(2, maximum, n_sizes).round().astype(int)).tolist()
 
 
-def _of_plans(
+def _run_sweep(
     setting: Setting, sweep: Sweep, methods: list[str], parameter: str, sizes: Sequence[int]
 ) -> Outcome:
     """Evaluate a plan for every method and size on the same splits."""

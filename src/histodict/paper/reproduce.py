@@ -68,11 +68,11 @@ def reproduce(
             folder = output / dataset.name
             work_here = replace(work, cache=folder / "cache")
             setting = Setting(dataset, folder, sizes, choice or Choice(), work_here)
-            for outcome in _on(setting, what):
+            for outcome in _run_on(setting, what):
                 outcomes.append(replace(outcome, warnings=dataset.warnings))
                 _write(outcomes[-1], output, dataset.name)
     if what in (complexity.NAME, ALL):
-        outcomes.append(complexity.run(sizes.timed, _named(work, complexity.NAME)))
+        outcomes.append(complexity.run(sizes.timed, _with_experiment_name(work, complexity.NAME)))
         _write(outcomes[-1], output, "")
     return outcomes
 
@@ -88,18 +88,18 @@ def _datasets(data: Path | str, output: Path, sizes: Sizes, part: str | None) ->
     return [Dataset(SYNTHETIC, images, regions, region="inflamed")]
 
 
-def _on(setting: Setting, what: str) -> Iterator[Outcome]:
+def _run_on(setting: Setting, what: str) -> Iterator[Outcome]:
     for name, experiment in EXPERIMENTS.items():
         if what not in (name, ALL):
             continue
         try:
-            yield experiment(replace(setting, work=_named(setting.work, name)))
+            yield experiment(replace(setting, work=_with_experiment_name(setting.work, name)))
         except NotPossibleError:
             if what != ALL:
                 raise
 
 
-def _named(work: ExecutionOptions, experiment: str) -> ExecutionOptions:
+def _with_experiment_name(work: ExecutionOptions, experiment: str) -> ExecutionOptions:
     """Return options whose progress has the experiment's name, so that each has its own bar."""
 
     def tell(progress: Progress) -> None:

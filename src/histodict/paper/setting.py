@@ -400,10 +400,10 @@ class Setting:
         n_patients = len(set(manifest.patients))
         return (
             f"{self.dataset.name}: {len(manifest.records)} images of {n_patients} patients, "
-            f"{protocol_text}, split by patient; preset {self.choice.preset}{self._smaller()}"
+            f"{protocol_text}, split by patient; preset {self.choice.preset}{self._size_note()}"
         )
 
-    def _smaller(self) -> str:
+    def _size_note(self) -> str:
         """Return a note if the sizes are smaller than the paper's."""
         if self.sizes == FULL:
             return ""

@@ -181,7 +181,7 @@ _CELLS_PER_PATCH = 1000  # limit for large grids, which may be mostly background
 _FEW_CELLS = 4_000_000
 _MIN_DOWNSAMPLE = 1e-3
 _PER_SIDE = 32  # patches per side of a chunk of feature vectors
-_CROWDED = 0.9  # fraction of distinct cells that stops the refinement of the grid
+_MIN_DISTINCT = 0.9  # fraction of distinct cells that stops the refinement of the grid
 _MAX_HALVINGS = 4
 
 
@@ -191,9 +191,9 @@ def fit_grid(file: FeatureFile) -> tuple[PatchGrid, NDArray[np.int64]]:
         return _extraction_grid(file)
     nominal_step = file.side - file.overlap
     for step in dict.fromkeys(filter(None, (nominal_step, file.step))):
-        grid = _over(file, step, _origin(file.coords, step))
+        grid = _covering_grid(file, step, _origin(file.coords, step))
         cells = _nearest(file.coords, grid)
-        if _is_exact(file.coords, grid, cells) and _n_different(cells) == len(cells):
+        if _is_exact(file.coords, grid, cells) and _n_distinct(cells) == len(cells):
             return grid, cells
     return _by_position(file, min(nominal_step, file.step or nominal_step))
 
@@ -204,7 +204,7 @@ def _extraction_grid(file: FeatureFile) -> tuple[PatchGrid, NDArray[np.int64]]:
         grid = _grid_of(file.settings["grid"], _max_cells(file))
         cells = _nearest(file.coords - np.array(file.offset), grid)
         is_inside = (cells >= 0).all() and (cells < [grid.n_rows, grid.n_columns]).all()
-        if not is_inside or _n_different(cells) < len(cells):
+        if not is_inside or _n_distinct(cells) < len(cells):
             raise ValueError("patches lie outside it, or in one place")
     except (TypeError, ValueError, KeyError) as error:
         raise ImageError(
@@ -238,15 +238,15 @@ def _grid_of(settings: dict[str, Any], max_cells: int) -> PatchGrid:
 def _by_position(file: FeatureFile, step: float) -> tuple[PatchGrid, NDArray[np.int64]]:
     """Assign patches to the nearest free cells, of a finer grid if patches lie more densely."""
     for _ in range(_MAX_HALVINGS):
-        grid = _with_margin(_over(file, step, _origin(file.coords, step)), file.n_rows)
+        grid = _with_margin(_covering_grid(file, step, _origin(file.coords, step)), file.n_rows)
         cells = _nearest(file.coords, grid)
-        if _n_different(cells) >= _CROWDED * len(cells):
+        if _n_distinct(cells) >= _MIN_DISTINCT * len(cells):
             break
         step = max(1.0, step / 2)
     return grid, _separated(cells, grid)
 
 
-def _over(file: FeatureFile, step: float, origin: tuple[float, float]) -> PatchGrid:
+def _covering_grid(file: FeatureFile, step: float, origin: tuple[float, float]) -> PatchGrid:
     """Return the grid over all patches and, if its size is known, over the slide.
 
     If the size is unknown, an empty row and column mark the area beyond as unknown.
@@ -299,7 +299,7 @@ def _is_exact(coords: NDArray[np.int64], grid: PatchGrid, cells: NDArray[np.int6
     return bool((np.abs(corners - coords) <= _ROUNDING).all() and (cells >= 0).all())
 
 
-def _n_different(cells: NDArray[np.int64]) -> int:
+def _n_distinct(cells: NDArray[np.int64]) -> int:
     return len(np.unique(cells, axis=0))
 
 
@@ -319,14 +319,14 @@ def _separated(cells: NDArray[np.int64], grid: PatchGrid) -> NDArray[np.int64]:
     for index in np.setdiff1d(np.arange(len(cells)), first).tolist():
         row, column = cells[index].tolist()
         # Cells are never freed, so a search continues where the last one from here ended.
-        candidates = rings.setdefault((row, column), _around(row, column, grid))
+        candidates = rings.setdefault((row, column), _ring_cells(row, column, grid))
         free = next(cell for cell in candidates if cell not in taken)
         taken.add(free)
         cells[index] = free
     return cells
 
 
-def _around(row: int, column: int, grid: PatchGrid) -> Iterator[tuple[int, int]]:
+def _ring_cells(row: int, column: int, grid: PatchGrid) -> Iterator[tuple[int, int]]:
     """Yield the cells around one, ring by ring, the nearest of each ring first."""
     for ring in range(1, max(grid.n_rows, grid.n_columns) + 1):
         span = range(-ring, ring + 1)

@@ -134,7 +134,7 @@ def draw_overlay(
     with open_image(patch_map.path) as source:
         size = source.size
         image = source.thumbnail(min(longest_side, max(size)))
-    _lay_over(image, patch_map, size)
+    _blend(image, patch_map, size)
     canvas = Image.fromarray(image)
     scale = image.shape[1] / size[0]
     pen = ImageDraw.Draw(canvas)
@@ -145,7 +145,7 @@ def draw_overlay(
     return np.asarray(add_legend(canvas, patch_map, words))
 
 
-def _lay_over(image: NDArray[np.uint8], patch_map: PatchMap, size: tuple[int, int]) -> None:
+def _blend(image: NDArray[np.uint8], patch_map: PatchMap, size: tuple[int, int]) -> None:
     """Blend the colours of a map into an image of this level-0 size.
 
     A uniform margin outside the grid is coloured up to the width of one patch.

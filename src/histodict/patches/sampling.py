@@ -71,7 +71,7 @@ def sample_patches(
     width, height = (int(length / downsample) for length in source.size)
     if width < patch_px or height < patch_px:
         return np.empty((0, *([2] if context > 1 else []), patch_px, patch_px, 3), np.uint8)
-    cut_out = _cutter(source, patch_px, downsample, width * height, context)
+    cut_out = _patch_reader(source, patch_px, downsample, width * height, context)
     limits = [width - patch_px + 1, height - patch_px + 1]
     found: list[NDArray[np.uint8]] = []
     n_missing = n_patches
@@ -113,7 +113,7 @@ def random_dihedral(patches: NDArray[np.uint8], rng: np.random.Generator) -> NDA
     return transformed
 
 
-def _cutter(
+def _patch_reader(
     source: RegionSource, patch_px: int, downsample: float, n_pixels: int, context: int
 ) -> Callable[[NDArray[np.int64]], NDArray[np.uint8]]:
     """Return a function from corners to patches, with their context if context > 1."""

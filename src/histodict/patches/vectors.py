@@ -298,9 +298,11 @@ class PixelFeatures(PatchFeatures):
         patches = sample_patches(content, n, grid, rng, tissue.is_tissue, allowed, context)
         if tissue.turned:
             patches = random_dihedral(patches, rng)
-        return self._of_scales(tissue, patches if tissue.context > 1 else patches[:, None])
+        return self._multiscale_vectors(tissue, patches if tissue.context > 1 else patches[:, None])
 
-    def _of_scales(self, tissue: PreparedSource, patches: NDArray[np.uint8]) -> NDArray[np.float32]:
+    def _multiscale_vectors(
+        self, tissue: PreparedSource, patches: NDArray[np.uint8]
+    ) -> NDArray[np.float32]:
         """Return vectors of patches (n, n_scales, patch_px, patch_px, 3); scales weigh the same."""
         parts = [self.make(tissue.normalise(patches[:, i])) for i in range(patches.shape[1])]
         return _concatenated(parts)

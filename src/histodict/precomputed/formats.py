@@ -118,7 +118,7 @@ def _open_hdf5(path: Path) -> Iterator[Content]:
                 content = _anndata_content(path, file)
             else:
                 vectors, coords = arrays
-                content = _of_group(path, list(file), file.attrs, vectors, coords)
+                content = _merged_content(path, list(file), file.attrs, vectors, coords)
         yield replace(content, missing=missing)
 
 
@@ -150,7 +150,7 @@ def open_zarr(path: Path) -> Iterator[Content]:
             for name in (FEATURES, COORDS)
         )
         attribute_sets = [folder.attributes(name) for name in ("", *opened)]
-        content = _of_group(path, names, {}, vectors, coords, attribute_sets)
+        content = _merged_content(path, names, {}, vectors, coords, attribute_sets)
         missing = sum(x.missing for x in opened.values()), sum(x.chunks for x in opened.values())
     yield replace(content, missing=missing)
 
@@ -180,7 +180,7 @@ def _check_pieces(n_bytes: int, path: str, metadata: ZarrArray) -> None:
 # --- all formats --------------------------------------------------------------------------------
 
 
-def _of_group(
+def _merged_content(
     path: Path,
     names: Sequence[str],
     attributes: Mapping[str, Any],
@@ -381,7 +381,11 @@ def _anndata_attributes(path: Path, file: Any) -> tuple[dict[str, Any], NDArray[
     uns = _group(file, "uns")
     tiles = _group(uns, "tile_spec")
     if tiles is not None:
-        return _of_lazyslide(path, tiles, _group(uns, "slide_properties")), np.zeros(2), True
+        return (
+            _lazyslide_attributes(path, tiles, _group(uns, "slide_properties")),
+            np.zeros(2),
+            True,
+        )
     found: dict[str, Any] = {}
     spatial = _group(uns, _SPATIAL)
     for name in spatial if spatial is not None else ():
@@ -401,7 +405,7 @@ def _anndata_attributes(path: Path, file: Any) -> tuple[dict[str, Any], NDArray[
     return found, offset, False
 
 
-def _of_lazyslide(path: Path, tiles: Any, slide: Any) -> dict[str, Any]:
+def _lazyslide_attributes(path: Path, tiles: Any, slide: Any) -> dict[str, Any]:
     """Return attributes from `TileSpec` and `SlideProperties` of wsidata, used by LazySlide.
 
     Its tiles have a side of `int(width * base_downsample)` level-0 pixels.
@@ -525,7 +529,7 @@ def open_npz(path: Path) -> Iterator[Content]:
                 f"{path}: not an .npz file, or damaged ({error}): write it again"
             ) from error
         vectors, coords = (arrays.get(name) for name in (FEATURES, COORDS))
-        yield _of_group(path, sorted(members), attributes, vectors, coords)
+        yield _merged_content(path, sorted(members), attributes, vectors, coords)
 
 
 class _NpzArray:

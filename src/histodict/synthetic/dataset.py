@@ -64,15 +64,15 @@ def write_synthetic_dataset(
     check_whole_number("seed", seed, 0)
     canvas_shape(size)
     folder = Path(folder).resolve()
-    _refuse_files(folder)
-    _sweep(folder)
+    _check_empty(folder)
+    _remove_stale(folder)
     unfinished = folder.with_name(f".{folder.name[:50]}{_UNFINISHED}{secrets.token_hex(8)}")
     unfinished.mkdir(parents=True)
     try:
         with add_path_to_errors(folder):
             _write_classes(unfinished, n_patients, images_per_patient, size, seed)
             _write_regions(unfinished / "regions", n_patients, size, seed)
-        _refuse_files(folder)  # another process may have been faster
+        _check_empty(folder)  # another process may have been faster
         if folder.exists():
             folder.rmdir()  # not every system renames onto an empty folder
         unfinished.rename(folder)
@@ -90,12 +90,12 @@ def cached_synthetic_dataset(folder: Path, *args: Any, **kwargs: Any) -> Path:
     return folder
 
 
-def _refuse_files(folder: Path) -> None:
+def _check_empty(folder: Path) -> None:
     if folder.exists() and any(folder.iterdir()):
         raise FileExistsError(f"{folder} is not empty: name a new folder for the synthetic set")
 
 
-def _sweep(folder: Path) -> None:
+def _remove_stale(folder: Path) -> None:
     """Remove unfinished folders that were begun a day ago or earlier."""
     for unfinished in folder.parent.glob(f".{escape(folder.name[:50])}{_UNFINISHED}*"):
         with suppress(OSError):

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from .files import atomic_write
 
-_FORM = 3  # version of the file format
+_VERSION = 3  # version of the file format
 _DIGEST = 32  # bytes
 _PART = 1 << 20
 _NAMES = f"{'[0-9a-f]' * 2}/{'[0-9a-f]' * 32}.npy"
@@ -71,9 +71,9 @@ class ArrayCache:
             size = file.tell()
             file.seek(0)
             file.write(_digest(file, size))
-        self._stay_small(size + _DIGEST)
+        self._limit_size(size + _DIGEST)
 
-    def _stay_small(self, n_new: int) -> None:
+    def _limit_size(self, n_new: int) -> None:
         """Clean up the folder at the first write, and then in intervals."""
         limit = max_bytes()
         is_known = self.folder in _written
@@ -83,7 +83,7 @@ class ArrayCache:
             _evict(self.folder, limit)
 
     def _file(self, key: list[Any]) -> Path:
-        digest = hashlib.sha256(json.dumps([_FORM, *key]).encode()).hexdigest()
+        digest = hashlib.sha256(json.dumps([_VERSION, *key]).encode()).hexdigest()
         return self.folder / digest[:2] / f"{digest[:32]}.npy"
 
 

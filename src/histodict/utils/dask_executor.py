@@ -41,7 +41,7 @@ _PACKAGES = ("histodict", "numpy", "scipy", "numba")  # packages that affect res
 _SETTINGS = (".yaml", ".yml")
 _CONNECT_SECONDS = 30
 _RETRIES = 2  # after an error, such as a file that temporarily cannot be read
-_SENDINGS = 10  # attempts to send what was lost with a worker
+_ATTEMPTS = 10  # attempts to send what was lost with a worker
 _PER_THREAD = 2  # open items: one running, one waiting
 _MAX_WITHOUT_WORKERS_S = 300.0  # seconds without any worker before an error
 _WARNED_WITHOUT_WORKERS = 10.0  # seconds without any worker before a warning
@@ -208,8 +208,8 @@ class Cluster:
         self._killed = import_module("distributed.scheduler").KilledWorker
         self._closed = import_module("distributed.comm").CommClosedError
         self._n_threads = 1
-        self._counted = -float("inf")
-        self._manned = time.monotonic()  # when a worker was last seen
+        self._last_count = -float("inf")
+        self._last_worker_seen = time.monotonic()  # when a worker was last seen
 
     def map(
         self,
@@ -226,7 +226,7 @@ class Cluster:
         items : items, of which a bounded number is submitted at a time
         lost : function that returns the result of an item whose worker ended each time; None raises
         """
-        self._manned = time.monotonic()
+        self._last_worker_seen = time.monotonic()
         waiting: deque[_Task] = deque()
         try:
             with_settings = partial(
@@ -281,15 +281,15 @@ class Cluster:
     def _count_workers(self) -> None:
         """Update the number of threads; raise ClusterError after a long time without workers."""
         now = time.monotonic()
-        if now <= self._counted + 2:
+        if now <= self._last_count + 2:
             return
-        self._counted = now
+        self._last_count = now
         n_threads = sum(self.client.nthreads().values())
         self._n_threads = max(1, n_threads)
-        self._manned = now if n_threads else self._manned
-        if now > self._manned + _MAX_WITHOUT_WORKERS_S:
+        self._last_worker_seen = now if n_threads else self._last_worker_seen
+        if now > self._last_worker_seen + _MAX_WITHOUT_WORKERS_S:
             raise _no_workers()
-        if now > self._manned + _WARNED_WITHOUT_WORKERS:
+        if now > self._last_worker_seen + _WARNED_WITHOUT_WORKERS:
             warnings.warn(
                 f"no worker is left; waiting for one, for {_MAX_WITHOUT_WORKERS_S:.0f} seconds",
                 stacklevel=2,
@@ -306,7 +306,7 @@ class Cluster:
 
     def _result(self, task: _Task, others: Iterable[_Task], lost: OnWorkerDeath[Result]) -> Result:
         is_alone = False
-        for attempt in range(_SENDINGS):
+        for attempt in range(_ATTEMPTS):
             try:
                 result: Result = self._wait(task.future)
                 return result
@@ -321,7 +321,7 @@ class Cluster:
                     time.sleep(0.01)
                 is_alone = True
             task = _Task(self.client, task.function, task.item)
-        raise _too_many_ends()
+        raise _too_many_failures()
 
 
 class _Function:
@@ -341,7 +341,7 @@ class _Function:
     def _send(self) -> Any:
         # The scheduler stores what is submitted; scattered data would be lost with a worker.
         with import_module("dask.config").set(_LARGE_FUNCTION_BYTES):
-            return self._client.submit(_same, self._function, pure=False)
+            return self._client.submit(_identity, self._function, pure=False)
 
 
 class _Broadcast:
@@ -359,7 +359,7 @@ class _Broadcast:
         return self._future
 
     def _send(self, item: Any) -> Any:
-        for _ in range(_SENDINGS):
+        for _ in range(_ATTEMPTS):
             try:
                 self._client.wait_for_workers(1, timeout=_MAX_WITHOUT_WORKERS_S)
             except TimeoutError:
@@ -369,7 +369,7 @@ class _Broadcast:
                 return future
             except OSError:  # the worker ended in the meantime
                 time.sleep(0.1)
-        raise _too_many_ends()
+        raise _too_many_failures()
 
 
 class _Task:
@@ -399,7 +399,7 @@ def _work(function: Callable[[Item], Result], item: Item) -> Result:
         return function(item)
 
 
-def _same(function: Callable[..., Any]) -> Callable[..., Any]:
+def _identity(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
@@ -421,9 +421,9 @@ def _no_workers() -> ClusterError:
     )
 
 
-def _too_many_ends() -> ClusterError:
+def _too_many_failures() -> ClusterError:
     return ClusterError(
-        f"workers ended {_SENDINGS} times in a row while they had the same piece of work: they may "
+        f"workers ended {_ATTEMPTS} times in a row while they had the same piece of work: they may "
         "have too little memory"
     )
 

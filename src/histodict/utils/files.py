@@ -163,9 +163,9 @@ def atomic_write(path: Path, *, durable: bool = True) -> Iterator[Path]:
     """
     path = true_file(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    _sweep(path.parent)
+    _remove_stale(path.parent)
     # Not created here, so that a writer that writes elsewhere fails and leaves no empty file.
-    partial = path.with_name(f".{secrets.token_hex(8)}.partial{_ending(path)}")
+    partial = path.with_name(f".{secrets.token_hex(8)}.partial{_suffix(path)}")
     try:
         with add_path_to_errors(path):
             yield partial
@@ -208,7 +208,7 @@ def _replace(partial: Path, path: Path) -> None:
     os.replace(partial, path)
 
 
-def _ending(path: Path) -> str:
+def _suffix(path: Path) -> str:
     """Return the suffix, as some writers choose the format by it."""
     is_short = 1 < len(os.fsencode(path.suffix)) <= _MAX_BYTES
     return path.suffix if is_short else ".file"
@@ -238,7 +238,7 @@ def _flush(path: Path, access: int) -> None:
 
 
 @cache  # once per process, as listing a folder for each of its files would be slow
-def _sweep(folder: Path) -> None:
+def _remove_stale(folder: Path) -> None:
     """Remove partial files in a folder that killed runs left a day ago or earlier."""
     for path in folder.glob(".*.partial.*"):
         with suppress(OSError):  # already removed, or another user's file

@@ -37,14 +37,14 @@ class ResultsFolder:
         self.finished: dict[str, Content] = {}
         places = self._paths()
         for place in places:
-            self._claim(place)
+            self._load(place)
         if not places and (folder / f"{table}.csv").exists():
             raise ValueError(
                 f"{folder}: has a {table}.csv, but not the answers that it was made of (done/): "
                 "choose another folder (--output), or remove it"
             )
 
-    def _claim(self, path: Path) -> bool:
+    def _load(self, path: Path) -> bool:
         """Load a file unless it is damaged; raise ValueError if its settings differ."""
         try:
             content = read_checked_json(path)
@@ -117,7 +117,7 @@ class ResultsFolder:
         for path in self._paths():
             if path.stem in self.finished or path.stem in keys:
                 continue
-            if self._claim(path):
+            if self._load(path):
                 self._check(self.finished[path.stem]["options"], self.options)
             else:
                 message = f"{path}: is damaged: give its image once more, and it is in the table"
