@@ -345,7 +345,7 @@ def _features_digest(path: Path, state: str) -> str:
 
 
 def _pixel_statistics(record: ImageRecord) -> list[Any]:
-    """Size and colours of an image, as a survey measures them; empty if it cannot be read."""
+    """Return size and colours of an image; an empty list if it cannot be read."""
     properties = image_properties(record)
     if properties is None or properties.mean is None or properties.white is None:
         return []

@@ -247,7 +247,7 @@ class TimmEncoder(TorchEncoder):
 
 
 def _stride_px(module: Any, name: str) -> int:
-    """Side in pixels of a position of the last feature map."""
+    """Return the side of a position of the last feature map in pixels."""
     info = getattr(module, "feature_info", None)
     if not info or not hasattr(module, "forward_intermediates"):
         raise ValueError(f"{name} has no feature maps in timm: take another model")
