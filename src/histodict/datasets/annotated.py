@@ -1,9 +1,8 @@
-"""Which outlines belong to which image: files called like the images.
+"""Annotated images: outlines and masks matched to images, and regions of interest.
 
-Masks: which part of an image is the region of interest, by a picture or by outlines.
-
-A mask is a picture of the image's proportions, of its size or smaller. Everything but 0 is region;
-in a JPEG, whose values blur, everything from the middle of the range.
+Annotation files are matched to images by name. A mask is an image of the same proportions as its
+slide, of its size or smaller. Non-zero values belong to the region; in JPEG masks, whose values
+blur, values from 128 on.
 """
 
 from __future__ import annotations
@@ -42,28 +41,34 @@ _PATIENTS = "List the images in a CSV with a column 'patient'"
 def match_annotations(
     images: Sequence[ImageLike], given: AnnotationFile | Path | str
 ) -> list[AnnotationFile]:
-    """The outlines of each image; one file is for one image.
+    """Return the annotation file of each image; a single file is for a single image.
 
-    An image without a file in the folder gets the name that it lacks: whoever reads it is told.
+    An image without a file in the folder gets the file name that it lacks, so that reading it
+    reports the missing file.
     """
-    drawing = given if isinstance(given, AnnotationFile) else AnnotationFile(Path(given))
-    if not drawing.path.exists():
-        raise ManifestError(f"{drawing.path}: there is no such file or folder")
-    if not drawing.path.is_dir():
+    annotations = given if isinstance(given, AnnotationFile) else AnnotationFile(Path(given))
+    if not annotations.path.exists():
+        raise ManifestError(f"{annotations.path}: there is no such file or folder")
+    if not annotations.path.is_dir():
         if len(images) > 1:
             raise ManifestError(
-                f"{drawing.path}: is one file of outlines, and there are {len(images)} images: "
+                f"{annotations.path}: is one file of outlines, and there are {len(images)} images: "
                 "give a folder of files called like the images"
             )
-        return [drawing] * len(images)
-    found = _named_like(images, files_in(drawing.path))
+        return [annotations] * len(images)
+    found = _match_by_name(images, files_in(annotations.path))
     if not any(found):
         raise ManifestError(
-            f"{drawing.path}: no file of outlines is called like an image, such as {images[0]}"
+            f"{annotations.path}: no file of outlines is called like an image, such as {images[0]}"
         )
     return [
-        replace(drawing, path=_only(i, own) if own else drawing.path / f"{_stem(i)}.geojson")
-        for i, own in zip(images, found, strict=True)
+        replace(
+            annotations,
+            path=_single_file(image, matched)
+            if matched
+            else annotations.path / f"{_stem(image)}.geojson",
+        )
+        for image, matched in zip(images, found, strict=True)
     ]
 
 
@@ -72,35 +77,35 @@ def _stem(image: ImageLike) -> str:
 
 
 def files_in(folder: Path) -> list[Path]:
-    """Return the files of outlines below a folder, including unreadable ones."""
+    """Return the annotation files below a folder, including unreadable ones."""
     found = (path for path in sorted(folder.rglob("*")) if not path.name.startswith("."))
     return [path for path in found if image_stem(path) and not os.path.isdir(path)]
 
 
-def _named_like(images: Sequence[ImageLike], files: Sequence[Path]) -> list[list[Path]]:
-    """Per image its files: slide.geojson or slide.svs.geojson, for slide.svs.
+def _match_by_name(images: Sequence[ImageLike], files: Sequence[Path]) -> list[list[Path]]:
+    """Return the files of each image: slide.geojson or slide.svs.geojson for slide.svs.
 
-    Two images of one name, and one file for them, are refused: nobody knows for which.
+    Raise an error if one file matches two images.
     """
     by_name: dict[str, list[Path]] = {}
     for file in files:
         by_name.setdefault(normalize_unicode(image_stem(file)), []).append(file)
-    found, takers = [], dict[Path, ImageLike]()
+    found, image_of = [], dict[Path, ImageLike]()
     for image in images:
         names = [] if isinstance(image, MemoryImage) else annotation_stems(image)
-        own = [file for name in names for file in by_name.get(name, [])]
-        for file in own:
-            other = takers.setdefault(file, image)
+        matched = [file for name in names for file in by_name.get(name, [])]
+        for file in matched:
+            other = image_of.setdefault(file, image)
             if other != image:
                 raise ManifestError(
                     f"{file}: would be the outlines of {other} and of {image}, as outlines are "
                     "told apart by the names of files: call the images and the outlines differently"
                 )
-        found.append(own)
+        found.append(matched)
     return found
 
 
-def _only(image: Path | MemoryImage, files: list[Path]) -> Path:
+def _single_file(image: Path | MemoryImage, files: list[Path]) -> Path:
     if len(files) > 1:
         names = truncated_list([str(file) for file in files])
         raise ManifestError(f"{image}: has more than one file of outlines: {names}; leave one")
@@ -113,9 +118,13 @@ def read_images(
     *,
     features: Path | None = None,
 ) -> Manifest:
-    """Images of which outlines will say what is where: of a CSV, or all below a folder.
+    """Read images without labels from a CSV file, or find all images below a folder.
 
-    `features`: folder of feature files that stand for them.
+    Parameters
+    ----------
+    source : folder, or CSV file with a header
+    columns : column names by field, such as {"patient": "source_image"}
+    features : folder of feature files that replace the images
     """
     source = Path(source)
     if not source.is_dir() or (source / MANIFEST_NAME).is_file():
@@ -138,19 +147,19 @@ def with_annotations(
     coordinates: str = PIXELS,
     keep_all: bool = False,
 ) -> Manifest:
-    """Images with outlines that say what is where in them.
+    """Attach annotation files to images.
+
+    Images without an annotation file stay if they have a label or a mask; otherwise they are
+    skipped and listed in a warning. Files that match no image are listed, too.
 
     Parameters
     ----------
-    images : a folder of images, a CSV file (labels are not needed), or a `Manifest`
-    annotations : a folder of files called like the images (slide.geojson or slide.svs.geojson for
-        slide.svs), or one file where there is one image
-    coordinates : "pixels", as the program that writes the format counts them; "slide", pixels from
-        the slide's corner; "um", µm from the first pixel
-    keep_all : also images of which nothing is known
-
-    Images without a file stay if they have a label or a mask, and are left out by name if not.
-    Files that are called like no image are named, too.
+    images : folder of images, CSV file (labels are not needed), or `Manifest`
+    annotations : folder of files named like the images (slide.geojson or slide.svs.geojson for
+        slide.svs), or a single file if there is one image
+    coordinates : "pixels", as counted by the program that writes the format; "slide", pixels from
+        the corner of the slide; "um", µm from the first pixel
+    keep_all : also keep images without labels, masks and annotations
     """
     manifest = images if isinstance(images, Manifest) else read_images(images)
     folder = Path(annotations)
@@ -162,24 +171,24 @@ def with_annotations(
             f"{folder}: there is no file of outlines in this folder; they end in "
             f"{', '.join(FORMATS)}, also packed (.gz)"
         )
-    one = len(manifest.records) == 1 and not folder.is_dir()
-    found = [files] if one else _named_like([r.path for r in manifest.records], files)
+    is_single = len(manifest.records) == 1 and not folder.is_dir()
+    matches = [files] if is_single else _match_by_name([r.path for r in manifest.records], files)
     records = [
-        _annotated(record, own, coordinates) if own else record
-        for record, own in zip(manifest.records, found, strict=True)
+        _annotated(record, matched, coordinates) if matched else record
+        for record, matched in zip(manifest.records, matches, strict=True)
     ]
     kept = tuple(record for record in records if record.is_mapped or record.label or keep_all)
-    _check_any(folder, files, manifest, records)
-    words = _describe(manifest, records, kept, files)
-    return replace(manifest, records=kept, warnings=(*manifest.warnings, *words))
+    _check_any_matched(folder, files, manifest, records)
+    warnings = _describe(manifest, records, kept, files)
+    return replace(manifest, records=kept, warnings=(*manifest.warnings, *warnings))
 
 
 def _annotated(record: ImageRecord, files: list[Path], coordinates: str) -> ImageRecord:
-    drawing = AnnotationFile(_only(record.path, files), (), coordinates, record.image)
-    return replace(record, mask=None, annotations=drawing)
+    annotations = AnnotationFile(_single_file(record.path, files), (), coordinates, record.image)
+    return replace(record, mask=None, annotations=annotations)
 
 
-def _check_any(
+def _check_any_matched(
     folder: Path, files: Sequence[Path], manifest: Manifest, records: Sequence[ImageRecord]
 ) -> None:
     if not any(record.annotations for record in records):
@@ -209,13 +218,13 @@ def _describe(
 
 
 def check_classes(manifest: Manifest, names: Sequence[str]) -> None:
-    """Every class has an outline, or an image that is all of it, somewhere."""
-    drawings = [record.annotations for record in manifest.records if record.annotations]
-    there = sum((drawing.read().names for drawing in drawings), Counter[str]())
+    """Raise an error unless each class has an outline or a labelled image."""
+    annotated = [record.annotations for record in manifest.records if record.annotations]
+    counts = sum((annotations.read().names for annotations in annotated), Counter[str]())
     labels = {record.label for record in manifest.records}
-    missing = [repr(name) for name in names if name not in there and name not in labels]
+    missing = [repr(name) for name in names if name not in counts and name not in labels]
     if missing:
-        known = ", ".join(f"{name!r} ({n})" for name, n in sorted(there.items()))
+        known = ", ".join(f"{name!r} ({n})" for name, n in sorted(counts.items()))
         raise ManifestError(
             f"no outline is called {' or '.join(missing)}; there are {known}. Names are told apart "
             "by capitals, too"
@@ -223,62 +232,66 @@ def check_classes(manifest: Manifest, names: Sequence[str]) -> None:
 
 
 def split_by_annotation(manifest: Manifest, names: Sequence[str]) -> Manifest:
-    """For each image and each of these classes, the part of the image that is outlined as it.
+    """Return one record per image and class: the part of the image outlined as that class.
 
-    Each part is labelled by its class and stays with its patient. What is not outlined is no part.
-    An image without outlines is all of its label.
+    Each part has the class as its label and keeps its patient. Areas without outline belong to no
+    part. An image without outlines belongs to its label as a whole.
     """
     check_classes(manifest, names)
     parts: list[ImageRecord] = []
     others: list[str] = []
     for record in manifest.records:
-        own = _parts(record, names)
-        parts += own
-        others += [] if own else [manifest.name(record)]
-    words = unused_labels(parts, "outlines", "outlined image")
+        own_parts = _parts(record, names)
+        parts += own_parts
+        others += [] if own_parts else [manifest.name(record)]
+    warnings = unused_labels(parts, "outlines", "outlined image")
     if others:
-        words += [f"left out, as nothing in them is {' or '.join(names)}: {truncated_list(others)}"]
-    return replace(manifest, records=tuple(parts), warnings=(*manifest.warnings, *words))
+        warnings += [
+            f"left out, as nothing in them is {' or '.join(names)}: {truncated_list(others)}"
+        ]
+    return replace(manifest, records=tuple(parts), warnings=(*manifest.warnings, *warnings))
 
 
 def _parts(record: ImageRecord, names: Sequence[str]) -> list[ImageRecord]:
     if record.annotations is None:
         return [record] if record.label in names and record.mask is None else []
-    there = record.annotations.read().names
+    counts = record.annotations.read().names
     return [
         replace(
             record, label=name, annotations=None, region_of_interest=record.annotations.of(name)
         )
         for name in names
-        if name in there
+        if name in counts
     ]
 
 
 _LOSSY = (".jpg", ".jpeg")
-_COLOURS = {2: 1, 3: 3, 4: 3}  # bands of colour, by the number of all
+_COLOURS = {2: 1, 3: 3, 4: 3}  # number of colour bands by number of bands
 _MAX_PIXELS = 200_000_000
 _FORMATS = ("PNG", "TIFF", "BMP", "GIF", "JPEG", "PPM", "TGA")
 
 
 class RegionCoverage(Protocol):
-    """A part of an image; rectangles are level-0 pixels."""
+    """Coverage of squares by a region of an image; coordinates are level-0 pixels."""
 
     def coverage(
         self, x: NDArray[np.float64], y: NDArray[np.float64], side: float
     ) -> NDArray[np.float64]:
-        """Of the squares with these upper left corners, the share that is region."""
+        """Return the covered fraction of the squares with these upper left corners."""
 
-    def any(self) -> bool: ...
+    def any(self) -> bool:
+        """Return whether any pixel belongs to the region."""
 
-    def all(self) -> bool: ...
+    def all(self) -> bool:
+        """Return whether all pixels belong to the region."""
 
     @property
     def box(self) -> tuple[int, int, int, int] | None:
-        """(left, top, right, bottom) of what is region; None where it is not known."""
+        """Bounding box of the region as (left, top, right, bottom); None if unknown."""
 
 
 def load_region(record: ImageRecord, image: ImageGeometry, *names: str) -> RegionCoverage:
-    """What the record's mask, or its outlines of these classes, cover of its image."""
+    """Return the region of a record: its outlines of the given classes, or its mask."""
     if record.annotations is not None:
         return record.annotations.of(*names).region(image, may_lack=True)
     assert record.mask is not None
@@ -288,7 +301,7 @@ def load_region(record: ImageRecord, image: ImageGeometry, *names: str) -> Regio
 
 
 class RegionMask:
-    """The share of region in any rectangle of the image, from sums over the mask.
+    """Region given by a mask; coverage of rectangles is computed from a summed-area table.
 
     Rectangles are level-0 pixels of an image of `size` (width, height).
     """
@@ -301,19 +314,19 @@ class RegionMask:
 
     @cached_property
     def _sums(self) -> NDArray[np.int32]:
-        """Region above and to the left of each corner of a pixel."""
+        """Number of region pixels above and to the left of each pixel corner."""
         height, width = self.region.shape
         sums = np.zeros((height + 1, width + 1), np.int32)
-        for row in range(height):  # one by one: a sum over all would take more memory than this
+        for row in range(height):  # row by row, to limit memory
             np.cumsum(self.region[row], dtype=np.int32, out=sums[row + 1, 1:])
             sums[row + 1] += sums[row]
         return sums
 
     @classmethod
     def read(cls, path: Path, size: tuple[int, int]) -> RegionMask:
-        """The mask of an image of this size."""
+        """Read the mask of an image of `size` (width, height)."""
         check_readable_file(path)
-        least = 128 if path.suffix.lower() in _LOSSY else 1
+        threshold = 128 if path.suffix.lower() in _LOSSY else 1
         with open_pillow(path, _FORMATS) as file:
             if file.width * file.height > _MAX_PIXELS:
                 raise ImageError(
@@ -323,9 +336,9 @@ class RegionMask:
             check_memory(path, file.size, decoded_bytes(file) + 5 * file.width * file.height)
             region = np.empty((file.height, file.width), bool)
             for rows, strip in iter_strips(file):
-                # The last of two or four bands is opacity, and says nothing of what is where.
+                # The last of two or four bands is opacity, which is ignored.
                 pixels = strip if strip.ndim == 2 else strip[..., : _COLOURS[strip.shape[2]]].max(2)
-                np.greater_equal(pixels, least, out=region[rows])
+                np.greater_equal(pixels, threshold, out=region[rows])
         height, width = region.shape
         if abs(width * size[1] - height * size[0]) > 0.02 * width * size[1]:
             raise ImageError(
@@ -335,15 +348,17 @@ class RegionMask:
         return cls(region, size)
 
     def any(self) -> bool:
+        """Return whether any pixel belongs to the region."""
         return bool(self.region.any())
 
     def all(self) -> bool:
+        """Return whether all pixels belong to the region."""
         return bool(self.region.all())
 
     def coverage(
         self, x: NDArray[np.float64], y: NDArray[np.float64], side: float
     ) -> NDArray[np.float64]:
-        """Of the squares with these upper left corners, the share that is region."""
+        """Return the covered fraction of the squares with these upper left corners."""
         height, width = self.region.shape
         left, right = (np.clip(np.rint((x + d) * self._scale[0]), 0, width) for d in (0, side))
         top, bottom = (np.clip(np.rint((y + d) * self._scale[1]), 0, height) for d in (0, side))

@@ -1,4 +1,4 @@
-"""Folders of feature files that have the names of their slides."""
+"""Folders of feature files that are named like their slides."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .record import ImageRecord, ManifestError, normalize_unicode, slide_stems
 
 
 class FeatureFolder:
-    """Feature files in a folder, by the names of their slides."""
+    """Feature files of a folder, by slide name."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -41,41 +41,41 @@ class FeatureFolder:
         return found
 
     def feature_file_for(self, records: Iterable[ImageRecord]) -> tuple[ImageRecord, ...]:
-        """Return records of the feature files of slides; missing ones have an error.
+        """Return records of the feature files of slides; records of missing files have an error.
 
-        The path of a record is the slide's image, or its name if there is no image.
+        The path of a given record is the slide's image, or its name if there is no image.
         """
-        made = [(record.path, self._of(record)) for record in records]
+        pairs = [(record.path, self._of(record)) for record in records]
         slides: dict[Path, list[Path]] = {}
-        for slide, record in made:
+        for slide, record in pairs:
             slides.setdefault(record.path, []).append(slide)
-        return tuple(_single(record, slides[record.path]) for _, record in made)
+        return tuple(_check_single_slide(record, slides[record.path]) for _, record in pairs)
 
     def _of(self, record: ImageRecord) -> ImageRecord:
         slide = record.path
         names = list(slide_stems(slide.name))
         found = next((self._files[name] for name in names if name in self._files), [])
         if not found:
-            there = next(iter(self._files.values()))[0].name
-            words = (
+            example = next(iter(self._files.values()))[0].name
+            error = (
                 f"{slide}: there is no feature file of this slide in {self.folder}: it would be "
-                f"called {names[0]}.h5, as there is {there}"
+                f"called {names[0]}.h5, as there is {example}"
             )
             found = [self.folder / f"{names[0]}.h5"]
         elif len(found) > 1:
             files = ", ".join(path.name for path in found)
-            words = f"{slide}: has several feature files in {self.folder} ({files}): keep one"
+            error = f"{slide}: has several feature files in {self.folder} ({files}): keep one"
         else:
-            words = ""
+            error = ""
         image = slide if exists(slide) and not is_feature_file(slide) else None
-        drawn = record.annotations and replace(record.annotations, image=image)
-        return replace(record, path=found[0], image=image, annotations=drawn, error=words)
+        annotations = record.annotations and replace(record.annotations, image=image)
+        return replace(record, path=found[0], image=image, annotations=annotations, error=error)
 
 
-def _single(record: ImageRecord, slides: list[Path]) -> ImageRecord:
+def _check_single_slide(record: ImageRecord, slides: list[Path]) -> ImageRecord:
     """Return the record with an error if several slides have its feature file."""
     if len(slides) == 1 or record.error:
         return record
     names = " and ".join(str(slide) for slide in slides)
-    words = f"{record.path}: would be the feature file of {names}: call the slides differently"
-    return replace(record, error=words)
+    error = f"{record.path}: would be the feature file of {names}: call the slides differently"
+    return replace(record, error=error)

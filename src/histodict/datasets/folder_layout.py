@@ -1,6 +1,7 @@
-"""Images in folders, as people lay them out: split / class / patient / slide / image.
+"""Directory layout of image sets: split / class / patient / slide / image.
 
-Only the class has to be there. What is beside the images is left out by name, never in silence.
+Only the class folder is required. Everything else that lies beside the images is reported as
+skipped.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from ..utils.text_io import relative_name, truncated_list
 from .record import ManifestError
 
 SPLITS = frozenset({"train", "training", "test", "testing", "val", "valid", "validation"})
-# Folders of pictures that say what is where, and are not to be looked at themselves.
+# Names of folders that hold masks or annotations instead of images.
 MASKS = frozenset(
     {"mask", "masks", "annotation", "annotations", "ground_truth", "groundtruth", "gt"}
     | {"segmentation", "segmentations"}
 )
-# Pictures that no reader reads: somebody may think that they are.
+# Image formats that no reader supports; they are reported as skipped.
 OTHER_IMAGE_SUFFIXES = (".gif", ".webp", ".jp2", ".j2k", ".jpx", ".jxl", ".heic", ".heif", ".avif")
 # Kinds of directory entries; a closed folder is one without read permission. The kind of an entry
 # that is not a regular file is its description.
@@ -42,7 +43,7 @@ _MAX_DEPTH = 100
 
 
 class FolderEntry(NamedTuple):
-    """Something below a folder; `depth`: 1 for what lies right in it."""
+    """Entry of a directory tree; `depth` is 1 for direct children of the root."""
 
     path: Path
     kind: str
@@ -60,7 +61,7 @@ class FolderEntry(NamedTuple):
 
 @dataclass(frozen=True)
 class LocatedImage:
-    """An image, and what the folders above it say."""
+    """Image with the metadata given by its parent folders."""
 
     path: Path
     label: str
@@ -71,8 +72,14 @@ class LocatedImage:
 
 @dataclass
 class FolderLayout:
-    """`left_out`: by folder, the names of what is there and was not taken; `loose`: images that lie
-    beside the folders of the classes.
+    """Content of a folder of images.
+
+    Attributes
+    ----------
+    locations : images with their class, patient, slide and split
+    skipped : names of skipped entries by folder
+    unassigned : images that lie outside the class folders
+    empty : folders without images
     """
 
     locations: list[LocatedImage] = field(default_factory=list)
@@ -82,29 +89,31 @@ class FolderLayout:
 
 
 def read_class_folders(folder: Path, below: Sequence[FolderEntry] | None = None) -> FolderLayout:
-    """The images of a folder with one sub-folder per class, or with one such folder per split.
+    """Return the images of a folder with one sub-folder per class, or per split and class.
 
-    `below`: all that `walk` has found there, if somebody knows it already.
+    `below` is the result of `walk` on the folder, if it is already known.
     """
     layout = FolderLayout()
-    inside = _folders(folder, walk(folder) if below is None else below, layout)
-    splits = _splits_among(folder, inside)
+    subfolders = _folders(folder, walk(folder) if below is None else below, layout)
+    splits = _splits_among(folder, subfolders)
     for part in splits:
-        for place, within in _folders(part, inside[part], layout).items():
-            _add_class(layout, place, within, part.name)
+        for class_folder, entries in _folders(part, subfolders[part], layout).items():
+            _add_class(layout, class_folder, entries, part.name)
     if splits:
-        layout.empty += [path for path in inside if path not in splits]
+        layout.empty += [path for path in subfolders if path not in splits]
         return layout
-    for place, within in inside.items():
-        _add_class(layout, place, within, None)
+    for class_folder, entries in subfolders.items():
+        _add_class(layout, class_folder, entries, None)
     return layout
 
 
-def _splits_among(folder: Path, inside: dict[Path, list[FolderEntry]]) -> list[Path]:
-    """All that hold images, where these are splits; none, where they are classes."""
-    holding = [path for path, below in inside.items() if any(e.kind == IMAGE for e in below)]
-    splits = [path for path in holding if path.name.casefold() in SPLITS]
-    others = [path.name for path in holding if path not in splits]
+def _splits_among(folder: Path, subfolders: dict[Path, list[FolderEntry]]) -> list[Path]:
+    """Return the sub-folders with images if they are splits; an empty list if they are classes."""
+    with_images = [
+        path for path, below in subfolders.items() if any(e.kind == IMAGE for e in below)
+    ]
+    splits = [path for path in with_images if path.name.casefold() in SPLITS]
+    others = [path.name for path in with_images if path not in splits]
     if splits and others:
         names = truncated_list([path.name for path in splits])
         raise ManifestError(
@@ -119,18 +128,16 @@ def _splits_among(folder: Path, inside: dict[Path, list[FolderEntry]]) -> list[P
 def _folders(
     folder: Path, below: Iterable[FolderEntry], layout: FolderLayout
 ) -> dict[Path, list[FolderEntry]]:
-    """Sub-folders that may hold images, with all that lies below them; what else lies in the folder
-    is left out.
-    """
+    """Return the entries below each sub-folder; record loose images and skipped entries."""
     found: dict[Path, list[FolderEntry]] = {}
-    within: list[FolderEntry] = []
+    entries: list[FolderEntry] = []
     depth = None
     for entry in below:
         depth = entry.depth if depth is None else depth
         if entry.depth > depth:
-            within.append(entry)
+            entries.append(entry)
         elif entry.kind == FOLDER:
-            within = found[entry.path] = []
+            entries = found[entry.path] = []
         elif entry.kind == IMAGE or _is_unsupported_image(entry.path):
             layout.unassigned.append(entry.path)
         elif entry.kind != OTHER:
@@ -174,31 +181,31 @@ def find_images(
 
 
 def walk(folder: Path) -> Iterator[FolderEntry]:
-    """All that lies below a folder, by name; linked folders are entered, too.
+    """Yield all entries below a folder, sorted by name; links to folders are followed.
 
     A folder precedes its content and is read lazily. An entry with the suffix of an image counts as
-    an image, also a dangling link or a pipe: it is refused when it is read, like a damaged file.
-    A slide of several files (DICOM, VMS, NDPI sets) is listed once.
+    an image, even if it is a dangling link or a pipe; reading it raises an error, as for a damaged
+    file. A slide of several files (DICOM, VMS, NDPI sets) is listed once.
     """
     yield from _walk(folder, Path(os.path.realpath(folder)), frozenset(), 1, Counter())
 
 
 def _walk(
-    folder: Path, place: Path, above: frozenset[Path], depth: int, visits: Counter[Path]
+    folder: Path, resolved: Path, above: frozenset[Path], depth: int, visits: Counter[Path]
 ) -> Iterator[FolderEntry]:
-    """Walk below `folder`, whose resolved path is `place`."""
-    above |= {place}
-    visits[place] += 1
+    """Walk below `folder`, whose resolved path is `resolved`."""
+    above |= {resolved}
+    visits[resolved] += 1
     try:
-        shown = _display_name(folder)
+        visible = _visible_entries(folder)
     except OSError:
         if depth == 1:
             raise
         yield FolderEntry(folder, CLOSED, depth - 1, folder.is_symlink())
         return
-    own = {stem for _, stem, ending in shown if ending in FOLDER_FORMATS}
-    parts = other_parts(folder, [entry.name for entry, *_ in shown])
-    for entry, _, ending in shown:
+    slide_folders = {stem for _, stem, ending in visible if ending in FOLDER_FORMATS}
+    parts = other_parts(folder, [entry.name for entry, *_ in visible])
+    for entry, _, ending in visible:
         is_link, path = entry.is_symlink(), folder / entry.name
         if entry.name in parts:
             continue
@@ -207,29 +214,31 @@ def _walk(
             yield FolderEntry(path, kind or OTHER, depth, is_link)
         elif is_zarr(path):
             yield FolderEntry(path, IMAGE if is_ome_zarr_name(path) else OTHER, depth, is_link)
-        elif _is_masks(path):
+        elif _is_mask_folder(path):
             yield FolderEntry(path, MASKED, depth, is_link)
         elif is_closed(path):
             yield FolderEntry(path, CLOSED, depth, is_link)
-        elif entry.name not in own:
-            inner = Path(os.path.realpath(place / entry.name)) if is_link else place / entry.name
-            barred = _barred(inner, above, depth, visits)
-            yield FolderEntry(path, barred or FOLDER, depth, is_link)
-            if barred:
+        elif entry.name not in slide_folders:
+            inner = (
+                Path(os.path.realpath(resolved / entry.name)) if is_link else resolved / entry.name
+            )
+            reason = _skip_reason(inner, above, depth, visits)
+            yield FolderEntry(path, reason or FOLDER, depth, is_link)
+            if reason:
                 continue
             holds_images = False
             for below in _walk(path, inner, above, depth + 1, visits):
                 holds_images |= below.kind == IMAGE
                 yield below
-            if ending in READERS and not holds_images:  # it has the suffix of an image
+            if ending in READERS and not holds_images:  # a folder named like an image
                 yield FolderEntry(path, IMAGE, depth, is_link)
 
 
-def _barred(inner: Path, above: frozenset[Path], depth: int, visits: Counter[Path]) -> str:
+def _skip_reason(resolved: Path, above: frozenset[Path], depth: int, visits: Counter[Path]) -> str:
     """Return why a folder is skipped; empty if it is not."""
-    if inner in above:
+    if resolved in above:
         return CIRCLE
-    if visits[inner] >= _MAX_ENTRIES:
+    if visits[resolved] >= _MAX_ENTRIES:
         return AGAIN
     return DEEP if depth >= _MAX_DEPTH else ""
 
@@ -238,14 +247,14 @@ def _is_odd(entry: os.DirEntry[str]) -> bool:
     return entry.is_symlink() or not entry.is_file(follow_symlinks=False)
 
 
-def _display_name(folder: Path) -> list[tuple[os.DirEntry[str], str, str]]:
-    """What is not hidden, by name; with how that begins and, in small letters, ends."""
+def _visible_entries(folder: Path) -> list[tuple[os.DirEntry[str], str, str]]:
+    """Return the visible entries, sorted by name, with their stems and lower-case suffixes."""
     with os.scandir(folder) as entries:
-        shown = [entry for entry in entries if not entry.name.startswith(".")]
-    shown.sort(key=lambda entry: entry.name)
-    parts = (os.path.splitext(entry.name) for entry in shown)
+        visible = [entry for entry in entries if not entry.name.startswith(".")]
+    visible.sort(key=lambda entry: entry.name)
+    parts = (os.path.splitext(entry.name) for entry in visible)
     return [
-        (entry, stem, ending.lower()) for entry, (stem, ending) in zip(shown, parts, strict=True)
+        (entry, stem, suffix.lower()) for entry, (stem, suffix) in zip(visible, parts, strict=True)
     ]
 
 
@@ -253,5 +262,5 @@ def _is_unsupported_image(path: Path) -> bool:
     return path.suffix.lower() in OTHER_IMAGE_SUFFIXES
 
 
-def _is_masks(path: Path) -> bool:
+def _is_mask_folder(path: Path) -> bool:
     return path.name.casefold() in MASKS

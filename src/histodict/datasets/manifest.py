@@ -1,7 +1,4 @@
-"""Which images there are and what is known of them: a folder per class, or a CSV table.
-
-What is wrong with a list of images, said with the line or the files it concerns.
-"""
+"""Manifest of an image set, read from a CSV table or from one folder per class."""
 
 from __future__ import annotations
 
@@ -51,6 +48,7 @@ __all__ = [
 
 
 def check_duplicates(path: Path, lines: list[int], records: list[ImageRecord]) -> None:
+    """Raise an error if two lines of a table list the same file."""
     first_lines: dict[Path, int] = {}
     for line, record in zip(lines, records, strict=True):
         first = first_lines.setdefault(record.path, line)
@@ -61,9 +59,13 @@ def check_duplicates(path: Path, lines: list[int], records: list[ImageRecord]) -
 
 
 def check_slides(source: Path, places: Sequence[str], records: Sequence[ImageRecord]) -> None:
-    """Refuse two files of one slide, such as two levels of a DICOM series.
+    """Raise an error if two files belong to one slide, such as two levels of a DICOM series.
 
+    Parameters
+    ----------
+    source : list of the images, for messages
     places : position of each record in the source, for messages
+    records : records to check
     """
     by_folder: dict[Path, list[str]] = {}
     for record in records:
@@ -76,16 +78,16 @@ def check_slides(source: Path, places: Sequence[str], records: Sequence[ImageRec
     first: dict[str, tuple[ImageRecord, str]] = {}
     for place, record in zip(places, records, strict=True):
         slide = slides.get(record.path)
-        other, there = first.setdefault(slide, (record, place)) if slide else (record, place)
+        other, other_at = first.setdefault(slide, (record, place)) if slide else (record, place)
         if other.path != record.path:
             raise ManifestError(
-                f"{source}: {shorten(other.path)}{there} and {shorten(record.path)}{place} are "
+                f"{source}: {shorten(other.path)}{other_at} and {shorten(record.path)}{place} are "
                 f"files of the same slide ({slide}): list only one of them"
             )
 
 
 def check_files(path: Path, lines: list[int], records: list[ImageRecord], by_name: bool) -> None:
-    """`by_name`: only their masks must be there."""
+    """Raise an error if files of the records are missing; with `by_name`, check only masks."""
     missing = [
         f"{file} (line {line})"
         for line, record in zip(lines, records, strict=True)
@@ -101,7 +103,7 @@ def check_files(path: Path, lines: list[int], records: list[ImageRecord], by_nam
 
 
 def check_spelling(source: Path, labels: list[str]) -> None:
-    """Refuse labels that would be different classes by an accident of typing."""
+    """Raise an error if labels differ only in case, blanks or Unicode normalisation."""
     spellings: dict[str, set[str]] = {}
     for label in labels:
         key = unicodedata.normalize("NFC", label).strip().casefold()
@@ -115,7 +117,7 @@ def check_spelling(source: Path, labels: list[str]) -> None:
 
 
 def unused_labels(records: Sequence[ImageRecord], where: str, one: str = "image") -> list[str]:
-    """Where masks say what is in an image, its label is no class."""
+    """Return a warning per class with a single image; labels of images with masks are ignored."""
     counts = Counter(record.label for record in records if record.label and not record.is_mapped)
     return [
         f"{where}: the class {label!r} has one {one} only: it cannot be both trained on and tested"
@@ -125,6 +127,7 @@ def unused_labels(records: Sequence[ImageRecord], where: str, one: str = "image"
 
 
 def no_patients(source: Path, n_images: int, remedy: str = "Add a column 'patient'") -> str:
+    """Return the warning that patients are unknown."""
     return (
         f"{source}: NO PATIENT is given for {pluralize(n_images, 'image')}. Each counts as its own "
         "patient: if some come from the same patient, every accuracy measured on them is too good. "
@@ -133,7 +136,7 @@ def no_patients(source: Path, n_images: int, remedy: str = "Add a column 'patien
 
 
 def warn_multiple_splits(source: Path, records: Sequence[ImageRecord]) -> str:
-    """For who learns from all of them; empty where there is one split, or none."""
+    """Return a warning if all of several splits are used for training, else an empty string."""
     splits = {record.split for record in records}
     if len(splits) < 2:
         return ""
@@ -146,7 +149,7 @@ def warn_multiple_splits(source: Path, records: Sequence[ImageRecord]) -> str:
     )
 
 
-# The names a column may have, by field; a column of the field's own name comes first.
+# Alternative column names by field; a column named like the field takes precedence.
 ALIASES = {
     "path": ("file", "filename", "file_name", "filepath", "image", "image_path"),
     "label": ("class", "diagnosis"),
@@ -160,17 +163,21 @@ ALIASES = {
     "mask": ("mask_path",),
 }
 MANIFEST_NAME = "manifest.csv"
-TABLE_SUFFIXES = (".csv", ".tsv", ".txt")  # how names of tables end; no image's name does
+TABLE_SUFFIXES = (".csv", ".tsv", ".txt")  # suffixes of tables; images have others
 _NAME_THEM = "Sort them as CLASS/PATIENT/IMAGE, or list them in a CSV with a column 'patient'"
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """Images with what is known of them.
+    """Records of an image set.
 
-    root : the folder that names are relative to
-    positive : of two classes the one to be found, if asked for; see `images.classes`
-    left_out : names of images that are not among them, as they cannot be read
+    Attributes
+    ----------
+    records : images, or parts of images
+    warnings : problems found when the manifest was read
+    root : folder that names are relative to
+    positive : positive class of two, if set explicitly
+    skipped : names of images that were excluded as they cannot be read
     """
 
     records: tuple[ImageRecord, ...]
@@ -181,26 +188,28 @@ class Manifest:
 
     @property
     def labels(self) -> list[str]:
+        """Label of each record."""
         return [record.label for record in self.records]
 
     @property
     def n_images(self) -> int:
-        """Of an image there may be several parts."""
+        """Number of images; an image may have several records."""
         return len({record.path for record in self.records})
 
     @property
     def patients(self) -> list[str]:
+        """Patient of each record."""
         return [record.patient for record in self.records]
 
     @property
     def classes(self) -> list[str]:
-        """The different labels, sorted; of two, the one to be found is the second."""
+        """Sorted class names; the positive one of two comes last."""
         return order_classes(
             (record.label for record in self.records if record.label), self.positive
         )
 
     def digest(self) -> str:
-        """SHA-256 of names, labels and patients, whatever their order and wherever the folder."""
+        """Return the SHA-256 of names, labels and patients, independent of order and root."""
         rows = sorted(
             [unicodedata.normalize("NFC", text) for text in (self.name(r), r.label, r.patient)]
             for r in self.records
@@ -208,7 +217,7 @@ class Manifest:
         return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
     def name(self, record: ImageRecord) -> str:
-        """A record's path relative to the root, with forward slashes, and which part of it."""
+        """Return the path of a record relative to the root, with forward slashes, and its part."""
         name = relative_name(self.root, record.path)
         return (
             f"{name} [{', '.join(record.region_of_interest.names)}]"
@@ -217,7 +226,7 @@ class Manifest:
         )
 
     def with_positive(self, name: str) -> Manifest:
-        """The same images, where the class of this name is the one to be found."""
+        """Return the same images with `name` as the positive class."""
         if len(self.classes) != 2:
             raise ManifestError(
                 f"a positive class is one of two; there are {len(self.classes)}: {self.classes}"
@@ -228,11 +237,11 @@ class Manifest:
         return replace(self, positive=name)
 
     def select(self, indices: Sequence[int]) -> Manifest:
-        """The records at these places, in this order."""
+        """Return the records at these indices, in this order."""
         return replace(self, records=tuple(self.records[index] for index in indices))
 
     def drop_split_column(self) -> Manifest:
-        """The same images, for a training that is meant to look at all of them."""
+        """Return the same images without splits, for training on all of them."""
         return replace(self, records=tuple(replace(r, split=None) for r in self.records))
 
 
@@ -243,26 +252,29 @@ def read_manifest(
     labelled: bool = True,
     features: Path | str | None = None,
 ) -> Manifest:
-    """The images of a CSV file, or of a folder: its manifest.csv, or one sub-folder per class.
+    """Read the images of a CSV file, a folder or a DataFrame.
 
-    A pandas DataFrame is read as the CSV file would be that it is saved to.
-
-    Sub-folders of a class are its patients, those of a patient the slides. Above the classes there
-    may be folders called train, test and the like.
+    A folder is read from its manifest.csv or, without one, from one sub-folder per class.
+    Sub-folders of a class are patients, sub-folders of a patient are slides. Class folders may lie
+    in folders named train, test and the like. A pandas DataFrame is read like the CSV file that it
+    is saved to. Images without a patient count as one patient each, with a warning.
 
     Parameters
     ----------
-    source : a folder, or a CSV file with a header. Separated by comma, semicolon or tabulator;
-        UTF-8, with or without BOM. Paths are relative to the CSV file's folder, those of a
-        DataFrame to the working folder, and its lines are counted from 0. Columns: path and
-        label, and if known patient, slide, site, scanner, batch, mpp (µm per pixel), split, mask;
-        see ALIASES for other names they may have. The label may be left out where there is a mask.
-    columns : names of columns by field, such as {"patient": "source_image"}
-    labelled : whether a table must have labels or masks; to be answered for, images need none
-    features : folder of feature files, which have the names of the slides (column path or, where
-        there is none, slide) and stand for them; the images need not be there
+    source : folder, DataFrame, or CSV file with a header, separated by comma, semicolon or tab, in
+        UTF-8 with or without BOM. Paths are relative to the folder of the CSV file; those of a
+        DataFrame, whose rows count from 0, to the working directory. Columns: path and label;
+        optionally patient, slide, site, scanner, batch, mpp (µm per pixel), split and mask (see
+        `ALIASES` for other names). The label is optional if there is a mask.
+    columns : column names by field, such as {"patient": "source_image"}
+    labelled : whether a table must have labels or masks; not needed for prediction
+    features : folder of feature files named like the slides (column path or, without one, slide)
+        that replace the images; the images need not exist
 
-    Images without a patient count as one patient each; a warning says so. Raises ManifestError.
+    Raises
+    ------
+    ManifestError
+        If the list cannot be used; the message says where and why.
     """
     if features is not None:
         from .feature_folder import FeatureFolder
@@ -281,7 +293,7 @@ def _read(
     *,
     by_name: bool = False,
 ) -> Manifest:
-    """`by_name`: the images need not be there, nor a column of their paths: slides have names."""
+    """Read a manifest; with `by_name`, images may be missing and slide names may replace paths."""
     if not isinstance(source, str | Path):
         return _from_rows(Path(FRAME_NAME), dataframe_rows(source), columns, labelled, by_name)
     source = Path(os.path.normpath(source))
@@ -296,40 +308,44 @@ def _read(
     return from_folder(source)
 
 
-# --- a folder per class -------------------------------------------------------------------------
+# --- class folders -------------------------------------------------------------------------------
 
 
 def from_folder(folder: Path, below: Sequence[FolderEntry] | None = None) -> Manifest:
-    """With one sub-folder per class; `below`: all that lies there, if somebody has looked."""
-    found = read_class_folders(folder, below)
-    if not found.locations:
+    """Read a folder with one sub-folder per class; `below` as for `read_class_folders`."""
+    layout = read_class_folders(folder, below)
+    if not layout.locations:
         raise ManifestError(
             f"{folder}: neither {MANIFEST_NAME} nor sub-folders with images, one for each class"
         )
     records = [
         ImageRecord(
-            p.path, p.label, p.patient or relative_name(folder, p.path), p.slide, split=p.split
+            location.path,
+            location.label,
+            location.patient or relative_name(folder, location.path),
+            location.slide,
+            split=location.split,
         )
-        for p in found.locations
+        for location in layout.locations
     ]
     check_spelling(folder, [record.label for record in records])
     check_slides(folder, [""] * len(records), records)
     warnings = [
         f"{place}: left out, as they are no images: {truncated_list(names)}"
-        for place, names in found.skipped.items()
+        for place, names in layout.skipped.items()
     ]
-    if found.unassigned:
-        names = truncated_list([relative_name(folder, path) for path in found.unassigned])
+    if layout.unassigned:
+        names = truncated_list([relative_name(folder, path) for path in layout.unassigned])
         warnings.append(f"{folder}: left out, as they lie in no folder of a class: {names}")
     warnings += [
-        f"{place}: there is no image in this folder; it is not a class" for place in found.empty
+        f"{place}: there is no image in this folder; it is not a class" for place in layout.empty
     ]
-    n_nameless = sum(place.patient is None for place in found.locations)
-    warnings += [no_patients(folder, n_nameless, _NAME_THEM)] if n_nameless else []
+    n_without_patient = sum(place.patient is None for place in layout.locations)
+    warnings += [no_patients(folder, n_without_patient, _NAME_THEM)] if n_without_patient else []
     return Manifest(tuple(records), (*warnings, *unused_labels(records, str(folder))), folder)
 
 
-# --- a table ------------------------------------------------------------------------------------
+# --- tables --------------------------------------------------------------------------------------
 
 
 def _from_rows(
@@ -339,13 +355,13 @@ def _from_rows(
     labelled: bool,
     by_name: bool,
 ) -> Manifest:
-    """From (line, cells), the first of them the columns' names."""
+    """Read a manifest from (line, cells); the first row holds the column names."""
     if not rows:
         raise ManifestError(f"{path}: the file is empty; its first line must name the columns")
     (_, header), *rows = rows
     needed = ("path", "label") if labelled else ("path",)
-    places = _columns(path, header, columns, needed, by_name)
-    table = [(line, _row_values(path, line, row, header, places)) for line, row in rows]
+    column_indices = _columns(path, header, columns, needed, by_name)
+    table = [(line, _row_values(path, line, row, header, column_indices)) for line, row in rows]
     if not table:
         raise ManifestError(f"{path}: there are no images below the header")
     check_spelling(path, [cells.get("label", "") for _, cells in table])
@@ -354,19 +370,19 @@ def _from_rows(
     check_duplicates(path, lines, records)
     check_files(path, lines, records, by_name)
     check_slides(path, [f" (line {line})" for line in lines], records)
-    n_nameless = sum(not cells.get("patient", "").strip() for _, cells in table)
-    warnings = [no_patients(path, n_nameless)] if n_nameless else []
+    n_without_patient = sum(not cells.get("patient", "").strip() for _, cells in table)
+    warnings = [no_patients(path, n_without_patient)] if n_without_patient else []
     return Manifest(tuple(records), (*warnings, *unused_labels(records, str(path))), path.parent)
 
 
 def _row_values(
-    path: Path, line: int, row: list[str], header: list[str], places: Mapping[str, int]
+    path: Path, line: int, row: list[str], header: list[str], column_indices: Mapping[str, int]
 ) -> dict[str, str]:
     if len(row) != len(header):
         raise ManifestError(
             f"{path}, line {line}: {len(row)} cells, but there are {len(header)} columns"
         )
-    return {field: row[place] for field, place in places.items()}
+    return {field: row[index] for field, index in column_indices.items()}
 
 
 def _columns(
@@ -376,49 +392,49 @@ def _columns(
     needed: Sequence[str],
     by_name: bool,
 ) -> dict[str, int]:
-    """Which column holds which field."""
+    """Return the column index of each field."""
     names = [name.strip().casefold() for name in header]
     unknown = sorted(set(columns) - set(ALIASES))
     if unknown:
         raise ManifestError(f"columns: {unknown} are not among the fields {list(ALIASES)}")
-    places = {}
+    indices = {}
     for field in ALIASES:
         candidates = _candidates(field, names, columns)
         if len(candidates) > 1:
-            found = [header[place] for place in candidates]
+            names_found = [header[index] for index in candidates]
             how = hint(
                 python=f"say which, with columns={{{field!r}: …}}",
                 cli=f"say which, with --column {field}=NAME",
                 web="rename some of them",
             )
             raise ManifestError(
-                f"{path}: the columns {shorten(found)} may all be the {field}; {how}"
+                f"{path}: the columns {shorten(names_found)} may all be the {field}; {how}"
             )
         if candidates:
-            places[field] = candidates[0]
+            indices[field] = candidates[0]
         elif field in columns:
             raise ManifestError(
                 f"{path}: there is no column {columns[field]!r}; there are {shorten(header)}"
             )
-    if by_name and "slide" in places:
-        places.setdefault("path", places["slide"])
-    missing = [field for field in needed if field not in places]
-    if "mask" in places and missing == ["label"]:
-        return places
+    if by_name and "slide" in indices:
+        indices.setdefault("path", indices["slide"])
+    missing = [field for field in needed if field not in indices]
+    if "mask" in indices and missing == ["label"]:
+        return indices
     if missing:
         how = hint(
             python=f", or say which they are, with columns={{{missing[0]!r}: …}}",
             cli=f", or say which they are, with --column {missing[0]}=NAME",
             web="",
         )
-        if missing[0] == "path" and "slide" in places:
+        if missing[0] == "path" and "slide" in indices:
             how += ". If its slides are feature files, name their folder with "
             how += hint(python="features=…", cli="--features")
         raise ManifestError(
             f"{path}: no column for {' and '.join(missing)}; there are {shorten(header)}. Rename "
             f"them{how}"
         )
-    return places
+    return indices
 
 
 def _candidates(field: str, names: list[str], columns: Mapping[str, str]) -> list[int]:
@@ -428,7 +444,7 @@ def _candidates(field: str, names: list[str], columns: Mapping[str, str]) -> lis
         taken = {name.strip().casefold() for name in columns.values()}
         wanted = (field,) if field in names else ALIASES[field]
         wanted = tuple(name for name in wanted if name not in taken)
-    return [place for place, name in enumerate(names) if name in wanted]
+    return [index for index, name in enumerate(names) if name in wanted]
 
 
 def _record(
@@ -454,12 +470,12 @@ def _record(
 
 
 def _mapped(path: Path | None) -> dict[str, Any]:
-    """The cell of a mask may name a picture, or a file of outlines."""
+    """Return the mask or the annotation file named in the mask column."""
     return {"annotations": AnnotationFile(path)} if path and image_stem(path) else {"mask": path}
 
 
 def _path(folder: Path, cell: str) -> Path:
-    """A cell as a path, also where the table was written on Windows."""
+    """Return a table cell as a path; backslashes of tables written on Windows are accepted."""
     return Path(os.path.normpath(os.path.join(folder, cell.replace("\\", "/"))))
 
 

@@ -1,15 +1,10 @@
-"""Which of two classes is the one to be found: as asked for, or by its name.
+"""Records of images, class order, and readers of tables.
 
-It stands second, and everything downstream goes by that: it scores above 0, is drawn warm, and is
-what sensitivity and misses are about.
+The positive class of two comes last: it has scores above 0, warm colours in maps, and it is the
+class that sensitivity refers to. It is set by the user or guessed from the class names.
 
-A DataFrame as the lines of a CSV file, without asking for the library that made it.
-
-One image and what is known of it.
-
-Tables as spreadsheets save them: comma, semicolon or tabulator, UTF-8 with or without BOM.
-
-What a slide is called by the files that belong to it, of features or of outlines.
+Tables are read as spreadsheets save them: separated by comma, semicolon or tab, UTF-8 with or
+without BOM. A DataFrame is read like the lines of a CSV file, without importing its library.
 """
 
 from __future__ import annotations
@@ -47,28 +42,30 @@ _NEGATED = re.compile(r"(no|not|non)[ _-]|(un|non)(affected|involved|inflamed|di
 
 
 def order_classes(names: Iterable[str], positive: str | None = None) -> list[str]:
-    """Sorted but, of two, with the one to be found at the end."""
+    """Return the sorted class names; the positive one of two comes last."""
     classes = sorted(set(names))
     if len(classes) == 2:
-        last = positive if positive in classes else guess_positive_class(classes)
-        return classes[::-1] if classes[0] == last else classes
+        positive_class = positive if positive in classes else guess_positive_class(classes)
+        return classes[::-1] if classes[0] == positive_class else classes
     return classes
 
 
 def guess_positive_class(classes: Sequence[str]) -> str | None:
-    """Of two classes the one that is not healthy by its name, or the only one that is a disease's;
-    None where neither decides.
+    """Return the positive class of two by name; None if the names do not decide.
+
+    It is the class whose name does not mean healthy or, if neither does, the only one named after a
+    disease.
     """
     if len(classes) != 2:
         return None
-    ill = [name for name in classes if not is_healthy(name)]
-    if len(ill) == 2:
-        ill = [name for name in classes if _first_word(name) in DISEASED]
-    return ill[0] if len(ill) == 1 else None
+    diseased = [name for name in classes if not is_healthy(name)]
+    if len(diseased) == 2:
+        diseased = [name for name in classes if _first_word(name) in DISEASED]
+    return diseased[0] if len(diseased) == 1 else None
 
 
 def is_healthy(name: str) -> bool:
-    """Also "0_normal" and "normal tissue"."""
+    """Return whether a class name means healthy, including "0_normal" and "normal tissue"."""
     plain = _plain(name)
     return plain in HEALTHY or _first_word(name) in HEALTHY or _NEGATED.match(plain) is not None
 
@@ -81,24 +78,26 @@ def _first_word(name: str) -> str:
     return re.split(r"[\W_]+", _plain(name))[0]
 
 
-FRAME_NAME = "DataFrame"  # in messages, where a file's name would stand
+FRAME_NAME = "DataFrame"  # replaces the file name in messages
 
 
 class Frame(Protocol):
-    """What pandas and Polars have in common."""
+    """Common interface of pandas and Polars DataFrames."""
 
     @property
-    def columns(self) -> Iterable[Any]: ...
+    def columns(self) -> Iterable[Any]:
+        """Column names."""
 
     def __getitem__(self, name: Any, /) -> Any: ...
 
 
 def is_dataframe(source: object) -> bool:
+    """Return whether an object has the interface of a DataFrame."""
     return hasattr(source, "columns") and hasattr(source, "__getitem__")
 
 
 def dataframe_rows(frame: Frame) -> list[tuple[int, list[str]]]:
-    """(line, cells) of the header, then of every row; rows are counted from 0."""
+    """Return (line, cells) of the header and of each row; rows are counted from 0."""
     if not is_dataframe(frame):
         raise TypeError(
             "images with labels are given as a folder, a CSV file, a DataFrame or a Manifest, not "
@@ -110,35 +109,44 @@ def dataframe_rows(frame: Frame) -> list[tuple[int, list[str]]]:
 
 
 def _columns(frame: Frame) -> list[Any]:
-    """In their order. In pandas two may have one name, under which there is a table of both."""
+    """Return the columns in order; pandas allows duplicate names, so they are not read by name."""
     if hasattr(frame, "items"):
         return [column for _, column in frame.items()]
     return [frame[name] for name in frame.columns]
 
 
 def _text(cell: Any) -> str:
-    """A cell as a CSV file has it: nothing for what is missing, 7 for the 7.0 beside a gap."""
+    """Return a cell as in a CSV file: empty if missing, "7" for the 7.0 of a column with gaps."""
     if isinstance(cell, os.PathLike):
         return os.fspath(cell)
-    # NaN and NaT are not even equal to themselves; NA of pandas has no truth at all.
+    # NaN and NaT differ from themselves; pandas.NA has no truth value.
     if cell is None or type(cell).__name__ == "NAType" or cell != cell:
         return ""
     return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell)
 
 
 class ManifestError(ValueError):
-    """The list of images cannot be used; the message says where and why."""
+    """Unusable list of images; the message says where and why."""
 
 
 @dataclass(frozen=True)
 class ImageRecord:
-    """One image. `label` is empty where only a mask or outlines say what is where.
+    """Metadata of one image.
 
-    mask, drawn : what is where: a picture of the region, or outlines of it
-    within : outlines outside of which nothing is looked at
+    Attributes
+    ----------
+    path : image, or feature file
+    label : class name; empty if only a mask or annotations define the classes
+    patient : patient, or the name of the image
+    slide, site : slide and hospital
+    mpp : pixel size in µm
+    split : name of the split, such as "train"
+    mask : mask image of the region
+    annotations : outlines of the classes
+    region_of_interest : outlines that limit the analysed area
+    image : original image, if `path` is a feature file and the image exists
+    error : reason why the image cannot be read, if already known
     scanner, batch : scanner; group of images that were prepared or acquired together
-    image : where its pixels are, if `path` is a feature file and they are anywhere
-    trouble : why there is nothing to be read of it, if that is known before
     """
 
     path: Path
@@ -158,27 +166,27 @@ class ImageRecord:
 
     @property
     def display_image(self) -> Path:
-        """What to show of it."""
+        """Path of the image to display."""
         return self.image or self.path
 
     @property
     def files(self) -> list[Path]:
-        """The image's, and those that say what is where, or where to look."""
-        drawings = [
-            drawing.path
-            for drawing in (self.annotations, self.region_of_interest)
-            if drawing is not None
+        """Files of the image, its mask, annotations and region of interest."""
+        outlines = [
+            annotations.path
+            for annotations in (self.annotations, self.region_of_interest)
+            if annotations is not None
         ]
-        return [self.path, *([self.mask] if self.mask else []), *drawings]
+        return [self.path, *([self.mask] if self.mask else []), *outlines]
 
     @property
     def is_mapped(self) -> bool:
-        """Whether a mask or outlines say what is where in it."""
+        """Whether a mask or annotations define the classes."""
         return self.mask is not None or self.annotations is not None
 
 
 def read_csv_rows(path: Path) -> list[tuple[int, list[str]]]:
-    """(line number, cells) of every line that is not blank."""
+    """Return (line number, cells) of every line that is not blank."""
     try:
         text = path.read_text("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -194,26 +202,26 @@ def read_csv_rows(path: Path) -> list[tuple[int, list[str]]]:
         raise ManifestError(f"{path}, line {reader.line_num}: {error}") from error
 
 
-# Suffixes that are no part of a slide's name; a name may have dots of its own, as those of TCGA do.
+# Suffixes that do not belong to a slide's name; names may contain dots, such as those of TCGA.
 _OF_IMAGES = (*(f".ome{kind}" for kind in (".tif", ".tiff", ".zarr")), *READERS)
 
 
 def normalize_unicode(name: str) -> str:
-    """A letter with its accent may be one sign or two, which nobody sees: here it is one."""
+    """Return the NFC form of a name, in which accented letters are single characters."""
     return unicodedata.normalize("NFC", name)
 
 
 def slide_stems(name: str) -> Iterator[str]:
-    """What a slide may be called: its file without its ending, or just so."""
-    for ending in (*_OF_IMAGES, *FORMATS):
-        if name.lower().endswith(ending) and len(name) > len(ending):
-            yield normalize_unicode(name[: -len(ending)])
+    """Yield the possible names of a slide: its file name without suffix, and as it is."""
+    for suffix in (*_OF_IMAGES, *FORMATS):
+        if name.lower().endswith(suffix) and len(name) > len(suffix):
+            yield normalize_unicode(name[: -len(suffix)])
     yield normalize_unicode(name)
 
 
 def annotation_stems(path: Path) -> list[str]:
-    """What files of outlines for an image are called; those for a feature file, like its slide."""
+    """Return possible stems of annotation files of an image or of a feature file's slide."""
     names = [*slide_stems(path.name), normalize_unicode(path.stem)]
     if is_feature_file(path):
-        names += [f"{normalize_unicode(path.stem)}{ending}" for ending in _OF_IMAGES]
+        names += [f"{normalize_unicode(path.stem)}{suffix}" for suffix in _OF_IMAGES]
     return list(dict.fromkeys(names))

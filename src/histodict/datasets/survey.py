@@ -1,10 +1,8 @@
-"""A look at images before hours of work: can all be read, and is none of them there twice?
+"""Survey of image sets before training: readability, duplicates, pixel sizes and order.
 
-Technical properties of an image: format, size, pixel size and colours.
-
-Order of images by content, so that results do not depend on the order of rows or on file names.
-
-Training samples patches image by image and sums over them; both depend on the order of images.
+Training samples patches image by image and sums over them, and both depend on the order of images.
+`sorted_by_content` orders images by content, so that results do not depend on the order of rows or
+on file names.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ from .annotated import load_region
 from .manifest import Manifest
 from .record import ImageRecord, ManifestError
 
-_SIDE = 128  # of the overview whose colours are measured
+_SIDE = 128  # of the thumbnail whose colours are measured
 _WHITE = 99  # percentile of each channel, near that of the background
 _SUFFIXES = {".jpeg": ".jpg", ".tiff": ".tif"}
 
@@ -45,8 +43,12 @@ Colour = tuple[float, float, float]
 class ImageProperties:
     """Format, size, pixel size and colours of an image; only the format for a feature file.
 
-    size : (width, height); mpp : µm per pixel, if known; mean, white : mean and 99th percentile
-    of red, green and blue over the whole image
+    Attributes
+    ----------
+    format : suffix in lower case
+    size : (width, height)
+    mpp : µm per pixel, if known
+    mean, white : mean and 99th percentile of red, green and blue over the whole image
     """
 
     format: str
@@ -57,6 +59,7 @@ class ImageProperties:
 
     @classmethod
     def of(cls, source: ImageSource) -> ImageProperties:
+        """Measure the properties of an open image."""
         suffix = source.path.suffix.lower() if hasattr(source.path, "suffix") else ""
         suffix = _SUFFIXES.get(suffix, suffix)
         if is_feature_file(source.path):
@@ -76,7 +79,7 @@ _HEAD_BYTES = 65536
 
 @dataclass(frozen=True)
 class ReadabilityReport:
-    """(record, reason) of those that cannot be read."""
+    """Images that cannot be read, as pairs (record, reason)."""
 
     n_images: int
     bad: list[tuple[ImageRecord, str]]
@@ -84,27 +87,29 @@ class ReadabilityReport:
     def check(self) -> None:
         """Raise an error if an image cannot be read; the message lists the first ten."""
         if self.bad:
-            # Of an image there may be several parts.
+            # An image may have several records.
             reasons = list(dict.fromkeys(reason for _, reason in self.bad))
             names = "".join(f"\n  {line}" for line in first_of(reasons))
             n_bad = len({record.path for record, _ in self.bad})
-            how = hint(python="histodict.datasets.survey.drop_unreadable", cli="--skip-unreadable")
+            remedy = hint(
+                python="histodict.datasets.survey.drop_unreadable", cli="--skip-unreadable"
+            )
             raise ImageError(
                 f"{n_bad} of {pluralize(self.n_images, 'image')} cannot be read. Mend or "
-                f"remove them, or go on without them: {how}:{names}"
+                f"remove them, or go on without them: {remedy}:{names}"
             )
 
 
 def check_readable(
     records: Sequence[ImageRecord], n_jobs: int | None = None, callback: Callback = no_callback
 ) -> ReadabilityReport:
-    """Reads every image once, plain ones whole; of slides, which are large, a little."""
+    """Read every image once: plain images as a whole, slides in part."""
     callback(Progress("look", 0, len(records)))
     bad = []
-    for place, reason in enumerate(map_blocks(_unreadable_reason, records, n_jobs)):
+    for index, reason in enumerate(map_blocks(_unreadable_reason, records, n_jobs)):
         if reason:
-            bad.append((records[place], reason))
-        callback(Progress("look", place + 1, len(records)))
+            bad.append((records[index], reason))
+        callback(Progress("look", index + 1, len(records)))
     return ReadabilityReport(len({record.path for record in records}), bad)
 
 
@@ -125,19 +130,22 @@ def check_files(records: Sequence[ImageRecord]) -> None:
 def drop_unreadable(
     manifest: Manifest, n_jobs: int | None = None, callback: Callback = no_callback
 ) -> tuple[Manifest, list[str]]:
-    """The images that can be read, and why the others cannot; these are named in the manifest."""
+    """Return the readable images, and the reasons why the others cannot be read.
+
+    The names of the others are added to `Manifest.skipped`.
+    """
     bad = check_readable(manifest.records, n_jobs, callback).bad
-    lost = {record for record, _ in bad}
-    kept = [place for place, record in enumerate(manifest.records) if record not in lost]
-    left_out = tuple(manifest.name(record) for record, _ in bad)
-    chosen = replace(manifest.select(kept), skipped=manifest.skipped + left_out)
-    return chosen, [reason for _, reason in bad]
+    unreadable = {record for record, _ in bad}
+    indices = [index for index, record in enumerate(manifest.records) if record not in unreadable]
+    skipped = tuple(manifest.name(record) for record, _ in bad)
+    readable = replace(manifest.select(indices), skipped=manifest.skipped + skipped)
+    return readable, [reason for _, reason in bad]
 
 
 def with_pixel_size(
     manifest: Manifest, mpp: float | None = None, override_mpp: float | None = None
 ) -> Manifest:
-    """The same images, of a pixel size where nobody says it, or whatever is said."""
+    """Return the same images with pixel size `mpp` if unknown, or `override_mpp` in any case."""
     if mpp is None and override_mpp is None:
         return manifest
     return replace(
@@ -149,7 +157,7 @@ def with_pixel_size(
 def _with_size(record: ImageRecord, mpp: float | None, override_mpp: float | None) -> ImageRecord:
     try:
         size = PixelSizeOption(mpp, record.mpp, override_mpp).at(record.path)
-    except ImageError:  # a survey names it, with all others that cannot be read
+    except ImageError:  # the survey lists all unreadable images
         return record
     return replace(record, mpp=size.is_user_given)
 
@@ -157,41 +165,41 @@ def _with_size(record: ImageRecord, mpp: float | None, override_mpp: float | Non
 def image_properties(record: ImageRecord) -> ImageProperties | None:
     """Return the surveyed properties of an image, read if necessary; None if unreadable."""
     try:
-        return _surveyed(record)
+        return _cached_properties(record)
     except (ValueError, OSError, MemoryError):
         return None
 
 
 def _unreadable_reason(record: ImageRecord) -> str:
-    """Why an image, or its mask, cannot be read; nothing if it can."""
+    """Return why an image or its mask cannot be read; empty if it can."""
     if record.error:
         return record.error
     try:
         for file in record.files:
             if not exists(file):
-                check_readable_file(file)  # reports what it is instead
+                check_readable_file(file)  # names other kinds of entries
                 raise ImageError(f"{file}: there is no such file; check the name and the folder")
-        _surveyed(record)
+        _cached_properties(record)
     except Exception as error:
-        words = failure_reason(error)
-        return words if words.startswith(str(record.path)) else f"{record.path}: {words}"
+        reason = failure_reason(error)
+        return reason if reason.startswith(str(record.path)) else f"{record.path}: {reason}"
     return ""
 
 
-def _surveyed(record: ImageRecord) -> ImageProperties:
-    alone = ImageRecord(record.path, "", "", None, None, record.mpp)
-    alone = replace(
-        alone,
+def _cached_properties(record: ImageRecord) -> ImageProperties:
+    essential = ImageRecord(record.path, "", "", None, None, record.mpp)
+    essential = replace(
+        essential,
         mask=record.mask,
         annotations=record.annotations,
         region_of_interest=record.region_of_interest,
     )
-    return _try(alone, repr([file_key(file) for file in record.files]))
+    return _read_properties(essential, repr([file_key(file) for file in record.files]))
 
 
 @lru_cache(maxsize=100_000)
-def _try(record: ImageRecord, state: str) -> ImageProperties:
-    """Reads it, once as long as it stays as it is."""
+def _read_properties(record: ImageRecord, state: str) -> ImageProperties:
+    """Read an image; results are cached until `state`, the key of its files, changes."""
     if is_feature_file(record.path):
         check_features(record.path)
     with open_image(record.path, record.mpp) as source:
@@ -208,11 +216,11 @@ def _try(record: ImageRecord, state: str) -> ImageProperties:
         return ImageProperties.of(source)
 
 
-# --- the same twice -----------------------------------------------------------------------------
+# --- duplicates ----------------------------------------------------------------------------------
 
 
 def check_duplicates_by_content(manifest: Manifest) -> list[str]:
-    """Refuses one content under two labels; what is there twice under one is said in a line."""
+    """Raise an error for identical images with different labels; return a warning for others."""
     groups = find_identical_files(manifest.records)
     for group in groups:
         first = group[0]
@@ -232,70 +240,70 @@ def check_duplicates_by_content(manifest: Manifest) -> list[str]:
 
 
 def find_identical_files(records: Sequence[ImageRecord]) -> list[list[ImageRecord]]:
-    """Different files of the same bytes; only files of one size and one beginning are read."""
+    """Return groups of identical files; sizes and beginnings are compared first."""
     groups = [list({record.path: record for record in records}.values())]
-    steps: tuple[Callable[[Path], object], ...] = (_n_bytes, _beginning, content_digest)
+    steps: tuple[Callable[[Path], object], ...] = (_n_bytes, _head_digest, content_digest)
     for step in steps:
-        groups = [part for group in groups for part in _parted(group, step)]
+        groups = [subgroup for group in groups for subgroup in _subgroups(group, step)]
     return groups
 
 
-def _parted(group: list[ImageRecord], step: Callable[[Path], object]) -> list[list[ImageRecord]]:
-    """The records alike by a step, where there are several; files that are not there are left."""
-    parts: dict[object, list[ImageRecord]] = {}
+def _subgroups(group: list[ImageRecord], key: Callable[[Path], object]) -> list[list[ImageRecord]]:
+    """Return subgroups of records with equal keys; missing files are ignored."""
+    subgroups: dict[object, list[ImageRecord]] = {}
     for record in group:
-        found = step(record.path) if exists(record.path) else None
-        if found:
-            parts.setdefault(found, []).append(record)
-    return [part for part in parts.values() if len(part) > 1]
+        value = key(record.path) if exists(record.path) else None
+        if value:
+            subgroups.setdefault(value, []).append(record)
+    return [subgroup for subgroup in subgroups.values() if len(subgroup) > 1]
 
 
 def _n_bytes(path: Path) -> int:
     return file_bytes(path)
 
 
-def _beginning(path: Path) -> str:
+def _head_digest(path: Path) -> str:
     if path.is_dir():
-        return "folder"  # of many small files, which are read whole or not at all
+        return "folder"  # folders of many small files are compared in full only
     with path.open("rb") as file:
         return hashlib.sha256(file.read(_HEAD_BYTES)).hexdigest()
 
 
 def common_size(records: Sequence[ImageRecord], works_at: float | None) -> float | None:
-    """The pixel size of training images, None where none of them has one.
+    """Return the common pixel size of training images; None if none has one.
 
-    Refuses sizes of which some are not known, and a mixture that is not reduced to one. With a
-    pixel size that the model works at, every image is reduced to it, and none has to match another.
+    With a pixel size that the model works at, every image is rescaled to it, and sizes may differ.
+    Raise ValueError if some sizes are unknown, or if sizes differ and the model has none.
     """
-    found = [PixelSizeOption(table=record.mpp).at(record.path) for record in records]
-    sizes = [size.mpp for size in found]
+    options = [PixelSizeOption(table=record.mpp).at(record.path) for record in records]
+    sizes = [size.mpp for size in options]
     known = [size for size in sizes if size is not None]
     unknown = list(
         dict.fromkeys(str(r.path) for r, s in zip(records, sizes, strict=True) if s is None)
     )
     if unknown and (known or works_at is not None):
-        others = "that of the others is" if known else f"the model works at {works_at:g} µm"
+        reason = "that of the others is" if known else f"the model works at {works_at:g} µm"
         raise ValueError(
-            f"the pixel size of {pluralize(len(unknown), 'image')} is not known, and {others}: "
-            f"{how_to_set()}. It is not known of {truncated_list(unknown)}{first_hint(found)}"
+            f"the pixel size of {pluralize(len(unknown), 'image')} is not known, and {reason}: "
+            f"{how_to_set()}. It is not known of {truncated_list(unknown)}{first_hint(options)}"
         )
     if works_at is not None or not known:
         return None
     if is_mixed(known):
         size = f"{max(known):g}"
-        setting = hint(
+        remedy = hint(
             python=f"with the setting mpp={size}",
             cli=f"with --set mpp={size}",
             web=f"by setting mpp to {size} in the training settings",
         )
         raise ValueError(
             f"the training images have pixel sizes (mpp) from {min(known):g} to {size} µm: "
-            f"reduce them to a common one {setting}, or leave some out"
+            f"reduce them to a common one {remedy}, or leave some out"
         )
     return float(np.median(known))
 
 
-_N_FEATURES = 4  # of a feature file, for the sorting digest
+_N_FEATURES = 4  # vectors of a feature file in the sorting digest
 _DIGITS = 6  # of mean colours, whose last bits may differ between machines
 
 
@@ -305,8 +313,12 @@ def training_content(
     """Return the content of a record that affects training, independent of file names."""
     mask = digest(record.mask) if record.mask else None
     annotations = {"drawn": record.annotations, "within": record.region_of_interest}
-    facts = [[name, each.fingerprint()] for name, each in annotations.items() if each is not None]
-    return [digest(record.path), record.label, record.patient, record.mpp, mask, *facts]
+    fingerprints = [
+        [name, outlines.fingerprint()]
+        for name, outlines in annotations.items()
+        if outlines is not None
+    ]
+    return [digest(record.path), record.label, record.patient, record.mpp, mask, *fingerprints]
 
 
 def _sorting_digest(path: Path) -> str:
@@ -333,11 +345,14 @@ def _features_digest(path: Path, state: str) -> str:
 
 
 def _pixel_statistics(record: ImageRecord) -> list[Any]:
-    """Size and colours of an image, as a survey measures them; empty if it cannot be read."""
-    found = image_properties(record)
-    if found is None or found.mean is None or found.white is None:
+    """Return size and colours of an image; an empty list if it cannot be read."""
+    properties = image_properties(record)
+    if properties is None or properties.mean is None or properties.white is None:
         return []
-    return [found.size, *(round(value, _DIGITS) for value in (*found.mean, *found.white))]
+    return [
+        properties.size,
+        *(round(value, _DIGITS) for value in (*properties.mean, *properties.white)),
+    ]
 
 
 def content_order(records: Sequence[ImageRecord]) -> list[int]:
@@ -348,7 +363,7 @@ def content_order(records: Sequence[ImageRecord]) -> list[int]:
     """
     pixels = map_blocks(_pixel_statistics, records)
     contents = (training_content(record, _sorting_digest) for record in records)
-    keys = [json.dumps(both) for both in zip(pixels, contents, strict=True)]
+    keys = [json.dumps(key) for key in zip(pixels, contents, strict=True)]
     return sorted(range(len(records)), key=keys.__getitem__)
 
 

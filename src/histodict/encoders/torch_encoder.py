@@ -1,12 +1,8 @@
-"""Models of timm, convolutional and transformers alike: their last feature map.
+"""Encoders from torch modules, including timm models.
 
-A convolutional network sees any area at once. A transformer was trained on pictures of one size: an
-area is cut into such, and the tokens of each, less the class token and registers, are its cells.
-Mean, deviation and size are those of the model's own configuration.
-
-An area cut into windows of the size a network was trained on, and their maps joined again.
-
-Any torch module that turns a picture into a feature map, as a `Encoder`.
+A convolutional encoder takes areas of any size. A transformer takes images of one size: areas are
+cut into windows, and the tokens of each, without class token and registers, form its feature map.
+Mean, standard deviation and size are those of the model's configuration.
 """
 
 from __future__ import annotations
@@ -29,22 +25,22 @@ from ..utils.text_io import parse_json, shorten
 
 
 def window_starts(length: int, side: int) -> list[int]:
-    """Where windows begin that cover a length; the last ends with it, and may overlap another."""
+    """Return the starts of windows that cover a length; the last ends with it and may overlap."""
     if length <= side:
         return [0]
     return [*range(0, length - side, side), length - side]
 
 
 def padded(pixels: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
-    """At least one window large: mirrored behind its end where it is smaller."""
-    missing = [(0, max(0, side - length)) for length in pixels.shape[:2]]
-    return np.pad(pixels, (*missing, (0, 0)), mode="symmetric") if np.any(missing) else pixels
+    """Return pixels mirrored at their end up to at least the size of one window."""
+    padding = [(0, max(0, side - length)) for length in pixels.shape[:2]]
+    return np.pad(pixels, (*padding, (0, 0)), mode="symmetric") if np.any(padding) else pixels
 
 
 def cut_windows(
     pixels: NDArray[np.uint8], side: int
 ) -> tuple[list[tuple[int, int]], NDArray[np.uint8]]:
-    """Corners (y, x) and windows (n, side, side, 3) of an area at least one window large."""
+    """Return corners (y, x) and windows (n, side, side, 3) of an area of at least one window."""
     corners = [
         (y, x)
         for y in window_starts(pixels.shape[0], side)
@@ -59,36 +55,35 @@ def join_maps(
     cell_px: int,
     shape: tuple[int, int],
 ) -> NDArray[np.float32]:
-    """Maps (n, h, w, n_features) of windows as one of a shape in cells.
+    """Join maps (n, h, w, n_features) of windows into one of the given shape.
 
-    Where windows overlap a cell is taken from the one in which it lies farther inside; both are
-    right, and which one does not depend on their order.
+    Where windows overlap, each position is taken from the window in which it lies farther from the
+    border, independent of the order of windows.
     """
     n_cells, n_features = maps.shape[1], maps.shape[3]
     inside = np.minimum(np.arange(n_cells), np.arange(n_cells)[::-1])
     depths = np.minimum(inside[:, None], inside)
-    whole = np.zeros((*shape, n_features), np.float32)
+    joined = np.zeros((*shape, n_features), np.float32)
     deepest = np.full(shape, -1)
-    for (y, x), own in zip(corners, maps, strict=True):
-        rows, columns = (slice(at // cell_px, at // cell_px + n_cells) for at in (y, x))
-        there = whole[rows, columns]  # cut off where the area was mirrored behind its end
-        height, width = there.shape[:2]
+    for (y, x), window_map in zip(corners, maps, strict=True):
+        rows, columns = (slice(start // cell_px, start // cell_px + n_cells) for start in (y, x))
+        target = joined[rows, columns]  # smaller where the area was padded
+        height, width = target.shape[:2]
         deeper = depths[:height, :width] > deepest[rows, columns]
-        there[deeper] = own[:height, :width][deeper]
+        target[deeper] = window_map[:height, :width][deeper]
         deepest[rows, columns][deeper] = depths[:height, :width][deeper]
-    return whole
+    return joined
 
 
-# Pixels that a network sees at once, as one chunk of a slide or as windows of it.
+# Pixels of windows that are encoded as one batch.
 _BATCH_PX = 2**20
 
 
-class _OneThread:
-    """A call's convolutions on the calling thread alone: they are cut by the number of threads, and
-    round otherwise for each. Several calls may run at once.
+class _SingleThread:
+    """Context manager that limits torch to one thread, as results depend on the number of threads.
 
-    torch keeps a number for every thread and one for threads to come: each that enters sets its
-    own, and leaves what was there before the first.
+    Several calls may run at once. torch stores one number per thread and one for future threads:
+    each call sets that of its thread, and the last one restores the number from before the first.
     """
 
     def __init__(self) -> None:
@@ -109,32 +104,31 @@ class _OneThread:
             torch.set_num_threads(self._before)
 
 
-_ONE_THREAD = _OneThread()
-_ONE_AT_A_TIME = threading.Lock()
+_SINGLE_THREAD = _SingleThread()
+_GPU_LOCK = threading.Lock()
 
 
 @contextmanager
 def _on_gpu(cudnn: bool) -> Iterator[None]:
-    """The GPU for one thread, in full single precision as on the processor (no TF32)."""
-    with _ONE_AT_A_TIME, torch.backends.cudnn.flags(enabled=cudnn, allow_tf32=False):
+    """Reserve the GPU for one thread, in full single precision as on the CPU (no TF32)."""
+    with _GPU_LOCK, torch.backends.cudnn.flags(enabled=cudnn, allow_tf32=False):
         yield
 
 
 class TorchEncoder:
-    """Wraps `feature_map(batch)`: (n, 3, h, w) to (n, n_features, h / cell_px, w / cell_px).
+    """Wraps `feature_map(batch)`: (n, 3, h, w) to (n, n_features, h / stride_px, w / stride_px).
 
     Parameters
     ----------
-    module : holds the weights; put into evaluation mode
-    feature_map : the function to call; None calls the module
-    cell_px : pixels of the picture per cell of the map
-    mean, std : of the pixel values (0 … 255) that the network was trained with, per channel
-    state : the weights by name, of which the digest is made; None takes the module's. For a module
-        that holds them in another form than they were published in: the digest, which models are
-        kept with, does not change when only the form does
-    cudnn : on a GPU, take cuDNN's convolutions where it has them; without, torch's own
-    window_px : side of the pictures that it takes, a whole number of cells; an area is cut into
-        such. None: it takes any, and sees the area at once
+    module : module with the weights; it is put into evaluation mode
+    stride_px : pixels of the image per position of the map
+    mean, std : mean and standard deviation of pixel values (0 … 255) in training, per channel
+    feature_map : function to call; None calls the module
+    state : weights by name, from which the digest is computed; None takes the module's. Pass the
+        published weights if the module holds them in another form, so that the digest is the same
+    cudnn : whether to use cuDNN's convolutions on a GPU, instead of torch's own
+    window_px : side of the images that the module takes, a multiple of stride_px; areas are cut
+        into such windows. None: it takes any size
     """
 
     def __init__(
@@ -162,23 +156,25 @@ class TorchEncoder:
         self.digest = _digest(module.state_dict() if state is None else state)
 
     def feature_map(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """One vector per cell: (h, w, n_features)."""
+        """Return one vector per position: (h, w, n_features)."""
         if self.window_px is None:
             return self._maps(pixels[None])[0]
         corners, windows = cut_windows(padded(pixels, self.window_px), self.window_px)
         step = max(1, _BATCH_PX // self.window_px**2)
-        parts = [self._maps(windows[at : at + step]) for at in range(0, len(windows), step)]
+        parts = [
+            self._maps(windows[start : start + step]) for start in range(0, len(windows), step)
+        ]
         shape = pixels.shape[0] // self.stride_px, pixels.shape[1] // self.stride_px
         return join_maps(corners, np.concatenate(parts), self.stride_px, shape)
 
-    def _maps(self, pictures: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Pictures (n, height, width, 3) to (n, h, w, n_features)."""
+    def _maps(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Encode images (n, height, width, 3) as maps (n, h, w, n_features)."""
         with self._lock(), torch.inference_mode():
-            batch = torch.from_numpy(np.ascontiguousarray(pictures)).to(self._device)
+            batch = torch.from_numpy(np.ascontiguousarray(images)).to(self._device)
             batch = batch.permute(0, 3, 1, 2).to(torch.float32, copy=True)
             features = self._feature_map(batch.sub_(self._mean).div_(self._std))
             vectors: NDArray[np.float32] = features.permute(0, 2, 3, 1).float().cpu().numpy()
-        expected = pictures.shape[1] // self.stride_px, pictures.shape[2] // self.stride_px
+        expected = images.shape[1] // self.stride_px, images.shape[2] // self.stride_px
         if vectors.shape[1:3] != expected:
             raise ValueError(
                 f"the network gave a map of {vectors.shape[1:3]} cells where {expected} "
@@ -187,12 +183,12 @@ class TorchEncoder:
         return vectors
 
     def _lock(self) -> AbstractContextManager[None]:
-        """On the processor one of its threads, on a GPU the only one that uses it."""
-        return _ONE_THREAD if self._device == "cpu" else _on_gpu(self._cudnn)
+        """Return the context for computing: a single CPU thread, or exclusive use of the GPU."""
+        return _SINGLE_THREAD if self._device == "cpu" else _on_gpu(self._cudnn)
 
 
 def _digest(state: Mapping[str, torch.Tensor]) -> str:
-    """SHA-256 of all weights, by name."""
+    """Return the SHA-256 of all weights, sorted by name."""
     total = hashlib.sha256()
     for name, tensor in sorted(state.items()):
         total.update(name.encode())
@@ -200,9 +196,9 @@ def _digest(state: Mapping[str, torch.Tensor]) -> str:
     return total.hexdigest()
 
 
-_MAX_KEYS = 3  # of missing arrays that a message names
+_MAX_KEYS = 3  # missing arrays named in a message
 _SOURCES = ("hf-hub:", "local-dir:")
-# Of timm.create_model: classes, which are given by their names.
+# Arguments of timm.create_model that are classes, given by name.
 _LAYERS = ("mlp_layer", "act_layer", "norm_layer", "embed_layer", "block_fn")
 
 
@@ -215,13 +211,13 @@ def _import_timm() -> ModuleType:
 
 
 class TimmEncoder(TorchEncoder):
-    """A timm model by name, with weights from the hub, a local folder or a local file.
+    """timm model by name, with weights from the hub, a local folder or a local file.
 
     Parameters
     ----------
-    name : as timm lists it, `hf-hub:OWNER/NAME` or `local-dir:FOLDER`
-    file : weights as safetensors, or as a PyTorch file of tensors alone
-    arguments : of `timm.create_model`, for models whose configuration does not name them all
+    name : timm name, `hf-hub:OWNER/NAME` or `local-dir:FOLDER`
+    file : weights as safetensors, or as a PyTorch file of tensors only
+    arguments : arguments of `timm.create_model` that the model's configuration lacks
     """
 
     def __init__(
@@ -229,47 +225,47 @@ class TimmEncoder(TorchEncoder):
     ) -> None:
         if file is not None and not Path(file).is_file():
             raise ValueError(f"{file}: there is no such file with weights for {name}")
-        module = _created(name, file is None, arguments or {})
+        module = _create_model(name, file is None, arguments or {})
         if file is not None:
             _load(module, file, name)
         module = module.float()
         data = _import_timm().data.resolve_model_data_config(module)
-        cell_px = _stride_px(module, name)
+        stride_px = _stride_px(module, name)
         mean, std = (tuple(255 * value for value in data[key]) for key in ("mean", "std"))
         window_px = _window_px(module, data)
-        # Weights alone do not tell that tokens are of windows, and through the last norm.
-        state = None if window_px is None else _named(module, f"windows of {window_px}")
+        # Weights alone do not show that tokens come from windows, after the last norm.
+        state = None if window_px is None else _prefixed_state(module, f"windows of {window_px}")
         super().__init__(
-            module, cell_px, mean, std, _feature_map(module), state=state, window_px=window_px
+            module, stride_px, mean, std, _feature_map(module), state=state, window_px=window_px
         )
 
     @classmethod
     def named(cls, text: str) -> TimmEncoder:
-        """NAME, NAME@FILE; behind a question mark arguments, as KEY=VALUE&KEY=VALUE."""
+        """Open "NAME" or "NAME@FILE", with optional arguments "?KEY=VALUE&KEY=VALUE"."""
         name, _, query = text.partition("?")
         file = ""
-        if not name.startswith(_SOURCES):  # of the hub, what follows @ is a revision
+        if not name.startswith(_SOURCES):  # on the hub, a revision follows @
             name, _, file = name.partition("@")
         arguments = {key: _value(key, value) for key, value in parse_qsl(query, True)}
         return cls(name, file or None, arguments)
 
 
 def _stride_px(module: Any, name: str) -> int:
-    """Side in pixels of a position of the last feature map."""
+    """Return the side of a position of the last feature map in pixels."""
     info = getattr(module, "feature_info", None)
     if not info or not hasattr(module, "forward_intermediates"):
         raise ValueError(f"{name} has no feature maps in timm: take another model")
     return int(info[-1]["reduction"])
 
 
-def _created(name: str, pretrained: bool, arguments: dict[str, Any]) -> Any:
+def _create_model(name: str, pretrained: bool, arguments: dict[str, Any]) -> Any:
     try:
         return _import_timm().create_model(name, pretrained=pretrained, num_classes=0, **arguments)
     except Exception as error:
         if type(error).__module__.startswith("huggingface_hub") or isinstance(error, OSError):
-            words = " ".join(str(error).split())[:300]
+            reason = " ".join(str(error).split())[:300]
             raise ValueError(
-                f"the weights of {name} cannot be had ({words}). Models that are gated ask you to "
+                f"the weights of {name} cannot be had ({reason}). Models that are gated ask you to "
                 "accept their terms on their page, then: hf auth login. Without a connection, "
                 "download the folder elsewhere and give timm:local-dir:FOLDER"
             ) from error
@@ -283,9 +279,9 @@ def _similar_names(name: str) -> str:
     """Return suggestions for a model name that timm does not have."""
     if name.startswith(_SOURCES) or _import_timm().is_model(name):
         return ""
-    near = get_close_matches(name.partition(".")[0], _import_timm().list_models(), n=3)
-    meant = f"did you mean {' or '.join(near)}? " if near else ""
-    return f". {meant}timm.list_models() lists all names"
+    matches = get_close_matches(name.partition(".")[0], _import_timm().list_models(), n=3)
+    suggestion = f"did you mean {' or '.join(matches)}? " if matches else ""
+    return f". {suggestion}timm.list_models() lists all names"
 
 
 def _load(module: Any, file: str, name: str) -> None:
@@ -301,21 +297,21 @@ def _load(module: Any, file: str, name: str) -> None:
             f"{file}: these are not weights of {name}, or the file is damaged ({shorten(error)})"
         ) from error
     if missing:
-        shown = ", ".join(missing[:_MAX_KEYS]) + ", …" * (len(missing) > _MAX_KEYS)
+        names = ", ".join(missing[:_MAX_KEYS]) + ", …" * (len(missing) > _MAX_KEYS)
         raise ValueError(
             f"{file}: these are not weights of {name}: {len(missing)} of "
-            f"{len(module.state_dict())} arrays are missing ({shown})"
+            f"{len(module.state_dict())} arrays are missing ({names})"
         )
 
 
 def _value(key: str, text: str) -> Any:
-    """An argument's value: a layer by its name in timm, else as JSON has it, else the text."""
+    """Return the value of an argument: a layer by its timm name, parsed JSON, or the text."""
     if key in _LAYERS:
-        found = getattr(_import_timm().layers, text, None) or getattr(torch.nn, text, None)
-        kind = getattr(found, "func", found)  # some are a layer with a setting or two
+        layer = getattr(_import_timm().layers, text, None) or getattr(torch.nn, text, None)
+        kind = getattr(layer, "func", layer)  # some are partial functions of a layer
         if not (isinstance(kind, type) and issubclass(kind, torch.nn.Module)):
             raise ValueError(f"{key}={text}: neither timm.layers nor torch.nn has such a layer")
-        return found
+        return layer
     try:
         return parse_json(text.lower() if text.lower() in ("true", "false") else text)
     except ValueError:
@@ -323,11 +319,11 @@ def _value(key: str, text: str) -> Any:
 
 
 def _window_px(module: Any, data: dict[str, Any]) -> int | None:
-    """The side of the pictures that a model was made for; None of one that takes any."""
-    own = getattr(getattr(module, "patch_embed", None), "img_size", None)
-    if own is None and not (module.pretrained_cfg or {}).get("fixed_input_size"):
+    """Return the image size that a model was made for; None if it takes any."""
+    size = getattr(getattr(module, "patch_embed", None), "img_size", None)
+    if size is None and not (module.pretrained_cfg or {}).get("fixed_input_size"):
         return None
-    height, width = own or data["input_size"][-2:]
+    height, width = size or data["input_size"][-2:]
     if height != width:
         raise ValueError(f"the model takes pictures of {width} x {height}; square ones are given")
     return int(height)
@@ -345,5 +341,5 @@ def _feature_map(module: Any) -> Callable[[torch.Tensor], torch.Tensor]:
     return last_map
 
 
-def _named(module: Any, form: str) -> dict[str, torch.Tensor]:
+def _prefixed_state(module: Any, form: str) -> dict[str, torch.Tensor]:
     return {f"{form}.{name}": tensor for name, tensor in module.state_dict().items()}

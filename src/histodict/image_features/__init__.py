@@ -1,7 +1,4 @@
-"""What stands for a whole image: the step from pixels to one vector, exchangeable by name.
-
-Features of many images: each computed once, kept on disk, on all cores.
-"""
+"""Image features: extractors by name, computed in parallel and cached on disk."""
 
 from __future__ import annotations
 
@@ -28,10 +25,13 @@ __all__ = ["FEATURES", "ImageFeatureExtractor", "LoadPixels", "Vector", "image_f
 
 @dataclass(frozen=True)
 class ImageFeatureExtractor:
-    """Pixels (height, width, 3) uint8 to a vector whose length does not depend on the image.
+    """Function from pixels (height, width, 3) uint8 to a vector of fixed length.
 
-    `version` goes up whenever an image gets other numbers than before. `of_parts`: the vector of
-    an image is the mean of those of its parts, but for their borders.
+    Attributes
+    ----------
+    compute : function that returns the vector and the names of its entries
+    version : number that increases whenever the vector of an image changes
+    of_parts : whether the vector of an image is the mean over its parts, except for their borders
     """
 
     compute: Callable[[Pixels], tuple[NDArray[np.float64], list[str]]]
@@ -39,12 +39,13 @@ class ImageFeatureExtractor:
     of_parts: bool = False
 
     def __call__(self, pixels: Pixels) -> NDArray[np.float64]:
+        """Return the vector of an image."""
         with single_blas_thread():
             return self.compute(pixels)[0]
 
     @cached_property
     def names(self) -> list[str]:
-        """What the entries of the vector are."""
+        """Names of the vector's entries."""
         return self.compute(np.zeros((1, 1, 3), np.uint8))[1]
 
 
@@ -70,18 +71,19 @@ def image_features(
     n_jobs: int | None = None,
     callback: Callback = no_callback,
 ) -> Vector:
-    """The features of every image: (n_images, n_features).
+    """Return the features of all images: (n_images, n_features).
 
     Parameters
     ----------
     paths : image files
-    name : which features, of `FEATURES`
-    load_pixels : path to pixels (height, width, 3) uint8; with several jobs it is sent to other
-        processes: up to 40 % of the work holds Python's lock, where threads wait for each other
-    pixels_key : says what load_pixels does (scale, stain, …); other words, other files
-    cache : keeps the vectors; None keeps nothing
+    name : kind of features, a key of `FEATURES`
+    load_pixels : function from path to pixels (height, width, 3) uint8; with several jobs it is
+        pickled for other processes, as threads would wait for Python's lock in up to 40 % of the
+        work
+    pixels_key : description of `load_pixels` (scale, stain, …), part of the cache key
+    cache : cache of the vectors; None disables it
     n_jobs : processes; None for all cores
-    callback : hears of "features": once of all images that were there, then of every other one
+    callback : receives "features" once for all cached images, then for every other one
     """
     if name not in FEATURES:
         raise ValueError(f"features must be one of {sorted(FEATURES)}, not {name!r}")
@@ -90,24 +92,24 @@ def image_features(
     keys = [_key(image, name, pixels_key) if cache else [] for image in images]
     vectors = [_read(cache, key, length) if cache else None for key in keys]
     missing = [i for i, vector in enumerate(vectors) if vector is None]
-    n_there = len(images) - len(missing)
-    share = cumulative_shares([estimated_bytes(images[i]) for i in missing])
-    callback(Progress("features", n_there, len(images), work=share[0]))
+    n_cached = len(images) - len(missing)
+    fractions = cumulative_shares([estimated_bytes(images[i]) for i in missing])
+    callback(Progress("features", n_cached, len(images), work=fractions[0]))
     jobs = [(images[i], name, load_pixels, cache, keys[i]) for i in missing]
     with closing(_run(jobs, n_jobs)) as results:
         for n, (i, vector) in enumerate(zip(missing, results, strict=True), start=1):
             vectors[i] = vector
-            callback(Progress("features", n_there + n, len(images), work=share[n]))
+            callback(Progress("features", n_cached + n, len(images), work=fractions[n]))
     return np.array(vectors, np.float64).reshape(len(images), length)
 
 
 def _key(image: ImageLike, name: str, pixels_key: str) -> list[Any]:
-    """All that decides an image's vector."""
+    """Return everything that determines the vector of an image, as a cache key."""
     return [name, FEATURES[name].version, pixels_key, *cache_key(image)]
 
 
 def _read(cache: ArrayCache, key: list[Any], length: int) -> Vector | None:
-    """What the cache holds, if it is a vector of this length."""
+    """Return the cached vector if it is valid and of this length."""
     vector = cache.read(key)
     if vector is None or vector.shape != (length,) or vector.dtype != np.float64:
         return None
@@ -118,7 +120,7 @@ _Job = tuple[ImageLike, str, LoadPixels, ArrayCache | None, list[Any]]
 
 
 def _run(jobs: list[_Job], n_jobs: int | None) -> Generator[Vector, None, None]:
-    """One vector per job, in order; closed early, it ends what is under way and starts no more."""
+    """Yield one vector per job, in order; when closed early, wait for running jobs."""
     n_processes = min(count_jobs(n_jobs), len(jobs))
     if n_processes < 2:
         yield from (_compute(*job) for job in jobs)
@@ -131,7 +133,7 @@ def _run(jobs: list[_Job], n_jobs: int | None) -> Generator[Vector, None, None]:
         for vector in results:  # noqa: UP028 (`yield from` would close `results` first)
             yield vector
     finally:
-        # Work that is dropped breaks joblib's processes: let it end, it is kept in the cache.
+        # Abandoned jobs would break joblib's processes; their results are cached.
         deque(waiting, maxlen=0)
         deque(results, maxlen=0)
 

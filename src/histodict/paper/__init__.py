@@ -1,6 +1,6 @@
-"""The paper's experiments, by name.
+"""Experiments of the paper, by name.
 
-Each takes a `Setting` (a data set, methods, sizes) and gives an `Outcome`: tables, words and a
+Each takes a `Setting` (data set, methods, sizes) and returns an `Outcome`: tables, text and a
 figure. `complexity` needs no data.
 """
 

@@ -1,9 +1,8 @@
-"""Sparse codes of two images, one of each class: which class's atoms do their patches use?
+"""Dictionaries of each class, and sparse codes of two images.
 
-Bases of every class, by method: do they look like their class, and unlike the others?
-
-Beside the pictures, a number: for every atom, the largest |cosine| to an atom of another class. A
-method whose classes share atoms cannot tell patches by who rebuilds them best.
+For every atom, the largest |cosine| to an atom of another class is reported. If classes share
+atoms, patches cannot be classified by reconstruction errors. For two images, one of each class, the
+codes show which class's atoms their patches use.
 """
 
 from __future__ import annotations
@@ -26,16 +25,15 @@ from ..models import TissueClassifier
 from ..models.prepared_image import open_prepared_image
 from ..patches.rendering import atom_mosaic
 from ..utils.text_io import Row
-from .plots import grid, style
-from .setting import CLASS_LEARNERS, NotPossibleError, Outcome, Setting, paper_name
+from .setting import CLASS_LEARNERS, NotPossibleError, Outcome, Setting, grid, paper_name, style
 
 ATOMS = "bases"
 _ATOMS_METHODS = ("dfdl", "lcksvd", "fddl")
-_N_ATOMS = 40  # shown of each class
+_N_ATOMS = 40  # atoms shown per class
 
 
 def run_atoms(setting: Setting) -> Outcome:
-    """Dictionaries of the first split's training images."""
+    """Show the dictionaries trained on the first split."""
     plans = setting.plans(
         _ATOMS_METHODS, CLASS_LEARNERS, "bases are shown of methods with class atoms"
     )
@@ -51,11 +49,11 @@ def run_atoms(setting: Setting) -> Outcome:
         order = [model.classes_.index(name) for name in classes]
         dictionaries[paper_name(method)] = model.model_.method_.dictionaries_[order]
     rows = _atom_rows(classes, dictionaries)
-    typical = {
+    medians = {
         name: np.median([row["closest_other"] for row in rows if row["method"] == name])
         for name in dictionaries
     }
-    words = ", ".join(f"{name} {value:.2f}" for name, value in typical.items())
+    words = ", ".join(f"{name} {value:.2f}" for name, value in medians.items())
     return Outcome(
         name=ATOMS,
         title="Bases of each class",
@@ -78,7 +76,7 @@ def _atom_rows(classes: list[str], dictionaries: dict[str, NDArray[Any]]) -> lis
 
 
 def closest_other(D: NDArray[Any]) -> NDArray[np.float64]:
-    """Per class and atom, the largest |cosine| to an atom of another class."""
+    """Return per class and atom the largest |cosine| to an atom of another class."""
     n_classes, n_atoms, n_features = D.shape
     flat = D.reshape(-1, n_features).astype(np.float64)
     flat /= np.maximum(np.linalg.norm(flat, axis=1, keepdims=True), 1e-12)
@@ -90,21 +88,21 @@ def closest_other(D: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _draw_atoms(classes: list[str], dictionaries: dict[str, NDArray[Any]], patch_px: int) -> Figure:
-    """A sheet of atoms per method (rows) and class (columns)."""
+    """Draw a mosaic of atoms per method (rows) and class (columns)."""
     n_lines = -(-min(_N_ATOMS, next(iter(dictionaries.values())).shape[1]) // 10)
     height = 0.35 + 0.36 * n_lines
     figure, axes = grid(len(dictionaries), len(classes), width=3.6, height=height)
-    for line, (method, D) in zip(axes, dictionaries.items(), strict=True):
-        for place, name, atoms in zip(line, classes, D, strict=True):
-            place.imshow(atom_mosaic(atoms, patch_px, _N_ATOMS), interpolation="nearest")
-            place.set_title(f"{method}: {name}")
-            place.set_axis_off()
+    for row_axes, (method, D) in zip(axes, dictionaries.items(), strict=True):
+        for ax, name, atoms in zip(row_axes, classes, D, strict=True):
+            ax.imshow(atom_mosaic(atoms, patch_px, _N_ATOMS), interpolation="nearest")
+            ax.set_title(f"{method}: {name}")
+            ax.set_axis_off()
     return figure
 
 
 CODES = "codes"
 _CODES_METHODS = ("dfdl", "lcksvd")
-# Patches whose codes are shown: more would only blacken the picture.
+# Number of patches whose codes are shown; more would overcrowd the figure.
 _MAX_PATCHES = 400
 _IMAGE_SIDE = 600
 _BORDER = "#cc0000"
@@ -112,9 +110,14 @@ _BORDER = "#cc0000"
 
 @dataclass(frozen=True)
 class ImageCodes:
-    """Codes (n_patches, n_classes · n_atoms) of an image, atoms class by class.
+    """Codes (n_patches, n_classes · n_atoms) of an image, with atoms sorted by class.
 
-    own_class_fraction : share of the summed |codes| that falls on the image's own class
+    Attributes
+    ----------
+    method : name of the method
+    truth : class of the image
+    codes : sparse codes
+    own_class_fraction : fraction of the summed |codes| on atoms of the image's class
     """
 
     method: str
@@ -124,46 +127,46 @@ class ImageCodes:
 
 
 def run_codes(setting: Setting) -> Outcome:
-    """Codes of two test images, by models of the first split."""
+    """Show the codes of two test images by models of the first split."""
     plans = setting.plans(
         _CODES_METHODS, CLASS_LEARNERS, "codes are shown of methods with class atoms"
     )
     classes = setting.dataset.classes
     tasks = setting.tasks(plans, setting.splits)[: len(plans)]
     models = setting.trained(tasks)
-    shown = _one_of_each(setting, tasks[0].split.test)
+    records = _one_of_each(setting, tasks[0].split.test)
     codes = [
         _codes(model, record, classes, paper_name(method))
         for method, model in zip(plans, models, strict=True)
-        for record in shown
+        for record in records
     ]
-    shares: list[Row] = [
+    fractions: list[Row] = [
         {"method": part.method, "truth": part.truth, "own_class_fraction": part.own_class_fraction}
         for part in codes
     ]
-    words = "; ".join(
-        f"{s['method']} on {s['truth']} {s['own_class_fraction']:.0%}" for s in shares
+    summary = "; ".join(
+        f"{row['method']} on {row['truth']} {row['own_class_fraction']:.0%}" for row in fractions
     )
-    names = " and ".join(setting.images.name(record) for record in shown)
-    pictures = {record.label: _render(record.path) for record in shown}
+    names = " and ".join(setting.images.name(record) for record in records)
+    images = {record.label: _render(record.path) for record in records}
     return Outcome(
         name=CODES,
         title="Sparse codes of two images",
         note=f"Non-zero codes of the patches of {names}, which were not trained on; the red line "
-        f"parts the atoms of the classes. Share of |codes| on the image's own side: {words}. "
+        f"parts the atoms of the classes. Share of |codes| on the image's own side: {summary}. "
         f"First split of {setting.describe()}.",
         rows=[row for part in codes for row in _code_rows(part, classes)],
-        more={"shares": shares},
-        text=f"share of |codes| on the own class: {words}",
-        draw=partial(_draw_codes, codes, pictures, classes),
+        more={"shares": fractions},
+        text=f"share of |codes| on the own class: {summary}",
+        draw=partial(_draw_codes, codes, images, classes),
     )
 
 
-def _one_of_each(setting: Setting, tested: list[int]) -> list[ImageRecord]:
-    """The first tested image of each of the first and last class."""
-    records = setting.images.select(tested).records
-    ends = (setting.dataset.classes[0], setting.dataset.classes[-1])
-    return [next(record for record in records if record.label == name) for name in ends]
+def _one_of_each(setting: Setting, indices: list[int]) -> list[ImageRecord]:
+    """Return the first test image of the first and of the last class."""
+    records = setting.images.select(indices).records
+    labels = (setting.dataset.classes[0], setting.dataset.classes[-1])
+    return [next(record for record in records if record.label == name) for name in labels]
 
 
 def _codes(
@@ -176,25 +179,25 @@ def _codes(
     order = np.concatenate([parts[model.classes_.index(name)] for name in classes])
     S = csr_array(S[:, order])
     weight = np.asarray(abs(S).sum(axis=0)).ravel().reshape(len(classes), -1).sum(axis=1)
-    share = weight[classes.index(record.label)] / max(weight.sum(), 1e-12)
-    return ImageCodes(method, record.label, S, float(share))
+    fraction = weight[classes.index(record.label)] / max(weight.sum(), 1e-12)
+    return ImageCodes(method, record.label, S, float(fraction))
 
 
 def _features(model: TissueClassifier, record: ImageRecord) -> NDArray[np.float32]:
-    """All patches on tissue, as the recipe makes vectors of them."""
-    with open_prepared_image(record.path, record.mpp, model.recipe, model.model_.mpp_) as view:
-        grid = view.grid()
-        parts = [view.chunk_features(grid, *chunk)[1] for chunk in grid.chunks()]
+    """Return the vectors of all tissue patches."""
+    with open_prepared_image(record.path, record.mpp, model.recipe, model.model_.mpp_) as image:
+        grid = image.grid()
+        parts = [image.chunk_features(grid, *chunk)[1] for chunk in grid.chunks()]
     return np.concatenate([part for part in parts if len(part)])
 
 
-def _code_rows(part: ImageCodes, classes: list[str]) -> list[Row]:
-    n_atoms = part.codes.shape[1] // len(classes)
-    entries: Any = part.codes.tocoo()
+def _code_rows(image_codes: ImageCodes, classes: list[str]) -> list[Row]:
+    n_atoms = image_codes.codes.shape[1] // len(classes)
+    entries: Any = image_codes.codes.tocoo()
     return [
         {
-            "method": part.method,
-            "truth": part.truth,
+            "method": image_codes.method,
+            "truth": image_codes.truth,
             "patch": int(patch),
             "atom": int(atom) % n_atoms,
             "atom_class": classes[int(atom) // n_atoms],
@@ -210,30 +213,30 @@ def _render(path: Path) -> NDArray[np.uint8]:
 
 
 def _draw_codes(
-    codes: list[ImageCodes], pictures: dict[str, NDArray[Any]], classes: list[str]
+    codes: list[ImageCodes], images: dict[str, NDArray[Any]], classes: list[str]
 ) -> Figure:
-    """The images, and below each one its codes by every method, with the class border."""
-    methods = list(dict.fromkeys(part.method for part in codes))
-    names = list(pictures)
+    """Draw the images, and below each one its codes by every method, with class borders."""
+    methods = list(dict.fromkeys(image_codes.method for image_codes in codes))
+    names = list(images)
     figure, axes = grid(1 + len(methods), len(names), width=3.8, height=2.1)
-    for place, (name, picture) in zip(axes[0], pictures.items(), strict=True):
-        place.imshow(picture)
-        place.set_title(f"image of {name}")
-        place.set_axis_off()
-    for part in codes:
-        place = axes[1 + methods.index(part.method), names.index(part.truth)]
-        _scatter_codes(place, part, classes)
+    for ax, (name, image) in zip(axes[0], images.items(), strict=True):
+        ax.imshow(image)
+        ax.set_title(f"image of {name}")
+        ax.set_axis_off()
+    for image_codes in codes:
+        ax = axes[1 + methods.index(image_codes.method), names.index(image_codes.truth)]
+        _scatter_codes(ax, image_codes, classes)
     return figure
 
 
-def _scatter_codes(place: Axes, part: ImageCodes, classes: list[str]) -> None:
-    entries: Any = part.codes.tocoo()
-    colour, _ = style(part.method)
-    place.scatter(entries.col, entries.data, 3, color=colour, linewidths=0, rasterized=True)
-    n_codes = part.codes.shape[1]
+def _scatter_codes(ax: Axes, shown: ImageCodes, classes: list[str]) -> None:
+    entries: Any = shown.codes.tocoo()
+    colour, _ = style(shown.method)
+    ax.scatter(entries.col, entries.data, 3, color=colour, linewidths=0, rasterized=True)
+    n_codes = shown.codes.shape[1]
     for i in range(1, len(classes)):
-        place.axvline(i * n_codes / len(classes) - 0.5, color=_BORDER, linewidth=1.2)
-    place.set_xlim(-0.5, n_codes - 0.5)
-    place.set_title(f"{part.method} on {part.truth}: {part.own_class_fraction:.0%} on its own side")
-    place.set_xlabel(f"atoms: {' | '.join(classes)}")
-    place.set_ylabel("code")
+        ax.axvline(i * n_codes / len(classes) - 0.5, color=_BORDER, linewidth=1.2)
+    ax.set_xlim(-0.5, n_codes - 0.5)
+    ax.set_title(f"{shown.method} on {shown.truth}: {shown.own_class_fraction:.0%} on its own side")
+    ax.set_xlabel(f"atoms: {' | '.join(classes)}")
+    ax.set_ylabel("code")

@@ -1,7 +1,7 @@
-"""What training costs: the paper's operation counts, and times measured and published.
+"""Cost of training: operation counts of the paper, and measured and published times.
 
 With c classes, k bases and N samples of each, d features, L non-zeros per code and q steps of an l1
-solver, FORMULAS say how many operations the coding of one iteration takes, about.
+solver, FORMULAS give the approximate number of operations for coding in one iteration.
 """
 
 from __future__ import annotations
@@ -21,14 +21,23 @@ from ..methods.registry import get_method
 from ..utils.parallel import ExecutionOptions, count_jobs
 from ..utils.progress import Progress
 from ..utils.text_io import Row
-from .plots import bar, panels, style
-from .setting import PAPER_PROBLEM, SMALL_PROBLEM, Outcome, Problem, paper_name, read_table
+from .setting import (
+    PAPER_PROBLEM,
+    SMALL_PROBLEM,
+    Outcome,
+    Problem,
+    bar,
+    panels,
+    paper_name,
+    read_table,
+    style,
+)
 
 NAME = "complexity"
 STEPS = (1, 3, 10)  # q
 _KINDS = ("published seconds", "recorded seconds", "measured seconds")
 
-# Each with arguments c, k, N, d, L and q.
+# Functions of c, k, N, d, L and q.
 OPERATIONS: dict[str, Callable[..., int]] = {
     "dfdl": lambda c, k, N, d, L, q: c**2 * k * N * (2 * d + L**2),
     "lcksvd": lambda c, k, N, d, L, q: c**2 * k * N * (2 * d + 2 * c * k + L**2),
@@ -49,7 +58,14 @@ def run(
     *,
     counted_at: Problem = PAPER_PROBLEM,
 ) -> Outcome:
-    """Counts at one size, times measured at another."""
+    """Count operations at one size, and measure times at another.
+
+    Parameters
+    ----------
+    measured_at : size of the measured training
+    work : number of threads, and progress
+    counted_at : size of the operation counts
+    """
     seconds = measure(measured_at, work)
     rows = [_row(method, counted_at, seconds[method]) for method in OPERATIONS]
     return Outcome(
@@ -61,19 +77,20 @@ def run(
         "recorded with histodict at the published size with its own number of iterations, where "
         "the table of recorded times has the method.",
         rows=rows,
-        text=_printed(rows, counted_at, measured_at),
+        text=_format_table(rows, counted_at, measured_at),
         draw=partial(_draw, rows, counted_at, measured_at),
     )
 
 
 def count_operations(method: str, problem: Problem, q: int) -> int:
+    """Return the number of operations for coding in one iteration, with q steps of the solver."""
     p = problem
     sizes = p.n_classes, p.n_atoms, p.n_samples, p.n_features, p.n_nonzero
     return OPERATIONS[method](*sizes, q)
 
 
 def scientific(number: float) -> str:
-    """As the paper prints it: 6.6e10, 1.692e11."""
+    """Return a number as the paper prints it: 6.6e10, 1.692e11."""
     mantissa, exponent = f"{number:.3e}".split("e")
     return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
 
@@ -95,22 +112,22 @@ def _row(method: str, problem: Problem, seconds: float) -> Row:
 
 
 def _recorded(method: str, problem: Problem) -> Row:
-    """Our own time at this size with the method's own iterations, of the fastest machine."""
+    """Return the time recorded at this size with the most iterations, on the fastest machine."""
     sizes = asdict(problem)
     del sizes["n_iter"]
-    own = [
+    times = [
         (-int(row["n_iter"]), float(row["seconds"]))
         for row in read_table("recorded_times")
         if row["method"] == method and all(int(row[name]) == n for name, n in sizes.items())
     ]
-    if not own:
+    if not times:
         return {"recorded seconds": None, "recorded iterations": None}
-    fewer, seconds = min(own)
-    return {"recorded seconds": seconds, "recorded iterations": -fewer}
+    negative_iterations, seconds = min(times)
+    return {"recorded seconds": seconds, "recorded iterations": -negative_iterations}
 
 
-def _printed(rows: list[Row], counted_at: Problem, measured_at: Problem) -> str:
-    """The table for the terminal."""
+def _format_table(rows: list[Row], counted_at: Problem, measured_at: Problem) -> str:
+    """Return the table for the terminal."""
     header = ["method", "operations", *(f"q = {q}" for q in STEPS), "published", "measured here"]
     lines = [[*header, "recorded"]]
     for row in rows:
@@ -128,16 +145,16 @@ def _printed(rows: list[Row], counted_at: Problem, measured_at: Problem) -> str:
     return "\n".join([*table, sizes])
 
 
-# --- the figure -----------------------------------------------------------------------------------
+# --- figure ---------------------------------------------------------------------------------------
 
 
 def _draw(rows: list[Row], counted_at: Problem, measured_at: Problem) -> Figure:
-    """Operations by q, and seconds: published, recorded at the same size, measured at a small."""
+    """Draw operations by q, and seconds: published, recorded, and measured at a small size."""
     figure, (left, right) = panels(2, width=4.2, height=3.0)
     for row in rows:
         colour, marker = style(row["method"])
         counts = [row[f"operations q={q}"] for q in STEPS]
-        # FDDL's line lies on that of Nayak's, nearly.
+        # The line of FDDL nearly coincides with that of Nayak's.
         dash = "--" if row["method"] == "FDDL" else "-"
         left.plot(STEPS, counts, dash, color=colour, marker=marker, label=row["method"])
     left.set(xlabel="q, steps of the l1 solver", ylabel="operations", yscale="log")
@@ -145,18 +162,18 @@ def _draw(rows: list[Row], counted_at: Problem, measured_at: Problem) -> Figure:
     left.set_xticks(STEPS)
     _plain_ticks(left.yaxis)
     left.legend(fontsize=8)
-    for place, row in enumerate(rows):
+    for index, row in enumerate(rows):
         for i, kind in enumerate(_KINDS):
             if row[kind] is not None:
-                bar(right, place + 0.27 * (i - 1), row[kind], row["method"], i > 0, 0.24)
-                words = f"{kind.split()[0]} {row[kind]:.3g} s"
+                bar(right, index + 0.27 * (i - 1), row[kind], row["method"], i > 0, 0.24)
+                label = f"{kind.split()[0]} {row[kind]:.3g} s"
                 if kind == "recorded seconds":
-                    words += f", {row['recorded iterations']} it."
-                right.text(row[kind], place + 0.27 * (i - 1), f" {words}", va="center", fontsize=7)
+                    label += f", {row['recorded iterations']} it."
+                right.text(row[kind], index + 0.27 * (i - 1), f" {label}", va="center", fontsize=7)
     right.set_yticks(range(len(rows)), [row["method"] for row in rows])
     right.invert_yaxis()
-    least = min(row["measured seconds"] for row in rows)
-    right.set(xscale="log", xlabel="seconds", xlim=(least / 3, 2e7))
+    shortest = min(row["measured seconds"] for row in rows)
+    right.set(xscale="log", xlabel="seconds", xlim=(shortest / 3, 2e7))
     right.set_title(f"training; measured at\n{measured_at}", fontsize=7)
     _plain_ticks(right.xaxis)
     return figure
@@ -167,11 +184,11 @@ def _plain_ticks(axis: Axis) -> None:
     axis.set_minor_formatter(lambda value, _: "")
 
 
-# --- measuring ----------------------------------------------------------------------------------
+# --- measurement --------------------------------------------------------------------------------
 
 
 def measure(problem: Problem, work: ExecutionOptions) -> dict[str, float]:
-    """Seconds of a whole training, by method."""
+    """Return the seconds of a whole training, by method."""
     seconds: dict[str, float] = {}
     for method in OPERATIONS:
         work.callback(Progress("measure", len(seconds), len(OPERATIONS)))
@@ -183,7 +200,7 @@ def measure(problem: Problem, work: ExecutionOptions) -> dict[str, float]:
 def measure_one(
     method: str, problem: Problem, *, n_jobs: int | None = None, seed: int = 0
 ) -> float:
-    """Seconds of a whole training on samples planted with class dictionaries, once compiled."""
+    """Return the seconds of a training on synthetic samples, after a small one for compilation."""
     tiny = replace(problem, n_atoms=4, n_samples=20, n_nonzero=2, n_iter=1)
     _train(method, tiny, n_jobs, seed)
     return _train(method, problem, n_jobs, seed)
@@ -192,13 +209,13 @@ def measure_one(
 def _train(method: str, problem: Problem, n_jobs: int | None, seed: int) -> float:
     model = get_method(method).load()(random_state=seed, n_jobs=n_jobs)
     n_atoms = problem.n_atoms * (problem.n_classes if method == "nayak" else 1)
-    wanted = {
+    parameters = {
         "n_atoms": n_atoms,
         "n_iter": problem.n_iter,
         "n_nonzero": problem.n_nonzero,
         "tol": 0.0,  # no early stop
     }
-    model.set_params(**{k: v for k, v in wanted.items() if k in model.get_params()})
+    model.set_params(**{k: v for k, v in parameters.items() if k in model.get_params()})
     X, y = planted_samples(problem, seed)
     started = time.perf_counter()
     model.fit(X, y)
@@ -206,7 +223,7 @@ def _train(method: str, problem: Problem, n_jobs: int | None, seed: int) -> floa
 
 
 def planted_samples(problem: Problem, seed: int) -> tuple[NDArray[np.float32], NDArray[Any]]:
-    """Unit-norm samples of every class: few of the class's atoms each, and noise."""
+    """Return unit-norm samples of every class: sparse combinations of its atoms plus noise."""
     rng = np.random.default_rng(seed)
     shape = problem.n_classes, problem.n_atoms, problem.n_features
     D = rng.standard_normal(shape, dtype=np.float32)

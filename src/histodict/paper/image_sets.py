@@ -1,22 +1,12 @@
-"""Data sets whose folders and file names tell class, patient and slide.
+"""Public data sets as they are unpacked: images, classes and patients from folders and names.
 
-Where a name tells no patient, a warning says so.
+A folder with a manifest.csv that names patients is read by it. Otherwise, the layouts below are
+tried, and finally one sub-folder per class. A warning reports images without a known patient.
 
-What an experiment needs to know of a data set, and how the layouts read file names.
-
-GlaS (Warwick-QU): train_1.bmp, train_1_anno.bmp, … and Grade.csv, all in one folder.
-
-Patients are in both of the official sets, so `split` is kept as information only.
-
-PatchCamelyon: its HDF5 files, the folder of the Kaggle competition, or 0/ and 1/ in folders.
-
-HDF5 holds pixels, not files. Some images of each class, spread evenly over the file, are written as
-PNG beside it, once.
-
-Public data sets, read as they are unpacked: which images, classes and, above all, patients.
-
-A folder with a manifest.csv that names patients is read by it. Any other folder is held against
-the layouts below, and at last read as one sub-folder per class.
+GlaS (Warwick-QU) has train_1.bmp, train_1_anno.bmp, … and Grade.csv in one folder; as patients are
+in both of its sets, `split` is only informative. PatchCamelyon is read from its HDF5 files, the
+folder of the Kaggle competition, or folders 0/ and 1/; as HDF5 holds pixels, a part of the images
+of each class, evenly spread over the file, is written as PNG beside it, once.
 """
 
 from __future__ import annotations
@@ -59,12 +49,14 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Dataset:
-    """One task: a question with its images.
+    """One task: a classification or detection problem with its images.
 
-    name : also names the folder of its results
-    images : labelled images; None where only masks say what is where
-    regions : images whose masks outline what is looked for; None where there are none
-    region : what the masks outline
+    Attributes
+    ----------
+    name : name of the task, and of the folder of its results
+    images : labelled images; None if only masks define the classes
+    regions : images with masks of the regions to detect; None if there are none
+    region : name of the masked regions
     """
 
     name: str
@@ -74,16 +66,17 @@ class Dataset:
 
     @property
     def classes(self) -> list[str]:
-        """In the paper's order: healthy first."""
+        """Class names in the paper's order, healthy first."""
         return self.images.classes if self.images else []
 
     @property
     def diseased(self) -> str | None:
-        """Of two classes, the one whose images must not be missed; None for more classes."""
+        """Positive class of two; None for more classes."""
         return self.classes[1] if len(self.classes) == 2 else None
 
     @property
     def warnings(self) -> tuple[str, ...]:
+        """Warnings of the manifest."""
         manifest = self.images or self.regions
         return manifest.warnings if manifest else ()
 
@@ -91,9 +84,9 @@ class Dataset:
 def task_of(
     name: str, root: Path, records: Iterable[ImageRecord], *warnings: str, why: str = ""
 ) -> Dataset:
-    """The data set of records, in order of their paths.
+    """Return the data set of records, sorted by path.
 
-    An image without a patient counts as its own; `why` is said at the end of that warning.
+    An image without a patient counts as its own; `why` ends the warning about it.
     """
     ordered = sorted(records, key=lambda record: record.path)
     n_unknown = sum(not record.patient for record in ordered)
@@ -108,7 +101,7 @@ def task_of(
 
 
 def named(name: str, manifest: Manifest) -> Dataset:
-    """The data set of a manifest, with classes, masks or both."""
+    """Return the data set of a manifest, with classes, masks or both."""
     classes = manifest.classes
     return Dataset(
         name=re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "data",
@@ -122,12 +115,12 @@ def named(name: str, manifest: Manifest) -> Dataset:
 
 
 def images_in(folder: Path) -> list[Path]:
-    """Images directly in a folder, by name."""
+    """Return the images directly in a folder, by name."""
     return sorted(path for path in folder.iterdir() if _is_image(path))
 
 
 def images_under(folder: Path) -> list[Path]:
-    """Images in a folder and its sub-folders, by name."""
+    """Return the images in a folder and its sub-folders, by name."""
     return sorted(path for path in folder.rglob("*") if _is_image(path))
 
 
@@ -138,23 +131,23 @@ def _is_image(path: Path) -> bool:
 
 
 def sub_folders(folder: Path) -> dict[str, Path]:
-    """By name in lower case."""
-    places = sorted(path for path in folder.iterdir() if path.is_dir())
-    return {path.name.casefold(): path for path in places if not path.name.startswith(".")}
+    """Return the visible sub-folders by lower-case name."""
+    folders = sorted(path for path in folder.iterdir() if path.is_dir())
+    return {path.name.casefold(): path for path in folders if not path.name.startswith(".")}
 
 
 def read_rows(table: Path) -> list[dict[str, str]]:
-    """Of a CSV file with a header."""
+    """Read a CSV file with a header."""
     with table.open(newline="", encoding="utf-8-sig") as file:
         return list(csv.DictReader(file))
 
 
 _MASKS = "masks"
 
-# --- names that tell everything, whichever folders they lie in ----------------------------------
+# --- metadata in file names ---------------------------------------------------------------------
 
-# ytma10_010704_benign1_ccd.tif. The slide array and date, ytma10_010704, tell what was stained and
-# scanned together: images of one such group stay on one side of a split.
+# ytma10_010704_benign1_ccd.tif. The slide array and date, ytma10_010704, identify what was stained
+# and scanned together: images of one such group stay on one side of a split.
 _UCSB = re.compile(r"(ytma\d+_\d+)_(benign|malignant)\d+_ccd$", re.IGNORECASE)
 # SOB_B_A-14-22549AB-40-001.png: class (B or M), tumour, year and slide, magnification and number.
 # Year and slide are the patient; one patient, 14-13412, has images of two tumours.
@@ -162,7 +155,7 @@ _BREAKHIS = re.compile(r"SOB_([BM])_[A-Z]+-(\d+-\w+)-(\d+)-\d+$")
 
 
 def find_ucsb(root: Path) -> list[Dataset]:
-    """UCSB breast benchmark: benign and malignant tissue."""
+    """Find the UCSB breast benchmark: benign and malignant tissue."""
     records = [
         ImageRecord(path, name[2].lower(), name[1].lower()) for path, name in _matches(root, _UCSB)
     ]
@@ -170,7 +163,7 @@ def find_ucsb(root: Path) -> list[Dataset]:
 
 
 def find_breakhis(root: Path) -> list[Dataset]:
-    """Benign and malignant breast tumours, one task per magnification."""
+    """Find BreakHis: benign and malignant breast tumours, one task per magnification."""
     by_scale: dict[int, list[ImageRecord]] = {}
     for path, name in _matches(root, _BREAKHIS):
         label = {"B": "benign", "M": "malignant"}[name[1]]
@@ -187,7 +180,7 @@ def _matches(root: Path, pattern: re.Pattern[str]) -> list[tuple[Path, re.Match[
     return [(path, name) for path, name in found if name]
 
 
-# --- one folder per class -----------------------------------------------------------------------
+# --- class folders ------------------------------------------------------------------------------
 
 # TCGA-06-0137-01A-01-BS1: project, tissue source site, participant, then sample and slide.
 _BARCODE = re.compile(
@@ -203,12 +196,12 @@ _LC25000 = {
 }
 _TISSUES_2018 = ("adi", "back", "deb", "lym", "muc", "mus", "norm", "str", "tum")
 _TISSUE_2016 = re.compile(r"0[1-8]_[a-z]+$")
-# The tumour a tile of the 2016 set was cut from, one slide each.
+# The tumour of a tile of the 2016 set, with one slide each.
 _PRIMARY = re.compile(r"(?P<patient>(?P<slide>CRC-Prim-HE-\d+))")
 
 
 def find_tcga(root: Path) -> list[Dataset]:
-    """<class>/ with TCGA's barcodes in the names, and masks/ for regions such as MVP."""
+    """Find TCGA: <class>/ with barcodes in the names, and masks/ for regions such as MVP."""
     folders = sub_folders(root)
     classes = {path.name: path for name, path in folders.items() if name != _MASKS}
     records = _of_classes(root, classes, _BARCODE)
@@ -219,7 +212,7 @@ def find_tcga(root: Path) -> list[Dataset]:
 
 
 def find_lc25000(root: Path) -> list[Dataset]:
-    """lung_image_sets/ and colon_image_sets/, or the class folders of one organ."""
+    """Find LC25000: lung_image_sets/ and colon_image_sets/, or the class folders of one organ."""
     top = sub_folders(root).get("lung_colon_image_set", root)
     why = (
         "LC25000 holds about 20 turned or flipped copies of each source image: take one of each, "
@@ -227,16 +220,16 @@ def find_lc25000(root: Path) -> list[Dataset]:
     )
     tasks = []
     for organ, labels in _LC25000.items():
-        place = sub_folders(top).get(f"{organ}_image_sets", top)
-        folders = sub_folders(place)
+        folder = sub_folders(top).get(f"{organ}_image_sets", top)
+        folders = sub_folders(folder)
         classes = {label: folders[name] for name, label in labels.items() if name in folders}
         if len(classes) > 1:
-            tasks.append(task_of(f"lc25000-{organ}", place, _of_classes(place, classes), why=why))
+            tasks.append(task_of(f"lc25000-{organ}", folder, _of_classes(folder, classes), why=why))
     return tasks
 
 
 def find_kather(root: Path) -> list[Dataset]:
-    """The nine tissues of NCT-CRC-HE (ADI/ … TUM/), or the eight of 2016 (01_TUMOR/ …)."""
+    """Find the nine tissues of NCT-CRC-HE (ADI/ … TUM/), or the eight of 2016 (01_TUMOR/ …)."""
     folders = sub_folders(root)
     newer = {name.upper(): path for name, path in folders.items() if name in _TISSUES_2018}
     older = {name: path for name, path in folders.items() if _TISSUE_2016.match(name)}
@@ -250,29 +243,29 @@ def find_kather(root: Path) -> list[Dataset]:
 def _of_classes(
     root: Path, classes: Mapping[str, Path], pattern: re.Pattern[str] | None = None
 ) -> list[ImageRecord]:
-    """The images of each class's folder; masks of the same name in root/masks go with them.
+    """Return the images of class folders, with masks of the same name in root/masks.
 
-    The groups of `pattern` are what a file's name tells of its image: patient, slide, site.
+    The groups of `pattern` match patient, slide and site in file names.
     """
-    place = sub_folders(root).get(_MASKS)
-    masks = {path.stem: path for path in images_in(place)} if place else {}
+    mask_folder = sub_folders(root).get(_MASKS)
+    masks = {path.stem: path for path in images_in(mask_folder)} if mask_folder else {}
     records = []
     for label, folder in classes.items():
         for path in images_in(folder):
             name = pattern.search(path.name) if pattern else None
-            told: dict[str, Any] = name.groupdict() if name else {"patient": ""}
-            records.append(ImageRecord(path, label, mask=masks.get(path.stem), **told))
+            metadata: dict[str, Any] = name.groupdict() if name else {"patient": ""}
+            records.append(ImageRecord(path, label, mask=masks.get(path.stem), **metadata))
     return records
 
 
-# --- images/ and masks/ with the same names -----------------------------------------------------
+# --- images/ and masks/ -------------------------------------------------------------------------
 
 _PATIENT = re.compile(r"patient_?\d+", re.IGNORECASE)
 _SLIDE = re.compile(r"(tumor|normal|test)_\d+", re.IGNORECASE)
 
 
 def find_camelyon(root: Path) -> list[Dataset]:
-    """Tiles of slides of lymph nodes, whose masks outline tumour."""
+    """Find CAMELYON: tiles of lymph node slides, whose masks outline tumour."""
     folders = sub_folders(root)
     if not {"images", _MASKS} <= set(folders):
         return []
@@ -282,7 +275,7 @@ def find_camelyon(root: Path) -> list[Dataset]:
     if missing:
         raise ManifestError(f"{root}: {len(missing)} images have no mask, {missing[0]} for one")
     records = [ImageRecord(path, "", _group(path.stem), mask=masks[path.stem]) for path in files]
-    n_unknown = sum(_warned(path.stem) is None for path in files)
+    n_unknown = sum(_slide_or_patient(path.stem) is None for path in files)
     warning = (
         f"{root}: NO SLIDE is known for {n_unknown} images. Those whose numbers differ in the last "
         "digit only are kept together; others of one slide may stand on both sides of a split"
@@ -291,29 +284,31 @@ def find_camelyon(root: Path) -> list[Dataset]:
     return [replace(task, region="tumour")]
 
 
-def _warned(name: str) -> str | None:
-    """The patient or, in CAMELYON16, the slide in a tile's name."""
+def _slide_or_patient(name: str) -> str | None:
+    """Return the patient or, in CAMELYON16, the slide in a tile's name."""
     found = _PATIENT.search(name) or _SLIDE.search(name)
     return found[0].lower() if found else None
 
 
 def _group(name: str) -> str:
-    # Tiles are numbered along a slide: neighbours in number overlap or touch.
-    return _warned(name) or (f"{name[:-1]}x" if name.isdigit() and len(name) > 1 else name)
+    # Tiles are numbered along a slide, so consecutive numbers overlap or touch.
+    return _slide_or_patient(name) or (
+        f"{name[:-1]}x" if name.isdigit() and len(name) > 1 else name
+    )
 
 
 _TABLE = "Grade.csv"
 
 
 def find_glas(root: Path) -> list[Dataset]:
-    """Benign and malignant glands of the colon; masks outline the glands."""
+    """Find GlaS: benign and malignant glands of the colon; masks outline the glands."""
     if not (root / _TABLE).is_file():
         return []
     files = {path.stem: path for path in images_in(root)}
     records = [_record(root, row, files) for row in _rows(root / _TABLE)]
-    found = task_of("glas", root, records)
-    # The masks show glands, healthy ones too: they are not what is to be found.
-    return [Dataset(found.name, found.images)]
+    task = task_of("glas", root, records)
+    # The masks show all glands, including healthy ones, so they are no regions to detect.
+    return [Dataset(task.name, task.images)]
 
 
 def _rows(table: Path) -> list[dict[str, str]]:
@@ -321,9 +316,9 @@ def _rows(table: Path) -> list[dict[str, str]]:
         {str(name).strip().casefold(): str(cell).strip() for name, cell in row.items()}
         for row in read_rows(table)
     ]
-    wanted = {"name", "patient id", "grade (glas)"}
-    if not rows or not wanted <= set(rows[0]):
-        raise ManifestError(f"{table}: is not GlaS's table; it must have the columns {wanted}")
+    required = {"name", "patient id", "grade (glas)"}
+    if not rows or not required <= set(rows[0]):
+        raise ManifestError(f"{table}: is not GlaS's table; it must have the columns {required}")
     return [row for row in rows if row["name"]]
 
 
@@ -348,7 +343,7 @@ _PACKED = "camelyonpatch_level_2_split_"  # SPLIT_x.h5, SPLIT_y.h5, SPLIT_meta.c
 
 
 def find_pcam(root: Path) -> list[Dataset]:
-    """Tumour in the middle of a tile of a lymph node, or not."""
+    """Find PatchCamelyon: lymph node tiles with or without tumour in the centre."""
     packed = [split for split in _SPLITS if (root / f"{_PACKED}{split}_x.h5").is_file()]
     records = [record for split in packed for record in _unpacked(root, split)]
     records = records or _from_table(root) or _from_folders(root)
@@ -367,14 +362,14 @@ def _unpacked(root: Path, split: str) -> list[ImageRecord]:
     slides = read_rows(table) if table.is_file() else []
     records = []
     with h5py.File(root / f"{_PACKED}{split}_x.h5", "r") as file:
-        for place in _chosen(labels):
-            path = root / _IMAGES / split / f"{place:06d}.png"
+        for index in _chosen(labels):
+            path = root / _IMAGES / split / f"{index:06d}.png"
             if not path.is_file():
                 with atomic_write(path) as partial:
-                    pixels = np.asarray(file["x"][place], dtype=np.uint8)
+                    pixels = np.asarray(file["x"][index], dtype=np.uint8)
                     Image.fromarray(pixels).save(partial, format="PNG")
-            slide = slides[place]["wsi"] if slides else ""
-            records.append(ImageRecord(path, _LABELS[labels[place]], slide, split=split))
+            slide = slides[index]["wsi"] if slides else ""
+            records.append(ImageRecord(path, _LABELS[labels[index]], slide, split=split))
     return records
 
 
@@ -389,16 +384,16 @@ def _load_h5py(root: Path) -> Any:
 
 
 def _chosen(labels: Any) -> list[int]:
-    places: list[int] = []
+    indices: list[int] = []
     for label in range(len(_LABELS)):
-        own = np.flatnonzero(labels == label)
-        step = max(1, len(own) / _MAX_PER_CLASS)
-        places += own[np.arange(0, len(own), step).astype(int)].tolist()
-    return sorted(places)
+        of_class = np.flatnonzero(labels == label)
+        step = max(1, len(of_class) / _MAX_PER_CLASS)
+        indices += of_class[np.arange(0, len(of_class), step).astype(int)].tolist()
+    return sorted(indices)
 
 
 def _from_table(root: Path) -> list[ImageRecord]:
-    """train/<id>.tif with train_labels.csv, columns id and label."""
+    """Read train/<id>.tif with train_labels.csv, columns id and label."""
     table = root / "train_labels.csv"
     if not table.is_file():
         return []
@@ -408,12 +403,12 @@ def _from_table(root: Path) -> list[ImageRecord]:
 
 
 def _from_folders(root: Path) -> list[ImageRecord]:
-    """0/ and 1/, of all images or within train/, valid/ and test/."""
+    """Read 0/ and 1/, of all images or within train/, valid/ and test/."""
     folders = sub_folders(root)
-    inside: dict[str | None, Path] = {s: folders[s] for s in _SPLITS if s in folders}
+    splits: dict[str | None, Path] = {s: folders[s] for s in _SPLITS if s in folders}
     records = []
-    for split, place in (inside or {None: root}).items():
-        folders = sub_folders(place)
+    for split, folder in (splits or {None: root}).items():
+        folders = sub_folders(folder)
         if not {"0", "1"} <= set(folders):
             return []
         records += [
@@ -426,7 +421,7 @@ def _from_folders(root: Path) -> list[ImageRecord]:
 
 DATA_VARIABLE = "HISTODICT_DATA"
 
-# A layout finds its tasks in a folder, or nothing if the folder is laid out otherwise.
+# A layout returns the tasks of a folder; an empty list if the folder has another layout.
 Layout = Callable[[Path], list[Dataset]]
 LAYOUTS: dict[str, Layout] = {
     "GlaS": find_glas,
@@ -441,9 +436,9 @@ LAYOUTS: dict[str, Layout] = {
 
 
 def load_datasets(source: Path | str, part: str | None = None) -> list[Dataset]:
-    """The tasks of a folder, or of a folder in $HISTODICT_DATA by its name.
+    """Return the tasks of a folder, or of a folder in $HISTODICT_DATA by its name.
 
-    `part` keeps those whose name contains it, such as an organ or a magnification.
+    `part` selects tasks whose name contains it, such as an organ or a magnification.
     """
     folder = _folder(source)
     is_table = folder.is_file() or (folder / MANIFEST_NAME).is_file()
@@ -455,11 +450,11 @@ def load_datasets(source: Path | str, part: str | None = None) -> list[Dataset]:
     if not tasks:
         name = folder.stem if folder.is_file() else folder.name
         tasks = [named(name, manifest or read_manifest(folder))]
-    kept = [task for task in tasks if part is None or part.casefold() in task.name.casefold()]
-    if not kept:
+    selected = [task for task in tasks if part is None or part.casefold() in task.name.casefold()]
+    if not selected:
         names = ", ".join(task.name for task in tasks)
         raise ManifestError(f"{folder}: no part is called {part!r}; there are {names}")
-    return kept
+    return selected
 
 
 def _folder(source: Path | str) -> Path:

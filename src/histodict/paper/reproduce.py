@@ -1,9 +1,9 @@
-"""`histodict reproduce`: the paper's experiments by name, as figures, tables and one page.
+"""Command `histodict reproduce`: the paper's experiments as figures, tables and one page.
 
-OUTPUT/index.html                      everything made so far
-OUTPUT/DATA/NAME.svg, .png, .csv, …    an experiment on a data set; complexity.* lie in OUTPUT
+OUTPUT/index.html                      all experiments made so far
+OUTPUT/DATA/NAME.svg, .png, .csv, …    an experiment on a data set; complexity.* are in OUTPUT
 OUTPUT/DATA/runs, models, cache        trained models, reused by the next run
-OUTPUT/DATA/results.csv, …             the tables of `histodict evaluate` behind `accuracy`
+OUTPUT/DATA/results.csv, …             tables of `histodict evaluate` behind `accuracy`
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..utils.progress import Progress
 from ..utils.text_io import read_checked_json, write_checked_json, write_table
 from . import EXPERIMENTS, FULL, Choice, NotPossibleError, Outcome, Setting, Sizes, complexity
 from .image_sets import Dataset, load_datasets
-from .plots import save_figure
+from .setting import save_figure
 
 SYNTHETIC = "synthetic"
 ALL = "all"
@@ -50,30 +50,31 @@ def reproduce(
 
     Parameters
     ----------
-    what : one of WHAT; what the data cannot show is left out of "all", and else an error
-    data : a folder, the name of one in $HISTODICT_DATA, or "synthetic" for drawn tissue
+    what : name of EXPERIMENT_NAMES; with "all", experiments that the data does not allow are
+        skipped
+    data : folder, name of a folder in $HISTODICT_DATA, or "synthetic"
     output : folder to write to; several runs share its page
-    sizes : FULL, as in the paper, or QUICK, for a look in minutes
-    part : of data with several tasks, those whose name contains this
+    sizes : FULL, as in the paper, or QUICK, for a preview in minutes
+    part : text that the names of tasks must contain, for data with several tasks
     choice : methods, preset, settings, repeats
-    work : how many processes and threads, and who hears of it
+    work : numbers of processes and threads, and progress
     """
     if what not in EXPERIMENT_NAMES:
         raise ValueError(f"WHAT must be one of {', '.join(EXPERIMENT_NAMES)}, not {what!r}")
     output = Path(output)
-    made: list[Outcome] = []
+    outcomes: list[Outcome] = []
     if what != complexity.NAME:
         for dataset in _datasets(data, output, sizes, part):
             folder = output / dataset.name
-            own = replace(work, cache=folder / "cache")
-            setting = Setting(dataset, folder, sizes, choice or Choice(), own)
-            for outcome in _on(setting, what):
-                made.append(replace(outcome, warnings=dataset.warnings))
-                _write(made[-1], output, dataset.name)
+            work_here = replace(work, cache=folder / "cache")
+            setting = Setting(dataset, folder, sizes, choice or Choice(), work_here)
+            for outcome in _run_on(setting, what):
+                outcomes.append(replace(outcome, warnings=dataset.warnings))
+                _write(outcomes[-1], output, dataset.name)
     if what in (complexity.NAME, ALL):
-        made.append(complexity.run(sizes.timed, _named(work, complexity.NAME)))
-        _write(made[-1], output, "")
-    return made
+        outcomes.append(complexity.run(sizes.timed, _with_experiment_name(work, complexity.NAME)))
+        _write(outcomes[-1], output, "")
+    return outcomes
 
 
 def _datasets(data: Path | str, output: Path, sizes: Sizes, part: str | None) -> list[Dataset]:
@@ -87,19 +88,19 @@ def _datasets(data: Path | str, output: Path, sizes: Sizes, part: str | None) ->
     return [Dataset(SYNTHETIC, images, regions, region="inflamed")]
 
 
-def _on(setting: Setting, what: str) -> Iterator[Outcome]:
+def _run_on(setting: Setting, what: str) -> Iterator[Outcome]:
     for name, experiment in EXPERIMENTS.items():
         if what not in (name, ALL):
             continue
         try:
-            yield experiment(replace(setting, work=_named(setting.work, name)))
+            yield experiment(replace(setting, work=_with_experiment_name(setting.work, name)))
         except NotPossibleError:
             if what != ALL:
                 raise
 
 
-def _named(work: ExecutionOptions, experiment: str) -> ExecutionOptions:
-    """Progress goes by the experiment's name, so that each has a bar of its own."""
+def _with_experiment_name(work: ExecutionOptions, experiment: str) -> ExecutionOptions:
+    """Return options whose progress has the experiment's name, so that each has its own bar."""
 
     def tell(progress: Progress) -> None:
         work.callback(replace(progress, stage=f"{experiment} ({progress.stage})"))
@@ -111,7 +112,7 @@ def _named(work: ExecutionOptions, experiment: str) -> ExecutionOptions:
 
 
 def _write(outcome: Outcome, output: Path, dataset: str) -> None:
-    """`dataset` is its name; nothing for what needs no data."""
+    """Write an outcome; `dataset` is the name of its data set, empty if it needs no data."""
     folder = output / dataset
     folder.mkdir(parents=True, exist_ok=True)
     files = save_figure(outcome, folder / outcome.name)
@@ -137,7 +138,7 @@ def _write(outcome: Outcome, output: Path, dataset: str) -> None:
 
 
 def _entry(file: Path) -> dict[str, Any] | None:
-    """What was written beside an experiment's figure; None if it was not made, or is damaged."""
+    """Return the metadata of an experiment; None if it is missing or damaged."""
     try:
         entry: dict[str, Any] = read_checked_json(file)
         if not entry["files"] or not {"experiment", "dataset", "title"} <= entry.keys():
@@ -154,11 +155,13 @@ def _entry(file: Path) -> dict[str, Any] | None:
 
 
 def _entries(output: Path) -> list[dict[str, Any]]:
-    """What is shown of all experiments so far, in the order of the paper on each data set."""
-    places = [output, *sorted(path for path in output.iterdir() if path.is_dir())]
-    files = [place / f"{name}.json" for place in places for name in (*EXPERIMENTS, complexity.NAME)]
-    made = [entry for file in files if (entry := _entry(file))]
-    for entry in made:
+    """Return the page's entries of all experiments so far, by data set in the paper's order."""
+    folders = [output, *sorted(path for path in output.iterdir() if path.is_dir())]
+    files = [
+        folder / f"{name}.json" for folder in folders for name in (*EXPERIMENTS, complexity.NAME)
+    ]
+    entries = [entry for file in files if (entry := _entry(file))]
+    for entry in entries:
         entry["anchor"] = "-".join(filter(None, (entry["dataset"], entry["experiment"])))
         entry["picture"] = entry["files"][0]
-    return made
+    return entries

@@ -1,15 +1,9 @@
-"""What the experiments on one data set share: images, methods, sizes, and where results go.
-
-What an experiment gives: words, tables, and a figure.
-
-The sizes that decide what training costs.
-
-The paper's own figures, as printed, in rows like ours.
+"""Shared settings, sizes and results of the experiments, and the published figures.
 
 Vu, Mousavi, Monga, Rao, Rao, "Histopathological image classification using discriminative
 feature-oriented dictionary learning", IEEE Transactions on Medical Imaging, 2016: the confusion
-matrices, the accuracies named in the text of section III-C, the operation counts and run times.
-The curves of its figures are not printed as numbers and are not here.
+matrices, the accuracies given in the text of section III-C, the operation counts and run times.
+The curves of its figures are not printed as numbers and are not included.
 """
 
 from __future__ import annotations
@@ -23,7 +17,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from ..datasets.manifest import Manifest
 from ..encoders import get_patch_features
@@ -35,6 +32,8 @@ from ..metrics.intervals import bootstrap_interval
 from ..model_selection.protocols import k_folds, learning_curve_splits
 from ..model_selection.splits import Splits
 from ..models import Plan
+from ..reports import html as charts
+from ..utils.files import atomic_write
 from ..utils.parallel import ExecutionOptions
 from ..utils.progress import Progress
 from ..utils.text_io import Row
@@ -45,15 +44,17 @@ OURS = "histodict"
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The result of one experiment.
+    """Result of one experiment.
 
+    Attributes
+    ----------
     title, note : heading and caption
-    rows : the table of the figure
-    words : a summary for the terminal
-    draw : makes the figure; `look.save_figure` calls it
+    rows : table of the figure
+    text : summary for the terminal
+    draw : function that creates the figure; see `save_figure`
     more : further tables by name
-    failures : trainings that did not work, each in a line
-    warnings : what is wrong with the data, such as unknown patients
+    failures : failed trainings, one line each
+    warnings : problems of the data, such as unknown patients
     """
 
     name: str
@@ -68,6 +69,7 @@ class Outcome:
 
 
 def failures_of(evaluation: Evaluation) -> list[str]:
+    """Return a line per failed training."""
     return [
         f"{result.task.method}, {result.task.split.name}: {result.error}"
         for result in evaluation.failures
@@ -75,7 +77,7 @@ def failures_of(evaluation: Evaluation) -> list[str]:
 
 
 def accuracy_of(evaluation: Evaluation, method: str, size: int | None) -> Row:
-    """Overall accuracy in percent, its interval by patients, and on how many answers it rests."""
+    """Return overall accuracy in percent, its interval by patient, and the prediction count."""
     repeats = evaluation.repeats(method, size, "labels")
     interval = bootstrap_interval(metrics.accuracy, repeats)
     return {
@@ -88,7 +90,7 @@ def accuracy_of(evaluation: Evaluation, method: str, size: int | None) -> Row:
 
 @dataclass(frozen=True)
 class Problem:
-    """n_samples and n_atoms are per class; the defaults are the paper's."""
+    """Size of a training problem; n_samples and n_atoms are per class, defaults are the paper's."""
 
     n_classes: int = 2
     n_atoms: int = 500
@@ -108,7 +110,7 @@ PAPER_PROBLEM = Problem()
 SMALL_PROBLEM = Problem(n_atoms=50, n_samples=1000, n_features=300, n_nonzero=10, n_iter=5)
 
 
-# Our names of the methods, and the paper's.
+# Names of the methods in the paper.
 PAPER_NAMES = {
     "wndcharm": "WND-CHARM",
     "src-image": "SRC",
@@ -118,7 +120,7 @@ PAPER_NAMES = {
     "nayak": "Nayak's",
     "dfdl": "DFDL",
 }
-# Data sets, with the names of the healthy and the diseased class.
+# Names of the healthy and the diseased class by data set.
 CLASSES = {
     "IBL": ("UDH", "DCIS"),
     "ADL kidney": ("healthy", "inflammatory"),
@@ -126,60 +128,65 @@ CLASSES = {
     "ADL spleen": ("healthy", "inflammatory"),
     "TCGA": ("not MVP", "MVP"),
 }
-# What is left of the 133 and 57 images after 20 of each class for training.
+# Numbers of test images: of 133 and 57 images, 20 of each class are for training.
 _TESTED = {"TCGA": (113, 37)}
-_ROUNDING = 0.005  # of a sum of two percentages with two decimals
+_ROUNDING = 0.005  # for sums of two percentages with two decimals
 
 
 def paper_name(method: str) -> str:
-    """The name in tables and figures."""
+    """Return the name of a method in tables and figures."""
     return PAPER_NAMES.get(method, method)
 
 
 def confusion() -> list[Row]:
-    """The matrices in percent of the true class, in the order of CLASSES and of the paper's table.
+    """Return the published matrices in percent of the true class, in the paper's order.
 
-    Some printed rows do not sum to 100; they are kept as they are, and marked.
+    Some printed rows do not sum to 100; they are unchanged and marked.
     """
     rows: list[Row] = []
     for data, classes in CLASSES.items():
         truths = dict(zip(("healthy", "diseased"), classes, strict=True))
-        for line in (line for line in read_table("confusion") if line["dataset"] == data):
-            percents = float(line["called_healthy"]), float(line["called_diseased"])
-            whole = abs(round(percents[0] + percents[1], 2) - 100) < _ROUNDING
+        for row in (row for row in read_table("confusion") if row["dataset"] == data):
+            percents = float(row["called_healthy"]), float(row["called_diseased"])
+            is_complete = abs(round(percents[0] + percents[1], 2) - 100) < _ROUNDING
             rows += [
-                _row(data, line["method"])
-                | {"truth": truths[line["truth"]], "answer": answer, "percent": percent}
-                | {"sums_to_100": whole}
-                for answer, percent in zip(classes, percents, strict=True)
+                _row(data, row["method"])
+                | {"truth": truths[row["truth"]], "answer": predicted, "percent": percent}
+                | {"sums_to_100": is_complete}
+                for predicted, percent in zip(classes, percents, strict=True)
             ]
     return rows
 
 
 def accuracies() -> list[Row]:
-    """Overall, in percent: as the text prints it, else the mean of test images by the matrix."""
-    printed = {(line["dataset"], line["method"]): line for line in read_table("accuracy")}
-    right = [row for row in confusion() if row["truth"] == row["answer"]]
+    """Return published overall accuracies in percent.
+
+    They are those of the text or, if it has none, computed from the confusion matrix.
+    """
+    printed = {(row["dataset"], row["method"]): row for row in read_table("accuracy")}
+    correct = [row for row in confusion() if row["truth"] == row["answer"]]
     rows: list[Row] = []
-    for data, method in dict.fromkeys((row["data"], row["method"]) for row in right):
-        said = printed.get((data, method))
+    for data, method in dict.fromkeys((row["data"], row["method"]) for row in correct):
+        entry = printed.get((data, method))
         weights = dict(zip(CLASSES[data], _TESTED.get(data, (1, 1)), strict=True))
-        own = [row for row in right if (row["data"], row["method"]) == (data, method)]
-        mean = sum(weights[row["truth"]] * row["percent"] for row in own) / sum(weights.values())
-        accuracy = round(float(said["percent"]) if said else mean, 2)
-        text = said["printed"] if said else "from the confusion matrix"
+        correct_rows = [row for row in correct if (row["data"], row["method"]) == (data, method)]
+        mean = sum(weights[row["truth"]] * row["percent"] for row in correct_rows) / sum(
+            weights.values()
+        )
+        accuracy = round(float(entry["percent"]) if entry else mean, 2)
+        text = entry["printed"] if entry else "from the confusion matrix"
         rows.append(_row(data, method) | {"accuracy": accuracy, "printed": text})
     return rows
 
 
 def operating_points() -> list[Row]:
-    """False alarm and miss rate of every method, from the confusion matrices."""
+    """Return false alarm and miss rates of every method, from the confusion matrices."""
     rows = confusion()
     rates = {(r["data"], r["method"], r["truth"], r["answer"]): r["percent"] / 100 for r in rows}
     points = []
     for data, method in dict.fromkeys((row["data"], row["method"]) for row in rows):
-        healthy, ill = CLASSES[data]
-        alarm, miss = rates[data, method, healthy, ill], rates[data, method, ill, healthy]
+        healthy, diseased = CLASSES[data]
+        alarm, miss = rates[data, method, healthy, diseased], rates[data, method, diseased, healthy]
         points.append(_row(data, method) | {"false_alarm": alarm, "miss": miss})
     return points
 
@@ -190,35 +197,37 @@ def _row(data: str, method: str) -> Row:
 
 @cache
 def read_table(name: str) -> tuple[dict[str, str], ...]:
-    """The rows of tables/<name>.csv."""
+    """Return the rows of tables/<name>.csv."""
     text = files(__package__).joinpath(f"tables/{name}.csv").read_text(encoding="utf-8")
     return tuple(csv.DictReader(text.splitlines()))
 
 
-# What the paper compares, the proposed method first; and those that learn dictionaries.
+# Methods compared in the paper, the proposed one first, and those that learn dictionaries.
 COMPARED = ("dfdl", "lcksvd", "fddl", "nayak", "src-image", "shirc", "wndcharm")
 LEARNERS = ("dfdl", "lcksvd", "fddl", "nayak")
-# Methods that give every class atoms of its own.
+# Methods with separate atoms per class.
 CLASS_LEARNERS = ("dfdl", "lcksvd", "fddl", "odl")
 ON_PATCHES = tuple(name for name, entry in METHODS.items() if entry.is_patch_level)
 _SEED = 0
 
 
 class NotPossibleError(ValueError):
-    """The experiment cannot be made with this data or these methods."""
+    """Experiment that is impossible with this data or these methods."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How large everything is.
+    """Sizes of the experiments.
 
-    max_images : of each class; None for all
-    recipe, parameters : changes of recipes, and of those methods that have such parameters
+    Attributes
+    ----------
+    max_images : images of each class; None for all
+    recipe, parameters : changes of recipes, and of parameters of methods that have them
     n_atoms : bases per class (k); None for the preset's
-    patches, bases : what the sweeps try
-    n_image_sizes : how many numbers of training images are tried
+    patches, bases : sizes of the sweeps
+    n_image_sizes : number of sizes of training sets
     synthetic : patients, images of each, and their (width, height)
-    timed : what run times are measured on
+    timed : problem for measuring run times
     """
 
     max_images: int | None = None
@@ -247,10 +256,14 @@ QUICK = Sizes(
 
 @dataclass(frozen=True)
 class Choice:
-    """What the user asked for; () and None leave it to the experiment or the data set.
+    """Options of the user; () and None leave the choice to the experiment or the data set.
 
-    settings : recipe settings as text, as `train --set` takes them
-    per_class : training images of each class; else those of half of the patients
+    Attributes
+    ----------
+    methods, preset : methods and preset
+    settings : recipe settings as text, as for `train --set`
+    per_class : training images of each class; None for those of half of the patients
+    n_repeats : number of repeated splits
     """
 
     methods: tuple[str, ...] = ()
@@ -260,15 +273,15 @@ class Choice:
     n_repeats: int = 1
 
     def __post_init__(self) -> None:
-        asked = [Plan.named(self.preset, method) for method in self.methods or COMPARED]
+        plans = [Plan.named(self.preset, method) for method in self.methods or COMPARED]
         for name in self.settings:
-            if not any(plan.has_setting(name) for plan in asked):
+            if not any(plan.has_setting(name) for plan in plans):
                 raise ValueError(f"none of the methods has a setting {name!r}")
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One data set under one choice; `folder` holds trainings and features, to be used again."""
+    """Data set and options of experiments; `folder` stores models and features for reuse."""
 
     dataset: Dataset
     folder: Path
@@ -278,19 +291,20 @@ class Setting:
 
     @cached_property
     def images(self) -> Manifest:
-        """The labelled images that take part."""
+        """Labelled images of the experiments."""
         if self.dataset.images is None:
             raise NotPossibleError(f"{self.dataset.name}: its images have no classes, only masks")
         return few_images(self.dataset.images, self.sizes.max_images)
 
     @cached_property
     def regions(self) -> Manifest | None:
+        """Images with masks, if there are any."""
         if self.dataset.regions is None:
             return None
         return few_images(self.dataset.regions, self.sizes.max_images)
 
     def choose(self, usual: Sequence[str], possible: Sequence[str], why: str) -> list[str]:
-        """The methods asked for that the experiment can show; the usual ones if none were named."""
+        """Return the selected methods that the experiment supports; the usual ones by default."""
         if not self.choice.methods:
             return list(usual)
         chosen = [method for method in self.choice.methods if method in possible]
@@ -299,49 +313,52 @@ class Setting:
         return chosen
 
     def plans(self, usual: Sequence[str], possible: Sequence[str], why: str) -> dict[str, Plan]:
-        """By method, of those chosen."""
+        """Return the plans of the chosen methods."""
         return {method: self.plan(method) for method in self.choose(usual, possible, why)}
 
     def compared(self) -> dict[str, Plan]:
-        """The plans of experiments that compare all methods."""
+        """Return the plans of experiments that compare all methods."""
         return self.plans(COMPARED, tuple(METHODS), "every method can be compared")
 
     def plan(self, method: str, *, n_atoms: int | None = None, **changes: Any) -> Plan:
-        """The preset at this size, judged by the proportion of patches as in the paper.
+        """Return the plan of a method at this size, aggregated by proportion as in the paper.
 
-        `n_atoms` is k, per class; a method with one dictionary for all gets as many for each.
+        `n_atoms` is k, per class; a method with one dictionary for all classes gets as many for
+        each.
         """
         plan = Plan.named(self.choice.preset, method)
-        chosen = plan.recipe
-        parameters = {k: v for k, v in self.sizes.parameters.items() if chosen.has_setting(k)}
+        recipe = plan.recipe
+        parameters = {k: v for k, v in self.sizes.parameters.items() if recipe.has_setting(k)}
         n_atoms = n_atoms or self.sizes.n_atoms
         if n_atoms and method in (*CLASS_LEARNERS, "nayak"):
-            shared = len(self.dataset.classes) if method == "nayak" else 1
-            parameters["n_atoms"] = n_atoms * max(shared, 1)
-        changed = dict(self.sizes.recipe)
-        if not get_patch_features(chosen.features).are_images:
-            changed.pop("patch_px", None)  # a network's cells have their own size
-        chosen = chosen.with_changes(
-            method_parameters=chosen.method_parameters | parameters,
+            n_sharing = len(self.dataset.classes) if method == "nayak" else 1
+            parameters["n_atoms"] = n_atoms * max(n_sharing, 1)
+        changed_fields = dict(self.sizes.recipe)
+        if not get_patch_features(recipe.features).are_images:
+            changed_fields.pop("patch_px", None)  # encoders determine the patch size
+        recipe = recipe.with_changes(
+            method_parameters=recipe.method_parameters | parameters,
             aggregation="proportion",
-            **changed,
+            **changed_fields,
         )
-        own = {k: text for k, text in self.choice.settings.items() if plan.has_setting(k)}
-        plan = replace(plan, recipe=chosen).parse_settings(own)
+        settings = {k: text for k, text in self.choice.settings.items() if plan.has_setting(k)}
+        plan = replace(plan, recipe=recipe).parse_settings(settings)
         return replace(plan, recipe=plan.recipe.with_changes(**changes))
 
     @cached_property
     def splits(self) -> Splits:
-        """By patient: as many training images as asked for, or two halves, each tested once."""
+        """Splits by patient: the chosen number of training images, or two-fold cross-validation."""
         return self.split(self.images)
 
     def split(self, manifest: Manifest) -> Splits:
+        """Return the splits of a manifest."""
         n_repeats = self.choice.n_repeats
         if self.choice.per_class is not None:
             return learning_curve_splits(manifest, [self.choice.per_class], n_repeats=n_repeats)
         return k_folds(manifest, 2, n_repeats=n_repeats)
 
     def tasks(self, plans: Mapping[str, Plan], splits: Splits) -> list[EvaluationTask]:
+        """Return a task per split and plan."""
         return [
             EvaluationTask(name, plan, split, _SEED)
             for split in splits
@@ -349,7 +366,7 @@ class Setting:
         ]
 
     def run(self, plans: Mapping[str, Plan], splits: Splits) -> Evaluation:
-        """Every plan on every split; what `folder` has of it is not done again."""
+        """Evaluate every plan on every split, reusing runs in `folder`."""
         check_measurable(self.images, splits)
         folder = self.folder / "runs"
         results = run_evaluation(self.images, plans, splits, folder, [_SEED], self.work)
@@ -358,57 +375,134 @@ class Setting:
     def trained(
         self, tasks: Sequence[EvaluationTask], regions: Manifest | None = None
     ) -> list[Any]:
-        """One model per task: classifiers of the labelled images, or detectors of `regions`.
+        """Return one model per task: classifiers of the images, or detectors of `regions`.
 
-        They are kept as files, and trained where there is none yet.
+        Models are stored as files and trained if they are missing.
         """
         region = None if regions is None else self.dataset.region
         images = self.images if regions is None else regions
         tasks = [replace(task, region=region) for task in tasks]
-        made: list[Any] = []
+        models: list[Any] = []
         for task in tasks:
-            self.work.callback(Progress("models", len(made), len(tasks)))
-            made.append(trained_model(task, images, self.folder / "models", self.work))
-        self.work.callback(Progress("models", len(made), len(tasks)))
-        return made
+            self.work.callback(Progress("models", len(models), len(tasks)))
+            models.append(trained_model(task, images, self.folder / "models", self.work))
+        self.work.callback(Progress("models", len(models), len(tasks)))
+        return models
 
     def row(self, method: str) -> Row:
-        """The first columns of all tables."""
+        """Return the first columns of all tables."""
         return {"data": self.dataset.name, "source": OURS, "method": paper_name(method)}
 
     def describe(self, manifest: Manifest | None = None) -> str:
-        """The images, if not the labelled ones, and how they are split, for a caption."""
+        """Return a caption of the images, by default the labelled ones, and their splits."""
         manifest = manifest or self.images
         protocol = self.split(manifest).protocol
         times = f", {protocol['n_repeats']} times" if protocol["n_repeats"] > 1 else ""
         if protocol["kind"] == "hold-out":
-            how = f"{protocol['n_per_class'][0]} images per class to learn from{times}"
+            protocol_text = f"{protocol['n_per_class'][0]} images per class to learn from{times}"
         else:
-            how = f"{protocol['n_folds']} folds{times}"
+            protocol_text = f"{protocol['n_folds']} folds{times}"
         n_patients = len(set(manifest.patients))
         return (
             f"{self.dataset.name}: {len(manifest.records)} images of {n_patients} patients, "
-            f"{how}, split by patient; preset {self.choice.preset}{self._smaller()}"
+            f"{protocol_text}, split by patient; preset {self.choice.preset}{self._size_note()}"
         )
 
-    def _smaller(self) -> str:
-        """That the sizes are not the paper's, where they are not."""
+    def _size_note(self) -> str:
+        """Return a note if the sizes are smaller than the paper's."""
         if self.sizes == FULL:
             return ""
-        words = f"{self.sizes.n_atoms} atoms, {self.sizes.recipe['patches_per_class']} patches"
-        return f". QUICK: {words} per class, few iterations; a look, not figures to compare"
+        sizes = f"{self.sizes.n_atoms} atoms, {self.sizes.recipe['patches_per_class']} patches"
+        return f". QUICK: {sizes} per class, few iterations; a look, not figures to compare"
 
 
 def few_images(manifest: Manifest, most: int | None) -> Manifest:
-    """At most so many images of each class, from as many patients as possible."""
+    """Return at most `most` images of each class, from as many patients as possible."""
     if most is None:
         return manifest
-    seen: Counter[tuple[str, str]] = Counter()  # images so far of a class and patient
+    seen: Counter[tuple[str, str]] = Counter()  # number of images by class and patient
     order = []
-    for place, record in enumerate(manifest.records):
+    for index, record in enumerate(manifest.records):
         seen[record.label, record.patient] += 1
-        order.append((seen[record.label, record.patient], record.patient, place))
-    kept: dict[str, list[int]] = {}
-    for _, _, place in sorted(order):
-        kept.setdefault(manifest.records[place].label, []).append(place)
-    return manifest.select(sorted(place for places in kept.values() for place in places[:most]))
+        order.append((seen[record.label, record.patient], record.patient, index))
+    by_class: dict[str, list[int]] = {}
+    for _, _, index in sorted(order):
+        by_class.setdefault(manifest.records[index].label, []).append(index)
+    return manifest.select(
+        sorted(index for indices in by_class.values() for index in indices[:most])
+    )
+
+
+# --- figures ---------------------------------------------------------------------------------------
+
+_STYLE: Any = charts.STYLE | {"font.size": 9, "axes.titlesize": 9, "svg.hashsalt": "histodict"}
+# Style of each method in all figures: markers, and colours for colour-blind readers.
+_STYLES = {
+    "DFDL": ("#0072b2", "o"),
+    "LC-KSVD": ("#d55e00", "s"),
+    "FDDL": ("#009e73", "D"),
+    "Nayak's": ("#cc79a7", "^"),
+    "SRC": ("#7f7f7f", "v"),
+    "SHIRC": ("#56b4e9", "P"),
+    "WND-CHARM": ("#222222", "X"),
+}
+_OTHER = ("#8c564b", "*")
+_PNG_DPI = 130
+
+
+def save_figure(outcome: Outcome, path: Path) -> list[Path]:
+    """Write path.svg, with text as text, and path.png; the same outcome gives the same bytes."""
+    with mpl.rc_context(_STYLE):
+        figure = outcome.draw()
+        svg, png = path.with_suffix(".svg"), path.with_suffix(".png")
+        with atomic_write(svg) as partial:
+            figure.savefig(partial, format="svg", metadata=charts.NO_METADATA)
+        # The layout is computed already; a layout engine would compute it again, which is slow.
+        figure.set_layout_engine(None)
+        with atomic_write(png) as partial:
+            figure.savefig(partial, format="png", dpi=_PNG_DPI, metadata={"Software": None})
+    return [svg, png]
+
+
+def grid(n_rows: int, n_columns: int, width: float, height: float) -> tuple[Figure, Any]:
+    """Return a figure with a grid of axes."""
+    layout = ConstrainedLayoutEngine(h_pad=0.1)
+    figure = Figure(figsize=(width * n_columns, height * n_rows), layout=layout)
+    return figure, figure.subplots(n_rows, n_columns, squeeze=False)
+
+
+def panels(n_panels: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
+    """Return a figure with axes in rows of at most three; surplus axes are removed."""
+    n_columns = 2 if n_panels == 4 else min(n_panels, 3)
+    figure, axes = grid(-(-n_panels // n_columns), n_columns, width, height)
+    flat: list[Axes] = list(axes.flat)
+    for empty in flat[n_panels:]:
+        empty.remove()
+    return figure, flat[:n_panels]
+
+
+def bar(
+    place: Axes, y: float, value: float, method: str, filled: bool, height: float = 0.7
+) -> None:
+    """Draw a horizontal bar in the colour of a method."""
+    colour, _ = style(method)
+    inside = colour if filled else "none"
+    place.barh(y, value, height, facecolor=inside, edgecolor=colour, linewidth=1.4)
+
+
+def rank(row: Row) -> int:
+    """Return the position of a method in panels, equal for rows of one method."""
+    return [*_STYLES, row["method"]].index(row["method"])
+
+
+def style(method: str) -> tuple[str, str]:
+    """Return colour and marker of a method."""
+    return _STYLES.get(method, _OTHER)
+
+
+def by(rows: Sequence[Row], column: str) -> dict[str, list[Row]]:
+    """Return rows grouped by the value of a column."""
+    parts: dict[str, list[Row]] = {}
+    for row in rows:
+        parts.setdefault(row[column], []).append(row)
+    return parts

@@ -1,1 +1,1 @@
-"""Patches of an image: grid, sampling, features, maps and rendering."""
+"""Patches of images: grids, sampling, features, maps and rendering."""

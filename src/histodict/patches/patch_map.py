@@ -1,9 +1,7 @@
-"""What an image's patches were called: on their grid, in the image, in a file, in colours.
+"""Patch maps: predicted classes and margins of the patches of an image, with their regions.
 
-Connected cells of a grid, and their borders as polygons.
-
-Corners are (column, row) of grid cells, whole numbers; where a cell lies in the image is the grid's
-affair.
+`RegionBorders` traces connected cells of a grid as polygons. Their corners are integer (column,
+row) of grid cells, which the grid converts to image coordinates.
 """
 
 from __future__ import annotations
@@ -29,34 +27,34 @@ from .grid import PatchGrid
 _TOUCHING = np.ones((3, 3), int)
 
 Ints = NDArray[np.int32]
-Polygon = list[Ints]  # the outer ring, then its holes, each (n_corners, 2) and closed
+Polygon = list[Ints]  # outer ring, then holes, each (n_corners, 2) and closed
 
 
 def label_regions(positive: NDArray[np.bool_]) -> tuple[Ints, NDArray[np.int64]]:
-    """The number of each patch's region, from 1 (0: none), and the regions' numbers of patches."""
-    places, n_regions = ndimage.label(positive, structure=_TOUCHING)
-    return places, np.bincount(places.ravel(), minlength=n_regions + 1)[1:]
+    """Return the region number of each patch, from 1 (0: none), and the region sizes in patches."""
+    regions, n_regions = ndimage.label(positive, structure=_TOUCHING)
+    return regions, np.bincount(regions.ravel(), minlength=n_regions + 1)[1:]
 
 
 class RegionBorders:
-    """The borders of all regions of a map, walked once.
+    """Borders of all regions of a map, traced once.
 
-    A region's cells that touch by a corner alone belong to different polygons. With x to the right
-    and y down an outer ring has a positive area, a hole a negative one, as RFC 7946 asks; no ring
-    meets itself, and two of a polygon share single corners at most.
+    Cells of a region that touch only at a corner belong to different polygons. With x to the right
+    and y down, outer rings have a positive area and holes a negative one, as RFC 7946 asks. No ring
+    touches itself, and two rings of a polygon share single corners at most.
     """
 
     def __init__(self, regions: Ints) -> None:
-        """`regions`: (n_rows, n_columns), the number of each cell's region; 0: none."""
+        """Trace the borders of `regions` (n_rows, n_columns), region numbers with 0 for none."""
         parts, n_parts = ndimage.label(regions)
         region_of_part = np.zeros(n_parts + 1, np.int32)
         region_of_part[parts] = regions
         padded = np.pad(parts, 1)
-        del parts  # of a large slide every such array counts
+        del parts  # such arrays are large for large slides
         sides = [_sides_above(np.rot90(padded, turns)) for turns in range(4)]
         del padded
         corners = np.concatenate([side.corners_turned_back(n) for n, side in enumerate(sides)])
-        # From the left: so the first ring that is met of a part is the outer one.
+        # Sorted from the left, so that the first ring of each part is the outer one.
         walk, ends = _closed_cycles(_followers(sides), np.lexsort(corners.T[::-1]))
         begins = np.append(0, ends)[:-1]
         part_of_ring = np.concatenate([side.parts for side in sides])[walk[begins]]
@@ -69,29 +67,31 @@ class RegionBorders:
         self._n_before = np.append(0, np.cumsum(n_rings))
 
     def polygons(self, region: int) -> list[Polygon]:
-        """Of a region, by its number."""
+        """Return the polygons of a region."""
         first, last = self._n_before[region : region + 2]
-        found: dict[int, Polygon] = {}
+        rings_of_part: dict[int, Polygon] = {}
         for part, begin, end in self._rings[first:last].tolist():
-            found.setdefault(part, []).append(self._corners[begin:end])
-        return list(found.values())
+            rings_of_part.setdefault(part, []).append(self._corners[begin:end])
+        return list(rings_of_part.values())
 
     def rings(self, step: float, first: tuple[float, float]) -> list[list[float]]:
-        """All rings as x, y, x, y, …, cells `step` wide from the corner `first` on."""
-        placed = self._corners * step + np.array(first)
-        whole = placed.astype(np.int64)
-        is_whole = np.array_equal(whole, placed)  # which is shorter to write down
-        flat: list[Any] = (whole if is_whole else placed).ravel().tolist()
+        """Return all rings as x, y, x, y, …, for cells `step` wide from the corner `first` on."""
+        corners = self._corners * step + np.array(first)
+        integers = corners.astype(np.int64)
+        is_whole = np.array_equal(integers, corners)  # shorter as text
+        flat: list[Any] = (integers if is_whole else corners).ravel().tolist()
         return [flat[2 * begin : 2 * end] for _, begin, end in self._rings.tolist()]
 
 
 class _Sides(NamedTuple):
-    """Straight runs of cell sides with nothing of the cells' part above them, walked to the right.
+    """Straight runs of cell sides with another part above them, traversed to the right.
 
-    shape : of the grid, which was turned to the left so that all borders lie above once
-    first, last : places of a run's cells in the flat grid, in its order
-    parts : of the cells
-    is_left_turn : whether the walk goes on up, along the cell beyond that lies above the last one
+    Attributes
+    ----------
+    shape : shape of the grid, which is rotated so that every border lies above once
+    first, last : flat indices of the first and last cells of the runs
+    parts : part of each run's cells
+    is_left_turn : whether the border continues upwards, along the next cell
     """
 
     shape: tuple[int, int]
@@ -101,7 +101,7 @@ class _Sides(NamedTuple):
     is_left_turn: NDArray[np.bool_]
 
     def corners_turned_back(self, turns: int) -> Ints:
-        """(x, y) where the runs begin, in the grid as it was before it was padded and turned."""
+        """Return (x, y) of the start of the runs in the grid before padding and rotation."""
         y, x = np.divmod(self.first, self.shape[1])
         height, width = self.shape
         for _ in range(turns):
@@ -113,54 +113,54 @@ class _Sides(NamedTuple):
 def _sides_above(grid: Ints) -> _Sides:
     above = np.zeros(grid.shape, bool)
     above[1:] = (grid[1:] != grid[:-1]) & (grid[1:] > 0)
-    goes_on = above[:, 1:] & above[:, :-1] & (grid[:, 1:] == grid[:, :-1])
+    continues = above[:, 1:] & above[:, :-1] & (grid[:, 1:] == grid[:, :-1])
     begins, ends = above.copy(), above
-    begins[:, 1:] &= ~goes_on
-    ends[:, :-1] &= ~goes_on
-    first, last = (np.flatnonzero(each).astype(np.int32) for each in (begins, ends))
+    begins[:, 1:] &= ~continues
+    ends[:, :-1] &= ~continues
+    first, last = (np.flatnonzero(edges).astype(np.int32) for edges in (begins, ends))
     y, x = np.divmod(last, grid.shape[1])
     parts = grid[y, x]
     return _Sides(grid.shape, first, last, parts, grid[y - 1, (x + 1) % grid.shape[1]] == parts)
 
 
 def _followers(sides: list[_Sides]) -> Ints:
-    """The number of the run that follows each, as they are counted through all four turns."""
+    """Return the number of the run that follows each run, counted through all four rotations."""
     counts = np.cumsum([0, *(len(side.first) for side in sides)])
-    found = []
+    followers = []
     for turns, side in enumerate(sides):
         height, width = side.shape
         y, x = np.divmod(side.last, width)
         right, left = sides[(turns + 1) % 4], sides[(turns - 1) % 4]
-        # Down along the same cell; or up along the next one above, which shares a corner with it.
+        # Down along the same cell, or up along the next cell above, which shares a corner.
         down = np.searchsorted(right.first, (width - 1 - x) * right.shape[1] + y)
         up = np.searchsorted(left.first, (x + 1) * left.shape[1] + height - y)
         down += counts[(turns + 1) % 4]
         up += counts[(turns - 1) % 4]
-        found.append(np.where(side.is_left_turn, up, down).astype(np.int32))
-    return np.concatenate(found)
+        followers.append(np.where(side.is_left_turn, up, down).astype(np.int32))
+    return np.concatenate(followers)
 
 
 def _closed_cycles(follower: Ints, order: NDArray[np.int64]) -> tuple[Ints, NDArray[np.int64]]:
-    """All numbers, cycle after cycle, and where each ends: with the number it began with, again.
+    """Return all numbers, cycle after cycle, each closed by its first number, and the ends.
 
-    They begin with the number that comes first in the order, which is also theirs.
+    Cycles start with their number that comes first in `order`, and are sorted by it.
     """
-    following, is_left = follower.data, bytearray(b"\1") * len(follower)
+    following, is_unvisited = follower.data, bytearray(b"\1") * len(follower)
     walk, ends = array("i"), array("q")
     for start in order.data:
-        here = start
-        while is_left[here]:
-            is_left[here] = 0
-            walk.append(here)
-            here = following[here]
+        current = start
+        while is_unvisited[current]:
+            is_unvisited[current] = 0
+            walk.append(current)
+            current = following[current]
         if not ends or ends[-1] != len(walk):
             walk.append(start)
             ends.append(len(walk))
     return np.frombuffer(walk, np.int32), np.frombuffer(ends, np.int64)
 
 
-NO_TISSUE = -1  # of a patch that lies on glass
-# Distinguishable for colour-blind readers (Okabe and Ito); the first class is healthy, by custom.
+NO_TISSUE = -1  # class of background patches
+# Distinguishable for colour-blind readers (Okabe and Ito); the first is usually healthy.
 COLOURS = np.array(
     [[0, 114, 178], [213, 94, 0], [0, 158, 115], [204, 121, 167], [240, 228, 66], [86, 180, 233]],
     np.float64,
@@ -172,10 +172,14 @@ Window = tuple[slice, slice]
 
 
 class PatchArea(NamedTuple):
-    """Connected patches of a class: how many, the means of their margins, and their outline.
+    """Connected patches of a class.
 
-    use : per named concept, the share of the patches that use it
-    polygons : corners (column, row) of the grid's cells, for `PatchMap.cell_corner`
+    Attributes
+    ----------
+    n_patches : number of patches
+    margins : mean margin of each class
+    atom_usage : fraction of the patches that use each named concept
+    polygons : corners (column, row) of grid cells, for `PatchMap.cell_corner`
     """
 
     n_patches: int
@@ -185,32 +189,32 @@ class PatchArea(NamedTuple):
 
 
 def class_rgb(place: int) -> tuple[int, int, int]:
-    """The colour of the class at a place: everywhere the same, in pictures, pages and QuPath."""
+    """Return the colour of the class at an index, the same in images, pages and QuPath."""
     red, green, blue = COLOURS[place % len(COLOURS)].astype(int).tolist()
     return red, green, blue
 
 
 def class_css_colour(place: int) -> str:
-    """The same, as CSS writes it."""
+    """Return the colour of the class at an index in CSS notation."""
     return f"rgb{class_rgb(place)}"
 
 
 @dataclass(frozen=True)
 class PatchMap:
-    """Per patch of a grid: the winning class's place (BLANK on glass), and each class's margin.
+    """Predicted class and class margins of each patch of a grid.
 
     Attributes
     ----------
-    winners : (n_rows, n_columns)
-    margins : (n_rows, n_columns, n_classes), of residuals or, in a map that was `centred`, each
-        patch's say in the image's scores, of which it is the mean
-    classes : their names, in the order of the places
-    path, mpp : the image, and µm per level-0 pixel where known
-    offset : where its (0, 0) lies in the coordinates of OpenSlide; those of QuPath begin there, too
-    left_out : in words, which of its tissue is left out as blurred or the like; empty if none is,
-        None if nobody looked
-    whole_image : whether all patches count, because hardly any tissue was found
-    concepts : by the name that people gave to atoms, which patches use them (n_rows, n_columns)
+    predicted_classes : (n_rows, n_columns), class index; NO_TISSUE on background
+    margins : (n_rows, n_columns, n_classes), of residuals or, after `centre_on_score`,
+        contributions of patches to the image's scores, which are their mean
+    classes : class names by index
+    path, mpp : the image, and µm per level-0 pixel if known
+    offset : OpenSlide coordinates of the image's (0, 0), the origin of QuPath coordinates
+    excluded : description of tissue that is excluded as blurred or the like; empty if none is, None
+        if not examined
+    concepts : patches (n_rows, n_columns) that use each named concept
+    whole_image : whether all patches count because hardly any tissue was found
     size : (width, height) in level-0 pixels to which outlines are clipped, for feature files with a
         known slide size, as tiles of other tools may extend beyond the slide; else None
     """
@@ -229,86 +233,91 @@ class PatchMap:
 
     @property
     def tissue(self) -> NDArray[np.bool_]:
+        """Mask of the patches on tissue."""
         return self.predicted_classes != NO_TISSUE
 
     @property
     def n_patches(self) -> int:
-        """Patches on tissue."""
+        """Number of patches on tissue."""
         return int(self.tissue.sum())
 
     @property
     def proportions(self) -> dict[str, float]:
-        """The share of the patches that each class won."""
+        """Fraction of the tissue patches predicted as each class."""
         total = max(1, self.n_patches)
-        shares = [
-            float((self.predicted_classes == place).sum()) / total
-            for place in range(self.n_classes)
+        fractions = [
+            float((self.predicted_classes == index).sum()) / total
+            for index in range(self.n_classes)
         ]
-        return dict(zip(self.classes, shares, strict=True))
+        return dict(zip(self.classes, fractions, strict=True))
 
     @property
     def atom_usage(self) -> dict[str, float]:
-        """Of every named concept the share of the patches that use it."""
+        """Fraction of the tissue patches that use each named concept."""
         total = max(1, self.n_patches)
         return {name: float(used.sum()) / total for name, used in self.concepts.items()}
 
     @property
     def n_classes(self) -> int:
+        """Number of classes."""
         return len(self.classes)
 
     def threshold(self, margin: float) -> PatchMap:
-        """Of two classes, the map in which the second wins beyond this margin instead of 0."""
+        """Return the map of two classes in which the second wins above this margin instead of 0."""
         if margin == 0:
             return self
         beyond = np.where(self.tissue, self.margins[..., 1] - np.float64(margin), 0)
-        winners = np.where(self.tissue, beyond > 0, NO_TISSUE).astype(np.int16)
-        margins = _held(np.stack([-beyond, beyond], axis=2))
-        return replace(self, predicted_classes=winners, margins=margins)
+        predicted = np.where(self.tissue, beyond > 0, NO_TISSUE).astype(np.int16)
+        margins = _clip_to_half(np.stack([-beyond, beyond], axis=2))
+        return replace(self, predicted_classes=predicted, margins=margins)
 
     def centre_on_score(self, parts: NDArray[np.float64], scores: NDArray[np.float64]) -> PatchMap:
-        """The map as the image was decided: over tissue, its mean is the image's scores.
+        """Return the map with margins shifted so that their mean over tissue is the image's scores.
 
-        parts : (n_rows, n_columns, n_scores), what each patch adds to the scores, up to a constant
-        scores : one for two classes, positive for the second; else one per class
+        Parameters
+        ----------
+        parts : (n_rows, n_columns, n_scores), contribution of each patch to the scores, up to a
+            constant
+        scores : one score for two classes, positive for the second; else one per class
         """
         values = parts + (scores - parts[self.tissue].mean(axis=0))
         if len(scores) == 1:
             values = np.concatenate([-values, values], axis=2)
-        # A value of 0 is no more than 0, and so the first class's, as the image's would be.
-        winners = np.where(self.tissue, values.argmax(axis=2), NO_TISSUE).astype(np.int16)
-        margins = _held(np.where(self.tissue[..., None], values, 0))
-        return replace(self, predicted_classes=winners, margins=margins)
+        # A value of 0 means the first class, as for the score of an image.
+        predicted = np.where(self.tissue, values.argmax(axis=2), NO_TISSUE).astype(np.int16)
+        margins = _clip_to_half(np.where(self.tissue[..., None], values, 0))
+        return replace(self, predicted_classes=predicted, margins=margins)
 
     def align_to_image(self, image: Path) -> PatchMap:
-        """The map of a feature file over the image that its patches were cut from.
+        """Return the map of a feature file in the coordinates of the original image.
 
-        Refused where that cannot be: its patches lie beyond the image.
+        Raise ImageError if patches lie beyond the image.
         """
         with open_image(image) as source:
             size, offset = source.size, source.offset
-        grid, (x, y) = self.grid, (own - at for own, at in zip(self.offset, offset, strict=True))
+        grid, (x, y) = self.grid, (old - new for old, new in zip(self.offset, offset, strict=True))
         moved = replace(grid, left=grid.left + x, top=grid.top + y)
-        found = replace(self, grid=moved, path=image, offset=offset, size=size)
-        ends = [float(at[self.tissue].max(initial=0)) for at in found.corners()]
+        aligned = replace(self, grid=moved, path=image, offset=offset, size=size)
+        ends = [float(new[self.tissue].max(initial=0)) for new in aligned.corners()]
         if any(end >= side for end, side in zip(ends, size, strict=True)):
             raise ImageError(
                 f"{self.path}: its patches lie beyond the image {image}, which has {size[0]} x "
                 f"{size[1]} pixels: are its coords level-0 pixels of this image?"
             )
-        return found
+        return aligned
 
     def covering(self, image: Path) -> PatchMap:
-        """Laid over the image; as it is where that cannot be, which is said: it takes no answer."""
+        """Return the map aligned to the image; if that fails, warn and return it unchanged."""
         try:
             return self.align_to_image(image)
         except (ValueError, OSError) as error:
             warnings.warn(f"{error}; the map is drawn without it", stacklevel=2)
             return self
 
-    # --- in the image ---------------------------------------------------------------------------
+    # --- image coordinates ----------------------------------------------------------------------
 
     def corners(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Level-0 x and y of all patches' upper left corners, each (n_rows, n_columns)."""
+        """Return level-0 x and y of all patches' upper left corners, each (n_rows, n_columns)."""
         grid = self.grid
         x, y = np.meshgrid(
             np.arange(grid.n_columns) * grid.step + grid.left,
@@ -317,7 +326,7 @@ class PatchMap:
         return x, y
 
     def patch_ring(self, row: int, column: int) -> Ring:
-        """The outline of a patch, closed, in level-0 pixels."""
+        """Return the closed outline of a patch in level-0 pixels."""
         left, top = self.grid.corner(row, column)
         side = self.grid.patch_side
         right, bottom = self.clip(left + side, 0, side), self.clip(top + side, 1, side)
@@ -326,7 +335,7 @@ class PatchMap:
     def clip(self, at: float, axis: int, width: float) -> float:
         """Clip the end of a cell of this width (axis 0: x, 1: y) to the slide.
 
-        Only a cell across the border becomes narrower. A cell entirely outside, to which a tile
+        Only cells across the border become narrower. A cell entirely outside, to which a tile
         between grid cells may be assigned, keeps its shape.
         """
         if self.size is None or not self.size[axis] < at < self.size[axis] + width:
@@ -334,12 +343,12 @@ class PatchMap:
         return float(self.size[axis])
 
     def cell_corner(self, corner: tuple[int, int]) -> tuple[float, float]:
-        """Level-0 (x, y) of a corner (column, row) of the grid's cells, clipped to the slide."""
+        """Return level-0 (x, y) of a cell corner given as (column, row), clipped to the slide."""
         x, y = self.grid.cell_corner(corner)
         return self.clip(x, 0, self.grid.step), self.clip(y, 1, self.grid.step)
 
     def cell_lines(self) -> tuple[list[float], list[float]]:
-        """Level-0 x of the lines between columns of cells, and y of those between rows."""
+        """Return level-0 x of the lines between cell columns, and y of those between rows."""
         grid = self.grid
         return (
             self._lines(0, grid.n_columns, grid.left).tolist(),
@@ -358,74 +367,80 @@ class PatchMap:
     def regions(
         self, place: int, least: int = 1, most: int | None = None
     ) -> Iterator[tuple[Window, NDArray[np.bool_], list[list[Ring]]]]:
-        """Connected patches of a class, from `least` on, the `most` largest first.
+        """Yield connected patches of a class, the largest first.
 
-        Of each region the rows and columns that it spans, which of their patches are its own, and
-        its polygons in level-0 pixels: per polygon the outer ring and its holes.
+        Regions have at least `least` patches; only the `most` largest are returned. Each is given
+        by the rows and columns that it spans, the mask of its patches in this window, and its
+        polygons in level-0 pixels: per polygon the outer ring and its holes.
         """
-        places, sizes = label_regions(self.predicted_classes == place)
-        windows = ndimage.find_objects(places)
-        borders = RegionBorders(places)
+        labels, sizes = label_regions(self.predicted_classes == place)
+        windows = ndimage.find_objects(labels)
+        borders = RegionBorders(labels)
         numbers = [n for n in np.argsort(-sizes, kind="stable").tolist() if sizes[n] >= least]
         for number in numbers[:most]:
-            own = places[windows[number]] == number + 1
+            is_member = labels[windows[number]] == number + 1
             polygons = [self._in_image(polygon) for polygon in borders.polygons(number + 1)]
-            yield windows[number], own, polygons
+            yield windows[number], is_member, polygons
 
     def rings(self, place: int, least: int, most: int) -> list[list[float]]:
-        """Of the same regions all rings alike, x, y, x, y, …, to be drawn: thousands at once."""
-        places, sizes = label_regions(self.predicted_classes == place)
+        """Return the rings of all these regions as x, y, x, y, …, for fast drawing."""
+        labels, sizes = label_regions(self.predicted_classes == place)
         is_drawn = np.zeros(len(sizes) + 1, bool)
         is_drawn[1 + np.argsort(-sizes, kind="stable")[:most]] = True
         is_drawn[1:] &= sizes >= least
-        borders = RegionBorders(np.where(is_drawn[places], places, 0).astype(np.int32))
+        borders = RegionBorders(np.where(is_drawn[labels], labels, 0).astype(np.int32))
         return borders.rings(self.grid.step, self.grid.cell_corner((0, 0)))
 
     def areas(self, place: int) -> Iterator[PatchArea]:
-        """The same connected patches, measured all at once: of a slide there are thousands."""
-        places, sizes = label_regions(self.predicted_classes == place)
-        borders = RegionBorders(places)
-        cells = np.nonzero(places)
-        numbers, margins = places[cells] - 1, self.margins[cells]
+        """Yield size, margins and polygons of connected patches of a class, the largest first."""
+        labels, sizes = label_regions(self.predicted_classes == place)
+        borders = RegionBorders(labels)
+        cells = np.nonzero(labels)
+        numbers, margins = labels[cells] - 1, self.margins[cells]
         sums = [np.bincount(numbers, column, len(sizes)) for column in margins.T]
         means = np.stack(sums, axis=1) / sizes[:, None]
-        use = {
+        usage = {
             name: np.bincount(numbers, used[cells], len(sizes)) / sizes
             for name, used in self.concepts.items()
         }
         for number in np.argsort(-sizes, kind="stable").tolist():
-            own = {name: float(shares[number]) for name, shares in use.items()}
+            atom_usage = {name: float(fractions[number]) for name, fractions in usage.items()}
             polygons = borders.polygons(number + 1)
-            yield PatchArea(int(sizes[number]), means[number].tolist(), own, polygons)
+            yield PatchArea(int(sizes[number]), means[number].tolist(), atom_usage, polygons)
 
     def _in_image(self, polygon: Polygon) -> list[Ring]:
         step, first = self.grid.step, np.array(self.grid.cell_corner((0, 0)))
         rings = [ring * step + first for ring in polygon]
         if self.size is not None:
-            cut = [(ring > self.size) & (ring < np.array(self.size) + step) for ring in rings]
-            rings = [np.where(at, self.size, ring) for at, ring in zip(cut, rings, strict=True)]
+            is_beyond = [(ring > self.size) & (ring < np.array(self.size) + step) for ring in rings]
+            rings = [
+                np.where(at, self.size, ring) for at, ring in zip(is_beyond, rings, strict=True)
+            ]
         return [list(map(tuple, ring.tolist())) for ring in rings]
 
     # --- colours --------------------------------------------------------------------------------
 
     def colours(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Colour (rows, columns, 3), opacity (rows, columns): stronger where it won more clearly"""
+        """Return colours (rows, columns, 3) and opacities (rows, columns) by predicted class.
+
+        The opacity increases with the lead of the predicted class.
+        """
         colours = COLOURS[np.where(self.tissue, self.predicted_classes, 0) % len(COLOURS)]
         ordered = np.sort(self.margins, axis=2)
-        lead = ordered[..., -1] - ordered[..., -2]  # of the winner, before the next
+        lead = ordered[..., -1] - ordered[..., -2]  # of the predicted class before the next
         typical = np.median(lead[self.tissue]) if self.tissue.any() else 1.0
         strength = np.clip(0.35 + 0.65 * lead / max(2 * typical, 1e-12), 0.35, 1.0)
         return colours, np.where(self.tissue, _OPACITY * strength, 0.0)
 
-    # --- in a file ------------------------------------------------------------------------------
+    # --- files ----------------------------------------------------------------------------------
 
     def save(self, path: Path) -> None:
-        """One .npz file, without pickle. Margins are rounded to half precision.
+        """Save the map to an .npz file without pickle; margins are rounded to half precision.
 
-        winners, margins : as above; side, stride : of patches, in level-0 pixels; facts : JSON;
-        concepts : where any is named, of each which patches use it
+        Arrays: predicted_classes and margins as above; side and stride of patches in level-0
+        pixels; facts, metadata as JSON; concepts, if there are any, the patches that use each.
         """
-        facts = {
+        metadata = {
             "grid": asdict(self.grid),
             "classes": self.classes,
             "path": str(self.path),
@@ -436,7 +451,7 @@ class PatchMap:
             "concepts": list(self.concepts),
             "whole_image": self.whole_image,
         }
-        used: dict[str, Any] = (
+        concept_arrays: dict[str, Any] = (
             {"concepts": np.stack(list(self.concepts.values()))} if self.concepts else {}
         )
         with atomic_write(path) as partial, partial.open("wb") as file:
@@ -446,30 +461,30 @@ class PatchMap:
                 margins=self.margins.astype(np.float16),
                 side=self.grid.patch_side,
                 stride=self.grid.step,
-                facts=json.dumps(facts),
-                **used,
+                facts=json.dumps(metadata),
+                **concept_arrays,
             )
 
     @classmethod
     def load(cls, path: Path) -> PatchMap:
-        """Read a patch map; a ValueError names a damaged file."""
+        """Read a patch map; raise ValueError if the file is damaged."""
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-                facts = json.loads(str(arrays["facts"]))
-                names = facts["concepts"]
+                metadata = json.loads(str(arrays["facts"]))
+                names = metadata["concepts"]
                 used = arrays["concepts"].astype(bool) if names else ()
                 return cls(
-                    PatchGrid(**facts["grid"]),
+                    PatchGrid(**metadata["grid"]),
                     arrays["predicted_classes"],
                     arrays["margins"].astype(np.float32),
-                    tuple(facts["classes"]),
-                    Path(facts["path"]),
-                    facts["mpp"],
-                    tuple(facts["offset"]),
-                    facts["left_out"],
+                    tuple(metadata["classes"]),
+                    Path(metadata["path"]),
+                    metadata["mpp"],
+                    tuple(metadata["offset"]),
+                    metadata["left_out"],
                     dict(zip(names, used, strict=True)),
-                    facts["whole_image"],
-                    tuple(facts["size"]) if facts["size"] else None,
+                    metadata["whole_image"],
+                    tuple(metadata["size"]) if metadata["size"] else None,
                 )
         except (FileNotFoundError, PermissionError):
             raise
@@ -477,7 +492,7 @@ class PatchMap:
             raise ValueError(f"{path}: not a patch map, or a damaged one") from error
 
 
-def _held(margins: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Within what a file of the map can hold: its numbers have half precision."""
-    most = float(np.finfo(np.float16).max)
-    return margins.clip(-most, most).astype(np.float32)
+def _clip_to_half(margins: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Return margins clipped to the range of half precision, in which maps are saved."""
+    limit = float(np.finfo(np.float16).max)
+    return margins.clip(-limit, limit).astype(np.float32)

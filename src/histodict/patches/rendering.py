@@ -1,9 +1,4 @@
-"""What the colours of a picture mean: a band below it, with the classes and the answer.
-
-A picture of an image with its patch map laid over it, and a legend below.
-
-Pictures of patches and atoms, and pictures as files or as text that a page can hold.
-"""
+"""Rendering of patch maps, legends, patches and atoms as images, files or data URIs."""
 
 from __future__ import annotations
 
@@ -25,59 +20,63 @@ from ..utils.files import atomic_write
 from .patch_map import PatchMap, Ring, class_rgb
 from .vectors import to_images
 
-# A narrow picture gets white beside it rather than letters that nobody can read.
+# Narrower images are padded, so that the legend stays readable.
 _MIN_WIDTH = 240
-_CHARACTERS_PER_WIDTH = 48  # heights of a letter
+_CHARACTERS_PER_WIDTH = 48  # image width in font sizes
 _LETTER_PX = (12, 30)
 
 
 @dataclass(frozen=True)
 class _Entry:
-    """A word or a group that stays on one line; with a square of a colour before it, or none."""
+    """Text of a legend that stays on one line, with an optional colour square before it."""
 
     text: str
     colour: tuple[int, ...] | None = None
 
 
 def add_legend(picture: Image.Image, patch_map: PatchMap, words: str) -> Image.Image:
-    """The picture at the top left, below it the classes, their colours and shares, how much of the
-    tissue uses each named concept, and `words`.
+    """Return the image with a legend below it, padded to a minimum width.
+
+    The legend shows classes with their colours and fractions, the fraction of the tissue that uses
+    each named concept, and `words`.
     """
     width = max(picture.width, _MIN_WIDTH)
     font = _font(int(np.clip(width // _CHARACTERS_PER_WIDTH, *_LETTER_PX)))
     entries = [
-        _Entry(f"{name} {100 * share:.0f} %", class_rgb(place))
-        for place, (name, share) in enumerate(patch_map.proportions.items())
+        _Entry(f"{name} {100 * fraction:.0f} %", class_rgb(index))
+        for index, (name, fraction) in enumerate(patch_map.proportions.items())
     ]
-    uses = [f"“{name}” in {100 * use:.0f} %" for name, use in patch_map.atom_usage.items()]
-    concepts = [_Entry(text) for text in [*(f"{use}," for use in uses[:-1]), *uses[-1:]]]
-    told = [_Entry(word) for word in words.split()]
-    lines = [line for part in (entries, concepts, told) for line in _lines(part, width, font)]
+    texts = [f"“{name}” in {100 * use:.0f} %" for name, use in patch_map.atom_usage.items()]
+    concepts = [_Entry(text) for text in [*(f"{use}," for use in texts[:-1]), *texts[-1:]]]
+    description = [_Entry(word) for word in words.split()]
+    lines = [
+        line for part in (entries, concepts, description) for line in _lines(part, width, font)
+    ]
     pitch = round(font.size * 1.5)
-    drawn = Image.new("RGB", (width, picture.height + pitch * len(lines) + pitch // 2), "white")
-    drawn.paste(picture, (0, 0))
-    pen = ImageDraw.Draw(drawn)
-    for place, line in enumerate(lines):
-        _draw_line(pen, line, picture.height + pitch // 2 + place * pitch, font)
-    return drawn
+    canvas = Image.new("RGB", (width, picture.height + pitch * len(lines) + pitch // 2), "white")
+    canvas.paste(picture, (0, 0))
+    pen = ImageDraw.Draw(canvas)
+    for index, line in enumerate(lines):
+        _draw_line(pen, line, picture.height + pitch // 2 + index * pitch, font)
+    return canvas
 
 
 def _lines(entries: list[_Entry], width: int, font: ImageFont.FreeTypeFont) -> list[list[_Entry]]:
-    """As many entries to a line as there is room for."""
+    """Distribute entries over lines of the given width."""
     lines: list[list[_Entry]] = []
     free = 0.0
     for entry in entries:
         needed = _length(entry, font)
         if not lines or needed > free:
             lines.append([])
-            free = width - font.size  # half a letter on either side
+            free = width - font.size  # half a font size on either side
         lines[-1].append(entry)
         free -= needed
     return lines
 
 
 def _length(entry: _Entry, font: ImageFont.FreeTypeFont) -> float:
-    """With the square before it and the gap behind it."""
+    """Return the width of an entry with its square and the gap after it."""
     square, gap = (1.4, 1.0) if entry.colour else (0.0, 0.3)
     return font.getlength(entry.text) + (square + gap) * font.size
 
@@ -97,7 +96,7 @@ def _draw_line(
 
 @cache
 def _font(size: int) -> ImageFont.FreeTypeFont:
-    """DejaVu, which comes with matplotlib and knows Greek and Cyrillic class names, too."""
+    """Return DejaVu Sans, which matplotlib includes and which has Greek and Cyrillic letters."""
     spec = find_spec("matplotlib")
     assert spec is not None and spec.origin is not None  # the package requires it
     file = Path(spec.origin).parent / "mpl-data" / "fonts" / "ttf" / "DejaVuSans.ttf"
@@ -110,6 +109,7 @@ _LONGEST_SIDE = 1600
 def save_overlay(
     path: Path, patch_map: PatchMap, words: str, outlines: Iterable[Ring] = ()
 ) -> None:
+    """Save the image of `draw_overlay` as a PNG file."""
     pixels = draw_overlay(patch_map, words, outlines)
     with atomic_write(path) as partial:
         Image.fromarray(pixels).save(partial, format="PNG")
@@ -122,62 +122,69 @@ def draw_overlay(
     *,
     longest_side: int = _LONGEST_SIDE,
 ) -> NDArray[np.uint8]:
-    """The map's image, reduced if it is large, with every patch in its class's colour.
+    """Return the image of a map, downsampled if it is large, with patches in their class's colour.
 
-    `words`: what the answer is; they go below, with the classes' colours and shares.
-    `outlines`: closed rings of level-0 (x, y) to draw on top.
+    Parameters
+    ----------
+    patch_map : map to draw
+    words : description of the prediction, shown below with the class colours and fractions
+    outlines : closed rings of level-0 (x, y) to draw on top
+    longest_side : maximum width and height in pixels
     """
     with open_image(patch_map.path) as source:
         size = source.size
-        picture = source.thumbnail(min(longest_side, max(size)))
-    _lay_over(picture, patch_map, size)
-    drawn = Image.fromarray(picture)
-    scale = picture.shape[1] / size[0]
-    pen = ImageDraw.Draw(drawn)
+        image = source.thumbnail(min(longest_side, max(size)))
+    _blend(image, patch_map, size)
+    canvas = Image.fromarray(image)
+    scale = image.shape[1] / size[0]
+    pen = ImageDraw.Draw(canvas)
     for ring in outlines:
         points = [(x * scale, y * scale) for x, y in ring]
         for colour, thickness in (("white", 5), ("black", 2)):
             pen.line(points, fill=colour, width=thickness, joint="curve")
-    return np.asarray(add_legend(drawn, patch_map, words))
+    return np.asarray(add_legend(canvas, patch_map, words))
 
 
-def _lay_over(picture: NDArray[np.uint8], patch_map: PatchMap, size: tuple[int, int]) -> None:
-    """Colouring of an image of this level-0 size, up to its border.
+def _blend(image: NDArray[np.uint8], patch_map: PatchMap, size: tuple[int, int]) -> None:
+    """Blend the colours of a map into an image of this level-0 size.
 
-    A uniform margin, which is outside the grid, is coloured up to the width of one patch.
+    A uniform margin outside the grid is coloured up to the width of one patch.
     """
     colours, opacity = patch_map.colours()
-    grid, (height, width) = patch_map.grid, picture.shape[:2]
+    grid, (height, width) = patch_map.grid, image.shape[:2]
     y, x = (
-        (np.arange(n) + 0.5) * at / n for n, at in zip((height, width), size[::-1], strict=True)
+        (np.arange(n) + 0.5) * length / n
+        for n, length in zip((height, width), size[::-1], strict=True)
     )
     columns, is_near = grid.columns_at(x), grid.is_near(x, grid.left, grid.n_columns)
     rows = grid.rows_at(y)
-    for place in np.flatnonzero(grid.is_near(y, grid.top, grid.n_rows)).tolist():
-        # One by one, to limit the memory for floats.
-        line, row = picture[place], rows[place]
-        a = (opacity[row, columns] * is_near)[:, None]
-        line[:] = np.rint(line * (1 - a) + a * colours[row, columns])
+    for index in np.flatnonzero(grid.is_near(y, grid.top, grid.n_rows)).tolist():
+        # Row by row, to limit the memory for floats.
+        pixels, row = image[index], rows[index]
+        alpha = (opacity[row, columns] * is_near)[:, None]
+        pixels[:] = np.rint(pixels * (1 - alpha) + alpha * colours[row, columns])
 
 
 _ENLARGED_PX = 96
 
 
 def jpeg_data_uri(pixels: NDArray[np.uint8], *, quality: int = 88) -> str:
-    """An RGB picture as a data URI."""
+    """Return an RGB image as a data URI in JPEG format."""
     return _uri("jpeg", encode_jpeg(pixels, quality))
 
 
 def png_data_uri(pixels: NDArray[np.uint8]) -> str:
-    """A small RGB picture as a data URI, pixel by pixel."""
+    """Return a small RGB image as a data URI in PNG format."""
     return _uri("png", encode_png(pixels))
 
 
 def encode_jpeg(pixels: NDArray[np.uint8], quality: int = 85) -> bytes:
+    """Return an RGB image as bytes in JPEG format."""
     return _encoded(pixels, format="JPEG", quality=quality)
 
 
 def encode_png(pixels: NDArray[np.uint8]) -> bytes:
+    """Return an RGB image as bytes in PNG format."""
     return _encoded(pixels, format="PNG", compress_level=3)
 
 
@@ -194,7 +201,10 @@ def _uri(kind: str, data: bytes) -> str:
 def render_vector(
     vector: NDArray[Any], side: int, ends: tuple[float, float] | None = None
 ) -> NDArray[np.uint8]:
-    """A vector of pixels as an RGB picture, `ends` as black and white; its own range if None."""
+    """Return a pixel vector as an enlarged RGB image; `ends` map to black and white.
+
+    By default, `ends` is the range of the vector.
+    """
     pixels = to_images(vector[None], side)[0]
     low, high = ends if ends is not None else (float(pixels.min()), float(pixels.max()))
     scaled = (pixels - low) / max(high - low, 1e-12)
@@ -202,7 +212,7 @@ def render_vector(
 
 
 def magnify(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Every pixel as a square, so that a patch is large enough to look at."""
+    """Return an image with pixels repeated, so that a patch is large enough to see."""
     factor = max(1, _ENLARGED_PX // pixels.shape[0])
     return pixels.repeat(factor, axis=0).repeat(factor, axis=1)
 
@@ -210,16 +220,16 @@ def magnify(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
 def atom_mosaic(
     D: NDArray[Any], patch_px: int, n_atoms: int = 40, n_columns: int = 10
 ) -> NDArray[np.uint8]:
-    """The first atoms of a dictionary of pixel vectors as a sheet of pictures, enlarged 3 times.
+    """Return the first atoms of a dictionary of pixel vectors as a mosaic, enlarged 3 times.
 
-    Each atom is stretched to its own range: what counts is its pattern, not its sign or scale.
+    Each atom is stretched to its own range, so that its pattern shows, not its sign or scale.
     """
     atoms = to_images(D[:n_atoms], patch_px)
     low = atoms.min(axis=(1, 2, 3), keepdims=True)
     high = atoms.max(axis=(1, 2, 3), keepdims=True)
-    pictures = (255 * (atoms - low) / np.maximum(high - low, 1e-12)).astype(np.uint8)
-    pictures = pictures.repeat(3, axis=1).repeat(3, axis=2)
-    framed = np.pad(pictures, ((0, 0), (2, 2), (2, 2), (0, 0)), constant_values=255)
+    images = (255 * (atoms - low) / np.maximum(high - low, 1e-12)).astype(np.uint8)
+    images = images.repeat(3, axis=1).repeat(3, axis=2)
+    framed = np.pad(images, ((0, 0), (2, 2), (2, 2), (0, 0)), constant_values=255)
     missing = -len(framed) % n_columns
     framed = np.concatenate([framed, np.full((missing, *framed.shape[1:]), 255, np.uint8)])
     rows = framed.reshape(-1, n_columns, *framed.shape[1:])
@@ -227,7 +237,7 @@ def atom_mosaic(
 
 
 def atom_mosaics(bases: Mapping[str, NDArray[Any]], patch_px: int) -> list[dict[str, str]]:
-    """The sheets of several dictionaries by name, for a page."""
+    """Return the mosaics of several dictionaries as names and data URIs, for a page."""
     return [
         {"name": name, "uri": jpeg_data_uri(atom_mosaic(D, patch_px), quality=92)}
         for name, D in bases.items()

@@ -1,13 +1,7 @@
-"""What stands for a patch, exchangeable by name; here vectors of the patch's own pixels.
+"""Patch features: vectors of pixels, principal components, and patches stored on disk.
 
 A patch is (size, size, 3) uint8. Vectors are float32 of unit norm, the three colour channels one
 after another, as in the paper.
-
-Fewer, decorrelated features: principal components of the training vectors, unit norm after.
-
-Fitted on training patches only. Whitening gives every component the same variance.
-
-Patches on disk: as many as the disk holds, read and turned into vectors a block at a time.
 """
 
 from __future__ import annotations
@@ -35,38 +29,44 @@ from .grid import (
 )
 from .sampling import LocationConstraint, random_dihedral, sample_patches
 
-# A component with less than this share of the first one's variance is noise: whitening must not
-# blow it up.
+# Components with less than this fraction of the first one's variance are noise, which whitening
+# would amplify.
 _MIN_VARIANCE = 1e-6
 
 
 @dataclass(frozen=True)
 class Projection:
-    """mean (n_features,), components (n_components, n_features)."""
+    """Principal components of training vectors, optionally whitened; results have unit norm.
+
+    Attributes
+    ----------
+    mean : (n_features,)
+    components : (n_components, n_features)
+    """
 
     mean: NDArray[np.float32]
     components: NDArray[np.float32]
 
     @classmethod
     def fit(cls, X: NDArray[np.float32], n_components: int, *, whiten: bool = False) -> Projection:
-        """The leading components; as many as there are, where there are fewer."""
+        """Fit the leading components; fewer than `n_components` if the vectors have fewer."""
         mean = X.mean(axis=0, dtype=np.float64)
         with single_blas_thread():
             covariance = _covariance(X, mean)
             variances, vectors = np.linalg.eigh(covariance)
         order = np.argsort(variances)[::-1][:n_components]
         variances, components = variances[order], vectors[:, order].T
-        kept = variances > _MIN_VARIANCE * max(variances[0], np.finfo(np.float64).tiny)
-        if not kept.any():
+        is_significant = variances > _MIN_VARIANCE * max(variances[0], np.finfo(np.float64).tiny)
+        if not is_significant.any():
             raise ValueError("all training vectors are equal: there are no components to find")
-        components = components[kept]
+        components = components[is_significant]
         components *= np.sign(components.sum(axis=1, keepdims=True) + 1e-300)
         if whiten:
-            components /= np.sqrt(variances[kept])[:, None]
+            components /= np.sqrt(variances[is_significant])[:, None]
         return cls(mean.astype(np.float32), np.ascontiguousarray(components, dtype=np.float32))
 
     def __call__(self, X: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Components of unit norm; a vector at the mean stays zero."""
+        """Return components of unit norm; a vector at the mean stays zero."""
         with single_blas_thread():
             projected = np.asarray((X - self.mean) @ self.components.T, dtype=np.float32)
         norms = np.linalg.norm(projected, axis=1, keepdims=True)
@@ -74,7 +74,7 @@ class Projection:
 
 
 def _covariance(X: NDArray[np.float32], mean: NDArray[np.float64]) -> NDArray[np.float64]:
-    """In blocks, so that no copy of X is made in double precision."""
+    """Return the covariance, computed in blocks to avoid a copy of X in double precision."""
     total = np.zeros((X.shape[1], X.shape[1]))
     for start in range(0, len(X), 4096):
         centred = X[start : start + 4096] - mean
@@ -84,18 +84,22 @@ def _covariance(X: NDArray[np.float32], mean: NDArray[np.float64]) -> NDArray[np
 
 PatchVectors = Callable[[NDArray[np.uint8]], NDArray[np.float32]]
 
-# Contrast below one grey level is noise: such a patch keeps a short vector, it is not blown up.
+# Contrast below one grey level is noise, which is not amplified to unit norm.
 _MIN_CONTRAST = 1 / 255
 
 
 class PreparedSource(RegionSource, Protocol):
-    """What vectors are cut from: an image as a recipe sees it.
+    """Image prepared by a recipe, from which patch vectors are computed.
 
-    content : part covered by the grid; surroundings of patches are mirrored at its border
-    context, turned : how much wider the surroundings are; whether patches are turned or mirrored
-    border : what a network sees beyond it
-    cache : keeps what is costly to compute; None keeps nothing
-    pixels_key : all that decides its pixels, to keep things under
+    Attributes
+    ----------
+    downsample : level-0 pixels per pixel of a patch
+    context : width of the context in patches
+    turned : whether patches are rotated or mirrored
+    border : padding of encoder inputs beyond the image
+    cache : cache of costly results; None disables it
+    content : part covered by the grid; contexts of patches are mirrored at its border
+    pixels_key : everything that determines the pixels, as a cache key
     """
 
     downsample: float
@@ -105,24 +109,33 @@ class PreparedSource(RegionSource, Protocol):
     cache: ArrayCache | None
 
     @property
-    def content(self) -> RegionSource: ...
-    @property
-    def normalise(self) -> Callable[[NDArray[np.uint8]], NDArray[np.uint8]]: ...
-    @property
-    def pixels_key(self) -> list[Any]: ...
+    def content(self) -> RegionSource:
+        """Part of the image covered by the grid."""
 
-    def is_tissue(self, patches: NDArray[np.uint8]) -> NDArray[np.bool_]: ...
+    @property
+    def normalise(self) -> Callable[[NDArray[np.uint8]], NDArray[np.uint8]]:
+        """Function that normalises the colours of pixels."""
+
+    @property
+    def pixels_key(self) -> list[Any]:
+        """Everything that determines the pixels, as a cache key."""
+
+    def is_tissue(self, patches: NDArray[np.uint8]) -> NDArray[np.bool_]:
+        """Return which patches are tissue."""
 
     def tissue_windows(
         self, pixels: NDArray[np.uint8], side: int, stride: int
-    ) -> NDArray[np.bool_]: ...
+    ) -> NDArray[np.bool_]:
+        """Return which patches of a grid over `pixels` are tissue (rows, columns)."""
 
 
 class PrecomputedSource(Protocol):
-    """An image whose patches' vectors are there already: `pipeline.given_view` is one.
+    """Image with precomputed vectors, such as `PrecomputedImage`.
 
-    border : as of `Tissue`
-    cells : per vector the row and column of its patch (n, 2)
+    Attributes
+    ----------
+    border : as of `PreparedSource`
+    cells : (n, 2), row and column of the patch of each vector
     """
 
     border: str
@@ -130,19 +143,23 @@ class PrecomputedSource(Protocol):
 
     def chunk_features(
         self, grid: PatchGrid, rows: slice, columns: slice
-    ) -> tuple[NDArray[np.bool_], NDArray[np.float32]]: ...
+    ) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
+        """Return which patches of a chunk have vectors (rows, columns), and these vectors."""
 
-    def features_of(self, places: NDArray[np.int64]) -> NDArray[np.float32]: ...
+    def features_of(self, places: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return the vectors at these indices."""
 
 
 class PatchFeatures:
-    """What stands for a patch, and how it is cut; every kind of vectors derives from it.
+    """Base class of patch features: how patches are cut and turned into vectors.
 
-    are_pictures : atoms of such vectors can be looked at
-    uses_context : a patch may be seen with what lies around it (`context`)
-    alone : a patch has the same vector whatever is read with it
-    is_precomputed : they come from feature files, and nothing is known of pixels
-    precision : what holds every number of them, so that they can be kept
+    Attributes
+    ----------
+    are_images : whether atoms of such vectors can be shown as images
+    uses_context : whether vectors may include the context of a patch (`context`)
+    is_local : whether the vector of a patch is independent of what is read with it
+    is_precomputed : whether vectors come from feature files, without pixels
+    precision : type that stores the vectors without loss
     """
 
     are_images: bool = True
@@ -152,20 +169,20 @@ class PatchFeatures:
     precision: type = np.float32
 
     def weights(self) -> str:
-        """A digest of what was learnt to compute them; empty where nothing was."""
+        """Return a digest of learned weights; empty if there are none."""
         return ""
 
     def length(self, patch_px: int, n_channels: int) -> int | None:
-        """Of a vector; None where that is not known before there is one."""
+        """Return the length of a vector; None if it is unknown before one is computed."""
         return None
 
     def check(self, patch_px: int, stride_px: int) -> None:
-        """Refuses patches that they cannot be made of."""
+        """Raise ValueError if patches of this size and stride are not supported."""
 
     def compute_chunk(
         self, tissue: PreparedSource, grid: PatchGrid, rows: slice, columns: slice
     ) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
-        """Which patches of a chunk are tissue (rows, columns), and these patches' vectors."""
+        """Return which patches of a chunk are tissue (rows, columns), and their vectors."""
         raise NotImplementedError
 
     def sample(
@@ -176,7 +193,7 @@ class PatchFeatures:
         rng: Generator,
         allowed: LocationConstraint | None,
     ) -> NDArray[np.float32]:
-        """Up to n vectors of random patches on tissue, at places that `allowed` accepts."""
+        """Return up to n vectors of random tissue patches at positions that `allowed` accepts."""
         raise NotImplementedError
 
     def sample_stored(
@@ -187,7 +204,7 @@ class PatchFeatures:
         rng: Generator,
         allowed: LocationConstraint | None,
     ) -> NDArray[np.float32]:
-        """What `sample` gives of an image, from its vectors that were kept."""
+        """Return up to n vectors as `sample` does, from stored vectors of an image."""
         raise ValueError(
             "vectors of pixels are learnt from patches between those of the grid, which feature "
             "files do not have: learn from the images, or leave out --preset and --set vectors, so "
@@ -196,7 +213,7 @@ class PatchFeatures:
 
 
 class PrecomputedFeatures(PatchFeatures):
-    """Vectors of feature files, whoever made them; of pixels there are none."""
+    """Vectors of feature files, without pixels."""
 
     are_images = False
     uses_context = False
@@ -205,6 +222,7 @@ class PrecomputedFeatures(PatchFeatures):
     def compute_chunk(
         self, tissue: PreparedSource, grid: PatchGrid, rows: slice, columns: slice
     ) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
+        """Raise ValueError, as an image has no vectors."""
         raise ValueError(no_feature_file())
 
     def sample_stored(
@@ -215,11 +233,11 @@ class PrecomputedFeatures(PatchFeatures):
         rng: Generator,
         allowed: LocationConstraint | None,
     ) -> NDArray[np.float32]:
-        """Of all patches alike, each once; whatever their order in the file."""
-        places = np.lexsort((kept.cells[:, 1], kept.cells[:, 0]))
+        """Return up to n vectors of random patches, independent of their order in the file."""
+        indices = np.lexsort((kept.cells[:, 1], kept.cells[:, 0]))
         if allowed is not None:
-            places = places[allowed.accepts(kept.cells[places, ::-1] * grid.stride_px)]
-        return kept.features_of(places[np.sort(rng.permutation(len(places))[:n])])
+            indices = indices[allowed.accepts(kept.cells[indices, ::-1] * grid.stride_px)]
+        return kept.features_of(indices[np.sort(rng.permutation(len(indices))[:n])])
 
 
 def no_feature_file() -> str:
@@ -232,37 +250,40 @@ def no_feature_file() -> str:
 
 
 class PixelFeatures(PatchFeatures):
-    """A function of the patch's pixels: (n, side, side, 3) to (n, n_features)."""
+    """Function of the patch's pixels: (n, side, side, 3) to (n, n_features)."""
 
     def __init__(self, make: PatchVectors, *, are_pictures: bool = True) -> None:
         self.make = make
         self.are_images = are_pictures
 
     def __call__(self, patches: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Return the vectors of patches."""
         return self.make(patches)
 
     def length(self, patch_px: int, n_channels: int) -> int | None:
+        """Return the number of pixel values; None if vectors are not images."""
         return n_channels * patch_px**2 if self.are_images else None
 
     def compute_chunk(
         self, tissue: PreparedSource, grid: PatchGrid, rows: slice, columns: slice
     ) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
-        area, own = read_with_context(grid, tissue.content, rows, columns, tissue.context)
-        found = tissue.tissue_windows(own, grid.patch_px, grid.stride_px)
-        if not found.any():
-            nothing = np.empty((0, grid.patch_px, grid.patch_px, 3), np.uint8)
-            return found, _side_by_side([self.make(nothing)] * min(2, tissue.context))
-        # Pixels are normalised before they are cut: where patches overlap, each of them once.
+        """Return which patches of a chunk are tissue (rows, columns), and their vectors."""
+        area, pixels = read_with_context(grid, tissue.content, rows, columns, tissue.context)
+        is_tissue = tissue.tissue_windows(pixels, grid.patch_px, grid.stride_px)
+        if not is_tissue.any():
+            no_patches = np.empty((0, grid.patch_px, grid.patch_px, 3), np.uint8)
+            return is_tissue, _concatenated([self.make(no_patches)] * min(2, tissue.context))
+        # Pixels are normalised once, before overlapping patches are cut.
         parts = [
             self.make(
                 extract_selected_patches(
-                    tissue.normalise(own), grid.patch_px, grid.stride_px, found
+                    tissue.normalise(pixels), grid.patch_px, grid.stride_px, is_tissue
                 )
             )
         ]
         if tissue.context > 1:
-            parts.append(self.make(_around(tissue, grid, area, found)))
-        return found, _side_by_side(parts)
+            parts.append(self.make(_context_patches(tissue, grid, area, is_tissue)))
+        return is_tissue, _concatenated(parts)
 
     def sample(
         self,
@@ -272,31 +293,34 @@ class PixelFeatures(PatchFeatures):
         rng: Generator,
         allowed: LocationConstraint | None,
     ) -> NDArray[np.float32]:
+        """Return up to n vectors of random tissue patches at positions that `allowed` accepts."""
         content, context = tissue.content, tissue.context
         patches = sample_patches(content, n, grid, rng, tissue.is_tissue, allowed, context)
         if tissue.turned:
             patches = random_dihedral(patches, rng)
-        return self._of_scales(tissue, patches if tissue.context > 1 else patches[:, None])
+        return self._multiscale_vectors(tissue, patches if tissue.context > 1 else patches[:, None])
 
-    def _of_scales(self, tissue: PreparedSource, patches: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Of patches (n, n_scales, patch_px, patch_px, 3); the scales weigh the same."""
+    def _multiscale_vectors(
+        self, tissue: PreparedSource, patches: NDArray[np.uint8]
+    ) -> NDArray[np.float32]:
+        """Return vectors of patches (n, n_scales, patch_px, patch_px, 3); scales weigh the same."""
         parts = [self.make(tissue.normalise(patches[:, i])) for i in range(patches.shape[1])]
-        return _side_by_side(parts)
+        return _concatenated(parts)
 
 
-def _around(
-    tissue: PreparedSource, grid: PatchGrid, area: NDArray[np.uint8], found: NDArray[np.bool_]
+def _context_patches(
+    tissue: PreparedSource, grid: PatchGrid, area: NDArray[np.uint8], is_selected: NDArray[np.bool_]
 ) -> NDArray[np.uint8]:
-    """The surroundings of the patches that were found, reduced and normalised."""
+    """Return the context of the selected patches, downsampled and normalised."""
     side, stride, context = grid.patch_px, grid.stride_px, tissue.context
-    if stride % context == 0:  # the blocks of one patch are those of its neighbours
+    if stride % context == 0:  # neighbouring patches share their blocks
         reduced = tissue.normalise(block_means(area, context))
-        return extract_selected_patches(reduced, side, stride // context, found)
-    return tissue.normalise(downsampled_context(area, side * context, stride, context, found))
+        return extract_selected_patches(reduced, side, stride // context, is_selected)
+    return tissue.normalise(downsampled_context(area, side * context, stride, context, is_selected))
 
 
-def _side_by_side(parts: list[NDArray[np.float32]]) -> NDArray[np.float32]:
-    """Vectors of a patch at several scales, which weigh the same, as one."""
+def _concatenated(parts: list[NDArray[np.float32]]) -> NDArray[np.float32]:
+    """Return the vectors of several scales, with equal weight, as one."""
     if len(parts) == 1:
         return parts[0]
     joined = np.hstack(parts)
@@ -304,23 +328,23 @@ def _side_by_side(parts: list[NDArray[np.float32]]) -> NDArray[np.float32]:
     return joined
 
 
-# --- of pixels ----------------------------------------------------------------------------------
+# --- pixel vectors ------------------------------------------------------------------------------
 
 
 def rgb(patches: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Pixel values as they are: brightness and colour count, as published."""
+    """Return pixel values, including brightness and colour, as in the paper."""
     return _unit(_planar(patches), float(np.finfo(np.float32).tiny))
 
 
 def centred(patches: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Less the mean of the whole patch: brightness does not count, colour does."""
+    """Return pixel values minus the mean of the patch; insensitive to brightness, not to colour."""
     values = _planar(patches)
     values -= values.mean(axis=1, keepdims=True)
     return _unit(values, _MIN_CONTRAST * np.sqrt(values.shape[1]))
 
 
 def channel_centred(patches: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Less the mean of each channel: neither brightness nor overall colour counts."""
+    """Return pixel values minus channel means; insensitive to brightness and overall colour."""
     flat = _planar(patches)
     channels = flat.reshape(len(flat), 3, flat.shape[1] // 3)
     channels -= channels.mean(axis=2, keepdims=True)
@@ -335,17 +359,17 @@ PATCH_FEATURES: dict[str, PixelFeatures] = {
 
 
 def to_images(vectors: NDArray[Any], patch_px: int) -> NDArray[Any]:
-    """Vectors of pixels, or atoms for such, as pictures (n, patch_px, width, 3).
+    """Return pixel vectors, or atoms, as images (n, patch_px, width, 3).
 
-    A patch and its surroundings stand side by side.
+    A patch and its context are placed side by side.
     """
     planes = vectors.reshape(len(vectors), -1, 3, patch_px, patch_px)
-    pictures: NDArray[Any] = planes.transpose(0, 3, 1, 4, 2).reshape(len(vectors), patch_px, -1, 3)
-    return pictures
+    images: NDArray[Any] = planes.transpose(0, 3, 1, 4, 2).reshape(len(vectors), patch_px, -1, 3)
+    return images
 
 
 def _planar(patches: NDArray[np.uint8]) -> NDArray[np.float32]:
-    # The length is written out: an image of glass has no patches, and numpy cannot tell it then.
+    # An explicit length, as NumPy cannot infer -1 for images without tissue, which have no patches.
     planes: NDArray[Any] = patches.transpose(0, 3, 1, 2).reshape(
         len(patches), math.prod(patches.shape[1:])
     )
@@ -354,10 +378,10 @@ def _planar(patches: NDArray[np.uint8]) -> NDArray[np.float32]:
     return values
 
 
-def _unit(vectors: NDArray[np.float32], least_norm: float) -> NDArray[np.float32]:
-    """In place: of a slide's chunk they take 25 MB."""
+def _unit(vectors: NDArray[np.float32], min_norm: float) -> NDArray[np.float32]:
+    """Scale vectors to unit norm in place, to save memory."""
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    vectors /= np.maximum(norms, np.float32(least_norm))
+    vectors /= np.maximum(norms, np.float32(min_norm))
     return vectors
 
 
@@ -365,11 +389,13 @@ def _unit(vectors: NDArray[np.float32], least_norm: float) -> NDArray[np.float32
 class StoredPatches:
     """Two `.npy` files: patches (n, size, size, 3) as bytes, and their labels (n,).
 
-    It holds the files' names alone, and can be sent to other processes and machines that see the
-    same files. `methods.dfdl.DFDL.fit_blocks` takes it; no file is ever held in memory as a whole.
+    It holds only file names and can be sent to other processes and machines that see the same
+    files. Files are read in parts; see `methods.dfdl.DFDL.fit_blocks`.
 
+    Attributes
+    ----------
     patches_file, labels_file : the files
-    vectors : what stands for a patch, of `patches.vectors.VECTORS`
+    features : kind of patch features, of `PATCH_FEATURES`
     """
 
     patches_file: Path
@@ -392,14 +418,15 @@ class StoredPatches:
 
     @property
     def labels(self) -> NDArray[Any]:
-        found: NDArray[Any] = np.load(self.labels_file, mmap_mode="r", allow_pickle=False)
-        return found
+        """Labels (n,), memory-mapped."""
+        labels: NDArray[Any] = np.load(self.labels_file, mmap_mode="r", allow_pickle=False)
+        return labels
 
     def read(self, rows: slice) -> NDArray[np.float32]:
-        """The vectors (n, n_features) of some patches."""
-        # Opened anew each time: pages of a map that stays open count as this process's memory.
+        """Return the vectors (n, n_features) of some patches."""
+        # Opened each time, as pages of an open memory map count as memory of the process.
         return PATCH_FEATURES[self.features](self._open()[rows])
 
     def _open(self) -> NDArray[np.uint8]:
-        found: NDArray[np.uint8] = np.load(self.patches_file, mmap_mode="r", allow_pickle=False)
-        return found
+        patches: NDArray[np.uint8] = np.load(self.patches_file, mmap_mode="r", allow_pickle=False)
+        return patches

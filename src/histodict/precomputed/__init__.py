@@ -1,4 +1,4 @@
-"""A feature file as an image: it knows where patches lie, and all of it is white."""
+"""Placeholder image of a feature file, with positions of patches and white pixels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .feature_file import check_has_positions, is_feature_file, open_features
 
 
 class PlaceholderImage:
-    """An image source without pixels, of the slide's size; maps are drawn on it."""
+    """Image source without pixels, of the slide's size; maps are drawn on it."""
 
     memory_bytes = 0
     overview_downsample: float | None = None
@@ -28,19 +28,23 @@ class PlaceholderImage:
 
     @cached_property
     def size(self) -> tuple[int, int]:
+        """(width, height) in level-0 pixels."""
         with open_features(self.path) as file:
             return file.extent
 
     def read(
         self, x: int, y: int, width: int, height: int, downsample: float = 1.0
     ) -> NDArray[np.uint8]:
+        """Return a white image of the region."""
         shape = (max(1, round(length / downsample)) for length in (height, width))
         return np.full((*shape, 3), 255, np.uint8)
 
     def thumbnail(self, longest_side: int) -> NDArray[np.uint8]:
+        """Return a white thumbnail."""
         return self.read(0, 0, *self.size, max(1.0, max(self.size) / longest_side))
 
     def is_region_invariant(self, downsample: float) -> bool:
+        """Return True, as all pixels are equal."""
         return True
 
     def __enter__(self) -> Self:

@@ -4,8 +4,8 @@ FORMATS has a function for each suffix that opens a file as `Content`; the conte
 
     features   (n, length) or (1, n, length), floating point
     coords     (n, 2) or (1, n, 2): x and y of the patches' upper left corners, in level-0 pixels
-    attributes by the names of TRIDENT and CLAM: patch_size, patch_size_level0, overlap,
-               target_magnification, level0_width, level0_height, encoder; of CLAM patch_level and
+    attributes named as in TRIDENT and CLAM: patch_size, patch_size_level0, overlap,
+               target_magnification, level0_width, level0_height, encoder; in CLAM patch_level and
                downsample
 
 See the source of TRIDENT (IO.py: coords_to_h5, save_h5; WSI.py: extract_patch_features), which
@@ -55,7 +55,7 @@ FORMATS: dict[str, Callable[[Path], AbstractContextManager[Content]]] = {
 _TENSORS = (".pt", ".pth")
 _DEFAULT_SIDE_PX = 256  # of a patch without metadata or neighbours
 _BLOCK_BYTES = 8 * 2**20
-_MAX_ROWS, _MAX_COLUMNS = 10_000_000, 100_000  # larger shapes are damage
+_MAX_ROWS, _MAX_COLUMNS = 10_000_000, 100_000  # larger shapes mean damage
 _MAX_GAP = 8  # unneeded rows that are read with those before and after them
 _MAX_CHARACTERS = 300  # characters of a name
 _MAX_DIFFERENCE = 0.1  # relative, of magnifications, as pixel sizes of images differ
@@ -64,12 +64,12 @@ _MAX_DIFFERENCE = 0.1  # relative, of magnifications, as pixel sizes of images d
 class FeatureFile:
     """Open feature file with checked content.
 
-    coords : (n, 2) of int64, level-0 x and y
-    size : (width, height) of the slide in level-0 pixels, None if the file does not state it
-    side, overlap : of patches in level-0 pixels; derived from the coords if the file has none
+    Attributes
+    ----------
+    size : (width, height) of the slide in level-0 pixels; None if the file does not state it
     offset : position of the image's (0, 0) in the coords, in files written by histodict
     settings : settings of a file written by `histodict features`; else empty
-    missing_chunks : number of missing chunks, read as their fill value
+    missing_chunks : number of missing chunks, which are read as their fill value
     """
 
     def __init__(self, path: Path, content: Content) -> None:
@@ -93,23 +93,26 @@ class FeatureFile:
 
     @cached_property
     def coords(self) -> NDArray[np.int64]:
+        """(n, 2) of int64: level-0 x and y of the patches' upper left corners."""
         with format_errors(self.path):
-            found = np.asarray(self._coords[...]).reshape(-1, 2)
+            positions = np.asarray(self._coords[...]).reshape(-1, 2)
         if self._are_centres:
             # A round spot may extend beyond the border of the image.
-            found = np.maximum(np.rint(found - (self._metadata.side or 0.0) / 2), 0)
-        if not ((found >= 0) & (found <= MAX_LENGTH)).all():
+            positions = np.maximum(np.rint(positions - (self._metadata.side or 0.0) / 2), 0)
+        if not ((positions >= 0) & (positions <= MAX_LENGTH)).all():
             raise _no_pixels(self.path)
-        placed = np.rint(found).astype(np.int64)
-        check_coordinates(self.path, placed, self.size, self._metadata.step)
-        return placed
+        coords = np.rint(positions).astype(np.int64)
+        check_coordinates(self.path, coords, self.size, self._metadata.step)
+        return coords
 
     @cached_property
     def side(self) -> float:
+        """Side of a patch in level-0 pixels, from the file or derived from the coords."""
         return self._metadata.side or self.step or _DEFAULT_SIDE_PX
 
     @property
     def overlap(self) -> float:
+        """Overlap of patches in level-0 pixels."""
         return self._metadata.overlap(self.side)
 
     @cached_property
@@ -135,7 +138,7 @@ class FeatureFile:
         return x, y
 
     def read(self, rows: slice) -> NDArray[np.float32]:
-        """Return vectors (n, length); refuse values that are not finite."""
+        """Return vectors (n, length); raise ImageError for values that are not finite."""
         with format_errors(self.path):
             found = self._features[0, rows] if self._is_nested else self._features[rows]
             vectors = np.asarray(found).astype(np.float32)
@@ -153,9 +156,9 @@ class FeatureFile:
         found = np.empty((len(rows), self.origin.length), np.float32)
         order = np.argsort(rows, kind="stable")
         ends = np.flatnonzero(np.diff(rows[order]) > _MAX_GAP) + 1
-        for own in np.split(order, ends) if len(rows) else ():
-            first, last = int(rows[own[0]]), int(rows[own[-1]])
-            found[own] = self.read(slice(first, last + 1))[rows[own] - first]
+        for run in np.split(order, ends) if len(rows) else ():
+            first, last = int(rows[run[0]]), int(rows[run[-1]])
+            found[run] = self.read(slice(first, last + 1))[rows[run] - first]
         return found
 
     def blocks(self) -> Iterator[slice]:
@@ -196,7 +199,7 @@ def check_features(path: Path) -> None:
 
 
 def check_has_patch_size(path: Path) -> None:
-    """Refuse a feature file without the size of its slide, which a mask needs."""
+    """Raise ImageError if a feature file lacks the size of its slide, which a mask needs."""
     with open_features(path) as file:
         if file.size is None:
             raise ImageError(
@@ -206,18 +209,18 @@ def check_has_patch_size(path: Path) -> None:
 
 
 def is_feature_file(path: object) -> bool:
-    """Return whether it is a feature file; of Zarr folders, those with an array `features`."""
+    """Return whether a path is a feature file; Zarr folders need an array `features`."""
     if not isinstance(path, Path) or path.suffix.lower() not in FORMATS:
         return False
     return path.suffix.lower() not in FOLDER_IMAGES or (path / FEATURES).is_dir()
 
 
 def check_has_positions(path: Path) -> None:
-    """Refuse PyTorch files, which CLAM and others write beside the files with positions."""
+    """Raise ImageError for PyTorch files, which CLAM and others write beside the feature files."""
     if path.suffix.lower() not in _TENSORS:
         return
     names = [path.with_suffix(suffix) for suffix in (".h5", ".hdf5")]
-    names += [path.parent.parent / "h5_files" / name.name for name in names]  # as CLAM has them
+    names += [path.parent.parent / "h5_files" / name.name for name in names]  # layout of CLAM
     found = next((name for name in names if exists(name)), None)
     what = f"give {found}" if found else "give the .h5 file with features and coords of this slide"
     raise ImageError(f"{path}: {path.suffix} files have no positions of patches: {what}")
@@ -226,24 +229,24 @@ def check_has_positions(path: Path) -> None:
 def common_metadata(paths: Iterable[object]) -> FeatureMetadata | None:
     """Return the common metadata of all feature files among the paths; None without such files.
 
-    Refuse vectors of different encoders, as a model would learn the difference between these.
+    Raise ImageError if encoders differ, as a model would learn their difference.
     """
-    first, found = None, None
+    first, common = None, None
     for path in paths:
         if not is_feature_file(path):
             continue
         assert isinstance(path, Path)
-        own = _origin_of(path, repr(file_key(path)) if exists(path) else "")
-        if found is None:
-            first, found = path, own
-        others = own.differences(found)
-        if others:
+        metadata = _origin_of(path, repr(file_key(path)) if exists(path) else "")
+        if common is None:
+            first, common = path, metadata
+        differences = metadata.differences(common)
+        if differences:
             raise ImageError(
                 f"{path}: its features were made otherwise than those of {first}: "
-                f"{'; '.join(others)}. Learn from such as were made alike"
+                f"{'; '.join(differences)}. Learn from such as were made alike"
             )
-        found = found.filled_from(own)
-    return found
+        common = common.filled_from(metadata)
+    return common
 
 
 @lru_cache(maxsize=100_000)
@@ -292,7 +295,7 @@ def _check_shape(path: Path, coords: Any, n_rows: int) -> None:
     dtype = np.dtype(coords.dtype)
     if dtype.kind not in "iuf":
         raise _no_pixels(path)
-    try:  # they are read whole
+    try:  # coords are read as a whole
         check_whole("coords", 2 * n_rows * dtype.itemsize, file_bytes(path))
     except ValueError as error:
         raise ImageError(f"{path}: {error}") from error
@@ -306,30 +309,24 @@ def _no_pixels(path: Path) -> ImageError:
 
 
 def modal_step(coords: NDArray[np.int64]) -> tuple[float | None, float]:
-    """Return the most frequent distance of neighbours in a row or a column, and its frequency.
-
-    None without neighbours.
-    """
-    found = []
+    """Return the modal distance of neighbours in rows and columns, or None, and its frequency."""
+    distances = []
     for along, across in ((0, 1), (1, 0)):
         ordered = coords[np.lexsort((coords[:, along], coords[:, across]))]
-        in_line = np.diff(ordered[:, across]) == 0
-        found.append(np.diff(ordered[:, along])[in_line])
-    steps, counts = np.unique(np.concatenate(found), return_counts=True)
+        is_aligned = np.diff(ordered[:, across]) == 0
+        distances.append(np.diff(ordered[:, along])[is_aligned])
+    steps, counts = np.unique(np.concatenate(distances), return_counts=True)
     steps, counts = steps[steps > 0], counts[steps > 0]
     if not len(steps):
         return None, 0.0
-    most = int(np.argmax(counts))
-    return float(steps[most]), float(counts[most] / counts.sum())
+    modal = int(np.argmax(counts))
+    return float(steps[modal]), float(counts[modal] / counts.sum())
 
 
 def check_coordinates(
     path: Path, coords: NDArray[np.int64], size: tuple[int, int] | None, told: float | None
 ) -> None:
-    """Refuse coords that contradict the metadata, as maps would show patches elsewhere.
-
-    size : of the slide, told : distance of its patches; None if the file does not state them
-    """
+    """Raise ImageError if coords contradict the size or the distance of patches, where known."""
     if len(coords) > 1 and (coords == coords[0]).all():
         raise ImageError(
             f"{path}: all its {len(coords)} patches lie in one place, {tuple(coords[0].tolist())}: "
@@ -341,8 +338,8 @@ def check_coordinates(
             f"{path}: its patches lie up to ({x}, {y}), and its slide has {size[0]} x {size[1]} "
             "pixels (level0_width, level0_height): are its coords level-0 pixels?"
         )
-    step, share = modal_step(coords)
-    if told is not None and step is not None and step < told / 2 and share > 0.5:
+    step, frequency = modal_step(coords)
+    if told is not None and step is not None and step < told / 2 and frequency > 0.5:
         raise ImageError(
             f"{path}: says that its patches lie {told:g} pixels apart (patch_size_level0, overlap),"
             f" and most lie {step:g} apart: are its coords level-0 pixels?"
@@ -354,9 +351,11 @@ def check_coordinates(
 
 @dataclass(frozen=True)
 class FeatureMetadata:
-    """Known metadata of vectors, which must be equal for all files of a model.
+    """Metadata of vectors; known values must be equal for all files of a model.
 
-    length : of a vector
+    Attributes
+    ----------
+    length, encoder : length of a vector, name of the encoder
     patch_px, magnification : side of a patch in pixels, and their magnification
     """
 
@@ -380,23 +379,24 @@ class FeatureMetadata:
         return replace(self, **known)
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the known values."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> FeatureMetadata:
         """Reverse `to_dict`; raise ValueError for invalid values."""
         check_kind("vectors", values, "dict[str, Any]")
-        known = {own.name for own in fields(cls)}
+        known = {field.name for field in fields(cls)}
         if "length" not in values or set(values) - known:
             raise ValueError(f"vectors are told of by {sorted(known)}, not {sorted(values)}")
-        made = cls(**values)
-        for own in fields(cls):
-            check_kind(own.name, getattr(made, own.name), str(own.type))
-        return made
+        metadata = cls(**values)
+        for field in fields(cls):
+            check_kind(field.name, getattr(metadata, field.name), str(field.type))
+        return metadata
 
 
 def _alike(own: Any, known: Any) -> bool:
-    """Compare values; magnifications derived from pixel sizes differ slightly between scanners."""
+    """Compare values; magnifications derived from pixel sizes differ slightly by scanner."""
     return abs(own / known - 1) <= _MAX_DIFFERENCE if isinstance(own, float) else bool(own == known)
 
 
@@ -408,12 +408,12 @@ _DESCRIPTIONS = {
 }
 
 
-# --- the schema ---------------------------------------------------------------------------------
+# --- schema ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Range:
-    """Numbers from `low` to `high`; `whole`: without a fraction."""
+    """Numbers from `low` to `high`; integers if `whole`."""
 
     low: float
     high: float
@@ -444,13 +444,13 @@ _RANGES = {
 
 
 class Metadata:
-    """Validated attributes of a feature file.
+    """Validated attributes of a feature file; ImageError names the file and an invalid attribute.
 
     Parameters
     ----------
-    path : the file, for messages
-    attributes : by the names above; unknown names and missing values (None, or the text 'None' that
-        TRIDENT writes for it) are ignored
+    path : feature file, for messages
+    attributes : values by the names above; unknown names and missing values (None, or the text
+        'None' of TRIDENT) are ignored
     names : names of attributes in this file, for messages, if they differ from those above
 
     Attributes
@@ -459,10 +459,6 @@ class Metadata:
     side : side of a patch in level-0 pixels
     size : (width, height) of the slide in level-0 pixels
     settings : settings of a file that `histodict features` wrote; else empty
-
-    Raises
-    ------
-    ImageError : an attribute violates the schema; the message names the file and the attribute
     """
 
     def __init__(
@@ -500,10 +496,9 @@ class Metadata:
 
     @property
     def step(self) -> float | None:
-        """Distance of neighbouring patches in level-0 pixels.
+        """Distance of neighbouring patches in level-0 pixels; None if side or overlap is unknown.
 
-        None unless the file states side and overlap; files of CLAM, with one grid per piece of
-        tissue, state no overlap.
+        Files of CLAM, with one grid per piece of tissue, state no overlap.
         """
         if self.side is None or "overlap" not in self._found:
             return None
@@ -513,14 +508,14 @@ class Metadata:
         """Return the side of a patch; CLAM gives it in pixels of a level, with the downsample."""
         side = self._found.get("patch_size_level0")
         if side is None and self.patch_px is not None and "patch_level" in self._found:
-            reduced = self._found.get("downsample")
-            if reduced is None and self._found["patch_level"] == 0:
-                reduced = 1.0
-            if reduced is not None:
-                side = self.patch_px * reduced * self._found.get("custom_downsample", 1.0)
+            downsample = self._found.get("downsample")
+            if downsample is None and self._found["patch_level"] == 0:
+                downsample = 1.0
+            if downsample is not None:
+                side = self.patch_px * downsample * self._found.get("custom_downsample", 1.0)
                 if side not in _RANGES["patch_size_level0"]:
-                    words = f"such that patches have a side of {_RANGES['patch_size_level0']}"
-                    raise self._error("downsample", reduced, f"{words} level-0 pixels")
+                    expected = f"such that patches have a side of {_RANGES['patch_size_level0']}"
+                    raise self._error("downsample", downsample, f"{expected} level-0 pixels")
         return side
 
     def _size(self) -> tuple[int, int] | None:
@@ -570,8 +565,8 @@ class Metadata:
         if not isinstance(settings, dict):
             raise self._error(HISTODICT_ATTRIBUTE, text, "a JSON object")
         if not _is_offset(settings.get("offset", [0, 0])):
-            words = f"two whole numbers from 0 to {MAX_LENGTH:,}"
-            raise self._error(f"{HISTODICT_ATTRIBUTE} (offset)", settings["offset"], words)
+            expected = f"two whole numbers from 0 to {MAX_LENGTH:,}"
+            raise self._error(f"{HISTODICT_ATTRIBUTE} (offset)", settings["offset"], expected)
         for name in ("recipe", "grid"):
             if not isinstance(settings.get(name, {}), dict):
                 raise self._error(
@@ -579,10 +574,10 @@ class Metadata:
                 )
         return settings
 
-    def _error(self, name: str, value: Any, words: str) -> ImageError:
-        shown = self._names.get(name, name)
+    def _error(self, name: str, value: Any, rule: str) -> ImageError:
+        key = self._names.get(name, name)
         return ImageError(
-            f"{self._path}: its attribute {shown} must be {words}, not {short(value)}: correct the "
+            f"{self._path}: its attribute {key} must be {rule}, not {short(value)}: correct the "
             "attribute, or compute the features again"
         )
 

@@ -1,4 +1,4 @@
-"""Formats of feature files: HDF5 of TRIDENT and CLAM, AnnData, Zarr, and .npz of NumPy.
+"""Formats of feature files: HDF5 of TRIDENT and CLAM, AnnData, Zarr, and NumPy .npz.
 
 Each is opened as `Content`; h5py and zarr are needed for their formats only.
 """
@@ -48,7 +48,7 @@ ATTRIBUTES = {
     *("level0_width", "level0_height", "level0_mpp", HISTODICT_ATTRIBUTE),
     *("patch_level", "downsample", "custom_downsample"),
 }
-MAX_LENGTH = 2_000_000  # in pixels: no slide is wider or higher
+MAX_LENGTH = 2_000_000  # pixels; no slide is larger
 MAGNIFICATION_AT_1_UM = 10.0  # of an image of 1 µm per pixel, by convention
 _CHUNK_ROWS = 64  # of files that are written here
 _EXTRA = "pip install 'histodict[features]'"
@@ -58,8 +58,11 @@ _EXTRA = "pip install 'histodict[features]'"
 class Content:
     """Content of a file, not yet checked; see `feature_file` for its requirements.
 
-    vectors, coords : arrays, or objects with a shape and a dtype that return an array for a slice
-        of rows and are read when they are indexed; without coords None
+    Attributes
+    ----------
+    features, coords : arrays, or objects with a shape and a dtype that return an array for a slice
+        of rows and are read when they are indexed; coords may be None
+    attributes : values by attribute name
     missing : numbers of missing and of all chunks
     names : names of the attributes in this file, for messages, if they differ
     are_centres : whether the coords are the centres of patches, not their upper left corners
@@ -86,7 +89,7 @@ def open_hdf5(path: Path) -> Iterator[Content]:
 
 
 def try_hdf5(path: str) -> None:
-    """Open a file and read what is read of each file, in a child process."""
+    """Open a file and read a sample of its arrays, in a child process."""
     with _open_hdf5(Path(path)) as content:
         content.features[:1]
         if content.coords is not None:
@@ -115,12 +118,12 @@ def _open_hdf5(path: Path) -> Iterator[Content]:
                 content = _anndata_content(path, file)
             else:
                 vectors, coords = arrays
-                content = _of_group(path, list(file), file.attrs, vectors, coords)
+                content = _merged_content(path, list(file), file.attrs, vectors, coords)
         yield replace(content, missing=missing)
 
 
 def _check_datasets(path: Path, datasets: Iterable[Any]) -> tuple[int, int]:
-    """Return numbers of missing and of all chunks of HDF5 arrays; refuse too large chunks."""
+    """Return numbers of missing and of all chunks of HDF5 arrays; raise if chunks are too large."""
     found = []
     for dataset in datasets:
         check_dataset(dataset, path.stat().st_size)
@@ -133,6 +136,7 @@ def _check_datasets(path: Path, datasets: Iterable[Any]) -> tuple[int, int]:
 
 @contextmanager
 def open_zarr(path: Path) -> Iterator[Content]:
+    """Open a Zarr folder with the arrays `features` and `coords`."""
     _library("zarr", path)
     from ..images.zarr_store import ZarrFolder
 
@@ -145,8 +149,8 @@ def open_zarr(path: Path) -> Iterator[Content]:
             _ZarrRows(path, opened[name].array) if name in opened else None
             for name in (FEATURES, COORDS)
         )
-        homes = [folder.attributes(name) for name in ("", *opened)]
-        content = _of_group(path, names, {}, vectors, coords, homes)
+        attribute_sets = [folder.attributes(name) for name in ("", *opened)]
+        content = _merged_content(path, names, {}, vectors, coords, attribute_sets)
         missing = sum(x.missing for x in opened.values()), sum(x.chunks for x in opened.values())
     yield replace(content, missing=missing)
 
@@ -176,21 +180,24 @@ def _check_pieces(n_bytes: int, path: str, metadata: ZarrArray) -> None:
 # --- all formats --------------------------------------------------------------------------------
 
 
-def _of_group(
+def _merged_content(
     path: Path,
     names: Sequence[str],
     attributes: Mapping[str, Any],
     vectors: Any,
     coords: Any,
-    homes: Sequence[Mapping[str, Any]] = (),
+    attribute_sets: Sequence[Mapping[str, Any]] = (),
 ) -> Content:
     """Merge attributes of the file, the features and the coords; the latter take precedence."""
     if vectors is None:
-        there = ", ".join(sorted(names)) or "none"
-        raise ImageError(f"{path}: has no array `{FEATURES}`; there are: {there}")
-    homes = homes or [attributes, *(getattr(x, "attrs", {}) for x in (vectors, coords))]
-    told = {name: home[name] for home in homes for name in ATTRIBUTES & set(home)}
-    return Content(vectors, coords, told)
+        available = ", ".join(sorted(names)) or "none"
+        raise ImageError(f"{path}: has no array `{FEATURES}`; there are: {available}")
+    attribute_sets = attribute_sets or [
+        attributes,
+        *(getattr(x, "attrs", {}) for x in (vectors, coords)),
+    ]
+    values = {name: source[name] for source in attribute_sets for name in ATTRIBUTES & set(source)}
+    return Content(vectors, coords, values)
 
 
 def _library(name: str, path: Path) -> Any:
@@ -239,28 +246,34 @@ def write_hdf5(
 ) -> int:
     """Write vectors and coords part by part, with the names of TRIDENT; return their number.
 
-    `attributes`: of features, of coords, and under "" of the file itself. Without any vectors no
-    dataset is written, as their length is not known.
+    Without any vectors no dataset is written, as their length is unknown.
+
+    Parameters
+    ----------
+    path : new file
+    parts : pairs of vectors and coords
+    dtype : type of the stored vectors
+    attributes : attributes of features, of coords and, under "", of the file itself
     """
     h5py = _library("h5py", path)
     with h5py.File(path, "w") as file:
         for vectors, coords in parts:
             for name, rows in ((FEATURES, vectors.astype(dtype)), (COORDS, coords)):
                 if name not in file:
-                    some = (min(_CHUNK_ROWS, len(rows)), rows.shape[1])
-                    endless = (None, rows.shape[1])
-                    file.create_dataset(name, data=rows, maxshape=endless, chunks=some)
+                    chunk = (min(_CHUNK_ROWS, len(rows)), rows.shape[1])
+                    maxshape = (None, rows.shape[1])
+                    file.create_dataset(name, data=rows, maxshape=maxshape, chunks=chunk)
                     continue
                 file[name].resize(len(file[name]) + len(rows), axis=0)
                 file[name][-len(rows) :] = rows
-        for name, told in attributes.items():
-            home = file.get(name or "/", file)
-            home.attrs.update(told)
+        for name, values in attributes.items():
+            target = file.get(name or "/", file)
+            target.attrs.update(values)
         return len(file[COORDS]) if COORDS in file else 0
 
 
 # --- AnnData ------------------------------------------------------------------------------------
-# Vectors are in obsm["features"] if it is there, else in X; only the requested rows of a sparse X
+# Vectors are in obsm["features"] if it exists, else in X; only the requested rows of a sparse X
 # are decompressed. obsm["spatial"] holds the centres of patches, as in Visium and squidpy, in
 # level-0 pixels, and uns["spatial"] the width of a patch. In files of LazySlide (wsidata), which
 # have uns["tile_spec"], they are the upper left corners.
@@ -283,10 +296,10 @@ _MAX_VALUES = 100  # of an element that should hold one or two numbers
 
 def _anndata_arrays(file: Any) -> list[Any]:
     """Return the arrays that hold vectors and positions."""
-    chosen = file.get(f"obsm/{FEATURES}", file.get("X"))
-    parts = [chosen, file.get(f"obsm/{_SPATIAL}")]
-    if hasattr(chosen, "keys"):
-        parts += [chosen.get(name) for name in ("data", "indices", "indptr")]
+    vectors = file.get(f"obsm/{FEATURES}", file.get("X"))
+    parts = [vectors, file.get(f"obsm/{_SPATIAL}")]
+    if hasattr(vectors, "keys"):
+        parts += [vectors.get(name) for name in ("data", "indices", "indptr")]
     return parts
 
 
@@ -305,10 +318,10 @@ def _anndata_content(path: Path, file: Any) -> Content:
             f"{path}: its obsm['spatial'] must be an array of numbers with the columns x and y"
         )
     _check_read_whole(path, coords)
-    places = np.asarray(coords[:, :2], dtype=np.float64) + offset
+    positions = np.asarray(coords[:, :2], dtype=np.float64) + offset
     names = _LAZYSLIDE_NAMES if are_corners else _ANNDATA_NAMES
     vectors = _anndata_features(path, file)
-    return Content(vectors, places, attributes, names=names, are_centres=not are_corners)
+    return Content(vectors, positions, attributes, names=names, are_centres=not are_corners)
 
 
 def _check_read_whole(path: Path, dataset: Any) -> None:
@@ -319,23 +332,23 @@ def _check_read_whole(path: Path, dataset: Any) -> None:
 
 
 def _anndata_features(path: Path, file: Any) -> Any:
-    chosen = file["obsm"][FEATURES] if FEATURES in file["obsm"] else file["X"]
-    kind = chosen.attrs.get("encoding-type", "array")
+    vectors = file["obsm"][FEATURES] if FEATURES in file["obsm"] else file["X"]
+    kind = vectors.attrs.get("encoding-type", "array")
     if kind == "csr_matrix":
-        _check_read_whole(path, chosen["indptr"])
-        return _SparseRows(chosen)
+        _check_read_whole(path, vectors["indptr"])
+        return _SparseRows(vectors)
     if kind != "array":
         raise ImageError(
             f"{path}: its vectors are stored as {short(kind)}: they must be an array, or sparse "
             "by rows (CSR)"
         )
-    if not isinstance(chosen, import_module("h5py").Dataset):
+    if not isinstance(vectors, import_module("h5py").Dataset):
         raise ImageError(f"{path}: its vectors are declared as an array but are not one")
-    return chosen
+    return vectors
 
 
 class _SparseRows:
-    """A CSR matrix in a file; a slice of it is an array. What is damaged raises a ValueError."""
+    """CSR matrix in a file; a slice of it is an array. Damage raises a ValueError."""
 
     def __init__(self, group: Any) -> None:
         self.shape = tuple(int(n) for n in group.attrs["shape"])
@@ -354,50 +367,52 @@ class _SparseRows:
 
         start, stop, _ = rows.indices(self.shape[0])
         ends = self._ends[start : stop + 1]
-        own = slice(ends[0], ends[-1])
-        columns = self._indices[own]
+        values = slice(ends[0], ends[-1])
+        columns = self._indices[values]
         if len(columns) and not 0 <= columns.min() <= columns.max() < self.shape[1]:
             raise ValueError("its sparse matrix has a column too many")
-        parts = self._data[own], columns, ends - ends[0]
-        found: NDArray[Any] = csr_array(parts, shape=(stop - start, self.shape[1])).toarray()
-        return found
+        parts = self._data[values], columns, ends - ends[0]
+        dense: NDArray[Any] = csr_array(parts, shape=(stop - start, self.shape[1])).toarray()
+        return dense
 
 
 def _anndata_attributes(path: Path, file: Any) -> tuple[dict[str, Any], NDArray[np.float64], bool]:
-    """Return attributes by the names of feature files, the offset of the image in OpenSlide's
-    coordinates, and whether `obsm["spatial"]` holds corners.
-    """
+    """Return attributes, the image's OpenSlide offset, and whether coords are corners."""
     uns = _group(file, "uns")
     tiles = _group(uns, "tile_spec")
     if tiles is not None:
-        return _of_lazyslide(path, tiles, _group(uns, "slide_properties")), np.zeros(2), True
+        return (
+            _lazyslide_attributes(path, tiles, _group(uns, "slide_properties")),
+            np.zeros(2),
+            True,
+        )
     found: dict[str, Any] = {}
     spatial = _group(uns, _SPATIAL)
     for name in spatial if spatial is not None else ():
         factors = _group(_group(spatial, name), "scalefactors")
         found |= _values(factors, {"patch_size_level0": "spot_diameter_fullres"})
-    own = _group(uns, "histodict")
-    found |= _values(own, {"patch_size_level0": "patch_side", "level0_mpp": "mpp"})
-    place = _values(own, {"offset": "offset", "size": "size"})
-    offset = _pair(path, "uns['histodict']['offset']", place.get("offset", (0, 0)), 0)
-    if "size" in place:
-        size = _pair(path, "uns['histodict']['size']", place["size"], 1)
+    settings = _group(uns, "histodict")
+    found |= _values(settings, {"patch_size_level0": "patch_side", "level0_mpp": "mpp"})
+    geometry = _values(settings, {"offset": "offset", "size": "size"})
+    offset = _pair(path, "uns['histodict']['offset']", geometry.get("offset", (0, 0)), 0)
+    if "size" in geometry:
+        size = _pair(path, "uns['histodict']['size']", geometry["size"], 1)
         found |= dict(zip(("level0_width", "level0_height"), size + offset, strict=True))
-    digest = _values(own, {"digest": "model_digest"}).get("digest")
+    digest = _values(settings, {"digest": "model_digest"}).get("digest")
     if isinstance(digest, bytes | str) and FEATURES not in file["obsm"]:
         text = digest.decode("utf-8", "replace") if isinstance(digest, bytes) else digest
         found["encoder"] = f"codes of the model {text[:12]}"
     return found, offset, False
 
 
-def _of_lazyslide(path: Path, tiles: Any, slide: Any) -> dict[str, Any]:
+def _lazyslide_attributes(path: Path, tiles: Any, slide: Any) -> dict[str, Any]:
     """Return attributes from `TileSpec` and `SlideProperties` of wsidata, used by LazySlide.
 
     Its tiles have a side of `int(width * base_downsample)` level-0 pixels.
     """
     names = ("width", "height", "stride_width", "stride_height", "base_downsample", "mpp")
     spec = _numbers(path, "tile_spec", tiles, names)
-    known = _numbers(path, "slide_properties", slide, ("mpp", "magnification"))
+    properties = _numbers(path, "slide_properties", slide, ("mpp", "magnification"))
     for one, other in (("width", "height"), ("stride_width", "stride_height")):
         if spec.get(one) != spec.get(other):
             raise ImageError(
@@ -406,22 +421,22 @@ def _of_lazyslide(path: Path, tiles: Any, slide: Any) -> dict[str, Any]:
                 "stride both ways, and compute the features again"
             )
     found: dict[str, Any] = {}
-    width, reduced = spec.get("width"), spec.get("base_downsample")
+    width, downsample = spec.get("width"), spec.get("base_downsample")
     if width is not None:
         found["patch_size"] = width
         if "stride_width" in spec:
             found["overlap"] = width - spec["stride_width"]
-        if reduced is not None:
-            found["patch_size_level0"] = float(np.floor(width * reduced))
-    if "mpp" in known:
-        found["level0_mpp"] = known["mpp"]
+        if downsample is not None:
+            found["patch_size_level0"] = float(np.floor(width * downsample))
+    if "mpp" in properties:
+        found["level0_mpp"] = properties["mpp"]
     mpp = spec.get("mpp")
-    if mpp is None and reduced is not None and "mpp" in known:
-        mpp = known["mpp"] * reduced
+    if mpp is None and downsample is not None and "mpp" in properties:
+        mpp = properties["mpp"] * downsample
     if mpp is not None:
         found["target_magnification"] = MAGNIFICATION_AT_1_UM / mpp
-    elif reduced is not None and "magnification" in known:
-        found["target_magnification"] = known["magnification"] / reduced
+    elif downsample is not None and "magnification" in properties:
+        found["target_magnification"] = properties["magnification"] / downsample
     shape = _values(slide, {"shape": "shape"}).get("shape")
     if shape is not None:
         height, width = _pair(path, "uns['slide_properties']['shape']", shape, 1)
@@ -429,7 +444,7 @@ def _of_lazyslide(path: Path, tiles: Any, slide: Any) -> dict[str, Any]:
     return found
 
 
-def _numbers(path: Path, home: str, group: Any, names: Iterable[str]) -> dict[str, float]:
+def _numbers(path: Path, parent: str, group: Any, names: Iterable[str]) -> dict[str, float]:
     """Return positive numbers of a group, without missing ones."""
     found = {}
     for name, value in _values(group, {name: name for name in names}).items():
@@ -437,53 +452,47 @@ def _numbers(path: Path, home: str, group: Any, names: Iterable[str]) -> dict[st
         if plain is None:
             continue
         if isinstance(plain, bool) or not isinstance(plain, int | float) or not 0 < plain < 1e9:
-            raise _error(path, f"uns[{home!r}][{name!r}]", plain, "a number greater than 0")
+            raise _error(path, f"uns[{parent!r}][{name!r}]", plain, "a number greater than 0")
         found[name] = float(plain)
     return found
 
 
 def _pair(path: Path, name: str, value: Any, low: int) -> NDArray[np.float64]:
-    words = f"two whole numbers from {low} to {MAX_LENGTH:,}"
+    expected = f"two whole numbers from {low} to {MAX_LENGTH:,}"
     plain = to_python(value)
     try:
         pair = np.asarray(plain, np.float64)
     except (TypeError, ValueError, OverflowError) as error:
-        raise _error(path, name, plain, words) from error
+        raise _error(path, name, plain, expected) from error
     if pair.shape != (2,) or not ((pair >= low) & (pair <= MAX_LENGTH)).all():
-        raise _error(path, name, plain, words)
+        raise _error(path, name, plain, expected)
     return np.rint(pair)
 
 
-def _error(path: Path, name: str, value: Any, words: str) -> ImageError:
+def _error(path: Path, name: str, value: Any, expected: str) -> ImageError:
     return ImageError(
-        f"{path}: its {name} must be {words}, not {short(value)}: write the file again"
+        f"{path}: its {name} must be {expected}, not {short(value)}: write the file again"
     )
 
 
-def _group(home: Any, name: str) -> Any:
-    """Return the group of this name in another; None if there is no such group."""
-    found = home.get(name) if home is not None else None
+def _group(parent: Any, name: str) -> Any:
+    """Return the subgroup of this name; None if there is none."""
+    found = parent.get(name) if parent is not None else None
     return found if hasattr(found, "keys") else None
 
 
 def _values(group: Any, names: Mapping[str, str]) -> dict[str, Any]:
     """Return values of a group by new names, without subgroups and missing names."""
     found = {}
-    for name, there in names.items() if group is not None else ():
-        dataset = group.get(there)
+    for name, key in names.items() if group is not None else ():
+        dataset = group.get(key)
         if hasattr(dataset, "dtype"):
-            # A large value is not read; it is refused later, as it is not a number.
+            # A large value is not read; it is rejected later, as it is not a number.
             found[name] = dataset[()] if (dataset.size or 0) <= _MAX_VALUES else dataset
     return found
 
 
 # --- .npz ---------------------------------------------------------------------------------------
-
-_SUFFIX = ".npy"
-_KINDS = (ZIP_STORED, ZIP_DEFLATED)  # the file determines the memory that LZMA takes
-_MAX_HEADER_BYTES = 10_000
-_MAX_VALUE_BYTES = 2**20
-
 
 _SUFFIX = ".npy"
 _KINDS = (ZIP_STORED, ZIP_DEFLATED)  # the file determines the memory that LZMA takes
@@ -514,7 +523,7 @@ def open_npz(path: Path) -> Iterator[Content]:
                 f"{path}: not an .npz file, or damaged ({error}): write it again"
             ) from error
         vectors, coords = (arrays.get(name) for name in (FEATURES, COORDS))
-        yield _of_group(path, sorted(members), attributes, vectors, coords)
+        yield _merged_content(path, sorted(members), attributes, vectors, coords)
 
 
 class _NpzArray:

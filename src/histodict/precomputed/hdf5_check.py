@@ -1,7 +1,6 @@
 """Checks of feature files before their values are read: memory, links, storage, missing chunks.
 
-On a damaged HDF5 file the library may hang or abort: such files are first opened in a child
-process.
+Damaged HDF5 files may hang or abort the library, so files are first opened in a child process.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def check_whole(name: str, n_bytes: int, file_bytes: int) -> None:
 
 
 def check_links(file: Any) -> None:
-    """Refuse a file that refers to another file."""
+    """Raise an error if a file refers to another file."""
     h5l, h5o, h5d = (import_module(f"h5py.{name}") for name in ("h5l", "h5o", "h5d"))
     wrong: list[str] = []
 
@@ -75,9 +74,9 @@ def check_links(file: Any) -> None:
 
 
 def check_dataset(dataset: Any, file_bytes: int) -> None:
-    """Refuse an array whose chunks would take too much memory."""
+    """Raise an error if the chunks of an array would take too much memory."""
     settings = dataset.id.get_create_plist()
-    filters = [settings.get_filter(place)[0] for place in range(settings.get_nfilters())]
+    filters = [settings.get_filter(index)[0] for index in range(settings.get_nfilters())]
     for number in filters:
         if number not in _FILTERS | _PLUGINS:
             raise ValueError(
@@ -95,7 +94,7 @@ def check_dataset(dataset: Any, file_bytes: int) -> None:
 
 
 def _check_packed(dataset: Any, n_bytes: int, is_deflated: bool) -> None:
-    """Refuse compressed chunks that are, or decompress to more than, the size of a chunk."""
+    """Raise an error if compressed chunks are, or decompress to more than, the size of a chunk."""
     suspects = []
 
     def visit(chunk: Any) -> None:
@@ -105,8 +104,8 @@ def _check_packed(dataset: Any, n_bytes: int, is_deflated: bool) -> None:
             suspects.append(chunk.chunk_offset)
 
     dataset.id.chunk_iter(visit)
-    for place in suspects:
-        _, data = dataset.id.read_direct_chunk(place)
+    for offset in suspects:
+        _, data = dataset.id.read_direct_chunk(offset)
         found = deflated_bytes(data, max(n_bytes, _SPARE_BYTES))
         if found > max(n_bytes, _SPARE_BYTES):
             raise ValueError(
@@ -134,13 +133,12 @@ _LOCK = threading.Lock()  # one file at a time, as each needs a process
 def check_in_subprocess(path: Path, read: Callable[[str], None]) -> None:
     """Raise ImageError if a child process hangs or ends when it reads the file.
 
-    Each file is read once, as long as it stays as it is. Without child processes (Windows) nothing
-    is checked.
+    Each file is read once, until it changes. Without child processes (Windows) nothing is checked.
 
     Parameters
     ----------
-    path : the file
-    read : function of a module that opens the file; errors that it raises are ignored, as they are
+    path : feature file
+    read : module-level function that opens the file; errors that it raises are ignored, as they are
         raised again when the file is opened in this process
     """
     if slide_process.USE_SUBPROCESS:

@@ -1,4 +1,4 @@
-"""Sets of drawn tissue as files: images by class, larger ones with regions and masks, manifests."""
+"""Synthetic data sets as files: images by class, larger images with masks, manifests."""
 
 from __future__ import annotations
 
@@ -38,28 +38,41 @@ def write_synthetic_dataset(
     size: tuple[int, int] = (480, 360),
     seed: int = 0,
 ) -> Path:
-    """Draw a labelled set with its manifests into a new folder, and return the folder.
+    """Write a labelled synthetic set with its manifests to a new folder, and return the folder.
 
     `<class>/<patient>_<i>.jpg` are listed in `manifest.csv`; every patient has images of both
     classes. Half as many further patients have one larger image each in `regions/`, with none, one
     or two inflamed foci and their masks, listed in `regions/manifest.csv`. Paths are relative to
-    the manifest. The folder appears whole or not at all; one that holds files is refused. The same
-    seed gives the same bytes, and a patient's images do not depend on how many patients there are.
+    the manifest. The folder is written atomically. The same seed gives the same bytes, and images
+    of a patient do not depend on the number of patients.
+
+    Parameters
+    ----------
+    folder : new or empty folder
+    n_patients : number of patients with images of both classes
+    images_per_patient : number of images per patient
+    size : (width, height) of the images
+    seed : random seed
+
+    Raises
+    ------
+    FileExistsError
+        If the folder contains files.
     """
     check_whole_number("n_patients", n_patients, 1)
     check_whole_number("images_per_patient", images_per_patient, 1)
     check_whole_number("seed", seed, 0)
     canvas_shape(size)
     folder = Path(folder).resolve()
-    _refuse_files(folder)
-    _sweep(folder)
+    _check_empty(folder)
+    _remove_stale(folder)
     unfinished = folder.with_name(f".{folder.name[:50]}{_UNFINISHED}{secrets.token_hex(8)}")
     unfinished.mkdir(parents=True)
     try:
         with add_path_to_errors(folder):
             _write_classes(unfinished, n_patients, images_per_patient, size, seed)
             _write_regions(unfinished / "regions", n_patients, size, seed)
-        _refuse_files(folder)  # another process may have been faster
+        _check_empty(folder)  # another process may have been faster
         if folder.exists():
             folder.rmdir()  # not every system renames onto an empty folder
         unfinished.rename(folder)
@@ -69,40 +82,40 @@ def write_synthetic_dataset(
     return folder
 
 
-def cached_synthetic_dataset(folder: Path, *given: Any, **named: Any) -> Path:
-    """The same set if it is there, else drawn; two processes may ask for it at once."""
+def cached_synthetic_dataset(folder: Path, *args: Any, **kwargs: Any) -> Path:
+    """Return the folder of a synthetic set, written if necessary; safe for concurrent processes."""
     if not (folder / "manifest.csv").is_file():
         with suppress(FileExistsError):
-            write_synthetic_dataset(folder, *given, **named)
+            write_synthetic_dataset(folder, *args, **kwargs)
     return folder
 
 
-def _refuse_files(folder: Path) -> None:
+def _check_empty(folder: Path) -> None:
     if folder.exists() and any(folder.iterdir()):
         raise FileExistsError(f"{folder} is not empty: name a new folder for the synthetic set")
 
 
-def _sweep(folder: Path) -> None:
-    """Removes what was begun a day ago or more and never finished."""
-    for left in folder.parent.glob(f".{escape(folder.name[:50])}{_UNFINISHED}*"):
+def _remove_stale(folder: Path) -> None:
+    """Remove unfinished folders that were begun a day ago or earlier."""
+    for unfinished in folder.parent.glob(f".{escape(folder.name[:50])}{_UNFINISHED}*"):
         with suppress(OSError):
-            if time.time() - left.stat().st_mtime > _STALE_S:
-                shutil.rmtree(left)
+            if time.time() - unfinished.stat().st_mtime > _STALE_S:
+                shutil.rmtree(unfinished)
 
 
 def _write_classes(
     folder: Path, n_patients: int, images_per_patient: int, size: tuple[int, int], seed: int
 ) -> None:
-    kinds = list(INFLAMMATION)
+    classes = list(INFLAMMATION)
     rows = []
     for patient in range(n_patients):
         stain = draw_stain(_generator(seed, "stain", patient))
         for i in range(images_per_patient):
-            kind = kinds[(patient + i) % len(kinds)]
-            name = f"{kind}/{_patient_name(patient)}_{i + 1}.jpg"
-            image = make_tissue_image(kind, stain, _generator(seed, "image", patient, i), size)
+            label = classes[(patient + i) % len(classes)]
+            name = f"{label}/{_patient_name(patient)}_{i + 1}.jpg"
+            image = make_tissue_image(label, stain, _generator(seed, "image", patient, i), size)
             _write_jpeg(folder / name, image)
-            rows.append((name, kind, _patient_name(patient), MICRONS_PER_PIXEL))
+            rows.append((name, label, _patient_name(patient), MICRONS_PER_PIXEL))
     _write_manifest(folder / "manifest.csv", ("path", "label", "patient", "mpp"), sorted(rows))
 
 
@@ -124,7 +137,7 @@ def _write_regions(folder: Path, n_patients: int, size: tuple[int, int], seed: i
 
 
 def _generator(seed: int, purpose: str, *indices: int) -> np.random.Generator:
-    """Random numbers of their own for every purpose and index."""
+    """Return an independent random generator for a purpose and indices."""
     return np.random.default_rng([seed, *purpose.encode(), *(i + 1 for i in indices)])
 
 

@@ -1,7 +1,4 @@
-"""The demonstration as one self-contained HTML page.
-
-The demonstration: draw tissue, learn from some patients, answer for others, make a page.
-"""
+"""Demonstration: train on synthetic tissue, predict other patients, and write an HTML page."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ from ..reports.html import roc_curves_svg, write_page
 from ..utils.progress import Callback, Progress, no_callback
 from .dataset import cached_synthetic_dataset, write_synthetic_dataset
 
-# The default preset, small enough for a minute and a half on two cores.
+# The default preset, reduced to take a minute and a half on two cores.
 DEMO_RECIPE = preset("fast").parse_settings(
     {"n_atoms": "120", "n_iter": "12", "downsample": "1", "patches_per_class": "4000"}
 )
@@ -41,7 +38,7 @@ _N_TEST_PATIENTS = 4
 
 @dataclass(frozen=True)
 class DemoResult:
-    """What the demonstration found; `seconds` per stage."""
+    """Models and predictions of the demonstration; `seconds` holds durations by stage."""
 
     model: TissueClassifier
     test: Manifest
@@ -53,31 +50,43 @@ class DemoResult:
 
     @property
     def predicted(self) -> tuple[list[str], list[ImagePrediction]]:
-        """True classes and answers of the test images; one of glass alone is left out."""
-        kept = [place for place, answer in enumerate(self.predictions) if answer.label is not None]
-        return self.test.select(kept).labels, [self.predictions[place] for place in kept]
+        """True classes and predictions of the test images, without images that lack tissue."""
+        indices = [
+            index
+            for index, prediction in enumerate(self.predictions)
+            if prediction.label is not None
+        ]
+        return self.test.select(indices).labels, [self.predictions[index] for index in indices]
 
     @property
     def confusion(self) -> NDArray[np.int64]:
-        """Images by true class (rows) and answer (columns)."""
-        truth, answers = self.predicted
-        said = [answer.label for answer in answers]
-        counts: NDArray[np.int64] = confusion_matrix(truth, said, labels=self.model.classes_)
+        """Number of images by true class (rows) and predicted class (columns)."""
+        truth, predictions = self.predicted
+        predicted = [prediction.label for prediction in predictions]
+        counts: NDArray[np.int64] = confusion_matrix(truth, predicted, labels=self.model.classes_)
         return counts
 
     @property
     def balanced_accuracy(self) -> float:
-        truth, answers = self.predicted
-        return balanced_accuracy(truth, np.array([a.label for a in answers]))
+        """Balanced accuracy on the test images."""
+        truth, predictions = self.predicted
+        return balanced_accuracy(truth, np.array([prediction.label for prediction in predictions]))
 
 
 def draw_demo(folder: Path, *, seed: int = 0) -> Path:
-    """The demonstration's images in a folder of their own; one that holds files is refused."""
+    """Write the images of the demonstration to a new folder."""
     return write_synthetic_dataset(folder, **_IMAGE_FOLDER, seed=seed)
 
 
 def run_demo(folder: Path, *, seed: int = 0, callback: Callback = no_callback) -> DemoResult:
-    """Draw the set into folder/data (once), train on half of the patients, answer for the rest."""
+    """Run the demonstration in a folder: train on half of the patients, predict the others.
+
+    Parameters
+    ----------
+    folder : folder of the synthetic set, which is written once to data-SEED
+    seed : random seed
+    callback : receives progress
+    """
     seconds: dict[str, float] = {}
 
     def timed(stage: str, work: Callable[[], Any]) -> Any:
@@ -92,27 +101,29 @@ def run_demo(folder: Path, *, seed: int = 0, callback: Callback = no_callback) -
     callback(Progress("draw", 1, 1))
     manifest = read_manifest(data / "manifest.csv")
     held_out = set(sorted(set(manifest.patients))[-_N_TEST_PATIENTS:])
-    places = np.array([patient in held_out for patient in manifest.patients])
-    train, test = (manifest.select(np.flatnonzero(p).tolist()) for p in (~places, places))
+    is_test = np.array([patient in held_out for patient in manifest.patients])
+    train, test = (
+        manifest.select(np.flatnonzero(selected).tolist()) for selected in (~is_test, is_test)
+    )
     model = TissueClassifier(DEMO_RECIPE, random_state=seed)
     timed("training", lambda: model.fit(train, callback=callback))
-    answers = timed("answering", lambda: _predict_all(test, model.predict_one, callback))
+    predictions = timed("answering", lambda: _predict_all(test, model.predict_one, callback))
     detector = RegionDetector(REGION_RECIPE, region="inflamed", random_state=seed)
     timed("learning regions", lambda: detector.fit(train, callback=callback))
     regions = read_manifest(data / "regions" / "manifest.csv")
     findings = timed(
         "finding regions", lambda: _predict_all(regions, detector.predict_one, callback)
     )
-    return DemoResult(model, test, answers, detector, regions, findings, seconds)
+    return DemoResult(model, test, predictions, detector, regions, findings, seconds)
 
 
-def _predict_all(manifest: Manifest, answer: Callable[..., Any], callback: Callback) -> list[Any]:
-    answers: list[Any] = []
+def _predict_all(manifest: Manifest, predict: Callable[..., Any], callback: Callback) -> list[Any]:
+    predictions: list[Any] = []
     callback(Progress("answer", 0, len(manifest.records)))
     for record in manifest.records:
-        answers.append(answer(record.path, mpp=PixelSizeOption(table=record.mpp)))
-        callback(Progress("answer", len(answers), len(manifest.records)))
-    return answers
+        predictions.append(predict(record.path, mpp=PixelSizeOption(table=record.mpp)))
+        callback(Progress("answer", len(predictions), len(manifest.records)))
+    return predictions
 
 
 _N_IMAGES = 6
@@ -120,7 +131,7 @@ _DISPLAY_WIDTH = 640
 
 
 def write_demo_page(path: Path, result: DemoResult) -> None:
-    """Everything in one file: no scripts, nothing fetched."""
+    """Write a self-contained page, without scripts and external resources."""
     write_page(path, "synthetic/page.html.j2", _content(result))
 
 
@@ -129,9 +140,9 @@ def _content(result: DemoResult) -> dict[str, Any]:
     atoms = model.model_.atoms()
     assert atoms is not None
     bases = {
-        n: atoms.with_usage_sign[atoms.classes == place] for place, n in enumerate(model.classes_)
+        n: atoms.with_usage_sign[atoms.classes == index] for index, n in enumerate(model.classes_)
     }
-    n_patches = sum(answer.n_patches for answer in result.predictions)
+    n_patches = sum(prediction.n_patches for prediction in result.predictions)
     return {
         "title": "histodict demonstration",
         "lead": "Made-up tissue: healthy, and inflamed with many small dark cells. The model "
@@ -144,8 +155,8 @@ def _content(result: DemoResult) -> dict[str, Any]:
         "classes": model.classes_,
         "confusion": counts.tolist(),
         "roc": roc_curves_svg("roc", {"the model": _roc(result)}),
-        "images": [_image(result, place) for place in _examples(result)],
-        "regions": [_regions(result, place) for place in range(len(result.findings))],
+        "images": [_image(result, index) for index in _examples(result)],
+        "regions": [_regions(result, index) for index in range(len(result.findings))],
         "min_patches": result.detector.min_patches_,
         "atoms": atom_mosaics(bases, model.recipe.patch_px),
         "timing": [
@@ -158,60 +169,63 @@ def _content(result: DemoResult) -> dict[str, Any]:
 
 
 def _roc(result: DemoResult) -> RocCurve:
-    truth, answers = result.predicted
-    scores = [answer.score for answer in answers]
+    truth, predictions = result.predicted
+    scores = [prediction.score for prediction in predictions]
     return roc_curve(truth, scores, positive=result.model.classes_[1])
 
 
 def _examples(result: DemoResult) -> list[int]:
-    """Some images of each class in turn, wrong answers first."""
+    """Return some images of each class in turn, wrong predictions first."""
     truth = result.test.labels
-    right = [answer.label == label for answer, label in zip(result.predictions, truth, strict=True)]
+    is_correct = [
+        prediction.label == label
+        for prediction, label in zip(result.predictions, truth, strict=True)
+    ]
     by_class: dict[str, list[int]] = {}
-    for place in sorted(range(len(right)), key=right.__getitem__):
-        by_class.setdefault(truth[place], []).append(place)
+    for index in sorted(range(len(is_correct)), key=is_correct.__getitem__):
+        by_class.setdefault(truth[index], []).append(index)
     per_class = _N_IMAGES // len(by_class)
-    return [place for places in by_class.values() for place in places[:per_class]]
+    return [index for indices in by_class.values() for index in indices[:per_class]]
 
 
-def _image(result: DemoResult, place: int) -> dict[str, Any]:
-    record, answer = result.test.records[place], result.predictions[place]
-    assert answer.patch_map is not None
-    share = round(100 * answer.proportions.get(result.model.classes_[-1], 0.0))
-    picture = draw_overlay(answer.patch_map, answer.summary())
-    return _display_image(picture, record, answer) | {"share": share}
+def _image(result: DemoResult, index: int) -> dict[str, Any]:
+    record, prediction = result.test.records[index], result.predictions[index]
+    assert prediction.patch_map is not None
+    percentage = round(100 * prediction.proportions.get(result.model.classes_[-1], 0.0))
+    overlay = draw_overlay(prediction.patch_map, prediction.summary())
+    return _display_image(overlay, record, prediction) | {"share": percentage}
 
 
-def _regions(result: DemoResult, place: int) -> dict[str, Any]:
-    """An image with what was found in it, and beside it what was planted."""
-    record, answer = result.regions.records[place], result.findings[place]
+def _regions(result: DemoResult, index: int) -> dict[str, Any]:
+    """Return an image with its true regions, and beside it the predicted ones."""
+    record, prediction = result.regions.records[index], result.findings[index]
     assert record.mask is not None
-    rings = region_rings(answer)
+    rings = region_rings(prediction)
     with open_image(record.path) as source:
         pixels = source.thumbnail(max(source.size))
         mask = RegionMask.read(record.mask, source.size).region
     border = mask & ~binary_erosion(mask, iterations=3)
-    planted = np.where(border[..., None], np.uint8(0), pixels)
-    found = draw_overlay(answer.patch_map, answer.summary(), rings)
-    below = found.shape[0] - planted.shape[0]  # the legend
-    planted = np.pad(planted, ((0, below), (0, 0), (0, 0)), constant_values=255)
-    area = sum(region.area_um2 or 0 for region in answer.regions) / 1e6
-    counted = f"{len(answer.regions)} region{'' if len(answer.regions) == 1 else 's'}"
-    words = f"{counted}, {area:.3f} mm²" if rings else "no region"
-    return _display_image(np.concatenate([planted, found], axis=1), record, answer) | {
-        "found": words
+    truth = np.where(border[..., None], np.uint8(0), pixels)
+    overlay = draw_overlay(prediction.patch_map, prediction.summary(), rings)
+    legend_height = overlay.shape[0] - truth.shape[0]
+    truth = np.pad(truth, ((0, legend_height), (0, 0), (0, 0)), constant_values=255)
+    area = sum(region.area_um2 or 0 for region in prediction.regions) / 1e6
+    count = f"{len(prediction.regions)} region{'' if len(prediction.regions) == 1 else 's'}"
+    summary = f"{count}, {area:.3f} mm²" if rings else "no region"
+    return _display_image(np.concatenate([truth, overlay], axis=1), record, prediction) | {
+        "found": summary
     }
 
 
 def _display_image(
-    pixels: NDArray[np.uint8], record: ImageRecord, answer: ImagePrediction | RegionPrediction
+    pixels: NDArray[np.uint8], record: ImageRecord, prediction: ImagePrediction | RegionPrediction
 ) -> dict[str, Any]:
-    """A picture at the page's width, and whether its answer is right."""
+    """Return an image at the page's width, with its prediction and whether it is correct."""
     height = round(pixels.shape[0] * _DISPLAY_WIDTH / pixels.shape[1])
     return {
         "uri": jpeg_data_uri(np.asarray(Image.fromarray(pixels).resize((_DISPLAY_WIDTH, height)))),
         "name": record.path.stem,
         "truth": record.label,
-        "answer": answer.label or "no tissue",
-        "right": answer.label == record.label,
+        "answer": prediction.label or "no tissue",
+        "right": prediction.label == record.label,
     }

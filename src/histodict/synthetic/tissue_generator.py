@@ -1,19 +1,14 @@
-"""Drawn tissue: H&E-like images, healthy and inflamed, for a demonstration without download.
+"""Synthetic tissue: H&E-like images, healthy and inflamed, for a demonstration without download.
 
-A scene is two maps, the concentrations of haematoxylin H and eosin E: wavy stroma, lumens lined by
-epithelium, nuclei. One map decides what is ill: where `inflammation` is high, lymphocytes crowd the
-stroma, the stroma is pale with oedema, and lumens are few and narrow. The scanner then sees
+A scene consists of two maps, the concentrations of haematoxylin H and eosin E: wavy stroma, lumens
+lined by epithelium, and nuclei. A third map, `inflammation`, determines the pathology: where it is
+high, the stroma has many lymphocytes and pale oedema, and lumens are few and narrow. The simulated
+scanner records
 
     RGB = white · 10^−(H·h + E·e)                                         (Beer and Lambert)
 
 with the colour vectors h, e and the white of the patient's stain. Stains differ more between
 patients than the classes differ in mean colour. Sizes are those of tissue at 0.5 µm per pixel.
-
-A scene under way: maps of the two dyes on a canvas, and smooth noise to draw them with.
-
-Nuclei of a scene: of the epithelium, of lymphocytes and of fibroblasts.
-
-From concentrations to colours: a patient's stain, and the scanner that sees it.
 """
 
 from __future__ import annotations
@@ -33,11 +28,11 @@ Map = NDArray[np.float32]
 Mask = NDArray[np.bool_]
 
 _SMALLEST_SIDE = 64
-_BORDER = 24  # drawn around the image and cut off, so that nuclei may lie across its edge
+_BORDER = 24  # drawn around the image and cropped, so that nuclei may cross the edge
 
 
 class Scene:
-    """Concentrations under way: maps H and E, and where nuclei have taken the room."""
+    """Maps of H and E on a canvas, and the mask of space occupied by nuclei."""
 
     def __init__(self, shape: tuple[int, int]) -> None:
         self.H: Map = np.zeros(shape, np.float32)
@@ -46,55 +41,58 @@ class Scene:
 
 
 def canvas_shape(size: tuple[int, int]) -> tuple[int, int]:
-    """The shape to draw on for an image of `size`, (width, height)."""
+    """Return the shape of the canvas for an image of `size`, (width, height)."""
     width = check_whole_number("width", size[0], _SMALLEST_SIDE)
     height = check_whole_number("height", size[1], _SMALLEST_SIDE)
     return height + 2 * _BORDER, width + 2 * _BORDER
 
 
 def cut_border(canvas: NDArray) -> NDArray:
+    """Return the canvas without its border."""
     return canvas[_BORDER:-_BORDER, _BORDER:-_BORDER]
 
 
 def smooth_noise(
     shape: tuple[int, int], scale: tuple[float, float], rng: np.random.Generator
 ) -> Map:
-    """Noise of mean 0 and deviation about 1, smooth over `scale` pixels down and across."""
+    """Return noise of mean 0 and deviation about 1, smooth over `scale` pixels down and across."""
     coarse = [max(2, round(n / s) + 1) for n, s in zip(shape, scale, strict=True)]
     grid = rng.standard_normal(coarse, dtype=np.float32) * np.float32(1.25)
     return enlarge(grid, shape)
 
 
 def enlarge(grid: Map, shape: tuple[int, int]) -> Map:
+    """Return the grid resized to a shape by bicubic interpolation."""
     resized: Map = np.asarray(Image.fromarray(grid).resize(shape[::-1], Image.Resampling.BICUBIC))
     return resized
 
 
 def coordinates(shape: tuple[int, int]) -> tuple[Map, Map]:
+    """Return y and x of every pixel."""
     y, x = np.indices(shape, dtype=np.float32)
     return y, x
 
 
 Positions = tuple[NDArray[np.intp], NDArray[np.intp]]  # rows and columns
 
-_MAX_DRAWINGS = 128  # of one kind of nucleus in an image
+_MAX_DRAWINGS = 128  # different nuclei of one kind in an image
 
 
 @dataclass(frozen=True)
 class _Nuclei:
-    """The look of one kind of nucleus; lengths in pixels, densities as haematoxylin."""
+    """Appearance of one kind of nucleus; lengths in pixels, densities as haematoxylin."""
 
     length: float  # half axes
     width: float
     density: float
     rim: float  # added density of the membrane
     clumps: float  # relative contrast of the chromatin
-    nucleolus: float  # its added density
+    nucleolus: float  # added density of the nucleolus
     spacing: int  # no other nucleus within this distance of the centre
 
     @property
     def max_radius(self) -> int:
-        """Pixels from the centre to the edge of the small image that holds a nucleus."""
+        """Pixels from the centre to the edge of the template of a nucleus."""
         return math.ceil(1.35 * self.length)
 
 
@@ -106,40 +104,40 @@ _LYMPHOCYTE = _Nuclei(5.3, 4.9, 0.80, 0.18, 0.20, 0.0, 8)
 def draw_lining(
     scene: Scene, depth: Map, wall: float, tissue: Mask, rng: np.random.Generator
 ) -> None:
-    """A row of nuclei in the epithelium, standing on its base."""
-    places = _scatter((np.abs(depth - 0.58 * wall) < 1.5) & tissue, 0.3, rng)
-    angles = _uphill(depth, places)
-    _paint(scene, _EPITHELIAL, places, angles + rng.normal(0, 0.2, len(angles)), rng)
+    """Draw a row of epithelial nuclei, perpendicular to the lumen."""
+    positions = _scatter((np.abs(depth - 0.58 * wall) < 1.5) & tissue, 0.3, rng)
+    angles = _uphill(depth, positions)
+    _paint(scene, _EPITHELIAL, positions, angles + rng.normal(0, 0.2, len(angles)), rng)
 
 
 def draw_lymphocytes(
     scene: Scene, inflammation: Map, allowed: Mask, stroma: Mask, rng: np.random.Generator
 ) -> None:
-    """Crowds in inflamed stroma, some in inflamed epithelium, single ones elsewhere."""
-    welcome = np.where(stroma, np.float32(1), np.float32(0.15))
-    density = 0.02 * (inflammation * inflammation * welcome + 0.01)
-    places = _scatter(allowed, density, rng)
-    angles = rng.uniform(0, np.pi, len(places[0]))
-    _paint(scene, _LYMPHOCYTE, places, angles, rng)
+    """Draw many lymphocytes in inflamed stroma, some in inflamed epithelium, few elsewhere."""
+    weight = np.where(stroma, np.float32(1), np.float32(0.15))
+    density = 0.02 * (inflammation * inflammation * weight + 0.01)
+    positions = _scatter(allowed, density, rng)
+    angles = rng.uniform(0, np.pi, len(positions[0]))
+    _paint(scene, _LYMPHOCYTE, positions, angles, rng)
 
 
 def draw_fibroblasts(scene: Scene, flow: Map, allowed: Mask, rng: np.random.Generator) -> None:
-    """Thin nuclei along the fibres."""
-    places = _scatter(allowed, 0.0016, rng)
-    angles = _uphill(flow, places) + math.pi / 2
-    _paint(scene, _FIBROBLAST, places, angles + rng.normal(0, 0.15, len(angles)), rng)
+    """Draw thin nuclei along the fibres."""
+    positions = _scatter(allowed, 0.0016, rng)
+    angles = _uphill(flow, positions) + math.pi / 2
+    _paint(scene, _FIBROBLAST, positions, angles + rng.normal(0, 0.15, len(angles)), rng)
 
 
-def _uphill(heights: Map, places: Positions) -> NDArray[np.float64]:
-    """The angle of steepest ascent at the places."""
-    dy, dx = (np.asarray(slope)[places] for slope in np.gradient(heights))
+def _uphill(heights: Map, positions: Positions) -> NDArray[np.float64]:
+    """Return the angle of steepest ascent at the positions."""
+    dy, dx = (np.asarray(slope)[positions] for slope in np.gradient(heights))
     return np.arctan2(dy, dx).astype(np.float64)
 
 
 def _scatter(allowed: Mask, density: Map | float, rng: np.random.Generator) -> Positions:
-    """Pixels at random, in random order, with the given density per pixel."""
-    chosen = allowed & (rng.random(allowed.shape, dtype=np.float32) < density)
-    rows, columns = np.nonzero(chosen)
+    """Return random pixels, in random order, with the given density per pixel."""
+    selected = allowed & (rng.random(allowed.shape, dtype=np.float32) < density)
+    rows, columns = np.nonzero(selected)
     order = rng.permutation(len(rows))
     return rows[order], columns[order]
 
@@ -147,44 +145,50 @@ def _scatter(allowed: Mask, density: Map | float, rng: np.random.Generator) -> P
 def _paint(
     scene: Scene,
     nuclei: _Nuclei,
-    places: Positions,
+    positions: Positions,
     angles: NDArray[np.float64],
     rng: np.random.Generator,
 ) -> None:
-    """Draw a nucleus at those places where there is room."""
+    """Draw a nucleus at each position that has enough space."""
     half = nuclei.max_radius
-    kept = _enforce_spacing(scene.occupied, places, nuclei.spacing, max(half, nuclei.spacing))
-    # Nuclei of about the same angle share a drawing: 128 are more than the eye remembers.
-    kept.sort(key=angles.__getitem__)
-    shared = np.arange(len(kept)) * min(len(kept), _MAX_DRAWINGS) // max(len(kept), 1)
-    first = np.flatnonzero(np.diff(shared, prepend=-1))
-    covers, densities = _nucleus_templates(nuclei, angles[kept][first], rng)
-    for i, cover, density in zip(kept, covers[shared], densities[shared], strict=True):
-        y, x = places[0][i], places[1][i]
+    accepted = _enforce_spacing(
+        scene.occupied, positions, nuclei.spacing, max(half, nuclei.spacing)
+    )
+    # Nuclei of about the same angle share one of 128 templates.
+    accepted.sort(key=angles.__getitem__)
+    template_of = (
+        np.arange(len(accepted)) * min(len(accepted), _MAX_DRAWINGS) // max(len(accepted), 1)
+    )
+    first = np.flatnonzero(np.diff(template_of, prepend=-1))
+    covers, densities = _nucleus_templates(nuclei, angles[accepted][first], rng)
+    for i, cover, density in zip(
+        accepted, covers[template_of], densities[template_of], strict=True
+    ):
+        y, x = positions[0][i], positions[1][i]
         window = np.s_[y - half : y + half + 1, x - half : x + half + 1]
         H, E = scene.H[window], scene.E[window]
         H += cover * (density - H)
         E -= 0.55 * cover * E
 
 
-def _enforce_spacing(taken: Mask, places: Positions, spacing: int, margin: int) -> list[int]:
-    """Which places, first come first served, keep spacing and margin; they are marked as taken."""
+def _enforce_spacing(taken: Mask, positions: Positions, spacing: int, margin: int) -> list[int]:
+    """Return the indices of positions that keep spacing and margin; mark them as taken."""
     height, width = taken.shape
     dy, dx = np.indices((2 * spacing + 1, 2 * spacing + 1)) - spacing
     disc = dy**2 + dx**2 <= spacing**2
-    kept = []
-    for i, (y, x) in enumerate(zip(places[0].tolist(), places[1].tolist(), strict=True)):
+    accepted = []
+    for i, (y, x) in enumerate(zip(positions[0].tolist(), positions[1].tolist(), strict=True)):
         inside = margin <= y < height - margin and margin <= x < width - margin
         if inside and not taken[y, x]:
             taken[y - spacing : y + spacing + 1, x - spacing : x + spacing + 1] |= disc
-            kept.append(i)
-    return kept
+            accepted.append(i)
+    return accepted
 
 
 def _nucleus_templates(
     nuclei: _Nuclei, angles: NDArray[np.float64], rng: np.random.Generator
 ) -> tuple[Map, Map]:
-    """Cover (0 to 1) and haematoxylin of one small square image per nucleus."""
+    """Return cover (0 to 1) and haematoxylin of one small square image per nucleus."""
 
     def one_each(values: NDArray[np.float64]) -> Map:
         return values.astype(np.float32)[:, None, None]
@@ -214,10 +218,13 @@ def _nucleus_templates(
 
 @dataclass(frozen=True)
 class Stain:
-    """How one patient's slides were stained and scanned.
+    """Stain and scanner of one patient's slides.
 
-    `haematoxylin` and `eosin` are unit vectors of optical density (R, G, B), the strengths multiply
-    the concentrations, `white` is the colour of empty glass (0 to 255).
+    Attributes
+    ----------
+    haematoxylin, eosin : unit vectors of optical density (R, G, B)
+    haematoxylin_strength, eosin_strength : factors of the concentrations
+    white : background colour (0 to 255)
     """
 
     haematoxylin: tuple[float, float, float]
@@ -228,7 +235,7 @@ class Stain:
 
 
 def draw_stain(rng: np.random.Generator) -> Stain:
-    """A patient's stain: colour vectors about the usual ones; strengths, brightness at random."""
+    """Return a random stain: colour vectors near typical ones, random strengths and brightness."""
     h = _unit(np.array([0.62, 0.71, 0.31]) + rng.normal(0, [0.035, 0.025, 0.025]))
     e = _unit(np.array([0.14, 0.87, 0.42]) + rng.normal(0, [0.045, 0.03, 0.07]))
     white = rng.uniform(216, 252) + rng.normal(0, 2.5, 3)
@@ -242,8 +249,8 @@ def draw_stain(rng: np.random.Generator) -> Stain:
 
 
 def simulate_scan(scene: Scene, stain: Stain, rng: np.random.Generator) -> NDArray[np.uint8]:
-    """The image that a scanner makes: Beer-Lambert, a little blur, a little noise."""
-    thickness = rng.uniform(0.85, 1.15)  # of the section, about the usual one
+    """Return the scanned image: Beer-Lambert law, with slight blur and noise."""
+    thickness = rng.uniform(0.85, 1.15)  # of the section, relative to the typical one
     h = thickness * stain.haematoxylin_strength * np.array(stain.haematoxylin)
     e = thickness * stain.eosin_strength * np.array(stain.eosin)
     H, E = cut_border(scene.H)[..., None], cut_border(scene.E)[..., None]
@@ -265,13 +272,16 @@ def _triple(vector: NDArray[np.float64]) -> tuple[float, float, float]:
 
 
 MICRONS_PER_PIXEL = 0.5
-_BACKGROUND_FRACTION = 0.2  # of the images show a margin of empty glass
+_BACKGROUND_FRACTION = 0.2  # fraction of images with a margin of background
 
 
 def make_tissue_image(
     kind: str, stain: Stain, rng: np.random.Generator, size: tuple[int, int] = (480, 360)
 ) -> NDArray[np.uint8]:
-    """An image (height, width, 3) of "healthy" or "inflamed" tissue; size is (width, height)."""
+    """Return an image (height, width, 3) of "healthy" or "inflamed" tissue.
+
+    `size` is (width, height).
+    """
     if kind not in INFLAMMATION:
         raise ValueError(f"kind must be one of {', '.join(INFLAMMATION)}, not {kind!r}")
     shape = canvas_shape(size)
@@ -283,7 +293,7 @@ def make_tissue_image(
 def make_region_image(
     stain: Stain, rng: np.random.Generator, size: tuple[int, int] = (480, 360), n_regions: int = 1
 ) -> tuple[NDArray[np.uint8], Mask]:
-    """Healthy tissue with n_regions inflamed foci: the image and their mask (height, width)."""
+    """Return healthy tissue with n_regions inflamed foci, and their mask (height, width)."""
     check_whole_number("n_regions", n_regions, 0)
     shape = canvas_shape(size)
     tissue = _draw_tissue_edge(shape, rng)
@@ -310,7 +320,7 @@ def _draw_scene(inflammation: Map, tissue: Mask, rng: np.random.Generator) -> Sc
 
 
 def _distance(mask: Mask) -> Map:
-    """Distance of every pixel to the mask, to about a pixel; far away if the mask is empty."""
+    """Return the distance to the mask, to about a pixel; large if the mask is empty."""
     coarse = ~mask[::2, ::2]
     if coarse.all():
         return np.full(mask.shape, 1e3, np.float32)
@@ -319,7 +329,7 @@ def _distance(mask: Mask) -> Map:
 
 
 def _draw_stroma(scene: Scene, inflammation: Map, depth: Map, rng: np.random.Generator) -> Map:
-    """Eosin in wavy fibres; returns the map whose level lines the fibres follow.
+    """Draw eosin as wavy fibres; return the map whose level lines the fibres follow.
 
     The fibres run in one direction, bent by waves, and around the lumens.
     """
@@ -330,12 +340,12 @@ def _draw_stroma(scene: Scene, inflammation: Map, depth: Map, rng: np.random.Gen
     flow = math.cos(angle) * y - math.sin(angle) * x
     flow += 16 * smooth_noise(shape, (80, 80), rng) + 2.5 * smooth_noise(shape, (24, 24), rng)
     around = np.exp(depth / -40)
-    for _ in range(2):  # without creases halfway between two lumens
+    for _ in range(2):  # smooths creases halfway between two lumens
         around = ndimage.uniform_filter(around, 15)
     flow += 70 * around
     texture = np.zeros((1024, 128), np.float32)
-    for share, width, length in ((0.55, 9, 80), (0.5, 4, 48), (0.4, 2, 32)):
-        texture += share * smooth_noise(texture.shape, (width, length / 8), rng)
+    for weight, width, length in ((0.55, 9, 80), (0.5, 4, 48), (0.4, 2, 32)):
+        texture += weight * smooth_noise(texture.shape, (width, length / 8), rng)
     points = np.stack([flow + 256, along / 8])
     fibres = ndimage.map_coordinates(texture, points, order=1, mode="mirror")
     fibres += 0.2 * smooth_noise(shape, (2.2, 2.2), rng)
@@ -347,7 +357,7 @@ def _draw_stroma(scene: Scene, inflammation: Map, depth: Map, rng: np.random.Gen
 
 
 def _draw_epithelium(scene: Scene, depth: Map, wall: float, rng: np.random.Generator) -> None:
-    """Cytoplasm around the lumens, a darker line on the inside and a membrane outside."""
+    """Draw cytoplasm around the lumens, with a darker line inside and a membrane outside."""
     uneven = depth + 1.5 * smooth_noise(depth.shape, (14, 14), rng)
     inside = np.clip(wall - uneven, 0, 1)
     grain = 0.04 * smooth_noise(depth.shape, (2.5, 2.5), rng)
@@ -357,11 +367,11 @@ def _draw_epithelium(scene: Scene, depth: Map, wall: float, rng: np.random.Gener
     scene.E += 0.16 * np.exp(-(((uneven - wall - 1) / 1.4) ** 2))
 
 
-# --- where things are ---------------------------------------------------------------------------
+# --- layout -------------------------------------------------------------------------------------
 
 
 def _draw_tissue_edge(shape: tuple[int, int], rng: np.random.Generator) -> Mask:
-    """Where there is tissue: everywhere, or on one side of a wavy line."""
+    """Return the mask of tissue: everywhere, or on one side of a wavy line."""
     if rng.random() > _BACKGROUND_FRACTION:
         return np.ones(shape, bool)
     angle = rng.uniform(0, 2 * math.pi)
@@ -376,13 +386,13 @@ def _healthy(shape: tuple[int, int], rng: np.random.Generator) -> Map:
 
 
 def _inflamed(shape: tuple[int, int], rng: np.random.Generator) -> Map:
-    """Clusters over most of the image, with calmer tissue between them."""
+    """Return clusters over most of the image, with less inflamed tissue between them."""
     noise = smooth_noise(shape, (80, 80), rng) + 0.5 * smooth_noise(shape, (30, 30), rng)
     calm = np.quantile(noise[::4, ::4], rng.uniform(0.4, 0.65))
     return np.clip(0.5 + 2 * (noise - calm), 0.12, 1).astype(np.float32)
 
 
-# How ill the tissue is, from 0 to 1 at every pixel, by kind of image.
+# Map of inflammation, from 0 to 1 at every pixel, by class.
 INFLAMMATION: dict[str, Callable[[tuple[int, int], np.random.Generator], Map]] = {
     "healthy": _healthy,
     "inflamed": _inflamed,
@@ -390,7 +400,7 @@ INFLAMMATION: dict[str, Callable[[tuple[int, int], np.random.Generator], Map]] =
 
 
 def _draw_foci(tissue: Mask, n_regions: int, rng: np.random.Generator) -> Mask:
-    """n_regions blobs inside the tissue and the image, apart from each other."""
+    """Return n_regions separate blobs inside the tissue and the image."""
     shape = tissue.shape
     foci = np.zeros(shape, bool)
     free = np.zeros(shape, bool)
@@ -398,10 +408,10 @@ def _draw_foci(tissue: Mask, n_regions: int, rng: np.random.Generator) -> Mask:
     radius = math.sqrt(0.16 * free.sum() / max(n_regions, 2) / math.pi)
     for _ in range(n_regions):
         earlier = foci.copy()
-        room = ndimage.distance_transform_edt(free)
-        rows, columns = np.nonzero(room >= min(1.5 * radius, 0.9 * room.max()))
-        pick = rng.integers(len(rows))
-        centre = int(rows[pick]), int(columns[pick])
+        clearance = ndimage.distance_transform_edt(free)
+        rows, columns = np.nonzero(clearance >= min(1.5 * radius, 0.9 * clearance.max()))
+        choice = rng.integers(len(rows))
+        centre = int(rows[choice]), int(columns[choice])
         _add_blob(foci, centre, radius * rng.uniform(0.85, 1.15), 0.16, rng)
         foci &= free | earlier
         free &= ndimage.distance_transform_edt(~foci) > 0.3 * radius
@@ -411,7 +421,7 @@ def _draw_foci(tissue: Mask, n_regions: int, rng: np.random.Generator) -> Mask:
 def _add_blob(
     mask: Mask, centre: tuple[int, int], radius: float, roughness: float, rng: np.random.Generator
 ) -> None:
-    """A disc with an irregular outline, radius·(1 + Σ_k c_k cos(kθ + φ_k)), added to the mask."""
+    """Add a disc with an irregular outline, radius·(1 + Σ_k c_k cos(kθ + φ_k)), to the mask."""
     largest = 1 + 5 * roughness
     reach = int(radius * largest) + 2
     top, left = (max(0, c - reach) for c in centre)
@@ -427,22 +437,22 @@ def _add_blob(
 
 
 def _draw_lumens(inflammation: Map, tissue: Mask, wall: float, rng: np.random.Generator) -> Mask:
-    """Openings that keep a wall of epithelium and some stroma between each other."""
+    """Return lumens that leave space for epithelium and some stroma between them."""
     shape = tissue.shape
     lumens = np.zeros(shape, bool)
     placed: list[tuple[float, float, float]] = []
-    usual = rng.uniform(13, 34)
+    typical_radius = rng.uniform(13, 34)
     gap = rng.uniform(1.9, 2.8) * wall
     for _ in range(tissue.size // 1500):
         cy, cx = (int(rng.integers(n)) for n in shape)
-        radius = usual * rng.uniform(0.6, 1.35)
+        radius = typical_radius * rng.uniform(0.6, 1.35)
         reach = int(radius + wall)
-        near = np.s_[max(0, cy - reach) : cy + reach, max(0, cx - reach) : cx + reach]
-        swelling = float(inflammation[near].max())
-        radius *= 1 - 0.55 * swelling
-        crowded = any(math.hypot(cy - y, cx - x) < radius + r + gap for y, x, r in placed)
-        blocked = rng.random() < 0.93 * swelling
-        if crowded or blocked or not tissue[near].all():
+        neighbourhood = np.s_[max(0, cy - reach) : cy + reach, max(0, cx - reach) : cx + reach]
+        local_inflammation = float(inflammation[neighbourhood].max())
+        radius *= 1 - 0.55 * local_inflammation
+        is_crowded = any(math.hypot(cy - y, cx - x) < radius + r + gap for y, x, r in placed)
+        is_rejected = rng.random() < 0.93 * local_inflammation
+        if is_crowded or is_rejected or not tissue[neighbourhood].all():
             continue
         placed.append((cy, cx, radius))
         _add_blob(lumens, (cy, cx), radius, 0.13, rng)

@@ -1,1 +1,1 @@
-"""Files, caches, parallel execution, progress display and validation."""
+"""Utilities: files, caches, parallel execution, progress display and validation."""

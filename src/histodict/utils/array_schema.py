@@ -1,8 +1,9 @@
-"""What an array that was learnt must be: said where it is learnt, checked where it is read.
+"""Schema of learned arrays: declared by estimators and validated when models are read.
 
-A shape is a word for each dimension. A word means the same number in all arrays of a model; some
-are known beforehand (classes, features, …), any other (atoms) is learnt from the first array that
-has it. Sums and products of words and numbers are shapes too: "2*atoms", "scores+codes".
+A shape is a name per dimension. A name stands for the same number in all arrays of a model. Some
+numbers are known beforehand (classes, features, …); others (atoms) are taken from the first array
+that has the name. Sums and products of names and numbers are also allowed: "2*atoms",
+"scores+codes".
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 Sizes = Mapping[str, int | str]
-_UNIT_TOLERANCE = 1e-4  # of the norm of a vector in single precision
+_UNIT_TOLERANCE = 1e-4  # of norms in single precision
 
 
 @dataclass(frozen=True)
 class ArraySpec:
-    """shape : words separated by commas; holds : what kind of numbers, one of `HOLDS`."""
+    """Specification of an array: dimension names, and a condition that is a key of CONDITIONS."""
 
     shape: str
     condition: str = "finite numbers"
@@ -29,38 +30,42 @@ class ArraySpec:
 def validate_arrays(
     declared: Mapping[str, ArraySpec], arrays: Mapping[str, NDArray[Any]], sizes: Sizes
 ) -> None:
-    """Refuses arrays that are not those declared, in name, shape, type or value.
+    """Raise ValueError if arrays differ from those declared in name, shape, type or values.
 
-    `sizes` : numbers of the words that are known, or what other words they are made of
+    Parameters
+    ----------
+    declared : specification of each array
+    arrays : arrays to validate
+    sizes : numbers by dimension name, or expressions of other names
     """
     for name in sorted(set(declared) ^ set(arrays)):
         raise ValueError(f"the array {name} is {'missing' if name in declared else 'not known'}")
     known = dict(sizes)
-    for name, what in declared.items():
-        _check_shape(name, what.shape.split(", "), arrays[name].shape, known)
-        if not CONDITIONS[what.condition](arrays[name], known):
-            raise ValueError(f"the array {name} must hold {what.condition}, and does not")
+    for name, spec in declared.items():
+        _check_shape(name, spec.shape.split(", "), arrays[name].shape, known)
+        if not CONDITIONS[spec.condition](arrays[name], known):
+            raise ValueError(f"the array {name} must hold {spec.condition}, and does not")
 
 
 def _check_shape(
-    name: str, words: list[str], shape: tuple[int, ...], known: dict[str, int | str]
+    name: str, dimensions: list[str], shape: tuple[int, ...], known: dict[str, int | str]
 ) -> None:
-    fits = len(words) == len(shape) and 0 not in shape
-    for word, size in zip(words, shape, strict=False):
-        fits = fits and _size(word, known) in (None, size)
-        known.setdefault(word, size)
+    fits = len(dimensions) == len(shape) and 0 not in shape
+    for dimension, size in zip(dimensions, shape, strict=False):
+        fits = fits and _size(dimension, known) in (None, size)
+        known.setdefault(dimension, size)
     if not fits:
-        wanted = ", ".join(f"{word} = {_size(word, known)}" for word in words)
-        raise ValueError(f"the array {name} has the shape {shape}, not ({wanted})")
+        expected = ", ".join(f"{dimension} = {_size(dimension, known)}" for dimension in dimensions)
+        raise ValueError(f"the array {name} has the shape {shape}, not ({expected})")
 
 
-def _size(words: str, known: Mapping[str, int | str]) -> int | None:
-    """The number that a sum of products stands for; None if a word of it is not known."""
+def _size(expression: str, known: Mapping[str, int | str]) -> int | None:
+    """Return the value of a sum of products; None if a name in it is unknown."""
     total = 0
-    for part in words.split("+"):
+    for term in expression.split("+"):
         product = 1
-        for word in part.split("*"):
-            value = int(word) if word.isdecimal() else known.get(word)
+        for factor in term.split("*"):
+            value = int(factor) if factor.isdecimal() else known.get(factor)
             size = _size(value, known) if isinstance(value, str) else value
             if size is None:
                 return None
@@ -69,7 +74,7 @@ def _size(words: str, known: Mapping[str, int | str]) -> int | None:
     return total
 
 
-# --- kinds of numbers ---------------------------------------------------------------------------
+# --- conditions ---------------------------------------------------------------------------------
 
 
 def _finite(array: NDArray[Any], known: Sizes) -> bool:
@@ -96,7 +101,7 @@ def _counts(array: NDArray[Any], known: Sizes) -> bool:
 
 
 def _class_axes(array: NDArray[Any], known: Sizes) -> bool:
-    """Of all classes: one that nobody belongs to would have no distance."""
+    """Return whether all classes occur; a class without vectors would have no distance."""
     return array.dtype.kind == "i" and np.array_equal(
         np.unique(array), np.arange(int(known["classes"]))
     )

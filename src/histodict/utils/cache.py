@@ -1,9 +1,4 @@
-"""Arrays that are costly to make, kept on disk under all that decides their numbers.
-
-How much memory may still be taken, before it is taken.
-
-Caches in memory: the least recently used values are removed when there is no room.
-"""
+"""Caches on disk and in memory, and the memory that is available."""
 
 from __future__ import annotations
 
@@ -23,32 +18,33 @@ from numpy.typing import NDArray
 
 from .files import atomic_write
 
-_FORM = 3  # of the files
+_VERSION = 3  # version of the file format
 _DIGEST = 32  # bytes
 _PART = 1 << 20
 _NAMES = f"{'[0-9a-f]' * 2}/{'[0-9a-f]' * 32}.npy"
 
 _LIMIT_VARIABLE = "HISTODICT_CACHE_GIB"
 _LIMIT_GIB = 20.0
-_CLEANUP_INTERVAL = 1 / 32  # of the limit: after so much was written, the folder is looked at
-_FREE_FRACTION = 0.9  # of the limit is what it is made smaller to
+_CLEANUP_INTERVAL = 1 / 32  # fraction of the limit that is written between clean-ups
+_FREE_FRACTION = 0.9  # fraction of the limit that a clean-up leaves
 
-# Bytes that this process has written into each folder since it looked at it last.
+# Bytes that this process has written to each folder since the last clean-up.
 _written: dict[Path, int] = {}
 
 
 class ArrayCache:
-    """One file per array: a `.npy` file with the SHA-256 of its bytes behind it.
+    """Cache of arrays on disk: `.npy` files, each followed by the SHA-256 of its bytes.
 
-    It is complete or not there; a damaged one is named in a warning and counts as not there. The
-    folder holds about 20 GiB at most, or as many as the environment variable HISTODICT_CACHE_GIB
-    says: of more, what was not read for longest goes.
+    Files are written atomically; a damaged one causes a warning and counts as missing. The folder
+    is limited to about 20 GiB, or to the number in the environment variable HISTODICT_CACHE_GIB;
+    the least recently read files are removed first.
     """
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
 
     def read(self, key: list[Any]) -> NDArray[Any] | None:
+        """Return the array of a key; None if it is missing or damaged."""
         path = self._file(key)
         try:
             with path.open("rb") as file:
@@ -61,11 +57,12 @@ class ArrayCache:
         except (OSError, ValueError, EOFError) as error:
             warnings.warn(f"{path}: is damaged and made anew ({error})", stacklevel=2)
             return None
-        with suppress(OSError):  # of somebody else, or gone by now
+        with suppress(OSError):  # another user's file, or already removed
             os.utime(path)
         return array
 
     def write(self, key: list[Any], array: NDArray[Any]) -> None:
+        """Store an array under a key."""
         with (
             atomic_write(self._file(key), durable=False) as partial,
             partial.open("w+b") as file,
@@ -74,42 +71,42 @@ class ArrayCache:
             size = file.tell()
             file.seek(0)
             file.write(_digest(file, size))
-        self._stay_small(size + _DIGEST)
+        self._limit_size(size + _DIGEST)
 
-    def _stay_small(self, n_new: int) -> None:
-        """Look at the folder with the first array, and then now and again."""
+    def _limit_size(self, n_new: int) -> None:
+        """Clean up the folder at the first write, and then in intervals."""
         limit = max_bytes()
-        known = self.folder in _written
+        is_known = self.folder in _written
         _written[self.folder] = _written.get(self.folder, 0) + n_new
-        if not known or _written[self.folder] > limit * _CLEANUP_INTERVAL:
+        if not is_known or _written[self.folder] > limit * _CLEANUP_INTERVAL:
             _written[self.folder] = 0
             _evict(self.folder, limit)
 
     def _file(self, key: list[Any]) -> Path:
-        digest = hashlib.sha256(json.dumps([_FORM, *key]).encode()).hexdigest()
+        digest = hashlib.sha256(json.dumps([_VERSION, *key]).encode()).hexdigest()
         return self.folder / digest[:2] / f"{digest[:32]}.npy"
 
 
 def max_bytes() -> float:
-    """That a folder may hold."""
-    given = os.environ.get(_LIMIT_VARIABLE, _LIMIT_GIB)
+    """Return the maximum size of a cache folder in bytes."""
+    value = os.environ.get(_LIMIT_VARIABLE, _LIMIT_GIB)
     try:
-        gib = float(given)
+        gib = float(value)
     except ValueError:
         gib = -1.0
     if not gib >= 0:
-        raise ValueError(f"{_LIMIT_VARIABLE} must be a number of GiB, not {given!r}")
+        raise ValueError(f"{_LIMIT_VARIABLE} must be a number of GiB, not {value!r}")
     return gib * 2**30
 
 
 def _evict(folder: Path, limit: float) -> None:
-    """Remove the arrays that were not read for longest, if there is more than the limit."""
-    found = sorted(_arrays(folder))
-    total = sum(size for _, size, _ in found)
+    """Remove the least recently read arrays if the limit is exceeded."""
+    arrays = sorted(_arrays(folder))
+    total = sum(size for _, size, _ in arrays)
     if total <= limit:
         return
-    for _, size, path in found:
-        with suppress(OSError):  # somebody else's, or in use where that forbids it
+    for _, size, path in arrays:
+        with suppress(OSError):  # another user's file, or in use
             path.unlink(missing_ok=True)
             total -= size
         if total <= limit * _FREE_FRACTION:
@@ -117,15 +114,15 @@ def _evict(folder: Path, limit: float) -> None:
 
 
 def _arrays(folder: Path) -> Iterator[tuple[int, int, Path]]:
-    """When each was used last, its size, and where it is."""
+    """Yield time of last use, size and path of each array."""
     for path in folder.glob(_NAMES):
-        with suppress(OSError):  # gone by now
+        with suppress(OSError):  # already removed
             stat = path.stat()
             yield stat.st_mtime_ns, stat.st_size, path
 
 
 def _digest(file: BinaryIO, size: int) -> bytes:
-    """SHA-256 of the next bytes of a file, so many; it then stands behind them."""
+    """Return the SHA-256 of the next `size` bytes of a file."""
     total = hashlib.sha256()
     while size > 0 and (part := file.read(min(size, _PART))):
         total.update(part)
@@ -138,13 +135,13 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 
 def available_bytes() -> int | None:
-    """Bytes that this process may still take, by all limits it is under; None where nobody says.
+    """Return the bytes that this process may still allocate; None if unknown.
 
-    What the machine has free; what the process's control groups, as of a container or of a batch
-    system, leave it; and what `ulimit -v` does.
+    The limits are the free memory of the machine, the control groups of the process (containers,
+    batch systems), and `ulimit -v`.
     """
-    found = [*_of_machine(), *_of_groups(), *_of_process()]
-    return max(0, min(found)) if found else None
+    limits = [*_of_machine(), *_of_groups(), *_of_process()]
+    return max(0, min(limits)) if limits else None
 
 
 def _of_machine() -> Iterator[int]:
@@ -157,11 +154,11 @@ def _of_machine() -> Iterator[int]:
 
 
 def _of_groups() -> Iterator[int]:
-    """What each group above the process leaves; the files of both versions of control groups."""
+    """Yield what each control group of the process leaves, for both versions of control groups."""
     for folder, names in _groups():
         limit, used = (_number(folder / name) for name in names)
         if limit is not None and used is not None:
-            # Pages of files that nobody uses count as used, and are given up on demand.
+            # Inactive file pages count as used but are released on demand.
             stat = _table(folder / "memory.stat")
             yield limit - used + stat.get("inactive_file", stat.get("total_inactive_file", 0))
 
@@ -169,7 +166,7 @@ def _of_groups() -> Iterator[int]:
 def _groups() -> Iterator[tuple[Path, tuple[str, str]]]:
     with suppress(OSError):
         for line in (_PROC / "self" / "cgroup").read_text("utf-8").splitlines():
-            number, kinds, place = line.split(":", 2)
+            number, kinds, group_path = line.split(":", 2)
             if number == "0":
                 root, names = _CGROUPS, ("memory.max", "memory.current")
             elif "memory" in kinds.split(","):
@@ -177,7 +174,7 @@ def _groups() -> Iterator[tuple[Path, tuple[str, str]]]:
                 names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
             else:
                 continue
-            group = root / place.strip("/")
+            group = root / group_path.strip("/")
             for folder in (group, *group.parents):
                 yield folder, names
                 if folder == root:
@@ -194,7 +191,7 @@ def _of_process() -> Iterator[int]:
 
 
 def _table(path: Path) -> dict[str, int]:
-    """The lines "name number …" of a file; none if it is not there."""
+    """Return the lines "name number …" of a file as a dict; empty if it is missing."""
     try:
         lines = [line.split() for line in path.read_text("utf-8").splitlines()]
     except OSError:
@@ -203,7 +200,7 @@ def _table(path: Path) -> dict[str, int]:
 
 
 def _number(path: Path) -> int | None:
-    """The number in a file; None if it is not there, or says "max"."""
+    """Return the number in a file; None if the file is missing or contains "max"."""
     try:
         return int(path.read_text("utf-8"))
     except (OSError, ValueError):
@@ -215,14 +212,15 @@ Key = tuple[object, ...]
 
 
 class LocksByKey:
-    """One lock per key, so that work on different keys does not wait for each other."""
+    """One lock per key, so that work on different keys runs in parallel."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        self._locks: dict[Key, tuple[threading.Lock, int]] = {}  # and the number of its users
+        self._locks: dict[Key, tuple[threading.Lock, int]] = {}  # with the number of users
 
     @contextmanager
     def held(self, key: Key) -> Iterator[None]:
+        """Hold the lock of a key."""
         with self._guard:
             lock, n_users = self._locks.get(key, (threading.Lock(), 0))
             self._locks[key] = lock, n_users + 1
@@ -252,19 +250,23 @@ class LRUCache(Generic[Value]):
         make: Callable[[], tuple[Value, int]],
         is_good: Callable[[Value], bool] = lambda value: True,
     ) -> Value:
-        """Return the value of a key; make it if it is missing or no longer good.
+        """Return the value of a key, made if it is missing or invalid.
 
-        `make` returns the value and its number of bytes.
+        Parameters
+        ----------
+        key : key of the value
+        make : function that returns the value and its number of bytes
+        is_good : function that returns whether a cached value is valid
         """
-        found = self.find(key)
-        if found is None or not is_good(found):
-            # Else the tiles of one screen would all decode the same file.
+        value = self.find(key)
+        if value is None or not is_good(value):
+            # One thread per key makes the value, so that tiles of a screen decode a file once.
             with self._making.held(key):
-                found = self.find(key)
-                if found is None or not is_good(found):
-                    found, n_bytes = make()
-                    self.put(key, found, n_bytes)
-        return found
+                value = self.find(key)
+                if value is None or not is_good(value):
+                    value, n_bytes = make()
+                    self.put(key, value, n_bytes)
+        return value
 
     def find(self, key: Key) -> Value | None:
         """Return the value of a key; None if it is missing."""

@@ -2,8 +2,8 @@
 
     python -m histodict.utils.child_process PARENT MODULE [ARGUMENT …]
 
-runs a module in a process that ends with the process of number PARENT from the start: a module that
-watches its parent itself would do so only after its imports, which may take seconds.
+runs a module in a process that ends with the process PARENT from the start. A module that watches
+its parent itself could do so only after its imports, which may take seconds.
 """
 
 from __future__ import annotations
@@ -23,16 +23,15 @@ _callbacks: list[Callable[[], None]] = []
 
 
 def exit_with_parent(parent: int, last_words: Callable[[], None] | None = None) -> None:
-    """End this process within a second of the end of its parent.
+    """End this process within a second after its parent ends.
 
-    The parent's number is polled, as a killed parent sends no signal. (Linux could send one, but
-    does so already when the thread ends that started this process.)
+    The parent's process id is polled, as a killed parent sends no signal. (Linux could send one,
+    but also does so when the thread ends that started this process.)
 
     Parameters
     ----------
-    parent : number of the process that started this one
-    last_words : function that is called before, also if an earlier call of `end_with` notices the
-        end first
+    parent : process id of the parent
+    last_words : function that is called before, even if an earlier call notices the end first
     """
     if last_words is not None:
         _callbacks.append(last_words)
@@ -67,6 +66,7 @@ def ignore_sigint() -> Iterator[None]:
 
 
 def main() -> None:
+    """Run a module in this process, as described above."""
     parent, module = sys.argv[1:3]
     exit_with_parent(int(parent))
     del sys.argv[1:3]

@@ -1,11 +1,11 @@
 """Dask clusters: the processes that `--cluster` names, and an ordered map over them.
 
     local:4              four processes on this machine
-    tcp://HOST:PORT      the scheduler of a cluster that runs
+    tcp://HOST:PORT      the scheduler of a running cluster
     FILE.yaml            jobs of a batch system, through dask-jobqueue (see `_start_jobs`)
 
-Workers need the same versions of the packages, and files under the same names. A worker that ends
-costs what it was working on, which goes to another worker, and what it kept, which is sent again.
+Workers need the same package versions, and files under the same names. If a worker ends, its tasks
+go to another worker, and data that it stored are sent again.
 """
 
 from __future__ import annotations
@@ -37,30 +37,30 @@ from .parallel import (
 from .text_io import shorten
 from .validation import Surface, check_whole_number, hint_surface, set_hint_surface
 
-_PACKAGES = ("histodict", "numpy", "scipy", "numba")  # what decides the bits of a result
+_PACKAGES = ("histodict", "numpy", "scipy", "numba")  # packages that affect results
 _SETTINGS = (".yaml", ".yml")
 _CONNECT_SECONDS = 30
-_RETRIES = 2  # of an item that raised an error, such as a file that could not be read just now
-_SENDINGS = 10  # of what was lost with a worker, each time
-_PER_THREAD = 2  # items under way: one in work, one waiting beside it
-_MAX_WITHOUT_WORKERS_S = 300.0  # seconds without any worker until waiting for one is given up
-_WARNED_WITHOUT_WORKERS = 10.0  # seconds after which it says that it waits
+_RETRIES = 2  # after an error, such as a file that temporarily cannot be read
+_ATTEMPTS = 10  # attempts to send what was lost with a worker
+_PER_THREAD = 2  # open items: one running, one waiting
+_MAX_WITHOUT_WORKERS_S = 300.0  # seconds without any worker before an error
+_WARNED_WITHOUT_WORKERS = 10.0  # seconds without any worker before a warning
 _BROADCAST = "what is done is not done again"
-_FINISHED_PER_THREAD = 8  # items not taken yet: a slow one in front does not stop the others
-# Dictionaries travel with the function: 5 MB for the paper's size. Dask warns from 10 MB on.
+_FINISHED_PER_THREAD = 8  # buffered results, so that a slow item does not block others
+# Functions contain dictionaries, 5 MB at the paper's size. Dask warns from 10 MB on.
 _LARGE_FUNCTION_BYTES = {"distributed.admin.large-graph-warning-threshold": "1GB"}
 
 
-# --- which cluster ------------------------------------------------------------------------------
+# --- connection ---------------------------------------------------------------------------------
 
 
 @contextmanager
 def open_cluster(text: str) -> Iterator[Cluster]:
-    """The cluster that `text` names, as above; what was started for it is ended with it."""
+    """Connect to the cluster described by `text`; what was started for it ends with the context."""
     distributed = _load("distributed", "'histodict[cluster]'")
-    with _quiet_logs("distributed", "distributed.client"), _start(text) as place:
+    with _quiet_logs("distributed", "distributed.client"), _start(text) as address:
         try:
-            client = distributed.Client(place, timeout=_CONNECT_SECONDS, set_as_default=False)
+            client = distributed.Client(address, timeout=_CONNECT_SECONDS, set_as_default=False)
         except OSError as error:
             raise ClusterError(f"no Dask scheduler answers at {text}: {error}") from error
         with client:
@@ -71,7 +71,7 @@ def open_cluster(text: str) -> Iterator[Cluster]:
 
 @contextmanager
 def _quiet_logs(*names: str) -> Iterator[None]:
-    """Of these loggers: what matters we say ourselves."""
+    """Silence these loggers, as important events are reported elsewhere."""
     loggers = [logging.getLogger(name) for name in names]
     before = [logger.level for logger in loggers]
     for logger in loggers:
@@ -91,7 +91,7 @@ def _wait_for_a_worker(client: Any, text: str) -> None:
             raise ClusterError(
                 f"the Dask scheduler at {text} has no workers: start some"
             ) from error
-        # Jobs may stand in a queue for hours; whoever asked for them can stop waiting.
+        # Jobs may be queued for hours; the user can interrupt.
         warnings.warn(
             f"{text}: none of its jobs has begun; waiting for the first one", stacklevel=3
         )
@@ -99,7 +99,7 @@ def _wait_for_a_worker(client: Any, text: str) -> None:
 
 
 def _start(text: str) -> AbstractContextManager[Any]:
-    """What a client connects to."""
+    """Return a context manager of what a client connects to."""
     kind, colon, rest = text.partition(":")
     if kind in ("tcp", "tls") and rest.startswith("//"):
         return nullcontext(text)
@@ -126,7 +126,7 @@ def _start(text: str) -> AbstractContextManager[Any]:
 
 @contextmanager
 def _start_jobs(file: Path) -> Iterator[Any]:
-    """Jobs of a batch system; the file says which, how many, and with what options.
+    """Start jobs of a batch system as described in a settings file.
 
     system: SLURM              # or PBS, SGE, LSF, …: the name before dask-jobqueue's "Cluster"
     jobs: 20
@@ -173,12 +173,14 @@ def _load(name: str, package: str) -> Any:
 
 
 def _check_versions(client: Any) -> None:
-    """Other versions on a worker would give other bits, or fail halfway."""
-    own = _versions()
-    for worker, found in client.run(_versions).items():
-        differ = [name for name in own if found[name] != own[name]]
-        if differ:
-            theirs, ours = (", ".join(f"{name} {v[name]}" for name in differ) for v in (found, own))
+    """Raise ClusterError if workers have other versions, which could change results or fail."""
+    local = _versions()
+    for worker, remote in client.run(_versions).items():
+        differing = [name for name in local if remote[name] != local[name]]
+        if differing:
+            theirs, ours = (
+                ", ".join(f"{name} {v[name]}" for name in differing) for v in (remote, local)
+            )
             raise ClusterError(
                 f"the worker {worker} has {theirs}, but here it is {ours}: install the same "
                 "versions"
@@ -195,19 +197,19 @@ def _versions() -> dict[str, str]:
     return versions
 
 
-# --- the map ------------------------------------------------------------------------------------
+# --- executor -----------------------------------------------------------------------------------
 
 
 class Cluster:
-    """An `Executor` over the workers of a Dask client."""
+    """`Executor` over the workers of a Dask client."""
 
     def __init__(self, client: Any) -> None:
         self.client = client
         self._killed = import_module("distributed.scheduler").KilledWorker
         self._closed = import_module("distributed.comm").CommClosedError
         self._n_threads = 1
-        self._counted = -float("inf")
-        self._manned = time.monotonic()  # when a worker was last seen
+        self._last_count = -float("inf")
+        self._last_worker_seen = time.monotonic()  # when a worker was last seen
 
     def map(
         self,
@@ -216,13 +218,21 @@ class Cluster:
         *,
         lost: OnWorkerDeath[Result] = None,
     ) -> Iterator[Result]:
-        self._manned = time.monotonic()
+        """Yield function(item) for every item, in order.
+
+        Parameters
+        ----------
+        function : function that is sent to the workers
+        items : items, of which a bounded number is submitted at a time
+        lost : function that returns the result of an item whose worker ended each time; None raises
+        """
+        self._last_worker_seen = time.monotonic()
         waiting: deque[_Task] = deque()
         try:
-            as_here = partial(
+            with_settings = partial(
                 _with_local_settings, missing_chunks_allowed(), hint_surface(), function
             )
-            sent = _Function(self.client, as_here)
+            sent = _Function(self.client, with_settings)
             for item in items:
                 while self._is_full(waiting):
                     if waiting[0].future.done():
@@ -237,22 +247,23 @@ class Cluster:
             raise
         finally:
             if self.client.status == "running":
-                with suppress(OSError):  # with the scheduler, what it was told is lost as well
+                with suppress(OSError):  # if the scheduler has gone, its tasks have too
                     self.client.cancel([task.future for task in waiting])
 
     def broadcast(self, open_items: OpenItems) -> OpenItems:
+        """Send items to the workers once, for several maps."""
         try:
-            sent = [
-                _Broadcast(self.client, partial(_item_at, open_items, place), item)
-                for place, item in enumerate(open_items())
+            broadcast_items = [
+                _Broadcast(self.client, partial(_item_at, open_items, index), item)
+                for index, item in enumerate(open_items())
             ]
         except Exception as error:
             self._check_scheduler(error)
             raise
-        return lambda: iter(sent)
+        return lambda: iter(broadcast_items)
 
     def _check_scheduler(self, error: Exception) -> None:
-        """Once it has gone, all else fails too, in words of Dask's own."""
+        """Raise ClusterError if the scheduler has gone, as other errors then follow from that."""
         has_gone = self.client.status != "running" or isinstance(error, self._closed)
         if has_gone and not isinstance(error, ClusterError):
             raise ClusterError(
@@ -268,53 +279,53 @@ class Cluster:
         )
 
     def _count_workers(self) -> None:
-        """They come and go; a ClusterError if all have been gone for long."""
+        """Update the number of threads; raise ClusterError after a long time without workers."""
         now = time.monotonic()
-        if now <= self._counted + 2:
+        if now <= self._last_count + 2:
             return
-        self._counted = now
+        self._last_count = now
         n_threads = sum(self.client.nthreads().values())
         self._n_threads = max(1, n_threads)
-        self._manned = now if n_threads else self._manned
-        if now > self._manned + _MAX_WITHOUT_WORKERS_S:
+        self._last_worker_seen = now if n_threads else self._last_worker_seen
+        if now > self._last_worker_seen + _MAX_WITHOUT_WORKERS_S:
             raise _no_workers()
-        if now > self._manned + _WARNED_WITHOUT_WORKERS:
+        if now > self._last_worker_seen + _WARNED_WITHOUT_WORKERS:
             warnings.warn(
                 f"no worker is left; waiting for one, for {_MAX_WITHOUT_WORKERS_S:.0f} seconds",
                 stacklevel=2,
             )
 
     def _wait(self, future: Any) -> Any:
-        """The result of a future, as long as there is somebody to work on it."""
+        """Return the result of a future, while there are workers."""
         while True:
             with suppress(TimeoutError):
                 return future.result(timeout=2)
-            if future.done():  # and large, or the error is its own
+            if future.done():  # the result is large, or the task raised TimeoutError
                 return future.result()
             self._count_workers()
 
     def _result(self, task: _Task, others: Iterable[_Task], lost: OnWorkerDeath[Result]) -> Result:
-        alone = False
-        for attempt in range(_SENDINGS):
+        is_alone = False
+        for attempt in range(_ATTEMPTS):
             try:
                 result: Result = self._wait(task.future)
                 return result
-            except CancelledError:  # the item was kept by a worker that ended
+            except CancelledError:  # the item was stored on a worker that ended
                 time.sleep(0.1 * attempt)
             except self._killed as error:
-                if alone:
+                if is_alone:
                     return _raise_lost(error, lost)
-                # It may only have stood beside the one that took the workers down.
+                # Another item may have ended the workers, so this one is tried alone.
                 while not all(other.future.done() for other in others):
                     self._count_workers()
                     time.sleep(0.01)
-                alone = True
+                is_alone = True
             task = _Task(self.client, task.function, task.item)
-        raise _too_many_ends()
+        raise _too_many_failures()
 
 
 class _Function:
-    """A function on the workers: sent once per map, not once per item."""
+    """Function on the workers, sent once per map instead of once per item."""
 
     def __init__(self, client: Any, function: Callable[..., Any]) -> None:
         self._client = client
@@ -322,18 +333,19 @@ class _Function:
         self._future = self._send()
 
     def future(self) -> Any:
-        if self._future.status == "error":  # workers ended as they got it
+        """Return the future of the function, sent again if it was lost."""
+        if self._future.status == "error":  # workers ended when they received it
             self._future = self._send()
         return self._future
 
     def _send(self) -> Any:
-        # The scheduler keeps what is submitted: it is not lost with a worker, as scattered data is.
+        # The scheduler stores what is submitted; scattered data would be lost with a worker.
         with import_module("dask.config").set(_LARGE_FUNCTION_BYTES):
-            return self._client.submit(_same, self._function, pure=False)
+            return self._client.submit(_identity, self._function, pure=False)
 
 
 class _Broadcast:
-    """An item that lies on a worker; read and sent again when that worker has ended."""
+    """Item that is stored on a worker; it is read and sent again if that worker ends."""
 
     def __init__(self, client: Any, read: Callable[[], Any], item: Any) -> None:
         self._client = client
@@ -341,12 +353,13 @@ class _Broadcast:
         self._future = self._send(item)
 
     def future(self) -> Any:
+        """Return the future of the item, sent again if it was lost."""
         if self._future.status != "finished":
             self._future = self._send(self._read())
         return self._future
 
     def _send(self, item: Any) -> Any:
-        for _ in range(_SENDINGS):
+        for _ in range(_ATTEMPTS):
             try:
                 self._client.wait_for_workers(1, timeout=_MAX_WITHOUT_WORKERS_S)
             except TimeoutError:
@@ -354,13 +367,13 @@ class _Broadcast:
             try:
                 (future,) = self._client.scatter([item], hash=False)
                 return future
-            except OSError:  # to a worker that ended just then
+            except OSError:  # the worker ended in the meantime
                 time.sleep(0.1)
-        raise _too_many_ends()
+        raise _too_many_failures()
 
 
 class _Task:
-    """A function at work on an item; the item may lie on a worker already."""
+    """Submitted call of a function on an item, which may already be stored on a worker."""
 
     def __init__(self, client: Any, function: _Function, item: Any) -> None:
         self.function = function
@@ -375,18 +388,18 @@ def _with_local_settings(
     allow: bool, surface: Surface, function: Callable[[Item], Result], item: Item
 ) -> Result:
     """Call the function with the settings of the submitting process."""
-    set_hint_surface(surface)  # for good: tasks of the same client run side by side
+    set_hint_surface(surface)  # permanently, as tasks of the same client run concurrently
     with allow_missing_chunks(allow):
         return function(item)
 
 
 def _work(function: Callable[[Item], Result], item: Item) -> Result:
-    """What a worker does; one BLAS thread, as in `map_blocks`."""
+    """Call a function on a worker, with one BLAS thread as in `map_blocks`."""
     with single_blas_thread():
         return function(item)
 
 
-def _same(function: Callable[..., Any]) -> Callable[..., Any]:
+def _identity(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
@@ -408,12 +421,12 @@ def _no_workers() -> ClusterError:
     )
 
 
-def _too_many_ends() -> ClusterError:
+def _too_many_failures() -> ClusterError:
     return ClusterError(
-        f"workers ended {_SENDINGS} times in a row while they had the same piece of work: they may "
+        f"workers ended {_ATTEMPTS} times in a row while they had the same piece of work: they may "
         "have too little memory"
     )
 
 
-def _item_at(open_items: OpenItems, place: int) -> Any:
-    return next(islice(open_items(), place, None))
+def _item_at(open_items: OpenItems, index: int) -> Any:
+    return next(islice(open_items(), index, None))

@@ -1,6 +1,6 @@
 """Series and number of frames of a DICOM file, from its first tags.
 
-Reads little-endian files with explicit value representations, as all compressed ones are, up to
+Reads little-endian files with explicit value representations, such as all compressed ones, up to
 the tag NumberOfFrames. See DICOM PS3.5, section 7, and PS3.10, section 7.
 """
 
@@ -30,7 +30,7 @@ class Series(NamedTuple):
 
 
 def series_of(path: Path) -> Series | None:
-    """The series of a file, read once as long as it stays as it is; None where it says none."""
+    """Return the series of a file, cached until the file changes; None if it states none."""
     try:
         return _cached_series(str(path), _state(path))
     except OSError:
@@ -38,9 +38,9 @@ def series_of(path: Path) -> Series | None:
 
 
 def files_of_series(path: Path) -> list[Path]:
-    """The other files of a slide, in the same folder; of a file of no known series, all such.
+    """Return the other files of a slide in the same folder; for an unknown series, all such files.
 
-    Which these are is found out once per state of the folder, not for each of its files.
+    The grouping is computed once per state of the folder.
     """
     folder = path.parent
     groups = _groups(str(folder), _state(folder))
@@ -54,7 +54,7 @@ def _cached_series(path: str, state: tuple[int, ...]) -> Series | None:
 
 @lru_cache(maxsize=100)
 def _groups(folder: str, state: tuple[int, ...]) -> dict[str | None, list[str]]:
-    """Names of files by their series."""
+    """Return names of files by series."""
     groups: dict[str | None, list[str]] = {}
     for name in sorted(os.listdir(folder)):
         path = Path(folder, name)
@@ -69,9 +69,9 @@ def _uid(path: Path) -> str | None:
 
 
 def _state(path: Path) -> tuple[int, ...]:
-    found = os.stat(path)
-    sizes = found.st_size, found.st_mtime_ns, found.st_ctime_ns
-    return found.st_mode, found.st_dev, found.st_ino, *sizes
+    status = os.stat(path)
+    sizes = status.st_size, status.st_mtime_ns, status.st_ctime_ns
+    return status.st_mode, status.st_dev, status.st_ino, *sizes
 
 
 def read_series(path: Path) -> Series | None:

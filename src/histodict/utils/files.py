@@ -1,12 +1,6 @@
-"""Files that are complete or not there, and whether one is still the same.
+"""Files: locks, signatures and digests, atomic writes, temporary folders, checks of outputs.
 
-Exclusive file locks, released by the operating system when the process ends.
-
-A folder that is one image, as one thing: how large it is, and whether it is still the same.
-
-A folder for the time being, which does not stay behind for ever if its process is killed.
-
-Whether a result can be written, asked before the work that makes it.
+Folders that represent one image, such as Zarr, are handled like files.
 """
 
 from __future__ import annotations
@@ -38,7 +32,7 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-_FAR = 2**30  # Windows makes locked bytes unreadable to others: lock one beyond the content
+_FAR = 2**30  # locked byte, beyond the content, as Windows makes locked bytes unreadable
 
 
 def lock_descriptor(descriptor: int) -> None:
@@ -63,8 +57,8 @@ def lock_descriptor(descriptor: int) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-# A slide may lie in a hundred thousand files, and every tile of the page asks for its state. A look
-# that took long holds for some times as long, so that looking takes a small part of the time.
+# A slide may have a hundred thousand files, and every tile of the page needs its signature. Slow
+# listings are cached for several times their duration.
 _LONG_S = 0.05
 _CACHE_SECONDS = 10
 _MAX_KEPT = 1000
@@ -80,20 +74,20 @@ _CACHE: dict[str, _CachedListing] = {}
 
 
 def folder_signature(folder: str) -> tuple[int, int, int]:
-    """Bytes of all files, when the last was changed, and a number that changes with any of them.
+    """Return the size of all files, the time of the last change, and a hash of their states.
 
-    Whatever a file's name, size or times are: see `stat_signature`.
+    The hash covers names, sizes and times, as described in `stat_signature`.
     """
     start = time.monotonic()
-    kept = _CACHE.get(folder)
-    if kept is not None and start < kept.valid_until:
-        return kept.state
+    cached = _CACHE.get(folder)
+    if cached is not None and start < cached.valid_until:
+        return cached.state
     state = _list(folder)
-    took = time.monotonic() - start
-    if took > _LONG_S:
+    duration = time.monotonic() - start
+    if duration > _LONG_S:
         while len(_CACHE) >= _MAX_KEPT:
             _CACHE.pop(next(iter(_CACHE)), None)
-        _CACHE[folder] = _CachedListing(state, start + (1 + _CACHE_SECONDS) * took)
+        _CACHE[folder] = _CachedListing(state, start + (1 + _CACHE_SECONDS) * duration)
     return state
 
 
@@ -108,22 +102,22 @@ def _list(folder: str) -> tuple[int, int, int]:
 
 
 def folder_digest(folder: str) -> str:
-    """SHA-256 of the contents and names of all files, wherever the folder lies."""
+    """Return the SHA-256 of the names and contents of all files, wherever the folder is."""
     total = hashlib.sha256()
     for name, *_ in files_inside(folder):
         with open(os.path.join(folder, name), "rb") as file:
-            own = hashlib.file_digest(file, "sha256").hexdigest()
-        total.update(repr([name, own]).encode("utf-8", "surrogateescape"))
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        total.update(repr([name, digest]).encode("utf-8", "surrogateescape"))
     return total.hexdigest()
 
 
 def files_inside(folder: str, above: str = "") -> Iterator[tuple[str, int, int, int]]:
-    """Every file below a folder by name, with its size, time of modification and of change.
+    """Yield name, size, and times of modification and change of every file below a folder.
 
-    Folders that are links are not entered: they may lead in a circle.
+    Links to folders are not followed, as they may form cycles.
     """
-    with os.scandir(os.path.join(folder, above)) as found:
-        entries = sorted(found, key=lambda entry: entry.name)
+    with os.scandir(os.path.join(folder, above)) as iterator:
+        entries = sorted(iterator, key=lambda entry: entry.name)
     for entry in entries:
         name = f"{above}/{entry.name}" if above else entry.name
         if entry.is_dir(follow_symlinks=False):
@@ -133,54 +127,54 @@ def files_inside(folder: str, above: str = "") -> Iterator[tuple[str, int, int, 
             yield name, state.st_size, state.st_mtime_ns, state.st_ctime_ns
 
 
-# What reading a damaged .npz file may raise; OSError is of a place that no file has.
+# Errors of damaged .npz files; OSError is raised for seeks outside the file.
 NPZ_ERRORS = (
     *(KeyError, TypeError, ValueError, EOFError, NotImplementedError),
     *(BadZipFile, zlib.error, OSError),
 )
-# What a run that was killed leaves behind, and after how many seconds nobody writes to it any more.
+# Files left by killed runs, and the age in seconds from which they are removed.
 _PARTIAL = re.compile(r"\.[0-9a-f]+\.partial\..+")
 _STALE_S = 24 * 3600
-# Of a name's suffix; with more, the partial file's name could be longer than a name may be.
+# Maximum length of a suffix, so that the name of the partial file is not too long.
 _MAX_BYTES = 32
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NEARLY_FULL = 2**20
-# Slides of which the file that is named is but the index of others in its folder.
+# Suffixes of slides whose file is an index of others in its folder.
 _INDEXES = (SUFFIX, ".vms", ".vmu")
-_N_PIECES, _PIECE_BYTES = 16, 2**16  # of a file's content, for `sampled_digest`
-_STORES = (".zarr",)  # folders that stand for a file
-# On Windows nobody can replace a file that somebody else has open, if only to look for viruses.
+_N_PIECES, _PIECE_BYTES = 16, 2**16  # pieces of a file for `sampled_digest`
+_STORES = (".zarr",)  # folders that count as files
+# On Windows, files that are open elsewhere, such as in a virus scanner, cannot be replaced.
 _LOCKED_ERRORS = os.name == "nt"
 _LOCK_WAIT_S = (0.01, 0.03, 0.1, 0.3, 1.0)
 
 
 class WriteError(OSError):
-    """A file cannot be written; the message says which one, and why."""
+    """File that cannot be written; the message says which one, and why."""
 
 
 @contextmanager
 def atomic_write(path: Path, *, durable: bool = True) -> Iterator[Path]:
-    """A name to write to, in the same folder; on success the file gets its final name.
+    """Yield a temporary name in the same folder; on success the file gets its final name.
 
-    The name is new each time, so that any number of threads and processes may write the same file:
-    the last one stays. If the path is a link, its target is replaced; a device or pipe is
-    refused. If `durable`, the content is on the disk before the file has its name, and the name
-    when this returns; what can be made again need not wait for that.
+    The name is unique, so that any number of threads and processes may write the same file; the
+    last one wins. If the path is a link, its target is replaced; devices and pipes raise
+    WriteError. If `durable`, the content is flushed to disk before renaming, and the folder
+    afterwards; this is not needed for files that can be recomputed.
     """
     path = true_file(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    _sweep(path.parent)
-    # Not made here: a writer that wrote elsewhere must fail, not leave an empty file.
-    partial = path.with_name(f".{secrets.token_hex(8)}.partial{_ending(path)}")
+    _remove_stale(path.parent)
+    # Not created here, so that a writer that writes elsewhere fails and leaves no empty file.
+    partial = path.with_name(f".{secrets.token_hex(8)}.partial{_suffix(path)}")
     try:
         with add_path_to_errors(path):
             yield partial
             if durable:
                 _flush(partial, os.O_RDWR)
-        with suppress(OSError):  # an empty folder in its place is in nobody's way
+        with suppress(OSError):  # replaces an empty folder
             path.rmdir()
         _replace(partial, path)
-        with suppress(OSError):  # not every system lets one open or flush a folder
+        with suppress(OSError):  # not supported on every system
             if durable:
                 _flush(path.parent, os.O_RDONLY)
     finally:
@@ -189,22 +183,22 @@ def atomic_write(path: Path, *, durable: bool = True) -> Iterator[Path]:
 
 
 def true_file(path: Path) -> Path:
-    """Return the path to write to, the target of a link; refuse devices and pipes."""
+    """Return the path to write to, the target of a link; raise WriteError for devices and pipes."""
     try:
-        found = path.stat()
+        status = path.stat()
     except FileNotFoundError:
-        found = None
+        status = None
     except OSError as error:  # such as a cycle of links
         raise WriteError(
             f"{path}: cannot be written ({error.strerror}); give another name"
         ) from error
-    if found is not None and not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
+    if status is not None and not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
         raise WriteError(f"{path}: is a device or a pipe; give the name of a file")
     return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
 def _replace(partial: Path, path: Path) -> None:
-    """Give the file its final name, where others may be reading the one that has it."""
+    """Rename the file, with retries while others read the existing one."""
     for wait in _LOCK_WAIT_S if _LOCKED_ERRORS else ():
         try:
             os.replace(partial, path)
@@ -214,22 +208,22 @@ def _replace(partial: Path, path: Path) -> None:
     os.replace(partial, path)
 
 
-def _ending(path: Path) -> str:
-    """The suffix, which tells some writers what to write."""
-    short = 1 < len(os.fsencode(path.suffix)) <= _MAX_BYTES
-    return path.suffix if short else ".file"
+def _suffix(path: Path) -> str:
+    """Return the suffix, as some writers choose the format by it."""
+    is_short = 1 < len(os.fsencode(path.suffix)) <= _MAX_BYTES
+    return path.suffix if is_short else ".file"
 
 
 @contextmanager
 def add_path_to_errors(path: Path) -> Iterator[None]:
-    """Gives a name to errors of writers that have none, and knows a full disk when it sees one."""
+    """Add the path to errors of writers that have none, and report a full disk."""
     try:
         yield
     except Exception as error:
         number = error.errno if isinstance(error, OSError) else None
         if number in _FULL or shutil.disk_usage(path.parent).free < _NEARLY_FULL:
-            words = f"{path}: cannot be written, for the disk is full: make room and try again"
-            raise WriteError(words) from error
+            message = f"{path}: cannot be written, for the disk is full: make room and try again"
+            raise WriteError(message) from error
         if isinstance(error, OSError) and error.filename is None:
             raise WriteError(f"{path}: cannot be written ({error})") from error
         raise
@@ -243,94 +237,93 @@ def _flush(path: Path, access: int) -> None:
         os.close(descriptor)
 
 
-@cache  # once per process: to list a folder for each of its files would take longer and longer
-def _sweep(folder: Path) -> None:
-    """Removes what runs that were killed a day ago or more left in a folder."""
+@cache  # once per process, as listing a folder for each of its files would be slow
+def _remove_stale(folder: Path) -> None:
+    """Remove partial files in a folder that killed runs left a day ago or earlier."""
     for path in folder.glob(".*.partial.*"):
-        with suppress(OSError):  # another process was faster, or it is another user's file
+        with suppress(OSError):  # already removed, or another user's file
             if _PARTIAL.fullmatch(path.name) and time.time() - path.stat().st_mtime > _STALE_S:
                 path.unlink()
 
 
 def stat_signature(path: Path) -> tuple[int, ...]:
-    """What one look at the disk tells; changes when links lead to another file, or it was changed.
+    """Return device, inode, size and times of a file; changes if the file or its link target does.
 
-    What was written under the same size and time of modification still has another time of change,
-    which nobody can set. The numbers of device and file come first. Another machine, or this one
-    after a restart, may count them otherwise: what is kept on disk goes by its `file_key`. Of a
-    folder that is an image all its files count.
+    The time of change, which cannot be set, reveals new content of the same size and modification
+    time. Device and inode numbers may differ on other machines or after a restart; use `file_key`
+    for keys on disk. The signature of a folder that is an image covers all its files.
     """
-    found = os.stat(path)
-    sizes = folder_signature(str(path)) if stat.S_ISDIR(found.st_mode) else _sizes(found)
-    return found.st_dev, found.st_ino, *sizes
+    status = os.stat(path)
+    sizes = folder_signature(str(path)) if stat.S_ISDIR(status.st_mode) else _sizes(status)
+    return status.st_dev, status.st_ino, *sizes
 
 
-def _sizes(found: os.stat_result) -> tuple[int, int, int]:
-    return found.st_size, found.st_mtime_ns, found.st_ctime_ns
+def _sizes(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def file_key(path: Path) -> list[Any]:
-    """Changes when the file is another one, or was changed; the same on all machines that see it.
+    """Return a key that changes when the file is replaced or changed, equal on all machines.
 
-    One look at the disk will do: after each, a thread of a busy server waits for its turn.
+    It needs a single `stat` call, as each may block a thread of a busy server.
     """
     device, number, *sizes = stat_signature(path)
-    states = [[p.name, *_sizes(p.stat())] for p in _temporary_path(path)]
+    states = [[p.name, *_sizes(p.stat())] for p in _companion_files(path)]
     return [_resolved_path(str(path.absolute()), device, number), *sizes, *states]
 
 
 def key_of_files(paths: Iterable[Path]) -> list[Any]:
-    """Changes when any of these is another file, was changed, or is there no more.
+    """Return a key that changes when any of these files is replaced, changed or removed.
 
-    As `file_key` of each; but what lies beside them is looked at once, not for each of them.
+    Works as `file_key` of each, but companion files are listed only once.
     """
-    own: list[Any] = []
-    homes: dict[Path, None] = {}
+    keys: list[Any] = []
+    folders: dict[Path, None] = {}
     for path in paths:
         try:
             device, number, *sizes = stat_signature(path)
         except FileNotFoundError:
-            own.append(None)
+            keys.append(None)
             continue
-        own.append([_resolved_path(str(path.absolute()), device, number), *sizes])
-        home = _owner_process(path)
-        if home is not None:
-            homes[home] = None
-    beside = [[p.name, *_sizes(p.stat())] for home in homes for p in _files_in(home)]
-    return [own, beside]
+        keys.append([_resolved_path(str(path.absolute()), device, number), *sizes])
+        folder = _companion_folder(path)
+        if folder is not None:
+            folders[folder] = None
+    companions = [[p.name, *_sizes(p.stat())] for folder in folders for p in _files_in(folder)]
+    return [keys, companions]
 
 
 @lru_cache(maxsize=100_000)
 def _resolved_path(path: str, device: int, number: int) -> str:
-    """Where all links lead; to find out takes a look at every folder of the path.
+    """Return the path with all links resolved.
 
-    It is done once, as long as the path leads to the same file.
+    It is cached until the path leads to another file, as each of its folders must be checked.
     """
     return os.path.realpath(path)
 
 
 def exists(path: Path) -> bool:
-    """Whether it is a file, or a folder that stands for one."""
+    """Return whether a path is a file, or a folder that counts as one."""
     try:
         return path.is_file() or (path.suffix.lower() in _STORES and path.is_dir())
-    except OSError:  # a name that no system would take
+    except OSError:  # an invalid name
         return False
 
 
-def _temporary_path(path: Path) -> list[Path]:
-    """The other files of a slide that lies in several."""
+def _companion_files(path: Path) -> list[Path]:
+    """Return the other files of a slide that consists of several."""
     if path.suffix.lower() == SUFFIX:
         return files_of_series(path)
-    home = _owner_process(path)
-    return [] if home is None else [other for other in _files_in(home) if other != path]
+    folder = _companion_folder(path)
+    return [] if folder is None else [other for other in _files_in(folder) if other != path]
 
 
-def _owner_process(path: Path) -> Path | None:
-    """Where the other files of a slide are that lies in several."""
-    kind = path.suffix.lower()
-    if kind == ".mrxs":
+def _companion_folder(path: Path) -> Path | None:
+    """Return the folder with the other files of a slide; None for other images."""
+    suffix = path.suffix.lower()
+    if suffix == ".mrxs":
         return path.with_suffix("")
-    return path.parent if kind in _INDEXES else None
+    return path.parent if suffix in _INDEXES else None
 
 
 def _files_in(folder: Path) -> list[Path]:
@@ -339,35 +332,35 @@ def _files_in(folder: Path) -> list[Path]:
 
 
 def file_bytes(path: Path) -> int:
-    """How large a file is, or all files of a folder together."""
+    """Return the size of a file, or of all files of a folder."""
     return stat_signature(path)[2]
 
 
 def modification_time(path: Path) -> float:
-    """When a file, or any file of a folder, was changed: seconds, as `time.time` has them."""
-    found = os.stat(path)
-    is_folder = stat.S_ISDIR(found.st_mode)
-    return (folder_signature(str(path))[1] if is_folder else found.st_ctime_ns) / 1e9
+    """Return when a file, or any file of a folder, was changed, in seconds as `time.time`."""
+    status = os.stat(path)
+    is_folder = stat.S_ISDIR(status.st_mode)
+    return (folder_signature(str(path))[1] if is_folder else status.st_ctime_ns) / 1e9
 
 
 def content_digest(path: Path) -> str:
-    """SHA-256 of a file; read once as long as its size and its times stay as they are.
+    """Return the SHA-256 of a file, cached until its size or times change.
 
-    Of a folder that is an image all files are read. Of a slide that lies in several files the
-    others count by their names, sizes and times.
+    All files of a folder that is an image are read. Companion files of a slide count by name, size
+    and modification time.
     """
-    own = _digest(str(path.absolute()), *stat_signature(path))
-    others = [[p.name, *_sizes(p.stat())[:2]] for p in _temporary_path(path)]
-    return hashlib.sha256(f"{own} {others}".encode()).hexdigest() if others else own
+    digest = _digest(str(path.absolute()), *stat_signature(path))
+    others = [[p.name, *_sizes(p.stat())[:2]] for p in _companion_files(path)]
+    return hashlib.sha256(f"{digest} {others}".encode()).hexdigest() if others else digest
 
 
 def sampled_digest(path: Path) -> str:
     """Return the SHA-256 of a file's size and of 16 evenly spaced pieces of 64 KiB.
 
-    Files up to 1 MiB are read whole. Different large files may have the same digest, so it orders
-    files but does not identify them: see `content_digest`. The digest of a folder covers the names
-    and sizes of its files and the first bytes of 16 of them. Empty for a file that cannot be read,
-    and for pipes and devices, which are never opened.
+    Files up to 1 MiB are read as a whole. Different large files may have the same digest, so it
+    orders files but does not identify them; see `content_digest`. The digest of a folder covers the
+    names and sizes of its files and the first bytes of 16 of them. It is empty for files that
+    cannot be read, and for pipes and devices, which are never opened.
     """
     try:
         if not (path.is_file() or path.is_dir()):
@@ -407,27 +400,27 @@ def _digest(path: str, *state: int) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-_NEW_S = 60  # so young a folder may belong to somebody who has not locked it yet
+_NEW_S = 60  # younger folders may not be locked yet
 
 
 @contextmanager
 def temporary_folder(prefix: str) -> Iterator[Path]:
-    """A temporary folder whose name begins so; those that killed processes left are removed.
+    """Yield a temporary folder with this prefix; folders that killed processes left are removed.
 
-    Whoever works in one holds a lock on it, which the system lifts however the process ends. Other
-    machines that share the folder may not see the lock: names tell which machine's it is.
+    Each folder is locked by its process; the lock ends with it. The prefix includes the machine's
+    name, as other machines that share the directory may not see the lock.
     """
-    own = f"{prefix}{platform.node()}-"
-    _remove_abandoned(own)
-    with tempfile.TemporaryDirectory(prefix=own) as name, ExitStack() as stack:
-        with suppress(OSError):  # some file systems know no locks: then nobody gets one to sweep
+    machine_prefix = f"{prefix}{platform.node()}-"
+    _remove_abandoned(machine_prefix)
+    with tempfile.TemporaryDirectory(prefix=machine_prefix) as name, ExitStack() as stack:
+        with suppress(OSError):  # without locks, such folders are never removed
             stack.enter_context(_locked(Path(name)))
         yield Path(name)
 
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Raises BlockingIOError if somebody else holds it."""
+    """Lock a folder; raise BlockingIOError if it is locked elsewhere."""
     if (
         sys.platform == "win32"
     ):  # folders cannot be locked, so those of killed processes are not removed
@@ -445,7 +438,7 @@ def _remove_abandoned(prefix: str) -> None:
     if sys.platform == "win32":
         return
     for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
-        # In use, another user's, or gone by now.
+        # In use, another user's, or already removed.
         with suppress(OSError):
             if time.time() - folder.lstat().st_mtime > _NEW_S:
                 with _locked(folder):
@@ -453,11 +446,11 @@ def _remove_abandoned(prefix: str) -> None:
 
 
 class OutputError(ValueError):
-    """What was named cannot be written to; the message says why, and what to do."""
+    """Output that cannot be written; the message says why, and what to do."""
 
 
 def check_writable_file(path: Path) -> None:
-    """Refuses a name under which no file can be written: a folder's, or in none that is there."""
+    """Raise OutputError if no file can be written here: a folder, or a missing parent folder."""
     try:
         path = true_file(path)
     except WriteError as error:
@@ -470,17 +463,17 @@ def check_writable_file(path: Path) -> None:
 
 
 def check_writable_folder(path: Path) -> None:
-    """Refuses a name that cannot become a folder of results; folders above it are made."""
-    there = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
-    if not there.is_dir():
-        raise OutputError(f"{path}: {there} is a file; give the name of a folder")
-    _check_writable(path, there)
+    """Raise OutputError if a folder of results cannot be created; parents may be missing."""
+    existing = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    if not existing.is_dir():
+        raise OutputError(f"{path}: {existing} is a file; give the name of a folder")
+    _check_writable(path, existing)
 
 
 def check_disk_space(path: Path, n_bytes: int) -> None:
-    """Refuses a disk that has less room than what will be written is likely to take."""
-    there = next(folder for folder in path.absolute().parents if folder.exists())
-    free = shutil.disk_usage(there).free
+    """Raise OutputError if the disk has less space than n_bytes."""
+    existing = next(folder for folder in path.absolute().parents if folder.exists())
+    free = shutil.disk_usage(existing).free
     if free < n_bytes:
         raise OutputError(
             f"{path}: about {format_bytes(n_bytes)} will be written, and the disk has "
@@ -501,5 +494,5 @@ def _check_writable(path: Path, folder: Path) -> None:
 
 
 def format_bytes(n_bytes: int) -> str:
-    """1.6 GB, or 310 MB."""
+    """Return a size as text, such as "1.6 GB" or "310 MB"."""
     return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.0f} MB"

@@ -1,9 +1,9 @@
-"""A Dask cluster of processes on this machine that no other user of it can reach.
+"""Local Dask cluster that other users of the machine cannot reach.
 
-Whoever reaches a port of a scheduler, worker or nanny can have it run code. So all of them speak
-TLS, with a certificate made for this cluster that both sides must show; and the web pages of Dask,
-which ask for none, are not served. The key is kept in the memory of the processes: to be loaded it
-passes through a file, in a folder that nobody else can open and that goes at once.
+Anyone who reaches a port of a scheduler, worker or nanny can run code in it. All of them therefore
+use TLS with a certificate made for this cluster that both sides must present, and Dask's web pages,
+which need none, are disabled. The key stays in the memory of the processes; to be loaded it is
+written to a file in a private folder that is removed at once.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from .child_process import ignore_sigint
 from .parallel import ClusterError
 
 _HOST = "127.0.0.1"
-# A worker that was killed is started again by its nanny. Where that takes longer than this, 15 s by
-# default, Dask closes the nanny, and the place of that worker stays empty.
-_SLOW_STARTS_ARE_WAITED_FOR = {"distributed.deploy.lost-worker-timeout": "1h"}
+# A killed worker is restarted by its nanny. If that takes longer than this, 15 s by default, Dask
+# closes the nanny, and the worker is not replaced.
+_START_TIMEOUT = {"distributed.deploy.lost-worker-timeout": "1h"}
 
 
 class _NoPages:
-    """Without `dashboard`, Dask still opens a port for other pages."""
+    """Mix-in without web pages; without `dashboard`, Dask still opens a port for other pages."""
 
     def start_http_server(self, *args: Any, **options: Any) -> None:
+        """Do nothing."""
         pass
 
 
@@ -45,12 +46,12 @@ class _Worker(_NoPages, distributed.Worker):
 
 @contextmanager
 def local_cluster(n_workers: int) -> Iterator[Any]:
-    """So many workers of one thread, each with an equal part of the memory."""
+    """Start `n_workers` workers of one thread, each with an equal part of the memory."""
     with ignore_sigint():
         starting = ThreadPoolExecutor(1).submit(_start, n_workers)
-    # Dask cannot close what has started by half: whoever stops us waits until it has.
+    # Dask cannot close a cluster that is starting, so interrupts wait until it has started.
     try:
-        with dask.config.set(_SLOW_STARTS_ARE_WAITED_FOR):
+        with dask.config.set(_START_TIMEOUT):
             yield _started(starting)
     finally:
         _started(starting).close()
@@ -68,18 +69,18 @@ def _started(starting: Future[Any]) -> Any:
 
 def _start(n_workers: int) -> Any:
     security: Any = Security.temporary()  # type: ignore[no-untyped-call]
-    own = {"host": _HOST, "protocol": "tls://", "security": security, "dashboard": False}
-    there = {
+    common = {"host": _HOST, "protocol": "tls://", "security": security, "dashboard": False}
+    nanny_options = {
         "worker_class": _Worker,
         "nthreads": 1,
         "memory_limit": MEMORY_LIMIT // n_workers,
-        "silence_logs": logging.CRITICAL,  # Dask calls data lost that is sent again at once
+        "silence_logs": logging.CRITICAL,  # hides warnings about lost data, which are sent again
     }
-    worker = {"cls": distributed.Nanny, "options": own | there}
+    worker = {"cls": distributed.Nanny, "options": common | nanny_options}
     return distributed.SpecCluster(  # type: ignore[no-untyped-call]
         workers=dict.fromkeys(range(n_workers), worker),
         worker=worker,
-        scheduler={"cls": _Scheduler, "options": own},
+        scheduler={"cls": _Scheduler, "options": common},
         security=security,
         silence_logs=logging.CRITICAL,
     )

@@ -1,8 +1,8 @@
 """Setting that allows images and feature files with missing chunks.
 
-A missing chunk of an array reads as the fill value. A chunk may be missing because the copy is
-incomplete or because it was never written; the two cannot be told apart. Arrays with missing chunks
-are therefore refused unless they are allowed here.
+A missing chunk of an array reads as the fill value. It may be missing because the copy is
+incomplete or because it was never written; the two cannot be distinguished. Arrays with missing
+chunks therefore raise an error unless they are allowed here.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def allow_missing_chunks(allow: bool = True) -> Iterator[None]:
     Examples
     --------
     >>> with histodict.allow_missing_chunks():
-    ...     answer = model.predict("incomplete.ome.zarr")
+    ...     prediction = model.predict("incomplete.ome.zarr")
     """
     with _LOCK:
         _N_ALLOWING[0] += bool(allow)
@@ -47,6 +47,7 @@ def allow_missing_chunks(allow: bool = True) -> Iterator[None]:
 
 
 def missing_chunks_allowed() -> bool:
+    """Return whether missing chunks are allowed."""
     return _N_ALLOWING[0] > 0
 
 
@@ -54,20 +55,20 @@ def check_missing_chunks(name: object, n_missing: int, n_chunks: int) -> str:
     """Return why a file with missing chunks is refused; empty, with a warning, if allowed."""
     if not n_missing:
         return ""
-    words = f"{name}: {n_missing} of its {n_chunks} chunks are missing"
+    message = f"{name}: {n_missing} of its {n_chunks} chunks are missing"
     if not missing_chunks_allowed():
-        how = hint(
+        remedy = hint(
             python=", or read them as the fill value: histodict.allow_missing_chunks",
             cli=", or read them as the fill value: --allow-missing-chunks",
             web="",
         )
         return (
-            f"{words}: the copy is incomplete, or these chunks hold only the fill value and were "
-            f"never written. Copy it again{how}"
+            f"{message}: the copy is incomplete, or these chunks hold only the fill value and were "
+            f"never written. Copy it again{remedy}"
         )
     with _LOCK:
-        is_new = words not in _WARNED
-        _WARNED.add(words)
+        is_new = message not in _WARNED
+        _WARNED.add(message)
     if is_new:
-        warnings.warn(f"{words} and count as their fill value", stacklevel=2)
+        warnings.warn(f"{message} and count as their fill value", stacklevel=2)
     return ""

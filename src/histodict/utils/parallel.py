@@ -1,15 +1,8 @@
-"""Blocks on the threads of this machine, with results that do not depend on how many there are.
+"""Parallel execution: threads, processes, executors, and options that do not change results.
 
-Where work goes: to threads here, or to the workers of a cluster; the results are the same bits.
-
-What is sent is a function and items. An item that names files and places in them travels well;
-pixels and open files do not.
-
-Work in processes of this machine, which end with this one.
-
-A few long tasks at the same time, whose steps are told where they were asked for.
-
-How work is done and who hears of it, in one object that travels.
+Results do not depend on the number of threads, nor on whether threads or workers of a cluster
+compute them. Executors send functions and items. Items should name files and positions in them;
+pixels and open files cannot be sent efficiently.
 """
 
 from __future__ import annotations
@@ -44,14 +37,14 @@ Result = TypeVar("Result")
 
 
 def available_cores() -> int:
-    """Cores this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def count_jobs(n_jobs: int | None) -> int:
-    """Number of threads: None or −1 for all cores, −2 for all but one, and so on."""
+    """Return the number of threads: None or −1 for all cores, −2 for all but one, and so on."""
     cores = available_cores()
     if n_jobs is None:
         return cores
@@ -66,15 +59,15 @@ def count_jobs(n_jobs: int | None) -> int:
 
 @lru_cache(maxsize=1)
 def _blas(n_modules: int) -> ThreadpoolController:
-    """The BLAS libraries in this process; a module imported since may have brought another."""
+    """Return the BLAS libraries of this process; new modules may have loaded another."""
     return ThreadpoolController().select(user_api="blas")
 
 
 def _limit_threads() -> None:
     """Let this thread limit BLAS.
 
-    threadpoolctl from 3.8 on leaves that to the thread that did so first, and ignores all others.
-    Here whoever comes in first does it and who leaves last undoes it, under a lock.
+    From 3.8 on, threadpoolctl reserves that for the first thread that does so and ignores others.
+    Here the first thread that enters sets the limit and the last one removes it, under a lock.
     """
     clear = getattr(threadpoolctl.OpenBLASController, "clear_controlling_thread", None)
     if clear:
@@ -82,7 +75,7 @@ def _limit_threads() -> None:
 
 
 class _SharedLimit:
-    """BLAS's number of threads is one for the whole process: first in limits, last out restores."""
+    """BLAS limit of the whole process: set by the first thread to enter, removed by the last."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -111,21 +104,20 @@ _LIMIT = _SharedLimit()
 
 
 def single_blas_thread() -> AbstractContextManager[None]:
-    """Matrix products on the calling thread alone, so that they round the same everywhere."""
+    """Return a context in which matrix products use one thread, so that rounding is the same."""
     return _LIMIT
 
 
 def map_blocks(
     function: Callable[[Block], Result], blocks: Iterable[Block], n_jobs: int | None = None
 ) -> Iterator[Result]:
-    """function(block) for every block, in the order of the blocks.
+    """Yield function(block) for every block, in order.
 
-    A fixed block is the unit of work and runs with one BLAS thread, so the results are the same
-    bits for any n_jobs. At most two blocks per thread are under way: memory does not grow with the
-    number of blocks.
+    Each block is computed with one BLAS thread, so results are bitwise equal for any n_jobs. At
+    most two blocks per thread are pending, so memory does not grow with the number of blocks.
     """
     n_threads = count_jobs(n_jobs)
-    if n_threads > 1:  # a single block needs none but the thread that asks
+    if n_threads > 1:  # a single block is computed in the calling thread
         rest = iter(blocks)
         first = list(islice(rest, 2))
         blocks = chain(first, rest)
@@ -154,11 +146,11 @@ OpenItems = Callable[[], Iterator[Any]]
 
 
 class ClusterError(OSError):
-    """The cluster cannot be had, or could not do the work."""
+    """Cluster that is unavailable or failed."""
 
 
 class Executor(Protocol):
-    """Runs functions on items, in parallel."""
+    """Interface of objects that run functions on items in parallel."""
 
     def map(
         self,
@@ -167,19 +159,22 @@ class Executor(Protocol):
         *,
         lost: OnWorkerDeath[Result] = None,
     ) -> Iterator[Result]:
-        """function(item) for every item, in order; a bounded number of them is under way.
+        """Yield function(item) for every item, in order; a bounded number is pending.
 
-        lost : gives the result of an item that took its worker down each time it was tried;
-            without it that is an error
+        Parameters
+        ----------
+        function : function to call
+        items : items, of which a bounded number is read ahead
+        lost : function that returns the result of an item whose worker ended each time; None raises
         """
 
     def broadcast(self, open_items: OpenItems) -> OpenItems:
-        """The same items for several maps, sent to where the work is done once."""
+        """Return the items for several maps, sent to the workers once."""
 
 
 @dataclass(frozen=True)
 class Threads:
-    """Threads of this process; `n_jobs` of them, None for all cores."""
+    """Executor with `n_jobs` threads of this process; None for all cores."""
 
     n_jobs: int | None = None
 
@@ -190,23 +185,24 @@ class Threads:
         *,
         lost: OnWorkerDeath[Result] = None,
     ) -> Iterator[Result]:
+        """Yield function(item) for every item, in order."""
         return map_blocks(function, items, self.n_jobs)
 
     def broadcast(self, open_items: OpenItems) -> OpenItems:
+        """Return the items unchanged."""
         return open_items
 
 
-# Locks that a pool of processes needs, and some to spare.
+# Locks that a pool of processes needs, with a margin.
 _LOCKS = 24
 
 
 def map_processes(
     calls: Iterable[Any], n_processes: int, *, one_thread: bool = False
 ) -> Generator[Any, None, None]:
-    """What joblib's `delayed` calls give, in order; they are under way when this returns.
+    """Return the results of joblib's `delayed` calls, in order; they start immediately.
 
-    Of the ways to start processes, joblib's alone needs no `if __name__ == "__main__":` in the
-    user's script.
+    joblib is used as its processes need no `if __name__ == "__main__":` in the user's script.
     """
     from joblib import Parallel, parallel_config
 
@@ -217,7 +213,7 @@ def map_processes(
             RuntimeWarning,
             stacklevel=2,
         )
-        return (function(*given, **named) for function, given, named in calls)
+        return (function(*args, **kwargs) for function, args, kwargs in calls)
     folder, surface = os.getcwd(), hint_surface()
     _start_tracker()
     with parallel_config("loky", inner_max_num_threads=1 if one_thread else None), ignore_sigint():
@@ -232,26 +228,26 @@ def map_processes(
 
 
 def _start_tracker() -> None:
-    """joblib's own helper: started later, it would let the processes hear Ctrl-C before 1.6."""
+    """Start joblib's resource tracker; before 1.6, a later start would unblock Ctrl-C."""
     from joblib.externals.loky.backend import resource_tracker
 
     resource_tracker.ensure_running()
 
 
 def _with_local_settings(
-    folder: str, surface: Surface, function: Any, given: Any, named: Any
+    folder: str, surface: Surface, function: Any, args: Any, kwargs: Any
 ) -> Any:
-    """Make the call in the folder, and with the hints, of the process that asks for it.
+    """Call the function in the working directory and with the hints of the calling process.
 
-    The processes outlive a call, and both may be different for the next one.
+    Processes are reused, and both may differ for the next call.
     """
     os.chdir(folder)
     set_hint_surface(surface)
-    return function(*given, **named)
+    return function(*args, **kwargs)
 
 
 def can_share_locks() -> bool:
-    """Whether there is room for locks between processes: on Linux they are files in /dev/shm."""
+    """Return whether processes can share locks, which are files in /dev/shm on Linux."""
     fork = "fork" in multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("fork" if fork else None)
     try:
@@ -264,20 +260,20 @@ Step = Callable[[], None]
 
 
 class _EndedError(Exception):
-    """Ends a task whose result nobody waits for any more."""
+    """Ends a task whose result is no longer needed."""
 
 
 def run_concurrently(
     tasks: Sequence[Callable[[Step], Result]], tell: Step, n_threads: int
 ) -> list[Result]:
-    """The results of all tasks; each calls what it is given after every step of its own.
+    """Return the results of all tasks, each of which calls its argument after every step.
 
-    `tell` is called on this thread, once per step of any task. If it raises, or this thread is
-    interrupted, or a task fails, the others end at their next step.
+    `tell` is called in this thread, once per step of any task. If it raises, this thread is
+    interrupted or a task fails, the others end at their next step.
     """
     if n_threads == 1:
         return [task(tell) for task in tasks]
-    steps: SimpleQueue[bool] = SimpleQueue()  # True: a step was done; False: a task has ended
+    steps: SimpleQueue[bool] = SimpleQueue()  # True: a step is done; False: a task has ended
     ended = Event()
 
     def step() -> None:
@@ -309,12 +305,14 @@ def run_concurrently(
 
 @dataclass(frozen=True)
 class ExecutionOptions:
-    """Nothing in it changes a result.
+    """Options of execution, which do not change results.
 
+    Attributes
+    ----------
     n_jobs : threads or processes; None for all cores
-    cache : folder for what is costly to compute; None keeps nothing
-    callback : gets a `Progress` after every step
-    executor : where work goes; None: threads or processes here
+    cache : folder for costly intermediate results; None disables it
+    callback : receives a `Progress` after every step
+    executor : executor; None for threads or processes of this machine
     """
 
     n_jobs: int | None = None

@@ -24,9 +24,14 @@ _BAR_WIDTH = 20  # characters
 
 @dataclass(frozen=True)
 class Progress:
-    """`done` of `total` steps of a stage; `objective`: the latest value per class, if any.
+    """Progress of a stage.
 
-    `work`: share of the stage's work that is done, from 0 to 1, where steps differ in size.
+    Attributes
+    ----------
+    stage : key of `STAGES`
+    done, total : finished steps and all steps
+    objective : latest value of the objective per class, if any
+    work : finished fraction of the work, from 0 to 1, if steps differ in size
     """
 
     stage: str
@@ -37,7 +42,7 @@ class Progress:
 
     @property
     def fraction(self) -> float:
-        """Share of the stage's work that is done."""
+        """Finished fraction of the stage's work."""
         return self.done / max(1, self.total) if self.work is None else self.work
 
 
@@ -80,7 +85,7 @@ IMAGE_STAGES = dict(look=2, features=60, train=45, answer=10)
 
 
 def cumulative_shares(weights: Sequence[float]) -> list[float]:
-    """Return the share of the work that is done after 0, 1, 2, … steps of these durations."""
+    """Return the finished fraction of the work after 0, 1, 2, … steps of these durations."""
     total = sum(weights)
     if not total:
         return [done / max(1, len(weights)) for done in range(len(weights) + 1)]
@@ -117,9 +122,10 @@ class TimeEstimator:
         self._bars = bars or Bars(disable=True, get_time=clock, speed_estimate_period=math.inf)
         self._weights = weights or {}
         self._tasks: dict[str, Task] = {}
-        self._stage = ""  # the latest one that has a weight
+        self._stage = ""  # the latest stage with a weight
 
     def update(self, progress: Progress) -> None:
+        """Update the display and the estimate."""
         name = progress.stage
         if name not in self._tasks:
             label = STAGES.get(name, name)
@@ -133,8 +139,10 @@ class TimeEstimator:
         self._bars.update(task.id, total=progress.total, completed=completed)
         task.fields["count"] = f"{progress.done}/{progress.total}"
         task.fields["rate"] = _format_rate(task.speed, STAGE_UNITS.get(name, "steps"))
-        left, total_left = task.time_remaining, self.seconds_left()
-        is_followed = name == self._stage and left and total_left and total_left > left + 1
+        stage_left, total_left = task.time_remaining, self.seconds_left()
+        is_followed = (
+            name == self._stage and stage_left and total_left and total_left > stage_left + 1
+        )
         later = f"{timedelta(seconds=round(total_left or 0))} in total" if is_followed else ""
         task.fields["later"] = later
 

@@ -1,9 +1,9 @@
-"""A folder of answers, one file per image: what is there stays, and is not done again.
+"""Folder of predictions with one file per image; finished images are not repeated.
 
-    FOLDER/done/KEY.json    one image's rows, the digests of its files, and what they were made with
+    FOLDER/done/KEY.json    rows of an image, digests of its files, and settings of the run
 
-A table is written from all of them, so a folder may be filled by any number of runs, as long as
-they were made alike: rows of two models or settings in one table could not be told apart.
+Tables are written from all of them, so a folder may be filled by any number of runs with the same
+model and settings; rows of different ones could not be distinguished in a table.
 """
 
 from __future__ import annotations
@@ -21,10 +21,13 @@ Content = dict[str, Any]
 
 
 class ResultsFolder:
-    """What lies in a folder, for a run with these settings.
+    """Content of a results folder, for a run with these settings.
 
-    settings : by name, plain values; the same for all answers in the folder
-    table : the name of the table, without its ending
+    Parameters
+    ----------
+    folder : folder of the results
+    settings : plain values by name, the same for all predictions in the folder
+    table : name of the table, without suffix
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], table: str) -> None:
@@ -34,50 +37,50 @@ class ResultsFolder:
         self.finished: dict[str, Content] = {}
         places = self._paths()
         for place in places:
-            self._claim(place)
+            self._load(place)
         if not places and (folder / f"{table}.csv").exists():
             raise ValueError(
                 f"{folder}: has a {table}.csv, but not the answers that it was made of (done/): "
                 "choose another folder (--output), or remove it"
             )
 
-    def _claim(self, place: Path) -> bool:
-        """Keep what a file holds, if it is whole; refuses what was made otherwise."""
+    def _load(self, path: Path) -> bool:
+        """Load a file unless it is damaged; raise ValueError if its settings differ."""
         try:
-            content = read_checked_json(place)
-        except (OSError, ValueError):  # who asks for it is told
+            content = read_checked_json(path)
+        except (OSError, ValueError):  # reported when its image is predicted
             return False
         if not isinstance(content, dict) or not {"row", "settings", "options"} <= set(content):
             return False
         self._check(content["settings"], self.settings)
-        self.finished[place.stem] = content
+        self.finished[path.stem] = content
         return True
 
     def begin(self, keys: Collection[str], options: Mapping[str, Any]) -> None:
-        """`options`: settings that may change for images that are given again, with these keys."""
+        """Set the options, which may differ from those of stored images only for these keys."""
         self.options = dict(options)
         for key, content in self.finished.items():
             if key not in keys:
                 self._check(content["options"], self.options)
 
-    def _check(self, before: Mapping[str, Any], today: Mapping[str, Any]) -> None:
-        """Refuses answers that were made otherwise; the message says what differs."""
-        if before == today:
+    def _check(self, stored: Mapping[str, Any], current: Mapping[str, Any]) -> None:
+        """Raise ValueError if settings differ; the message lists the differences."""
+        if stored == current:
             return
-        what = "; ".join(
-            f"{name} was {_short(before.get(name))}, is {_short(today.get(name))}"
-            for name in dict.fromkeys([*today, *before])
-            if before.get(name) != today.get(name)
+        changes = "; ".join(
+            f"{name} was {_short(stored.get(name))}, is {_short(current.get(name))}"
+            for name in dict.fromkeys([*current, *stored])
+            if stored.get(name) != current.get(name)
         )
         raise ValueError(
-            f"{self.folder}: holds answers that were made otherwise ({what}): choose another "
+            f"{self.folder}: holds answers that were made otherwise ({changes}): choose another "
             "folder (--output), or remove this one"
         )
 
     def load_finished(self, key: str, stamp: Content) -> Content | None:
-        """The content kept under a key, if it has this stamp and all of its files are whole."""
-        place = self._path(key)
-        if not place.exists():
+        """Return the content of a key if its fingerprint matches and its files are unchanged."""
+        path = self._path(key)
+        if not path.exists():
             return None
         try:
             content = self.finished[key]
@@ -88,18 +91,18 @@ class ResultsFolder:
                     raise ValueError(f"{name} is another file")
             return content if content["row"] and isinstance(content["regions"], list) else None
         except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
-            words = f"{place}: is damaged, and the image is done again ({error})"
-            warnings.warn(words, stacklevel=3)
+            message = f"{path}: is damaged, and the image is done again ({error})"
+            warnings.warn(message, stacklevel=3)
             return None
 
     def store(self, key: str, content: Content, stamp: Content) -> Content:
-        """On disk; files that the image had before and has no longer are removed."""
-        made = {"settings": self.settings, "options": self.options, "stamp": stamp}
-        content = content | made
+        """Write the content of an image; files that it no longer has are removed."""
+        run = {"settings": self.settings, "options": self.options, "stamp": stamp}
+        content = content | run
         if content == self.finished.get(key):
             return content
-        before = self.finished.get(key, {}).get("files", {})
-        for name in set(before) - set(content["files"]):
+        previous_files = self.finished.get(key, {}).get("files", {})
+        for name in set(previous_files) - set(content["files"]):
             with suppress(OSError):
                 (self.folder / name).unlink()
         write_checked_json(self._path(key), content)
@@ -107,31 +110,32 @@ class ResultsFolder:
         return content
 
     def previous_results(self, keys: Collection[str]) -> list[Content]:
-        """What other runs left, beside these keys, in the order of their paths; also of one that
-        fills the folder at the same time.
+        """Return contents of other runs without these keys, sorted by path.
+
+        Results of runs that currently fill the folder are included.
         """
-        for place in self._paths():
-            if place.stem in self.finished or place.stem in keys:
+        for path in self._paths():
+            if path.stem in self.finished or path.stem in keys:
                 continue
-            if self._claim(place):
-                self._check(self.finished[place.stem]["options"], self.options)
+            if self._load(path):
+                self._check(self.finished[path.stem]["options"], self.options)
             else:
-                words = f"{place}: is damaged: give its image once more, and it is in the table"
-                warnings.warn(words, stacklevel=3)
+                message = f"{path}: is damaged: give its image once more, and it is in the table"
+                warnings.warn(message, stacklevel=3)
         others = [content for key, content in self.finished.items() if key not in keys]
         return sorted(others, key=lambda content: str(content["row"]["path"]))
 
     def _paths(self) -> list[Path]:
-        """Files that are whole: what a killed run was writing has a name with a dot before it."""
-        found = (self.folder / "done").glob("*.json")
-        return sorted(place for place in found if not place.name.startswith("."))
+        """Return complete files; files being written, or left by killed runs, begin with a dot."""
+        paths = (self.folder / "done").glob("*.json")
+        return sorted(path for path in paths if not path.name.startswith("."))
 
     def _path(self, key: str) -> Path:
         return self.folder / "done" / f"{key}.json"
 
 
 def _short(value: Any) -> str:
-    """A digest is told by its first letters."""
+    """Return a value as short text; digests are truncated."""
     if value is None:
         return "not given"
     return f"{value[:12]}…" if isinstance(value, str) and len(value) > 40 else str(value)

@@ -1,15 +1,10 @@
-"""Text that others wrote, as values: whatever it is, a ValueError says what is wrong with it.
+"""Text input and output: tables, JSON, checked JSON, and formatting of messages.
 
-Tables on disk: the same rows as CSV, to look at, and as Parquet, to go on with.
-
-Text of an error of one item of a batch; the other items continue.
-
-JSON files with a checksum.
+Tables are written as CSV and as Parquet. Checked JSON files have a checksum:
 
     {"sha256": "…", "content": …}
 
-The SHA-256 is computed over the text of the content, so any changed byte is detected before the
-content is parsed.
+The SHA-256 covers the text of the content, so any changed byte is detected before parsing.
 """
 
 from __future__ import annotations
@@ -33,14 +28,14 @@ Row = dict[str, Any]
 
 
 def column_names(rows: Sequence[Row], columns: Sequence[str] = ()) -> list[str]:
-    """`columns` first, then all others that a row has."""
+    """Return `columns`, followed by all others that a row has."""
     return list(dict.fromkeys([*columns, *(name for row in rows for name in row)]))
 
 
 def write_table(path: Path, rows: Sequence[Row], columns: Sequence[str] = ()) -> None:
-    """path.csv and path.parquet; a column that a row lacks is empty there.
+    """Write path.csv and path.parquet; missing values are empty.
 
-    `columns` come first, and are there even without rows.
+    `columns` come first, and are written even without rows.
     """
     write_csv(path.with_suffix(".csv"), rows, columns)
     import pyarrow.parquet
@@ -50,7 +45,7 @@ def write_table(path: Path, rows: Sequence[Row], columns: Sequence[str] = ()) ->
 
 
 def write_csv(path: Path, rows: Sequence[Row], columns: Sequence[str] = ()) -> None:
-    """The first of the two alone, by this name."""
+    """Write a CSV file with this name; `columns` as for `write_table`."""
     import pyarrow.csv
 
     with atomic_write(path) as partial:
@@ -64,18 +59,18 @@ def _table(rows: Sequence[Row], columns: Sequence[str]) -> pa.Table:
     return pa.table({name: [row.get(name) for row in rows] for name in names})
 
 
-_MAX_LEVELS = 50  # of lists in lists: nothing of ours has ten
+_MAX_LEVELS = 50  # of nested lists; valid files have less than ten
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-MAX_LINES = 10  # of a list in a message
+MAX_LINES = 10  # lines of a list in a message
 _MAX_CHARACTERS, _MAX_SHOWN = (
     500,
     150,
-)  # in a message; of more than that, at the start and at the end
+)  # characters of a quotation in a message; longer ones are cut to start and end
 _MAX_NAMED = 5  # names listed in a message; the others are counted
 
 
 def parse_json(text: str | bytes, *, allow_nan: bool = False) -> Any:
-    """Parse JSON of limited depth; without `allow_nan` NaN and Infinity are errors."""
+    """Parse JSON of limited depth; NaN and Infinity are errors unless `allow_nan`."""
     try:
         value = json.loads(text, parse_constant=None if allow_nan else _refuse)
     except RecursionError:
@@ -85,7 +80,7 @@ def parse_json(text: str | bytes, *, allow_nan: bool = False) -> Any:
 
 
 def read_json(path: Path, what: str) -> Any:
-    """A file of JSON; the message of a ValueError says which, and that it is not `what`."""
+    """Read a JSON file; ValueError names the file and `what` it should contain."""
     try:
         return parse_json(path.read_text("utf-8-sig"))
     except FileNotFoundError:
@@ -95,13 +90,13 @@ def read_json(path: Path, what: str) -> Any:
 
 
 def shorten(words: object) -> str:
-    """An error's words, or others, as a part of a message: what they quote may be long."""
+    """Return text in one line for a message, with its middle removed if it is long."""
     text = " ".join(str(words).split())
     return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_SHOWN]} … {text[-_MAX_SHOWN:]}"
 
 
 def printable(text: str) -> str:
-    """Return text that is valid UTF-8 and has no control sequences for a terminal.
+    r"""Return text that is valid UTF-8 and has no control sequences for a terminal.
 
     Bytes of file names that are not UTF-8, and control characters other than tabs and line ends,
     are escaped as `\\xe9`.
@@ -115,7 +110,7 @@ def printable(text: str) -> str:
 
 
 def first_of(lines: Sequence[str], where: str = "") -> list[str]:
-    """Return the first ten lines, then the number of the others and where they are listed."""
+    """Return the first ten lines, and a line with the number of the others and their location."""
     n_more = len(lines) - MAX_LINES
     if n_more <= 0:
         return list(lines)
@@ -127,22 +122,24 @@ def _refuse(word: str) -> NoReturn:
 
 
 def _check_depth(value: Any) -> None:
-    level = [value] if isinstance(value, dict | list) else []
+    containers = [value] if isinstance(value, dict | list) else []
     for _ in range(_MAX_LEVELS):
-        parts = [part.values() if isinstance(part, dict) else part for part in level]
-        level = [inner for part in parts for inner in part if isinstance(inner, dict | list)]
-        if not level:
+        parts = [part.values() if isinstance(part, dict) else part for part in containers]
+        containers = [
+            element for part in parts for element in part if isinstance(element, dict | list)
+        ]
+        if not containers:
             return
     raise ValueError(f"lists within lists, more than {_MAX_LEVELS} deep")
 
 
 def pluralize(n: int, noun: str) -> str:
-    """`1 image`, `2 images`."""
+    """Return a number with its noun: "1 image", "2 images"."""
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
 def percent(share: float) -> str:
-    """Of small shares more places: 0 % is none at all."""
+    """Return a fraction in percent; small values have more digits, as "0 %" means none."""
     value = 100 * share
     return f"{value:.0f} %" if value >= 1 or value == 0 else f"{value:.1g} %"
 
@@ -150,7 +147,7 @@ def percent(share: float) -> str:
 def relative_name(root: Path, path: Path) -> str:
     """Return a path relative to a folder, with forward slashes."""
     text, above = str(path), f"{root}{os.sep}"
-    if text.startswith(above):  # most are, and there are thousands
+    if text.startswith(above):  # fast path for thousands of names
         return text[len(above) :].replace(os.sep, "/")
     return (path.relative_to(root) if path.is_relative_to(root) else path).as_posix()
 
@@ -167,28 +164,32 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 def failure_reason(error: Exception) -> str:
-    """Describe an error of one item in one line.
+    """Describe an error of one item of a batch in one line.
 
-    The line of an unexpected error includes its type and its places in the source, so that it can
-    be diagnosed without a traceback.
+    For unexpected errors, the line includes type and source locations, so that they can be
+    diagnosed without a traceback.
 
     Raises
     ------
-    BrokenExecutor : the worker processes have ended; the whole run fails
+    BrokenExecutor
+        If the worker processes have ended; the whole run fails.
     """
     if isinstance(error, BrokenExecutor):
         raise error
     if isinstance(error, MemoryError):
-        what = shorten(error) or "an allocation failed"
-        return f"not enough memory ({what}): close other programs and run the command again"
+        detail = shorten(error) or "an allocation failed"
+        return f"not enough memory ({detail}): close other programs and run the command again"
     if isinstance(error, EXPECTED):
         return str(error) or type(error).__name__
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if Path(frame.filename).is_relative_to(_PACKAGE)]
-    last = [f"{_short(at.filename)}:{at.lineno} ({at.name})" for at in (*own[-1:], *frames[-1:])]
-    places = ", ".join(dict.fromkeys(last))
+    package_frames = [frame for frame in frames if Path(frame.filename).is_relative_to(_PACKAGE)]
+    locations = [
+        f"{_short(frame.filename)}:{frame.lineno} ({frame.name})"
+        for frame in (*package_frames[-1:], *frames[-1:])
+    ]
+    where = ", ".join(dict.fromkeys(locations))
     return (
-        f"unexpected {type(error).__name__}: {shorten(error)} [at {places}]: the file may be "
+        f"unexpected {type(error).__name__}: {shorten(error)} [at {where}]: the file may be "
         "damaged; if it is not, this is a defect of histodict: report it with this line"
     )
 
@@ -213,8 +214,10 @@ def read_checked_json(path: Path) -> Any:
 
     Raises
     ------
-    ValueError : the checksum is missing or does not match the content
-    OSError : the file cannot be read
+    ValueError
+        If the checksum is missing or does not match the content.
+    OSError
+        If the file cannot be read.
     """
     text = path.read_text(encoding="utf-8")
     body = text[len(_BEGIN) + _CHARACTERS + len(_BETWEEN) : -len(_END)]

@@ -1,4 +1,4 @@
-"""Checks of parameters, and hints in messages: an option, a parameter or a field of the page."""
+"""Validation of parameters, and hints in messages for the command line, Python or the web page."""
 
 from __future__ import annotations
 
@@ -12,17 +12,20 @@ from typing import Any, Literal
 
 
 def check_whole_number(name: str, value: object, low: int) -> int:
-    """value as an int of at least low."""
+    """Return value as an int; raise ValueError unless it is an integer of at least `low`."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < low:
         raise ValueError(f"{name} must be a whole number of at least {low}, not {short(value)}")
     return int(value)
 
 
 def check_number(name: str, value: object, *, low: float = 0.0, above: bool = False) -> float:
-    """value as a finite float of at least low, or greater than low if `above`."""
+    """Return value as a float; raise ValueError unless it is finite and at least `low`.
+
+    If `above`, it must be greater than `low`.
+    """
     try:
         number = float(value) if isinstance(value, Real) else math.nan
-    except OverflowError:  # a whole number beyond all floats
+    except OverflowError:  # an integer beyond the range of float
         number = math.inf
     if not math.isfinite(number) or number < low or (above and number == low):
         bound = "greater than" if above else "of at least"
@@ -31,25 +34,25 @@ def check_number(name: str, value: object, *, low: float = 0.0, above: bool = Fa
 
 
 def check_names(names: Iterable[str], known: Iterable[str]) -> None:
-    """Refuses a setting that is not known, and says which one may have been meant."""
-    there = sorted(known)
-    for name in sorted(set(names) - set(there)):
+    """Raise ValueError for an unknown setting, with suggestions."""
+    valid = sorted(known)
+    for name in sorted(set(names) - set(valid)):
         raise ValueError(
-            f"there is no setting {name!r}{_meant(name, there)}; there are {', '.join(there)}"
+            f"there is no setting {name!r}{_suggestion(name, valid)}; there are {', '.join(valid)}"
         )
 
 
 def check_choice(what: str, name: object, known: Iterable[str]) -> None:
-    """Refuses a name that is none of those that are known, and says which may have been meant."""
-    there = sorted(known)
-    if name not in there:
-        meant = _meant(name, there) if isinstance(name, str) else ""
-        raise ValueError(f"{what} must be one of {', '.join(there)}, not {short(name)}{meant}")
+    """Raise ValueError for an unknown name, with suggestions."""
+    valid = sorted(known)
+    if name not in valid:
+        suggestion = _suggestion(name, valid) if isinstance(name, str) else ""
+        raise ValueError(f"{what} must be one of {', '.join(valid)}, not {short(name)}{suggestion}")
 
 
-def _meant(name: str, known: list[str]) -> str:
-    near = get_close_matches(name, known, n=2)
-    return f" (did you mean {' or '.join(near)}?)" if near else ""
+def _suggestion(name: str, known: list[str]) -> str:
+    matches = get_close_matches(name, known, n=2)
+    return f" (did you mean {' or '.join(matches)}?)" if matches else ""
 
 
 def _is_number(value: object) -> bool:
@@ -64,7 +67,7 @@ def _is_whole(value: object) -> bool:
     return _is_number(value) and isinstance(value, Integral)
 
 
-# What a value may be, by the word of an annotation; and how a message calls it.
+# Checks by annotation, and descriptions for messages.
 _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "int": (_is_whole, "a whole number"),
     "float": (_is_number, "a number"),
@@ -90,11 +93,11 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def check_kind(name: str, value: object, annotation: str) -> None:
-    """Refuses a value that is none of what an annotation such as "int | None" allows."""
+    """Raise ValueError unless value fits an annotation such as "int | None"."""
     kinds = [_KINDS[word] for word in annotation.split(" | ")]
     if not any(fits(value) for fits, _ in kinds):
-        words = " or ".join(words for _, words in kinds)
-        raise ValueError(f"{name} must be {words}, not {short(value)}")
+        expected = " or ".join(expected for _, expected in kinds)
+        raise ValueError(f"{name} must be {expected}, not {short(value)}")
 
 
 # --- hints --------------------------------------------------------------------------------------
@@ -104,12 +107,12 @@ _SURFACE: list[Surface] = ["python"]
 
 
 def hint_surface() -> Surface:
-    """Return the surface for which hints are worded; worker processes have to be told."""
+    """Return the surface for which hints are worded, to be passed to worker processes."""
     return _SURFACE[0]
 
 
 def set_hint_surface(surface: Surface) -> None:
-    """Word the hints of messages for one surface, in this process.
+    """Set the surface for which hints are worded in this process.
 
     Parameters
     ----------
@@ -134,6 +137,6 @@ def hint(*, python: str, cli: str, web: str | None = None) -> str:
 
     Parameters
     ----------
-    python, cli, web : the wordings; without `web`, the message cannot appear on the page
+    python, cli, web : wordings; without `web`, that of `cli` is used
     """
     return {"python": python, "cli": cli, "web": cli if web is None else web}[_SURFACE[0]]

@@ -1,4 +1,4 @@
-"""The features of WND-CHARM: families of general image features, on an image and its transforms.
+"""WND-CHARM features: families of general image features, on an image and its transforms.
 
 | families | planes |
 |---|---|
@@ -6,9 +6,9 @@
 | Chebyshev, Chebyshev–Fourier, Zernike | 8 of grey, 4 of colour |
 | comb, Haralick, histograms, Tamura, Radon, fractal, intensity, Gini | 12 of grey, 4 of colour |
 
-which is 103 + 12·136 + 16·144 numbers, and the shares of 20 colours: 4059. The 2919 numbers of the
-grey planes are those of the original program, version 4.2, in its order within a family; where they
-are not, and why, is told in docs/methods.md. The planes of colour are our own.
+These are 103 + 12·136 + 16·144 numbers; with the fractions of 20 colours there are 4059. The 2919
+numbers of the grey planes are those of the original program, version 4.2, in its order within a
+family; docs/methods.md explains exceptions. The colour planes are an addition.
 
 Reference: Orlov, Shamir, Macura, Johnston, Eckley, Goldberg, "WND-CHARM: multi-purpose image
 classification using compound image transforms", Pattern Recognition Letters, 2008; Shamir et al.,
@@ -33,14 +33,14 @@ from .feature_bank import (
 from .histograms import Entries, Plane, named_entries
 from .polynomials import chebyshev_transform
 
-# Combs, discs and fractals want some pixels; smaller images are mirrored up to this.
+# Minimum size for combs, discs and fractals; smaller images are mirrored up to it.
 _MIN_SIDE = 64
 
 
 def wndcharm_features(pixels: Pixels) -> tuple[NDArray[np.float64], list[str]]:
-    """The 4059 numbers of an image (height, width, 3), and their names; all are finite.
+    """Return the 4059 features of an image (height, width, 3), all finite, and their names.
 
-    An image with a side below 64 pixels goes on in its mirror images up to that.
+    An image with a side below 64 pixels is mirrored up to that.
     """
     pixels = pad_reflect(check_pixels(pixels), _MIN_SIDE)
     entries = plane_features(grey_planes(luminance(pixels).astype(np.float64)))
@@ -51,7 +51,7 @@ def wndcharm_features(pixels: Pixels) -> tuple[NDArray[np.float64], list[str]]:
 
 
 def plane_features(planes: dict[str, Plane]) -> Entries:
-    """The numbers of all families of planes by name."""
+    """Return the features of all families of the named planes."""
     return {
         f"{family} {key} of {name}": value
         for name, plane in planes.items()
@@ -61,12 +61,12 @@ def plane_features(planes: dict[str, Plane]) -> Entries:
 
 
 def _colour_planes(pixels: Pixels) -> dict[str, Plane]:
-    """By name: the colours, the hue and its transforms."""
+    """Return the planes of colours, of hue and of the hue's transforms."""
     hue, saturation, value = hue_saturation_value(pixels)
-    turned = hue_plane(hue, saturation)
+    shifted = hue_plane(hue, saturation)
     return {
         "colour": colour_plane(hue, saturation, value),
-        "hue": turned,
-        "fourier(hue)": fourier(turned),
-        "chebyshev(hue)": chebyshev_transform(turned),
+        "hue": shifted,
+        "fourier(hue)": fourier(shifted),
+        "chebyshev(hue)": chebyshev_transform(shifted),
     }

@@ -1,7 +1,4 @@
-"""The bank of families, and the transforms of a grey plane that they are taken from.
-
-The planes that features are taken from: grey levels, colours, and transforms of planes.
-"""
+"""Feature families and the planes that they are computed from: grey levels, colours, transforms."""
 
 from __future__ import annotations
 
@@ -44,14 +41,15 @@ _N_GREYS, _N_HUES = 4, 8
 
 
 def fourier(plane: Plane) -> Plane:
-    """|F| of the Fourier transform, frequency 0 in the upper left corner."""
+    """Return |F| of the Fourier transform, with frequency 0 in the upper left corner."""
     return np.abs(fft.fft2(plane))
 
 
 def wavelet(plane: Plane) -> Plane:
-    """The symlet of order 5, at its first level, nothing beyond the border: four parts in a square.
+    """Return the four parts of the zero-padded first level of the symlet of order 5, in a square.
 
-    Details down and across, details across; details down, the coarse image.
+    Upper row: details in both directions, details across; lower row: details down, the coarse
+    image.
     """
     import pywt
 
@@ -60,16 +58,19 @@ def wavelet(plane: Plane) -> Plane:
 
 
 def hue_plane(hue: NDArray[np.float32], saturation: NDArray[np.float32]) -> Plane:
-    """The hue, 0 to 255, cut open at green, which stains do not have; 0 for grey pixels."""
-    turned = (hue + np.float32(2 / 3)) % 1
-    hues = np.where(saturation > 0, turned * np.float32(255), np.float32(0))
+    """Return the hue, 0 to 255, with its wrap at green, which stains lack; 0 for grey pixels."""
+    shifted = (hue + np.float32(2 / 3)) % 1
+    hues = np.where(saturation > 0, shifted * np.float32(255), np.float32(0))
     return hues.astype(np.float64)
 
 
 def colour_plane(
     hue: NDArray[np.float32], saturation: NDArray[np.float32], value: NDArray[np.float32]
 ) -> Plane:
-    """Which of 20 colours a pixel has: 4 greys, dark to bright, then 8 hues, dark and bright."""
+    """Return the index of each pixel's colour among 20.
+
+    These are 4 greys from dark to bright, followed by a dark and a bright colour of each of 8 hues.
+    """
     grey = np.minimum(np.floor(value * _N_GREYS), _N_GREYS - 1)
     family = np.minimum(np.floor(hue * _N_HUES), _N_HUES - 1)
     coloured = _N_GREYS + 2 * family + (value > 0.5)
@@ -77,7 +78,7 @@ def colour_plane(
 
 
 def colour_fractions(colours: Plane) -> NDArray[np.float64]:
-    """The share of pixels of each of the 20 colours."""
+    """Return the fraction of pixels of each of the 20 colours."""
     return np.bincount(colours.astype(np.intp).ravel(), minlength=N_COLOURS) / colours.size
 
 
@@ -114,14 +115,14 @@ _TEXTURES_ONLY = {
 
 
 def families_of(name: str) -> Families:
-    """The families that are taken from the plane of that name."""
+    """Return the families that are computed from the plane of that name."""
     if name == "grey":
         return HIGH_CONTRAST | POLYNOMIALS | TEXTURES
     return TEXTURES if name in _TEXTURES_ONLY else POLYNOMIALS | TEXTURES
 
 
 def grey_planes(grey: Plane) -> dict[str, Plane]:
-    """By name: the grey levels, their transforms and transforms of transforms."""
+    """Return the grey levels, their transforms, and transforms of transforms."""
     waves, details = fourier(grey), wavelet(grey)
     polynomials, edges = chebyshev_transform(grey), edge_transform(grey)
     return {

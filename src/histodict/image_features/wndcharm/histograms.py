@@ -1,17 +1,11 @@
-"""Comb moments: parallel lines across the image, like the teeth of a comb, in four directions.
+"""Histograms, moments and statistics of intensities.
 
-Mean, standard deviation, skewness and kurtosis along every line; of each, how many of the lines
-lie in three equal steps between the least and the greatest. Lines are a tenth of the image's height
-apart, in all directions, and reach beyond it: those that miss it count as zeros.
+Every family is a function of a plane that returns `Entries`, its numbers by name, in the order of
+the original program. A `Plane` has double precision, as a Fourier plane spans ten powers of ten.
 
-Numbers summed up: histograms and moments; what most families end in.
-
-Every family is a function of a plane that gives `Entries`, its numbers by name, in the order of
-the original program. A `Plane` here has double precision: a Fourier plane spans ten powers of ten.
-
-Pixel intensities, wherever they lie: statistics, Gini's coefficient, multi-scale histograms.
-
-Otsu's threshold, which parts values into the two classes that differ most.
+Comb moments are mean, standard deviation, skewness and kurtosis along parallel lines in four
+directions, each as a histogram over the lines with three bins. Lines are a tenth of the image's
+height apart in all directions; lines outside the image count as zeros.
 """
 
 from __future__ import annotations
@@ -27,28 +21,28 @@ Plane = NDArray[np.float64]
 
 
 def named_entries(name: str, values: NDArray[Any]) -> Entries:
-    """Entries "name 1", "name 2", …"""
+    """Return entries "name 1", "name 2", and so on."""
     return {f"{name} {i}": float(value) for i, value in enumerate(values, 1)}
 
 
 def histogram(values: NDArray[Any], n_bins: int) -> NDArray[np.float64]:
-    """How many values lie in each of n_bins equal steps from the least to the greatest.
+    """Return the number of values in n_bins equal bins from the minimum to the maximum.
 
-    All in the first if they are the same; all zero if there are none.
+    All are in the first bin if they are equal; all bins are zero if there are no values.
     """
     if values.size == 0:
         return np.zeros(n_bins)
     low, span = values.min(), np.ptp(values)
     scale = n_bins / span if span > 0 else 0.0
-    places = np.minimum(((values - low) * scale).astype(np.intp), n_bins - 1)
-    return np.bincount(places.ravel(), minlength=n_bins).astype(np.float64)
+    bins = np.minimum(((values - low) * scale).astype(np.intp), n_bins - 1)
+    return np.bincount(bins.ravel(), minlength=n_bins).astype(np.float64)
 
 
 def moments(values: NDArray[Any]) -> tuple[float, float, float, float]:
-    """Mean, standard deviation, skewness and kurtosis, as far as there are values for them.
+    """Return mean, standard deviation, skewness and kurtosis.
 
     The deviation is that of a sample (n − 1); skewness and kurtosis are moments over powers of the
-    variance over n. They are 0 of equal values, and of too few: 2, 3 and 4.
+    variance over n. They are 0 for equal values, and up to 2, 3 and 4 values, respectively.
     """
     n = values.size
     if n == 0:
@@ -66,12 +60,12 @@ def moments(values: NDArray[Any]) -> tuple[float, float, float, float]:
 
 
 _N_LINES = 20
-# The order of the original.
+# In the order of the original program.
 _MOMENTS = {"kurtosis": 3, "mean": 0, "skewness": 2, "deviation": 1}
 
 
 def comb_moments(plane: Plane) -> Entries:
-    """Four directions, four moments, three steps."""
+    """Return comb moments in four directions: four moments, three bins."""
     offsets = _offsets(len(plane))
     combs = {
         "0°": _lines(plane, offsets),
@@ -88,21 +82,21 @@ def comb_moments(plane: Plane) -> Entries:
 
 
 def _offsets(n: int) -> NDArray[np.int64]:
-    """20 whole places from 1 − n to n, a tenth of n apart; halves away from 0."""
-    # Added up step by step, as the original does: which side of a half a place is on depends on it.
-    places = np.cumsum([1.0 - n] + [n / 10] * (_N_LINES - 1))
-    return (np.sign(places) * np.floor(np.abs(places) + 0.5)).astype(np.int64)
+    """Return 20 integer positions from 1 − n to n, a tenth of n apart; halves round away from 0."""
+    # Accumulated step by step, as in the original program, as this affects the rounding of halves.
+    positions = np.cumsum([1.0 - n] + [n / 10] * (_N_LINES - 1))
+    return (np.sign(positions) * np.floor(np.abs(positions) + 0.5)).astype(np.int64)
 
 
 def _lines(plane: Plane, offsets: NDArray[np.int64]) -> Iterator[Plane]:
-    """Rows about the middle one; an empty line for a place outside."""
+    """Yield rows around the middle one; empty for positions outside."""
     n = len(plane)
-    places = n // 2 - 1 - offsets
-    return (plane[place] if 0 <= place < n else plane[:0, 0] for place in places)
+    positions = n // 2 - 1 - offsets
+    return (plane[position] if 0 <= position < n else plane[:0, 0] for position in positions)
 
 
 def _diagonals(plane: Plane, offsets: NDArray[np.int64]) -> Iterator[Plane]:
-    """Lines down to the right."""
+    """Yield diagonals from upper left to lower right."""
     return (plane.diagonal(offset) for offset in offsets)
 
 
@@ -110,7 +104,7 @@ _HISTOGRAMS = (3, 5, 7, 9)
 
 
 def intensity_statistics(plane: Plane) -> Entries:
-    """Mean, median, standard deviation, least and greatest."""
+    """Return mean, median, standard deviation, minimum and maximum."""
     return {
         "mean": float(plane.mean()),
         "median": float(np.median(plane)),
@@ -121,9 +115,9 @@ def intensity_statistics(plane: Plane) -> Entries:
 
 
 def gini(plane: Plane) -> Entries:
-    """Gini's coefficient of the positive values: 0 if all are equal, 1 if one has everything.
+    """Return the Gini coefficient of the positive values: 0 for equal values, 1 for a single one.
 
-    Σ_i (2i − n − 1)·v_i / ((n − 1)·Σ v_i) over the n values in rising order, i from 1.
+    Σ_i (2i − n − 1)·v_i / ((n − 1)·Σ v_i) over the n values in ascending order, i from 1.
     """
     values = np.sort(plane[plane > 0], axis=None)
     n, total = len(values), values.sum()
@@ -132,12 +126,12 @@ def gini(plane: Plane) -> Entries:
 
 
 def multiscale_histograms(plane: Plane) -> Entries:
-    """Pixels in 3, 5, 7 and 9 equal steps from the least to the greatest, the fullest as 1."""
+    """Return histograms of 3, 5, 7 and 9 bins, relative to the largest of all bins."""
     histograms = {n_bins: histogram(plane, n_bins) for n_bins in _HISTOGRAMS}
-    fullest = max(h.max() for h in histograms.values())
+    largest = max(h.max() for h in histograms.values())
     entries: Entries = {}
     for n_bins, h in histograms.items():
-        entries |= named_entries(f"of {n_bins}, bin", h / fullest)
+        entries |= named_entries(f"of {n_bins}, bin", h / largest)
     return entries
 
 
@@ -145,15 +139,15 @@ _N_LEVELS = 1024
 
 
 def otsu(values: NDArray[np.float64]) -> float:
-    """The threshold among 1024 levels between the least and the greatest value.
+    """Return Otsu's threshold among 1024 levels between the minimum and the maximum.
 
-    It makes ω_0·ω_1·(μ_1 − μ_0)² of the classes' shares and means largest; the first of several.
+    It is the first that maximises ω_0·ω_1·(μ_1 − μ_0)² of the classes' fractions and means.
     """
-    share = histogram(values, _N_LEVELS) / values.size
-    below, mass = share.cumsum(), (share * np.arange(_N_LEVELS)).cumsum()
-    parts = (below > 0) & (below < 1)
-    spread = np.zeros(_N_LEVELS)
-    lag = mass[-1] * below[parts] - mass[parts]
-    spread[parts] = lag**2 / (below[parts] * (1 - below[parts]))
-    level = spread[:-1].argmax()
+    fractions = histogram(values, _N_LEVELS) / values.size
+    below, mass = fractions.cumsum(), (fractions * np.arange(_N_LEVELS)).cumsum()
+    is_split = (below > 0) & (below < 1)
+    variance = np.zeros(_N_LEVELS)
+    difference = mass[-1] * below[is_split] - mass[is_split]
+    variance[is_split] = difference**2 / (below[is_split] * (1 - below[is_split]))
+    level = variance[:-1].argmax()
     return float(level / (_N_LEVELS - 1) * np.ptp(values) + values.min())

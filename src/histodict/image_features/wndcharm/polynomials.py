@@ -1,33 +1,33 @@
-"""Zernike moments: an image on a disc as a sum of orthogonal polynomials.
+"""Zernike moments, Chebyshev transform, Chebyshev–Fourier statistics and Radon features.
+
+Zernike moments expand an image on a disc in orthogonal polynomials:
 
     Z_nm = (n + 1)/π · Σ f(r, φ) R_nm(r) e^(−i(m + 1)φ) / Σ f,     n ≤ 15, 0 ≤ m ≤ n, n − m even
 
-The disc lies about the image's centre of mass, with the shorter side as its radius. As in the
-original the wave of m turns m + 1 times, which Zernike's does m times. The lengths |Z_nm| do not
-change when the image is turned.
+The disc is centred at the image's centre of mass, with the shorter side as its radius. As in the
+original program, the angular frequency is m + 1 instead of m. The moduli |Z_nm| are invariant to
+rotation.
 
 Reference: Teague, "Image analysis via the general theory of moments", J. Opt. Soc. Am., 1980.
 
-Chebyshev transform: an image as a sum of products of Chebyshev polynomials T_n(cos θ) = cos nθ.
+The Chebyshev transform expands an image in products of polynomials T_n(cos θ) = cos nθ:
 
     a_nm = c_n·c_m/(w·h) · Σ f(y, x) T_n(x) T_m(y),   c_0 = 1/2, c_n = 1
 
-with the pixels at x = 2/w − 1, 4/w − 1, …, 1, and y likewise. As in the original there is no weight
-1/√(1 − x²), under which the polynomials would be orthogonal.
+with the pixels at x = 2/w − 1, 4/w − 1, …, 1, and y likewise. As in the original program, there is
+no weight 1/√(1 − x²), under which the polynomials would be orthogonal.
 
-Chebyshev–Fourier statistics: Chebyshev polynomials along the radius, waves along the angle.
+Chebyshev–Fourier statistics use Chebyshev polynomials of the radius and waves of the angle:
 
     a_nm = Σ f(r, φ) T_n(2r − 1) e^(−imφ)   over the pixels of the ellipse r < 1 that fits the image
 
-with n from 0 to 22, m from −11 to 11, and the terms of n = 0 and of m = 0 halved. The lengths
-|a_nm| do not change when the image is turned. An image of more than 300 × 300 pixels is reduced
-first, until both sides are at most 300.
+with n from 0 to 22, m from −11 to 11, and the terms of n = 0 and of m = 0 halved. The moduli |a_nm|
+are invariant to rotation. Images of more than 300 × 300 pixels are reduced until both sides are at
+most 300.
 
-Radon features: sums along the lines of four directions.
-
-Of each direction's sums, how many lie in three equal steps between the least and the greatest.
-A pixel is four points, a quarter of it each, whose shares go to the two nearest of the lines, which
-are a pixel apart and reach beyond the image's corners: the outer ones are 0.
+Radon features are histograms of line sums in four directions, with three bins each. A pixel counts
+as four points of a quarter each, which are shared between the two nearest lines. Lines are a pixel
+apart and extend beyond the image's corners, so the outer ones are 0.
 """
 
 from __future__ import annotations
@@ -45,24 +45,24 @@ _N_BINS = 32
 
 
 def coefficients(plane: Plane, n_orders: int) -> NDArray[np.float64]:
-    """a_nm of orders below n_orders: rows are orders across the image, columns orders down it."""
+    """Return a_nm of orders below n_orders: rows for orders across, columns for orders down."""
     down, across = (_basis(side, n_orders) for side in plane.shape)
     return across @ plane.T @ down.T
 
 
 def chebyshev_transform(plane: Plane) -> Plane:
-    """The coefficients as a plane, square: as many orders as its shorter side has pixels."""
+    """Return the coefficients as a square plane, as large as the plane's shorter side."""
     return coefficients(plane, min(plane.shape))
 
 
 def chebyshev_statistics(plane: Plane) -> Entries:
-    """How the coefficients of low order are distributed."""
+    """Return the histogram of the coefficients of low order."""
     low = coefficients(plane, min(_STATISTICS_ORDERS, *plane.shape))
     return named_entries("bin", histogram(low, _N_BINS))
 
 
 def _basis(n_pixels: int, n_orders: int) -> NDArray[np.float64]:
-    """c_n·T_n at the pixels, over their number: (n_orders, n_pixels)."""
+    """Return c_n·T_n at the pixels, divided by their number: (n_orders, n_pixels)."""
     angles = np.arccos(2 * np.arange(1, n_pixels + 1) / n_pixels - 1)
     basis = np.cos(np.arange(n_orders)[:, None] * angles) / n_pixels
     basis[0] /= 2
@@ -74,27 +74,27 @@ _MAX_WAVES = 11
 
 
 def chebyshev_fourier_statistics(plane: Plane) -> Entries:
-    """How the lengths |a_nm| are distributed."""
+    """Return the histogram of the moduli |a_nm|."""
     return named_entries("bin", histogram(lengths(reduced(plane)), _N_BINS))
 
 
 def lengths(plane: Plane) -> NDArray[np.float64]:
-    """|a_nm|: (polynomials n, waves m from the most negative)."""
+    """Return |a_nm| (polynomials n, waves m from the most negative)."""
     inside, turn, polynomials = _ellipse(plane.shape)
     n_waves = len(polynomials) // 2
     wave = plane.ravel()[inside].astype(np.complex128)
     columns = []
     for m in range(n_waves + 1):
-        # Real and imaginary part apart: the polynomials are real.
+        # Real and imaginary parts separately, as the polynomials are real.
         parts = (polynomials @ wave.real, polynomials @ wave.imag)
         columns.append(np.hypot(*parts) / (1 if m else 2))
         wave *= turn
-    # f is real: the lengths of m and −m are the same.
+    # As f is real, the moduli of m and −m are equal.
     return np.column_stack([*columns[:0:-1], *columns])
 
 
 def reduced(plane: Plane) -> Plane:
-    """The plane itself, or means over its pixels if it has more than 300 × 300 of them."""
+    """Return the plane, reduced by area means if it has more than 300 × 300 pixels."""
     if plane.size <= _MAX_PX**2:
         return plane
     ratio = min(_MAX_PX / side for side in plane.shape)
@@ -103,7 +103,7 @@ def reduced(plane: Plane) -> Plane:
 
 
 def _fractions(n_pixels: int, ratio: float) -> NDArray[np.float64]:
-    """How much of every new pixel, 1/ratio wide, each old one is: (new, old)."""
+    """Return the fraction of each new pixel, 1/ratio wide, that each old one covers: (new, old)."""
     width = 1 / ratio
     borders = np.arange(int(ratio * n_pixels) + 1)[:, None] * width
     pixels = np.arange(n_pixels)
@@ -111,11 +111,11 @@ def _fractions(n_pixels: int, ratio: float) -> NDArray[np.float64]:
     return np.maximum(ends - starts, 0) / width
 
 
-@lru_cache(maxsize=4)  # an image and its transforms have few shapes between them
+@lru_cache(maxsize=4)  # an image and its transforms have few shapes
 def _ellipse(
     shape: tuple[int, int],
 ) -> tuple[NDArray[np.intp], NDArray[np.complex128], NDArray[np.float64]]:
-    """Pixels inside; e^(−iφ) and the polynomials (n, pixels) at each of them."""
+    """Return the pixels inside, and e^(−iφ) and the polynomials (n, pixels) at each of them."""
     y, x = (np.linspace(-1, 1, side) for side in shape)
     r = np.hypot(x, y[:, None])
     inside = np.flatnonzero(r < 1)
@@ -128,7 +128,7 @@ def _ellipse(
 
 
 def radon_features(plane: Plane) -> Entries:
-    """Four directions, three steps."""
+    """Return Radon features in four directions, with three bins."""
     entries: Entries = {}
     for direction, sums in line_sums(plane).items():
         entries |= named_entries(direction, histogram(sums, 3))
@@ -136,7 +136,7 @@ def radon_features(plane: Plane) -> Entries:
 
 
 def line_sums(plane: Plane) -> dict[str, NDArray[np.float64]]:
-    """The sum along every line, by the direction across the lines; 0 is to the right."""
+    """Return the sum along every line, by the direction across the lines; 0° is to the right."""
     height, width = plane.shape
     half_width, half_height = width - 1 - (width - 1) // 2, height - 1 - (height - 1) // 2
     reach = int(np.ceil(np.hypot(half_width, half_height))) + 1
@@ -147,40 +147,40 @@ def line_sums(plane: Plane) -> dict[str, NDArray[np.float64]]:
     quarter, half = [(-0.25, 1), (0.25, 1)], [(-0.5, 1), (0.0, 2), (0.5, 1)]
     lines = {
         "0°": (x, plane.sum(axis=0), quarter, 1.0),
-        # x − y and x + y, of which the sums over a diagonal of the pixels have one.
+        # x − y and x + y, which are constant on the diagonals.
         "135°": (y[0] - x[0] - steps, falling, half, np.sqrt(0.5)),
         "45°": (x[0] + y[-1] + steps, rising, half, np.sqrt(0.5)),
         "90°": (y, plane.sum(axis=1), quarter, 1.0),
     }
-    return {name: _shared_out(*line, reach) for name, line in lines.items()}
+    return {name: _distributed(*line, reach) for name, line in lines.items()}
 
 
-def _shared_out(
-    places: NDArray[np.int64],
+def _distributed(
+    positions: NDArray[np.int64],
     sums: NDArray[np.float64],
     points: list[tuple[float, int]],
     unit: float,
     reach: int,
 ) -> NDArray[np.float64]:
-    """Sums at places, each several points, shared out to lines −reach … reach."""
-    shared = np.zeros(2 * reach + 2)
+    """Distribute sums at positions, each of several points, over the lines −reach … reach."""
+    distributed = np.zeros(2 * reach + 2)
     total = sum(weight for _, weight in points)
     for step, weight in points:
-        at = (places + step) * unit + reach
-        below = at.astype(np.intp)
-        low = sums * (weight / total) * (1 - (at - below))
-        shared += np.bincount(below, low, len(shared))
-        shared += np.bincount(below + 1, sums * (weight / total) - low, len(shared))
-    return shared[:-1]
+        line_position = (positions + step) * unit + reach
+        below = line_position.astype(np.intp)
+        low = sums * (weight / total) * (1 - (line_position - below))
+        distributed += np.bincount(below, low, len(distributed))
+        distributed += np.bincount(below + 1, sums * (weight / total) - low, len(distributed))
+    return distributed[:-1]
 
 
 def _diagonal_sums(plane: Plane) -> NDArray[np.float64]:
-    """Sums over pixels of the same row + column."""
+    """Return sums over pixels of equal row + column."""
     height, width = plane.shape
-    # Rows that are one pixel longer each time shift against each other when read in shorter rows.
-    wide = np.zeros((height, width + height))
-    wide[:, :width] = plane
-    sheared = wide.ravel()[: height * (width + height - 1)].reshape(height, -1)
+    # Padded rows that are read as rows one pixel shorter shift by one pixel each.
+    padded = np.zeros((height, width + height))
+    padded[:, :width] = plane
+    sheared = padded.ravel()[: height * (width + height - 1)].reshape(height, -1)
     sums: NDArray[np.float64] = sheared.sum(axis=0)
     return sums
 
@@ -190,35 +190,35 @@ _ORDERS = [(n, m) for n in range(_DEGREE + 1) for m in range(n % 2, n + 1, 2)]
 
 
 def zernike_moments(plane: Plane) -> Entries:
-    """|Z_nm| for the 72 orders up to degree 15; 0 of a plane whose sum is 0."""
+    """Return |Z_nm| for the 72 orders up to degree 15; 0 for a plane whose sum is 0."""
     total = plane.sum()
     values = np.abs(np.tensordot(_polynomials(), _geometric_moments(plane), 2)) / (total or 1.0)
     return {f"{n},{m}": float(z) for (n, m), z in zip(_ORDERS, values, strict=True)}
 
 
 def _geometric_moments(plane: Plane) -> NDArray[np.float64]:
-    """Σ f/r·x^p·y^q over the disc, for p, q ≤ 16: all that the polynomials need."""
+    """Return Σ f/r·x^p·y^q over the disc, for p, q ≤ 16."""
     total = plane.sum() or 1.0
     steps = [np.arange(1, side + 1) for side in plane.shape]
-    middle = [plane.sum(axis=1 - axis) @ at / total for axis, at in enumerate(steps)]
-    y, x = ((at - centre) / min(plane.shape) for at, centre in zip(steps, middle, strict=True))
+    centres = [plane.sum(axis=1 - axis) @ at / total for axis, at in enumerate(steps)]
+    y, x = ((at - centre) / min(plane.shape) for at, centre in zip(steps, centres, strict=True))
     r = np.hypot(x, y[:, None])
     inside = (r > np.finfo(np.float64).eps) & (r <= 1)
     weighted = np.divide(plane, r, out=np.zeros_like(plane), where=inside)
     powers = np.arange(_DEGREE + 2)[:, None]
-    # Outside the disc nothing counts, and the disc can be far away: of values that cancel out.
+    # Pixels outside count as 0; clipped, as the disc may be far away if values cancel out.
     x, y = (np.clip(steps, -1, 1) ** powers for steps in (x, y))
     return x @ weighted.T @ y.T
 
 
 @cache
 def _polynomials() -> NDArray[np.complex128]:
-    """Coefficients of x^p·y^q in (n + 1)/π·r·R_nm(r)·e^(−i(m + 1)φ): (orders, p, q).
+    """Return coefficients of x^p·y^q in (n + 1)/π·r·R_nm(r)·e^(−i(m + 1)φ): (orders, p, q).
 
     r^(m + 1)·e^(−i(m + 1)φ) = (x − iy)^(m + 1), and R_nm is r^m times a polynomial of r² = x² + y².
     """
     coefficients = np.zeros((len(_ORDERS), _DEGREE + 2, _DEGREE + 2), np.complex128)
-    for place, (n, m) in enumerate(_ORDERS):
+    for index, (n, m) in enumerate(_ORDERS):
         for k in range((n - m) // 2 + 1):
             power = (n - m) // 2 - k  # of r²
             factor = (n + 1) / np.pi * radial(n, m, k)
@@ -226,12 +226,12 @@ def _polynomials() -> NDArray[np.complex128]:
                 for b in range(power + 1):
                     q = a + 2 * b
                     term = comb(m + 1, a) * (-1j) ** a * comb(power, b)
-                    coefficients[place, m + 1 + 2 * power - q, q] += factor * term
+                    coefficients[index, m + 1 + 2 * power - q, q] += factor * term
     return coefficients
 
 
 def radial(n: int, m: int, k: int) -> float:
-    """Coefficient of r^(n − 2k) in R_nm.
+    """Return the coefficient of r^(n − 2k) in R_nm.
 
     (−1)^k (n − k)! / (k! ((n + m)/2 − k)! ((n − m)/2 − k)!).
     """

@@ -1,41 +1,29 @@
-"""Tamura's textures: coarseness, contrast and directionality, as the original program has them.
+"""Texture features: Tamura, fractal, Gabor, edge, Haralick and object statistics.
 
-Its coarseness is not quite Tamura's: a sum over a window takes the wrong corners of the table of
-sums, which leaves one pixel of the window (or, at the image's upper border, a piece of one column)
-over the window's area. Its slopes come from two uneven 3 × 3 windows. Both are followed here, so
-that the numbers are the same.
+Tamura's textures are coarseness, contrast and directionality as in the original program. Its
+coarseness differs from Tamura's: window sums take the wrong corners of the summed-area table, so
+that one pixel of the window (or, at the upper border, a piece of one column) is divided by the
+window's area. Its slopes come from two uneven 3 × 3 windows. Both are reproduced here, so that the
+numbers agree.
 
-Reference: Tamura, Mori, Yamawaki, "Textural features corresponding to visual perception", IEEE
-Transactions on Systems, Man and Cybernetics, 1978.
+Fractal features measure how differences grow with distance. On a fractal surface of Hurst exponent
+H, such as fractional Brownian motion, the mean of |f(x + k) − f(x)| grows as k^H; these means, for
+20 distances up to a fifth of the image, describe H at every scale.
 
-Fractal features: how fast values part with distance.
+Gabor textures give the area in which waves of seven frequencies are strong. A Gabor filter is a
+wave under a Gaussian window of 0.56 wavelengths, twice as long along the crests; here of 38 × 38
+pixels, with waves that run down the image. The modulus of its response does not depend on phase.
 
-On a fractal surface of Hurst exponent H, as fractional Brownian motion draws, the mean of
-|f(x + k) − f(x)| grows as k^H: these means, for 20 distances up to a fifth of the image, hold H at
-every scale.
+Haralick's textures are fourteen statistics of the grey levels of neighbouring pixels. Edge
+statistics use Prewitt's gradient; object statistics describe connected pixels above Otsu's
+threshold, in the plane and its inverse.
 
-Reference: Wu, Chen, Hsieh, "Texture features for classification of ultrasonic liver images", IEEE
-Transactions on Medical Imaging, 1992.
-
-Gabor textures: in how much of the image waves of seven frequencies are strong.
-
-A Gabor filter is a wave under a Gaussian window of 0.56 wavelengths, twice as long along the wave's
-crests; here of 38 × 38 pixels, with waves that run down the image. The length of its complex
-response does not depend on the wave's phase.
-
-Reference: Grigorescu, Petkov, Kruizinga, "Comparison of texture features based on Gabor filters",
-IEEE Transactions on Image Processing, 2002.
-
-Prewitt's gradient, and the edge transform.
-
-Edge statistics: how many edges, how steep, and in which directions.
-
-Haralick's textures: fourteen statistics of which grey levels lie next to each other.
-
-Reference: Haralick, Shanmugam, Dinstein, "Textural features for image classification", IEEE
-Transactions on Systems, Man and Cybernetics, 1973.
-
-Object statistics: connected pixels brighter than Otsu's threshold, and of the inverted image.
+References: Tamura, Mori, Yamawaki, "Textural features corresponding to visual perception", IEEE
+Transactions on Systems, Man and Cybernetics, 1978; Wu, Chen, Hsieh, "Texture features for
+classification of ultrasonic liver images", IEEE Transactions on Medical Imaging, 1992; Grigorescu,
+Petkov, Kruizinga, "Comparison of texture features based on Gabor filters", IEEE Transactions on
+Image Processing, 2002; Haralick, Shanmugam, Dinstein, "Textural features for image classification",
+IEEE Transactions on Systems, Man and Cybernetics, 1973.
 """
 
 from __future__ import annotations
@@ -55,9 +43,9 @@ _N_DISTANCES = 20
 
 
 def fractal_features(plane: Plane) -> Entries:
-    """Σ |difference| at 20 distances, over w(w − k) + h(h − k), as the original has it.
+    """Return Σ |difference| at 20 distances, divided by w(w − k) + h(h − k), as in the original.
 
-    Of a square that is the mean. Distances a small image does not have are 0.
+    For a square plane this is the mean. Distances that a small plane lacks are 0.
     """
     reach = min(plane.shape) // 5
     distances = range(1, reach, max(1, reach // _N_DISTANCES))[:_N_DISTANCES]
@@ -82,27 +70,30 @@ _ANGLE = 3.14159265 / 2
 
 
 def gabor_textures(plane: Plane) -> Entries:
-    """Pixels whose response is above Otsu's threshold, per frequency.
+    """Return, per frequency, the number of pixels whose response is above Otsu's threshold.
 
-    Over those whose response to a slow wave is above 0.4 of the strongest; 0 where there is none.
+    It is relative to the number of pixels whose response to a slow wave is above 0.4 of the
+    maximum, and 0 if there are none.
     """
     slow, *others = _responses(plane, (_LOW_FREQUENCY, *_FREQUENCIES))
-    known = int((slow > 0.4 * slow.max()).sum())
+    n_reference = int((slow > 0.4 * slow.max()).sum())
     return {
-        f"frequency {frequency}": int((one > otsu(one)).sum()) / known if known else 0.0
-        for frequency, one in zip(_FREQUENCIES, others, strict=True)
+        f"frequency {frequency}": int((response > otsu(response)).sum()) / n_reference
+        if n_reference
+        else 0.0
+        for frequency, response in zip(_FREQUENCIES, others, strict=True)
     }
 
 
 def _responses(plane: Plane, frequencies: Sequence[float]) -> Iterator[Plane]:
-    """|response| to each filter, over the strongest; beyond the border there is nothing."""
+    """Yield |response| to each filter relative to the maximum; the plane is zero-padded."""
     height, width = plane.shape
     shape = [fft.next_fast_len(side + _SIDE - 1) for side in plane.shape]
     spectrum, start = fft.fft2(plane, shape), _SIDE // 2
     for frequency in frequencies:
-        whole = fft.ifft2(spectrum * fft.fft2(_filter(frequency), shape))
-        part = np.abs(whole[start : start + height, start : start + width])
-        yield part / (part.max() or 1.0)
+        response = fft.ifft2(spectrum * fft.fft2(_filter(frequency), shape))
+        modulus = np.abs(response[start : start + height, start : start + width])
+        yield modulus / (modulus.max() or 1.0)
 
 
 @cache
@@ -117,9 +108,9 @@ def _filter(frequency: float) -> NDArray[np.complex128]:
 
 
 def gradient(plane: Plane) -> tuple[Plane, Plane]:
-    """How much the three pixels above outweigh those below, and those left those right.
+    """Return Prewitt's gradient: pixels above minus those below, those left minus those right.
 
-    There is nothing beyond the border: pixels there are 0.
+    Pixels beyond the border are 0.
     """
     padded = np.pad(plane, 1)
     up, left = padded[:-2] - padded[2:], padded[:, :-2] - padded[:, 2:]
@@ -127,9 +118,9 @@ def gradient(plane: Plane) -> tuple[Plane, Plane]:
 
 
 def edge_transform(plane: Plane) -> Plane:
-    """The largest |difference| to the neighbours above, below, left and right.
+    """Return the largest |difference| to the neighbours above, below, left and right.
 
-    Pixels of the border have neighbours along the border alone.
+    Pixels of the border only have neighbours along the border.
     """
     edges = np.zeros_like(plane)
     down, across = np.abs(np.diff(plane, axis=0)), np.abs(np.diff(plane, axis=1))
@@ -142,19 +133,19 @@ _N_BINS = 8
 
 
 def edge_statistics(plane: Plane) -> Entries:
-    """Edges are pixels steeper than the mean; directions are of all pixels.
+    """Return statistics of edges, pixels steeper than the mean, and of all pixels' directions.
 
-    "opposite": the difference between two opposite directions, relative to both.
-    "first two": the share of the first two directions.
+    "opposite" is the difference between two opposite directions relative to their sum, "first two"
+    the fraction of the first two directions.
     """
     up, left = gradient(plane)
     steepness = np.hypot(up, left)
     directions = np.where(up == 0, np.pi * (left < 0), np.arctan2(up, left))
     h = histogram(directions, _N_BINS)
-    one, other = h[: _N_BINS // 2], h[_N_BINS // 2 :]
+    first, opposite = h[: _N_BINS // 2], h[_N_BINS // 2 :]
     return (
         {"number of edges": float((steepness > steepness.mean()).sum())}
-        | named_entries("opposite", np.abs(one - other) / np.maximum(one + other, 1))
+        | named_entries("opposite", np.abs(first - opposite) / np.maximum(first + opposite, 1))
         | named_entries("direction", h)
         | {"first two": float(h[:2].sum() / h.sum())}
         | _summary("direction", directions)
@@ -164,7 +155,7 @@ def edge_statistics(plane: Plane) -> Entries:
 
 
 def _summary(name: str, values: Plane) -> Entries:
-    """Mean, median and variance."""
+    """Return mean, median and variance."""
     return {
         f"{name} mean": float(values.mean()),
         f"{name} median": float(np.median(values)),
@@ -175,25 +166,25 @@ def _summary(name: str, values: Plane) -> Entries:
 Fractions = NDArray[np.float64]
 
 _N_LEVELS = 256
-_MIN = 1e-9  # keeps logarithms of shares finite
+_MIN = 1e-9  # keeps logarithms finite
 
 
 def haralick_textures(plane: Plane) -> Entries:
-    """Mean and range of each statistic over the four directions."""
-    each = [statistics(p) for p in neighbour_frequencies(plane)]
+    """Return mean and range of each statistic over the four directions."""
+    directions = [statistics(p) for p in neighbour_frequencies(plane)]
     entries: Entries = {}
-    for name in each[0]:
-        values = [one[name] for one in each]
+    for name in directions[0]:
+        values = [direction[name] for direction in directions]
         entries[f"{name} mean"] = sum(values) / 4
         entries[f"{name} range"] = max(values) - min(values)
     return entries
 
 
 def neighbour_frequencies(plane: Plane) -> list[Fractions]:
-    """Shares of the pairs of levels of neighbours, in four directions: (level, level).
+    """Return frequencies of pairs of grey levels of neighbours, in four directions: (level, level).
 
-    Levels are 256 steps from the least value to the greatest, and only those that occur have a
-    place. As in the original, pairs with a pixel of the lowest level do not count.
+    Levels are 256 steps from minimum to maximum; only those that occur are included. As in the
+    original program, pairs with a pixel of the lowest level are excluded.
     """
     span = np.ptp(plane)
     grey = ((plane - plane.min()) * (255.0 / span if span > 0 else 0.0)).astype(np.intp)
@@ -204,11 +195,12 @@ def neighbour_frequencies(plane: Plane) -> list[Fractions]:
         (grey[:-1], grey[1:]),
         (grey[:-1, :-1], grey[1:, 1:]),
     ]
-    return [_fractions(one, other)[np.ix_(seen, seen)] for one, other in pairs]
+    return [_fractions(first, second)[np.ix_(seen, seen)] for first, second in pairs]
 
 
-def _fractions(one: NDArray[np.intp], other: NDArray[np.intp]) -> Fractions:
-    counts = np.bincount((one * _N_LEVELS + other).ravel(), minlength=_N_LEVELS**2)
+def _fractions(first: NDArray[np.intp], second: NDArray[np.intp]) -> Fractions:
+    """Return the symmetric matrix of pair frequencies."""
+    counts = np.bincount((first * _N_LEVELS + second).ravel(), minlength=_N_LEVELS**2)
     both = counts.reshape(_N_LEVELS, _N_LEVELS).astype(np.float64)
     both[0] = both[:, 0] = 0
     both += both.T
@@ -216,9 +208,10 @@ def _fractions(one: NDArray[np.intp], other: NDArray[np.intp]) -> Fractions:
 
 
 def statistics(p: Fractions) -> dict[str, float]:
-    """The fourteen statistics of shares p (levels, levels), symmetric, in the original's order.
+    """Return the fourteen statistics of symmetric frequencies p (levels, levels).
 
-    As in the original, the sum variance is taken about the sum entropy.
+    They are in the order of the original program, in which the sum variance is taken about the sum
+    entropy.
     """
     steps = np.arange(len(p))
     i, j = steps[:, None], steps
@@ -228,19 +221,19 @@ def statistics(p: Fractions) -> dict[str, float]:
     sums, differences = _totals(i + j, p), _totals(np.abs(i - j), p)
     entropy, sum_entropy = _entropy(p), _entropy(sums)
     independent = np.outer(margin, margin)
-    known = entropy - _entropy(p, independent)
-    whole = _entropy(margin)
-    apart = float(differences @ np.arange(len(differences)))
+    information = entropy - _entropy(p, independent)
+    margin_entropy = _entropy(margin)
+    mean_difference = float(differences @ np.arange(len(differences)))
     squares = float(differences @ np.arange(len(differences)) ** 2.0)
-    together = float(steps @ p @ steps)
+    product = float(steps @ p @ steps)
     return {
         "angular second moment": float((p * p).sum()),
         "contrast": squares,
-        "correlation": (together - mean * mean) / variance if variance > 0 else 1.0,
-        "difference variance": squares - apart**2,
+        "correlation": (product - mean * mean) / variance if variance > 0 else 1.0,
+        "difference variance": squares - mean_difference**2,
         "difference entropy": _entropy(differences),
         "entropy": entropy,
-        "information of correlation 1": known / whole if whole else 1.0,
+        "information of correlation 1": information / margin_entropy if margin_entropy else 1.0,
         "inverse difference moment": float((p / (1.0 + (i - j) ** 2)).sum()),
         "maximal correlation": maximal_correlation(p),
         "information of correlation 2": _information(_entropy(independent) - entropy),
@@ -251,13 +244,13 @@ def statistics(p: Fractions) -> dict[str, float]:
     }
 
 
-def _totals(places: NDArray[np.intp], p: Fractions) -> Fractions:
-    """The sum of the shares at each place."""
-    return np.bincount(places.ravel(), p.ravel()).astype(np.float64)
+def _totals(indices: NDArray[np.intp], p: Fractions) -> Fractions:
+    """Return the sum of the frequencies at each index."""
+    return np.bincount(indices.ravel(), p.ravel()).astype(np.float64)
 
 
 def _entropy(p: Fractions, other: Fractions | None = None) -> float:
-    """−Σ p·log₂ p, or −Σ p·log₂ other."""
+    """Return −Σ p·log₂ p, or −Σ p·log₂ other."""
     return float(-(p * np.log2((p if other is None else other) + _MIN)).sum())
 
 
@@ -266,9 +259,10 @@ def _information(nats: float) -> float:
 
 
 def maximal_correlation(p: Fractions) -> float:
-    """Largest correlation that functions of two neighbours' levels can have.
+    """Return the largest correlation that functions of two neighbours' levels can have.
 
-    The second largest singular value of p_ij / √(p_i p_j), whose largest is 1; p symmetric.
+    It is the second largest singular value of p_ij / √(p_i p_j), whose largest is 1; p is
+    symmetric.
     """
     seen = p.sum(axis=0) > 0
     p = p[np.ix_(seen, seen)]
@@ -283,43 +277,46 @@ _N_OBJECT_BINS = 10
 
 
 def bright_objects(plane: Plane) -> Entries:
-    """Of pixels above the threshold."""
+    """Return statistics of objects of pixels above the threshold."""
     return object_statistics(plane > otsu(plane))
 
 
 def dark_objects(plane: Plane) -> Entries:
-    """Of pixels above the threshold of the inverted plane."""
+    """Return statistics of objects above the threshold of the inverted plane."""
     return bright_objects(plane.max() - plane + plane.min())
 
 
 def object_statistics(mask: NDArray[np.bool_]) -> Entries:
-    """Areas, middle of all, number, distances of the objects from that middle, Euler number.
+    """Return areas, common centre, number, distances from the centre, and Euler number of objects.
 
-    Pixels that touch, corners included, are one object; the middle counts pixels from 1. All 0
-    where there is no object.
+    Pixels that touch, including corners, form one object; centres count pixels from 1. All are 0 if
+    there is no object.
     """
     from skimage.measure import label
 
     labels, count = label(mask, connectivity=2, return_num=True)
     rows, columns = np.nonzero(mask)
-    owners = labels[rows, columns] - 1
-    areas = np.bincount(owners, minlength=count).astype(np.float64)
-    centres = np.stack([np.bincount(owners, at + 1, count) for at in (columns, rows)]) / areas
-    middle = np.array([columns.mean() + 1, rows.mean() + 1]) if count else np.zeros(2)
+    objects = labels[rows, columns] - 1
+    areas = np.bincount(objects, minlength=count).astype(np.float64)
+    centres = (
+        np.stack([np.bincount(objects, positions + 1, count) for positions in (columns, rows)])
+        / areas
+    )
+    centre = np.array([columns.mean() + 1, rows.mean() + 1]) if count else np.zeros(2)
     return (
         _object_summary("area", areas)
-        | named_entries("middle", middle)
+        | named_entries("middle", centre)
         | {"number": float(count)}
-        | _object_summary("distance", np.hypot(*(centres - middle[:, None])))
+        | _object_summary("distance", np.hypot(*(centres - centre[:, None])))
         | {"Euler number": float(euler_number(mask))}
     )
 
 
 def euler_number(mask: NDArray[np.bool_]) -> int:
-    """Objects less holes, from the 2 × 2 windows with one and with three pixels set.
+    """Return objects minus holes, from 2 × 2 windows with one and with three pixels set.
 
-    As in the original, windows of two pixels corner to corner are not counted and the border is
-    left out, so that it is the Euler number only of objects that have neither.
+    As in the original program, windows of two diagonal pixels are not counted and the border is
+    ignored, so it is the Euler number only of objects that have neither.
     """
     m = mask.astype(np.int8)
     in_window = m[:-1, :-1] + m[:-1, 1:] + m[1:, :-1] + m[1:, 1:]
@@ -327,18 +324,18 @@ def euler_number(mask: NDArray[np.bool_]) -> int:
 
 
 def _object_summary(name: str, values: NDArray[Any]) -> Entries:
-    """Histogram of ten steps, greatest, mean, the upper median, least, variance."""
-    known = np.sort(values) if values.size else np.zeros(1)
-    # The original has no histogram of areas that are all the same.
-    blank = name == "area" and np.ptp(known) == 0
+    """Return a histogram of ten bins, maximum, mean, upper median, minimum and variance."""
+    ordered = np.sort(values) if values.size else np.zeros(1)
+    # The original program has no histogram of equal areas.
+    is_empty = name == "area" and np.ptp(ordered) == 0
     return named_entries(
-        name, np.zeros(_N_OBJECT_BINS) if blank else histogram(values, _N_OBJECT_BINS)
+        name, np.zeros(_N_OBJECT_BINS) if is_empty else histogram(values, _N_OBJECT_BINS)
     ) | {
-        f"{name} greatest": float(known[-1]),
-        f"{name} mean": float(known.mean()),
-        f"{name} median": float(known[len(known) // 2]),
-        f"{name} least": float(known[0]),
-        f"{name} variance": float(known.var(ddof=1)) if len(known) > 1 else 0.0,
+        f"{name} greatest": float(ordered[-1]),
+        f"{name} mean": float(ordered.mean()),
+        f"{name} median": float(ordered[len(ordered) // 2]),
+        f"{name} least": float(ordered[0]),
+        f"{name} variance": float(ordered.var(ddof=1)) if len(ordered) > 1 else 0.0,
     }
 
 
@@ -349,14 +346,14 @@ _N_DIRECTIONS = 125
 _MARGIN = 32
 _ACROSS = np.array([[-1.0, 2, 1], [-2, 0, 2], [-1, -2, -1]])
 _DOWN = np.array([[1.0, 0, 0], [0, 0, 0], [-1, 0, 0]])
-# A slope of less than this has no direction.
+# Smaller slopes have no direction.
 _MIN_SLOPE = 1e-4
 
 
 def tamura_textures(plane: Plane) -> Entries:
-    """Shares of fine, middle and coarse, the fullest as 1; contrast, directionality, coarseness."""
-    greatest = plane.max()
-    unit = (plane - plane.min()) / (greatest if greatest else 1.0)
+    """Return three relative frequencies of coarseness, contrast, directionality and coarseness."""
+    maximum = plane.max()
+    unit = (plane - plane.min()) / (maximum if maximum else 1.0)
     scales = coarsest_scales(unit)
     thirds = histogram(scales, 3)
     inner = [side - _MARGIN for side in plane.shape]
@@ -368,33 +365,33 @@ def tamura_textures(plane: Plane) -> Entries:
 
 
 def coarsest_scales(plane: Plane) -> NDArray[np.uint8]:
-    """Per pixel the k, from 1 to 7, whose windows of 2^k pixels differ most; 0 where none do."""
+    """Return per pixel the k from 1 to 7 whose windows of 2^k pixels differ most; 0 if none do."""
     best, strongest = np.zeros(plane.shape, np.uint8), np.zeros(plane.shape)
-    most = 2 ** (_N_SCALES - 1)
-    padded = np.pad(plane, [(0, most), (most, 0)], mode="edge")
-    sums = plane[: 2 * most].cumsum(axis=0)
+    margin = 2 ** (_N_SCALES - 1)
+    padded = np.pad(plane, [(0, margin), (margin, 0)], mode="edge")
+    sums = plane[: 2 * margin].cumsum(axis=0)
     for k in range(1, _N_SCALES + 1):
         half = 2 ** (k - 1)
         means = _window_means(padded, sums, half)
-        for there, one, other in _opposites(plane.shape, half):
-            step = means[one] - means[other]
-            np.abs(step, out=step)
-            better = step > strongest[there]
-            best[there][better] = k
-            np.maximum(strongest[there], step, out=strongest[there])
+        for region, first, second in _opposites(plane.shape, half):
+            difference = means[first] - means[second]
+            np.abs(difference, out=difference)
+            is_stronger = difference > strongest[region]
+            best[region][is_stronger] = k
+            np.maximum(strongest[region], difference, out=strongest[region])
     return best
 
 
 def contrast(plane: Plane) -> float:
-    """σ²/κ^(1/4), of standard deviation σ and kurtosis κ."""
+    """Return σ²/κ^(1/4), with standard deviation σ and kurtosis κ."""
     _, deviation, _, kurtosis = moments(plane)
     return deviation**2 / kurtosis**0.25 if kurtosis else 0.0
 
 
 def directionality(plane: Plane) -> float:
-    """|log(Σ_a h_a·(a + 1 − p)² / Σ (slopes² + φ²))|; p is the fullest of 125 bins h of directions.
+    """Return |log(Σ_a h_a·(a + 1 − p)² / Σ (slopes² + φ²))|; 0 for a plane without slopes.
 
-    0 of a plane without slopes.
+    h is the histogram of directions with 125 bins, p the index of its largest bin.
     """
     across, down = (correlate(plane, window, mode="constant") for window in (_ACROSS, _DOWN))
     steep = across >= _MIN_SLOPE
@@ -409,15 +406,15 @@ def directionality(plane: Plane) -> float:
 
 
 def _window_means(padded: Plane, sums: Plane, half: int) -> Plane:
-    """What is left of the mean over [y − half, y + half) × [x − half, x + half) of each pixel.
+    """Return what the original has for means over [y − half, y + half) × [x − half, x + half).
 
-    The pixel at the window's lower left over the window's area inside the image; where the window
-    reaches the upper border, the sum of the column down to that pixel. `padded` goes on below and
-    left with the border's pixels; `sums` are down the columns.
+    It is the pixel at the window's lower left divided by the window's area inside the image; where
+    the window reaches the upper border, the sum of the column down to that pixel. `padded` extends
+    the border's pixels below and to the left; `sums` are cumulative down the columns.
     """
-    most = 2 ** (_N_SCALES - 1)
-    height, width = (side - most for side in padded.shape)
-    values = padded[half - 1 : half - 1 + height, most - half : most - half + width].copy()
+    margin = 2 ** (_N_SCALES - 1)
+    height, width = (side - margin for side in padded.shape)
+    values = padded[half - 1 : half - 1 + height, margin - half : margin - half + width].copy()
     above = np.arange(min(half + 1, height))
     left = np.maximum(np.arange(width) - half, 0)
     values[: len(above)] = sums[np.ix_(np.minimum(above + half - 1, height - 1), left)]
@@ -427,16 +424,16 @@ def _window_means(padded: Plane, sums: Plane, half: int) -> Plane:
 
 
 def _extents(n: int, half: int) -> NDArray[np.float64]:
-    """How much of [place − half, place + half) lies inside, for each place."""
-    places = np.arange(n)
-    inside = np.minimum(places + half, n) - np.maximum(places - half, 0)
+    """Return the length of [position − half, position + half) inside, for each position."""
+    positions = np.arange(n)
+    inside = np.minimum(positions + half, n) - np.maximum(positions - half, 0)
     return inside.astype(np.float64)
 
 
 def _opposites(shape: tuple[int, ...], half: int) -> list[tuple[_Region, _Region, _Region]]:
-    """Pixels with windows on both sides, and the middles of these: across, then down."""
-    (height, width), whole = shape, slice(None)
-    places = slice(half, -half), slice(2 * half, None), slice(None, -2 * half)
-    across = [(whole, place) for place in places] if width > 2 * half else []
-    down = [(place, whole) for place in places] if height > 2 * half else []
+    """Return regions with windows on both sides, and the centres of these: across, then down."""
+    (height, width), all_indices = shape, slice(None)
+    slices = slice(half, -half), slice(2 * half, None), slice(None, -2 * half)
+    across = [(all_indices, part) for part in slices] if width > 2 * half else []
+    down = [(part, all_indices) for part in slices] if height > 2 * half else []
     return [(pair[0], pair[1], pair[2]) for pair in (across, down) if pair]
