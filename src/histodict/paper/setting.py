@@ -433,7 +433,7 @@ def few_images(manifest: Manifest, most: int | None) -> Manifest:
     )
 
 
-# --- figures ---------------------------------------------------------------------------------------
+# --- figures ---------------------------------------------------------------------------------
 
 _STYLE: Any = charts.STYLE | {"font.size": 9, "axes.titlesize": 9, "svg.hashsalt": "histodict"}
 # Style of each method in all figures: markers, and colours for colour-blind readers.
