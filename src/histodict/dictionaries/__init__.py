@@ -1,1 +1,1 @@
-"""Dictionary learning shared by several methods."""
+"""Dictionary learning algorithms shared by several methods."""

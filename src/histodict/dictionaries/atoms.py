@@ -1,15 +1,13 @@
-"""Atoms to start from, atoms to replace, and one order and sign for the same dictionary.
+"""Initial atoms, canonical order and sign of atoms, and similarity of two dictionaries.
 
-How alike two dictionaries are: |cosines| of their atoms, paired as they fit best.
+The sign, norm and order of atoms are arbitrary: two dictionaries are equal if, up to these, their
+atoms have the same directions. Dictionaries are compared by C_ij = |a_i · b_j| / (‖a_i‖ ‖b_j‖):
 
-The sign, length and place of an atom mean nothing: two dictionaries are the same where,
-up to these, their atoms point the same ways. With C_ij = |a_i · b_j| / (‖a_i‖ ‖b_j‖)
+    match_atoms     max over one-to-one pairings π of Σ_i C_iπ(i), an assignment problem
+    best_matches    max over j of C_ij for each i separately; atoms of A may share an atom of B
 
-    matched    max over one-to-one pairings π of Σ_i C_iπ(i), an assignment problem
-    best       max over j of C_ij, for every i by itself: atoms of A may share one of B
-
-`matched` is the stricter, and the one to compare dictionaries of the same size by; `best` says
-whether something like an atom is there at all.
+`match_atoms` is stricter, and suitable for dictionaries of the same size. `best_matches` shows
+whether B has an atom similar to a given one.
 
 Reference: Kuhn, "The Hungarian method for the assignment problem", Naval Research Logistics 1955.
 """
@@ -39,10 +37,20 @@ __all__ = [
 
 
 def initial_atoms(Y: NDArray, n_atoms: int, rng: np.random.Generator) -> NDArray:
-    """n_atoms different directions: samples of Y in random order, then random mixtures of them.
+    """Choose n_atoms different unit-norm atoms from samples, then from random mixtures of them.
 
-    Zero samples and repeated directions are passed over. Mixtures get a random part of their own,
-    so that there are enough directions even for a single sample.
+    Zero samples and repeated directions are skipped. Random noise is added to mixtures, so that
+    there are enough directions even for a single sample.
+
+    Parameters
+    ----------
+    Y : (n_samples, n_features)
+    n_atoms : number of atoms
+    rng : source of randomness
+
+    Returns
+    -------
+    (n_atoms, n_features), in the dtype of Y
     """
     samples = normalise(Y[rng.permutation(len(Y))[: 4 * n_atoms]])
     samples = samples[samples.any(axis=1)]
@@ -56,9 +64,18 @@ def initial_atoms(Y: NDArray, n_atoms: int, rng: np.random.Generator) -> NDArray
 
 
 def canonicalize(D: NDArray, uses: NDArray, leaning: NDArray) -> NDArray:
-    """The same atoms, most used first, each with the sign in which it is used more often.
+    """Sort atoms by decreasing use and fix their signs.
 
-    leaning[j] > 0: atom j has more positive weights than negative ones. At 0, its sum is positive.
+    Parameters
+    ----------
+    D : (n_atoms, n_features)
+    uses : (n_atoms,), number of samples that use each atom
+    leaning : (n_atoms,), number of positive minus number of negative coefficients; a negative value
+        flips the sign of the atom, and 0 makes the sum of its entries non-negative
+
+    Returns
+    -------
+    (n_atoms, n_features)
     """
     direction = np.where(leaning == 0, D.sum(axis=1), leaning)
     signs = np.where(direction < 0, -1, 1).astype(D.dtype)
@@ -68,21 +85,34 @@ def canonicalize(D: NDArray, uses: NDArray, leaning: NDArray) -> NDArray:
 
 @dataclass(frozen=True)
 class Matching:
-    """For every atom of A: its partner in B, -1 for none, and |cos| with it, 0 for none."""
+    """Pairing of the atoms of a dictionary A with atoms of a dictionary B.
+
+    Attributes
+    ----------
+    partners : (n_atoms,), index in B of the partner of each atom of A; -1 for none
+    cosines : (n_atoms,), |cos| of each atom of A with its partner; 0 for none
+    """
 
     partners: NDArray[np.int64]
     cosines: NDArray[np.float64]
 
     @property
     def mean(self) -> float:
-        """Of the |cosines| of all atoms of A; those without a partner count as 0."""
+        """Mean |cos| over all atoms of A, in which atoms without a partner count as 0."""
         return float(self.cosines.mean()) if len(self.cosines) else float("nan")
 
 
 def abs_cosines(A: ArrayLike, B: ArrayLike) -> NDArray[np.float64]:
-    """|cos| of every atom of A (n, n_features) with every one of B (m, n_features): (n, m).
+    """Compute |cos| of each atom of A (n, n_features) with each atom of B (m, n_features).
 
-    An atom of length 0 is like no other: 0.
+    Returns
+    -------
+    (n, m), with 0 for atoms of norm 0
+
+    Raises
+    ------
+    ValueError
+        If A or B is not a finite matrix, or their numbers of features differ.
     """
     first, second = _atoms(A), _atoms(B)
     if first.shape[1] != second.shape[1]:
@@ -93,18 +123,18 @@ def abs_cosines(A: ArrayLike, B: ArrayLike) -> NDArray[np.float64]:
 
 
 def match_atoms(A: ArrayLike, B: ArrayLike) -> Matching:
-    """The one-to-one pairing of the atoms of A and B with the largest sum of |cosines|."""
+    """Return the one-to-one pairing of the atoms of A and B with the largest sum of |cosines|."""
     cosines = abs_cosines(A, B)
     rows, columns = linear_sum_assignment(cosines, maximize=True)
     partners = np.full(len(cosines), -1, np.int64)
     partners[rows] = columns
-    found = np.zeros(len(cosines))
-    found[rows] = cosines[rows, columns]
-    return Matching(partners, found)
+    matched = np.zeros(len(cosines))
+    matched[rows] = cosines[rows, columns]
+    return Matching(partners, matched)
 
 
 def best_matches(A: ArrayLike, B: ArrayLike) -> Matching:
-    """For every atom of A the atom of B most like it, which several may share."""
+    """Pair each atom of A with the most similar atom of B, which several atoms may share."""
     cosines = abs_cosines(A, B)
     if not cosines.shape[1]:
         return Matching(np.full(len(cosines), -1, np.int64), np.zeros(len(cosines)))

@@ -1,13 +1,13 @@
-"""l1 codes of many samples together, by accelerated proximal gradient steps (FISTA).
+"""l1 codes of all samples by accelerated proximal gradient steps (FISTA).
 
     min_S  Σ_s ( ½ s H sᵀ − b sᵀ + penalty·‖s‖₁ ) + ½ Σ_ij n_i C_ij m_i m_jᵀ
 
-A row s of S per sample, in groups of n_i rows with mean m_i. H and the products b hold all that is
-needed of atoms and samples, so a step costs one product of S with H. The last term is for methods
-that draw group means together or apart. C must be negative semidefinite: the curvature is then at
-most the largest eigenvalue L of H, and 1/L is a safe step.
+S has one row s per sample, in groups of n_i rows with mean m_i. H and the products b contain all
+information on atoms and samples, so a step costs one product of S with H. The last term is for
+methods that attract or separate group means. C must be negative semidefinite: the curvature is then
+at most the largest eigenvalue L of H, and 1/L is a safe step size.
 
-Momentum that points uphill is dropped, which keeps the acceleration where H is badly conditioned.
+Momentum is reset when it points uphill, which preserves the acceleration for badly conditioned H.
 
 References: Beck, Teboulle, "A fast iterative shrinkage-thresholding algorithm for linear inverse
 problems", SIAM Journal on Imaging Sciences 2009; O'Donoghue, Candès, "Adaptive restart for
@@ -30,16 +30,21 @@ from ..utils.parallel import map_blocks, single_blas_thread
 
 @dataclass(frozen=True)
 class GroupBlock:
-    """Some rows of S, all of one group."""
+    """Block of rows of S that belong to one group."""
 
     group: int
     rows: slice
 
 
 class FistaCodes:
-    """Codes S of all samples; they stay, so every call of `improve` starts where the last ended.
+    """Codes S of all samples, stored so that each call of `improve` continues from the last.
 
-    Rows are sorted by group; `group_sizes` says how many each has.
+    Parameters
+    ----------
+    group_sizes : number of rows of each group; the rows of S are sorted by group
+    n_atoms : number of columns of S
+    dtype : dtype of S
+    n_jobs : number of threads; None for all cores
     """
 
     def __init__(
@@ -53,7 +58,7 @@ class FistaCodes:
 
     @property
     def means(self) -> NDArray[np.float64]:
-        """m_i of every group: (n_groups, n_atoms)."""
+        """Mean code m_i of each group: (n_groups, n_atoms)."""
         totals = np.zeros((len(self.group_sizes), self.S.shape[1]))
         for block in self.blocks:
             totals[block.group] += self.S[block.rows].sum(axis=0, dtype=np.float64)
@@ -67,10 +72,19 @@ class FistaCodes:
         n_steps: int,
         coupling: NDArray[np.float64] | None = None,
     ) -> None:
-        """n_steps towards the minimiser; `products` gives a block's rows b, `coupling` is C."""
+        """Take gradient steps towards the minimiser.
+
+        Parameters
+        ----------
+        H : (n_atoms, n_atoms)
+        products : returns the rows b of a block
+        penalty : l1 penalty
+        n_steps : number of steps
+        coupling : C; None for 0
+        """
         with single_blas_thread():
             L = float(np.linalg.eigvalsh(H.astype(np.float64))[-1])
-        # s − (sH − b)/L is s(I − H/L) + b/L: the product is all that is left to do in a step.
+        # s − (sH − b)/L = s(I − H/L) + b/L: a step needs a single matrix product.
         T = (np.eye(len(H)) - H / L).astype(self.S.dtype)
         B = list(map_blocks(lambda block: products(block) / L, self.blocks, self.n_jobs))
         C = np.zeros((len(self.group_sizes),) * 2) if coupling is None else coupling
@@ -86,7 +100,7 @@ class FistaCodes:
     def sums(
         self, Y: NDArray[Any], weigh: Callable[[NDArray[Any], int], NDArray[Any]] | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
-        """E = SᵀY, F = SᵀS and ‖S‖₁; in E alone, codes are replaced by weigh(codes, group)."""
+        """Return E = SᵀY, F = SᵀS and ‖S‖₁; in E only, weigh(codes, group) replaces the codes."""
 
         def work(block: GroupBlock) -> tuple[NDArray[Any], NDArray[Any], float]:
             S = self.S[block.rows]
@@ -109,14 +123,17 @@ class FistaCodes:
         threshold: float,
         beta: float,
     ) -> tuple[NDArray[np.float64], float]:
-        """One step from S + β(S − S_before); the groups' sums, and how far momentum led uphill."""
+        """Take a step from S + β(S − S_before).
 
-        def work(place: int) -> tuple[NDArray[np.float64], float]:
-            block = self.blocks[place]
+        Returns the sums of the groups, and a number that is positive if momentum points uphill.
+        """
+
+        def work(index: int) -> tuple[NDArray[np.float64], float]:
+            block = self.blocks[index]
             S, before = self.S[block.rows], self._before[block.rows]
             Z = S + beta * (S - before)
             U = Z @ T
-            U += B[place]
+            U += B[index]
             U += pull[block.group]
             U -= np.clip(U, -threshold, threshold)
             Z -= U

@@ -1,12 +1,13 @@
-"""K-SVD: greedy codes of all samples, then every atom together with its own codes.
+"""K-SVD: greedy codes of all samples, then joint updates of each atom with its codes.
 
     min_{D, S}  ‖Y − SD‖²   with unit-norm atoms and ‖s‖₀ ≤ L for every sample
 
-An atom d with codes g of the samples that use it is fitted to what the other atoms leave of these
-samples, R = Y − SD + g dᵀ: exactly, by the leading singular pair of R, or by one step of the power
-method, d ∝ Rᵀg and then g = Rd. Neither can raise the objective; the greedy coding in between can.
+An atom d and the codes g of the samples that use it are fitted to the residual of these samples
+without the atom, R = Y − SD + g dᵀ. The exact fit is the leading singular pair of R; the
+approximate fit is one step of the power method, d ∝ Rᵀg and then g = Rd. Neither raises the
+objective, but the greedy coding in between may.
 
-The step needs no residual matrix. With f = Sᵀg over the samples that use the atom,
+The update needs no residual matrix. With f = Sᵀg over the samples that use the atom,
 Rᵀg = Yᵀg − Dᵀf + f_j d_j and Rd = Yd − S(Dd) + g⟨d_j, d⟩.
 
 References: Aharon, Elad, Bruckstein, "K-SVD: an algorithm for designing overcomplete dictionaries
@@ -30,15 +31,19 @@ from ..kernels import load_backend, row_blocks
 from ..utils.parallel import map_blocks, single_blas_thread
 from .atoms import initial_atoms, replace_unused_atoms
 
-# Badly coded samples, at most, that may take the places of idle atoms after an iteration.
+# Maximum number of badly coded samples that may replace unused atoms after an iteration.
 _CANDIDATES = 256
 
 
 @dataclass(frozen=True)
 class KSVDDictionary:
-    """Atoms (n_atoms, n_features), and the samples' codes over them as the last update left them.
+    """Dictionary learnt by K-SVD.
 
-    objective : (n_iter,), the mean of ‖y − sD‖² after each coding, before the update of the atoms
+    Attributes
+    ----------
+    atoms : (n_atoms, n_features)
+    codes : (n_samples, n_atoms), codes of the samples after the last update of the atoms
+    objective : (n_iter,), mean of ‖y − sD‖² after each coding, before the update of the atoms
     """
 
     atoms: NDArray[Any]
@@ -60,17 +65,24 @@ def learn_ksvd(
     backend: str = "cpu",
     callback: Callable[[int, int, float], None] | None = None,
 ) -> KSVDDictionary:
-    """A dictionary for the rows of Y, a C-contiguous float array.
+    """Learn a dictionary for the rows of Y.
 
-    The codes are order-recursive, where K-SVD as published takes the atom most correlated with the
-    residual: on coherent atoms that leaves clearly more of the samples.
+    The pursuit is order-recursive. The published K-SVD selects the atom most correlated with the
+    residual, which gives clearly larger residuals for coherent atoms.
 
     Parameters
     ----------
-    exact : the singular pair instead of the power step; many times slower
-    initial : (n_atoms, n_features), unit-norm atoms to start from instead of random samples
-    groups : of the atoms (n_atoms,) and of the samples (n_samples,); an atom that is unused, or
-        repeats another, gives way to a badly coded sample, of its own group if there are groups
+    Y : (n_samples, n_features), C-contiguous float array
+    n_atoms : number of atoms
+    n_nonzero : maximum number of atoms per sample
+    rng : source of randomness for the initial atoms
+    n_iter : number of iterations
+    exact : whether to use the singular pair instead of the power step; many times slower
+    initial : (n_atoms, n_features), unit-norm initial atoms; None for random samples
+    groups : groups of the atoms (n_atoms,) and of the samples (n_samples,). A badly coded sample,
+        of the same group if there are groups, replaces an atom that is unused or a duplicate
+    n_jobs : number of threads; None for all cores
+    backend : "cpu" or "cuda"
     callback : called with (done, total, objective) after every iteration
     """
     with single_blas_thread():
@@ -94,26 +106,38 @@ def learn_ksvd(
 def update_pairs(
     Y: NDArray[Any], D: NDArray[Any], S: csr_array, *, exact: bool = False
 ) -> tuple[NDArray[Any], csr_array]:
-    """New atoms and codes, one pair (d_j, g_j) after the other; the places of the codes stay.
+    """Update atoms and codes, one pair (d_j, g_j) after the other, in the sparsity pattern of S.
 
-    An atom that no sample uses, or whose samples the others code completely, stays as it is.
+    An atom that no sample uses, or whose samples have no residual without it, is not changed.
+
+    Parameters
+    ----------
+    Y : (n_samples, n_features)
+    D : (n_atoms, n_features)
+    S : (n_samples, n_atoms), codes
+    exact : whether to use the singular pair instead of the power step
+
+    Returns
+    -------
+    D : (n_atoms, n_features), new atoms
+    S : (n_samples, n_atoms), new codes
     """
     D = D.copy()
     codes = _Codes(S)
     fit = _singular_pair if exact else _power_step
     for j in range(len(D)):
-        rows, places = codes.samples_using(j)
+        rows, positions = codes.samples_using(j)
         if len(rows):
-            pair = fit(Y[rows], D, j, codes.atoms[rows], codes.values[rows], codes.flat[places])
+            pair = fit(Y[rows], D, j, codes.atoms[rows], codes.values[rows], codes.flat[positions])
             if pair is not None:
-                D[j], codes.flat[places] = pair
+                D[j], codes.flat[positions] = pair
     return D, codes.to_csr(S)
 
 
 class _Codes:
-    """The codes of a sample side by side: `atoms` and `values` (n_samples, most uses), zero-padded.
+    """Codes in zero-padded rectangular arrays `atoms` and `values` (n_samples, max. non-zeros).
 
-    A rectangle makes the codes of any set of samples one cheap slice.
+    With rectangular arrays the codes of a set of samples are a cheap slice.
     """
 
     def __init__(self, S: csr_array) -> None:
@@ -131,12 +155,12 @@ class _Codes:
         self._starts = np.searchsorted(of_atom[order], np.arange(S.shape[1] + 1))
 
     def samples_using(self, j: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """The samples that use atom j, and the places of its values in `flat`."""
-        places = self._positions[self._starts[j] : self._starts[j + 1]]
-        return places // self.atoms.shape[1], places
+        """Return the samples that use atom j, and the positions of its values in `flat`."""
+        positions = self._positions[self._starts[j] : self._starts[j + 1]]
+        return positions // self.atoms.shape[1], positions
 
     def to_csr(self, S: csr_array) -> csr_array:
-        """The values in the pattern of S."""
+        """Return the values in the sparsity pattern of S."""
         return csr_array((self.values[self._filled], S.indices, S.indptr), shape=S.shape)
 
 
@@ -151,8 +175,8 @@ def _power_step(
     values: NDArray[Any],
     g: NDArray[Any],
 ) -> Pair:
-    """d ∝ Rᵀg, then g = Rd; Y, atoms and values are of the samples that use atom j."""
-    g_unit = (g / _norm(g)).astype(g.dtype)  # its square would vanish, or overflow, before it does
+    """Return d ∝ Rᵀg and g = Rd; Y, atoms and values are those of the samples that use atom j."""
+    g_unit = (g / _norm(g)).astype(g.dtype)  # prevents under- and overflow of squares
     f = np.bincount(atoms.reshape(-1), (values * g_unit[:, None]).reshape(-1), len(D))
     f = f.astype(D.dtype)
     rest = g_unit @ Y - f @ D
@@ -173,7 +197,7 @@ def _singular_pair(
     values: NDArray[Any],
     g: NDArray[Any],
 ) -> Pair:
-    """The leading singular pair of R, from the smaller of RᵀR and RRᵀ."""
+    """Return the leading singular pair of R, from the smaller of RᵀR and RRᵀ."""
     n_samples, n_uses = atoms.shape
     starts = np.arange(0, atoms.size + 1, n_uses)
     S = csr_array((values.reshape(-1), atoms.reshape(-1), starts), shape=(n_samples, len(D)))
@@ -191,14 +215,14 @@ def _singular_pair(
 
 
 def _norm(x: NDArray[Any]) -> float:
-    """In double precision, in which the squares of tiny and huge single numbers exist."""
+    """Return ‖x‖ in double precision, where squares of single-precision numbers do not overflow."""
     return float(np.linalg.norm(x.astype(np.float64, copy=False)))
 
 
 def _code(
     Y: NDArray[Any], D: NDArray[Any], n_nonzero: int, n_jobs: int | None, backend: str
 ) -> tuple[csr_array, NDArray[np.float64]]:
-    """Codes of all samples and their squared residuals."""
+    """Return the codes of all samples and their squared residuals."""
     with single_blas_thread():
         coder = load_backend(backend).OMPCoder(D, n_nonzero, 0.0, True)
     blocks = map_blocks(lambda rows: coder.code(Y[rows]), row_blocks(len(Y)), n_jobs)
@@ -213,14 +237,14 @@ def _replace_idle(
     errors: NDArray[np.float64],
     groups: tuple[NDArray[Any], NDArray[Any]] | None,
 ) -> NDArray[Any]:
-    """D with idle atoms replaced by the samples with the largest errors, group by group."""
+    """Replace unused atoms by the samples with the largest errors, group by group."""
     if groups is None:
         groups = np.zeros(len(D)), np.zeros(len(Y))
-    of_atoms, of_samples = groups
+    atom_groups, sample_groups = groups
     D = D.copy()
-    for group in np.unique(of_atoms):
-        own = of_atoms == group
-        rows = np.flatnonzero((of_samples == group) & (errors > 0))
+    for group in np.unique(atom_groups):
+        in_group = atom_groups == group
+        rows = np.flatnonzero((sample_groups == group) & (errors > 0))
         worst = rows[np.argsort(-errors[rows], kind="stable")[:_CANDIDATES]]
-        D[own] = replace_unused_atoms(D[own], uses[own], Y[worst])
+        D[in_group] = replace_unused_atoms(D[in_group], uses[in_group], Y[worst])
     return D

@@ -1,28 +1,28 @@
-"""Online dictionary learning (ODL): l1 codes of mini-batches, atoms from running sums.
+"""Online dictionary learning (ODL), optionally anchored to feature axes.
+
+`learn_online` alternates l1 codes of mini-batches with atom updates from running sums:
 
     min_{D, S}  Σ ½‖y − sD‖² + penalty·‖s‖₁   with unit-norm atoms
 
-Reference: Mairal, Bach, Ponce, Sapiro, "Online learning for matrix factorization and sparse
-coding", JMLR 2010.
-
-Atoms that other patients would give as well: a dictionary held to the encoder's own axes.
+`learn_axis_anchored` learns atoms that are reproducible between patients:
 
     min_{D, S}  Σ ½‖y − sD‖² + penalty·‖s‖₁ + ½·m·‖D − A‖²   with unit-norm atoms
 
-A are axes of the space of vectors, one for each atom, and m = pull · mean_j Σ s_j²: as if a share
-`pull` of an atom's uses were its axis itself. Where a dictionary is learnt from samples alone, a
-rotation among atoms costs next to nothing, and other patients give another one. An axis of a
-network is a feature that was learnt from millions of other pictures: it is the same for all
-patients, and a good place to start from. Atoms leave it as far as many samples ask for.
+The rows of A are axes of the feature space, one per atom, and m = pull · mean_j Σ s_j², as if the
+axis itself made up a fraction `pull` of the uses of an atom. Without this term a rotation among
+atoms hardly changes the objective, and other patients give another rotation. An axis of an encoder
+is a feature learnt from millions of other images. It is the same for all patients, and a good
+initial atom. Atoms move away from it if many samples require it.
 
-The axes are those that vary in most patients, by the median over patients of the mean square: what
-is large in one patient alone, such as a stain or a fold, gets no atom.
+The axes are those with the largest median over patients of the mean square. A feature that is large
+in one patient only, such as a stain or a fold, gets no atom.
 
-How far atoms can be relied on is measured, not assumed: `recurrence` learns anew from two halves of
-the patients, axes and all, and says how near to each other the partners of each atom are.
+`split_half_similarity` measures the reproducibility of atoms: it learns dictionaries, including the
+choice of axes, from two halves of the patients, and compares the partners of each atom.
 
-Reference: Meinshausen, Bühlmann, "Stability selection", JRSS B 2010 (keep what recurs when learnt
-anew from halves).
+References: Mairal, Bach, Ponce, Sapiro, "Online learning for matrix factorization and sparse
+coding", JMLR 2010; Meinshausen, Bühlmann, "Stability selection", JRSS B 2010 (selection of what
+recurs in random halves of the data).
 """
 
 from __future__ import annotations
@@ -49,7 +49,13 @@ _MAX_CANDIDATES = 256
 
 @dataclass(frozen=True)
 class OnlineDictionary:
-    """Atoms (n_atoms, n_features), and the mean number of them a sample used in the last epoch."""
+    """Dictionary learnt by online dictionary learning.
+
+    Attributes
+    ----------
+    atoms : (n_atoms, n_features)
+    mean_nonzero : mean number of atoms per sample in the last epoch
+    """
 
     atoms: NDArray
     mean_nonzero: float
@@ -66,9 +72,18 @@ def learn_online(
     backend: str = "cpu",
     callback: Callable[[int, int], None] | None = None,
 ) -> OnlineDictionary:
-    """A dictionary for the rows of Y, a C-contiguous float array in random order.
+    """Learn a dictionary for the rows of Y.
 
-    `callback(done, total)` is called at the start and after every mini-batch.
+    Parameters
+    ----------
+    Y : (n_samples, n_features), C-contiguous float array in random order
+    n_atoms : number of atoms
+    penalty : l1 penalty of the codes
+    rng : source of randomness for the initial atoms
+    n_epochs : passes over the samples
+    n_jobs : number of threads; None for all cores
+    backend : "cpu" or "cuda"
+    callback : called with (done, total) at the start and after every mini-batch
     """
     with single_blas_thread():
         D = initial_atoms(Y, n_atoms, rng)
@@ -86,7 +101,7 @@ def learn_online(
 
 
 def count_batches(n_samples: int, n_epochs: int) -> int:
-    """Mini-batches of a training."""
+    """Return the number of mini-batches of a training."""
     return n_epochs * -(-n_samples // _BATCH_ROWS)
 
 
@@ -101,10 +116,15 @@ def continue_online(
     step: Callable[[], None],
     pull: float = 0.0,
 ) -> OnlineDictionary:
-    """A dictionary for the rows of Y that starts from the unit-norm atoms D.
+    """Learn a dictionary for the rows of Y from given initial atoms.
 
-    `step` is called after every mini-batch. With a `pull` atoms are drawn back to where they start
-    (see `stable`), and idle ones stay there instead of giving way to samples.
+    Parameters
+    ----------
+    D : (n_atoms, n_features), unit-norm initial atoms
+    Y, penalty, n_epochs, n_jobs, backend : as in `learn_online`
+    step : called after every mini-batch
+    pull : weight of the distance to the initial atoms, as in `learn_axis_anchored`; if it is not 0,
+        unused atoms are kept instead of being replaced by samples
     """
     module = load_backend(backend)
     samples, D = module.to_device(Y, D.dtype), module.to_device(D, D.dtype)
@@ -113,14 +133,12 @@ def continue_online(
     starts = range(0, len(Y), _BATCH_ROWS)
     for epoch in range(n_epochs):
         uses: Any = 0
-        worst: SufficientStatistics | None = (
-            None  # keeps the samples that were coded worst in this epoch
-        )
+        worst: SufficientStatistics | None = None  # its worst samples are those of the whole epoch
         for position, start in enumerate(starts):
             n_before = epoch * len(starts) + position
-            fading = n_before / (n_before + 1)
-            E *= fading
-            F *= fading
+            decay = n_before / (n_before + 1)
+            E *= decay
+            F *= decay
             for sums in _code(module, D, samples[start : start + _BATCH_ROWS], penalty, n_jobs):
                 E += sums.E
                 F += sums.F
@@ -130,9 +148,9 @@ def continue_online(
                 else:
                     worst = sums
             with single_blas_thread():
-                held = pull * F.diagonal().sum() / len(D)
-                own = (E + held * anchors, F + held * identity) if pull else (E, F)
-                D = module.update_atoms(D, *own, n_sweeps=1, tol=0.0)
+                weight = pull * F.diagonal().sum() / len(D)
+                anchored = (E + weight * anchors, F + weight * identity) if pull else (E, F)
+                D = module.update_atoms(D, *anchored, n_sweeps=1, tol=0.0)
             step()
         if worst and not pull and epoch < n_epochs - 1:
             candidates = worst.worst_samples[worst.worst_errors > 0]
@@ -144,9 +162,9 @@ def continue_online(
 def _code(
     module: ModuleType, D: Any, batch: Any, penalty: float, n_jobs: int | None
 ) -> Iterator[SufficientStatistics]:
-    """Per task: what is needed of the codes, and of 256 samples the 8 that were coded worst.
+    """Yield the statistics of each task, with the 8 worst of every 256 samples.
 
-    `batch`: samples that the backend placed.
+    `batch` contains samples on the device of the backend.
     """
     with single_blas_thread():
         coder = module.LassoCoder(D, penalty, 1e-3)
@@ -166,12 +184,18 @@ def _code(
 
 
 PENALTY, SHRINKAGE, N_EPOCHS = 0.1, 1.0, 5
-_FEWEST_PATIENTS = 4  # of which halves can be learnt from
+_FEWEST_PATIENTS = 4  # minimum for learning from halves
 
 
 @dataclass(frozen=True)
 class AxisAnchoredDictionary:
-    """atoms (n_atoms, n_features), and the axis (a feature's number) that each was held to."""
+    """Dictionary of atoms that are anchored to feature axes.
+
+    Attributes
+    ----------
+    atoms : (n_atoms, n_features)
+    axes : (n_atoms,), index of the feature to which each atom is anchored
+    """
 
     atoms: NDArray[Any]
     axes: NDArray[np.int64]
@@ -189,9 +213,19 @@ def learn_axis_anchored(
     backend: str = "cpu",
     callback: Callable[[int, int], None] | None = None,
 ) -> AxisAnchoredDictionary:
-    """A dictionary for centred unit vectors Y (n_samples, n_features).
+    """Learn a dictionary whose atoms are anchored to the most variable feature axes.
 
-    `patients` : (n_samples,), whose they are. `callback(done, total)` is called per mini-batch.
+    Parameters
+    ----------
+    Y : (n_samples, n_features), centred unit vectors
+    patients : (n_samples,), patient of each sample
+    n_atoms : number of atoms
+    rng : source of randomness for the order of the samples
+    penalty : l1 penalty of the codes
+    pull : weight of the distance between an atom and its axis
+    n_jobs : number of threads; None for all cores
+    backend : "cpu" or "cuda"
+    callback : called with (done, total) after every mini-batch
     """
     check_number("penalty", penalty, above=True)
     check_number("pull", pull, above=True)
@@ -204,7 +238,7 @@ def learn_axis_anchored(
         if callback:
             callback(next(done), total)
 
-    learnt = continue_online(
+    result = continue_online(
         anchors,
         np.ascontiguousarray(Y[rng.permutation(len(Y))]),
         penalty,
@@ -214,21 +248,27 @@ def learn_axis_anchored(
         step=step,
         pull=pull,
     )
-    return AxisAnchoredDictionary(learnt.atoms, axes)
+    return AxisAnchoredDictionary(result.atoms, axes)
 
 
 def most_variable_axes(Y: NDArray[Any], patients: NDArray[Any], n_axes: int) -> NDArray[np.int64]:
-    """The features that vary most in the median patient, the most varied first."""
+    """Return the features with the largest median over patients of the mean square, in order.
+
+    Raises
+    ------
+    ValueError
+        If fewer than n_axes features vary in most patients.
+    """
     check_whole_number("n_atoms", n_axes, 1)
     squares = [_mean_square(Y[patients == patient]) for patient in np.unique(patients)]
-    typical = np.median(squares, axis=0)
-    n_varied = int(np.count_nonzero(typical > 0))
+    medians = np.median(squares, axis=0)
+    n_varied = int(np.count_nonzero(medians > 0))
     if n_axes > n_varied:
         raise ValueError(
             f"n_atoms is {n_axes}, but only {n_varied} of {Y.shape[1]} features vary in most "
             "patients: ask for fewer atoms"
         )
-    return np.argsort(-typical, kind="stable")[:n_axes].astype(np.int64)
+    return np.argsort(-medians, kind="stable")[:n_axes].astype(np.int64)
 
 
 def split_half_similarity(
@@ -240,29 +280,41 @@ def split_half_similarity(
     n_rounds: int = 4,
     learn: Callable[[NDArray[Any], NDArray[Any], np.random.Generator], NDArray[Any]],
 ) -> NDArray[np.float64] | None:
-    """|cos| (n_atoms,) between the two atoms that halves of the patients give in an atom's place.
+    """Measure how similar the partners of each atom are in dictionaries of two patient halves.
 
-    `learn(Y, patients, rng)` gives a dictionary. Each round parts the patients anew and learns from
-    both halves, which share no patient; an atom's partners in the two are held against each other.
-    The mean over the rounds; None where there are too few patients to part.
+    Each round splits the patients at random and learns a dictionary from each half. The partners of
+    an atom in the two dictionaries are then compared.
+
+    Parameters
+    ----------
+    Y : (n_samples, n_features)
+    patients : (n_samples,), patient of each sample
+    atoms : (n_atoms, n_features), atoms to assess
+    rng : source of randomness for the splits
+    n_rounds : number of splits
+    learn : function of (Y, patients, rng) that returns a dictionary
+
+    Returns
+    -------
+    (n_atoms,), mean |cos| between the two partners over the rounds; None with fewer than 4 patients
     """
-    everybody = np.unique(patients)
-    if len(everybody) < _FEWEST_PATIENTS:
+    all_patients = np.unique(patients)
+    if len(all_patients) < _FEWEST_PATIENTS:
         return None
-    found = []
+    similarities = []
     for _ in range(n_rounds):
-        half = rng.permutation(everybody)[: len(everybody) // 2]
-        inside = np.isin(patients, half)
+        half = rng.permutation(all_patients)[: len(all_patients) // 2]
+        in_half = np.isin(patients, half)
         first, second = (
-            _replace(atoms, learn(np.ascontiguousarray(Y[own]), patients[own], rng))
-            for own in (inside, ~inside)
+            _replace(atoms, learn(np.ascontiguousarray(Y[selection]), patients[selection], rng))
+            for selection in (in_half, ~in_half)
         )
-        found.append(np.abs(np.einsum("ij,ij->i", first, second)))
-    return np.asarray(np.mean(found, axis=0), np.float64)
+        similarities.append(np.abs(np.einsum("ij,ij->i", first, second)))
+    return np.asarray(np.mean(similarities, axis=0), np.float64)
 
 
 def _replace(atoms: NDArray[Any], others: NDArray[Any]) -> NDArray[np.float64]:
-    """The others' atoms in the order of their partners; zeros where there is no partner."""
+    """Return for each atom its partner among `others`, or zeros if it has none."""
     partners = match_atoms(atoms, others).partners
     return np.where((partners >= 0)[:, None], others[partners], 0.0).astype(np.float64)
 

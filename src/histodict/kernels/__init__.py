@@ -1,11 +1,13 @@
-"""Sparse coding and atom updates on blocks of samples; the one place with compiled code.
+"""Sparse coding and atom updates on blocks of samples.
 
-Rows are samples: Y is (n_samples, n_features), a dictionary D is (n_atoms, n_features), codes are
+All compiled code of the package is in this subpackage. Rows are samples: Y is
+(n_samples, n_features), a dictionary D is (n_atoms, n_features), and codes are
 `scipy.sparse.csr_array` (n_samples, n_atoms). The l1 problem is ½‖y − sD‖² + penalty·‖s‖₁ here and
-everywhere in histodict (the paper prints it without the ½; its published figures come from the ½).
+everywhere in histodict. The DFDL paper prints it without the ½, but its figures were obtained with
+it.
 
-Every function cuts its samples into blocks of fixed size, so the result is the same, bit for bit,
-for any `n_jobs` (number of threads; None: all cores).
+Every function divides its samples into blocks of fixed size, so the result is the same, bit for
+bit, for any `n_jobs` (number of threads; None for all cores).
 """
 
 from __future__ import annotations
@@ -41,7 +43,23 @@ _SELECTIONS = ("order-recursive", "correlation")
 
 
 def load_backend(name: str) -> ModuleType:
-    """The module that does the arithmetic inside a block: `kernels.cpu` or `kernels.cuda`."""
+    """Return the backend module for the arithmetic inside a block.
+
+    Parameters
+    ----------
+    name : "cpu" or "cuda"
+
+    Returns
+    -------
+    `kernels.cpu.backend` or `kernels.cuda.backend`
+
+    Raises
+    ------
+    ImportError
+        If PyTorch is not installed, for "cuda".
+    ValueError
+        If there is no such backend, or no CUDA device.
+    """
     if name == "cpu":
         from .cpu import backend as cpu
 
@@ -60,12 +78,12 @@ def load_backend(name: str) -> ModuleType:
 
 
 def to_numpy(array: Any) -> NDArray[Any]:
-    """What a backend made as a numpy array, wherever it is."""
+    """Return an array of any backend as a NumPy array."""
     return array if isinstance(array, np.ndarray) else array.cpu().numpy()
 
 
 def row_blocks(n_rows: int, block_rows: int = BLOCK_ROWS) -> Iterator[slice]:
-    """Slices of block_rows rows, the last one shorter."""
+    """Yield slices of block_rows rows; the last one may be shorter."""
     for start in range(0, n_rows, block_rows):
         yield slice(start, min(start + block_rows, n_rows))
 
@@ -80,17 +98,19 @@ def encode_omp(
     n_jobs: int | None = None,
     backend: str = "cpu",
 ) -> csr_array:
-    """Greedy codes: min ‖y − sD‖² with at most n_nonzero non-zero entries in s.
+    """Compute greedy codes: min ‖y − sD‖² with at most n_nonzero non-zero entries in s.
 
     Parameters
     ----------
     D : (n_atoms, n_features), atoms of any norm
     Y : (n_samples, n_features)
-    n_nonzero : most atoms per sample; fewer where atoms are linearly dependent
-    tol : stop a sample once ‖y − sD‖² ≤ tol
-    selection : "order-recursive" takes the atom that lowers the residual most after the fit (OLS,
-        what SPAMS calls OMP), "correlation" the one most correlated with the residual (classical
-        OMP). On coherent atoms the first gives clearly smaller residuals.
+    n_nonzero : maximum number of atoms per sample; fewer if atoms are linearly dependent
+    tol : a sample is finished when ‖y − sD‖² ≤ tol
+    selection : "order-recursive" selects the atom that lowers the residual most after the fit (OLS,
+        called OMP in SPAMS); "correlation" the atom most correlated with the residual (classical
+        OMP). For coherent atoms the first gives clearly smaller residuals
+    n_jobs : number of threads; None for all cores
+    backend : "cpu" or "cuda"
 
     Returns
     -------
@@ -116,7 +136,7 @@ def encode_joint(
     n_jobs: int | None = None,
     backend: str = "cpu",
 ) -> list[csr_array]:
-    """Greedy codes with one support for all channels of a sample.
+    """Compute greedy codes with one support for all channels of a sample.
 
     min Σ_c ‖y_c − s_c D_c‖²  with at most n_nonzero atoms j at which any of the s_c is not zero
 
@@ -124,16 +144,18 @@ def encode_joint(
     ----------
     D : (n_channels, n_atoms, n_features), atoms of any norm
     Y : (n_channels, n_samples, n_features)
-    n_nonzero : most atoms per sample; fewer where atoms are linearly dependent
-    tol : stop a sample once Σ_c ‖y_c − s_c D_c‖² ≤ tol
-    selection : "order-recursive" takes the atom that lowers this sum most after the fit,
-        "correlation" the one whose squared correlations with the residuals have the largest sum
+    n_nonzero : maximum number of atoms per sample; fewer if atoms are linearly dependent
+    tol : a sample is finished when Σ_c ‖y_c − s_c D_c‖² ≤ tol
+    selection : "order-recursive" selects the atom that lowers this sum most after the fit;
+        "correlation" the atom with the largest sum of squared correlations with the residuals
         (classical SOMP)
+    n_jobs : number of threads; None for all cores
+    backend : "cpu" or "cuda"
 
     Returns
     -------
-    per channel a csr_array (n_samples, n_atoms). All store the same places; a zero among them
-    stands where the atom depends on the others in that channel alone.
+    list of csr_array (n_samples, n_atoms), one per channel. All have the same sparsity pattern; a
+    stored zero marks an atom that depends on the others in that channel only.
     """
     D, Y = check_channels(D, Y)
     stop = _check_pursuit(n_nonzero, tol, selection)
@@ -157,15 +179,19 @@ def encode_lasso(
     n_jobs: int | None = None,
     backend: str = "cpu",
 ) -> csr_array:
-    """Exact l1 codes: the minimiser of ½‖y − sD‖² + penalty·‖s‖₁ for every sample.
+    """Compute exact l1 codes: the minimiser of ½‖y − sD‖² + penalty·‖s‖₁ for every sample.
+
+    Warns with a ConvergenceWarning if samples miss the tolerance.
 
     Parameters
     ----------
     D : (n_atoms, n_features), atoms of any norm
     Y : (n_samples, n_features)
     penalty : λ > 0
-    tol : largest duality gap of a sample, relative to its objective. Single precision resolves
-        it to about 1e-6·‖y‖/penalty: for less, give arrays in double precision.
+    tol : maximum duality gap of a sample, relative to its objective. Single precision resolves it
+        to about 1e-6·‖y‖/penalty: for a smaller gap, pass arrays in double precision
+    n_jobs : number of threads; None for all cores
+    backend : "cpu" or "cuda"
 
     Returns
     -------
@@ -194,7 +220,7 @@ def encode_lasso(
 
 
 def warn_not_converged(n_unfinished: int, n_samples: int, tol: float) -> None:
-    """Say so if samples are coded less exactly than asked for."""
+    """Issue a ConvergenceWarning if samples missed the tolerance."""
     if n_unfinished:
         from sklearn.exceptions import ConvergenceWarning
 
@@ -215,19 +241,20 @@ def update_atoms(
     tol: float = 0.0,
     backend: str = "cpu",
 ) -> NDArray:
-    """Unit-norm atoms that lower −2·tr(E Dᵀ) + tr(F D Dᵀ), one at a time.
+    """Minimise −2·tr(E Dᵀ) + tr(F D Dᵀ) over unit-norm atoms, one atom at a time.
 
     Parameters
     ----------
-    D : (n_atoms, n_features), unit-norm atoms to start from
+    D : (n_atoms, n_features), initial atoms of unit norm
     E : (n_atoms, n_features), Σ w·sᵀy over the samples
-    F : (n_atoms, n_atoms), symmetric, Σ w·sᵀs; it need not be positive semidefinite
-    n_sweeps, tol : sweeps over all atoms, at most, and the largest change of an entry at which to
-        stop before
+    F : (n_atoms, n_atoms), symmetric, Σ w·sᵀs; not necessarily positive semidefinite
+    n_sweeps : maximum number of sweeps over all atoms
+    tol : stop when no entry changes by more than this in a sweep
+    backend : "cpu" or "cuda"
 
     Returns
     -------
-    (n_atoms, n_features): the new atoms; D is left alone
+    (n_atoms, n_features), new atoms; D is not modified
     """
     D, E = check_pair(D, E, names=("D", "E"))
     F = as_array("F", F, D.dtype)
@@ -250,14 +277,16 @@ def class_residuals(
     n_jobs: int | None = None,
     backend: str = "cpu",
 ) -> NDArray[np.float64]:
-    """r_i(y) = ‖y − δ_i(s)D‖: what is left of y after the atoms of class i alone.
+    """Compute r_i(y) = ‖y − δ_i(s)D‖, the residual of y with the atoms of class i only.
 
     Parameters
     ----------
     D : (n_atoms, n_features)
     Y : (n_samples, n_features)
-    S : sparse codes (n_samples, n_atoms)
-    atom_classes : (n_atoms,) whole numbers from 0: the class each atom belongs to
+    S : (n_samples, n_atoms), sparse codes
+    atom_classes : (n_atoms,), class index of each atom, from 0
+    n_jobs : number of threads; None for all cores
+    backend : "cpu" or "cuda"
 
     Returns
     -------
@@ -284,7 +313,7 @@ def class_residuals(
 
 
 def _check_pursuit(n_nonzero: int, tol: float, selection: str) -> tuple[int, float, bool]:
-    """n_nonzero, tol, and whether the selection is order-recursive."""
+    """Check the parameters of a pursuit; return n_nonzero, tol and order_recursive."""
     if selection not in _SELECTIONS:
         raise ValueError(f"selection must be one of {_SELECTIONS}, not {selection!r}")
     n_nonzero = check_whole_number("n_nonzero", n_nonzero, 1)

@@ -1,12 +1,12 @@
-"""How kernels are compiled: numba's options, what is kept on disk, and checks of bounds.
+"""Compilation of kernels with Numba: options, on-disk cache and bounds checks.
 
-With HISTODICT_CHECK_BOUNDS=1 in the environment every access to an array, the lanes' own included,
-compares its place with the array's size and raises IndexError: for tests and fuzzing, many times
-slower. It is compiled in, or not at all.
+With HISTODICT_CHECK_BOUNDS=1 in the environment every array access, including SIMD loads and
+stores, checks its index against the size of the array and raises IndexError. It is meant for tests
+and fuzzing, and many times slower. The check is selected at compile time.
 
-numba compiles a function once more for a number that it reads in the source: what begins as such a
-number and is handed on is written `np.int64(0)` in the kernels. Slices that are assigned bring the
-text of an error along, which takes as long to compile as a kernel: loops do not.
+Numba compiles a function again for an argument that is an integer literal. Kernels therefore write
+`np.int64(0)` for an initial value that is passed on. An assignment to a slice includes the
+formatting of an error message, which takes as long to compile as a kernel; a loop does not.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _IN_ORDER = frozenset({"contract", "nsz"})  # fused multiply-add, but sums are n
 
 
 def jit(fastmath: Any = _IN_ORDER) -> Any:
-    """Decorates a kernel: compiled when it is first called, and kept on disk from then on."""
+    """Return a decorator that compiles a kernel on its first call and caches it on disk."""
 
     def decorate(function: Any) -> Any:
         kernel = njit(
@@ -37,7 +37,7 @@ def jit(fastmath: Any = _IN_ORDER) -> Any:
         )(function)
         try:
             kernel._cache = _KernelCache(function)
-        except RuntimeError:  # no folder at all can be written to
+        except RuntimeError:  # no cache folder is writable
             _warn_cache_unwritable(str(Path(__file__).parent), "no folder for it can be written to")
         return kernel
 
@@ -45,10 +45,10 @@ def jit(fastmath: Any = _IN_ORDER) -> Any:
 
 
 class _KernelCache(FunctionCache):
-    """numba's cache of a function, without which the work goes on.
+    """Numba's cache of a function, whose failures do not stop the computation.
 
-    A full disk is no reason to stop, and an error raised here would be taken for one of the image
-    that happened to be coded first.
+    A full disk is no reason to stop, and an error raised here would be attributed to the image that
+    is coded first.
     """
 
     def __init__(self, function: Any) -> None:
@@ -57,27 +57,32 @@ class _KernelCache(FunctionCache):
         self._cache_file = _CacheFile(self._cache_path, self._impl.filename_base, stamp)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Load compiled code, or return None if it is missing or damaged."""
         try:
             return super().load_overload(sig, target_context)
-        except Exception:  # not to be read, or damaged: compiled anew, and written over
+        except Exception:  # unreadable or damaged: compile again and overwrite
             return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
+        """Save compiled code, with a warning instead of an error if that fails."""
         try:
             super().save_overload(sig, data)
         except OSError as error:
             _warn_cache_unwritable(self._cache_path, error.strerror or str(error))
 
     def _index_key(self, sig: Any, codegen: Any) -> Any:
-        """Also by what numba does not see: the lanes' source, and what is asked of the compiler."""
+        """Extend the key by what Numba does not see: the SIMD source and compiler options."""
         return (*super()._index_key(sig, codegen), _lanes_digest(), CHECK_BOUNDS, str(config.OPT))
 
 
 class _CacheFile(IndexDataCacheFile):
-    """Files that say when they are damaged, and code before the index that names it: a process
-    killed in between leaves no index that names code of an earlier source."""
+    """Cache files with checksums, written before the index that refers to them.
+
+    If the process is killed in between, no index refers to code of an earlier source.
+    """
 
     def save(self, key: Any, data: Any) -> None:
+        """Save the code under a name derived from its key, then the index."""
         digest = hashlib.sha256(repr((self._source_stamp, key)).encode()).hexdigest()
         name = self._index_name.removesuffix("nbi") + f"{digest[:16]}.nbc"
         self._save_data(name, data)
@@ -97,7 +102,7 @@ class _CacheFile(IndexDataCacheFile):
     def _load_index(self) -> Any:
         try:
             return super()._load_index()
-        except Exception:  # whatever a damaged pickle may raise; it is written anew
+        except Exception:  # a damaged pickle may raise anything; the index is rewritten
             return {}
 
 

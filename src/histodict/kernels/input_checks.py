@@ -1,7 +1,8 @@
-"""What the kernels accept: checked once, here, before any work; and that nothing overflowed.
+"""Checks of the inputs of kernels, and of overflow in their results.
 
-Finite values may be too large for what is made of them. Squares and products of samples and atoms
-must exist in the type they are computed in; a coder sees that from norms, which it needs anyway.
+Inputs are checked here once, before any computation. Finite values may still be too large for what
+is computed from them. Squares and products of samples and atoms must be representable in the dtype
+of the computation; coders check this with the norms, which they need anyway.
 """
 
 from __future__ import annotations
@@ -16,7 +17,24 @@ _DESCRIPTIONS = {2: "two", 3: "three"}
 def check_pair(
     D: ArrayLike, Y: ArrayLike, *, names: tuple[str, str] = ("D", "Y"), n_dimensions: int = 2
 ) -> tuple[NDArray, NDArray]:
-    """Both as C-contiguous arrays of one floating type, with equal numbers of features."""
+    """Convert both to C-contiguous arrays of one float dtype with equal numbers of features.
+
+    The dtype is float32 if both arrays are float32, else float64.
+
+    Parameters
+    ----------
+    D : dictionary
+    Y : samples
+    names : names of D and Y in messages
+    n_dimensions : required number of dimensions
+
+    Raises
+    ------
+    TypeError
+        If an array is sparse.
+    ValueError
+        If an array has a wrong shape or contains NaN or infinity.
+    """
     single = all(getattr(array, "dtype", None) == np.float32 for array in (D, Y))
     dtype = np.dtype(np.float32 if single else np.float64)
     D, Y = (
@@ -33,7 +51,7 @@ def check_pair(
 
 
 def check_channels(D: ArrayLike, Y: ArrayLike) -> tuple[NDArray, NDArray]:
-    """As `check_pair`, for arrays whose first dimension is the channel."""
+    """Check a pair as `check_pair` does, for arrays whose first dimension is the channel."""
     D, Y = check_pair(D, Y, n_dimensions=3)
     if len(D) != len(Y):
         raise ValueError(f"Y has {len(Y)} channels but D has {len(D)}")
@@ -41,7 +59,7 @@ def check_channels(D: ArrayLike, Y: ArrayLike) -> tuple[NDArray, NDArray]:
 
 
 def as_array(name: str, array: ArrayLike, dtype: np.dtype, n_dimensions: int = 2) -> NDArray:
-    """A dense, finite, C-contiguous array of the given type and number of dimensions."""
+    """Return a dense, finite, C-contiguous array of the given dtype and number of dimensions."""
     if issparse(array):
         raise TypeError(f"{name} must be a dense array; a sparse one was given")
     dense = np.ascontiguousarray(array, dtype=dtype)
@@ -57,7 +75,7 @@ def as_array(name: str, array: ArrayLike, dtype: np.dtype, n_dimensions: int = 2
 def check_range(
     name: str, squared_norms: NDArray[np.float64], dtype: np.dtype, times: float = 1.0
 ) -> None:
-    """Refuse rows whose norm², or norm times `times`, overflows; with room for rounding."""
+    """Raise ValueError if norm², or norm · `times`, overflows; with a margin for rounding."""
     largest = float(squared_norms.max(initial=0))
     fits = largest <= 0.25 * float(np.finfo(np.float64).max)
     if not fits or not np.sqrt(largest) * times <= 0.25 * float(np.finfo(dtype).max):
@@ -68,7 +86,14 @@ def check_range(
 
 
 def check_result(name: str, values: NDArray, dtype: np.dtype) -> None:
-    """Refuse a result that overflowed; `name` says what it is, `dtype` what it is computed in."""
+    """Raise ValueError if a result that was computed in `dtype` has overflowed.
+
+    Parameters
+    ----------
+    name : name of the result in the message, in the plural
+    values : the result
+    dtype : dtype of the computation
+    """
     if not np.isfinite(values).all():
         raise ValueError(
             f"{name} overflow in {dtype}: the values of samples and atoms are too large, or "
@@ -77,7 +102,7 @@ def check_result(name: str, values: NDArray, dtype: np.dtype) -> None:
 
 
 def check_sums(E: NDArray, F: NDArray) -> None:
-    """Refuse sums over samples that overflowed before an atom is made of them."""
+    """Raise ValueError if the sums over samples E and F have overflowed."""
     if not (np.isfinite(E).all() and np.isfinite(F).all()):
         raise ValueError(
             f"the sums over the samples, E and F, overflow in {E.dtype}: scale the samples down "

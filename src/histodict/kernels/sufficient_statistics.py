@@ -1,6 +1,6 @@
-"""What coding leaves of a block of samples: E, F and a few counts, not the codes.
+"""Sufficient statistics of coded samples, and replacement of unused atoms.
 
-Atoms that do no work, and samples in their place.
+The statistics are E, F and a few counts. They replace the codes of a block in dictionary learning.
 """
 
 from __future__ import annotations
@@ -13,21 +13,26 @@ from numpy.typing import NDArray
 
 from .input_checks import check_range
 
-_MAX_WORST = 64  # of the worst samples
+_MAX_WORST = 64  # maximum number of worst samples to keep
 
 
 @dataclass
 class SufficientStatistics:
-    """Sums over coded samples, for a dictionary of k atoms that some of them call their own.
+    """Sums over samples coded with the dictionary of one class, with k atoms.
 
-    The arrays are the backend's: numpy's here, the device's in `gpu_sums`.
+    The arrays are NumPy arrays here, and device arrays in `kernels.cuda.device.DeviceStatistics`.
 
-    E, F : Σ w·sᵀy (k, d) and Σ w·sᵀs (k, k)
-    uses, leaning : per atom, how many own samples use it, and in how many more of them its weight
-        is positive than negative
+    Attributes
+    ----------
+    E : (k, d), Σ w·sᵀy
+    F : (k, k), Σ w·sᵀs
+    usage_counts : (k,), number of samples of the class that use each atom
+    code_sum : (k,), number of positive minus number of negative coefficients of each atom over the
+        samples of the class
     objective : Σ w·‖y − sD‖²
-    worst_errors, worst_samples : of own samples, the largest first
-    F_own_class : the part of F that is due to own samples, where it was asked for
+    worst_errors : squared residuals of the worst samples of the class, largest first
+    worst_samples : these samples, (n_worst, d)
+    F_own_class : (k, k), the part of F of the samples of the class; None if not requested
     """
 
     E: Any
@@ -40,12 +45,14 @@ class SufficientStatistics:
     F_own_class: Any = None
 
     def in_double_precision(self) -> SufficientStatistics:
+        """Convert E and F to double precision, in place, and return self."""
         self.E, self.F = self.E.astype(np.float64), self.F.astype(np.float64)
         if self.F_own_class is not None:
             self.F_own_class = self.F_own_class.astype(np.float64)
         return self
 
     def plus(self, other: SufficientStatistics) -> SufficientStatistics:
+        """Add other statistics, in place, and return self."""
         self.E += other.E
         self.F += other.F
         if self.F_own_class is not None and other.F_own_class is not None:
@@ -57,38 +64,41 @@ class SufficientStatistics:
         return self
 
     def store_worst(self, other: SufficientStatistics, most: int) -> None:
-        """Of the worst samples of both, so many."""
+        """Keep the `most` worst samples of both."""
         errors = np.concatenate([self.worst_errors, other.worst_errors])
         samples = np.concatenate([self.worst_samples, other.worst_samples])
         keep = np.argsort(-errors, kind="stable")[:most]
         self.worst_errors, self.worst_samples = errors[keep], samples[keep]
 
     def worst_reconstructed(self) -> NDArray[Any]:
-        """The worst samples, less those that are coded to within rounding."""
+        """Return the worst samples, without those whose residual is within rounding error."""
         norms = np.einsum("ij,ij->i", self.worst_samples, self.worst_samples)
-        kept: NDArray[Any] = self.worst_samples[self.worst_errors > 1e-6 * norms]
-        return kept
+        worst: NDArray[Any] = self.worst_samples[self.worst_errors > 1e-6 * norms]
+        return worst
 
     def with_tangent(self, D: Any, pull: float) -> SufficientStatistics:
-        """The sums with E + (F_own_class − F)·D + μ·D and F_own_class instead of E and F.
+        """Return the statistics with E + (F_own_class − F)·D + μ·D for E and F_own_class for F.
 
-        pull : μ, in units of the mean of F_own_class's diagonal
+        Parameters
+        ----------
+        D : (k, d), atoms at which the tangent is taken
+        pull : μ, in units of the mean of the diagonal of F_own_class
         """
         mu = pull * np.trace(self.F_own_class) / len(D)
-        bent = (self.F_own_class - self.F).astype(D.dtype) @ D
-        return replace(self, E=self.E + bent + mu * D, F=self.F_own_class)
+        gradient = (self.F_own_class - self.F).astype(D.dtype) @ D
+        return replace(self, E=self.E + gradient + mu * D, F=self.F_own_class)
 
     def on_host(self) -> SufficientStatistics:
-        """The same in numpy's arrays."""
+        """Return the statistics as NumPy arrays."""
         return self
 
 
-# Two atoms closer than this in cosine do the work of one.
+# Atoms whose absolute cosine exceeds this count as duplicates.
 SAME_DIRECTION = 1 - 1e-4
 
 
 def normalise(rows: NDArray) -> NDArray:
-    """Rows scaled to unit norm; zero rows stay zero."""
+    """Scale rows to unit norm; zero rows stay zero."""
     squares = np.einsum("ij,ij->i", rows, rows, dtype=np.float64)
     check_range("X", squares, rows.dtype)
     norms = np.sqrt(squares)[:, None]
@@ -96,15 +106,25 @@ def normalise(rows: NDArray) -> NDArray:
 
 
 def duplicate_atoms(D: NDArray) -> NDArray[np.bool_]:
-    """Which rows (unit norm) have the direction, up to sign, of a row before them."""
+    """Return which unit-norm rows have the direction, up to sign, of an earlier row."""
     cosines = np.abs(D @ D.T)
     return np.any(np.tril(cosines, -1) > SAME_DIRECTION, axis=1)
 
 
 def replace_unused_atoms(D: NDArray, uses: NDArray, candidates: NDArray) -> NDArray:
-    """D with unused and repeated atoms replaced by the candidates (samples), as far as they go.
+    """Replace unused and duplicate atoms by candidate samples.
 
-    Candidates that are zero, or have the direction of an atom already there, are passed over.
+    Candidates that are zero or have the direction of an existing atom are skipped.
+
+    Parameters
+    ----------
+    D : (n_atoms, n_features), unit-norm atoms
+    uses : (n_atoms,), number of samples that use each atom
+    candidates : (n_candidates, n_features), in order of preference
+
+    Returns
+    -------
+    (n_atoms, n_features), new atoms; D is not modified
     """
     idle = np.flatnonzero((uses == 0) | duplicate_atoms(D))
     if len(idle) == 0 or len(candidates) == 0:

@@ -1,1 +1,1 @@
-"""Methods of the paper as classifiers of feature vectors, one module per method."""
+"""Classifiers of patch vectors and of image feature vectors, one module per method."""

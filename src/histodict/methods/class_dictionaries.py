@@ -1,11 +1,9 @@
-"""What methods with one dictionary per class begin with: labelled samples, then ODL on each class.
+"""Labelled training samples in blocks, and the initial dictionary of each class.
 
-The same seed gives every method the same start, so methods differ by what they make of it.
-
-Labelled samples, a block at a time: from arrays and memory maps, from an iterable of blocks, or
-read from files where they are worked on.
-
-Labels inside are places in the sorted list of classes.
+Samples come from arrays and memory maps, from an iterable of blocks, or from `StoredSamples`, which
+are read where they are processed. `learn_per_class` runs online dictionary learning (ODL) on each
+class. With the same seed all methods start from the same dictionaries, so that their results
+differ only by the method. Labels are indices into the sorted classes.
 """
 
 from __future__ import annotations
@@ -33,30 +31,30 @@ from ..utils.progress import Callback, Progress
 LabelledBlock = tuple[NDArray[Any], NDArray[np.int64]]
 Blocks = Iterable[tuple[ArrayLike, ArrayLike]]
 
-# Sums are added up unit by unit: a block each, and more blocks where there are very many, so that
-# neither the sums that travel nor the time to add them up grow with the samples.
+# Sums are reduced per group of blocks. The number of groups is limited, so that neither the amount
+# of data sent between machines nor the time of the reduction grows with the number of samples.
 _MAX_GROUPS = 256
 _MAX_BLOCKS_PER_GROUP = 32
 
 
 @runtime_checkable
 class StoredSamples(Protocol):
-    """Samples that are read where they are worked on: in other threads, on other machines.
+    """Samples that are read where they are processed: in other threads or on other machines.
 
-    The object itself is what travels: it should hold the names of files, not their content.
+    The object itself is sent there, so it should hold file names rather than file contents.
     """
 
     @property
     def labels(self) -> NDArray[Any]:
-        """The labels of all samples, in order."""
+        """Labels of all samples, in order."""
 
     def read(self, rows: slice) -> NDArray[Any]:
-        """Some samples (n, n_features)."""
+        """Read the samples of these rows: (n, n_features)."""
 
 
 @dataclass(frozen=True)
 class StoredBlock:
-    """Rows of stored samples. They are read when the block is unpacked: `X, labels = block`."""
+    """Rows of stored samples, which are read when the block is unpacked: `X, labels = block`."""
 
     samples: StoredSamples
     rows: slice
@@ -75,7 +73,7 @@ Unit = tuple[LabelledBlock | StoredBlock, ...]
 def open_arrays(
     X: NDArray[Any], labels: NDArray[np.int64], block_rows: int = BLOCK_ROWS
 ) -> OpenBlocks:
-    """Blocks of so many rows of X, which may be a memory map."""
+    """Return a function that iterates over blocks of X, which may be a memory map."""
 
     def blocks() -> Iterator[LabelledBlock]:
         for rows in row_blocks(len(X), block_rows):
@@ -87,7 +85,7 @@ def open_arrays(
 def open_stored_blocks(
     samples: StoredSamples, classes: NDArray[Any], block_rows: int = BLOCK_ROWS
 ) -> OpenBlocks:
-    """Blocks of so many rows, not read yet."""
+    """Return a function that iterates over blocks of stored samples without reading them."""
     labels = samples.labels
     first = check_array(samples.read(slice(0, 1)), dtype=[np.float64, np.float32])
 
@@ -99,9 +97,13 @@ def open_stored_blocks(
 
 
 def group_blocks(open_: OpenBlocks, n_samples: int) -> Callable[[], Iterator[Unit]]:
-    """The blocks, some at a time; how many depends on the number of samples alone."""
-    wanted = -(-n_samples // (_MAX_GROUPS * BLOCK_ROWS))
-    n_blocks = min(wanted, _MAX_BLOCKS_PER_GROUP)
+    """Return a function that iterates over groups of blocks.
+
+    The size of a group depends only on the number of samples, so that results do not depend on the
+    number of workers.
+    """
+    n_needed = -(-n_samples // (_MAX_GROUPS * BLOCK_ROWS))
+    n_blocks = min(n_needed, _MAX_BLOCKS_PER_GROUP)
 
     def units() -> Iterator[Unit]:
         blocks = open_()
@@ -112,7 +114,15 @@ def group_blocks(open_: OpenBlocks, n_samples: int) -> Callable[[], Iterator[Uni
 
 
 def find_classes(blocks: Blocks) -> NDArray[Any]:
-    """The sorted classes of all blocks; refuses what can be read only once, or is empty."""
+    """Return the sorted classes of all blocks.
+
+    Raises
+    ------
+    TypeError
+        If the blocks can be iterated over only once.
+    ValueError
+        If there are no blocks, or the labels are not class labels.
+    """
     if iter(blocks) is iter(blocks):
         raise TypeError(
             "blocks can be read only once, but training reads them every iteration: give a list, "
@@ -127,7 +137,14 @@ def find_classes(blocks: Blocks) -> NDArray[Any]:
 
 
 def open_blocks(blocks: Blocks, classes: NDArray[Any], n_features: int | None) -> OpenBlocks:
-    """The user's blocks, checked as they come; n_features None takes the first block's number."""
+    """Return a function that iterates over validated blocks of at most BLOCK_ROWS rows.
+
+    Parameters
+    ----------
+    blocks : pairs (X, y)
+    classes : sorted class labels, to which y is mapped
+    n_features : expected number of features; None for that of the first block
+    """
     first = check_array(next(iter(blocks))[0], dtype=[np.float64, np.float32])
     expected = first.shape[1] if n_features is None else n_features
     dtype = first.dtype
@@ -147,7 +164,7 @@ def open_blocks(blocks: Blocks, classes: NDArray[Any], n_features: int | None) -
 
 
 def read_labels(blocks: Iterator[LabelledBlock | StoredBlock]) -> NDArray[np.int64]:
-    """The labels of all samples, in order."""
+    """Return the labels of all samples, in order."""
     return np.concatenate([labels for _, labels in blocks])
 
 
@@ -158,41 +175,54 @@ def draw_samples(
     most: int,
     rng: np.random.Generator,
 ) -> list[NDArray[Any]]:
-    """Per class `most` samples at random and in random order; all, if there are fewer."""
+    """Draw up to `most` samples of each class at random and in random order.
+
+    Raises
+    ------
+    ValueError
+        If the labels of the blocks differ from `labels`.
+    """
     chosen = [rng.permutation(np.flatnonzero(labels == i))[:most] for i in range(n_classes)]
-    places = np.full(len(labels), -1)
+    positions = np.full(len(labels), -1)
     for rows in chosen:
-        places[rows] = np.arange(len(rows))
+        positions[rows] = np.arange(len(rows))
     drawn: list[NDArray[Any]] = []
     start = 0
     for block in blocks:
-        if drawn and isinstance(block, StoredBlock) and (places[block.rows] < 0).all():
+        if drawn and isinstance(block, StoredBlock) and (positions[block.rows] < 0).all():
             start = block.rows.stop
             continue
-        X, own_labels = block
+        X, block_labels = block
         if not drawn:
             drawn = [np.empty((len(rows), X.shape[1]), X.dtype) for rows in chosen]
-        if not np.array_equal(own_labels, labels[start : start + len(X)]):
+        if not np.array_equal(block_labels, labels[start : start + len(X)]):
             raise ValueError(
                 "blocks came with other labels, or in another order, when read again: they must "
                 "be the same each time (do not shuffle while loading)"
             )
-        here = places[start : start + len(X)]
+        block_positions = positions[start : start + len(X)]
         for i in range(n_classes):
-            wanted = (own_labels == i) & (here >= 0)
-            drawn[i][here[wanted]] = X[wanted]
+            wanted = (block_labels == i) & (block_positions >= 0)
+            drawn[i][block_positions[wanted]] = X[wanted]
         start += len(X)
     return drawn
 
 
-# Samples per class, at most, that the dictionaries are learnt from; they are held in memory.
+# Maximum number of samples per class for dictionary learning; they are held in memory.
 _MAX_SAMPLES = 20_000
 
 
 def check_labelled(
     estimator: BaseEstimator, X: ArrayLike, y: ArrayLike
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.int64]]:
-    """Samples, the sorted classes, and every sample's place among them; at least two classes."""
+    """Validate X and y, which must have at least two classes.
+
+    Returns
+    -------
+    samples : (n_samples, n_features)
+    classes : (n_classes,), sorted
+    labels : (n_samples,), index of each sample's class
+    """
     samples, targets = validate_data(estimator, X, y, dtype=[np.float64, np.float32])
     check_classification_targets(targets)
     classes, labels = np.unique(targets, return_inverse=True)
@@ -205,7 +235,7 @@ def check_labelled(
 
 
 def make_rng(random_state: Any) -> np.random.Generator:
-    """The generator that stands for a `random_state` in scikit-learn's sense."""
+    """Return a NumPy generator for a `random_state` as scikit-learn defines it."""
     return np.random.default_rng(check_random_state(random_state).randint(2**31, size=4))
 
 
@@ -222,7 +252,11 @@ def learn_class_dictionaries(
     stage: str,
     report: Callback,
 ) -> list[OnlineDictionary]:
-    """Online dictionary learning on the samples of each class; labels from 0 without gaps."""
+    """Run online dictionary learning on each class of X.
+
+    At most 20,000 samples of a class are used. Labels are integers from 0 without gaps. For the
+    other parameters see `learn_per_class`.
+    """
     n_classes = int(labels.max()) + 1
     samples = draw_samples(open_arrays(X, labels)(), labels, n_classes, _MAX_SAMPLES, rng)
     return learn_per_class(
@@ -250,12 +284,24 @@ def learn_per_class(
     stage: str,
     report: Callback,
 ) -> list[OnlineDictionary]:
-    """Online dictionary learning on each class's samples, which are in random order.
+    """Run online dictionary learning on each class, in parallel over the classes.
 
-    The classes are learnt side by side: between two mini-batches there is work for one thread only.
+    Classes run in parallel because the update between two mini-batches uses one thread only.
+
+    Parameters
+    ----------
+    samples : samples of each class in random order, (n_samples, n_features) each
+    rng : source of randomness for the initial atoms
+    n_atoms : atoms per class
+    penalty : l1 penalty of the codes
+    n_epochs : passes over the samples
+    n_jobs : number of threads; None for all cores
+    backend : "cpu" or "cuda"
+    stage : name of the stage in the reported progress
+    report : called with a `Progress` after every mini-batch
     """
     n_threads = load_backend(backend).count_threads(n_jobs)
-    n_beside = min(n_threads, len(samples))
+    n_concurrent = min(n_threads, len(samples))
     with single_blas_thread():
         starts = [initial_atoms(Y, n_atoms, rng) for Y in samples]
     total = sum(count_batches(len(Y), n_epochs) for Y in samples)
@@ -270,11 +316,11 @@ def learn_per_class(
             Y,
             penalty,
             n_epochs=n_epochs,
-            n_jobs=-(-n_threads // n_beside),
+            n_jobs=-(-n_threads // n_concurrent),
             backend=backend,
             step=step,
         )
 
     tell()
     tasks = [partial(learn, D, Y) for D, Y in zip(starts, samples, strict=True)]
-    return run_concurrently(tasks, tell, n_beside)
+    return run_concurrently(tasks, tell, n_concurrent)

@@ -1,35 +1,30 @@
 """Discriminative feature-oriented dictionary learning (DFDL).
 
-Per class i of C, with Y_j the N_j samples of class j, a dictionary D of unit-norm atoms that codes
-the class well and the rest badly:
+For each class i of C, with Y_j the N_j samples of class j, DFDL learns a dictionary D of unit-norm
+atoms that reconstructs the samples of the class well and those of the other classes badly:
 
     min_D  e_i(D) − ρ/(C − 1) · Σ_{j≠i} e_j(D)        e_j(D) = 1/N_j · min_{‖s‖₀≤L} ‖Y_j − S_j D‖²
 
-For two classes this is the published objective; for more, ρ means the same whatever the classes'
-sizes. Codes fixed, it is −2·tr(E Dᵀ) + tr(F D Dᵀ) with the sums E = Σ_j w_j·S_jᵀY_j and
-F = Σ_j w_j·S_jᵀS_j, w_i = 1/N_i and w_j = −ρ/((C − 1)·N_j): all that a pass over the samples has to
-bring home. `atom_steps` says what becomes of them.
+For two classes this is the published objective. For more, ρ has the same meaning whatever the sizes
+of the classes. With fixed codes the objective is −2·tr(E Dᵀ) + tr(F D Dᵀ) up to a constant, where
+E = Σ_j w_j·S_jᵀY_j, F = Σ_j w_j·S_jᵀS_j, w_i = 1/N_i and w_j = −ρ/((C − 1)·N_j). A pass over the
+samples accumulates these sums and a few counts per class, but no codes. There are two update steps.
 
-Reference: Vu, Mousavi, Monga, Rao, Rao, "Histopathological image classification using
-discriminative feature-oriented dictionary learning", IEEE Transactions on Medical Imaging, 2016.
+`PublishedStep` minimises the objective with all codes fixed. Coding the samples of the class again
+with the new atoms lowers the first term further. Coding the other classes again lowers e_j too,
+which reduces the gain of the step; for large ρ the objective rises.
 
-What a pass over the samples leaves of them: E, F and a few counts per class, not the codes.
-
-From the sums of one pass over the samples to the atoms of the next: DFDL's two steps.
-
-Each class has a step of its own, which knows the atoms to code the samples with next.
-
-PublishedStep minimises the objective with all codes fixed. Its own term is safe: coding the class
-anew with the new atoms lowers it further. The other classes' term is not: their samples are coded
-anew as well, which undoes what the step seemed to gain, and with a large ρ more than that.
-
-TangentStep replaces the other classes' term, −2·tr(Ē Dᵀ) + tr(F̄ D Dᵀ), by its tangent at the
-present atoms D_t: there the slope is right, since the codes are the best ones for D_t, and F̄, which
-is negative, no longer rewards long steps. With F_own_class = F − F̄ and a pull μ to D_t this is
+`TangentStep` replaces the term of the other classes, −2·tr(Ē Dᵀ) + tr(F̄ D Dᵀ), by its tangent at
+the current atoms D_t. The gradient there is exact, since the codes are optimal for D_t, and F̄,
+which is negative semidefinite, no longer rewards long steps. With F_own_class = F − F̄ and the
+weight μ of a proximal term at D_t the step solves
 
     min_D  −2·tr((E − F̄ D_t + μ D_t) Dᵀ) + tr(F_own_class D Dᵀ)
 
-The next pass tells the true objective. If it rose, the step is taken back and μ grows.
+The next pass evaluates the true objective. If it rose, the step is rejected and μ is increased.
+
+Reference: Vu, Mousavi, Monga, Rao, Rao, "Histopathological image classification using
+discriminative feature-oriented dictionary learning", IEEE Transactions on Medical Imaging, 2016.
 """
 
 from __future__ import annotations
@@ -87,13 +82,15 @@ __all__ = [
 
 @dataclass
 class ClassEncoder:
-    """Codes a unit of samples with every running class's dictionary; gives what is left of it.
+    """Encoder of groups of blocks with the dictionaries of all unconverged classes.
 
-    running : by place of the class, its dictionary and the most atoms per sample
-    weights : weights[i, j], of a sample of class j in the sums of class i
-    split : whether the own samples' part of F is wanted as well
-    travels : whether the sums go to another machine, as numpy's arrays; else they stay where the
-        backend made them
+    Attributes
+    ----------
+    backend : "cpu" or "cuda"
+    running : maps a class index to its dictionary and maximum number of atoms per sample
+    weights : weights[i, j] is the weight of a sample of class j in the sums of class i
+    split : whether to compute F_own_class as well
+    travels : whether to return NumPy arrays, for another machine, instead of device arrays
     """
 
     backend: str
@@ -103,12 +100,13 @@ class ClassEncoder:
     travels: bool = False
 
     def __call__(self, unit: Unit) -> dict[int, SufficientStatistics]:
+        """Encode a group of blocks and return the sufficient statistics of each class."""
         sums = reduce_statistics(map(self._code, unit)) if len(unit) > 1 else self._code(unit[0])
         return {i: part.on_host() for i, part in sums.items()} if self.travels else sums
 
     @cached_property
     def _coders(self) -> dict[int, Any]:
-        """Made at the first unit: another machine gets the dictionaries and makes its own."""
+        """Coders by class index, built on first use on the machine that needs them."""
         make = load_backend(self.backend).OMPCoder
         return {i: make(D, L, 0.0, True) for i, (D, L) in self.running.items()}
 
@@ -129,7 +127,7 @@ class ClassEncoder:
 def reduce_statistics(
     parts: Iterable[dict[int, SufficientStatistics]],
 ) -> dict[int, SufficientStatistics]:
-    """The sums of all parts per class, added in their order, in double precision."""
+    """Add the statistics of all parts per class, in order and in double precision."""
     total: dict[int, SufficientStatistics] = {}
     for part in parts:
         for i, sums in part.items():
@@ -140,30 +138,33 @@ def reduce_statistics(
 
 
 STEPS = ("published", "tangent")
-# A class is done when this many steps in a row hardly changed its objective.
+# A class has converged after this many consecutive steps with a small change of its objective.
 _FLAT_ITERATIONS = 2
-# μ in units of the mean of F_own_class's diagonal: after the first step that was taken back, and
-# how it
-# grows with every further one. It eases more slowly, or every second step would be taken back. At
-# the largest one atoms of single precision do not move any more.
+# μ in units of the mean of the diagonal of F_own_class: its value after the first rejected step,
+# its limit, and its growth per rejected step. It decreases by a smaller factor, because otherwise
+# every second step would be rejected. At the limit atoms in single precision no longer change.
 _FIRST_STEP, _LARGEST_STEP = 0.5, 2.0**26
 _GROWTH, _EASING = 4, 2
 
 
 class AtomUpdate(Protocol):
-    """New atoms from present ones and E, F; `replace`: idle atoms give way to samples."""
+    """Function that updates atoms from E and F."""
 
     def __call__(
         self, D: NDArray[Any], sums: SufficientStatistics, *, replace: bool
-    ) -> NDArray[Any]: ...
+    ) -> NDArray[Any]:
+        """Return updated atoms; with `replace`, samples replace unused atoms."""
 
 
 @dataclass
 class PublishedStep:
-    """The minimum with all codes fixed, whatever the objective then does.
+    """Update of the paper: minimise the objective with all codes fixed.
 
-    atoms : (n_atoms, n_features), to code the samples with next
-    objective : that of the atoms before each step
+    Attributes
+    ----------
+    atoms : (n_atoms, n_features), atoms for the next pass
+    objective : objective of the atoms before each step
+    sums : statistics of the last pass
     """
 
     atoms: NDArray[Any]
@@ -171,27 +172,32 @@ class PublishedStep:
     sums: SufficientStatistics | None = None
 
     def step(self, sums: SufficientStatistics, update: AtomUpdate, *, last: bool) -> None:
-        """Go on from the sums of a pass with `atoms`."""
+        """Update `atoms` from the statistics of a pass with them; the last replaces no atoms."""
         self.sums = sums
         self.objective.append(sums.objective)
         self.atoms = update(self.atoms, sums, replace=not last)
 
     def has_converged(self, tol: float) -> bool:
+        """Return whether the last steps changed the objective by less than tol, relatively."""
         return _is_flat(pairwise(self.objective), tol)
 
     def result(self) -> NDArray[Any]:
+        """Return the atoms in canonical order and sign."""
         return _ordered(self.atoms, self.sums)
 
 
 @dataclass
 class TangentStep:
-    """Steps that do not raise the objective.
+    """Update with a linearised discriminative term, which never raises the objective.
 
-    atoms : (n_atoms, n_features), to code the samples with next; a trial until they were
-    best, sums : the best atoms so far and the sums of the pass with them
-    objective : that of the best atoms, after each pass
-    tried : per step, the objective before and after it, also if it was then taken back
-    pull : μ, in units of the mean of F_own_class's diagonal
+    Attributes
+    ----------
+    atoms : (n_atoms, n_features), candidate atoms for the next pass
+    objective : objective of the best atoms after each pass
+    sums : statistics of the pass with the best atoms
+    best : (n_atoms, n_features), best atoms so far
+    tried : objective before and after each step, including rejected steps
+    gradient : μ, in units of the mean of the diagonal of F_own_class
     """
 
     atoms: NDArray[Any]
@@ -205,9 +211,9 @@ class TangentStep:
         self.best = self.atoms
 
     def step(self, sums: SufficientStatistics, update: AtomUpdate, *, last: bool) -> None:
-        """Judge `atoms` by the sums of a pass with them; then a step from the best ones.
+        """Accept or reject `atoms` by the statistics of a pass with them, then take a new step.
 
-        No pass follows the last one, so no step does.
+        The last call computes no new atoms, because no pass follows it.
         """
         if self.sums is not None:
             self.tried.append((self.sums.objective, sums.objective))
@@ -219,24 +225,26 @@ class TangentStep:
             self.gradient = min(max(_FIRST_STEP, _GROWTH * self.gradient), _LARGEST_STEP)
         self.objective.append(sums.objective if fell else self.objective[-1])
         if not last:
-            # Atoms that were replaced may be why the objective rose: then none is, this time.
+            # Replaced atoms may have raised the objective: replace none after a rejected step.
             self.atoms = update(self.best, self.surrogate(), replace=fell)
 
     def surrogate(self) -> SufficientStatistics:
-        """The sums with E and F of the problem that a step solves."""
+        """Return the statistics with E and F of the linearised problem."""
         assert self.sums is not None and self.sums.F_own_class is not None
         with single_blas_thread():
             return self.sums.with_tangent(self.best, self.gradient)
 
     def has_converged(self, tol: float) -> bool:
+        """Return whether the last steps changed the objective by less than tol, relatively."""
         return _is_flat(self.tried, tol)
 
     def result(self) -> NDArray[Any]:
+        """Return the best atoms in canonical order and sign."""
         return _ordered(self.best, self.sums)
 
 
 def _ordered(D: NDArray[Any], sums: SufficientStatistics | None) -> NDArray[Any]:
-    """Most used atoms first; those of a class without samples as they are, but for their signs."""
+    """Sort the atoms by use; without statistics (no samples of the class) only fix their signs."""
     if sums is None:
         none = np.zeros(len(D), np.int64)
         return canonicalize(to_numpy(D), none, none)
@@ -244,48 +252,65 @@ def _ordered(D: NDArray[Any], sums: SufficientStatistics | None) -> NDArray[Any]
 
 
 def _is_flat(steps: Iterable[tuple[float, float]], tol: float) -> bool:
-    """Whether each of the last steps (objective before, after) is within tol; with 0, never."""
+    """Whether each of the last steps (objective before, after) is within tol; never for tol 0."""
     last = list(steps)[-_FLAT_ITERATIONS:]
     if tol == 0 or len(last) < _FLAT_ITERATIONS:
         return False
     return all(abs(after - before) <= tol * abs(after) for before, after in last)
 
 
-# Samples per class, at most, that the initial dictionary is learnt from; they are held in memory.
+# Maximum number of samples per class for the initial dictionary; they are held in memory.
 _INITIAL_SAMPLES = 20_000
 
 
 class DFDL(ResidualClassifier):
-    """Class-specific dictionaries that code their own class well and the others badly.
+    """Class-specific dictionaries that reconstruct their own class well and the others badly.
 
     Parameters
     ----------
-    n_atoms : atoms per class (k)
-    rho : weight of the other classes' term (ρ); 0 gives plain reconstruction
-    step : how the atoms change. "tangent" never raises the objective, for any ρ; "published" is the
-        paper's update, which does once ρ is large. With ρ = 0 they are the same
-    penalty : l1 penalty of the initial dictionaries (λ) and of the classifier's codes (γ)
-    n_nonzero : most atoms per sample while training (L); "auto" estimates it per class from the
-        initial dictionary
-    n_iter : most iterations (coding, then atoms). With "tangent" the last one only checks the step
-        before it, so 1 leaves the initial dictionaries
-    tol : a class stops once its objective changes by less than this, relatively, twice in a row;
-        0 runs all iterations
-    warm_start : a further `fit` goes on from the dictionaries there are, also on new samples
-    random_state : seed; the same seed gives the same result for any n_jobs
-    n_jobs : threads; None for all cores
-    backend : arithmetic inside a block of samples, "cpu" or "cuda"
+    n_atoms : int, default=500
+        Number of atoms per class (k).
+    rho : float, default=0.001
+        Weight of the term of the other classes (ρ). 0 gives plain reconstruction.
+    step : {"tangent", "published"}, default="tangent"
+        Update of the atoms. "tangent" never raises the objective, for any ρ. "published" is the
+        update of the paper, which raises it for large ρ. With ρ = 0 both are the same.
+    penalty : float, default=0.1
+        l1 penalty of the initial dictionaries (λ) and of the codes of the classifier (γ).
+    n_nonzero : int or "auto", default="auto"
+        Maximum number of atoms per sample during training (L). "auto" estimates it for each class
+        from the initial dictionary.
+    n_iter : int, default=50
+        Maximum number of iterations (coding, then atoms). With "tangent" the last iteration only
+        checks the previous step, so 1 returns the initial dictionaries.
+    tol : float, default=1e-4
+        A class stops after two consecutive steps with a relative change of its objective below
+        this value. 0 runs all iterations.
+    warm_start : bool, default=False
+        Whether a further `fit` starts from the fitted dictionaries, also with new samples.
+    random_state : int, RandomState instance or None, default=None
+        Seed. The result is the same for any `n_jobs`.
+    n_jobs : int or None, default=None
+        Number of threads. None uses all cores.
+    backend : {"cpu", "cuda"}, default="cpu"
+        Arithmetic inside a block of samples.
 
     Attributes
     ----------
-    classes_ : (n_classes,)
-    dictionaries_ : (n_classes, n_atoms, n_features), unit-norm atoms, most used first, each in the
-        sign in which it is used more often
-    n_nonzero_ : (n_classes,), L per class
-    objective_ : per class, the objective of the atoms that each iteration's step starts from. With
-        "tangent" and ρ > 0 these are the best atoms so far: it never rises, and its last value is
-        that of dictionaries_
-    n_iter_ : iterations of the class that took longest
+    classes_ : ndarray of shape (n_classes,)
+        Class labels.
+    dictionaries_ : ndarray of shape (n_classes, n_atoms, n_features)
+        Unit-norm atoms, most used first, signed so that most coefficients are positive.
+    n_nonzero_ : ndarray of shape (n_classes,)
+        L of each class.
+    objective_ : list of ndarray
+        For each class, the objective of the atoms before the step of each iteration. With
+        "tangent" and ρ > 0 these are the best atoms so far: the values never rise, and the last
+        one is that of `dictionaries_`.
+    n_iter_ : int
+        Number of iterations of the class that took longest.
+    n_features_in_ : int
+        Number of features seen during fit.
     """
 
     fitted_arrays: ClassVar[Mapping[str, ArraySpec]] = {
@@ -329,22 +354,35 @@ class DFDL(ResidualClassifier):
         callback: Callback = no_callback,
         executor: Executor | None = None,
     ) -> DFDL:
-        """Learn the dictionaries from samples X (n_samples, n_features) and their labels.
+        """Learn the dictionaries.
 
-        X may be a memory map: it is read a block at a time. `callback` gets a `Progress` after
-        every step of the stages "initialise" and "train"; an exception in it ends the training.
-        `executor` codes the samples; None: threads.
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Training samples. A memory map is read a block at a time.
+        y : array-like of shape (n_samples,)
+            Class labels.
+        callback : callable, optional
+            Called with a `Progress` after every step of the stages "initialise" and "train". An
+            exception in it ends the training.
+        executor : Executor or None, default=None
+            Executor that codes the samples. None uses threads.
+
+        Returns
+        -------
+        DFDL
+            Fitted estimator.
         """
         self.check_parameters()
-        going_on = self._should_continue()
+        is_warm_start = self._should_continue()
         samples, targets = validate_data(
-            self, X, y, dtype=[np.float64, np.float32], reset=not going_on
+            self, X, y, dtype=[np.float64, np.float32], reset=not is_warm_start
         )
         check_classification_targets(targets)
-        classes = self._choose_classes(np.unique(targets), going_on)
+        classes = self._choose_classes(np.unique(targets), is_warm_start)
         labels = np.searchsorted(classes, targets).astype(np.int64)
         open_ = open_arrays(samples, labels, load_backend(self.backend).BLOCK_ROWS)
-        return self._train(open_, labels, classes, going_on, callback, executor)
+        return self._train(open_, labels, classes, is_warm_start, callback, executor)
 
     def fit_blocks(
         self,
@@ -353,38 +391,46 @@ class DFDL(ResidualClassifier):
         callback: Callback = no_callback,
         executor: Executor | None = None,
     ) -> DFDL:
-        """Learn from samples that need not fit into memory together.
+        """Learn the dictionaries from blocks of samples that need not fit into memory together.
 
-        `blocks` are pairs (X, y). They are read several times, and must be the same each time: a
-        list, or an object whose `__iter__` opens the data anew. Blocks of 1024 rows give the same
-        result, bit for bit, as one array given to `fit`.
+        Parameters
+        ----------
+        blocks : iterable of pairs (X, y), or StoredSamples
+            Pairs are read several times and must be the same each time: pass a list, or an object
+            whose `__iter__` starts again. Blocks of 1024 rows give the same result, bit for bit, as
+            one array passed to `fit`. An object with `labels` and `read(rows)`, such as
+            `StoredPatches`, is read where its samples are coded, by several threads or machines.
+        callback, executor
+            As in `fit`.
 
-        An object with `labels` and `read(rows)` instead, such as `StoredPatches`, is read where the
-        samples are coded, by many threads or machines.
+        Returns
+        -------
+        DFDL
+            Fitted estimator.
         """
         self.check_parameters()
-        going_on = self._should_continue()
+        is_warm_start = self._should_continue()
         if isinstance(blocks, StoredSamples):
-            classes = self._choose_classes(np.unique(blocks.labels), going_on)
+            classes = self._choose_classes(np.unique(blocks.labels), is_warm_start)
             open_ = open_stored_blocks(blocks, classes, load_backend(self.backend).BLOCK_ROWS)
             labels = np.searchsorted(classes, blocks.labels).astype(np.int64)
         else:
-            classes = self._choose_classes(find_classes(blocks), going_on)
-            open_ = open_blocks(blocks, classes, self.n_features_in_ if going_on else None)
+            classes = self._choose_classes(find_classes(blocks), is_warm_start)
+            open_ = open_blocks(blocks, classes, self.n_features_in_ if is_warm_start else None)
             labels = read_labels(open_())
         X, _ = next(open_())
-        if going_on and X.shape[1] != self.n_features_in_:
+        if is_warm_start and X.shape[1] != self.n_features_in_:
             raise ValueError(f"samples have {X.shape[1]} features, not {self.n_features_in_}")
-        self._train(open_, labels, classes, going_on, callback, executor)
+        self._train(open_, labels, classes, is_warm_start, callback, executor)
         self.n_features_in_ = X.shape[1]
         return self
 
     def _should_continue(self) -> bool:
         return bool(self.warm_start) and hasattr(self, "dictionaries_")
 
-    def _choose_classes(self, classes: NDArray[Any], going_on: bool) -> NDArray[Any]:
-        """The classes to train: those there are when going on, else those given."""
-        if going_on:
+    def _choose_classes(self, classes: NDArray[Any], is_warm_start: bool) -> NDArray[Any]:
+        """Return the fitted classes with warm start, else `classes`, after checking them."""
+        if is_warm_start:
             new = np.setdiff1d(classes, self.classes_).tolist()
             if new:
                 raise ValueError(f"y has classes that the model to go on from lacks: {new}")
@@ -403,7 +449,7 @@ class DFDL(ResidualClassifier):
         open_: OpenBlocks,
         labels: NDArray[np.int64],
         classes: NDArray[Any],
-        going_on: bool,
+        is_warm_start: bool,
         report: Callback,
         executor: Executor | None,
     ) -> DFDL:
@@ -413,7 +459,7 @@ class DFDL(ResidualClassifier):
         counts = np.bincount(labels, minlength=n_classes)
         if counts.max() == len(labels):
             raise ValueError("DFDL compares classes, but y has only one class")
-        if going_on:
+        if is_warm_start:
             dictionaries = list(self.dictionaries_)
             n_nonzero = np.array([self._limit(auto) for auto in self.n_nonzero_])
         else:
@@ -421,14 +467,14 @@ class DFDL(ResidualClassifier):
             dictionaries, n_nonzero = self._initialise(samples, rng, report)
             del samples
 
-        # Read several times: kept on the device, or where the executor codes them.
+        # Blocks are read in every iteration: cache them on the device, or let the executor do so.
         module = load_backend(self.backend)
-        held = open_ if executor else module.cache_blocks(open_)
+        cached = open_ if executor else module.cache_blocks(open_)
         travels = executor is not None
         if not travels:
             dictionaries = [module.to_device(D, D.dtype) for D in dictionaries]
         executor = executor or Threads(module.count_threads(self.n_jobs))
-        units = executor.broadcast(group_blocks(held, len(labels)))
+        units = executor.broadcast(group_blocks(cached, len(labels)))
         weights = _sample_weights(counts, float(self.rho))
         steps = [self._new_step(D) for D in dictionaries]
         running = [i for i in range(n_classes) if counts[i]]
@@ -455,10 +501,11 @@ class DFDL(ResidualClassifier):
         return TangentStep(D) if self._checks_steps() else PublishedStep(D)
 
     def _checks_steps(self) -> bool:
-        """Without other classes in the objective there is nothing to put a tangent to."""
+        """Whether steps are tangent steps; for ρ = 0 there is no term to linearise."""
         return self.step == "tangent" and self.rho > 0
 
     def check_parameters(self) -> None:
+        """Raise ValueError if a parameter is invalid."""
         check_whole_number("n_atoms", self.n_atoms, 1)
         check_whole_number("n_iter", self.n_iter, 1)
         check_number("rho", self.rho)
@@ -472,8 +519,8 @@ class DFDL(ResidualClassifier):
     def _initialise(
         self, samples: list[NDArray[Any]], rng: np.random.Generator, report: Callback
     ) -> tuple[list[NDArray[Any]], NDArray[np.int64]]:
-        """The initial D and L of every class, by online dictionary learning on its own samples."""
-        learnt = learn_per_class(
+        """Return the initial D and L of each class, from online dictionary learning."""
+        results = learn_per_class(
             samples,
             rng,
             n_atoms=self.n_atoms,
@@ -483,11 +530,11 @@ class DFDL(ResidualClassifier):
             stage="initialise",
             report=report,
         )
-        n_nonzero = [self._limit(max(1, round(start.mean_nonzero))) for start in learnt]
-        return [start.atoms for start in learnt], np.array(n_nonzero)
+        n_nonzero = [self._limit(max(1, round(result.mean_nonzero))) for result in results]
+        return [result.atoms for result in results], np.array(n_nonzero)
 
     def _limit(self, auto: int) -> int:
-        """L: the estimate, unless a number was asked for."""
+        """Return L: the estimate with "auto", else the parameter."""
         return int(auto) if self.n_nonzero == "auto" else int(self.n_nonzero)
 
     def _coding(
@@ -498,9 +545,9 @@ class DFDL(ResidualClassifier):
         running: list[int],
         travels: bool,
     ) -> ClassEncoder:
-        """Codes samples with every running class's dictionary, and adds up what is needed."""
-        chosen = {i: (dictionaries[i], int(n_nonzero[i])) for i in running}
-        return ClassEncoder(self.backend, chosen, weights, self._checks_steps(), travels)
+        """Return the encoder for the unconverged classes."""
+        active = {i: (dictionaries[i], int(n_nonzero[i])) for i in running}
+        return ClassEncoder(self.backend, active, weights, self._checks_steps(), travels)
 
     def _run_iterations(
         self,
@@ -509,7 +556,7 @@ class DFDL(ResidualClassifier):
         *,
         last: bool,
     ) -> None:
-        """A step of every class that was coded with; each is work for one thread."""
+        """Run one step of each class in `sums`, in parallel over the classes."""
 
         def take(i: int) -> None:
             steps[i].step(sums[i], self._update, last=last)
@@ -520,12 +567,12 @@ class DFDL(ResidualClassifier):
     def _update(
         self, D: NDArray[Any], sums: SufficientStatistics, *, replace: bool
     ) -> NDArray[Any]:
-        """New atoms from E and F.
+        """Compute new atoms from E and F.
 
-        The paper first subtracts λ_min(F)·I from F. On unit-norm atoms that changes nothing: see
-        `kernels.cpu_atoms`. Atoms that no sample of the class uses stay as they are (their update
-        would only follow the other classes' samples) or, if `replace`, give way to samples of the
-        class that are coded badly.
+        The paper first subtracts λ_min(F)·I from F. On unit-norm atoms this has no effect: see
+        `kernels.cpu.atom_update`. Atoms that no sample of the class uses stay unchanged, because
+        their update would only follow the samples of the other classes. With `replace` they are
+        replaced by the worst reconstructed samples of the class.
         """
         module = load_backend(self.backend)
         unused = sums.usage_counts == 0
@@ -540,9 +587,9 @@ class DFDL(ResidualClassifier):
 
 
 def _sample_weights(counts: NDArray[np.int64], rho: float) -> NDArray[np.float64]:
-    """weights[i, j], of a sample of class j in the sums of class i.
+    """Return weights[i, j], the weight of a sample of class j in the sums of class i.
 
-    1/N_i if j = i, else −ρ/((C − 1)·N_j) with the C classes that there are samples of.
+    The weight is 1/N_i for j = i, else −ρ/((C − 1)·N_j), where C counts the classes with samples.
     """
     n_others = max(1, np.count_nonzero(counts) - 1)
     weights = np.tile(-rho / (n_others * np.maximum(counts, 1)), (len(counts), 1))

@@ -1,22 +1,22 @@
 """Fisher discrimination dictionary learning (FDDL).
 
-One dictionary D of unit-norm atoms in parts D_1 … D_c, one per class, and codes S of all samples.
-S_i are the codes of class i, S_i^j their share over D_j. A class is to be coded by its own part,
-and its codes are to lie close together and far from those of the others:
+FDDL learns one dictionary D of unit-norm atoms with parts D_1 … D_c, one per class, and the codes S
+of all samples. S_i are the codes of class i, and S_i^j their part over D_j. Each class is to be
+represented by its own part. Its codes are to be close together and far from those of the others:
 
     min_{D, S}  ½ Σ_i ( ‖Y_i − S_i D‖² + ‖Y_i − S_i^i D_i‖² + Σ_{j≠i} ‖S_i^j D_j‖² )
                 + λ₁‖S‖₁ + ½λ₂ ( tr S_W − tr S_B + ‖S‖² )
 
-with the scatter within and between classes, tr S_W = Σ_i ‖S_i − m_i‖² and
-tr S_B = Σ_i n_i‖m_i − m‖², of the class means m_i and the mean m of all. It is published without
-the ½: the λ₁ there is twice `penalty`, the λ₂ is the same.
+The scatter within and between classes is tr S_W = Σ_i ‖S_i − m_i‖² and
+tr S_B = Σ_i n_i‖m_i − m‖², with the class means m_i and the overall mean m of the codes. The
+published objective lacks the ½: its λ₁ is twice `penalty`, its λ₂ is the same.
 
 Codes. The first sum is ½ s H sᵀ − b sᵀ with one H = DDᵀ + (its blocks D_iDᵢᵀ alone) for all classes
-and b = yDᵀ, the share of the own class twice. The last bracket is 2‖S‖² − 2Σ n_i‖m_i‖² + n‖m‖²: it
-is convex, and ties samples together through the class means alone.
+and b = yDᵀ, where the part of the sample's own class counts twice. The last bracket is
+2‖S‖² − 2Σ n_i‖m_i‖² + n‖m‖². It is convex, and couples samples through the class means only.
 
-Atoms. With Q = SᵀS, all that depends on D is −tr(E Dᵀ) + ½tr(F D Dᵀ), F = Q + (its class blocks
-alone), and E = SᵀY with the share of the own class twice.
+Atoms. With Q = SᵀS, the terms that depend on D are −tr(E Dᵀ) + ½tr(F D Dᵀ), where F = Q + (its
+class blocks alone), and E = SᵀY with the part of the own class counted twice.
 
 Reference: Yang, Zhang, Feng, Zhang, "Fisher discrimination dictionary learning for sparse
 representation", ICCV 2011.
@@ -54,32 +54,48 @@ _CODE_TOLERANCE = 1e-4  # relative duality gap of the local codes
 
 
 class FDDL(ResidualClassifier):
-    """A dictionary in class parts whose codes, too, tell the classes apart.
+    """Dictionary with class-specific parts whose codes discriminate between the classes.
 
-    A sample goes to the class with the smallest distance d_i. "global" codes it over all of D,
-    min_s ½‖y − sD‖² + penalty·‖s‖₁, and takes d_i² = ‖y − δ_i(s)D‖² + w‖s − m_i‖². "local" codes it
-    over each D_i alone, and d_i² is twice the least ½‖y − sD_i‖² + penalty·‖s‖₁ + ½w‖s − m_i^i‖²:
-    for classes with many samples.
+    FDDL predicts the class with the smallest distance d_i. "global" codes a sample over all of D,
+    min_s ½‖y − sD‖² + penalty·‖s‖₁, with d_i² = ‖y − δ_i(s)D‖² + w‖s − m_i‖². "local" codes it over
+    each D_i alone, and d_i² is twice the minimum of ½‖y − sD_i‖² + penalty·‖s‖₁ + ½w‖s − m_i^i‖².
+    "local" is intended for classes with many samples.
 
     Parameters
     ----------
-    n_atoms : atoms per class (k)
-    penalty : l1 penalty of training (λ₁) and of the classifier's codes
-    fisher_weight : weight of Fisher's criterion on the codes (λ₂)
-    n_iter : rounds of coding, then atoms; a last coding follows
-    n_coding_steps : gradient steps per coding (q), which starts from the codes of the last round
-    decision : "global" or "local"
-    mean_weight : weight of the distance between a code and the class mean (w)
-    random_state : seed; the same seed gives the same result for any n_jobs
-    n_jobs : threads; None for all cores
-    backend : arithmetic of all but the coding of training samples, "cpu" or "cuda"
+    n_atoms : int, default=500
+        Number of atoms per class (k).
+    penalty : float, default=0.1
+        l1 penalty of training (λ₁) and of the codes of the classifier.
+    fisher_weight : float, default=0.01
+        Weight of the Fisher criterion of the codes (λ₂).
+    n_iter : int, default=15
+        Number of rounds of coding, then atoms. A final coding follows.
+    n_coding_steps : int, default=30
+        Gradient steps per coding (q), which starts from the codes of the previous round.
+    decision : {"global", "local"}, default="global"
+        Distance of a sample to a class.
+    mean_weight : float, default=0.5
+        Weight of the distance between a code and the class mean (w).
+    random_state : int, RandomState instance or None, default=None
+        Seed. The result is the same for any `n_jobs`.
+    n_jobs : int or None, default=None
+        Number of threads. None uses all cores.
+    backend : {"cpu", "cuda"}, default="cpu"
+        Arithmetic of all steps but the coding of training samples.
 
     Attributes
     ----------
-    classes_ : (n_classes,)
-    dictionaries_ : (n_classes, n_atoms, n_features), most used first, each in its usual sign
-    code_means_ : (n_classes, n_classes · n_atoms), the mean code m_i of each class
-    objective_ : the objective after every coding, n_iter + 1 values
+    classes_ : ndarray of shape (n_classes,)
+        Class labels.
+    dictionaries_ : ndarray of shape (n_classes, n_atoms, n_features)
+        Unit-norm atoms, most used first, signed so that most coefficients are positive.
+    code_means_ : ndarray of shape (n_classes, n_classes * n_atoms)
+        Mean code m_i of each class.
+    objective_ : ndarray of shape (n_iter + 1,)
+        Objective after every coding.
+    n_features_in_ : int
+        Number of features seen during fit.
     """
 
     fitted_arrays: ClassVar[Mapping[str, ArraySpec]] = {
@@ -114,14 +130,26 @@ class FDDL(ResidualClassifier):
         self.backend = backend
 
     def fit(self, X: ArrayLike, y: ArrayLike, *, callback: Callback = no_callback) -> FDDL:
-        """Learn from samples X (n_samples, n_features) and their labels.
+        """Learn the dictionary.
 
-        `callback` gets a `Progress` after every step of the stages "initialise" and "train"; an
-        exception in it ends the training.
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Training samples.
+        y : array-like of shape (n_samples,)
+            Class labels.
+        callback : callable, optional
+            Called with a `Progress` after every step of the stages "initialise" and "train". An
+            exception in it ends the training.
+
+        Returns
+        -------
+        FDDL
+            Fitted estimator.
         """
         self.check_parameters()
         samples, classes, labels = check_labelled(self, X, y)
-        start = learn_class_dictionaries(
+        initial = learn_class_dictionaries(
             samples,
             labels,
             make_rng(self.random_state),
@@ -136,7 +164,7 @@ class FDDL(ResidualClassifier):
         codes = FistaCodes(
             np.bincount(labels).tolist(), len(classes) * self.n_atoms, Y.dtype, self.n_jobs
         )
-        D = np.concatenate([part.atoms for part in start])
+        D = np.concatenate([part.atoms for part in initial])
         D, objective = self._train(D, Y, codes, callback)
         self.classes_ = classes
         self.dictionaries_, self.code_means_ = _in_canonical_order(D, codes)
@@ -144,6 +172,7 @@ class FDDL(ResidualClassifier):
         return self
 
     def check_parameters(self) -> None:
+        """Raise ValueError if a parameter is invalid."""
         for name in ("n_atoms", "n_iter", "n_coding_steps"):
             check_whole_number(name, getattr(self, name), 1)
         check_number("penalty", self.penalty, above=True)
@@ -155,7 +184,7 @@ class FDDL(ResidualClassifier):
     def _train(
         self, D: NDArray[Any], Y: NDArray[Any], codes: FistaCodes, report: Callback
     ) -> tuple[NDArray[Any], list[float]]:
-        """The trained D and the objective's course; `codes` holds the codes for D at the end."""
+        """Return the trained D and the objective values; updates `codes` to the codes for D."""
         module = load_backend(self.backend)
         objective: list[float] = []
         report(Progress("train", 0, self.n_iter + 1))
@@ -171,7 +200,7 @@ class FDDL(ResidualClassifier):
         return D, objective
 
     def _code(self, codes: FistaCodes, Y: NDArray[Any], D: NDArray[Any]) -> None:
-        """Better codes for D."""
+        """Improve the codes for D, in place."""
         weight = float(self.fisher_weight)
         with single_blas_thread():
             H = curvature(D, len(codes.group_sizes), weight)
@@ -185,7 +214,7 @@ class FDDL(ResidualClassifier):
     def _sums(
         self, codes: FistaCodes, Y: NDArray[Any], D: NDArray[Any]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
-        """E, F and the objective."""
+        """Return E, F and the objective."""
         E, Q, l1 = codes.sums(Y, lambda S, group: double_own_class_columns(S, group, self.n_atoms))
         F = Q + class_blocks(Q, len(codes.group_sizes))
         sizes, means = codes.group_sizes, codes.means
@@ -216,31 +245,35 @@ class FDDL(ResidualClassifier):
     def distance_contributions(
         self, X: ArrayLike, codes: csr_array, distances: NDArray[np.float64]
     ) -> DistanceContributions:
-        """r_i² + w‖s − m_i‖² in parts: those of the residual, and w(s_j² − 2 s_j m_ij).
+        """Attribute r_i² + w‖s − m_i‖² to atoms: residual contributions plus w(s_j² − 2 s_j m_ij).
 
-        What the means add by themselves, w‖m_i‖², is the rest.
+        The constant w‖m_i‖² is the rest. With decision="local" all is the rest.
         """
         if self.decision == "local":
             return PatchClassifier.distance_contributions(self, X, codes, distances)
         D, atom_classes = self.labelled_atoms()
         S, samples = codes.astype(np.float64), np.asarray(X, np.float64)
         by_class, norms = [], np.linalg.norm(samples, axis=1)
-        for place, means in enumerate(self.code_means_):
-            own = np.flatnonzero(atom_classes == place)
-            squares = squared_residual_contributions(D[own], samples, S[:, own])
-            away = csr_array(S.multiply(S) - S.multiply(2 * means)) * float(self.mean_weight)
-            scale = 1 / np.maximum(distances[:, place] + norms, np.finfo(np.float64).tiny)
-            both = pad_columns(squares, own, len(D)) + away
+        for class_index, means in enumerate(self.code_means_):
+            in_class = np.flatnonzero(atom_classes == class_index)
+            squares = squared_residual_contributions(D[in_class], samples, S[:, in_class])
+            from_mean = csr_array(S.multiply(S) - S.multiply(2 * means)) * float(self.mean_weight)
+            scale = 1 / np.maximum(distances[:, class_index] + norms, np.finfo(np.float64).tiny)
+            both = pad_columns(squares, in_class, len(D)) + from_mean
             by_class.append(scaled_rows(csr_array(both), scale))
         return DistanceContributions.of(by_class, distances, norms)
 
     def disable_atoms(self, off: Sequence[int]) -> Self:
+        """Return a copy in which these atoms are disabled; none can be with "local"."""
         if self.decision == "local":
             return PatchClassifier.disable_atoms(self, off)
         return super().disable_atoms(off)
 
     def _open_local_coder(self) -> BlockEncoder:
-        """½w‖s − m‖² is part of the fit once √w·I and √w·m are set beside D_i and y."""
+        """Return the encoder over each D_i alone.
+
+        With √w·I appended to D_i and √w·m to y, the term ½w‖s − m‖² is part of the fit.
+        """
         k = self.dictionaries_.shape[1]
         penalty, root = float(self.penalty), float(self.mean_weight) ** 0.5
         module = load_backend(self.backend)
@@ -255,9 +288,9 @@ class FDDL(ResidualClassifier):
             for D, coder, m in zip(dictionaries, coders, means, strict=True):
                 Y_i = np.hstack([Y, np.tile(root * m, (len(Y), 1))]).astype(D.dtype)
                 S, missed = coder.code(Y_i)
-                left = module.class_residuals(D, Y_i, S, one_class, 1)[:, 0]
+                residuals = module.class_residuals(D, Y_i, S, one_class, 1)[:, 0]
                 l1 = np.asarray(abs(S).sum(axis=1), np.float64).ravel()
-                distances.append(np.sqrt(left**2 + 2 * penalty * l1))
+                distances.append(np.sqrt(residuals**2 + 2 * penalty * l1))
                 codes.append(S)
                 n_unfinished = max(n_unfinished, missed)
             return hstack(codes, format="csr"), np.stack(distances, axis=1), n_unfinished
@@ -266,7 +299,7 @@ class FDDL(ResidualClassifier):
 
 
 def curvature(D: NDArray[Any], n_classes: int, fisher_weight: float) -> NDArray[Any]:
-    """H, with the 2λ₂ that Fisher's criterion adds to its diagonal."""
+    """Return H, including the 2λ₂ of the Fisher criterion on its diagonal."""
     G = D @ D.T
     ridge = np.asarray(2 * fisher_weight, G.dtype) * np.eye(len(G), dtype=G.dtype)
     H: NDArray[Any] = G + class_blocks(G, n_classes) + ridge
@@ -274,23 +307,26 @@ def curvature(D: NDArray[Any], n_classes: int, fisher_weight: float) -> NDArray[
 
 
 def coupling(sizes: NDArray[np.int64], fisher_weight: float) -> NDArray[np.float64]:
-    """C with gradient C·m of −λ₂Σ n_i‖m_i‖² + ½λ₂n‖m‖², for samples of each class."""
-    shares = np.broadcast_to(sizes / sizes.sum(), (len(sizes), len(sizes)))
-    return fisher_weight * (shares - 2 * np.eye(len(sizes)))
+    """Return C with ½Σ_ij n_i C_ij m_i m_jᵀ = −λ₂Σ n_i‖m_i‖² + ½λ₂n‖m‖².
+
+    The gradient of this term for a sample of class i is (C·m)_i.
+    """
+    fractions = np.broadcast_to(sizes / sizes.sum(), (len(sizes), len(sizes)))
+    return fisher_weight * (fractions - 2 * np.eye(len(sizes)))
 
 
 def class_blocks(matrix: NDArray[Any], n_classes: int) -> NDArray[Any]:
-    """A copy with 0 wherever row and column belong to different classes."""
+    """Return a copy with 0 wherever row and column belong to different classes."""
     k = len(matrix) // n_classes
     blocks = np.zeros_like(matrix)
     for i in range(n_classes):
-        own = slice(i * k, (i + 1) * k)
-        blocks[own, own] = matrix[own, own]
+        in_class = slice(i * k, (i + 1) * k)
+        blocks[in_class, in_class] = matrix[in_class, in_class]
     return blocks
 
 
 def double_own_class_columns(products: NDArray[Any], i: int, n_atoms: int) -> NDArray[Any]:
-    """The columns of class i's atoms times two, in place."""
+    """Double the columns of the atoms of class i, in place."""
     products[:, i * n_atoms : (i + 1) * n_atoms] *= 2
     return products
 
@@ -298,16 +334,16 @@ def double_own_class_columns(products: NDArray[Any], i: int, n_atoms: int) -> ND
 def _in_canonical_order(
     D: NDArray[Any], codes: FistaCodes
 ) -> tuple[NDArray[Any], NDArray[np.float64]]:
-    """Dictionaries most used first, and the mean codes in the same order and signs."""
+    """Sort the atoms by use and fix their signs, with the mean codes in the same order."""
     means, n_classes = codes.means, len(codes.group_sizes)
     k = len(D) // n_classes
     ends = np.cumsum(codes.group_sizes)
     dictionaries, ordered_means = [], []
     for i, (end, size) in enumerate(zip(ends, codes.group_sizes, strict=True)):
-        own = slice(i * k, (i + 1) * k)
-        S = codes.S[end - size : end, own]
+        in_class = slice(i * k, (i + 1) * k)
+        S = codes.S[end - size : end, in_class]
         uses, positive = np.count_nonzero(S, axis=0), np.count_nonzero(S > 0, axis=0)
-        with_means = np.hstack([D[own].astype(np.float64), means[:, own].T])
+        with_means = np.hstack([D[in_class].astype(np.float64), means[:, in_class].T])
         both = canonicalize(with_means, uses, 2 * positive - uses)
         dictionaries.append(both[:, : D.shape[1]].astype(D.dtype))
         ordered_means.append(both[:, D.shape[1] :].T)

@@ -1,18 +1,19 @@
-"""Label-consistent K-SVD (LC-KSVD): one dictionary whose codes also tell the class.
+"""Label-consistent K-SVD (LC-KSVD): a dictionary with codes that also predict the class.
 
     min_{D, A, W, S}  ‖Y − SD‖² + α‖Q − SA‖² + β‖H − SW‖²   with ‖s‖₀ ≤ L for every sample
 
-H (n_samples, n_classes) is 1 at a sample's class, Q (n_samples, n_codes) is 1 at the atoms of its
-class: they are what linear maps A and W of the code should give. Variant 1 has no β term. All of
-it is K-SVD on the rows [y √α·q √β·h], whose atoms are [d √α·a √β·w].
+H (n_samples, n_classes) is 1 at the class of a sample, and Q (n_samples, n_codes) is 1 at the atoms
+of its class. They are the targets of the linear maps A and W of the code. Variant 1 has no β term.
+The problem is K-SVD on the rows [y √α·q √β·h] with the atoms [d √α·a √β·w].
 
-Q is the columns of H, each repeated n_atoms times, and A starts, and so stays, with the same
-columns as W, repeated likewise. So α‖Q − SA‖² + β‖H − SW‖² = (α·n_atoms + β)‖H − SW‖², and K-SVD
-runs on the short rows [y √(α·n_atoms + β)·h] instead.
+The columns of Q are those of H, each repeated n_atoms times. A starts with the columns of W
+repeated in the same way, and therefore keeps this form. So
+α‖Q − SA‖² + β‖H − SW‖² = (α·n_atoms + β)‖H − SW‖², and K-SVD runs on the shorter rows
+[y √(α·n_atoms + β)·h] instead.
 
 References: Jiang, Lin, Davis, "Label consistent K-SVD: learning a discriminative dictionary for
 recognition", IEEE TPAMI 2013; Kviatkovsky, Gabel, Rivlin, Shimshoni, "On the equivalence of the
-LC-KSVD and the D-KSVD algorithms", IEEE TPAMI 2017 (the short rows).
+LC-KSVD and the D-KSVD algorithms", IEEE TPAMI 2017 (the shorter rows).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from ..utils.progress import Callback, Progress, no_callback
 from ..utils.validation import check_number, check_whole_number
 from .patch_classifier import DistanceContributions, ResidualClassifier
 
-# Iterations of K-SVD within each class, for the dictionary to start from.
+# Iterations of K-SVD within each class for the initial dictionary.
 _INITIAL_ITERATIONS = 20
 # Weight of ‖W‖² in the regressions for W, as in the paper's experiments.
 _RIDGE = 1.0
@@ -45,33 +46,50 @@ _DECISIONS = ("classifier", "residual")
 
 
 class LCKSVD(ResidualClassifier):
-    """A dictionary learnt together with a linear classifier of its codes.
+    """Dictionary that is learnt together with a linear classifier of its codes.
 
     Parameters
     ----------
-    n_atoms : atoms per class
-    variant : 1, labels only shape the codes (LC-KSVD1), or 2, the classifier is learnt along with
-        the dictionary (LC-KSVD2)
-    label_weight : weight of the term that ties atoms to classes (α); as every sample asks for
-        n_atoms ones there, it weighs α·n_atoms against the sample's squared norm
-    classifier_weight : weight of the classifier's term (β), in variant 2
-    n_nonzero : most atoms per sample (L)
-    n_iter : iterations (coding, then atoms)
-    decision : "classifier", the linear classifier of the greedy code, as published, or "residual",
-        the class whose atoms leave the least of a sample after an l1 code
-    penalty : l1 penalty of the residual rule's codes
-    random_state : seed; the same seed gives the same result for any n_jobs
-    n_jobs : threads; None for all cores
-    backend : arithmetic of the coding, "cpu" or "cuda"
+    n_atoms : int, default=500
+        Number of atoms per class.
+    variant : {1, 2}, default=2
+        1 uses labels only to shape the codes (LC-KSVD1). 2 learns the classifier together with the
+        dictionary (LC-KSVD2).
+    label_weight : float, default=0.001
+        Weight of the term that associates atoms with classes (α). The target of a sample has
+        n_atoms ones, so the term is weighed as α·n_atoms against the squared norm of the sample.
+    classifier_weight : float, default=0.5
+        Weight of the term of the classifier (β), for variant 2.
+    n_nonzero : int, default=30
+        Maximum number of atoms per sample (L).
+    n_iter : int, default=50
+        Number of iterations (coding, then atoms).
+    decision : {"classifier", "residual"}, default="classifier"
+        "classifier" applies the linear classifier to the greedy code, as published. "residual"
+        predicts the class with the smallest residual of an l1 code.
+    penalty : float, default=0.1
+        l1 penalty of the codes of decision="residual".
+    random_state : int, RandomState instance or None, default=None
+        Seed. The result is the same for any `n_jobs`.
+    n_jobs : int or None, default=None
+        Number of threads. None uses all cores.
+    backend : {"cpu", "cuda"}, default="cpu"
+        Arithmetic of the coding.
 
     Attributes
     ----------
-    classes_ : (n_classes,)
-    dictionaries_ : (n_classes, n_atoms, n_features), unit-norm atoms by class, most used first,
-        each in the sign in which it is used more often
-    classifier_ : (n_classes · n_atoms, n_classes), W for these atoms
-    objective_ : (n_iter,), the objective per sample, before each update of the atoms
-    n_iter_ : iterations
+    classes_ : ndarray of shape (n_classes,)
+        Class labels.
+    dictionaries_ : ndarray of shape (n_classes, n_atoms, n_features)
+        Unit-norm atoms by class, most used first, signed so that most coefficients are positive.
+    classifier_ : ndarray of shape (n_classes * n_atoms, n_classes)
+        Linear classifier W of the codes over these atoms.
+    objective_ : ndarray of shape (n_iter,)
+        Objective per sample before each update of the atoms.
+    n_iter_ : int
+        Number of iterations.
+    n_features_in_ : int
+        Number of features seen during fit.
     """
 
     fitted_arrays: ClassVar[Mapping[str, ArraySpec]] = {
@@ -108,10 +126,22 @@ class LCKSVD(ResidualClassifier):
         self.backend = backend
 
     def fit(self, X: ArrayLike, y: ArrayLike, *, callback: Callback = no_callback) -> LCKSVD:
-        """Learn dictionary and classifier from samples X (n_samples, n_features) and their labels.
+        """Learn the dictionary and the classifier.
 
-        `callback` gets a `Progress` after every step of the stages "initialise" and "train"; an
-        exception in it ends the training.
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Training samples.
+        y : array-like of shape (n_samples,)
+            Class labels.
+        callback : callable, optional
+            Called with a `Progress` after every step of the stages "initialise" and "train". An
+            exception in it ends the training.
+
+        Returns
+        -------
+        LCKSVD
+            Fitted estimator.
         """
         self.check_parameters()
         samples, targets = validate_data(self, X, y, dtype=[np.float64, np.float32], order="C")
@@ -140,7 +170,7 @@ class LCKSVD(ResidualClassifier):
 
         initial = self._initialise(Y, H, weight, rng, report)
         report(Progress("train", 0, self.n_iter))
-        learnt = learn_ksvd(
+        result = learn_ksvd(
             _stack(Y, H, weight),
             len(classes) * self.n_atoms,
             self.n_nonzero,
@@ -152,8 +182,8 @@ class LCKSVD(ResidualClassifier):
             backend=self.backend,
             callback=tell,
         )
-        D, W, norms = _unstack(learnt.atoms, Y, weight)
-        S = learnt.codes
+        D, W, norms = _unstack(result.atoms, Y, weight)
+        S = result.codes
         S.data *= norms[S.indices]
         if not self._joint_classifier():
             with single_blas_thread():
@@ -162,11 +192,12 @@ class LCKSVD(ResidualClassifier):
         self.classes_ = classes
         self.dictionaries_ = D.reshape(len(classes), self.n_atoms, -1)
         self.classifier_ = W
-        self.objective_ = learnt.objective
+        self.objective_ = result.objective
         self.n_iter_ = self.n_iter
         return self
 
     def check_parameters(self) -> None:
+        """Raise ValueError if a parameter is invalid."""
         for name in ("n_atoms", "n_nonzero", "n_iter"):
             check_whole_number(name, getattr(self, name), 1)
         for name in ("label_weight", "classifier_weight"):
@@ -181,11 +212,11 @@ class LCKSVD(ResidualClassifier):
             raise ValueError(f"decision must be one of {_DECISIONS}, not {self.decision!r}")
 
     def _joint_classifier(self) -> bool:
-        """Whether W is learnt along with D; if not, a regression on the final codes gives it."""
+        """Whether W is learnt together with D; else it is regressed on the final codes."""
         return self.variant == 2 and self.classifier_weight > 0
 
     def _weight_of_labels(self) -> float:
-        """α·n_atoms + β: what the labels' terms come to on short rows."""
+        """Return α·n_atoms + β, the weight of the labels in the shorter rows."""
         classifier_weight = self.classifier_weight if self._joint_classifier() else 0.0
         return float(self.label_weight * self.n_atoms + classifier_weight)
 
@@ -197,7 +228,7 @@ class LCKSVD(ResidualClassifier):
         rng: np.random.Generator,
         report: Callback,
     ) -> NDArray[Any]:
-        """Atoms from K-SVD on each class's own samples, W from a regression on their codes."""
+        """Return initial atoms from K-SVD on each class, with W regressed on their codes."""
         n_classes = H.shape[1]
         dictionaries = []
         report(Progress("initialise", 0, n_classes * _INITIAL_ITERATIONS))
@@ -206,7 +237,7 @@ class LCKSVD(ResidualClassifier):
             def tell(done: int, total: int, objective: float, before: int = i) -> None:
                 report(Progress("initialise", before * total + done, n_classes * total))
 
-            start = learn_ksvd(
+            result = learn_ksvd(
                 Y[H[:, i] == 1],
                 self.n_atoms,
                 self.n_nonzero,
@@ -216,7 +247,7 @@ class LCKSVD(ResidualClassifier):
                 backend=self.backend,
                 callback=tell,
             )
-            dictionaries.append(start.atoms)
+            dictionaries.append(result.atoms)
         D = np.concatenate(dictionaries)
         if weight == 0:
             return D
@@ -228,9 +259,19 @@ class LCKSVD(ResidualClassifier):
         return encode_omp(D, Y, self.n_nonzero, n_jobs=self.n_jobs, backend=self.backend)
 
     def encode(self, X: ArrayLike) -> tuple[csr_array, NDArray[np.float64]]:
-        """Codes over the atoms of all classes in turn, and the distances of the decision in use.
+        """Encode samples and compute the distances of the configured decision.
 
-        "classifier": greedy codes s and −sW; "residual": l1 codes and the residual of every class.
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+
+        Returns
+        -------
+        codes : csr_array of shape (n_samples, n_codes_)
+            Codes over the atoms of all classes: greedy for "classifier", l1 for "residual".
+        distances : ndarray of shape (n_samples, n_classes)
+            Negative scores −sW for "classifier", residuals of the classes for "residual".
         """
         check_is_fitted(self)
         self._check_decision()
@@ -245,19 +286,20 @@ class LCKSVD(ResidualClassifier):
     def distance_contributions(
         self, X: ArrayLike, codes: csr_array, distances: NDArray[np.float64]
     ) -> DistanceContributions:
-        """Of the classifier's scores every atom has its term."""
+        """Attribute the scores of the classifier, or the residuals, to the atoms."""
         if self.decision == "residual":
             return super().distance_contributions(X, codes, distances)
         S, W = codes.astype(np.float64), self.classifier_.astype(np.float64)
-        by_class = [csr_array(S.multiply(-W[:, place])) for place in range(W.shape[1])]
+        by_class = [csr_array(S.multiply(-W[:, class_index])) for class_index in range(W.shape[1])]
         return DistanceContributions.of(by_class, distances, np.zeros(len(distances)))
 
     def distances(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Return the distances of the configured decision: (n_samples, n_classes)."""
         return self.encode(X)[1]
 
 
 def _stack(left: NDArray[Any], right: NDArray[Any], weight: float) -> NDArray[Any]:
-    """[left √weight·right]; without weight, left alone: plain K-SVD."""
+    """Return [left √weight·right], or left for weight 0, which is plain K-SVD."""
     if weight == 0:
         return left
     return np.hstack([left, (np.sqrt(weight) * right).astype(left.dtype)])
@@ -266,10 +308,10 @@ def _stack(left: NDArray[Any], right: NDArray[Any], weight: float) -> NDArray[An
 def _unstack(
     atoms: NDArray[Any], Y: NDArray[Any], weight: float
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Unit-norm D, the W that goes with it, and the norms before, of atoms [d √weight·w].
+    """Split atoms [d √weight·w] into unit-norm D, the rescaled W and the norms of d.
 
-    A part d that is mere rounding of the samples has no direction: the atom becomes zero, and no
-    code will use it.
+    If d is within rounding error of zero it has no direction. The atom is then set to zero, and no
+    code uses it.
     """
     D, W = np.split(atoms.astype(np.float64), [Y.shape[1]], axis=1)
     norms = np.linalg.norm(D, axis=1)
@@ -283,10 +325,10 @@ def _unstack(
 
 
 def _regress(S: csr_array, H: NDArray[Any]) -> NDArray[Any]:
-    """W = argmin ‖H − SW‖² + ridge·‖W‖²."""
+    """Return W = argmin ‖H − SW‖² + ridge·‖W‖²."""
     S = S.astype(np.float64)
     F = (S.T @ S).toarray()
-    # Codes of huge samples drown the ridge: keep the system solvable in double precision.
+    # The ridge is negligible for large codes: keep the system solvable in double precision.
     F[np.diag_indices_from(F)] += _RIDGE + 1e-10 * np.diagonal(F).max()
     return solve(F, S.T @ H, assume_a="pos").astype(H.dtype)
 
@@ -294,10 +336,10 @@ def _regress(S: csr_array, H: NDArray[Any]) -> NDArray[Any]:
 def _order_atoms(
     D: NDArray[Any], W: NDArray[Any], S: csr_array, n_classes: int
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Within each class the most used atoms first, each in its usual sign; W's rows with them."""
+    """Sort the atoms of each class by use and fix their signs, with the rows of W."""
     uses = np.bincount(S.indices, minlength=len(D))
-    leaning = np.bincount(S.indices, np.sign(S.data), minlength=len(D))
-    by_class = (np.split(values, n_classes) for values in (np.hstack([D, W]), uses, leaning))
+    sign_balance = np.bincount(S.indices, np.sign(S.data), minlength=len(D))
+    by_class = (np.split(values, n_classes) for values in (np.hstack([D, W]), uses, sign_balance))
     atoms = np.concatenate([canonicalize(*parts) for parts in zip(*by_class, strict=True)])
     return np.ascontiguousarray(atoms[:, : D.shape[1]]), np.ascontiguousarray(
         atoms[:, D.shape[1] :]

@@ -1,12 +1,14 @@
-"""Simple heads over patch vectors, to hold a dictionary against: strong on learned vectors.
+"""Simple baseline classifiers of patch vectors.
+
+They are strong on learned feature vectors, and serve as a reference for dictionary methods.
 
 | class | distance of a patch to a class |
 |---|---|
-| NearestMeanClassifier | squared, to the mean of the class's unit vectors, centred (SimpleShot) |
+| NearestMeanClassifier | squared, to the class mean of centred unit vectors (SimpleShot) |
 | LogisticPatchClassifier | −log of the probability by multinomial logistic regression |
-| NearestPatchClassifier | 1 − the class's share among the k training patches of nearest direction |
+| NearestPatchClassifier | 1 − fraction of the class among the k nearest patches by cosine |
 
-Their code of a patch is the distances' negatives, so that pooled codes mean something too.
+The code of a patch is its negative distances, so that pooled codes are defined.
 
 References: Wang, Chao, Weinberger, van der Maaten, "SimpleShot: revisiting nearest-neighbor
 classification for few-shot learning", 2019; Hastie, Tibshirani, Friedman, "The elements of
@@ -36,12 +38,12 @@ from .patch_classifier import PatchClassifier
 
 
 class _Head(PatchClassifier):
-    """Distances block by block; a head says how, in `_distances`."""
+    """Base class that computes `_distances` of a subclass block by block."""
 
     code_length = "classes"
 
     def encode(self, X: ArrayLike) -> tuple[csr_array, NDArray[np.float64]]:
-        """The negative distances as codes, and the distances: (n_samples, n_classes) both."""
+        """Return the negative distances as codes, and the distances: (n_samples, n_classes)."""
         check_is_fitted(self)
         samples: NDArray[Any] = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
         parts = map_blocks(
@@ -52,6 +54,7 @@ class _Head(PatchClassifier):
 
     @property
     def n_codes_(self) -> int:
+        """Length of a code, which is the number of classes."""
         return len(self.classes_)
 
     def _distances(self, Y: NDArray[Any]) -> NDArray[np.float64]:
@@ -59,11 +62,23 @@ class _Head(PatchClassifier):
 
 
 class NearestMeanClassifier(_Head):
-    """The class whose mean direction is nearest.
+    """Classifier by the nearest class mean of centred unit vectors.
 
     Parameters
     ----------
-    n_jobs : threads; None for all cores
+    n_jobs : int or None, default=None
+        Number of threads. None uses all cores.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        Class labels.
+    centre_ : ndarray of shape (n_features,)
+        Mean of the training samples.
+    means_ : ndarray of shape (n_classes, n_features)
+        Class means of the centred samples, scaled to unit norm.
+    n_features_in_ : int
+        Number of features seen during fit.
     """
 
     fitted_arrays: ClassVar[Mapping[str, ArraySpec]] = {
@@ -78,15 +93,31 @@ class NearestMeanClassifier(_Head):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.classifier_tags.poor_score = True  # directions are compared, not places
+        tags.classifier_tags.poor_score = True  # compares directions, not positions
         return tags
 
     def check_parameters(self) -> None:
-        """There are none that could be wrong."""
+        """Do nothing: no parameter can be invalid."""
 
     def fit(
         self, X: ArrayLike, y: ArrayLike, *, callback: Callback = no_callback
     ) -> NearestMeanClassifier:
+        """Compute the class means.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Training samples.
+        y : array-like of shape (n_samples,)
+            Class labels.
+        callback : callable, optional
+            Called with a `Progress` of the stage "train" at the start and at the end.
+
+        Returns
+        -------
+        NearestMeanClassifier
+            Fitted estimator.
+        """
         samples, self.classes_, labels = check_labelled(self, X, y)
         callback(Progress("train", 0, 1))
         self.centre_ = samples.mean(axis=0)
@@ -103,13 +134,27 @@ class NearestMeanClassifier(_Head):
 
 
 class LogisticPatchClassifier(_Head):
-    """Logistic regression on patch vectors, classes weighted equally.
+    """Logistic regression on patch vectors with balanced class weights.
 
     Parameters
     ----------
-    C : inverse strength of the ridge, as in scikit-learn
-    standardise : bring every feature to mean 0 and deviation 1 first
-    n_jobs : threads; None for all cores
+    C : float, default=1.0
+        Inverse strength of the l2 penalty, as in scikit-learn.
+    standardise : bool, default=False
+        Whether to standardise each feature first.
+    n_jobs : int or None, default=None
+        Number of threads. None uses all cores.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        Class labels.
+    weights_ : ndarray of shape (n_classes, n_features)
+        Coefficients of each class.
+    bias_ : ndarray of shape (n_classes,)
+        Intercept of each class.
+    n_features_in_ : int
+        Number of features seen during fit.
     """
 
     fitted_arrays: ClassVar[Mapping[str, ArraySpec]] = {
@@ -127,11 +172,28 @@ class LogisticPatchClassifier(_Head):
         self.n_jobs = n_jobs
 
     def check_parameters(self) -> None:
+        """Raise ValueError if a parameter is invalid."""
         check_number("C", self.C, above=True)
 
     def fit(
         self, X: ArrayLike, y: ArrayLike, *, callback: Callback = no_callback
     ) -> LogisticPatchClassifier:
+        """Fit the logistic regression.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Training samples.
+        y : array-like of shape (n_samples,)
+            Class labels.
+        callback : callable, optional
+            Called with a `Progress` of the stage "train" at the start and at the end.
+
+        Returns
+        -------
+        LogisticPatchClassifier
+            Fitted estimator.
+        """
         self.check_parameters()
         samples, self.classes_, labels = check_labelled(self, X, y)
         callback(Progress("train", 0, 1))
@@ -143,7 +205,7 @@ class LogisticPatchClassifier(_Head):
         if scaler:
             weights = weights / scaler.scale_
             bias = bias - weights @ scaler.mean_
-        if len(self.classes_) == 2:  # one row stands for the difference of two
+        if len(self.classes_) == 2:  # the one row is the difference of the two classes
             weights = np.concatenate([-weights / 2, weights / 2])
             bias = np.concatenate([-bias / 2, bias / 2])
         self.weights_, self.bias_ = weights.astype(samples.dtype), bias.astype(samples.dtype)
@@ -157,14 +219,29 @@ class LogisticPatchClassifier(_Head):
 
 
 class NearestPatchClassifier(_Head):
-    """Votes of the training patches whose direction is nearest.
+    """Nearest-neighbour classifier of patch vectors by cosine.
 
     Parameters
     ----------
-    n_neighbours : how many vote
-    max_patches : training patches kept per class, at most
-    random_state : seed of that choice
-    n_jobs : threads; None for all cores
+    n_neighbours : int, default=15
+        Number of neighbours that vote.
+    max_patches : int, default=5000
+        Maximum number of training patches per class to keep, chosen at random.
+    random_state : int, RandomState instance or None, default=None
+        Seed of the choice of training patches.
+    n_jobs : int or None, default=None
+        Number of threads. None uses all cores.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        Class labels.
+    patches_ : ndarray of shape (n_patches, n_features)
+        Training patches of unit norm.
+    labels_ : ndarray of shape (n_patches,)
+        Class index of each training patch.
+    n_features_in_ : int
+        Number of features seen during fit.
     """
 
     fitted_arrays: ClassVar[Mapping[str, ArraySpec]] = {
@@ -189,16 +266,33 @@ class NearestPatchClassifier(_Head):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.classifier_tags.poor_score = True  # directions are compared, not places
+        tags.classifier_tags.poor_score = True  # compares directions, not positions
         return tags
 
     def check_parameters(self) -> None:
+        """Raise ValueError if a parameter is invalid."""
         check_whole_number("n_neighbours", self.n_neighbours, 1)
         check_whole_number("max_patches", self.max_patches, 1)
 
     def fit(
         self, X: ArrayLike, y: ArrayLike, *, callback: Callback = no_callback
     ) -> NearestPatchClassifier:
+        """Store training patches.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Training samples.
+        y : array-like of shape (n_samples,)
+            Class labels.
+        callback : callable, optional
+            Called with a `Progress` of the stage "train" at the start and at the end.
+
+        Returns
+        -------
+        NearestPatchClassifier
+            Fitted estimator.
+        """
         self.check_parameters()
         samples, self.classes_, labels = check_labelled(self, X, y)
         callback(Progress("train", 0, 1))
@@ -207,8 +301,8 @@ class NearestPatchClassifier(_Head):
             rng.permutation(np.flatnonzero(labels == i))[: self.max_patches]
             for i in range(len(self.classes_))
         ]
-        kept = np.concatenate(chosen)
-        self.patches_, self.labels_ = normalise(samples[kept]), labels[kept]
+        selected = np.concatenate(chosen)
+        self.patches_, self.labels_ = normalise(samples[selected]), labels[selected]
         callback(Progress("train", 1, 1))
         return self
 

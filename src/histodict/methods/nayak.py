@@ -1,17 +1,16 @@
-"""Predictive sparse decomposition and a linear SVM: the method of Nayak and others.
+"""Predictive sparse decomposition and a linear SVM: the method of Nayak et al.
 
-One dictionary D of unit-norm atoms for the samples Y of all classes together, their sparse codes S,
-and a matrix W that predicts codes at the price of one product:
+One dictionary D of unit-norm atoms for the samples Y of all classes, their sparse codes S, and a
+matrix W that predicts codes by one matrix product:
 
     min_{D, S, W}  ½‖Y − SD‖² + penalty·‖S‖₁ + ½‖S − YW‖² + ½ε‖W‖²
 
-It is published without the ½, and without the last term: a small ε keeps W defined for fewer
-samples than features, and from following directions in which samples hardly differ. A linear SVM
-then tells the classes apart by the parts of a code above and below 0: labels are used there and
-nowhere before.
+The published objective lacks the ½ and the last term. A small ε keeps W defined with fewer samples
+than features, and prevents it from following directions in which samples hardly differ. A linear
+SVM then classifies the positive and negative parts of a code. Only the SVM uses the labels.
 
-With E = SᵀY, F = SᵀS and A = YᵀY the parts are each other's simple problems. Codes have the
-curvature DDᵀ + I and the products Y(Dᵀ + W); W = (A + εI)⁻¹Eᵀ; atoms need E and F alone.
+With E = SᵀY, F = SᵀS and A = YᵀY each subproblem is simple. The codes have the curvature DDᵀ + I
+and the products Y(Dᵀ + W); W = (A + εI)⁻¹Eᵀ; the atoms depend on E and F alone.
 
 Reference: Nayak, Chang, Borowsky, Spellman, Parvin, "Classification of tumor histopathology via
 sparse feature learning", ISBI 2013.
@@ -41,8 +40,8 @@ from ..utils.validation import check_number, check_whole_number
 from .class_dictionaries import check_labelled, make_rng
 from .patch_classifier import PatchClassifier
 
-# ε as a share of the mean eigenvalue of A. On tissue, codes of patches that were not trained on are
-# predicted best between 0.01 and 1.
+# ε as a fraction of the mean eigenvalue of A. On tissue, values between 0.01 and 1 best predict the
+# codes of unseen patches.
 _RIDGE = 0.1
 _INITIAL_SAMPLES = 20_000
 _ENCODERS = ("fast", "exact")
@@ -50,31 +49,49 @@ _CODE_TOLERANCE = 1e-4  # relative duality gap of exact codes
 
 
 class Nayak(PatchClassifier):
-    """A linear SVM on the codes of one dictionary for all classes.
+    """Linear SVM on the codes of one dictionary for all classes.
 
-    Distances are the negative scores of the SVM, one class against the rest; with two classes their
-    difference is the score.
+    Distances are the negative scores of one-versus-rest SVMs. For two classes d_0 − d_1 is the
+    score.
 
     Parameters
     ----------
-    n_atoms : atoms, of all classes together
-    penalty : l1 penalty of the codes (λ)
-    n_iter : rounds of atoms and encoder, then codes
-    n_coding_steps : gradient steps per coding (q), which starts from the codes of the last round
-    encoder : "fast" takes s = yW; "exact" the minimiser of the objective for y, as in training
-    svm_cost : weight of violated margins in the SVM (its C)
-    random_state : seed; the same seed gives the same result for any n_jobs
-    n_jobs : threads; None for all cores
-    backend : arithmetic of all but the coding of training samples, "cpu" or "cuda"
+    n_atoms : int, default=1000
+        Number of atoms of all classes together.
+    penalty : float, default=0.1
+        l1 penalty of the codes (λ).
+    n_iter : int, default=10
+        Number of rounds of atoms and encoder, then codes.
+    n_coding_steps : int, default=20
+        Gradient steps per coding (q), which starts from the codes of the previous round.
+    encoder : {"fast", "exact"}, default="fast"
+        "fast" takes s = yW. "exact" minimises the objective for y, as in training.
+    svm_cost : float, default=0.01
+        Weight of margin violations in the SVM (its C).
+    random_state : int, RandomState instance or None, default=None
+        Seed. The result is the same for any `n_jobs`.
+    n_jobs : int or None, default=None
+        Number of threads. None uses all cores.
+    backend : {"cpu", "cuda"}, default="cpu"
+        Arithmetic of all steps but the coding of training samples.
 
     Attributes
     ----------
-    classes_ : (n_classes,)
-    dictionary_ : (n_atoms, n_features), unit-norm atoms
-    encoder_ : (n_features, n_atoms), W
-    svm_weights_, svm_bias_ : (n_scores, 2 · n_atoms) and (n_scores,), of the parts of codes above 0
-        and those below; one score for two classes, positive for the second, else one per class
-    objective_ : the objective after every round's coding
+    classes_ : ndarray of shape (n_classes,)
+        Class labels.
+    dictionary_ : ndarray of shape (n_atoms, n_features)
+        Unit-norm atoms.
+    encoder_ : ndarray of shape (n_features, n_atoms)
+        Encoder W.
+    svm_weights_ : ndarray of shape (n_scores, 2 * n_atoms)
+        Weights of the positive, then of the negative parts of codes. Two classes have one score,
+        positive for the second class; more classes have one score each.
+    svm_bias_ : ndarray of shape (n_scores,)
+        Intercepts of the scores.
+    objective_ : ndarray of shape (n_iter,)
+        Objective after the coding of each round.
+    n_features_in_ : int
+        Number of features seen during fit.
     """
 
     fitted_arrays: ClassVar[Mapping[str, ArraySpec]] = {
@@ -113,10 +130,22 @@ class Nayak(PatchClassifier):
         self.backend = backend
 
     def fit(self, X: ArrayLike, y: ArrayLike, *, callback: Callback = no_callback) -> Nayak:
-        """Learn from samples X (n_samples, n_features) and their labels.
+        """Learn the dictionary, the encoder and the SVM.
 
-        `callback` gets a `Progress` after every step of the stages "initialise" and "train"; an
-        exception in it ends the training.
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Training samples.
+        y : array-like of shape (n_samples,)
+            Class labels.
+        callback : callable, optional
+            Called with a `Progress` after every step of the stages "initialise" and "train". An
+            exception in it ends the training.
+
+        Returns
+        -------
+        Nayak
+            Fitted estimator.
         """
         self.check_parameters()
         Y, classes, labels = check_labelled(self, X, y)
@@ -141,7 +170,20 @@ class Nayak(PatchClassifier):
         return self
 
     def encode(self, X: ArrayLike) -> tuple[csr_array, NDArray[np.float64]]:
-        """Codes (n_samples, n_atoms), and the distance to every class (n_samples, n_classes)."""
+        """Encode samples and compute their distances to the classes.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+
+        Returns
+        -------
+        codes : csr_array of shape (n_samples, n_atoms)
+            Codes.
+        distances : ndarray of shape (n_samples, n_classes)
+            Negative scores of the SVM.
+        """
         check_is_fitted(self)
         self.check_parameters()
         samples: NDArray[Any] = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
@@ -156,10 +198,11 @@ class Nayak(PatchClassifier):
 
     @property
     def n_codes_(self) -> int:
-        """Atoms."""
+        """Number of atoms."""
         return len(self.dictionary_)
 
     def check_parameters(self) -> None:
+        """Raise ValueError if a parameter is invalid."""
         for name in ("n_atoms", "n_iter", "n_coding_steps"):
             check_whole_number(name, getattr(self, name), 1)
         check_number("penalty", self.penalty, above=True)
@@ -170,7 +213,7 @@ class Nayak(PatchClassifier):
     def _train(
         self, D: NDArray[Any], Y: NDArray[Any], report: Callback
     ) -> tuple[NDArray[Any], NDArray[Any], list[float]]:
-        """D, W, and the objective's course; the first codes are made without W."""
+        """Return D, W and the objective values; the first codes are computed without W."""
         module = load_backend(self.backend)
         codes = FistaCodes([len(Y)], len(D), Y.dtype, self.n_jobs)
         samples = EncoderStatistics.of(Y, self.n_jobs)
@@ -193,19 +236,19 @@ class Nayak(PatchClassifier):
     def _code(
         self, codes: FistaCodes, Y: NDArray[Any], D: NDArray[Any], W: NDArray[Any], weight: float
     ) -> None:
-        """Better codes S for D and W; `weight` 0 leaves the prediction YW out of account."""
+        """Improve the codes S for D and W, in place; `weight` 0 ignores the prediction YW."""
         H, P = quadratic(D, W, weight)
         codes.improve(H, lambda b: Y[b.rows] @ P, float(self.penalty), self.n_coding_steps)
 
     def _codes(
         self, X: NDArray[Any], D: NDArray[Any], W: NDArray[Any]
     ) -> Iterator[tuple[NDArray[Any], int]]:
-        """Per block: dense codes, and how many of them missed the tolerance."""
+        """Yield per block the dense codes and the number of samples that missed the tolerance."""
         if self.encoder == "fast":
             return map_blocks(
                 lambda rows: (X[rows].astype(D.dtype) @ W, 0), row_blocks(len(X)), self.n_jobs
             )
-        # ½‖s − yW‖² is part of the fit once the identity and yW are set beside D and y.
+        # With the identity appended to D and yW to y, ½‖s − yW‖² is part of the fit.
         wide = np.hstack([D, np.eye(len(D), dtype=D.dtype)])
         with single_blas_thread():
             coder = load_backend(self.backend).LassoCoder(wide, self.penalty, _CODE_TOLERANCE)
@@ -220,20 +263,27 @@ class Nayak(PatchClassifier):
 
 @dataclass(frozen=True)
 class EncoderStatistics:
-    """What the encoder and the objective need of the samples: A = YᵀY, and ε."""
+    """Statistics of the samples for the encoder and the objective.
+
+    Attributes
+    ----------
+    A : (n_features, n_features), YᵀY
+    ridge : ε
+    """
 
     A: NDArray[np.float64]
     ridge: float
 
     @classmethod
     def of(cls, Y: NDArray[Any], n_jobs: int | None) -> EncoderStatistics:
+        """Compute the statistics of the samples Y."""
         A = np.zeros((Y.shape[1],) * 2)
         for part in map_blocks(lambda rows: Y[rows].T @ Y[rows], row_blocks(len(Y)), n_jobs):
             A += part
         return cls(A, _RIDGE * float(np.trace(A)) / len(A) or 1.0)
 
     def encoder(self, E: NDArray[np.float64]) -> NDArray[np.float64]:
-        """W = (A + εI)⁻¹Eᵀ."""
+        """Return W = (A + εI)⁻¹Eᵀ."""
         with single_blas_thread():
             factor = cho_factor(self.A + self.ridge * np.eye(len(self.A)))
             W: NDArray[np.float64] = cho_solve(factor, E.T)
@@ -242,7 +292,7 @@ class EncoderStatistics:
     def objective(
         self, D: NDArray[Any], W: NDArray[Any], E: NDArray[np.float64], F: NDArray[np.float64]
     ) -> float:
-        """The objective without the penalty of the codes."""
+        """Return the objective without the penalty of the codes."""
         with single_blas_thread():
             AW = self.A @ W + self.ridge * W
             G = (D @ D.T).astype(np.float64)
@@ -252,17 +302,17 @@ class EncoderStatistics:
 
 
 def quadratic(D: NDArray[Any], W: NDArray[Any], weight: float) -> tuple[NDArray[Any], NDArray[Any]]:
-    """H and P of the codes' problem ½ s H sᵀ − yP sᵀ: DDᵀ + I and Dᵀ + W for weight 1."""
+    """Return H and P of the coding problem ½ s H sᵀ − yP sᵀ: DDᵀ + I and Dᵀ + W for weight 1."""
     w = np.asarray(weight, D.dtype)
     with single_blas_thread():
         return D @ D.T + w * np.eye(len(D), dtype=D.dtype), np.ascontiguousarray(D.T + w * W)
 
 
 def _rectified(S: NDArray[Any]) -> NDArray[Any]:
-    """max(s, 0) and max(−s, 0), side by side.
+    """Return max(s, 0) and max(−s, 0), concatenated.
 
-    Tissue shows an atom bright on dark about as often as dark on bright, so a score that is linear
-    in s cancels out, and one in |s| cannot tell the two apart.
+    In tissue an atom occurs about as often with either contrast. A score linear in s therefore
+    cancels out, and a score of |s| does not distinguish the two signs.
     """
     return np.hstack([np.maximum(S, 0), np.maximum(-S, 0)])
 
@@ -270,8 +320,8 @@ def _rectified(S: NDArray[Any]) -> NDArray[Any]:
 def _fit_svm(
     features: NDArray[Any], labels: NDArray[np.int64], cost: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Weights and biases of a linear SVM on scaled features, classes weighted equally."""
-    # Not centred: every second feature is 0, and the solver passes over zeros.
+    """Return weights and intercepts of a linear SVM on scaled features, with balanced classes."""
+    # Not centred: at least half of the features are 0, and the solver skips zeros.
     scaler = StandardScaler(with_mean=False).fit(features.astype(np.float64))
     svm = LinearSVC(C=cost, dual=False, class_weight="balanced", tol=1e-3)
     svm.fit(scaler.transform(features), labels)

@@ -1,11 +1,11 @@
-"""Online dictionary learning (ODL), class by class: dictionaries that know nothing of each other.
+"""Online dictionary learning (ODL), separately for each class.
 
-Per class, with Y its samples:
+For each class, with samples Y and unit-norm atoms:
 
-    min_{D, S}  ½‖Y − SD‖² + penalty·‖S‖₁   with unit-norm atoms
+    min_{D, S}  ½‖Y − SD‖² + penalty·‖S‖₁
 
-It is what DFDL starts from, and so the method to hold it against: what the discriminative term
-brings is the difference.
+DFDL starts from these dictionaries. ODL is therefore the baseline that shows what the
+discriminative term of DFDL contributes.
 
 Reference: Mairal, Bach, Ponce, Sapiro, "Online learning for matrix factorization and sparse
 coding", JMLR 2010.
@@ -25,22 +25,32 @@ from .patch_classifier import ResidualClassifier
 
 
 class ODL(ResidualClassifier):
-    """Class-specific dictionaries that code their own class well.
+    """Class-specific dictionaries that reconstruct their own class well.
 
     Parameters
     ----------
-    n_atoms : atoms per class (k)
-    penalty : l1 penalty of training (λ) and of the classifier's codes (γ)
-    n_epochs : passes over the samples
-    random_state : seed; the same seed gives the same result for any n_jobs
-    n_jobs : threads; None for all cores
-    backend : arithmetic inside a block of samples, "cpu" or "cuda"
+    n_atoms : int, default=500
+        Number of atoms per class (k).
+    penalty : float, default=0.1
+        l1 penalty of training (λ) and of the codes of the classifier (γ).
+    n_epochs : int, default=5
+        Number of passes over the samples.
+    random_state : int, RandomState instance or None, default=None
+        Seed. The result is the same for any `n_jobs`.
+    n_jobs : int or None, default=None
+        Number of threads. None uses all cores.
+    backend : {"cpu", "cuda"}, default="cpu"
+        Arithmetic inside a block of samples.
 
     Attributes
     ----------
-    classes_ : (n_classes,)
-    dictionaries_ : (n_classes, n_atoms, n_features), unit-norm atoms; with n_epochs=5, those that
-        DFDL with the same seed, penalty and n_atoms starts from
+    classes_ : ndarray of shape (n_classes,)
+        Class labels.
+    dictionaries_ : ndarray of shape (n_classes, n_atoms, n_features)
+        Unit-norm atoms. With n_epochs=5 they are the initial atoms of a DFDL with the same seed,
+        penalty and n_atoms.
+    n_features_in_ : int
+        Number of features seen during fit.
     """
 
     def __init__(
@@ -61,19 +71,32 @@ class ODL(ResidualClassifier):
         self.backend = backend
 
     def check_parameters(self) -> None:
+        """Raise ValueError if a parameter is invalid."""
         check_whole_number("n_atoms", self.n_atoms, 1)
         check_whole_number("n_epochs", self.n_epochs, 1)
         check_number("penalty", self.penalty, above=True)
 
     def fit(self, X: ArrayLike, y: ArrayLike, *, callback: Callback = no_callback) -> ODL:
-        """Learn the dictionaries from samples X (n_samples, n_features) and their labels.
+        """Learn the dictionaries.
 
-        Each class is learnt from 20,000 of its samples at most, drawn at random. `callback` gets a
-        `Progress` of stage "train" after every mini-batch; an exception in it ends the training.
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Training samples. At most 20,000 samples of a class are used, drawn at random.
+        y : array-like of shape (n_samples,)
+            Class labels.
+        callback : callable, optional
+            Called with a `Progress` of the stage "train" after every mini-batch. An exception in it
+            ends the training.
+
+        Returns
+        -------
+        ODL
+            Fitted estimator.
         """
         self.check_parameters()
         samples, classes, labels = check_labelled(self, X, y)
-        learnt = learn_class_dictionaries(
+        results = learn_class_dictionaries(
             samples,
             labels,
             make_rng(self.random_state),
@@ -86,5 +109,5 @@ class ODL(ResidualClassifier):
             report=callback,
         )
         self.classes_ = classes
-        self.dictionaries_ = np.stack([start.atoms for start in learnt])
+        self.dictionaries_ = np.stack([result.atoms for result in results])
         return self

@@ -1,7 +1,8 @@
-"""The methods by name, and what each of them looks at.
+"""Registry of the methods, with their input features and default parameters.
 
-A method judges patch vectors, or one vector of the whole image; `features` says which, and `rule`
-how the patches' votes become the image's answer where the method's own paper says so.
+A method classifies patch vectors, or one feature vector of the whole image (`features`). Where the
+paper of a method defines how patch predictions are aggregated to an image score, `aggregation`
+names the aggregator.
 """
 
 from __future__ import annotations
@@ -18,10 +19,18 @@ MEAN_VECTOR = "mean-vector"
 
 @dataclass(frozen=True)
 class MethodSpec:
-    """`home` is module:class; `small` are the parameters of the default preset, `published` those
-    of the paper's comparison. `features` names the vector of a whole image, MEAN_VECTOR the mean of
-    its patches' vectors; None: patches. `channels`: the parameter that must know how many colour
-    channels a vector has.
+    """Specification of a method.
+
+    Attributes
+    ----------
+    import_path : "module:class"
+    summary : one-line description
+    features : name of the feature vector of a whole image; MEAN_VECTOR for the mean of its patch
+        vectors; None for a method that classifies patches
+    aggregation : aggregator of patch predictions; None for the default
+    default_parameters : parameters of the default preset
+    paper_parameters : parameters of the comparison in the paper
+    channels : name of the parameter for the number of colour channels of a vector, if any
     """
 
     import_path: str
@@ -34,27 +43,27 @@ class MethodSpec:
 
     @property
     def is_patch_level(self) -> bool:
-        """Whether it judges patches one by one, and so leaves a map; else the image as a whole."""
+        """Whether the method classifies patches, which gives a map, or else whole images."""
         return self.features is None
 
     @property
     def uses_patch_features(self) -> bool:
-        """Whether it sees patches' vectors at all, if only their mean."""
+        """Whether the method uses patch vectors, or their mean."""
         return self.features in (None, MEAN_VECTOR)
 
     @property
     def needs_pixels(self) -> bool:
-        """Whether vectors of patches are not enough: it looks at the image, or at its colours."""
+        """Whether the method needs the image or its colour channels, not only patch vectors."""
         return bool(self.channels) or not self.uses_patch_features
 
     def load(self) -> type:
-        """The method's class."""
+        """Import and return the class of the method."""
         module, name = self.import_path.split(":")
-        found: type = getattr(import_module(f".{module}", __package__), name)
-        return found
+        method_class: type = getattr(import_module(f".{module}", __package__), name)
+        return method_class
 
     def check(self, parameters: dict[str, Any]) -> None:
-        """Refuses parameters that it does not have, or whose values it cannot take."""
+        """Raise ValueError if a parameter does not exist or its value is invalid."""
         known = signature(self.load()).parameters
         for name, value in parameters.items():
             if name not in known:
@@ -63,10 +72,16 @@ class MethodSpec:
         self.load()(**parameters).check_parameters()
 
     def make(self, parameters: dict[str, Any], **common: Any) -> Any:
-        """An untrained method; of the common parameters (seed, threads) those that it has."""
-        method = self.load()(**parameters)
-        known = method.get_params()
-        return method.set_params(**{k: v for k, v in common.items() if k in known})
+        """Create an unfitted estimator.
+
+        Parameters
+        ----------
+        parameters : parameters of the method
+        common : parameters common to methods (seed, threads); those it does not have are ignored
+        """
+        estimator = self.load()(**parameters)
+        known = estimator.get_params()
+        return estimator.set_params(**{k: v for k, v in common.items() if k in known})
 
 
 METHODS: dict[str, MethodSpec] = {
@@ -178,5 +193,6 @@ METHODS: dict[str, MethodSpec] = {
 
 
 def get_method(name: str) -> MethodSpec:
+    """Return the specification of a method by its name."""
     check_choice("method", name, METHODS)
     return METHODS[name]

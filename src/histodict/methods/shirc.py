@@ -1,13 +1,13 @@
 """Simultaneous sparsity for histopathological image representation and classification (SHIRC).
 
-The training samples are the atoms, split into colour channels. The channels y_c of a sample are
-written with the same few training samples, each channel with coefficients of its own:
+The atoms are training samples, split into colour channels. All channels y_c of a sample are
+represented by the same few training samples, with separate coefficients per channel:
 
     min Σ_c ‖y_c − s_c D_c‖²   with at most L training samples used, the same ones in every channel
 
-greedily (simultaneous pursuit, see `kernels.encode_joint`). The class whose atoms leave the
-smallest residual r_i = (Σ_c ‖y_c − δ_i(s_c)D_c‖²)^½ wins. The sample is scaled to unit norm first;
-that changes no answer.
+The problem is solved greedily (simultaneous pursuit, see `kernels.encode_joint`). SHIRC predicts
+the class with the smallest residual r_i = (Σ_c ‖y_c − δ_i(s_c)D_c‖²)^½. The sample is scaled to
+unit norm first, which does not change the prediction.
 
 Reference: Srinivas, Mousavi, Monga, Hattel, Jayarao, "Simultaneous sparsity model for
 histopathological image representation and classification", IEEE Transactions on Medical Imaging,
@@ -35,27 +35,39 @@ from .patch_classifier import (
 
 
 class SHIRC(ExemplarClassifier):
-    """Colour channels written with the same few training samples; the least residual wins.
+    """Joint sparse representation of colour channels; predicts the class of least residual.
 
-    A row of X is the planes of its channels one after another, as histodict's patch vectors are.
+    A row of X holds the planes of its channels one after another, as the patch vectors of histodict
+    do.
 
     Parameters
     ----------
-    n_atoms : most training samples of a class that are kept, chosen at random; None keeps all, as
-        in the paper. The products of all pairs are held in memory, for n atoms in all 12·n² bytes
-        in single precision and three channels (and as much again while they are made): 48 MB for
-        two classes of 1000. Time per sample grows with n too.
-    n_nonzero : most training samples that a sample is written with (L)
-    n_channels : planes in a row of X
-    random_state : seed of the choice
-    n_jobs : threads; None for all cores
-    backend : arithmetic inside a block of samples, "cpu"
+    n_atoms : int or None, default=1000
+        Maximum number of training samples per class to keep, chosen at random. None keeps all, as
+        in the paper. The Gram matrices of all n atoms are held in memory: with three channels
+        12·n² bytes in single precision, and as much again during their computation, that is 48 MB
+        for two classes of 1000. The time per sample grows with n too.
+    n_nonzero : int, default=5
+        Maximum number of training samples that represent a sample (L).
+    n_channels : int, default=3
+        Number of planes in a row of X.
+    random_state : int, RandomState instance or None, default=None
+        Seed of the choice of training samples.
+    n_jobs : int or None, default=None
+        Number of threads. None uses all cores.
+    backend : {"cpu", "cuda"}, default="cpu"
+        Arithmetic inside a block of samples.
 
     Attributes
     ----------
-    classes_ : (n_classes,)
-    atoms_ : (n, n_features), unit-norm training samples, class by class; a zero sample stays zero
-    atom_classes_ : (n,), the place of each atom's class in `classes_`
+    classes_ : ndarray of shape (n_classes,)
+        Class labels.
+    atoms_ : ndarray of shape (n_atoms_total, n_features)
+        Training samples of unit norm, class by class. A zero sample stays zero.
+    atom_classes_ : ndarray of shape (n_atoms_total,)
+        Class index of each atom.
+    n_features_in_ : int
+        Number of features seen during fit.
     """
 
     def __init__(
@@ -77,19 +89,22 @@ class SHIRC(ExemplarClassifier):
 
     @property
     def n_codes_(self) -> int:
-        """Coefficients of a sample: channel c of atom j has the place j · n_channels + c."""
+        """Length of a code; channel c of atom j has the index j · n_channels + c."""
         return len(self.atoms_) * self.n_channels
 
     @property
     def code_length(self) -> str:  # type: ignore[override]
+        """Length of a code, as a dimension of the array schema."""
         return f"{self.n_channels}*atoms"
 
     def check_parameters(self) -> None:
+        """Raise ValueError if a parameter is invalid."""
         super().check_parameters()
         check_whole_number("n_nonzero", self.n_nonzero, 1)
         check_whole_number("n_channels", self.n_channels, 1)
 
     def check_features(self, n_features: int) -> None:
+        """Raise ValueError if n_features is not a multiple of n_channels."""
         if n_features % self.n_channels:
             raise ValueError(
                 f"X has {n_features} features, which is not a multiple of "
@@ -98,13 +113,13 @@ class SHIRC(ExemplarClassifier):
             )
 
     def _open_coder(self, D: NDArray[Any], atom_classes: NDArray[np.int64]) -> BlockEncoder:
-        """Codes and residuals of a block's samples, scaled to unit norm."""
+        """Return the encoder of a block, which scales samples to unit norm."""
         self.check_parameters()
         self.check_features(D.shape[1])
         module = load_backend(self.backend)
         D_c = _split(D, self.n_channels)
-        # Classical selection: the order-recursive one leaves less of a sample, but on tissue its
-        # class residuals told the classes apart no better, and on some worse.
+        # Classical selection: order-recursive selection gives smaller residuals, but its class
+        # residuals did not separate tissue classes better, and separated some worse.
         coder = module.JointCoder(D_c, self.n_nonzero, tol=0.0, order_recursive=False)
         n_channels, n_classes = self.n_channels, len(self.classes_)
 
@@ -122,21 +137,22 @@ class SHIRC(ExemplarClassifier):
     def distance_contributions(
         self, X: ArrayLike, codes: csr_array, distances: NDArray[np.float64]
     ) -> DistanceContributions:
-        """Atoms have a coefficient per channel, and are not told apart by them."""
+        """Return all of the distances as the rest, since an atom has several coefficients."""
         return PatchClassifier.distance_contributions(self, X, codes, distances)
 
     def disable_atoms(self, off: Sequence[int]) -> Self:
+        """Raise ValueError unless `off` is empty: atoms cannot be disabled."""
         return PatchClassifier.disable_atoms(self, off)
 
 
 def _split(rows: NDArray[Any], n_channels: int) -> NDArray[Any]:
-    """(n, n_channels · m) as (n_channels, n, m)."""
+    """Reshape (n, n_channels · m) to (n_channels, n, m)."""
     planes = rows.reshape(len(rows), n_channels, -1)
     return np.ascontiguousarray(planes.transpose(1, 0, 2))
 
 
 def _interleave(S: list[csr_array]) -> csr_array:
-    """Codes of equal pattern as one matrix: channel c of atom j in column j · n_channels + c."""
+    """Merge codes of equal pattern; channel c of atom j has the column j · n_channels + c."""
     n_channels = len(S)
     n_samples, n_atoms = S[0].shape
     data = np.stack([S_c.data for S_c in S], axis=1).ravel()

@@ -1,11 +1,11 @@
 """Sparse representation-based classification (SRC).
 
-The training samples are the atoms. A sample is written with few of them,
+The atoms are training samples. A sample is represented by few of them,
 
     min_s  ½‖y − sD‖² + λ‖s‖₁      rows of D: training samples of all classes, of unit norm
 
-and gets the class whose atoms, with their share of s, leave the smallest residual ‖y − δ_i(s)D‖.
-The sample is scaled to unit norm first, so that λ means the same for all.
+and SRC predicts the class i whose part δ_i(s) of the code has the smallest residual ‖y − δ_i(s)D‖.
+The sample is scaled to unit norm first, so that λ has the same meaning for all samples.
 
 Reference: Wright, Yang, Ganesh, Sastry, Ma, "Robust face recognition via sparse representation",
 IEEE Transactions on Pattern Analysis and Machine Intelligence, 2009.
@@ -25,24 +25,34 @@ from .patch_classifier import BlockEncoder, DistanceContributions, ExemplarClass
 
 
 class SRC(ExemplarClassifier):
-    """Samples written with few training samples; the class that leaves the least wins.
+    """Sparse representation by training samples; predicts the class with the smallest residual.
 
     Parameters
     ----------
-    n_atoms : most training samples of a class that are kept, chosen at random; None keeps all. The
-        products of all pairs are held in memory, for n atoms in all 4·n² bytes in single precision
-        (and as much again while they are made): 16 MB for two classes of 1000, 1.6 GB for two of
-        10,000. Time per sample grows with n too.
-    penalty : l1 penalty of the codes (λ), for samples and atoms of unit norm
-    random_state : seed of the choice
-    n_jobs : threads; None for all cores
-    backend : arithmetic inside a block of samples, "cpu"
+    n_atoms : int or None, default=1000
+        Maximum number of training samples per class to keep, chosen at random. None keeps all.
+        The Gram matrix of all n atoms is held in memory: 4·n² bytes in single precision, and as
+        much again during its computation, that is 16 MB for two classes of 1000 and 1.6 GB for two
+        classes of 10,000. The time per sample grows with n too.
+    penalty : float, default=0.1
+        l1 penalty of the codes (λ), for samples and atoms of unit norm.
+    random_state : int, RandomState instance or None, default=None
+        Seed of the choice of training samples.
+    n_jobs : int or None, default=None
+        Number of threads. None uses all cores.
+    backend : {"cpu", "cuda"}, default="cpu"
+        Arithmetic inside a block of samples.
 
     Attributes
     ----------
-    classes_ : (n_classes,)
-    atoms_ : (n, n_features), unit-norm training samples, class by class; a zero sample stays zero
-    atom_classes_ : (n,), the place of each atom's class in `classes_`
+    classes_ : ndarray of shape (n_classes,)
+        Class labels.
+    atoms_ : ndarray of shape (n_atoms_total, n_features)
+        Training samples of unit norm, class by class. A zero sample stays zero.
+    atom_classes_ : ndarray of shape (n_atoms_total,)
+        Class index of each atom.
+    n_features_in_ : int
+        Number of features seen during fit.
     """
 
     def __init__(
@@ -61,16 +71,17 @@ class SRC(ExemplarClassifier):
         self.backend = backend
 
     def check_parameters(self) -> None:
+        """Raise ValueError if a parameter is invalid."""
         super().check_parameters()
         check_number("penalty", self.penalty, above=True)
 
     def _open_coder(self, D: NDArray[Any], atom_classes: NDArray[Any]) -> BlockEncoder:
-        """Codes and residuals of a block's samples, scaled to unit norm."""
+        """Return the encoder of a block, which scales samples to unit norm."""
         code = super()._open_coder(D, atom_classes)
         return lambda Y: code(normalise(Y))
 
     def distance_contributions(
         self, X: ArrayLike, codes: csr_array, distances: NDArray[np.float64]
     ) -> DistanceContributions:
-        """Of the samples as they are coded, scaled to unit norm."""
+        """Attribute the residual of each class to its atoms, for samples scaled to unit norm."""
         return super().distance_contributions(normalise(np.asarray(X)), codes, distances)

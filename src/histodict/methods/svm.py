@@ -1,12 +1,12 @@
-"""Support vector machines whose fitted state is a handful of arrays.
+"""Support vector machines whose fitted state is a few arrays.
 
-On standardised samples z = (x − mean)/scale, one machine for two classes, else one per class
-against the rest:
+The features are standardised, z = (x − mean)/scale. There is one machine for two classes, else one
+per class (one-versus-rest):
 
     min_{w, b}  ½‖w‖² + C·Σ_i c_i·max(0, 1 − y_i(⟨w, φ(z_i)⟩ + b)),    y_i = ±1,
 
-every class with the same sum of the weights c_i. Its score is f(z) = Σ_j α_j k(v_j, z) + b over
-the support vectors v_j, with k(v, z) = ⟨v, z⟩ or exp(−γ‖v − z‖²).
+where the weights c_i have the same sum for every class. The score is f(z) = Σ_j α_j k(v_j, z) + b
+over the support vectors v_j, with k(v, z) = ⟨v, z⟩ or exp(−γ‖v − z‖²).
 
 Reference: Cortes, Vapnik, "Support-vector networks", Machine Learning, 1995.
 """
@@ -35,7 +35,12 @@ KERNELS = ("linear", "rbf")
 
 
 def machine_arrays(features: str) -> dict[str, ArraySpec]:
-    """What an estimator holds of its machines over so many features; see `KernelSVMState`."""
+    """Return the array schema of fitted machines; see `KernelSVMState`.
+
+    Parameters
+    ----------
+    features : name of the dimension of the features
+    """
     return {
         "support_vectors_": ArraySpec(f"vectors, {features}"),
         "dual_coefficients_": ArraySpec("scores, vectors"),
@@ -49,10 +54,14 @@ _MACHINE_ARRAYS = tuple(machine_arrays(""))
 
 @dataclass(frozen=True)
 class KernelSVMState:
-    """Machines over the same support vectors (n_vectors, n_features).
+    """Fitted machines with common support vectors.
 
-    dual_coefficients (n_machines, n_vectors), 0 where a vector is none of that machine's;
-    intercepts (n_machines,); gamma (1,), not used by the linear kernel.
+    Attributes
+    ----------
+    support_vectors : (n_vectors, n_features)
+    dual_coefficients : (n_machines, n_vectors), 0 for vectors that a machine does not use
+    intercepts : (n_machines,)
+    gamma : (1,), not used by the linear kernel
     """
 
     support_vectors: NDArray[np.float64]
@@ -71,7 +80,15 @@ class KernelSVMState:
         gamma: float | str,
         callback: Callback,
     ) -> KernelSVMState:
-        """One machine for labels 0 and 1, else one per label."""
+        """Fit one machine for two classes, else one machine per class.
+
+        Parameters
+        ----------
+        Z : (n_samples, n_features), standardised samples
+        labels : (n_samples,), class indices
+        kernel, C, gamma : as in `StandardizedSVM`
+        callback : called with a `Progress` of the stage "train" after every machine
+        """
         n_classes = int(labels.max()) + 1
         positives = [1] if n_classes == 2 else list(range(n_classes))
         width = _gamma(gamma, Z)
@@ -89,17 +106,17 @@ class KernelSVMState:
 
     @classmethod
     def of(cls, estimator: Any) -> KernelSVMState:
-        """Those that an estimator holds."""
+        """Return the state stored in the attributes of an estimator."""
         return cls(*(getattr(estimator, name) for name in _MACHINE_ARRAYS))
 
     def assign_to(self, estimator: Any) -> None:
-        """Let an estimator hold these."""
+        """Store the state in the attributes of an estimator."""
         arrays = (self.support_vectors, self.dual_coefficients, self.intercepts, self.gamma)
         for name, array in zip(_MACHINE_ARRAYS, arrays, strict=True):
             setattr(estimator, name, array)
 
     def scores(self, Z: NDArray[np.float64], kernel: str) -> NDArray[np.float64]:
-        """(n_samples,) of one machine, else (n_samples, n_machines)."""
+        """Return the scores: (n_samples,) for one machine, else (n_samples, n_machines)."""
         V = self.support_vectors
         with single_blas_thread():
             K = Z @ V.T if kernel == "linear" else np.exp(-self.gamma * cdist(Z, V, "sqeuclidean"))
@@ -108,20 +125,29 @@ class KernelSVMState:
 
 
 class StandardizedSVM(ClassifierMixin, BaseEstimator):
-    """Standardised features and support vector machines, classes weighted equally.
+    """Support vector machines on standardised features with balanced class weights.
 
     Parameters
     ----------
-    kernel : "linear" or "rbf"
-    C : weight of the errors against a wide margin
-    gamma : of the rbf kernel; "scale" is 1 / (n_features · variance)
+    kernel : {"linear", "rbf"}, default="rbf"
+        Kernel of the machines.
+    C : float, default=1.0
+        Weight of margin violations.
+    gamma : float or "scale", default="scale"
+        Coefficient of the rbf kernel. "scale" is 1 / (n_features · variance).
 
     Attributes
     ----------
-    classes_ : (n_classes,)
-    mean_, scale_ : (n_features,), of the training samples
-    support_vectors_ : (n_vectors, n_features), standardised
-    dual_coefficients_, intercepts_, gamma_ : see `KernelSVMState`
+    classes_ : ndarray of shape (n_classes,)
+        Class labels.
+    mean_, scale_ : ndarray of shape (n_features,)
+        Mean and standard deviation of the training samples.
+    support_vectors_ : ndarray of shape (n_vectors, n_features)
+        Standardised support vectors.
+    dual_coefficients_, intercepts_, gamma_ : ndarray
+        See `KernelSVMState`.
+    n_features_in_ : int
+        Number of features seen during fit.
     """
 
     fitted_arrays: ClassVar[Mapping[str, ArraySpec]] = {
@@ -140,12 +166,28 @@ class StandardizedSVM(ClassifierMixin, BaseEstimator):
         self.gamma = gamma
 
     def check_parameters(self) -> None:
+        """Raise ValueError if a parameter is invalid."""
         check_machine_parameters(self.kernel, self.C, self.gamma)
 
     def fit(
         self, X: ArrayLike, y: ArrayLike, *, callback: Callback = no_callback
     ) -> StandardizedSVM:
-        """Learn from samples X (n_samples, n_features) and their labels."""
+        """Fit the machines.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Training samples.
+        y : array-like of shape (n_samples,)
+            Class labels.
+        callback : callable, optional
+            Called with a `Progress` of the stage "train" after every machine.
+
+        Returns
+        -------
+        StandardizedSVM
+            Fitted estimator.
+        """
         self.check_parameters()
         samples, labels = labelled_samples(self, X, y)
         scaler = StandardScaler().fit(samples)
@@ -161,13 +203,24 @@ class StandardizedSVM(ClassifierMixin, BaseEstimator):
         return self
 
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
-        """For two classes one score, positive for the second; for more, one per class."""
+        """Compute the decision scores.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,) or (n_samples, n_classes)
+            For two classes one score, positive for the second class; for more, one per class.
+        """
         check_is_fitted(self)
         samples: NDArray[np.float64] = validate_data(self, X, dtype=np.float64, reset=False)
         return KernelSVMState.of(self).scores(self._standardised(samples), self.kernel)
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """The class of the highest score."""
+        """Return the class with the highest score for each sample, (n_samples,)."""
         return argmax_class(self.decision_function(X), self.classes_)
 
     def _standardised(self, samples: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -177,7 +230,7 @@ class StandardizedSVM(ClassifierMixin, BaseEstimator):
 def labelled_samples(
     estimator: Any, X: ArrayLike, y: ArrayLike
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """X checked, and labels from 0; sets the estimator's `classes_`."""
+    """Validate X and y, set `classes_` of the estimator, and return X and the class indices."""
     samples, targets = validate_data(estimator, X, y, dtype=np.float64)
     check_classification_targets(targets)
     classes, labels = np.unique(targets, return_inverse=True)
@@ -191,12 +244,13 @@ def labelled_samples(
 
 
 def argmax_class(scores: NDArray[np.float64], classes: NDArray[Any]) -> NDArray[Any]:
-    """The class of the highest score; one score alone is that of the second class."""
-    places = (scores > 0).astype(np.intp) if scores.ndim == 1 else scores.argmax(axis=1)
-    return classes[places]
+    """Return the class with the highest score; a single score is that of the second class."""
+    indices = (scores > 0).astype(np.intp) if scores.ndim == 1 else scores.argmax(axis=1)
+    return classes[indices]
 
 
 def check_machine_parameters(kernel: str, C: float, gamma: float | str) -> None:
+    """Raise ValueError if a parameter of the machines is invalid."""
     if kernel not in KERNELS:
         raise ValueError(f"kernel must be one of {KERNELS}, not {kernel!r}")
     check_number("C", C, above=True)

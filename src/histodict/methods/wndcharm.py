@@ -1,13 +1,13 @@
-"""The classifier of WND-CHARM: the image features that part the classes best.
+"""WND-CHARM classifier: selection of image features by Fisher score.
 
-The Fisher score of a feature is the variance of its class means over the mean of its variances
-within the classes,
+The Fisher score of a feature is the variance of its class means divided by the mean of its
+variances within the classes,
 
     w_f = 1/(c − 1)·Σ_i (μ_fi − μ̄_f)²  /  1/c·Σ_i σ²_fi,     μ̄_f = 1/c·Σ_i μ_fi.
 
-The best features are kept and brought to 0 … 1 between the least and the greatest of the training
-samples, what lies beyond to the nearer of the two. Then either a support vector machine decides, or
-the weighted neighbour distance: with t over the training samples of a class, its similarity to x is
+The features with the highest scores are scaled so that the training samples span 0 … 1, and clipped
+to this range. The decision is made by a support vector machine or by the weighted neighbour
+distance: over the training samples t of a class, the similarity of x to the class is
 
     ρ_i = mean_t (Σ_f w_f² (x_f − t_f)²)^−5,     and ρ_i / Σ ρ its marginal probability.
 
@@ -41,8 +41,8 @@ from .svm import (
 
 DECISIONS = ("svm", "neighbours")
 _POWER = -5
-# Least variance within classes, of the variance of all: a feature that does not vary within the
-# few samples of a class is not perfect.
+# Lower bound of the variance within classes, relative to the total variance: a feature that is
+# constant within the few samples of each class must not get an infinite score.
 _MIN_WITHIN = 1e-3
 _STATE = {
     "svm": machine_arrays("kept"),
@@ -54,25 +54,42 @@ _STATE = {
 
 
 class WNDCHARM(ClassifierMixin, BaseEstimator):
-    """Features of the highest Fisher scores; support vectors or weighted neighbours decide.
+    """Features with the highest Fisher scores, classified by SVM or weighted neighbours.
 
-    Neighbours weigh the features by their scores, as in the original. Support vectors do not: with
-    the best score as 1 few of hundreds of features would be left to speak.
+    Neighbours weight the features by their scores, as in the original. Support vector machines do
+    not: relative to the highest score, most of the hundreds of features would have no effect.
 
     Parameters
     ----------
-    selected_fraction : fraction of the features to select, those with the highest scores
-    decision : "svm", or "neighbours" as in the original
-    kernel, C, gamma : of the support vector machine, as in `StandardizedSVM`
+    selected_fraction : float, default=0.15
+        Fraction of the features to select, those with the highest scores.
+    decision : {"svm", "neighbours"}, default="svm"
+        Classifier of the selected features; "neighbours" as in the original.
+    kernel : {"linear", "rbf"}, default="rbf"
+        Kernel of the machines, for decision="svm".
+    C : float, default=1.0
+        Weight of margin violations, for decision="svm".
+    gamma : float or "scale", default="scale"
+        Coefficient of the rbf kernel, as in `StandardizedSVM`.
 
     Attributes
     ----------
-    classes_ : (n_classes,)
-    selected_ : (n_selected,), indices of the selected features, best first
-    weights_ : (n_kept,), their Fisher scores, the best as 1
-    min_, span_ : (n_selected,), minimum and range of the training samples; range 1 if all are equal
-    samples_, labels_ : weighted training samples and places of their classes, for "neighbours"
-    support_vectors_, dual_coefficients_, intercepts_, gamma_ : of "svm"; see `KernelSVMState`
+    classes_ : ndarray of shape (n_classes,)
+        Class labels.
+    selected_ : ndarray of shape (n_selected,)
+        Indices of the selected features, best first.
+    weights_ : ndarray of shape (n_selected,)
+        Fisher scores of the selected features, relative to the highest.
+    min_, span_ : ndarray of shape (n_selected,)
+        Minimum and range in the training samples. The range is 1 for a constant feature.
+    samples_ : ndarray of shape (n_samples, n_selected)
+        Weighted training samples, for decision="neighbours".
+    labels_ : ndarray of shape (n_samples,)
+        Class indices of the training samples, for decision="neighbours".
+    support_vectors_, dual_coefficients_, intercepts_, gamma_ : ndarray
+        Machines, for decision="svm"; see `KernelSVMState`.
+    n_features_in_ : int
+        Number of features seen during fit.
     """
 
     classes_: NDArray[Any]
@@ -95,7 +112,7 @@ class WNDCHARM(ClassifierMixin, BaseEstimator):
 
     @property
     def fitted_arrays(self) -> dict[str, ArraySpec]:
-        """The arrays that, with the parameters and classes, are all that was learnt."""
+        """Schemas of the arrays that, with the parameters and classes, are the fitted state."""
         return {
             "selected_": ArraySpec("kept", "different places of features"),
             "weights_": ArraySpec("kept"),
@@ -105,15 +122,30 @@ class WNDCHARM(ClassifierMixin, BaseEstimator):
         }
 
     def fit(self, X: ArrayLike, y: ArrayLike, *, callback: Callback = no_callback) -> WNDCHARM:
-        """Learn from samples X (n_samples, n_features) and their labels."""
+        """Select the features and fit the classifier.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Training samples.
+        y : array-like of shape (n_samples,)
+            Class labels.
+        callback : callable, optional
+            Called with a `Progress` of the stage "train" after every machine.
+
+        Returns
+        -------
+        WNDCHARM
+            Fitted estimator.
+        """
         self.check_parameters()
         samples, labels = labelled_samples(self, X, y)
         scores = fisher_scores(StandardScaler().fit_transform(samples), labels)
         n_kept = max(1, round(self.selected_fraction * samples.shape[1]))
         self.selected_ = np.argsort(-scores, kind="stable")[:n_kept]
         self.weights_ = scores[self.selected_] / (scores.max() or 1.0)
-        kept = samples[:, self.selected_]
-        self.min_, span = kept.min(axis=0), np.ptp(kept, axis=0)
+        selected = samples[:, self.selected_]
+        self.min_, span = selected.min(axis=0), np.ptp(selected, axis=0)
         self.span_ = np.where(span > 0, span, 1.0)
         scaled = self._scaled(samples)
         if self.decision == "svm":
@@ -132,10 +164,18 @@ class WNDCHARM(ClassifierMixin, BaseEstimator):
         return self
 
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
-        """For two classes one score, positive for the second; for more, one per class.
+        """Compute the decision scores.
 
-        The scores of "neighbours" are logarithms of similarities, log ρ_i; for two classes,
-        log ρ_1 − log ρ_0.
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,) or (n_samples, n_classes)
+            For two classes one score, positive for the second class; for more, one per class.
+            Scores of "neighbours" are log ρ_i, and log ρ_1 − log ρ_0 for two classes.
         """
         check_is_fitted(self)
         samples: NDArray[np.float64] = validate_data(self, X, dtype=np.float64, reset=False)
@@ -148,12 +188,34 @@ class WNDCHARM(ClassifierMixin, BaseEstimator):
         return similarities
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """The class of the highest score."""
+        """Predict the class with the highest score.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            Predicted class labels.
+        """
         return argmax_class(self.decision_function(X), self.classes_)
 
     @available_if(lambda self: self.decision == "neighbours")
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Marginal probabilities ρ_i / Σ ρ; "neighbours" alone has them."""
+        """Compute the marginal probabilities ρ_i / Σ ρ; only for decision="neighbours".
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+            Probabilities.
+        """
         scores = self.decision_function(X)
         if scores.ndim == 1:
             scores = np.column_stack([np.zeros_like(scores), scores])
@@ -161,8 +223,9 @@ class WNDCHARM(ClassifierMixin, BaseEstimator):
         return probabilities
 
     def check_parameters(self) -> None:
-        share = check_number("selected_fraction", self.selected_fraction, above=True)
-        if share > 1:
+        """Raise ValueError if a parameter is invalid."""
+        fraction = check_number("selected_fraction", self.selected_fraction, above=True)
+        if fraction > 1:
             raise ValueError(f"selected_fraction must be at most 1, not {self.selected_fraction!r}")
         if self.decision not in DECISIONS:
             raise ValueError(f"decision must be one of {DECISIONS}, not {self.decision!r}")
@@ -170,24 +233,45 @@ class WNDCHARM(ClassifierMixin, BaseEstimator):
 
     def _scaled(self, samples: NDArray[np.float64]) -> NDArray[np.float64]:
         unit = (samples[:, self.selected_] - self.min_) / self.span_
-        # A score of 0 is that of a feature of one value, whose range is 0 or rounding.
+        # A feature with score 0 is constant up to rounding: exclude it.
         weights = self.weights_ > 0 if self.decision == "svm" else self.weights_
         return np.clip(unit, 0, 1) * weights
 
 
 def fisher_scores(Z: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.float64]:
-    """w_f of standardised features, labels from 0; 0 for features of one value: (n_features,)."""
+    """Compute the Fisher score w_f of each feature.
+
+    Parameters
+    ----------
+    Z : (n_samples, n_features), standardised
+    labels : (n_samples,), class indices
+
+    Returns
+    -------
+    (n_features,), with 0 for constant features
+    """
     groups = [Z[labels == i] for i in range(int(labels.max()) + 1)]
     between = np.var([group.mean(axis=0) for group in groups], axis=0, ddof=1)
     within = np.mean([group.var(axis=0) for group in groups], axis=0)
-    varies = Z.var(axis=0) > 0.5  # a standardised feature has variance 1, or one value
+    varies = Z.var(axis=0) > 0.5  # a standardised feature has variance 1, or is constant
     return np.where(varies, between / np.maximum(within, _MIN_WITHIN), 0.0)
 
 
 def log_similarities(
     weighted: NDArray[np.float64], known: NDArray[np.float64], labels: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """log ρ of every sample to every class, finite even for a sample that is known: (n, c)."""
+    """Compute the log similarity log ρ of each sample to each class.
+
+    Parameters
+    ----------
+    weighted : (n_samples, n_selected), weighted samples
+    known : (n_training, n_selected), weighted training samples
+    labels : (n_training,), class indices of the training samples
+
+    Returns
+    -------
+    (n_samples, n_classes), finite even for a training sample
+    """
     distances = np.maximum(cdist(weighted, known, "sqeuclidean"), np.finfo(np.float64).tiny)
     powers = _POWER * np.log(distances)
     columns = [

@@ -1,1 +1,1 @@
-"""Kernels for CPUs, compiled with Numba."""
+"""CPU kernels, compiled with Numba."""

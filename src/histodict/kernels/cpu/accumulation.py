@@ -1,6 +1,6 @@
-"""What a learner keeps of a block of coded samples: E = Σ w·sᵀy and F = Σ w·sᵀs.
+"""Sums over a block of coded samples, and norms of samples and class residuals.
 
-Norms of samples, and of what each class's share of a code leaves of them.
+The sums are E = Σ w·sᵀy and F = Σ w·sᵀs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .simd import aligned, load, splat, store, subtract_product
 
 @jit(fastmath=True)
 def residual_norms(Y, D, atom_classes, indptr, indices, codes, norms):
-    """norms[row, i] = ‖y − Σ_{j of class i} s_j d_j‖ for the rows of a block."""
+    """Set norms[row, i] = ‖y − Σ_{j of class i} s_j d_j‖ for the rows of a block."""
     d = Y.shape[1]
     residual = np.empty(d, Y.dtype)
     for row in range(Y.shape[0]):
@@ -34,7 +34,7 @@ def residual_norms(Y, D, atom_classes, indptr, indices, codes, norms):
 
 @jit(fastmath=True)
 def squared_norms(Y, norms):
-    """norms[row] = ‖y‖², summed in double precision."""
+    """Set norms[row] = ‖y‖², summed in double precision."""
     for row in range(Y.shape[0]):
         total = 0.0
         for f in range(Y.shape[1]):
@@ -45,13 +45,14 @@ def squared_norms(Y, norms):
 
 @jit()
 def accumulate(Y, weights, indptr, indices, codes, W, E, F):
-    """Put a block's weighted sums into E (k, d), and add them to F (k, k) once per pair of uses.
+    """Set E (k, d) to the weighted sums of a block, and add Σ w·sᵀs to F (k, k) for `symmetrize`.
 
-    The wanted sum of sᵀs is F + Fᵀ with the diagonal counted once.
+    Each unordered pair of coefficients is added once: Σ w·sᵀs is F + Fᵀ with the diagonal counted
+    once.
     """
     k, d = E.shape
     n_rows = Y.shape[0]
-    first = np.zeros(k + 1, np.int64)  # the uses of atom j are entries first[j] … first[j + 1] − 1
+    first = np.zeros(k + 1, np.int64)  # uses of atom j: entries first[j] … first[j + 1] − 1
     for a in range(indptr[0], indptr[n_rows]):
         first[indices[a] + 1] += 1
     for j in range(k):
@@ -69,7 +70,7 @@ def accumulate(Y, weights, indptr, indices, codes, W, E, F):
             use = F[indices[a]]
             for b in range(indptr[row], a + 1):
                 use[indices[b]] += value * codes[b]
-    # By strips of W features, which stay in a near cache while all atoms gather their samples.
+    # Strips of W features stay in the L1 or L2 cache while all atoms gather their samples.
     samples, sums = Y.reshape(-1), E.reshape(-1)
     strip = aligned(np.zeros(n_rows * W + W, Y.dtype), W)
     whole = d - d % W
@@ -90,7 +91,7 @@ def accumulate(Y, weights, indptr, indices, codes, W, E, F):
 
 @jit()
 def accumulate_products(indptr, indices, codes, F):
-    """Add a block's sᵀs to F (k, k), once per unordered pair of uses: see `accumulate`."""
+    """Add Σ sᵀs of a block to F (k, k), once per unordered pair as in `accumulate`."""
     for row in range(len(indptr) - 1):
         for a in range(indptr[row], indptr[row + 1]):
             use = F[indices[a]]
@@ -100,7 +101,7 @@ def accumulate_products(indptr, indices, codes, F):
 
 @jit()
 def symmetrize(F):
-    """F becomes F + Fᵀ with the diagonal counted once; by squares, which stay in a near cache."""
+    """Replace F by F + Fᵀ with the diagonal counted once, in square tiles that fit into cache."""
     k = F.shape[0]
     for top in range(0, k, 32):
         for left in range(0, top + 1, 32):
@@ -113,9 +114,9 @@ def symmetrize(F):
 
 @jit()
 def _gather(strip, first, places, factors, sums, offset, stride):
-    """The lane at offset + j·stride of `sums` becomes −Σ factor·(lane of the strip at place).
+    """Set the vector at offset + j·stride of `sums` to −Σ factor·(vector of the strip).
 
-    Over the uses of atom j, in their order.
+    The sum runs over the uses of atom j, in order.
     """
     zero = splat(strip, 0.0)
     for j in range(first.shape[0] - 1):

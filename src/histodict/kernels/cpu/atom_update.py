@@ -1,4 +1,4 @@
-"""Unit-norm atom updates from the sums E and F, blocked so that the bulk is matrix products."""
+"""Updates of unit-norm atoms from the sums E and F, in blocks that use matrix products."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ _ATOMS_PER_BLOCK = 32
 
 
 def sweep(D, E, F):
-    """One pass over all atoms, in place: each becomes the unit vector that minimises
+    """Update all atoms once, in place.
+
+    Each atom is replaced by the unit vector that, given the others, minimises
 
         −2·tr(E Dᵀ) + tr(F D Dᵀ)
 
-    given the others, d_j ∝ u_j = e_j − Σ_{i≠j} F_ji d_i. An atom whose u_j vanishes (it is unused)
-    stays. Adding a multiple of the identity to F, as the paper does to make it positive
-    semidefinite, changes neither u_j nor the minimiser on unit vectors, so it is not done here.
+    which is d_j ∝ u_j = e_j − Σ_{i≠j} F_ji d_i. An atom with u_j = 0 (an unused one) is not
+    changed. The DFDL paper adds a multiple of the identity to F to make it positive semidefinite.
+    This changes neither u_j nor the minimiser on unit vectors, so it is not done here.
     """
     for start in range(0, D.shape[0], _ATOMS_PER_BLOCK):
         block = slice(start, start + _ATOMS_PER_BLOCK)
@@ -30,10 +32,10 @@ def sweep(D, E, F):
 
 @jit(fastmath={"contract", "nsz", "reassoc"})
 def _update_block(D, U, F, start):
-    """Sequential updates inside a block: U holds e_j − (FD)_j and follows each changed atom.
+    """Update the atoms of a block sequentially; U = e_j − (FD)_j is kept up to date.
 
-    Stops at an atom whose squares overflow or lose digits, and returns its place; at the end the
-    number of atoms.
+    Stops at an atom whose squares overflow or lose precision, and returns its index. Returns the
+    number of atoms if there is none.
     """
     n_atoms, d = D.shape
     change = np.empty(d, D.dtype)
@@ -66,9 +68,9 @@ def _update_block(D, U, F, start):
 
 @jit()
 def _update_scaled(D, U, F, j):
-    """The update of one atom, with squares in double precision and over the largest value.
+    """Update one atom with squares in double precision, relative to the largest value.
 
-    Apart from `_update_block`, which is a quarter slower with this inside it.
+    It is a separate function because it makes `_update_block` a quarter slower inside it.
     """
     n_atoms, d = D.shape
     F_jj = np.float64(F[j, j])

@@ -1,7 +1,7 @@
-"""The CPU backend: the algorithms on one block of samples, for a fixed dictionary.
+"""CPU backend: the algorithms on one block of samples, for a fixed dictionary.
 
-Arrays are C-contiguous, of one floating type, finite and of fitting shape, which is not checked
-here. That nothing made of them overflows is.
+Arrays are C-contiguous, of one float dtype, finite and of matching shapes; this is not checked
+here. Overflow of intermediate results is checked.
 """
 
 from __future__ import annotations
@@ -46,33 +46,33 @@ __all__ = [
 
 BLOCK_ROWS = 1024
 TASK_ROWS = 256  # a mini-batch of 1024 makes four tasks, one for each of up to four threads
-FINDS_NAN = False  # samples are looked at before they come here
+FINDS_NAN = False  # samples are checked for NaN before they are passed to the backend
 
 OpenBlocks = Callable[[], Iterator[tuple[NDArray, Any]]]
 
 
 def count_threads(n_jobs: int | None) -> int:
-    """Those that blocks, and classes, are shared among."""
+    """Return the number of threads that process blocks and classes."""
     return count_jobs(n_jobs)
 
 
 def cache_blocks(open_blocks: OpenBlocks) -> OpenBlocks:
-    """Blocks that will be read several times: here they are where they are needed already."""
+    """Return the blocks unchanged: they need no cache in host memory."""
     return open_blocks
 
 
 def to_device(X: NDArray, dtype: np.dtype) -> NDArray:
-    """Samples where the kernels want them."""
+    """Return samples as a C-contiguous array of this dtype."""
     return np.ascontiguousarray(X, dtype=dtype)
 
 
 def is_finite(Y: NDArray) -> bool:
-    """Whether placed samples hold no NaN and no infinity."""
+    """Return whether samples contain no NaN and no infinity."""
     return bool(np.isfinite(Y).all())
 
 
 def zeros(shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """To add sums to."""
+    """Return an array of zeros in double precision."""
     return np.zeros(shape)
 
 
@@ -85,7 +85,7 @@ def _padded_gram(D: NDArray, n_tiles: int) -> NDArray:
 
 
 def _bits_type(dtype: np.dtype) -> type[np.signedinteger[Any]]:
-    """Integers as wide as a floating type."""
+    """Return the integer dtype as wide as a float dtype."""
     return np.int32 if dtype == np.float32 else np.int64
 
 
@@ -104,7 +104,7 @@ def _nonzero(norms: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 class _CodeBuffer:
-    """Room for the codes of a block; pages that are not written cost nothing."""
+    """Buffer for the codes of a block; unwritten pages use no memory."""
 
     def __init__(self, n_samples: int, n_nonzero: int, dtype: np.dtype) -> None:
         self.indptr = np.zeros(n_samples + 1, np.int64)
@@ -118,16 +118,16 @@ class _CodeBuffer:
 
 
 def _scale_back(S: csr_array, norms: NDArray[np.float64], atom_norms: NDArray[np.float64]) -> None:
-    """Codes of unit samples over unit atoms become those of what was given, in place."""
+    """Rescale codes of unit-norm samples and atoms to the original norms, in place."""
     with np.errstate(over="ignore"):
         S.data *= np.repeat(norms, np.diff(S.indptr)) / atom_norms[S.indices]
     check_result("the codes", S.data, S.dtype)
 
 
 class OMPCoder:
-    """Greedy pursuit of at most n_nonzero atoms: see `cpu_omp`.
+    """Greedy pursuit of at most n_nonzero atoms; see `kernels.cpu.omp`.
 
-    Works on atoms and samples of unit norm, so that one threshold for rounding fits all; the codes
+    Atoms and samples are scaled to unit norm, so that one rounding threshold suits all. The codes
     are scaled back.
     """
 
@@ -142,7 +142,7 @@ class OMPCoder:
         self._G = _padded_gram(self._D, 2 * -(-len(D) // (2 * lanes.width(D.dtype))))
 
     def code(self, Y: NDArray) -> tuple[csr_array, NDArray[np.float64]]:
-        """Codes of the block's rows, and their squared residuals."""
+        """Return the codes of the rows of a block, and their squared residuals."""
         buffer = _CodeBuffer(len(Y), self._n_nonzero, Y.dtype)
         yy = _squared_norms(Y)
         check_range("Y", yy, Y.dtype)
@@ -171,9 +171,9 @@ class OMPCoder:
 
 
 class JointCoder:
-    """Greedy pursuit of one support of at most n_nonzero atoms for all channels: see `cpu_joint`.
+    """Greedy pursuit of one support for all channels; see `kernels.cpu.joint_omp`.
 
-    Works on atoms of unit norm in every channel and samples of unit norm over all channels; the
+    Atoms are scaled to unit norm in every channel, samples to unit norm over all channels. The
     codes are scaled back.
     """
 
@@ -190,7 +190,7 @@ class JointCoder:
         self._G = np.stack([_padded_gram(D_c, n_tiles) for D_c in self._D])
 
     def code(self, Y: NDArray) -> tuple[list[csr_array], NDArray[np.float64]]:
-        """Codes of the block Y (n_channels, n, n_features) per channel, and squared residuals."""
+        """Return the codes of Y (n_channels, n, n_features) per channel, and squared residuals."""
         Y = np.ascontiguousarray(Y)
         n_channels, n_samples, _ = Y.shape
         yy = np.sum([_squared_norms(Y_c) for Y_c in Y], axis=0)
@@ -223,7 +223,7 @@ class JointCoder:
 
 
 class LassoCoder:
-    """Exact l1 codes: see `cpu_lasso`."""
+    """Exact l1 codes; see `kernels.cpu.lasso`."""
 
     def __init__(self, D: NDArray, penalty: float, tol: float) -> None:
         dd = _squared_norms(D)
@@ -231,13 +231,13 @@ class LassoCoder:
         check_range("D", dd, D.dtype, times=self._largest)
         self._D = D
         self._penalty = penalty
-        # Rounding of the products must not push the true gap over the asked one.
+        # Rounding of the products must not raise the true gap above the tolerance.
         self._tol = max(tol - 256 * float(np.finfo(D.dtype).eps), 0.5 * tol)
-        # An odd number of lanes per row: rows then do not compete for the same cache sets.
+        # An odd number of vectors per row, so that rows do not compete for the same cache sets.
         self._G = _padded_gram(D, -(-len(D) // lanes.width(D.dtype)) | 1)
 
     def code(self, Y: NDArray) -> tuple[csr_array, int]:
-        """Codes of the block's rows, and how many of them missed the tolerance."""
+        """Return the codes of the rows, and the number of rows that missed the tolerance."""
         buffer = _CodeBuffer(len(Y), min(self._D.shape) + 1, Y.dtype)
         yy = _squared_norms(Y)
         check_range("Y", yy, Y.dtype, times=self._largest)
@@ -259,12 +259,12 @@ class LassoCoder:
     def residuals(
         self, Y: NDArray, atom_classes: NDArray, n_classes: int
     ) -> tuple[NDArray[np.float64], int]:
-        """‖y − δ_i(s)D‖ for every row and class, and how many rows missed the tolerance."""
+        """Return ‖y − δ_i(s)D‖ for all rows and classes, and the number of rows with misses."""
         S, n_unfinished = self.code(Y)
         return class_residuals(self._D, Y, S, atom_classes, n_classes), n_unfinished
 
     def code_with_errors(self, Y: NDArray) -> tuple[csr_array, NDArray[np.float64]]:
-        """Codes of the block's rows, and their squared residuals."""
+        """Return the codes of the rows of a block, and their squared residuals."""
         S, _ = self.code(Y)
         one_class = np.zeros(len(self._D), np.int64)
         return S, class_residuals(self._D, Y, S, one_class, 1)[:, 0] ** 2
@@ -279,10 +279,17 @@ def encode_and_accumulate(
     n_worst: int,
     split: bool = False,
 ) -> SufficientStatistics:
-    """Code a block's rows and keep what a learner needs of them.
+    """Code the rows of a block and return their sufficient statistics.
 
-    A row with label j has weight class_weights[j]; own_label: of the rows that the dictionary is
-    for. n_worst: how many of these, coded worst, to keep. split: whether F_own_class is wanted.
+    Parameters
+    ----------
+    coder : coder of the dictionary
+    Y : (n, n_features), samples
+    labels : (n,), class index of each sample
+    own_label : class index of the dictionary
+    class_weights : (n_classes,), weight of the samples of each class
+    n_worst : number of worst samples of the class to keep
+    split : whether to compute F_own_class
     """
     S, errors = coder.code_with_errors(Y)
     w = class_weights[labels]
@@ -301,7 +308,7 @@ def encode_and_accumulate(
 
 
 def statistics(Y: NDArray, S: csr_array, weights: NDArray) -> tuple[NDArray, NDArray]:
-    """E = Σ w·sᵀy (k, d) and F = Σ w·sᵀs (k, k) over the block's rows."""
+    """Return E = Σ w·sᵀy (k, d) and F = Σ w·sᵀs (k, k) over the rows of a block."""
     n_atoms = S.shape[1]
     E = np.empty((n_atoms, Y.shape[1]), Y.dtype)
     F = np.zeros((n_atoms, n_atoms), Y.dtype)
@@ -313,7 +320,7 @@ def statistics(Y: NDArray, S: csr_array, weights: NDArray) -> tuple[NDArray, NDA
 
 
 def code_products(S: csr_array) -> NDArray:
-    """Σ sᵀs (k, k) over the rows."""
+    """Return Σ sᵀs (k, k) over the rows."""
     F = np.zeros((S.shape[1], S.shape[1]), S.dtype)
     cpu_statistics.accumulate_products(S.indptr, S.indices, S.data, F)
     cpu_statistics.symmetrize(F)
@@ -323,7 +330,7 @@ def code_products(S: csr_array) -> NDArray:
 def class_residuals(
     D: NDArray, Y: NDArray, S: csr_array, atom_classes: NDArray, n_classes: int
 ) -> NDArray[np.float64]:
-    """‖y − δ_i(s)D‖ for every row and class."""
+    """Return ‖y − δ_i(s)D‖ for all rows and classes: (n, n_classes)."""
     norms = np.empty((len(Y), n_classes))
     cpu_residuals.residual_norms(Y, D, atom_classes, S.indptr, S.indices, S.data, norms)
     check_result("the residuals", norms, Y.dtype)
@@ -331,13 +338,13 @@ def class_residuals(
 
 
 def update_atoms(D: NDArray, E: NDArray, F: NDArray, n_sweeps: int, tol: float) -> NDArray:
-    """Sweeps over all atoms until none moves by more than tol, n_sweeps at most."""
+    """Sweep over all atoms until no entry changes by more than tol, at most n_sweeps times."""
     D, E, F = D.copy(), E.astype(D.dtype, copy=False), F.astype(D.dtype, copy=False)
     for _ in range(n_sweeps):
         before = D.copy()
         cpu_atoms.sweep(D, E, F)
         moved = np.abs(D - before).max()
-        if not np.isfinite(moved):  # here to cost nothing: whatever overflowed arrives in an atom
+        if not np.isfinite(moved):  # any overflow reaches an atom, so this check is free
             check_sums(E, F)
             check_result("the atoms", D, D.dtype)
         if moved <= tol:

@@ -1,13 +1,13 @@
-"""Greedy pursuit of one support for several channels: simultaneous order-recursive pursuit.
+"""Greedy pursuit with one support for several channels (simultaneous order-recursive pursuit).
 
-For one sample with channels y_c over channel dictionaries D_c, every channel keeps the state of a
-pursuit of its own, as in `cpu_omp`: its correlations c, the norms n outside its chosen span, and
-the products v_i of its orthonormal basis with its atoms. Only the pick is common: the atom with the
-largest Σ_c c_j²/n_j, the drop of the squared residual over all channels; or, classical, the largest
-Σ_c c_j².
+For one sample with channels y_c over channel dictionaries D_c, each channel has the state of a
+separate pursuit as in `kernels.cpu.omp`: the correlations c, the squared norms n outside the
+selected span, and the products v_i of its orthonormal basis with its atoms. Only the selection is
+joint. It takes the atom with the largest Σ_c c_j²/n_j, which is the decrease of the squared
+residual over all channels, or with classical selection the largest Σ_c c_j².
 
-An atom may lie in the span of the chosen ones in some channels and not in others (a grey patch, an
-empty channel). There its pivot ν is infinite: the basis gets a zero vector and the code a zero.
+An atom may lie in the span of the selected ones in some channels only (a grey patch, an empty
+channel). Its pivot ν is infinite there: the basis gets a zero vector and the code a zero.
 
 References: Tropp, Gilbert, Strauss (2006), simultaneous pursuit by correlation; Rebollo-Neira, Lowe
 (2002), the order-recursive selection.
@@ -36,18 +36,25 @@ from .simd import (
 def pursue(B, G, tols, order_recursive, n_nonzero, W, indptr, indices, codes, squared_residuals):
     """Code the rows of a block.
 
-    Atoms are of unit norm, or zero, in every channel; samples over all channels together. B
-    (n_channels, n, k): products ⟨y_c, d_cj⟩. G (n_channels, k, k_padded): the Gram matrices, rows
-    padded with zeros to whole lanes of width W. tols (n,): stop at such a squared residual.
-    squared_residuals (n,): Σ_c ‖y_c‖² on entry, Σ_c ‖y_c − s_c D_c‖² on return. The support goes to
-    `indptr` and `indices`, as in a CSR matrix, in the order of the picks; the coefficients go to
-    `codes` (n_channels, n · n_nonzero).
+    Atoms have unit norm, or are zero, in every channel; samples have unit norm over all channels.
+
+    Parameters
+    ----------
+    B : (n_channels, n, k), products ⟨y_c, d_cj⟩
+    G : (n_channels, k, k_padded), Gram matrices, rows padded with zeros to multiples of W
+    tols : (n,), squared residuals at which a sample is finished
+    order_recursive : whether selection is order-recursive, else classical
+    n_nonzero : maximum number of atoms per sample
+    W : number of elements of a SIMD vector
+    indptr, indices : output, the support as in a CSR matrix, in the order of selection
+    codes : output, (n_channels, n · n_nonzero), the coefficients
+    squared_residuals : (n,), Σ_c ‖y_c‖² on entry, Σ_c ‖y_c − s_c D_c‖² on return
     """
     n_channels, n_rows, _ = B.shape
     k_padded = G.shape[2]
     L = n_nonzero
     epsilon = np.finfo(B.dtype).eps
-    # An atom with less of its norm² outside the span would fill the basis with rounding errors.
+    # An atom with a smaller norm² outside the span would add rounding errors to the basis.
     dependent = np.sqrt(epsilon)
     shrink = 1.0 if order_recursive else 0.0
 
@@ -64,7 +71,7 @@ def pursue(B, G, tols, order_recursive, n_nonzero, W, indptr, indices, codes, sq
         for t in range(tile_bounds.shape[0]):
             tile_bounds[t] = _score_tile(c, n, scores, t, dependent, W)
         remaining = np.float64(squared_residuals[row])
-        noise = remaining * max(epsilon, 1e-12)  # a smaller drop of the residual may be rounding
+        noise = remaining * max(epsilon, 1e-12)  # a smaller decrease may be rounding
         first = indptr[row]
         size = np.int64(0)
         while size < L and remaining > tols[row]:
@@ -92,7 +99,7 @@ def pursue(B, G, tols, order_recursive, n_nonzero, W, indptr, indices, codes, sq
 
 @jit()
 def _reset(B, row, c, n):
-    """The state before the first pick; the padding of c stays zero."""
+    """Initialise c and n of a sample; the padding of c stays zero."""
     for channel in range(c.shape[0]):
         for j in range(B.shape[2]):
             c[channel, j] = B[channel, row, j]
@@ -102,7 +109,7 @@ def _reset(B, row, c, n):
 
 @jit()
 def _score_tile(c, n, scores, t, floor, W):
-    """Σ_c c²/n for the atoms of a tile; returns the largest, as the integer of its bits."""
+    """Compute Σ_c c²/n for the atoms of a tile; return the bit pattern of the largest."""
     least = splat(c, floor)
     ct = load(c, t * W)
     total = divide(multiply(ct, ct), maximum(load(n, t * W), least))
@@ -116,7 +123,7 @@ def _score_tile(c, n, scores, t, floor, W):
 
 @jit()
 def _best_atom(scores, tile_bounds, W):
-    """The first atom with the largest score."""
+    """Return the first atom with the largest score."""
     tile = 0
     for t in range(1, tile_bounds.shape[0]):
         if tile_bounds[t] > tile_bounds[tile]:
@@ -130,10 +137,10 @@ def _best_atom(scores, tile_bounds, W):
 
 @jit()
 def _project(G, V, R, c, n, s, size, dependent, W):
-    """Row `size` of every channel's triangle: products of atom s with the basis, and its pivot.
+    """Compute row `size` of the triangle R of each channel: products with the basis, and pivot.
 
-    True if a channel in which s depends on the chosen atoms had been counted in its score: that
-    share is taken out, and the pick has to be made again.
+    Returns True if the score of atom s included a channel in which s depends on the selected atoms.
+    That part of the score is removed, and the selection must be repeated.
     """
     misjudged = False
     for channel in range(G.shape[0]):
@@ -174,7 +181,7 @@ def _orthogonalise(G, V, R, alphas, c, n, scores, tile_bounds, s, size, floor, s
 
 @jit()
 def _solve(R, alphas, size, codes, first):
-    """Coefficients of the atoms from those of the basis: per channel a triangular system."""
+    """Solve a triangular system per channel for the coefficients of the atoms."""
     for channel in range(R.shape[0]):
         for i in range(size - 1, -1, -1):
             alphas[channel, i] /= R[channel, i, i]

@@ -1,11 +1,12 @@
-"""Exact l1 coding on blocks of samples: an active set on the Gram matrix, with a certificate.
+"""Exact l1 coding on blocks of samples, by an active-set method with a duality gap.
 
     min_s  ½‖y − sD‖² + λ‖s‖₁
 
-Per sample: take the atom that violates |⟨d_j, residual⟩| ≤ λ most, solve for the active signs by an
-updated Cholesky factor, step back to the first sign change if there is one, drop that atom, repeat.
-Each step lowers the objective, so the end is the minimiser; it stops early once the duality gap is
-at most `tol` of the objective.
+For each sample the method repeats three steps. It activates the atom that violates
+|⟨d_j, residual⟩| ≤ λ most. It solves for the active signs with an updated Cholesky factor of the
+Gram matrix. If a sign changes on the way, it stops at the first change and removes that atom. Each
+round lowers the objective, so the method ends at the minimiser; it stops earlier once the duality
+gap is at most `tol` times the objective.
 
 References: Osborne, Presnell, Turlach (2000) and Lee, Battle, Raina, Ng (2007).
 """
@@ -17,17 +18,23 @@ import numpy as np
 from ..compilation import jit
 from .simd import absolute, add, bits, load, reduce_max, splat, store, subtract_product
 
-# What is added to |c| of an atom that must not be picked: no value is so large as to outweigh it.
+# Added to |c| of an atom that must not be selected; no value outweighs it.
 _OUT = -np.inf
 
 
 @jit()
 def solve(B, yy, G, penalty, tol, lane_bits, indptr, indices, codes):
-    """Code the rows of a block; returns how many rows hit the limit of rounds.
+    """Code the rows of a block and return the number of rows that missed the tolerance.
 
-    B (n, k): products ⟨y, d_j⟩. yy (n,): ‖y‖². G (k, stride): the Gram matrix, rows padded with
-    zeros to whole lanes. lane_bits: scratch, one lane of integers. The codes go to `indptr`,
-    `indices` and `codes`, as in a CSR matrix.
+    Parameters
+    ----------
+    B : (n, k), products ⟨y, d_j⟩
+    yy : (n,), ‖y‖²
+    G : (k, stride), Gram matrix, rows padded with zeros to whole SIMD vectors
+    penalty : λ
+    tol : maximum duality gap relative to the objective
+    lane_bits : scratch memory, one SIMD vector of integers
+    indptr, indices, codes : output, the codes as in a CSR matrix
     """
     k = B.shape[1]
     W = lane_bits.shape[0]
@@ -38,7 +45,7 @@ def solve(B, yy, G, penalty, tol, lane_bits, indptr, indices, codes):
 
     b = np.zeros(n_tiles * W, B.dtype)
     c = np.zeros(n_tiles * W, B.dtype)
-    mask = np.full(n_tiles * W, _OUT, B.dtype)  # _OUT for what must not be picked
+    mask = np.full(n_tiles * W, _OUT, B.dtype)  # _OUT for atoms that must not be selected
     refused = np.empty(k, np.int64)  # atoms too close to the span of the active ones
     tile_bounds = np.empty(n_tiles, np.int64)
     active = np.empty(capacity, np.int64)
@@ -70,8 +77,8 @@ def solve(B, yy, G, penalty, tol, lane_bits, indptr, indices, codes):
                 break
             stalled = stalled + 1 if objective >= lowest else 0  # in exact arithmetic, never
             lowest = min(lowest, objective)
-            # Asked so that an overflow, which makes worst NaN, ends the row too: an atom that is
-            # active, refused or padding has worst = −∞ or NaN, and is never picked.
+            # The negated comparison is also true if an overflow makes worst NaN. An atom that is
+            # active, refused or padding has worst = −∞ or NaN, and is never selected.
             out_of_atoms = not worst > penalty or m == capacity
             if out_of_atoms or stalled == 5 or rounds == round_limit:
                 n_unfinished += 1
@@ -96,7 +103,7 @@ def solve(B, yy, G, penalty, tol, lane_bits, indptr, indices, codes):
 
 @jit()
 def _correlate(b, G, active, s, m, mask, c, tile_bounds, W):
-    """c = b − sG over all atoms, and every tile's largest |c| + mask."""
+    """Compute c = b − sG over all atoms, and the largest |c| + mask of each tile."""
     flat = G.reshape(-1)
     stride = G.shape[1]
     for t in range(tile_bounds.shape[0]):
@@ -109,7 +116,7 @@ def _correlate(b, G, active, s, m, mask, c, tile_bounds, W):
 
 @jit()
 def _worst_atom(c, mask, tile_bounds, lane_bits):
-    """The first atom with the largest |c| + mask."""
+    """Return the first atom with the largest |c| + mask."""
     W = lane_bits.shape[0]
     tile = 0
     for t in range(1, tile_bounds.shape[0]):
@@ -124,7 +131,7 @@ def _worst_atom(c, mask, tile_bounds, lane_bits):
 
 @jit()
 def _relative_gap(yy, b, active, s, m, worst, penalty):
-    """Duality gap over objective, and objective; the residual scaled is the dual point.
+    """Return the relative duality gap and the objective; the dual point is the scaled residual.
 
     At the optimum for the active signs ⟨s, c⟩ = λ‖s‖₁, so ‖r‖² and ⟨y, r⟩ need no vectors.
     """
@@ -143,10 +150,10 @@ def _relative_gap(yy, b, active, s, m, worst, penalty):
 
 @jit()
 def _activate_worst(j, penalty, m, active, signs, s, target, C, G, c, mask, tile_bounds, lane_bits):
-    """Add atom j and, from other tiles, up to two more that violate nearly as much.
+    """Add atom j and, from other tiles, up to two atoms with a nearly equal violation.
 
-    Fewer passes over all atoms; one that was added in vain leaves again at once. Returns the new
-    size, how many leading atoms of the active set are as they were, and whether j could be added.
+    This saves passes over all atoms; an atom that was added needlessly is removed at once. Returns
+    the new size, the number of unchanged leading atoms of the active set, and whether j was added.
     """
     W = lane_bits.shape[0]
     unchanged = m
@@ -172,8 +179,8 @@ def _activate_worst(j, penalty, m, active, signs, s, target, C, G, c, mask, tile
 def _activate(j, sign, m, active, signs, s, target, C, G, mask):
     """Add atom j with coefficient 0; returns the new size and whether it could be added.
 
-    An atom in the span of the active ones has no pivot. Moving weight onto it along that linear
-    dependence changes the penalty alone; it goes until an active atom reaches 0 and leaves.
+    An atom in the span of the active ones has no pivot. Moving weight to it along the linear
+    dependence changes the penalty only; it is moved until an active atom reaches 0 and is removed.
     """
     start = 0.0
     while True:
@@ -210,9 +217,9 @@ def _activate(j, sign, m, active, signs, s, target, C, G, mask):
 
 @jit()
 def _descend(b, penalty, m, unchanged, active, signs, s, z, target, C, mask):
-    """Minimise over the active atoms, signs kept: atoms that reach 0 leave. Returns the size.
+    """Minimise over the active atoms with fixed signs, remove atoms at 0, and return the size.
 
-    The first `unchanged` entries of z still hold from the last call.
+    The first `unchanged` entries of z are valid from the last call.
     """
     while m > 0:
         for i in range(unchanged, m):
@@ -242,7 +249,7 @@ def _descend(b, penalty, m, unchanged, active, signs, s, z, target, C, mask):
 
 @jit()
 def _back_substitute(C, m, x):
-    """x ← C⁻ᵀ x for the leading m × m lower triangle, reading C by rows."""
+    """Compute x ← C⁻ᵀ x for the leading m × m lower triangle, reading C by rows."""
     for i in range(m - 1, -1, -1):
         x[i] /= C[i, i]
         for q in range(i):
@@ -251,7 +258,7 @@ def _back_substitute(C, m, x):
 
 @jit()
 def _drop(leaving, m, active, signs, s, C, mask):
-    """Take one atom out of the active set; Givens rotations restore the triangle."""
+    """Remove one atom from the active set; Givens rotations restore the triangle."""
     mask[active[leaving]] = 0
     for i in range(leaving, m - 1):
         active[i] = active[i + 1]

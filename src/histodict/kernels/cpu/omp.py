@@ -1,17 +1,19 @@
 """Greedy pursuit on blocks of samples: order-recursive (OLS) or by correlation (OMP).
 
-For one sample y the state after l picks is the orthonormal basis q_1 … q_l of the chosen atoms,
-seen only through its products with all atoms, v_i = q_i Dᵀ. One more pick s is one pass over them:
+For one sample y the state after l selections is the orthonormal basis q_1 … q_l of the selected
+atoms. It is represented by its products with all atoms, v_i = q_i Dᵀ. The selection of another atom
+s takes one pass over these vectors:
 
     v_l = (G_s − Σ_{i<l} v_i[s] v_i) / ν,   ν² = ‖d_s‖² − Σ_{i<l} v_i[s]²
     c  ← c − α v_l,   n ← n − v_l²,         α = c_s / ν
 
-with c_j = ⟨d_j, residual⟩ and n_j the squared norm of d_j outside the chosen span. The
-order-recursive rule takes the largest c_j²/n_j, the drop of the squared residual; the classical one
-the largest c_j²/‖d_j‖². Codes follow from the triangular system whose rows are the v_i[s].
+with c_j = ⟨d_j, residual⟩ and n_j the squared norm of d_j outside the selected span. The
+order-recursive selection takes the largest c_j²/n_j, which is the decrease of the squared residual;
+the classical selection takes the largest c_j²/‖d_j‖². The codes follow from the triangular system
+whose rows are the v_i[s].
 
 References: Rubinstein, Zibulevsky, Elad (2008), batch OMP; Rebollo-Neira, Lowe (2002), the
-order-recursive selection; it is what SPAMS calls OMP.
+order-recursive selection, which SPAMS calls OMP.
 """
 
 from __future__ import annotations
@@ -52,23 +54,31 @@ def pursue(
 ):
     """Code the rows of a block.
 
-    Atoms and samples are of unit norm, or zero. B (n, k): products ⟨y, d_j⟩. G: the Gram matrix,
-    rows padded with zeros to whole pairs of lanes, flat. tols (n,): stop at such a squared
-    residual. W: elements of a lane. scores: scratch, integers of the width of B's type, as many as
-    a row of G has. squared_residuals (n,): ‖y‖² on entry, ‖y − sD‖² on return. The codes go to
-    `indptr`, `indices` and `codes`, as in a CSR matrix, in the order of the picks.
+    Atoms and samples have unit norm, or are zero.
+
+    Parameters
+    ----------
+    B : (n, k), products ⟨y, d_j⟩
+    G : flat Gram matrix, rows padded with zeros to multiples of 2·W
+    tols : (n,), squared residuals at which a sample is finished
+    order_recursive : whether selection is order-recursive, else classical
+    W : number of elements of a SIMD vector
+    scores : scratch memory, integers as wide as the elements of B, as many as in a row of G
+    n_nonzero : maximum number of atoms per sample
+    indptr, indices, codes : output, the codes as in a CSR matrix, in the order of selection
+    squared_residuals : (n,), ‖y‖² on entry, ‖y − sD‖² on return
     """
     k = B.shape[1]
     k_padded = G.shape[0] // k
     n_tiles = k_padded // W
     L = n_nonzero
     epsilon = np.finfo(B.dtype).eps
-    # An atom with less of its norm² outside the span would fill the basis with rounding errors.
+    # An atom with a smaller norm² outside the span would add rounding errors to the basis.
     dependent = np.sqrt(epsilon)
     least = np.full(1, dependent, B.dtype)
     floor = splat(G, dependent)
     shrink = splat(G, order_recursive)
-    # The log-ratio of bit patterns is within ±0.0861; pairs may differ by twice that.
+    # The approximate logarithm has an error of ±0.0861; two scores may differ by twice that.
     slack = np.int64(0.173 / epsilon)
 
     c = aligned(np.zeros(k_padded + W, B.dtype), W)
@@ -86,7 +96,7 @@ def pursue(
         for t in range(n_tiles):
             _rate(c, n, scores, t, floor, W)
         remaining = np.float64(squared_residuals[row])
-        noise = remaining * max(epsilon, 1e-12)  # a smaller drop of the residual may be rounding
+        noise = remaining * max(epsilon, 1e-12)  # a smaller decrease may be rounding
 
         size = np.int64(0)
         while size < L and remaining > tols[row]:
@@ -98,7 +108,7 @@ def pursue(
             for i in range(size):
                 R[size, i] = V[offset + i * W]
                 pivot -= R[size, i] * R[size, i]
-            if pivot <= dependent:  # in the span already: never look at it again
+            if pivot <= dependent:  # already in the span: exclude it
                 c[s] = 0
                 n[s] = 1
                 _rate(c, n, scores, s // W, floor, W)
@@ -133,7 +143,7 @@ def pursue(
 
 @jit()
 def _rate(c, n, scores, t, floor, W):
-    """The scores of a tile: c²/n by the logarithm, within ±0.0861 (see `lanes.bits`)."""
+    """Compute the scores of a tile: log2(c²/n) with an error of ±0.0861 (see `simd.bits`)."""
     ct = load(c, t * W)
     nt = maximum(load(n, t * W), floor)
     store(scores, t * W, subtract_integers(bits(multiply(ct, ct)), bits(nt)))
@@ -143,7 +153,7 @@ def _rate(c, n, scores, t, floor, W):
 def _orthogonalise(G, V, coefficients, c, n, scores, s, size, alpha, nu, floor, shrink, W):
     """Append v_l and update c, n and the scores, two tiles at a time.
 
-    One tile alone would wait for its own sums.
+    Two independent tiles hide the latency of the sums.
     """
     k_padded = c.shape[0]
     n_pairs = k_padded // (2 * W)
@@ -151,7 +161,7 @@ def _orthogonalise(G, V, coefficients, c, n, scores, s, size, alpha, nu, floor, 
     step = splat(V, alpha)
     scale = splat(V, 1 / nu)
     for count in range(n_pairs):
-        # To and fro: the tiles that the pick before ended with are still in the nearest cache.
+        # Alternating direction: the last tiles of the previous selection are still in cache.
         t = 2 * (count if size % 2 == 0 else n_pairs - 1 - count)
         v = load(G, s * k_padded + t * W)
         w = load(G, s * k_padded + t * W + W)
@@ -174,7 +184,7 @@ def _orthogonalise(G, V, coefficients, c, n, scores, s, size, alpha, nu, floor, 
 
 @jit()
 def _best_atom(c, n, scores, slack, least, W):
-    """The first atom with the largest c²/n; exact division only where it can be."""
+    """Return the first atom with the largest c²/n; divide exactly only for candidates."""
     n_tiles = scores.shape[0] // W
     top = load(scores, 0)
     for t in range(1, n_tiles):

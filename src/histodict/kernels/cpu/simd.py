@@ -1,8 +1,8 @@
-"""Portable SIMD for the hot loops: values of 128 bytes (32 float32 or 16 float64) as one variable.
+"""Portable SIMD vectors of 128 bytes (32 float32 or 16 float64) for Numba.
 
-LLVM's loop vectoriser does not keep a row of accumulators in registers across an inner loop; a
-vector-typed variable does, on every architecture (8 NEON, 4 AVX2 or 2 AVX-512 registers). Offsets
-count elements of a one-dimensional contiguous array.
+The loop vectoriser of LLVM does not keep a row of accumulators in registers across an inner loop. A
+vector-typed variable stays in registers on every architecture (8 NEON, 4 AVX2 or 2 AVX-512
+registers). Offsets count elements of a one-dimensional contiguous array.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from numba.extending import intrinsic, register_model
 from ..compilation import CHECK_BOUNDS, jit
 
 LANE_BYTES = 128
-_FLAGS = ("contract", "nsz")  # allow fused multiply-add, nothing that reorders sums
+_FLAGS = ("contract", "nsz")  # allow fused multiply-add, but no reordering of sums
 
 
 def width(dtype: Any) -> int:
-    """Number of elements of `dtype` in one lane value."""
+    """Return the number of elements of `dtype` in a SIMD vector."""
     return LANE_BYTES // np.dtype(dtype).itemsize
 
 
 class SimdVector(types.Type):
-    """Numba type of one lane value of a scalar type."""
+    """Numba type of a SIMD vector of a scalar type."""
 
     def __init__(self, dtype: Any) -> None:
         self.dtype = dtype
@@ -52,7 +52,7 @@ def _address(context, builder, array_type, array, offset, lanes):
 
 
 def _check(context, builder, size, offset, count):
-    """IndexError unless 0 ≤ offset ≤ size − count."""
+    """Raise IndexError unless 0 ≤ offset ≤ size − count."""
     last = builder.sub(size, size.type(count))
     outside = builder.or_(
         builder.icmp_signed("<", offset, size.type(0)), builder.icmp_signed(">", offset, last)
@@ -64,7 +64,7 @@ def _check(context, builder, size, offset, count):
 
 @intrinsic
 def load(typingctx, array, offset):
-    """The lane value at array[offset : offset + width]."""
+    """Load the vector at array[offset : offset + width]."""
     lanes = SimdVector(array.dtype)
 
     def codegen(context, builder, signature, args):
@@ -78,7 +78,7 @@ def load(typingctx, array, offset):
 
 @intrinsic
 def store(typingctx, array, offset, value):
-    """array[offset : offset + width] = value."""
+    """Store a vector to array[offset : offset + width]."""
 
     def codegen(context, builder, signature, args):
         address = _address(context, builder, signature.args[0], args[0], args[1], value)
@@ -91,7 +91,7 @@ def store(typingctx, array, offset, value):
 
 @intrinsic
 def splat(typingctx, array, scalar):
-    """A lane value of the array's type with `scalar` in every element."""
+    """Return a vector of the dtype of the array with `scalar` in every element."""
     lanes = SimdVector(array.dtype)
 
     def codegen(context, builder, signature, args):
@@ -107,7 +107,7 @@ def splat(typingctx, array, scalar):
 
 @intrinsic
 def subtract_product(typingctx, a, x, y):
-    """a − x·y."""
+    """Return a − x·y."""
 
     def codegen(context, builder, signature, args):
         product = builder.fmul(args[1], args[2], flags=_FLAGS)
@@ -118,25 +118,25 @@ def subtract_product(typingctx, a, x, y):
 
 @intrinsic
 def add(typingctx, x, y):
-    """x + y."""
+    """Return x + y."""
     return x(x, y), lambda context, builder, signature, args: builder.fadd(*args, flags=_FLAGS)
 
 
 @intrinsic
 def multiply(typingctx, x, y):
-    """x·y."""
+    """Return x·y."""
     return x(x, y), lambda context, builder, signature, args: builder.fmul(*args, flags=_FLAGS)
 
 
 @intrinsic
 def divide(typingctx, x, y):
-    """x / y."""
+    """Return x / y."""
     return x(x, y), lambda context, builder, signature, args: builder.fdiv(*args, flags=_FLAGS)
 
 
 @intrinsic
 def maximum(typingctx, x, y):
-    """Element-wise maximum of floats."""
+    """Return the element-wise maximum of floats."""
 
     def codegen(context, builder, signature, args):
         return builder.select(builder.fcmp_ordered(">", *args), *args)
@@ -146,10 +146,11 @@ def maximum(typingctx, x, y):
 
 @intrinsic
 def bits(typingctx, x):
-    """The elements' bit patterns as signed integers.
+    """Return the bit patterns of the elements as signed integers.
 
-    For non-negative floats their order is the floats' order, and integer maxima vectorise where
-    float maxima do not; their difference approximates 2^mantissa · log2(x / y) within ±0.0861.
+    For non-negative floats the integers have the same order, and integer maxima vectorise where
+    float maxima do not. The difference of two bit patterns approximates 2^mantissa · log2(x / y)
+    within ±0.0861.
     """
     lanes = SimdVector(types.int32 if x.dtype.bitwidth == 32 else types.int64)
 
@@ -161,7 +162,7 @@ def bits(typingctx, x):
 
 @intrinsic
 def absolute(typingctx, x):
-    """|x|: the sign bit cleared."""
+    """Return |x|, by clearing the sign bit."""
     width_bits = x.dtype.bitwidth
     lanes = SimdVector(types.int32 if width_bits == 32 else types.int64)
 
@@ -177,13 +178,13 @@ def absolute(typingctx, x):
 
 @intrinsic
 def subtract_integers(typingctx, x, y):
-    """x − y of integer lanes."""
+    """Return x − y of integer vectors."""
     return x(x, y), lambda context, builder, signature, args: builder.sub(*args)
 
 
 @intrinsic
 def maximum_integers(typingctx, x, y):
-    """Element-wise maximum of integers."""
+    """Return the element-wise maximum of integers."""
 
     def codegen(context, builder, signature, args):
         return builder.select(builder.icmp_signed(">", *args), *args)
@@ -193,7 +194,7 @@ def maximum_integers(typingctx, x, y):
 
 @intrinsic
 def mask_ge(typingctx, x, least):
-    """Which elements of an integer lane value are at least a scalar: bit i for element i."""
+    """Return a bit mask of the elements of an integer vector that are at least a scalar."""
 
     def codegen(context, builder, signature, args):
         vector = args[0].type
@@ -211,7 +212,7 @@ def mask_ge(typingctx, x, least):
 
 @intrinsic
 def count_trailing_zeros(typingctx, word):
-    """The place of the lowest bit set in an int64 that is not zero."""
+    """Return the index of the lowest set bit of a non-zero int64."""
 
     def codegen(context, builder, signature, args):
         return builder.cttz(args[0], ir.IntType(1)(1))
@@ -221,7 +222,7 @@ def count_trailing_zeros(typingctx, word):
 
 @intrinsic
 def reduce_max(typingctx, x):
-    """The largest element of an integer lane value."""
+    """Return the largest element of an integer vector."""
 
     def codegen(context, builder, signature, args):
         vector = args[0].type
@@ -236,9 +237,9 @@ def reduce_max(typingctx, x):
 
 @jit()
 def aligned(array, W):
-    """A flat array without its first elements, and W fewer, that begins at a whole lane of memory.
+    """Return a view of a flat array, W elements shorter, that is aligned to W elements.
 
-    A register that is loaded across two cache lines costs two loads, on every load of the array.
+    An unaligned load across two cache lines costs two loads.
     """
     first = (-(array.ctypes.data // array.itemsize)) % W
     return array[first : first + array.shape[0] - W]

@@ -1,7 +1,7 @@
-"""Unit-norm atom updates on a CUDA device: `cpu_atoms`, blocked the same way.
+"""Unit-norm atom updates on a CUDA device, in blocks as in `kernels.cpu.atom_update`.
 
-A block's slopes U = E − F D are one matrix product; the sequential updates inside the block are one
-program that holds U in registers.
+The slopes U = E − F D of a block are one matrix product. The sequential updates inside the block
+are one program that holds U in registers.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from torch import Tensor
 from .omp import UNIFORM
 
 _WARPS = 8
-_REGISTER_BYTES = 2**17  # of U: 512 bytes, or 128 registers, for each of 8 · 32 threads
+_REGISTER_BYTES = 2**17  # size of U: 512 bytes, or 128 registers, for each of 8 · 32 threads
 _MAX_ATOMS = 64
 
 
 def sweep(D: Tensor, E: Tensor, F: Tensor) -> None:
-    """One pass over all atoms, in place: d_j ∝ u_j = e_j − Σ_{i≠j} F_ji d_i; unused ones stay."""
+    """Update all atoms once, in place: d_j ∝ u_j = e_j − Σ_{i≠j} F_ji d_i, unless u_j = 0."""
     k, d = D.shape
     width = triton.next_power_of_2(d)
     n_atoms = min(_MAX_ATOMS, max(1, _REGISTER_BYTES // (width * D.element_size())))
@@ -34,14 +34,14 @@ def sweep(D: Tensor, E: Tensor, F: Tensor) -> None:
 
 @triton.jit
 def _update_block(D, U, F, start, stop, k, d, limit, ATOMS: tl.constexpr, FEATURES: tl.constexpr):
-    """Sequential updates inside a block: U holds e_j − (FD)_j and follows each changed atom."""
+    """Update the atoms of a block sequentially; U = e_j − (FD)_j is kept up to date."""
     row = start + tl.arange(0, ATOMS)
     f = tl.arange(0, FEATURES)
     inside = (row < stop)[:, None] & (f < d)[None, :]
     slopes = tl.load(U + (row - start)[:, None] * d + f[None, :], mask=inside, other=0.0)
     old, pull, f_jj = _load_atom(D, F, start, row, f, stop, k, d)
     for j in range(start, stop):
-        # The next atom is on its way from memory while this one is updated.
+        # Load the next atom while this one is updated.
         next_old, next_pull, next_f_jj = _load_atom(D, F, j + 1, row, f, stop, k, d)
         u = tl.sum(tl.where((row == j)[:, None], slopes, 0.0), axis=0) + f_jj * old
         norm2 = tl.sum(u * u)
@@ -54,7 +54,7 @@ def _update_block(D, U, F, start, stop, k, d, limit, ATOMS: tl.constexpr, FEATUR
 
 @triton.jit
 def _load_atom(D, F, j, row, f, stop, k, d):
-    """d_j, its products with the block's atoms in F, which is symmetric, and F_jj."""
+    """Load d_j, the entries of F (symmetric) for atom j and the atoms of the block, and F_jj."""
     old = tl.load(D + j * d + f, mask=(f < d) & (j < stop), other=0.0)
     pull = tl.load(F + j * k + row, mask=(row < stop) & (j < stop), other=0.0)
     return old, pull, tl.load(F + j * k + j, mask=j < stop, other=0.0)

@@ -1,11 +1,10 @@
-"""The GPU backend: the algorithms of `cpu` on one block of samples, with torch and triton.
+"""GPU backend: the algorithms of `kernels.cpu.backend` with PyTorch and Triton.
 
-Arrays are of one floating type, finite and of fitting shape, which is not checked here; that
-nothing made of them overflows is. Samples may be numpy arrays or tensors on the device (`place`);
-what comes back are numpy arrays, but for what a learner goes on with: `encode_and_accumulate`
-leaves sums on
-the device, and atoms given as tensors come back as tensors. See `gpu_device` for the device, and
-for how blocks share it.
+Arrays are of one float dtype, finite and of matching shapes; this is not checked here. Overflow of
+intermediate results is checked. Samples are NumPy arrays or tensors on the device (`to_device`).
+Results are NumPy arrays, except data that a training continues with: `encode_and_accumulate`
+returns statistics on the device, and atoms passed as tensors are returned as tensors. See
+`kernels.cuda.device` for the device and its use by one thread at a time.
 """
 
 from __future__ import annotations
@@ -63,16 +62,16 @@ __all__ = [
     "zeros",
 ]
 
-# Enough rows to fill a large device for long: the last of a block's samples leave most of it idle.
-# 150 MiB of samples with 1200 features, and as much again for what is made of them.
+# Large blocks, because the last samples of a block leave most of a large device idle. A block with
+# 1200 features takes 150 MiB, and as much again for intermediate results.
 BLOCK_ROWS = 32_768
 TASK_ROWS = 1024
 FINDS_NAN = True  # faster on the device than on the host
-_JOINT_ROWS = 4096  # of a block at a time: plain torch keeps all basis vectors
+_JOINT_ROWS = 4096  # rows of a block at a time, because PyTorch stores all basis vectors
 
 
 def _algorithms() -> tuple[ModuleType, ModuleType, ModuleType]:
-    """Pursuit, l1 and atom updates, which need triton; the tests put plain torch in their place."""
+    """Return the Triton modules for pursuit, l1 coding and atom updates; tests replace them."""
     try:
         from . import atom_update as gpu_atoms_triton
         from . import lasso as gpu_lasso_triton
@@ -86,36 +85,36 @@ def _algorithms() -> tuple[ModuleType, ModuleType, ModuleType]:
 
 
 def _fetch(array: NDArray | Tensor) -> NDArray:
-    """A numpy array of what this backend made."""
+    """Return an array of this backend as a NumPy array."""
     return array.cpu().numpy() if isinstance(array, Tensor) else array
 
 
 def count_threads(n_jobs: int | None) -> int:
-    """Those that feed the device: several would only wait for each other."""
-    count_jobs(n_jobs)  # refuses what is no number of threads
+    """Return 1, the number of threads that feed the device; more would wait for each other."""
+    count_jobs(n_jobs)  # raises an error if it is invalid
     return 1
 
 
 def is_finite(Y: Tensor) -> bool:
-    """Whether placed samples hold no NaN and no infinity."""
-    # Zero times a number is zero, times all else it is NaN: one pass, and one number comes back.
+    """Return whether samples on the device contain no NaN and no infinity."""
+    # 0 times NaN or infinity is NaN: this takes one pass and transfers one number.
     return bool((0 * Y).sum() == 0)
 
 
 def zeros(shape: tuple[int, ...]) -> Tensor:
-    """To add sums to."""
+    """Return a tensor of zeros on the device in double precision."""
     return torch.zeros(shape, dtype=torch.float64, device=find_device())
 
 
 def _padded(D: NDArray | Tensor) -> Tensor:
-    """Atoms, and as many zero ones as make rows of products start at whole 64 bytes."""
+    """Pad the atoms with zero atoms so that rows of products are aligned to 64 bytes."""
     return torch.nn.functional.pad(to_device(D), (0, 0, 0, -len(D) % 16))
 
 
 class OMPCoder:
-    """Greedy pursuit of at most n_nonzero atoms: see `cpu_omp`, `gpu_omp_triton`.
+    """Greedy pursuit of at most n_nonzero atoms; see `kernels.cpu.omp` and `kernels.cuda.omp`.
 
-    Works on atoms and samples of unit norm, so that one threshold for rounding fits all; the codes
+    Atoms and samples are scaled to unit norm, so that one rounding threshold suits all. The codes
     are scaled back.
     """
 
@@ -135,13 +134,13 @@ class OMPCoder:
             self._G = self._D @ self._D.T
 
     def code(self, Y: NDArray | Tensor) -> tuple[csr_array, NDArray[np.float64]]:
-        """Codes of the block's rows, and their squared residuals."""
+        """Return the codes of the rows of a block, and their squared residuals."""
         with device_context():
             picks, codes, used, errors = self.code_on_device(to_device(Y))
             return to_csr(picks, codes, used, self._n_atoms), errors.cpu().numpy()
 
     def code_on_device(self, Y: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Picks (n, L), their codes, which of them are in use, and squared residuals (n,)."""
+        """Return picks (n, L), their codes, a mask of valid picks, and squared residuals (n,)."""
         given_norms = norms_of(Y)
         check_norms("Y", given_norms, Y.dtype)
         norms = nonzero(given_norms)
@@ -159,15 +158,15 @@ class OMPCoder:
         return picks, codes, active_positions(picks, sizes), left * given_norms**2
 
     def code_dense(self, Y: Tensor) -> tuple[Tensor, Tensor]:
-        """Codes (n, n_atoms) and squared residuals (n,), on the device."""
+        """Return codes (n, n_atoms) and squared residuals (n,), on the device."""
         picks, codes, used, errors = self.code_on_device(Y)
         return table_to_dense(picks, codes, used, self._n_atoms), errors
 
 
 class JointCoder:
-    """Greedy pursuit of one support of at most n_nonzero atoms for all channels: see `cpu_joint`.
+    """Greedy pursuit of one support for all channels; see `kernels.cpu.joint_omp`.
 
-    Works on atoms of unit norm in every channel and samples of unit norm over all channels; the
+    Atoms are scaled to unit norm in every channel, samples to unit norm over all channels. The
     codes are scaled back.
     """
 
@@ -185,7 +184,7 @@ class JointCoder:
             self._G = self._D @ self._D.mT
 
     def code(self, Y: NDArray | Tensor) -> tuple[list[csr_array], NDArray[np.float64]]:
-        """Codes of the block Y (n_channels, n, n_features) per channel, and squared residuals."""
+        """Return the codes of Y (n_channels, n, n_features) per channel, and squared residuals."""
         with device_context():
             parts = [self._code_part(part) for part in to_device(Y).split(_JOINT_ROWS, dim=1)]
         codes, errors = zip(*parts, strict=True)
@@ -214,7 +213,7 @@ class JointCoder:
 
 
 class LassoCoder:
-    """Exact l1 codes: see `cpu_lasso`, `gpu_lasso_triton`."""
+    """Exact l1 codes; see `kernels.cpu.lasso` and `kernels.cuda.lasso`."""
 
     def __init__(self, D: NDArray | Tensor, penalty: float, tol: float) -> None:
         self._n_atoms = len(D)
@@ -222,7 +221,7 @@ class LassoCoder:
         self._capacity = min(D.shape) + 1
         with device_context():
             self._D = _padded(D)
-            # Rounding of the products must not push the true gap over the asked one.
+            # Rounding of the products must not raise the true gap above the tolerance.
             self._tol = max(tol - 256 * torch.finfo(self._D.dtype).eps, 0.5 * tol)
             norms = norms_of(self._D)
             self._largest = float(norms.max())
@@ -231,13 +230,13 @@ class LassoCoder:
             self._G = self._D @ self._D.T
 
     def code(self, Y: NDArray | Tensor) -> tuple[csr_array, int]:
-        """Codes of the block's rows, and how many of them missed the tolerance."""
+        """Return the codes of the rows, and the number of rows that missed the tolerance."""
         with device_context():
             atoms, codes, n_missed = self.code_on_device(to_device(Y))
             return to_csr(atoms, codes, atoms >= 0, self._n_atoms), n_missed
 
     def code_on_device(self, Y: Tensor) -> tuple[Tensor, Tensor, int]:
-        """Active atoms (n, places), −1 where a place is free, their codes, and the misses."""
+        """Return active atoms (n, slots), −1 for a free slot, their codes, and the misses."""
         norms = norms_of(Y)
         check_norms("Y", norms, Y.dtype, times=self._largest)
         return self._solve(
@@ -250,19 +249,19 @@ class LassoCoder:
         )
 
     def code_dense(self, Y: Tensor) -> tuple[Tensor, Tensor]:
-        """Codes (n, n_atoms) and squared residuals (n,), on the device."""
+        """Return codes (n, n_atoms) and squared residuals (n,), on the device."""
         S, _ = self.code_all(Y)
         return S, norms_of(torch.addmm(Y, S, self._D[: self._n_atoms], alpha=-1)) ** 2
 
     def code_all(self, Y: Tensor) -> tuple[Tensor, int]:
-        """Codes (n, n_atoms) on the device, and how many rows missed the tolerance."""
+        """Return codes (n, n_atoms) on the device, and the number of rows with misses."""
         atoms, codes, n_missed = self.code_on_device(Y)
         return table_to_dense(atoms, codes, atoms >= 0, self._n_atoms), n_missed
 
     def residuals(
         self, Y: NDArray | Tensor, atom_classes: NDArray, n_classes: int
     ) -> tuple[NDArray[np.float64], int]:
-        """‖y − δ_i(s)D‖ for every row and class, and the misses; the codes are not kept."""
+        """Return ‖y − δ_i(s)D‖ for all rows and classes, and the misses, without the codes."""
         with device_context():
             Y = to_device(Y)
             S, n_missed = self.code_all(Y)
@@ -279,7 +278,10 @@ def encode_and_accumulate(
     n_worst: int,
     split: bool = False,
 ) -> SufficientStatistics:
-    """As `cpu.encode_and_accumulate`; what it returns stays on the device."""
+    """Code the rows of a block and return their sufficient statistics, on the device.
+
+    For the parameters see `kernels.cpu.backend.encode_and_accumulate`.
+    """
     with device_context():
         Y = to_device(Y)
         S, errors = coder.code_dense(Y)
@@ -292,7 +294,10 @@ def encode_and_accumulate(
 def replace_unused_atoms(
     D: NDArray | Tensor, uses: NDArray | Tensor, candidates: NDArray | Tensor
 ) -> NDArray | Tensor:
-    """As `idle_atoms.replace_unused_atoms`, wherever the atoms are."""
+    """Replace unused and duplicate atoms by candidates; D may be an array or a tensor.
+
+    For the parameters see `kernels.sufficient_statistics.replace_unused_atoms`.
+    """
     if not isinstance(D, Tensor):
         return idle_atoms.replace_unused_atoms(D, _fetch(uses), _fetch(candidates))
     with device_context():
@@ -302,7 +307,7 @@ def replace_unused_atoms(
 def class_residuals(
     D: NDArray, Y: NDArray | Tensor, S: csr_array, atom_classes: NDArray, n_classes: int
 ) -> NDArray[np.float64]:
-    """‖y − δ_i(s)D‖ for every row and class."""
+    """Return ‖y − δ_i(s)D‖ for all rows and classes: (n, n_classes)."""
     with device_context():
         Y, atoms = to_device(Y), to_device(D)
         dense = to_dense(S, Y.device)
@@ -312,9 +317,9 @@ def class_residuals(
 def update_atoms(
     D: NDArray | Tensor, E: NDArray | Tensor, F: NDArray | Tensor, n_sweeps: int, tol: float
 ) -> NDArray | Tensor:
-    """Sweeps over all atoms until none moves by more than tol, n_sweeps at most.
+    """Sweep over all atoms until no entry changes by more than tol, at most n_sweeps times.
 
-    Atoms on the device stay there.
+    Atoms passed as a tensor are returned as a tensor.
     """
     with device_context():
         given = to_device(D)
@@ -331,7 +336,7 @@ def update_atoms(
             sweep(atoms, E_, F_)
             if n_sweeps > 1 and (atoms - before).abs().max() <= tol:
                 break
-        # Squares that overflow or vanish make atoms that are not of unit norm.
+        # Overflow or underflow of squares gives atoms that do not have unit norm.
         off = ~((norms_of(atoms) - 1).abs() < 1e-3) & (atoms != given).any(dim=1)
         if off.any():
             check_result("the atoms", np.array([np.nan]), as_numpy_type(atoms.dtype))
@@ -339,9 +344,9 @@ def update_atoms(
 
 
 def _comfortable_scale(E: Tensor, F: Tensor) -> float | None:
-    """1, or a power of two by which the squares of E and F exist; None if these are not finite.
+    """Return 1, or a power of two that prevents overflow of squares of E and F; None if infinite.
 
-    The atoms that minimise −2·tr(E Dᵀ) + tr(F D Dᵀ) stay the same, to the bit.
+    The scale does not change the minimiser of −2·tr(E Dᵀ) + tr(F D Dᵀ), bit for bit.
     """
     largest = float(torch.maximum(E.abs().max(), F.abs().max()))
     if not np.isfinite(largest):

@@ -1,12 +1,10 @@
-"""Where the GPU backend computes: the device, samples on it, and one thread at a time.
+"""CUDA device of the GPU backend: data transfer, codes on the device, and statistics.
 
-The device is the first CUDA device, or the one that the environment variable HISTODICT_DEVICE names
-("cuda:1"). "cpu" is for the tests, which put plain torch in the place of triton's kernels.
+The device is the first CUDA device, or the one named by the environment variable HISTODICT_DEVICE
+("cuda:1"). The value "cpu" is for tests, which replace the Triton kernels by plain PyTorch. One
+thread at a time uses the device (`device_context`).
 
-Codes on the device: tables of picks, dense, as CSR on the host; norms, and what they leave.
-
-`SufficientStatistics` whose arrays stay on the device, and the atoms that are made of them
-there.
+Codes have three forms: tables of selected atoms, dense tensors, and CSR arrays on the host.
 """
 
 from __future__ import annotations
@@ -30,11 +28,12 @@ from ..sufficient_statistics import SAME_DIRECTION, SufficientStatistics
 
 
 def norms_of(Y: Tensor) -> Tensor:
+    """Return the norms of the rows in double precision."""
     return torch.linalg.vector_norm(Y, dim=-1, dtype=torch.float64)
 
 
 def check_norms(name: str, norms: Tensor, dtype: torch.dtype, times: float = 1.0) -> None:
-    """As `check_range`, which wants squares; one number comes from the device."""
+    """Call `check_range` with the largest norm; transfers one number from the device."""
     largest = np.array([norms.max().item() if norms.numel() else 0.0])
     with np.errstate(over="ignore"):
         squares = largest**2
@@ -42,25 +41,28 @@ def check_norms(name: str, norms: Tensor, dtype: torch.dtype, times: float = 1.0
 
 
 def as_numpy_type(dtype: torch.dtype) -> np.dtype:
+    """Return the NumPy dtype of a PyTorch dtype."""
     return np.dtype(str(dtype).removeprefix("torch."))
 
 
 def nonzero(norms: Tensor) -> Tensor:
+    """Replace zero norms by 1."""
     return torch.where(norms > 0, norms, 1)
 
 
 def codes_of(alphas: Tensor, R: Tensor, sample_norms: Tensor, atom_norms: Tensor) -> Tensor:
-    """Coefficients of the picked atoms from those of their orthonormal basis, scaled back."""
+    """Compute the rescaled coefficients of the selected atoms from those of their basis."""
     codes = torch.linalg.solve_triangular(R.mT, alphas[..., None], upper=True)[..., 0]
     return codes * (sample_norms[:, None] / atom_norms).to(codes.dtype)
 
 
 def active_positions(picks: Tensor, sizes: Tensor) -> Tensor:
+    """Return a mask of the valid entries of a table of selected atoms."""
     return torch.arange(picks.shape[1], device=picks.device) < sizes[:, None]
 
 
 def to_csr(atoms: Tensor, codes: Tensor, used: Tensor, n_atoms: int) -> csr_array:
-    """Codes from (n, places) tables of atoms and their codes, where `used`."""
+    """Convert (n, slots) tables of atoms and codes, with a mask `used`, to a CSR array."""
     places = torch.nonzero(used.flatten())[:, 0]
     indptr = torch.nn.functional.pad(used.sum(dim=1).cumsum(dim=0), (1, 0)).int()
     arrays = (codes.flatten()[places], atoms.flatten()[places].int(), indptr)
@@ -70,14 +72,14 @@ def to_csr(atoms: Tensor, codes: Tensor, used: Tensor, n_atoms: int) -> csr_arra
 
 
 def table_to_dense(atoms: Tensor, codes: Tensor, used: Tensor, n_atoms: int) -> Tensor:
-    """Codes (n, k) from (n, places) tables of atoms and their codes, where `used`."""
+    """Convert (n, slots) tables of atoms and codes, with a mask `used`, to dense codes (n, k)."""
     dense = codes.new_zeros(len(atoms), n_atoms)
-    # Places not in use add a zero to some atom.
+    # Unused slots add zero to an arbitrary atom.
     return dense.scatter_add_(1, atoms.long().clamp(min=0), torch.where(used, codes, 0))
 
 
 def to_dense(S: csr_array, device: torch.device) -> Tensor:
-    """Codes as a dense (n, k) tensor."""
+    """Return codes as a dense (n, k) tensor."""
     indptr, indices, data = (
         torch.from_numpy(array).to(device) for array in (S.indptr, S.indices, S.data)
     )
@@ -88,7 +90,7 @@ def to_dense(S: csr_array, device: torch.device) -> Tensor:
 
 
 def class_norms(D: Tensor, Y: Tensor, S: Tensor, atom_classes: NDArray, n_classes: int) -> Tensor:
-    """‖y − δ_i(s)D‖ (n, n_classes) for dense codes S."""
+    """Return ‖y − δ_i(s)D‖ for dense codes S: (n, n_classes)."""
     norms = torch.empty(len(Y), n_classes, dtype=torch.float64, device=Y.device)
     for i in range(n_classes):
         own = torch.from_numpy(np.flatnonzero(atom_classes == i)).to(Y.device)
@@ -97,6 +99,7 @@ def class_norms(D: Tensor, Y: Tensor, S: Tensor, atom_classes: NDArray, n_classe
 
 
 def checked_residuals(norms: Tensor, dtype: torch.dtype) -> NDArray[np.float64]:
+    """Return residuals as a NumPy array after a check for overflow."""
     residuals = norms.cpu().numpy()
     check_result("the residuals", residuals, as_numpy_type(dtype))
     return residuals
@@ -105,12 +108,18 @@ def checked_residuals(norms: Tensor, dtype: torch.dtype) -> NDArray[np.float64]:
 _TYPES = {np.dtype(np.float32): torch.float32, np.dtype(np.float64): torch.float64}
 _ONE_AT_A_TIME = threading.RLock()
 _THREAD = threading.local()
-# Copied to the device at a time, through memory that it can read by itself.
+# Number of bytes copied to the device at a time, through pinned memory.
 _STAGED_BYTES = 2**23
 
 
 def find_device() -> torch.device:
-    """The device to compute on; refuses with what to do if there is none."""
+    """Return the device to compute on.
+
+    Raises
+    ------
+    ValueError
+        If there is no CUDA device.
+    """
     name = os.environ.get("HISTODICT_DEVICE", "cuda")
     if not name.startswith("cuda"):
         return torch.device(name)
@@ -124,12 +133,12 @@ def find_device() -> torch.device:
 
 @contextmanager
 def device_context() -> Iterator[None]:
-    """The device for one thread, with matrix products in full single precision (no TF32)."""
+    """Reserve the device for one thread, with full single-precision matrix products (no TF32)."""
     device = find_device()
     on_cuda = device.type == "cuda"
     with _ONE_AT_A_TIME, torch.cuda.device(device) if on_cuda else nullcontext():
         if on_cuda and not hasattr(_THREAD, "opened"):
-            # A thread's first call has to be one that opens the device.
+            # The first call of a thread must initialise the device.
             torch.cuda.current_stream().synchronize()
             _THREAD.opened = True
         before = torch.get_float32_matmul_precision()
@@ -141,17 +150,23 @@ def device_context() -> Iterator[None]:
 
 
 def to_device(X: NDArray | Tensor, dtype: np.dtype | torch.dtype | None = None) -> Tensor:
-    """X, a numpy array or a tensor, on the device; a dtype of None keeps its own."""
+    """Return X, a NumPy array or a tensor, as a tensor on the device.
+
+    Parameters
+    ----------
+    X : array or tensor
+    dtype : dtype of the result; None keeps that of X
+    """
     device = find_device()
     if not isinstance(X, Tensor):
-        # torch warns of arrays that it may not write to, such as memory maps.
+        # PyTorch warns about read-only arrays, such as memory maps.
         X = torch.from_numpy(np.require(X, requirements=["C_CONTIGUOUS", "WRITEABLE"]))
     if not isinstance(dtype, torch.dtype):
         dtype = X.dtype if dtype is None else _TYPES[np.dtype(dtype)]
     if device.type != "cuda" or X.is_cuda:
         return X.to(device, dtype)
     computing = torch.cuda.current_stream(device)
-    with torch.cuda.stream(_copying(device)):  # beside what is computed
+    with torch.cuda.stream(_copying(device)):  # concurrent with computation
         Y = _copy_staged(X, device, dtype)
         computing.wait_stream(_copying(device))
     Y.record_stream(computing)
@@ -159,9 +174,9 @@ def to_device(X: NDArray | Tensor, dtype: np.dtype | torch.dtype | None = None) 
 
 
 def _copy_staged(X: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """X on the device, by parts that the host moves to pinned memory while others are under way.
+    """Copy X to the device in parts; the host fills pinned memory while other parts are copied.
 
-    torch keeps pinned memory for the next part, and hands it out once its copy is done.
+    PyTorch caches pinned memory and reuses it for the next part once its copy is done.
     """
     Y = torch.empty(X.shape, dtype=dtype, device=device)
     if X.ndim == 0 or X.numel() == 0:
@@ -174,7 +189,7 @@ def _copy_staged(X: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
 
 
 def labels_to_device(labels: NDArray[np.int64] | Tensor) -> Tensor:
-    """Labels of samples on the device."""
+    """Return the labels of samples as a tensor on the device."""
     if isinstance(labels, Tensor):
         return labels
     return torch.from_numpy(np.ascontiguousarray(labels)).to(find_device())
@@ -188,7 +203,10 @@ def _copying(device: torch.device) -> torch.cuda.Stream:
 def cache_blocks(
     open_blocks: Callable[[], Iterator[tuple[NDArray, Any]]],
 ) -> Callable[[], Iterator[tuple[NDArray | Tensor, Any]]]:
-    """The same blocks; what was read once stays on the device, as far as half its memory goes."""
+    """Return a function that iterates over the blocks and caches them on the device.
+
+    The cache uses at most half of the memory of the device.
+    """
     device = find_device()
     kept: list[tuple[Tensor, Any]] = []
 
@@ -208,31 +226,36 @@ def cache_blocks(
 
 
 class DeviceStatistics(SufficientStatistics):
-    """Sums over coded samples in tensors of the device; `objective` too, until someone asks."""
+    """Sufficient statistics in tensors on the device; `objective` is a tensor, too."""
 
     def in_double_precision(self) -> SufficientStatistics:
+        """Convert E and F to double precision, in place, and return self."""
         self.E, self.F = self.E.double(), self.F.double()
         if self.F_own_class is not None:
             self.F_own_class = self.F_own_class.double()
         return self
 
     def store_worst(self, other: SufficientStatistics, most: int) -> None:
+        """Keep the `most` worst samples of both."""
         errors = torch.cat([self.worst_errors, other.worst_errors])
         samples = torch.cat([self.worst_samples, other.worst_samples])
         keep = errors.argsort(descending=True, stable=True)[:most]
         self.worst_errors, self.worst_samples = errors[keep], samples[keep]
 
     def worst_reconstructed(self) -> Any:
+        """Return the worst samples, without those whose residual is within rounding error."""
         norms = self.worst_samples.square().sum(dim=1)
         return self.worst_samples[self.worst_errors > 1e-6 * norms]
 
     def with_tangent(self, D: Tensor, pull: float) -> SufficientStatistics:
+        """Return the statistics of the linearised problem; see `SufficientStatistics`."""
         with device_context():
             mu = pull * self.F_own_class.trace() / len(D)
             bent = (self.F_own_class - self.F).to(D.dtype) @ D
             return replace(self, E=self.E + bent + mu * D, F=self.F_own_class)
 
     def on_host(self) -> SufficientStatistics:
+        """Return the statistics as NumPy arrays."""
         arrays = {
             field.name: _to_numpy(getattr(self, field.name))
             for field in fields(self)
@@ -255,13 +278,22 @@ def sum_codes(
     n_worst: int,
     split: bool,
 ) -> DeviceStatistics:
-    """The sums of a block with dense codes S (n, k) and squared residuals `errors` (n,)."""
+    """Compute the statistics of a block.
+
+    Parameters
+    ----------
+    Y : (n, n_features), samples
+    S : (n, k), dense codes
+    errors : (n,), squared residuals
+    labels : (n,), class index of each sample
+    own_label, class_weights, n_worst, split : as in `kernels.cpu.backend.encode_and_accumulate`
+    """
     w = class_weights[labels]
     weighted = S * w[:, None].to(S.dtype)
     own = labels == own_label
     S_own = S * own[:, None]
     uses = (S_own != 0).sum(dim=0)
-    # A stable order, so that equal errors come as they do on the host; others' samples last.
+    # A stable order gives equal errors the same order as on the host; other classes come last.
     own_errors = torch.where(own, errors, -torch.inf)
     worst = own_errors.argsort(descending=True, stable=True)[:n_worst]
     return DeviceStatistics(
@@ -269,7 +301,7 @@ def sum_codes(
         F=_symmetric(weighted.T @ S),
         usage_counts=uses,
         code_sum=2 * (S_own > 0).sum(dim=0) - uses,
-        objective=w @ errors,  # becomes a number once it is asked for
+        objective=w @ errors,  # stays a tensor, to avoid waiting for the device
         worst_errors=own_errors[worst],
         worst_samples=Y[worst],
         F_own_class=class_weights[own_label].to(S.dtype) * _symmetric(S_own.T @ S)
@@ -283,7 +315,7 @@ def _symmetric(F: Tensor) -> Tensor:
 
 
 def replace_unused_atoms(D: Tensor, uses: Tensor, candidates: Tensor) -> Tensor:
-    """As `idle_atoms.replace_unused_atoms`."""
+    """Replace unused and duplicate atoms, as `sufficient_statistics.replace_unused_atoms`."""
     idle = torch.nonzero((uses == 0) | _repeated(D))[:, 0]
     if len(idle) == 0 or len(candidates) == 0:
         return D

@@ -1,6 +1,6 @@
-"""Greedy pursuit of one support for several channels, in plain torch: see `cpu_joint`.
+"""Greedy pursuit with one support for several channels, in PyTorch; see `kernels.cpu.joint_omp`.
 
-Atoms of which a channel's span leaves too little are passed over all at once.
+Atoms with a small norm outside the span of a channel are excluded in one vectorised step.
 """
 
 from __future__ import annotations
@@ -17,10 +17,21 @@ def pursue(
     n_nonzero: int,
     order_recursive: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """As `gpu_omp_triton.pursue`, with the channels as first dimension of B, G, α and R.
+    """Select atoms and orthogonalise them, as `kernels.cuda.omp.pursue` with several channels.
 
-    B (n_channels, n, k), G (n_channels, k, k), squared_norms and tols (n,). In a channel in which a
-    pick depends on those before, α is 0 and so is its code.
+    Parameters
+    ----------
+    B : (n_channels, n, k), products of samples and atoms
+    G : (n_channels, k, k), Gram matrices
+    squared_norms : (n,), squared norms of the samples over all channels
+    tols : (n,), squared residuals at which a sample is finished
+    n_nonzero : maximum number of atoms per sample (L)
+    order_recursive : whether selection is order-recursive, else classical
+
+    Returns
+    -------
+    picks (n, L), α (n_channels, n, L), R (n_channels, n, L, L), numbers of picks (n,), and squared
+    residuals (n,). In a channel in which an atom depends on earlier ones its α and code are 0.
     """
     n_channels, n_rows, k = B.shape
     epsilon = torch.finfo(B.dtype).eps
@@ -45,7 +56,7 @@ def pursue(
         coefficients = V[:, rows, :, s].transpose(0, 1)  # indexed dimensions come first
         pivot = G[:, s, s] - (coefficients**2).sum(dim=2)
         fits = pivot > dependent
-        # A channel that was counted in the score but does not fit: the pick is made again.
+        # The score included a channel in which the atom is dependent: repeat the selection.
         misjudged = (~fits & (outside[:, rows, s] > dependent)).any(dim=0)
         outside[:, rows, s] = torch.where(fits & misjudged, outside[:, rows, s], 0)
 

@@ -1,17 +1,15 @@
-"""Exact l1 coding on a CUDA device: the active sets of `cpu_lasso`, a sample per program.
+"""Exact l1 coding on a CUDA device: the method of `kernels.cpu.lasso`, one sample per program.
 
     min_s  ½‖y − sD‖² + λ‖s‖₁
 
-A program keeps a sample's correlations in registers, and its active atoms, signs and codes in
-places, of which some may be free. In scratch memory, which the caches hold, is the inverse H of the
-active Gram matrix, in double precision: an atom that comes or goes changes it by one outer product,
-and a step to the minimum for the present signs is one product with it. The step starts from the
-present slopes, and is repeated if they are not yet λ, so that errors of H do not count.
+A program holds the correlations of a sample in registers, and its active atoms, signs and codes in
+slots, some of which may be free. Scratch memory, which fits into the caches, contains the inverse H
+of the active Gram matrix in double precision. Adding or removing an atom changes H by one outer
+product, and a step to the minimum for the current signs is one product with it. The step starts
+from the current slopes and is repeated until they are λ, so that errors of H do not accumulate.
 
-The inverse H of a growing and shrinking Gram matrix in a program's scratch memory.
-
-It has places (rows and columns) of which the first `top` were ever used. A vector over the places
-is shared between the threads of a program through the scratch memory `weights`.
+H has rows and columns for all slots, of which the first `top` have been used. The threads of a
+program share a vector over the slots through the scratch memory `weights`.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from .omp import UNIFORM, count_processors
 
 @triton.jit
 def publish(x, weights):
-    """x to where every thread of the program can read all of it."""
+    """Copy x to scratch memory, where every thread of the program can read all of it."""
     tl.debug_barrier()
     tl.store(weights + tl.arange(0, x.shape[0]), x)
     tl.debug_barrier()
@@ -34,7 +32,7 @@ def publish(x, weights):
 
 @triton.jit
 def times_inverse(x, H, weights, used, top, CHUNK: tl.constexpr):
-    """x·H; 0 at free places, where x has to be 0."""
+    """Return x·H, which is 0 at free slots; x must be 0 there."""
     place = tl.arange(0, x.shape[0])
     publish(x, weights)
     total = x * 0
@@ -49,7 +47,7 @@ def times_inverse(x, H, weights, used, top, CHUNK: tl.constexpr):
 
 @triton.jit
 def add_outer(u, factor, fresh, H, weights, top, CHUNK: tl.constexpr):
-    """H += factor·uᵀu, where row and column `fresh` count as 0 before."""
+    """Add factor·uᵀu to H, whose row and column `fresh` count as 0 before."""
     place = tl.arange(0, u.shape[0])
     publish(u, weights)
     for start in range(0, top, CHUNK):
@@ -67,20 +65,30 @@ _ATOMS_PER_WARP = 1024
 _MAX_WARPS = 16
 _WARPS_PER_PROCESSOR = 16
 _SCRATCH_BYTES = 2**30
-# Atoms of a code that there is room for at first; the codes that need more are done again.
+# Numbers of slots to try; codes that need more are computed again with the next number.
 _POSITIONS = (32, 128)
-_FULL = 2  # the mark of a code that needs more room
+_FULL = 2  # status of a code that needs more slots
 _FREE, _ACTIVE, _REFUSED = (tl.constexpr(x) for x in (0, 1, 2))
 
 
 def solve(
     B: Tensor, yy: Tensor, G: Tensor, penalty: float, tol: float, capacity: int
 ) -> tuple[Tensor, Tensor, int]:
-    """Active atoms (n, places), −1 where a place is free, their codes, and how many rows missed.
+    """Compute the codes of the rows of a block.
 
-    There are no more places than the largest code needs.
-    B (n, k): products ⟨y, d_j⟩. yy (n,): ‖y‖², double. G (k, k): the Gram matrix. `capacity`: the
-    most atoms of a code. A row misses if its duality gap stays above tol of its objective.
+    Parameters
+    ----------
+    B : (n, k), products ⟨y, d_j⟩
+    yy : (n,), ‖y‖² in double precision
+    G : (k, k), Gram matrix
+    penalty : λ
+    tol : maximum duality gap relative to the objective
+    capacity : maximum number of atoms of a code
+
+    Returns
+    -------
+    active atoms (n, slots), −1 for a free slot; their codes (n, slots); and the number of rows that
+    missed the tolerance. The number of slots is that of the largest code, rounded up
     """
     room = triton.next_power_of_2(capacity)
     steps = [places for places in _POSITIONS if places < room] + [room]
@@ -99,7 +107,7 @@ def solve(
 def _solve_with(
     places: int, B: Tensor, yy: Tensor, G: Tensor, penalty: float, tol: float, capacity: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Codes of at most so many places, and marks: 0 done, 1 missed the tolerance, _FULL."""
+    """Compute codes of at most `places` slots, and status: 0 done, 1 missed tolerance, _FULL."""
     n_rows, k = B.shape
     width = triton.next_power_of_2(k)
     n_warps = max(1, min(_MAX_WARPS, width // _ATOMS_PER_WARP))
@@ -137,7 +145,7 @@ def _solve_with(
 
 @triton.jit
 def _larger(size, atom, c, other_size, other_atom, other_c):
-    """The larger slope; of equal ones the first atom."""
+    """Return the larger slope; among equal ones that of the first atom."""
     keep = (size > other_size) | ((size == other_size) & (atom < other_atom))
     return (
         tl.where(keep, size, other_size),
@@ -166,7 +174,7 @@ def _solve(
     PLACES: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
-    """H, weights and slopes are the programs' scratch memory; constants: λ, tol, least pivot."""
+    """Code rows; H, weights, slopes: scratch memory; constants: λ, tol and smallest pivot."""
     atom = tl.arange(0, ATOMS)
     place = tl.arange(0, PLACES)
     program = tl.program_id(0).to(tl.int64)
@@ -188,10 +196,10 @@ def _solve(
         lowest = squared_norm + 1.0
         n_stalled = 0
         n_rounds = 0
-        top = 0  # from here on, places were never used
+        top = 0  # slots from here on have never been used
         running = True
         while running:
-            # A NaN, from an overflow, would part the threads of a program: it is not a slope.
+            # Exclude NaN, from an overflow: with it the threads of a program would diverge.
             usable = tl.where((state == _FREE) & (c == c), tl.abs(c), 0.0)
             worst, j, c_j = tl.reduce((usable, atom, c), 0, _larger)
             used = active >= 0
@@ -203,7 +211,7 @@ def _solve(
             steepest = tl.maximum(worst.to(tl.float64), tl.max(tl.abs(c_active)))
             s_c = tl.sum(s * c_active)
             gap = _relative_gap(y_r, s_c, l1, steepest, penalty)
-            # Without c, whose rounding would hide that the objective still falls.
+            # Computed without c, whose rounding would hide a small decrease of the objective.
             objective = 0.5 * tl.maximum(y_r - penalty * l1, 0.0) + penalty * l1
             n_stalled = tl.where(objective >= lowest, n_stalled + 1, 0)
             lowest = tl.minimum(lowest, objective)
@@ -227,12 +235,12 @@ def _solve(
                 own = row * PLACES
                 c = b - _fit(G, k, atoms_out + own, s_out + own, top, ATOMS)
             else:
-                # With the refused atoms, too. Either will do: this gap, or that of the processor,
-                # which takes the slopes of active atoms for λ.
+                # Include the refused atoms. Either gap is valid: this one, or that of the CPU
+                # kernel, which assumes that the slopes of active atoms are λ.
                 seen = tl.max(tl.where(state == _ACTIVE, 0.0, tl.abs(c))).to(tl.float64)
                 gap = _relative_gap(y_r, s_c, l1, tl.maximum(steepest, seen), penalty)
                 gap = tl.minimum(gap, _relative_gap(y_r, penalty * l1, l1, seen, penalty))
-                # Asked so that a NaN, from an overflow, counts as missed.
+                # With this comparison a NaN, from an overflow, counts as missed.
                 tl.store(marks + row, tl.where(gap <= tol, 0, tl.where(full, 2, 1)))
                 tl.store(atoms_out + row * PLACES + place, active)
                 tl.store(s_out + row * PLACES + place, s)
@@ -240,7 +248,7 @@ def _solve(
 
 @triton.jit
 def _relative_gap(y_r, s_c, l1, worst, penalty):
-    """Duality gap over objective; the residual r scaled is the dual point.
+    """Return the relative duality gap; the dual point is the scaled residual r.
 
     y_r = ⟨y, r⟩; s_c = ⟨s, c⟩, which is λ‖s‖₁ at the optimum for the active signs.
     """
@@ -255,9 +263,9 @@ def _relative_gap(y_r, s_c, l1, worst, penalty):
 def _activate(j, c_j, G, k, least_pivot, H, weights, active, signs, s, state, top, CHUNK):
     """Add atom j with coefficient 0, or refuse it.
 
-    An atom in the span of the active ones has no pivot. Moving weight onto it along that linear
-    dependence changes the penalty alone; it goes until an active atom reaches 0 and leaves. If none
-    does, the atom is refused.
+    An atom in the span of the active ones has no pivot. Moving weight to it along the linear
+    dependence changes the penalty only; it is moved until an active atom reaches 0 and is removed.
+    If none does, the atom is refused.
     """
     atom = tl.arange(0, state.shape[0])
     place = tl.arange(0, active.shape[0])
@@ -295,7 +303,7 @@ def _activate(j, c_j, G, k, least_pivot, H, weights, active, signs, s, state, to
 
 @triton.jit
 def _descend(penalty, slopes, H, weights, active, signs, s, state, top, CHUNK):
-    """Minimise over the active atoms, signs kept: atoms that reach 0 leave."""
+    """Minimise over the active atoms with fixed signs; atoms that reach 0 are removed."""
     place = tl.arange(0, active.shape[0])
     used = active >= 0
     c_active = tl.load(slopes + active, mask=used, other=0.0).to(tl.float64)
@@ -311,7 +319,7 @@ def _descend(penalty, slopes, H, weights, active, signs, s, state, top, CHUNK):
         pending = length < float("inf")
         if pending:
             s += length * step
-            # The step solves for the slope, so it shrinks by the share that is taken.
+            # The full step removes the slope, so a partial step reduces it proportionally.
             slope = tl.where(place == leaving, 0.0, slope * (1 - length))
             active, s, state = _drop(leaving, H, weights, active, s, state, top, CHUNK)
         else:
@@ -321,7 +329,7 @@ def _descend(penalty, slopes, H, weights, active, signs, s, state, top, CHUNK):
 
 @triton.jit
 def _drop(leaving, H, weights, active, s, state, top, CHUNK):
-    """Take one atom out of its place."""
+    """Remove one atom from the active set."""
     atom = tl.arange(0, state.shape[0])
     place = tl.arange(0, active.shape[0])
     h = tl.load(H + leaving * place.shape[0] + place, mask=active >= 0, other=0.0)
@@ -334,7 +342,7 @@ def _drop(leaving, H, weights, active, s, state, top, CHUNK):
 
 @triton.jit
 def _fit(G, k, active, s, top, ATOMS: tl.constexpr):
-    """sG over all atoms, from the active atoms' rows of G."""
+    """Return sG over all atoms, from the rows of G of the active atoms."""
     atom = tl.arange(0, ATOMS)
     total = tl.zeros([ATOMS], G.dtype.element_ty)
     for start in range(0, top, 4):

@@ -1,8 +1,8 @@
-"""Greedy pursuit on a CUDA device: the recursion of `cpu_omp`, a sample per program.
+"""Greedy pursuit on a CUDA device: the recursion of `kernels.cpu.omp`, one sample per program.
 
-A program keeps a sample's correlations and outside norms in registers through all picks. The basis'
-products with the atoms, v_i, stay in the program's own scratch memory, which the caches hold; the
-Gram matrix is in the second-level cache.
+A program holds the correlations and outside norms of a sample in registers through all selections.
+The products of the basis with the atoms, v_i, are in scratch memory of the program, which fits into
+the caches. The Gram matrix is in the second-level cache.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-# A fused multiply-add at the start of a sum over threads makes it differ between them by rounding,
-# and threads that disagree on where to branch wait for each other forever.
+# With a fused multiply-add at the start of a sum over threads, the threads get results that differ
+# by rounding. Threads that take different branches then wait for each other forever.
 UNIFORM = {"enable_fp_fusion": False}
 _ATOMS_PER_WARP = 128
 _MAX_WARPS = 16
 _WARPS_PER_PROCESSOR = 24
-_CHUNK = 8  # basis vectors that are on their way from the cache together
+_CHUNK = 8  # basis vectors that are loaded from the cache together
 
 
 def pursue(
@@ -29,14 +29,22 @@ def pursue(
     n_nonzero: int,
     order_recursive: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Picks and their orthogonalisation, for atoms and samples of unit norm, or zero.
+    """Select atoms and orthogonalise them, for atoms and samples of unit norm, or zero.
 
-    B (n, k): products ⟨y, d_j⟩. G (k, k): the Gram matrix. squared_norms (n,): ‖y‖², 1 or 0.
-    tols (n,): stop at such a squared residual.
+    Parameters
+    ----------
+    B : (n, k), products ⟨y, d_j⟩
+    G : (k, k), Gram matrix
+    squared_norms : (n,), ‖y‖², 1 or 0
+    tols : (n,), squared residuals at which a sample is finished
+    n_nonzero : maximum number of atoms per sample (L)
+    order_recursive : whether selection is order-recursive, else classical
 
-    Returns picks (n, L); α (n, L), the samples in the orthonormal basis of their atoms; R (n, L,
-    L), lower triangles that take the basis to the atoms, with ones on the diagonal where there is
-    no pick; the numbers of picks (n,); and the squared residuals (n,).
+    Returns
+    -------
+    picks (n, L), the selected atoms; α (n, L), coefficients in the orthonormal basis; R (n, L, L),
+    lower triangles that map the basis to the atoms, with ones on the diagonal of unused rows; the
+    numbers of picks (n,); and the squared residuals (n,)
     """
     n_rows, k = B.shape
     epsilon = torch.finfo(B.dtype).eps
@@ -76,7 +84,7 @@ def pursue(
 
 
 def count_processors(device: torch.device) -> int:
-    """Multiprocessors of a CUDA device; 1 elsewhere (triton's interpreter)."""
+    """Return the number of multiprocessors of a CUDA device; 1 elsewhere (Triton interpreter)."""
     if device.type != "cuda":
         return 1
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
@@ -84,7 +92,7 @@ def count_processors(device: torch.device) -> int:
 
 @triton.jit
 def _better(score, atom, c, other_score, other_atom, other_c):
-    """The larger score; of equal ones the first atom."""
+    """Return the larger score; among equal ones that of the first atom."""
     keep = (score > other_score) | ((score == other_score) & (atom < other_atom))
     return (
         tl.where(keep, score, other_score),
@@ -124,12 +132,12 @@ def _pursue(
         outside = tl.full([ATOMS], 1.0, c.dtype)
         remaining = tl.load(squared_residuals + row)
         tol = tl.load(tols + row)
-        noise = remaining * noise_share  # a smaller drop of the residual may be rounding
+        noise = remaining * noise_share  # a smaller decrease of the residual may be rounding
         size = 0
         running = remaining > tol
         while running:
             divisor = outside if ORDER_RECURSIVE else 1.0
-            # A NaN, from an overflow, would part the threads of a program: it is not a score.
+            # Exclude NaN, from an overflow: with it the threads of a program would diverge.
             scores = tl.where((outside > dependent) & (c == c), c * c / divisor, 0.0)
             best, s, c_s = tl.reduce((scores, atom, c), 0, _better)
             running = best.to(tl.float64) > noise
@@ -151,7 +159,7 @@ def _pursue(
                     remaining -= alpha.to(tl.float64) * alpha.to(tl.float64)
                     size += 1
                     tl.debug_barrier()
-                # Picked, or in the span already: never look at it again.
+                # Selected, or already in the span: exclude it.
                 outside = tl.where(atom == s, 0.0, outside)
                 running = (size < n_nonzero) & (remaining > tol)
         tl.store(sizes + row, size)
@@ -161,7 +169,7 @@ def _pursue(
 
 @triton.jit
 def _span(V, s, size, atom, ATOMS: tl.constexpr, CHUNK: tl.constexpr):
-    """Σ_i v_i[s] v_i: the part of atom s in the span, seen by all atoms."""
+    """Return Σ_i v_i[s] v_i, the products of all atoms with the part of atom s in the span."""
     total = tl.zeros([ATOMS], V.dtype.element_ty)
     for start in range(0, size, CHUNK):
         i = start + tl.arange(0, CHUNK)
