@@ -12,7 +12,7 @@ import pytest
 import tifffile
 from PIL import Image, ImageFile
 
-from histodict.images import resampling as reduction
+from histodict.images import region_reader as reduction
 from histodict.images.source import READERS, ImageError, RasterReader, SlideReader, open_image
 from tests.images.files import (
     GREY,

@@ -18,10 +18,15 @@ import stat
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..utils.dicom_header import SUFFIX as _DICOM
 from ..utils.dicom_header import series_of
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from .resampling import ResampleTile
 
 # Maximum compression ratio of deflate.
 MAX_DEFLATE = 1032
@@ -306,3 +311,34 @@ def _members(index: Path) -> set[str]:
     except OSError:
         return set()
     return {name.decode("utf-8", "surrogateescape").strip() for name in _NAME.findall(text)}
+
+
+# --- slide libraries ----------------------------------------------------------------------------
+
+# Additional property: a scale without a unit, which may be the pixel size in µm.
+SCALE_WITHOUT_UNIT = "ome.scale-without-unit"
+
+
+class UnreadableContentError(Exception):
+    """Exception raised if an undamaged file is unsupported; the message states why."""
+
+
+class MissingLibraryError(Exception):
+    """Exception raised if the library that reads a file is not installed."""
+
+
+class SlideBackend(Protocol):
+    """Open slide, as a library reads it.
+
+    Attributes
+    ----------
+    metadata : size, level_sizes, downsamples and properties, named as in OpenSlide
+    """
+
+    metadata: dict[str, Any]
+
+    def picture(self, corner: list[int], piece: ResampleTile) -> Image.Image:
+        """Return the unreduced rectangle of a piece; `corner` is in pixels of level 0."""
+
+    def close(self) -> None:
+        """Close the file."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .file_types import SCALE_WITHOUT_UNIT, MissingLibraryError, UnreadableContentError
 from .ome_metadata import (
     MAX_TILE_BYTES,
     Multiscale,
@@ -33,7 +34,6 @@ from .ome_metadata import (
 )
 from .raster import plausible_mpp, tiff_mpp
 from .slide_backend import JpegTileLevel, Pixels, TileCache, can_decode, is_supported_page
-from .slide_worker import SCALE_WITHOUT_UNIT, MissingLibraryError, UnreadableContentError
 
 if TYPE_CHECKING:
     from tifffile import TiffFile, TiffPage, TiffPageSeries

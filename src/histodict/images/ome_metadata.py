@@ -21,11 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from .file_types import OME_LAYOUT, ome_attributes
+from .file_types import OME_LAYOUT, UnreadableContentError, ome_attributes
 from .raster import to_8_bits, white_level
 from .resampling import ResampleTile, composite_on_white
 from .slide_backend import Pixels, TileCache, TiledLevel, level_downsamples
-from .slide_worker import UnreadableContentError
 
 # Micrometres per unit, by the symbols of OME-XML and the names of OME-Zarr.
 _MICROMETRES = {

@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..utils.cache import LRUCache
+from .file_types import MissingLibraryError
 from .resampling import ResampleTile, composite_on_white
-from .slide_worker import MissingLibraryError
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from ..utils.files import file_bytes
 from ..utils.missing_chunks import check_missing_chunks
-from .file_types import ImageError
+from .file_types import SCALE_WITHOUT_UNIT, ImageError
 from .raster import MAX_COMPRESSION_RATIO, plausible_mpp
 from .region_reader import Pixels, RegionReader
 from .resampling import ResampleTile
@@ -44,7 +44,6 @@ from .slide_worker import (
     ORDER,
     REFUSED,
     REPLY,
-    SCALE_WITHOUT_UNIT,
     UNFIT,
     SlideServer,
     detect_library,

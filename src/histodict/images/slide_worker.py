@@ -17,12 +17,10 @@ import threading
 import time
 from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
+from .file_types import MissingLibraryError, SlideBackend, UnreadableContentError
 from .resampling import ResampleTile
-
-if TYPE_CHECKING:
-    from PIL import Image
 
 ORDER = struct.Struct("<I")
 REPLY = struct.Struct("<BQ")
@@ -37,33 +35,6 @@ _CONNECTION_BYTES = 128 * 2**20
 
 
 OPENSLIDE, OME_TIFF, OME_ZARR = "openslide", "ome-tiff", "ome-zarr"
-# Additional property: a scale without a unit, which may be the pixel size in µm.
-SCALE_WITHOUT_UNIT = "ome.scale-without-unit"
-
-
-class UnreadableContentError(Exception):
-    """Exception raised if an undamaged file is unsupported; the message states why."""
-
-
-class MissingLibraryError(Exception):
-    """Exception raised if the library that reads a file is not installed."""
-
-
-class SlideBackend(Protocol):
-    """Open slide, as a library reads it.
-
-    Attributes
-    ----------
-    metadata : size, level_sizes, downsamples and properties, named as in OpenSlide
-    """
-
-    metadata: dict[str, Any]
-
-    def picture(self, corner: list[int], piece: ResampleTile) -> Image.Image:
-        """Return the unreduced rectangle of a piece; `corner` is in pixels of level 0."""
-
-    def close(self) -> None:
-        """Close the file."""
 
 
 def _open_slide(path: str, library: str) -> SlideBackend:

@@ -29,8 +29,7 @@ from zarr.abc.store import OffsetByteRequest, Store, SuffixByteRequest
 from zarr.core.buffer import default_buffer_prototype
 
 from ..utils.text_io import shorten
-from .file_types import unpacked_bytes
-from .slide_worker import UnreadableContentError
+from .file_types import UnreadableContentError, unpacked_bytes
 
 # Accepted codecs and their parameters. At most one compressor decodes a chunk.
 _COMPRESSORS = {

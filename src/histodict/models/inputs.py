@@ -20,6 +20,7 @@ from ..datasets.folder_layout import find_images
 from ..datasets.manifest import TABLE_SUFFIXES, Manifest, read_manifest, warn_multiple_splits
 from ..datasets.record import Frame, guess_positive_class, is_dataframe
 from ..datasets.survey import check_duplicates_by_content, check_readable, sorted_by_content
+from ..decision.threshold import image_fingerprints
 from ..encoders import get_patch_features
 from ..images.file_types import ImageError, is_zarr
 from ..images.memory_image import ImageLike, MemoryImage
@@ -218,8 +219,9 @@ def checked_training_images(manifest: Manifest, n_jobs: int | None, callback: Ca
 
 
 def data_notes(manifest: Manifest) -> dict[str, Any]:
-    """Return unreadable images that were skipped, and confounders, for the training record."""
+    """Return the images, those skipped as unreadable, and confounders, for the training record."""
     notes = {
+        "images": image_fingerprints(record.path for record in manifest.records),
         "left_out": list(manifest.skipped),
         "confounders": [str(confounder) for confounder in find_confounders(manifest)],
     }

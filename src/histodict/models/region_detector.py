@@ -23,7 +23,6 @@ from ..decision.threshold import (
     SizeCurve,
     describe_min_size,
     fit_margin_threshold,
-    image_fingerprints,
     match_regions,
     tuned,
 )
@@ -351,7 +350,6 @@ class RegionDetector(ImageEstimator):
             "n_patients": len(set(manifest.patients)),
             "random_state": self.random_state,
             "n_patches": n_patches,
-            "images": image_fingerprints(record.path for record in records),
         } | data_notes(manifest)
         if start_from is not None:
             fitted.training_info_["started_from"] = start_from.training_info_

@@ -18,7 +18,6 @@ from ..decision.aggregation import Aggregator, check_scores, n_scores, predicted
 from ..decision.atom_annotations import AtomAnnotations
 from ..decision.threshold import (
     DecisionThreshold,
-    image_fingerprints,
     is_bimodal,
     tuned,
     unlabelled_threshold,
@@ -124,7 +123,6 @@ class ImageClassifier(ImageEstimator):
             "n_images": manifest.n_images,
             "n_patients": len(set(manifest.patients)),
             "random_state": self.random_state,
-            "images": image_fingerprints(record.path for record in manifest.records),
         } | data_notes(manifest)
         if any(record.region_of_interest for record in manifest.records):
             self.training_info_["n_parts"] = len(manifest.records)

@@ -22,8 +22,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from ..images.file_types import ImageError
-from ..images.slide_worker import UnreadableContentError
+from ..images.file_types import ImageError, UnreadableContentError
 from ..utils.files import NPZ_ERRORS, file_bytes
 from ..utils.text_io import shorten
 from .hdf5_check import (
