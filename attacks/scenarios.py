@@ -174,9 +174,7 @@ SCENARIOS = {
         ),
         Scheduled("evaluate --cluster tcp", _EVALUATE, has_workers=True, timed=_TIMES),
         Scenario(
-            "textures --jobs",
-            (*_TRAIN, "--method", "lbp-colour", "--jobs", "2"),
-            has_workers=True,
+            "textures --jobs", (*_TRAIN, "--method", "lbp-colour", "--jobs", "2"), has_workers=True
         ),
         Scenario(
             "reproduce",

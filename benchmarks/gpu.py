@@ -107,11 +107,7 @@ def peer_cases(problem: Problem, Y: torch.Tensor) -> dict[str, Case]:
         return {}
     D = torch.from_numpy(np.ascontiguousarray(problem.D.T)).to(Y.device)
     pursue = partial(
-        run_omp,
-        n_nonzero_coefs=problem.n_nonzero,
-        normalize=False,
-        fit_intercept=False,
-        alg="v0",
+        run_omp, n_nonzero_coefs=problem.n_nonzero, normalize=False, fit_intercept=False, alg="v0"
     )
     return {
         "omp-gpu, all rows at once": lambda: pursue(D, Y),

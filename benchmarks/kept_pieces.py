@@ -268,10 +268,7 @@ def mean_shown(metric: Metric, facts: Sequence[Facts], kind: str = "labels") -> 
 
 
 def difference_shown(
-    metric: Metric,
-    first: Mapping[Any, Facts],
-    second: Mapping[Any, Facts],
-    kind: str = "labels",
+    metric: Metric, first: Mapping[Any, Facts], second: Mapping[Any, Facts], kind: str = "labels"
 ) -> str:
     """First less second, paired by patient, on the splits that both have; bold if 0 is outside."""
     common = [key for key in first if key in second]

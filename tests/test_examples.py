@@ -55,7 +55,7 @@ def test_the_lines_of_the_page_run():
 def test_the_workflow_gives_commands_that_there_are():
     found = commands(SNAKEFILE.read_text("utf-8"))
     assert [words[1] for words in found] == [
-        *("train", "predict", "predict", "atoms", "demo", "demo"),
+        *("train", "predict", "predict", "atoms", "demo", "demo")
     ]
     for words in found:
         parse(words)

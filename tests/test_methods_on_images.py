@@ -75,8 +75,7 @@ def test_the_method_can_be_named_in_python_and_on_the_command_line(halves, tmp_p
 
 def test_a_method_of_whole_images_cannot_find_regions(tmp_path):
     run = CliRunner().invoke(
-        app,
-        ["train", ".", "--method", "lbp-colour", "--regions", "x", "-o", str(tmp_path / "m")],
+        app, ["train", ".", "--method", "lbp-colour", "--regions", "x", "-o", str(tmp_path / "m")]
     )
     assert run.exit_code == 2
 

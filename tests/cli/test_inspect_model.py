@@ -18,10 +18,7 @@ SAID = {
     "dfdl": (["tells apart healthy, inflamed", "12 images of 6 patients", "Patches"], ["Adapted"]),
     "panel": (["by an ensemble of 3", "These decide together", "stain=none"], ["candidates"]),
     "calibrated": (["Calibrated; how good", "  as above"], ["decide together"]),
-    "regions": (
-        ["region-detector", "finds regions of inflamed", "connected patches"],
-        ["apart"],
-    ),
+    "regions": (["region-detector", "finds regions of inflamed", "connected patches"], ["apart"]),
     "textures": (["lbp-colour", "from the image as a whole"], ["Patches"]),
     "adapted": (["adapted without labels, scores moved by"], []),
     "continued": (["going on from the dictionaries of another model"], []),

@@ -144,10 +144,7 @@ def test_detectors_record_the_number_of_patches(table, tmp_path):
     model = RegionDetector(recipe, region="red").fit(read_manifest(table))
     moved = model.with_threshold(model.min_patches_ + 2).tuned_on(paths(table))
     (change,) = moved.training_info_["tuning"]
-    assert (change["previous"], change["value"]) == (
-        model.min_patches_,
-        model.min_patches_ + 2,
-    )
+    assert (change["previous"], change["value"]) == (model.min_patches_, model.min_patches_ + 2)
     assert (
         load_model(save_model(moved, tmp_path / "m.histodict")).training_info_
         == moved.training_info_

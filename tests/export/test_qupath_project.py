@@ -39,7 +39,7 @@ def test_it_has_all_that_qupath_asks_of_a_project(images, tmp_path):
     save_project(folder, CLASSES, images)
     project = read(folder / "project.qpproj")
     assert list(project) == [
-        *("version", "createTimestamp", "modifyTimestamp", "uri", "lastID", "images"),
+        *("version", "createTimestamp", "modifyTimestamp", "uri", "lastID", "images")
     ]
     assert project["modifyTimestamp"] >= project["createTimestamp"] > 1_600_000_000_000
     assert unquote(urlsplit(project["uri"]).path) == str(folder / "project.qpproj")

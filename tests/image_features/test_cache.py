@@ -162,13 +162,7 @@ def test_processes_give_the_same_numbers_in_order(images, cache):
     loader = partial(load, brighter=5)
     seen = []
     several = image_features(
-        images,
-        "planes",
-        loader,
-        pixels_key="",
-        cache=cache,
-        n_jobs=2,
-        callback=seen.append,
+        images, "planes", loader, pixels_key="", cache=cache, n_jobs=2, callback=seen.append
     )
     one = image_features(images, "planes", loader, pixels_key="", n_jobs=1)
     np.testing.assert_array_equal(several, one)

@@ -11,13 +11,7 @@ import pytest
 import zarr
 
 import histodict
-from attacks.zarr_files import (
-    image_attributes,
-    payload,
-    write_array_2,
-    write_array_3,
-    write_group,
-)
+from attacks.zarr_files import image_attributes, payload, write_array_2, write_array_3, write_group
 from histodict.images.source import ImageError, open_image
 from histodict.images.zarr_store import CODECS_2, CODECS_3
 from histodict.precomputed.feature_file import check_features, open_features

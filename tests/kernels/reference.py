@@ -7,12 +7,7 @@ from numpy.typing import NDArray
 
 
 def encode_omp(
-    D: NDArray,
-    Y: NDArray,
-    n_nonzero: int,
-    *,
-    tol: float = 0.0,
-    selection: str = "order-recursive",
+    D: NDArray, Y: NDArray, n_nonzero: int, *, tol: float = 0.0, selection: str = "order-recursive"
 ) -> NDArray:
     """Greedy pursuit with a least-squares fit per candidate: dense codes (n_samples, n_atoms)."""
     S = np.zeros((len(Y), len(D)))
@@ -46,12 +41,7 @@ def _scores(D: NDArray, y: NDArray, residual: NDArray, support: list[int], rule:
 
 
 def encode_joint(
-    D: NDArray,
-    Y: NDArray,
-    n_nonzero: int,
-    *,
-    tol: float = 0.0,
-    selection: str = "order-recursive",
+    D: NDArray, Y: NDArray, n_nonzero: int, *, tol: float = 0.0, selection: str = "order-recursive"
 ) -> NDArray:
     """Pursuit of one support for all channels: dense codes (n_channels, n_samples, n_atoms)."""
     S = np.zeros((len(D), Y.shape[1], D.shape[1]))

@@ -87,9 +87,7 @@ def test_training_patches_come_from_inside_of_the_margin(tissue, pixels, tmp_pat
         Image.fromarray(padded(pixels, width, 255)).save(tmp_path / f"{width}.png")
         Image.fromarray(padded(region, width, 0)).save(tmp_path / f"{width}-mask.png")
         record = replace(
-            tissue.records[0],
-            path=tmp_path / f"{width}.png",
-            mask=tmp_path / f"{width}-mask.png",
+            tissue.records[0], path=tmp_path / f"{width}.png", mask=tmp_path / f"{width}-mask.png"
         )
         sources = [PatchSamplingSpec(record, int(inside), inside, "x") for inside in (False, True)]
         found.append(sample_training_patches(sources, CONTEXT, 0, None, no_callback, Threads(1)))
@@ -105,9 +103,7 @@ def test_masks_outlines_and_pictures_stay_aligned(tissue, model, pixels, tmp_pat
         Image.fromarray(padded(pixels, width, 255)).save(tmp_path / f"{width}.png")
         Image.fromarray(padded(region, width, 0)).save(tmp_path / f"{width}-mask.png")
         record = replace(
-            tissue.records[0],
-            path=tmp_path / f"{width}.png",
-            mask=tmp_path / f"{width}-mask.png",
+            tissue.records[0], path=tmp_path / f"{width}.png", mask=tmp_path / f"{width}-mask.png"
         )
         patch_map = model.predict(record.path, mpp=0.5).patch_map
         truths.append(region_patch_mask(record, patch_map))

@@ -389,10 +389,7 @@ def test_labels_are_never_taken_for_html_nor_for_formulae(tissue, tmp_path, pixe
 
 def test_atoms_are_drawn_by_class(model, panel, tissue):
     axes = model.plot_atoms(5)
-    assert [ax.get_title() for ax in axes] == [
-        "healthy: 5 of 12 atoms",
-        "inflamed: 5 of 12 atoms",
-    ]
+    assert [ax.get_title() for ax in axes] == ["healthy: 5 of 12 atoms", "inflamed: 5 of 12 atoms"]
     assert axes[0].images[0].get_array().shape[1] == 5 * (3 * model.recipe.patch_px + 4)
     assert panel.plot_atoms(3, axes) is axes
     made = TissueClassifier("fast", method="lbp-colour", n_jobs=1).fit(tissue)

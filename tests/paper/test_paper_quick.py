@@ -72,8 +72,7 @@ def test_every_sweep_has_every_size(output, name):
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["accuracy", "confusion", "roc", "bases", "codes", *SWEEPS, "../complexity"],
+    "name", ["accuracy", "confusion", "roc", "bases", "codes", *SWEEPS, "../complexity"]
 )
 def test_every_figure_shows_something(output, name):
     with Image.open(output / "synthetic" / f"{name}.png") as picture:

@@ -36,12 +36,7 @@ def write_zarr(path, vectors, coords):
     return path
 
 
-FORMS = {
-    "a.h5": write_trident,
-    "b.hdf5": write_clam,
-    "c.npz": write_npz,
-    "d.zarr": write_zarr,
-}
+FORMS = {"a.h5": write_trident, "b.hdf5": write_clam, "c.npz": write_npz, "d.zarr": write_zarr}
 
 
 @pytest.mark.parametrize("name", FORMS)

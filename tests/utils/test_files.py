@@ -256,8 +256,7 @@ LONGEST = 255  # bytes of a name, on nearly all file systems
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["n" * 245 + ".geojson", "ü" * 120 + ".npz", "n" * 255, "n." + "s" * 253],
+    "name", ["n" * 245 + ".geojson", "ü" * 120 + ".npz", "n" * 255, "n." + "s" * 253]
 )
 def test_names_as_long_as_the_file_system_allows(tmp_path, name):
     path = tmp_path / os.fsdecode(os.fsencode(name)[-LONGEST:])

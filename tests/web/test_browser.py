@@ -49,8 +49,7 @@ def visit(server):
         requests, errors = [], []
         page.on("request", lambda request: requests.append(request.url))
         page.on(
-            "response",
-            lambda answer: errors.append(answer.url) if answer.status >= 400 else None,
+            "response", lambda answer: errors.append(answer.url) if answer.status >= 400 else None
         )
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.goto(server.link)

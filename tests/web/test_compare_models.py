@@ -68,10 +68,7 @@ def test_maps_of_other_grids_meet_at_the_middles_of_patches(factor):
     one, other = drawn_map(coarse, 30, 30), drawn_map(fine, 30 // factor, 30 // factor)
     n = int(coarse.sum())
     assert MapDifference.of(one, other).counts() == [[48 - n, 0], [0, n]]
-    assert MapDifference.of(other, one).counts() == [
-        [(48 - n) * factor**2, 0],
-        [0, n * factor**2],
-    ]
+    assert MapDifference.of(other, one).counts() == [[(48 - n) * factor**2, 0], [0, n * factor**2]]
 
 
 def test_where_the_other_map_does_not_reach_nothing_is_compared():

@@ -49,10 +49,7 @@ def test_what_cannot_be_trained_is_said_at_once(client):
         ({"test_folds": 7}, "test_folds"),
         ({"regions": "bone"}, "bone"),
         ({"method": "magic"}, "method"),
-        (
-            {"preset": "paper", "settings": {"features": "timm:x@/etc/passwd"}},
-            "command line",
-        ),
+        ({"preset": "paper", "settings": {"features": "timm:x@/etc/passwd"}}, "command line"),
     ):
         answer = client.post("/api/jobs", json={"data": data, **wish}, headers=OWN)
         if answer.status_code == 200:  # what only the method itself can tell fails soon

@@ -254,8 +254,7 @@ class DataOptions:
     """Options that name labelled images."""
 
     data: Annotated[
-        Path,
-        typer.Argument(metavar="DATA", help="Folder with one sub-folder per class, or a CSV."),
+        Path, typer.Argument(metavar="DATA", help="Folder with one sub-folder per class, or a CSV.")
     ]
     column: ColumnOption = None
     features: FeaturesOption = None
@@ -482,8 +481,7 @@ class PredictionInputOptions(ImageOptions):
         ),
     ] = None
     within_class: Annotated[
-        str | None,
-        typer.Option(metavar="CLASS", help="Of --within, only outlines of this class."),
+        str | None, typer.Option(metavar="CLASS", help="Of --within, only outlines of this class.")
     ] = None
     annotations: AnnotationsOption = None
     coordinates: CoordinatesOption = "pixels"

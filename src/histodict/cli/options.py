@@ -271,8 +271,7 @@ class DetectorOptions(ModelOptions):
     """Options that name a region detector."""
 
     model: Annotated[
-        Path,
-        typer.Argument(metavar="MODEL", help="Model file, from `histodict train --regions`."),
+        Path, typer.Argument(metavar="MODEL", help="Model file, from `histodict train --regions`.")
     ]
 
 

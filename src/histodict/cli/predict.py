@@ -264,10 +264,7 @@ def _print_scores(scores: dict[str, Any] | None, has_uncertain: bool) -> None:
 
 def _print_metrics(metrics: dict[str, Any], tuned: dict[str, Any] | None, n_images: int) -> None:
     """Print a table of scores; for a tuned model also the scores of the untuned one."""
-    header, rows = (
-        ["", "value", "95 % interval"],
-        [_metric_row(n, m) for n, m in metrics.items()],
-    )
+    header, rows = (["", "value", "95 % interval"], [_metric_row(n, m) for n, m in metrics.items()])
     if tuned is None:
         print_table(tuple(header), rows)
         return

@@ -113,10 +113,7 @@ def _single_file(image: Path | MemoryImage, files: list[Path]) -> Path:
 
 
 def read_images(
-    source: Path | str,
-    columns: dict[str, str] | None = None,
-    *,
-    features: Path | None = None,
+    source: Path | str, columns: dict[str, str] | None = None, *, features: Path | None = None
 ) -> Manifest:
     """Read images without labels from a CSV file, or find all images below a folder.
 

@@ -287,11 +287,7 @@ def read_manifest(
 
 
 def _read(
-    source: Path | str | Frame,
-    columns: Mapping[str, str],
-    labelled: bool,
-    *,
-    by_name: bool = False,
+    source: Path | str | Frame, columns: Mapping[str, str], labelled: bool, *, by_name: bool = False
 ) -> Manifest:
     """Read a manifest; with `by_name`, images may be missing and slide names may replace paths."""
     if not isinstance(source, str | Path):
@@ -386,11 +382,7 @@ def _row_values(
 
 
 def _columns(
-    path: Path,
-    header: list[str],
-    columns: Mapping[str, str],
-    needed: Sequence[str],
-    by_name: bool,
+    path: Path, header: list[str], columns: Mapping[str, str], needed: Sequence[str], by_name: bool
 ) -> dict[str, int]:
     """Return the column index of each field."""
     names = [name.strip().casefold() for name in header]

@@ -309,9 +309,7 @@ class LinearAggregator(Aggregator):
         return f"{value} of the patches; {classes[1]} {side}"
 
 
-AGGREGATORS: dict[str, type[Aggregator]] = {
-    **dict.fromkeys(_FEATURES, LinearAggregator),
-}
+AGGREGATORS: dict[str, type[Aggregator]] = {**dict.fromkeys(_FEATURES, LinearAggregator)}
 
 
 def _fit_svm(

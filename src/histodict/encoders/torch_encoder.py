@@ -50,10 +50,7 @@ def cut_windows(
 
 
 def join_maps(
-    corners: list[tuple[int, int]],
-    maps: NDArray[np.float32],
-    cell_px: int,
-    shape: tuple[int, int],
+    corners: list[tuple[int, int]], maps: NDArray[np.float32], cell_px: int, shape: tuple[int, int]
 ) -> NDArray[np.float32]:
     """Join maps (n, h, w, n_features) of windows into one of the given shape.
 

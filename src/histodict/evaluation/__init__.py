@@ -146,10 +146,7 @@ _PRESETS = {*PRESETS, *ENSEMBLE_PRESETS}
 
 
 def choose_plans(
-    names: Sequence[str],
-    default_preset: str,
-    settings: dict[str, str],
-    region: str | None = None,
+    names: Sequence[str], default_preset: str, settings: dict[str, str], region: str | None = None
 ) -> dict[str, Plan]:
     """Return the training plans by name: METHOD, PRESET or PRESET:METHOD, optionally +unlabelled.
 

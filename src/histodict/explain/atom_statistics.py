@@ -466,11 +466,7 @@ class AtomReportData:
 
 
 def atom_statistics(
-    model: Model,
-    images: LabelledImages,
-    *,
-    stability: int = 0,
-    callback: Callback = no_callback,
+    model: Model, images: LabelledImages, *, stability: int = 0, callback: Callback = no_callback
 ) -> list[AtomStatistics]:
     """Return statistics of every atom of a model, from patches of labelled images.
 

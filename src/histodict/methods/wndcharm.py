@@ -150,12 +150,7 @@ class WNDCHARM(ClassifierMixin, BaseEstimator):
         scaled = self._scaled(samples)
         if self.decision == "svm":
             KernelSVMState.fit(
-                scaled,
-                labels,
-                kernel=self.kernel,
-                C=self.C,
-                gamma=self.gamma,
-                callback=callback,
+                scaled, labels, kernel=self.kernel, C=self.C, gamma=self.gamma, callback=callback
             ).assign_to(self)
         else:
             callback(Progress("train", 0, 1))

@@ -16,12 +16,7 @@ from ..datasets.manifest import ImageRecord, Manifest
 from ..datasets.survey import sorted_by_content
 from ..decision.aggregation import Aggregator, check_scores, n_scores, predicted_class
 from ..decision.atom_annotations import AtomAnnotations
-from ..decision.threshold import (
-    DecisionThreshold,
-    is_bimodal,
-    tuned,
-    unlabelled_threshold,
-)
+from ..decision.threshold import DecisionThreshold, is_bimodal, tuned, unlabelled_threshold
 from ..encoders import get_patch_features
 from ..images.memory_image import ImageLike, image_cache_enabled
 from ..images.pixel_size import MppLike, PixelSizeOption

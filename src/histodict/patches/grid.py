@@ -108,11 +108,7 @@ class PatchGrid:
         )
         x, y = self.corner(rows.start, columns.start)
         return source.read(
-            x,
-            y,
-            round(width * self.downsample),
-            round(height * self.downsample),
-            self.downsample,
+            x, y, round(width * self.downsample), round(height * self.downsample), self.downsample
         )[:height, :width]
 
     def corner(self, row: int, column: int) -> tuple[int, int]:

@@ -85,10 +85,7 @@ class FeatureFile:
         self.mpp = self._metadata.mpp
         self.offset = self._metadata.offset
         self.origin = FeatureMetadata(
-            length,
-            self._metadata.encoder,
-            self._metadata.patch_px,
-            self._metadata.magnification,
+            length, self._metadata.encoder, self._metadata.patch_px, self._metadata.magnification
         )
 
     @cached_property

@@ -63,10 +63,7 @@ class ArrayCache:
 
     def write(self, key: list[Any], array: NDArray[Any]) -> None:
         """Store an array under a key."""
-        with (
-            atomic_write(self._file(key), durable=False) as partial,
-            partial.open("w+b") as file,
-        ):
+        with atomic_write(self._file(key), durable=False) as partial, partial.open("w+b") as file:
             np.save(file, array, allow_pickle=False)
             size = file.tell()
             file.seek(0)

@@ -12,12 +12,7 @@ from torch import Tensor
 
 
 def pursue(
-    B: Tensor,
-    G: Tensor,
-    squared_norms: Tensor,
-    tols: Tensor,
-    n_nonzero: int,
-    order_recursive: bool,
+    B: Tensor, G: Tensor, squared_norms: Tensor, tols: Tensor, n_nonzero: int, order_recursive: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """As `gpu_omp_triton.pursue`."""
     n_rows, k = B.shape

@@ -40,17 +40,7 @@ from .simd import (
 
 @jit()
 def pursue(
-    B,
-    G,
-    tols,
-    order_recursive,
-    W,
-    scores,
-    n_nonzero,
-    indptr,
-    indices,
-    codes,
-    squared_residuals,
+    B, G, tols, order_recursive, W, scores, n_nonzero, indptr, indices, codes, squared_residuals
 ):
     """Code the rows of a block.
 

@@ -240,12 +240,7 @@ class LassoCoder:
         norms = norms_of(Y)
         check_norms("Y", norms, Y.dtype, times=self._largest)
         return self._solve(
-            Y @ self._D.T,
-            norms**2,
-            self._G,
-            self._penalty,
-            self._tol,
-            self._capacity,
+            Y @ self._D.T, norms**2, self._G, self._penalty, self._tol, self._capacity
         )
 
     def code_dense(self, Y: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,12 +10,7 @@ from torch import Tensor
 
 
 def pursue(
-    B: Tensor,
-    G: Tensor,
-    squared_norms: Tensor,
-    tols: Tensor,
-    n_nonzero: int,
-    order_recursive: bool,
+    B: Tensor, G: Tensor, squared_norms: Tensor, tols: Tensor, n_nonzero: int, order_recursive: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Select atoms and orthogonalise them, as `kernels.cuda.omp.pursue` with several channels.
 

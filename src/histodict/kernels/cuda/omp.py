@@ -22,12 +22,7 @@ _CHUNK = 8  # basis vectors that are loaded from the cache together
 
 
 def pursue(
-    B: Tensor,
-    G: Tensor,
-    squared_norms: Tensor,
-    tols: Tensor,
-    n_nonzero: int,
-    order_recursive: bool,
+    B: Tensor, G: Tensor, squared_norms: Tensor, tols: Tensor, n_nonzero: int, order_recursive: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Select atoms and orthogonalise them, for atoms and samples of unit norm, or zero.
 
