@@ -24,7 +24,7 @@ from histodict.utils.files import atomic_write
 
 PACKAGE = Path(__file__).parents[1] / "src" / "histodict"
 # These run where sockets can be handed to another process, and nowhere else.
-WHERE_LINES_ARE = {"images/slide_process.py", "images/slide_child.py"}
+WHERE_LINES_ARE = {"images/slide_reader.py", "images/slide_worker.py"}
 SOURCES = {
     name: path.read_text("utf-8")
     for path in sorted(PACKAGE.rglob("*.py"))

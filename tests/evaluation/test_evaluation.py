@@ -369,7 +369,7 @@ def test_help_teaches():
         "with patients kept apart",
         "A run that was stopped goes on where it was",
         "histodict evaluate tissue.csv --methods dfdl,odl,lbp-colour",
-        "k-fold, hold-out, site, given, or a splits.json to use again",
+        "k-fold, hold-out, site, predefined, or a splits.json to use again",
         "The first is compared with all others",
         "the figures are too good, and the report says so",
     ):

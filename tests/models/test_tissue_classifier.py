@@ -168,7 +168,7 @@ def test_the_papers_map_shows_the_patches_that_were_counted(halves):
         answer.summary()
     )
     row = answer.row()
-    assert row["value"] == answer.value and row["threshold"] == theta
+    assert row["decision_value"] == answer.value and row["threshold"] == theta
 
 
 def test_one_score_for_two_classes_and_one_per_class_for_more(halves):

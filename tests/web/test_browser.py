@@ -279,12 +279,12 @@ def test_a_crash_of_the_worker_is_told_and_nothing_is_lost(page, server):
         page.locator(f"input[name={name}]").fill(value)
     page.get_by_role("button", name="Start training").click()
     page.locator("#objective").wait_for(timeout=SLOW)
-    (alive,) = (
+    (lock,) = (
         path
-        for path in server.workspace.glob("users/local/jobs/*/alive")
+        for path in server.workspace.glob("users/local/jobs/*/worker.lock")
         if read_json(path.parent / "state.json")["state"] == "running"
     )
-    os.kill(int(alive.read_text()), signal.SIGKILL)
+    os.kill(int(lock.read_text()), signal.SIGKILL)
     page.locator("#job-error").wait_for()
     assert "ended unexpectedly" in page.locator("#job-error").inner_text()
     assert page.locator(".jobs .state.done").count() == 2

@@ -247,6 +247,12 @@ def warn_of_quality(rows: Sequence[Mapping[str, Any]]) -> None:
             "whole instead: "
             f"{truncated_list(without_detection)}"
         )
+    noted: dict[str, list[str]] = {}
+    for row in rows:
+        if row.get("notes"):
+            noted.setdefault(str(row["notes"]), []).append(str(row["path"]))
+    for note, paths in noted.items():
+        warn(f"{note} ({pluralize(len(paths), 'image')}: {truncated_list(paths)})")
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..annotations.annotation_file import AnnotationFile, image_stem
-from ..images.file_types import slides_of
+from ..images.file_types import refuse_odd, slides_of
 from ..utils.files import exists
 from ..utils.text_io import pluralize, relative_name, shorten, truncated_list
 from ..utils.validation import check_number, hint
@@ -295,6 +295,9 @@ def _read(
     source = Path(os.path.normpath(source))
     if not source.exists():
         raise ManifestError(f"{source}: there is no such file or folder")
+    refuse_odd(source, ManifestError)
+    if source.is_dir():
+        refuse_odd(source / MANIFEST_NAME, ManifestError)
     if source.is_dir() and (source / MANIFEST_NAME).is_file():
         source = source / MANIFEST_NAME
     if source.is_file():

@@ -205,6 +205,13 @@ def odd_kind(path: Path) -> str:
     return _KINDS.get(stat.S_IFMT(mode), "")
 
 
+def refuse_odd(path: Path, error: type[Exception]) -> None:
+    """Raise `error` if the path exists but is neither a file nor a folder."""
+    kind = odd_kind(path)
+    if kind and kind != NO_SUCH_FILE:
+        raise error(f"{path}: this is not a regular file but {kind}; remove or replace it")
+
+
 def is_closed(folder: Path) -> bool:
     """Return whether the path is a folder without read permission."""
     return os.path.isdir(folder) and not os.access(folder, os.R_OK | os.X_OK)

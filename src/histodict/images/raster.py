@@ -32,6 +32,7 @@ from .file_types import (
     is_closed,
     is_zarr,
     odd_kind,
+    refuse_odd,
 )
 
 if TYPE_CHECKING:
@@ -580,8 +581,7 @@ def check_readable_file(path: Path) -> None:
     kind = odd_kind(path)
     if kind == NO_SUCH_FILE:
         raise ImageError(f"{path}: there is no such file; check the name and the folder")
-    if kind:
-        raise ImageError(f"{path}: this is not a regular file but {kind}; remove or replace it")
+    refuse_odd(path, ImageError)
     if path.is_dir() and is_zarr(path):
         return
     if path.is_dir() and is_closed(path):

@@ -30,6 +30,7 @@ from ..decision.aggregation import n_scores
 from ..decision.atom_annotations import check_notes
 from ..decision.threshold import check_tuning
 from ..encoders import get_patch_features, needs_no_consent
+from ..images.file_types import refuse_odd
 from ..utils.array_schema import ArraySpec, Sizes, validate_arrays
 from ..utils.files import atomic_write
 from ..utils.text_io import parse_json, shorten
@@ -349,6 +350,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _open(path: Path) -> tuple[str, dict[str, Any]]:
+    refuse_odd(path, ModelFileError)
     if not path.is_file():
         raise ModelFileError(f"{path}: there is no such file")
     try:

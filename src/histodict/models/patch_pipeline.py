@@ -185,6 +185,7 @@ def _allowed_corners(
     return LocationConstraint(outside)
 
 
+_ALL_ALIKE = "all patches are alike to the model: the prediction has no basis in the image"
 _REFERENCE_FIELDS = ("usage", "codes", "mean_codes", "margins", "class_votes")
 _N_REFERENCE_PATCHES = 1000  # approximate number per class
 
@@ -473,17 +474,13 @@ class PatchPipeline(ImagePipeline):
                 np.int16
             )
         excluded = None if prepared.quality is None else prepared.quality.describe_excluded()
-        metadata = (
-            path,
-            prepared.mpp,
-            prepared.offset,
-            excluded,
-            concepts,
-            prepared.uses_whole_image,
-        )
-        patch_map = PatchMap(
-            grid, predicted, margins, tuple(self.classes), *metadata, prepared.clip_size
-        )
+        notes = [prepared.stain_note]
+        on_tissue = margins[predicted != NO_TISSUE]
+        if len(on_tissue) > 1 and (on_tissue == on_tissue[0]).all():
+            notes.append(_ALL_ALIKE)
+        metadata = (path, prepared.mpp, prepared.offset, excluded, concepts)
+        of_image = (prepared.uses_whole_image, prepared.clip_size, tuple(filter(None, notes)))
+        patch_map = PatchMap(grid, predicted, margins, tuple(self.classes), *metadata, *of_image)
         return patch_map, PatchStatistics.of_map(predicted, margins, codes)
 
     def _predict_chunk(

@@ -323,8 +323,10 @@ def no_prediction_reason(patch_map: PatchMap | None) -> str:
 
 
 def _whole_image_note(patch_map: PatchMap | None) -> str:
-    used_whole = patch_map is not None and patch_map.whole_image
-    return "; hardly any tissue was found, the whole image was used" if used_whole else ""
+    if patch_map is None:
+        return ""
+    whole = ["hardly any tissue was found, the whole image was used"] * patch_map.whole_image
+    return "".join(f"; {note}" for note in [*whole, *patch_map.notes])
 
 
 def _quality_column(patch_map: PatchMap | None) -> Row:
@@ -332,6 +334,8 @@ def _quality_column(patch_map: PatchMap | None) -> Row:
     if patch_map is None:
         return {}
     row: Row = {} if patch_map.excluded is None else {"left_out": patch_map.excluded}
+    if patch_map.notes:
+        row["notes"] = "; ".join(patch_map.notes)
     return row | {"whole_image": True} if patch_map.whole_image else row
 
 

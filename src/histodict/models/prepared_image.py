@@ -198,10 +198,12 @@ class PreparedImage:
     content, normalise, quality : image without margins, stain normalisation, excluded tissue
     clip_size : (width, height) to which outlines are clipped; None if no patch extends beyond
     uses_whole_image : whether all patches count, because hardly any tissue was found
+    stain_note : why the stain was not normalised; else empty
     """
 
     clip_size: tuple[int, int] | None = None
     uses_whole_image: bool = False  # always False for feature files
+    stain_note = ""  # always empty for feature files
 
     def __init__(
         self,
@@ -236,6 +238,7 @@ class PreparedImage:
         self._tissue = analysis.tissue
         self.uses_whole_image = analysis.tissue.accepts_all
         self.normalise: StainTransform = analysis.normalise
+        self.stain_note = f"stain {analysis.normalise.note}" if analysis.normalise.note else ""
         self.quality = quality_map(
             source, analysis.tissue, parse_quality_filters(recipe.quality_filters), self._image
         )

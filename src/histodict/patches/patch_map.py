@@ -217,6 +217,7 @@ class PatchMap:
     whole_image : whether all patches count because hardly any tissue was found
     size : (width, height) in level-0 pixels to which outlines are clipped, for feature files with a
         known slide size, as tiles of other tools may extend beyond the slide; else None
+    notes : limits of the prediction, such as stain normalisation that was not possible
     """
 
     grid: PatchGrid
@@ -230,6 +231,7 @@ class PatchMap:
     concepts: dict[str, NDArray[np.bool_]] = field(default_factory=dict)
     whole_image: bool = False
     size: tuple[int, int] | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def tissue(self) -> NDArray[np.bool_]:
@@ -450,6 +452,7 @@ class PatchMap:
             "size": self.size,
             "concepts": list(self.concepts),
             "whole_image": self.whole_image,
+            "notes": self.notes,
         }
         concept_arrays: dict[str, Any] = (
             {"concepts": np.stack(list(self.concepts.values()))} if self.concepts else {}
@@ -485,6 +488,7 @@ class PatchMap:
                     dict(zip(names, used, strict=True)),
                     metadata["whole_image"],
                     tuple(metadata["size"]) if metadata["size"] else None,
+                    tuple(map(str, metadata["notes"])),
                 )
         except (FileNotFoundError, PermissionError):
             raise

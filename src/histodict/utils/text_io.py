@@ -15,7 +15,6 @@ import os
 import re
 import traceback
 from collections.abc import Sequence
-from concurrent.futures import BrokenExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -174,6 +173,8 @@ def failure_reason(error: Exception) -> str:
     BrokenExecutor
         If the worker processes have ended; the whole run fails.
     """
+    from concurrent.futures import BrokenExecutor
+
     if isinstance(error, BrokenExecutor):
         raise error
     if isinstance(error, MemoryError):
