@@ -43,5 +43,5 @@ def apply_bytes(data: bytes, edit: Edit) -> bytes:
     if what == "remove":
         return data[:place] + data[place + amount :]
     run = bytes.fromhex(amount)
-    kept = place if what == "insert" else place + len(run)
-    return data[:place] + run + data[kept:]
+    stored = place if what == "insert" else place + len(run)
+    return data[:place] + run + data[stored:]

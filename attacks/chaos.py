@@ -189,18 +189,18 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1, help="trials at once")
     parser.add_argument("--trial", type=int, help="this one alone")
-    given = parser.parse_args()
-    unknown = [name for name in given.scenarios if name not in SCENARIOS]
+    specified = parser.parse_args()
+    unknown = [name for name in specified.scenarios if name not in SCENARIOS]
     if unknown:
         parser.error(f"no scenario {unknown}; there are {', '.join(SCENARIOS)}")
     hear_signals()
     bench = chaos(
-        given.scenarios or list(SCENARIOS),
-        kills=given.kills,
-        seconds=given.seconds or (None if given.kills else 600.0),
-        seed=given.seed,
-        jobs=given.jobs,
-        only=given.trial,
+        specified.scenarios or list(SCENARIOS),
+        kills=specified.kills,
+        seconds=specified.seconds or (None if specified.kills else 600.0),
+        seed=specified.seed,
+        jobs=specified.jobs,
+        only=specified.trial,
     )
     for name, known in sorted(bench.references.items()):
         print(f"{name}: {known.seconds:.1f} s if nobody disturbs it")

@@ -68,9 +68,9 @@ class Trial:
 
     def again(self) -> None:
         """The same command once more, which nobody disturbs."""
-        status, said = self.run()
+        status, message = self.run()
         if status != self.scenario.status:
-            raise Find(f"given again it ends with status {status}: {said[-600:]}")
+            raise Find(f"given again it ends with status {status}: {message[-600:]}")
 
     def clean_up(self) -> None:
         self.scenario.close()
@@ -141,10 +141,10 @@ def _full_disk(trial: Trial) -> str:
         _mount(trial, str(size))
     except (OSError, subprocess.CalledProcessError):  # for root alone
         return "not possible"
-    status, said = _for_a_while(trial)
+    status, message = _for_a_while(trial)
     _remount(trial, "size=1g")
     if status != trial.scenario.status:
-        _refused(trial, status, said)
+        _refused(trial, status, message)
     trial.again()
     return "went on"
 
@@ -201,9 +201,9 @@ def _clock_jumps(trial: Trial) -> str:
     trial.ended(running, _LEAVE_SECONDS)
     for path in files_of(trial.out).values():
         os.utime(path, (_FUTURE, _FUTURE))
-    status, said = trial.run(jumps)
+    status, message = trial.run(jumps)
     if status != trial.scenario.status:
-        raise Find(f"ended with status {status}: {said[-600:]}")
+        raise Find(f"ended with status {status}: {message[-600:]}")
     return "went on"
 
 
@@ -214,8 +214,8 @@ def _two_writers(trial: Trial) -> str:
         trial.scenario.attend(running, _MOST_SECONDS)
     statuses = [running.end(10) for running in others]
     if statuses != [0, 0]:
-        words = [running.said()[-300:] for running in others]
-        raise Find(f"two at once end with {statuses}: {words}")
+        text = [running.said()[-300:] for running in others]
+        raise Find(f"two at once end with {statuses}: {text}")
     left = [line for running in others for line in running.left_behind(_LEAVE_SECONDS)]
     if left:
         raise Find(f"left behind: {left}")
@@ -233,14 +233,14 @@ def _damage(trial: Trial) -> str:
     kind = str(trial.rng.choice(list(_DAMAGES)))
     whole = path.read_bytes()
     _DAMAGES[kind](path, whole, trial.rng)
-    status, said = trial.run()
-    if status == _REFUSED and path.is_dir() and f"{path}: is a folder" in said:
+    status, message = trial.run()
+    if status == _REFUSED and path.is_dir() and f"{path}: is a folder" in message:
         # The file that it was told to write: a folder there may be somebody's.
         path.rmdir()
         trial.again()
         return "refused"
     if status != trial.scenario.status:
-        raise Find(f"{path} {kind}: ended with status {status}: {said[-600:]}")
+        raise Find(f"{path} {kind}: ended with status {status}: {message[-600:]}")
     return "made anew"
 
 

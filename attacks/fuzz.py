@@ -82,9 +82,9 @@ def fuzz(
                     numbers = next(batches, None)
                 if numbers is None:
                     return
-                for trial in worker.try_seeds(seed, list(numbers)):
+                for train_test in worker.try_seeds(seed, list(numbers)):
                     with lock:
-                        tally.add(trial)
+                        tally.add(train_test)
         finally:
             worker.close()
             tally.seconds = max(tally.seconds, time.monotonic() - started)
@@ -137,13 +137,15 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, help="for each target; 60 without --cases")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=2)
-    given = parser.parse_args()
-    if unknown := set(given.targets) - set(TARGETS):
+    specified = parser.parse_args()
+    if unknown := set(specified.targets) - set(TARGETS):
         parser.error(f"no such target: {', '.join(sorted(unknown))}")
-    seconds = 60.0 if given.seconds is None and given.cases is None else given.seconds
+    seconds = 60.0 if specified.seconds is None and specified.cases is None else specified.seconds
     n_finds = 0
-    for name in given.targets or TARGETS:
-        tally = fuzz(name, cases=given.cases, seconds=seconds, seed=given.seed, jobs=given.jobs)
+    for name in specified.targets or TARGETS:
+        tally = fuzz(
+            name, cases=specified.cases, seconds=seconds, seed=specified.seed, jobs=specified.jobs
+        )
         print(tally.table(), flush=True)
         for found in distinct(tally) if tally.finds else []:
             n_finds += 1

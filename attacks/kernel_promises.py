@@ -64,9 +64,9 @@ def check_lasso(D: NDArray, Y: NDArray, S: csr_array, penalty: float, tol: float
     norms, largest = _norms(Y_), _norms(D_).max()
     size = norms + l1 * largest
     rounding = eps * (primal * size * largest / penalty + size**2)
-    asked = (rounding < primal) & (primal > 1e-290) & (not _vanishing(D_, D.dtype))
+    requested = (rounding < primal) & (primal > 1e-290) & (not _vanishing(D_, D.dtype))
     hold(
-        (gap <= tol * primal + rounding) | ~asked,
+        (gap <= tol * primal + rounding) | ~requested,
         "the duality gap is above tol, and nothing was said of it",
     )
 
@@ -84,13 +84,13 @@ def check_pursuit(D: Any, Y: Any, S: Any) -> None:
     D_type = D[0].dtype
     D, Y, S = ([wide(channel) for channel in channels] for channels in (D, Y, S))
     limits = np.finfo(D_type)
-    left, given, terms = 0, 0, 0
+    left, specified, terms = 0, 0, 0
     for D_c, Y_c, S_c in zip(D, Y, S, strict=True):
         left += np.sum((Y_c - S_c @ D_c) ** 2, axis=1)
-        given += np.sum(Y_c**2, axis=1)
+        specified += np.sum(Y_c**2, axis=1)
         # Denormal codes have few digits.
         terms += (1000 * limits.eps * np.abs(S_c) + limits.tiny) @ _norms(D_c)
-    bound = np.sqrt(given) * 1.001 + terms + limits.tiny  # a denormal sample counts as zero
+    bound = np.sqrt(specified) * 1.001 + terms + limits.tiny  # a denormal sample counts as zero
     hold(np.sqrt(left) <= bound, "a residual is larger than its sample")
 
 

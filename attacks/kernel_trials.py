@@ -56,7 +56,7 @@ def _check_lasso(problem: Problem, settings: Settings, answer: Any, said: list[s
     D, Y, S = problem.D, problem.Y, answer[0]
     promises.check_codes(S, (len(Y), len(D)), D.dtype)
     promises.check_same(answer)
-    promises.hold(all("ConvergenceWarning" in words for words in said), f"it warned of {said}")
+    promises.hold(all("ConvergenceWarning" in text for text in said), f"it warned of {said}")
     if not said:
         promises.check_lasso(D, Y, S, settings.penalty, settings.tol)
 
@@ -158,8 +158,8 @@ def _codes(settings: Settings, rng: Generator, n_rows: int, n_atoms: int) -> csr
 def _solve_residuals(problem: _Coded, settings: Settings) -> list[Any]:
     from histodict.kernels import class_residuals
 
-    given = problem.D, problem.Y, problem.S, problem.classes
-    return [class_residuals(*given, n_jobs=n_jobs) for n_jobs in _jobs(settings)]
+    specified = problem.D, problem.Y, problem.S, problem.classes
+    return [class_residuals(*specified, n_jobs=n_jobs) for n_jobs in _jobs(settings)]
 
 
 def _check_residuals(problem: _Coded, settings: Settings, answer: Any, said: list[str]) -> None:

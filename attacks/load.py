@@ -200,17 +200,17 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=600.0, help="under load")
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--side", type=int, default=32_000, help="pixels of the drawn slide")
-    given = parser.parse_args()
+    specified = parser.parse_args()
     for name, value in machine_facts().items():
         print(f"{name:18s}{value}")
     with tempfile.TemporaryDirectory(prefix="load-") as name:
         folder = Path(name)
         (folder / "data" / "slide").mkdir(parents=True)
         write_synthetic_dataset(folder / "data" / "tissue", 5, 2)
-        write_slide(folder / "data" / "slide" / "slide.tif", given.side)
-        wrong = measure(folder, given.seconds, given.clients)
-    for words in wrong:
-        print(f"NOT KEPT: {words}")
+        write_slide(folder / "data" / "slide" / "slide.tif", specified.side)
+        wrong = measure(folder, specified.seconds, specified.clients)
+    for text in wrong:
+        print(f"NOT KEPT: {text}")
     print("all promises kept" if not wrong else f"{len(wrong)} promises not kept")
     return 1 if wrong else 0
 

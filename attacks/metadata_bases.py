@@ -158,16 +158,16 @@ def odd_value(rng: Generator) -> dict[str, Any]:
 
 
 def metadata_edit(rng: Generator, base: str) -> Edit:
-    told = BASES[base]
+    reported = BASES[base]
     if base.endswith(".ome.zarr"):
-        return ["own", json_edits.json_edit(rng, told), 0]
-    chance = rng.random()
-    if HISTODICT_ATTRIBUTE in told and not base.endswith(".h5ad") and chance < 0.35:
-        return ["own", json_edits.json_edit(rng, told[HISTODICT_ATTRIBUTE]), 0]
-    if chance > 0.93:
+        return ["own", json_edits.json_edit(rng, reported), 0]
+    probability = rng.random()
+    if HISTODICT_ATTRIBUTE in reported and not base.endswith(".h5ad") and probability < 0.35:
+        return ["own", json_edits.json_edit(rng, reported[HISTODICT_ATTRIBUTE]), 0]
+    if probability > 0.93:
         return ["coord", int(rng.integers(N_PATCHES)), str(rng.choice(_NUMBERS))]
     if base.endswith(".h5ad"):
-        places = [*_places(told), "obsm/spatial@encoding-type", "obsm/features@encoding-type"]
+        places = [*_places(reported), "obsm/spatial@encoding-type", "obsm/features@encoding-type"]
         place = str(rng.choice(["", *places])) or "spatial/new"
     else:
         home = str(rng.choice(["", FEATURES, COORDS]))
@@ -211,13 +211,13 @@ def _stored(value: dict[str, Any]) -> Any:
 
 def write_base(path: Path, edits: list[Edit], base: str | None = None, seed: int = 0) -> Path:
     """The file of a base's name, with its edits."""
-    told = BASES[base or path.name]
+    reported = BASES[base or path.name]
     if path.is_dir():
         shutil.rmtree(path)
     path.unlink(missing_ok=True)
     makers = {".npz": _write_npz, ".h5ad": _write_h5ad, ".h5": _write_h5}
     maker = makers.get(path.suffix, _write_ome if path.name.endswith(".ome.zarr") else _write_zarr)
-    maker(path, told, edits, seed)
+    maker(path, reported, edits, seed)
     return path
 
 
@@ -289,8 +289,8 @@ def _write_zarr(path: Path, told: dict[str, Any], edits: list[Edit], seed: int) 
     for home, values in _attributes(told, edits).items():
         file = path / home / "zarr.json"
         content = json.loads(file.read_text()) | {"attributes": "ATTRIBUTES"}
-        texts = [f"{json.dumps(name)}: {_json_text(value)}" for name, value in values.items()]
-        text = json.dumps(content).replace('"ATTRIBUTES"', f"{{{', '.join(texts)}}}")
+        contents = [f"{json.dumps(name)}: {_json_text(value)}" for name, value in values.items()]
+        text = json.dumps(content).replace('"ATTRIBUTES"', f"{{{', '.join(contents)}}}")
         file.write_text(text, encoding="utf-8", errors="replace")
 
 

@@ -23,10 +23,10 @@ def minimised(worker: Worker, found: Trial) -> Trial | None:
         size = -(-len(edits) // pieces)
         for start in range(0, len(edits), size):
             fewer = edits[:start] + edits[start + size :]
-            trial = worker.try_case(replace(best.case, edits=fewer))
+            train_test = worker.try_case(replace(best.case, edits=fewer))
             tries += 1
-            if trial.signature == found.signature:
-                best, pieces = trial, max(2, pieces - 1)
+            if train_test.signature == found.signature:
+                best, pieces = train_test, max(2, pieces - 1)
                 break
         else:
             if size == 1:

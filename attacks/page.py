@@ -49,13 +49,13 @@ class Client:
         data = None if body is None else json.dumps(body)
         try:
             self._connection.request(method, path, data, headers)
-            answer = self._connection.getresponse()
-            content = answer.read()
+            response = self._connection.getresponse()
+            content = response.read()
         except (OSError, http.client.HTTPException):
             self.close()
             raise
         self._last = time.monotonic()
-        return answer.status, content
+        return response.status, content
 
     def get(self, path: str) -> Any:
         return self._json("GET", path, None)
@@ -81,9 +81,9 @@ def running_server(folder: Path, workspace: Path) -> Iterator[tuple[Address, Run
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-    given = [str(folder), "--workspace", str(workspace), "--port", str(port), "--no-browser"]
-    words = workspace.with_name(f"{workspace.name}-said.txt")
-    server = Running(["serve", *given], words, workspace.parent)
+    specified = [str(folder), "--workspace", str(workspace), "--port", str(port), "--no-browser"]
+    text = workspace.with_name(f"{workspace.name}-said.txt")
+    server = Running(["serve", *specified], text, workspace.parent)
     try:
         _wait_for(port, server)
         token = (workspace / "users" / "local" / "token").read_text()

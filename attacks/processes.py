@@ -37,13 +37,13 @@ class Running:
     def __post_init__(self) -> None:
         self.mark = secrets.token_hex(8)
         self.started = time.monotonic()
-        with self.words.open("wb") as said:
+        with self.words.open("wb") as message:
             self.process = subprocess.Popen(
                 [sys.executable, *self.program, *self.arguments],
                 cwd=self.folder,
                 env=os.environ | dict(self.environment) | {_MARK: self.mark},
                 stdin=subprocess.DEVNULL,
-                stdout=said,
+                stdout=message,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )

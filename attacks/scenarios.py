@@ -62,8 +62,8 @@ class Scenario:
 
     def begin(self, inputs: Path, out: Path, environment: Mapping[str, str] = {}) -> Running:
         arguments = [argument.replace("OUT", str(out)) for argument in self.arguments]
-        words = out.with_name(f"{out.name}-said.txt")
-        return Running(arguments, words, inputs, self.program, environment)
+        text = out.with_name(f"{out.name}-said.txt")
+        return Running(arguments, text, inputs, self.program, environment)
 
     def attend(self, running: Running, until: float) -> None:
         """Do what a user does, until it has ended or so many seconds after its start."""
@@ -86,8 +86,8 @@ class Scheduled(Scenario):
         place = ("--host", "127.0.0.1", "--port", str(self.port))
         for name, options in (("scheduler", place), ("worker", (address, "--nthreads", "1"))):
             program = ("-m", f"distributed.cli.dask_{name}")
-            words = out.with_name(f"{out.name}-{name}.txt")
-            self.beside.append(Running((*options, "--no-dashboard"), words, out, program))
+            text = out.with_name(f"{out.name}-{name}.txt")
+            self.beside.append(Running((*options, "--no-dashboard"), text, out, program))
         own = Scenario(self.name, (*self.arguments, "--cluster", address))
         patience = {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "5s"}
         return own.begin(inputs, out, {**environment, **patience})
@@ -132,14 +132,14 @@ class Serving(Scenario):
         link = re.search(r"token=(\S+)", running.said())
         if link is None:
             return False
-        ask = partial(self._ask, link[1])
-        jobs = ask("/api/jobs")["jobs"]
+        query = partial(self._ask, link[1])
+        jobs = query("/api/jobs")["jobs"]
         if not jobs:
-            data = ask("/api/data", {"place": 0, "inside": "tissue"})["id"]
+            data = query("/api/data", {"place": 0, "inside": "tissue"})["id"]
             wish = {"data": data, "preset": "quick", "settings": _SMALL, "test_folds": 2}
-            ask("/api/jobs", wish)
+            query("/api/jobs", wish)
         elif jobs[0]["state"] in ("failed", "interrupted"):
-            ask(f"/api/jobs/{jobs[0]['id']}/resume", {})
+            query(f"/api/jobs/{jobs[0]['id']}/resume", {})
         return bool(jobs) and jobs[0]["state"] == "done"
 
     def _ask(self, token: str, path: str, body: dict[str, Any] | None = None) -> Any:
@@ -150,8 +150,8 @@ class Serving(Scenario):
         }
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data, own)
-        with urllib.request.urlopen(request, timeout=10) as answer:
-            return json.load(answer)
+        with urllib.request.urlopen(request, timeout=10) as response:
+            return json.load(response)
 
 
 _STOPPED = 128 + signal.SIGTERM

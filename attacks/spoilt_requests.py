@@ -188,8 +188,8 @@ def _paths(rng: Generator) -> Edits:
 
 
 def _queries(rng: Generator) -> Edits:
-    texts = _NUMBERS + _PLACES + ["dfdl", "pixels", "paper.json", _DEEP[:5000]]
-    return tuple(["query", _some(rng, _NAMES), _some(rng, texts)] for _ in _times(rng))
+    contents = _NUMBERS + _PLACES + ["dfdl", "pixels", "paper.json", _DEEP[:5000]]
+    return tuple(["query", _some(rng, _NAMES), _some(rng, contents)] for _ in _times(rng))
 
 
 def _fields(rng: Generator) -> Edits:
@@ -216,7 +216,7 @@ def _methods(rng: Generator) -> Edits:
 
 
 def _bytes(rng: Generator) -> Edits:
-    texts = [
+    contents = [
         "\r\n",
         "\n",
         "\0",
@@ -231,7 +231,10 @@ def _bytes(rng: Generator) -> Edits:
     edits: list[list[Any]] = []
     for _ in range(int(rng.integers(1, 12))):
         place = int(rng.integers(1 << 20))
-        flip, insert = ["flip", place, int(rng.integers(8))], ["insert", place, _some(rng, texts)]
+        flip, insert = (
+            ["flip", place, int(rng.integers(8))],
+            ["insert", place, _some(rng, contents)],
+        )
         edits.append(_some(rng, [flip, flip, insert]))
     if rng.random() < 0.1:
         edits.append(["cut", int(rng.integers(1 << 20))])

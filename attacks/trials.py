@@ -41,25 +41,25 @@ class Worker:
         """The cases of these numbers, in order, whatever becomes of the process."""
         left = list(numbers)
         while left:
-            for trial in self._order("seeds", seed, left):
+            for train_test in self._order("seeds", seed, left):
                 left = left[1:]
-                yield trial
+                yield train_test
 
     def try_case(self, case: Case) -> Trial:
-        (trial,) = self._order("case", case)
-        return trial
+        (train_test,) = self._order("case", case)
+        return train_test
 
     def try_kept(self, path: Path) -> Trial:
         """A find as `keep` wrote it."""
         base = path.name.partition("-")[2]
-        (trial,) = self._order("kept", Case("kept", base, ()), path.read_bytes())
-        return trial
+        (train_test,) = self._order("kept", Case("kept", base, ()), path.read_bytes())
+        return train_test
 
     def _order(self, *words: object) -> Iterator[Trial]:
         self._connection.send(words)
         while (case := self._connection.recv()) != "done":
-            trial = self._await(case)
-            yield trial
+            train_test = self._await(case)
+            yield train_test
             if not self._process.is_alive():
                 self._start()
                 return

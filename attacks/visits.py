@@ -66,11 +66,11 @@ class Visitor:
         started = time.perf_counter()
         try:
             status, content = self._mine.client.ask(method, path, body)
-            words = content[:200].decode(errors="replace") if status >= 400 else ""
+            text = content[:200].decode(errors="replace") if status >= 400 else ""
         except (OSError, http.client.HTTPException) as error:
-            status, content, words = 0, b"", f"{type(error).__name__}: {error}"
+            status, content, text = 0, b"", f"{type(error).__name__}: {error}"
         ms = 1000 * (time.perf_counter() - started)
-        self.notes.append(Note(kind, at, ms, status, f"{path}: {words}" if words else ""))
+        self.notes.append(Note(kind, at, ms, status, f"{path}: {text}" if text else ""))
         return content
 
     def ask_all(self, kind: str, paths: list[str]) -> None:
@@ -163,8 +163,8 @@ def starter(visitor: Visitor, is_over: Callable[[], bool]) -> None:
             visitor.pause(1.0)
         if is_over():
             return
-        look = f"/api/jobs/{training}/look/{site.slides}/{site.slide}"
-        job = _json(visitor.ask("start a map", look, "POST", {})).get("job")
+        response = f"/api/jobs/{training}/look/{site.slides}/{site.slide}"
+        job = _json(visitor.ask("start a map", response, "POST", {})).get("job")
         visitor.pause(4.0)  # the map is being made now
         visitor.ask("cancel", f"/api/jobs/{job}/cancel", "POST", {})
         visitor.ask("resume", f"/api/jobs/{job}/resume", "POST", {})

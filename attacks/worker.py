@@ -30,8 +30,8 @@ def work(name: str, folder: str, connection: Connection) -> None:
         target.setup(Path(folder))
         connection.send("ready")
         while True:
-            order, *words = connection.recv()
-            for case, build in _cases(target, order, words):
+            order, *text = connection.recv()
+            for case, build in _cases(target, order, text):
                 connection.send(case)
                 with _quiet():
                     outcome = _outcome(target, case, build)
@@ -44,14 +44,14 @@ def work(name: str, folder: str, connection: Connection) -> None:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Without what libraries written in C have to say of damaged files."""
-    kept = os.dup(2)
+    stored = os.dup(2)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     try:
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(stored, 2)
+        os.close(stored)
         os.close(nowhere)
 
 
@@ -77,5 +77,5 @@ def _outcome(target: Target, case: Case, build: _Build) -> tuple[str, str | None
     except BaseException as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         signature = f"{type(error).__name__} at {Path(last.filename).name}:{last.name}"
-        words = "".join(traceback.format_exception(error, limit=-6))
-        return "find", signature, words, data
+        text = "".join(traceback.format_exception(error, limit=-6))
+        return "find", signature, text, data

@@ -46,8 +46,8 @@ def measure(workers: list[Worker], case: str, repeats: int) -> NDArray[np.float6
     seconds = np.empty((2, 2, repeats))
     for repeat in range(repeats):
         for place in (0, 1) if repeat % 2 == 0 else (1, 0):
-            answer = workers[place].call(case)
-            seconds[:, place, repeat] = answer["seconds"], answer["cpu_seconds"]
+            prediction = workers[place].call(case)
+            seconds[:, place, repeat] = prediction["seconds"], prediction["cpu_seconds"]
     return seconds
 
 
@@ -57,9 +57,9 @@ def main() -> None:
     parser.add_argument("before", type=Path, help="the other tree")
     parser.add_argument("--size", choices=SIZES, default="full", help="small is for trying out")
     parser.add_argument("--repeats", type=int, default=9, help="timed calls of each tree")
-    given = parser.parse_args()
+    specified = parser.parse_args()
     report.print_facts(machine_facts())
-    size = SIZES[given.size]
+    size = SIZES[specified.size]
     problem, source = build_problem(size)
     report.print_problem(size, problem, source)
     with tempfile.TemporaryDirectory() as temporary, ExitStack() as stack:
@@ -67,14 +67,14 @@ def main() -> None:
         for folder in folders:
             folder.mkdir()
             problem.save(folder / "problem.npz")
-        trees = given.before, Path(__file__).parents[1]
+        trees = specified.before, Path(__file__).parents[1]
         started = map(start, trees, folders)
         workers = [stack.enter_context(worker) for worker in started]
         print("least seconds; before/after: least by clock and processor, median of pairs by both")
         for case in _CASES:
             for worker, folder in zip(workers, folders, strict=True):
                 worker.call(case, folder / f"{case}.npz" if case in _CODES else None)
-            seconds = measure(workers, case, given.repeats)
+            seconds = measure(workers, case, specified.repeats)
             bits = ""
             if case in _CODES:
                 bits = "same" if same_bits(folders, case) else "OTHER"

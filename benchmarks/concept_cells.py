@@ -43,9 +43,9 @@ def read_cells(name: str, folder: Path) -> Cells:
     file = folder / f"cells-{name}.npz"
     if not file.exists():
         _draw(name, folder, file)
-    with np.load(file) as kept:
-        X = kept["X"].astype(np.float32)
-        return Cells(X, kept["units"], kept["patients"], kept["labels"])
+    with np.load(file) as stored:
+        X = stored["X"].astype(np.float32)
+        return Cells(X, stored["units"], stored["patients"], stored["labels"])
 
 
 def halves(cells: Cells, seed: int) -> NDArray[np.bool_]:

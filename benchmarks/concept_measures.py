@@ -39,11 +39,11 @@ def measure(learn: Learner, cells: Cells, other: Cells, seed: int, few: bool = F
     inside = halves(cells, seed)
     parts = [_fewer(cells.select(own), seed) for own in (inside, ~inside)]
     begun = time.process_time()
-    learnt = [learn(Seen.of(part), np.random.default_rng(seed)) for part in parts]
+    trained = [learn(Seen.of(part), np.random.default_rng(seed)) for part in parts]
     seconds = (time.process_time() - begun) / 2
     again = learn(Seen.of(parts[0]), np.random.default_rng(seed + 1000))[0]
     elsewhere = learn(Seen.of(_fewer(other, seed)), np.random.default_rng(seed))[0]
-    D = [np.ascontiguousarray(atoms, dtype=np.float32) for atoms, _ in learnt]
+    D = [np.ascontiguousarray(atoms, dtype=np.float32) for atoms, _ in trained]
     facts: Facts = {
         "halves": match_atoms(*D).mean,
         "seeds": match_atoms(D[0], again).mean,
@@ -52,7 +52,7 @@ def measure(learn: Learner, cells: Cells, other: Cells, seed: int, few: bool = F
         "atoms": len(D[0]),
         "seconds": seconds,
     }
-    sides = [_tested(D[i], learnt[i][1], parts[i], parts[1 - i], seed, few) for i in (0, 1)]
+    sides = [_tested(D[i], trained[i][1], parts[i], parts[1 - i], seed, few) for i in (0, 1)]
     return facts | {name: float(np.mean([side[name] for side in sides])) for name in sides[0]}
 
 

@@ -65,13 +65,13 @@ A figure is the mean over the partings, with the lowest and the highest where th
 def write_page(folder: Path, facts: Facts) -> None:
     """concepts-rivals.md and concepts-rivals.png."""
     folder.mkdir(parents=True, exist_ok=True)
-    chance = _spread(facts, "chance", range_only=True)
-    parts = [_INTRODUCTION.format(n_atoms=N_ATOMS, chance=chance)]
+    probability = _spread(facts, "chance", range_only=True)
+    parts = [_INTRODUCTION.format(n_atoms=N_ATOMS, chance=probability)]
     parts.append("![Explained variance and match over halves](concepts-rivals.png)\n")
-    for name, words in _SETS.items():
+    for name, text in _SETS.items():
         own = [fact for fact in facts if fact["set"] == name]
         if own:
-            parts.append(f"## {words}\n\n{_table(own, RIVALS, list(_COLUMNS))}\n")
+            parts.append(f"## {text}\n\n{_table(own, RIVALS, list(_COLUMNS))}\n")
     parts += [_ideas(facts), _few(facts)]
     (folder / "concepts-rivals.md").write_text("\n".join(parts), encoding="utf-8")
     _draw(folder / "concepts-rivals.png", facts)
@@ -135,26 +135,28 @@ def _draw(file: Path, facts: Facts) -> None:
     from matplotlib import pyplot as plt
 
     figure, axes = plt.subplots(1, 2, figsize=(12, 4.6), sharey=True)
-    for panel, name in zip(axes, ("ucsb", "glas"), strict=True):
+    for ensemble, name in zip(axes, ("ucsb", "glas"), strict=True):
         own = [fact for fact in facts if fact["set"] == name]
         for place, learner in enumerate(_DRAWN):
             found = [fact for fact in own if fact["learner"] == learner]
             if found:
                 x, y = (np.mean([fact[k] for fact in found]) for k in ("explained", "halves"))
                 style = {"marker": _MARKERS[place], "color": f"C{place % 10}", "label": learner}
-                panel.plot(x, y, linestyle="none", markersize=10 if learner == OURS else 7, **style)
-        panel.axhline(np.mean([fact["chance"] for fact in own]), color="grey", ls=":", lw=1)
-        panel.axhline(0.8, color="grey", lw=0.5)
-        panel.set_title(_SETS[name], fontsize=10)
-        panel.set_xlabel("explained variance, unseen patients")
+                ensemble.plot(
+                    x, y, linestyle="none", markersize=10 if learner == OURS else 7, **style
+                )
+        ensemble.axhline(np.mean([fact["chance"] for fact in own]), color="grey", ls=":", lw=1)
+        ensemble.axhline(0.8, color="grey", lw=0.5)
+        ensemble.set_title(_SETS[name], fontsize=10)
+        ensemble.set_xlabel("explained variance, unseen patients")
     axes[0].set_ylabel("matched |cos| over patient halves")
     axes[0].text(0.02, 0.02, "dotted: random directions", transform=axes[0].transAxes, fontsize=7)
     known: dict[str, Any] = {}
-    for panel in axes:
-        known |= {mark.get_label(): mark for mark in panel.get_legend_handles_labels()[0]}
+    for ensemble in axes:
+        known |= {mark.get_label(): mark for mark in ensemble.get_legend_handles_labels()[0]}
     names = [word for word in _DRAWN if word in known]
-    words = [word.replace("`", "") for word in names]
-    figure.legend([known[word] for word in names], words, loc="center right", fontsize=8)
+    text = [word.replace("`", "") for word in names]
+    figure.legend([known[word] for word in names], text, loc="center right", fontsize=8)
     figure.tight_layout(rect=(0, 0, 0.77, 1))
     figure.savefig(file, dpi=100)
     plt.close(figure)

@@ -121,9 +121,9 @@ def with_sites(manifest: Manifest, seed: int) -> Manifest:
 
 
 def accuracy(model: TissueClassifier, manifest: Manifest) -> float:
-    answers = model.predict(manifest)
-    pairs = zip(answers.labels, manifest.labels, strict=True)
-    return float(np.mean([said == truth for said, truth in pairs]))
+    predictions = model.predict(manifest)
+    pairs = zip(predictions.labels, manifest.labels, strict=True)
+    return float(np.mean([output == truth for output, truth in pairs]))
 
 
 def trained(
@@ -202,9 +202,9 @@ def tables(rows: Sequence[dict[str, Any]]) -> None:
         print(f"\n{name}\n")
         _table([row for row in rows if row["preset"] == name])
     tried = {(row["kind"], row["seed"]) for row in rows}
-    for key, words in (("flagged", "found"), ("false", "clean sets flagged")):
+    for key, text in (("flagged", "found"), ("false", "clean sets flagged")):
         either = {(row["kind"], row["seed"]) for row in rows if row[key]}
-        print(f"\nBy either: {words} {len(either)} of {len(tried)}")
+        print(f"\nBy either: {text} {len(either)} of {len(tried)}")
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> None:
@@ -255,17 +255,17 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="the first of so many")
     parser.add_argument("--kinds", nargs="*", default=list(KINDS), choices=list(KINDS))
     parser.add_argument("--output", type=Path, help="JSON lines, a planting each; goes on from it")
-    given = parser.parse_args()
+    specified = parser.parse_args()
     print_facts(machine_facts())
     rows = []
-    if given.output and given.output.exists():
-        rows = [json.loads(line) for line in given.output.read_text().splitlines()]
+    if specified.output and specified.output.exists():
+        rows = [json.loads(line) for line in specified.output.read_text().splitlines()]
     done = {(row["kind"], row["seed"], row["preset"]) for row in rows}
-    seeds = range(given.seed, given.seed + given.times)
-    for seed, preset_name in product(seeds, given.presets):
-        left = [kind for kind in given.kinds if (kind, seed, preset_name) not in done]
+    seeds = range(specified.seed, specified.seed + specified.times)
+    for seed, preset_name in product(seeds, specified.presets):
+        left = [kind for kind in specified.kinds if (kind, seed, preset_name) not in done]
         if left:
-            rows += try_all(given.set, preset_name, left, seed, given.output)
+            rows += try_all(specified.set, preset_name, left, seed, specified.output)
     tables(rows)
 
 

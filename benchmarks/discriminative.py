@@ -62,8 +62,8 @@ class Half:
         manifest = kept.manifest_of(self.set)
         split = kept.two_folds(manifest, self.n_repeats)[self.place]
         recipes = {name: recipe_of(self.kind, changes) for name, changes in VARIANTS.items()}
-        n_drawn = most_drawn(manifest, [split], PATCHES_PER_CLASS)
-        seen = see(manifest, recipes[WITHOUT], n_drawn)
+        n_synthetic = most_drawn(manifest, [split], PATCHES_PER_CLASS)
+        seen = see(manifest, recipes[WITHOUT], n_synthetic)
         return {
             name: learn_and_answer(recipe, seen, manifest, split, PATCHES_PER_CLASS)
             for name, recipe in recipes.items()

@@ -220,12 +220,12 @@ def main() -> None:
     parser.add_argument("--pictures", type=Path, help="folder for pictures of every step")
     parser.add_argument("--strokes", type=int, default=20, help="strokes that are timed")
     parser.add_argument("--without-network", action="store_true", help="vectors of pixels alone")
-    given = parser.parse_args()
+    specified = parser.parse_args()
     for name, value in machine_facts().items():
         print(f"{name:16s} {value}")
-    if given.pictures:
-        given.pictures.mkdir(parents=True, exist_ok=True)
-    before = WITHOUT_NETWORK if given.without_network else ""
+    if specified.pictures:
+        specified.pictures.mkdir(parents=True, exist_ok=True)
+    before = WITHOUT_NETWORK if specified.without_network else ""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         masks = write_bare_slides(folder / "slides", (640, 480))
@@ -237,8 +237,8 @@ def main() -> None:
                 page = browser.new_page(viewport=SCREEN)
                 page.set_default_timeout(60_000)
                 sign_in(page, server)
-                walk(page, masks, size, given.pictures)
-                measure(page, server, size, given.strokes)
+                walk(page, masks, size, specified.pictures)
+                measure(page, server, size, specified.strokes)
         finally:
             server.stop()
 

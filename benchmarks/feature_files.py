@@ -86,13 +86,13 @@ def run(arguments: list[str]) -> tuple[float, float, float]:
     command = [sys.executable, "-c", PROBE, *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
-        words = process.stdout.read()
+        text = process.stdout.read()
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise SystemExit(f"{' '.join(arguments)} ended with {process.returncode}")
     taken = time.perf_counter() - started
-    return taken, used.ru_utime + used.ru_stime, int(words.splitlines()[-1]) / 1024
+    return taken, used.ru_utime + used.ru_stime, int(text.splitlines()[-1]) / 1024
 
 
 PROBE = """
@@ -117,27 +117,27 @@ def main() -> None:
     parser.add_argument(
         "--presets", nargs="+", default=["precomputed", "default"], help="the last one answers, too"
     )
-    given = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=given.folder) as name:
+    specified = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=specified.folder) as name:
         folder = Path(name)
-        table = draw_slides(folder, given.slides, given.rows, given.length)
+        table = draw_slides(folder, specified.slides, specified.rows, specified.length)
         features, model = folder / "features", folder / "model.histodict"
         read_all(features)  # as warm for all that follow
         started, at = time.perf_counter(), time.process_time()
         n_bytes = read_all(features)
         seconds, busy = time.perf_counter() - started, time.process_time() - at
-        print(f"{given.slides} slides, {n_bytes / 1e9:.2f} GB; cores: {cores()}")
+        print(f"{specified.slides} slides, {n_bytes / 1e9:.2f} GB; cores: {cores()}")
         print(
             f"{'reading the files':24s} {seconds:8.1f} s {busy:8.1f} s of the processor", flush=True
         )
         common = [str(table), "--features", str(features)]
-        trainings = [["train", *common, "--preset", p, "-o", str(model)] for p in given.presets]
-        names = [f"train --preset {preset}" for preset in given.presets]
-        answers = ["predict", str(model), *common, "-o", str(folder / "results")]
-        for words, command in zip([*names, "predict"], [*trainings, answers], strict=True):
+        trainings = [["train", *common, "--preset", p, "-o", str(model)] for p in specified.presets]
+        names = [f"train --preset {preset}" for preset in specified.presets]
+        predictions = ["predict", str(model), *common, "-o", str(folder / "results")]
+        for text, command in zip([*names, "predict"], [*trainings, predictions], strict=True):
             taken, busy, mib = run(command)
             times = f"{taken:8.1f} s {busy:8.1f} s of the processor"
-            print(f"{words:24s} {times} {mib:8.0f} MiB", flush=True)
+            print(f"{text:24s} {times} {mib:8.0f} MiB", flush=True)
 
 
 def cores() -> str:

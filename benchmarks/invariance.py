@@ -77,22 +77,22 @@ def measure(name: str, settings: dict[str, str], n_images: int | None, symmetrie
         return balanced_accuracy(truth, np.array(model.classes_)[(scores > 0).astype(int)])
 
     start = time.perf_counter()
-    usual = scores_of(model, images, lambda pixels: pixels)
+    reference = scores_of(model, images, lambda pixels: pixels)
     seconds = time.perf_counter() - start
-    deviation = usual.std(ddof=1)
+    deviation = reference.std(ddof=1)
     print(f"\n{name}: {len(train.records)} training images, {len(records)} test images")
-    print(f"standard deviation of the scores {deviation:.2f}, accuracy {accuracy(usual):.2f}")
+    print(f"standard deviation of the scores {deviation:.2f}, accuracy {accuracy(reference):.2f}")
     print("\n| change | mean change | in sd | largest in sd | classes changed |")
     print("|---|---|---|---|---|")
-    for words, change in CHANGES.items():
-        if words == _UNDETECTED:
+    for text, change in CHANGES.items():
+        if text == _UNDETECTED:
             with patch.object(first_look, "content_box", _whole):
                 found = scores_of(model, images, change)
         else:
             found = scores_of(model, images, change)
-        moved, flips = np.abs(found - usual), int(((found > 0) != (usual > 0)).sum())
+        moved, flips = np.abs(found - reference), int(((found > 0) != (reference > 0)).sum())
         print(
-            f"| {words} | {moved.mean():.3f} | {moved.mean() / deviation:.2f} "
+            f"| {text} | {moved.mean():.3f} | {moved.mean() / deviation:.2f} "
             f"| {moved.max() / deviation:.2f} | {flips} |",
             flush=True,
         )

@@ -97,15 +97,17 @@ def do_all(pieces: Sequence[Piece], folder: Path, jobs: int) -> Done:
     run = partial(_run, folder.absolute())
     failures: dict[str, str] = {}
     n_processes = min(jobs, len(todo))
-    said: Iterable[str | None]
+    output: Iterable[str | None]
     if n_processes < 2:
-        said = map(run, todo)
+        output = map(run, todo)
     else:
         from joblib import delayed
 
-        said = map_processes((delayed(run)(piece) for piece in todo), n_processes, one_thread=True)
+        output = map_processes(
+            (delayed(run)(piece) for piece in todo), n_processes, one_thread=True
+        )
     try:
-        failures = {p.name: why for p, why in zip(todo, said, strict=True) if why is not None}
+        failures = {p.name: why for p, why in zip(todo, output, strict=True) if why is not None}
     except Exception as error:  # a process was killed: what is finished is there nevertheless
         failures = {"a process": f"{type(error).__name__}: {error}".splitlines()[0]}
     done = find_all(pieces, folder)
@@ -120,12 +122,12 @@ def find_all(pieces: Sequence[Piece], folder: Path) -> Done:
         raise ValueError(f"two pieces are called {max(names, key=names.count)!r}")
     done = Done()
     for piece in pieces:
-        kept = _read(piece, folder)
-        if kept is None:
+        stored = _read(piece, folder)
+        if stored is None:
             done.missing.append(piece.name)
         else:
-            done.found[piece.name] = kept["found"]
-            done.seconds[piece.name] = kept["processor"]
+            done.found[piece.name] = stored["found"]
+            done.seconds[piece.name] = stored["processor"]
     return done
 
 
@@ -153,10 +155,10 @@ def _run(folder: Path, piece: Piece) -> str | None:
 
 def _read(piece: Piece, folder: Path) -> Facts | None:
     try:
-        kept: Facts = json.loads(_file(piece, folder).read_text(encoding="utf-8"))
+        stored: Facts = json.loads(_file(piece, folder).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return kept if kept.get("piece") == repr(piece) else None
+    return stored if stored.get("piece") == repr(piece) else None
 
 
 def _file(piece: Piece, folder: Path) -> Path:
@@ -214,14 +216,14 @@ def sides(manifest: Manifest, split: Split) -> tuple[Manifest, Manifest]:
 
 def answered(model: Any, test: Manifest, split: Split) -> Facts:
     """What a model says of the test images beside the truth, for JSON."""
-    answers = [model.predict(record.path, mpp=record.mpp) for record in test.records]
+    predictions = [model.predict(record.path, mpp=record.mpp) for record in test.records]
     return {
         "repeat": split.repeat,
         "classes": list(model.classes_),
         "truth": test.labels,
         "patients": test.patients,
-        "labels": [answer.label or "" for answer in answers],
-        "scores": [list(answer.scores) for answer in answers],
+        "labels": [prediction.label or "" for prediction in predictions],
+        "scores": [list(prediction.scores) for prediction in predictions],
     }
 
 

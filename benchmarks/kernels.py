@@ -105,12 +105,12 @@ class Bench:
         """A row with the first call's time, warnings and codes; it is not one of the repeats."""
         measure = _QUALITY.get(case.partition(",")[0])
         codes = self.folder / f"{worker.peer.title} {case}.npz" if measure else None
-        answer = worker.call(case, codes)
+        prediction = worker.call(case, codes)
         n_rows = len(self.problem.head(worker.rows).Y)
         row = Row(worker.peer.title, case, version=worker.version, note=worker.peer.note)
         row.n_rows, row.scale = n_rows, len(self.problem.Y) / n_rows
-        row.first = answer["seconds"] * row.scale
-        row.n_warnings, row.warning = answer["n_warnings"], answer["warning"]
+        row.first = prediction["seconds"] * row.scale
+        row.n_warnings, row.warning = prediction["n_warnings"], prediction["warning"]
         if measure and codes:
             row.quality = measure(self.problem.head(n_rows), csr_array(load_npz(codes)))
         return row

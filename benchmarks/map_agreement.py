@@ -34,10 +34,12 @@ def contradictions(manifest: Manifest, preset: str) -> tuple[int, int, int]:
     model = Plan.named(preset).build_model(random_state=0).fit(train)
     before = after = 0
     for record in test.records:
-        answer = model.predict_one(record.path, mpp=PixelSizeOption(table=record.mpp))
+        prediction = model.predict_one(record.path, mpp=PixelSizeOption(table=record.mpp))
         raw, _ = model.model_.judge(record.path, record.mpp)
-        for place, shares in enumerate((raw.proportions, answer.proportions)):
-            against = answer.label is not None and shares[answer.label] < max(shares.values())
+        for place, shares in enumerate((raw.proportions, prediction.proportions)):
+            against = prediction.label is not None and shares[prediction.label] < max(
+                shares.values()
+            )
             before, after = before + (against and place == 0), after + (against and place == 1)
     return before, after, len(test.records)
 

@@ -35,8 +35,8 @@ def measure(method: str, tenth: bool) -> dict[str, float]:
     n = 1_000 if tenth else 10_000
     if tenth and parameters.get("n_atoms"):
         parameters["n_atoms"] //= 10
-    drawn = draw_patches(n, seed=0)
-    X, y = drawn.Y, drawn.labels
+    synthetic = draw_patches(n, seed=0)
+    X, y = synthetic.Y, synthetic.labels
     small = entry.make(parameters | ({"n_atoms": 5} if "n_atoms" in parameters else {}))
     small.fit(X[:: len(X) // 200], y[:: len(X) // 200])  # compiles
     small.predict(X[:10])

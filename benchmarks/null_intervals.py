@@ -134,8 +134,8 @@ def figure_of(design: Design, scores: Array, metric: str) -> Callable[[Array], A
         return lambda w: sum((w @ h) / (w @ s) for h, s in zip(hits, sizes, strict=True)) / 2
     first, second = scores[labels], scores[~labels]
     pairs = (first[:, None] > second) + 0.5 * (first[:, None] == second)
-    wins = above @ pairs @ below.T
-    return lambda w: ((w @ wins) * w).sum(axis=1) / (w @ above.sum(1)) / (w @ below.sum(1))
+    counts = above @ pairs @ below.T
+    return lambda w: ((w @ counts) * w).sum(axis=1) / (w @ above.sum(1)) / (w @ below.sum(1))
 
 
 def draw_times(rng: np.random.Generator, positive: Mask, n_draws: int) -> Array:
@@ -222,14 +222,16 @@ def main() -> None:
     parser.add_argument("--studies", type=int, default=400)
     parser.add_argument("--draws", type=int, default=400)
     parser.add_argument("--classifier", default="nearest mean", choices=list(CLASSIFIERS))
-    asked = parser.parse_args()
+    requested = parser.parse_args()
     cases = [(kind, signal, False) for kind, signal in SIGNALS.items()]
     for kind, signal, permuted in [*cases, ("none, permuted", 0.0, True)]:
         print(f"\nSignal: {kind}\n")
         for name in PROTOCOLS:
             for n in PATIENTS:
-                fit = CLASSIFIERS[asked.classifier]
-                for row in run(name, fit, n, signal, asked.studies, asked.draws, permuted=permuted):
+                fit = CLASSIFIERS[requested.classifier]
+                for row in run(
+                    name, fit, n, signal, requested.studies, requested.draws, permuted=permuted
+                ):
                     if (name, n, row["figure"]) == (next(iter(PROTOCOLS)), PATIENTS[0], METRICS[0]):
                         print(f"| {' | '.join(row)} |\n|{'---|' * len(row)}")
                     cells = [f"{v:.3f}" if isinstance(v, float) else str(v) for v in row.values()]

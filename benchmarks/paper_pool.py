@@ -105,13 +105,13 @@ class Training:
             for task in tasks_of(setting, self.what)
             if (task.method, task.split.name) == (self.method, self.split)
         )
-        trial = task.run(setting.images, setting.work)
+        train_test = task.run(setting.images, setting.work)
         if self.what == "accuracy" and self.method in LEARNERS:
-            learner = _Kept(trial.model, task, setting)
-            trial = TrainTestRun(learner, trial.train, trial.test, trial.adapts)
-        said = RunCache((setting.folder / "runs").absolute()).run(trial)
-        right = np.mean(np.array(said.labels) == np.array(trial.test.labels))
-        return {"seconds": said.seconds, "accuracy": float(right)}
+            learner = _Kept(train_test.model, task, setting)
+            train_test = TrainTestRun(learner, train_test.train, train_test.test, train_test.adapts)
+        output = RunCache((setting.folder / "runs").absolute()).run(train_test)
+        right = np.mean(np.array(output.labels) == np.array(train_test.test.labels))
+        return {"seconds": output.seconds, "accuracy": float(right)}
 
 
 @dataclass(frozen=True)
@@ -210,12 +210,12 @@ def main() -> None:
     settings = tuple(sorted(tuple(pair.split("=", 1)) for pair in options.set))
     sets = [
         Asked(data, int(number), methods, settings, output)
-        for data, _, number in (words.partition(":") for words in options.sets.split(","))
+        for data, _, number in (text.partition(":") for text in options.sets.split(","))
     ]
-    pieces = [piece for asked in sets for piece in trainings(asked, what)]
+    pieces = [piece for requested in sets for piece in trainings(requested, what)]
     features = [
-        Features(asked, method, part)
-        for asked in sets
+        Features(requested, method, part)
+        for requested in sets
         for method in _WITH_FEATURES
         if not methods or method in methods
         for part in range(_PARTS)
@@ -225,14 +225,16 @@ def main() -> None:
     done = kept.do_or_find(features, options)
     done |= kept.do_or_find(pieces, options)
     rows = []
-    for asked in sets:
+    for requested in sets:
         for experiment in what:
-            own = [piece for piece in pieces if (piece.asked, piece.what) == (asked, experiment)]
+            own = [
+                piece for piece in pieces if (piece.asked, piece.what) == (requested, experiment)
+            ]
             there = [piece for piece in own if piece.name in done.found]
             minutes = sum(done.seconds[piece.name] for piece in there) / 60
             left = sum(piece.cost for piece in own if piece not in there) / 60
             counts = f"{len(there)} of {len(own)}"
-            rows.append((asked.data, experiment, counts, f"{minutes:.0f}", f"{left:.0f}"))
+            rows.append((requested.data, experiment, counts, f"{minutes:.0f}", f"{left:.0f}"))
     kept.print_table(("set", "experiment", "finished", "CPU minutes", "left, about"), rows)
     sys.exit(done.tell())
 

@@ -86,8 +86,8 @@ def holds(said: dict[str, tuple[bool, str]]) -> str:
     if not said:
         return NOT_MEASURED
     n_sets = sum(yes for yes, _ in said.values())
-    words = "; ".join(f"{name}: {why}" for name, (_, why) in said.items())
-    return f"**It holds on {n_sets} of {len(said)} public sets.** {words}."
+    text = "; ".join(f"{name}: {why}" for name, (_, why) in said.items())
+    return f"**It holds on {n_sets} of {len(said)} public sets.** {text}."
 
 
 def percent(row: dict[str, str]) -> float:
@@ -113,8 +113,8 @@ def accuracy_block(written: Written) -> str:
         ]
         for m in methods
     ]
-    said = {name: _first(by_method(rows, percent)) for name, rows in ours.items()}
-    return "\n\n".join([markdown(heads, table), holds(said), _apart(written)])
+    output = {name: _first(by_method(rows, percent)) for name, rows in ours.items()}
+    return "\n\n".join([markdown(heads, table), holds(output), _apart(written)])
 
 
 def _with_interval(row: dict[str, str]) -> str:
@@ -134,8 +134,8 @@ def _first(values: dict[str, float], unit: str = " %", *, least: bool = False) -
         equal = [m for m, value in values.items() if m != DFDL and value == own]
         beside = f", level with {', '.join(equal)}" if equal else ""
         return True, f"{DFDL} {_number(own, unit)}, the best of {len(values)}{beside}"
-    words = f"{best} {_number(values[best], unit)}, {DFDL} {_number(own, unit)}"
-    return False, f"{words}, place {rank} of {len(values)}"
+    text = f"{best} {_number(values[best], unit)}, {DFDL} {_number(own, unit)}"
+    return False, f"{text}, place {rank} of {len(values)}"
 
 
 def _number(value: float, unit: str) -> str:
@@ -204,8 +204,8 @@ def roc_block(written: Written) -> str:
         "False alarms / misses where the methods work, and the area below the curve of misses "
         "against false alarms: the less, the better."
     )
-    said = {name: _first(own, "", least=True) for name, own in areas.items()}
-    return "\n\n".join([markdown(heads, table), note, holds(said)])
+    output = {name: _first(own, "", least=True) for name, own in areas.items()}
+    return "\n\n".join([markdown(heads, table), note, holds(output)])
 
 
 def _rates(point: Any) -> str:
@@ -296,29 +296,29 @@ def bases_block(written: Written) -> str:
     shares = written.ours("codes-shares")
     if not closest:
         return NOT_MEASURED
-    typical: dict[str, dict[str, float]] = {}
+    reference: dict[str, dict[str, float]] = {}
     for name, rows in closest.items():
         methods = in_order(row["method"] for row in rows)
-        typical[name] = {
+        reference[name] = {
             m: median(float(row["closest_other"]) for row in rows if row["method"] == m)
             for m in methods
         }
-    heads = ["", *(f"{name}: {what}" for name in typical for what in ("cosine", "own share"))]
+    heads = ["", *(f"{name}: {what}" for name in reference for what in ("cosine", "own share"))]
     table = []
-    for m in in_order({m for own in typical.values() for m in own}):
+    for m in in_order({m for own in reference.values() for m in own}):
         row = [m]
-        for name, own in typical.items():
+        for name, own in reference.items():
             parts = [s["own_class_fraction"] for s in shares.get(name, []) if s["method"] == m]
             share = ", ".join(f"{float(part):.0%}" for part in parts)
             row += [f"{own[m]:.2f}" if m in own else NOTHING, share or NOTHING]
         table.append(row)
-    said = {name: _first(own, "", least=True) for name, own in typical.items()}
+    output = {name: _first(own, "", least=True) for name, own in reference.items()}
     note = (
         "Cosine: median over the atoms of the largest |cosine| to an atom of the other class. Own "
         "share: of the codes' magnitude, what falls on the image's own class, for one unseen image "
         "of each class."
     )
-    return "\n\n".join([markdown(heads, table), note, holds(said)])
+    return "\n\n".join([markdown(heads, table), note, holds(output)])
 
 
 BLOCKS: dict[str, Callable[[Written], str]] = {

@@ -108,8 +108,8 @@ class Member:
 
     @property
     def name(self) -> str:
-        words = json.dumps(self.recipe.to_dict(), sort_keys=True)
-        return f"{self.set_name}-{self.place}-{hashlib.sha256(words.encode()).hexdigest()[:12]}"
+        text = json.dumps(self.recipe.to_dict(), sort_keys=True)
+        return f"{self.set_name}-{self.place}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
     @property
     def cost(self) -> float:
@@ -124,25 +124,27 @@ class Member:
 
         times = [time.perf_counter()]
         inner = patient_folds(train, _FOLDS, 0)[0]
-        heard = cross_validate_recipes(
+        evaluated = cross_validate_recipes(
             [self.recipe], learner, train, inner, RunCache(None, inner=True), no_callback, None
         )
         times.append(time.perf_counter())
         model = learner(self.recipe).fit(train)
         times.append(time.perf_counter())
-        silent = np.full(n_scores(len(manifest.classes)), np.nan)
-        said = {}
+        abstaining = np.full(n_scores(len(manifest.classes)), np.nan)
+        output = {}
         for kind in self.kinds:
-            looks = [
+            summaries = [
                 model._predict_scores(image, record.mpp).scores
                 for image, record in seen(test, kind)
             ]
-            said[kind] = [(silent if found is None else found).tolist() for found in looks]
+            output[kind] = [
+                (abstaining if found is None else found).tolist() for found in summaries
+            ]
         return {
             "recipe": self.recipe.to_dict(),
             "seconds": dict(zip(("unseen", "train"), np.diff(times).tolist(), strict=True)),
-            "unseen": heard[0].scores.tolist(),
-            "said": said,
+            "unseen": evaluated[0].scores.tolist(),
+            "said": output,
         }
 
 
@@ -162,8 +164,8 @@ class Study:
         """Each once, however many presets have it."""
         members = (
             self.member(recipe, name, place)
-            for words in self.presets
-            for recipe in plan_of(words).recipes
+            for text in self.presets
+            for recipe in plan_of(text).recipes
             for name in self.sets
             for place in range(len(splits_of(name)[1]))
         )
@@ -187,11 +189,11 @@ def put_together(
     """From the members' scores to those of the plan's model, and to probabilities if it has any."""
     if plan.is_single_model:
         return (lambda parts: parts[:, 0]), None
-    heard = []
+    evaluated = []
     for recipe, facts in zip(plan.recipes, found, strict=True):
         scores = np.array(facts["unseen"], dtype=float)
-        heard.append(MemberEvaluation(recipe, scores, *score_predictions(scores, train)))
-    combination, calibration = fit_combination(heard, train)
+        evaluated.append(MemberEvaluation(recipe, scores, *score_predictions(scores, train)))
+    combination, calibration = fit_combination(evaluated, train)
     return combination.scores, calibration
 
 
@@ -243,36 +245,36 @@ def _certainty(scores: NDArray[np.float64], calibration: Calibration | None) -> 
 def print_certainty(study: Study, done: Done) -> None:
     """How sure panels are, and how sure they may be, on the test images as they are."""
     rows = []
-    for words, name in product(study.presets, study.sets):
-        made = judged(plan_of(words), study, name, done)
+    for text, name in product(study.presets, study.sets):
+        made = judged(plan_of(text), study, name, done)
         facts = [own for own in made.facts[PLAIN] if "chances" in own] if made else []
         if not facts:
             continue
         classes = facts[0]["classes"]
-        chances, kept = (
+        chances, stored = (
             np.concatenate([own[k] for own in facts]) for k in ("chances", "candidates")
         )
         truth = [label for own in facts for label in own["truth"]]
         places = np.array([classes.index(label) for label in truth])
-        said = chances[:, 1] if len(classes) == 2 else chances
-        error = expected_calibration_error(truth, said, positive=classes[1])
-        shares = kept[np.arange(len(places)), places].mean(), (kept.sum(axis=1) == 1).mean()
-        rows.append([f"`{words}`", name, str(len(places)), *(f"{x:.3f}" for x in (error, *shares))])
+        output = chances[:, 1] if len(classes) == 2 else chances
+        error = expected_calibration_error(truth, output, positive=classes[1])
+        shares = stored[np.arange(len(places)), places].mean(), (stored.sum(axis=1) == 1).mean()
+        rows.append([f"`{text}`", name, str(len(places)), *(f"{x:.3f}" for x in (error, *shares))])
     heads = "preset", "set", "answers", "calibration error", "truth among candidates"
     print_table([*heads, "one candidate"], rows)
 
 
 def print_tables(study: Study, done: Done) -> None:
     rows = []
-    for words, name in product(study.presets, study.sets):
-        made = judged(plan_of(words), study, name, done)
+    for text, name in product(study.presets, study.sets):
+        made = judged(plan_of(text), study, name, done)
         cells = [NOTHING] * 5
         if made is not None:
             cells = [
                 cell for kinds in (study.kinds[:1], study.kinds[1:]) for cell in _cells(made, kinds)
             ]
             cells.append(f"{made.seconds:.0f}")
-        rows.append([f"`{words}`", name, *cells])
+        rows.append([f"`{text}`", name, *cells])
     shifted = "other scanners: balanced accuracy", "AUC"
     print_table(["preset", "set", "balanced accuracy", "AUC", *shifted, "seconds"], rows)
 
@@ -280,8 +282,8 @@ def print_tables(study: Study, done: Done) -> None:
 def print_without(study: Study, done: Done) -> None:
     """Panels without one of their members: balanced accuracy, as it is and by other scanners."""
     rows = []
-    for words in study.presets:
-        plan = plan_of(words)
+    for text in study.presets:
+        plan = plan_of(text)
         for left_out in plan.recipes if plan.ensemble else []:
             rest = _Some(tuple(recipe for recipe in plan.recipes if recipe != left_out))
             made = [judged(rest, study, name, done) for name in study.sets]
@@ -294,7 +296,7 @@ def print_without(study: Study, done: Done) -> None:
                 for own in made
             ]
             name = f"{left_out.method}, {left_out.features}, stain {left_out.stain}"
-            rows.append([f"`{words}` without {name}, 1/{left_out.downsample:g}", *cells])
+            rows.append([f"`{text}` without {name}, 1/{left_out.downsample:g}", *cells])
     print_table(["as it is / other scanners", *study.sets], rows)
 
 
@@ -321,8 +323,8 @@ def _cells(made: Judged, kinds: Sequence[str]) -> list[str]:
 
 def check(study: Study, done: Done) -> None:
     """Train the first split's model itself, and hold its scores against those put together."""
-    for words, name in product(study.presets, study.sets):
-        plan = plan_of(words)
+    for text, name in product(study.presets, study.sets):
+        plan = plan_of(text)
         made = judged(plan, study, name, done)
         if made is None:
             continue
@@ -330,9 +332,7 @@ def check(study: Study, done: Done) -> None:
         train, test = sides(manifest, splits[0])
         scores = answered(plan.build_model(cache=study.cache).fit(train), test, splits[0])["scores"]
         apart = np.abs(np.array(scores) - np.array(made.facts[PLAIN][0]["scores"]))
-        print(
-            f"{words} {name}: its own scores differ by {np.nanmax(apart):.1e} at most", flush=True
-        )
+        print(f"{text} {name}: its own scores differ by {np.nanmax(apart):.1e} at most", flush=True)
 
 
 def main() -> None:

@@ -60,8 +60,8 @@ def main() -> None:
     work = ExecutionOptions(n_jobs=options.jobs)
     done = evaluate(manifest, plans, splits, options.output, work=work, region=REGION)
     for row in done.values:
-        words = f"{row['value']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
-        print(f"{row['method']:20} {row['metric']:12} {words}", flush=True)
+        text = f"{row['value']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
+        print(f"{row['method']:20} {row['metric']:12} {text}", flush=True)
     for failure in done.failures:
         print(f"{failure.task.name}: {failure.error}", flush=True)
 

@@ -98,8 +98,8 @@ def candidates(method: str, patches: str | None = None) -> list[Candidate]:
         ]
     name, values = SPARSITY[method]
     return [
-        Candidate(f"{words}, {name} {value:g}", (*PATCHES[words].items(), (name, value)))
-        for words in ([patches] if patches else PATCHES)
+        Candidate(f"{text}, {name} {value:g}", (*PATCHES[text].items(), (name, value)))
+        for text in ([patches] if patches else PATCHES)
         for value in values
     ]
 
@@ -160,8 +160,8 @@ class Tested:
 
     @property
     def name(self) -> str:
-        words = self.candidate.words.replace(",", "").replace(" ", "-")
-        return f"tested-{self.set}-{self.place}-{self.method}-{words}"
+        text = self.candidate.words.replace(",", "").replace(" ", "-")
+        return f"tested-{self.set}-{self.place}-{self.method}-{text}"
 
     @property
     def cost(self) -> float:
@@ -186,8 +186,8 @@ class WholeImages:
 
     @property
     def name(self) -> str:
-        words = self.candidate.words.replace(",", "").replace(" ", "-").replace("/", "-")
-        return f"whole-{self.set}-{self.method}-{words}"
+        text = self.candidate.words.replace(",", "").replace(" ", "-").replace("/", "-")
+        return f"whole-{self.set}-{self.method}-{text}"
 
     @property
     def cost(self) -> float:
@@ -217,9 +217,9 @@ def _answered(recipe: Recipe, X: NDArray[np.float64], manifest: Manifest, split:
     seen = [place for place in split.train if not np.isnan(X[place, 0])]
     method = get_method(recipe.method).make(recipe.method_parameters, random_state=0, n_jobs=1)
     method.fit(X[seen], labels[seen])
-    glass = np.isnan(X[split.test, 0])
+    background = np.isnan(X[split.test, 0])
     values = np.asarray(method.decision_function(np.nan_to_num(X[split.test])), dtype=float)
-    scores = np.where(glass.reshape(-1, 1), 0.0, values.reshape(len(glass), -1))
+    scores = np.where(background.reshape(-1, 1), 0.0, values.reshape(len(background), -1))
     test = manifest.select(split.test)
     return {
         "repeat": split.repeat,
@@ -314,9 +314,9 @@ def choose(first: Sequence[Any], done: Done) -> dict[Key, Candidate]:
                 worths.setdefault(key, {})[piece.candidate.words] = own["inner"]
     chosen = {}
     for key, own in worths.items():
-        asked = candidates(key[1])
-        if len(own) == len(asked):
-            chosen[key] = max(asked, key=lambda candidate: own[candidate.words])
+        requested = candidates(key[1])
+        if len(own) == len(requested):
+            chosen[key] = max(requested, key=lambda candidate: own[candidate.words])
     return chosen
 
 
@@ -352,14 +352,14 @@ def print_tables(
     done: Done,
 ) -> None:
     for name in names:
-        tuned, untuned, words = {}, {}, {}
+        tuned, untuned, text = {}, {}, {}
         for method in methods:
             own = {place: c for (n, m, place), c in chosen.items() if (n, m) == (name, method)}
             default = dict.fromkeys(range(2 * n_repeats), default_candidate(method))
             tuned[method] = answers(name, method, n_repeats, own, done)
             untuned[method] = answers(name, method, n_repeats, default, done)
             counts = Counter(candidate.words for candidate in own.values()).most_common()
-            words[method] = "; ".join(f"{count} {_TIMES} {what}" for what, count in counts)
+            text[method] = "; ".join(f"{count} {_TIMES} {what}" for what, count in counts)
         print(f"\n{name}, {n_repeats} {_TIMES} 2 folds by patient")
         for title, found in (("settings of its own", tuned), ("as DFDL's preset has it", untuned)):
             rows = [_row(method, own, found.get("dfdl", {})) for method, own in found.items()]
@@ -374,7 +374,7 @@ def print_tables(
                 "chosen, of the training halves",
             ),
             [
-                (m, kept.difference_shown(balanced_accuracy, tuned[m], untuned[m]), words[m])
+                (m, kept.difference_shown(balanced_accuracy, tuned[m], untuned[m]), text[m])
                 for m in methods
             ],
         )

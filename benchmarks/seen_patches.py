@@ -54,10 +54,10 @@ def see(manifest: Manifest, recipe: Recipe, n_drawn: int, random_state: int = 0)
             parts = [view.chunk_features(grid, *chunk)[1] for chunk in grid.chunks()]
             everywhere = np.concatenate([part for part in parts if len(part)])
             if get_patch_features(recipe.features).are_images:
-                drawn = view.sample_features(n_drawn, rng)
+                synthetic = view.sample_features(n_drawn, rng)
             else:
-                drawn = everywhere[rng.permutation(len(everywhere))[:n_drawn]]
-        seen.append(Seen(manifest.classes.index(record.label), everywhere, drawn))
+                synthetic = everywhere[rng.permutation(len(everywhere))[:n_drawn]]
+        seen.append(Seen(manifest.classes.index(record.label), everywhere, synthetic))
     return seen
 
 
@@ -109,8 +109,8 @@ def learn_and_answer(
     `patches`: of each image, how many its own class won, and how many there are.
     """
     train, test = ([seen[place] for place in side] for side in (split.train, split.test))
-    learnt = Learnt.of(recipe, train, n_per_class)
-    evidence = [[_evidence(learnt, image) for image in side] for side in (train, test)]
+    trained = Learnt.of(recipe, train, n_per_class)
+    evidence = [[_evidence(trained, image) for image in side] for side in (train, test)]
     labels = np.array([image.label for image in train])
     rule = AGGREGATORS[recipe.aggregation].fit(recipe.aggregation, evidence[0], labels)
     scores = [rule.scores(own) for own in evidence[1]]

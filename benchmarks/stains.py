@@ -93,25 +93,25 @@ class Trained:
             if self.drawn:
                 train = with_drawn_views(train, Path(folder))
             model = TissueClassifier(recipe, n_jobs=1).fit(train)
-        silent = np.full(n_scores(len(manifest.classes)), np.nan)
+        abstaining = np.full(n_scores(len(manifest.classes)), np.nan)
 
         def look(record: ImageRecord, pixels: Pixels) -> NDArray[np.float64]:
             image = MemoryImage.of_array(pixels, record.path.name)
             found = model._predict_scores(image, record.mpp).scores
-            return silent if found is None else found
+            return abstaining if found is None else found
 
-        said: Facts = {ONCE: {}, AVERAGED: {}}
+        output: Facts = {ONCE: {}, AVERAGED: {}}
         for kind in _KINDS:
             shown = [(record, pixels_of(record, kind)) for record in test.records]
-            answers = [[look(*one) for one in shown]]
+            predictions = [[look(*one) for one in shown]]
             if self.averages:
                 for seed in _VIEWS[1:]:
                     view = drawn_scanner(seed)
-                    answers.append([look(record, view(pixels)) for record, pixels in shown])
-                mean = np.mean(answers, axis=0)
-                said[AVERAGED][kind] = facts_of(mean, manifest.classes, test, split)
-            said[ONCE][kind] = facts_of(np.array(answers[0]), manifest.classes, test, split)
-        return said
+                    predictions.append([look(record, view(pixels)) for record, pixels in shown])
+                mean = np.mean(predictions, axis=0)
+                output[AVERAGED][kind] = facts_of(mean, manifest.classes, test, split)
+            output[ONCE][kind] = facts_of(np.array(predictions[0]), manifest.classes, test, split)
+        return output
 
 
 def with_drawn_views(train: Manifest, folder: Path) -> Manifest:
@@ -126,20 +126,20 @@ def with_drawn_views(train: Manifest, folder: Path) -> Manifest:
 
 
 def pieces_of(sets: list[str]) -> list[Trained]:
-    pairs = dict.fromkeys((stain, drawn) for stain, drawn, _ in ROWS.values())
+    pairs = dict.fromkeys((stain, synthetic) for stain, synthetic, _ in ROWS.values())
     return [
-        Trained(name, place, stain, drawn, (stain, drawn, AVERAGED) in ROWS.values())
+        Trained(name, place, stain, synthetic, (stain, synthetic, AVERAGED) in ROWS.values())
         for name in sets
         for place, split in enumerate(splits_of(name)[1])
         if split.repeat < _REPEATS
-        for stain, drawn in pairs
+        for stain, synthetic in pairs
     ]
 
 
 def cells_of(row: str, set_name: str, pieces: list[Trained], done: Done) -> list[str]:
     """Balanced accuracy with its interval and AUC, as they are and under the other scanners."""
-    stain, drawn, answer = ROWS[row]
-    own = [p for p in pieces if (p.set_name, p.stain, p.drawn) == (set_name, stain, drawn)]
+    stain, synthetic, prediction = ROWS[row]
+    own = [p for p in pieces if (p.set_name, p.stain, p.drawn) == (set_name, stain, synthetic)]
     if any(piece.name not in done.found for piece in own):
         return [NOTHING] * 4
     cells = []
@@ -147,7 +147,7 @@ def cells_of(row: str, set_name: str, pieces: list[Trained], done: Done) -> list
         facts = []
         for place, kind in enumerate(kinds):
             for piece in own:
-                fact = done.found[piece.name][answer][kind]
+                fact = done.found[piece.name][prediction][kind]
                 facts.append(fact | {"repeat": (place, fact["repeat"])})
         areas = [area([fact])(fact["truth"], scores_of(fact)) for fact in facts]
         cells += [mean_shown(balanced_accuracy, facts), f"{np.mean(areas):.3f}"]

@@ -51,15 +51,15 @@ Sides = tuple[Places, Places]  # of the pool and of the test
 
 def describe(manifest: Manifest) -> tuple[Numbers, Numbers]:
     """Vectors to learn from, and looks; each (n_images, …)."""
-    vectors, looks = [], []
+    vectors, summaries = [], []
     for record in manifest.records:
         with Image.open(record.path) as image:
             picture = image.convert("RGB")
         picture.thumbnail((_LEARNT_SIDE, _LEARNT_SIDE))
         vectors.append(lbp_colour(np.asarray(picture))[0])
         picture.thumbnail((_SIDE, _SIDE))
-        looks.append(colour_descriptor(np.asarray(picture)))
-    return np.stack(vectors), np.stack(looks)
+        summaries.append(colour_descriptor(np.asarray(picture)))
+    return np.stack(vectors), np.stack(summaries)
 
 
 def components(pool: Numbers, vectors: Numbers) -> Numbers:
@@ -99,7 +99,7 @@ class Task:
 
     def curve(self, rule: str, sides: Sides, seed: int, n_labels: int, at_once: int) -> Numbers:
         """Balanced accuracy on the test side before each choice of labels."""
-        rng, y, looks = np.random.default_rng(seed), self.y, self.looks
+        rng, y, summaries = np.random.default_rng(seed), self.y, self.looks
         pool, test = sides
         X = components(self.X[pool], self.X)
         known = [int(rng.choice(pool[y[pool] == k])) for k in range(int(y.max()) + 1)]
@@ -112,7 +112,7 @@ class Task:
                 break
             near = np.sort(distances(X[known], y[known], X[left]), axis=1)
             leads = near[:, 1] - near[:, 0]
-            chosen = choose(rule, leads, looks[left], looks[known], at_once, rng)
+            chosen = choose(rule, leads, summaries[left], summaries[known], at_once, rng)
             known += [int(left[place]) for place in chosen]
         return np.array(found)
 
@@ -121,11 +121,11 @@ def halves(manifest: Manifest, y: Places, seed: int) -> Sides:
     """Images of the pool and of the test: patients of each class in halves."""
     rng = np.random.default_rng(1000 + seed)
     patients = np.array(manifest.patients)
-    kept: set[str] = set()
+    stored: set[str] = set()
     for k in range(int(y.max()) + 1):
         names = rng.permutation(np.unique(patients[y == k]))
-        kept |= set(names[: len(names) // 2])
-    is_test = np.isin(patients, list(kept))
+        stored |= set(names[: len(names) // 2])
+    is_test = np.isin(patients, list(stored))
     return np.flatnonzero(~is_test), np.flatnonzero(is_test)
 
 
@@ -139,8 +139,8 @@ def interval(differences: Numbers) -> tuple[float, float]:
 def measure(name: str, folder: Path, n_seeds: int, n_labels: int, at_once: int) -> None:
     manifest = read_manifest(folder / name, SETS[name])
     y = np.array([manifest.classes.index(label) for label in manifest.labels])
-    X, looks = describe(manifest)
-    task, sides = Task(X, y, looks), [halves(manifest, y, seed) for seed in range(n_seeds)]
+    X, summaries = describe(manifest)
+    task, sides = Task(X, y, summaries), [halves(manifest, y, seed) for seed in range(n_seeds)]
     curves = {
         rule: [task.curve(rule, each, s, n_labels, at_once) for s, each in enumerate(sides)]
         for rule in RULES
@@ -152,8 +152,8 @@ def measure(name: str, folder: Path, n_seeds: int, n_labels: int, at_once: int) 
         low, high = interval(means[rule] - means["chance"])
         gain = 100 * float((means[rule] - means["chance"]).mean())
         last = 100 * np.mean([one[n - 1] for one in curves[rule]])
-        told = f"{100 * means[rule].mean():5.1f} %, at last {last:5.1f} %"
-        print(f"  {rule:18s} {told}, gain {gain:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})")
+        reported = f"{100 * means[rule].mean():5.1f} %, at last {last:5.1f} %"
+        print(f"  {rule:18s} {reported}, gain {gain:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})")
 
 
 def main() -> None:
@@ -162,11 +162,17 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=40)
     parser.add_argument("--labels", type=int, default=24)
     parser.add_argument("--at-once", type=int, default=1, help="labels before it is learnt anew")
-    given = parser.parse_args()
+    specified = parser.parse_args()
     for fact, value in machine_facts().items():
         print(f"{fact:16s} {value}")
-    for name in given.sets:
-        measure(name, Path(os.environ["HISTODICT_DATA"]), given.seeds, given.labels, given.at_once)
+    for name in specified.sets:
+        measure(
+            name,
+            Path(os.environ["HISTODICT_DATA"]),
+            specified.seeds,
+            specified.labels,
+            specified.at_once,
+        )
 
 
 if __name__ == "__main__":

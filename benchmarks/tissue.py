@@ -226,7 +226,7 @@ def has_patch(mask: Mask) -> bool:
 
 def print_rejected(data: Path, only: Sequence[str]) -> list[dict[str, object]]:
     """Per set and class: images with hardly any tissue by our rule, and those without a patch."""
-    rows, kept = [], []
+    rows, stored = [], []
     for name in SETS:
         if only and not any(word in name for word in only):
             continue
@@ -235,7 +235,7 @@ def print_rejected(data: Path, only: Sequence[str]) -> list[dict[str, object]]:
             mask = ours(read_pixels(path))
             found = float(mask.mean()), has_patch(mask)
             classes.setdefault(path.relative_to(data / name).parent.as_posix(), []).append(found)
-            kept.append({"image": path.relative_to(data).as_posix(), "tissue": found[0]})
+            stored.append({"image": path.relative_to(data).as_posix(), "tissue": found[0]})
         everything = [found for part in classes.values() for found in part]
         for label, part in {**classes, **({"all": everything} if len(classes) > 1 else {})}.items():
             share = np.array([found for found, _ in part])
@@ -257,7 +257,7 @@ def print_rejected(data: Path, only: Sequence[str]) -> list[dict[str, object]]:
     if rows:
         title = f"All images, our rule; rejected: no patch of {_PATCH_PX} px is tissue by half"
         print_table(title, [*header, "rejected"], rows)
-    return kept
+    return stored
 
 
 def write_overlay(folder: Path, case: Case, rule: str, found: Mask) -> None:

@@ -120,8 +120,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="small sizes")
     parser.add_argument("--check", action="store_true", help="fail if something is worse")
     parser.add_argument("--record", action="store_true", help="for this kind of machine")
-    given = parser.parse_args()
-    is_quick = given.quick or given.check or given.record
+    specified = parser.parse_args()
+    is_quick = specified.quick or specified.check or specified.record
     # The same patches everywhere, or the ratios would not be comparable.
     os.environ.pop("HISTODICT_DATA", None)
     size, kind = QUICK if is_quick else FULL, machine_kind()
@@ -131,11 +131,11 @@ def main() -> None:
         found = waits(size, folder)
         lines = measure(found, size.seconds)
         print_lines(lines, recorded)
-        if given.record:
+        if specified.record:
             _record(kind, [lines, *(measure(found, size.seconds) for _ in range(_ROUNDS - 1))])
-        if given.check and recorded is None:
+        if specified.check and recorded is None:
             print(f"Nothing is recorded for machines like this one ({kind}): not compared.")
-        elif given.check:
+        elif specified.check:
             bad = check(lines, recorded or {}, lambda ws: measure(ws, 3 * size.seconds))
             sys.exit(verdict(bad, recorded or {}))
 

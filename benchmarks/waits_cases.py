@@ -76,11 +76,11 @@ def _kernels(size: Size) -> dict[str, Case]:
 
 
 def _start() -> tuple[Case, Case]:
-    kept = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    stored = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
 
     def run(*arguments: str) -> None:
         command = [sys.executable, *arguments]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=kept)
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=stored)
 
     return partial(run, "-m", "histodict.cli", "--help"), partial(run, "-c", "pass")
 

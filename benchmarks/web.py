@@ -72,28 +72,30 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=5000, help="rows of the large table")
     parser.add_argument("--training", action="store_true", help="walk during a training, too")
     parser.add_argument("--browser", action="store_true", help="pan in Chromium, too")
-    given = parser.parse_args()
+    specified = parser.parse_args()
     for name, value in machine_facts().items():
         print(f"{name:16s} {value}")
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "data"
         (data / "slide").mkdir(parents=True)
-        if given.slide:
-            (data / "slide" / given.slide.name).hardlink_to(given.slide.resolve())
+        if specified.slide:
+            (data / "slide" / specified.slide.name).hardlink_to(specified.slide.resolve())
         else:
             started = time.perf_counter()
-            write_slide(data / "slide" / "slide.tif", given.side)
+            write_slide(data / "slide" / "slide.tif", specified.side)
             seconds = time.perf_counter() - started
-            print(f"slide            {given.side} x {given.side}, written in {seconds:.0f} s")
-        write_table(data / "many", given.images)
+            print(
+                f"slide            {specified.side} x {specified.side}, written in {seconds:.0f} s"
+            )
+        write_table(data / "many", specified.images)
         write_synthetic_dataset(data / "tissue", 5, 2)
         with running_server(data, Path(folder) / "workspace") as (address, server):
-            measure(address, server.process.pid, given.screens)
-            measure_in_table(address, given.images)
-            if given.training:
+            measure(address, server.process.pid, specified.screens)
+            measure_in_table(address, specified.images)
+            if specified.training:
                 with training_under_way(address):
-                    measure(address, server.process.pid, given.screens, seed=1)
-            if given.browser:
+                    measure(address, server.process.pid, specified.screens, seed=1)
+            if specified.browser:
                 pan_in_browser(address)
 
 
@@ -104,8 +106,8 @@ def measure(address: Address, pid: int, n_screens: int, seed: int = 0) -> None:
     for name in ("first walk", "second walk"):
         ms = latencies(address, image, walk)
         p50, p95 = np.percentile(ms, [50, 95])
-        told = f"median {p50:.0f} ms, p95 {p95:.0f} ms, most {ms.max():.0f} ms"
-        print(f"{name:16s} {len(ms)} tiles: {told}")
+        reported = f"median {p50:.0f} ms, p95 {p95:.0f} ms, most {ms.max():.0f} ms"
+        print(f"{name:16s} {len(ms)} tiles: {reported}")
     print(f"memory           {before:.0f} MB before, {memory_mb(pid, 'VmHWM'):.0f} MB at most")
 
 

@@ -78,11 +78,11 @@ def latencies(address: Address, paths: list[str]) -> NDArray[np.float64]:
     def fetch(path: str) -> float:
         client = clients.pop()
         started = time.perf_counter()
-        status, words = client.ask("GET", path)
+        status, text = client.ask("GET", path)
         spent = 1000 * (time.perf_counter() - started)
         clients.append(client)
         if status != 200:
-            raise RuntimeError(f"{path}: {status} {words[:200]!r}")
+            raise RuntimeError(f"{path}: {status} {text[:200]!r}")
         return spent
 
     with ThreadPoolExecutor(_N_CONNECTIONS) as pool:
@@ -120,14 +120,14 @@ def cpu_ms(pid: int) -> float:
 
 
 def measure_tiles(address: Address, pid: int, data: str, images: list[str], when: str) -> None:
-    for words, paths in (
+    for text, paths in (
         ("tiles of many images", tiles_of(data, images)),
         ("tile in memory", tiles_of(data, images)[:1] * _N_TILES),
     ):
         before = cpu_ms(pid)
         ms = latencies(address, paths)
         spent = (cpu_ms(pid) - before) / len(ms)
-        print(f"  {f'{words}, {when}':32s} {percentiles(ms)}, {spent:.1f} ms of CPU", flush=True)
+        print(f"  {f'{text}, {when}':32s} {percentiles(ms)}, {spent:.1f} ms of CPU", flush=True)
 
 
 def measure_in_browser(address: Address, data: str, image: str) -> None:
@@ -138,7 +138,7 @@ def measure_in_browser(address: Address, data: str, image: str) -> None:
         "viewer, first picture": (f"#/look/-/{data}/{image}", "tiles"),
     }
     with open_browser() as browser:
-        for words, (way, part) in ways.items():
+        for text, (way, part) in ways.items():
             page = browser.new_page(viewport=_SCREEN)
             page.set_default_timeout(120_000)
             page.goto(f"{base}?token={address.token}")
@@ -147,7 +147,7 @@ def measure_in_browser(address: Address, data: str, image: str) -> None:
             page.goto(base + way)
             came = page.evaluate(_ARRIVED, part)
             n_elements = page.evaluate("document.querySelectorAll('*').length")
-            print(f"  {words:30s} {came / 1000:6.2f} s, {n_elements} elements", flush=True)
+            print(f"  {text:30s} {came / 1000:6.2f} s, {n_elements} elements", flush=True)
             page.close()
 
 
@@ -197,8 +197,8 @@ def measure_memory(address: Address, pid: int, data: str, images: list[str], n: 
         ]
         latencies(address, paths)
         megabytes.append(memory_mb(pid))
-    told = ", ".join(f"{mb:.0f}" for mb in megabytes)
-    print(f"memory over {n} requests of {len(images)} images, in tenths: {told} MB")
+    reported = ", ".join(f"{mb:.0f}" for mb in megabytes)
+    print(f"memory over {n} requests of {len(images)} images, in tenths: {reported} MB")
 
 
 def measure_outlines(side: int = 4000) -> None:
@@ -206,15 +206,15 @@ def measure_outlines(side: int = 4000) -> None:
     for step in (20, 10, 5, 4):
         n = side // step
         noise = rng.random((n, n))
-        for words, values in (("regions", ndimage.gaussian_filter(noise, 2)), ("noise", noise)):
-            winners = (values > np.median(values)).astype(np.int16)
+        for text, values in (("regions", ndimage.gaussian_filter(noise, 2)), ("noise", noise)):
+            predicted_classes = (values > np.median(values)).astype(np.int16)
             grid, margins = PatchGrid(n, n, 20, step, 1.0), np.zeros((n, n, 2), np.float32)
-            drawn = PatchMap(grid, winners, margins, ("a", "b"), Path("x.jpg"))
+            annotated = PatchMap(grid, predicted_classes, margins, ("a", "b"), Path("x.jpg"))
             started = time.process_time()
-            rings = outlines(drawn, 1, 4)
+            rings = outlines(annotated, 1, 4)
             seconds = time.process_time() - started
             print(
-                f"  a patch every {step:2d} pixels, {words:7s} {seconds:.2f} s, {len(rings)} rings"
+                f"  a patch every {step:2d} pixels, {text:7s} {seconds:.2f} s, {len(rings)} rings"
             )
 
 
@@ -226,28 +226,28 @@ def main() -> None:
     parser.add_argument("--training", action="store_true", help="tiles during a training, too")
     parser.add_argument("--requests", type=int, default=10_000, help="while memory is watched")
     parser.add_argument("--outlines", action="store_true", help="only how long outlines take")
-    given = parser.parse_args()
+    specified = parser.parse_args()
     for name, value in machine_facts().items():
         print(f"{name:16s} {value}")
-    if given.outlines:
+    if specified.outlines:
         return measure_outlines()
     with tempfile.TemporaryDirectory() as folder:
         base, sets = Path(folder) / "data", Sets()
-        for n_images in given.images:
-            write_set(base / str(n_images), n_images, given.tables)
+        for n_images in specified.images:
+            write_set(base / str(n_images), n_images, specified.tables)
         write_synthetic_dataset(base / "tissue", 5, 2)
         time.sleep(3)  # what has just changed is read at every request
         with running_server(base, Path(folder) / "workspace") as (address, server):
             pid = server.process.pid
-            for n_images in given.images:
+            for n_images in specified.images:
                 print(f"{n_images} images")
                 data, images = sets[str(n_images)] = measure_set(address, pid, str(n_images))
-                if given.browser:
+                if specified.browser:
                     measure_in_browser(address, data, images[len(images) // 2])
-            if given.training:
+            if specified.training:
                 measure_while_training(address, pid, sets)
-            if given.requests:
-                measure_memory(address, pid, data, images, given.requests)
+            if specified.requests:
+                measure_memory(address, pid, data, images, specified.requests)
 
 
 if __name__ == "__main__":

@@ -91,9 +91,11 @@ def main() -> None:
     parser.add_argument("--patient", help="column of the patient")
     parser.add_argument("--cache", type=Path)
     parser.add_argument("--set", dest="changes", action="append", default=[], metavar="NAME=VALUE")
-    asked = parser.parse_args()
-    manifest = read_manifest(asked.set, {"patient": asked.patient} if asked.patient else None)
-    X = vectors(manifest, asked.cache, asked.changes)
+    requested = parser.parse_args()
+    manifest = read_manifest(
+        requested.set, {"patient": requested.patient} if requested.patient else None
+    )
+    X = vectors(manifest, requested.cache, requested.changes)
     y = np.array([manifest.classes.index(label) for label in manifest.labels])
     patients = np.array(manifest.patients)
     splits = k_folds(manifest, 2, n_repeats=5)

@@ -87,10 +87,10 @@ class Worker:
         line = self._process.stdout.readline()
         if not line:
             raise PeerError(self._death())
-        answer: dict[str, Any] = json.loads(line)
-        if "error" in answer:
-            raise PeerError(answer["error"])
-        return answer
+        prediction: dict[str, Any] = json.loads(line)
+        if "error" in prediction:
+            raise PeerError(prediction["error"])
+        return prediction
 
     def _death(self) -> str:
         self._log.seek(0)

@@ -123,12 +123,12 @@ def _run(step: Step, known: dict[str, Any], folder: Path) -> Step:
     if step.typed.startswith(_NOTE):
         return step
     if step.typed.startswith(_PYTHON):
-        words = _python(step.typed, known)
+        text = _python(step.typed, known)
     elif step.typed.startswith(f"{_SHELL}histodict "):
-        words = _command(step.typed)
+        text = _command(step.typed)
     else:
-        words = _shell(step.typed)
-    return replace(step, words=masked(words, folder))
+        text = _shell(step.typed)
+    return replace(step, words=masked(text, folder))
 
 
 def _command(typed: str) -> str:
@@ -242,13 +242,13 @@ def changes(folder: Path) -> str:
     from tests.data.record import processor
 
     has_torch = importlib.util.find_spec("torch") is not None
-    kept = [step for step in recorded() if has_torch or not step.needs_torch]
-    found = [kept[0], *run_hour(kept[1:], folder)]
+    stored = [step for step in recorded() if has_torch or not step.needs_torch]
+    found = [stored[0], *run_hour(stored[1:], folder)]
     if not has_torch:
-        kept, found = ([_end(step) for step in steps] for steps in (kept, found))
-    elif processor() != recorded_on(kept):
-        kept, found = ([_plain(step) for step in steps] for steps in (kept, found))
-    diff = unified_diff(write_steps(kept).splitlines(), write_steps(found).splitlines(), n=4)
+        stored, found = ([_end(step) for step in steps] for steps in (stored, found))
+    elif processor() != recorded_on(stored):
+        stored, found = ([_plain(step) for step in steps] for steps in (stored, found))
+    diff = unified_diff(write_steps(stored).splitlines(), write_steps(found).splitlines(), n=4)
     return "\n".join(diff)
 
 

@@ -272,8 +272,8 @@ def test_predict_goes_past_an_image_without_a_score(saved, image, tmp_path, monk
     images = [tmp_path / f"{i}.png" for i in range(2)]
     for copied in images:
         shutil.copy(image, copied)
-    words = ["predict", str(saved["dfdl"]), *map(str, images), "-o", str(tmp_path / "out")]
-    run = CliRunner().invoke(app, words)
+    arguments = ["predict", str(saved["dfdl"]), *map(str, images), "-o", str(tmp_path / "out")]
+    run = CliRunner().invoke(app, arguments)
     assert run.exit_code == 1
     (line,) = [line for line in run.stderr.splitlines() if line.startswith("Not done")]
     assert "0.png" in line

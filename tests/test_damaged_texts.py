@@ -64,10 +64,10 @@ def test_json_that_is_none_is_a_value_error(text):
 def test_recipes_of_wrong_types_name_the_file_and_the_setting(tmp_path, change):
     path = tmp_path / "own.json"
     path.write_text(json.dumps(Plan.named("fast").to_dict() | change))
-    words = refusal(Plan.named, str(path))
-    assert words.startswith(f"{path}: ")
+    text = refusal(Plan.named, str(path))
+    assert text.startswith(f"{path}: ")
     setting = next(iter(change.get("method_parameters") or change))
-    assert setting in words or len(change) > 1
+    assert setting in text or len(change) > 1
 
 
 def test_settings_of_wrong_types_are_one_line_at_once(tmp_path):

@@ -54,17 +54,17 @@ def test_the_lines_of_the_page_run():
 
 def test_the_workflow_gives_commands_that_there_are():
     found = commands(SNAKEFILE.read_text("utf-8"))
-    assert [words[1] for words in found] == [
+    assert [text[1] for text in found] == [
         *("train", "predict", "predict", "atoms", "demo", "demo")
     ]
-    for words in found:
-        parse(words)
+    for text in found:
+        parse(text)
 
 
 def test_a_command_that_there_is_not_is_noticed():
     wrong = SNAKEFILE.read_text("utf-8").replace("--split {params", "--slide {params")
     with pytest.raises(Exception, match="No such option"):
-        [parse(words) for words in commands(wrong)]
+        [parse(text) for text in commands(wrong)]
 
 
 def test_its_settings_are_known():

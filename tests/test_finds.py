@@ -21,4 +21,6 @@ def test_nothing_that_was_found_is_found_again(name, paths):
         found = {path.name: worker.try_kept(path) for path in paths}
     finally:
         worker.close()
-    assert {file: trial.words for file, trial in found.items() if trial.signature} == {}
+    assert {
+        file: train_test.words for file, train_test in found.items() if train_test.signature
+    } == {}

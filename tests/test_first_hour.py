@@ -57,5 +57,5 @@ def test_commands_of_a_page_have_the_options_that_it_names(page):
     for line in commands_of(page):
         command = COMMANDS.commands[line.split()[1]]
         known = {name for parameter in command.params for name in parameter.opts}
-        words = line.split("  #")[0].split()[2:]
-        assert {word for word in words if re.match(r"--?[a-z]", word)} <= known | {"--help"}, line
+        text = line.split("  #")[0].split()[2:]
+        assert {word for word in text if re.match(r"--?[a-z]", word)} <= known | {"--help"}, line

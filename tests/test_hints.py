@@ -67,9 +67,9 @@ FOREIGN = {"python": ("--", "page"), "cli": ("Python", "=…"), "web": ("--", "P
 @pytest.mark.parametrize("place, surface", list(enumerate(FOREIGN)))
 def test_a_message_names_what_its_surface_has(image, place, surface):
     with hints_for(surface):
-        for said, wordings in messages(image):
-            assert wordings[place] in said, said
-            assert not any(word in said for word in FOREIGN[surface]), said
+        for output, wordings in messages(image):
+            assert wordings[place] in output, output
+            assert not any(word in output for word in FOREIGN[surface]), output
 
 
 def test_the_surface_before_comes_back(image):

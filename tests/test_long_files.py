@@ -36,9 +36,9 @@ def test_what_is_no_share_is_refused(share):
 
 def test_the_others_are_left_out_in_sight():
     files = [f"tests/{LONG[place]}" for place in (-3, -2, -1)]
-    words = ["--collect-only", "-q", "-p", "no:cacheprovider", "--share", "2/3"]
+    arguments = ["--collect-only", "-q", "-p", "no:cacheprovider", "--share", "2/3"]
     run = subprocess.run(
-        [sys.executable, "-m", "pytest", *words, *files, "tests/test_long_files.py"],
+        [sys.executable, "-m", "pytest", *arguments, *files, "tests/test_long_files.py"],
         cwd=TESTS.parent,
         capture_output=True,
         text=True,

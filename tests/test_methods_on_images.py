@@ -84,14 +84,20 @@ def test_glass_has_no_mean_vector_and_gets_no_answer(halves, tmp_path):
     train, _ = halves
     for place in range(len(train.records)):
         Image.new("RGB", (160, 120), (243, 242, 244)).save(tmp_path / f"{place}.png")
-    glass = [replace(r, path=tmp_path / f"{i}.png") for i, r in enumerate(train.records)]
+    background = [replace(r, path=tmp_path / f"{i}.png") for i, r in enumerate(train.records)]
     recipe = small_recipe("mean-logistic")
     with pytest.warns(UserWarning, match="nothing is learnt from 1 training image"):
-        model = TissueClassifier(recipe).fit(replace(train, records=(*train.records, glass[0])))
-    answer = model.predict(glass[0].path, mpp=glass[0].mpp)
-    assert answer.label is None and np.isnan(answer.scores).all() and len(answer.scores) == 1
+        model = TissueClassifier(recipe).fit(
+            replace(train, records=(*train.records, background[0]))
+        )
+    prediction = model.predict(background[0].path, mpp=background[0].mpp)
+    assert (
+        prediction.label is None
+        and np.isnan(prediction.scores).all()
+        and len(prediction.scores) == 1
+    )
     first = train.classes[0]
-    pairs = zip(train.records, glass, strict=True)
+    pairs = zip(train.records, background, strict=True)
     records = tuple(blank if r.label == first else r for r, blank in pairs)
     with pytest.raises(ValueError, match=f"no tissue .* {first!r}"):
         TissueClassifier(recipe).fit(replace(train, records=records))

@@ -60,8 +60,8 @@ def test_a_file_of_another_schema_says_what_to_do(small_models, schema, tmp_path
     path = tmp_path / "other.histodict"
     header = read_header(small_models.path("dfdl")) | {"schema": schema}
     path.write_bytes(serialize(header, {"x": np.zeros(3)}))
-    words = rf"has schema {schema}, .*reads schema {SCHEMA}: train .* again, or update histodict"
-    with pytest.raises(ModelFileError, match=words):
+    text = rf"has schema {schema}, .*reads schema {SCHEMA}: train .* again, or update histodict"
+    with pytest.raises(ModelFileError, match=text):
         load_model(path)
 
 

@@ -30,7 +30,7 @@ def test_presets_are_recipes_and_the_paper_is_as_published():
 
 
 def test_settings_of_pixels_are_refused_where_vectors_are_given():
-    given = preset("precomputed")
+    specified = preset("precomputed")
     for setting in (
         {"quality_filters": "blur"},
         {"mpp": "0.5"},
@@ -38,8 +38,8 @@ def test_settings_of_pixels_are_refused_where_vectors_are_given():
         {"patch_px": "32"},
     ):
         with pytest.raises(ValueError, match=f"{next(iter(setting))}=.* is of pixels"):
-            given.parse_settings(setting)
-    assert given.parse_settings({"patch_px": "20", "n_components": "5"}).n_components == 5
+            specified.parse_settings(setting)
+    assert specified.parse_settings({"patch_px": "20", "n_components": "5"}).n_components == 5
     assert (
-        given.replace_settings(given.values()).quality_filters == "none"
+        specified.replace_settings(specified.values()).quality_filters == "none"
     )  # as they are, all may be named

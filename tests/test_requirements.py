@@ -31,7 +31,7 @@ def test_what_was_tested_is_accepted(of):
 
 def test_a_package_has_one_lower_bound():
     bounds: dict[str, set[str]] = {}
-    for text in [text for texts in LISTS.values() for text in texts]:
+    for text in [text for contents in LISTS.values() for text in contents]:
         needed = Requirement(text)
         bounds.setdefault(needed.name.lower(), set()).add(str(needed.specifier))
     assert {name: found for name, found in bounds.items() if len(found) > 1} == {}

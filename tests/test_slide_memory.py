@@ -88,19 +88,19 @@ def check_complete(folder, side):
     """Tissue and glass are in cells of known places: each is in the map as it is on the slide."""
     (row,) = pyarrow.parquet.read_table(folder / "predictions.parquet").to_pylist()
     with np.load(folder / "maps" / f"{row['key']}.npz") as arrays:
-        judged = arrays["predicted_classes"] != NO_TISSUE
+        evaluated = arrays["predicted_classes"] != NO_TISSUE
     n_patches = side // 40
-    assert judged.shape == (n_patches, n_patches)
+    assert evaluated.shape == (n_patches, n_patches)
     text = (folder / "geojson" / f"{row['key']}.geojson").read_text("utf-8")
     measured = [f["properties"]["measurements"]["patches"] for f in json.loads(text)["features"]]
-    assert judged.sum() == row["n_patches"] == sum(measured)
+    assert evaluated.sum() == row["n_patches"] == sum(measured)
     first = np.arange(n_patches) * 40 // big_slide.CELL
     last = (np.arange(n_patches) * 40 + 39) // big_slide.CELL
     whole = first == last  # patches that lie in one cell
     on_tissue = big_slide.tissue_cells(side)[np.ix_(first[whole], first[whole])]
-    judged = judged[np.ix_(whole, whole)]
-    assert not judged[~on_tissue].any()
-    assert judged[on_tissue].mean() > 0.8  # lumens are glass, too
+    evaluated = evaluated[np.ix_(whole, whole)]
+    assert not evaluated[~on_tissue].any()
+    assert evaluated[on_tissue].mean() > 0.8  # lumens are glass, too
 
 
 @pytest.mark.parametrize(("written", "most"), [(patch_features, 1e6), (area_features, 3e6)])
@@ -108,11 +108,11 @@ def test_outlines_are_written_one_by_one(written, most, tmp_path):
     """A slide has hundreds of thousands of patches; as a list, their outlines fill gigabytes."""
     n = 50 if written is patch_features else 200
     grid = PatchGrid(n, n, 20, 20, 2.0)
-    winners, margins = np.ones((n, n), np.int16), np.zeros((n, n, 2), np.float32)
-    winners[1::2] = winners[:, 1::2] = NO_TISSUE  # no two are neighbours
+    predicted_classes, margins = np.ones((n, n), np.int16), np.zeros((n, n, 2), np.float32)
+    predicted_classes[1::2] = predicted_classes[:, 1::2] = NO_TISSUE  # no two are neighbours
     if written is patch_features:
-        winners[:] = 1
-    patch_map = PatchMap(grid, winners, margins, ("healthy", "ill"), tmp_path / "a.svs")
+        predicted_classes[:] = 1
+    patch_map = PatchMap(grid, predicted_classes, margins, ("healthy", "ill"), tmp_path / "a.svs")
     tracemalloc.start()
     save_geojson(tmp_path / "a.geojson", written(patch_map))
     _, peak = tracemalloc.get_traced_memory()

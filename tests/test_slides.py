@@ -267,9 +267,9 @@ def test_tissue_is_judged_and_glass_is_not(result):
 
     left, top, right, bottom = TISSUE
     tissue = inside(rows, top, bottom)[:, None] & inside(columns, left, right)[None, :]
-    glass = outside(rows, top, bottom)[:, None] | outside(columns, left, right)[None, :]
+    background = outside(rows, top, bottom)[:, None] | outside(columns, left, right)[None, :]
     assert (result.predicted_classes[tissue] != NO_TISSUE).mean() > 0.85  # lumens are glass, too
-    assert (result.predicted_classes[glass] == NO_TISSUE).all()
+    assert (result.predicted_classes[background] == NO_TISSUE).all()
     laid_on = tints(result.overlay, result.slide)
     scale = SIZE[0] / result.overlay.shape[1]
     margin = int((TISSUE[0] - result.side) / scale)
@@ -309,10 +309,10 @@ def test_real_slides_are_judged_where_there_is_tissue(real):
         pixels = np.asarray(slide.read_region((0, 0), 0, slide.dimensions).convert("RGB"))
         colour = patch_values(result, np.ptp(pixels, axis=2))
         light = patch_values(result, pixels.min(axis=2))
-        tissue, glass = (colour > 45) & (light < 190), (colour < 14) & (light > 215)
-        assert min(tissue.mean(), glass.mean()) > 0.2
+        tissue, background = (colour > 45) & (light < 190), (colour < 14) & (light > 215)
+        assert min(tissue.mean(), background.mean()) > 0.2
         assert (result.predicted_classes[tissue] != NO_TISSUE).mean() > 0.97
-        assert (result.predicted_classes[glass] != NO_TISSUE).mean() < 0.01
+        assert (result.predicted_classes[background] != NO_TISSUE).mean() < 0.01
 
 
 def test_real_slides_are_exported_whole(real):

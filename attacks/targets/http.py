@@ -156,25 +156,25 @@ class _Server:
 
     def check(self, data: bytes, is_stranger: bool) -> str:
         """Send it, look at the answer and at the folders; what came of it."""
-        answer = self._ask(data)
+        response = self._ask(data)
         after = self._snapshot()
         has_changed = after != self._before
         if has_changed:
             self._restore()
-        if answer is None:
+        if response is None:
             if has_changed:
                 raise Find("a connection was closed without an answer, but something has changed")
             return "closed"
-        self._check_words(answer, data.partition(b" ")[0] == b"HEAD")
-        if is_stranger and answer.status < 400:
-            raise Find(f"a stranger was answered with {answer.status}")
-        if has_changed and answer.status >= 400:
-            raise Find(f"refused with {answer.status}, but {_difference(self._before, after)}")
+        self._check_words(response, data.partition(b" ")[0] == b"HEAD")
+        if is_stranger and response.status < 400:
+            raise Find(f"a stranger was answered with {response.status}")
+        if has_changed and response.status >= 400:
+            raise Find(f"refused with {response.status}, but {_difference(self._before, after)}")
         if has_changed and any(
             not str(p).startswith("workspace") for p in _changed(self._before, after)
         ):
             raise Find(f"outside the workspace: {_difference(self._before, after)}")
-        return "refused" if answer.status >= 400 else "answered"
+        return "refused" if response.status >= 400 else "answered"
 
     def _check_words(self, answer: _Answer, is_head: bool) -> None:
         if answer.status >= 500:
@@ -184,11 +184,11 @@ class _Server:
                 raise Find(f"{secret!r} was told: {answer.body[:300]!r}")
         if answer.status < 400 or is_head:
             return
-        words = answer.body.decode()
+        text = answer.body.decode()
         if b"application/json" in answer.head.lower():
-            words = json.loads(words)["error"]
-        if not words.strip() or len(words.strip().splitlines()) != 1:
-            raise Find(f"status {answer.status} without a reason in one line: {words[:300]!r}")
+            text = json.loads(text)["error"]
+        if not text.strip() or len(text.strip().splitlines()) != 1:
+            raise Find(f"status {answer.status} without a reason in one line: {text[:300]!r}")
 
     def _ask(self, data: bytes) -> _Answer | None:
         for word, value in (self._ids | {PORT: str(self._port)}).items():

@@ -114,14 +114,14 @@ class Images(Target):
 
 
 def _apply(data: bytearray, edit: Edit) -> None:
-    what, at, *words = edit
+    what, at, *text = edit
     if what == "cut":
         del data[at:]
     elif what == "run":
-        run = bytes.fromhex(words[0])[: max(0, len(data) - at)]
+        run = bytes.fromhex(text[0])[: max(0, len(data) - at)]
         data[at : at + len(run)] = run
     else:
-        _overwrite_chunk(data, at, *words)
+        _overwrite_chunk(data, at, *text)
 
 
 def _overwrite_chunk(data: bytearray, chunk: int, at: int, run: str) -> None:
@@ -227,12 +227,12 @@ def look_at(source: ImageSource) -> None:
 
 
 def refusal(error: ImageError, path: Path) -> str:
-    words = str(error)
-    if not words.startswith(f"{path}: "):
-        raise Find(f"the error does not name the file: {words}") from error
-    if "\n" in words or not len(str(path)) + 10 < len(words) < _MOST_WORDS:
-        raise Find(f"the error is not one line of words: {words[:2000]}") from error
-    return "refused, process died" if "the process that read it" in words else "refused"
+    text = str(error)
+    if not text.startswith(f"{path}: "):
+        raise Find(f"the error does not name the file: {text}") from error
+    if "\n" in text or not len(str(path)) + 10 < len(text) < _MOST_WORDS:
+        raise Find(f"the error is not one line of words: {text[:2000]}") from error
+    return "refused, process died" if "the process that read it" in text else "refused"
 
 
 def peak_kib() -> int:

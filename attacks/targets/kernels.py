@@ -44,22 +44,22 @@ class KernelsTarget(Target):
         return json.dumps(dict(case.edits)).encode()
 
     def attempt(self, data: bytes, base: str) -> str:
-        given = json.loads(data)
-        settings = Settings(**{name: given[name] for name in NAMES if name in given})
+        specified = json.loads(data)
+        settings = Settings(**{name: specified[name] for name in NAMES if name in specified})
         kernel = KERNELS[base]
         with np.errstate(all="ignore"):
             problem = kernel.make(settings)
         try:
-            with warnings.catch_warnings(record=True) as said:
+            with warnings.catch_warnings(record=True) as message:
                 warnings.simplefilter("always")
-                answer = kernel.solve(problem, settings)
+                response = kernel.solve(problem, settings)
         except (ValueError, TypeError) as error:
             return _refused(error, settings)
         if settings.is_wrong:
             raise Find("answered what is wrong")
         with np.errstate(all="ignore"):
-            kernel.check(problem, settings, answer, _texts(said))
-        return "warned" if said else "answered"
+            kernel.check(problem, settings, response, _texts(message))
+        return "warned" if message else "answered"
 
 
 def _refused(error: Exception, settings: Settings) -> str:

@@ -104,19 +104,19 @@ class MissingChunks(Target):
         try:
             values = values_of(path)
         except ImageError as error:
-            outcome, n_told = refusal(error, path), _number_told(str(error))
+            outcome, n_reported = refusal(error, path), _number_told(str(error))
         else:
             if not are_undamaged(path, values):
                 raise Find("chunks are missing, and the values changed without a warning")
             return "answered as before"
-        if n_told is None:
+        if n_reported is None:
             return outcome
-        self._allowed(path, n_told)
+        self._allowed(path, n_reported)
         return "refused with the number"
 
     def _allowed(self, path: Path, n_told: int) -> None:
         """The same number in a warning, and as a value."""
-        with histodict.allow_missing_chunks(), warnings.catch_warnings(record=True) as told:
+        with histodict.allow_missing_chunks(), warnings.catch_warnings(record=True) as reported:
             warnings.simplefilter("always")
             try:
                 n_missing = _missing_chunks(path)
@@ -124,9 +124,9 @@ class MissingChunks(Target):
             except ImageError as error:  # of what is left nothing can be made
                 refusal(error, path)
                 return
-        said = {_number_told(str(each.message)) for each in told}
-        if n_missing != n_told or said != {n_told}:
-            raise Find(f"{n_told} chunks are missing, but {n_missing} and {said} are reported")
+        message = {_number_told(str(each.message)) for each in reported}
+        if n_missing != n_told or message != {n_told}:
+            raise Find(f"{n_told} chunks are missing, but {n_missing} and {message} are reported")
 
 
 def _missing_chunks(path: Path) -> Any:

@@ -169,11 +169,11 @@ class Models(Target):
         return "refused"
 
     def _said(self, model: Any) -> list[Any]:
-        answer = model.predict_one(self.image, mpp=0.5)
-        scores = [answer.score] if model.finds_regions else list(answer.scores)
-        chances = [] if model.finds_regions else list(answer.probabilities.values())
-        margins = [] if answer.patch_map is None else answer.patch_map.margins.ravel().tolist()
-        return [answer.label, [*scores, *chances, *margins, answer.value or 0.0]]
+        response = model.predict_one(self.image, mpp=0.5)
+        scores = [response.score] if model.finds_regions else list(response.scores)
+        chances = [] if model.finds_regions else list(response.probabilities.values())
+        margins = [] if response.patch_map is None else response.patch_map.margins.ravel().tolist()
+        return [response.label, [*scores, *chances, *margins, response.value or 0.0]]
 
 
 _NAMES = (*_KINDS, *_METHODS, *_WHOLE)

@@ -128,11 +128,11 @@ class OddFiles(Target):
             Image.fromarray(np.clip(noise + colour, 0, 255).astype(np.uint8)).save(path)
         self.model = folder / "m.histodict"
         settings = [part for setting in _SETTINGS for part in ("--set", setting)]
-        status, said = self._run(
+        status, message = self._run(
             "train", self.clean, "--preset", "fast", *settings, "--output", self.model
         )
         if status != 0:
-            raise RuntimeError(said)
+            raise RuntimeError(message)
         self._run("predict", self.model, self.clean, "--output", folder / "expected")
         self.expected = _answers(folder / "expected", self.clean)
 
@@ -185,8 +185,8 @@ class OddFiles(Target):
             if kind == "closed folder":
                 closed.add(str(path))
         with _closed(closed):
-            status, said = self._run(*_arguments(command, self.model, tree, out))
-        return self._check(command, tree, out, made, closed, status, said)
+            status, message = self._run(*_arguments(command, self.model, tree, out))
+        return self._check(command, tree, out, made, closed, status, message)
 
     def _run(self, *arguments: object) -> tuple[int, str]:
         result = CliRunner().invoke(app, [str(argument) for argument in arguments])
@@ -213,14 +213,14 @@ class OddFiles(Target):
         wanted = (1 if unanswered else 0) if gives_tables else 2
         if status != wanted:
             raise Find(f"exit status {status}, not {wanted}: {said}")
-        told = " ".join(said.split())
+        reported = " ".join(said.split())
         if gives_tables and unanswered:
             rows = pyarrow.csv.read_csv(out / "failures.csv").to_pylist()
             failed = sorted(row["path"] for row in rows)
             if failed != sorted(printable(str(path)) for path in unanswered):
                 raise Find(f"failures.csv names {failed}, not {unanswered}")
         for path, becomes in made.items():
-            if becomes != _ANSWERED and " ".join(printable(path.name).split()) not in told:
+            if becomes != _ANSWERED and " ".join(printable(path.name).split()) not in reported:
                 raise Find(f"{path!r} is not named: {said}")
         if command == "predict":
             self._check_answers(tree, out, made)
@@ -241,14 +241,14 @@ class OddFiles(Target):
 
 
 def _arguments(command: str, model: Path, tree: Path, out: Path) -> list[object]:
-    asked: dict[str, list[object]] = {
+    requested: dict[str, list[object]] = {
         "predict": [model, tree, "--jobs", 1],
         "features": [tree, "--vectors", "rgb", "--set", "patch_px=8", "--jobs", 1],
         "train": [tree, "--preset", "fast"],
         "evaluate": [tree, "--preset", "fast"],
         "adapt": [model, tree],
     }
-    return [command, *asked[command], "--output", out]
+    return [command, *requested[command], "--output", out]
 
 
 def _answers(out: Path, tree: Path) -> dict[str, tuple[str, float]]:

@@ -85,11 +85,11 @@ class ServersTarget(Target):
         self._n_cases += 1
         place = self._folder / f"case-{os.getpid()}-{self._n_cases}"
         place.mkdir()
-        trial = _Trial(self, place, base, json.loads(data))
+        train_test = _Trial(self, place, base, json.loads(data))
         try:
-            return trial.run()
+            return train_test.run()
         finally:
-            for one in trial.begun:
+            for one in train_test.begun:
                 one.kill()
             shutil.rmtree(place, ignore_errors=True)
 
@@ -101,13 +101,13 @@ class ServersTarget(Target):
 
     def start(self, place: Path, workspace: Path, port: int) -> _Server:
         """Fork a server; it ends with status 0, or 1 and its error in its file."""
-        words = place / f"words-{port}-{time.monotonic_ns()}.txt"
+        text = place / f"words-{port}-{time.monotonic_ns()}.txt"
         pid = os.fork()
         if pid:
-            return _Server(pid, port, words)
+            return _Server(pid, port, text)
         status = 1
         try:
-            with words.open("w") as file:
+            with text.open("w") as file:
                 os.dup2(file.fileno(), 1)
                 os.dup2(file.fileno(), 2)
             os.chdir(place)
@@ -118,7 +118,7 @@ class ServersTarget(Target):
             serve([self._folder / "data"], workspace=workspace, port=port, browser=False)
             status = 0
         except BaseException as error:
-            with suppress(OSError), words.open("a") as file:
+            with suppress(OSError), text.open("a") as file:
                 file.write(f"{type(error).__name__}: {error}")
         finally:
             os._exit(status)
@@ -138,10 +138,10 @@ class ServersTarget(Target):
         """The numbers of the strokes that the workspace holds."""
         from histodict.web.annotation.store import AnnotationStore
 
-        sheet = AnnotationStore.read(
+        annotation_sheet = AnnotationStore.read(
             workspace / "users" / "local" / "data" / self._data, self._image
         )
-        corners = [np.min(shape["polygons"][0][0], axis=0) for shape in sheet.shapes]
+        corners = [np.min(shape["polygons"][0][0], axis=0) for shape in annotation_sheet.shapes]
         by_corner = {self._corner(box): box for box in range(200)}
         return {by_corner[round(float(x)), round(float(y))] for x, y in corners}
 
@@ -250,7 +250,7 @@ class _Trial:
 
     def _use(self, servers: list[_Server], ended: _Server | None, how: int | None) -> int:
         """Send strokes to both at the same time; the number of servers that answered."""
-        answered = [False, False]
+        predicted = [False, False]
 
         def use(place: int) -> None:
             try:
@@ -262,8 +262,8 @@ class _Trial:
                     if not servers[1].has_ended():
                         raise Find("two servers listen at one port")
                     return
-                answered[place] = servers[place].answers()
-                if answered[place]:
+                predicted[place] = servers[place].answers()
+                if predicted[place]:
                     self._strokes(servers[place], 50 * place)
             except BaseException as error:
                 self.wrong.append(error)
@@ -278,7 +278,7 @@ class _Trial:
             thread.join()
         if self.wrong:
             raise self.wrong[0]
-        return sum(answered)
+        return sum(predicted)
 
     def _strokes(self, server: _Server, first: int) -> None:
         """Until the server is gone; what was acknowledged is noted."""

@@ -130,13 +130,13 @@ class Texts(Target):
         try:
             self.read[base](path)
         except ValueError as error:
-            words = str(error)
+            text = str(error)
             if base == "settings.txt":  # the user's own words: there is no file to name
                 return "refused"
-            if "\n" in words or len(words) > 5000:
-                raise Find(f"a refusal of more than a line: {words[:2000]}") from error
-            if not words.startswith(str(path)):
-                raise Find(f"a refusal that does not name the file: {words[:2000]}") from error
+            if "\n" in text or len(text) > 5000:
+                raise Find(f"a refusal of more than a line: {text[:2000]}") from error
+            if not text.startswith(str(path)):
+                raise Find(f"a refusal that does not name the file: {text[:2000]}") from error
             return "refused"
         return "taken"
 

@@ -68,18 +68,17 @@ def collection(*features: dict[str, Any]) -> dict[str, Any]:
 
 def write_asap(path: Path, outlines: Iterable[tuple[str, str, Points]]) -> Path:
     """(group, type, points) of each; corners are listed in any order."""
-    drawn = []
+    annotated = []
     for number, (group, kind, points) in enumerate(outlines):
         corners = [
             f'<Coordinate Order="{i}" X="{x}" Y="{y}" />' for i, (x, y) in enumerate(points[:-1])
         ]
         head = f'Name="Annotation {number}" Type="{kind}" PartOfGroup="{group}" Color="#F4FA58"'
         inside = "".join(reversed(corners))
-        drawn.append(f"<Annotation {head}><Coordinates>{inside}</Coordinates></Annotation>")
+        annotated.append(f"<Annotation {head}><Coordinates>{inside}</Coordinates></Annotation>")
     groups = '<AnnotationGroups><Group Name="Tumor" PartOfGroup="None" /></AnnotationGroups>'
-    text = (
-        f"<ASAP_Annotations><Annotations>{''.join(drawn)}</Annotations>{groups}</ASAP_Annotations>"
-    )
+    inside = f"<Annotations>{''.join(annotated)}</Annotations>{groups}"
+    text = f"<ASAP_Annotations>{inside}</ASAP_Annotations>"
     path.write_text(f'<?xml version="1.0"?>\n{text}', encoding="utf-8")
     return path
 

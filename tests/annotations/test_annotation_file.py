@@ -196,8 +196,10 @@ LAKE_PIXELS = boxes((10, 10, 50, 40), holes=[(20, 20, 30, 30)])
 @pytest.mark.parametrize("ending", ["geojson", "json", "geojson.gz"])
 @pytest.mark.parametrize("wrapped", ["collection", "array", "single"])
 def test_geojson_of_every_version_of_qupath_is_the_same_region(tmp_path, version, ending, wrapped):
-    drawn = feature("Tumor", *LAKE, version=version)
-    content = {"collection": collection(drawn), "array": [drawn], "single": drawn}[wrapped]
+    annotated = feature("Tumor", *LAKE, version=version)
+    content = {"collection": collection(annotated), "array": [annotated], "single": annotated}[
+        wrapped
+    ]
     path = write_geojson(tmp_path / f"slide.{ending}", content)
     assert AnnotationFile(path).read().names == {"Tumor": 1}
     np.testing.assert_array_equal(covered(path, "Tumor"), LAKE_PIXELS)
@@ -205,8 +207,8 @@ def test_geojson_of_every_version_of_qupath_is_the_same_region(tmp_path, version
 
 @pytest.mark.parametrize("version", ["0.3", "0.4", "0.6"])
 def test_a_class_below_another_is_called_as_qupath_shows_it(tmp_path, version):
-    drawn = feature("Tumor: Positive", *LAKE, version=version)
-    path = write_geojson(tmp_path / "a.geojson", collection(drawn))
+    annotated = feature("Tumor: Positive", *LAKE, version=version)
+    path = write_geojson(tmp_path / "a.geojson", collection(annotated))
     assert list(AnnotationFile(path).read().names) == ["Tumor: Positive"]
 
 
@@ -330,7 +332,7 @@ def test_bad_geojson_is_said(tmp_path, content, said):
 
 
 def test_bad_files_are_said(tmp_path):
-    for name, content, said in (
+    for name, content, output in (
         ("a.geojson", b"{", "this is not GeoJSON"),
         ("b.geojson.gz", b"no gzip", "cannot be unpacked"),
         ("c.xml", b"<Annotations>", "this is not XML"),
@@ -341,7 +343,7 @@ def test_bad_files_are_said(tmp_path):
                   b"</ASAP_Annotations>", "not whole"),
     ):  # fmt: skip
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(ImageError, match=said):
+        with pytest.raises(ImageError, match=output):
             covered(tmp_path / name)
     path = write_geojson(tmp_path / "h.geojson", feature("Tumor", *LAKE))
     with pytest.raises(ImageError, match=r"no outline is called 'tumor'; there are 'Tumor' \(1\)"):

@@ -35,8 +35,8 @@ def test_crashes_hangs_and_broken_promises_are_found(tally):
 def test_finds_are_made_as_small_as_they_get(tally):
     planted = {"crash: SIGABRT": (7,), "hang": (11,), "Find at planted.py:attempt": (13,)}
     found = fuzz.distinct(tally)
-    assert {trial.signature for trial in found} == set(planted)
-    assert all(trial.case.edits == planted[trial.signature] for trial in found)
+    assert {train_test.signature for train_test in found} == set(planted)
+    assert all(train_test.case.edits == planted[train_test.signature] for train_test in found)
 
 
 def test_a_find_is_kept_by_its_content(tally, tmp_path, monkeypatch):

@@ -68,9 +68,9 @@ def test_a_failure_is_named_stops_no_other_and_is_the_exit_status(tmp_path, jobs
     assert done.missing == ["square/-9"]
     assert done.failures == {"square/-9": "ValueError: it is negative"}
     assert done.tell() == 1
-    said = capsys.readouterr()
-    assert "square/-9: failed: ValueError: it is negative" in said.err
-    assert "1 of 3 pieces of work are missing" in said.out
+    output = capsys.readouterr()
+    assert "square/-9: failed: ValueError: it is negative" in output.err
+    assert "1 of 3 pieces of work are missing" in output.out
     kept.do_all(pieces, folder, jobs)
     assert worked(log).count("-9") == 2  # tried again, and nothing else
     assert len(worked(log)) == 4

@@ -76,13 +76,13 @@ def test_summaries_of_planted_scores():
 def test_drawn_images_are_the_same_every_time_and_know_what_they_show():
     edges = {"healthy, edge", "fat", "pen, blue", "dark frame"}
     full = {"haematoxylin alone, full", "mucin"}
-    glass = {images.GLASS, f"{images.GLASS}, dust"}
-    cases = {case.name: case for case in images.drawn_cases(edges | full | glass)}
-    assert set(cases) == edges | full | glass
+    background = {images.GLASS, f"{images.GLASS}, dust"}
+    cases = {case.name: case for case in images.drawn_cases(edges | full | background)}
+    assert set(cases) == edges | full | background
     (again,) = images.drawn_cases(["fat"])
     assert np.array_equal(again.pixels, cases["fat"].pixels)
     for name, case in cases.items():
-        assert (case.is_empty, case.is_full) == (name in glass, name in full)
+        assert (case.is_empty, case.is_full) == (name in background, name in full)
         assert case.pixels.shape[:2] == tuple(2 * n for n in case.truth.shape)
     for name in ("pen, blue", "dark frame", f"{images.GLASS}, dust"):
         assert (cases[name].truth == images.UNUSABLE).any()

@@ -51,26 +51,26 @@ def test_half_fails_and_a_fifth_is_said(capsys):
     assert waits.verdict([line("a", 2.9)], RECORDED) == 0
     assert capsys.readouterr().out == "Warning: a: 2.90 times its limit; 2.00 is recorded\n"
     assert waits.verdict([line("a", 2.5), line("b", 4.6)], RECORDED) == 1
-    said = capsys.readouterr().out.splitlines()
-    assert [words.split(":")[0] for words in said] == ["Warning", "Error"]
+    output = capsys.readouterr().out.splitlines()
+    assert [text.split(":")[0] for text in output] == ["Warning", "Error"]
     assert waits.verdict([], RECORDED) == 0
 
 
 def test_what_seems_worse_is_measured_again():
-    asked = []
+    requested = []
 
     def again(ratios):
         def measure(found):
-            asked.append([wait.name for wait in found])
-            return [line(wait.name, ratios[len(asked) - 1]) for wait in found]
+            requested.append([wait.name for wait in found])
+            return [line(wait.name, ratios[len(requested) - 1]) for wait in found]
 
         return measure
 
     start = [line("a", 4.0), line("b", 3.0)]
-    assert waits.check(start, RECORDED, again([2.0, 2.0])) == [] and asked == [["a"]]
-    asked.clear()
+    assert waits.check(start, RECORDED, again([2.0, 2.0])) == [] and requested == [["a"]]
+    requested.clear()
     (bad,) = waits.check(start, RECORDED, again([4.0, 3.5]))
-    assert (bad.wait.name, bad.ratio, asked) == ("a", 3.5, [["a"], ["a"]])
+    assert (bad.wait.name, bad.ratio, requested) == ("a", 3.5, [["a"], ["a"]])
 
 
 def test_a_machine_of_which_nothing_is_recorded_is_none(tmp_path, monkeypatch):

@@ -36,7 +36,7 @@ def test_only_the_threshold_moves(manifest, tmp_path, folds):
     model = Plan(FAST, calibration_folds=folds).build_model(random_state=0).fit(manifest)
     paths = [record.path for record in manifest.records]
     before = [model.predict(path) for path in paths]
-    scores = [answer.score for answer in before]
+    scores = [prediction.score for prediction in before]
     adapted = model.adapt_threshold([*scores, np.nan], force=True)
     shift = unlabelled_threshold(np.array(scores))
     loaded = load_model(save_model(adapted, tmp_path / "m.histodict"))

@@ -28,8 +28,8 @@ def trained(tissue, tmp_path_factory):
 @pytest.fixture
 def predict(trained, tissue, tmp_path):
     def run(*options, images="manifest.csv", status=0):
-        words = ["predict", trained, tissue / images, "-o", tmp_path / "out", *options]
-        result = CliRunner().invoke(app, [str(word) for word in words])
+        arguments = ["predict", trained, tissue / images, "-o", tmp_path / "out", *options]
+        result = CliRunner().invoke(app, [str(word) for word in arguments])
         assert result.exit_code == status, result.output
         return result.output
 
@@ -105,8 +105,8 @@ def test_who_is_told_nothing_keeps_what_was_known(predict, tmp_path):
 def test_a_model_of_whole_images_is_refused_before_the_work(tissue, tmp_path):
     whole = TissueClassifier("fast", method="mean-logistic").fit(tissue)
     path = whole.save(tmp_path / "w.histodict")
-    words = ["predict", str(path), str(tissue), "-o", str(tmp_path / "out"), "--anndata"]
-    result = CliRunner().invoke(app, words)
+    arguments = ["predict", str(path), str(tissue), "-o", str(tmp_path / "out"), "--anndata"]
+    result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 2 and "has no patches to make AnnData of" in result.output
     assert not (tmp_path / "out" / "predictions.csv").exists()
 

@@ -148,12 +148,12 @@ SMALL = {
 def make(name, folder, rng):
     """One of the files above; the words that are expected of it."""
     if name in BROKEN:
-        maker, words = BROKEN[name]
+        maker, text = BROKEN[name]
         maker(folder / name, rng)
     else:
-        size, words = SMALL[name]
+        size, text = SMALL[name]
         save_plain(folder / name, texture(rng, *size))
-    return words
+    return text
 
 
 @pytest.mark.parametrize("name", [*BROKEN, *SMALL])
@@ -162,12 +162,12 @@ def test_predict_says_what_is_wrong_and_answers_the_others(name, model, good, tm
     images.mkdir()
     shutil.copy(good, images / "a good one.jpg")
     shutil.copy(good, images / "z good one.jpg")
-    words = make(name, images, rng)
+    text = make(name, images, rng)
     outcome = predict(model, tmp_path / "out", images)
     assert outcome.status == 1
     assert "2 images: 2 inflamed." in outcome.said
     _, _, complaint = outcome.said.partition("Not done:")
-    for word in (name, *words):
+    for word in (name, *text):
         assert word in complaint
     assert "good one" not in complaint
     assert sorted(outcome.rows) == ["a good one.jpg", "z good one.jpg"]
@@ -193,18 +193,18 @@ def test_the_path_of_a_broken_file_is_said_once(model, tmp_path):
 def test_predict_lists_all_broken_files_for_programs_too(model, good, tmp_path, rng):
     images = tmp_path / "images"
     images.mkdir()
-    words = {name: make(name, images, rng) for name in (*BROKEN, *SMALL)}
+    text = {name: make(name, images, rng) for name in (*BROKEN, *SMALL)}
     shutil.copy(good, images / "good.jpg")
     missing = tmp_path / "missing.jpg"
     arguments = ["predict", model, images, missing, "--output", tmp_path / "out", "--json"]
     result = CliRunner().invoke(app, [str(argument) for argument in arguments])
     assert result.exit_code == 1
     assert isinstance(result.exception, SystemExit), result.output
-    told = json.loads(result.stdout)
-    assert [Path(row["path"]).name for row in told["rows"]] == ["good.jpg"]
-    reasons = {Path(failure["path"]).name: failure["reason"] for failure in told["failures"]}
-    assert set(reasons) == {*words, "missing.jpg"}
-    for name, expected in words.items():
+    report = json.loads(result.stdout)
+    assert [Path(row["path"]).name for row in report["rows"]] == ["good.jpg"]
+    reasons = {Path(failure["path"]).name: failure["reason"] for failure in report["failures"]}
+    assert set(reasons) == {*text, "missing.jpg"}
+    for name, expected in text.items():
         assert all(word in reasons[name] for word in expected), (name, reasons[name], expected)
     assert "there is no such file; check the name and the folder" in reasons["missing.jpg"]
 
@@ -242,22 +242,22 @@ def test_a_broken_file_is_tried_again_once_it_is_mended(model, good, tmp_path):
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_train_stops_before_it_learns_and_names_the_file(name, classes, tmp_path, rng):
-    words = make(name, classes / "healthy", rng)
+    text = make(name, classes / "healthy", rng)
     outcome = train(classes, tmp_path / "model.histodict")
     assert outcome.status == 2
     _, _, complaint = outcome.said.partition("Error:")
-    for word in (f"healthy/{name}", *words):
+    for word in (f"healthy/{name}", *text):
         assert word in complaint
     assert not (tmp_path / "model.histodict").exists()
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_train_refuses_an_image_smaller_than_a_patch(name, classes, tmp_path, rng):
-    words = make(name, classes / "healthy", rng)
+    text = make(name, classes / "healthy", rng)
     outcome = train(classes, tmp_path / "model.histodict")
     assert outcome.status == 2
     _, _, complaint = outcome.said.partition("Error:")
-    for word in (name, *words):
+    for word in (name, *text):
         assert word in complaint
     assert not (tmp_path / "model.histodict").exists()
 
@@ -540,8 +540,8 @@ def test_a_class_with_one_image_is_learnt_with_a_warning(classes, tmp_path, good
     assert "Warning" in outcome.said
     assert "the class 'healthy' has one image only" in outcome.said
     assert "cannot be both trained on and tested" in outcome.said
-    answer = predict(tmp_path / "model.histodict", tmp_path / "out", good).rows[good.name]
-    assert answer["label"] == "inflamed"
+    prediction = predict(tmp_path / "model.histodict", tmp_path / "out", good).rows[good.name]
+    assert prediction["label"] == "inflamed"
 
 
 def test_a_single_class_is_refused(classes, tmp_path):

@@ -81,9 +81,9 @@ def test_concepts_are_what_all_patients_share_then_named_then_answer(slides, tmp
     assert (output / "concepts.safetensors").read_bytes() == before
     assert rows(output / "concepts.csv")[0]["name"] == "crowded nuclei"
     assert "crowded nuclei" in rows(output / "usage.csv")[0]
-    answers = rows(output / "answers.csv")
-    assert [row["answer"] for row in answers] == ["healthy"] * 8 + ["ill"] * 8
-    assert all("of its patches use" in row["because"] for row in answers)
+    predictions = rows(output / "answers.csv")
+    assert [row["answer"] for row in predictions] == ["healthy"] * 8 + ["ill"] * 8
+    assert all("of its patches use" in row["because"] for row in predictions)
 
 
 def test_a_folder_of_other_concepts_is_refused(slides, tmp_path):
@@ -117,7 +117,7 @@ def test_what_decides_concepts_is_not_taken_up_in_silence(slides, tmp_path):
 
     plain = settings(record)
     check_settings_match(tmp_path, plain, settings(record))
-    for other, words in (
+    for other, text in (
         (settings(replace(record, mpp=0.5)), "sizes differ"),
         (settings(record, PixelSizeOption(override=0.25)), "sizes differ"),
         (
@@ -126,7 +126,7 @@ def test_what_decides_concepts_is_not_taken_up_in_silence(slides, tmp_path):
         ),
         (plain | {"form": 1}, "form differ"),
     ):
-        with pytest.raises(ValueError, match=words):
+        with pytest.raises(ValueError, match=text):
             check_settings_match(tmp_path, plain, other)
 
 
@@ -171,9 +171,9 @@ def test_three_classes_are_told_apart(slides, tmp_path):
     file.write_text("\n".join(["path,patient,label", *lines]) + "\n")
     done = run(file, "--output", tmp_path / "c", "--atoms", N_AXES)
     assert done.exit_code == 0, done.output
-    answers = rows(tmp_path / "c" / "answers.csv")
-    assert {row["answer"] for row in answers[8:]} == {"c"}
-    for row in answers:
+    predictions = rows(tmp_path / "c" / "answers.csv")
+    assert {row["answer"] for row in predictions[8:]} == {"c"}
+    for row in predictions:
         scores = {name: float(row[f"score_{name}"]) for name in "abc"}
         assert row["answer"] == max(scores, key=scores.get)
 

@@ -64,14 +64,14 @@ def test_names_are_kept_and_appear_in_why_atoms_and_info(folder, tmp_path):
     assert (folder / "m.histodict").read_bytes() == before
     assert "2 named, 1 marked as artefacts, 1 switched off" in run("info", new).output
     image = next((folder / "set" / "inflamed").iterdir())
-    told = json.loads(run("explain", new, image, "--mpp", 0.5, "--json").stdout)["images"][0]
-    names = [part["name"] for part in told["parts"]]
+    report = json.loads(run("explain", new, image, "--mpp", 0.5, "--json").stdout)["images"][0]
+    names = [part["name"] for part in report["parts"]]
     assert "dark nuclei" in names and "healthy:3" not in names and "inflamed:1" not in names
-    total = told["constant"][0] + sum(part["adds"][0] for part in told["parts"])
-    assert total == pytest.approx(told["scores"][0], abs=1e-6)
+    total = report["constant"][0] + sum(part["adds"][0] for part in report["parts"])
+    assert total == pytest.approx(report["scores"][0], abs=1e-6)
     page = tmp_path / "atoms.html"
-    said = run("atoms", new, folder / "set" / "manifest.csv", "--output", page, "--no-maps")
-    assert said.exit_code == 0, said.output
+    output = run("atoms", new, folder / "set" / "manifest.csv", "--output", page, "--no-maps")
+    assert output.exit_code == 0, output.output
     assert "<b>dark nuclei</b>" in page.read_text()
     # By its name, and back.
     again = tmp_path / "again.histodict"
@@ -89,8 +89,8 @@ def test_names_and_facts_appear_wherever_answers_go(folder, tmp_path):
     new, facts, out = tmp_path / "new.histodict", tmp_path / "facts.csv", tmp_path / "out"
     run("edit", folder / "m.histodict", "--name", "inflamed:1,healthy:2=fat", "-o", new)
     table = folder / "set" / "manifest.csv"
-    said = run("atoms", new, table, "-o", tmp_path / "a.html", "--no-maps", "--csv", facts)
-    assert said.exit_code == 0, said.output
+    output = run("atoms", new, table, "-o", tmp_path / "a.html", "--no-maps", "--csv", facts)
+    assert output.exit_code == 0, output.output
     done = run(
         "predict",
         new,
@@ -142,10 +142,10 @@ def test_names_and_facts_appear_wherever_answers_go(folder, tmp_path):
     TissueClassifier(SMALL, random_state=1).fit(table).save(other)
     run("edit", new, "--disable", "healthy:1", "-o", less)
     for model, words in ((other, "of other atoms than this"), (less, "other atoms switched off")):
-        told = run(
+        report = run(
             "predict", model, table, "-o", tmp_path / "c", "--anndata", "--atom-statistics", facts
         )
-        assert told.exit_code == 2 and words in " ".join(told.output.split())
+        assert report.exit_code == 2 and words in " ".join(report.output.split())
 
 
 def test_what_a_switch_changes_is_shown(folder):
@@ -203,8 +203,8 @@ def test_the_line_is_fitted_again_where_atoms_are_off(folder, tmp_path):
     table, new = folder / "set" / "manifest.csv", tmp_path / "new.histodict"
     off = ",".join(f"inflamed:{n}" for n in range(1, 7))
     bare = run("edit", folder / "m.histodict", "--disable", off, "--show", table, "--json")
-    answers = {row["after"] for row in json.loads(bare.stdout)["images"]}
-    assert answers == {"healthy"}
+    predictions = {row["after"] for row in json.loads(bare.stdout)["images"]}
+    assert predictions == {"healthy"}
     done = run(
         *("edit", folder / "m.histodict", "--disable", off, "--refit-rule", table),
         *("--show", table, "--output", new, "--json"),
@@ -247,26 +247,28 @@ def test_regions_say_how_much_of_them_uses_what_was_named(folder):
 
 
 def test_why_of_glass_has_a_page_too(folder, tmp_path):
-    glass = tmp_path / "glass.png"
-    Image.new("RGB", (160, 120), (243, 242, 244)).save(glass)
+    background = tmp_path / "glass.png"
+    Image.new("RGB", (160, 120), (243, 242, 244)).save(background)
     image = next((folder / "set" / "inflamed").glob("*.jpg"))
     page = tmp_path / "why.html"
-    done = run("explain", folder / "m.histodict", glass, image, "--mpp", 0.5, "--output", page)
+    done = run("explain", folder / "m.histodict", background, image, "--mpp", 0.5, "--output", page)
     assert done.exit_code == 0 and "glass.png: no tissue" in " ".join(done.output.split())
     text = page.read_text(encoding="utf-8")
     assert "no tissue" in text and text.count("Together") == 1
-    told = json.loads(run("explain", folder / "m.histodict", glass, "--mpp", 0.5, "--json").stdout)
-    assert told["images"][0]["scores"] is None and told["images"][0]["views"] == []
+    report = json.loads(
+        run("explain", folder / "m.histodict", background, "--mpp", 0.5, "--json").stdout
+    )
+    assert report["images"][0]["scores"] is None and report["images"][0]["views"] == []
 
 
 @pytest.mark.parametrize("others", [[SMALL], [TEXTURES, TEXTURES]])
 def test_why_of_a_panel_begins_with_its_views(folder, tmp_path, others):
-    panel = EnsembleClassifier([*others, TEXTURES], folds=2).fit(folder / "set" / "manifest.csv")
-    file, page = panel.save(tmp_path / "panel.histodict"), tmp_path / "why.html"
+    ensemble = EnsembleClassifier([*others, TEXTURES], folds=2).fit(folder / "set" / "manifest.csv")
+    file, page = ensemble.save(tmp_path / "panel.histodict"), tmp_path / "why.html"
     image = next((folder / "set" / "inflamed").glob("*.jpg"))
     done = run("explain", file, image, "--mpp", 0.5, "--output", page)
     assert done.exit_code == 0, done.output
-    n_views, has_atoms = len(panel.estimators_), SMALL in others
+    n_views, has_atoms = len(ensemble.estimators_), SMALL in others
     assert f"{n_views} views say" in done.output and "how it looks" in done.output
     assert ("concept" in done.output) == has_atoms
     text = page.read_text(encoding="utf-8")

@@ -41,9 +41,9 @@ def slides(tmp_path_factory):
 def trained(slides):
     model = slides.parent / "model.histodict"
     features = slides.parent / "features"
-    status, said = run("train", slides, "--features", features, "-o", model, *small(*SMALL))
-    assert status == 0, said
-    assert "Learnt normal / tumour from 8 images" in said
+    status, output = run("train", slides, "--features", features, "-o", model, *small(*SMALL))
+    assert status == 0, output
+    assert "Learnt normal / tumour from 8 images" in output
     return model
 
 
@@ -54,36 +54,36 @@ def rows_of(folder):
 def test_from_a_folder_and_a_table_to_scored_answers(trained, slides, tmp_path):
     out = tmp_path / "out"
     features = trained.parent / "features"
-    status, said = run(
+    status, output = run(
         "predict", trained, slides, "--features", features, "-o", out, "--outline-patches"
     )
-    assert status == 0 and "of 8 images of 8 patients" in said, said
+    assert status == 0 and "of 8 images of 8 patients" in output, output
     rows = rows_of(out)
     assert all(row["label"] == row["truth"] for row in rows)  # the planted difference is plain
     assert all(0 <= row["probability_tumour"] <= 1 for row in rows)
     outlines = json.loads((out / "geojson" / f"{rows[0]['key']}.geojson").read_text())
     with h5py.File(trained.parent / "features" / "TCGA-00.DX1.h5") as file:
         corners = {tuple(at) for at in file["coords"][:].tolist()}
-    drawn = {tuple(f["geometry"]["coordinates"][0][0]) for f in outlines["features"]}
-    assert drawn == corners
+    synthetic = {tuple(f["geometry"]["coordinates"][0][0]) for f in outlines["features"]}
+    assert synthetic == corners
 
 
 def test_info_says_where_the_vectors_came_from(trained):
-    status, said = run("info", trained)
+    status, output = run("info", trained)
     assert status == 0
-    assert "of feature files, of length 12, encoder uni_v1, patches of 256 pixels" in said
-    assert "Stain" not in said
+    assert "of feature files, of length 12, encoder uni_v1, patches of 256 pixels" in output
+    assert "Stain" not in output
 
 
 def test_one_command_to_a_report_by_patient(slides, tmp_path):
     options = ["--jobs", 1, "--folds", 2, *small("n_atoms=8", "n_iter=2", "patches_per_class=60")]
     options += ["--set", "n_components=6", "--set", "calibration_folds=2"]
     out = tmp_path / "report"
-    status, said = run(
+    status, output = run(
         *("evaluate", slides, "--features", slides.parent / "features", "-o", out, *options)
     )
-    assert status == 0, said
-    assert "features" in said and "mean-logistic" in said
+    assert status == 0, output
+    assert "features" in output and "mean-logistic" in output
     page = (out / "report.html").read_text()
     assert "vectors of feature files" in page and "mean-logistic" in page
     assert "that an encoder computed before" in page and "the pixels of the image" not in page
@@ -92,31 +92,31 @@ def test_one_command_to_a_report_by_patient(slides, tmp_path):
 def test_atoms_are_shown_by_position_where_there_are_no_images(trained, slides, tmp_path):
     page = tmp_path / "atoms.html"
     features = slides.parent / "features"
-    status, said = run("atoms", trained, slides, "--features", features, "-o", page, "--json")
-    assert status == 0, said
+    status, output = run("atoms", trained, slides, "--features", features, "-o", page, "--json")
+    assert status == 0, output
     text = page.read_text()
     assert "<small title=" in text and "level-0 pixels" in text
 
 
 def test_why_is_said_of_feature_files_alone(trained, slides, tmp_path):
     features, page = slides.parent / "features", tmp_path / "why.html"
-    status, said = run("explain", trained, slides, "--features", features, "-o", page)
-    assert status == 0 and said.count(", because ") == 8, said
+    status, output = run("explain", trained, slides, "--features", features, "-o", page)
+    assert status == 0 and output.count(", because ") == 8, output
     text = page.read_text()
     assert text.count(", because ") == 8 and "TCGA-00.DX1.h5" in text
     one = run("explain", trained, features / "TCGA-00.DX1.h5", "--json")
-    (told,) = json.loads(one[1])["images"]
-    total = told["constant"][0] + sum(part["adds"][0] for part in told["parts"])
-    assert total == pytest.approx(told["scores"][0], abs=1e-6)
+    (report,) = json.loads(one[1])["images"]
+    total = report["constant"][0] + sum(part["adds"][0] for part in report["parts"])
+    assert total == pytest.approx(report["scores"][0], abs=1e-6)
 
 
 def test_atoms_are_named_and_switched_off_with_feature_files_alone(trained, slides, tmp_path):
     features, new, facts = slides.parent / "features", tmp_path / "n.histodict", tmp_path / "f.csv"
     changes = ["--name", "tumour:1=crowded", "--disable", "tumour:2,normal:1"]
     show = ["--show", slides, "--features", features]
-    status, said = run("edit", trained, *changes, *show, "-o", new, "--json")
-    assert status == 0, said
-    rows = json.loads(said)["images"]
+    status, output = run("edit", trained, *changes, *show, "-o", new, "--json")
+    assert status == 0, output
+    rows = json.loads(output)["images"]
     assert len(rows) == 8 and all(row["truth"] for row in rows)
     assert any(row["score_before"] != row["score_after"] for row in rows)
     common = [slides, "--features", features]
@@ -124,7 +124,7 @@ def test_atoms_are_named_and_switched_off_with_feature_files_alone(trained, slid
     assert run("atoms", new, *common, *page)[0] == 0
     assert "<b>crowded</b>" in (tmp_path / "a.html").read_text()
     out = tmp_path / "out"
-    status, said = run(
+    status, output = run(
         "predict",
         new,
         *common,
@@ -135,7 +135,7 @@ def test_atoms_are_named_and_switched_off_with_feature_files_alone(trained, slid
         facts,
         "--outline-patches",
     )
-    assert status == 0, said
+    assert status == 0, output
     rows = rows_of(out)
     assert all(0 <= row["usage_crowded"] <= 1 for row in rows)
     outlines = json.loads((out / "geojson" / f"{rows[0]['key']}.geojson").read_text())
@@ -148,18 +148,18 @@ def test_atoms_are_named_and_switched_off_with_feature_files_alone(trained, slid
 
 def test_what_is_to_be_shown_is_looked_for_before_a_model_is_written(trained, slides, tmp_path):
     new = tmp_path / "n.histodict"
-    status, said = run("edit", trained, "--disable", "tumour:2", "--show", slides, "-o", new)
-    assert status == 2 and "--features" in said and not new.exists()
-    status, said = run("edit", trained, "--features", slides.parent / "features")
-    assert status == 2 and "--show" in said
+    status, output = run("edit", trained, "--disable", "tumour:2", "--show", slides, "-o", new)
+    assert status == 2 and "--features" in output and not new.exists()
+    status, output = run("edit", trained, "--features", slides.parent / "features")
+    assert status == 2 and "--show" in output
 
 
 def test_concepts_are_learnt_and_answer_from_a_table_and_feature_files(slides, tmp_path):
     out = tmp_path / "concepts"
-    status, said = run(
+    status, output = run(
         *("concepts", slides, "--features", slides.parent / "features", "--atoms", 4, "-o", out)
     )
-    assert status == 0 and "Answers rest on 8 labels" in said, said
+    assert status == 0 and "Answers rest on 8 labels" in output, output
     table = (out / "answers.csv").read_text()
     assert table.count("\n") == 9 and "of its patches use" in table
 
@@ -204,12 +204,12 @@ REASONS = (
 
 def test_bad_slides_are_named_and_the_others_answered(trained, mixed, tmp_path):
     features = ["--features", mixed.parent / "features"]
-    status, said = run("predict", trained, mixed, *features, "-o", tmp_path / "out")
+    status, output = run("predict", trained, mixed, *features, "-o", tmp_path / "out")
     assert status == 1
     assert [row["path"].endswith("good.h5") for row in rows_of(tmp_path / "out")] == [True]
     for reason in REASONS:
-        assert reason in said, said
-    assert said.count("Not done:") == len(REASONS)
+        assert reason in output, output
+    assert output.count("Not done:") == len(REASONS)
 
 
 def test_slides_with_missing_chunks_are_named_unless_that_is_allowed(trained, slides, tmp_path):
@@ -226,19 +226,19 @@ def test_slides_with_missing_chunks_are_named_unless_that_is_allowed(trained, sl
     (folder / "TCGA-00.DX1.h5").unlink()
     (folder / "TCGA-00.DX1.zarr/features/c/2/0").unlink()
     (folder / "TCGA-00.DX1.zarr/features/c/4/0").unlink()
-    asked = ("predict", trained, slides, "--features", folder, "-o", tmp_path / "out")
-    status, said = run(*asked)
-    assert status == 1 and "7 images" in said
-    assert "TCGA-00.DX1.zarr: 2 of its 12 chunks are missing" in said
-    with pytest.warns(UserWarning, match="2 of its 12 chunks are missing and count as") as told:
-        status, said = run(*asked, "--allow-missing-chunks")
-    assert status == 0 and len(told) == 1, said
+    options = ("predict", trained, slides, "--features", folder, "-o", tmp_path / "out")
+    status, output = run(*options)
+    assert status == 1 and "7 images" in output
+    assert "TCGA-00.DX1.zarr: 2 of its 12 chunks are missing" in output
+    with pytest.warns(UserWarning, match="2 of its 12 chunks are missing and count as") as report:
+        status, output = run(*options, "--allow-missing-chunks")
+    assert status == 0 and len(report) == 1, output
     missing = [(row["path"][-8:], row["missing_chunks"]) for row in rows_of(tmp_path / "out")]
     assert [n for _, n in sorted(missing)] == [0] * 7 + [2] and ("DX1.zarr", 2) in missing
-    status, said = run(*asked)  # what was allowed before is not taken for an answer
-    assert status == 1 and "2 of its 12 chunks are missing" in said
-    status, said = run("train", slides, "--features", folder, "-o", tmp_path / "m.histodict")
-    assert status == 2 and "TCGA-00.DX1.zarr: 2 of its 12 chunks are missing" in said
+    status, output = run(*options)  # what was allowed before is not taken for an answer
+    assert status == 1 and "2 of its 12 chunks are missing" in output
+    status, output = run("train", slides, "--features", folder, "-o", tmp_path / "m.histodict")
+    assert status == 2 and "TCGA-00.DX1.zarr: 2 of its 12 chunks are missing" in output
 
 
 def test_one_bad_attribute_or_defect_ends_no_command(trained, slides, tmp_path, monkeypatch):
@@ -252,7 +252,7 @@ def test_one_bad_attribute_or_defect_ends_no_command(trained, slides, tmp_path, 
     write_trident(folder / "offset.h5", vectors, coords, histodict='{"offset": [1e400, "a"]}')
     for name in ("defect.h5", "stamp.h5", "good.h5"):
         write_trident(folder / name, vectors, coords)
-    place, stamp = given_view.fit_grid, image.ImageTask.fingerprint
+    place, fingerprint = given_view.fit_grid, image.ImageTask.fingerprint
 
     def fail(file):
         if file.path.name == "defect.h5":
@@ -262,17 +262,17 @@ def test_one_bad_attribute_or_defect_ends_no_command(trained, slides, tmp_path, 
     def fail_before(task):
         if task.record.path.name == "stamp.h5":
             raise RuntimeError("no stamp")
-        return stamp(task)
+        return fingerprint(task)
 
     monkeypatch.setattr(given_view, "fit_grid", fail)
     monkeypatch.setattr(image.ImageTask, "fingerprint", fail_before)
-    status, said = run("predict", trained, *sorted(folder.iterdir()), "-o", tmp_path / "out")
-    assert status == 1 and said.count("Not done:") == 4, said
-    assert "stamp.h5: unexpected RuntimeError: no stamp" in said
-    assert "wide.h5: its attribute patch_size_level0 must be" in said
-    assert "offset.h5: its attribute histodict (offset) must be" in said
-    assert "unexpected AttributeError: 'Dataset' object has no attribute 'get' [at " in said
-    assert "prepared_image.py" in said and "report it" in said
+    status, output = run("predict", trained, *sorted(folder.iterdir()), "-o", tmp_path / "out")
+    assert status == 1 and output.count("Not done:") == 4, output
+    assert "stamp.h5: unexpected RuntimeError: no stamp" in output
+    assert "wide.h5: its attribute patch_size_level0 must be" in output
+    assert "offset.h5: its attribute histodict (offset) must be" in output
+    assert "unexpected AttributeError: 'Dataset' object has no attribute 'get' [at " in output
+    assert "prepared_image.py" in output and "report it" in output
     assert [row["path"].endswith("good.h5") for row in rows_of(tmp_path / "out")] == [True]
 
 
@@ -289,13 +289,15 @@ def test_tiles_of_lazyslide_are_answered_at_their_own_magnification_alone(tmp_pa
     features = ["--features", tmp_path]
     model = tmp_path / "m"
     options = ["--preset", "precomputed", *small(*SMALL)]
-    status, said = run("train", tmp_path / "slides.csv", *features, "-o", model, *options)
-    assert status == 0, said
+    status, output = run("train", tmp_path / "slides.csv", *features, "-o", model, *options)
+    assert status == 0, output
     other = write_lazyslide(tmp_path / "other.h5ad", vectors, 2 * corners, mpp=1.0)
     same = tmp_path / "s0.h5ad"
-    status, said = run("predict", model, same, other, "-o", tmp_path / "out")
-    assert status == 1 and said.count("Not done:") == 1, said
-    assert "other.h5ad: is not what the model learnt from: the magnification 10.0, not 20.0" in said
+    status, output = run("predict", model, same, other, "-o", tmp_path / "out")
+    assert status == 1 and output.count("Not done:") == 1, output
+    assert (
+        "other.h5ad: is not what the model learnt from: the magnification 10.0, not 20.0" in output
+    )
     (row,) = rows_of(tmp_path / "out")
     assert row["path"].endswith("s0.h5ad") and (row["mpp"], row["mpp_from"]) == (0.499, "file")
 
@@ -304,8 +306,8 @@ def test_outlines_of_tiles_that_reach_beyond_the_slide_are_clipped(trained, tmp_
     vectors, coords = some_vectors(40, 12)
     size = {"level0_width": int(coords[:, 0].max()) + 100, "level0_height": 4000}
     path = write_trident(tmp_path / "a.h5", vectors, coords, **size)
-    status, said = run("predict", trained, path, "-o", tmp_path / "out")
-    assert status == 0, said
+    status, output = run("predict", trained, path, "-o", tmp_path / "out")
+    assert status == 0, output
     (file,) = (tmp_path / "out" / "geojson").iterdir()
     shapes = [f["geometry"] for f in json.loads(file.read_text())["features"]]
     polygons = [
@@ -317,10 +319,10 @@ def test_outlines_of_tiles_that_reach_beyond_the_slide_are_clipped(trained, tmp_
 
 def test_training_names_all_bad_slides_at_once_or_goes_on_without_them(mixed, slides, tmp_path):
     features = ["--features", mixed.parent / "features", "-o", tmp_path / "m"]
-    status, said = run("train", mixed, *features)
-    assert status == 2 and "--skip-unreadable" in said
+    status, output = run("train", mixed, *features)
+    assert status == 2 and "--skip-unreadable" in output
     for reason in REASONS[2:]:
-        assert reason in said, said
+        assert reason in output, output
     for number in (1, 2, 3):
         name = f"TCGA-{number:02d}.DX1.h5"
         source = slides.parent / "features" / name
@@ -329,28 +331,28 @@ def test_training_names_all_bad_slides_at_once_or_goes_on_without_them(mixed, sl
     lines = [line for line in mixed.read_text().splitlines() if not line.startswith(wrong)]
     lines += [f"TCGA-{n:02d}.DX1,{('normal', 'tumour')[n % 2]},more{n}" for n in (1, 2, 3)]
     mixed.write_text("\n".join(lines) + "\n")
-    status, said = run(
+    status, output = run(
         "train", mixed, *features, "--skip-unreadable", "--preset", "precomputed", *small(*SMALL)
     )
-    assert status == 0 and "6 of 10 images left out" in said, said
-    status, said = run("info", tmp_path / "m")
-    assert "Left out" in said
+    assert status == 0 and "6 of 10 images left out" in output, output
+    status, output = run("info", tmp_path / "m")
+    assert "Left out" in output
 
 
 def test_files_of_two_encoders_are_not_learnt_from(slides, mixed, tmp_path):
     (mixed.parent / "two.csv").write_text("slide,label\ngood,a\nother,b\n")
     features = ["--features", mixed.parent / "features"]
-    status, said = run("train", mixed.parent / "two.csv", *features, "-o", tmp_path / "m")
-    assert status == 2 and ".h5: its features were made otherwise than those of" in said, said
-    assert "good.h5" in said and "other.h5" in said
+    status, output = run("train", mixed.parent / "two.csv", *features, "-o", tmp_path / "m")
+    assert status == 2 and ".h5: its features were made otherwise than those of" in output, output
+    assert "good.h5" in output and "other.h5" in output
 
 
 def test_a_model_of_vectors_asks_for_them(trained, tmp_path):
     from PIL import Image
 
     Image.new("RGB", (300, 300), "pink").save(tmp_path / "a.png")
-    status, said = run("predict", trained, tmp_path / "a.png", "-o", tmp_path / "out")
-    assert status == 1 and "name the folder of such files with --features" in said
+    status, output = run("predict", trained, tmp_path / "a.png", "-o", tmp_path / "out")
+    assert status == 1 and "name the folder of such files with --features" in output
 
 
 # --- features out -------------------------------------------------------------------------------
@@ -359,17 +361,17 @@ def test_a_model_of_vectors_asks_for_them(trained, tmp_path):
 def test_features_are_written_once_and_can_be_learnt_from(tmp_path):
     tissue = write_synthetic_dataset(tmp_path / "tissue", 2, 2, size=(240, 180))
     out = tmp_path / "features"
-    asked = ["features", tissue / "manifest.csv", "--vectors", "centred", "-o", out]
-    status, said = run(*asked)
-    assert status == 0 and said == f"4 feature files in {out}", said
-    assert run(*asked)[1] == f"4 feature files in {out} (4 were there)"
-    status, said = run(*asked, "--set", "stain=none")
-    assert status == 2 and "stain was reinhard, is none" in said
+    options = ["features", tissue / "manifest.csv", "--vectors", "centred", "-o", out]
+    status, output = run(*options)
+    assert status == 0 and output == f"4 feature files in {out}", output
+    assert run(*options)[1] == f"4 feature files in {out} (4 were there)"
+    status, output = run(*options, "--set", "stain=none")
+    assert status == 2 and "stain was reinhard, is none" in output
     (tissue / "torn.png").write_bytes(b"\x89PNG")
-    status, said = run(*asked, tissue / "torn.png", "--json")
-    assert status == 1 and "torn.png" in said
+    status, output = run(*options, tissue / "torn.png", "--json")
+    assert status == 1 and "torn.png" in output
     model = tmp_path / "m"
-    status, said = run(
+    status, output = run(
         *("train", tissue / "manifest.csv", "--features", out, "-o", model, "--method", "logistic")
     )
-    assert status == 0, said
+    assert status == 0, output

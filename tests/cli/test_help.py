@@ -46,8 +46,14 @@ def test_nothing_slow_is_loaded_to_say(asked):
 
 
 def test_commands_stand_under_the_titles_of_their_groups():
-    said = CliRunner().invoke(app, ["--help"], terminal_width=100).output
-    words = ["From images to answers:", "train", "What is in a model:", "How good is it:", "serve"]
-    places = [said.index(word) for word in words]
+    output = CliRunner().invoke(app, ["--help"], terminal_width=100).output
+    arguments = [
+        "From images to answers:",
+        "train",
+        "What is in a model:",
+        "How good is it:",
+        "serve",
+    ]
+    places = [output.index(word) for word in arguments]
     assert places == sorted(places)
-    assert "its atoms, and the real patches that use them most.\n" in said  # not cut off
+    assert "its atoms, and the real patches that use them most.\n" in output  # not cut off

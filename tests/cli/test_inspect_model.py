@@ -31,8 +31,8 @@ SAID = {
 def test_info_says_what_a_model_is(small_models, name):
     run = CliRunner().invoke(app, ["info", str(small_models.path(name))])
     assert run.exit_code == 0, run.output
-    words, others = SAID[name]
-    assert [word for word in words if word not in run.output] == []
+    text, others = SAID[name]
+    assert [word for word in text if word not in run.output] == []
     assert [word for word in others if word in run.output] == []
 
 

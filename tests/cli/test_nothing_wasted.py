@@ -172,12 +172,12 @@ def test_masks_without_regions(tissue, tmp_path):
     lines = f"path,mask,patient,label\n{image},mask.png,1,healthy\n{other},,2,inflamed\n"
     (tmp_path / "t.csv").write_text(lines)
     outcome = run("train", tmp_path / "t.csv", "-o", tmp_path / "m", *FAST)
-    words = "masks or outlines of 1 image not used: `--regions NAME`"
-    assert outcome.exit_code == 0 and words in outcome.output
+    text = "masks or outlines of 1 image not used: `--regions NAME`"
+    assert outcome.exit_code == 0 and text in outcome.output
     write_geojson(tmp_path / "healthy.geojson", feature("Tumor", box(10, 10, 60, 60)))
     (tmp_path / "t.csv").write_text(lines.replace("mask.png", "healthy.geojson"))
     outcome = run("train", tmp_path / "t.csv", "-o", tmp_path / "n", *FAST)
-    assert outcome.exit_code == 0 and words in outcome.output
+    assert outcome.exit_code == 0 and text in outcome.output
 
 
 # --- what is said on the way --------------------------------------------------------------------
@@ -208,10 +208,10 @@ def test_the_same_command_goes_on_only_where_it_does(tissue, model, tmp_path, ca
 
 @pytest.mark.parametrize("folds", [0, 2])
 def test_every_stage_is_begun_before_its_first_step_is_done(tissue, folds):
-    told: list[Progress] = []
+    report: list[Progress] = []
     recipe = Recipe(method_parameters={"n_atoms": 4, "n_iter": 2}, patch_px=12)
     recipe = recipe.with_changes(patches_per_class=60)
-    Plan(recipe, folds).build_model().fit(read_manifest(tissue), callback=told.append)
-    first = {step.stage: step.done for step in reversed(told)}
+    Plan(recipe, folds).build_model().fit(read_manifest(tissue), callback=report.append)
+    first = {step.stage: step.done for step in reversed(report)}
     assert {"look", "patches", "initialise", "train", "rule"} <= set(first)
     assert set(first.values()) == {0}, first

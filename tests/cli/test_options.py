@@ -90,11 +90,11 @@ def test_a_command_explains_all_it_takes(command):
 def test_what_several_commands_take_is_said_in_the_same_words():
     """Where it means the same; these do not."""
     other = {"data", "model", "output", "methods", "preset", "per_class", "repeats", "seed", "demo"}
-    said = {}
+    output = {}
     for made in get_command(app).commands.values():
         for option in made.params:
-            said.setdefault(option.name, set()).add(option.help)
-    assert [name for name, words in said.items() if len(words) > 1 and name not in other] == []
+            output.setdefault(option.name, set()).add(option.help)
+    assert [name for name, text in output.items() if len(text) > 1 and name not in other] == []
 
 
 def test_the_version_is_said():
@@ -145,5 +145,5 @@ def test_what_is_left_out_of_a_folder_is_named_or_counted(tmp_path, capsys):
     for place in range(7):
         (tmp_path / f"{place}.gif").write_bytes(b"x")
     assert len(ImageOptions([tmp_path]).find()) == 1
-    said = "".join(capsys.readouterr().err.split())
-    assert said.endswith("4.gifand2more")
+    output = "".join(capsys.readouterr().err.split())
+    assert output.endswith("4.gifand2more")

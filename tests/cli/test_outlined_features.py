@@ -55,27 +55,27 @@ def model(slides):
     chosen = ["--features", slides / "features", "--annotations", slides / "geojson"]
     small = ["--preset", "precomputed", "--set", "n_atoms=6", "--set", "n_iter=2"]
     regions = ["--regions", "Stroma,Tumor", "--positive", "Tumor"]
-    status, said = run("train", slides / "slides.csv", *chosen, *regions, *small, "-o", path)
-    assert status == 0, said
+    status, output = run("train", slides / "slides.csv", *chosen, *regions, *small, "-o", path)
+    assert status == 0, output
     return path
 
 
 def test_classes_are_learnt_inside_of_their_outlines(slides, model, tmp_path):
     chosen = ["--features", slides / "features", "--annotations", slides / "geojson"]
-    status, said = run("predict", model, slides / "slides.csv", *chosen, "-o", tmp_path / "out")
-    assert status == 0, said
+    status, output = run("predict", model, slides / "slides.csv", *chosen, "-o", tmp_path / "out")
+    assert status == 0, output
     for path in (tmp_path / "out" / "maps").glob("*.npz"):
         with np.load(path) as arrays:
-            winners = arrays["predicted_classes"]
+            predicted_classes = arrays["predicted_classes"]
         truth = np.repeat([[0, 1]], N // 2, axis=1).repeat(N, axis=0)
-        assert (winners == truth).mean() > 0.9
+        assert (predicted_classes == truth).mean() > 0.9
 
 
 def test_only_patches_inside_are_looked_at(slides, model, tmp_path):
     only = ["--within", slides / "geojson", "--within-class", "Tumor"]
     chosen = ["--features", slides / "features", "-o", tmp_path / "out"]
-    status, said = run("predict", model, slides / "slides.csv", *chosen, *only)
-    assert status == 0, said
+    status, output = run("predict", model, slides / "slides.csv", *chosen, *only)
+    assert status == 0, output
     rows = pyarrow.parquet.read_table(tmp_path / "out" / "predictions.parquet").to_pylist()
     assert [row["n_patches"] for row in rows] == [N * N // 2] * 4
     assert {row["label"] for row in rows} == {"Tumor"}

@@ -139,8 +139,8 @@ def test_a_model_without_a_size_says_that_it_cannot_compare(innocent, images, tm
 
 def test_detect_has_the_same_columns_and_the_same_warning(tissue, images, tmp_path):
     finder = tmp_path / "f.histodict"
-    learnt = train(tissue / "with-sizes.csv", finder, "--regions", "inflamed")
-    assert learnt.exit_code == 0, learnt.output
+    trained = train(tissue / "with-sizes.csv", finder, "--regions", "inflamed")
+    assert trained.exit_code == 0, trained.output
     outcome = run("detect", finder, images / "silent.png", "-o", tmp_path / "out")
     assert "1 of 1 image is not known" in outcome.output
     assert sizes(tmp_path / "out", "detections.csv") == {"silent.png": ("0.5", "assumed")}
@@ -197,8 +197,8 @@ def test_atoms_says_what_it_assumes(tissue, tmp_path):
     model, page = tmp_path / "m.histodict", tmp_path / "atoms.html"
     settings = ("--set", "patch_px=12", "--set", "patches_per_class=60", "--set", "n_atoms=4")
     settings += ("--preset", "fast")
-    learnt = run("train", tissue / "with-sizes.csv", "-o", model, *settings, "--set", "n_iter=2")
-    assert learnt.exit_code == 0, learnt.output
+    trained = run("train", tissue / "with-sizes.csv", "-o", model, *settings, "--set", "n_iter=2")
+    assert trained.exit_code == 0, trained.output
     outcome = run("atoms", model, tissue, "-o", page, "--atoms", "2")
     assert outcome.exit_code == 0
     assert re.search(r"pixel size of (\d+) of \1 images is not known", outcome.output)
@@ -207,12 +207,12 @@ def test_atoms_says_what_it_assumes(tissue, tmp_path):
 def test_in_python(model, images):
     loaded = load_model(model)
     with pytest.warns(UserWarning, match="1 of 1 image is not known"):
-        answer = loaded.predict(images / "silent.png")
-    assert (answer.size.mpp, answer.size.origin) == (0.5, "assumed")
+        prediction = loaded.predict(images / "silent.png")
+    assert (prediction.size.mpp, prediction.size.origin) == (0.5, "assumed")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert loaded.predict(images / "silent.png", mpp=0.5).size.origin == "command"
         assert loaded.predict(images / "half.tif", mpp=9.0).size.origin == "file"
-        given = PixelSizeOption(override=0.5)
-        assert loaded.predict(images / "one.tif", mpp=given).size.origin == "command"
+        specified = PixelSizeOption(override=0.5)
+        assert loaded.predict(images / "one.tif", mpp=specified).size.origin == "command"
         assert json.dumps(loaded.predict_one(images / "silent.png").row())  # no warning: for many

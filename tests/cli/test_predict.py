@@ -114,7 +114,7 @@ def test_killed_in_mid_run_and_started_again_it_finishes_the_rest(trained, tissu
     assert not (out / "predictions.csv").exists()
     assert subprocess.run(command, check=False, capture_output=True).returncode == 0
     assert len(rows_of(out)) == 16
-    assert all(p.stat().st_mtime_ns == stamp for p, stamp in finished.items())
+    assert all(p.stat().st_mtime_ns == fingerprint for p, fingerprint in finished.items())
     for folder, count in (("overlays", 16), ("maps", 16), ("geojson", 16)):
         whole = [p for p in (out / folder).iterdir() if not p.name.startswith(".")]
         assert len(whole) == count
@@ -192,8 +192,8 @@ def test_outlines_are_written_as_asked_for(trained, tissue, tmp_path):
         return run.output, file.name, file.read_bytes()
 
     _, name, areas = outlined()
-    said, packed_name, packed = outlined("--gzip")
-    assert "were done before" not in said
+    output, packed_name, packed = outlined("--gzip")
+    assert "were done before" not in output
     assert packed_name == f"{name}.gz" and gzip.decompress(packed) == areas
     _, _, patches = outlined("--outline-patches")
     (row,) = rows_of(tmp_path)
@@ -213,8 +213,8 @@ def test_a_qupath_project_has_all_images_of_the_folder(trained, tissue, tmp_path
     assert "qpproj" not in predicted(str(images[0]))
     assert not (tmp_path / "qupath").exists()
     for _ in range(2):
-        said = predicted(*map(str, images[1:]), "--qupath-project")
-        assert "predictions.csv and qupath/project.qpproj" in said
+        output = predicted(*map(str, images[1:]), "--qupath-project")
+        assert "predictions.csv and qupath/project.qpproj" in output
         project = tmp_path / "qupath" / "project.qpproj"
         entries = json.loads(project.read_text())["images"]
         assert sorted(entry["imageName"] for entry in entries) == [i.name for i in images]

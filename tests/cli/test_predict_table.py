@@ -61,24 +61,24 @@ def test_a_table_with_labels_is_scored_and_the_figures_are_those_of_its_rows(
     rows = table(out / "predictions.csv")
     records = read_manifest(tissue / "manifest.csv").records
     assert [(r["truth"], r["patient"]) for r in rows] == [(r.label, r.patient) for r in records]
-    truth, said = ([row[name] for row in rows] for name in ("truth", "label"))
+    truth, output = ([row[name] for row in rows] for name in ("truth", "label"))
     scores = json.loads((out / "scores.json").read_text())
     found = scores["metrics"]
     assert found["balanced accuracy"]["value"] == pytest.approx(
-        balanced_accuracy_score(truth, said)
+        balanced_accuracy_score(truth, output)
     )
     ill = np.array(truth) == "inflamed"
     values = [float(row["score"]) for row in rows]
     assert found["AUC"]["value"] == pytest.approx(roc_auc_score(ill, values))
-    sensitivity = np.mean(np.array(said)[ill] == "inflamed")
+    sensitivity = np.mean(np.array(output)[ill] == "inflamed")
     assert found["sensitivity"]["value"] == pytest.approx(sensitivity)
     assert found["AUC"]["low"] <= found["AUC"]["value"] <= found["AUC"]["high"]
     assert scores["n_images"] == 8 and scores["n_patients"] == 4
     (healthy, _) = scores["confusion"]
-    counted = sum(t == "healthy" and s == "inflamed" for t, s in zip(truth, said, strict=True))
+    counted = sum(t == "healthy" and s == "inflamed" for t, s in zip(truth, output, strict=True))
     assert healthy["truth"] == "healthy" and healthy["inflamed"] == counted
-    for words in ("8 images of 4 patients", "balanced accuracy", "AUC", "said healthy"):
-        assert words in run.output
+    for text in ("8 images of 4 patients", "balanced accuracy", "AUC", "said healthy"):
+        assert text in run.output
 
 
 def test_a_table_needs_no_labels_and_its_pixel_sizes_are_used(answer, tissue, tmp_path):
@@ -108,8 +108,8 @@ def test_columns_and_splits_are_named_as_in_train(answer, tissue, tmp_path):
     records = read_manifest(tissue / "manifest.csv").records
     lines = [f"{r.path},{r.label},{i % 2},0.5" for i, r in enumerate(records)]
     file = write(tmp_path / "a.csv", "path,what,split,mpp", *lines)
-    words = ("--column", "label=what", "--split", "1", "--json", "-o", tmp_path / "o")
-    run = answer("predict", "dfdl", file, *words)
+    text = ("--column", "label=what", "--split", "1", "--json", "-o", tmp_path / "o")
+    run = answer("predict", "dfdl", file, *text)
     assert run.exit_code == 0, run.output
     content = json.loads(run.stdout.splitlines()[-1])
     assert len(content["rows"]) == content["scores"]["n_images"] == 4
@@ -165,8 +165,8 @@ def test_a_mask_says_nothing_of_a_class(answer, tissue, tmp_path):
 
 
 def test_those_that_the_model_is_not_sure_of_are_counted_as_that():
-    said = {"adenocarcinoma": 3, "normal": 2}
-    rows = [{"label": name, "uncertain": i == 0} for name, n in said.items() for i in range(n)]
+    output = {"adenocarcinoma": 3, "normal": 2}
+    rows = [{"label": name, "uncertain": i == 0} for name, n in output.items() for i in range(n)]
     assert _counts(RunResult(rows, [], [], 0)) == "2 adenocarcinoma, 1 normal, 2 uncertain"
 
 

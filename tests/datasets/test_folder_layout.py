@@ -36,21 +36,21 @@ def test_sub_folders_of_a_class_are_its_patients(tmp_path):
         ("tumour/p1/a.png", "tumour", "p1", None, None),
         ("tumour/p2/s7/a.png", "tumour", "p2", "s7", None),
     ]
-    assert not any("NO PATIENT" in words for words in manifest.warnings)
+    assert not any("NO PATIENT" in text for text in manifest.warnings)
 
 
 def test_images_beside_the_patients_have_none(tmp_path):
     manifest = read_manifest(lay_out(tmp_path, "a/p1/1.png", "a/2.png", "b/p2/3.png", "b/p3/4.png"))
     assert [record.patient for record in manifest.records] == ["a/2.png", "p1", "p2", "p3"]
-    assert any("NO PATIENT is given for 1 image" in words for words in manifest.warnings)
+    assert any("NO PATIENT is given for 1 image" in text for text in manifest.warnings)
 
 
 def test_images_beside_the_classes_are_left_out_by_name(tmp_path):
     names = ("a/1.png", "b/2.png", "3.png", "4.webp", "notes.txt")
     manifest = read_manifest(lay_out(tmp_path, *names))
     assert len(manifest.records) == 2
-    (words,) = (words for words in manifest.warnings if "no folder of a class" in words)
-    assert words.endswith(": 3.png, 4.webp")
+    (text,) = (text for text in manifest.warnings if "no folder of a class" in text)
+    assert text.endswith(": 3.png, 4.webp")
 
 
 def test_folders_of_splits_are_no_classes(tmp_path):
@@ -103,7 +103,7 @@ def test_a_folder_that_may_not_be_read_is_left_out_by_name(tmp_path, monkeypatch
     monkeypatch.setattr("os.access", lambda path, mode: path != closed)
     images, others = find_images(tmp_path)
     assert [path.name for path in images] == ["1.png", "3.png", "4.png"] and others == [closed]
-    assert any("p2/ (not readable)" in words for words in read_manifest(tmp_path).warnings)
+    assert any("p2/ (not readable)" in text for text in read_manifest(tmp_path).warnings)
 
 
 def test_neither_a_closed_folder_nor_that_of_a_slide_is_a_class(tmp_path, monkeypatch):
@@ -112,8 +112,8 @@ def test_neither_a_closed_folder_nor_that_of_a_slide_is_a_class(tmp_path, monkey
     monkeypatch.setattr("os.access", lambda path, mode: path != tmp_path / "c")
     manifest = read_manifest(tmp_path)
     assert manifest.classes == ["a", "b"] and len(manifest.records) == 4
-    words = " ".join(manifest.warnings)
-    assert "c/ (not readable)" in words and "no folder of a class: P1.mrxs" in words
+    text = " ".join(manifest.warnings)
+    assert "c/ (not readable)" in text and "no folder of a class: P1.mrxs" in text
 
 
 def test_a_folder_is_looked_into_once(tmp_path, monkeypatch):
@@ -138,15 +138,15 @@ def test_masks_are_neither_classes_nor_images_nor_patients(tmp_path):
         "b/3.png",
         "b/4.png",
     ]
-    words = " ".join(manifest.warnings)
-    assert f"{tmp_path}: left out, as they are no images: masks/ (masks)" in words
-    assert f"{tmp_path / 'a'}: left out, as they are no images: masks/ (masks)" in words
+    text = " ".join(manifest.warnings)
+    assert f"{tmp_path}: left out, as they are no images: masks/ (masks)" in text
+    assert f"{tmp_path / 'a'}: left out, as they are no images: masks/ (masks)" in text
 
 
 def test_pictures_of_other_formats_are_named(tmp_path):
     lay_out(tmp_path, "a/1.png", "a/2.png", "a/3.webp", "b/4.png", "b/5.png", "b/p/6.jp2")
-    words = " ".join(read_manifest(tmp_path).warnings)
-    assert "3.webp" in words and "6.jp2" in words
+    text = " ".join(read_manifest(tmp_path).warnings)
+    assert "3.webp" in text and "6.jp2" in text
 
 
 def test_a_folder_of_masks_alone_is_refused(tmp_path):
@@ -188,15 +188,15 @@ def test_odd_entries_are_named_wherever_a_folder_is_listed(tmp_path):
     assert sorted(path.name for path in others) == [*NAMES, "up"]
     manifest = read_manifest(tmp_path)
     assert len(manifest.records) == 7
-    (words,) = (words for words in manifest.warnings if words.startswith(f"{odd}: left out"))
-    for told in (
+    (text,) = (text for text in manifest.warnings if text.startswith(f"{odd}: left out"))
+    for reported in (
         "circle (a cycle of links)",
         "device (a device)",
         "lost (a dangling link)",
         "pipe (a named pipe)",
         "up/ (link to a folder above it)",
     ):
-        assert told in words
+        assert reported in text
 
 
 @pytest.mark.parametrize("name", [*NAMES, "folder"])

@@ -33,8 +33,8 @@ def test_a_frame_is_what_its_csv_file_is(folder):
     frame = pandas.DataFrame(TABLE)
     frame.to_csv("t.csv", index=False)
     one, two = read_manifest(frame), read_manifest("t.csv")
-    kept = [replace(record, patient="") for record in two.records]
-    assert [replace(record, patient="") for record in one.records] == kept
+    stored = [replace(record, patient="") for record in two.records]
+    assert [replace(record, patient="") for record in one.records] == stored
     # A column of numbers with a gap is written as 7.0, and meant as 7.
     assert one.patients == ["7", "b.png", "9"]
     assert [warning.partition(": ")[2] for warning in one.warnings] == [
@@ -47,12 +47,12 @@ def test_two_columns_of_one_name(folder):
     rows = [[f"{name}.png", label, "z", "", "1"] for name, label in zip("abc", "xyx", strict=True)]
     frame = pandas.DataFrame(rows, columns=["path", "label", "label", "note", "note"])
     frame.to_csv("t.csv", index=False)
-    said = []
+    output = []
     for source in (frame, "t.csv"):
         with pytest.raises(ManifestError, match="may all be the label; say which") as caught:
             read_manifest(source)
-        said.append(str(caught.value).partition(": ")[2])
-    assert said[0] == said[1]
+        output.append(str(caught.value).partition(": ")[2])
+    assert output[0] == output[1]
     frame.columns = ["path", "label", "other", "note", "note"]
     assert read_manifest(frame).labels == ["x", "y", "x"]
 

@@ -52,16 +52,16 @@ def test_all_that_cannot_be_read_is_named_at_once(damaged):
     home, _, name = re.search(r"without them: ([\w.]+):", first)[1].rpartition(".")
     assert getattr(import_module(home), name) is drop_unreadable
     assert all(name in line for name, line in zip(("b.png", "d.png"), lines, strict=True))
-    told = []
-    check_readable(damaged.records, 1, told.append)
-    assert [step.done for step in told] == [0, 1, 2, 3, 4]
+    reported = []
+    check_readable(damaged.records, 1, reported.append)
+    assert [step.done for step in reported] == [0, 1, 2, 3, 4]
 
 
 def test_the_others_are_gone_on_with_and_the_bad_ones_remembered(damaged):
-    kept, reasons = drop_unreadable(damaged)
-    assert [r.path.name for r in kept.records] == ["a.png", "c.png"]
-    assert kept.skipped == ("b.png", "d.png") and len(reasons) == 2
-    check_readable(kept.records).check()
+    stored, reasons = drop_unreadable(damaged)
+    assert [r.path.name for r in stored.records] == ["a.png", "c.png"]
+    assert stored.skipped == ("b.png", "d.png") and len(reasons) == 2
+    check_readable(stored.records).check()
 
 
 def test_a_mask_that_cannot_be_read_counts_as_its_image(tmp_path):
@@ -81,10 +81,10 @@ def test_one_content_in_two_classes_is_refused_and_in_one_class_said(tmp_path):
         check_duplicates_by_content(
             manifest(tmp_path, ("a.png", "x"), ("b.png", "y"), ("c.png", "y"))
         )
-    (words,) = check_duplicates_by_content(
+    (text,) = check_duplicates_by_content(
         manifest(tmp_path, ("a.png", "x"), ("b.png", "x"), ("c.png", "y"))
     )
-    assert "1 image there more than once" in words and "a.png = b.png" in words
+    assert "1 image there more than once" in text and "a.png = b.png" in text
     assert check_duplicates_by_content(manifest(tmp_path, ("a.png", "x"), ("c.png", "y"))) == []
 
 

@@ -9,8 +9,8 @@ from histodict.decision.calibration import Calibration
 def two_classes(rng, n, slope=1.7, offset=-0.4):
     """Scores whose true probability is known."""
     scores = rng.normal(0, 2, n)
-    chance = 1 / (1 + np.exp(-(slope * scores + offset)))
-    return scores[:, None], (rng.random(n) < chance).astype(int), chance
+    probability = 1 / (1 + np.exp(-(slope * scores + offset)))
+    return scores[:, None], (rng.random(n) < probability).astype(int), probability
 
 
 def test_a_planted_curve_is_found(rng):

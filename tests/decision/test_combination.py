@@ -40,8 +40,8 @@ def test_units_of_the_members_do_not_matter(rng):
 def test_independent_members_together_beat_each_of_them(rng):
     labels = np.repeat([0, 1], 2000)
     parts = said(rng, labels, [0.6] * 5)
-    panel, _ = fit(parts, labels)
-    right = np.mean((panel.scores(parts)[:, 0] > 0) == labels)
+    ensemble, _ = fit(parts, labels)
+    right = np.mean((ensemble.scores(parts)[:, 0] > 0) == labels)
     alone = [np.mean((parts[:, m, 0] > 0) == labels) for m in range(5)]
     assert right > max(alone) + 0.1
 
@@ -50,8 +50,8 @@ def test_zero_is_where_unseen_patients_are_equally_likely(rng):
     """Members that lean to one class, as rules of training images may, are put right."""
     labels = np.repeat([0, 1], [300, 100])
     parts = said(rng, labels, [1.0, 1.0]) + 3.0
-    panel, calibration = fit(parts, labels)
-    scores = panel.scores(parts)
+    ensemble, calibration = fit(parts, labels)
+    scores = ensemble.scores(parts)
     np.testing.assert_allclose(calibration.probabilities(np.zeros((1, 1))), 0.5, atol=1e-12)
     shares = [np.mean((scores[labels == c, 0] > 0) == c) for c in (0, 1)]
     assert min(shares) > 0.85
@@ -64,8 +64,8 @@ def test_a_handful_of_patients_moves_the_line_a_little(rng):
     assert offsets[0] == 0 and (np.diff(offsets) < 0).all()
     assert offsets[2] == pytest.approx(offsets[3] / 2, rel=0.01)
     # Whatever the line: who is called so is the likelier one.
-    panel, calibration = fit(parts, labels, 3)
-    scores = panel.scores(parts)
+    ensemble, calibration = fit(parts, labels, 3)
+    scores = ensemble.scores(parts)
     chances = calibration.probabilities(scores)
     np.testing.assert_array_equal(chances[:, 1] > 0.5, scores[:, 0] > 0)
 
@@ -74,21 +74,22 @@ def test_a_member_that_saw_nothing_has_no_say(rng):
     labels = np.repeat([0, 1], 20)
     parts = said(rng, labels, [1.0, 1.0, 1.0])
     parts[3, 1] = np.nan
-    panel, _ = fit(parts, labels)
+    ensemble, _ = fit(parts, labels)
     others = [0, 2]
     values = (
-        np.tanh(panel.tanh_scale * parts[3, others, 0] / panel.scales[others]) / panel.tanh_scale
+        np.tanh(ensemble.tanh_scale * parts[3, others, 0] / ensemble.scales[others])
+        / ensemble.tanh_scale
     )
-    expected = np.average(values, weights=panel.weights[others]) + panel.offset
-    assert panel.scores(parts)[3, 0] == pytest.approx(expected)
+    expected = np.average(values, weights=ensemble.weights[others]) + ensemble.offset
+    assert ensemble.scores(parts)[3, 0] == pytest.approx(expected)
 
 
 def test_three_classes(rng):
     labels = np.arange(90) % 3
     parts = np.eye(3)[labels][:, None] * 2 + rng.standard_normal((90, 4, 3))
-    panel, calibration = fit(parts, labels)
-    scores = panel.scores(parts)
-    assert scores.shape == (90, 3) and panel.offset == 0
+    ensemble, calibration = fit(parts, labels)
+    scores = ensemble.scores(parts)
+    assert scores.shape == (90, 3) and ensemble.offset == 0
     chances = calibration.probabilities(scores)
     np.testing.assert_array_equal(chances.argmax(axis=1), scores.argmax(axis=1))
     assert np.mean(chances.argmax(axis=1) == labels) > 0.9
@@ -98,8 +99,8 @@ def test_members_that_always_say_zero_do_no_harm():
     labels = np.repeat([0, 1], 5)
     parts = np.zeros((10, 2, 1))
     parts[:, 0, 0] = 2.0 * labels - 1
-    panel, _ = fit(parts, labels)
-    assert ((panel.scores(parts)[:, 0] > 0) == labels).all()
+    ensemble, _ = fit(parts, labels)
+    assert ((ensemble.scores(parts)[:, 0] > 0) == labels).all()
 
 
 def test_who_tells_nothing_has_hardly_a_say_if_there_are_patients_to_know_it_by(rng):
@@ -132,42 +133,44 @@ def test_weights_are_those_of_independent_evidence(rng):
     strengths = np.array([0.3, 0.6, 0.9])
     labels = np.repeat([0, 1], 200_000)
     parts = said(rng, labels, strengths)
-    panel, _ = fit(parts, labels, 10**9)
-    np.testing.assert_allclose(panel.weights, strengths**2 / (strengths**2).sum(), atol=0.01)
+    ensemble, _ = fit(parts, labels, 10**9)
+    np.testing.assert_allclose(ensemble.weights, strengths**2 / (strengths**2).sum(), atol=0.01)
 
 
 def test_nobody_overrules_the_others_however_loud(rng):
     labels = np.repeat([0, 1], 100)
     parts = said(rng, labels, [1.5, 1.5, 1.5])
-    panel, _ = fit(parts, labels)
+    ensemble, _ = fit(parts, labels)
     image = np.array([[[3.0], [3.0], [-3.0]]])
     loud = np.array([[[3.0], [3.0], [-1e6]]])
-    assert panel.scores(image)[0, 0] > 0 and panel.scores(loud)[0, 0] > 0
-    straight = replace(panel, tanh_scale=0.0)
+    assert ensemble.scores(image)[0, 0] > 0 and ensemble.scores(loud)[0, 0] > 0
+    straight = replace(ensemble, tanh_scale=0.0)
     assert straight.scores(image)[0, 0] > 0 > straight.scores(loud)[0, 0]
     # Near 0 nothing is bent, and the order of one member's scores never changes.
-    np.testing.assert_allclose(panel.scores(image / 1e4), straight.scores(image / 1e4), atol=1e-9)
+    np.testing.assert_allclose(
+        ensemble.scores(image / 1e4), straight.scores(image / 1e4), atol=1e-9
+    )
     assert (
-        np.diff(panel.scores(np.linspace(-3, 3, 50)[:, None, None].repeat(3, 1))[:, 0]) > 0
+        np.diff(ensemble.scores(np.linspace(-3, 3, 50)[:, None, None].repeat(3, 1))[:, 0]) > 0
     ).all()
 
 
 def test_one_alone_is_not_bent(rng):
     labels = np.repeat([0, 1], 50)
-    panel, _ = fit(said(rng, labels, [1.0]), labels)
-    assert panel.tanh_scale == 0
+    ensemble, _ = fit(said(rng, labels, [1.0]), labels)
+    assert ensemble.tanh_scale == 0
 
 
 def test_where_all_are_silent_there_is_no_score():
-    panel = ScoreCombination(np.ones(2), np.array([0.7, 0.3]))
-    assert np.isnan(panel.scores(np.full((1, 2, 1), np.nan))).all()
+    ensemble = ScoreCombination(np.ones(2), np.array([0.7, 0.3]))
+    assert np.isnan(ensemble.scores(np.full((1, 2, 1), np.nan))).all()
 
 
 def test_what_is_unbent_is_what_one_member_would_have_said(rng):
-    panel = ScoreCombination(np.array([2.0]), np.ones(1), 0.7, tanh_scale=1.0)
-    said = rng.normal(0, 3, (50, 1, 1))
+    ensemble = ScoreCombination(np.array([2.0]), np.ones(1), 0.7, tanh_scale=1.0)
+    output = rng.normal(0, 3, (50, 1, 1))
     np.testing.assert_allclose(
-        panel.invert_tanh(panel.scores(said))[:, 0], said[:, 0, 0] / 2, rtol=1e-6
+        ensemble.invert_tanh(ensemble.scores(output))[:, 0], output[:, 0, 0] / 2, rtol=1e-6
     )
-    straight = replace(panel, tanh_scale=0.0)
-    np.testing.assert_allclose(straight.invert_tanh(straight.scores(said)), said[:, 0] / 2)
+    straight = replace(ensemble, tanh_scale=0.0)
+    np.testing.assert_allclose(straight.invert_tanh(straight.scores(output)), output[:, 0] / 2)

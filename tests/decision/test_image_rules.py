@@ -32,13 +32,13 @@ def image(rng, share, n_patches=200, n_classes=2):
 def test_evidence_counts_tissue_only(rng):
     residuals = rng.random((6, 10, 3))
     margins = patch_margins(residuals.reshape(-1, 3)).reshape(6, 10, 3)
-    winners = residuals.argmin(axis=2)
-    glass = rng.random((6, 10)) < 0.4
-    winners[glass] = -1
-    evidence = PatchStatistics.of_map(winners, margins, np.zeros(5))
-    assert evidence.n_patches == (~glass).sum()
-    assert evidence.class_counts.tolist() == [(winners == i).sum() for i in range(3)]
-    np.testing.assert_allclose(evidence.margins, margins[~glass].sum(axis=0))
+    predicted_classes = residuals.argmin(axis=2)
+    background = rng.random((6, 10)) < 0.4
+    predicted_classes[background] = -1
+    evidence = PatchStatistics.of_map(predicted_classes, margins, np.zeros(5))
+    assert evidence.n_patches == (~background).sum()
+    assert evidence.class_counts.tolist() == [(predicted_classes == i).sum() for i in range(3)]
+    np.testing.assert_allclose(evidence.margins, margins[~background].sum(axis=0))
     np.testing.assert_allclose(evidence.proportions.sum(), 1)
 
 
@@ -134,8 +134,8 @@ def test_two_features_have_an_equal_say_whatever_their_scale(rng):
     np.testing.assert_allclose(
         parts.sum(axis=1) + fitted.bias[0], [fitted.scores(e)[0] for e in images]
     )
-    said = np.array([margin.scores(e)[0] for e in images])
-    scale = np.sqrt(np.mean(said**2))
+    output = np.array([margin.scores(e)[0] for e in images])
+    scale = np.sqrt(np.mean(output**2))
     np.testing.assert_allclose(
         fitted.weights[0, :n_margin], margin.weights[0] / (2 * scale), rtol=1e-6
     )
@@ -145,12 +145,12 @@ def test_two_features_have_an_equal_say_whatever_their_scale(rng):
 def test_a_feature_that_is_the_same_everywhere_has_no_say(rng):
     shares = np.concatenate([rng.uniform(0.1, 0.4, 6), rng.uniform(0.6, 0.9, 6)])
     labels = np.repeat([0, 1], 6)
-    silent = [
+    abstaining = [
         PatchStatistics(e.n_patches, e.class_counts, e.margins, np.zeros(2))
         for e in map(image_of(rng), shares)
     ]
-    fitted = LinearAggregator.fit("margin-and-codes", silent, labels)
-    assert [predicted_class(fitted.scores(e)) for e in silent] == labels.tolist()
+    fitted = LinearAggregator.fit("margin-and-codes", abstaining, labels)
+    assert [predicted_class(fitted.scores(e)) for e in abstaining] == labels.tolist()
 
 
 def image_of(rng):
@@ -168,13 +168,13 @@ def test_a_rule_of_margins_lies_over_the_patches_and_its_map_has_the_images_scor
     rule = LinearAggregator.fit(name, images, labels)
     residuals = rng.random((5, 6, n_classes))
     margins = patch_margins(residuals.reshape(-1, n_classes)).reshape(5, 6, n_classes)
-    winners = residuals.argmin(axis=2).astype(np.int16)
-    winners[0, :3] = -1
-    tissue = winners >= 0
-    evidence = PatchStatistics.of_map(winners, margins, rng.random(2))
+    predicted_classes = residuals.argmin(axis=2).astype(np.int16)
+    predicted_classes[0, :3] = -1
+    tissue = predicted_classes >= 0
+    evidence = PatchStatistics.of_map(predicted_classes, margins, rng.random(2))
     scores = rule.scores(evidence)
     grid = PatchGrid(5, 6, 10, 10, 1.0)
-    raw = PatchMap(grid, winners, margins, tuple("abc"[:n_classes]), Path("x"))
+    raw = PatchMap(grid, predicted_classes, margins, tuple("abc"[:n_classes]), Path("x"))
     shown = raw.centre_on_score(rule.patch_score_map(margins), scores)
     own = margins[..., 1:] if n_classes == 2 else margins
     weights = rule.weights[:, : own.shape[-1]]
@@ -194,8 +194,8 @@ def test_a_rule_that_is_no_mean_of_margins_leaves_the_map_alone(rng, name):
     rule = LinearAggregator.fit(name, images, np.arange(8) // 4)
     assert rule.patch_score_map(np.zeros((2, 2, 2), np.float32)) is None
     at = (0.31, 0.25) if name == "proportion" else None
-    words = rule.describe(["healthy", "inflamed"], at)
+    text = rule.describe(["healthy", "inflamed"], at)
     if name == "proportion":
-        assert words == "31 % of the patches; inflamed from 25 % on"
+        assert text == "31 % of the patches; inflamed from 25 % on"
     else:
-        assert "not by the patches' colours" in words
+        assert "not by the patches' colours" in text

@@ -94,18 +94,20 @@ def test_figures_on_tuning_images_say_so_beside_the_untuned_ones(model, table, t
         model = EnsembleClassifier([replace(FAST, features="rgb")], folds=2).fit(
             read_manifest(table)
         )
-    plain, said = predict(model, table, tmp_path / "plain")
-    assert "tuned" not in plain and NOTE not in said
-    answers = [model.predict_one(path) for path in paths(table)]
-    values = sorted(answer.value for answer in answers)
+    plain, output = predict(model, table, tmp_path / "plain")
+    assert "tuned" not in plain and NOTE not in output
+    predictions = [model.predict_one(path) for path in paths(table)]
+    values = sorted(prediction.value for prediction in predictions)
     if way == "by hand":
         changed = model.with_threshold(values[1])
     else:
-        changed = model.adapt_threshold([answer.score + 1 for answer in answers], force=True)
-    found, said = predict(changed.tuned_on(paths(table)), table, tmp_path)
+        changed = model.adapt_threshold(
+            [prediction.score + 1 for prediction in predictions], force=True
+        )
+    found, output = predict(changed.tuned_on(paths(table)), table, tmp_path)
     assert found["tuned"]["n_images"] == 16
-    assert found["tuned"]["note"] == NOTE and NOTE in " ".join(said.split())
-    assert "untuned" in said
+    assert found["tuned"]["note"] == NOTE and NOTE in " ".join(output.split())
+    assert "untuned" in output
     measure = "balanced accuracy"
     assert found["tuned"]["untuned"][measure] == plain["metrics"][measure]
     assert found["metrics"][measure] != plain["metrics"][measure]
@@ -113,17 +115,17 @@ def test_figures_on_tuning_images_say_so_beside_the_untuned_ones(model, table, t
 
 def test_figures_on_other_images_are_not_marked(model, table, tmp_path):
     moved = model.with_threshold(model.threshold + 0.1).tuned_on([])
-    found, said = predict(moved, table, tmp_path)
-    assert "tuned" not in found and NOTE not in said
+    found, output = predict(moved, table, tmp_path)
+    assert "tuned" not in found and NOTE not in output
 
 
 def test_a_refitted_rule_has_no_untuned_figure(model, table, tmp_path):
     refitted = model.refit_decision_rule(read_manifest(table))
     (change,) = refitted.training_info_["tuning"]
     assert change["source"] == "refit" and len(change["images"]) == 16
-    found, said = predict(refitted, table, tmp_path)
+    found, output = predict(refitted, table, tmp_path)
     assert found["tuned"]["untuned"] is None
-    assert "that this one was made from" in " ".join(said.split())
+    assert "that this one was made from" in " ".join(output.split())
 
 
 def test_atoms_switched_off_are_recorded_and_names_are_not(table):
@@ -134,8 +136,8 @@ def test_atoms_switched_off_are_recorded_and_names_are_not(table):
     off = named.with_atom_annotations(AtomAnnotations().changed([0], disabled=True))
     assert [change["source"] for change in off.training_info_["tuning"]] == ["atoms"]
     assert "images not recorded" in describe_tuning(off.training_info_)
-    panel = EnsembleClassifier([recipe], folds=2).fit(read_manifest(table))
-    off = panel.with_atom_annotations(AtomAnnotations().changed([0], disabled=True))
+    ensemble = EnsembleClassifier([recipe], folds=2).fit(read_manifest(table))
+    off = ensemble.with_atom_annotations(AtomAnnotations().changed([0], disabled=True))
     assert [change["source"] for change in off.training_info_["tuning"]] == ["atoms"]
 
 

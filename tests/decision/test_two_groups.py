@@ -73,11 +73,11 @@ def test_outliers_are_no_group_and_equal_scores_are_one():
 
 def bent_panel(rng, truth, spread):
     """Scores of four members who err alike, joined by a panel and put on a scale without ends."""
-    panel = ScoreCombination(np.ones(4), np.full(4, 0.25), 0.3, tanh_scale=1.0)
+    ensemble = ScoreCombination(np.ones(4), np.full(4, 0.25), 0.3, tanh_scale=1.0)
     alike, own = rng.normal(size=(len(truth), 1)), rng.normal(size=(len(truth), 4))
-    said = truth[:, None] + spread * (0.9 * alike + 0.44 * own)
-    scores = panel.scores(said[..., None])[:, 0]
-    return scores, panel.invert_tanh(scores)
+    output = truth[:, None] + spread * (0.9 * alike + 0.44 * own)
+    scores = ensemble.scores(output[..., None])[:, 0]
+    return scores, ensemble.invert_tanh(scores)
 
 
 def test_one_wide_group_is_one_though_a_panel_bounds_what_its_members_say():

@@ -41,8 +41,8 @@ def test_a_planted_dictionary_is_found_again(rng, noise):
     Y = planted(rng, truth, 4000, 3)
     if noise:
         Y += np.std(Y) * 10 ** (-noise / 20) * rng.standard_normal(Y.shape)
-    learnt = learn_ksvd(Y, 40, 3, rng, n_iter=40).atoms
-    closest = np.abs(truth @ learnt.T).max(axis=1)
+    trained = learn_ksvd(Y, 40, 3, rng, n_iter=40).atoms
+    closest = np.abs(truth @ trained.T).max(axis=1)
     assert (closest > 0.99).mean() >= 0.9
 
 
@@ -85,21 +85,21 @@ def test_update_never_raises_the_objective_and_keeps_the_pattern(rng, problem, e
 
 def test_a_single_atom_reaches_the_rank_one_optimum(rng):
     _, Y = gaussian(rng, 1, 300, 20)
-    learnt = learn_ksvd(Y, 1, 1, rng, n_iter=2, exact=True)
+    trained = learn_ksvd(Y, 1, 1, rng, n_iter=2, exact=True)
     singular_values = np.linalg.svd(Y, compute_uv=False)
-    left = squared_error(Y, learnt.atoms, learnt.codes)
+    left = squared_error(Y, trained.atoms, trained.codes)
     assert left == pytest.approx(np.sum(singular_values[1:] ** 2), rel=1e-10)
 
 
 def test_objective_and_codes_are_those_of_the_dictionary(rng):
     D, Y = coherent(rng, 20, 1500, 30)
-    learnt = learn_ksvd(Y, 20, 4, rng, n_iter=5, initial=D)
-    assert learnt.objective.shape == (5,)
-    assert learnt.objective[0] == pytest.approx(mean_error(D, Y, 4), rel=1e-9)
-    assert learnt.objective[-1] < 0.8 * learnt.objective[0]
-    left = squared_error(Y, learnt.atoms, learnt.codes) / len(Y)
-    assert left <= learnt.objective[-1]
-    assert np.diff(learnt.codes.indptr).max() <= 4
+    trained = learn_ksvd(Y, 20, 4, rng, n_iter=5, initial=D)
+    assert trained.objective.shape == (5,)
+    assert trained.objective[0] == pytest.approx(mean_error(D, Y, 4), rel=1e-9)
+    assert trained.objective[-1] < 0.8 * trained.objective[0]
+    left = squared_error(Y, trained.atoms, trained.codes) / len(Y)
+    assert left <= trained.objective[-1]
+    assert np.diff(trained.codes.indptr).max() <= 4
 
 
 @pytest.mark.parametrize("algorithm", ["aksvd", "ksvd"])
@@ -157,10 +157,10 @@ def test_idle_and_repeated_atoms_come_into_use(rng):
     start[:8, :20] = 0  # outside the samples' space: never used
     start[8:12] = start[12]
     start = unit_rows(start)
-    learnt = learn_ksvd(Y, 16, 2, rng, n_iter=25, initial=start)
+    trained = learn_ksvd(Y, 16, 2, rng, n_iter=25, initial=start)
     without = learn_ksvd(Y, 4, 2, rng, n_iter=25, initial=start[12:])
-    assert np.bincount(learnt.codes.indices, minlength=16).min() > 50
-    assert learnt.objective[-1] < 0.2 * without.objective[-1]
+    assert np.bincount(trained.codes.indices, minlength=16).min() > 50
+    assert trained.objective[-1] < 0.2 * without.objective[-1]
 
 
 def test_idle_atoms_give_way_to_samples_of_their_own_group(rng):
@@ -213,16 +213,16 @@ def test_single_precision_follows_double(rng):
 )
 def test_input_that_breaks_naive_versions(rng, spoil, dtype, exact):
     Y = np.ascontiguousarray(spoil(coherent(rng, 1, 300, 24)[1]), dtype)
-    learnt = learn_ksvd(Y, 30, 6, rng, n_iter=4, exact=exact)
-    np.testing.assert_allclose(np.linalg.norm(learnt.atoms, axis=1), 1, atol=1e-5)
-    assert np.isfinite(learnt.codes.data).all()
-    assert np.isfinite(learnt.objective).all()
+    trained = learn_ksvd(Y, 30, 6, rng, n_iter=4, exact=exact)
+    np.testing.assert_allclose(np.linalg.norm(trained.atoms, axis=1), 1, atol=1e-5)
+    assert np.isfinite(trained.codes.data).all()
+    assert np.isfinite(trained.objective).all()
     energy = np.sum(Y.astype(float) ** 2)
-    assert squared_error(Y.astype(float), learnt.atoms, learnt.codes) <= 0.05 * energy
+    assert squared_error(Y.astype(float), trained.atoms, trained.codes) <= 0.05 * energy
 
 
 def test_progress_counts_every_iteration(rng):
     _, Y = coherent(rng, 1, 300, 10)
-    told = []
-    learnt = learn_ksvd(Y, 5, 2, rng, n_iter=3, callback=lambda *step: told.append(step))
-    assert told == [(i + 1, 3, value) for i, value in enumerate(learnt.objective)]
+    reported = []
+    trained = learn_ksvd(Y, 5, 2, rng, n_iter=3, callback=lambda *step: reported.append(step))
+    assert reported == [(i + 1, 3, value) for i, value in enumerate(trained.objective)]

@@ -18,8 +18,8 @@ def objective(D, Y, penalty):
 def test_a_planted_dictionary_is_found_again(rng):
     truth = unit_rows(rng.standard_normal((30, 40)))
     Y = planted(rng, truth, 4000, 3, noise=0.01)
-    learnt = learn_online(Y, 40, 0.3, rng, n_epochs=10).atoms
-    closest = np.abs(truth @ learnt.T).max(axis=1)
+    trained = learn_online(Y, 40, 0.3, rng, n_epochs=10).atoms
+    closest = np.abs(truth @ trained.T).max(axis=1)
     assert closest.min() > 0.97
 
 
@@ -38,9 +38,9 @@ def test_objective_beats_random_samples_and_reaches_scikit_learn(rng):
 
 def test_mean_number_of_nonzeros_is_that_of_the_last_epoch(rng):
     _, Y = coherent(rng, 1, 2000, 30)
-    learnt = learn_online(Y, 20, 0.05, rng)
-    codes = encode_lasso(learnt.atoms, Y, 0.05)
-    assert learnt.mean_nonzero == pytest.approx(codes.nnz / len(Y), rel=0.1)
+    trained = learn_online(Y, 20, 0.05, rng)
+    codes = encode_lasso(trained.atoms, Y, 0.05)
+    assert trained.mean_nonzero == pytest.approx(codes.nnz / len(Y), rel=0.1)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -55,8 +55,8 @@ def test_same_bits_for_any_number_of_threads(rng, dtype):
 
 def test_progress_counts_every_batch(rng):
     _, Y = coherent(rng, 1, 2500, 10)
-    told = []
+    reported = []
     learn_online(
-        Y, 5, 0.05, rng, n_epochs=2, callback=lambda done, total: told.append((done, total))
+        Y, 5, 0.05, rng, n_epochs=2, callback=lambda done, total: reported.append((done, total))
     )
-    assert told == [(i, 6) for i in range(7)]
+    assert reported == [(i, 6) for i in range(7)]

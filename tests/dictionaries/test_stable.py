@@ -35,9 +35,9 @@ def planted():
 
 def test_what_all_patients_share_is_kept_and_what_one_has_is_left(planted):
     truth, Y, patients = planted
-    learnt = learn_axis_anchored(Y, patients, N_PLANTED, np.random.default_rng(0), n_jobs=1)
-    assert sorted(learnt.axes) == list(range(N_PLANTED))
-    assert match_atoms(truth, learnt.atoms).cosines.min() > 0.95
+    trained = learn_axis_anchored(Y, patients, N_PLANTED, np.random.default_rng(0), n_jobs=1)
+    assert sorted(trained.axes) == list(range(N_PLANTED))
+    assert match_atoms(truth, trained.atoms).cosines.min() > 0.95
 
     plain = learn_online(Y, N_PLANTED, 0.1, np.random.default_rng(0), n_jobs=1).atoms
     assert match_atoms(truth, plain).cosines.min() < 0.5  # what one patient has took an atom
@@ -89,8 +89,10 @@ def test_the_stronger_the_pull_the_nearer_the_atoms_stay(planted):
     _, Y, patients = planted
     near = []
     for pull in (0.01, 0.5, 1e4):
-        learnt = learn_axis_anchored(Y, patients, 20, np.random.default_rng(0), pull=pull, n_jobs=1)
-        near.append(np.abs(learnt.atoms[np.arange(20), learnt.axes]).mean())
+        trained = learn_axis_anchored(
+            Y, patients, 20, np.random.default_rng(0), pull=pull, n_jobs=1
+        )
+        near.append(np.abs(trained.atoms[np.arange(20), trained.axes]).mean())
     assert near[0] < near[1] < near[2]
     assert near[2] == pytest.approx(1, abs=1e-4)
 

@@ -126,10 +126,10 @@ def test_a_block_adds_what_came_in_where_it_has_the_same_shape():
         block = random_block(4, n_out, stride, 3)
         assert block.adds == adds
     block = random_block(4, 4, 1, 3)
-    kept = x.clone()
+    stored = x.clone()
     bare = block.project(block.depthwise(block.expand(x)))
-    torch.testing.assert_close(block(x), bare + kept)
-    assert torch.equal(x, kept)  # nothing was done in place to what came in
+    torch.testing.assert_close(block(x), bare + stored)
+    assert torch.equal(x, stored)  # nothing was done in place to what came in
 
 
 @pytest.mark.parametrize("side", [3, 5])

@@ -178,13 +178,13 @@ def test_from_images_to_answers_and_back_from_a_file(network, tissue, tmp_path):
     recipe = recipe_for(network)
     model = TissueClassifier(recipe, cache=tmp_path / "cache").fit(tissue)
     assert model.model_.method_.n_features_in_ == 8
-    answers = [model.predict(record.path, mpp=record.mpp) for record in tissue.records]
-    grid = answers[0].patch_map.grid
+    predictions = [model.predict(record.path, mpp=record.mpp) for record in tissue.records]
+    grid = predictions[0].patch_map.grid
     assert (grid.n_rows, grid.n_columns) == (150 // CELL, 200 // CELL)
     path = save_model(model, tmp_path / "m.histodict")
     loaded = load_model(path)
-    for record, answer in list(zip(tissue.records, answers, strict=True))[:3]:
-        assert loaded.predict(record.path, mpp=record.mpp).scores == answer.scores
+    for record, prediction in list(zip(tissue.records, predictions, strict=True))[:3]:
+        assert loaded.predict(record.path, mpp=record.mpp).scores == prediction.scores
     register_encoder("tiny", lambda: make_network(seed=1))
     clear_encoder_cache()
     with pytest.raises(ModelFileError, match="other weights"):

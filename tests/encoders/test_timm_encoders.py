@@ -194,8 +194,8 @@ def test_a_pipeline_of_tokens(timm, tmp_path, rng):
     )
     with pytest.warns(UserWarning, match="NO PATIENT"):
         model = TissueClassifier(recipe, random_state=0).fit(tmp_path / "set")
-    answer = model.predict(tmp_path / "set" / "a" / "0.png")
-    assert answer.patch_map.predicted_classes.shape == (9, 11)
+    prediction = model.predict(tmp_path / "set" / "a" / "0.png")
+    assert prediction.patch_map.predicted_classes.shape == (9, 11)
 
 
 # --- names --------------------------------------------------------------------------------------
@@ -215,8 +215,8 @@ def test_a_name_of_the_hub_is_read_from_its_cache(timm, tmp_path, monkeypatch):
     save_model(timm, snapshot, "vit")
     network = load_encoder("hf-hub:owner/name")
     assert network.feature_map(np.zeros((70, 84, 3), np.uint8)).shape == (5, 6, 24)
-    words = r"the weights of hf-hub:owner/other cannot be had.*hf auth login.*timm:local-dir"
-    with pytest.raises(ValueError, match=words):
+    text = r"the weights of hf-hub:owner/other cannot be had.*hf auth login.*timm:local-dir"
+    with pytest.raises(ValueError, match=text):
         load_encoder("hf-hub:owner/other")
 
 
@@ -255,12 +255,12 @@ def test_weights_of_another_model_are_refused_in_a_line(timm, tmp_path):
     (tmp_path / "bad.pt").write_bytes(b"abc")
     torch.save({"other": torch.zeros(3)}, tmp_path / "other.pt")
     torch.save({"conv1.weight": torch.zeros(3)}, tmp_path / "shape.pt")
-    for file, words in (
+    for file, text in (
         ("bad.pt", "file is damaged"),
         ("other.pt", r"100 of 120 arrays are missing \(conv1.weight, \S+, \S+, …\)$"),
         ("shape.pt", "size mismatch for conv1.weight"),
     ):
-        with pytest.raises(ValueError, match=f"{file}: these are not weights of.*{words}") as found:
+        with pytest.raises(ValueError, match=f"{file}: these are not weights of.*{text}") as found:
             load_encoder(f"timm:resnet18@{tmp_path / file}")
         assert len(str(found.value)) < 800 and "\n" not in str(found.value)
 

@@ -61,12 +61,12 @@ def evaluate_planted(
     """`answers` by method; a method without one is left to be trained."""
     plans = {name: PLANS[name] for name in answers}
     (folder / "runs").mkdir(parents=True)
-    for method, answer in answers.items():
+    for method, prediction in answers.items():
         for split in splits:
             for seed in seeds:
                 task = EvaluationTask(method, plans[method], split, seed)
                 tested = manifest.select(split.test).records
-                content = _content([answer(record, seed, split.name) for record in tested])
+                content = _content([prediction(record, seed, split.name) for record in tested])
                 key = task.run(manifest, ExecutionOptions()).key
                 write_checked_json(folder / "runs" / f"{key}.json", content)
     with patch.object(measures, "N_DRAWS", 100):  # enough to see whether figures agree

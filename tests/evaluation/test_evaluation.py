@@ -40,8 +40,8 @@ TABLES = [
 
 def command(data: Path, folder: Path, *more: str) -> list[str]:
     settings = [word for setting in SETTINGS for word in ("--set", setting)]
-    words = ["evaluate", str(data), "-o", str(folder), "--methods", "dfdl,lbp-colour"]
-    return [*words, "--folds", "2", *settings, *more]
+    arguments = ["evaluate", str(data), "-o", str(folder), "--methods", "dfdl,lbp-colour"]
+    return [*arguments, "--folds", "2", *settings, *more]
 
 
 def run(data: Path, folder: Path, *more: str):
@@ -100,16 +100,16 @@ def same_tables(one: Path, other: Path) -> bool:
 def test_what_is_missing_is_done_again_to_the_byte_also_side_by_side(tissue, folder, tmp_path):
     again = tmp_path / "again"
     shutil.copytree(folder, again)
-    trials = sorted((again / "runs").glob("*.json"))
-    assert len(trials) == 4
-    kept, *lost = trials
+    train_tests = sorted((again / "runs").glob("*.json"))
+    assert len(train_tests) == 4
+    stored, *lost = train_tests
     for file in (*lost, *(again / name for name in TABLES)):
         file.unlink()
-    before = kept.stat().st_mtime_ns
+    before = stored.stat().st_mtime_ns
     result = run(tissue, again, "--jobs", "2")
     assert result.exit_code == 0, result.output
-    assert sorted((again / "runs").glob("*.json")) == trials
-    assert kept.stat().st_mtime_ns == before
+    assert sorted((again / "runs").glob("*.json")) == train_tests
+    assert stored.stat().st_mtime_ns == before
     assert same_tables(folder, again)
 
 
@@ -147,11 +147,11 @@ def test_a_finished_evaluation_is_not_trained_again(tissue, folder):
 def test_an_image_that_changed_is_answered_again(tmp_path):
     """Not what was found under its name before: the report would show old figures as today's."""
     folder = write_synthetic_dataset(tmp_path / "set", 4, 2, size=(160, 120))
-    words = ["evaluate", str(folder), "-o", str(tmp_path / "out"), "--methods", "lbp-colour"]
-    words += ["--folds", "2", "--jobs", "1", "--set", "downsample=1"]
+    arguments = ["evaluate", str(folder), "-o", str(tmp_path / "out"), "--methods", "lbp-colour"]
+    arguments += ["--folds", "2", "--jobs", "1", "--set", "downsample=1"]
 
     def values():
-        result = CliRunner().invoke(app, words)
+        result = CliRunner().invoke(app, arguments)
         assert result.exit_code == 0, result.output
         return [float(row["value"]) for row in read_csv(tmp_path / "out" / "results.csv")]
 
@@ -163,7 +163,7 @@ def test_an_image_that_changed_is_answered_again(tmp_path):
         two.write_bytes(first)
     after = values()
     assert after != before
-    again = CliRunner().invoke(app, [*words[:3], str(tmp_path / "fresh"), *words[4:]])
+    again = CliRunner().invoke(app, [*arguments[:3], str(tmp_path / "fresh"), *arguments[4:]])
     assert again.exit_code == 0, again.output
     fresh = read_csv(tmp_path / "fresh" / "results.csv")
     assert after == [float(row["value"]) for row in fresh]
@@ -173,10 +173,10 @@ def test_an_image_that_changed_is_answered_again(tmp_path):
 
 
 def test_tables_agree_with_each_other(folder):
-    answers = read_csv(folder / "answers.csv")
-    assert len(answers) == 2 * 16
+    predictions = read_csv(folder / "answers.csv")
+    assert len(predictions) == 2 * 16
     for row in read_csv(folder / "results.csv"):
-        own = [a for a in answers if a["method"] == row["method"]]
+        own = [a for a in predictions if a["method"] == row["method"]]
         if row["metric"] == "balanced accuracy":
             right = {
                 label: np.mean([a["label"] == label for a in own if a["truth"] == label])
@@ -217,10 +217,10 @@ def test_page_shows_bases_of_an_example_model(folder):
 
 
 def test_wrong_answers_of_patches_come_with_the_map_behind_them(folder):
-    answers = read_csv(folder / "answers.csv")
+    predictions = read_csv(folder / "answers.csv")
     page = (folder / "report.html").read_text(encoding="utf-8")
     wrong = {
-        m: {a["image"] for a in answers if a["method"] == m and a["label"] != a["truth"]}
+        m: {a["image"] for a in predictions if a["method"] == m and a["label"] != a["truth"]}
         for m in ("dfdl", "lbp-colour")
     }
     assert wrong["dfdl"]
@@ -287,11 +287,11 @@ def test_what_cannot_be_measured_is_said_before_training(images, tmp_path):
 
 
 def test_by_image_is_warned_of_on_the_command_line(tissue, folder, tmp_path):
-    words = ["--by-image", "--methods", "lbp-colour", "--jobs", "1"]
+    arguments = ["--by-image", "--methods", "lbp-colour", "--jobs", "1"]
     # The features are those measured before.
     result = CliRunner().invoke(
         app, ["evaluate", str(tissue), "-o", str(tmp_path), "--folds", "2",
-              "--cache", str(folder / "cache"), "--set", "downsample=1", *words]
+              "--cache", str(folder / "cache"), "--set", "downsample=1", *arguments]
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     assert "patients are on both sides of a split" in " ".join(result.output.split())
@@ -313,8 +313,8 @@ def test_a_method_that_fails_somewhere_is_left_out(images, tmp_path):
     ]
     assert done.values == planted.values
     assert read_csv(tmp_path / "comparisons.csv") == []
-    told = json.loads((tmp_path / "provenance.json").read_text())["failures"]
-    assert [(f["method"], f["split"]) for f in told] == [("dfdl", s.name) for s in splits]
+    report = json.loads((tmp_path / "provenance.json").read_text())["failures"]
+    assert [(f["method"], f["split"]) for f in report] == [("dfdl", s.name) for s in splits]
 
 
 def test_a_defect_in_one_trial_is_its_failure_alone():
@@ -364,7 +364,7 @@ def test_all_methods_failed(images, tmp_path):
 def test_help_teaches():
     result = CliRunner().invoke(app, ["evaluate", "--help"], env={"COLUMNS": "200"})
     assert result.exit_code == 0
-    words = " ".join(result.output.replace("│", " ").split())
+    text = " ".join(result.output.replace("│", " ").split())
     for taught in (
         "with patients kept apart",
         "A run that was stopped goes on where it was",
@@ -373,7 +373,7 @@ def test_help_teaches():
         "The first is compared with all others",
         "the figures are too good, and the report says so",
     ):
-        assert taught in words
+        assert taught in text
 
 
 def test_a_mistyped_method_names_the_methods(tissue, tmp_path):

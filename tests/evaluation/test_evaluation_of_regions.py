@@ -60,8 +60,17 @@ def foci(tmp_path_factory):
 
 def run(data: Path, folder: Path, *more: str):
     settings = [word for setting in SETTINGS for word in ("--set", setting)]
-    words = ["evaluate", str(data), "-o", str(folder), "--regions", "inflammation", "--folds", "2"]
-    return CliRunner().invoke(app, [*words, *settings, *more])
+    arguments = [
+        "evaluate",
+        str(data),
+        "-o",
+        str(folder),
+        "--regions",
+        "inflammation",
+        "--folds",
+        "2",
+    ]
+    return CliRunner().invoke(app, [*arguments, *settings, *more])
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:
@@ -85,14 +94,14 @@ def test_every_patient_is_tested_and_its_patches_are_measured(foci, folder):
     for row in rows:
         assert 0 <= float(row["low"]) <= float(row["value"]) <= float(row["high"]) <= 1
         assert row["n_patients"] == "5"
-    answers = [row for row in read_csv(folder / "answers.csv") if row["method"] == "dfdl"]
-    assert len(answers) == 5
-    assert [row["truth"] for row in answers].count("no inflammation") == 1
-    total = {k: sum(int(row[k]) for row in answers) for k in ("hits", "misses", "false_alarms")}
+    predictions = [row for row in read_csv(folder / "answers.csv") if row["method"] == "dfdl"]
+    assert len(predictions) == 5
+    assert [row["truth"] for row in predictions].count("no inflammation") == 1
+    total = {k: sum(int(row[k]) for row in predictions) for k in ("hits", "misses", "false_alarms")}
     dice = 2 * total["hits"] / (2 * total["hits"] + total["misses"] + total["false_alarms"])
-    said = {row["metric"]: float(row["value"]) for row in rows if row["method"] == "dfdl"}
-    assert said["Dice"] == pytest.approx(dice)
-    assert said["sensitivity"] == pytest.approx(total["hits"] / (total["hits"] + total["misses"]))
+    output = {row["metric"]: float(row["value"]) for row in rows if row["method"] == "dfdl"}
+    assert output["Dice"] == pytest.approx(dice)
+    assert output["sensitivity"] == pytest.approx(total["hits"] / (total["hits"] + total["misses"]))
     (compared,) = read_csv(folder / "comparisons.csv")
     assert (compared["method"], compared["against"], compared["metric"]) == ("dfdl", "odl", "AUC")
 
@@ -113,9 +122,9 @@ def test_auc_is_that_of_the_patches_of_all_folds(foci, folder):
             truth.append(region_patch_mask(manifest.records[image], patch_map)[patch_map.tissue])
             margins.append(patch_map.margins[..., 1][patch_map.tissue])
     rows = read_csv(folder / "results.csv")
-    (said,) = (row for row in rows if (row["method"], row["metric"]) == ("odl", "AUC"))
+    (output,) = (row for row in rows if (row["method"], row["metric"]) == ("odl", "AUC"))
     expected = roc_auc_score(np.concatenate(truth), np.concatenate(margins))
-    assert float(said["value"]) == pytest.approx(expected, abs=2e-3)
+    assert float(output["value"]) == pytest.approx(expected, abs=2e-3)
 
 
 def test_report_tables_and_provenance_are_of_regions(folder):
@@ -134,9 +143,9 @@ def test_report_tables_and_provenance_are_of_regions(folder):
 def test_what_is_missing_is_done_again_to_the_byte(foci, folder, tmp_path):
     again = tmp_path / "again"
     shutil.copytree(folder, again)
-    trials = sorted((again / "runs").glob("*.json"))
-    trials[0].unlink()
-    next(trials[1].with_suffix("").glob("*.npz")).unlink()  # a map that is gone: held again
+    train_tests = sorted((again / "runs").glob("*.json"))
+    train_tests[0].unlink()
+    next(train_tests[1].with_suffix("").glob("*.npz")).unlink()  # a map that is gone: held again
     tables = ("answers.csv", "results.csv", "comparisons.csv", "errors.csv")
     before = {name: (again / name).read_bytes() for name in tables}
     with pytest.warns(UserWarning, match="is damaged and made anew"):
@@ -192,15 +201,17 @@ def test_the_usual_comparison_is_of_the_network_and_pixels(monkeypatch, capsys):
     for missing in (None, "torch"):
         monkeypatch.setattr(presets, "missing_dependency", lambda network, missing=missing: missing)
         plans = MethodsOptions().plans("tumour")
-        said = " ".join(capsys.readouterr().err.split())
+        output = " ".join(capsys.readouterr().err.split())
         kinds = {name: plan.recipe.features for name, plan in plans.items()}
         if missing:
             assert kinds == {"dfdl": "centred"}
-            assert "the preset is regions, of pixels, as no pretrained network is installed" in said
+            assert (
+                "the preset is regions, of pixels, as no pretrained network is installed" in output
+            )
         else:
             half = "efficientnet-lite0-half"
             assert kinds == {"embeddings:dfdl": half, "regions:dfdl": "centred"}
-            assert "the preset is embeddings, as a pretrained network is installed" in said
+            assert "the preset is embeddings, as a pretrained network is installed" in output
         assert all(plan.recipe.smoothing_radius == 2 for plan in plans.values())
     assert list(MethodsOptions(preset="paper").plans("tumour")) == ["dfdl"]
     MethodsOptions(methods="paper:dfdl,regions:odl").plans("tumour")
@@ -225,8 +236,8 @@ def test_a_method_of_colour_channels_takes_pixels(monkeypatch, capsys):
         *(plan.recipe for plan in MethodsOptions(methods="odl, shirc").plans("tumour").values()),
     ]
     assert {recipe.features for recipe in made} == {"centred"}
-    said = " ".join(capsys.readouterr().err.split())
-    assert said.count("the preset is regions, of pixels, as shirc codes colour channels") == 2
+    output = " ".join(capsys.readouterr().err.split())
+    assert output.count("the preset is regions, of pixels, as shirc codes colour channels") == 2
     assert RegionDetector(method="odl").recipe.features == "efficientnet-lite0-half"
 
 

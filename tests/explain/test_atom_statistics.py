@@ -156,8 +156,8 @@ def test_sets_without_a_leak_are_hardly_ever_flagged():
 
 def test_users_are_of_different_patients():
     gallery, _, records = planted()
-    owners = np.arange(len(records))
-    users = gallery.top_patches(0, 8, owners)
+    patient_indices = np.arange(len(records))
+    users = gallery.top_patches(0, 8, patient_indices)
     assert len({int(gallery.images[patch]) for patch, _ in users}) == 8
 
 
@@ -184,15 +184,15 @@ def test_stability_is_1_of_the_same_training_and_less_of_others(manifest):
     same = measure_stability(model, manifest, 1, lambda seed, images: model)
     np.testing.assert_allclose(same.seeds, 1, atol=1e-6)
     assert same.matched_halves == pytest.approx(1)
-    asked = []
+    requested = []
 
     def train(seed, images):
-        asked.append((seed, len(images.records)))
+        requested.append((seed, len(images.records)))
         return TissueClassifier(SMALL, random_state=seed).fit(images)
 
     other = measure_stability(model, manifest, 2, train)
-    assert {seed for seed, _ in asked} == {0, 1, 2}
-    assert min(n for _, n in asked) < len(manifest.records)
+    assert {seed for seed, _ in requested} == {0, 1, 2}
+    assert min(n for _, n in requested) < len(manifest.records)
     assert 0.2 < other.matched_seeds < 1 and (other.seeds >= 0).all()
     assert other.halves.shape == (12,) and other.seeds.mean() >= other.matched_seeds - 1e-9
 

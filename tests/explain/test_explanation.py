@@ -70,9 +70,9 @@ def test_parts_add_up_to_the_score_of_every_kind_of_model(models, manifest, kind
     why = model.explain(path)
     total = why.constant + sum(part.adds for part in why.parts)
     np.testing.assert_allclose(total, why.scores, atol=1e-6, rtol=0)
-    answer = model.predict_one(path)
+    prediction = model.predict_one(path)
     if kind != "regions":
-        assert why.scores.tolist() == list(answer.scores)
+        assert why.scores.tolist() == list(prediction.scores)
     again = load(model.save(tmp_path / "m.histodict")).explain(path)
     np.testing.assert_allclose([p.adds for p in again.parts], [p.adds for p in why.parts])
     assert again.summary() == why.summary()
@@ -229,10 +229,10 @@ def _reduced(model, off):
     changed = copy(model)
     inner = copy(model.model_)
     D, classes = inner.method_.labelled_atoms()
-    kept = np.setdiff1d(np.arange(len(D)), off)
+    stored = np.setdiff1d(np.arange(len(D)), off)
     # SRC's residuals are of samples of unit length, so a method is given its own other atoms.
     method = copy(inner.method_)
-    method.labelled_atoms = lambda: (np.ascontiguousarray(D[kept]), classes[kept])
+    method.labelled_atoms = lambda: (np.ascontiguousarray(D[stored]), classes[stored])
     inner.method_ = method
     if inner.aggregator_ is not None:
         n = len(inner.aggregator_.weights)
@@ -240,7 +240,7 @@ def _reduced(model, off):
         columns = np.arange(width)
         if width >= len(D):
             start = width - len(D)
-            columns = np.r_[:start, start + kept]
+            columns = np.r_[:start, start + stored]
         assert width in (n, len(D), n + len(D))
         inner.aggregator_ = replace(
             inner.aggregator_, weights=inner.aggregator_.weights[:, columns].copy()
@@ -270,8 +270,8 @@ def test_a_class_keeps_an_atom_and_notes_are_of_atoms_that_are_there(models):
 
 def test_atoms_are_drawn_in_the_sign_in_which_they_are_used(models):
     inner = models("margin").model_
-    atoms, typical = inner.atoms(), inner.class_reference_
-    leaning = np.array([typical[c].mean_codes[j] for j, c in enumerate(atoms.classes)])
+    atoms, reference = inner.atoms(), inner.class_reference_
+    leaning = np.array([reference[c].mean_codes[j] for j, c in enumerate(atoms.classes)])
     turned = np.sign(np.sum(atoms.with_usage_sign * atoms.D, axis=1))
     assert (turned * leaning >= 0).all() and set(turned) <= {-1, 1}
     changed = replace(atoms, signs=-atoms.signs)
@@ -302,8 +302,8 @@ def _of_views(leads, parts, score=1.0, n_abstaining=0):
         for place, lead in enumerate(leads)
     ]
     scores = np.array([score])
-    answer = SimpleNamespace(label="b", path="x", n_abstaining=n_abstaining)
-    return Explanation(answer, ("a", "b"), scores, scores, parts, votes=votes)
+    prediction = SimpleNamespace(label="b", path="x", n_abstaining=n_abstaining)
+    return Explanation(prediction, ("a", "b"), scores, scores, parts, votes=votes)
 
 
 def test_how_many_views_agree_is_said_and_which_would_have_to_be_silent():
@@ -316,8 +316,8 @@ def test_how_many_views_agree_is_said_and_which_would_have_to_be_silent():
         why.summary()
         == "b, as all 2 views say, because 20 % of its tissue is b:3 of view 1 (a 10 %)."
     )
-    said = "It would be called a if view 2 was undecided and b:3 of view 1 was as usual in a."
-    assert why.describe_change() == said
+    output = "It would be called a if view 2 was undecided and b:3 of view 1 was as usual in a."
+    assert why.describe_change() == output
     assert [part.name for part in why.concepts] == ["b:3"]
     assert why.others(1) == [whole] and whole.full_name == "view 2: lbp-colour, as a whole"
     assert "as 1 of 2 views say" in _of_views([0.4, -0.1], [used]).summary()
@@ -334,8 +334,8 @@ def test_of_three_classes_a_view_agrees_that_gives_the_same_answer():
         MemberContribution(1, "y", np.array([0.1, 0.0, 1.3])),
     ]
     scores = np.array([1.5, 1.0, 0.5])
-    answer = SimpleNamespace(label="a", path="x")
-    why = Explanation(answer, ("a", "b", "c"), scores, scores, [], votes=votes)
+    prediction = SimpleNamespace(label="a", path="x")
+    why = Explanation(prediction, ("a", "b", "c"), scores, scores, [], votes=votes)
     assert why.summary() == "a, as 1 of 2 views say."
 
 

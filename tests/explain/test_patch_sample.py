@@ -93,12 +93,12 @@ def test_codes_are_those_of_the_patch_at_the_place(model, manifest, gallery):
 def test_every_image_gives_its_part_and_threads_change_nothing(model, manifest, gallery):
     assert set(gallery.images.tolist()) == set(range(len(manifest.records)))
     assert np.bincount(gallery.images).max() <= -(-N_PATCHES // len(manifest.records))
-    told = []
+    reported = []
     model.model_.n_jobs = 2
-    again = PatchSample.of(model.model_, manifest.records, 0, told.append)
+    again = PatchSample.of(model.model_, manifest.records, 0, reported.append)
     np.testing.assert_array_equal(again.corners, gallery.corners)
     assert (again.codes != gallery.codes).nnz == 0
-    assert [progress.done for progress in told] == list(range(len(manifest.records) + 1))
+    assert [progress.done for progress in reported] == list(range(len(manifest.records) + 1))
 
 
 def test_a_patch_is_most_like_itself(gallery, tmp_path):

@@ -29,12 +29,12 @@ GRIDS = {
 @pytest.fixture(params=GRIDS)
 def patch_map(request):
     rng = np.random.default_rng(7)
-    winners = rng.integers(-1, len(CLASSES), (9, 13)).astype(np.int16)
-    winners[2:7, 3:9] = 1
-    winners[4:6, 5] = NO_TISSUE  # a hole
+    predicted_classes = rng.integers(-1, len(CLASSES), (9, 13)).astype(np.int16)
+    predicted_classes[2:7, 3:9] = 1
+    predicted_classes[4:6, 5] = NO_TISSUE  # a hole
     margins = rng.normal(size=(9, 13, 3)).astype(np.float32)
     return PatchMap(
-        GRIDS[request.param], winners, margins, CLASSES, Path("a.mrxs"), 0.5, (1000, 800)
+        GRIDS[request.param], predicted_classes, margins, CLASSES, Path("a.mrxs"), 0.5, (1000, 800)
     )
 
 
@@ -93,8 +93,8 @@ def test_areas_cover_the_cells_of_their_class_and_nothing_else(patch_map):
         x = grid.corner(row, column)[0] + grid.patch_side / 2  # the middle of the patch
         y = grid.corner(row, column)[1] + grid.patch_side / 2
         found = [name_of(feature) for feature in features if holds(feature, x, y)]
-        winner = patch_map.predicted_classes[row, column]
-        assert found == ([] if winner == NO_TISSUE else [CLASSES[winner]])
+        predicted_class = patch_map.predicted_classes[row, column]
+        assert found == ([] if predicted_class == NO_TISSUE else [CLASSES[predicted_class]])
     for feature in features:
         rings = [ring for polygon in polygons_of(feature) for ring in polygon]
         whole = measured(feature)["patches"] * grid.step**2
@@ -146,10 +146,10 @@ def test_a_patch_has_every_class_s_score_and_colour(patch_map):
     places = np.argwhere(patch_map.predicted_classes != NO_TISSUE)
     assert len(features) == len(places)
     for (row, column), feature in zip(places, features, strict=True):
-        winner = patch_map.predicted_classes[row, column]
+        predicted_class = patch_map.predicted_classes[row, column]
         assert feature["properties"]["classification"] == {
-            "name": CLASSES[winner],
-            "color": list(class_rgb(winner)),
+            "name": CLASSES[predicted_class],
+            "color": list(class_rgb(predicted_class)),
         }
         for name, margin in zip(CLASSES, patch_map.margins[row, column], strict=True):
             assert measured(feature)[f"{name}: score"] == pytest.approx(margin, rel=1e-4)
@@ -185,11 +185,11 @@ def test_a_region_is_an_annotation_of_the_second_class(patch_map):
 
 
 def test_an_image_of_glass_has_an_empty_collection(patch_map, tmp_path):
-    glass = replace(
+    background = replace(
         patch_map, predicted_classes=np.full_like(patch_map.predicted_classes, NO_TISSUE)
     )
     for written in (area_features, patch_features):
-        save_geojson(tmp_path / "a.geojson", written(glass))
+        save_geojson(tmp_path / "a.geojson", written(background))
         found = json.loads((tmp_path / "a.geojson").read_text())
         assert found == {"type": "FeatureCollection", "features": []}
 

@@ -54,14 +54,14 @@ def read(element):
 
 
 def table_of(model, image, path, mpp=None, **known):
-    answer = write_h5ad(
+    prediction = write_h5ad(
         path,
         model,
         lambda heard: heard.predict_one(image, mpp=mpp),
         ImageMetadata("slide", **known),
     )
     with h5py.File(path) as file:
-        return answer, read(file)
+        return prediction, read(file)
 
 
 @pytest.fixture(scope="module")
@@ -94,9 +94,9 @@ def cells_of(table):
 
 
 def test_the_answer_is_the_same_with_and_without_a_table(model, image, found):
-    plain, (answer, _) = model.predict_one(image, mpp=0.5), found
-    assert answer.row() == plain.row()
-    np.testing.assert_array_equal(answer.patch_map.margins, plain.patch_map.margins)
+    plain, (prediction, _) = model.predict_one(image, mpp=0.5), found
+    assert prediction.row() == plain.row()
+    np.testing.assert_array_equal(prediction.patch_map.margins, plain.patch_map.margins)
 
 
 def test_codes_are_those_of_the_patch_at_that_place(model, image, found):
@@ -120,12 +120,12 @@ def test_codes_are_those_of_the_patch_at_that_place(model, image, found):
 
 
 def test_every_patch_on_tissue_is_a_row_with_its_answer(found):
-    answer, table = found
-    patch_map, obs = answer.patch_map, table["obs"]
+    prediction, table = found
+    patch_map, obs = prediction.patch_map, table["obs"]
     cells = cells_of(table)
     assert len(set(obs["_index"])) == len(obs["_index"]) == patch_map.n_patches
-    winners = [patch_map.classes[w] for w in patch_map.predicted_classes[cells]]
-    assert obs["class"] == winners and len(set(winners)) == 2
+    predicted_classes = [patch_map.classes[w] for w in patch_map.predicted_classes[cells]]
+    assert obs["class"] == predicted_classes and len(set(predicted_classes)) == 2
     for place, name in enumerate(patch_map.classes):
         np.testing.assert_array_equal(obs[f"margin_{name}"], patch_map.margins[cells][:, place])
     centres = [
@@ -133,7 +133,7 @@ def test_every_patch_on_tissue_is_a_row_with_its_answer(found):
         for row, column in zip(*cells, strict=True)
     ]
     np.testing.assert_array_equal(table["obsm"]["spatial"], centres)
-    assert set(obs["image_class"]) == {answer.label} and "patient" not in obs
+    assert set(obs["image_class"]) == {prediction.label} and "patient" not in obs
 
 
 def test_atoms_come_with_their_class_and_how_often_they_are_used(model, found):
@@ -149,14 +149,14 @@ def test_atoms_come_with_their_class_and_how_often_they_are_used(model, found):
 
 
 def test_the_picture_and_the_facts(model, image, found):
-    answer, table = found
+    prediction, table = found
     spatial, facts = table["uns"]["spatial"]["slide"], table["uns"]["histodict"]
     assert spatial["images"]["hires"].shape == (120, 160, 3)
     assert spatial["scalefactors"]["tissue_hires_scalef"] == 1
-    assert spatial["scalefactors"]["spot_diameter_fullres"] == answer.patch_map.grid.patch_side
+    assert spatial["scalefactors"]["spot_diameter_fullres"] == prediction.patch_map.grid.patch_side
     assert len(table["uns"]["class_colors"]) == 2
     assert facts["image"] == str(image) and facts["mpp"] == 0.5
-    assert facts["answer"]["label"] == answer.label and facts["kind"] == "tissue-classifier"
+    assert facts["answer"]["label"] == prediction.label and facts["kind"] == "tissue-classifier"
     assert '"method": "dfdl"' in facts["recipe"] and "model_digest" not in facts
 
 
@@ -179,11 +179,11 @@ def test_a_large_picture_is_reduced_and_its_scale_said(model, tissue, tmp_path):
 
 
 def test_of_a_panel_the_codes_are_the_first_members(manifest, image, tmp_path):
-    panel = EnsembleClassifier([RECIPE, replace(HEAD, stain="none")], folds=2, n_jobs=1).fit(
+    ensemble = EnsembleClassifier([RECIPE, replace(HEAD, stain="none")], folds=2, n_jobs=1).fit(
         manifest
     )
-    _, table = table_of(panel, image, tmp_path / "a.h5ad", mpp=0.5)
-    np.testing.assert_array_equal(table["varm"]["atoms"], panel.estimators_[0].model_.atoms().D)
+    _, table = table_of(ensemble, image, tmp_path / "a.h5ad", mpp=0.5)
+    np.testing.assert_array_equal(table["varm"]["atoms"], ensemble.estimators_[0].model_.atoms().D)
     assert "probability_inflamed" in table["uns"]["histodict"]["answer"]
 
 
@@ -191,10 +191,10 @@ def test_regions_and_what_a_mask_says_of_each_patch(tissue, tmp_path):
     manifest = read_manifest(tissue / "regions" / "manifest.csv")
     finder = RegionDetector(RECIPE, region="inflamed", n_jobs=1).fit(manifest)
     record = manifest.records[0]
-    answer, table = table_of(
+    prediction, table = table_of(
         finder, record.path, tmp_path / "a.h5ad", mpp=record.mpp, record=record
     )
-    cells, grid = cells_of(table), answer.patch_map.grid
+    cells, grid = cells_of(table), prediction.patch_map.grid
     corners = np.array([grid.corner(*cell) for cell in zip(*cells, strict=True)])
     assert table["obs"]["truth"] == finder.patch_labels(record, corners, grid.patch_side)
     assert len(set(table["obs"]["truth"])) == 2
@@ -211,10 +211,10 @@ def test_a_head_has_scores_as_codes_and_no_atoms(manifest, image, tmp_path):
 def test_glass_is_a_table_without_rows(model, tmp_path):
     from PIL import Image
 
-    glass = tmp_path / "glass.png"
-    Image.new("RGB", (160, 120), (250, 250, 250)).save(glass)
-    answer, table = table_of(model, glass, tmp_path / "a.h5ad", mpp=0.5)
-    assert answer.label is None and (answer.patch_map.predicted_classes == NO_TISSUE).all()
+    background = tmp_path / "glass.png"
+    Image.new("RGB", (160, 120), (250, 250, 250)).save(background)
+    prediction, table = table_of(model, background, tmp_path / "a.h5ad", mpp=0.5)
+    assert prediction.label is None and (prediction.patch_map.predicted_classes == NO_TISSUE).all()
     assert table["X"].shape == (0, 24) and table["obs"]["_index"] == []
     assert not np.any(table["var"]["usage"])
 

@@ -92,8 +92,8 @@ def test_what_qupath_wrote_since_stays(images, tmp_path):
     colours["pathClasses"].append({"name": "Other", "color": None})
     classes.write_text(json.dumps(colours))
     (folder / "data" / "1" / "data.qpdata").write_bytes(b"drawn")
-    told = [ProjectImage(i.path, i.key, {"histodict label": "entzündet"}) for i in images]
-    save_project(folder, [*CLASSES, "third"], told)
+    reported = [ProjectImage(i.path, i.key, {"histodict label": "entzündet"}) for i in images]
+    save_project(folder, [*CLASSES, "third"], reported)
     after = read(folder / "project.qpproj")
     assert after["images"][0] == own and after["version"] == "0.6.0"
     assert after["images"][1] == first | {

@@ -48,11 +48,11 @@ def table(whole):
 
 
 def test_a_table_in_memory_is_what_the_model_says(model, images, table):
-    answer = model.predict(images[1], mpp=0.5)
-    assert table.shape == (answer.n_patches, 40)
+    prediction = model.predict(images[1], mpp=0.5)
+    assert table.shape == (prediction.n_patches, 40)
     shares = table.obs["class"].value_counts(normalize=True)
-    assert shares["inflamed"] == pytest.approx(answer.proportions["inflamed"])
-    assert table.obs["margin_inflamed"].mean() == pytest.approx(answer.score, abs=1e-4)
+    assert shares["inflamed"] == pytest.approx(prediction.proportions["inflamed"])
+    assert table.obs["margin_inflamed"].mean() == pytest.approx(prediction.score, abs=1e-4)
     assert list(table.uns["spatial"]) == [images[1].stem]
 
 

@@ -78,12 +78,12 @@ def test_the_memory_is_given_back(files, decoded):
     with image_cache_enabled():
         _colour(files[0])
         (picture,) = kept_pictures._CACHE._images.values()
-        held = weakref.ref(picture)
+        stored = weakref.ref(picture)
         del picture
         gc.collect()
-        assert held() is not None
+        assert stored() is not None
     gc.collect()
-    assert held() is None
+    assert stored() is None
 
 
 def test_a_process_of_a_pool_keeps_them_from_trial_to_trial_and_not_for_the_next_run(
@@ -200,12 +200,12 @@ def test_a_training_decodes_every_image_once_and_learns_the_same(tmp_path, decod
     recipe = preset("fast").with_applicable_settings(
         {"n_atoms": 8, "n_iter": 2, "patches_per_class": 60}
     )
-    kept = TissueClassifier(recipe).fit(tissue / "manifest.csv")
+    stored = TissueClassifier(recipe).fit(tissue / "manifest.csv")
     assert sorted(decoded) == sorted(path.name for path in tissue.glob("[hi]*/*.jpg"))
     monkeypatch.setattr(kept_pictures, "_MAX_BYTES", 0)
     decoded.clear()
     plain = TissueClassifier(recipe).fit(tissue / "manifest.csv")
     assert len(decoded) > 4
     for name in plain.model_.method_.fitted_arrays:
-        ours, theirs = (getattr(model.model_.method_, name) for model in (kept, plain))
+        ours, theirs = (getattr(model.model_.method_, name) for model in (stored, plain))
         assert np.array_equal(ours, theirs), name

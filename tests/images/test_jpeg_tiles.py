@@ -93,23 +93,23 @@ def test_damaged_tiles_are_read_or_refused_as_openslide_does(slide, tmp_path, rn
     content = bytearray(slide.read_bytes())
     level = opened(slide)._slide._tiles.levels[0]
     outcomes = set()
-    for trial in range(60):
+    for train_test in range(60):
         place = int(rng.integers(len(level._offsets)))
         start, length = int(level._offsets[place]), int(level._lengths[place])
         harmed = bytearray(content)
-        for _ in range(1 + 10 * (trial % 2)):
-            at = start + int(rng.integers(40 if trial % 3 == 0 else length))
+        for _ in range(1 + 10 * (train_test % 2)):
+            at = start + int(rng.integers(40 if train_test % 3 == 0 else length))
             harmed[at] = int(rng.integers(256))
         path = tmp_path / slide.name
         path.write_bytes(harmed)
         across = level.n_across
         x, y = place % across * level.tile[0], place // across * level.tile[1]
-        answers = []
+        predictions = []
         for slides in (opened(path), opened(path, tiles=False)):
-            answers.append(slides.do("piece", *order(slides, 0, x, y, 64, 64)))
+            predictions.append(slides.do("piece", *order(slides, 0, x, y, 64, 64)))
             slides.close()
-        assert answers[0] == answers[1]
-        outcomes.add(answers[0][0] == DONE)
+        assert predictions[0] == predictions[1]
+        outcomes.add(predictions[0][0] == DONE)
     assert outcomes == {True, False}
 
 

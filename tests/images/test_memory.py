@@ -91,13 +91,13 @@ def test_where_nobody_says_how_much_there_is_images_are_read(tmp_path, monkeypat
 
 def test_a_progressive_jpeg_takes_more(tmp_path, monkeypatch):
     """Its decoder holds all coefficients: 2 bytes each, of half as many colours as pixels."""
-    asked = []
-    monkeypatch.setattr(decoding, "check_memory", lambda path, size, n: asked.append(n))
+    requested = []
+    monkeypatch.setattr(decoding, "check_memory", lambda path, size, n: requested.append(n))
     for progressive in (False, True):
         path = tmp_path / f"{progressive}.jpg"
         Image.fromarray(scene()).save(path, progressive=progressive, subsampling="4:2:0")
         open_image(path).read(0, 0, 5, 5)
-    assert asked == [600 * 440 * 4, 600 * 440 * (4 + 3)]
+    assert requested == [600 * 440 * 4, 600 * 440 * (4 + 3)]
 
 
 def test_more_pixels_than_the_file_can_hold_are_refused_before_memory_is_taken(tmp_path):

@@ -61,8 +61,8 @@ def test_a_picture_that_was_opened_keeps_its_name_rotation_and_pixel_size(pixels
     sized = MemoryImage.of_pillow(Image.open(tmp_path / "sized.tif"), "a")
     assert sized.mpp == pytest.approx(0.5)
     assert str(sized) == str(tmp_path / "sized.tif")
-    with open_image(sized) as own, open_image(sized, 0.25) as given:
-        assert (own.mpp, given.mpp) == (sized.mpp, 0.25)
+    with open_image(sized) as own, open_image(sized, 0.25) as specified:
+        assert (own.mpp, specified.mpp) == (sized.mpp, 0.25)
 
 
 @pytest.mark.parametrize("orientation", [1, 6])

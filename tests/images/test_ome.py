@@ -196,9 +196,9 @@ def test_a_scale_without_a_unit_is_quoted_where_the_size_is_not_known(tmp_path):
     assert (size.mpp, size.origin) == (None, "unknown")
     assert "a.ome.zarr has a scale of 0.5 without a unit" in size.hint
     row = {"path": str(path), "mpp": 0.25, "mpp_from": "assumed"}
-    (words,) = size_warnings([size.assuming(0.25)], 0.25, None)
-    assert size_warnings([recorded_size(row)], 0.25, None) == [words]
-    assert words.endswith(
+    (text,) = size_warnings([size.assuming(0.25)], 0.25, None)
+    assert size_warnings([recorded_size(row)], 0.25, None) == [text]
+    assert text.endswith(
         "a.ome.zarr has a scale of 0.5 without a unit, which may be its size in µm"
     )
     records = [ImageRecord(path, "a", ""), ImageRecord(path, "b", "", mpp=0.5)]
@@ -271,7 +271,7 @@ def test_answers_are_those_of_the_plain_image(tmp_path):
         "zarr": lambda at, pixels: save_ome_zarr(at.with_suffix(".ome.zarr"), pixels, 0.5),
     }
     images = [(label, tissue(rng, 200, 240)) for label in ("a", "b") for _ in range(2)]
-    answers = {}
+    predictions = {}
     for kind, save in kinds.items():
         lines = ["path,label,patient,mpp"]
         for place, (label, image) in enumerate(images):
@@ -285,11 +285,11 @@ def test_answers_are_those_of_the_plain_image(tmp_path):
         assert not check_readable(manifest.records, 1).bad
         model = TissueClassifier(recipe, random_state=0).fit(manifest)
         found = [model.predict(record.path, mpp=record.mpp) for record in manifest.records]
-        answers[kind] = [
-            (answer.label, answer.score, answer.patch_map.predicted_classes.tolist())
-            for answer in found
+        predictions[kind] = [
+            (prediction.label, prediction.score, prediction.patch_map.predicted_classes.tolist())
+            for prediction in found
         ]
-    assert answers["plain"] == answers["tiff"] == answers["zarr"]
+    assert predictions["plain"] == predictions["tiff"] == predictions["zarr"]
 
 
 def test_thumbnails_and_tiles_of_the_page(tmp_path, pixels):

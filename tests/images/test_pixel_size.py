@@ -19,9 +19,9 @@ LIMITS = [0, -1, float("nan")]
 @pytest.fixture
 def told(tmp_path):
     """A file that says 0.25 µm, and one that says nothing."""
-    silent = tmp_path / "silent.png"
-    Image.new("RGB", (8, 8)).save(silent)
-    return save_tiff_of_size(tmp_path / "told.tif", 0.25), silent
+    abstaining = tmp_path / "silent.png"
+    Image.new("RGB", (8, 8)).save(abstaining)
+    return save_tiff_of_size(tmp_path / "told.tif", 0.25), abstaining
 
 
 @pytest.mark.parametrize(
@@ -88,10 +88,10 @@ def test_what_was_taken_for_granted_is_one_line():
     assumed = unknown.assuming(0.25)
     assert assumed == PixelSize(0.25, "assumed") and known.assuming(0.25) is known
     assert unknown.assuming(None) is unknown
-    (words,) = size_warnings([known, assumed, assumed], 0.25, None)
-    assert "2 of 3 images" in words and "0.25 µm" in words and "mpp=…" in words
-    (words,) = size_warnings([known, PixelSize(1.0, "table"), unknown], None, None)
-    assert "2 of 3 images" in words and "0.5 to 1 µm" in words
+    (text,) = size_warnings([known, assumed, assumed], 0.25, None)
+    assert "2 of 3 images" in text and "0.25 µm" in text and "mpp=…" in text
+    (text,) = size_warnings([known, PixelSize(1.0, "table"), unknown], None, None)
+    assert "2 of 3 images" in text and "0.5 to 1 µm" in text
     assert size_warnings([known], 0.5, None) == size_warnings([unknown], None, None) == []
     assert size_warnings([known], None, 1.0) == []  # reduced to it: there is nothing to fit
 

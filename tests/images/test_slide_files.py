@@ -50,8 +50,8 @@ def test_a_table_of_two_levels_is_refused_by_their_names(tmp_path, pixels):
     save_dicom_slide(tmp_path, LEVELS, pixels, "1.2.3.1")
     table = tmp_path / "slides.csv"
     table.write_text("path,label,patient\n0.dcm,a,p1\n2.dcm,a,p2\n", encoding="utf-8")
-    words = r"0\.dcm \(line 2\) and .*2\.dcm \(line 3\) are files of the same slide .*1\.2\.3\.1"
-    with pytest.raises(ManifestError, match=words):
+    text = r"0\.dcm \(line 2\) and .*2\.dcm \(line 3\) are files of the same slide .*1\.2\.3\.1"
+    with pytest.raises(ManifestError, match=text):
         read_manifest(table)
 
 

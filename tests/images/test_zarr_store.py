@@ -187,11 +187,11 @@ ODD = {
 
 @pytest.mark.parametrize("name", ODD)
 def test_metadata_that_are_not_accepted(tmp_path, name):
-    version, changes, words = ODD[name]
+    version, changes, text = ODD[name]
     path = write_group(tmp_path / "a.zarr", version)
     WRITERS[version](path / "coords", COORDS)
     WRITERS[version](path / "features", VECTORS, **changes)
-    with pytest.raises(ImageError, match=rf"a\.zarr: .*{words}"):
+    with pytest.raises(ImageError, match=rf"a\.zarr: .*{text}"):
         check_features(path)
 
 

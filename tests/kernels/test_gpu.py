@@ -349,9 +349,9 @@ def test_residuals_without_codes_are_those_with_them_and_refuse_what_is_not_fini
     np.testing.assert_allclose(model.class_residuals(Y), model.encode(Y)[1], atol=1e-6)
     Y[50, 3] = wrong
     expected = "NaN" if np.isnan(wrong) else "infinity"
-    for answer in (model.encode, model.class_residuals, model.predict):
+    for prediction in (model.encode, model.class_residuals, model.predict):
         with pytest.raises(ValueError, match=f"Input X contains {expected}"):
-            answer(Y)
+            prediction(Y)
 
 
 # --- training -----------------------------------------------------------------------------------

@@ -78,8 +78,8 @@ def test_parts_and_rest_add_up_to_what_is_compared(method, n_classes):
     for place in range(n_classes):
         others = (distances.sum(axis=1) - distances[:, place]) / (n_classes - 1)
         rest = (parts.rest.sum(axis=1) - parts.rest[:, place]) / (n_classes - 1)
-        told = parts.of_margin(place).sum(axis=1) + rest - parts.rest[:, place]
-        np.testing.assert_allclose(told, others - distances[:, place], atol=1e-9)
+        reported = parts.of_margin(place).sum(axis=1) + rest - parts.rest[:, place]
+        np.testing.assert_allclose(reported, others - distances[:, place], atol=1e-9)
 
 
 @pytest.mark.parametrize("method", WITH_ATOMS, ids=names)
@@ -109,15 +109,15 @@ def test_parts_of_an_atom_that_is_not_used_are_nothing():
 def reduced(model, off):
     """A method that never had these atoms: its arrays without them."""
     D, classes = model.labelled_atoms()
-    kept = np.setdiff1d(np.arange(len(D)), off)
+    stored = np.setdiff1d(np.arange(len(D)), off)
     other = type(model)(**model.get_params())
     other.__dict__ |= {k: v for k, v in model.__dict__.items() if k.endswith("_")}
-    other.labelled_atoms = lambda: (np.ascontiguousarray(D[kept]), classes[kept])
+    other.labelled_atoms = lambda: (np.ascontiguousarray(D[stored]), classes[stored])
     if isinstance(model, LCKSVD):
-        other.classifier_ = model.classifier_[kept]
+        other.classifier_ = model.classifier_[stored]
     if isinstance(model, FDDL):
-        other.code_means_ = model.code_means_[:, kept]
-    return other, kept
+        other.code_means_ = model.code_means_[:, stored]
+    return other, stored
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -126,10 +126,10 @@ def test_switched_off_is_as_if_never_there_bit_for_bit(method, dtype):
     X, y = samples(dtype=dtype)
     model = fitted(method, X, y)
     off = [1, 3, 7]
-    without, kept = reduced(model, off)
+    without, stored = reduced(model, off)
     codes, distances = model.disable_atoms(off).encode(X)
     expected, expected_distances = without.encode(X)
-    np.testing.assert_array_equal(codes.toarray()[:, kept], expected.toarray())
+    np.testing.assert_array_equal(codes.toarray()[:, stored], expected.toarray())
     np.testing.assert_array_equal(distances, expected_distances)
     assert not codes.toarray()[:, off].any() and codes.shape[1] == model.n_codes_
     assert not np.array_equal(distances, model.encode(X)[1])  # and it makes a difference

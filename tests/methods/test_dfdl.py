@@ -266,13 +266,13 @@ def test_flat_objective_stops_early(rng):
 
 def test_progress_is_reported_and_an_exception_stops(rng):
     X, y, _ = two_classes(rng, n_per_class=200)
-    told = []
-    small(n_iter=3, tol=0).fit(X, y, callback=told.append)
-    stages = [(p.stage, p.done, p.total) for p in told]
+    reported = []
+    small(n_iter=3, tol=0).fit(X, y, callback=reported.append)
+    stages = [(p.stage, p.done, p.total) for p in reported]
     assert stages == [("initialise", i, 10) for i in range(11)] + [
         ("train", i, 3) for i in range(4)
     ]
-    assert all(len(p.objective) == 2 for p in told if p.stage == "train" and p.done)
+    assert all(len(p.objective) == 2 for p in reported if p.stage == "train" and p.done)
 
     def cancel(progress):
         raise KeyboardInterrupt
@@ -342,8 +342,8 @@ def test_fewer_samples_than_atoms_and_more_nonzeros_than_rank(rng):
 
 def test_very_different_class_sizes(rng):
     X, y, _ = two_classes(rng)
-    keep = np.r_[0:600, 600:603]
-    model = small().fit(X[keep], y[keep])
+    selected = np.r_[0:600, 600:603]
+    model = small().fit(X[selected], y[selected])
     assert np.isfinite(model.dictionaries_).all()
 
 

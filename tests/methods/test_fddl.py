@@ -259,13 +259,13 @@ def test_fitted_arrays_are_all_there_is_to_keep(rng, decision):
 
 def test_progress_is_reported_and_an_exception_stops(rng):
     X, y = classes_with_shared_atoms(rng)
-    told = []
-    model = small(n_iter=2).fit(X, y, callback=told.append)
-    stages = [(p.stage, p.done, p.total) for p in told]
+    reported = []
+    model = small(n_iter=2).fit(X, y, callback=reported.append)
+    stages = [(p.stage, p.done, p.total) for p in reported]
     assert stages == [("initialise", i, 10) for i in range(11)] + [
         ("train", i, 3) for i in range(4)
     ]
-    assert [p.objective[0] for p in told[12:]] == model.objective_.tolist()
+    assert [p.objective[0] for p in reported[12:]] == model.objective_.tolist()
 
     def cancel(progress):
         raise KeyboardInterrupt

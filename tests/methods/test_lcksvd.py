@@ -55,7 +55,7 @@ def literal_lcksvd(X, y, n_atoms, n_nonzero, alpha, beta, n_iter):
     S = encode_omp(D, X, n_nonzero)
     rows = np.hstack([X, np.sqrt(alpha) * Q, np.sqrt(beta) * H])
     start = np.hstack([D, np.sqrt(alpha) * ridge(S, Q), np.sqrt(beta) * ridge(S, H)])
-    learnt = learn_ksvd(
+    trained = learn_ksvd(
         rows,
         len(D),
         n_nonzero,
@@ -64,9 +64,9 @@ def literal_lcksvd(X, y, n_atoms, n_nonzero, alpha, beta, n_iter):
         initial=unit_rows(start),
         groups=(np.repeat([0, 1], n_atoms), y),
     )
-    D, _, W = np.split(learnt.atoms, [X.shape[1], X.shape[1] + len(D)], axis=1)
+    D, _, W = np.split(trained.atoms, [X.shape[1], X.shape[1] + len(D)], axis=1)
     norms = np.linalg.norm(D, axis=1, keepdims=True)
-    return D / norms, W / np.sqrt(beta) / norms, learnt.objective
+    return D / norms, W / np.sqrt(beta) / norms, trained.objective
 
 
 @pytest.mark.parametrize("variant", [1, 2])
@@ -230,12 +230,12 @@ def test_answers_agree_with_each_other(rng):
 
 def test_progress_is_reported_and_an_exception_leaves_the_model(rng):
     X, y = two_classes(rng, n_per_class=100)
-    told = []
-    model = small(n_iter=3).fit(X, y, callback=told.append)
-    assert [(p.stage, p.done, p.total) for p in told] == [
+    reported = []
+    model = small(n_iter=3).fit(X, y, callback=reported.append)
+    assert [(p.stage, p.done, p.total) for p in reported] == [
         ("initialise", i, 40) for i in range(41)
     ] + [("train", i, 3) for i in range(4)]
-    assert [p.objective for p in told[42:]] == [(value,) for value in model.objective_]
+    assert [p.objective for p in reported[42:]] == [(value,) for value in model.objective_]
     before = model.predict(X)
 
     def cancel(progress):
@@ -293,8 +293,8 @@ def test_few_samples_and_very_different_class_sizes(rng):
     assert model.dictionaries_.shape == (2, 30, N_FEATURES)
     assert (model.predict(X) == y).all()
     X, y = two_classes(rng)
-    keep = np.r_[0:400, 400:401]
-    model = small(n_iter=3).fit(X[keep], y[keep])
+    selected = np.r_[0:400, 400:401]
+    model = small(n_iter=3).fit(X[selected], y[selected])
     assert np.isfinite(model.encode(X)[1]).all()
 
 

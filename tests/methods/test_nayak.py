@@ -178,11 +178,11 @@ def test_fitted_arrays_are_all_there_is_to_keep(rng, encoder):
 
 def test_progress_is_reported_and_an_exception_stops(rng):
     X, y = classes_of_own_atoms(rng)
-    told = []
-    model = small(n_iter=2).fit(X, y, callback=told.append)
-    stages = [(p.stage, p.done, p.total) for p in told]
+    reported = []
+    model = small(n_iter=2).fit(X, y, callback=reported.append)
+    stages = [(p.stage, p.done, p.total) for p in reported]
     assert stages == [("initialise", i, 5) for i in range(6)] + [("train", i, 2) for i in range(3)]
-    assert [p.objective[0] for p in told[7:]] == model.objective_.tolist()
+    assert [p.objective[0] for p in reported[7:]] == model.objective_.tolist()
 
     def cancel(progress):
         raise KeyboardInterrupt

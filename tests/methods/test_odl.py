@@ -98,15 +98,15 @@ def test_same_seed_same_bits_for_any_number_of_threads(rng, dtype):
 
 def test_progress_counts_the_mini_batches_of_all_classes(rng):
     X, y = three_classes(rng)
-    told = []
-    small(n_epochs=4).fit(X, y, callback=told.append)
-    assert [(p.stage, p.done, p.total) for p in told] == [("train", i, 12) for i in range(13)]
+    reported = []
+    small(n_epochs=4).fit(X, y, callback=reported.append)
+    assert [(p.stage, p.done, p.total) for p in reported] == [("train", i, 12) for i in range(13)]
 
 
 def test_classes_of_one_sample_and_blank_ones(rng):
     X, y = three_classes(rng)
-    keep = np.r_[0:200, 200, 400:600]
-    X, y = np.concatenate([X[keep], np.zeros((5, 30))]), np.append(y[keep], [2] * 5)
+    selected = np.r_[0:200, 200, 400:600]
+    X, y = np.concatenate([X[selected], np.zeros((5, 30))]), np.append(y[selected], [2] * 5)
     model = small().fit(X, y)
     assert np.isfinite(model.dictionaries_).all()
     assert np.isfinite(model.encode(X)[1]).all()

@@ -98,10 +98,10 @@ def test_predicts_as_dictol_does(rng, dictol):
     theirs = dictol.SRC.SRC(lamb=0.05)
     theirs.fit(unit_rows(X[order]).T, y[order] + 1)
     with single_blas_thread():
-        answers = np.ravel(theirs.predict(unit_rows(Z).T, iterations=200)) - 1
+        predictions = np.ravel(theirs.predict(unit_rows(Z).T, iterations=200)) - 1
     model = SRC(None, penalty=0.05).fit(X, y)
     assert 0.5 < model.score(Z, truth) < 1
-    assert np.mean(model.predict(Z) == answers) >= 0.97
+    assert np.mean(model.predict(Z) == predictions) >= 0.97
 
 
 # --- what is kept

@@ -147,9 +147,11 @@ def test_machines_see_the_kept_features_as_they_are(rng, kernel):
     model = WNDCHARM(0.5, kernel=kernel, C=0.3).fit(X, y)
     w = fisher_scores(standardised(X), y)
     best = np.argsort(-w)[:30]
-    kept = between(X, X)[:, best]
-    known = SVC(kernel=kernel, C=0.3, class_weight="balanced").fit(kept, y)
-    np.testing.assert_allclose(model.decision_function(X), known.decision_function(kept), atol=1e-7)
+    stored = between(X, X)[:, best]
+    known = SVC(kernel=kernel, C=0.3, class_weight="balanced").fit(stored, y)
+    np.testing.assert_allclose(
+        model.decision_function(X), known.decision_function(stored), atol=1e-7
+    )
 
 
 def test_a_feature_that_varies_by_rounding_alone_does_not_count(rng):

@@ -118,7 +118,7 @@ def test_false_alarms_are_few():
 
 def test_commands_reports_and_the_model_say_it(tmp_path):
     folder = write_set(tmp_path / "t", 6, site=lambda p: "xy"[p % 2])
-    words = "Class and site are fully confounded: no evaluation on these data can tell them apart"
+    text = "Class and site are fully confounded: no evaluation on these data can tell them apart"
     model = tmp_path / "m.histodict"
     common = ["--preset", "fast", *SETTINGS]
     runs = [
@@ -144,25 +144,25 @@ def test_commands_reports_and_the_model_say_it(tmp_path):
         done = CliRunner().invoke(app, list(map(str, run)))
         assert done.exit_code == 0, done.output
         plain.append(" ".join(done.output.split()))
-    assert words in plain[0] and words in plain[1] and words in plain[3]
-    assert any(words in line for line in read_header(model)["training_info"]["confounders"])
+    assert text in plain[0] and text in plain[1] and text in plain[3]
+    assert any(text in line for line in read_header(model)["training_info"]["confounders"])
     page = (tmp_path / "e" / "report.html").read_text()
-    assert page.count(words) >= 2  # among the warnings and in the model card
+    assert page.count(text) >= 2  # among the warnings and in the model card
     facts = json.loads((tmp_path / "e" / "provenance.json").read_text())
     assert facts["confounders"][0]["confounded"]
     page = (tmp_path / "atoms.html").read_text()
-    assert words in page and "cannot be said" not in page
+    assert text in page and "cannot be said" not in page
     with (tmp_path / "e" / "results.csv").open() as file:
         assert list(csv.DictReader(file))
 
 
 def test_thousands_of_words_take_little_memory():
     n = 6000
-    words = [f"{'ab'[i % 2]}{i // 4}" for i in range(n)]
+    text = [f"{'ab'[i % 2]}{i // 4}" for i in range(n)]
     labels, patients = ["ab"[i % 2] for i in range(n)], [f"p{i}" for i in range(n)]
     tracemalloc.start()
     try:
-        (batch,) = associations({"batch": words}, labels, patients)
+        (batch,) = associations({"batch": text}, labels, patients)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -131,8 +131,8 @@ def test_repeats_that_test_other_patients(rng):
     """Hold-outs: a patient counts in the repeats that tested it."""
     (tested,) = clustered(rng, 16)
     halves = [
-        Repeat(tested.labels[kept], tested.patients[kept], tested.predictions[kept])
-        for kept in (tested.patients < 8, tested.patients >= 8, tested.patients % 4 < 2)
+        Repeat(tested.labels[stored], tested.patients[stored], tested.predictions[stored])
+        for stored in (tested.patients < 8, tested.patients >= 8, tested.patients % 4 < 2)
     ]
     interval = bootstrap_interval(above_zero, halves)
     assert interval.n_patients == 16
@@ -163,16 +163,16 @@ def test_draws_without_a_class_are_drawn_again_and_counted():
 
 def test_a_class_of_one_patient_is_refused():
     tested = rare_class(8)
-    kept = tested.patients != 9
-    lonely = Repeat(tested.labels[kept], tested.patients[kept], tested.predictions[kept])
+    stored = tested.patients != 9
+    lonely = Repeat(tested.labels[stored], tested.patients[stored], tested.predictions[stored])
     with pytest.raises(ValueError, match="class '1' come from one patient: how much patients diff"):
         bootstrap_interval(above_zero, [lonely])
 
 
 def test_a_repeat_without_a_class_is_refused(rng):
     (tested,) = clustered(rng, 8)
-    kept = tested.labels == 0
-    half = Repeat(tested.labels[kept], tested.patients[kept], tested.predictions[kept])
+    stored = tested.labels == 0
+    half = Repeat(tested.labels[stored], tested.patients[stored], tested.predictions[stored])
     with pytest.raises(ValueError, match=r"repeat 2 tests no .*\(collect_repeats\)"):
         bootstrap_interval(above_zero, [tested, half])
 
@@ -233,13 +233,13 @@ def null_study(rng, n_patients=24, n_folds=4):
     """Cross-validated answers of a nearest-mean classifier to patients of noise."""
     labels = np.arange(n_patients) % 2
     X, folds = rng.normal(size=(n_patients, 5)), np.arange(n_patients) // 2 % n_folds
-    answers = np.zeros(n_patients, int)
+    predictions = np.zeros(n_patients, int)
     for fold in range(n_folds):
         out = folds == fold
         means = [X[~out & (labels == place)].mean(axis=0) for place in (0, 1)]
         distances = [((X[out] - mean) ** 2).sum(axis=1) for mean in means]
-        answers[out] = np.argmin(distances, axis=0)
-    return Repeat(labels, np.arange(n_patients), answers)
+        predictions[out] = np.argmin(distances, axis=0)
+    return Repeat(labels, np.arange(n_patients), predictions)
 
 
 def test_without_signal_few_cross_validated_intervals_exclude_chance():

@@ -35,15 +35,15 @@ def test_alike_images_of_a_patient_count_less():
 @pytest.mark.parametrize(("n_patients", "rate", "alike"), [(4, 0.9, 0.3), (12, 0.8, 0.4)])
 def test_intervals_hold_the_rate_as_often_as_they_say(n_patients, rate, alike):
     rng = np.random.default_rng(0)
-    held = []
+    stored = []
     for _ in range(300):
         sizes = rng.integers(1, 10, n_patients)
         own = rng.beta(rate * (1 / alike - 1), (1 - rate) * (1 / alike - 1), n_patients)
         right = rng.random(sizes.sum()) < np.repeat(own, sizes)
         found = proportion(right, np.repeat(np.arange(n_patients).astype(str), sizes))
         assert 0 <= found.low <= found.value <= found.high <= 1
-        held.append(found.low <= rate <= found.high)
-    assert np.mean(held) > 0.9
+        stored.append(found.low <= rate <= found.high)
+    assert np.mean(stored) > 0.9
 
 
 def test_the_mean_of_two_is_narrower_than_each():

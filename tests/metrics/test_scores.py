@@ -108,9 +108,9 @@ def test_every_point_of_the_roc_curve_is_what_its_threshold_gives(scored, positi
     below = [*np.unique(scores)[::-1], -np.inf]  # each has one more score above it
     points = [*zip(below, curve.false_positive_rate, curve.false_negative_rate, strict=True)]
     for threshold, false_alarm, miss in [*points, (0.33, *curve.operating)]:
-        said = np.where(scores > threshold, positive, other)
-        assert 1 - miss == pytest.approx(sensitivity(labels, said, positive=positive))
-        assert 1 - false_alarm == pytest.approx(specificity(labels, said, positive=positive))
+        output = np.where(scores > threshold, positive, other)
+        assert 1 - miss == pytest.approx(sensitivity(labels, output, positive=positive))
+        assert 1 - false_alarm == pytest.approx(specificity(labels, output, positive=positive))
     assert len(points) == len(np.unique(scores)) + 1
     area = np.sum(
         np.abs(np.diff(curve.false_positive_rate))

@@ -27,11 +27,11 @@ def test_close_to_the_best_of_all_divisions(rng):
         counts[0], counts[1] = (4, 0), (0, 4)
         every = [imbalance(counts, folds, 2) for folds in product(range(2), repeat=8)]
         best = min(value for value, holes in every if holes == 0)
-        typical = np.median([value for value, holes in every if holes == 0])
+        reference = np.median([value for value, holes in every if holes == 0])
         found = [imbalance(counts, balanced_folds(counts, 2, rng), 2) for _ in range(5)]
         assert all(holes == 0 for _, holes in found)
         assert min(value for value, _ in found) == pytest.approx(best)
-        assert max(value for value, _ in found) < best + 0.25 * (typical - best)
+        assert max(value for value, _ in found) < best + 0.25 * (reference - best)
 
 
 @pytest.mark.parametrize("n_folds", [2, 3, 5])

@@ -17,8 +17,8 @@ MANIFEST = manifest_of(UCSB)
 def test_folds_are_put_together_per_repeat():
     splits = k_folds(MANIFEST, 5, n_repeats=3)
     # The answer of an image in a repeat is a number that tells both.
-    answers = [np.array(split.test) + 100.0 * split.repeat for split in splits]
-    repeats = collect_repeats(MANIFEST, splits, answers)
+    predictions = [np.array(split.test) + 100.0 * split.repeat for split in splits]
+    repeats = collect_repeats(MANIFEST, splits, predictions)
     assert len(repeats) == 3
     for repeat, tested in enumerate(repeats):
         images = (tested.predictions - 100 * repeat).astype(int)

@@ -42,13 +42,13 @@ def slides(tmp_path, slide_library):
     rng = np.random.default_rng(0)
     cells = np.stack(np.meshgrid(np.arange(15), np.arange(11), indexing="ij"), -1).reshape(-1, 2)
     kinds = 3 * rng.standard_normal((12, 40))
-    told = {"patch_size": 40, "patch_size_level0": SIDE, "level0_height": 4000}
+    reported = {"patch_size": 40, "patch_size_level0": SIDE, "level0_height": 4000}
     there = [("Stroma", LEFT), ("Tumor", RIGHT)]
     for number in range(4):
         own = 6 * (cells[:, 0] * SIDE >= 320) + rng.integers(0, 6, len(cells))
         vectors = (kinds[own] + 0.5 * rng.standard_normal((len(cells), 40))).astype(np.float32)
         path = tmp_path / "features" / f"s{number}.h5"
-        write_trident(path, vectors, cells * SIDE + FIRST, level0_width=5000, **told)
+        write_trident(path, vectors, cells * SIDE + FIRST, level0_width=5000, **reported)
         (tmp_path / f"s{number}.mrxs").write_bytes(b"x")
         halves = collection(*(feature(name, ring) for name, ring in there))
         write_geojson(tmp_path / "geojson" / f"s{number}.geojson", halves)
@@ -72,14 +72,14 @@ def corners_of(folder):
 
 @pytest.mark.parametrize("kind", ["geojson", "asap"])
 def test_outlines_fall_on_the_patches_they_were_drawn_around(slides, tmp_path, kind):
-    given = [slides / "slides.csv", "--features", slides / "features"]
-    drawn = ["--annotations", slides / kind]
+    specified = [slides / "slides.csv", "--features", slides / "features"]
+    synthetic = ["--annotations", slides / kind]
     several, one = tmp_path / "several.histodict", tmp_path / "one.histodict"
     names = ["--regions", "Stroma,Tumor", "--positive", "Tumor"]
-    run("train", *given, *drawn, *names, *SMALL, "-o", several)
-    run("train", *given, *drawn, "--regions", "Tumor", *SMALL, "-o", one)
-    run("predict", several, *given, *drawn, "-o", tmp_path / "answers")
-    run("detect", one, *given, *drawn, "--anndata", "-o", tmp_path / "found")
+    run("train", *specified, *synthetic, *names, *SMALL, "-o", several)
+    run("train", *specified, *synthetic, "--regions", "Tumor", *SMALL, "-o", one)
+    run("predict", several, *specified, *synthetic, "-o", tmp_path / "answers")
+    run("detect", one, *specified, *synthetic, "--anndata", "-o", tmp_path / "found")
     for path in (tmp_path / "found" / "anndata").iterdir():
         with h5py.File(path) as file:
             names = file["obs/truth/categories"].asstr()[:]
@@ -94,14 +94,16 @@ def test_outlines_fall_on_the_patches_they_were_drawn_around(slides, tmp_path, k
     rows = pyarrow.parquet.read_table(tmp_path / "found" / "regions.parquet").to_pylist()
     assert min(row["left"] for row in rows) == 320 and max(row["right"] for row in rows) == 600
     only = ["--within", slides / kind, "--within-class", "Tumor", "-o", tmp_path / "within"]
-    run("predict", several, *given, *only)
+    run("predict", several, *specified, *only)
     table = pyarrow.parquet.read_table(tmp_path / "within" / "predictions.parquet")
     assert table["n_patches"].to_pylist() == [7 * 11] * 4
 
 
 def test_a_map_that_lies_elsewhere_than_the_image_is_not_drawn_over_it(slides):
-    winners, margins = np.zeros((3, 3), np.int16), np.zeros((3, 3, 2), np.float32)
-    made = PatchMap(PatchGrid(3, 3, SIDE, SIDE, 1.0), winners, margins, ("a", "b"), Path("s0.h5"))
+    predicted_classes, margins = np.zeros((3, 3), np.int16), np.zeros((3, 3, 2), np.float32)
+    made = PatchMap(
+        PatchGrid(3, 3, SIDE, SIDE, 1.0), predicted_classes, margins, ("a", "b"), Path("s0.h5")
+    )
     there = replace(made, grid=replace(made.grid, left=1000.0, top=800.0))
     assert there.covering(slides / "s0.mrxs").grid.corner(0, 0) == (0, 0)
     far = replace(made, grid=replace(made.grid, left=3000.0, top=800.0))

@@ -98,8 +98,8 @@ def test_what_is_changed_beside_a_network_is_changed_in_all():
 
 def test_who_watches_hears_of_all_trainings(model, told):
     whole = [(p.stage, p.done) for p in told if p.stage in PANEL_STAGES]
-    trials = [("unseen patients", n) for n in range(10)]
-    assert list(dict.fromkeys(whole)) == [*trials, *(("views", n) for n in range(4))]
+    train_tests = [("unseen patients", n) for n in range(10)]
+    assert list(dict.fromkeys(whole)) == [*train_tests, *(("views", n) for n in range(4))]
     assert [stage for stage, _ in whole] == sorted(
         [stage for stage, _ in whole], key=list(PANEL_STAGES).index
     )
@@ -111,29 +111,31 @@ def mean_of(answer):
 
 def test_the_score_is_the_members_mean_and_the_map_is_the_first_ones(model, manifest):
     record = manifest.records[0]
-    answer = model.predict(record.path, mpp=record.mpp)
+    prediction = model.predict(record.path, mpp=record.mpp)
     first = TissueClassifier(RECIPE, random_state=0).fit(manifest)
     alone = first.predict(record.path, mpp=record.mpp)
     # From place to place the map differs as the first member's does; its level is the panel's.
     scale = model.combination_.scales[0]
     tissue, own = alone.patch_map.tissue, alone.patch_map.margins[..., 1]
     np.testing.assert_allclose(
-        answer.patch_map.margins[..., 1][tissue],
-        ((own - mean_of(alone)) / scale + answer.score)[tissue],
+        prediction.patch_map.margins[..., 1][tissue],
+        ((own - mean_of(alone)) / scale + prediction.score)[tissue],
         atol=1e-5,
     )
     assert mean_of(alone) == pytest.approx(alone.score, abs=1e-5)
-    assert answer.threshold is None and "a panel of 3" in answer.summary()
+    assert prediction.threshold is None and "a panel of 3" in prediction.summary()
     scores = [member.predict(record.path, mpp=record.mpp).scores[0] for member in model.estimators_]
     assert len(scores) == model.n_estimators_ == 3 and scores[0] == alone.scores[0]
     combined = model.combination_
     bent = np.tanh(combined.tanh_scale * np.array(scores) / combined.scales) / combined.tanh_scale
     expected = np.average(bent, weights=combined.weights) + combined.offset
-    assert answer.score == pytest.approx(expected)
-    assert answer.label == max(answer.probabilities, key=answer.probabilities.__getitem__)
-    moved = model.with_threshold(answer.score + 0.01).predict(record.path, mpp=record.mpp)
+    assert prediction.score == pytest.approx(expected)
+    assert prediction.label == max(
+        prediction.probabilities, key=prediction.probabilities.__getitem__
+    )
+    moved = model.with_threshold(prediction.score + 0.01).predict(record.path, mpp=record.mpp)
     assert moved.label == model.classes_[0] and moved.score == pytest.approx(-0.01)
-    assert moved.probabilities == answer.probabilities
+    assert moved.probabilities == prediction.probabilities
 
 
 def test_it_is_kept_whole_in_a_file(model, manifest, tmp_path):
@@ -203,10 +205,10 @@ def test_a_member_that_does_not_fit_the_images_is_left_out_and_said(manifest):
 
 def of_patients(manifest, n_per_class):
     """The images of the first patients of every class."""
-    kept = []
+    stored = []
     for name in manifest.classes:
-        kept += sorted({r.patient for r in manifest.records if r.label == name})[:n_per_class]
-    return manifest.select([i for i, patient in enumerate(manifest.patients) if patient in kept])
+        stored += sorted({r.patient for r in manifest.records if r.label == name})[:n_per_class]
+    return manifest.select([i for i, patient in enumerate(manifest.patients) if patient in stored])
 
 
 def test_with_two_patients_of_a_class_it_is_weighed_in_two_folds(manifest):
@@ -219,23 +221,25 @@ def test_with_one_patient_of_a_class_it_answers_and_says_what_is_not_known(manif
     model = SMALL.build_model().fit(few)
     assert model.training_info_["folds"] == 0 and model.n_estimators_ == 3
     np.testing.assert_allclose(model.combination_.weights, 1 / 3)
-    answers = [model.predict(r.path, mpp=r.mpp) for r in few.records]
-    right = [a.label == r.label for a, r in zip(answers, few.records, strict=True)]
+    predictions = [model.predict(r.path, mpp=r.mpp) for r in few.records]
+    right = [a.label == r.label for a, r in zip(predictions, few.records, strict=True)]
     assert np.mean(right) > 0.9  # those it learnt from
-    assert all(a.probabilities == {} and a.prediction_set == [] for a in answers)
+    assert all(a.probabilities == {} and a.prediction_set == [] for a in predictions)
     with pytest.raises(ValueError, match="how sure it is cannot be known"):
         model.predict_proba(few.records[0].path)
     loaded = load_model(save_model(model, tmp_path / "m.histodict"))
-    assert loaded.predict(few.records[0].path, mpp=few.records[0].mpp).scores == answers[0].scores
+    assert (
+        loaded.predict(few.records[0].path, mpp=few.records[0].mpp).scores == predictions[0].scores
+    )
 
 
 def test_calibrated_methods_of_whole_images(manifest):
     model = EnsembleClassifier([preset("fast", "lbp-colour")], folds=2, random_state=0).fit(
         manifest
     )
-    answer = model.predict(manifest.records[0].path)
-    assert sum(answer.probabilities.values()) == pytest.approx(1)
-    assert model.threshold is None and answer.patch_map is None
+    prediction = model.predict(manifest.records[0].path)
+    assert sum(prediction.probabilities.values()) == pytest.approx(1)
+    assert model.threshold is None and prediction.patch_map is None
 
 
 def test_of_a_slide_some_tissue_stands_for_all(tmp_path, monkeypatch, rng):
@@ -281,20 +285,24 @@ def test_a_member_that_cannot_judge_an_image_is_silent(model, manifest, monkeypa
         return original(self, path, *more)
 
     monkeypatch.setattr(whole_image_model.WholeImagePipeline, "score_image", refuse)
-    answer = model.predict(record.path, mpp=record.mpp)
-    assert (before.n_abstaining, answer.n_abstaining) == (0, 1)
-    assert np.isfinite(answer.score) and answer.label
+    prediction = model.predict(record.path, mpp=record.mpp)
+    assert (before.n_abstaining, prediction.n_abstaining) == (0, 1)
+    assert np.isfinite(prediction.score) and prediction.label
 
 
 def test_glass_has_no_answer_and_nobody_was_silent(model, manifest, tmp_path):
     Image.new("RGB", (160, 120), (244, 243, 245)).save(tmp_path / "glass.png")
-    answer = model.predict(tmp_path / "glass.png", mpp=manifest.records[0].mpp)
-    assert (answer.label, answer.n_abstaining, answer.row()["n_abstaining"]) == (None, 0, 0)
+    prediction = model.predict(tmp_path / "glass.png", mpp=manifest.records[0].mpp)
+    assert (prediction.label, prediction.n_abstaining, prediction.row()["n_abstaining"]) == (
+        None,
+        0,
+        0,
+    )
 
 
 def test_a_file_says_in_how_many_folds_it_was_weighed(manifest, tmp_path):
-    panel = EnsembleClassifier([RECIPE], folds=2, cache=tmp_path / "cache").fit(manifest)
-    assert load_model(save_model(panel, tmp_path / "m.histodict")).folds == 2
+    ensemble = EnsembleClassifier([RECIPE], folds=2, cache=tmp_path / "cache").fit(manifest)
+    assert load_model(save_model(ensemble, tmp_path / "m.histodict")).folds == 2
     # What inner folds got wrong is shown by nobody: only their answers are kept.
     assert not list((tmp_path / "cache" / "runs").rglob("*.npz"))
 

@@ -87,25 +87,27 @@ def test_a_network_kept_in_files_gives_the_bits_of_the_network(tissue, tmp_path,
     monkeypatch.setattr(sizes, "sorted_by_content", lambda manifest: manifest)
     extracted(tissue, tmp_path / "f", n_jobs=2)
     table = tissue / "manifest.csv"
-    kept = read_manifest(table, features=tmp_path / "f")
+    stored = read_manifest(table, features=tmp_path / "f")
     from_pixels = TissueClassifier(recipe(), n_jobs=1).fit(read_manifest(table))
-    from_files = TissueClassifier(recipe(), n_jobs=1).fit(kept)
+    from_files = TissueClassifier(recipe(), n_jobs=1).fit(stored)
     arrays, others = from_pixels.to_model_data().arrays, from_files.to_model_data().arrays
     for name in arrays:
         np.testing.assert_array_equal(arrays[name], others[name], strict=True)
-    asked = read_manifest(table)
-    same_answers(from_pixels.predict(asked), from_files.predict(kept))
-    same_answers(from_pixels.predict(asked), from_pixels.predict(kept))  # one learnt from pixels
+    requested = read_manifest(table)
+    same_answers(from_pixels.predict(requested), from_files.predict(stored))
+    same_answers(
+        from_pixels.predict(requested), from_pixels.predict(stored)
+    )  # one learnt from pixels
 
 
 def test_vectors_of_pixels_are_answered_alike_and_not_learnt_from(tissue, tmp_path):
     extracted(tissue, tmp_path / "f", "centred")
     own = replace(extraction_recipe("centred", {}), method_parameters=SMALL, patches_per_class=120)
-    kept = read_manifest(tissue / "manifest.csv", features=tmp_path / "f")
+    stored = read_manifest(tissue / "manifest.csv", features=tmp_path / "f")
     model = TissueClassifier(own, n_jobs=1).fit(tissue / "manifest.csv")
-    same_answers(model.predict(read_manifest(tissue / "manifest.csv")), model.predict(kept))
+    same_answers(model.predict(read_manifest(tissue / "manifest.csv")), model.predict(stored))
     with pytest.raises(ValueError, match="between those of the grid"):
-        TissueClassifier(own).fit(kept)
+        TissueClassifier(own).fit(stored)
 
 
 def as_trident(source, target, rng=None):
@@ -114,26 +116,26 @@ def as_trident(source, target, rng=None):
     for path in source.iterdir():
         with h5py.File(path) as file:
             vectors, coords = file["features"][:], file["coords"][:]
-            told = dict(file["coords"].attrs)
+            reported = dict(file["coords"].attrs)
         order = rng.permutation(len(vectors)) if rng else np.arange(len(vectors))
-        write_trident(target / path.name, vectors[order], coords[order], "tiny", **told)
+        write_trident(target / path.name, vectors[order], coords[order], "tiny", **reported)
 
 
 @pytest.mark.parametrize("method", ["dfdl", "logistic", "mean-logistic"])
 def test_others_files_give_the_answers_of_ours(tissue, tmp_path, method):
     extracted(tissue, tmp_path / "ours")
     as_trident(tmp_path / "ours", tmp_path / "theirs", np.random.default_rng(0))
-    answers = []
+    predictions = []
     for name in ("ours", "theirs"):
-        kept = read_manifest(tissue / "manifest.csv", features=tmp_path / name)
+        stored = read_manifest(tissue / "manifest.csv", features=tmp_path / name)
         small = {k: v for k, v in SMALL.items() if method == "dfdl"}
         made = replace(recipe("precomputed"), method=method, method_parameters=small)
-        model = TissueClassifier(made, n_jobs=1).fit(kept)
-        answers.append(model.predict(kept))
+        model = TissueClassifier(made, n_jobs=1).fit(stored)
+        predictions.append(model.predict(stored))
     if method == "mean-logistic":
-        assert [a.scores for a in answers[0]] == [a.scores for a in answers[1]]
+        assert [a.scores for a in predictions[0]] == [a.scores for a in predictions[1]]
         return
-    for a, b in zip(*answers, strict=True):
+    for a, b in zip(*predictions, strict=True):
         assert (a.label, a.scores) == (b.label, b.scores)
         ours, theirs = a.patch_map, b.patch_map
         shape = tuple(map(min, ours.predicted_classes.shape, theirs.predicted_classes.shape))
@@ -144,21 +146,21 @@ def test_others_files_give_the_answers_of_ours(tissue, tmp_path, method):
 
 def test_a_calibrated_model_of_files_is_saved_and_knows_what_it_learnt_from(tissue, tmp_path):
     extracted(tissue, tmp_path / "f")
-    kept = read_manifest(tissue / "manifest.csv", features=tmp_path / "f")
-    model = EnsembleClassifier([recipe("precomputed")], folds=2, n_jobs=1).fit(kept)
+    stored = read_manifest(tissue / "manifest.csv", features=tmp_path / "f")
+    model = EnsembleClassifier([recipe("precomputed")], folds=2, n_jobs=1).fit(stored)
     again = load_model(model.save(tmp_path / "a.histodict"))
-    same_answers(model.predict(kept), again.predict(kept))
-    told = again.estimators_[0].model_.feature_metadata_
-    assert (told.length, told.encoder, told.patch_px) == (24, "tiny", 16)
-    assert all(0 <= p <= 1 for p in again.predict_proba(kept).ravel())
+    same_answers(model.predict(stored), again.predict(stored))
+    reported = again.estimators_[0].model_.feature_metadata_
+    assert (reported.length, reported.encoder, reported.patch_px) == (24, "tiny", 16)
+    assert all(0 <= p <= 1 for p in again.predict_proba(stored).ravel())
     with pytest.raises(ImageError, match="features=…"):
         again.predict(read_manifest(tissue / "manifest.csv"))
 
 
 def test_other_vectors_than_those_learnt_from_are_refused(tissue, tmp_path):
     extracted(tissue, tmp_path / "f")
-    kept = read_manifest(tissue / "manifest.csv", features=tmp_path / "f")
-    model = TissueClassifier(recipe("precomputed")).fit(kept)
+    stored = read_manifest(tissue / "manifest.csv", features=tmp_path / "f")
+    model = TissueClassifier(recipe("precomputed")).fit(stored)
     vectors, coords = np.ones((4, 30), np.float32), np.arange(8).reshape(4, 2) * 512
     other = write_trident(tmp_path / "a.h5", vectors, coords, None, patch_size=16)
     with pytest.raises(ImageError, match=r"a.h5: .*vectors of length 30, not 24"):
@@ -170,7 +172,7 @@ def test_other_vectors_than_those_learnt_from_are_refused(tissue, tmp_path):
         TissueClassifier(recipe()).fit(read_manifest(tissue / "manifest.csv")).predict(other)
     stained = TissueClassifier(recipe(stain="none"))
     with pytest.raises(ImageError, match="stain 'reinhard', not 'none'"):
-        stained.fit(kept)
+        stained.fit(stored)
 
 
 def test_methods_that_need_pixels_are_refused():
@@ -181,10 +183,10 @@ def test_methods_that_need_pixels_are_refused():
 
 def test_atoms_are_shown_by_patches_of_the_files(tissue, tmp_path):
     extracted(tissue, tmp_path / "f")
-    kept = read_manifest(tissue / "manifest.csv", features=tmp_path / "f")
-    model = TissueClassifier(recipe("precomputed"), n_jobs=1).fit(kept)
-    gallery = PatchSample.of(model.model_, kept.records, 0)
-    with open_features(kept.records[0].path) as file:
+    stored = read_manifest(tissue / "manifest.csv", features=tmp_path / "f")
+    model = TissueClassifier(recipe("precomputed"), n_jobs=1).fit(stored)
+    gallery = PatchSample.of(model.model_, stored.records, 0)
+    with open_features(stored.records[0].path) as file:
         corners = {tuple(at) for at in file.coords.tolist()}
     own = gallery.corners[gallery.images == 0].tolist()
     assert own and {tuple(at) for at in own} <= corners
@@ -194,8 +196,8 @@ def test_atoms_are_shown_by_patches_of_the_files(tissue, tmp_path):
 def test_answers_facts_and_pages_of_atoms_need_no_pixels(tissue, tmp_path):
     """The images are elsewhere: parts add up, atoms switch off, both pages are made."""
     extracted(tissue, tmp_path / "f")
-    kept = read_manifest(tissue / "manifest.csv", features=tmp_path / "f")
-    alone = replace(kept, records=tuple(replace(r, image=None) for r in kept.records))
+    stored = read_manifest(tissue / "manifest.csv", features=tmp_path / "f")
+    alone = replace(stored, records=tuple(replace(r, image=None) for r in stored.records))
     model = TissueClassifier(recipe("precomputed"), n_jobs=1).fit(alone)
     why = model.explain(alone.records[-1].path)
     total = why.constant + sum(part.adds for part in why.parts)
@@ -318,12 +320,16 @@ def test_files_say_what_trident_says(tissue, tmp_path):
         extraction_recipe("tiny", {"downsample": "2"}), [record], tmp_path / "f"
     ).files
     with h5py.File(path) as file:
-        told = dict(file["coords"].attrs)
+        reported = dict(file["coords"].attrs)
         assert file["features"].dtype == np.float16 and file["features"].attrs["encoder"] == "tiny"
         assert (file["coords"][:] % 32 == 0).all()
-    assert (told["patch_size"], told["patch_size_level0"], told["overlap"]) == (16, 32, 0)
-    assert (told["level0_width"], told["level0_height"]) == (240, 180)
-    assert (told["level0_magnification"], told["target_magnification"]) == (20, 10)
+    assert (reported["patch_size"], reported["patch_size_level0"], reported["overlap"]) == (
+        16,
+        32,
+        0,
+    )
+    assert (reported["level0_width"], reported["level0_height"]) == (240, 180)
+    assert (reported["level0_magnification"], reported["target_magnification"]) == (20, 10)
 
 
 # --- maps over images ---------------------------------------------------------------------------
@@ -331,9 +337,9 @@ def test_files_say_what_trident_says(tissue, tmp_path):
 
 def test_a_map_of_files_lies_over_the_image_if_that_is_there(tissue, tmp_path):
     extracted(tissue, tmp_path / "f")
-    kept = read_manifest(tissue / "manifest.csv", features=tmp_path / "f")
-    model = TissueClassifier(recipe("precomputed"), n_jobs=1).fit(kept)
-    with_image, alone = kept.records[0], replace(kept.records[1], image=None)
+    stored = read_manifest(tissue / "manifest.csv", features=tmp_path / "f")
+    model = TissueClassifier(recipe("precomputed"), n_jobs=1).fit(stored)
+    with_image, alone = stored.records[0], replace(stored.records[1], image=None)
     result = predict_images(model, "digest", [with_image, alone], tmp_path / "out")
     assert not result.failures
     first, second = (

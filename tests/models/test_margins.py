@@ -134,6 +134,6 @@ def test_a_blank_image_and_one_with_a_speck_are_answered_whole(model):
         image = Image.fromarray(pixels)
         with open_prepared_image(MemoryImage.of_pillow(image, "a"), None, CONTEXT) as view:
             assert view.content.size == (160, 200)
-        answer = model.predict(pixels, mpp=0.5)
-        assert (answer.patch_map.grid.left, answer.patch_map.grid.n_rows) == (0, 6)
-        assert (answer.patch_map.predicted_classes == NO_TISSUE).all()
+        prediction = model.predict(pixels, mpp=0.5)
+        assert (prediction.patch_map.grid.left, prediction.patch_map.grid.n_rows) == (0, 6)
+        assert (prediction.patch_map.predicted_classes == NO_TISSUE).all()

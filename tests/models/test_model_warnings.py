@@ -77,14 +77,14 @@ def test_nothing_is_opened_without_the_word(strange, fetched, tissue, tmp_path):
         load_model(strange)
     assert fetched == []
     image, out = str(tissue.records[0].path), str(tmp_path / "out")
-    for words in (
+    for text in (
         ["predict", strange, image, "-o", out],
         ["detect", strange, image, "-o", out],
         ["adapt", strange, image, "-o", out],
         ["atoms", strange, tissue.root, "-o", tmp_path / "atoms.html"],
         ["train", tissue.root, "--start-from", strange, "-o", tmp_path / "m.histodict"],
     ):
-        run = CliRunner().invoke(app, [str(word) for word in words])
+        run = CliRunner().invoke(app, [str(word) for word in text])
         assert run.exit_code == 2 and "--trust-weights" in run.output, run.output
     assert fetched == []
     run = CliRunner().invoke(app, ["info", str(strange)])
@@ -111,8 +111,8 @@ def test_no_path_that_a_model_names_is_even_looked_at(strange, fetched, tmp_path
 
 def test_with_the_word_it_answers(strange, fetched, tissue, tmp_path):
     record = tissue.records[0]
-    words = ["predict", strange, record.path, "--trust-weights", "-o", tmp_path / "out"]
-    run = CliRunner().invoke(app, [str(word) for word in words])
+    arguments = ["predict", strange, record.path, "--trust-weights", "-o", tmp_path / "out"]
+    run = CliRunner().invoke(app, [str(word) for word in arguments])
     assert run.exit_code == 0, run.output
     assert fetched == [f"colours@{tmp_path / 'secret.pth'}"]
     assert load_model(strange, trust_weights=True).predict(record.path, mpp=record.mpp).label

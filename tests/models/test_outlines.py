@@ -81,8 +81,8 @@ def planted(tmp_path_factory) -> Path:
         image = make_tissue_image("healthy", stain, rng, SIZE)
         image[star_pixels()] = image[star_pixels()][:, [2, 0, 1]]
         Image.fromarray(image).save(folder / "slides" / f"s{i}.png")
-        drawn = collection(feature("Inflamed", STAR, HOLE), feature("Healthy", BOX))
-        write_geojson(folder / "geojson" / f"s{i}.geojson", drawn)
+        synthetic = collection(feature("Inflamed", STAR, HOLE), feature("Healthy", BOX))
+        write_geojson(folder / "geojson" / f"s{i}.geojson", synthetic)
         lines.append(f"slides/s{i}.png,p{i // 2},0.5")
     (folder / "table.csv").write_text("\n".join(lines))
     return folder
@@ -149,9 +149,9 @@ def test_an_image_has_a_part_for_every_class(planted, model):
 
 
 def test_within_outlines_the_answer_is_that_of_the_whole_image_cut_out(planted, model):
-    path, drawn = planted / "slides" / "s1.png", planted / "geojson" / "s1.geojson"
+    path, synthetic = planted / "slides" / "s1.png", planted / "geojson" / "s1.geojson"
     whole = model.predict(path, mpp=0.5).patch_map
-    part = model.predict(path, mpp=0.5, within=AnnotationFile(drawn, ("Inflamed",))).patch_map
+    part = model.predict(path, mpp=0.5, within=AnnotationFile(synthetic, ("Inflamed",))).patch_map
     inside = shares(star_pixels(), *whole.corners(), 16) >= 0.5
     assert 0 < inside.sum() < inside.size
     np.testing.assert_array_equal(
@@ -159,11 +159,11 @@ def test_within_outlines_the_answer_is_that_of_the_whole_image_cut_out(planted, 
     )
     np.testing.assert_allclose(part.margins[inside], whole.margins[inside], atol=1e-4)
     folder = model.predict([path], mpp=0.5, within=planted / "geojson")
-    both = model.predict(path, mpp=0.5, within=str(drawn)).patch_map
+    both = model.predict(path, mpp=0.5, within=str(synthetic)).patch_map
     assert (folder[0].patch_map.predicted_classes == both.predicted_classes).all()
     assert (both.tissue & ~part.tissue).any()
     with pytest.raises(ManifestError, match="one file of outlines, and there are 2 images"):
-        model.predict([path, path], within=drawn)
+        model.predict([path, path], within=synthetic)
     with pytest.raises(ValueError, match="looks at the image as a whole, and not at what"):
         other = histodict.TissueClassifier("fast", method="lbp-colour")
         other.fit(split_by_annotation(read_with(planted), ["Inflamed", "Healthy"]))
@@ -184,26 +184,28 @@ def test_regions_that_were_found_are_read_back_as_the_same_patches(planted, tmp_
     images = read_with(planted)
     finder = histodict.RegionDetector(FAST, region="Inflamed").fit(images.select(range(6)))
     assert finder.classes_ == ["no Inflamed", "Inflamed"]
-    answer = finder.predict(images.records[6].path, mpp=0.5)
-    assert answer.regions
-    save_geojson(tmp_path / "found.geojson", geojson_features(answer, of_regions=True))
-    own = ImageRecord(answer.path, "", "p", annotations=AnnotationFile(tmp_path / "found.geojson"))
-    found = region_patch_mask(own, answer.patch_map)
+    prediction = finder.predict(images.records[6].path, mpp=0.5)
+    assert prediction.regions
+    save_geojson(tmp_path / "found.geojson", geojson_features(prediction, of_regions=True))
+    own = ImageRecord(
+        prediction.path, "", "p", annotations=AnnotationFile(tmp_path / "found.geojson")
+    )
+    found = region_patch_mask(own, prediction.patch_map)
     expected = np.zeros_like(found)
-    for (rows, columns), cells, _ in answer.patch_map.regions(1, answer.min_patches):
+    for (rows, columns), cells, _ in prediction.patch_map.regions(1, prediction.min_patches):
         expected[rows, columns] |= cells
     np.testing.assert_array_equal(found, expected)
-    truth = region_patch_mask(images.records[6], answer.patch_map)
+    truth = region_patch_mask(images.records[6], prediction.patch_map)
     np.testing.assert_array_equal(
-        truth, shares(star_pixels(), *answer.patch_map.corners(), 16) >= 0.5
+        truth, shares(star_pixels(), *prediction.patch_map.corners(), 16) >= 0.5
     )
 
 
 def test_what_is_to_be_ignored_is_neither_learnt_from_nor_scored(planted, tmp_path):
     from histodict.models.region_detector import labelled_patch_mask
 
-    drawn = collection(feature("Inflamed", STAR, HOLE), feature("Ignore*", box(0, 0, 80, 128)))
-    path = write_geojson(tmp_path / "s0.geojson", drawn)
+    synthetic = collection(feature("Inflamed", STAR, HOLE), feature("Ignore*", box(0, 0, 80, 128)))
+    path = write_geojson(tmp_path / "s0.geojson", synthetic)
     image = planted / "slides" / "s0.png"
     record = ImageRecord(image, "", "a", annotations=AnnotationFile(path))
     patch_map = (
@@ -229,7 +231,7 @@ def test_names_that_do_not_match_are_said(planted, tmp_path):
     write_geojson(tmp_path / "geojson" / "s0.png.geojson.gz", feature("Tumor", BOX))
     found = with_annotations(tmp_path / "slides", tmp_path / "geojson")
     assert [record.path.name for record in found.records] == ["s0.png"]
-    assert any("called like no image: other.geojson" in words for words in found.warnings)
+    assert any("called like no image: other.geojson" in text for text in found.warnings)
     assert any("1 image left out, without outlines: s1.png" in w for w in found.warnings)
     with pytest.raises(ManifestError, match="no outline is called 'Stroma'; there are 'Tumor'"):
         split_by_annotation(found, ["Tumor", "Stroma"])
@@ -284,10 +286,10 @@ def run(*words: object, status: int = 0) -> str:
 def test_outlines_on_the_command_line(planted, tmp_path):
     saved, out = tmp_path / "m.histodict", tmp_path / "out"
     named = ["--annotations", planted / "geojson", "--regions", "Inflamed,Healthy"]
-    said = run("train", planted / "table.csv", *named, *RUN, "-o", saved)
-    assert "Learnt Healthy / Inflamed from 16 outlined parts of 8 images" in said
-    said = run("predict", saved, planted / "table.csv", *named[:2], "-o", out)
-    assert "Dice Inflamed of patches" in said
+    output = run("train", planted / "table.csv", *named, *RUN, "-o", saved)
+    assert "Learnt Healthy / Inflamed from 16 outlined parts of 8 images" in output
+    output = run("predict", saved, planted / "table.csv", *named[:2], "-o", out)
+    assert "Dice Inflamed of patches" in output
     scores = json.loads((out / "scores.json").read_text())["patches"]
     dice, iou = (scores[f"{name} Inflamed"]["value"] for name in ("Dice", "IoU"))
     assert iou == pytest.approx(dice / (2 - dice))
@@ -309,22 +311,22 @@ def test_outlines_on_the_command_line(planted, tmp_path):
 
 def test_a_run_within_outlines_is_made_anew_when_these_change(planted, model, tmp_path):
     saved, out = model.save(tmp_path / "m.histodict"), tmp_path / "out"
-    image, drawn = planted / "slides" / "s1.png", tmp_path / "tissue.geojson"
-    write_geojson(drawn, feature("Tissue", BOX))
-    command = ["predict", saved, image, "--within", drawn, "-o", out, "--mpp", "0.5"]
+    image, synthetic = planted / "slides" / "s1.png", tmp_path / "tissue.geojson"
+    write_geojson(synthetic, feature("Tissue", BOX))
+    command = ["predict", saved, image, "--within", synthetic, "-o", out, "--mpp", "0.5"]
     run(*command)
     (first,) = csv.DictReader((out / "predictions.csv").open())
     assert first["within"] == "tissue.geojson" and 0 < int(first["n_patches"]) < 60
     assert "(1 were done before)" in run(*command)
-    write_geojson(drawn, feature("Tissue", box(6, 6, 150, 120)))
+    write_geojson(synthetic, feature("Tissue", box(6, 6, 150, 120)))
     assert "done before" not in run(*command)
     (second,) = csv.DictReader((out / "predictions.csv").open())
     assert int(second["n_patches"]) > int(first["n_patches"])
     whole = ["predict", saved, planted / "slides" / "s2.png", "-o", out, "--mpp", "0.5"]
     assert "--within was given, is not given" in run(*whole, status=2)
-    write_geojson(drawn, feature("Tissue", box(0, 0, 3, 3)))
+    write_geojson(synthetic, feature("Tissue", box(0, 0, 3, 3)))
     assert "no patch with tissue lies inside of the outlines" in run(*command, status=1)
-    write_geojson(drawn, feature("Tissue", box(5000, 0, 5300, 300)))
+    write_geojson(synthetic, feature("Tissue", box(5000, 0, 5300, 300)))
     assert "lie outside of" in run(*command, status=1)
     assert "no outline is called 'Tumor'" in run(*command, "--within-class", "Tumor", status=1)
     assert "--within-class is of --within" in run(*whole, "--within-class", "a", status=2)
@@ -360,13 +362,15 @@ def test_no_patient_has_parts_on_both_sides_and_a_trial_knows_its_outlines(plant
 
 def test_options_that_do_not_go_together_are_said(planted, tmp_path):
     data, out = planted / "table.csv", ["-o", tmp_path / "m.histodict"]
-    drawn = ["--annotations", planted / "geojson"]
+    synthetic = ["--annotations", planted / "geojson"]
     assert "give these with --annotations DIR" in run(
         "train", data, "--regions", "a,b", *RUN, *out, status=2
     )
-    assert "name the classes that are learnt" in run("train", data, *drawn, *RUN, *out, status=2)
-    assert "a class is named twice" in run(
-        "train", data, *drawn, "--regions", "a,a", *RUN, *out, status=2
+    assert "name the classes that are learnt" in run(
+        "train", data, *synthetic, *RUN, *out, status=2
     )
-    said = run("train", data, *drawn, "--regions", "inflamed", *RUN, *out, status=2)
-    assert "no outline is called 'inflamed'; there are 'Healthy' (8), 'Inflamed' (8)" in said
+    assert "a class is named twice" in run(
+        "train", data, *synthetic, "--regions", "a,a", *RUN, *out, status=2
+    )
+    output = run("train", data, *synthetic, "--regions", "inflamed", *RUN, *out, status=2)
+    assert "no outline is called 'inflamed'; there are 'Healthy' (8), 'Inflamed' (8)" in output

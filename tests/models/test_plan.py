@@ -94,10 +94,10 @@ def test_what_is_no_plan_is_said_in_a_line(tmp_path):
 
 def test_what_info_says_of_a_model_makes_one_like_it(small_models, tmp_path):
     """A panel stays a panel, in as many folds."""
-    for name, panel, folds in (("dfdl", False, 0), ("calibrated", False, 2), ("panel", True, 2)):
+    for name, ensemble, folds in (("dfdl", False, 0), ("calibrated", False, 2), ("panel", True, 2)):
         header = read_header(small_models.path(name))
         (tmp_path / "info.json").write_text(json.dumps(header))
         plan = Plan.named(str(tmp_path / "info.json"))
-        assert (plan.ensemble, plan.calibration_folds) == (panel, folds)
+        assert (plan.ensemble, plan.calibration_folds) == (ensemble, folds)
         assert plan.recipe.to_dict() == header["recipe"]
         assert len(plan.recipes) == max(1, len(header["estimators"]))

@@ -174,8 +174,8 @@ def test_pixels_in_memory_get_the_answer_of_their_file(kind, pixels, tmp_path, r
     fitted = request.getfixturevalue(kind)
     Image.fromarray(pixels).save(tmp_path / "a.png")
     expected = fitted.predict(tmp_path / "a.png", mpp=0.5)
-    for given in (pixels, Image.fromarray(pixels), Image.open(tmp_path / "a.png")):
-        found = fitted.predict(given, mpp=0.5)
+    for specified in (pixels, Image.fromarray(pixels), Image.open(tmp_path / "a.png")):
+        found = fitted.predict(specified, mpp=0.5)
         assert found.row() == expected.row()
         np.testing.assert_array_equal(found.patch_map.margins, expected.patch_map.margins)
         np.testing.assert_array_equal(
@@ -201,15 +201,15 @@ def test_one_image_is_one_answer_and_several_are_answers(model, tissue, pixels):
     one = model.predict(files[0])
     assert isinstance(one, histodict.models.ImagePrediction)
     several = [files, map(str, files), tissue / "healthy", [tissue / "healthy"]]
-    for given in several:
-        found = model.predict(given)
+    for specified in several:
+        found = model.predict(specified)
         assert isinstance(found, Predictions)
-        assert [answer.path for answer in found] == files
+        assert [prediction.path for prediction in found] == files
         assert found[0].scores == one.scores
     mixed = model.predict([pixels, files[0], Image.fromarray(pixels)], mpp=0.5)
-    assert [str(answer.path) for answer in mixed] == ["image 0", str(files[0]), "image 2"]
+    assert [str(prediction.path) for prediction in mixed] == ["image 0", str(files[0]), "image 2"]
     assert mixed[0].scores == mixed[2].scores == model.predict(np.stack([pixels]))[0].scores
-    assert [answer.scores for answer in mixed[1:]] == [mixed[1].scores, mixed[2].scores]
+    assert [prediction.scores for prediction in mixed[1:]] == [mixed[1].scores, mixed[2].scores]
     assert isinstance(mixed[1:], Predictions)
     assert len(model.predict([])) == 0
 
@@ -228,13 +228,13 @@ def test_a_table_without_labels_is_answered_and_what_is_assumed_is_said_once(
 ):
     files = sorted((tissue / "healthy").iterdir())[:3]
     (tmp_path / "t.csv").write_text("\n".join(["path", *map(str, files)]))
-    with pytest.warns(UserWarning, match="pixel size of 3 of 3 images is not known") as said:
+    with pytest.warns(UserWarning, match="pixel size of 3 of 3 images is not known") as output:
         found = model.predict(tmp_path / "t.csv")
-    assert len(said) == 1 and said[0].filename == __file__
-    assert {answer.size.origin for answer in found} == {"assumed"}
+    assert len(output) == 1 and output[0].filename == __file__
+    assert {prediction.size.origin for prediction in found} == {"assumed"}
     with no_warnings():
         found = model.predict(tmp_path / "t.csv", mpp=PixelSizeOption(override=0.5))
-    assert {answer.size for answer in found} == {PixelSize(0.5, "command")}
+    assert {prediction.size for prediction in found} == {PixelSize(0.5, "command")}
 
 
 @pytest.mark.parametrize("name", ["t.tsv", "T.TXT"])
@@ -257,13 +257,13 @@ def test_what_is_no_image_is_refused_in_words(model, panel, tmp_path):
         model.predict(tmp_path)
     (tmp_path / "a.gif").write_bytes(b"x")
     Image.new("RGB", (60, 50), "pink").save(tmp_path / "a.png")
-    for use, given in (
+    for use, specified in (
         (model.predict, tmp_path),
         (model.predict, [tmp_path]),
         (panel.predict_proba, tmp_path),
     ):
         with pytest.warns(UserWarning, match=r"left out: a\.gif") as caught:
-            use(given)
+            use(specified)
         assert caught[0].filename == __file__
 
 
@@ -277,8 +277,8 @@ def test_the_table_is_that_of_the_command_line(model, detector, panel, tissue, t
         file = fitted.save(tmp_path / f"{fitted.kind}.histodict")
         out = tmp_path / fitted.kind
         files = sorted((tissue / folder).glob("*.jpg"))
-        said = CliRunner().invoke(app, [command, str(file), *map(str, files), "-o", str(out)])
-        assert said.exit_code == 0, said.output
+        output = CliRunner().invoke(app, [command, str(file), *map(str, files), "-o", str(out)])
+        assert output.exit_code == 0, output.output
         expected = pandas.read_parquet(out / f"{name}.parquet").drop(columns="key")
         found = fitted.predict(files).to_frame()
         pandas.testing.assert_frame_equal(found, expected, check_dtype=False)
@@ -317,11 +317,11 @@ def test_probabilities_are_those_of_the_answers_or_it_is_said_how_to_get_them(
     files = sorted((tissue / "healthy").iterdir())
     found = panel.predict_proba(files)
     assert found.shape == (len(files), 2)
-    for row, answer in zip(found, panel.predict(files), strict=True):
-        assert dict(zip(panel.classes_, row, strict=True)) == answer.probabilities
+    for row, prediction in zip(found, panel.predict(files), strict=True):
+        assert dict(zip(panel.classes_, row, strict=True)) == prediction.probabilities
     assert panel.predict_proba(pixels).shape == (1, 2)
-    glass = np.full((80, 96, 3), 245, np.uint8)
-    assert np.isnan(panel.predict_proba([glass])).all()
+    background = np.full((80, 96, 3), 245, np.uint8)
+    assert np.isnan(panel.predict_proba([background])).all()
     for other in (model, detector):
         assert not hasattr(other, "predict_proba")
         with pytest.raises(
@@ -337,12 +337,12 @@ def test_answers_are_drawn_on_axes(model, detector, pixels, tissue):
     from matplotlib import pyplot
 
     _, ax = pyplot.subplots()
-    answer = model.predict(pixels)
-    assert answer.plot(ax) is ax
-    drawn = ax.images[0].get_array()
-    assert drawn.shape[2] == 3
-    assert not np.array_equal(drawn[:80, :96], pixels)  # there is a map over it
-    assert answer.label in ax.get_title()
+    prediction = model.predict(pixels)
+    assert prediction.plot(ax) is ax
+    synthetic = ax.images[0].get_array()
+    assert synthetic.shape[2] == 3
+    assert not np.array_equal(synthetic[:80, :96], pixels)  # there is a map over it
+    assert prediction.label in ax.get_title()
     several = model.predict([pixels] * 5).plot(n_columns=3)
     assert several.shape == (2, 3)
     assert [len(ax.images) for ax in several.flat] == [1, 1, 1, 1, 1, 0]
@@ -351,14 +351,17 @@ def test_answers_are_drawn_on_axes(model, detector, pixels, tissue):
 
 def test_a_method_without_a_map_shows_the_image(tissue, pixels):
     made = TissueClassifier("fast", method="lbp-colour", n_jobs=1).fit(tissue)
-    answer = made.predict(pixels)
-    np.testing.assert_array_equal(answer.plot().images[0].get_array(), pixels)
-    assert answer.label in answer._repr_html_()
+    prediction = made.predict(pixels)
+    np.testing.assert_array_equal(prediction.plot().images[0].get_array(), pixels)
+    assert prediction.label in prediction._repr_html_()
 
 
 def test_answers_say_what_they_are_and_are_safe_to_show(model, panel, pixels, tissue, tmp_path):
-    answer = model.predict(pixels)
-    assert repr(answer) == f"ImagePrediction('image': {answer.label}, score {answer.score:.3g})"
+    prediction = model.predict(pixels)
+    assert (
+        repr(prediction)
+        == f"ImagePrediction('image': {prediction.label}, score {prediction.score:.3g})"
+    )
     assert "% sure" in repr(panel.predict(pixels))
     bad = tmp_path / "<b>&.png"
     Image.fromarray(pixels).save(bad)
@@ -368,7 +371,7 @@ def test_answers_say_what_they_are_and_are_safe_to_show(model, panel, pixels, ti
     assert 'src="data:image/' in html
     assert len(html) < 100_000
     many = model.predict([bad] * 14)
-    assert repr(many) == f"<14 answers: 14 {answer.label}>"
+    assert repr(many) == f"<14 answers: 14 {prediction.label}>"
     assert many._repr_html_().count("<img") == 12
     assert "and 2 more" in many._repr_html_()
 
@@ -379,10 +382,10 @@ def test_labels_are_never_taken_for_html_nor_for_formulae(tissue, tmp_path, pixe
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         made = TissueClassifier("paper", **SMALL | {"n_iter": 1}).fit(tmp_path)
-    answers = made.predict([pixels])
-    for shown in (made, answers, answers[0]):
+    predictions = made.predict([pixels])
+    for shown in (made, predictions, predictions[0]):
         assert "<i>" not in shown._repr_html_()
-    for axes in (answers.plot().flat, made.plot_atoms(3)):
+    for axes in (predictions.plot().flat, made.plot_atoms(3)):
         for ax in axes:
             ax.figure.canvas.draw()
 
@@ -451,8 +454,8 @@ def test_parameters_can_be_asked_for_set_and_cloned(kind, tmp_path):
 
 
 def test_all_settings_in_effect_are_told():
-    told = TissueClassifier("paper").get_params()
-    assert (told["n_atoms"], told["patch_px"], told["stain"]) == (500, 20, "none")
+    reported = TissueClassifier("paper").get_params()
+    assert (reported["n_atoms"], reported["patch_px"], reported["stain"]) == (500, 20, "none")
     assert "max_iter" not in TissueClassifier("paper").get_params(deep=False)
 
 

@@ -91,25 +91,28 @@ def test_regions_are_learnt_from_masks(tissue):
     assert detector.classes_ == ["no inflammation", "inflammation"]
     assert 1 <= detector.min_patches_ <= 20
     assert auc(detector, manifest.select([3, 4]).records) > 0.85
-    answer = detector.predict(manifest.records[3].path)
-    assert answer.label == "inflammation"
-    sizes = [region.n_patches for region in answer.regions]
+    prediction = detector.predict(manifest.records[3].path)
+    assert prediction.label == "inflammation"
+    sizes = [region.n_patches for region in prediction.regions]
     assert sizes == sorted(sizes, reverse=True)
-    assert answer.score == sizes[0] >= answer.min_patches
-    for region in answer.regions:
+    assert prediction.score == sizes[0] >= prediction.min_patches
+    for region in prediction.regions:
         assert region.area_px == region.n_patches * 16**2
         assert region.area_um2 is None  # a PNG does not say its pixel size
         left, top, right, bottom = region.box
         corners = np.array([c for polygon in region.polygons for c in polygon[0]])
         assert (corners.min(axis=0) == (left, top)).all()
         assert (corners.max(axis=0) == (right, bottom)).all()
-    moved = detector.with_threshold(answer.score)
+    moved = detector.with_threshold(prediction.score)
     assert (
-        moved.apply_threshold(answer).summary()
-        == moved.predict_one(answer.path).summary()
-        != answer.summary()
+        moved.apply_threshold(prediction).summary()
+        == moved.predict_one(prediction.path).summary()
+        != prediction.summary()
     )
-    assert moved.with_threshold(answer.score + 1).apply_threshold(answer).label == "no inflammation"
+    assert (
+        moved.with_threshold(prediction.score + 1).apply_threshold(prediction).label
+        == "no inflammation"
+    )
     with_mpp = detector.predict(manifest.records[3].path, mpp=0.5)
     assert with_mpp.regions[0].area_um2 == pytest.approx(with_mpp.regions[0].area_px / 4)
 
@@ -152,8 +155,8 @@ def test_no_image_is_taken_for_one_without_the_region_unasked(
         RegionDetector(FAST, region=region).fit(table)
     if region is not None:
         for command in ("train", "evaluate"):
-            words = [command, str(table), "--regions", region, "-o", str(tmp_path / "out")]
-            run = CliRunner().invoke(app, words)
+            arguments = [command, str(table), "--regions", region, "-o", str(tmp_path / "out")]
+            run = CliRunner().invoke(app, arguments)
             assert run.exit_code == 2 and re.search(said, " ".join(run.output.split())), run.output
 
 
@@ -176,8 +179,8 @@ def test_labels_that_tell_what_is_no_region_go_with_masks(labels, region):
 def test_an_image_of_glass_has_no_call(tissue, tmp_path):
     detector = RegionDetector(FAST, region="inflamed").fit(read_manifest(tissue / "manifest.csv"))
     Image.new("RGB", (200, 150), (244, 243, 245)).save(tmp_path / "glass.png")
-    answer = detector.predict(tmp_path / "glass.png")
-    assert (answer.label, answer.regions, answer.n_patches) == (None, [], 0)
+    prediction = detector.predict(tmp_path / "glass.png")
+    assert (prediction.label, prediction.regions, prediction.n_patches) == (None, [], 0)
 
 
 def test_a_model_file_finds_the_same_regions(tissue, tmp_path):

@@ -121,22 +121,22 @@ def test_drawn_patches_of_a_model_are_the_same(manifest):
 
 def test_tables_of_an_evaluation_are_the_same(tissue, manifest, tmp_path, monkeypatch):
     monkeypatch.setattr(measures, "N_DRAWS", 100)
-    words = ["evaluate", "--folds", "2", "--repeats", "2", "--methods", "dfdl,lbp-colour"]
+    arguments = ["evaluate", "--folds", "2", "--repeats", "2", "--methods", "dfdl,lbp-colour"]
     for setting in ("n_atoms=8", "n_iter=2", "patches_per_class=120", "patch_px=10"):
-        words += ["--set", setting]
+        arguments += ["--set", setting]
     head, *rows = (tissue / "manifest.csv").read_text().splitlines()
     order = np.random.default_rng(2).permutation(len(rows)).tolist()
-    tables, answers = [], []
+    tables, predictions = [], []
     for name, lines in (("a", rows), ("b", [rows[place] for place in order])):
         file = tissue / f"{name}.csv"
         file.write_text("\n".join([head, *lines]))
         out = tmp_path / name
-        run = CliRunner().invoke(app, [*words, str(file), "-o", str(out), "--jobs", "1"])
+        run = CliRunner().invoke(app, [*arguments, str(file), "-o", str(out), "--jobs", "1"])
         assert run.exit_code == 0, run.output
         tables.append([(out / f"{t}.csv").read_text() for t in ("results", "comparisons")])
-        answers.append(sorted((out / "answers.csv").read_text().splitlines()))
+        predictions.append(sorted((out / "answers.csv").read_text().splitlines()))
     assert tables[0] == tables[1]
-    assert answers[0] == answers[1]
+    assert predictions[0] == predictions[1]
 
 
 def test_concepts_are_the_same_and_tables_keep_their_order(tmp_path):

@@ -61,7 +61,7 @@ def test_the_key_changes_with_all_that_decides(sides, monkeypatch):
         trial_of((replace(train, records=(replace(train.records[0], mpp=9.0),)), test)),
         trial_of((replace(train, records=(replace(train.records[0], label="x"),)), test)),
     ]
-    keys += [trial.key for trial in others]
+    keys += [train_test.key for train_test in others]
     monkeypatch.setattr(trials, "version", lambda name: "next")
     keys.append(trial_of(sides).key)
     assert len(set(keys)) == len(keys)
@@ -172,16 +172,16 @@ def test_a_method_of_the_whole_image_trains_here(sides, tmp_path):
         def map(self, *arguments, **options):
             raise AssertionError("nothing is to be sent")
 
-    trial = trial_of(sides, TissueClassifier(Recipe(method="lbp-colour")))
-    assert len(RunCache(None).run(trial, Nowhere()).labels) == 4
+    train_test = trial_of(sides, TissueClassifier(Recipe(method="lbp-colour")))
+    assert len(RunCache(None).run(train_test, Nowhere()).labels) == 4
 
 
 def test_the_peak_of_a_trial_is_not_that_of_its_inner_ones(sides, monkeypatch):
     """A panel trains in folds first; what it took then is part of what it takes."""
     forgotten = []
     monkeypatch.setattr(trials, "_forget_peak_memory", lambda: forgotten.append(1))
-    panel = EnsembleClassifier([RECIPE], folds=2, n_jobs=1)
-    assert RunCache(None).run(trial_of(sides, panel)).peak_mib is not None
+    ensemble = EnsembleClassifier([RECIPE], folds=2, n_jobs=1)
+    assert RunCache(None).run(trial_of(sides, ensemble)).peak_mib is not None
     assert len(forgotten) == 1
 
 

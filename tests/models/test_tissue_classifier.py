@@ -52,16 +52,16 @@ def model(halves):
 
 
 def test_answers_for_unseen_patients(model, halves):
-    answers = [model.predict(record.path, mpp=record.mpp) for record in halves[1].records]
-    right = [a.label == r.label for a, r in zip(answers, halves[1].records, strict=True)]
+    predictions = [model.predict(record.path, mpp=record.mpp) for record in halves[1].records]
+    right = [a.label == r.label for a, r in zip(predictions, halves[1].records, strict=True)]
     assert np.mean(right) >= 0.75
-    for answer in answers:
-        winners = answer.patch_map.predicted_classes
-        assert answer.n_patches == (winners != NO_TISSUE).sum()
-        assert sum(answer.proportions.values()) == pytest.approx(1)
-        shares = [(winners == i).sum() / answer.n_patches for i in range(2)]
-        np.testing.assert_allclose(list(answer.proportions.values()), shares)
-        assert (answer.label == model.classes_[1]) == (answer.score > 0)
+    for prediction in predictions:
+        predicted_classes = prediction.patch_map.predicted_classes
+        assert prediction.n_patches == (predicted_classes != NO_TISSUE).sum()
+        assert sum(prediction.proportions.values()) == pytest.approx(1)
+        shares = [(predicted_classes == i).sum() / prediction.n_patches for i in range(2)]
+        np.testing.assert_allclose(list(prediction.proportions.values()), shares)
+        assert (prediction.label == model.classes_[1]) == (prediction.score > 0)
 
 
 def test_same_seed_same_model_for_any_number_of_threads(halves):
@@ -76,16 +76,16 @@ def test_same_seed_same_model_for_any_number_of_threads(halves):
 def test_glass_among_the_training_images_is_told_of(halves, tmp_path, recipe):
     Image.new("RGB", (200, 150), (244, 243, 245)).save(tmp_path / "glass.png")
     first, *_ = records = halves[0].records
-    glass = replace(first, path=tmp_path / "glass.png")
+    background = replace(first, path=tmp_path / "glass.png")
     with pytest.warns(UserWarning, match="learnt from 1 training image, as no tissue.*glass.png"):
-        TissueClassifier(recipe).fit(replace(halves[0], records=(*records, glass)))
+        TissueClassifier(recipe).fit(replace(halves[0], records=(*records, background)))
 
 
 def test_glass_gets_no_answer(model, tmp_path):
     Image.new("RGB", (200, 150), (244, 243, 245)).save(tmp_path / "glass.png")
-    answer = model.predict(tmp_path / "glass.png")
-    assert answer.label is None
-    assert answer.n_patches == 0
+    prediction = model.predict(tmp_path / "glass.png")
+    assert prediction.label is None
+    assert prediction.n_patches == 0
 
 
 def test_another_pixel_size_is_refused(model, halves):
@@ -117,14 +117,14 @@ def test_unseen_patients_give_probabilities_and_move_the_threshold(halves, tmp_p
     assert model.predict(halves[1].records[0].path).threshold == model.threshold
     loaded = load_model(save_model(model, tmp_path / "m.histodict"))
     for record in halves[1].records[:3]:
-        answer = model.predict(record.path, mpp=record.mpp, error_rate=0.2)
-        chances = answer.probabilities
+        prediction = model.predict(record.path, mpp=record.mpp, error_rate=0.2)
+        chances = prediction.probabilities
         assert sum(chances.values()) == pytest.approx(1)
-        assert chances[answer.label] >= 0.5
-        value = model.threshold_scale_value(answer.score)
+        assert chances[prediction.label] >= 0.5
+        value = model.threshold_scale_value(prediction.score)
         assert value == pytest.approx(plain.threshold_scale_value(plain.predict(record.path).score))
-        assert (value > model.threshold) == (answer.label == model.classes_[1])
-        assert answer.prediction_set == [
+        assert (value > model.threshold) == (prediction.label == model.classes_[1])
+        assert prediction.prediction_set == [
             name
             for name in model.classes_
             if 1 - chances[name]
@@ -138,20 +138,20 @@ def test_the_map_is_centred_as_the_image_was_decided(model, halves):
     """Its mean over tissue is the score, also where the line was moved."""
     for record in halves[1].records:
         for used in (model, model.with_threshold(model.threshold + 0.02)):
-            answer = used.predict(record.path, mpp=record.mpp)
-            patch_map = answer.patch_map
-            said = patch_map.margins[..., 1][patch_map.tissue]
-            assert said.mean() == pytest.approx(answer.score, abs=1e-5)
+            prediction = used.predict(record.path, mpp=record.mpp)
+            patch_map = prediction.patch_map
+            output = patch_map.margins[..., 1][patch_map.tissue]
+            assert output.mean() == pytest.approx(prediction.score, abs=1e-5)
             raw, evidence = used.model_.predict_patches(record.path, record.mpp)
             assert used.aggregator_.scores(evidence) - used.threshold_shift_ == pytest.approx(
-                answer.score
+                prediction.score
             )
             spread = np.ptp(raw.margins[..., 1][raw.tissue]) * used.aggregator_.weights[0, 0]
-            assert np.ptp(said) == pytest.approx(spread, rel=1e-4)
+            assert np.ptp(output) == pytest.approx(spread, rel=1e-4)
             np.testing.assert_array_equal(
                 patch_map.predicted_classes == 1, patch_map.margins[..., 1] > 0
             )
-            assert answer.proportions == patch_map.proportions
+            assert prediction.proportions == patch_map.proportions
 
 
 def test_the_papers_map_shows_the_patches_that_were_counted(halves):
@@ -159,16 +159,16 @@ def test_the_papers_map_shows_the_patches_that_were_counted(halves):
         halves[0]
     )
     record = halves[1].records[0]
-    answer = model.predict(record.path, mpp=record.mpp)
+    prediction = model.predict(record.path, mpp=record.mpp)
     raw, _ = model.model_.predict_patches(record.path, record.mpp)
-    np.testing.assert_array_equal(answer.patch_map.predicted_classes, raw.predicted_classes)
-    share, theta = answer.proportions["inflamed"], answer.threshold
-    assert answer.value == pytest.approx(share)
+    np.testing.assert_array_equal(prediction.patch_map.predicted_classes, raw.predicted_classes)
+    share, theta = prediction.proportions["inflamed"], prediction.threshold
+    assert prediction.value == pytest.approx(share)
     assert f"{100 * share:.0f} % of the patches; inflamed from {100 * theta:.0f} % on" in (
-        answer.summary()
+        prediction.summary()
     )
-    row = answer.row()
-    assert row["decision_value"] == answer.value and row["threshold"] == theta
+    row = prediction.row()
+    assert row["decision_value"] == prediction.value and row["threshold"] == theta
 
 
 def test_one_score_for_two_classes_and_one_per_class_for_more(halves):
@@ -184,11 +184,11 @@ def test_one_score_for_two_classes_and_one_per_class_for_more(halves):
         for i, r in enumerate(train.records)
     ]
     three = TissueClassifier(recipe, random_state=1).fit(replace(train, records=tuple(records)))
-    answer = three.predict(test.records[0].path, mpp=test.records[0].mpp)
-    row = answer.row()
+    prediction = three.predict(test.records[0].path, mpp=test.records[0].mpp)
+    row = prediction.row()
     scores = {name: row[f"score_{name}"] for name in ("healthy", "mild", "severe")}
     assert max(scores, key=scores.get) == row["label"] and max(scores.values()) == row["score"]
-    patch_map = answer.patch_map
+    patch_map = prediction.patch_map
     np.testing.assert_allclose(
         patch_map.margins[patch_map.tissue].mean(axis=0), list(scores.values()), atol=1e-5
     )
@@ -233,24 +233,26 @@ def test_an_answer_is_redrawn_where_the_line_was_moved(halves, rule):
     model = TissueClassifier(small).fit(halves[0])
     records = halves[1].records[:6]
     before = [model.predict_one(record.path, mpp=record.mpp) for record in records]
-    values = sorted(answer.value for answer in before)
+    values = sorted(prediction.value for prediction in before)
     n_below = sum(value <= model.decision_threshold.value for value in values)
     place = 2 if n_below != 2 else 3  # somewhere else than the model's own
     moved = model.with_threshold((values[place - 1] + values[place]) / 2)
-    for record, answer in zip(records, before, strict=True):
-        redrawn, asked = (
-            moved.apply_threshold(answer),
+    for record, prediction in zip(records, before, strict=True):
+        redrawn, requested = (
+            moved.apply_threshold(prediction),
             moved.predict_one(record.path, mpp=record.mpp),
         )
-        assert redrawn.label == asked.label
-        assert redrawn.summary() == asked.summary()
-        assert redrawn.scores == pytest.approx(asked.scores)
-        assert redrawn.row() == pytest.approx(asked.row())
+        assert redrawn.label == requested.label
+        assert redrawn.summary() == requested.summary()
+        assert redrawn.scores == pytest.approx(requested.scores)
+        assert redrawn.row() == pytest.approx(requested.row())
         assert (
-            redrawn.patch_map.predicted_classes == asked.patch_map.predicted_classes
+            redrawn.patch_map.predicted_classes == requested.patch_map.predicted_classes
         ).mean() > 0.99
-        np.testing.assert_allclose(redrawn.patch_map.margins, asked.patch_map.margins, atol=1e-4)
-        assert model.apply_threshold(answer).summary() == answer.summary()
-        assert model.apply_threshold(answer).patch_map is answer.patch_map
-    labels = [moved.apply_threshold(answer).label for answer in before]
-    assert labels != [answer.label for answer in before]
+        np.testing.assert_allclose(
+            redrawn.patch_map.margins, requested.patch_map.margins, atol=1e-4
+        )
+        assert model.apply_threshold(prediction).summary() == prediction.summary()
+        assert model.apply_threshold(prediction).patch_map is prediction.patch_map
+    labels = [moved.apply_threshold(prediction).label for prediction in before]
+    assert labels != [prediction.label for prediction in before]

@@ -45,8 +45,8 @@ def test_a_pale_tile_is_used_whole_and_says_so(model, tmp_path, rng):
 
 
 def test_empty_glass_still_has_no_tissue(model, tmp_path, rng):
-    glass = np.clip(rng.normal(240, 2, (160, 200, 3)), 0, 255).astype(np.uint8)
-    prediction = model.predict_one(save_plain(tmp_path / "glass.png", glass))
+    background = np.clip(rng.normal(240, 2, (160, 200, 3)), 0, 255).astype(np.uint8)
+    prediction = model.predict_one(save_plain(tmp_path / "glass.png", background))
     assert prediction.label is None
     assert "whole_image" not in prediction.row()
 

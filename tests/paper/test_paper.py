@@ -187,8 +187,8 @@ def records(*rows: tuple[str, str]) -> Manifest:
 
 def test_few_images_come_from_many_patients():
     manifest = records(*[("a", "p")] * 5, ("a", "q"), ("a", "r"), ("b", "p"))
-    kept = few_images(manifest, 3)
-    assert sorted(zip(kept.labels, kept.patients, strict=True)) == [
+    stored = few_images(manifest, 3)
+    assert sorted(zip(stored.labels, stored.patients, strict=True)) == [
         ("a", "p"),
         ("a", "q"),
         ("a", "r"),
@@ -225,8 +225,8 @@ def test_settings_go_to_the_methods_that_know_them():
     assert chosen.plan("dfdl").recipe.method_parameters["rho"] == 0.5
     assert "rho" not in chosen.plan("fddl").recipe.method_parameters
     assert chosen.plan("fddl").recipe.downsample == 2
-    panel = replace(chosen, choice=Choice(preset="pixels", settings={"calibration_folds": "2"}))
-    assert panel.plan("dfdl").ensemble and panel.plan("dfdl").calibration_folds == 2
+    ensemble = replace(chosen, choice=Choice(preset="pixels", settings={"calibration_folds": "2"}))
+    assert ensemble.plan("dfdl").ensemble and ensemble.plan("dfdl").calibration_folds == 2
     with pytest.raises(ValueError, match="none of the methods has a setting 'colour'"):
         Choice(settings={"colour": "1"})
     with pytest.raises(ValueError, match="method must be one of"):
@@ -324,11 +324,11 @@ def test_the_page_fetches_nothing_and_its_links_exist(output):
 
 def test_accuracy_is_that_of_the_answers(output):
     folder = output / "synthetic"
-    answers = table(folder / "answers.csv")
+    predictions = table(folder / "answers.csv")
     rows = table(folder / "accuracy.csv")
     assert [row["method"] for row in ours(rows)] == list(NAMES)
     for row, method in zip(ours(rows), METHODS, strict=True):
-        own = [a["truth"] == a["label"] for a in answers if a["method"] == method]
+        own = [a["truth"] == a["label"] for a in predictions if a["method"] == method]
         assert float(row["accuracy"]) == pytest.approx(100 * np.mean(own))
         assert int(row["n_answers"]) == len(own) == 12
         assert float(row["low"]) <= float(row["accuracy"]) <= float(row["high"])
@@ -382,9 +382,9 @@ def test_what_a_sweep_tries_cannot_be_set(tmp_path, what, setting):
     """It would override every step, and the curve be flat."""
     choice = Choice(methods=("dfdl",), settings={setting: "5"})
     images = Manifest((), (), tmp_path)
-    asked = Setting(Dataset("d", images, None, region=None), tmp_path, TINY, choice)
+    requested = Setting(Dataset("d", images, None, region=None), tmp_path, TINY, choice)
     with pytest.raises(ValueError, match=f"leave out --set {setting}"):
-        EXPERIMENTS[what](asked)
+        EXPERIMENTS[what](requested)
 
 
 @pytest.mark.parametrize(
@@ -456,9 +456,9 @@ def test_a_second_run_trains_nothing_and_draws_the_same(output, monkeypatch):
 
 
 def test_other_data_has_the_papers_figures_beside_it(output, tmp_path):
-    drawn = next(output.glob("drawn-*"))
+    synthetic = next(output.glob("drawn-*"))
     for kind, name in (("healthy", "UDH"), ("inflamed", "DCIS")):
-        shutil.copytree(drawn / kind, tmp_path / "Breast" / name)
+        shutil.copytree(synthetic / kind, tmp_path / "Breast" / name)
     small = {"sizes": TINY, "choice": Choice(methods=("dfdl",)), "work": ExecutionOptions(1)}
     (confusion,) = reproduce("confusion", tmp_path / "Breast", tmp_path, **small)
     assert {row["data"] for row in confusion.rows} == {"breast", *published.CLASSES}
@@ -503,8 +503,8 @@ def test_matrices_are_drawn_where_only_some_methods_saw_no_tissue():
 
     common = {"data": "x", "source": "histodict", "truth": "a", "sums_to_100": True}
     rows = [
-        common | {"method": method, "answer": answer, "percent": 50.0}
-        for method, answer in (("DFDL", "a"), ("DFDL", "no tissue"), ("ODL", "a"))
+        common | {"method": method, "answer": prediction, "percent": 50.0}
+        for method, prediction in (("DFDL", "a"), ("DFDL", "no tissue"), ("ODL", "a"))
     ]
     (axes,) = confusion._draw_confusion(rows).axes
     assert [text.get_text() for text in axes.texts] == ["50.00", "50.00", "50.00", "0.00"]

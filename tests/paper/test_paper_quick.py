@@ -36,8 +36,8 @@ def output(tmp_path_factory):
     folder = tmp_path_factory.mktemp("quick")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(paper, "QUICK", SMALLER)
-        words = ["reproduce", "all", "--quick", "--jobs", "1", "--output", str(folder)]
-        run = CliRunner().invoke(app, words)
+        arguments = ["reproduce", "all", "--quick", "--jobs", "1", "--output", str(folder)]
+        run = CliRunner().invoke(app, arguments)
     assert run.exit_code == 0, run.output
     for count in ("6.6e10", "1.06e11", "8.92e10", "9.04e10"):
         assert count in run.output

@@ -20,17 +20,17 @@ def map_of(folder, size):
     path = folder / "a.png"
     Image.new("RGB", size, (200, 150, 180)).save(path)
     grid = PatchGrid.covering(size, 10, 10, 1.0)
-    winners = np.zeros((grid.n_rows, grid.n_columns), np.int16)
-    margins = np.zeros((*winners.shape, len(CLASSES)), np.float32)
+    predicted_classes = np.zeros((grid.n_rows, grid.n_columns), np.int16)
+    margins = np.zeros((*predicted_classes.shape, len(CLASSES)), np.float32)
     margins[..., 0] = 1
-    return PatchMap(grid, winners, margins, CLASSES, path)
+    return PatchMap(grid, predicted_classes, margins, CLASSES, path)
 
 
 def test_named_concepts_stand_in_the_legend(tmp_path):
     plain = map_of(tmp_path, (640, 480))
     named = replace(plain, concepts={"dark nuclei": np.ones(plain.predicted_classes.shape, bool)})
-    bare, told = (draw_overlay(each, "healthy") for each in (plain, named))
-    assert told.shape[0] > bare.shape[0] and told.shape[1] == bare.shape[1]
+    bare, reported = (draw_overlay(each, "healthy") for each in (plain, named))
+    assert reported.shape[0] > bare.shape[0] and reported.shape[1] == bare.shape[1]
 
 
 @pytest.mark.parametrize("size", [(57, 37), (640, 480), (4007, 1207)])

@@ -17,9 +17,11 @@ GRID = PatchGrid(3, 4, 20, 10, 2.5)
 
 @pytest.fixture
 def patch_map(rng, tmp_path):
-    winners = rng.integers(-1, 2, (3, 4)).astype(np.int16)
+    predicted_classes = rng.integers(-1, 2, (3, 4)).astype(np.int16)
     margins = rng.normal(size=(3, 4, 2)).astype(np.float32)
-    return PatchMap(GRID, winners, margins, ("a", "b"), tmp_path / "ä.svs", 0.25, (1000, 800))
+    return PatchMap(
+        GRID, predicted_classes, margins, ("a", "b"), tmp_path / "ä.svs", 0.25, (1000, 800)
+    )
 
 
 def test_a_file_holds_all_of_it(patch_map, tmp_path):
@@ -53,32 +55,38 @@ def test_a_name_that_is_not_unicode_survives(patch_map, tmp_path):
 
 
 def test_proportions_are_of_the_tissue(patch_map):
-    winners = np.array([[0, 1, 1, NO_TISSUE]] * 3, np.int16)
-    found = replace(patch_map, predicted_classes=winners)
+    predicted_classes = np.array([[0, 1, 1, NO_TISSUE]] * 3, np.int16)
+    found = replace(patch_map, predicted_classes=predicted_classes)
     assert found.n_patches == 9
     assert found.proportions == {"a": pytest.approx(1 / 3), "b": pytest.approx(2 / 3)}
-    glass = replace(patch_map, predicted_classes=np.full((3, 4), NO_TISSUE, np.int16))
-    assert glass.n_patches == 0 and glass.proportions == {"a": 0, "b": 0}
-    assert glass.colours()[1].max() == 0
+    background = replace(patch_map, predicted_classes=np.full((3, 4), NO_TISSUE, np.int16))
+    assert background.n_patches == 0 and background.proportions == {"a": 0, "b": 0}
+    assert background.colours()[1].max() == 0
 
 
 def test_regions_are_the_largest_first_and_lie_where_their_patches_do(patch_map):
-    winners = np.array([[1, 0, 0, 1], [1, 0, 0, 0], [1, 0, 0, 1]], np.int16)
-    found = list(replace(patch_map, predicted_classes=winners).regions(1))
+    predicted_classes = np.array([[1, 0, 0, 1], [1, 0, 0, 0], [1, 0, 0, 1]], np.int16)
+    found = list(replace(patch_map, predicted_classes=predicted_classes).regions(1))
     assert [int(cells.sum()) for _, cells, _ in found] == [3, 1, 1]
     (window, cells, ((ring,),)), *_ = found
     assert window == (slice(0, 3), slice(0, 1)) and cells.all()
     # A cell is 25 wide and begins 12.5 into its patch of 50.
     assert set(ring) == {(12.5, 12.5), (37.5, 12.5), (37.5, 87.5), (12.5, 87.5)}
-    assert len(list(replace(patch_map, predicted_classes=winners).regions(1, least=2))) == 1
-    assert len(list(replace(patch_map, predicted_classes=winners).regions(1, most=2))) == 2
+    assert (
+        len(list(replace(patch_map, predicted_classes=predicted_classes).regions(1, least=2))) == 1
+    )
+    assert (
+        len(list(replace(patch_map, predicted_classes=predicted_classes).regions(1, most=2))) == 2
+    )
 
 
 def test_colours_are_the_classes_and_stronger_where_it_was_clear(patch_map):
-    winners = np.array([[0, 1, NO_TISSUE, 1]] * 3, np.int16)
+    predicted_classes = np.array([[0, 1, NO_TISSUE, 1]] * 3, np.int16)
     margins = np.zeros((3, 4, 2), np.float32)
     margins[..., 1] = [0.1, 0.2, 0.9, 0.4]
-    colours, opacity = replace(patch_map, predicted_classes=winners, margins=margins).colours()
+    colours, opacity = replace(
+        patch_map, predicted_classes=predicted_classes, margins=margins
+    ).colours()
     np.testing.assert_array_equal(colours[0, 1], COLOURS[1])
     assert opacity[0, 2] == 0 and 0 < opacity[0, 0] < opacity[0, 1] < opacity[0, 3]
     assert class_css_colour(1) == "rgb(213, 94, 0)" and class_css_colour(
@@ -125,10 +133,10 @@ def test_what_is_no_map_is_said(tmp_path):
 def test_outlines_are_clipped_to_the_slide_where_its_size_is_known(tmp_path):
     """A tile of 512 pixels at y = 2560 ends beyond a slide of 2967 pixels."""
     grid = PatchGrid(6, 5, 256, 256, 2.0)
-    winners = np.ones((6, 5), np.int16)
+    predicted_classes = np.ones((6, 5), np.int16)
     margins = np.tile(np.array([-1.0, 1.0], np.float32), (6, 5, 1))
     size = (2220, 2967)
-    found = PatchMap(grid, winners, margins, ("a", "b"), tmp_path / "a.h5", size=size)
+    found = PatchMap(grid, predicted_classes, margins, ("a", "b"), tmp_path / "a.h5", size=size)
     assert np.max(found.patch_ring(5, 4), axis=0).tolist() == [2220, 2967]
     ((_, _, [[ring]]),) = found.regions(1)
     assert set(ring) == {(0, 0), (2220, 0), (2220, 2967), (0, 2967)}
@@ -143,9 +151,11 @@ def test_outlines_are_clipped_to_the_slide_where_its_size_is_known(tmp_path):
 
 def test_a_cell_beyond_the_slide_keeps_its_shape(tmp_path):
     """In which a tile between the cells of a grid is counted."""
-    winners = np.ones((1, 4), np.int16)
+    predicted_classes = np.ones((1, 4), np.int16)
     margins = np.zeros((1, 4, 2), np.float32)
     grid = PatchGrid(1, 4, 100, 100, 1.0)
-    found = PatchMap(grid, winners, margins, ("a", "b"), tmp_path / "a.h5", size=(250, 90))
+    found = PatchMap(
+        grid, predicted_classes, margins, ("a", "b"), tmp_path / "a.h5", size=(250, 90)
+    )
     assert found.patch_ring(0, 2) == [(200, 0), (250, 0), (250, 90), (200, 90), (200, 0)]
     assert np.ptp([x for x, _ in found.patch_ring(0, 3)]) == 100

@@ -115,6 +115,6 @@ def test_a_grid_that_makes_no_sense_is_refused_by_name(tmp_path, change):
     vectors, coords = some_vectors()
     own = json.dumps({"grid": GRID | change}).replace("Infinity", "1e999")
     path = write_trident(tmp_path / "a.h5", vectors, coords, histodict=own)
-    words = f"a.h5: its patches do not lie on the grid that it names .*({next(iter(change))}|cells)"
-    with pytest.raises(ImageError, match=words), open_features(path) as file:
+    text = f"a.h5: its patches do not lie on the grid that it names .*({next(iter(change))}|cells)"
+    with pytest.raises(ImageError, match=text), open_features(path) as file:
         fit_grid(file)

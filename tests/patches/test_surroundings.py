@@ -78,13 +78,13 @@ def test_samples_are_pairs_of_the_grid(picture, rng):
     grid = PatchGrid.covering(picture.size, 8, 1, 1)
     pairs = read_pairs(grid, picture, slice(0, grid.n_rows), slice(0, grid.n_columns), 2)
     known = {pair.tobytes() for pair in pairs}
-    drawn = sample_patches(
+    synthetic = sample_patches(
         picture, 50, grid, rng, lambda p: p[..., 0].mean((1, 2)) > 100, context=2
     )
-    assert drawn.shape == (50, 2, 8, 8, 3)
-    assert all(pair.tobytes() in known for pair in drawn)
-    turned = random_dihedral(drawn, rng)
-    for before, after in zip(drawn, turned, strict=True):
+    assert synthetic.shape == (50, 2, 8, 8, 3)
+    assert all(pair.tobytes() in known for pair in synthetic)
+    turned = random_dihedral(synthetic, rng)
+    for before, after in zip(synthetic, turned, strict=True):
         ways = [np.rot90(before, k, axes=(1, 2)) for k in range(4)]
         assert any(np.array_equal(after, w) or np.array_equal(after, w[:, :, ::-1]) for w in ways)
 

@@ -76,8 +76,8 @@ def test_what_predict_wrote_is_read_again(tmp_path):
     model = TissueClassifier(recipe).fit(manifest := read_manifest(tissue / "manifest.csv"))
     path, image = tmp_path / "a.h5ad", manifest.records[0].path
     about = ImageMetadata("a", model_digest="0123456789abcdef")
-    answer = write_h5ad(path, model, lambda heard: heard.predict_one(image, mpp=0.5), about)
-    grid = answer.patch_map.grid
+    prediction = write_h5ad(path, model, lambda heard: heard.predict_one(image, mpp=0.5), about)
+    grid = prediction.patch_map.grid
     with open_features(path) as file, h5py.File(path) as again:
         cells = zip(again["obs/array_row"], again["obs/array_col"], strict=True)
         corners = [grid.corner(int(row), int(column)) for row, column in cells]
@@ -85,7 +85,7 @@ def test_what_predict_wrote_is_read_again(tmp_path):
         assert file.size == (120, 90) and file.mpp == 0.5 and file.side == 18
         assert file.origin.encoder == "codes of the model 0123456789ab"
         found = file.read(slice(0, file.n_rows))
-        assert found.shape == (answer.n_patches, 16) and found.any()
+        assert found.shape == (prediction.n_patches, 16) and found.any()
 
 
 def as_anndata(source, target, side):
@@ -104,15 +104,15 @@ def test_learnt_from_anndata_or_from_trident_s_files_it_is_the_same_to_the_bit(t
     recipe = replace(
         PRESETS["precomputed"], method_parameters={"n_atoms": 8, "n_iter": 2}, n_components=4
     )
-    models, answers = [], []
+    models, predictions = [], []
     for folder in ("features", "h5ad"):
         manifest = read_manifest(table, features=tmp_path / folder)
         models.append(TissueClassifier(recipe, n_jobs=1).fit(manifest))
-        answers.append(models[-1].predict(manifest))
+        predictions.append(models[-1].predict(manifest))
     ours, theirs = (model.to_model_data().arrays for model in models)
     for name in ours:
         np.testing.assert_array_equal(ours[name], theirs[name], strict=True)
-    for a, b in zip(*answers, strict=True):
+    for a, b in zip(*predictions, strict=True):
         assert a.scores == b.scores and a.patch_map.n_patches == b.patch_map.n_patches
         for row, column in zip(*np.nonzero(a.patch_map.tissue), strict=True):
             assert a.patch_map.grid.corner(row, column) == b.patch_map.grid.corner(row, column)
@@ -215,7 +215,7 @@ BAD = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_file_is_refused_in_words(name, tmp_path):
-    spoil, words = BAD[name]
+    spoil, text = BAD[name]
     path = spoil(tmp_path / "a.h5ad")
-    with pytest.raises(ImageError, match=words), open_features(path) as file:
+    with pytest.raises(ImageError, match=text), open_features(path) as file:
         file.check()

@@ -65,8 +65,8 @@ def test_half_precision_is_read_as_it_is(tmp_path):
 
 
 def test_what_trident_says(tmp_path):
-    told = {"overlap": 64, "level0_magnification": None}
-    with open_features(write_trident(tmp_path / "a.h5", VECTORS, COORDS, **told)) as file:
+    reported = {"overlap": 64, "level0_magnification": None}
+    with open_features(write_trident(tmp_path / "a.h5", VECTORS, COORDS, **reported)) as file:
         assert file.origin == FeatureMetadata(6, "uni_v1", 256, 20.0)
         assert (file.side, file.overlap, file.size) == (512, 128, (6000, 5000))
     with open_features(write_trident(tmp_path / "b.h5", VECTORS, COORDS, encoder=None)) as file:
@@ -136,10 +136,10 @@ def test_a_file_that_is_no_such_file(tmp_path, name):
 
 
 def test_arrays_that_are_missing(tmp_path):
-    for name, words in (("coords", "has no array `features`; there are: coords"),):
+    for name, text in (("coords", "has no array `features`; there are: coords"),):
         with h5py.File(tmp_path / "a.h5", "w") as file:
             file[name] = COORDS
-        with pytest.raises(ImageError, match=words):
+        with pytest.raises(ImageError, match=text):
             check_features(tmp_path / "a.h5")
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["features"] = VECTORS
@@ -183,17 +183,17 @@ def test_tensors_without_positions_are_refused_with_the_file_that_has_them(tmp_p
     (tmp_path / "pt_files").mkdir()
     path = tmp_path / "pt_files" / "a.pt"
     path.write_bytes(b"PK")
-    words = "give the .h5 file with features and coords"
+    text = "give the .h5 file with features and coords"
     if beside:
         other = (path.parent / beside).resolve()
         other.parent.mkdir(exist_ok=True)
         write_trident(other, VECTORS, COORDS)
-        words = f"give {other}"
-    with pytest.raises(ImageError, match=f"a.pt: .pt files have no positions of patches: {words}"):
+        text = f"give {other}"
+    with pytest.raises(ImageError, match=f"a.pt: .pt files have no positions of patches: {text}"):
         open_image(path)
     if beside != "a.h5":
         with pytest.raises(
-            ValueError, match=f"a.pt: .pt files have no positions of patches: {words}"
+            ValueError, match=f"a.pt: .pt files have no positions of patches: {text}"
         ):
             FeatureFolder(path.parent)
 
@@ -291,12 +291,12 @@ def test_coords_beyond_every_slide_are_refused(tmp_path):
 
 def test_files_of_one_model_are_made_alike(tmp_path):
     a = write_trident(tmp_path / "a.h5", VECTORS, COORDS)
-    silent = write_clam(tmp_path / "b.h5", VECTORS, COORDS)
-    assert common_metadata([silent, a]) == FeatureMetadata(6, "uni_v1", 256, 20.0)
+    abstaining = write_clam(tmp_path / "b.h5", VECTORS, COORDS)
+    assert common_metadata([abstaining, a]) == FeatureMetadata(6, "uni_v1", 256, 20.0)
     assert common_metadata([tmp_path / "c.png"]) is None
     other = write_trident(tmp_path / "c.h5", VECTORS, COORDS, encoder="conch_v1")
     with pytest.raises(ImageError, match=r"c.h5: .*than those of .*a.h5: the encoder conch_v1"):
-        common_metadata([a, silent, other])
+        common_metadata([a, abstaining, other])
     longer = write_clam(tmp_path / "d.h5", np.hstack([VECTORS, VECTORS]), COORDS)
     with pytest.raises(ImageError, match="vectors of length 12, not 6"):
-        common_metadata([silent, longer])
+        common_metadata([abstaining, longer])

@@ -164,10 +164,10 @@ def test_chunks_that_were_not_written_are_counted(tmp_path, chunks):
         if chunks:
             made[:20] = VECTORS[:20]
     n_missing, n_chunks = (4, 11) if chunks else (1, 2)
-    words = f"{n_missing} of its {n_chunks} chunks are missing"
-    with pytest.raises(ImageError, match=rf"a\.h5: {words}.*allow_missing_chunks"):
+    text = f"{n_missing} of its {n_chunks} chunks are missing"
+    with pytest.raises(ImageError, match=rf"a\.h5: {text}.*allow_missing_chunks"):
         check_features(tmp_path / "a.h5")
-    with histodict.allow_missing_chunks(), pytest.warns(UserWarning, match=words):
+    with histodict.allow_missing_chunks(), pytest.warns(UserWarning, match=text):
         check_features(tmp_path / "a.h5")
         with open_features(tmp_path / "a.h5") as file:
             assert file.missing_chunks == n_missing

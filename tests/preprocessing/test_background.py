@@ -57,16 +57,16 @@ def test_the_map_is_that_of_a_slide_read_all_over(slide, tmp_path, monkeypatch, 
     model = TissueClassifier(recipe).fit(read_manifest(tissue))
     monkeypatch.setattr(grid, "_CHUNK_PX", 512)
     areas.clear()
-    answer = model.predict_one(slide)
+    prediction = model.predict_one(slide)
     n_read = sum(areas)
     monkeypatch.setattr(SlideReader, "overview_downsample", None)
     areas.clear()
     whole = model.predict_one(slide)
     np.testing.assert_array_equal(
-        answer.patch_map.predicted_classes, whole.patch_map.predicted_classes
+        prediction.patch_map.predicted_classes, whole.patch_map.predicted_classes
     )
-    np.testing.assert_array_equal(answer.patch_map.margins, whole.patch_map.margins)
-    assert answer.scores == whole.scores
+    np.testing.assert_array_equal(prediction.patch_map.margins, whole.patch_map.margins)
+    assert prediction.scores == whole.scores
     assert n_read < 0.97 * sum(areas)
 
 
@@ -77,9 +77,9 @@ def test_a_spot_of_a_patch_is_seen(tmp_path, spot):
     pixels[y : y + side, x : x + side] = PINK
     source = open_image(save_slide(tmp_path / "a.tif", pixels, n_levels=5))
     assert source.overview_downsample == pytest.approx(16, rel=0.01)
-    glass = BackgroundMask(source, source.overview_downsample, TissueThreshold(WHITE))
+    background = BackgroundMask(source, source.overview_downsample, TissueThreshold(WHITE))
     places = np.arange(0, 2100, 32)
-    seen = glass.maybe_tissue(places, places, 32)
+    seen = background.maybe_tissue(places, places, 32)
     assert seen[np.ix_(abs(places - y) < 32, abs(places - x) < 32)].all()
     assert seen.mean() < 0.15
 
@@ -95,11 +95,11 @@ def test_a_patch_of_half_tissue_may_be_tissue(rng):
     """Whatever the colours of glass and tissue are: their mean is beyond the laxer limit."""
     threshold = TissueThreshold((235, 235, 235))
     for _ in range(200):
-        glass = np.clip(rng.normal(235, 4) + rng.normal(0, 2, (16, 8, 3)), 0, 255)
+        background = np.clip(rng.normal(235, 4) + rng.normal(0, 2, (16, 8, 3)), 0, 255)
         stained = np.clip(
             rng.uniform((150, 90, 140), (230, 215, 230)) + np.zeros((16, 8, 3)), 0, 255
         )
-        block = np.concatenate([glass, stained], axis=1).astype(np.uint8)
+        block = np.concatenate([background, stained], axis=1).astype(np.uint8)
         if threshold.mask(block).mean() >= 0.5:
             assert threshold.possible_tissue(np.rint(block.mean(axis=(0, 1))).astype(np.uint8))
 

@@ -43,8 +43,10 @@ def test_one_margin_inside_of_another(tissue):
 
 
 def test_real_glass_is_content(tissue, rng):
-    glass = padded(tissue, (64,) * 4, 236).astype(int)
-    noisy = np.clip(glass + np.rint(rng.normal(0, 2, glass.shape)), 0, 255).astype(np.uint8)
+    background = padded(tissue, (64,) * 4, 236).astype(int)
+    noisy = np.clip(background + np.rint(rng.normal(0, 2, background.shape)), 0, 255).astype(
+        np.uint8
+    )
     assert box_of(noisy) == (0, 0, 248, 278)
 
 

@@ -181,20 +181,20 @@ def model(tmp_path_factory, clean):
 
 def test_patches_of_bad_tissue_are_blank(model, tmp_path, clean):
     blurred = halves(clean, lambda part: part.filter(ImageFilter.GaussianBlur(6)))
-    answer = model.predict(save_plain(tmp_path / "a.png", blurred))
-    n = answer.patch_map.predicted_classes.shape[1] // 2
-    assert not answer.patch_map.tissue[:, :n].any()
-    assert answer.patch_map.tissue[:, n:].all()
-    assert answer.row()["left_out"] == "of the tissue 50% blurred"
+    prediction = model.predict(save_plain(tmp_path / "a.png", blurred))
+    n = prediction.patch_map.predicted_classes.shape[1] // 2
+    assert not prediction.patch_map.tissue[:, :n].any()
+    assert prediction.patch_map.tissue[:, n:].all()
+    assert prediction.row()["left_out"] == "of the tissue 50% blurred"
     whole = model.predict(save_plain(tmp_path / "b.png", clean))
     assert whole.row()["left_out"] == "" and whole.patch_map.tissue.all()
 
 
 def test_nothing_left_is_an_answer_in_words(model, tmp_path, clean):
     blurred = Image.fromarray(clean).filter(ImageFilter.GaussianBlur(6))
-    answer = model.predict(save_plain(tmp_path / "a.png", np.asarray(blurred)))
-    assert answer.label is None and answer.n_patches == 0
-    assert answer.summary() == "no tissue that can be judged: of the tissue 100% blurred"
+    prediction = model.predict(save_plain(tmp_path / "a.png", np.asarray(blurred)))
+    assert prediction.label is None and prediction.n_patches == 0
+    assert prediction.summary() == "no tissue that can be judged: of the tissue 100% blurred"
 
 
 def test_bad_tissue_is_not_learnt_from(tmp_path, clean):
@@ -231,8 +231,8 @@ def test_the_setting_is_in_the_model_file_and_its_map(model, tmp_path, clean):
     path = save_model(model, tmp_path / "m.histodict")
     assert read_header(path)["recipe"]["quality_filters"] == EVERY
     assert load_model(path).recipe == RECIPE
-    answer = model.predict(save_plain(tmp_path / "a.png", clean))
-    answer.patch_map.save(tmp_path / "map.npz")
+    prediction = model.predict(save_plain(tmp_path / "a.png", clean))
+    prediction.patch_map.save(tmp_path / "map.npz")
     assert PatchMap.load(tmp_path / "map.npz").excluded == ""
 
 

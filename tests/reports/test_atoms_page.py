@@ -89,9 +89,9 @@ def test_the_patch_is_in_the_middle_of_its_picture(tmp_path):
 
 
 def test_the_outline_is_around_the_patch_and_leaves_it_alone():
-    drawn = draw_outline(np.full((100, 100, 3), 128, np.uint8), 5)
-    assert (drawn[41:60, 41:60] == 128).all() and (drawn[:39] == 128).all()
-    assert (drawn[40, 40:60] == 0).all() and (drawn[39, 39:62] == 255).all()
+    synthetic = draw_outline(np.full((100, 100, 3), 128, np.uint8), 5)
+    assert (synthetic[41:60, 41:60] == 128).all() and (synthetic[:39] == 128).all()
+    assert (synthetic[40, 40:60] == 0).all() and (synthetic[39, 39:62] == 255).all()
 
 
 # --- the page -----------------------------------------------------------------------------------
@@ -119,25 +119,25 @@ def test_the_page_shows_what_was_found(model, manifest, tmp_path):
 def test_a_flagged_atom_is_shown_though_few_patches_use_it(model, manifest, tmp_path, monkeypatch):
     from histodict.explain import atom_statistics as atoms_in_use
 
-    usual, asked = atoms_in_use.compute_atom_statistics, []
+    reference, requested = atoms_in_use.compute_atom_statistics, []
 
     def with_leak(*arguments):
-        facts = usual(*arguments)
+        facts = reference(*arguments)
         own = [fact for fact in facts if fact.class_name == "inflamed" and fact.n_patients]
         rare = min(own, key=lambda fact: fact.fractions["inflamed"])
-        asked.append(rare.label)
-        leak = {
+        requested.append(rare.label)
+        confounded = {
             "is_site_confounded": True,
             "site": "B",
             "site_variance_fraction": 0.9,
             "site_p_value": 0.001,
         }
-        facts[rare.atom] = replace(rare, site_excess=0.2, **leak)
+        facts[rare.atom] = replace(rare, site_excess=0.2, **confounded)
         return facts
 
     monkeypatch.setattr(atoms_in_use, "compute_atom_statistics", with_leak)
     found, page = page_of(model, manifest, tmp_path / "atoms.html", 1)
-    (label,) = asked
+    (label,) = requested
     assert label not in [found.statistics[use.atoms[0].atom].label for use in found.classes]
     assert [found.statistics[line.atom].label for use in found.flagged for line in use.atoms] == [
         label
@@ -154,9 +154,9 @@ def test_facts_are_to_be_had_in_python(model, manifest):
     facts = histodict.atom_statistics(model, manifest)
     found = collect_atom_report(model, manifest, n_atoms=3)
     assert [fact.row() for fact in facts] == [fact.row() for fact in found.statistics]
-    panel = EnsembleClassifier([PIXELS, PIXELS], n_jobs=1)
+    ensemble = EnsembleClassifier([PIXELS, PIXELS], n_jobs=1)
     with pytest.raises(ValueError, match="fit"):
-        histodict.atom_statistics(panel, manifest)
+        histodict.atom_statistics(ensemble, manifest)
 
 
 def test_it_needs_nothing_else(model, manifest, tmp_path):
@@ -243,11 +243,11 @@ def test_on_the_command_line(model_file, manifest, tmp_path):
 
 
 def test_of_a_panel_the_first_member_is_shown(model, manifest, tmp_path):
-    panel = EnsembleClassifier([PIXELS, PIXELS.with_changes(stain="macenko")], folds=2).fit(
+    ensemble = EnsembleClassifier([PIXELS, PIXELS.with_changes(stain="macenko")], folds=2).fit(
         manifest
     )
-    assert "a panel of 2" in ensemble_note(panel) and ensemble_note(model) == ""
-    _, page = page_of(panel, manifest, tmp_path / "a.html", 2)
+    assert "a panel of 2" in ensemble_note(ensemble) and ensemble_note(model) == ""
+    _, page = page_of(ensemble, manifest, tmp_path / "a.html", 2)
     assert "atoms of its first member" in page
 
 
@@ -265,7 +265,7 @@ def test_methods_without_atoms_are_refused(manifest, tmp_path, method, words):
 
 def test_what_is_missing_is_said(model_file, manifest, tmp_path):
     page = tmp_path / "atoms.html"
-    for arguments, words in (
+    for arguments, text in (
         ((model_file, tmp_path / "nothing", "-o", page), "there is no such file or folder"),
         ((tmp_path / "no.histodict", manifest.root, "-o", page), "no.histodict"),
         ((model_file, manifest.root, "-o", tmp_path / "no" / "a.html"), "make it first"),
@@ -273,5 +273,5 @@ def test_what_is_missing_is_said(model_file, manifest, tmp_path):
         ((model_file, manifest.root, "-o", page, "--split", "x"), "no row has 'x'"),
     ):
         done = run(*arguments)
-        assert done.exit_code == 2 and words in done.output, (arguments, done.output)
+        assert done.exit_code == 2 and text in done.output, (arguments, done.output)
     assert not page.exists()

@@ -43,10 +43,10 @@ def marked(tmp_path_factory):
 
 
 def test_leaks_of_other_views_are_found(marked):
-    panel = EnsembleClassifier([SMALL, SMALL], folds=2).fit(marked)
-    found = confounded_atoms_of_members(panel, marked, but=1)
+    ensemble = EnsembleClassifier([SMALL, SMALL], folds=2).fit(marked)
+    found = confounded_atoms_of_members(ensemble, marked, but=1)
     assert list(found) == [2] and found[2]
     assert found[2][0].site_variance_fraction > 0.5
     bare = replace(marked, records=tuple(replace(r, site=None) for r in marked.records))
-    assert confounded_atoms_of_members(panel, bare, but=1) == {}
-    assert confounded_atoms_of_members(panel.estimators_[0], marked, but=1) == {}
+    assert confounded_atoms_of_members(ensemble, bare, but=1) == {}
+    assert confounded_atoms_of_members(ensemble.estimators_[0], marked, but=1) == {}

@@ -88,8 +88,8 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def done(images, folder):
     splits = k_folds(images, 3, n_repeats=2)
-    answers = {LBP: wrong_for("p0_1", "p3_0"), WND: wrong_for("p0_1", "p1_1", "p2_1", "p4_1")}
-    return evaluate_planted(images, splits, folder, answers, seeds=(0, 7))
+    predictions = {LBP: wrong_for("p0_1", "p3_0"), WND: wrong_for("p0_1", "p1_1", "p2_1", "p4_1")}
+    return evaluate_planted(images, splits, folder, predictions, seeds=(0, 7))
 
 
 @pytest.fixture(scope="module")
@@ -111,8 +111,8 @@ def test_results_are_those_of_the_table(page, folder):
     assert len(rows) == len(shown) == 8
     for row in rows:
         value, low, high = (float(row[key]) for key in ("value", "low", "high"))
-        words = f"{value:.3f} ({low:.3f} to {high:.3f})"
-        assert shown[row["method"], row["metric"]] == words
+        text = f"{value:.3f} ({low:.3f} to {high:.3f})"
+        assert shown[row["method"], row["metric"]] == text
     # Planted: of six images a class, one each is wrong for the first method; none and four.
     assert shown[LBP, "balanced accuracy"].startswith("0.833 ")
     assert shown[WND, "sensitivity"].startswith("0.333 ")
@@ -131,8 +131,8 @@ def test_comparisons_are_those_of_the_table(page, folder):
 
 
 def test_confusions_count_the_answers(page, folder):
-    answers = read_csv(folder / "answers.csv")
-    counts = Counter((row["method"], row["truth"], row["label"]) for row in answers)
+    predictions = read_csv(folder / "answers.csv")
+    counts = Counter((row["method"], row["truth"], row["label"]) for row in predictions)
     matrices = [t for t in page.tables if t[0][0].startswith("truly")]
     assert len(matrices) == 2
     for method, (header, *rows) in zip((LBP, WND), matrices, strict=True):
@@ -144,13 +144,13 @@ def test_confusions_count_the_answers(page, folder):
 
 
 def test_operating_points_are_those_of_the_answers(page, folder):
-    words = re.search(r'aria-label="False alarm rate and miss rate[^"]*', page.source)
-    assert words
+    text = re.search(r'aria-label="False alarm rate and miss rate[^"]*', page.source)
+    assert text
     for method in (LBP, WND):
         own = [row for row in read_csv(folder / "answers.csv") if row["method"] == method]
         truth, scores = [r["truth"] for r in own], [float(r["score_0"]) for r in own]
         curve = roc_curve(truth, scores, positive="malignant")
-        assert f"{method} {curve.operating[0]:.3f}, {curve.operating[1]:.3f}" in words[0]
+        assert f"{method} {curve.operating[0]:.3f}, {curve.operating[1]:.3f}" in text[0]
 
 
 def test_time_and_memory(page):
@@ -173,8 +173,8 @@ def test_data_are_summed_up(page):
 
 
 def test_every_wrong_image_is_shown_and_no_other(page, folder):
-    answers = read_csv(folder / "answers.csv")
-    wrong = {row["image"] for row in answers if row["label"] != row["truth"]}
+    predictions = read_csv(folder / "answers.csv")
+    wrong = {row["image"] for row in predictions if row["label"] != row["truth"]}
     assert wrong == {"p0_1.png", "p3_0.png", "p1_1.png", "p2_1.png", "p4_1.png"}
     assert sorted(page.alts) == sorted(wrong)
     assert {row["image"] for row in read_csv(folder / "errors.csv")} == wrong
@@ -337,11 +337,11 @@ def test_probabilities_are_judged(images, tmp_path):
         images, k_folds(images, 2), tmp_path, {LBP: nearly_sure, WND: wrong_for()}
     )
     page = report(done, tmp_path)
-    said = [nearly_sure(record, 0, "")[2][1] for record in images.records]
-    assert f"{LBP}: Brier score {brier_score(images.labels, said):.3f}" in page.text
+    output = [nearly_sure(record, 0, "")[2][1] for record in images.records]
+    assert f"{LBP}: Brier score {brier_score(images.labels, output):.3f}" in page.text
     assert f"{WND}: Brier score" not in page.text
-    held = np.mean([nearly_sure(record, 0, "")[0] == record.label for record in images.records])
-    assert held < 1 and f"hold the true one for {held:.3f} of the images" in page.text
+    stored = np.mean([nearly_sure(record, 0, "")[0] == record.label for record in images.records])
+    assert stored < 1 and f"hold the true one for {stored:.3f} of the images" in page.text
     assert (tmp_path / "figures" / "calibration.svg").is_file()
 
 
@@ -392,7 +392,7 @@ def test_the_same_evaluation_gives_the_same_bytes(done, page, tmp_path):
 
 def test_checklist_is_complete_and_owns_up(page):
     (rows,) = (t for t in page.tables if t and t[0][0].startswith("1\u2002Title"))
-    assert [row[0] for row in rows] == [f"{item}\u2002{asked}" for item, asked in ITEMS]
+    assert [row[0] for row in rows] == [f"{item}\u2002{requested}" for item, requested in ITEMS]
     known = {row[0].partition("\u2002")[0]: row[1] for row in rows}
     assert known["17"] == "not recorded"  # nobody told
     assert known["6a"] == "2: north, south"
@@ -409,7 +409,7 @@ def test_a_panel_is_named_with_its_views():
     from histodict.models import Plan
     from histodict.reports.evaluation_tables import describe_plan
 
-    words = describe_plan(Plan.named("pixels"))
-    assert "decides together with 2 other views: lbp-colour (reinhard, reduced 2" in words
-    assert "lbp-colour (none, reduced 4 times)" in words
+    text = describe_plan(Plan.named("pixels"))
+    assert "decides together with 2 other views: lbp-colour (reinhard, reduced 2" in text
+    assert "lbp-colour (none, reduced 4 times)" in text
     assert "views" not in describe_plan(Plan.named("fast"))

@@ -184,10 +184,10 @@ def test_rows_of_a_table_lie_on_the_pixels_they_speak_of(image, answered, scale,
     )
     (table,) = (tmp_path / "anndata").iterdir()
     with h5py.File(table) as file:
-        centres, winners = file["obsm/spatial"][()], file["obs/class/codes"][()]
+        centres, predicted_classes = file["obsm/spatial"][()], file["obs/class/codes"][()]
     x, y, side = SQUARE
     inside = ((centres > (x, y)) & (centres < (x + side, y + side))).all(axis=1)
-    np.testing.assert_array_equal(winners, inside)
+    np.testing.assert_array_equal(predicted_classes, inside)
     assert inside.any() and not inside.all()
     with open_features(table) as features:
         corners = features.coords - offset

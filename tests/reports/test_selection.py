@@ -14,10 +14,10 @@ def test_one_method_needs_no_warning():
 
 
 def test_the_best_of_several_looks_too_good():
-    (words,) = selection_text(done("dfdl", "odl", "lbp-colour"))
-    assert "the best of these 3 methods" in words and "too optimistic" in words
+    (text,) = selection_text(done("dfdl", "odl", "lbp-colour"))
+    assert "the best of these 3 methods" in text and "too optimistic" in text
 
 
 def test_thresholds_adapted_to_the_test_images_are_named():
-    (words,) = selection_text(done("dfdl+unlabelled"))
-    assert "dfdl+unlabelled was adapted to the test images" in words
+    (text,) = selection_text(done("dfdl+unlabelled"))
+    assert "dfdl+unlabelled was adapted to the test images" in text

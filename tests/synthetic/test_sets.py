@@ -76,9 +76,9 @@ def test_same_seed_same_bytes(tmp_path):
     other = all_bytes(write_synthetic_dataset(tmp_path / "c", 2, 2, (96, 64), seed=6))
     more = all_bytes(write_synthetic_dataset(tmp_path / "d", 3, 2, (96, 64), seed=5))
     assert first == again
-    drawn = [name for name in first if name.endswith(".jpg")]
-    assert all(first[name] != other[name] for name in drawn)
-    assert all(first[name] == more[name] for name in drawn if not name.startswith("regions/"))
+    synthetic = [name for name in first if name.endswith(".jpg")]
+    assert all(first[name] != other[name] for name in synthetic)
+    assert all(first[name] == more[name] for name in synthetic if not name.startswith("regions/"))
 
 
 def test_an_interrupted_set_leaves_nothing(tmp_path, monkeypatch):
@@ -111,11 +111,11 @@ def nearest_centroid_accuracy(features, labels, patients) -> float:
     """Accuracy with one patient left out at a time."""
     right = []
     for patient in np.unique(patients):
-        held_out = patients == patient
+        left_out = patients == patient
         classes = np.unique(labels)
-        centroids = [features[~held_out & (labels == c)].mean(axis=0) for c in classes]
-        distances = [np.linalg.norm(features[held_out] - c, axis=1) for c in centroids]
-        right.extend(classes[np.argmin(distances, axis=0)] == labels[held_out])
+        centroids = [features[~left_out & (labels == c)].mean(axis=0) for c in classes]
+        distances = [np.linalg.norm(features[left_out] - c, axis=1) for c in centroids]
+        right.extend(classes[np.argmin(distances, axis=0)] == labels[left_out])
     return float(np.mean(right))
 
 
@@ -150,8 +150,8 @@ def test_stains_differ_more_than_the_classes_in_mean_colour(labelled):
     of_patients = np.array([colours[patients == p].mean(axis=0) for p in np.unique(patients)])
     of_classes = [colours[labels == c].mean(axis=0) for c in ("healthy", "inflamed")]
     distances = np.linalg.norm(of_patients[:, None] - of_patients[None], axis=-1)
-    typical = distances[np.triu_indices(len(of_patients), 1)].mean()
-    assert typical > np.linalg.norm(of_classes[0] - of_classes[1])
+    reference = distances[np.triu_indices(len(of_patients), 1)].mean()
+    assert reference > np.linalg.norm(of_classes[0] - of_classes[1])
 
 
 def test_texture_tells_the_classes_apart(labelled):

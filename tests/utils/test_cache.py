@@ -71,10 +71,10 @@ def test_other_files_of_the_folder_are_left_alone(cache):
 
 def test_the_folder_is_not_looked_at_for_every_array(cache, monkeypatch):
     monkeypatch.setenv("HISTODICT_CACHE_GIB", "1")
-    looks = []
-    monkeypatch.setattr(array_cache, "_evict", lambda *given: looks.append(given))
+    summaries = []
+    monkeypatch.setattr(array_cache, "_evict", lambda *given: summaries.append(given))
     put(cache, 20)
-    assert len(looks) == 1
+    assert len(summaries) == 1
 
 
 @pytest.mark.parametrize("words", ["much", "-1", "nan"])

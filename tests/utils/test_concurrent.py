@@ -17,13 +17,13 @@ def count_to(n: int, step: Callable[[], None]) -> int:
 
 @pytest.mark.parametrize("n_threads", [1, 2, 3])
 def test_results_come_in_order_and_every_step_is_told_here(n_threads):
-    told: list[threading.Thread] = []
+    reported: list[threading.Thread] = []
     tasks = [partial(count_to, n) for n in (5, 1, 7)]
     results = run_concurrently(
-        tasks, lambda: told.append(threading.current_thread()), n_threads=n_threads
+        tasks, lambda: reported.append(threading.current_thread()), n_threads=n_threads
     )
     assert results == [5, 1, 7]
-    assert told == [threading.current_thread()] * 13
+    assert reported == [threading.current_thread()] * 13
 
 
 def test_tasks_run_at_the_same_time():

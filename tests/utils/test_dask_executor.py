@@ -276,16 +276,16 @@ def test_a_worker_killed_during_training_loses_nothing(cluster, rng):
     X, y = two_classes(rng, 6000)
     options = {"n_iter": 5, "tol": 0.0, "random_state": 0}
     expected = DFDL(8, **options).fit(X, y)
-    told = []
+    reported = []
 
     def kill_after_the_second(progress):
         if progress.stage == "train":
-            told.append(progress.done)
+            reported.append(progress.done)
             if progress.done == 2:
                 kill_a_worker(cluster)
 
     found = DFDL(8, **options).fit(X, y, callback=kill_after_the_second, executor=cluster)
-    assert told == [0, 1, 2, 3, 4, 5]
+    assert reported == [0, 1, 2, 3, 4, 5]
     np.testing.assert_array_equal(found.dictionaries_, expected.dictionaries_)
     np.testing.assert_array_equal(found.objective_, expected.objective_)
 
@@ -315,16 +315,16 @@ def test_a_worker_killed_while_it_reads_images_loses_nothing(cluster, tissue, mo
 def test_a_worker_killed_during_prediction_loses_nothing(cluster, tissue, model, tmp_path):
     images = [*read_manifest(tissue).records, ImageRecord(tmp_path / "none.png", "", "")]
     expected = predict_images(model, "m", images, tmp_path / "threads")
-    told = []
+    reported = []
 
     def kill_at_first(progress):
-        told.append(progress.done)
+        reported.append(progress.done)
         if progress.done == 1:
             kill_a_worker(cluster)
 
     folder = tmp_path / "cluster"
     found = predict_images(model, "m", images, folder, callback=kill_at_first, executor=cluster)
-    assert told == list(range(len(images) + 1))
+    assert reported == list(range(len(images) + 1))
     assert found == expected
     assert [path for path, _ in found.failures] == [tmp_path / "none.png"]
     assert_same_files(tmp_path / "threads", folder)
@@ -439,8 +439,8 @@ def test_a_scheduler_that_has_gone_is_said_in_words():
             with pytest.raises(ClusterError, match="the Dask scheduler has gone"):
                 use(Cluster(client))
         client.status = "running"  # Dask has not noticed yet, or it is an error of another kind
-        words = "scheduler has gone" if isinstance(client.error, CommClosedError) else None
-        with pytest.raises(ClusterError if words else type(client.error), match=words):
+        text = "scheduler has gone" if isinstance(client.error, CommClosedError) else None
+        with pytest.raises(ClusterError if text else type(client.error), match=text):
             list(Cluster(client).map(str, [1]))
         client.status = "closed"
 
@@ -478,22 +478,22 @@ def test_other_versions_on_the_workers_are_refused(certified, monkeypatch):
 
 @needs_dask
 def test_a_batch_system_is_asked_as_the_file_says(cluster, tmp_path, monkeypatch):
-    asked = []
+    requested = []
 
     class SLURMCluster:
         scheduler_address = cluster.client.scheduler.address
 
         def __init__(self, cores, memory):
-            asked.append((cores, memory))
+            requested.append((cores, memory))
 
         def __enter__(self):
             return self
 
         def __exit__(self, *error):
-            asked.append("ended")
+            requested.append("ended")
 
         def scale(self, jobs):
-            asked.append(jobs)
+            requested.append(jobs)
 
     file = tmp_path / "slurm.yaml"
     file.write_text("jobs: 3\noptions: {cores: 8, memory: 32GB}\n")
@@ -505,7 +505,7 @@ def test_a_batch_system_is_asked_as_the_file_says(cluster, tmp_path, monkeypatch
     monkeypatch.setitem(sys.modules, "dask_jobqueue", fake)
     with cluster_module._start(str(file)) as started:
         assert started.scheduler_address == SLURMCluster.scheduler_address
-    assert asked == [(8, "32GB"), 3, "ended"]
+    assert requested == [(8, "32GB"), 3, "ended"]
     file.write_text("system: ABACUS\n")
     with pytest.raises(ValueError, match="one of \\['SLURM'\\]"), open_cluster(str(file)):
         pass

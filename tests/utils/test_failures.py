@@ -24,15 +24,15 @@ def test_an_expected_error_has_its_own_words():
 
 
 def test_of_a_defect_type_and_place_are_told_in_one_line():
-    said = reason_of(lambda: parse_json(None))  # a TypeError of json, called by text_io.py
-    assert said.startswith("unexpected TypeError: the JSON object must be str")
-    assert "utils/text_io.py:" in said and "(parse_json)" in said
-    assert "json/__init__.py:" in said and "\n" not in said
+    output = reason_of(lambda: parse_json(None))  # a TypeError of json, called by text_io.py
+    assert output.startswith("unexpected TypeError: the JSON object must be str")
+    assert "utils/text_io.py:" in output and "(parse_json)" in output
+    assert "json/__init__.py:" in output and "\n" not in output
 
 
 def test_too_little_memory_is_told():
-    said = failure_reason(MemoryError("Unable to allocate 2 GiB"))
-    assert "not enough memory" in said and "Unable to allocate 2 GiB" in said
+    output = failure_reason(MemoryError("Unable to allocate 2 GiB"))
+    assert "not enough memory" in output and "Unable to allocate 2 GiB" in output
 
 
 def test_the_end_of_all_processes_is_no_error_of_an_item():

@@ -131,10 +131,10 @@ def test_a_file_that_is_known_takes_one_look(tmp_path, monkeypatch, key):
 @pytest.fixture
 def no_clock(monkeypatch):
     """All files have the same times, as where two are written at once."""
-    look = os.stat
+    summary = os.stat
 
     def stopped(*given, **named):
-        found = look(*given, **named)
+        found = summary(*given, **named)
         names = ("st_dev", "st_ino", "st_mode", "st_size")
         known = {name: getattr(found, name) for name in names}
         return SimpleNamespace(**known, st_mtime_ns=0, st_ctime_ns=0)
@@ -303,17 +303,17 @@ def test_an_error_about_another_file_stays_as_it_is(tmp_path):
 
 
 def test_an_empty_folder_in_its_place_is_in_nobodys_way(tmp_path):
-    for kept in ((), ("a file",)):
-        path = tmp_path / f"table{len(kept)}.csv"
+    for stored in ((), ("a file",)):
+        path = tmp_path / f"table{len(stored)}.csv"
         path.mkdir()
-        for name in kept:
+        for name in stored:
             (path / name).touch()
         try:
             with atomic_write(path) as partial:
                 partial.write_text("new")
         except OSError as error:
-            assert kept and str(path) in str(error)
-        assert path.is_dir() == bool(kept)
+            assert stored and str(path) in str(error)
+        assert path.is_dir() == bool(stored)
 
 
 @pytest.mark.parametrize("is_there", [True, False])
@@ -337,10 +337,10 @@ def test_neither_devices_nor_pipes_nor_circles_are_replaced(tmp_path):
     (tmp_path / "circle").symlink_to("circle")
     (tmp_path / "null").symlink_to(os.devnull)
     names = {"circle": "give another name", "null": "a device", "pipe": "a pipe"}
-    for name, words in names.items():
+    for name, text in names.items():
         path = tmp_path / name
-        with pytest.raises(OutputError, match=f"^{path}: .*{words}"):
+        with pytest.raises(OutputError, match=f"^{path}: .*{text}"):
             check_writable_file(path)
-        with pytest.raises(WriteError, match=f"^{path}: .*{words}"), atomic_write(path) as partial:
+        with pytest.raises(WriteError, match=f"^{path}: .*{text}"), atomic_write(path) as partial:
             partial.touch()
     assert not os.path.isfile(os.devnull) and sorted(os.listdir(tmp_path)) == list(names)

@@ -25,21 +25,21 @@ class Kept:
 
 
 def test_the_cache_forgets_what_was_used_longest_ago():
-    kept = Kept()
-    assert kept.ask("abc") == "abc"
-    assert kept.ask("a") == ""
-    assert kept.ask("d") == "d"
-    assert kept.ask("acd") == ""
-    assert kept.ask("b") == "b"
-    assert kept.ask("x", 1000) == "x"
-    assert kept.ask("x") == ""
-    assert kept.ask("d") == "d"
-    assert kept.ask("x") == "x"
+    stored = Kept()
+    assert stored.ask("abc") == "abc"
+    assert stored.ask("a") == ""
+    assert stored.ask("d") == "d"
+    assert stored.ask("acd") == ""
+    assert stored.ask("b") == "b"
+    assert stored.ask("x", 1000) == "x"
+    assert stored.ask("x") == ""
+    assert stored.ask("d") == "d"
+    assert stored.ask("x") == "x"
 
 
 def test_what_is_no_longer_good_is_made_anew():
-    kept = Kept()
-    assert kept.ask("a") == "a"
-    assert kept.ask("a", is_good=False) == "a"
-    assert kept.ask("abc") == "bc"  # its bytes count once
-    assert kept.ask("abc") == ""
+    stored = Kept()
+    assert stored.ask("a") == "a"
+    assert stored.ask("a", is_good=False) == "a"
+    assert stored.ask("abc") == "bc"  # its bytes count once
+    assert stored.ask("abc") == ""

@@ -27,17 +27,17 @@ def test_it_is_allowed_inside_of_the_outermost_block():
 @pytest.mark.parametrize("allow", [True, False])
 def test_a_worker_has_the_settings_of_the_sender(allow):
     with hints_for("python"):
-        told = _with_local_settings(
+        reported = _with_local_settings(
             allow, "cli", lambda item: (missing_chunks_allowed(), hint_surface()), 3
         )
-    assert told == (allow, "cli")
+    assert reported == (allow, "cli")
     assert not missing_chunks_allowed()
 
 
 def test_a_file_is_warned_of_once_and_refused_otherwise():
     assert check_missing_chunks("a", 0, 9) == ""
     assert "a: 2 of its 9 chunks are missing" in check_missing_chunks("a", 2, 9)
-    with allow_missing_chunks(), warnings.catch_warnings(record=True) as told:
+    with allow_missing_chunks(), warnings.catch_warnings(record=True) as reported:
         warnings.simplefilter("always")
         assert {check_missing_chunks(name, 2, 9) for name in "aab"} == {""}
-    assert [str(each.message)[0] for each in told] == ["a", "b"]
+    assert [str(each.message)[0] for each in reported] == ["a", "b"]

@@ -25,7 +25,7 @@ def test_what_another_run_finished_meanwhile_is_in_the_table(tmp_path, recwarn):
     one, two = begun(tmp_path), begun(tmp_path)
     one.store("a", content("a"), STAMP)
     two.store("b", content("b"), STAMP)
-    assert [kept["row"]["path"] for kept in two.previous_results({"b"})] == ["a"]
+    assert [stored["row"]["path"] for stored in two.previous_results({"b"})] == ["a"]
     assert not recwarn
 
 

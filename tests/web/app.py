@@ -28,17 +28,17 @@ def sign_in(client: Any, user: Any) -> None:
 
 
 def open_data(client: Any, inside: str = "tissue") -> str:
-    answer = client.post("/api/data", json={"place": 0, "inside": inside}, headers=OWN)
-    assert answer.status_code == 200, answer.text
-    found: str = answer.json()["id"]
+    response = client.post("/api/data", json={"place": 0, "inside": inside}, headers=OWN)
+    assert response.status_code == 200, response.text
+    found: str = response.json()["id"]
     return found
 
 
 def start(client: Any, data: str, **wish: Any) -> str:
     body = {"data": data, "preset": "quick", "settings": TINY, "test_folds": 2} | wish
-    answer = client.post("/api/jobs", json=body, headers=OWN)
-    assert answer.status_code == 200, answer.text
-    found: str = answer.json()["id"]
+    response = client.post("/api/jobs", json=body, headers=OWN)
+    assert response.status_code == 200, response.text
+    found: str = response.json()["id"]
     return found
 
 

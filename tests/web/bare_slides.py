@@ -22,10 +22,10 @@ WITHOUT_NETWORK = "import histodict.web.api.annotate as api; api.uses_encoder = 
 
 def write_bare_slides(folder: Path, size: tuple[int, int], n_patients: int = 8) -> dict[str, Path]:
     """Drawn tissue with inflamed foci, as slide-1.jpg, slide-2.jpg, …; masks by name, elsewhere."""
-    drawn = write_synthetic_dataset(folder.with_name("drawn"), n_patients, 1, size=size)
+    annotated = write_synthetic_dataset(folder.with_name("drawn"), n_patients, 1, size=size)
     folder.mkdir()
     masks: dict[str, Path] = {}
-    for record in read_manifest(drawn / "regions" / "manifest.csv").records:
+    for record in read_manifest(annotated / "regions" / "manifest.csv").records:
         assert record.mask is not None
         if np.asarray(Image.open(record.mask)).any():
             name = f"slide-{len(masks) + 1}.jpg"

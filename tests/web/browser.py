@@ -52,12 +52,12 @@ class Server:
         self.address = f"http://127.0.0.1:{self.port}"
         self.opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
         self.workspace = workspace
-        given = {"workspace": str(workspace), "port": self.port, "browser": False} | options
+        specified = {"workspace": str(workspace), "port": self.port, "browser": False} | options
         self._source = (
             f"{before}\n"
             "from pathlib import Path\n"
             "from histodict.web.server import serve\n"
-            f"given = {given!r}\n"
+            f"given = {specified!r}\n"
             "given['workspace'] = Path(given['workspace'])\n"
             f"serve([Path(p) for p in {[str(folder) for folder in folders]!r}], **given)\n"
         )
@@ -79,8 +79,8 @@ class Server:
 
     def _ask(self, request: urllib.request.Request) -> bytes:
         self.opener.open(self.link, timeout=10).close()
-        with self.opener.open(request, timeout=10) as answer:
-            data: bytes = answer.read()
+        with self.opener.open(request, timeout=10) as response:
+            data: bytes = response.read()
         return data
 
     def start(self) -> Server:

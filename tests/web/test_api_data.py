@@ -33,8 +33,8 @@ def test_tiles_do_not_read_the_table(client, tissue, monkeypatch):
     image = client.get(f"/api/data/{data}").json()["images"][0]["id"]
     reads = count_calls(monkeypatch, manifest, "_from_rows")
     for _ in range(20):
-        answer = client.get(f"/api/data/{data}/images/{image}/tiles/0/0/0.jpg")
-        assert answer.status_code == 200
+        response = client.get(f"/api/data/{data}/images/{image}/tiles/0/0/0.jpg")
+        assert response.status_code == 200
     assert len(reads) == 0
 
 
@@ -48,11 +48,11 @@ def test_what_is_said_at_the_same_time_is_all_kept(client, monkeypatch):
 
     monkeypatch.setattr(DatasetSettings, "changed", slowly)
     with ThreadPoolExecutor(2) as pool:
-        said = ({"mpp": 0.25}, {"positive": "healthy"})
+        message = ({"mpp": 0.25}, {"positive": "healthy"})
         address = f"/api/data/{data}/about"
-        list(pool.map(lambda body: client.post(address, json=body, headers=OWN), said))
-    told = client.get(f"/api/data/{data}").json()
-    assert (told["mpp"], told["positive"]["name"]) == (0.25, "healthy")
+        list(pool.map(lambda body: client.post(address, json=body, headers=OWN), message))
+    reported = client.get(f"/api/data/{data}").json()
+    assert (reported["mpp"], reported["positive"]["name"]) == (0.25, "healthy")
 
 
 def test_a_changed_table_is_noticed_at_the_next_request(tissue, tmp_path):
@@ -80,7 +80,7 @@ def test_a_slide_that_aborts_in_its_library_is_said_and_the_server_goes_on(tissu
     with open_client([folder], tmp_path / "workspace") as client:
         data = open_data(client, "")
         images = client.get(f"/api/data/{data}").json()["images"]
-        answers = [client.get(f"/api/data/{data}/images/{i['id']}/thumbnail.jpg") for i in images]
-        assert [answer.status_code for answer in answers].count(200) == 2
-        (refused,) = (answer for answer in answers if answer.status_code != 200)
+        responses = [client.get(f"/api/data/{data}/images/{i['id']}/thumbnail.jpg") for i in images]
+        assert [response.status_code for response in responses].count(200) == 2
+        (refused,) = (response for response in responses if response.status_code != 200)
         assert "aborts.tif: a part of the slide cannot be read" in refused.json()["error"]

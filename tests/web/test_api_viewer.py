@@ -158,9 +158,9 @@ def images_of(client, job):
 def test_a_request_looks_its_data_set_up_once(looked_at, monkeypatch):
     client, _, address = looked_at
     place = a_patch(client, address)
-    for asked in (address, f"{address}?point=0.25", f"{address}/map.png", f"{place}&column=0"):
+    for requested in (address, f"{address}?point=0.25", f"{address}/map.png", f"{place}&column=0"):
         calls = count_calls(monkeypatch, web_calls, "find_dataset")
-        assert client.get(asked).status_code == 200 and len(calls) == 1
+        assert client.get(requested).status_code == 200 and len(calls) == 1
 
 
 def test_a_model_page_reads_no_model_anew(looked_at, monkeypatch):

@@ -265,9 +265,9 @@ def test_corrections_are_learnt_and_what_changed_is_shown(page):
     page.locator("#see-model").wait_for(timeout=SLOW)
     page.get_by_role("link", name="See what changed").click()
     page.locator("#changes").wait_for()
-    words = page.locator("#changes").inner_text()
-    assert "now inflamed" in words and "a region marked as inflamed" in words
-    assert "Right before" in words
+    text = page.locator("#changes").inner_text()
+    assert "now inflamed" in text and "a region marked as inflamed" in text
+    assert "Right before" in text
     keep_picture(page, "model-changes")
 
 
@@ -297,7 +297,7 @@ def test_a_crash_of_the_worker_is_told_and_nothing_is_lost(page, server):
 def test_nothing_was_asked_for_elsewhere_and_nothing_failed(visit, server):
     _, requests, errors = visit
     own = urlsplit(server.address).netloc
-    asked = {urlsplit(url).netloc for url in requests if not url.startswith(("data:", "blob:"))}
+    requested = {urlsplit(url).netloc for url in requests if not url.startswith(("data:", "blob:"))}
     assert len(requests) > 50
-    assert asked == {own}
+    assert requested == {own}
     assert errors == []

@@ -129,8 +129,8 @@ def test_the_map_follows_a_stroke(page, hand, masks):
     page.get_by_text("as soon as two classes are drawn").wait_for()
     page.locator(".classes input[type=radio]").nth(1).click()
     assert strike(page, lambda: hand.drag(*well)) < LIVE_MS
-    words = page.locator("#quick-words").inner_text()
-    assert "not the trained model" in words and "nobody has tested it" in words
+    text = page.locator("#quick-words").inner_text()
+    assert "not the trained model" in text and "nobody has tested it" in text
     keep_picture(page, "draw-live")
     before = page.locator("#viewer").screenshot()
     more = [(x, y + 30) for x, y in well]

@@ -46,15 +46,15 @@ SCREENS = {"laptop": (1280, 800), "telephone": (390, 800)}
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("honest")
-    drawn = write_synthetic_dataset(folder / "tissue", 6, 1, size=(240, 180))
-    for record in read_manifest(drawn / "manifest.csv").records:
+    annotated = write_synthetic_dataset(folder / "tissue", 6, 1, size=(240, 180))
+    for record in read_manifest(annotated / "manifest.csv").records:
         patient = f"{record.patient}-of-the-university-hospital-of-a-town-with-a-long-name"
         name = f"{record.path.stem}-scanned-again-because-it-was-out-of-focus-2026-11-18.jpg"
         path = folder / "named" / NAMES[record.label] / patient / name
         path.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(record.path, path)
     path.with_name("broken.jpg").write_bytes(path.read_bytes()[:500])
-    keep_those_with_a_region(drawn / "regions" / "manifest.csv")
+    keep_those_with_a_region(annotated / "regions" / "manifest.csv")
     server = Server(tmp_path_factory.mktemp("workspace"), [folder]).start()
     yield server
     server.stop()
@@ -62,9 +62,9 @@ def server(tmp_path_factory):
 
 def keep_those_with_a_region(table):
     rows = list(csv.DictReader(table.read_text().splitlines()))
-    kept = [r for r in rows if np.asarray(Image.open(table.parent / r["mask"])).any()]
-    assert len(kept) > 1
-    lines = [",".join(rows[0]), *(",".join(row.values()) for row in kept)]
+    stored = [r for r in rows if np.asarray(Image.open(table.parent / r["mask"])).any()]
+    assert len(stored) > 1
+    lines = [",".join(rows[0]), *(",".join(row.values()) for row in stored)]
     table.write_text("\n".join(lines))
 
 
@@ -125,8 +125,8 @@ def test_no_training_starts_before_somebody_says_what_is_to_be_found(page, serve
 def test_axes_slider_and_outlines_name_the_class_to_be_found(page, server, model, named):
     visit(page, server, "model", model["id"])
     page.locator("#operating").wait_for()
-    words = page.locator("#roc").text_content()
-    assert f"misses of {ALPHA[:20]}" in words and f"false alarms of {ALPHA[:20]}" in words
+    text = page.locator("#roc").text_content()
+    assert f"misses of {ALPHA[:20]}" in text and f"false alarms of {ALPHA[:20]}" in text
     ends = page.locator(".ends span").all_inner_texts()
     assert sorted(ends) == [f"fewer false alarms of {ALPHA}", f"fewer misses of {ALPHA}"]
     assert ALPHA in page.locator("#operating").get_attribute("aria-label")
@@ -176,12 +176,12 @@ def test_a_label_that_was_changed_is_no_progress(page, server, model, named):
     labels = {row["image"]: row["label"] for row in rows} | {changed["image"]: now}
     right = sum(row["answer"] == labels[row["image"]] for row in rows)
     assert f"Right before: {right} of {len(rows)}." in page.locator("#before-now").inner_text()
-    words = page.locator("#relabelled").inner_text()
-    assert f"{changed['label']} before, now {now}" in words and "1 label" in words
+    text = page.locator("#relabelled").inner_text()
+    assert f"{changed['label']} before, now {now}" in text and "1 label" in text
     same = [row for row in rows if row is not changed]
     right = sum(row["answer"] == row["label"] for row in same)
-    words = page.locator("#unchanged").inner_text()
-    assert f"On the {len(same)} image" in words and f"right before {right}" in words
+    text = page.locator("#unchanged").inner_text()
+    assert f"On the {len(same)} image" in text and f"right before {right}" in text
     keep_picture(page, "model-relabelled")
     lines = page.locator("#changes li").all_inner_texts()
     assert any(f"a region marked as {ALPHA}" in line and "learnt" not in line for line in lines)
@@ -219,8 +219,8 @@ def test_regions_are_measured_by_their_overlap_and_the_truth_is_shown(page, serv
     m = model["results"]["operating_point"]["value"]
     hits, misses, alarms = np.sum([row["overlap"][m - 1] for row in rows], axis=0)
     dice, iou = 2 * hits / (2 * hits + misses + alarms), hits / (hits + misses + alarms)
-    words = page.locator("#overlap").inner_text()
-    assert f"Dice {dice:.2f}" in words and f"IoU {iou:.2f}" in words
+    text = page.locator("#overlap").inner_text()
+    assert f"Dice {dice:.2f}" in text and f"IoU {iou:.2f}" in text
     assert "No test image is of the class no inflamed" in page.locator("#untested").inner_text()
     assert page.locator("#balanced").count() == 0
     keep_picture(page, "model-regions")

@@ -98,8 +98,8 @@ def test_a_training_starts_only_when_the_user_goes_on_without_bad_images(page):
     page.locator("#skip-bad").check()
     keep_picture(page, "train-images")
     page.get_by_label("Patients kept for testing").select_option("0")
-    with page.expect_request(lambda request: request.url.endswith("/api/jobs")) as asked:
+    with page.expect_request(lambda request: request.url.endswith("/api/jobs")) as requested:
         page.get_by_role("button", name="Start training").click()
-    assert asked.value.post_data_json["skip_bad"] is True
+    assert requested.value.post_data_json["skip_bad"] is True
     page.get_by_role("button", name="Cancel").click()
     page.locator("#job-state.cancelled").wait_for()

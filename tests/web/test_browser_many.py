@@ -83,13 +83,13 @@ def test_the_data_page_shows_what_is_near_and_reaches_the_last(page, server, dat
 
 def test_beside_an_image_are_its_neighbours_and_any_other_is_found(page, server, data):
     middle = data["images"][len(data["images"]) // 2]
-    asked = []
-    page.on("request", lambda request: asked.append(request.url))
+    requested = []
+    page.on("request", lambda request: requested.append(request.url))
     page.goto(f"{server.address}/#/look/-/{data['id']}/{middle['id']}")
     chosen = page.locator(".strip a[aria-current]")
     chosen.wait_for()
     page.wait_for_timeout(300)
-    kinds = [kind for url in asked for kind in ("tiles", "thumbnail") if kind in url]
+    kinds = [kind for url in requested for kind in ("tiles", "thumbnail") if kind in url]
     assert kinds[0] == "tiles" and "thumbnail" in kinds  # what was asked for comes before the rest
     box, strip = chosen.bounding_box(), page.locator(".strip").bounding_box()
     assert strip["y"] <= box["y"] <= strip["y"] + strip["height"]

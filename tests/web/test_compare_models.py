@@ -83,10 +83,10 @@ def test_models_are_compared_in_words():
     other = replace(
         one, images="other", classes=("a", "c"), mpp=None, features="lines", patch_px=16
     )
-    words = " ".join(differences(one, other))
+    text = " ".join(differences(one, other))
     for part in ("a / b, and a / c", "not trained on the same", "0.5 µm, and not known"):
-        assert part in words
-    assert "centred of 20 pixels, and lines of 16" in words
+        assert part in text
+    assert "centred of 20 pixels, and lines of 16" in text
 
 
 # --- models from files --------------------------------------------------------------------------
@@ -124,8 +124,10 @@ def test_a_model_from_a_file_is_looked_at_like_a_trained_one(client, model):
     assert [(entry["id"], entry["name"]) for entry in session["opened"]] == [
         (job, "kept.histodict")
     ]
-    told = client.get(f"/api/jobs/{job}/model").json()
-    assert told["opened"] and told["classes"] == model.classes_ and told["results"] is None
+    reported = client.get(f"/api/jobs/{job}/model").json()
+    assert (
+        reported["opened"] and reported["classes"] == model.classes_ and reported["results"] is None
+    )
     data = open_data(client)
     image = client.get(f"/api/data/{data}").json()["images"][0]["id"]
     place = f"/api/jobs/{job}/look/{data}/{image}"
@@ -142,20 +144,20 @@ def test_a_model_from_a_file_is_no_work(client):
     for act in ("cancel", "resume"):
         assert client.post(f"/api/jobs/{job}/{act}", headers=OWN).status_code == 400
     body = {"data": open_data(client), "parent": job}
-    answer = client.post("/api/jobs", json=body, headers=OWN)
-    assert answer.status_code == 400 and "other images" in answer.json()["error"]
+    response = client.post("/api/jobs", json=body, headers=OWN)
+    assert response.status_code == 400 and "other images" in response.json()["error"]
     assert client.get(f"/api/jobs/{job}").json()["state"] == "done"
 
 
 def test_where_a_model_does_not_fit_the_page_is_told(client, folder):
     job = ask_to_open(client, "kept.histodict").json()["id"]
     data = open_data(client)
-    (words,) = client.get(f"/api/jobs/{job}/fits/{data}").json()["warnings"]
-    assert "comes from a file (kept.histodict)" in words
+    (text,) = client.get(f"/api/jobs/{job}/fits/{data}").json()["warnings"]
+    assert "comes from a file (kept.histodict)" in text
     for name, label in (("grade1", "healthy"), ("grade2", "inflamed")):
         shutil.copytree(folder / "tissue" / label, folder / "graded" / name, dirs_exist_ok=True)
-    _, words = client.get(f"/api/jobs/{job}/fits/{open_data(client, 'graded')}").json()["warnings"]
-    assert "labelled grade1 / grade2; the model only knows healthy / inflamed" in words
+    _, text = client.get(f"/api/jobs/{job}/fits/{open_data(client, 'graded')}").json()["warnings"]
+    assert "labelled grade1 / grade2; the model only knows healthy / inflamed" in text
 
 
 def test_images_of_another_pixel_size_are_refused_in_words(client, folder):
@@ -167,11 +169,11 @@ def test_images_of_another_pixel_size_are_refused_in_words(client, folder):
     (folder / "fine.csv").write_text(rows)
     data = open_data(client, "fine.csv")
     first = client.get(f"/api/data/{data}").json()["images"][0]["id"]
-    answer = client.get(f"/api/jobs/{job}/look/{data}/{first}")
-    assert answer.status_code == 400
+    response = client.get(f"/api/jobs/{job}/look/{data}/{first}")
+    assert response.status_code == 400
     assert (
         "has 0.25 µm per pixel, but the model was trained on images of 0.5"
-        in answer.json()["error"]
+        in response.json()["error"]
     )
 
 
@@ -191,10 +193,10 @@ def test_images_of_another_pixel_size_are_refused_in_words(client, folder):
 )
 def test_what_is_no_model_in_the_folders_is_not_opened(client, folder, inside, status):
     before = sorted((folder.parent / "workspace" / "users" / "anna" / "jobs").iterdir())
-    answer = ask_to_open(client, inside)
-    assert answer.status_code == status
-    words = answer.json()["error"]
-    assert words and str(folder.parent / "workspace") not in words
+    response = ask_to_open(client, inside)
+    assert response.status_code == status
+    text = response.json()["error"]
+    assert text and str(folder.parent / "workspace") not in text
     assert sorted((folder.parent / "workspace" / "users" / "anna" / "jobs").iterdir()) == before
 
 
@@ -207,8 +209,8 @@ def test_a_link_to_a_model_elsewhere_is_refused(client, folder, model):
 
 def test_a_model_that_is_too_large_is_refused(client, folder, monkeypatch):
     monkeypatch.setattr(misfits, "_MAX_BYTES", 100)
-    answer = ask_to_open(client, "kept.histodict")
-    assert answer.status_code == 400 and "larger than" in answer.json()["error"]
+    response = ask_to_open(client, "kept.histodict")
+    assert response.status_code == 400 and "larger than" in response.json()["error"]
 
 
 def test_another_user_does_not_see_an_opened_model(client):
@@ -242,9 +244,9 @@ def place(client, folder):
 
 
 def test_the_table_of_patches_is_the_map(client, place):
-    answer = client.get(f"{place[1]}/map.csv")
-    assert "attachment" in answer.headers["content-disposition"]
-    rows = list(csv.DictReader(io.StringIO(answer.text)))
+    response = client.get(f"{place[1]}/map.csv")
+    assert "attachment" in response.headers["content-disposition"]
+    rows = list(csv.DictReader(io.StringIO(response.text)))
     shares = client.get(place[1]).json()["shares"]
     n = len(rows)
     assert n == client.get(place[1]).json()["n_patches"] > 50
@@ -295,8 +297,8 @@ def test_a_moved_line_moves_what_is_exported_and_compared(client, place):
     picture = client.get(f"{path}/difference.png?with={job}&with_{point}")
     assert picture.headers["content-type"] == "image/png"
     assert picture.content != client.get(f"{path}/difference.png?with={job}").content
-    (words,) = client.get(f"{path}/difference?with={place[0]}").json()["warnings"]
-    assert words.startswith("They were not trained on the same images")
+    (text,) = client.get(f"{path}/difference?with={place[0]}").json()["warnings"]
+    assert text.startswith("They were not trained on the same images")
     assert client.get(f"{path}/difference?with=aaaaaaaaaaaa").status_code == 404
     assert client.get(f"{path}/difference?with=../../x").status_code == 404
 
@@ -340,8 +342,8 @@ def test_an_unreadable_image_and_those_drawn_on_are_not_suggested(client, folder
         "id"
     ]
     stroke = {"act": "draw", "tool": "brush", "points": [[30, 30]], "radius": 9, "label": label}
-    drawn = ids[second.relative_to(folder / "spoilt").as_posix()]
-    answer = client.post(f"{own}/images/{drawn}/drawn", json=stroke, headers=OWN)
-    assert answer.status_code == 200, answer.text
+    annotated = ids[second.relative_to(folder / "spoilt").as_posix()]
+    response = client.post(f"{own}/images/{annotated}/drawn", json=stroke, headers=OWN)
+    assert response.status_code == 200, response.text
     found = client.get(f"/api/jobs/{job}/suggest/{data}").json()
-    assert found["of"] == len(ids) - 1 and drawn not in found["next"]
+    assert found["of"] == len(ids) - 1 and annotated not in found["next"]

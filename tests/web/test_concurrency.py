@@ -50,17 +50,17 @@ def test_lanes_are_as_wide_as_they_should_be(monkeypatch):
 
 
 def test_a_quick_answer_does_not_wait_for_the_others():
-    held = threading.Event()
+    stored = threading.Event()
 
     async def ask() -> str:
         lanes = ConcurrencyLimits()
         slow = (PREDICTIONS, DOWNLOADS, *[IMAGES] * 50)
-        behind = [asyncio.create_task(lanes.run(lane, held.wait, 5)) for lane in slow]
+        behind = [asyncio.create_task(lanes.run(limit, stored.wait, 5)) for limit in slow]
         await asyncio.sleep(0.05)
-        answer = await asyncio.wait_for(lanes.run(QUICK, lambda: "here"), 4)
-        held.set()
+        response = await asyncio.wait_for(lanes.run(QUICK, lambda: "here"), 4)
+        stored.set()
         await asyncio.gather(*behind)
-        return answer
+        return response
 
     assert asyncio.run(ask()) == "here"
 
@@ -75,17 +75,17 @@ def test_work_that_turns_out_to_be_long_changes_lanes():
 def test_a_slide_that_hangs_holds_up_only_itself(monkeypatch):
     """All that may be done of it at a time waits; of another image there is still a turn."""
     monkeypatch.setattr("histodict.web.request.available_cores", lambda: 2)
-    held = threading.Event()
+    stored = threading.Event()
 
     async def ask() -> str:
         lanes = ConcurrencyLimits()
-        slow = DeferredWork(IMAGES, lambda: held.wait(5), Path("hung.svs"))
+        slow = DeferredWork(IMAGES, lambda: stored.wait(5), Path("hung.svs"))
         behind = [asyncio.create_task(lanes.run(QUICK, lambda: slow)) for _ in range(6)]
         await asyncio.sleep(0.05)
         other = DeferredWork(IMAGES, lambda: "here", Path("other.svs"))
-        answer = await asyncio.wait_for(lanes.run(QUICK, lambda: other), 4)
-        held.set()
+        response = await asyncio.wait_for(lanes.run(QUICK, lambda: other), 4)
+        stored.set()
         await asyncio.gather(*behind)
-        return answer
+        return response
 
     assert asyncio.run(ask()) == "here"

@@ -72,9 +72,9 @@ def test_a_byte_now_and_then_does_not_count_as_life(connect):
 
 
 def test_many_that_say_nothing_shut_nobody_out(connect, server):
-    silent = [connect(b"GET / HTTP/1.1\r\nHost: ") for _ in range(40)]
+    abstaining = [connect(b"GET / HTTP/1.1\r\nHost: ") for _ in range(40)]
     assert b"histodict" in server.get("/")
-    assert is_closed(silent[0], 0.5)  # the oldest gave way
+    assert is_closed(abstaining[0], 0.5)  # the oldest gave way
 
 
 def test_a_whole_request_is_answered_however_long_the_connection_was_silent(connect):

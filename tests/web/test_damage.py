@@ -84,20 +84,20 @@ def test_a_damaged_training_is_told_of_and_the_others_go_on(whole, tissue, name,
     workspace, user, data, image, (job, other) = whole
     damage(user / "jobs" / job / name, how)
     with open_client([tissue], workspace) as client:
-        answers = {address: client.get(address) for address in addresses(data, image, job)}
-        assert {answer.status_code for answer in answers.values()} <= {200, 400, 404}
-        assert answers["/api/session"].status_code == 200
+        responses = {address: client.get(address) for address in addresses(data, image, job)}
+        assert {response.status_code for response in responses.values()} <= {200, 400, 404}
+        assert responses["/api/session"].status_code == 200
         for address in addresses(data, image, other):
             assert client.get(address).status_code == 200
         if name == "state.json" and how != "folder":
-            assert "state.json" in answers[f"/api/jobs/{job}"].json()["error"]
+            assert "state.json" in responses[f"/api/jobs/{job}"].json()["error"]
             client.post(f"/api/jobs/{job}/resume", headers=OWN)
             assert client.get(f"/api/jobs/{job}").json()["state"] in ("waiting", "running", "done")
-    said = capsys.readouterr().err
+    message = capsys.readouterr().err
     if name in ("job.json", "state.json"):
-        assert f"{job}/{name}: is damaged" in said.replace("\\", "/")
+        assert f"{job}/{name}: is damaged" in message.replace("\\", "/")
     if name == "results.json":
-        assert name in answers[f"/api/jobs/{job}/model"].json()["error"]
+        assert name in responses[f"/api/jobs/{job}/model"].json()["error"]
 
 
 @pytest.mark.parametrize("how", [how for how in HOW if how != "folder"])
@@ -122,8 +122,8 @@ def test_damaged_corrections_are_named_and_kept(whole, tissue, how):
     damaged = None if path.is_dir() else path.read_bytes()
     with open_client([tissue], workspace) as client:
         body = {"image": image, "label": "inflamed"}
-        answer = client.post(f"/api/data/{data}/correct", json=body, headers=OWN)
-        assert answer.status_code == 400 and "corrections.json" in answer.json()["error"]
+        response = client.post(f"/api/data/{data}/correct", json=body, headers=OWN)
+        assert response.status_code == 400 and "corrections.json" in response.json()["error"]
         assert path.is_dir() or path.read_bytes() == damaged
         assert client.get("/api/session").status_code == 200
 
@@ -135,8 +135,8 @@ def test_what_was_said_of_a_set_is_named_when_it_is_damaged(tissue, tmp_path, ho
         data = open_data(client)
         path = tmp_path / "users" / "local" / "data" / data / "about.json"
         path.write_bytes(HOW_JSON[how])
-        answer = client.get(f"/api/data/{data}")
-        assert answer.status_code == 400 and "about.json: is damaged" in answer.json()["error"]
+        response = client.get(f"/api/data/{data}")
+        assert response.status_code == 400 and "about.json: is damaged" in response.json()["error"]
         assert client.get("/api/session").status_code == 200
         path.unlink()
         assert client.get(f"/api/data/{data}").status_code == 200
@@ -177,10 +177,10 @@ def test_damaged_images_are_named_and_the_others_shown(tissue, tmp_path):
         for image in client.get(f"/api/data/{data}").json()["images"]:
             base = f"/api/data/{data}/images/{image['id']}"
             for address in (base, f"{base}/thumbnail.jpg", f"{base}/tiles/0/0/0.jpg"):
-                answer = client.get(address)
+                response = client.get(address)
                 is_good = image["label"] == "healthy"
-                assert answer.status_code == (200 if is_good else 400)
-                assert is_good or image["name"].split("/")[1] in answer.json()["error"]
+                assert response.status_code == (200 if is_good else 400)
+                assert is_good or image["name"].split("/")[1] in response.json()["error"]
 
 
 def test_names_that_are_no_text_are_shown(tissue, tmp_path):

@@ -28,11 +28,11 @@ def records(labels: str, patients: str) -> tuple[ImageRecord, ...]:
 
 
 def test_imbalance_and_lonely_patients_are_told():
-    (words,) = quick_warnings(Manifest(records("aaaaaaab" + "b", "12345678" + "9")))
-    assert "Class imbalance: 7 images of a, but only 2 of b" in words
+    (text,) = quick_warnings(Manifest(records("aaaaaaab" + "b", "12345678" + "9")))
+    assert "Class imbalance: 7 images of a, but only 2 of b" in text
     assert quick_warnings(Manifest(records("aabb", "1234"))) == []
-    (words,) = quick_warnings(Manifest(records("aabb", "1133")[:3] + records("b", "4")))
-    assert words.startswith("All images of a come from one patient")
+    (text,) = quick_warnings(Manifest(records("aabb", "1133")[:3] + records("b", "4")))
+    assert text.startswith("All images of a come from one patient")
 
 
 def test_the_manifests_own_warnings_are_passed_on(tissue):
@@ -66,11 +66,13 @@ def test_different_and_blank_images_are_no_copies(greys):
 
 def test_copies_under_two_patients_and_labels_are_pointed_out(greys):
     manifest = Manifest(records("ab", "12"))
-    looks = [ImageSummary(record, greys[0], PixelSize(0.5, "file")) for record in manifest.records]
-    (words,) = slow_warnings(manifest, looks)
-    assert "Likely duplicates" in words and "0.png and 1.png" in words
-    assert "Pairs listed under different patients: 1" in words
-    assert "Pairs with different labels: 1" in words
+    summaries = [
+        ImageSummary(record, greys[0], PixelSize(0.5, "file")) for record in manifest.records
+    ]
+    (text,) = slow_warnings(manifest, summaries)
+    assert "Likely duplicates" in text and "0.png and 1.png" in text
+    assert "Pairs listed under different patients: 1" in text
+    assert "Pairs with different labels: 1" in text
 
 
 @pytest.mark.parametrize(
@@ -85,8 +87,8 @@ def test_copies_under_two_patients_and_labels_are_pointed_out(greys):
 def test_pixel_sizes(greys, sizes, words):
     manifest = Manifest(records("ab", "12"))
     rows = zip(manifest.records, greys, sizes, strict=False)
-    looks = [ImageSummary(record, grey, PixelSize(mpp, "file")) for record, grey, mpp in rows]
-    found = slow_warnings(manifest, looks)
+    summaries = [ImageSummary(record, grey, PixelSize(mpp, "file")) for record, grey, mpp in rows]
+    found = slow_warnings(manifest, summaries)
     assert [words in text for text in found] == ([True] if words else [])
 
 
@@ -150,8 +152,8 @@ def test_an_image_changed_under_its_name_is_looked_at_again(ask, drawn):
 
 def test_the_same_image_in_two_classes_is_refused_by_name(ask, drawn):
     (drawn / "b" / "4.png").write_bytes((drawn / "a" / "1.png").read_bytes())
-    (words,) = ask()["refused"]
-    assert words.startswith("a/1.png and b/4.png are the same image, once as 'a' and once as 'b'")
+    (text,) = ask()["refused"]
+    assert text.startswith("a/1.png and b/4.png are the same image, once as 'a' and once as 'b'")
 
 
 def test_pixel_sizes_are_counted_with_who_says_them(ask, drawn):
@@ -184,10 +186,10 @@ def test_a_check_under_way_is_followed_without_a_look_at_the_files(drawn, monkey
 
     checks, manifest = BackgroundChecks(), read_manifest(drawn)
     check = checks.request(manifest, thumbnail)["check"]
-    looks = count_calls(monkeypatch, data_checks, "_file_state")
+    summaries = count_calls(monkeypatch, data_checks, "_file_state")
     followed = checks.follow(check, drawn)
     assert followed is not None and not followed["ready"] and followed["of"] == 4
-    assert looks == []
+    assert summaries == []
     assert checks.follow(check, drawn / "a") is None  # another set's
     assert checks.follow("0" * 12, drawn) is None
     going_on.set()
@@ -201,15 +203,15 @@ def test_a_check_stands_back_for_the_page_but_ends(drawn, monkeypatch, n_busy):
     from histodict.web import dataset_checks as data_checks
 
     monkeypatch.setattr(data_checks, "_PATIENCE", 0.05)
-    asked = []
+    requested = []
 
     def thumbnail(record):
-        assert len(asked) > 3  # it waited until then
+        assert len(requested) > 3  # it waited until then
         raise OSError("none")
 
     def is_busy():
-        asked.append(1)
-        return len(asked) <= n_busy
+        requested.append(1)
+        return len(requested) <= n_busy
 
     checks = BackgroundChecks(is_busy)
     found = checked(checks, read_manifest(drawn), thumbnail)

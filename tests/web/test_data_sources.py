@@ -170,8 +170,8 @@ def test_a_new_image_in_a_linked_class_is_noticed(sources, folder):
 def test_splits_beside_classes_can_be_looked_at(sources, folder):
     (folder / "test").mkdir()
     (folder / "test" / "5.png").touch()
-    (words,) = sources.listing(folder).manifest.warnings
-    assert "splits by their names (test)" in words and "have no labels" in words
+    (text,) = sources.listing(folder).manifest.warnings
+    assert "splits by their names (test)" in text and "have no labels" in text
 
 
 def test_a_table_without_labels_is_looked_at(sources, folder):
@@ -263,9 +263,9 @@ def test_a_tile_asks_the_disk_as_often_however_many_images_there_are(
         dataset = open_dataset(user, sources, folder)
         image = short_id(paths[-1])
         with monkeypatch.context() as patch:
-            looks = looks_at_the_disk(patch)
+            summaries = looks_at_the_disk(patch)
             assert find_dataset(user, sources, dataset.id, image).image(image).path.exists()
-            counts.append(sum(map(len, looks)))
+            counts.append(sum(map(len, summaries)))
     assert 0 < counts[0] == counts[1]
 
 

@@ -53,15 +53,15 @@ def client(folder, tmp_path, monkeypatch):
 
 def ask(client, path="", body=None):
     url = f"/api/data/{client.data}{path}"
-    answer = client.get(url) if body is None else client.post(url, json=body, headers=OWN)
-    assert answer.status_code == 200, answer.text
-    return answer.json()
+    response = client.get(url) if body is None else client.post(url, json=body, headers=OWN)
+    assert response.status_code == 200, response.text
+    return response.json()
 
 
 def refused(client, path, body):
-    answer = client.post(f"/api/data/{client.data}{path}", json=body, headers=OWN)
-    assert 400 <= answer.status_code < 500, answer.text
-    return answer.json()["error"]
+    response = client.post(f"/api/data/{client.data}{path}", json=body, headers=OWN)
+    assert 400 <= response.status_code < 500, response.text
+    return response.json()["error"]
 
 
 def sheet(client, name="first.png"):
@@ -90,9 +90,9 @@ def bring(client, content, name="first.geojson"):
 
 
 def feature(corners, name="Tumor", **more):
-    said = {"classification": {"name": name, "color": [200, 0, 0]}} if name else {}
+    message = {"classification": {"name": name, "color": [200, 0, 0]}} if name else {}
     geometry = {"type": "Polygon", "coordinates": [corners]}
-    return {"type": "Feature", "geometry": geometry, "properties": said | more}
+    return {"type": "Feature", "geometry": geometry, "properties": message | more}
 
 
 def square(left, top, side):
@@ -301,9 +301,9 @@ def test_an_outline_that_crosses_itself_is_said_and_all_of_it_taken(client):
     ],
 )
 def test_foreign_and_broken_files_are_refused_in_words_and_change_nothing(client, content, words):
-    answer = bring(client, content)
-    assert answer.status_code == 400
-    assert words in answer.json()["error"] and "--" not in answer.json()["error"]
+    response = bring(client, content)
+    assert response.status_code == 400
+    assert words in response.json()["error"] and "--" not in response.json()["error"]
     assert drawn(client)["images"] == drawn(client)["classes"] == []
 
 
@@ -339,10 +339,10 @@ def test_a_file_may_be_larger_than_a_request_but_not_without_end(client):
 
 def test_nothing_is_read_or_written_by_an_id_that_is_a_path(client):
     for image in ("..%2f..%2ftoken", "000000000000"):
-        answer = client.post(
+        response = client.post(
             f"/api/data/{client.data}/images/{image}/drawn", json={"act": "undo"}, headers=OWN
         )
-        assert answer.status_code == 404
+        assert response.status_code == 404
 
 
 # --- the quick answer ----------------------------------------------------------------------------
@@ -439,10 +439,10 @@ def test_a_damaged_sheet_is_named_and_never_overwritten(client, damage):
     user = client.app.state.users[0].folder / "data" / client.data
     path = user / "sheets" / f"{client.images['first.png']}.json"
     path.write_bytes(damage)
-    answer = client.post(
+    response = client.post(
         f"/api/data/{client.data}{sheet(client)}", json=BRUSH | {"label": own[0]}, headers=OWN
     )
-    assert answer.status_code == 400 and "is damaged" in answer.json()["error"]
+    assert response.status_code == 400 and "is damaged" in response.json()["error"]
     assert path.read_bytes() == damage
     ask(client, sheet(client, "second.png"), BRUSH | {"label": own[0]})  # the others go on
 

@@ -40,9 +40,9 @@ def test_residuals_and_atoms_are_those_of_the_method(model, manifest, gallery, p
 
 
 def test_background_is_not_explained(model, manifest, gallery, patch_map):
-    winners = patch_map.predicted_classes.copy()
-    winners[0, 0] = NO_TISSUE
-    blank = replace(patch_map, predicted_classes=winners)
+    predicted_classes = patch_map.predicted_classes.copy()
+    predicted_classes[0, 0] = NO_TISSUE
+    blank = replace(patch_map, predicted_classes=predicted_classes)
     with open_prepared_image(
         manifest.records[0].path, manifest.records[0].mpp, model.recipe
     ) as view:
@@ -53,8 +53,8 @@ def test_background_is_not_explained(model, manifest, gallery, patch_map):
 
 
 def test_words_call_a_distance_a_distance():
-    said = _text(["a", "b"], 0, np.array([-0.3, 0.2]), False)
-    assert said == "This patch is closest to a: its distance is -0.30, that of b 0.20."
+    message = _text(["a", "b"], 0, np.array([-0.3, 0.2]), False)
+    assert message == "This patch is closest to a: its distance is -0.30, that of b 0.20."
     assert "On the map, though, it counts as b" in _text(["a", "b"], 1, np.array([0.1, 0.2]), True)
 
 

@@ -16,8 +16,8 @@ CLASSES = ["benign", "malignant"]
 def rows(*groups):
     """(label, answer, patient, how many) each."""
     return [
-        {"label": label, "answer": answer, "patient": patient}
-        for label, answer, patient, n in groups
+        {"label": label, "answer": response, "patient": patient}
+        for label, response, patient, n in groups
         for _ in range(n)
     ]
 

@@ -43,7 +43,7 @@ def test_a_training_tells_of_every_stage_and_leaves_results(client):
 
 def test_what_cannot_be_trained_is_said_at_once(client):
     data = open_data(client)
-    for wish, words in (
+    for wish, text in (
         ({"settings": {"n_atoms": "many"}}, "n_atoms"),
         ({"settings": {"colour": "red"}}, "no setting"),
         ({"test_folds": 7}, "test_folds"),
@@ -51,12 +51,12 @@ def test_what_cannot_be_trained_is_said_at_once(client):
         ({"method": "magic"}, "method"),
         ({"preset": "paper", "settings": {"features": "timm:x@/etc/passwd"}}, "command line"),
     ):
-        answer = client.post("/api/jobs", json={"data": data, **wish}, headers=OWN)
-        if answer.status_code == 200:  # what only the method itself can tell fails soon
-            found = wait_for(client, answer.json()["id"], "failed")
-            assert words in found["error"]
+        response = client.post("/api/jobs", json={"data": data, **wish}, headers=OWN)
+        if response.status_code == 200:  # what only the method itself can tell fails soon
+            found = wait_for(client, response.json()["id"], "failed")
+            assert text in found["error"]
         else:
-            assert answer.status_code == 400 and words in answer.json()["error"]
+            assert response.status_code == 400 and text in response.json()["error"]
 
 
 def pid_of(folder) -> int:
@@ -219,11 +219,11 @@ def test_trainings_come_before_maps(tmp_path, monkeypatch):
 def test_what_is_usual_for_regions_is_told_with_its_reason(client, monkeypatch):
     for missing, preset in ((None, "embeddings"), ("torch", "regions")):
         monkeypatch.setattr(presets, "missing_dependency", lambda name, missing=missing: missing)
-        told = client.get("/api/choices").json()["for_regions"]
-        assert told["preset"] == preset and "installed" in told["why"]
+        reported = client.get("/api/choices").json()["for_regions"]
+        assert reported["preset"] == preset and "installed" in reported["why"]
     monkeypatch.setattr(presets, "missing_dependency", lambda name: None)
-    told = client.get("/api/choices?method=shirc").json()["for_regions"]
-    assert told == {"preset": "regions", "why": "of pixels, as shirc codes colour channels"}
+    reported = client.get("/api/choices?method=shirc").json()["for_regions"]
+    assert reported == {"preset": "regions", "why": "of pixels, as shirc codes colour channels"}
     for more, neighbours in (("", 0), ("&regions=1", 2)):
         found = client.get("/api/choices?preset=embeddings" + more).json()["recipe"]
         assert found["smoothing_radius"] == neighbours
@@ -235,8 +235,8 @@ def test_regions_are_learnt_from_masks(client):
     assert wait_for(client, job, "done", "failed")["state"] == "done"
     images = client.get(f"/api/data/{data}").json()["images"]
     address = f"/api/jobs/{job}/look/{data}/{images[0]['id']}"
-    answer = client.get(address).json()
-    assert answer["state"] == "done" and answer["grid"]["n_rows"] > 3
+    response = client.get(address).json()
+    assert response["state"] == "done" and response["grid"]["n_rows"] > 3
     rings = client.get(f"{address}/outlines?least=1").json()["rings"]
     assert all(ring[:2] == ring[-2:] for ring in rings)
     assert client.get(f"{address}/outlines?class=9").status_code == 404
@@ -311,8 +311,8 @@ def test_a_training_that_lost_its_state_is_not_begun_again_by_itself(tmp_path):
 )
 def test_absurd_numbers_are_refused_at_the_door(client, name, value):
     body = {"data": open_data(client), "preset": "quick", "settings": {name: value}}
-    answer = client.post("/api/jobs", json=body, headers=OWN)
-    assert answer.status_code == 400 and name in answer.json()["error"]
+    response = client.post("/api/jobs", json=body, headers=OWN)
+    assert response.status_code == 400 and name in response.json()["error"]
 
 
 def test_the_same_training_is_under_way_once(client):
@@ -320,13 +320,13 @@ def test_the_same_training_is_under_way_once(client):
     job = start(client, data, settings=LONG)
     assert start(client, data, settings=LONG) == job
     assert start(client, data, settings=LONG, seed=1) != job
-    answer = client.post(f"/api/jobs/{job}/delete", headers=OWN)
-    assert answer.status_code == 400 and "cancel it first" in answer.json()["error"]
+    response = client.post(f"/api/jobs/{job}/delete", headers=OWN)
+    assert response.status_code == 400 and "cancel it first" in response.json()["error"]
     for entry in client.get("/api/jobs").json()["jobs"]:
         client.post(f"/api/jobs/{entry['id']}/cancel", headers=OWN)
     for name in ("", " \n", "x" * 81, None):
-        answer = client.post(f"/api/jobs/{job}/rename", json={"name": name}, headers=OWN)
-        assert answer.status_code == 400
+        response = client.post(f"/api/jobs/{job}/rename", json={"name": name}, headers=OWN)
+        assert response.status_code == 400
     client.post(f"/api/jobs/{job}/rename", json={"name": " a  b "}, headers=OWN)
     assert client.get(f"/api/jobs/{job}").json()["name"] == "a b"
     assert start(client, data, settings=LONG) != job  # it was given up: this is another one

@@ -38,13 +38,13 @@ def patch_map(folder, manifest):
 
 def test_what_is_stored_is_what_the_model_says(model, manifest, folder, patch_map):
     record = manifest.records[0]
-    answer = model.predict(record.path, mpp=record.mpp)
+    response = model.predict(record.path, mpp=record.mpp)
     facts = load_prediction(folder, record)
-    assert (facts["answer"], facts["score"]) == (answer.label, answer.score)
+    assert (facts["answer"], facts["score"]) == (response.label, response.score)
     assert facts["value"] == pytest.approx(facts["shares"]["inflamed"])
-    assert facts["shares"] == answer.proportions
-    np.testing.assert_array_equal(patch_map.predicted_classes, answer.patch_map.predicted_classes)
-    assert (patch_map.grid, patch_map.path) == (answer.patch_map.grid, record.path)
+    assert facts["shares"] == response.proportions
+    np.testing.assert_array_equal(patch_map.predicted_classes, response.patch_map.predicted_classes)
+    assert (patch_map.grid, patch_map.path) == (response.patch_map.grid, record.path)
 
 
 def test_the_page_is_told_where_the_pixel_size_comes_from(model, manifest, folder, tmp_path):
@@ -61,22 +61,22 @@ def test_the_page_is_told_where_the_grid_lies(folder, manifest):
 
 
 def test_the_picture_shows_winners_alone_or_together(patch_map):
-    winners = patch_map.predicted_classes.copy()
-    winners[0, 0] = NO_TISSUE
-    patch_map = replace(patch_map, predicted_classes=winners)
+    predicted_classes = patch_map.predicted_classes.copy()
+    predicted_classes[0, 0] = NO_TISSUE
+    patch_map = replace(patch_map, predicted_classes=predicted_classes)
     everything, second = map_image(patch_map, None), map_image(patch_map, 1)
-    assert ((everything[..., 3] > 0) == (winners != NO_TISSUE)).all()
-    assert ((second[..., 3] > 0) == (winners == 1)).all()
+    assert ((everything[..., 3] > 0) == (predicted_classes != NO_TISSUE)).all()
+    assert ((second[..., 3] > 0) == (predicted_classes == 1)).all()
     assert everything[..., 3].max() == 255
 
 
 def test_outlines_lie_around_the_patches(patch_map):
     """Overlapping patches, reduced by 2: cells of 8 pixels that begin 4 from the border."""
-    winners = np.zeros((4, 5), np.int16)
-    winners[1:3, 2] = 1
+    predicted_classes = np.zeros((4, 5), np.int16)
+    predicted_classes[1:3, 2] = 1
     margins = np.zeros((4, 5, 2), np.float32)
     grid = PatchGrid(4, 5, patch_px=8, stride_px=4, downsample=2.0)
-    small = replace(patch_map, grid=grid, predicted_classes=winners, margins=margins)
+    small = replace(patch_map, grid=grid, predicted_classes=predicted_classes, margins=margins)
     (ring,) = outlines(small, 1, 2)
     assert ring[:2] == ring[-2:]
     assert (min(ring[::2]), max(ring[::2])) == (2 * 8 + 4, 3 * 8 + 4)
@@ -153,37 +153,39 @@ def test_a_kept_answer_is_redrawn_as_the_model_would_answer(name, small_models, 
     """Whatever kind of model it is, and wherever its line was moved; as it is, nothing changes."""
     model = load_model(small_models.path(name))
     record = manifest.records[0]
-    kept = compute_prediction(model, record, tmp_path)
-    patch_map = stored_map(tmp_path, record) if kept["grid"] else None
-    same = prediction_to_json(apply_threshold(model, kept, patch_map, record.path))
-    assert same.pop("score") == pytest.approx(kept["score"])
-    assert same == {key: kept[key] for key in same}
+    stored = compute_prediction(model, record, tmp_path)
+    patch_map = stored_map(tmp_path, record) if stored["grid"] else None
+    same = prediction_to_json(apply_threshold(model, stored, patch_map, record.path))
+    assert same.pop("score") == pytest.approx(stored["score"])
+    assert same == {key: stored[key] for key in same}
     if model.decision_threshold is None:
         return
-    by = max(1, 0.2 * abs(kept["value"])) if model.finds_regions else 0.05 + abs(kept["value"])
-    moved = model.with_threshold(kept["value"] + by)
-    found = prediction_to_json(apply_threshold(moved, kept, patch_map, record.path))
-    asked = prediction_to_json(
+    by = max(1, 0.2 * abs(stored["value"])) if model.finds_regions else 0.05 + abs(stored["value"])
+    moved = model.with_threshold(stored["value"] + by)
+    found = prediction_to_json(apply_threshold(moved, stored, patch_map, record.path))
+    requested = prediction_to_json(
         moved.predict_one(record.path, mpp=PixelSizeOption(table=record.mpp))
     )
-    assert found["answer"] == asked["answer"] == model.classes_[0]
-    assert found["words"] == asked["words"] != kept["words"]
-    assert found["shares"] == pytest.approx(asked["shares"], abs=0.02)
+    assert found["answer"] == requested["answer"] == model.classes_[0]
+    assert found["words"] == requested["words"] != stored["words"]
+    assert found["shares"] == pytest.approx(requested["shares"], abs=0.02)
 
 
 @pytest.mark.parametrize(("least", "most"), [(1, 400), (3, 400), (1, 7)])
 def test_outlines_are_the_rings_of_the_largest_regions(patch_map, least, most):
     """Made of arrays at once; one by one they are the same."""
     rng = np.random.default_rng(3)
-    winners = (rng.random((30, 40)) > 0.7).astype(np.int16)
+    predicted_classes = (rng.random((30, 40)) > 0.7).astype(np.int16)
     grid = PatchGrid(30, 40, patch_px=7, stride_px=7, downsample=1.5, left=40.0, top=3.0)
-    drawn = replace(patch_map, grid=grid, predicted_classes=winners, margins=np.zeros((30, 40, 2)))
+    annotated = replace(
+        patch_map, grid=grid, predicted_classes=predicted_classes, margins=np.zeros((30, 40, 2))
+    )
     wanted = [
         [length for corner in ring for length in corner]
-        for _, _, polygons in drawn.regions(1, least, most)
+        for _, _, polygons in annotated.regions(1, least, most)
         for polygon in polygons
         for ring in polygon
     ]
-    found = drawn.rings(1, least, most)
+    found = annotated.rings(1, least, most)
     assert len(found) > 5
     assert sorted(found) == sorted(wanted)

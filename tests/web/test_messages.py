@@ -79,8 +79,8 @@ def test_the_class_to_be_found_is_guessed_and_can_be_chosen(colon):
     assert job_of(client, job).request["positive"] == "normal"
     regions = start(client, data, preset="regions", regions="adenocarcinoma")
     assert client.get(f"/api/jobs/{regions}").json()["classes"] == ["normal", "adenocarcinoma"]
-    answer = say(client, data, positive="tumour")
-    assert answer.status_code == 400 and "there is no class" in answer.json()["error"]
+    response = say(client, data, positive="tumour")
+    assert response.status_code == 400 and "there is no class" in response.json()["error"]
 
 
 def test_names_that_do_not_tell_are_asked_about(colon):
@@ -93,8 +93,8 @@ def test_names_that_do_not_tell_are_asked_about(colon):
 @pytest.mark.parametrize("mpp", [0, -1, "wide", True, 1e6])
 def test_a_pixel_size_that_is_none_is_refused(colon, mpp):
     client, data, _ = colon
-    answer = say(client, data, mpp=mpp)
-    assert answer.status_code == 400 and "number of µm" in answer.json()["error"]
+    response = say(client, data, mpp=mpp)
+    assert response.status_code == 400 and "number of µm" in response.json()["error"]
     assert client.get(f"/api/data/{data}").json()["mpp"] is None
 
 
@@ -104,11 +104,11 @@ def test_a_given_pixel_size_fills_and_never_overrides(colon):
     lines = [f"{first},normal,0.25", *(f"{path},{path.parts[0]}," for path in (second, *others))]
     (folder / "manifest.csv").write_text("\n".join(["path,label,mpp", *lines]))
     found = checked(client, data)
-    (words,) = (words for words in found["warnings"] if "not known" in words)
-    assert f"pixel size of {len(others) + 1} of {len(others) + 2} images is not known" in words
-    answer = client.post("/api/jobs", json={"data": data, "preset": "quick"}, headers=OWN)
-    assert answer.status_code == 400
-    assert "give it on the data page (µm per pixel), or in a column mpp" in answer.json()["error"]
+    (text,) = (text for text in found["warnings"] if "not known" in text)
+    assert f"pixel size of {len(others) + 1} of {len(others) + 2} images is not known" in text
+    response = client.post("/api/jobs", json={"data": data, "preset": "quick"}, headers=OWN)
+    assert response.status_code == 400
+    assert "give it on the data page (µm per pixel), or in a column mpp" in response.json()["error"]
     assert say(client, data, mpp=0.5).json()["mpp"] == 0.5
     sizes = {(s["mpp"], s["from"]): s["n_images"] for s in checked(client, data)["sizes"]}
     assert sizes == {(0.5, "command"): len(others) + 1, (0.25, "table"): 1}
@@ -122,10 +122,10 @@ def test_the_same_image_in_two_classes_is_refused_at_the_start(colon):
     image = min(folder.glob("normal/*/*.jpg"))
     shutil.copy(image, folder / "adenocarcinoma" / "copy.jpg")
     checked(client, data)
-    answer = client.post("/api/jobs", json={"data": data, "preset": "quick"}, headers=OWN)
-    assert answer.status_code == 400
-    words = answer.json()["error"]
-    assert "adenocarcinoma/copy.jpg" in words and image.name in words
+    response = client.post("/api/jobs", json={"data": data, "preset": "quick"}, headers=OWN)
+    assert response.status_code == 400
+    text = response.json()["error"]
+    assert "adenocarcinoma/copy.jpg" in text and image.name in text
     (image_id,) = (
         image["id"]
         for image in client.get(f"/api/data/{data}").json()["images"]
@@ -203,8 +203,8 @@ def test_a_damaged_list_of_bad_images_is_named(trained):
     whole = path.read_bytes()
     for content in (b"", b"{}", b"[1]"):
         path.write_bytes(content)
-        answer = client.get(f"/api/jobs/{job.id}")
-        assert answer.status_code == 400 and path.name in answer.json()["error"]
+        response = client.get(f"/api/jobs/{job.id}")
+        assert response.status_code == 400 and path.name in response.json()["error"]
     path.write_bytes(whole)
     assert client.get(f"/api/jobs/{job.id}").status_code == 200
 
@@ -213,8 +213,8 @@ def test_started_without_the_bad_images_it_leaves_them_out(trained):
     client, data, _, _ = trained
     checked(client, data)
     body = {"data": data, "preset": "quick"}
-    answer = client.post("/api/jobs", json=body, headers=OWN)
-    assert answer.status_code == 400 and "cannot be read" in answer.json()["error"]
+    response = client.post("/api/jobs", json=body, headers=OWN)
+    assert response.status_code == 400 and "cannot be read" in response.json()["error"]
     assert (job_of(client, start(client, data, skip_bad=True)).folder / "skip-bad").exists()
 
 
@@ -244,10 +244,10 @@ def test_label_map_and_report_agree_where_the_line_was_moved(trained):
             address = f"/api/jobs/{job.id}/look/{data}/{row['image']}"
             client.get(address).raise_for_status()
             found = client.get(f"{address}?point={point}").json()
-            asked = moved.predict_one(job_image(job, row), mpp=0.5)
-            assert found["answer"] == name == asked.label
-            assert found["words"] == asked.summary()
-            assert found["shares"] == pytest.approx(asked.proportions, abs=0.02)
+            requested = moved.predict_one(job_image(job, row), mpp=0.5)
+            assert found["answer"] == name == requested.label
+            assert found["words"] == requested.summary()
+            assert found["shares"] == pytest.approx(requested.proportions, abs=0.02)
             pictures = [
                 client.get(f"{address}/map.png{q}").content for q in ("", f"?point={point}")
             ]
@@ -285,21 +285,21 @@ def job_image(job, row):
 def test_the_reports_overlay_is_drawn_at_the_moved_line(trained, monkeypatch):
     """What is laid over the image is the moved map, whose mean agrees with the label."""
     client, _, job, _ = trained
-    drawn = []
+    annotated = []
 
     def draw(patch_map, words, outlines):
-        drawn.append((patch_map, words))
+        annotated.append((patch_map, words))
         return np.zeros((4, 4, 3), np.uint8)
 
     monkeypatch.setattr("histodict.web.model_report.draw_overlay", draw)
     values = [row["value"] for row in job.results()["images"]]
     client.get(f"/api/jobs/{job.id}/report.html?point={max(values) + 0.06}").raise_for_status()
-    assert drawn
-    for patch_map, words in drawn:
+    assert annotated
+    for patch_map, words in annotated:
         assert words.startswith("adenocarcinoma")
         assert patch_map.margins[..., 1][patch_map.tissue].mean() < 0
-        kept = stored_map(job.folder / "maps", record_of(job, patch_map.path), 0.5)
-        assert (kept.predicted_classes != patch_map.predicted_classes).any()
+        stored = stored_map(job.folder / "maps", record_of(job, patch_map.path), 0.5)
+        assert (stored.predicted_classes != patch_map.predicted_classes).any()
 
 
 def record_of(job, path):

@@ -72,13 +72,13 @@ def answered(*pairs):
     return [
         {
             "label": label,
-            "answer": answer,
+            "answer": response,
             "patient": "p",
             "name": label,
             "value": 0.0,
             "grid": None,
         }
-        for label, answer in pairs
+        for label, response in pairs
     ]
 
 
@@ -123,6 +123,6 @@ def test_what_was_assumed_and_what_failed_is_said(model, tmp_path):
 def test_the_best_of_several_models_looks_too_good(model, tmp_path):
     assert selection_summary(1) == ""
     results = {"images": answered(("healthy", "healthy")), "operating_point": None}
-    path, kept = tmp_path / "r.html", nothing(tmp_path, model)
-    write_report(path, model, [], results, kept, [], selection=selection_summary(3))
+    path, stored = tmp_path / "r.html", nothing(tmp_path, model)
+    write_report(path, model, [], results, stored, [], selection=selection_summary(3))
     assert "3 models were tested on these patients" in path.read_text(encoding="utf-8")

@@ -25,9 +25,9 @@ def masked(tmp_path):
 def found(masked, rng):
     grid = PatchGrid(8, 12, patch_px=10, stride_px=10, downsample=1.0)
     margins = rng.normal(size=(8, 12, 2)).astype(np.float32)
-    winners = (margins[..., 1] > margins[..., 0]).astype(np.int16)
-    winners[0] = NO_TISSUE
-    return PatchMap(grid, winners, margins, ("rest", "tumour"), masked.path)
+    predicted_classes = (margins[..., 1] > margins[..., 0]).astype(np.int16)
+    predicted_classes[0] = NO_TISSUE
+    return PatchMap(grid, predicted_classes, margins, ("rest", "tumour"), masked.path)
 
 
 def test_counts_are_those_of_detect_for_every_size(masked, found):

@@ -46,9 +46,9 @@ class Reports:
         return open_client([self.base / "folder"], self.base / "workspace")
 
     def ask(self, query="", client=None):
-        answer = (client or self.client).get(f"/api/jobs/{self.job.id}/report.html{query}")
-        answer.raise_for_status()
-        return answer.content
+        response = (client or self.client).get(f"/api/jobs/{self.job.id}/report.html{query}")
+        response.raise_for_status()
+        return response.content
 
     def records(self) -> list[tuple[ImageRecord, ...]]:
         """Those that were learnt from, and those that were tested."""
@@ -143,9 +143,9 @@ def test_a_change_makes_another_report(reports, monkeypatch, change):
 
 
 def test_every_line_has_its_report(reports):
-    texts = {query: reports.ask(query) for query in ("", "?point=3", "?point=40")}
-    assert len(set(texts.values())) == 3
-    for query, text in texts.items():
+    contents = {query: reports.ask(query) for query in ("", "?point=3", "?point=40")}
+    assert len(set(contents.values())) == 3
+    for query, text in contents.items():
         assert reports.ask(query) == text == reports.ask(query, reports.fresh_client())
 
 
@@ -166,5 +166,5 @@ def test_an_image_outside_the_folders_is_refused_all_the_same(reports):
     outside = reports.base / record.path.name
     os.replace(record.path, outside)
     record.path.symlink_to(outside)
-    answer = reports.client.get(f"/api/jobs/{reports.job.id}/report.html")
-    assert answer.status_code == 403
+    response = reports.client.get(f"/api/jobs/{reports.job.id}/report.html")
+    assert response.status_code == 403

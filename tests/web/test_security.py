@@ -58,8 +58,8 @@ def test_crafted_addresses_find_nothing(client, address):
 
 @pytest.mark.parametrize("inside", ["..", "../..", "/etc", "tissue/../../..", "tissue\0"])
 def test_data_outside_the_folders_cannot_be_opened(client, inside):
-    answer = client.post("/api/data", json={"place": 0, "inside": inside}, headers=OWN)
-    assert answer.status_code == 403
+    response = client.post("/api/data", json={"place": 0, "inside": inside}, headers=OWN)
+    assert response.status_code == 403
     assert client.get("/api/folders", params={"place": 0, "inside": inside}).status_code == 403
 
 
@@ -69,8 +69,8 @@ def test_a_table_that_points_outside_is_refused(client, tissue, tmp_path):
     table = tissue / "escape.csv"
     for path in (tmp_path / "secret.jpg", "../" * 20 + str(tmp_path / "secret.jpg").lstrip("/")):
         table.write_text(f"path,label,patient\n{path},a,1\n{image},b,2\n")
-        answer = client.post("/api/data", json={"place": 0, "inside": "escape.csv"}, headers=OWN)
-        assert answer.status_code == 403
+        response = client.post("/api/data", json={"place": 0, "inside": "escape.csv"}, headers=OWN)
+        assert response.status_code == 403
     table.unlink()
 
 
@@ -106,8 +106,8 @@ def test_crafted_tile_numbers_find_nothing(client, level, column, row):
 
 
 def test_large_or_foreign_requests_are_refused(client):
-    answer = client.post("/api/data", content=b"x" * 100_000, headers=OWN)
-    assert answer.status_code == 400 and "too large" in answer.json()["error"]
+    response = client.post("/api/data", content=b"x" * 100_000, headers=OWN)
+    assert response.status_code == 400 and "too large" in response.json()["error"]
     assert client.post("/api/data", content=b"\xff{", headers=OWN).status_code == 400
     assert client.post("/api/data", json=[1], headers=OWN).status_code == 400
     files = {"file": ("model.histodict", b"x" * 200_000)}
@@ -156,14 +156,14 @@ def test_user_names_cannot_be_paths(tissue, tmp_path):
     "host", ["[::1", "::1]", "127.0.0.1:x", "localhost:99999999", "user@localhost", "", "a b"]
 )
 def test_a_host_that_is_none_is_refused(client, host):
-    answer = client.get("/", headers={"host": host})
-    assert answer.status_code in (400, 403) and len(answer.text.splitlines()) == 1
+    response = client.get("/", headers={"host": host})
+    assert response.status_code in (400, 403) and len(response.text.splitlines()) == 1
 
 
 @pytest.mark.parametrize("origin", ["null", "http://[::1", "127.0.0.1:8642", "http://127.0.0.1"])
 def test_an_origin_that_is_not_ours_is_refused(client, origin):
-    answer = client.post("/api/data", json={}, headers=OWN | {"origin": origin})
-    assert answer.status_code == 403
+    response = client.post("/api/data", json={}, headers=OWN | {"origin": origin})
+    assert response.status_code == 403
 
 
 @pytest.mark.parametrize(
@@ -171,8 +171,8 @@ def test_an_origin_that_is_not_ours_is_refused(client, origin):
     [b"[" * 60_000, b'{"place":' * 7000, b'{"place": NaN}', b'{"place": ' + b"9" * 5000 + b"}"],
 )
 def test_what_is_no_json_is_refused_in_words(client, body):
-    answer = client.post("/api/data", content=body, headers=OWN)
-    assert answer.status_code == 400 and "JSON" in answer.json()["error"]
+    response = client.post("/api/data", content=body, headers=OWN)
+    assert response.status_code == 400 and "JSON" in response.json()["error"]
 
 
 @pytest.mark.parametrize("number", ["9" * 5000, "1" + "0" * 30, "-1", "1e5", "\u0663"])
@@ -187,8 +187,8 @@ def test_what_is_no_json_is_refused_in_words(client, body):
 def test_absurd_places_find_nothing(client, address, number):
     data = open_data(client)
     image = client.get(f"/api/data/{data}").json()["images"][0]["id"]
-    answer = client.get(address.format(number, data=data, image=image))
-    assert answer.status_code == 404 and answer.json()["error"]
+    response = client.get(address.format(number, data=data, image=image))
+    assert response.status_code == 404 and response.json()["error"]
 
 
 @pytest.mark.parametrize(
@@ -207,6 +207,6 @@ def test_absurd_places_find_nothing(client, address, number):
     ],
 )
 def test_absurd_trainings_are_refused_at_once(client, wish):
-    answer = client.post("/api/jobs", json={"data": open_data(client)} | wish, headers=OWN)
-    assert answer.status_code == 400 and answer.json()["error"]
+    response = client.post("/api/jobs", json={"data": open_data(client)} | wish, headers=OWN)
+    assert response.status_code == 400 and response.json()["error"]
     assert client.get("/api/jobs").json()["jobs"] == []

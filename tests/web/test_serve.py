@@ -110,8 +110,8 @@ def test_lock_ends_with_its_process(tmp_path):
         "with w.locked_workspace(Path(sys.argv[1]), 'http://first/'):\n"
         "    print('locked', flush=True); sys.stdin.read()\n"
     )
-    given = [sys.executable, "-c", source, str(tmp_path)]
-    with subprocess.Popen(given, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as first:
+    specified = [sys.executable, "-c", source, str(tmp_path)]
+    with subprocess.Popen(specified, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as first:
         assert first.stdout.readline() == b"locked\n"
         lock = locked_workspace(tmp_path, "http://second/")
         with pytest.raises(WorkspaceInUseError, match=rf"http://first/ \(process {first.pid}\)"):

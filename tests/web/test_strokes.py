@@ -119,8 +119,8 @@ def test_a_polygon_is_kept_as_it_was_drawn():
     triangle = np.array([[10, 10], [200, 30], [60, 190]], float)
     ((found,),) = polygonize([triangle], SIZE)
     assert np.array_equal(found, triangle)
-    ((held, hole),) = polygonize([square(0, 0, 100), square(20, 20, 10)], SIZE)
-    assert len(held) == len(hole) == 4 and area([[held, hole]]) == 9900
+    ((stored, hole),) = polygonize([square(0, 0, 100), square(20, 20, 10)], SIZE)
+    assert len(stored) == len(hole) == 4 and area([[stored, hole]]) == 9900
 
 
 @pytest.mark.parametrize(

@@ -24,33 +24,33 @@ def places(*given):
 
 
 def test_what_is_doubtful_and_new_comes_first():
-    looks = np.array([[0.0, 0], [9, 0], [9, 9], [0, 9]])
-    learnt = np.array([[0.0, 0.1], [9, 0.1]])
+    summaries = np.array([[0.0, 0], [9, 0], [9, 9], [0, 9]])
+    trained = np.array([[0.0, 0.1], [9, 0.1]])
     leads = np.array([0.1, 0.9, 0.2, 0.8])  # doubtful, but known; sure; both; new, but sure
-    assert places(leads, looks, learnt, 1) == [2]
+    assert places(leads, summaries, trained, 1) == [2]
 
 
 def test_the_twin_of_a_suggestion_is_not_the_next_one():
-    looks = np.array([[5.0, 5], [5, 5.001], [0, 0], [4, 0], [0, 1]])
-    learnt = np.array([[0.0, 0]])
+    summaries = np.array([[5.0, 5], [5, 5.001], [0, 0], [4, 0], [0, 1]])
+    trained = np.array([[0.0, 0]])
     leads = np.array([0.1, 0.11, 0.9, 0.2, 0.8])
-    assert places(leads, looks, learnt, 2) == [0, 3]
+    assert places(leads, summaries, trained, 2) == [0, 3]
 
 
 def test_units_and_order_do_not_matter():
     rng = np.random.default_rng(0)
-    leads, looks, learnt = rng.random(30), rng.normal(size=(30, 4)), rng.normal(size=(5, 4))
-    found = places(leads, looks, learnt, 6)
+    leads, summaries, trained = rng.random(30), rng.normal(size=(30, 4)), rng.normal(size=(5, 4))
+    found = places(leads, summaries, trained, 6)
     assert len(set(found)) == 6
     scale = np.array([1, 1000, 0.01, 7])
-    assert places(np.exp(5 * leads), looks * scale, learnt * scale, 6) == found
+    assert places(np.exp(5 * leads), summaries * scale, trained * scale, 6) == found
     order = rng.permutation(30)
-    assert [int(order[p]) for p in places(leads[order], looks[order], learnt, 6)] == found
+    assert [int(order[p]) for p in places(leads[order], summaries[order], trained, 6)] == found
 
 
 def test_where_nothing_is_learnt_yet_the_usual_comes_first():
-    looks = np.array([[0.0], [0.1], [0.2], [50]])
-    assert places(np.ones(4), looks, np.zeros((0, 1)), 1) == [1]
+    summaries = np.array([[0.0], [0.1], [0.2], [50]])
+    assert places(np.ones(4), summaries, np.zeros((0, 1)), 1) == [1]
     assert suggest(np.zeros(0), np.zeros((0, 3)), np.zeros((0, 3)), 2) == []
 
 
@@ -65,16 +65,18 @@ def test_where_nothing_is_learnt_yet_the_usual_comes_first():
     ],
 )
 def test_how_far_ahead_a_class_is(facts, wanted):
-    usual = {"answer": "a", "probabilities": {}, "shares": {"a": 0.6, "b": 0.4}, "score": 0.0}
-    assert normalized_margin(usual | facts) == (wanted if wanted is None else pytest.approx(wanted))
+    reference = {"answer": "a", "probabilities": {}, "shares": {"a": 0.6, "b": 0.4}, "score": 0.0}
+    assert normalized_margin(reference | facts) == (
+        wanted if wanted is None else pytest.approx(wanted)
+    )
 
 
 def test_a_look_is_the_same_when_turned_and_another_in_another_stain():
     rng = np.random.default_rng(0)
     pixels = rng.integers(60, 200, (40, 60, 3)).astype(np.uint8)
-    look = colour_descriptor(pixels)
-    np.testing.assert_allclose(colour_descriptor(np.rot90(pixels)), look, rtol=1e-6)
-    assert np.abs(colour_descriptor(pixels // 2) - look).max() > 0.1
+    response = colour_descriptor(pixels)
+    np.testing.assert_allclose(colour_descriptor(np.rot90(pixels)), response, rtol=1e-6)
+    assert np.abs(colour_descriptor(pixels // 2) - response).max() > 0.1
     for blank in (0, 255):
         assert np.isfinite(colour_descriptor(np.full((8, 8, 3), blank, np.uint8))).all()
 
@@ -85,12 +87,12 @@ def test_a_look_is_the_same_when_turned_and_another_in_another_stain():
 @pytest.fixture
 def field_map():
     """2 × 3 fields of 512 pixels; the model is in doubt in one, another is glass."""
-    winners = np.zeros((32, 48), np.int16)
-    winners[16:, 32:] = NO_TISSUE
+    predicted_classes = np.zeros((32, 48), np.int16)
+    predicted_classes[16:, 32:] = NO_TISSUE
     leads = np.ones((32, 48))
     leads[:16, 16:32] = 0.1
     margins = np.stack([leads / 2, -leads / 2], axis=2).astype(np.float32)
-    return PatchMap(PatchGrid(32, 48, 32, 32, 1.0), winners, margins, ("a", "b"), "x.png")
+    return PatchMap(PatchGrid(32, 48, 32, 32, 1.0), predicted_classes, margins, ("a", "b"), "x.png")
 
 
 @pytest.fixture

@@ -98,12 +98,12 @@ def test_an_image_that_hangs_holds_up_no_other(tiles, picture, monkeypatch):
     record, _ = picture
     hung = ImageRecord(record.path.with_name("hung.png"), "", "")
     hung.path.write_bytes(record.path.read_bytes())
-    held, begun = threading.Event(), threading.Semaphore(0)
+    stored, begun = threading.Event(), threading.Semaphore(0)
 
     def opened(path, mpp=None):
         if path == hung.path:
             begun.release()
-            held.wait(10)
+            stored.wait(10)
         return open_image(path, mpp)
 
     monkeypatch.setattr("histodict.web.maps.open_image", opened)
@@ -115,7 +115,7 @@ def test_an_image_that_hangs_holds_up_no_other(tiles, picture, monkeypatch):
         try:
             assert all(future.result(5) for future in done)
         finally:
-            held.set()
+            stored.set()
         assert behind[0].result(5).size == (1300, 900)
 
 

@@ -86,17 +86,19 @@ def test_what_became_of_a_correction_is_told(dataset):
     """Whoever marks a region wants it to be learnt from; a patient kept before stays kept."""
     first = TrainingRequest(offered_plan("quick", "dfdl"), None, 0, test_folds=2)
     request = training_request(dataset, first)
-    kept = request["test_patients"]
+    stored = request["test_patients"]
     by_id = dataset.listing.by_id
-    tested, learnt = (
-        next(i for i, r in by_id.items() if (r.patient in kept) is is_kept and r.label == "healthy")
+    tested, trained = (
+        next(
+            i for i, r in by_id.items() if (r.patient in stored) is is_kept and r.label == "healthy"
+        )
         for is_kept in (True, False)
     )
     again, box = TrainingRequest.from_request(request), [0, 0, 60, 60]
-    assert corrected_in(dataset, again, learnt, box)[1] == ["learnt"]
+    assert corrected_in(dataset, again, trained, box)[1] == ["learnt"]
     assert corrected_in(dataset, again, tested, None)[1] == ["truth"]
     found, uses = corrected_in(dataset, again, tested, box)
-    assert uses == ["unused"] and found["test_patients"] == kept
+    assert uses == ["unused"] and found["test_patients"] == stored
     found, uses = corrected_in(dataset, first, tested, box)
     assert uses == ["learnt"] and by_id[tested].patient not in found["test_patients"]
     assert found["test_patients"]
