@@ -25,8 +25,8 @@ from PIL import Image
 
 from histodict.datasets.manifest import read_manifest
 from histodict.metrics.scores import balanced_accuracy
-from histodict.models import Plan
-from histodict.models import prepared_image as first_look
+from histodict.models import Plan, prepared_image
+from histodict.preprocessing import tissue
 
 from .machine import machine_facts
 from .report import print_facts
@@ -50,7 +50,7 @@ CHANGES: dict[str, Change] = {
 }
 
 
-def _whole(source: first_look.Source) -> first_look.Box:
+def _whole(source: tissue.Source) -> tissue.Box:
     return 0, 0, *source.size
 
 
@@ -86,7 +86,7 @@ def measure(name: str, settings: dict[str, str], n_images: int | None, symmetrie
     print("|---|---|---|---|---|")
     for text, change in CHANGES.items():
         if text == _UNDETECTED:
-            with patch.object(first_look, "content_box", _whole):
+            with patch.object(prepared_image, "content_box", _whole):
                 found = scores_of(model, images, change)
         else:
             found = scores_of(model, images, change)

@@ -35,7 +35,8 @@ def contradictions(manifest: Manifest, preset: str) -> tuple[int, int, int]:
     before = after = 0
     for record in test.records:
         prediction = model.predict_one(record.path, mpp=PixelSizeOption(table=record.mpp))
-        raw, _ = model.model_.judge(record.path, record.mpp)
+        raw = model.model_.score_image(record.path, record.mpp).patch_map
+        assert raw is not None
         for place, shares in enumerate((raw.proportions, prediction.proportions)):
             against = prediction.label is not None and shares[prediction.label] < max(
                 shares.values()

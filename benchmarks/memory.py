@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def _measure(folder: Path, scratch: Path, sides: list[int], kinds: list[str]) -> list[Any]:
-    model = _model(folder)
+    model = _model(folder, "fast", [])
     base = _peak_mib(model, _image(folder, "colour.png", _CELL), scratch)
     print(f"\n{base:.0f} MiB for {_CELL} x {_CELL} pixels\n{'image':28} {'MiB':>7} bytes/pixel")
     rows = []

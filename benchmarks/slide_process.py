@@ -45,7 +45,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        command = [str(_model(folder)), str(_slide(folder, options.side))]
+        command = [str(_model(folder, "fast", [])), str(_slide(folder, options.side))]
         command += ["--jobs", str(options.jobs)]
         found: dict[str, list[tuple[float, float]]] = {"here": [], "apart": []}
         for pair in range(options.pairs):

@@ -47,7 +47,7 @@ from .other_scanners import PLAIN, Pixels, drawn_scanner, kinds_of_test, pixels_
 from .presets import facts_of, plan_of, splits_of
 from .report import print_facts
 
-_PRESET = "pixels+panel=false+calibration_folds=0"
+_PRESET = "pixels+ensemble=false+calibration_folds=0"
 _REPEATS = 2  # of the presets' splits
 _FIRST_VIEW = 5000  # seed of drawn views, of training images and of those to be judged
 _VIEWS = (None, _FIRST_VIEW - 1, _FIRST_VIEW - 2)  # that an answer is averaged over

@@ -71,7 +71,14 @@ def test_recipes_of_wrong_types_name_the_file_and_the_setting(tmp_path, change):
 
 
 def test_settings_of_wrong_types_are_one_line_at_once(tmp_path):
-    for setting in ("n_atoms=[]", "patch_px=null", "n_iter={}", "rho=[[[", "panel=2", "penalty=-1"):
+    for setting in (
+        "n_atoms=[]",
+        "patch_px=null",
+        "n_iter={}",
+        "rho=[[[",
+        "ensemble=2",
+        "penalty=-1",
+    ):
         run = CliRunner().invoke(
             app, ["train", str(tmp_path), "--set", setting, "-o", str(tmp_path / "m")]
         )

@@ -67,7 +67,7 @@ class MethodsOptions:
         str | None,
         typer.Option(
             help="The preset of methods that name none; left out: fast, one model each; with "
-            "--features given; or with --regions the one that `train --regions` takes."
+            "--features precomputed; or with --regions the one that `train --regions` takes."
         ),
     ] = None
     setting: SettingOption = None

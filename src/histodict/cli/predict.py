@@ -150,8 +150,8 @@ def detect(
 def _digest(model: Path) -> str:
     """Return the digest of the model file.
 
-    It is computed before the model is loaded, so that a file replaced meanwhile does not label the
-    predictions of the loaded model.
+    It is computed before the model is loaded: a file that is replaced during loading does not
+    label the predictions of the loaded model.
     """
     import hashlib
 

@@ -54,8 +54,7 @@ class ModelSettingsOptions:
             "fast: one dictionary of pixels; embeddings: one of a network's cells; "
             "paper: as published; or a .json file of settings. With --regions: embeddings where a "
             "network is installed, else regions, which is of pixels. With --features: features, "
-            "one model of the files' vectors that also says how sure it is; given is the same "
-            "without that."
+            "a calibrated model of the files' vectors; precomputed: the same without calibration."
         ),
     ] = None
     method: Annotated[

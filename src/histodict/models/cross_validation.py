@@ -306,7 +306,7 @@ def temporary_cache(
     """Yield a cache folder for several trainings: `folder`, else a temporary one.
 
     Yields None for large image sets and with an executor, whose workers cannot remove it. Decoded
-    images are cached in memory meanwhile.
+    images are cached in memory during training.
     """
     n_bytes = sum(estimated_bytes(record.path) for record in manifest.records)
     with image_cache_enabled():
