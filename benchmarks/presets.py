@@ -134,7 +134,7 @@ class Member:
         output = {}
         for kind in self.kinds:
             summaries = [
-                model._predict_scores(image, record.mpp).scores
+                model._score_image(image, record.mpp).scores
                 for image, record in seen(test, kind)
             ]
             output[kind] = [

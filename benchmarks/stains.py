@@ -97,7 +97,7 @@ class Trained:
 
         def look(record: ImageRecord, pixels: Pixels) -> NDArray[np.float64]:
             image = MemoryImage.of_array(pixels, record.path.name)
-            found = model._predict_scores(image, record.mpp).scores
+            found = model._score_image(image, record.mpp).scores
             return abstaining if found is None else found
 
         output: Facts = {ONCE: {}, AVERAGED: {}}

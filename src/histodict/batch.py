@@ -257,7 +257,21 @@ def predict_and_export(
     if task.record.error:
         return task.record.error
     try:
-        return _predict_and_write(model, folder, callback, task)
+        files: list[Path] = []
+        predict = partial(_predict, task, callback)
+        if task.tabled:
+            files.append(Path("anndata", f"{task.key}.h5ad"))
+            statistics = read_atom_statistics(task.metadata) if task.metadata else []
+            about = ImageMetadata(task.key, task.record, task.model_digest, statistics)
+            prediction = write_h5ad(folder / files[0], model, predict, about)
+        else:
+            prediction = predict(model)
+        files += _write_maps(model, folder, task, prediction)
+        return {
+            "row": prediction.row() | task.roi_columns() | {"key": task.key},
+            "regions": region_rows(prediction),
+            "files": {file.as_posix(): content_digest(folder / file) for file in files},
+        }
     except Exception as error:
         return failure_reason(error)
 
@@ -278,40 +292,27 @@ def _predict(task: ImageTask, callback: Callback, model: Model) -> Prediction:
     return prediction
 
 
-def _predict_and_write(model: Model, folder: Path, callback: Callback, task: ImageTask) -> Content:
-    key, ask, files = task.key, partial(_predict, task, callback), list[Path]()
-    if task.tabled:
-        files.append(Path("anndata", f"{key}.h5ad"))
-        statistics = read_atom_statistics(task.metadata) if task.metadata else []
-        about = ImageMetadata(key, task.record, task.model_digest, statistics)
-        prediction = write_h5ad(folder / files[0], model, ask, about)
-    else:
-        prediction = ask(model)
-    if prediction.patch_map is not None:
-        overlay, geojson, npz = map_files = [
-            Path("overlays", f"{key}.png"),
-            Path("geojson", f"{key}{task.qupath.ending}"),
-            Path("maps", f"{key}.npz"),
+def _write_maps(model: Model, folder: Path, task: ImageTask, prediction: Prediction) -> list[Path]:
+    """Write overlay, GeoJSON and patch map, if there is a map; return their names."""
+    patch_map = prediction.patch_map
+    if patch_map is None:
+        return []
+    overlay = Path("overlays", f"{task.key}.png")
+    geojson = Path("geojson", f"{task.key}{task.qupath.ending}")
+    npz = Path("maps", f"{task.key}.npz")
+    with ThreadPoolExecutor(2) as pool:  # each takes long for a slide
+        rings = region_rings(prediction)
+        jobs = [
+            pool.submit(save_overlay, folder / overlay, patch_map, prediction.summary(), rings),
+            pool.submit(patch_map.save, folder / npz),
         ]
-        files += map_files
-        kind = {"of_regions": model.finds_regions, "of_patches": task.qupath.of_patches}
-        with ThreadPoolExecutor(2) as pool:  # each takes long for a slide
-            overlay_job = pool.submit(
-                save_overlay,
-                folder / overlay,
-                prediction.patch_map,
-                prediction.summary(),
-                region_rings(prediction),
-            )
-            map_job = pool.submit(prediction.patch_map.save, folder / npz)
-            save_geojson(folder / geojson, geojson_features(prediction, **kind))
-            overlay_job.result()
-            map_job.result()
-    return {
-        "row": prediction.row() | task.roi_columns() | {"key": key},
-        "regions": region_rows(prediction),
-        "files": {file.as_posix(): content_digest(folder / file) for file in files},
-    }
+        features = geojson_features(
+            prediction, of_regions=model.finds_regions, of_patches=task.qupath.of_patches
+        )
+        save_geojson(folder / geojson, features)
+        for job in jobs:
+            job.result()
+    return [overlay, geojson, npz]
 
 
 SCORES = "scores.json"
@@ -400,11 +401,11 @@ def predict_images(
         "--within": restricted,
     }
     run.begin(keys, options)
+    statistics = facts.absolute() if facts else None
     tasks, fingerprints = [], []
     for record, key in zip(images, keys, strict=True):
         before = run.finished.get(key, {})
         tabled = anndata or "anndata" in before.get("stamp", {})
-        statistics = facts.absolute() if facts else None
         task = ImageTask(
             with_absolute_paths(record), size_option, key, model_digest, qupath, tabled, statistics
         )
@@ -416,11 +417,10 @@ def predict_images(
         for key, fingerprint in zip(keys, fingerprints, strict=True)
     ]
     missing = [task for task, found in zip(tasks, finished, strict=True) if not found]
-    predict = partial(
-        predict_and_export, model.with_jobs(1) if executor else model, folder.absolute()
-    )
+    worker_model = model.with_jobs(1) if executor else model
     progress = no_callback if executor else callback  # workers report only the end
-    results = (executor or Threads(1)).map(partial(predict, progress), missing, lost=str)
+    work = partial(predict_and_export, worker_model, folder.absolute(), progress)
+    results = (executor or Threads(1)).map(work, missing, lost=str)
     done, failures = [], []
     # Finished images take no time.
     fractions = cumulative_shares(
@@ -428,17 +428,12 @@ def predict_images(
     )
     callback(Progress("answer", 0, len(images), work=fractions[0]))
     for n, (record, key, fingerprint) in enumerate(zip(images, keys, fingerprints, strict=True)):
-        content = finished[n] or next(results)
-        if isinstance(content, str):
-            note = "; its earlier answer stays in the table" if key in run.finished else ""
-            failures.append((record.path, content + note))
-        else:
-            before = run.finished.get(key, {})
-            is_same = before.get("stamp", {}).get("file") == fingerprint["file"]
-            content, scoring_error = _with_true_label(
-                model, content, record, before if is_same else {}
-            )
-            failures += [(record.path, scoring_error)] if scoring_error else []
+        content, failure = _complete(
+            model, record, finished[n] or next(results), run.finished.get(key, {}), fingerprint
+        )
+        if failure:
+            failures.append((record.path, failure))
+        if content is not None:
             done.append(run.store(key, content, fingerprint))
         callback(Progress("answer", n + 1, len(images), work=fractions[n + 1]))
     earlier = run.previous_results({content["row"]["key"] for content in done})
@@ -448,6 +443,16 @@ def predict_images(
         save_project(folder / "qupath", model.classes_, project_images)
     rows, regions = _rows(done)
     return RunResult(rows, regions, failures, len(images) - len(missing), len(earlier), scores)
+
+
+def _complete(
+    model: Model, record: ImageRecord, result: Content | str, before: Content, fingerprint: Content
+) -> tuple[Content | None, str]:
+    """Return the content with the true label, None if the image failed; and what failed."""
+    if isinstance(result, str):
+        return None, result + ("; its earlier answer stays in the table" if before else "")
+    is_same = before.get("stamp", {}).get("file") == fingerprint["file"]
+    return _with_true_label(model, result, record, before if is_same else {})
 
 
 def _with_fingerprint(task: ImageTask, before: Content) -> tuple[ImageTask, Content]:

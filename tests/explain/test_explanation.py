@@ -19,6 +19,7 @@ from histodict.explain.explanation import (
     MemberContribution,
     ScoreContributions,
 )
+from histodict.models.image_pipeline import PatchRecorder
 from histodict.models.recipe import Recipe, ensemble_recipes, resolve_ensemble_recipe
 from histodict.synthetic.dataset import write_synthetic_dataset
 
@@ -113,13 +114,25 @@ def test_weights_of_patches_are_the_neighbours_mean_turned_round(tmp_path):
 def test_use_is_the_share_of_patches_and_where_it_is_agrees(models, manifest):
     model = models("margin")
     path, seen = manifest.records[0].path, []
-    model.with_code_callback(lambda cells, codes: seen.append(codes)).predict_one(path)
+    recorder = PatchRecorder()
+    recorder.add = lambda positions, codes, contributions: seen.append(codes)
+    model.with_recorders([recorder]).predict_one(path)
     shares = np.mean(np.concatenate([codes.toarray() != 0 for codes in seen]), axis=0)
     why = model.explain(path)
     by_name = {part.name: part for part in why.parts}
     first = f"{model.classes_[0]}:1"
     assert by_name[first].usage == pytest.approx(shares[0])
     assert np.nanmax(by_name[first].positions) > 0
+
+
+@pytest.mark.parametrize("rule", ["margin", "proportion"])
+def test_explain_encodes_each_patch_once(models, manifest, rule, monkeypatch):
+    model, path = models(rule), manifest.records[0].path
+    kind = type(model.model_.method_)
+    n_encoded, encode = [], kind.encode
+    monkeypatch.setattr(kind, "encode", lambda self, X: n_encoded.append(len(X)) or encode(self, X))
+    explanation = model.explain(path)
+    assert sum(n_encoded) == explanation.prediction.n_patches > 0
 
 
 def test_words_say_what_speaks_for_it_and_what_would_change_it(models, manifest):

@@ -131,7 +131,9 @@ def test_only_small_pieces_of_a_slide_are_held(tmp_path, monkeypatch):
     monkeypatch.setattr(
         SlideReader,
         "_read_tile",
-        lambda self, piece: sizes.append((piece.width, piece.height)) or copy(self, piece),
+        lambda self, slide, piece: (
+            sizes.append((piece.width, piece.height)) or copy(self, slide, piece)
+        ),
     )
     for longest_side in (1, 20, 600):
         source.thumbnail(longest_side)

@@ -88,8 +88,8 @@ def test_a_folder_a_table_and_a_manifest_teach_the_same(model, tissue):
 @pytest.mark.parametrize(
     ("kind", "last"),
     [
-        ("model", (PatchPipeline, "predict_patches_many")),
-        ("detector", (PatchPipeline, "predict_patches_many")),
+        ("model", (PatchPipeline, "score_images")),
+        ("detector", (PatchPipeline, "score_images")),
         ("panel", (ScoreCombination, "fit")),
     ],
 )

@@ -142,7 +142,8 @@ def test_the_map_is_centred_as_the_image_was_decided(model, halves):
             patch_map = prediction.patch_map
             output = patch_map.margins[..., 1][patch_map.tissue]
             assert output.mean() == pytest.approx(prediction.score, abs=1e-5)
-            raw, evidence = used.model_.predict_patches(record.path, record.mpp)
+            scored = used.model_.score_image(record.path, record.mpp)
+            raw, evidence = scored.patch_map, scored.patch_statistics
             assert used.aggregator_.scores(evidence) - used.threshold_shift_ == pytest.approx(
                 prediction.score
             )
@@ -160,7 +161,7 @@ def test_the_papers_map_shows_the_patches_that_were_counted(halves):
     )
     record = halves[1].records[0]
     prediction = model.predict(record.path, mpp=record.mpp)
-    raw, _ = model.model_.predict_patches(record.path, record.mpp)
+    raw = model.model_.score_image(record.path, record.mpp).patch_map
     np.testing.assert_array_equal(prediction.patch_map.predicted_classes, raw.predicted_classes)
     share, theta = prediction.proportions["inflamed"], prediction.threshold
     assert prediction.value == pytest.approx(share)

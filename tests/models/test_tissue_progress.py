@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from histodict.models.prepared_image import report_windows
+from histodict.models.prepared_image import window_progress
 
 LARGE, SMALL = (20_000, 10_000), (2_000, 1_000)
 WINDOWS = [
@@ -15,10 +15,10 @@ WINDOWS = [
 
 
 def test_windows_count_by_their_patches():
-    reports, seen = [], []
-    for result in report_windows(iter("abc"), WINDOWS, LARGE, reports.append):
-        seen.append((result, len(reports)))
-    assert seen == [("a", 1), ("b", 2), ("c", 3)]  # reported once the result is used
+    reports = []
+    report = window_progress(WINDOWS, LARGE, reports.append)
+    for n_done in (1, 2, 3):
+        report(n_done)
     assert [(p.stage, p.done, p.total) for p in reports] == [("slide", n, 3) for n in range(4)]
     assert [p.work for p in reports] == pytest.approx([0, 0.25, 0.5, 1])
 
@@ -26,6 +26,6 @@ def test_windows_count_by_their_patches():
 @pytest.mark.parametrize(("windows", "size"), [(WINDOWS, SMALL), ([], LARGE)])
 def test_small_or_empty_images_report_nothing(windows, size):
     reports = []
-    results = report_windows(range(len(windows)), windows, size, reports.append)
-    assert list(results) == list(range(len(windows)))
+    report = window_progress(windows, size, reports.append)
+    report(len(windows))
     assert reports == []

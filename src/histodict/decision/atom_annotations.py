@@ -57,6 +57,36 @@ class AtomReference:
     class_votes: NDArray[np.float64]
 
 
+_REFERENCE_FIELDS = ("usage", "codes", "mean_codes", "margins", "class_votes")
+
+
+def class_reference_to_arrays(reference: Sequence[AtomReference]) -> dict[str, NDArray[Any]]:
+    """Return the arrays for a model file."""
+    return {
+        f"class_reference.{name}": np.stack([getattr(each, name) for each in reference])
+        for name in _REFERENCE_FIELDS
+    }
+
+
+def class_reference_from_arrays(arrays: Mapping[str, NDArray[Any]]) -> list[AtomReference]:
+    """Return the class statistics from the arrays of a model file."""
+    by_name = [arrays[f"class_reference.{name}"] for name in _REFERENCE_FIELDS]
+    return [AtomReference(*of_class) for of_class in zip(*by_name, strict=True)]
+
+
+def dominant_code_signs(
+    reference: Sequence[AtomReference], atom_classes: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Return per atom the sign of the sum of its codes in patches of its own class; 1 if it is 0.
+
+    Training normalises the sign with respect to codes over the atoms of one class. Codes over the
+    atoms of all classes can differ, and the sum weights them by their size.
+    """
+    means = np.stack([of_class.mean_codes for of_class in reference])
+    own_means = means[atom_classes, np.arange(len(atom_classes))]
+    return code_signs(own_means)
+
+
 class AtomAccumulator:
     """Sum of atom statistics over blocks of patches."""
 

@@ -8,9 +8,8 @@ model's training patches of the runner-up class.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from copy import copy
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +21,11 @@ from ..annotations.annotation_file import AnnotationFile
 from ..decision.aggregation import n_scores
 from ..decision.atom_annotations import AtomAccumulator, AtomReference, atom_labels, patch_weights
 from ..images.memory_image import ImageLike
-from ..images.pixel_size import MppLike, PixelSizeOption
-from ..images.source import ImageError
-from ..models.image_pipeline import ImagePipeline
+from ..images.pixel_size import MppLike
+from ..methods.patch_classifier import DistanceContributions
+from ..models.image_pipeline import ImagePipeline, ImageScores, PatchRecorder
 from ..models.predictions import NO_TISSUE_LABEL, Prediction
-from ..models.prepared_image import open_prepared_image
 from ..patches.patch_map import NO_TISSUE, PatchMap
-from ..utils.parallel import map_blocks
 from ..utils.progress import Callback, no_callback
 from ..utils.text_io import percent
 
@@ -88,120 +85,129 @@ class ScoreContributions:
         return ", ".join(description)
 
 
-def explain_model(
-    model: ImagePipeline,
-    path: ImageLike,
-    mpp: float | None,
-    callback: Callback = no_callback,
-    within: AnnotationFile | None = None,
-) -> ScoreContributions | None:
-    """Return the contributions of one model; None for background and unsuitable images."""
-    try:
-        scored = model.score_image(path, mpp, callback, within)
-    except ImageError:
-        return None
-    if scored.scores is None:
-        return None
-    if model.atoms() is None or scored.patch_map is None or model.aggregator_ is None:
-        return ScoreContributions(model, scored.scores)
-    selected = scored.patch_map.predicted_classes != NO_TISSUE
-    activity = atom_activity(model, scored.patch_map, selected, path, mpp, within)
-    return _atom_contributions(model, scored.scores, activity, model.aggregator_.parts)
+class ActivityRecorder(PatchRecorder):
+    """Records the scores of an image and the activity of each atom in its patches.
 
+    Codes and contributions are in memory until the last chunk of the image, as the weights of
+    patches depend on the whole map.
 
-def explain_ensemble(panel: Any, *image: Any) -> list[ScoreContributions]:
-    """Return the contributions of all ensemble members that do not abstain."""
-    contributions = [estimator.score_contributions(*image) for estimator in panel.estimators_]
-    abstaining = np.full(n_scores(len(panel.classes_)), np.nan)
-    scores = np.array([each[0].scores if each else abstaining for each in contributions])
-    gradients = panel.combination_.score_gradients(scores)
-    return [
-        replace(each[0], factor=gradients[index], member=index)
-        for index, each in enumerate(contributions)
-        if each
-    ]
+    Parameters
+    ----------
+    model : ImagePipeline
+        Model whose patches are recorded.
+    select : callable, optional
+        Returns from a patch map which of its patches count. By default, all with tissue.
 
-
-def explain_regions(
-    detector: Any,
-    path: ImageLike,
-    mpp: float | None,
-    callback: Callback = no_callback,
-    within: AnnotationFile | None = None,
-) -> ScoreContributions | None:
-    """Return the contributions to the score of a `RegionDetector`; None for background.
-
-    The score is the mean margin of the region patches (else of all) minus the margin threshold.
+    Attributes
+    ----------
+    image_scores : ImageScores or None
+        Result for the image; None if the image could not be scored.
+    activity : AtomActivity or None
+        Activity of the atoms; None without atoms or tissue.
     """
-    model = detector.model_
-    patch_map, statistics = model.predict_patches(path, mpp, callback, within)
-    if not statistics.n_patches:
-        return None
-    is_region = patch_map.threshold(detector.margin_threshold_).predicted_classes == 1
-    selected = is_region if is_region.any() else patch_map.predicted_classes != NO_TISSUE
-    mean_margin = float(patch_map.margins[..., 1][selected].mean(dtype=np.float64))
-    scores = np.array([mean_margin - detector.margin_threshold_])
-    if model.atoms() is None:
-        return ScoreContributions(model, scores)
-    activity = atom_activity(model, patch_map, selected, path, mpp, within)
-    return _atom_contributions(model, scores, activity, lambda reference: reference.margins[1:])
 
+    def __init__(
+        self, model: ImagePipeline, select: Callable[[PatchMap], NDArray[np.bool_]] | None = None
+    ) -> None:
+        self.image_scores: ImageScores | None = None
+        self.activity: AtomActivity | None = None
+        self.needs_contributions = model.atoms() is not None
+        self._model = model
+        self._select = select or _has_tissue
+        self._chunks: list[tuple[NDArray[np.int64], csr_array, DistanceContributions]] = []
 
-def _atom_contributions(
-    model: ImagePipeline, scores: NDArray[np.float64], activity: AtomActivity, parts: Parts
-) -> ScoreContributions:
-    """Return the contributions in the image and in the reference of each class."""
-    reference = [parts(class_parts).copy() for class_parts in model.class_reference_]
-    for class_parts in reference:
-        class_parts[:, list(model.method_.disabled_atoms_)] = 0
-    return ScoreContributions(model, scores, activity, parts(activity.patch_statistics), reference)
+    def add(
+        self,
+        positions: NDArray[np.int64],
+        codes: csr_array,
+        contributions: DistanceContributions | None,
+    ) -> None:
+        """Keep the codes and contributions of a chunk."""
+        if contributions is not None:
+            self._chunks.append((positions, codes, contributions))
 
-
-def atom_activity(
-    model: ImagePipeline,
-    patch_map: PatchMap,
-    chosen: NDArray[np.bool_],
-    path: ImageLike,
-    mpp: float | None,
-    within: AnnotationFile | None,
-) -> AtomActivity:
-    """Encode the patches of a map again and return the activity of each atom in the chosen ones.
-
-    `patch_map` holds the classes that the patches had before any change of the threshold.
-    """
-    method, recipe = copy(model.method_).set_params(n_jobs=1), model.recipe
-    tissue = patch_map.predicted_classes != NO_TISSUE
-    weights = patch_weights(tissue, chosen, recipe.smoothing_radius)
-    sums = AtomAccumulator(len(model.classes), method.n_codes_)
-    activity_map = _CoarseActivityMap(tissue.shape, method.n_codes_)
-    counts = dict.fromkeys(model.atom_annotations.merged_atom_groups(), 0)
-    with open_prepared_image(
-        path, mpp, recipe, model.mpp_, model.cache, model.feature_metadata_, within
-    ) as image:
-        grid = image.grid()
-
-        def work(chunk: tuple[slice, slice]) -> Any:
-            is_tissue, vectors = image.chunk_features(grid, *chunk)
-            positions = np.add(np.argwhere(is_tissue), (chunk[0].start, chunk[1].start))
-            if not len(vectors):
-                return positions, None, None
-            projected = model.project(vectors)
-            codes, distances = method.encode(projected)
-            return positions, codes, method.distance_contributions(projected, codes, distances)
-
-        for positions, codes, parts in map_blocks(work, image.chunks(grid), model.n_jobs):
-            if codes is None:
-                continue
+    def finish(self, image_scores: ImageScores) -> None:
+        """Compute the activity of the atoms in the selected patches."""
+        self.image_scores = image_scores
+        chunks, self._chunks = self._chunks, []
+        patch_map = image_scores.patch_map
+        if not chunks or patch_map is None:
+            return
+        model, chosen = self._model, self._select(patch_map)
+        predicted = patch_map.predicted_classes
+        weights = patch_weights(predicted != NO_TISSUE, chosen, model.recipe.smoothing_radius)
+        sums = AtomAccumulator(len(model.classes), model.method_.n_codes_)
+        activity_map = _CoarseActivityMap(predicted.shape, model.method_.n_codes_)
+        counts = dict.fromkeys(model.atom_annotations.merged_atom_groups(), 0)
+        for positions, codes, contributions in chunks:
             index = tuple(positions.T)
-            sums.add(
-                codes, parts, patch_map.predicted_classes[index], weights[index], chosen[index]
-            )
+            sums.add(codes, contributions, predicted[index], weights[index], chosen[index])
             activity_map.add(positions, codes)
             for atoms in counts:
                 used = np.asarray((codes[:, list(atoms)] != 0).sum(axis=1)).ravel() > 0
                 counts[atoms] += int((used & chosen[index]).sum())
-    group_usage = {atoms: count / max(1, sums.n_patches) for atoms, count in counts.items()}
-    return AtomActivity(sums.mean(), *activity_map.fractions(), group_usage)
+        group_usage = {atoms: count / max(1, sums.n_patches) for atoms, count in counts.items()}
+        self.activity = AtomActivity(sums.mean(), *activity_map.fractions(), group_usage)
+
+    def contributions(self, scores: NDArray[np.float64], parts: Parts) -> ScoreContributions:
+        """Return the contributions to `scores` in the image and in the reference of each class."""
+        model = self._model
+        if self.activity is None:
+            return ScoreContributions(model, scores)
+        reference = [parts(class_parts).copy() for class_parts in model.class_reference_]
+        for class_parts in reference:
+            class_parts[:, list(model.method_.disabled_atoms_)] = 0
+        in_image = parts(self.activity.patch_statistics)
+        return ScoreContributions(model, scores, self.activity, in_image, reference)
+
+
+def _has_tissue(patch_map: PatchMap) -> NDArray[np.bool_]:
+    return patch_map.predicted_classes != NO_TISSUE
+
+
+def _classifier_contributions(
+    model: Any, recorders: Sequence[ActivityRecorder]
+) -> list[ScoreContributions]:
+    """Return the contributions of all estimators of a classifier that do not abstain."""
+    estimators = getattr(model, "estimators_", [model])
+    contributions = {}
+    for index, (estimator, recorder) in enumerate(zip(estimators, recorders, strict=True)):
+        scored, aggregator = recorder.image_scores, estimator.aggregator_
+        if scored is not None and scored.scores is not None:
+            parts = aggregator.parts if aggregator else lambda reference: reference.margins
+            contributions[index] = recorder.contributions(scored.scores, parts)
+    if estimators == [model]:
+        return list(contributions.values())
+    abstaining = np.full(n_scores(len(model.classes_)), np.nan)
+    scores = [
+        contributions[index].scores if index in contributions else abstaining
+        for index in range(len(estimators))
+    ]
+    gradients = model.combination_.score_gradients(np.array(scores))
+    return [
+        replace(each, factor=gradients[index], member=index)
+        for index, each in contributions.items()
+    ]
+
+
+def _select_regions(threshold: float, patch_map: PatchMap) -> NDArray[np.bool_]:
+    """Return the patches of regions; all with tissue if there is no region."""
+    is_region = patch_map.threshold(threshold).predicted_classes == 1
+    return is_region if is_region.any() else _has_tissue(patch_map)
+
+
+def _region_contributions(detector: Any, recorder: ActivityRecorder) -> list[ScoreContributions]:
+    """Return the contributions to the score of a `RegionDetector`.
+
+    The score is the mean margin of the region patches (else of all) minus the margin threshold.
+    """
+    scored = recorder.image_scores
+    if scored is None or scored.patch_map is None or not scored.patch_map.n_patches:
+        return []
+    threshold, margins = detector.margin_threshold_, scored.patch_map.margins[..., 1]
+    selected = _select_regions(threshold, scored.patch_map)
+    scores = np.array([float(margins[selected].mean(dtype=np.float64)) - threshold])
+    return [recorder.contributions(scores, lambda reference: reference.margins[1:])]
 
 
 class _CoarseActivityMap:
@@ -365,7 +371,7 @@ class Explanation:
 
     Attributes
     ----------
-    scores : (n_scores,), explained scores; for regions, the score of `explain_regions`
+    scores : (n_scores,), explained scores; for regions, their mean margin minus its threshold
     votes : contributions of the ensemble members; empty for a single model
     """
 
@@ -574,12 +580,17 @@ def explain(
     `mpp` is the pixel size in µm, as a number or an option; `within` is a region of interest.
     """
     path = Path(image) if isinstance(image, str) else image
-    prediction = model.predict_one(path, mpp=mpp, callback=callback, within=within)
-    classes, n = tuple(model.classes_), n_scores(len(model.classes_))
-    user_mpp = PixelSizeOption.of(mpp).at(path).is_user_given
-    contributions: list[ScoreContributions] = model.score_contributions(
-        path, user_mpp, callback, within
+    select = partial(_select_regions, model.margin_threshold_) if model.finds_regions else None
+    pipelines = [estimator.model_ for estimator in getattr(model, "estimators_", [model])]
+    recorders = [ActivityRecorder(pipeline, select) for pipeline in pipelines]
+    prediction = model.with_recorders(recorders).predict_one(
+        path, mpp=mpp, callback=callback, within=within
     )
+    classes, n = tuple(model.classes_), n_scores(len(model.classes_))
+    if model.finds_regions:
+        contributions = _region_contributions(model, recorders[0])
+    else:
+        contributions = _classifier_contributions(model, recorders)
     if prediction.label is None or not contributions:
         undefined = np.full(n, np.nan)
         return Explanation(prediction, classes, undefined, undefined, [], model.finds_regions)

@@ -42,8 +42,9 @@ from ..decision.atom_annotations import AtomAnnotations, atom_labels
 from ..explain.atom_statistics import AtomStatistics
 from ..images.pixel_size import MppLike
 from ..images.source import ImageError, open_image
+from ..methods.patch_classifier import DistanceContributions
 from ..models import NO_TISSUE_LABEL, Model, Prediction
-from ..models.image_pipeline import AtomTable
+from ..models.image_pipeline import AtomTable, PatchRecorder
 from ..models.inputs import resolve_inputs
 from ..models.region_detector import coordinate_shift
 from ..patches.patch_map import COLOURS, PatchMap
@@ -231,20 +232,32 @@ def write_h5ad(
     n_codes = model.model_.method_.n_codes_
     with atomic_write(path) as partial, h5py.File(partial, "w") as file:
         set_encoding(file, "anndata")
-        positions: list[NDArray[np.int32]] = [np.empty((0, 2), np.int32)]
         codes = SparseRows(file, "X", n_codes)
-
-        def take(block: NDArray[np.int64], S: csr_array) -> None:
-            positions.append(block.astype(np.int32))
-            codes.add(S)
-
-        prediction = ask(model.with_code_callback(take))
+        recorder = _CodeWriter(codes)
+        prediction = ask(model.with_recorders([recorder]))
         codes.end()
         assert prediction.patch_map is not None
-        _Table(model, prediction, prediction.patch_map, about, np.concatenate(positions)).write(
-            file, codes
-        )
+        positions = np.concatenate(recorder.positions)
+        _Table(model, prediction, prediction.patch_map, about, positions).write(file, codes)
     return prediction
+
+
+class _CodeWriter(PatchRecorder):
+    """Writes codes into a file as they are computed, and collects the positions of patches."""
+
+    def __init__(self, codes: SparseRows) -> None:
+        self.positions = [np.empty((0, 2), np.int32)]
+        self._codes = codes
+
+    def add(
+        self,
+        positions: NDArray[np.int64],
+        codes: csr_array,
+        contributions: DistanceContributions | None,
+    ) -> None:
+        """Write the codes of a chunk."""
+        self.positions.append(positions.astype(np.int32))
+        self._codes.add(codes)
 
 
 @dataclass(frozen=True)

@@ -328,23 +328,19 @@ def decode(path: Path) -> DecodedImage:
     try:
         with open_pillow(path) as image:
             if image.mode != "F":
-                _load(path, image)
+                _check_size(path, image.size)
+                _check_squeezed(path, image)
+                check_memory(path, image.size, decoded_bytes(image) + _working_bytes(image))
+                fix_planar_16bit(image)
+                is_wide = is_wide_colour(image)
+                image.load()
+                if is_wide and max_value(image) < TWELVE_BITS:
+                    _fill_low_bytes(path, image)
                 return DecodedImage(path, image)
     except UnknownImageError:
         if float_page(path) is None:
             raise
     return _decode_floats(path)
-
-
-def _load(path: Path, image: Image.Image) -> None:
-    _check_size(path, image.size)
-    _check_squeezed(path, image)
-    check_memory(path, image.size, decoded_bytes(image) + _working_bytes(image))
-    fix_planar_16bit(image)
-    is_wide = is_wide_colour(image)
-    image.load()
-    if is_wide and max_value(image) < TWELVE_BITS:
-        _fill_low_bytes(path, image)
 
 
 def max_value(image: Image.Image) -> int:

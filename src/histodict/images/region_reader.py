@@ -58,7 +58,7 @@ class RegionReader(ABC, Generic[Handle]):
         """Return the level to reduce from, and its downsample."""
 
     @abstractmethod
-    def _read_tile(self, piece: ResampleTile) -> Pixels:
+    def _read_tile(self, handle: Handle, piece: ResampleTile) -> Pixels:
         """Return a reduced piece as RGB; pixels outside the image are white."""
 
     def read(self, x: int, y: int, width: int, height: int, downsample: float = 1.0) -> Pixels:
@@ -70,7 +70,8 @@ class RegionReader(ABC, Generic[Handle]):
         shape = max(1, round(height / downsample)), max(1, round(width / downsample))
         level, scale = self._level(downsample)
         box = x / scale, y / scale, (x + width) / scale, (y + height) / scale
-        return self._reduce(level, box, shape, tuple(side / scale for side in self.size))
+        limits = tuple(side / scale for side in self.size)
+        return self._reduce(self._open_handle(), level, box, shape, limits)
 
     def thumbnail(self, longest_side: int) -> Pixels:
         """Return the whole image, reduced to this longest side; never enlarged."""
@@ -83,7 +84,12 @@ class RegionReader(ABC, Generic[Handle]):
         return float(scale).is_integer() and (downsample / scale).is_integer()
 
     def _reduce(
-        self, level: int, box: Box, shape: tuple[int, int], limits: tuple[float, ...]
+        self,
+        handle: Handle,
+        level: int,
+        box: Box,
+        shape: tuple[int, int],
+        limits: tuple[float, ...],
     ) -> Pixels:
         """Reduce a box of a level to an image of this shape, in pieces."""
         from PIL import Image
@@ -93,7 +99,8 @@ class RegionReader(ABC, Generic[Handle]):
             max(steps) > PIECE_PX
         ):  # reduce in two steps, as one output pixel would need too much memory
             finer = shape[0] * math.ceil(steps[0] / 64), shape[1] * math.ceil(steps[1] / 64)
-            return np.array(resize(Image.fromarray(self._reduce(level, box, finer, limits)), shape))
+            reduced = self._reduce(handle, level, box, finer, limits)
+            return np.array(resize(Image.fromarray(reduced), shape))
         pixels = np.empty((*shape, 3), np.uint8)
         is_integer = is_integer_grid(*box, *steps)
         most_px = BLOCKS_PX if is_integer else PIECE_PX
@@ -104,8 +111,8 @@ class RegionReader(ABC, Generic[Handle]):
                 size = rows.stop - rows.start, columns.stop - columns.start
                 piece = ResampleTile.around(level, (left, top, right, bottom), size, limits)
                 if size == shape:
-                    return self._read_tile(piece)
-                pixels[rows, columns] = self._read_tile(piece)
+                    return self._read_tile(handle, piece)
+                pixels[rows, columns] = self._read_tile(handle, piece)
         return pixels
 
     def _open_handle(self) -> Handle:

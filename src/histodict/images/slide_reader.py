@@ -450,16 +450,15 @@ class SlideReader(RegionReader[Slide]):
         level = max(0, bisect.bisect_right(self._downsamples, downsample * _LEVEL_SLACK) - 1)
         return level, self._downsamples[level]
 
-    def _read_tile(self, piece: ResampleTile) -> Pixels:
+    def _read_tile(self, handle: Slide, piece: ResampleTile) -> Pixels:
         scale = self._downsamples[piece.level]
         corner = round(piece.x * scale) + self.offset[0], round(piece.y * scale) + self.offset[1]
-        slide = self._open_handle()
         with self._describe_error(
             "a part of the slide cannot be read",
             f"the file is damaged or its compression is not known to {self.name}: copy it again, "
             "or convert it to a pyramidal TIFF",
         ):
-            return slide.piece(corner, piece)
+            return handle.piece(corner, piece)
 
     @contextmanager
     def _describe_error(self, what: str, advice: str) -> Iterator[None]:

@@ -167,8 +167,8 @@ class InMemoryReader(RegionReader[DecodedImage]):
     def _level(self, downsample: float) -> tuple[int, float]:
         return 0, 1.0
 
-    def _read_tile(self, piece: ResampleTile) -> Pixels:
-        region = self._open_handle().region(piece.x, piece.y, piece.width, piece.height)
+    def _read_tile(self, handle: DecodedImage, piece: ResampleTile) -> Pixels:
+        region = handle.region(piece.x, piece.y, piece.width, piece.height)
         return np.array(piece.reduced(region))
 
 

@@ -436,6 +436,6 @@ def equal_weights(members: Sequence[Any], manifest: Manifest) -> ScoreCombinatio
 def scores_or_none(member: Any, *image: Any) -> NDArray[np.float64] | None:
     """Return an estimator's scores; None if it cannot read an image that the first could read."""
     try:
-        return member._predict_scores(*image).scores
+        return member._score_image(*image).scores
     except ImageError:
         return None

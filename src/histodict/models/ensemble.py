@@ -34,7 +34,7 @@ from .cross_validation import (
     temporary_cache,
     unevaluated_members,
 )
-from .image_pipeline import CodeCallback, ImagePipeline, ImageScores
+from .image_pipeline import ImagePipeline, ImageScores, PatchRecorder
 from .inputs import AnnotationInput, LabelledImages, resolve_training_set
 from .model_file import ModelData, array_specs
 from .predictions import Predictions, probabilities
@@ -42,7 +42,7 @@ from .recipe import Recipe, ensemble_recipes, resolve_ensemble_recipe
 from .tissue_classifier import ImageClassifier, TissueClassifier
 
 if TYPE_CHECKING:
-    from ..explain.explanation import ScoreContributions
+    pass
 
 
 class EnsembleClassifier(ImageClassifier):
@@ -267,14 +267,14 @@ class EnsembleClassifier(ImageClassifier):
         predictions = found if isinstance(found, Predictions) else [found]
         return probabilities(predictions, self.classes_)
 
-    def _predict_scores(
+    def _score_image(
         self,
         path: ImageLike,
         mpp: float | None,
         callback: Callback = no_callback,
         within: AnnotationFile | None = None,
     ) -> ImageScores:
-        first = self.estimators_[0]._predict_scores(path, mpp, callback, within)
+        first = self.estimators_[0]._score_image(path, mpp, callback, within)
         n_abstaining = 0 if self.n_estimators_ > 1 else None
         if first.scores is None:
             return replace(first, n_abstaining=n_abstaining)
@@ -336,9 +336,13 @@ class EnsembleClassifier(ImageClassifier):
         changed.estimators_ = [member.with_jobs(n_jobs) for member in self.estimators_]
         return changed
 
-    def with_code_callback(self, codes_to: CodeCallback) -> Self:
-        """Return a copy whose first estimator passes the codes of patches to `codes_to`."""
-        return self._with_member(0, self.estimators_[0].with_code_callback(codes_to))
+    def with_recorders(self, recorders: Sequence[PatchRecorder]) -> Self:
+        """Return a copy whose first estimators pass the codes of patches to these recorders."""
+        changed = copy(self)
+        changed.estimators_ = list(self.estimators_)
+        for index, recorder in enumerate(recorders):
+            changed.estimators_[index] = self.estimators_[index].with_recorders([recorder])
+        return changed
 
     def with_atom_annotations(self, notes: AtomAnnotations, view: int = 0) -> Self:
         """Return a copy with these atom annotations for the estimator at index `view`."""
@@ -354,12 +358,6 @@ class EnsembleClassifier(ImageClassifier):
         records = self.estimators_[index].training_info_, member.training_info_
         changed.training_info_ = carried_over(self.training_info_, *records)
         return changed
-
-    def score_contributions(self, *image: Any) -> list[ScoreContributions]:
-        """Return the contributions of the estimators to the scores of an image."""
-        from ..explain.explanation import explain_ensemble
-
-        return explain_ensemble(self, *image)
 
     def describe_decision(self) -> str:
         """Return a description of the decision for a model card."""

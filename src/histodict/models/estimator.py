@@ -24,7 +24,7 @@ from ..metrics.scores import balanced_accuracy
 from ..patches.rendering import atom_mosaic
 from ..utils.progress import Callback, Progress, no_callback, progress_bar
 from ..utils.validation import check_kind, check_names, check_whole_number
-from .image_pipeline import CodeCallback, ImagePipeline
+from .image_pipeline import ImagePipeline, PatchRecorder
 from .inputs import (
     AnnotationInput,
     LabelledImages,
@@ -39,7 +39,7 @@ from .recipe import Recipe, resolve_recipe
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from ..explain.explanation import Explanation, ScoreContributions
+    from ..explain.explanation import Explanation
 
     class BaseEstimator:  # scikit-learn is untyped: attributes of models would all be Any
         """Stand-in for type checkers."""
@@ -133,12 +133,8 @@ class ImageEstimator(BaseEstimator):
         """Return a copy that uses `n_jobs` threads."""
         raise NotImplementedError
 
-    def with_code_callback(self, codes_to: CodeCallback) -> Self:
-        """Return a copy that passes the codes of patches to `codes_to`.
-
-        The callback is called for each chunk of the image with the rows and columns of its patches
-        on the grid (n, 2) and their codes.
-        """
+    def with_recorders(self, recorders: Sequence[PatchRecorder]) -> Self:
+        """Return a copy whose first estimators pass the codes of patches to these recorders."""
         raise NotImplementedError
 
     def with_atom_annotations(self, notes: AtomAnnotations, view: int = 0) -> Self:
@@ -180,19 +176,6 @@ class ImageEstimator(BaseEstimator):
         changed = copy(self)
         changed.training_info_ = with_images(self.training_info_, images)
         return changed
-
-    def score_contributions(
-        self,
-        path: ImageLike,
-        mpp: float | None,
-        callback: Callback = no_callback,
-        within: AnnotationFile | None = None,
-    ) -> list[ScoreContributions]:
-        """Return the contributions of all estimators to the scores of an image, in their order."""
-        from ..explain.explanation import explain_model
-
-        contributions = explain_model(self.model_, path, mpp, callback, within)
-        return [] if contributions is None else [contributions]
 
     def explain(
         self,

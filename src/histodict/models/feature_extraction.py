@@ -39,7 +39,7 @@ from ..utils.files import atomic_write, exists, file_key
 from ..utils.parallel import Executor, Threads, map_blocks
 from ..utils.progress import Callback, Progress, cumulative_shares, no_callback
 from ..utils.text_io import failure_reason, printable, shorten
-from .prepared_image import PreparedImage, extraction_settings, open_prepared_image, report_windows
+from .prepared_image import PreparedImage, extraction_settings, open_prepared_image, window_progress
 from .recipe import PRESETS, Recipe
 
 _FORM = 2  # version of the file's content
@@ -266,11 +266,11 @@ def _chunks(
         return chunk, *prepared.chunk_features(grid, *chunk)
 
     chunks = list(prepared.chunks(grid))
+    report = window_progress(chunks, prepared.size, callback)
     results = map_blocks(work, chunks, n_jobs)
-    for (rows, columns), tissue, vectors in report_windows(
-        results, chunks, prepared.size, callback
-    ):
+    for n_done, ((rows, columns), tissue, vectors) in enumerate(results, 1):
         if len(vectors):
             positions = np.add(np.argwhere(tissue), (rows.start, columns.start)).tolist()
             corners = np.array([grid.corner(row, column) for row, column in positions])
             yield vectors, corners + np.array(prepared.offset)
+        report(n_done)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +22,7 @@ from ..decision.atom_annotations import AtomAnnotations, AtomReference
 from ..encoders import get_patch_features
 from ..images.memory_image import ImageLike
 from ..images.source import ImageError
+from ..methods.patch_classifier import DistanceContributions
 from ..methods.registry import MEAN_VECTOR, get_method
 from ..patches.grid import PatchGrid
 from ..patches.patch_map import PatchMap
@@ -34,9 +35,6 @@ from .model_file import ModelData
 from .prepared_image import PreparedImage, no_tissue_message, open_prepared_image, warn_no_tissue
 from .recipe import Recipe
 
-# Receives rows and columns of patches on the grid (n, 2), and their codes, during prediction.
-CodeCallback = Callable[[NDArray[np.int64], csr_array], None]
-
 
 @dataclass(frozen=True)
 class ImageScores:
@@ -44,7 +42,7 @@ class ImageScores:
 
     Attributes
     ----------
-    scores : scores (n_scores,); None without tissue
+    scores : scores (n_scores,); None without tissue, and for models of patches alone
     patch_map : None for methods of the whole image
     patch_statistics : sums over the patches; None for methods of the whole image
     n_abstaining : number of estimators without a score; None for a single model
@@ -54,6 +52,39 @@ class ImageScores:
     patch_map: PatchMap | None = None
     patch_statistics: PatchStatistics | None = None
     n_abstaining: int | None = None
+
+
+class PatchRecorder:
+    """Base class of what receives the codes of an image's patches, as results do not store them.
+
+    Attributes
+    ----------
+    needs_contributions : bool
+        Whether the contributions of atoms to the distances are computed as well.
+    """
+
+    needs_contributions = False
+
+    def add(
+        self,
+        positions: NDArray[np.int64],
+        codes: csr_array,
+        contributions: DistanceContributions | None,
+    ) -> None:
+        """Receive the patches of one chunk of the image.
+
+        Parameters
+        ----------
+        positions : ndarray of shape (n_patches, 2)
+            Row and column of each patch on the grid.
+        codes : csr_array of shape (n_patches, n_codes)
+            Codes of the patches.
+        contributions : DistanceContributions or None
+            Contributions of the atoms to the distances, if they are needed.
+        """
+
+    def finish(self, image_scores: ImageScores) -> None:
+        """Receive the scores of the image after its last chunk."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +125,7 @@ class ImagePipeline:
     feature_metadata_ : metadata of precomputed features; None if trained on images
     aggregator_ : aggregator from patches to the score of an image; None for methods of the whole
         image
-    code_callback : receives the codes of an image's patches, which are not stored
+    recorder : receives the codes of the patches of each image
     atom_annotations : annotations of the atoms by users
     class_reference_ : per class the mean statistics of its training patches per atom; empty for
         methods of the whole image
@@ -104,7 +135,7 @@ class ImagePipeline:
     mpp_: float | None
     feature_metadata_: FeatureMetadata | None = None
     aggregator_: Aggregator | None = None
-    code_callback: CodeCallback | None = None
+    recorder: PatchRecorder | None = None
     atom_annotations: AtomAnnotations = AtomAnnotations()
     class_reference_: Sequence[AtomReference] = ()
 
@@ -186,10 +217,10 @@ class ImagePipeline:
         changed.n_jobs = n_jobs
         return changed
 
-    def with_code_callback(self, codes_to: CodeCallback) -> Self:
-        """Return a copy that passes the codes of patches to `codes_to`, chunk by chunk."""
+    def with_recorder(self, recorder: PatchRecorder) -> Self:
+        """Return a copy that passes the codes of patches to `recorder`, chunk by chunk."""
         changed = copy(self)
-        changed.code_callback = codes_to
+        changed.recorder = recorder
         return changed
 
     def make_method(self) -> Any:
@@ -311,7 +342,10 @@ class WholeImagePipeline(ImagePipeline):
         check_scores(path, X)
         values = np.asarray(self.method_.decision_function(X), dtype=np.float64)
         check_scores(path, values)
-        return ImageScores(np.atleast_1d(values[0]))
+        image_scores = ImageScores(np.atleast_1d(values[0]))
+        if self.recorder:
+            self.recorder.finish(image_scores)
+        return image_scores
 
     def _check_whole(self, path: ImageLike, within: AnnotationFile | None) -> None:
         """Raise ImageError for outlines, as the method uses the whole image."""

@@ -33,10 +33,17 @@ from ..decision.aggregation import (
     patch_margins,
     smooth_margins,
 )
-from ..decision.atom_annotations import AtomAccumulator, AtomAnnotations, AtomReference, code_signs
+from ..decision.atom_annotations import (
+    AtomAccumulator,
+    AtomAnnotations,
+    AtomReference,
+    class_reference_from_arrays,
+    class_reference_to_arrays,
+    dominant_code_signs,
+)
 from ..encoders import get_patch_features
 from ..images.memory_image import ImageLike, estimated_bytes
-from ..methods.patch_classifier import PatchClassifier
+from ..methods.patch_classifier import DistanceContributions, PatchClassifier
 from ..methods.registry import get_method
 from ..patches.grid import PatchGrid
 from ..patches.patch_map import NO_TISSUE, PatchMap
@@ -52,9 +59,9 @@ from .prepared_image import (
     PreparedImage,
     no_tissue_message,
     open_prepared_image,
-    report_windows,
     warn_no_tissue,
     warn_whole_images,
+    window_progress,
 )
 from .recipe import Recipe
 
@@ -186,7 +193,6 @@ def _allowed_corners(
 
 
 _ALL_ALIKE = "all patches are alike to the model: the prediction has no basis in the image"
-_REFERENCE_FIELDS = ("usage", "codes", "mean_codes", "margins", "class_votes")
 _N_REFERENCE_PATCHES = 1000  # approximate number per class
 
 
@@ -211,34 +217,46 @@ def fit_class_reference(
     return references
 
 
-def class_reference_to_arrays(reference: Sequence[AtomReference]) -> dict[str, NDArray[Any]]:
-    """Return the arrays for a model file."""
-    return {
-        f"class_reference.{name}": np.stack([getattr(each, name) for each in reference])
-        for name in _REFERENCE_FIELDS
-    }
-
-
-def class_reference_from_arrays(arrays: Mapping[str, NDArray[Any]]) -> list[AtomReference]:
-    """Return the class statistics from the arrays of a model file."""
-    by_name = [arrays[f"class_reference.{name}"] for name in _REFERENCE_FIELDS]
-    return [AtomReference(*of_class) for of_class in zip(*by_name, strict=True)]
-
-
-def dominant_code_signs(
-    reference: Sequence[AtomReference], atom_classes: NDArray[np.int64]
-) -> NDArray[np.float64]:
-    """Return per atom the sign of the sum of its codes in patches of its own class; 1 if it is 0.
-
-    Training normalises the sign with respect to codes over the atoms of one class. Codes over the
-    atoms of all classes can differ, and the sum weights them by their size.
-    """
-    means = np.stack([of_class.mean_codes for of_class in reference])
-    own_means = means[atom_classes, np.arange(len(atom_classes))]
-    return code_signs(own_means)
-
-
 Chunk = tuple[slice, slice]
+
+
+@dataclass(frozen=True)
+class _EncodedChunk:
+    """Codes and distances of the tissue patches of a chunk of the grid."""
+
+    chunk: Chunk
+    tissue: NDArray[np.bool_]
+    codes: csr_array
+    distances: NDArray[np.float64]
+    contributions: DistanceContributions | None = None
+
+    @property
+    def positions(self) -> NDArray[np.int64]:
+        """Row and column of each patch on the grid (n, 2)."""
+        return np.add(np.argwhere(self.tissue), [part.start for part in self.chunk])
+
+
+class _PatchSums:
+    """Predicted classes, margins and concepts per patch, and the sum of all codes."""
+
+    def __init__(
+        self, grid: PatchGrid, n_classes: int, n_codes: int, concept_atoms: dict[str, list[int]]
+    ) -> None:
+        self.predicted = np.full((grid.n_rows, grid.n_columns), NO_TISSUE, np.int16)
+        self.margins = np.zeros((*self.predicted.shape, n_classes), np.float32)
+        self.codes = np.zeros(n_codes)
+        self.concepts = {name: np.zeros(self.predicted.shape, bool) for name in concept_atoms}
+        self._concept_atoms = concept_atoms
+
+    def add(self, encoded: _EncodedChunk) -> None:
+        """Add the patches of a chunk."""
+        chunk, tissue, codes = encoded.chunk, encoded.tissue, encoded.codes
+        self.predicted[chunk][tissue] = encoded.distances.argmin(axis=1)
+        self.margins[chunk][tissue] = patch_margins(encoded.distances)
+        self.codes += np.asarray(abs(codes).sum(axis=0), dtype=np.float64).ravel()
+        for name, atoms in self._concept_atoms.items():
+            used = (codes[:, atoms] != 0).sum(axis=1) > 0
+            self.concepts[name][chunk][tissue] = np.asarray(used).ravel()
 
 
 class PatchPipeline(ImagePipeline):
@@ -279,7 +297,7 @@ class PatchPipeline(ImagePipeline):
         callback: Callback,
         executor: Executor | None = None,
     ) -> Aggregator:
-        statistics = self.predict_patches_many(records, _patch_statistics, callback, executor)
+        statistics = self.score_images(records, _patch_statistics, callback, executor)
         has_tissue = np.array([s.n_patches > 0 for s in statistics])
         statistics, name = [s for s in statistics if s.n_patches], self.recipe.aggregation
         missing = sorted(set(range(len(self.classes))) - set(labels[has_tissue].tolist()))
@@ -362,24 +380,111 @@ class PatchPipeline(ImagePipeline):
         callback: Callback = no_callback,
         within: AnnotationFile | None = None,
     ) -> ImageScores:
-        """Return scores, patch map and patch statistics of an image; see `ImagePipeline`."""
-        assert self.aggregator_ is not None
-        patch_map, statistics = self.predict_patches(path, mpp, callback, within)
-        if not statistics.n_patches:
-            return ImageScores(None, patch_map, statistics)
-        scores = self._scores(statistics)
-        check_scores(path, scores)
-        return ImageScores(scores, patch_map, statistics)
+        """Return scores, patch map and patch statistics of an image; see `ImagePipeline`.
 
-    def _scores(self, statistics: PatchStatistics) -> NDArray[np.float64]:
-        assert self.aggregator_ is not None
-        if not self.method_.disabled_atoms_:
-            return self.aggregator_.scores(statistics)
-        n_codes = self.method_.n_codes_
-        enabled = np.delete(np.arange(n_codes), list(self.method_.disabled_atoms_))
-        return self.aggregator_.select_atoms(enabled, n_codes).scores(
-            statistics.select_atoms(enabled)
+        The image is opened, its tissue detected, and the patches are encoded chunk by chunk, in
+        parallel. Codes and class distances give the patch map, and its statistics the scores.
+        """
+        method = copy(self.method_).set_params(n_jobs=1)  # the chunks run in parallel
+        with open_prepared_image(
+            path, mpp, self.recipe, self.mpp_, self.cache, self.feature_metadata_, within
+        ) as image:
+            grid = image.grid()
+            chunks = list(image.chunks(grid))
+            encode = partial(self._encode_chunk, method, image, grid)
+            concept_atoms = self.atom_annotations.by_name()
+            sums = _PatchSums(grid, len(self.classes), method.n_codes_, concept_atoms)
+            report = window_progress(chunks, image.size, callback)
+            for n_done, encoded in enumerate(map_blocks(encode, chunks, self.n_jobs), 1):
+                sums.add(encoded)
+                if self.recorder:
+                    positions, codes = encoded.positions, encoded.codes
+                    self.recorder.add(positions, codes, encoded.contributions)
+                report(n_done)
+            patch_map = self._patch_map(path, image, grid, sums)
+        statistics = PatchStatistics.of_map(
+            patch_map.predicted_classes, patch_map.margins, sums.codes
         )
+        image_scores = ImageScores(self._scores(path, statistics), patch_map, statistics)
+        if self.recorder:
+            self.recorder.finish(image_scores)
+        return image_scores
+
+    def score_images(
+        self,
+        records: Sequence[ImageRecord],
+        reduce: Callable[[int, ImageScores], Any],
+        callback: Callback = no_callback,
+        executor: Executor | None = None,
+    ) -> list[Any]:
+        """Return reduce(index, image_scores) for every image; images run in parallel.
+
+        Parameters
+        ----------
+        records : images
+        reduce : function that keeps what is needed of the result of an image
+        callback : receives the progress
+        executor : runs the images; None uses threads
+        """
+        single = self.with_jobs(1)
+
+        def work(index: int) -> Any:
+            record = records[index]
+            within = record.region_of_interest
+            return reduce(index, single.score_image(record.path, record.mpp, within=within))
+
+        executor = executor or Threads(self.n_jobs)
+        n_bytes = [estimated_bytes(record.path) for record in records]
+        return map_images(work, len(records), "rule", callback, executor, n_bytes)
+
+    def _encode_chunk(
+        self, method: PatchClassifier, image: PreparedImage, grid: PatchGrid, chunk: Chunk
+    ) -> _EncodedChunk:
+        """Return the codes, distances and, if recorded, contributions of the patches of a chunk."""
+        tissue, features = image.chunk_features(grid, *chunk)
+        if len(features) == 0:
+            no_distances = np.empty((0, len(self.classes)))
+            no_codes = csr_array((0, method.n_codes_), dtype=np.float32)
+            return _EncodedChunk(chunk, tissue, no_codes, no_distances)
+        X = self.project(features)
+        codes, distances = method.encode(X)
+        contributions = None
+        if self.recorder and self.recorder.needs_contributions:
+            contributions = method.distance_contributions(X, codes, distances)
+        return _EncodedChunk(chunk, tissue, codes, distances, contributions)
+
+    def _patch_map(
+        self, path: ImageLike, image: PreparedImage, grid: PatchGrid, sums: _PatchSums
+    ) -> PatchMap:
+        """Return the patch map, smoothed if the recipe requires it."""
+        check_scores(path, sums.margins, sums.codes)
+        predicted, margins = sums.predicted, sums.margins
+        tissue = predicted != NO_TISSUE
+        if self.recipe.smoothing_radius:
+            margins = smooth_margins(margins, tissue, self.recipe.smoothing_radius)
+            predicted = np.where(tissue, margins.argmax(axis=2), NO_TISSUE).astype(np.int16)
+        excluded = None if image.quality is None else image.quality.describe_excluded()
+        notes = [image.stain_note]
+        on_tissue = margins[tissue]
+        if len(on_tissue) > 1 and (on_tissue == on_tissue[0]).all():
+            notes.append(_ALL_ALIKE)
+        metadata = (path, image.mpp, image.offset, excluded, sums.concepts)
+        of_image = (image.uses_whole_image, image.clip_size, tuple(filter(None, notes)))
+        return PatchMap(grid, predicted, margins, tuple(self.classes), *metadata, *of_image)
+
+    def _scores(self, path: ImageLike, statistics: PatchStatistics) -> NDArray[np.float64] | None:
+        """Return the scores of an image; None without tissue or aggregator."""
+        if self.aggregator_ is None or not statistics.n_patches:
+            return None
+        aggregator = self.aggregator_
+        if self.method_.disabled_atoms_:
+            n_codes = self.method_.n_codes_
+            enabled = np.delete(np.arange(n_codes), list(self.method_.disabled_atoms_))
+            aggregator = aggregator.select_atoms(enabled, n_codes)
+            statistics = statistics.select_atoms(enabled)
+        scores = aggregator.scores(statistics)
+        check_scores(path, scores)
+        return scores
 
     def with_atom_annotations(self, notes: AtomAnnotations) -> Self:
         """Return a copy with these annotations; disabled atoms have no effect."""
@@ -395,104 +500,6 @@ class PatchPipeline(ImagePipeline):
             self.method_.disable_atoms(notes.disabled),
         )
         return changed
-
-    def predict_patches(
-        self,
-        path: ImageLike,
-        mpp: float | None = None,
-        callback: Callback = no_callback,
-        within: AnnotationFile | None = None,
-    ) -> tuple[PatchMap, PatchStatistics]:
-        """Return the patch map of an image and its statistics; chunks run in parallel."""
-        return self._predict_patches(path, mpp, self.n_jobs, callback, within)
-
-    def predict_patches_many(
-        self,
-        records: Sequence[ImageRecord],
-        look: Callable[[int, PatchMap, PatchStatistics], Any],
-        callback: Callback = no_callback,
-        executor: Executor | None = None,
-    ) -> list[Any]:
-        """Return look(index, patch_map, statistics) for every image; images run in parallel.
-
-        Parameters
-        ----------
-        records : images
-        look : function that reduces the result of an image
-        callback : receives the progress
-        executor : runs the images; None uses threads
-        """
-
-        def work(place: int) -> Any:
-            record = records[place]
-            return look(
-                place,
-                *self._predict_patches(
-                    record.path, record.mpp, 1, within=record.region_of_interest
-                ),
-            )
-
-        executor = executor or Threads(self.n_jobs)
-        n_bytes = [estimated_bytes(record.path) for record in records]
-        return map_images(work, len(records), "rule", callback, executor, n_bytes)
-
-    def _predict_patches(
-        self,
-        path: ImageLike,
-        mpp: float | None,
-        n_jobs: int | None,
-        callback: Callback = no_callback,
-        within: AnnotationFile | None = None,
-    ) -> tuple[PatchMap, PatchStatistics]:
-        method = copy(self.method_).set_params(n_jobs=1)  # the chunks run in parallel
-        codes, concept_atoms = np.zeros(method.n_codes_), self.atom_annotations.by_name()
-        with open_prepared_image(
-            path, mpp, self.recipe, self.mpp_, self.cache, self.feature_metadata_, within
-        ) as prepared:
-            grid = prepared.grid()
-            predicted = np.full((grid.n_rows, grid.n_columns), NO_TISSUE, np.int16)
-            margins = np.zeros((grid.n_rows, grid.n_columns, len(self.classes)), np.float32)
-            concepts = {name: np.zeros(predicted.shape, bool) for name in concept_atoms}
-            work = partial(self._predict_chunk, method, prepared, grid)
-            chunks = list(prepared.chunks(grid))
-            results = map_blocks(work, chunks, n_jobs)
-            for (rows, columns), tissue, distances, S in report_windows(
-                results, chunks, prepared.size, callback
-            ):
-                predicted[rows, columns][tissue] = distances.argmin(axis=1)
-                margins[rows, columns][tissue] = patch_margins(distances)
-                codes += np.asarray(abs(S).sum(axis=0), dtype=np.float64).ravel()
-                for name, atoms in concept_atoms.items():
-                    used = (S[:, atoms] != 0).sum(axis=1) > 0
-                    concepts[name][rows, columns][tissue] = np.asarray(used).ravel()
-                if self.code_callback:
-                    self.code_callback(np.add(np.argwhere(tissue), (rows.start, columns.start)), S)
-        check_scores(path, margins, codes)
-        if self.recipe.smoothing_radius:
-            margins = smooth_margins(margins, predicted != NO_TISSUE, self.recipe.smoothing_radius)
-            predicted = np.where(predicted == NO_TISSUE, NO_TISSUE, margins.argmax(axis=2)).astype(
-                np.int16
-            )
-        excluded = None if prepared.quality is None else prepared.quality.describe_excluded()
-        notes = [prepared.stain_note]
-        on_tissue = margins[predicted != NO_TISSUE]
-        if len(on_tissue) > 1 and (on_tissue == on_tissue[0]).all():
-            notes.append(_ALL_ALIKE)
-        metadata = (path, prepared.mpp, prepared.offset, excluded, concepts)
-        of_image = (prepared.uses_whole_image, prepared.clip_size, tuple(filter(None, notes)))
-        patch_map = PatchMap(grid, predicted, margins, tuple(self.classes), *metadata, *of_image)
-        return patch_map, PatchStatistics.of_map(predicted, margins, codes)
-
-    def _predict_chunk(
-        self, method: PatchClassifier, prepared: PreparedImage, grid: PatchGrid, chunk: Chunk
-    ) -> tuple[Chunk, NDArray[np.bool_], NDArray[np.float64], csr_array]:
-        """Return the chunk, which of its patches are tissue, and their distances and codes."""
-        tissue, vectors = prepared.chunk_features(grid, *chunk)
-        if len(vectors) == 0:
-            no_distances = np.empty((0, len(self.classes)))
-            return chunk, tissue, no_distances, csr_array((0, method.n_codes_), dtype=np.float32)
-        S, distances = method.encode(self.project(vectors))
-        return chunk, tissue, distances, S
 
     def _start(self, other: ImagePipeline) -> PatchPipeline:
         """Return the other model; raise ValueError if it cannot be trained further."""
@@ -587,7 +594,6 @@ class PatchPipeline(ImagePipeline):
             self.aggregator_ = AGGREGATORS[name](name=name, **aggregator_arrays)  # type: ignore[call-arg]
 
 
-def _patch_statistics(
-    index: int, patch_map: PatchMap, statistics: PatchStatistics
-) -> PatchStatistics:
-    return statistics
+def _patch_statistics(index: int, image_scores: ImageScores) -> PatchStatistics:
+    assert image_scores.patch_statistics is not None
+    return image_scores.patch_statistics

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import threading
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -142,38 +142,32 @@ def quality_map(
     return quality
 
 
-Result = TypeVar("Result")
-
 _LARGE = 16_000_000  # pixels; no progress is reported for smaller images
 
 
-def report_windows(
-    results: Iterable[Result],
-    windows: Sequence[tuple[slice, slice]],
-    size: tuple[int, int],
-    callback: Callback,
-) -> Iterator[Result]:
-    """Yield the results of windows in order, and report those done of a large image.
+def window_progress(
+    windows: Sequence[tuple[slice, slice]], size: tuple[int, int], callback: Callback
+) -> Callable[[int], None]:
+    """Return a function that reports how many windows of a large image are done.
 
     Parameters
     ----------
-    results : iterable
-        One result per window.
     windows : sequence of (rows, columns)
         Windows of the patch grid that may show tissue. A window counts by its number of patches.
     size : (int, int)
         Size of the image in pixels.
     callback : callable
-        Called before the first window and after each one.
+        Receives the progress, starting with a first call for 0 windows.
     """
     if math.prod(size) <= _LARGE or not windows:
-        yield from results
-        return
+        return lambda n_done: None
     work = cumulative_shares([float((r.stop - r.start) * (c.stop - c.start)) for r, c in windows])
-    callback(Progress("slide", 0, len(windows), work=0.0))
-    for n_done, result in enumerate(results, 1):
-        yield result
+
+    def report(n_done: int) -> None:
         callback(Progress("slide", n_done, len(windows), work=work[n_done]))
+
+    report(0)
+    return report
 
 
 # Size of the reduced image from which normalised colours are looked up in a table.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +16,6 @@ from ..annotations.outlines import IGNORED
 from ..datasets.annotated import RegionCoverage, check_classes, load_region
 from ..datasets.manifest import ImageRecord, Manifest
 from ..datasets.record import is_healthy
-from ..decision.aggregation import PatchStatistics
 from ..decision.atom_annotations import AtomAnnotations
 from ..decision.threshold import (
     DecisionThreshold,
@@ -37,7 +37,7 @@ from ..utils.progress import Callback, no_callback
 from ..utils.text_io import truncated_list
 from ..utils.validation import hint
 from .estimator import ImageEstimator, raise_no_predict_proba
-from .image_pipeline import CodeCallback
+from .image_pipeline import ImageScores, PatchRecorder
 from .inputs import (
     LabelledImages,
     ManyImages,
@@ -54,7 +54,7 @@ from .recipe import Recipe, default_region_preset
 from .tissue_classifier import recipe_fingerprint
 
 if TYPE_CHECKING:
-    from ..explain.explanation import ScoreContributions
+    pass
 
 
 def region_classes(manifest: Manifest, region: str | None) -> list[str]:
@@ -370,15 +370,16 @@ class RegionDetector(ImageEstimator):
     def _evaluate_training_images(
         self, manifest: Manifest, callback: Callback, executor: Executor | None
     ) -> list[_ImageEvaluation]:
-        def look(index: int, patch_map: PatchMap, statistics: PatchStatistics) -> _ImageEvaluation:
-            record = manifest.records[index]
+        def evaluate(index: int, image_scores: ImageScores) -> _ImageEvaluation:
+            record, patch_map = manifest.records[index], image_scores.patch_map
+            assert patch_map is not None
             tissue, truth = (
                 labelled_patch_mask(record, patch_map),
                 region_patch_mask(record, patch_map),
             )
             return _ImageEvaluation(patch_map.margins[..., 1], tissue, truth & tissue)
 
-        return self.model_.predict_patches_many(manifest.records, look, callback, executor)
+        return self.model_.score_images(manifest.records, evaluate, callback, executor)
 
     @overload
     def predict(
@@ -414,7 +415,8 @@ class RegionDetector(ImageEstimator):
         self._check_fitted()
         path = Path(path) if isinstance(path, str) else path
         size = PixelSizeOption.of(mpp).at(path)
-        patch_map, _ = self.model_.predict_patches(path, size.is_user_given, callback, within)
+        patch_map = self.model_.score_image(path, size.is_user_given, callback, within).patch_map
+        assert patch_map is not None
         return self._threshold_patches(
             patch_map.threshold(self.margin_threshold_), path, size.assuming(self.model_.mpp_)
         )
@@ -452,17 +454,10 @@ class RegionDetector(ImageEstimator):
             changed.training_info_ = tuned(self.training_info_, "atoms")
         return changed
 
-    def score_contributions(self, *image: Any) -> list[ScoreContributions]:
-        """Return the contributions of atoms to the mean margin of an image's region patches."""
-        from ..explain.explanation import explain_regions
-
-        contributions = explain_regions(self, *image)
-        return [] if contributions is None else [contributions]
-
-    def with_code_callback(self, codes_to: CodeCallback) -> Self:
-        """Return a copy that passes the codes of patches to `codes_to`."""
+    def with_recorders(self, recorders: Sequence[PatchRecorder]) -> Self:
+        """Return a copy that passes the codes of patches to the only recorder."""
         changed = copy(self)
-        changed.model_ = self.model_.with_code_callback(codes_to)
+        changed.model_ = self.model_.with_recorder(recorders[0])
         return changed
 
     @property

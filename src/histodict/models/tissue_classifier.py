@@ -27,7 +27,7 @@ from ..utils.parallel import Executor
 from ..utils.progress import Callback, no_callback
 from ..utils.validation import hint
 from .estimator import ImageEstimator, raise_no_predict_proba
-from .image_pipeline import CodeCallback, ImagePipeline, ImageScores, WholeImagePipeline
+from .image_pipeline import ImagePipeline, ImageScores, PatchRecorder, WholeImagePipeline
 from .inputs import (
     LabelledImages,
     ManyImages,
@@ -64,7 +64,7 @@ class ImageClassifier(ImageEstimator):
         """Pipeline that scores an image; for an ensemble, that of the first estimator."""
         raise NotImplementedError
 
-    def _predict_scores(
+    def _score_image(
         self,
         path: ImageLike,
         mpp: float | None,
@@ -191,7 +191,7 @@ class ImageClassifier(ImageEstimator):
         self._check_fitted()
         path = Path(path) if isinstance(path, str) else path
         size = PixelSizeOption.of(mpp).at(path)
-        image_scores = self._predict_scores(path, size.is_user_given, callback, within)
+        image_scores = self._score_image(path, size.is_user_given, callback, within)
         prediction = self._make_prediction(path, image_scores, error_rate)
         return replace(prediction, size=size.assuming(self.model_.mpp_))
 
@@ -509,7 +509,7 @@ class TissueClassifier(ImageClassifier):
         pipeline = PatchPipeline if self.recipe.is_patch_level else WholeImagePipeline
         return pipeline(self.recipe, self.classes_, self.random_state, self.n_jobs, self.cache)
 
-    def _predict_scores(
+    def _score_image(
         self,
         path: ImageLike,
         mpp: float | None,
@@ -529,10 +529,10 @@ class TissueClassifier(ImageClassifier):
         changed.n_jobs, changed._model = n_jobs, self._model.with_jobs(n_jobs)
         return changed
 
-    def with_code_callback(self, codes_to: CodeCallback) -> Self:
-        """Return a copy that passes the codes of patches to `codes_to`."""
+    def with_recorders(self, recorders: Sequence[PatchRecorder]) -> Self:
+        """Return a copy that passes the codes of patches to the only recorder."""
         changed = copy(self)
-        changed._model = self._model.with_code_callback(codes_to)
+        changed._model = self._model.with_recorder(recorders[0])
         return changed
 
     def with_atom_annotations(self, notes: AtomAnnotations, view: int = 0) -> Self:

@@ -27,14 +27,14 @@ from ..explain.atom_statistics import (
     confounded_atoms_of_members,
     to_json_dict,
 )
-from ..explain.explanation import AtomActivity, atom_activity
+from ..explain.explanation import ActivityRecorder, AtomActivity
 from ..explain.patch_sample import AtomUsage, ClassAtomUsage
 from ..images.source import open_image
 from ..metrics.confounding import find_confounders
 from ..models import Model
 from ..models.recipe import Recipe
 from ..patches.grid import PatchGrid
-from ..patches.patch_map import NO_TISSUE, class_css_colour, class_rgb
+from ..patches.patch_map import class_css_colour, class_rgb
 from ..patches.rendering import jpeg_data_uri, png_data_uri, render_vector
 from ..utils.progress import Callback, no_callback
 from ..utils.text_io import percent, pluralize
@@ -62,14 +62,13 @@ def maps_of(model: Model, record: ImageRecord) -> tuple[AtomActivity, PatchGrid]
 
     Returns None if the image has too many patches or shows only background.
     """
-    if not hasattr(model.model_, "predict_patches"):
+    pipeline, recorder = model.model_, ActivityRecorder(model.model_)
+    scored = pipeline.with_recorder(recorder).score_image(
+        record.path, record.mpp, within=record.region_of_interest
+    )
+    patch_map, activity = scored.patch_map, recorder.activity
+    if patch_map is None or activity is None or patch_map.n_patches > _MAX_PATCHES:
         return None
-    image = record.path, record.mpp
-    patch_map, statistics = model.model_.predict_patches(*image, within=record.region_of_interest)
-    if not 0 < statistics.n_patches <= _MAX_PATCHES:
-        return None
-    chosen = patch_map.predicted_classes != NO_TISSUE
-    activity = atom_activity(model.model_, patch_map, chosen, *image, record.region_of_interest)
     return activity, patch_map.grid
 
 
