@@ -1,6 +1,22 @@
-"""Files of outlines as each program writes them, with what is peculiar to it.
+"""Annotation files as each program and version writes them, written by hand.
 
-Where each peculiarity was learnt stands in docs/annotations.md.
+Sources of the layouts:
+
+QuPath 0.2     object type under `id`; an array of features (QuPathTypeAdapters.java, legacy ids)
+QuPath 0.3     `object_type`, `colorRGB`, `parentClass`, measurements as a list (pull requests 698
+               and 1071 of qupath/qupath)
+QuPath 0.4     `objectType`, `id` is a UUID, `color` of three numbers, `name` or `names`,
+               measurements by name (also NaN), `isEllipse`, `childObjects` (pull request 1099,
+               QuPathTypeAdapters.java, ROITypeAdapters.java)
+QuPath 0.5     as 0.4, with `metadata`
+QuPath, all    FeatureCollection only on request; no `classification` without a class, or only its
+               name; two decimals (PathIO.GeoJsonExportOptions, ROITypeAdapters.java)
+QuPath, MRXS   coordinates begin at the bounds of the slide, except with --no-crop (issues 820 and
+               1278 of qupath/qupath)
+HALO, MRXS     coordinates begin at the corner of the slide (issue 160 of NKI-AI/dlup)
+ASAP           corners have an `Order`; group `None` is no group (test files of NKI-AI/dlup)
+ImageScope     `NegativeROA` subtracts; `Type` 1 is a rectangle, 2 an ellipse, with two or four
+               corners (files and readers on GitHub; not tried with ImageScope)
 """
 
 from __future__ import annotations

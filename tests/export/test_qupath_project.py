@@ -1,7 +1,18 @@
-"""A QuPath project: what QuPath asks of one, and that what QuPath wrote to it stays.
+"""QuPath project: what QuPath requires of one, and that changes made by QuPath are kept.
 
-What it asks was read in its source, and in projects that 0.4.0, 0.5.1 and 0.6.0 wrote; see
-docs/qupath.md. QuPath itself is not run.
+QuPath itself is not run. The format was taken from its source and from projects on GitHub:
+
+project.qpproj, classes.json    DefaultProject.java of 0.3 (48f1129) and after 0.6; projects of 0.4.0
+                                (orion-cirb/QuPath_Foci), 0.5.1 (AndrewZhang419/QuPath), 0.6.0-rc3
+                                (sbalci/metadata-qupath), 0.7.0
+                                (smith6jt-cop/SpleenFollicleCounterQP)
+entry without `metadata`        ImageServerBuilder.java (c680c8c): it is read from the image
+data/N/data.qpdata              PathIO.java: serialised Java, not written here, hence the script
+features, measurements          QuPathTypeAdapters.java (1489180), GsonTools.java (0a77ded)
+polygons with holes             ROITypeAdapters.java (0a77ded)
+.geojson.gz, ASCII              PathIO.java of 0.3 (e3378d6) and later
+bounds of slides                OpenslideImageServer.java (0e0ee19, 052a285)
+import-outlines.groovy          run by Groovy 2.4 on substitutes for the classes of QuPath
 """
 
 from __future__ import annotations

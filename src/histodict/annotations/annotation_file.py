@@ -1,8 +1,8 @@
 """Annotation files: outlines in GeoJSON or XML, and the regions of an image that they cover.
 
 GeoJSON is read as QuPath and compatible programs write it, XML as ASAP, ImageScope and HALO write
-it; the root element identifies the program. docs/annotations.md has the sources for the details of
-each format.
+it; the root element identifies the program. tests/annotations/outline_files.py lists the sources of
+these formats.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ A project contains the images of a run, the classes and their colours:
     FOLDER/scripts/import-outlines.groovy  script that imports the outlines in ../geojson
 
 Only QuPath can write its object files (.qpdata, serialised Java), which makes the script
-necessary. Existing entries are kept, as QuPath may have changed them. docs/qupath.md lists the
-sources.
+necessary. Existing entries are kept, as QuPath may have changed them.
+tests/export/test_qupath_project.py lists the sources.
 """
 
 from __future__ import annotations
