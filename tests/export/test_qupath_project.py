@@ -2,9 +2,9 @@
 
 QuPath itself is not run. The format was taken from its source and from projects on GitHub:
 
-project.qpproj, classes.json    DefaultProject.java of 0.3 (48f1129) and after 0.6; projects of 0.4.0
-                                (orion-cirb/QuPath_Foci), 0.5.1 (AndrewZhang419/QuPath), 0.6.0-rc3
-                                (sbalci/metadata-qupath), 0.7.0
+project.qpproj, classes.json    DefaultProject.java of 0.3 (48f1129) and after 0.6; projects of
+                                0.4.0 (orion-cirb/QuPath_Foci), 0.5.1 (AndrewZhang419/QuPath),
+                                0.6.0-rc3 (sbalci/metadata-qupath) and 0.7.0
                                 (smith6jt-cop/SpleenFollicleCounterQP)
 entry without `metadata`        ImageServerBuilder.java (c680c8c): it is read from the image
 data/N/data.qpdata              PathIO.java: serialised Java, not written here, hence the script
