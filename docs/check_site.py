@@ -1,7 +1,7 @@
-"""Whether the site that was made is whole: python docs/check_site.py build/site
+"""Check the built site: python docs/check_site.py build/site
 
-Every link leads to a page and a place on it that is there, no page asks another host for anything,
-and every public name has a page and no other.
+Every link must lead to an existing page and anchor, no page may load anything from another host,
+and the API pages must be those of the public names.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from urllib.parse import unquote, urlsplit
 
 import histodict
 
-# What a browser fetches by itself, in contrast to links, which somebody has to follow.
+# Attributes that a browser loads without a click.
 FETCHED = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src"}
-# Of a page, for search engines; nothing is fetched.
+# Values of `rel` that are for search engines and load nothing.
 _NOT_FETCHED = {"canonical", "search"}
 
 
 class Page(HTMLParser):
-    """The places on a page, where it leads, and what it fetches."""
+    """Anchors, links and loaded resources of a page."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ def names_without_page(site: Path) -> Iterator[str]:
 
 
 def pages(site: Path) -> list[Path]:
-    """Without what the theme keeps for itself."""
+    """Return all pages, without the files of the theme."""
     return [path for path in sorted(site.rglob("*.html")) if "_static" not in path.parts]
 
 

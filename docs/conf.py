@@ -1,8 +1,8 @@
-"""The site: `make docs` makes it of the pages in this folder and of some beside it.
+"""Configuration of the documentation site, which `make docs` builds.
 
-Pages are written to be read in the repository as well: links lead from file to file there. Here
-those that lead out of this folder are turned to the copies of such files in `project/`, which are
-made anew each time.
+Pages can also be read in the repository, where links lead from file to file. Files outside this
+folder that are pages of the site are copied to `project/` at each build, and links to them are
+rewritten.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 PROJECT = DOCS / "project"
 
-# Files outside this folder that are pages of the site, too.
+# Files outside this folder that are pages of the site, and the names of their copies.
 OUTSIDE = {
     "benchmarks/README.md": "benchmarks.md",
     "CHANGELOG.md": "changelog.md",
@@ -28,7 +28,7 @@ OUTSIDE = {
     "CODE_OF_CONDUCT.md": "code-of-conduct.md",
     "SECURITY.md": "security-policy.md",
 }
-# Of the README, what a door of the start page leads to.
+# Page made of sections of the README.
 FIRST_HOUR = "first-hour.md"
 
 project = "histodict"
@@ -98,7 +98,7 @@ _LINK = re.compile(r"(?<=\]\()(?!https?:|#|mailto:)([^)#\s]+)(#[^)\s]*)?(?=\))")
 
 
 def turned(text: str, folder: Path, page: Path) -> str:
-    """The text of a page that is read in `folder`, its links turned to where that is here."""
+    """Rewrite the links of a page written in `folder` for its location on the site."""
 
     def turn(link: re.Match[str]) -> str:
         target = (folder / link[1]).resolve()
@@ -112,7 +112,7 @@ def turned(text: str, folder: Path, page: Path) -> str:
 
 
 def gather(app: object, config: object) -> None:
-    """Writes the pages that lie elsewhere, if they have changed."""
+    """Copy the pages from outside this folder, if they have changed."""
     PROJECT.mkdir(exist_ok=True)
     pages = {name: (ROOT / path).read_text("utf-8") for path, name in OUTSIDE.items()}
     folders = {name: (ROOT / path).parent for path, name in OUTSIDE.items()}
@@ -144,7 +144,7 @@ _SECTION = re.compile(r"(Parameters|Attributes)\b.*")
 def meanings_below(
     app: object, what: str, name: str, of: object, options: object, lines: list[str]
 ) -> None:
-    """`name : meaning` is how our docstrings list things; numpydoc would take that for a type."""
+    """Turn `name : description` into a definition; napoleon takes the description for a type."""
     made: list[str] = []
     inside = False
     for place, line in enumerate(lines):
@@ -153,7 +153,7 @@ def meanings_below(
             inside = bool(_SECTION.fullmatch(line))
             line = _SECTION.sub(
                 r"\1", line
-            )  # "Attributes, beside those of every …" is one of these
+            )  # such as "Attributes, beside those of every …"
         listed = re.fullmatch(r"(\*{0,2}\w+(?:, \*{0,2}\w+)*) : (.+)", line) if inside else None
         made += [listed[1], f"    {listed[2]}"] if listed else [line]
     lines[:] = made
@@ -162,7 +162,7 @@ def meanings_below(
 def as_plain_text(
     app: object, what: str, name: str, of: object, options: object, lines: list[str]
 ) -> None:
-    """Docstrings are written for readers: names that end in _ are no links."""
+    """Escape names that end in an underscore, which are not links."""
     for place, line in enumerate(lines):
         if not line.lstrip().startswith(".. "):
             without_links = re.sub(r":ref:`([^<`]*?)\s*<[^>]*>`", r"\1", line)
@@ -171,7 +171,7 @@ def as_plain_text(
 
 def setup(app: object) -> None:
     app.connect("autodoc-process-docstring", meanings_below, priority=100)  # type: ignore[attr-defined]
-    # After napoleon, whose own output has its links in the right places.
+    # After napoleon, whose output contains links.
     app.connect("autodoc-process-docstring", as_plain_text, priority=900)  # type: ignore[attr-defined]
     app.connect("config-inited", gather)  # type: ignore[attr-defined]
     app.connect("source-read", turn_links)  # type: ignore[attr-defined]
