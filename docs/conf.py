@@ -151,9 +151,7 @@ def meanings_below(
         underlined = place + 1 < len(lines) and lines[place + 1].startswith("---")
         if underlined:
             inside = bool(_SECTION.fullmatch(line))
-            line = _SECTION.sub(
-                r"\1", line
-            )  # such as "Attributes, beside those of every …"
+            line = _SECTION.sub(r"\1", line)  # such as "Attributes, beside those of every …"
         listed = re.fullmatch(r"(\*{0,2}\w+(?:, \*{0,2}\w+)*) : (.+)", line) if inside else None
         made += [listed[1], f"    {listed[2]}"] if listed else [line]
     lines[:] = made
