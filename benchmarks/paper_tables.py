@@ -1,12 +1,11 @@
-"""The paper's comparison in one place: its tables beside ours, from what `reproduce` wrote.
+"""Tables of the paper's comparison: published results and those of `histodict reproduce`.
 
-    python -m benchmarks.paper_tables OUTPUT                       # prints them
-    python -m benchmarks.paper_tables OUTPUT --page docs/paper.md  # puts them into the page
+    python -m benchmarks.paper_tables OUTPUT                       # print them
+    python -m benchmarks.paper_tables OUTPUT --page docs/paper.md  # write them into the page
 
-OUTPUT is the folder of `histodict reproduce`, with a folder of every set. The page has pairs of
-lines `<!-- NAME -->` and `<!-- /NAME -->`; what stands between them is made here, and by no hand.
-What was not measured is said to be missing. Whether a claim holds is counted over the sets that
-were measured; what a claim is taken to say stands on the page.
+OUTPUT is the folder of `histodict reproduce`, with one folder per data set. The page has pairs of
+lines `<!-- NAME -->` and `<!-- /NAME -->`; the text between them is generated. Results that are
+missing are reported as not measured. Each claim of the paper is counted over the measured sets.
 """
 
 from __future__ import annotations
@@ -23,19 +22,19 @@ import numpy as np
 from scipy.integrate import trapezoid
 
 from histodict.paper.complexity import NAME as COMPLEXITY
-from histodict.paper.setting import PAPER_NAMES, accuracies, confusion, operating_points
+from histodict.paper.setting import PAPER_NAMES, accuracies
 
 Rows = list[dict[str, str]]
 OURS, DFDL = "histodict", "DFDL"
 NOTHING = "\N{EN DASH}"
-NOT_MEASURED = "*Not measured yet.*"
+NOT_MEASURED = "*Not measured.*"
 
 
-# --- what was written ---------------------------------------------------------------------------
+# --- output of `reproduce` ----------------------------------------------------------------------
 
 
-class Written:
-    """Tables of a folder of `reproduce`, by set."""
+class ReproduceTables:
+    """Tables in the output folder of `reproduce`, by data set."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -44,22 +43,22 @@ class Written:
         self.sets += sorted(name for name in others if any((folder / name).glob("*.csv")))
 
     def rows(self, table: str, name: str) -> Rows:
-        """Of a set; of all where `name` is empty. Nothing where it was not made."""
+        """Return the rows of a table of one set, or of all sets if `name` is empty."""
         file = self.folder / name / f"{table}.csv"
         if not file.is_file():
             return []
         with file.open(newline="", encoding="utf-8") as text:
             return list(csv.DictReader(text))
 
-    def ours(self, table: str) -> dict[str, Rows]:
-        """By set, without the published rows and the sets that lack it."""
+    def measured(self, table: str) -> dict[str, Rows]:
+        """Return the rows of histodict by set, for sets that have the table."""
         found = {name: self.rows(table, name) for name in self.sets}
         own = {n: [r for r in rows if r.get("source", OURS) == OURS] for n, rows in found.items()}
         return {name: rows for name, rows in own.items() if rows}
 
 
 def by_data(found: dict[str, Rows]) -> dict[str, Rows]:
-    """The same by what the rows say they are of: a set's images, or its regions."""
+    """Group rows by the column `data`: the images of a set, or its regions."""
     parts: dict[str, Rows] = {}
     for row in (row for rows in found.values() for row in rows):
         parts.setdefault(row["data"], []).append(row)
@@ -71,7 +70,7 @@ def by_method(rows: Iterable[dict[str, str]], value: Callable[[Any], Any]) -> di
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """The paper's order of methods, then others; DFDL last, as there."""
+    """Sort methods in the order of the paper, others last."""
     known = list(PAPER_NAMES.values())
     return sorted(set(names), key=lambda name: (known.index(name) if name in known else 99, name))
 
@@ -81,143 +80,111 @@ def markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
 
 
-def holds(said: dict[str, tuple[bool, str]]) -> str:
-    """On how many sets a claim holds, and what was found on each."""
-    if not said:
+def count_claim(
+    values: dict[str, dict[str, float]], *, is_least: bool = False, n_digits: int = 9
+) -> str:
+    """Return on how many sets DFDL has the best value, and its rank on each.
+
+    Parameters
+    ----------
+    values : for each set, the value of each method
+    is_least : whether the smallest value is the best
+    n_digits : digits after which values count as equal
+    """
+    ranks = {}
+    for name, by_name in values.items():
+        rounded = {m: round(-v if is_least else v, n_digits) for m, v in by_name.items()}
+        if DFDL not in rounded:
+            continue
+        rank = 1 + sum(value > rounded[DFDL] for value in rounded.values())
+        is_tied = list(rounded.values()).count(rounded[DFDL]) > 1
+        ranks[name] = rank, f"{rank} of {len(rounded)}{' (tied)' if is_tied else ''}"
+    if not ranks:
         return NOT_MEASURED
-    n_sets = sum(yes for yes, _ in said.values())
-    text = "; ".join(f"{name}: {why}" for name, (_, why) in said.items())
-    return f"**It holds on {n_sets} of {len(said)} public sets.** {text}."
+    n_sets = sum(rank == 1 for rank, _ in ranks.values())
+    text = ", ".join(f"{name} {described}" for name, (_, described) in ranks.items())
+    return f"**Holds on {n_sets} of {len(ranks)} sets.** Rank of {DFDL}: {text}."
 
 
 def percent(row: dict[str, str]) -> float:
     return float(row["accuracy"])
 
 
-# --- accuracy, confusion, curves ----------------------------------------------------------------
+# --- accuracy and ROC curves --------------------------------------------------------------------
 
 
-def accuracy_block(written: Written) -> str:
-    ours = written.ours("accuracy")
-    theirs: dict[str, dict[str, float]] = {}
+def accuracy_block(tables: ReproduceTables) -> str:
+    measured = tables.measured("accuracy")
+    published: dict[str, dict[str, float]] = {}
     for row in accuracies():
-        theirs.setdefault(row["data"], {})[row["method"]] = row["accuracy"]
-    cells = {name: by_method(rows, _with_interval) for name, rows in ours.items()}
-    methods = in_order({m for own in (*theirs.values(), *cells.values()) for m in own})
-    heads = ["", *(f"{data}, published" for data in theirs), *(f"{data}, ours" for data in cells)]
+        published.setdefault(row["data"], {})[row["method"]] = row["accuracy"]
+    cells = {name: by_method(rows, _with_interval) for name, rows in measured.items()}
+    methods = in_order({m for own in (*published.values(), *cells.values()) for m in own})
+    heads = [
+        "",
+        *(f"{data}, published" for data in published),
+        *(f"{data}, histodict" for data in cells),
+    ]
     table = [
         [
             f"**{m}**" if m == DFDL else m,
-            *(f"{own[m]:.2f}" if m in own else NOTHING for own in theirs.values()),
+            *(f"{own[m]:.2f}" if m in own else NOTHING for own in published.values()),
             *(own.get(m, NOTHING) for own in cells.values()),
         ]
         for m in methods
     ]
-    output = {name: _first(by_method(rows, percent)) for name, rows in ours.items()}
-    return "\n\n".join([markdown(heads, table), holds(output), _apart(written)])
+    output = {name: by_method(rows, percent) for name, rows in measured.items()}
+    return "\n\n".join(
+        [markdown(heads, table), count_claim(output), _significant_differences(tables)]
+    )
+
+
+def _format_accuracy(row: dict[str, str]) -> str:
+    return f"{percent(row):.1f}"
 
 
 def _with_interval(row: dict[str, str]) -> str:
     value, low, high = (float(row[name]) for name in ("accuracy", "low", "high"))
-    return f"{value:.1f} ({low:.1f} to {high:.1f})"
+    return f"{value:.1f} ({low:.1f}{NOTHING}{high:.1f})"
 
 
-def _first(values: dict[str, float], unit: str = " %", *, least: bool = False) -> tuple[bool, str]:
-    """Whether DFDL has the best value, and who has."""
-    sign = -1 if least else 1
-    best = max(values, key=lambda method: (sign * values[method], method == DFDL))
-    own = values.get(DFDL)
-    if own is None:
-        return False, f"without {DFDL}"
-    rank = 1 + sum(sign * value > sign * own for value in values.values())
-    if best == DFDL:
-        equal = [m for m, value in values.items() if m != DFDL and value == own]
-        beside = f", level with {', '.join(equal)}" if equal else ""
-        return True, f"{DFDL} {_number(own, unit)}, the best of {len(values)}{beside}"
-    text = f"{best} {_number(values[best], unit)}, {DFDL} {_number(own, unit)}"
-    return False, f"{text}, place {rank} of {len(values)}"
-
-
-def _number(value: float, unit: str) -> str:
-    return f"{value:.1f}{unit}" if unit else f"{value:.3f}"
-
-
-def _apart(written: Written) -> str:
-    """Which differences to DFDL are beyond their interval, paired by patient."""
+def _significant_differences(tables: ReproduceTables) -> str:
+    """Describe the differences to DFDL whose paired interval excludes 0."""
     lines = []
-    for name in written.sets:
-        for row in written.rows("comparisons", name):
+    for name in tables.sets:
+        for row in tables.rows("comparisons", name):
             low, high = float(row["low"]), float(row["high"])
             if row["method"] == "dfdl" and (low > 0 or high < 0):
                 other = PAPER_NAMES.get(row["against"], row["against"])
-                side = "ahead of" if low > 0 else "behind"
+                side = "higher than" if low > 0 else "lower than"
                 ends = " to ".join(f"{100 * abs(x):.1f}" for x in sorted((low, high), key=abs))
-                lines.append(f"{name}: {side} {other} by {ends}")
-    if not any(written.rows("comparisons", name) for name in written.sets):
+                lines.append(f"{name}, {side} {other} by {ends} points")
+    if not any(tables.rows("comparisons", name) for name in tables.sets):
         return ""
     found = "; ".join(lines) if lines else "none"
     return (
-        "Differences of DFDL in balanced accuracy that are beyond their 95 % interval, paired by "
-        f"patient and not corrected for their number, in points: {found}."
+        "Differences in balanced accuracy between DFDL and another method whose 95 % interval "
+        f"(paired by patient, not adjusted for multiplicity) excludes 0: {found}."
     )
 
 
-def confusion_block(written: Written) -> str:
-    """Per method and data, the share of each class that is right, healthy first."""
-    ours = written.ours("confusion")
-    parts: dict[str, dict[str, list[str]]] = {}
-    published: dict[str, Rows] = {}
-    for row in confusion():
-        published.setdefault(f"{row['data']}, published", []).append(row)
-    for title, rows in [*published.items(), *((f"{n}, ours", own) for n, own in ours.items())]:
-        for row in rows:
-            if row["truth"] == row["answer"]:
-                odd = str(row["sums_to_100"]).lower() == "false"
-                cell = f"{float(row['percent']):.1f}{'*' if odd else ''}"
-                parts.setdefault(title, {}).setdefault(row["method"], []).append(cell)
-    methods = in_order({m for own in parts.values() for m in own})
-    table = [[m, *(" / ".join(own.get(m, [NOTHING])) for own in parts.values())] for m in methods]
-    note = "Right, in percent: healthy / diseased. \\* A printed row that does not sum to 100."
-    missing = "" if ours else NOT_MEASURED
-    return "\n\n".join(filter(None, [markdown(["", *parts], table), note, missing]))
-
-
-def roc_block(written: Written) -> str:
-    curves, points = by_data(written.ours("roc")), by_data(written.ours("roc-points"))
-    theirs: dict[str, dict[str, str]] = {}
-    learners = {row["method"] for rows in curves.values() for row in rows} or {DFDL}
-    for point in operating_points():
-        if point["method"] in learners:
-            theirs.setdefault(point["data"], {})[point["method"]] = _rates(point)
-    areas = {name: _areas(rows) for name, rows in curves.items()}
-    heads = [""]
-    heads += [f"{data}, published" for data in theirs]
-    heads += [f"{name}, ours: {what}" for name in areas for what in ("at work", "area")]
-    table = []
-    for m in in_order(learners):
-        row = [m, *(own.get(m, NOTHING) for own in theirs.values())]
-        for name, own in areas.items():
-            at = by_method(points.get(name, []), _rates)
-            row += [at.get(m, NOTHING), f"{own[m]:.3f}" if m in own else NOTHING]
-        table.append(row)
-    note = (
-        "False alarms / misses where the methods work, and the area below the curve of misses "
-        "against false alarms: the less, the better."
-    )
-    output = {name: _first(own, "", least=True) for name, own in areas.items()}
-    return "\n\n".join([markdown(heads, table), note, holds(output)])
-
-
-def _rates(point: Any) -> str:
-    return f"{float(point['false_alarm']):.2f} / {float(point['miss']):.2f}"
+def roc_block(tables: ReproduceTables) -> str:
+    areas = {name: _areas(rows) for name, rows in by_data(tables.measured("roc")).items()}
+    if not areas:
+        return NOT_MEASURED
+    table = [
+        [m, *(f"{own[m]:.3f}" if m in own else NOTHING for own in areas.values())]
+        for m in in_order({m for own in areas.values() for m in own})
+    ]
+    return "\n\n".join([markdown(["", *areas], table), count_claim(areas, is_least=True)])
 
 
 def _areas(rows: Rows) -> dict[str, float]:
-    """Below each method's curve, from no false alarm to nothing but."""
+    """Return the area below each method's curve of miss rate against false alarm rate."""
     found: dict[str, list[tuple[float, float]]] = {}
     for row in rows:
-        at = float(row["false_alarm"]), -float(row["miss"])
-        found.setdefault(row["method"], [(0.0, -1.0), (1.0, 0.0)]).append(at)
+        point = float(row["false_alarm"]), -float(row["miss"])
+        found.setdefault(row["method"], [(0.0, -1.0), (1.0, 0.0)]).append(point)
     areas = {}
     for method, points in found.items():
         alarm, miss = np.array(sorted(points)).T
@@ -228,72 +195,65 @@ def _areas(rows: Rows) -> dict[str, float]:
 # --- sweeps -------------------------------------------------------------------------------------
 
 
-def sweep_block(written: Written, table: str, axis: str, few: str) -> str:
-    """A table per set: accuracy by size, and what is lost from the most to the fewest."""
-    blocks, best, least = [], {}, {}
-    for name, rows in written.ours(table).items():
+def sweep_block(tables: ReproduceTables, table: str, axis: str) -> str:
+    """Return the accuracy of each method at the smallest and the largest size, by set."""
+    columns: dict[str, dict[str, str]] = {}
+    accurate: dict[str, dict[str, float]] = {}
+    lost: dict[str, dict[str, float]] = {}
+    for name, rows in tables.measured(table).items():
         sizes = sorted({int(row[axis]) for row in rows})
         values: dict[str, dict[int, float]] = {}
-        shown: dict[str, dict[int, str]] = {}
         for row in rows:
             values.setdefault(row["method"], {})[int(row[axis])] = percent(row)
-            shown.setdefault(row["method"], {})[int(row[axis])] = _with_interval(row)
-        whole = {m: own for m, own in values.items() if len(own) == len(sizes)}
-        lost = {m: own[sizes[-1]] - own[sizes[0]] for m, own in whole.items()}
-        lines = [
-            [
-                m,
-                *(shown[m].get(size, NOTHING) for size in sizes),
-                f"{lost[m]:+.1f}" if m in lost else NOTHING,
-            ]
-            for m in in_order(values)
-        ]
-        heads = [f"{name}: {axis}", *map(str, sizes), "most less fewest"]
-        blocks.append(markdown(heads, lines))
-        if whole:
-            best[name] = _first({m: own[sizes[0]] for m, own in whole.items()})
-            least[name] = _first(lost, " points", least=True)
-    if not blocks:
+        for size in (sizes[0], sizes[-1]):
+            at_size = [row for row in rows if int(row[axis]) == size]
+            columns[f"{name}, {size}"] = by_method(at_size, _format_accuracy)
+        complete = {m: own for m, own in values.items() if len(own) == len(sizes)}
+        if complete:
+            accurate[name] = {m: own[sizes[0]] for m, own in complete.items()}
+            lost[name] = {m: own[sizes[-1]] - own[sizes[0]] for m, own in complete.items()}
+    if not columns:
         return NOT_MEASURED
-    blocks.append(f"*Best with the fewest {few}:* {holds(best)}")
-    blocks.append(f"*Loses least on the way there:* {holds(least)}")
-    return "\n\n".join(blocks)
+    methods = in_order({m for cells in columns.values() for m in cells})
+    lines = [[m, *(cells.get(m, NOTHING) for cells in columns.values())] for m in methods]
+    return "\n\n".join(
+        [
+            markdown([axis, *columns], lines),
+            f"Most accurate at the smallest size: {count_claim(accurate)}",
+            f"Smallest loss between the two sizes: {count_claim(lost, is_least=True)}",
+        ]
+    )
 
 
 # --- time and bases -----------------------------------------------------------------------------
 
 
-def complexity_block(written: Written) -> str:
-    rows = written.rows(COMPLEXITY, "")
+def complexity_block(tables: ReproduceTables) -> str:
+    rows = tables.rows(COMPLEXITY, "")
     if not rows:
         return NOT_MEASURED
     kinds = {
-        "published time": ("published seconds", "published time"),
-        "operations, q = 1": ("operations q=1", "published q=1"),
-        "operations, q = 10": ("operations q=10", "published q=10"),
-        "ours at that size, s": ("recorded seconds", "recorded seconds"),
-        "ours at a small size, s": ("measured seconds", "measured seconds"),
+        "published time": "published time",
+        "operations, q = 1": "published q=1",
+        "operations, q = 10": "published q=10",
+        "histodict at that size, s": "recorded seconds",
+        "histodict at a small size, s": "measured seconds",
     }
-    table = [[row["method"], *(_short(row[shown]) for _, shown in kinds.values())] for row in rows]
-    orders = []
-    for title, (key, _) in kinds.items():
-        known = [row for row in rows if row[key]]
-        ordered = sorted(known, key=lambda row: float(row[key]))
-        orders.append(f"- {title}: {' < '.join(row['method'] for row in ordered)}")
-    return "\n\n".join([markdown(["", *kinds], table), "\n".join(orders)])
+    table = [[row["method"], *(_short(row[shown]) for shown in kinds.values())] for row in rows]
+    return markdown(["", *kinds], table)
 
 
 def _short(text: str) -> str:
-    """A number of seconds with three digits; other words as they are."""
+    """Format a number of seconds with three digits; return other text unchanged."""
     try:
         return f"{float(text):.3g}" if "e" not in text else text
     except ValueError:
         return text or NOTHING
 
 
-def bases_block(written: Written) -> str:
-    closest = written.ours("bases")
-    shares = written.ours("codes-shares")
+def bases_block(tables: ReproduceTables) -> str:
+    closest = tables.measured("bases")
+    shares = tables.measured("codes-shares")
     if not closest:
         return NOT_MEASURED
     reference: dict[str, dict[str, float]] = {}
@@ -312,33 +272,27 @@ def bases_block(written: Written) -> str:
             share = ", ".join(f"{float(part):.0%}" for part in parts)
             row += [f"{own[m]:.2f}" if m in own else NOTHING, share or NOTHING]
         table.append(row)
-    output = {name: _first(own, "", least=True) for name, own in reference.items()}
     note = (
         "Cosine: median over the atoms of the largest |cosine| to an atom of the other class. Own "
-        "share: of the codes' magnitude, what falls on the image's own class, for one unseen image "
-        "of each class."
+        "share: share of the code magnitude that falls on atoms of the image's own class, for one "
+        "test image of each class."
     )
-    return "\n\n".join([markdown(heads, table), note, holds(output)])
+    return "\n\n".join([markdown(heads, table), note, count_claim(reference, is_least=True)])
 
 
-BLOCKS: dict[str, Callable[[Written], str]] = {
+BLOCKS: dict[str, Callable[[ReproduceTables], str]] = {
     "accuracy": accuracy_block,
-    "confusion": confusion_block,
     "roc": roc_block,
-    "training-images": lambda w: sweep_block(
-        w, "training-images", "training images per class", "training images"
-    ),
-    "training-patches": lambda w: sweep_block(
-        w, "training-patches", "patches per class", "training patches"
-    ),
-    "bases-count": lambda w: sweep_block(w, "bases-count", "bases per class", "bases"),
+    "training-images": lambda t: sweep_block(t, "training-images", "training images per class"),
+    "training-patches": lambda t: sweep_block(t, "training-patches", "patches per class"),
+    "bases-count": lambda t: sweep_block(t, "bases-count", "bases per class"),
     "complexity": complexity_block,
     "bases": bases_block,
 }
 
 
 def filled(page: str, blocks: dict[str, str]) -> str:
-    """The page with every block between its lines; one without a place is an error."""
+    """Return the page with each block between its two marker lines; both must exist."""
     for name, text in blocks.items():
         first, last = f"<!-- {name} -->\n", f"<!-- /{name} -->"
         if (page.count(first), page.count(last)) != (1, 1):
@@ -350,13 +304,13 @@ def filled(page: str, blocks: dict[str, str]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("folder", type=Path, help="written by `histodict reproduce`")
-    parser.add_argument("--page", type=Path, help="Markdown to put the tables into")
+    parser.add_argument("folder", type=Path, help="output folder of `histodict reproduce`")
+    parser.add_argument("--page", type=Path, help="Markdown file to write the tables into")
     options = parser.parse_args()
-    written = Written(options.folder)
-    if not written.sets and not written.rows(COMPLEXITY, ""):
-        sys.exit(f"{options.folder}: `histodict reproduce` has written nothing there")
-    blocks = {name: make(written) for name, make in BLOCKS.items()}
+    tables = ReproduceTables(options.folder)
+    if not tables.sets and not tables.rows(COMPLEXITY, ""):
+        sys.exit(f"{options.folder}: contains no tables of `histodict reproduce`")
+    blocks = {name: make(tables) for name, make in BLOCKS.items()}
     if options.page:
         text = options.page.read_text(encoding="utf-8")
         options.page.write_text(filled(text, blocks), encoding="utf-8")
