@@ -83,14 +83,6 @@ def held_to_random(seen: Seen, rng: Any) -> tuple[Array, Encoder | None]:
     return continue_online(start, Y, 0.1, step=lambda: None, **options).atoms, None
 
 
-def patients_mean_out(cells: Cells) -> Cells:
-    X = cells.X.copy()
-    for patient in np.unique(cells.patients):
-        own = cells.patients == patient
-        X[own] -= X[own].mean(axis=0)
-    return replace(cells, X=X)
-
-
 def consensus(n_atoms: int, n_rounds: int, seen: Seen, rng: Any) -> tuple[Array, Encoder | None]:
     """Atoms that recur best in dictionaries of 70 % of the patients, each the mean of its partners.
 
@@ -210,7 +202,7 @@ def _is_flat(errors: list[float]) -> bool:
 RIVALS: dict[str, Learner] = {
     "ODL λ 0.3": partial(odl, 0.3, N_ATOMS),
     "ODL λ 0.15": partial(odl, 0.15, N_ATOMS),
-    "held to axes (`histodict concepts`)": partial(held, SHRINKAGE, N_ATOMS),
+    "axis-anchored (`histodict concepts`)": partial(held, SHRINKAGE, N_ATOMS),
     f"DFDL {RHO} 0.001": partial(dfdl, 0.001),
     f"DFDL {RHO} 0.1": partial(dfdl, 0.1),
     f"DFDL {RHO} 0.3": partial(dfdl, 0.3),
@@ -222,15 +214,13 @@ RIVALS: dict[str, Learner] = {
 }
 IDEAS: dict[str, Learner] = {
     "ODL λ 0.3, 32 atoms": partial(odl, 0.3, 32),
-    "recurring atoms of 12 dictionaries of patients, 32 atoms": partial(consensus, 32, 12),
-    "ODL λ 0.3, each patient's mean taken out": RIVALS["ODL λ 0.3"],
-    "held to axes, each patient's mean taken out": partial(held, SHRINKAGE, N_ATOMS),
-    "held to axes, pull 0.1": partial(held, 0.1, N_ATOMS),
-    "held to axes, pull 0.5": partial(held, 0.5, N_ATOMS),
-    "held to axes, pull 2": partial(held, 2.0, N_ATOMS),
+    "consensus of 12 dictionaries of patient subsets, 32 atoms": partial(consensus, 32, 12),
+    "axis-anchored, pull 0.1": partial(held, 0.1, N_ATOMS),
+    "axis-anchored, pull 0.5": partial(held, 0.5, N_ATOMS),
+    "axis-anchored, pull 2": partial(held, 2.0, N_ATOMS),
     "the axes alone": axes_alone,
-    "held to axes, 64 atoms": partial(held, SHRINKAGE, 64),
-    "held to axes, 32 atoms": partial(held, SHRINKAGE, 32),
-    "held to axes of a frame turned at random": turned,
-    "held to the same random directions": held_to_random,
+    "axis-anchored, 64 atoms": partial(held, SHRINKAGE, 64),
+    "axis-anchored, 32 atoms": partial(held, SHRINKAGE, 32),
+    "axis-anchored in a randomly rotated space": turned,
+    "anchored to fixed random directions": held_to_random,
 }

@@ -17,15 +17,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from .concept_cells import FOLDERS, Cells, read_cells
-from .concept_learners import IDEAS, RIVALS, patients_mean_out
+from .concept_cells import FOLDERS, read_cells
+from .concept_learners import IDEAS, RIVALS
 from .concept_measures import measure
 from .concept_page import write_page
 
 _OTHER = {"ucsb": "glas", "glas": "ucsb", "camelyon": "ucsb"}
 _SLOW = ("TopK autoencoder",)  # fewer repeats
 _IDEAS_ON = ("ucsb", "glas")  # whose images have labels
-_FEW_OF = ("ODL λ 0.3", "held to axes (`histodict concepts`)", "k-means")
+_FEW_OF = ("ODL λ 0.3", "axis-anchored (`histodict concepts`)", "k-means")
 
 
 def main() -> None:
@@ -51,16 +51,12 @@ def _measure_all(name: str, repeat: int, chosen: Iterable[str], folder: Path) ->
         file = folder / f"{name}-{repeat}-{_plain(word)}.json"
         if file.exists() or (word in _SLOW and repeat > 1):
             continue
-        cells, other = (_seen(word, read_cells(own, folder)) for own in (name, _OTHER[name]))
+        cells, other = (read_cells(own, folder) for own in (name, _OTHER[name]))
         few = name in _IDEAS_ON and word in _FEW_OF
         facts = measure((RIVALS | IDEAS)[word], cells, other, repeat, few)
         file.write_text(json.dumps({"set": name, "learner": word, "repeat": repeat} | facts))
         shown = {key: round(value, 3) for key, value in facts.items() if key != "atoms"}
         print(name, repeat, word, shown, flush=True)
-
-
-def _seen(word: str, cells: Cells) -> Cells:
-    return patients_mean_out(cells) if "mean taken out" in word else cells
 
 
 def _plain(words: str) -> str:

@@ -45,11 +45,11 @@ def test_a_planted_truth_is_measured_as_such(tmp_path):
     assert guessed["seeds"] < 0.9
     assert guessed["explained"] < known["explained"]
 
-    names = ("ODL λ 0.3", "held to axes (`histodict concepts`)", "k-means")
+    names = ("ODL λ 0.3", "axis-anchored (`histodict concepts`)", "k-means")
     facts = [{"set": own, "learner": n} | known for own in ("ucsb", "glas") for n in names]
     write_page(tmp_path, facts)
-    assert "| 1.000 |" in (tmp_path / "concepts-rivals.md").read_text("utf-8")
-    assert (tmp_path / "concepts-rivals.png").stat().st_size < 150_000
+    assert "| 1.000 |" in (tmp_path / "concepts-compared.md").read_text("utf-8")
+    assert (tmp_path / "concepts-compared.png").stat().st_size < 150_000
 
 
 def test_what_recurs_over_patients_is_found_by_consensus():
