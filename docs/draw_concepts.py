@@ -95,7 +95,7 @@ def pages(learn: Manifest, test: Manifest, folder: Path) -> None:
     photograph(folder / "atoms.html", "concepts-atoms", '<h3 id="class-2"')
     ill = [record for record in test.records if record.label == positive]
     why = [model.explain(record.path, mpp=record.mpp) for record in ill]
-    best = int(np.argmax([each.lead(each.scores) for each in why]))
+    best = int(np.argmax([each.margin_to_runner_up(each.scores) for each in why]))
     write_explanation_page(folder / "why.html", model, [why[best]], [ill[best]], n_parts=6)
     photograph(folder / "why.html", "concepts-why", "<h2>")
 
