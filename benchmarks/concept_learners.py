@@ -83,37 +83,6 @@ def held_to_random(seen: Seen, rng: Any) -> tuple[Array, Encoder | None]:
     return continue_online(start, Y, 0.1, step=lambda: None, **options).atoms, None
 
 
-def consensus(n_atoms: int, n_rounds: int, seen: Seen, rng: Any) -> tuple[Array, Encoder | None]:
-    """Atoms that recur best in dictionaries of 70 % of the patients, each the mean of its partners.
-
-    The best first; what is nearer than 0.7 to one that was taken is passed over.
-    """
-    everybody = np.unique(seen.cells.patients)
-    rounds = []
-    for _ in range(n_rounds):
-        own = rng.permutation(everybody)[: max(2, round(0.7 * len(everybody)))]
-        Y = seen.Y[np.isin(seen.cells.patients, own)]
-        rounds.append(odl(0.3, n_atoms, Seen(Y, seen.cells), rng)[0])
-    pool = np.stack(rounds)  # rounds, atoms, features
-    near = np.abs(np.einsum("bin,cjn->bicj", pool, pool, optimize=True)).max(axis=3)
-    recurs = ((near.sum(axis=2) - 1) / (n_rounds - 1)).reshape(-1)
-    taken: list[Array] = []
-    for place in np.argsort(-recurs):
-        centre = pool.reshape(-1, pool.shape[2])[place]
-        for _ in range(3):
-            cosines = pool @ centre
-            best = np.abs(cosines).argmax(axis=1)
-            chosen = cosines[np.arange(n_rounds), best]
-            weights = np.sign(chosen) * np.maximum(np.abs(chosen) - 0.5, 0)
-            centre = weights @ pool[np.arange(n_rounds), best]
-            centre = centre / np.linalg.norm(centre)
-        if not taken or np.abs(np.stack(taken) @ centre).max() < 0.7:
-            taken.append(centre)
-        if len(taken) == n_atoms:
-            break
-    return np.stack(taken).astype(np.float32), None
-
-
 def dfdl(rho: float, seen: Seen, rng: Any) -> tuple[Array, Encoder | None]:
     classes = np.unique(seen.cells.labels)
     model = DFDL(
@@ -213,14 +182,11 @@ RIVALS: dict[str, Learner] = {
     "PCA": pca,
 }
 IDEAS: dict[str, Learner] = {
-    "ODL λ 0.3, 32 atoms": partial(odl, 0.3, 32),
-    "consensus of 12 dictionaries of patient subsets, 32 atoms": partial(consensus, 32, 12),
     "axis-anchored, pull 0.1": partial(held, 0.1, N_ATOMS),
     "axis-anchored, pull 0.5": partial(held, 0.5, N_ATOMS),
     "axis-anchored, pull 2": partial(held, 2.0, N_ATOMS),
     "the axes alone": axes_alone,
     "axis-anchored, 64 atoms": partial(held, SHRINKAGE, 64),
-    "axis-anchored, 32 atoms": partial(held, SHRINKAGE, 32),
     "axis-anchored in a randomly rotated space": turned,
     "anchored to fixed random directions": held_to_random,
 }

@@ -237,7 +237,6 @@ def complexity_block(tables: ReproduceTables) -> str:
         "operations, q = 1": "published q=1",
         "operations, q = 10": "published q=10",
         "histodict at that size, s": "recorded seconds",
-        "histodict at a small size, s": "measured seconds",
     }
     table = [[row["method"], *(_short(row[shown]) for shown in kinds.values())] for row in rows]
     return markdown(["", *kinds], table)
@@ -253,31 +252,22 @@ def _short(text: str) -> str:
 
 def bases_block(tables: ReproduceTables) -> str:
     closest = tables.measured("bases")
-    shares = tables.measured("codes-shares")
     if not closest:
         return NOT_MEASURED
-    reference: dict[str, dict[str, float]] = {}
+    similarity: dict[str, dict[str, float]] = {}
     for name, rows in closest.items():
         methods = in_order(row["method"] for row in rows)
-        reference[name] = {
+        similarity[name] = {
             m: median(float(row["closest_other"]) for row in rows if row["method"] == m)
             for m in methods
         }
-    heads = ["", *(f"{name}: {what}" for name in reference for what in ("cosine", "own share"))]
-    table = []
-    for m in in_order({m for own in reference.values() for m in own}):
-        row = [m]
-        for name, own in reference.items():
-            parts = [s["own_class_fraction"] for s in shares.get(name, []) if s["method"] == m]
-            share = ", ".join(f"{float(part):.0%}" for part in parts)
-            row += [f"{own[m]:.2f}" if m in own else NOTHING, share or NOTHING]
-        table.append(row)
-    note = (
-        "Cosine: median over the atoms of the largest |cosine| to an atom of the other class. Own "
-        "share: share of the code magnitude that falls on atoms of the image's own class, for one "
-        "test image of each class."
-    )
-    return "\n\n".join([markdown(heads, table), note, count_claim(reference, is_least=True)])
+    table = [
+        [m, *(f"{own[m]:.2f}" if m in own else NOTHING for own in similarity.values())]
+        for m in in_order({m for own in similarity.values() for m in own})
+    ]
+    note = "Median over the atoms of the largest |cosine| to an atom of the other class."
+    claim = count_claim(similarity, is_least=True)
+    return "\n\n".join([markdown(["", *similarity], table), note, claim])
 
 
 BLOCKS: dict[str, Callable[[ReproduceTables], str]] = {

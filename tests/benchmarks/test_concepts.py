@@ -2,10 +2,9 @@ import numpy as np
 import pytest
 
 from benchmarks.concept_cells import Cells, halves
-from benchmarks.concept_learners import Seen, consensus
 from benchmarks.concept_measures import measure
 from benchmarks.concept_page import write_page
-from histodict.dictionaries.atoms import match_atoms, normalise
+from histodict.dictionaries.atoms import normalise
 
 
 def planted(seed, n_patients=8):
@@ -50,11 +49,3 @@ def test_a_planted_truth_is_measured_as_such(tmp_path):
     write_page(tmp_path, facts)
     assert "| 1.000 |" in (tmp_path / "concepts-compared.md").read_text("utf-8")
     assert (tmp_path / "concepts-compared.png").stat().st_size < 150_000
-
-
-def test_what_recurs_over_patients_is_found_by_consensus():
-    cells = planted(0)
-    rng = np.random.default_rng(0)
-    found = consensus(8, 6, Seen.of(cells), rng)[0]
-    assert 4 <= len(found) <= 8  # some of those planted may not recur; what does is one of them
-    assert match_atoms(found, np.eye(8, 20)).cosines.min() > 0.8
