@@ -134,8 +134,7 @@ class Member:
         output = {}
         for kind in self.kinds:
             summaries = [
-                model._score_image(image, record.mpp).scores
-                for image, record in seen(test, kind)
+                model._score_image(image, record.mpp).scores for image, record in seen(test, kind)
             ]
             output[kind] = [
                 (abstaining if found is None else found).tolist() for found in summaries
