@@ -1,1 +1,2 @@
-"""What tries to break histodict: damaged input (`fuzz`), kills and full disks (`chaos`), `load`."""
+"""Robustness tests: damaged input (`fuzz`), killed processes and full disks (`chaos`), load
+(`load`)."""

@@ -1,12 +1,12 @@
-"""The kernels compiled before tests need them: `python -m attacks.ahead`.
+"""Compile the kernels before the tests run: `python -m attacks.ahead`.
 
-Test files that begin side by side would each compile the same ones.
+Parallel test processes would otherwise compile the same kernels several times.
 """
 
 from __future__ import annotations
 
+from .kernel_cases import KERNELS
 from .kernel_problems import Settings
-from .kernel_trials import KERNELS
 
 
 def main() -> None:

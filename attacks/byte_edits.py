@@ -1,4 +1,4 @@
-"""Damage to bytes, as JSON values that can be left out one by one: [what, place, …]."""
+"""Edits of bytes as JSON values, [kind, position, …], which can be left out one by one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def cut(rng: Generator, n_bytes: int) -> Edit:
 
 
 def apply_bytes(data: bytes, edit: Edit) -> bytes:
-    """Data with one edit; a place beyond its end leaves it as it is."""
+    """Return the data after one edit; an edit beyond the end changes nothing."""
     what, place, amount = edit
     if what == "flip":
         if place >= len(data):

@@ -1,13 +1,13 @@
-"""Every command disturbed at every moment, and what it leaves compared: `make chaos`.
+"""Interrupt every command at random moments and compare its output files: `make chaos`.
 
     python -m attacks.chaos --kills 200 --seed 1 --jobs 2
     python -m attacks.chaos predict serve --seconds 300
 
-A command, or a process that works for it, is killed at a random moment; its disk is full, its
-folder read-only, its clock jumps, another one writes to the same folder, a file is damaged. Then
-the same command is given again. Its files must be those of a run that nobody disturbed, but for
-the time of day; five seconds after a command has ended nothing of it runs; and its exit status says
-what happened. The same seed gives the same disturbances.
+Each run suffers one disturbance: the command or one of its worker processes is killed, the disk is
+full, the output folder becomes read-only, the clock jumps, a second command writes to the same
+folder, or an output file is damaged. The command is then repeated. The output files must equal
+those of an undisturbed run except for timestamps, no process may be left five seconds after the
+command has ended, and the exit status must fit. The same seed gives the same disturbances.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from pathlib import Path
 
 import numpy as np
 
-from .disturbances import DISTURBANCES, KILLS, Trial
-from .processes import hear_signals
+from .disturbances import DISTURBANCES, KILLS, DisturbedRun
+from .processes import enable_sigint
 from .same_files import differences
 from .scenarios import SCENARIOS, Scenario, write_inputs
-from .target import Find
+from .target import InvariantError
 
-_MOST_SECONDS = 300.0  # of a command that nobody disturbs
+_MOST_SECONDS = 300.0  # for an undisturbed command
 _KILLS_PER_OTHER = 4
 
 
 @dataclass(frozen=True)
 class Reference:
-    """A run that nobody disturbed: its files, and how long it took."""
+    """Output folder and duration of an undisturbed run."""
 
     out: Path
     seconds: float
 
 
 class Chaos:
-    """Trials of scenarios in a folder; `counts` by scenario, disturbance and outcome."""
+    """Runs of scenarios with disturbances; `counts` by scenario, disturbance and outcome."""
 
     def __init__(self, folder: Path, names: list[str], seed: int) -> None:
         self.folder = folder
@@ -56,11 +56,11 @@ class Chaos:
         self.inputs = write_inputs(folder / "inputs", names)
         self.references: dict[str, Reference] = {}
         self.counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
-        self.finds: list[str] = []
+        self.failures: list[str] = []
         self._lock = threading.Lock()
 
     def reference(self, name: str) -> Reference:
-        """Made once: two runs, of which the files are compared."""
+        """Return the reference of a scenario; the first call compares the files of two runs."""
         with self._lock:
             if name not in self.references:
                 self.references[name] = self._undisturbed(name)
@@ -71,13 +71,13 @@ class Chaos:
         for place in ("one", "two"):
             scenario = replace(SCENARIOS[name])
             outs.append(self._new_folder(name, place))
-            running = scenario.begin(self.inputs, outs[-1])
+            running = scenario.start(self.inputs, outs[-1])
             scenario.attend(running, _MOST_SECONDS)
             seconds.append(running.seconds)
             scenario.close()
             status = running.end(10)
             running.remove()
-            assert status == scenario.status, f"{name}: status {status}, {running.said()}"
+            assert status == scenario.status, f"{name}: status {status}, {running.output()}"
         unlike = differences(*outs, SCENARIOS[name].timed)
         assert not unlike, f"{name}: two runs that nobody disturbed differ in {unlike}"
         return Reference(outs[0], min(seconds))
@@ -88,7 +88,7 @@ class Chaos:
         return place
 
     def pairs(self) -> Iterator[tuple[str, str]]:
-        """Scenarios and disturbances, for ever: all kills before any comes again, so the others."""
+        """Yield (scenario, disturbance) pairs without end; each kill once before a repetition."""
         rng = np.random.default_rng(self.seed)
         scenarios = [SCENARIOS[name] for name in self.names]
         kills = _shuffled(rng, [(s.name, k) for s in scenarios for k in KILLS if _fits(s, k)])
@@ -100,31 +100,31 @@ class Chaos:
             yield from itertools.islice(kills, _KILLS_PER_OTHER)
             yield next(others)
 
-    def trial(self, number: int, name: str, kind: str) -> None:
+    def run_disturbed(self, number: int, name: str, kind: str) -> None:
         rng = np.random.default_rng([self.seed, number])
-        known = self.reference(name)
+        reference = self.reference(name)
         out = self._new_folder(str(number), name)
-        size = sum(path.stat().st_size for path in known.out.rglob("*") if path.is_file())
-        trial = Trial(replace(SCENARIOS[name]), self.inputs, out, known.seconds, size, rng)
+        size = sum(path.stat().st_size for path in reference.out.rglob("*") if path.is_file())
+        run = DisturbedRun(replace(SCENARIOS[name]), self.inputs, out, reference.seconds, size, rng)
         try:
-            outcome = DISTURBANCES[kind](trial)
-            unlike = differences(known.out, out, trial.scenario.timed)
+            outcome = DISTURBANCES[kind](run)
+            unlike = differences(reference.out, out, run.scenario.timed)
             if unlike:
-                raise Find(f"unequal: {', '.join(unlike[:5])}")
-        except Find as find:
+                raise InvariantError(f"unequal: {', '.join(unlike[:5])}")
+        except InvariantError as error:
             outcome = "FIND"
             names = shlex.join(self.names)
-            again = f"python -m attacks.chaos --seed {self.seed} --trial {number} {names}"
-            self.finds.append(f"{name}, {kind}: {find}\n    {again}\n    {out}")
-            print(self.finds[-1], flush=True)
+            repeat = f"python -m attacks.chaos --seed {self.seed} --trial {number} {names}"
+            self.failures.append(f"{name}, {kind}: {error}\n    {repeat}\n    {out}")
+            print(self.failures[-1], flush=True)
         finally:
-            trial.clean_up()
+            run.clean_up()
         with self._lock:
             self.counts[name, kind][outcome] += 1
         print(f"{number:4d}  {name}, {kind}: {outcome}", flush=True)
 
     def table(self) -> str:
-        """A line for each command and disturbance, a column for each outcome."""
+        """Return a table with a row per command and disturbance and a column per outcome."""
         outcomes = sorted({outcome for count in self.counts.values() for outcome in count})
         width = max(len(f"{name}, {kind}") for name, kind in self.counts)
         lines = [" " * width + "".join(f"{outcome:>16s}" for outcome in outcomes)]
@@ -137,7 +137,8 @@ class Chaos:
 
 
 def _fits(scenario: Scenario, kind: str) -> bool:
-    """Two servers take two ports, and a training that is done is not looked at again."""
+    """Return whether the disturbance applies: servers never write together, nor resume finished
+    runs."""
     if kind in ("two writers", "damage"):
         return not scenario.status
     return scenario.has_workers or kind != "worker killed"
@@ -157,7 +158,7 @@ def chaos(
     jobs: int = 1,
     only: int | None = None,
 ) -> Chaos:
-    """Trials 0, 1, … until so many were kills, or the time is over; `only` one of them."""
+    """Run disturbances 0, 1, … up to a number of kills or seconds; with `only`, this one alone."""
     bench = Chaos(Path(tempfile.mkdtemp(prefix="histodict-chaos-")), names, seed)
     numbered = enumerate(bench.pairs())
     if only is not None:
@@ -170,12 +171,12 @@ def chaos(
                 number, pair = next(numbered, (0, None))
                 if pair is None or (kills and pair[1] in KILLS and next(killed) > kills):
                     return
-            bench.trial(number, *pair)
+            bench.run_disturbed(number, *pair)
 
     with ThreadPoolExecutor(jobs) as pool:
         for done in [pool.submit(work) for _ in range(jobs)]:
             done.result()
-    if not bench.finds:
+    if not bench.failures:
         shutil.rmtree(bench.folder, ignore_errors=True)
     return bench
 
@@ -184,16 +185,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m attacks.chaos", description=__doc__)
     parser.add_argument("scenarios", nargs="*", help=", ".join(SCENARIOS))
     amount = parser.add_mutually_exclusive_group()
-    amount.add_argument("--kills", type=int, help="so many kills; every fifth trial is another one")
+    amount.add_argument(
+        "--kills", type=int, help="so many kills; every fifth disturbance is another kind"
+    )
     amount.add_argument("--seconds", type=float, help="so long")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--jobs", type=int, default=1, help="trials at once")
+    parser.add_argument("--jobs", type=int, default=1, help="parallel runs")
     parser.add_argument("--trial", type=int, help="this one alone")
     specified = parser.parse_args()
     unknown = [name for name in specified.scenarios if name not in SCENARIOS]
     if unknown:
         parser.error(f"no scenario {unknown}; there are {', '.join(SCENARIOS)}")
-    hear_signals()
+    enable_sigint()
     bench = chaos(
         specified.scenarios or list(SCENARIOS),
         kills=specified.kills,
@@ -202,12 +205,12 @@ def main() -> int:
         jobs=specified.jobs,
         only=specified.trial,
     )
-    for name, known in sorted(bench.references.items()):
-        print(f"{name}: {known.seconds:.1f} s if nobody disturbs it")
+    for name, reference in sorted(bench.references.items()):
+        print(f"{name}: {reference.seconds:.1f} s undisturbed")
     print(bench.table())
-    print(*bench.finds, sep="\n")
+    print(*bench.failures, sep="\n")
     print(f"{len(bench.finds)} finds")
-    return 1 if bench.finds else 0
+    return 1 if bench.failures else 0
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ def deflated_zeros(n_mib: int) -> bytes:
     """Return a zlib stream of n_mib mebibytes of zeros (a multiple of 16)."""
     packer = zlib.compressobj(9, zlib.DEFLATED, -15)
     block = packer.compress(bytes(_STEP)) + packer.flush(zlib.Z_FULL_FLUSH)
-    # Of n zeros: a = 1, b = n.
+    # Adler-32 of n zeros: a = 1, b = n.
     checksum = struct.pack(">HH", n_mib * _MIB % 65521, 1)
     return b"\x78\xda" + block * (n_mib // 16) + b"\x03\x00" + checksum
 
@@ -110,7 +110,7 @@ def zarr_gzip(path: Path, n_mib: int) -> Path:
 
 
 def zarr_zstd(path: Path, n_mib: int) -> Path:
-    """Blocks of one byte, repeated; the size of the whole is not stated."""
+    """Write a frame of run-length blocks without the total size."""
     block = ((128 * 1024 << 3) | 2).to_bytes(3, "little") + b"\0"
     frame = b"\x28\xb5\x2f\xfd\x00\x88" + block * (n_mib * 8) + b"\x01\x00\x00"
     return _zarr(path, "zstd", frame)
@@ -166,7 +166,7 @@ def _zarr(path: Path, codec: str | None, chunk: bytes, n_bytes: int = 0) -> Path
 
 
 def hdf5_chunk(path: Path, n_mib: int) -> Path:
-    """A chunk of so many rows."""
+    """Write the head of a chunk of n_mib rows."""
     with h5py.File(path, "w") as file:
         file["coords"] = PLACES
         chunks = (n_mib * _MIB // 4 // MANY.shape[1], MANY.shape[1])
@@ -196,7 +196,7 @@ def hdf5_coords(path: Path, n_mib: int) -> Path:
 
 
 def h5ad_row(path: Path, n_mib: int) -> Path:
-    """A sparse matrix with a row of more values than columns."""
+    """Write a sparse matrix with a row of more values than columns."""
     n = n_mib * _MIB // 8
     with h5py.File(path, "w") as file:
         file.create_group("obsm")["spatial"] = COORDS[:1].astype(float)
@@ -219,7 +219,7 @@ def _direct(
     made.id.write_direct_chunk((0, 0), deflated_zeros(n_mib))
 
 
-# The file's ending, and what writes it.
+# File suffix and writer.
 BOMBS: dict[str, tuple[str, Callable[[Path, int], Path]]] = {
     "npz: unused": (".npz", npz_unused),
     "npz: features": (".npz", npz_features),

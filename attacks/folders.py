@@ -1,4 +1,4 @@
-"""Small feature files and images of every container, as bytes, and their values."""
+"""Small valid feature files and images of every container, as bytes with their values."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from numpy.typing import NDArray
 from histodict.images.source import open_image
 from histodict.precomputed.feature_file import check_features, open_features
 
-from .target import Find
+from .target import InvariantError
 from .zarr_files import image_attributes, write_group
 
 PIXELS = np.random.default_rng(1).integers(1, 255, (3, 70, 90), np.uint8)
 VECTORS = np.random.default_rng(0).standard_normal((40, 6)).astype(np.float32)
 COORDS = np.stack([np.arange(40) % 8 + 1, np.arange(40) // 8 + 1], axis=1) * 512
 _STATUS, _REFERENCES = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-LINK = "link:"  # followed by the target, in place of a file's content
+LINK = "link:"  # content of a link, followed by its target
 
 
 def make_folders(folder: Path) -> dict[str, dict[str, bytes]]:
-    """Zarr folders by name, each as its files."""
+    """Return Zarr folders by name, each as a mapping of its files."""
     made = {}
     for version, shards in ((2, False), (3, False), (3, True)):
         of = f"{version}{'s' * shards}"
@@ -53,7 +53,7 @@ def _write(group: Any, name: str, values: Any, chunks: Any, options: dict[str, A
 
 
 def make_files(folder: Path) -> dict[str, bytes]:
-    """Feature files in one piece, by name."""
+    """Return single-file feature files by name."""
     np.savez_compressed(folder / "a.npz", features=VECTORS, coords=COORDS, patch_size=256)
     for name in ("a.h5", "b.h5"):
         options = {"compression": "gzip", "fletcher32": True} if name == "b.h5" else {}
@@ -88,7 +88,7 @@ def packed(files: dict[str, bytes]) -> bytes:
 
 
 def unpack(data: bytes, folder: Path) -> None:
-    """Replace a folder by the archive; a content that begins with LINK becomes a link."""
+    """Replace a folder by the archive; content that begins with LINK becomes a symbolic link."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     with zipfile.ZipFile(io.BytesIO(data)) as file:
@@ -114,7 +114,9 @@ def values_of(path: Path) -> tuple[NDArray[Any], ...]:
         n_read = min(file.n_rows, 1000)
         vectors = file.read(slice(0, n_read))
         if vectors.shape != (n_read, file.origin.length) or not np.isfinite(vectors).all():
-            raise Find(f"vectors of shape {vectors.shape}, or with values that are not finite")
+            raise InvariantError(
+                f"vectors of shape {vectors.shape}, or with values that are not finite"
+            )
         return vectors, file.coords
 
 
@@ -128,7 +130,7 @@ def are_undamaged(path: Path, values: tuple[NDArray[Any], ...]) -> bool:
     return all(map(np.array_equal, values, undamaged(path)))
 
 
-def forget_peak() -> int:
+def reset_peak_memory() -> int:
     """Return the memory of this process in KiB, and reset its peak."""
     if _REFERENCES.exists():
         _REFERENCES.write_text("5", encoding="ascii")

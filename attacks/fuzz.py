@@ -1,9 +1,10 @@
-"""Damaged input of every kind, until a number of cases or a time is reached: `make fuzz`.
+"""Feed damaged input of every kind to histodict: `make fuzz`.
 
     python -m attacks.fuzz images --cases 20000 --seed 1
 
-The same seed gives the same cases in the same order. What breaks a promise is made as small as it
-gets and kept in tests/finds/, where tests/test_finds.py tries it again for ever.
+The run ends after a number of cases or a time. The same seed gives the same cases in the same
+order. A case that fails is minimised and stored in tests/finds/, where tests/test_finds.py runs it
+again.
 """
 
 from __future__ import annotations
@@ -20,37 +21,37 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 
-from .minimise import minimised
+from .case_runner import CaseResult, Worker
+from .minimise import minimise
 from .target import Case
-from .targets import TARGETS, target_named
-from .trials import Trial, Worker
+from .targets import TARGETS, load_target
 
 FINDS = Path(__file__).parents[1] / "tests" / "finds"
 _BATCH = 50
-_KEPT_EACH = 2  # finds of one signature
+_MAX_PER_SIGNATURE = 2  # stored cases per signature
 
 
 @dataclass
 class Tally:
-    """Counts of outcomes by kind, and what was found."""
+    """Counts of outcomes by kind, and the failures."""
 
     name: str
     per_attempt: int = 1
     counts: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    finds: list[Trial] = field(default_factory=list)
+    failures: list[CaseResult] = field(default_factory=list)
     seconds: float = 0.0
 
-    def add(self, trial: Trial) -> None:
-        self.counts[trial.case.kind][trial.outcome] += self.per_attempt
-        if trial.signature is not None:
-            self.finds.append(trial)
+    def add(self, result: CaseResult) -> None:
+        self.counts[result.case.kind][result.outcome] += self.per_attempt
+        if result.signature is not None:
+            self.failures.append(result)
 
     @property
     def total(self) -> int:
         return sum(count.total() for count in self.counts.values())
 
     def table(self) -> str:
-        """A line for each kind, a column for each outcome."""
+        """Return a table with a row per kind and a column per outcome."""
         outcomes = sorted({outcome for count in self.counts.values() for outcome in count})
         lines = [f"{self.name}: {self.total} cases in {self.seconds:.0f} s"]
         width = max((len(kind) for kind in self.counts), default=0)
@@ -66,8 +67,8 @@ class Tally:
 def fuzz(
     name: str, *, cases: int | None = None, seconds: float | None = None, seed: int, jobs: int = 1
 ) -> Tally:
-    """Try cases 0, 1, … of a target until there were so many, or the time is over."""
-    tally = Tally(name, target_named(name).per_attempt)
+    """Run cases 0, 1, … of a target up to a number of cases or seconds."""
+    tally = Tally(name, load_target(name).per_attempt)
     most = None if cases is None else -(-cases // tally.per_attempt)
     starts = itertools.count(step=_BATCH) if most is None else range(0, most, _BATCH)
     batches = (range(at, at + _BATCH if most is None else min(most, at + _BATCH)) for at in starts)
@@ -75,16 +76,16 @@ def fuzz(
 
     def work() -> None:
         worker = Worker(name)
-        started = time.monotonic()  # to set it up takes its own time
+        started = time.monotonic()  # without the setup
         try:
             while seconds is None or time.monotonic() - started < seconds:
                 with lock:
                     numbers = next(batches, None)
                 if numbers is None:
                     return
-                for train_test in worker.try_seeds(seed, list(numbers)):
+                for result in worker.run_seeds(seed, list(numbers)):
                     with lock:
-                        tally.add(train_test)
+                        tally.add(result)
         finally:
             worker.close()
             tally.seconds = max(tally.seconds, time.monotonic() - started)
@@ -95,36 +96,36 @@ def fuzz(
     return tally
 
 
-def distinct(tally: Tally) -> list[Trial]:
-    """A few finds of each signature, as small as they get."""
-    by_signature: dict[str, list[Trial]] = defaultdict(list)
-    for found in tally.finds:
-        by_signature[found.signature or ""].append(found)
+def minimised_failures(tally: Tally) -> list[CaseResult]:
+    """Return a few minimised failures per signature."""
+    by_signature: dict[str, list[CaseResult]] = defaultdict(list)
+    for failure in tally.failures:
+        by_signature[failure.signature or ""].append(failure)
     small = []
     worker = Worker(tally.name)
     for same in by_signature.values():
-        # A hang that does not come again was the machine's; all else counts, also without
-        # coming again.
-        for found in same[:_KEPT_EACH]:
-            again = minimised(worker, found)
-            if again is not None or found.signature != "hang":
-                small.append(again or found)
+        # A hang that is not reproduced is attributed to the machine; any other failure counts even
+        # if it is not reproduced.
+        for failure in same[:_MAX_PER_SIGNATURE]:
+            again = minimise(worker, failure)
+            if again is not None or failure.signature != "hang":
+                small.append(again or failure)
     worker.close()
     return small
 
 
-def keep(name: str, found: Trial) -> Path:
-    """The input of a find among the tests."""
-    data = found.data or _built(name, found.case)
-    path = FINDS / name / f"{hashlib.sha256(data).hexdigest()[:8]}-{found.case.base}"
+def store_case(name: str, failure: CaseResult) -> Path:
+    """Store the input of a failure among the tests."""
+    data = failure.data or _built(name, failure.case)
+    path = FINDS / name / f"{hashlib.sha256(data).hexdigest()[:8]}-{failure.case.base}"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
     return path
 
 
 def _built(name: str, case: Case) -> bytes:
-    """Of a case that ended its process, which could not send it."""
-    target = target_named(name)
+    """Build the input of a case whose process died before it could send the input."""
+    target = load_target(name)
     with tempfile.TemporaryDirectory() as folder:
         target.setup(Path(folder))
         return target.build(case)
@@ -147,10 +148,10 @@ def main() -> int:
             name, cases=specified.cases, seconds=seconds, seed=specified.seed, jobs=specified.jobs
         )
         print(tally.table(), flush=True)
-        for found in distinct(tally) if tally.finds else []:
+        for failure in minimised_failures(tally) if tally.failures else []:
             n_finds += 1
-            print(f"\n{found.signature} ({found.case.kind})\n{found.words}")
-            print(f"edits: {found.case.edits}\nkept as {keep(name, found)}", flush=True)
+            print(f"\n{failure.signature} ({failure.case.kind})\n{failure.message}")
+            print(f"edits: {failure.case.edits}\nkept as {store_case(name, failure)}", flush=True)
     print(f"{n_finds} finds")
     return 1 if n_finds else 0
 

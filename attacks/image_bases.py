@@ -1,4 +1,4 @@
-"""Undamaged images and slides of every format that is read, small, made anew each time."""
+"""Small valid images and slides of every supported format, created anew for each run."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _JPEG, _YCBCR, _COMPRESSION, _PHOTOMETRIC = 7, 6, 259, 262
 
 
 def make_bases() -> dict[str, bytes]:
-    """By file name; the suffix chooses the reader, the rest says what is in it."""
+    """Return images by file name; the suffix selects the reader, the stem describes the content."""
     rng = np.random.default_rng(0)
     small, large = _tissue(rng, 90, 70), _tissue(rng, 200, 140)
     return {**_plain(small), **_tiffs(small), **_slides(large)}
 
 
 def _tissue(rng: np.random.Generator, width: int, height: int) -> Pixels:
-    """Smooth colours and some noise, so that it compresses as tissue does."""
+    """Return smooth colours with noise, which compress like tissue."""
     y, x = np.mgrid[:height, :width] / 20.0
     waves = np.stack([np.sin(x + y), np.sin(x - y), np.cos(y)], axis=2)
     pixels = 160 + 60 * waves + rng.normal(0, 2, (height, width, 3))
@@ -76,7 +76,7 @@ def _plain(pixels: Pixels) -> dict[str, bytes]:
 
 
 def _tiffs(pixels: Pixels) -> dict[str, bytes]:
-    """Those that are no slides."""
+    """Return TIFF files that are not slides."""
     image = Image.fromarray(pixels)
     grey16 = Image.fromarray(pixels[..., 0].astype(np.uint16) * 200)
     kinds = {"raw": None, "lzw": "tiff_lzw", "deflate": "tiff_adobe_deflate", "jpeg": "jpeg"}
@@ -96,7 +96,7 @@ def _tiffs(pixels: Pixels) -> dict[str, bytes]:
 
 
 def _deep(pixels: Pixels) -> Iterator[tuple[str, NDArray[Any]]]:
-    """What Pillow does not read with its true brightness."""
+    """Return images whose brightness Pillow reads incorrectly."""
     yield "twelve-bits.tif", pixels.astype(np.uint16) * 16
     yield "rgb16.tif", pixels.astype(np.uint16) * 257
     for kind in (np.float32, np.float64):
@@ -133,7 +133,7 @@ def _written(write: Callable[[tifffile.TiffWriter], Any], **options: Any) -> byt
 
 
 def _ome(levels: list[Pixels], *, planar: bool = False) -> bytes:
-    """An OME-TIFF in tiles, its smaller levels in sub-directories; or in rows, plane by plane."""
+    """Return an OME-TIFF in tiles with sub-directories as levels, or in strips plane by plane."""
     sized = {"PhysicalSizeX": 0.5, "PhysicalSizeY": 0.5}
 
     def write(tiff: tifffile.TiffWriter) -> None:
@@ -158,7 +158,7 @@ def _tiled(
     description: str | None = None,
     software: str = "",
 ) -> bytes:
-    """A pyramid in tiles of 64 pixels; JPEG tiles come ready compressed, and the tags say so."""
+    """Return a pyramid in tiles of 64 pixels; JPEG tiles are compressed beforehand."""
 
     def write(tiff: tifffile.TiffWriter) -> None:
         for level, pixels in enumerate(levels):

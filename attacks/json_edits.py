@@ -1,7 +1,7 @@
-"""Damage to values of JSON, each itself a JSON value.
+"""Edits of JSON values, which are JSON values themselves.
 
-["set", path, value], ["drop", path, 0], or ["deep", path, n] for lists within lists; a path is a
-list of keys and places.
+["set", path, value], ["drop", path, 0], or ["deep", path, n] for nested lists; a path is a list of
+keys and indices.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _VALUES: tuple[Any, ...] = (
 
 
 def paths(value: Any, start: tuple[Any, ...] = ()) -> list[list[Any]]:
-    """Of all parts of a value, itself first."""
+    """Yield the paths of all nested values, beginning with the value itself."""
     found = [list(start)]
     inner = value.items() if isinstance(value, dict) else ()
     inner = enumerate(value) if isinstance(value, list) else inner
@@ -55,7 +55,8 @@ def paths(value: Any, start: tuple[Any, ...] = ()) -> list[list[Any]]:
 
 
 def json_edit(rng: Generator, value: Any) -> Edit:
-    """One edit somewhere in the value; more often near its root than in long lists."""
+    """Return one random edit; values near the root are chosen more often than elements of long
+    lists."""
     known = paths(value)
     weights = [1 / (1 + len(path)) ** 2 for path in known]
     total = sum(weights)
@@ -70,7 +71,7 @@ def json_edit(rng: Generator, value: Any) -> Edit:
 
 
 def apply_json(value: Any, edit: Edit) -> Any:
-    """A value with one edit; where the path is no longer there, the value itself."""
+    """Return the value after one edit; unchanged if the path does not exist."""
     what, path, new = edit
     value = copy.deepcopy(value)
     place = value
@@ -98,11 +99,11 @@ def _put(value: Any, place: Any, key: Any, what: str, new: Any) -> Any:
 
 
 def _nested(n: int) -> Any:
-    """A marker that `dumps` writes as lists within lists: Python would not hold so many."""
+    """Return a marker that `dumps` writes as nested lists: Python cannot nest that many."""
     return {"__deep__": n}
 
 
 def dumps(value: Any) -> str:
-    """JSON text; lists within lists are written here, as deep as was asked for."""
+    """Return JSON text; markers of `_nested` are written as nested lists."""
     text = json.dumps(value)
     return re.sub(r'\{"__deep__": (\d+)\}', lambda m: "[" * int(m[1]) + "]" * int(m[1]), text)

@@ -1,4 +1,4 @@
-"""Problems for the kernels, from a few settings: small, seeded, and as awkward as asked for."""
+"""Small seeded problems for the kernels, with selectable difficulties."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ ROWS = 64
 
 @dataclass(frozen=True)
 class Settings:
-    """What makes a problem; a fuzzing case says where it differs from these.
+    """Parameters of a problem; a fuzz case lists the values that differ from the defaults.
 
     atoms, features, channels, classes : sizes
-    rank : of the atoms, 0 for full
-    repeated, near, zero : so many atoms again (some negated, some scaled), again with small
-        noise, or zero
-    atom_scale, sample_scale : powers of ten of all values; *_spread: of each row, up to so many
-    whole : small whole numbers, so that scores are tied
-    spanned : samples made of a few atoms; `blank`: so many samples zero
-    blocks : samples repeated until there are several blocks, to be coded by several threads
-    hole, shape, codes : what is wrong, if anything: a value and in what, a shape, the sparse codes
+    rank : rank of the atoms, 0 for full rank
+    repeated, near, zero : number of additional atoms that repeat others (some negated or scaled),
+    repeat them with small noise, or are zero
+    atom_scale, sample_scale : power of ten of all values; *_spread: range of the power of each row
+    whole : small integers, so that scores are tied
+    spanned : samples are combinations of a few atoms; `blank`: number of zero samples
+    blocks : repeat the samples to fill several blocks, which several threads encode
+    hole, shape, codes : the invalid input, if any: array with a NaN or infinity, wrong shape,
+    invalid sparse codes
     """
 
     seed: int = 0
@@ -59,19 +60,19 @@ class Settings:
 
     @property
     def is_generic(self) -> bool:
-        """Whether no two atoms tie, depend on each other or differ much in size."""
+        """Whether no two atoms are tied, dependent or very different in norm."""
         awkward = self.rank, self.repeated, self.near, self.zero, self.whole, self.spanned
         scales = self.atom_scale, self.sample_scale, self.atom_spread, self.sample_spread
         return not (self.single or any(awkward) or any(scales) or self.is_wrong)
 
     @property
     def is_wrong(self) -> bool:
-        """Whether there must be no answer."""
+        """Whether the input is invalid and must be refused."""
         return bool(self.hole or self.shape or self.codes)
 
     @property
     def is_tame(self) -> bool:
-        """Whether there must be one: nothing is wrong, and no square can overflow."""
+        """Whether a result is required: the input is valid and no square can overflow."""
         reach = max(abs(self.atom_scale) + self.atom_spread, 0)
         reach += max(abs(self.sample_scale) + self.sample_spread, 0)
         return not self.is_wrong and reach <= (8 if self.single else 60)
@@ -88,7 +89,7 @@ _WRONG = {
 
 
 def draw_settings(rng: Generator, wrong: tuple[str, ...]) -> tuple[list[Any], ...]:
-    """Settings that differ from the usual, as pairs [name, value]."""
+    """Return random settings that differ from the defaults, as pairs [name, value]."""
     size = int(rng.choice([1, 2, 3, 5, 8, 17, 33, 40]))
     edits: dict[str, Any] = {
         "seed": int(rng.integers(2**31)),
@@ -134,7 +135,7 @@ def _exponent(rng: Generator, single: bool) -> float:
 
 @dataclass(frozen=True)
 class Problem:
-    """Atoms D and samples Y of the settings' type, with a first dimension of channels if asked."""
+    """Atoms D and samples Y, with a first axis of channels if requested."""
 
     D: Any
     Y: Any
@@ -149,7 +150,7 @@ def make_problem(settings: Settings, *, with_channels: bool = False) -> Problem:
         Y = np.tile(Y, (1, 17, 1))
     if not with_channels:
         D, Y = D[0], Y[0]
-    return Problem(*_spoilt(settings, rng, D, Y))
+    return Problem(*_invalidate(settings, rng, D, Y))
 
 
 def _channel(settings: Settings, rng: Generator) -> tuple[NDArray, NDArray]:
@@ -182,14 +183,14 @@ def _rows(rng: Generator, n: int, settings: Settings, width: int = 0) -> NDArray
 
 
 def _scaled(rows: NDArray, rng: Generator, scale: float, spread: float, dtype: type) -> NDArray:
-    """Rows times powers of ten; what leaves the range of the type goes to its end, finite."""
+    """Multiply rows by powers of ten; values outside the range of the type are clipped."""
     powers = scale + rng.uniform(-spread, spread, (len(rows), 1))
     most = np.finfo(dtype).max
     scaled = rows * np.longdouble(10) ** powers.astype(np.longdouble)
     return np.clip(scaled, -np.longdouble(most), np.longdouble(most)).astype(dtype)
 
 
-def _spoilt(settings: Settings, rng: Generator, D: Any, Y: Any) -> tuple[Any, Any]:
+def _invalidate(settings: Settings, rng: Generator, D: Any, Y: Any) -> tuple[Any, Any]:
     if settings.hole:
         array = D if settings.hole == "D" else Y
         array.flat[rng.integers(array.size)] = rng.choice([np.nan, np.inf, -np.inf])

@@ -1,12 +1,12 @@
-"""The page's server under load: `make load`, or
+"""Load test of the web server: `make load`, or
 
     python -m attacks.load [--seconds 600] [--clients 8] [--side 32000]
 
-One visitor alone shows how long each kind of request takes; then so many at once, one of whom pans
-over a slide without a rest while another starts trainings and maps and gives maps up. It ends with
-status 1 unless: no request fails; the server's memory is flat once its caches are full; the 95th
-percentile of every kind is within three times the idle one, or under 50 ms; nothing is left when
-the server ends.
+First a single visitor measures the response time of each kind of request. Then several visitors
+work at the same time: one pans over a slide without a pause, another starts trainings and maps and
+cancels maps. The exit status is 1 unless no request fails, the memory of the server is constant
+once its caches are full, the 95th percentile of every kind is within three times the idle one or
+under 50 ms, and nothing is left when the server ends.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from benchmarks.big_slide import write_slide
 from benchmarks.machine import machine_facts
 from histodict.synthetic.dataset import write_synthetic_dataset
 
-from .page import Address, Client, memory_mb, n_open_files, process_fact, running_server
+from .page import Address, Client, memory_mb, n_open_files, process_status, running_server
 from .processes import Running
-from .visits import Note, Site, Visitor, begin_and_give_up, visit
+from .visitors import Note, Site, Visitor, begin_and_give_up, visit
 
 _MOST_TIMES = 3.0
-_AT_ONCE = 50.0  # milliseconds that nobody feels: three times a few of them is no wait
-_LEAST_NOTES = 5  # of a kind, in both phases: fewer have no percentiles
-_FLAT = 1.1, 20.0  # times, and MB, that the last third may be above the second
+_AT_ONCE = 50.0  # milliseconds that count as immediate, whatever the idle time
+_LEAST_NOTES = 5  # per kind and phase; percentiles need at least as many
+_FLAT = 1.1, 20.0  # factor and MB by which the last third may exceed the second
 _EVERY = 2.0
 
 
 @dataclass(frozen=True)
 class Sample:
-    """The server at one moment; `jobs_mb`: of the processes below it."""
+    """State of the server at one moment; `jobs_mb`: memory of its child processes."""
 
     mb: float
     threads: int
@@ -51,24 +51,24 @@ class Sample:
 
 @dataclass
 class Watch:
-    """Looks at the server every few seconds, from a thread."""
+    """Thread that samples the server every few seconds."""
 
     server: Running
     samples: list[Sample] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread = threading.Thread(target=self._take_sample, daemon=True)
         self._thread.start()
 
-    def _look(self) -> None:
+    def _take_sample(self) -> None:
         pid = self.server.process.pid
         while not self._over.wait(_EVERY):
             below = self.server.others()
             self.samples.append(
                 Sample(
                     memory_mb(pid),
-                    process_fact(pid, "Threads"),
+                    process_status(pid, "Threads"),
                     n_open_files(pid),
                     sum(memory_mb(other) for other in below),
                 )
@@ -80,7 +80,7 @@ class Watch:
 
 
 def prepare(address: Address) -> Site:
-    """Opens both data sets and trains a model."""
+    """Open both data sets and train a model."""
     client = Client(address)
     data, slides = (
         client.post("/api/data", {"place": 0, "inside": name})["id"] for name in ("tissue", "slide")
@@ -92,14 +92,14 @@ def prepare(address: Address) -> Site:
         time.sleep(0.5)
     images, large = (client.get(f"/api/data/{id_}")["images"] for id_ in (data, slides))
     site = Site(data, tuple(image["id"] for image in images), slides, large[0]["id"], job)
-    for image in site.images:  # judged once, before anybody waits for it
+    for image in site.images:  # compute the prediction before the measurement
         client.get(f"/api/jobs/{job}/look/{data}/{image}")
     client.close()
     return site
 
 
 def idle(address: Address, site: Site, seconds: float) -> list[Note]:
-    """One visitor at a time."""
+    """Run one visitor at a time."""
     notes = visit("person", address, site, 1, time.time() + 0.7 * seconds)
     notes += visit("panner", address, site, 2, time.time() + 0.3 * seconds)
     visitor = Visitor(address, site, 3)
@@ -109,7 +109,7 @@ def idle(address: Address, site: Site, seconds: float) -> list[Note]:
 
 
 def crowd(address: Address, site: Site, seconds: float, n_clients: int) -> list[Note]:
-    """All at once, each in a process of its own."""
+    """Run all visitors at once, each in its own process."""
     names = (["panner", "starter"] + ["person"] * n_clients)[:n_clients]
     end = time.time() + seconds
     context = multiprocessing.get_context("spawn")
@@ -121,11 +121,11 @@ def crowd(address: Address, site: Site, seconds: float, n_clients: int) -> list[
         return [note for done in visits for note in done.result()]
 
 
-# --- what came of it ----------------------------------------------------------------------------
+# --- results ------------------------------------------------------------------------------------
 
 
 def table(before: list[Note], under: list[Note]) -> tuple[list[str], list[str]]:
-    """Lines to print, and what is wrong."""
+    """Return lines to print, and violated limits."""
     times: dict[str, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
     for place, notes in enumerate((before, under)):
         for note in notes:
@@ -149,7 +149,7 @@ def _at(ms: list[float], percent: float) -> float:
 
 
 def failures(notes: list[Note]) -> list[str]:
-    """Requests without an answer, or with another than the page expects."""
+    """Return requests without a response, or with an unexpected status."""
     bad = [note for note in notes if not 200 <= note.status < 400]
     counts = Counter((note.kind, note.status or "no answer") for note in bad)
     examples = {(note.kind, note.status or "no answer"): note.words for note in bad}
@@ -178,7 +178,7 @@ def memory(samples: list[Sample]) -> tuple[list[str], list[str]]:
 
 
 def measure(folder: Path, seconds: float, n_clients: int) -> list[str]:
-    """Prints what was measured; what is wrong with it."""
+    """Print the measurement; return the violated limits."""
     with running_server(folder / "data", folder / "workspace") as (address, server):
         site = prepare(address)
         alone = idle(address, site, max(20.0, min(120.0, seconds / 5)))

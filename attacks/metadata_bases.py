@@ -1,9 +1,9 @@
-"""Undamaged feature files and an OME-Zarr, and damage to their metadata as JSON values.
+"""Valid feature files and an OME-Zarr image, and edits of their metadata as JSON values.
 
 ["set", place, value]   an attribute or an element of `uns`; `value` as `odd_value` makes it
 ["drop", place, 0]
 ["own", edit, 0]        in the JSON of the attribute `histodict`, or of an OME-Zarr
-["coord", row, text]    a position, as a number in words
+["coord", row, text]    a coordinate, as the text of a number
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LENGTH, SIDE, N_ACROSS = 6, 16, 5
 _CORNERS = SIDE * np.stack(np.meshgrid(np.arange(N_ACROSS), np.arange(4)), -1).reshape(-1, 2)
 N_PATCHES = len(_CORNERS)
 SIZE = (N_ACROSS * SIDE, 4 * SIDE)
-_TOLD: dict[str, Any] = {
+_ATTRIBUTES: dict[str, Any] = {
     "patch_size": 16,
     "patch_size_level0": 16,
     "overlap": 0,
@@ -117,11 +117,11 @@ _OME = {
 }
 # By file name: attributes of an .h5, .npz and .zarr, `uns` of an .h5ad.
 BASES: dict[str, dict[str, Any]] = {
-    "trident.h5": _TOLD | {"encoder": "uni_v1"},
-    "own.h5": _TOLD | {"encoder": "uni_v1", HISTODICT_ATTRIBUTE: _OWN},
+    "trident.h5": _ATTRIBUTES | {"encoder": "uni_v1"},
+    "own.h5": _ATTRIBUTES | {"encoder": "uni_v1", HISTODICT_ATTRIBUTE: _OWN},
     "clam.h5": _CLAM,
-    "plain.npz": _TOLD,
-    "plain.zarr": _TOLD | {HISTODICT_ATTRIBUTE: _OWN},
+    "plain.npz": _ATTRIBUTES,
+    "plain.zarr": _ATTRIBUTES | {HISTODICT_ATTRIBUTE: _OWN},
     "lazyslide.h5ad": _LAZYSLIDE,
     "visium.h5ad": _VISIUM,
     "ours.h5ad": _OURS,
@@ -143,7 +143,7 @@ def vectors(seed: int) -> Any:
 
 
 def odd_value(rng: Generator) -> dict[str, Any]:
-    """A value of any type, as JSON that `_stored` reads."""
+    """Return a value of any type, as JSON that `_stored` reads."""
     kind = str(
         rng.choice(["number", "number", "number", "array", "json", "null", "large", "group"])
     )
@@ -175,17 +175,17 @@ def metadata_edit(rng: Generator, base: str) -> Edit:
     return ["drop", place, 0] if rng.random() < 0.1 else ["set", place, odd_value(rng)]
 
 
-def _places(told: dict[str, Any], start: str = "uns") -> list[str]:
-    """Paths of all elements below, themselves and their groups."""
+def _places(attributes: dict[str, Any], start: str = "uns") -> list[str]:
+    """Yield the paths of all nested elements and groups."""
     found = []
-    for name, value in told.items():
+    for name, value in attributes.items():
         found.append(f"{start}/{name}")
         found += _places(value, found[-1]) if isinstance(value, dict) else []
     return found
 
 
 def _stored(value: dict[str, Any]) -> Any:
-    """The value as h5py and numpy take it; a group is a dict."""
+    """Return the value as h5py and NumPy take it; a group is a dict."""
     if "null" in value:
         return h5py.Empty("f8")
     if "large" in value:
@@ -210,7 +210,7 @@ def _stored(value: dict[str, Any]) -> Any:
 
 
 def write_base(path: Path, edits: list[Edit], base: str | None = None, seed: int = 0) -> Path:
-    """The file of a base's name, with its edits."""
+    """Write the base file of this name with its edits."""
     reported = BASES[base or path.name]
     if path.is_dir():
         shutil.rmtree(path)
@@ -221,9 +221,9 @@ def write_base(path: Path, edits: list[Edit], base: str | None = None, seed: int
     return path
 
 
-def _own_text(told: dict[str, Any], edits: list[Edit]) -> str:
+def _own_text(attributes: dict[str, Any], edits: list[Edit]) -> str:
     own = [edit[1] for edit in edits if edit[0] == "own"]
-    return json_edits.dumps(reduce(json_edits.apply_json, own, told))
+    return json_edits.dumps(reduce(json_edits.apply_json, own, attributes))
 
 
 def _coords(edits: list[Edit], shift: float = 0.0) -> Any:
@@ -235,11 +235,11 @@ def _coords(edits: list[Edit], shift: float = 0.0) -> Any:
     return coords
 
 
-def _attributes(told: dict[str, Any], edits: list[Edit]) -> dict[str, dict[str, Any]]:
-    """By home and name, those of the base beside the coords."""
-    found: dict[str, dict[str, Any]] = {"": {}, FEATURES: {}, COORDS: dict(told)}
-    if HISTODICT_ATTRIBUTE in told:
-        found[COORDS][HISTODICT_ATTRIBUTE] = _own_text(told[HISTODICT_ATTRIBUTE], edits)
+def _attributes(attributes: dict[str, Any], edits: list[Edit]) -> dict[str, dict[str, Any]]:
+    """Yield (group, name, value) of the attributes of the base, except the coordinates."""
+    found: dict[str, dict[str, Any]] = {"": {}, FEATURES: {}, COORDS: dict(attributes)}
+    if HISTODICT_ATTRIBUTE in attributes:
+        found[COORDS][HISTODICT_ATTRIBUTE] = _own_text(attributes[HISTODICT_ATTRIBUTE], edits)
     for what, place, value in edits:
         if what in ("set", "drop"):
             home, _, name = place.partition("@")
@@ -250,15 +250,15 @@ def _attributes(told: dict[str, Any], edits: list[Edit]) -> dict[str, dict[str, 
 
 
 def _plain(value: Any) -> Any:
-    """Of an edit, what is stored; of the base, the value itself."""
+    """Return the stored value of an edit, or the value itself if it is part of the base."""
     stored = _stored(value) if isinstance(value, dict) else value
     return json.dumps(stored) if isinstance(stored, dict) else stored
 
 
-def _write_h5(path: Path, told: dict[str, Any], edits: list[Edit], seed: int) -> None:
+def _write_h5(path: Path, attributes: dict[str, Any], edits: list[Edit], seed: int) -> None:
     with h5py.File(path, "w") as file:
         file[FEATURES], file[COORDS] = vectors(seed), _coords(edits)
-        for home, values in _attributes(told, edits).items():
+        for home, values in _attributes(attributes, edits).items():
             for name, value in values.items():
                 _set_attribute(file[home or "/"], name, _plain(value))
 
@@ -266,12 +266,12 @@ def _write_h5(path: Path, told: dict[str, Any], edits: list[Edit], seed: int) ->
 def _set_attribute(home: Any, name: str, value: Any) -> None:
     try:
         home.attrs[name] = value
-    except (OSError, RuntimeError, ValueError, TypeError):  # more than HDF5 has room for
+    except (OSError, RuntimeError, ValueError, TypeError):  # larger than HDF5 can store
         home.attrs[name] = str(value)[:60_000].replace("\0", " ").encode("utf-8", "replace")
 
 
-def _write_npz(path: Path, told: dict[str, Any], edits: list[Edit], seed: int) -> None:
-    values = _attributes(told, edits)
+def _write_npz(path: Path, attributes: dict[str, Any], edits: list[Edit], seed: int) -> None:
+    values = _attributes(attributes, edits)
     flat = {name: _plain(value) for home in values.values() for name, value in home.items()}
     arrays = {
         name: np.asarray(value, "U") if np.asarray(value).dtype.kind == "O" else value
@@ -281,12 +281,12 @@ def _write_npz(path: Path, told: dict[str, Any], edits: list[Edit], seed: int) -
     np.savez(path, **{FEATURES: vectors(seed), COORDS: _coords(edits)}, **arrays)
 
 
-def _write_zarr(path: Path, told: dict[str, Any], edits: list[Edit], seed: int) -> None:
-    """Attributes are written as text: also such as no library would write."""
+def _write_zarr(path: Path, attributes: dict[str, Any], edits: list[Edit], seed: int) -> None:
+    """Write attributes as text, including text that no library would write."""
     group = zarr.open_group(str(path), mode="w", zarr_format=3)
     group.create_array(FEATURES, data=vectors(seed))
     group.create_array(COORDS, data=_coords(edits))
-    for home, values in _attributes(told, edits).items():
+    for home, values in _attributes(attributes, edits).items():
         file = path / home / "zarr.json"
         content = json.loads(file.read_text()) | {"attributes": "ATTRIBUTES"}
         contents = [f"{json.dumps(name)}: {_json_text(value)}" for name, value in values.items()]
@@ -305,21 +305,22 @@ def _json_text(value: Any) -> str:
     return json.dumps(value.get("array"))
 
 
-def _write_h5ad(path: Path, told: dict[str, Any], edits: list[Edit], seed: int) -> None:
-    are_corners = "tile_spec" in told
+def _write_h5ad(path: Path, attributes: dict[str, Any], edits: list[Edit], seed: int) -> None:
+    are_corners = "tile_spec" in attributes
     with h5py.File(path, "w") as file:
         set_encoding(file, "anndata")
         coords = _coords(edits, 0 if are_corners else SIDE / 2)
         write({FEATURES: vectors(seed), "spatial": coords}, file, "obsm")
         write(np.zeros((N_PATCHES, 1), np.float32), file, "X")
-        write(told, file, "uns")
+        write(attributes, file, "uns")
         for what, place, value in edits:
             if what in ("set", "drop"):
                 _edit_element(file, what, place, value)
 
 
 def _edit_element(file: Any, what: str, place: str, value: Any) -> None:
-    """Replace an element or an attribute of one; what an edit before took away stays away."""
+    """Replace an element or one of its attributes; an element removed by an earlier edit stays
+    removed."""
     element, _, attribute = place.partition("@")
     if attribute:
         _set_attribute(file[element], attribute, _plain(value) if what == "set" else "none")
@@ -340,13 +341,13 @@ def _edit_element(file: Any, what: str, place: str, value: Any) -> None:
             home_group[name] = stored
 
 
-def _write_ome(path: Path, told: dict[str, Any], edits: list[Edit], seed: int) -> None:
+def _write_ome(path: Path, attributes: dict[str, Any], edits: list[Edit], seed: int) -> None:
     group = zarr.open_group(str(path), mode="w", zarr_format=3)
     rng = np.random.default_rng(seed)
     noise = rng.integers(-40, 40, (3, SIZE[1], SIZE[0]))
-    pixels = (np.array([190, 110, 170])[:, None, None] + noise).astype(np.uint8)  # as stained
+    pixels = (np.array([190, 110, 170])[:, None, None] + noise).astype(np.uint8)  # stained
     group.create_array("s0", data=pixels, chunks=(3, 64, 64))
     file = path / "zarr.json"
     content = json.loads(file.read_text()) | {"attributes": "ATTRIBUTES"}
-    text = json.dumps(content).replace('"ATTRIBUTES"', _own_text(told, edits))
+    text = json.dumps(content).replace('"ATTRIBUTES"', _own_text(attributes, edits))
     file.write_text(text, encoding="utf-8", errors="replace")

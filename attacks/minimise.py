@@ -1,21 +1,21 @@
-"""The fewest edits that still give a find."""
+"""Minimise the edits of a failing case."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from .trials import Trial, Worker
+from .case_runner import CaseResult, Worker
 
 _MOST_TRIES = 80
 
 
-def minimised(worker: Worker, found: Trial) -> Trial | None:
-    """The find with edits left out as long as it stays the same; None if it does not come again.
+def minimise(worker: Worker, failure: CaseResult) -> CaseResult | None:
+    """Return the failure with as few edits as possible; None if it is not reproduced.
 
-    First halves are left out, then quarters, and so on (Zeller, Hildebrandt, 2002).
+    Halves are left out first, then quarters, and so on (Zeller, Hildebrandt, 2002).
     """
-    best = worker.try_case(found.case)
-    if best.signature != found.signature:
+    best = worker.run_case(failure.case)
+    if best.signature != failure.signature:
         return None
     pieces, tries = 2, 0
     while len(best.case.edits) > 1 and tries < _MOST_TRIES:
@@ -23,10 +23,10 @@ def minimised(worker: Worker, found: Trial) -> Trial | None:
         size = -(-len(edits) // pieces)
         for start in range(0, len(edits), size):
             fewer = edits[:start] + edits[start + size :]
-            train_test = worker.try_case(replace(best.case, edits=fewer))
+            result = worker.run_case(replace(best.case, edits=fewer))
             tries += 1
-            if train_test.signature == found.signature:
-                best, pieces = train_test, max(2, pieces - 1)
+            if result.signature == failure.signature:
+                best, pieces = result, max(2, pieces - 1)
                 break
         else:
             if size == 1:

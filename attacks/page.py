@@ -1,4 +1,4 @@
-"""`histodict serve` in a process of its own, and a client that asks as a browser would."""
+"""Start `histodict serve` in its own process, and send it requests like a browser."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from typing import Any
 
 from .processes import Running
 
-_PATIENCE = 30.0  # seconds for an answer
+_PATIENCE = 30.0  # seconds to wait for a response
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where a server is, and what opens it."""
+    """Port and access token of a server."""
 
     port: int
     token: str
 
 
 class Client:
-    """One connection, kept open as long as the server does."""
+    """One connection, kept open as long as the server allows."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -36,8 +36,9 @@ class Client:
         self._last = 0.0
 
     def ask(self, method: str, path: str, body: Any = None) -> tuple[int, bytes]:
-        """Status and body of the answer; an OSError or HTTPException if there is none."""
-        if time.monotonic() - self._last > 3.0:  # the server closes what is idle for 5 seconds
+        """Return status and body of the response; raise OSError or HTTPException without one."""
+        # The server closes connections that are idle for 5 seconds.
+        if time.monotonic() - self._last > 3.0:
             self.close()
         if self._connection is None:
             self._connection = http.client.HTTPConnection(
@@ -77,7 +78,7 @@ class Client:
 
 @contextmanager
 def running_server(folder: Path, workspace: Path) -> Iterator[tuple[Address, Running]]:
-    """Where it is, and the process; it is told to end at the end."""
+    """Yield address and process of a server, which is terminated afterwards."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
@@ -90,8 +91,8 @@ def running_server(folder: Path, workspace: Path) -> Iterator[tuple[Address, Run
         yield Address(port, token), server
         server.send(signal.SIGTERM)
         status = server.end(10)
-        if status != 128 + signal.SIGTERM or "Traceback" in server.said():
-            raise RuntimeError(f"the server ended with status {status}: {server.said()[-600:]}")
+        if status != 128 + signal.SIGTERM or "Traceback" in server.output():
+            raise RuntimeError(f"the server ended with status {status}: {server.output()[-600:]}")
     finally:
         if not server.has_ended:
             server.remove()
@@ -104,13 +105,13 @@ def _wait_for(port: int, server: Running) -> None:
             return
         except OSError:
             if server.has_ended:
-                raise RuntimeError(f"the server ended at once: {server.said()}") from None
+                raise RuntimeError(f"the server ended at once: {server.output()}") from None
             time.sleep(0.1)
     raise RuntimeError("the server did not start")
 
 
-def process_fact(pid: int, name: str) -> int:
-    """A number of /proc/PID/status, such as VmRSS (kB) or Threads; 0 of one that has ended."""
+def process_status(pid: int, name: str) -> int:
+    """Return a number of /proc/PID/status, such as VmRSS (kB); 0 if the process has ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
@@ -119,7 +120,7 @@ def process_fact(pid: int, name: str) -> int:
 
 
 def memory_mb(pid: int, name: str = "VmRSS") -> float:
-    return process_fact(pid, name) / 1024
+    return process_status(pid, name) / 1024
 
 
 def n_open_files(pid: int) -> int:

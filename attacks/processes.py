@@ -1,4 +1,4 @@
-"""Commands as processes of their own, and all that they start, found by a mark they inherit."""
+"""Run commands as processes, and find their descendants by an inherited environment variable."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ _MARK = "HISTODICT_CHAOS_MARK"
 COMMAND = ("-m", "histodict.cli")
 
 
-def hear_signals() -> None:
-    """So that commands started from here do, also where a shell runs us in the background."""
+def enable_sigint() -> None:
+    """Handle SIGINT, so that child processes do, even if a shell started this one in the
+    background."""
     for number in (signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
@@ -26,10 +27,10 @@ def hear_signals() -> None:
 
 @dataclass
 class Running:
-    """A command of Python's in `folder`; `words` gets all that it says."""
+    """A Python command that runs in `folder`; `log` is the file of its output."""
 
     arguments: Sequence[str]
-    words: Path
+    log: Path
     folder: Path
     program: Sequence[str] = COMMAND
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -37,7 +38,7 @@ class Running:
     def __post_init__(self) -> None:
         self.mark = secrets.token_hex(8)
         self.started = time.monotonic()
-        with self.words.open("wb") as message:
+        with self.log.open("wb") as message:
             self.process = subprocess.Popen(
                 [sys.executable, *self.program, *self.arguments],
                 cwd=self.folder,
@@ -57,16 +58,16 @@ class Running:
         return self.process.poll() is not None
 
     def others(self) -> list[int]:
-        """The processes that it started, and that still run."""
-        return [pid for pid in marked(self.mark) if pid != self.process.pid]
+        """Return the running processes that the command started."""
+        return [pid for pid in processes_with_marker(self.mark) if pid != self.process.pid]
 
     def workers(self) -> list[int]:
-        """Those of them that do a part of the work."""
+        """Return those descendants that do part of the work."""
         kinds = ("popen_loky", "spawn_main", "histodict.web.worker")
         return [pid for pid in self.others() if any(kind in line_of(pid) for kind in kinds)]
 
-    def hears_signals(self) -> bool:
-        """Whether the command has come so far that it takes signals in its own hands."""
+    def handles_signals(self) -> bool:
+        """Whether the command has started far enough to handle signals itself."""
         with contextlib.suppress(OSError, StopIteration):
             status = Path(f"/proc/{self.process.pid}/status").read_text()
             caught = next(line for line in status.splitlines() if line.startswith("SigCgt"))
@@ -74,8 +75,8 @@ class Running:
         return False
 
     def send(self, number: int) -> None:
-        """To the command alone; Ctrl-C reaches all processes of the terminal."""
-        if self.has_ended:  # another one may have its number by now
+        """Send a signal to the command alone; Ctrl-C reaches all processes of the terminal."""
+        if self.has_ended:  # another process may have its number by now
             return
         with contextlib.suppress(ProcessLookupError):
             if number == signal.SIGINT:
@@ -84,33 +85,33 @@ class Running:
                 os.kill(self.process.pid, number)
 
     def end(self, timeout: float) -> int | None:
-        """The exit status as a shell gives it; None if it does not end in time."""
+        """Return the exit status as in a shell; None if the command does not end in time."""
         try:
             code = self.process.wait(timeout)
         except subprocess.TimeoutExpired:
             return None
         return 128 - code if code < 0 else code
 
-    def left_behind(self, patience: float = 5.0) -> list[str]:
-        """What still runs so many seconds after the command has ended."""
+    def leftover_processes(self, patience: float = 5.0) -> list[str]:
+        """Return what still runs so many seconds after the command has ended."""
         deadline = time.monotonic() + patience
         while (left := self.others()) and time.monotonic() < deadline:
             time.sleep(0.05)
         return [line_of(pid) for pid in left]
 
     def remove(self) -> None:
-        """End all that is left of it."""
-        for pid in marked(self.mark):
+        """Kill all processes that are left."""
+        for pid in processes_with_marker(self.mark):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.process.wait()
 
-    def said(self) -> str:
-        return self.words.read_text(encoding="utf-8", errors="replace")
+    def output(self) -> str:
+        return self.log.read_text(encoding="utf-8", errors="replace")
 
 
-def marked(mark: str) -> list[int]:
-    """The processes that inherited this mark; one that is dead and not yet buried does not run."""
+def processes_with_marker(mark: str) -> list[int]:
+    """Return the processes that inherited this marker, without zombies."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal():
@@ -124,7 +125,7 @@ def marked(mark: str) -> list[int]:
 
 
 def line_of(pid: int) -> str:
-    """The command line of a process."""
+    """Return the command line of a process."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
     except OSError:

@@ -1,7 +1,7 @@
-"""Requests to the page's server as values, the edits that spoil them, and how they travel.
+"""Requests to the web server as values, edits that damage them, and their encoding.
 
-Ids, port and token differ from one server to the next: in a request they are words of the same
-length, which `Server` of `targets/http.py` replaces when the request is sent.
+Ids, port and token differ between servers: a request contains placeholders of the same length,
+which `Server` of `targets/http.py` replaces when the request is sent.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from urllib.parse import quote
 
 PORT, TOKEN = "55555", "T" * 32
 DATA, IMAGE, JOB = "DATADATADATA", "IMAGEIMAGEIM", "JOBJOBJOBJOB"
-BARE, CLASS = "BAREBAREBARE", "CLASSCLASSCL"  # the same images, to be drawn on; a class there
+# The same images as a data set to annotate, and a class of it.
+BARE, CLASS = "BAREBAREBARE", "CLASSCLASSCL"
 _SURROGATE = "surrogatepass"
 
 
 @dataclass
 class Request:
-    """One request to be; parts of the path and names of the query are encoded when it is sent."""
+    """One request; path parts and query names are encoded when it is sent."""
 
     method: str
     path: list[str]
@@ -31,7 +32,7 @@ class Request:
         head = f"{self.method} {self._target()} HTTP/1.1\r\n"
         body = b""
         if self.body is not None:
-            # A text is sent as it is, anything else as JSON.
+            # Text is sent unchanged, anything else as JSON.
             text = self.body if isinstance(self.body, str) else json.dumps(self.body)
             body = text.encode("utf-8", _SURROGATE)
         headers = list(self.headers)
@@ -41,7 +42,7 @@ class Request:
         return head.encode("utf-8", _SURROGATE) + b"\r\n" + body
 
     def _target(self) -> str:
-        """What is percent-encoded already, or shall not be, starts with a tilde."""
+        """Return the encoded path; parts that start with a tilde are sent unchanged."""
         path = "/" + "/".join(_encoded(part) for part in self.path)
         pairs = "&".join(f"{quote(name)}={_encoded(text)}" for name, text in self.query.items())
         return f"{path}?{pairs}" if pairs else path
@@ -54,7 +55,7 @@ def _encoded(text: str) -> str:
 def signed(
     method: str, path: str, query: dict[str, str] | None = None, body: Any = None
 ) -> Request:
-    """As our own page sends it."""
+    """Return a request with the headers that our own page sends."""
     headers = [
         ("Host", f"127.0.0.1:{PORT}"),
         ("Cookie", f"histodict-{PORT}={TOKEN}"),
@@ -75,7 +76,7 @@ _OUTLINE = (
     '"coordinates":[[[0,0],[60,0],[60,60],[0,60],[0,0]]]}}'
 )
 
-# By the route that answers it: what `signed` makes an undamaged request of.
+# By route: the arguments of `signed` for a valid request.
 ROUTES: dict[str, tuple[Any, ...]] = {
     "/": ("GET", "/"),
     "/static": ("GET", "/static/app.js"),
@@ -175,7 +176,7 @@ ROUTES: dict[str, tuple[Any, ...]] = {
 
 
 def edited(request: Request, edits: tuple[Any, ...]) -> bytes:
-    """The request with all edits; those of bytes come last."""
+    """Return the request with all edits; edits of bytes come last."""
     for edit in edits:
         if edit[0] in _EDITS:
             _EDITS[edit[0]](request, *edit[1:])

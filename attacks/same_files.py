@@ -1,4 +1,4 @@
-"""Whether two runs left the same files, bit for bit but for what the time of day decides."""
+"""Compare the files of two runs bit for bit, except for timestamps."""
 
 from __future__ import annotations
 
@@ -13,32 +13,33 @@ from zipfile import BadZipFile
 import numpy as np
 import pyarrow.parquet
 
-# What a run that was killed may leave: nobody reads it, and it is swept a day later.
+# Partial files of a killed run: never read, and removed a day later.
 _LEFTOVERS = re.compile(r"\..*\.(partial|unfinished)[.-].*")
 # Files of the running server that differ after a restart: log, progress, token, lock.
-_DIARY = {"worker.lock", "log.txt", "progress.jsonl", "token", "open.html", "server.lock"}
+_VOLATILE = {"worker.lock", "log.txt", "progress.jsonl", "token", "open.html", "server.lock"}
 # A job of the page has a random name.
 _JOB = re.compile(r"(?<=/jobs/)[0-9a-f]{12}(?=/)")
-# The checksum of a JSON file (`execution.sealed`).
+# The checksum of a JSON file (`utils.text_io`).
 _DIGEST = re.compile(r"(?<=^{\"sha256\": \")[0-9a-f]{64}")
 _NUMBERS = re.compile(r"-?\d[\d.,:e+-]*")
 _TEXTS = (".csv", ".json", ".html", ".svg", ".txt")
 
 
 def files_of(folder: Path) -> dict[str, Path]:
-    """The files that count, by their place in the folder."""
+    """Return the files to compare, by their path in the folder."""
     found = {}
     for path in sorted(folder.rglob("*")):
         parts = path.relative_to(folder).parts
-        if path.is_file() and not any(map(_LEFTOVERS.fullmatch, parts)) and path.name not in _DIARY:
+        is_leftover = any(map(_LEFTOVERS.fullmatch, parts))
+        if path.is_file() and not is_leftover and path.name not in _VOLATILE:
             found[_JOB.sub("JOB", "/".join(parts))] = path
     return found
 
 
 def differences(one: Path, two: Path, timed: Collection[str] = ()) -> list[str]:
-    """The places of files that only one of the folders has, or that differ.
+    """Return the paths of files that differ or exist in one of the folders only.
 
-    timed : patterns of files of which the numbers may differ, for they are those of a clock
+    timed : patterns of files whose numbers may differ because they are times
     """
     here, there = files_of(one), files_of(two)
     unlike = []
@@ -50,8 +51,8 @@ def differences(one: Path, two: Path, timed: Collection[str] = ()) -> list[str]:
 
 
 def content(path: Path, timed: bool = False) -> Any:
-    """What is compared of a file."""
-    if path.suffix == ".npz":  # a zip file, which holds the time of day
+    """Return the part of a file that is compared."""
+    if path.suffix == ".npz":  # a zip file, which contains timestamps
         with suppress(ValueError, OSError, EOFError, BadZipFile), np.load(path) as arrays:
             return {name: (arrays[name].dtype, arrays[name].tobytes()) for name in arrays}
     if not timed:

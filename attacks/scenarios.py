@@ -1,4 +1,4 @@
-"""Every command on tissue so small that one takes seconds, for `attacks.chaos`."""
+"""Every command on tiny tissue images, so that one takes seconds, for `attacks.chaos`."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ _EVALUATE = ("evaluate", _TISSUE, "-o", "OUT", "--methods", "dfdl", "--folds", "
 
 @dataclass(frozen=True)
 class Scenario:
-    """A command that reads from `inputs`, its folder, and writes to OUT.
+    """A command that reads from the folder `inputs` and writes to OUT.
 
-    status : with which it ends if nobody disturbs it
-    has_workers : whether processes of their own do a part of the work
-    timed : files that hold how long it took or the minute in which they were made, as patterns
+    status : exit status of the undisturbed command
+    has_workers : whether it starts worker processes
+    timed : patterns of files that contain durations or times
     """
 
     name: str
@@ -60,28 +60,28 @@ class Scenario:
     status: int = 0
     timed: tuple[str, ...] = ()
 
-    def begin(self, inputs: Path, out: Path, environment: Mapping[str, str] = {}) -> Running:
+    def start(self, inputs: Path, out: Path, environment: Mapping[str, str] = {}) -> Running:
         arguments = [argument.replace("OUT", str(out)) for argument in self.arguments]
         text = out.with_name(f"{out.name}-said.txt")
         return Running(arguments, text, inputs, self.program, environment)
 
     def attend(self, running: Running, until: float) -> None:
-        """Do what a user does, until it has ended or so many seconds after its start."""
+        """Act as a user until the command has ended or for `until` seconds after its start."""
         while not running.has_ended and running.seconds < until:
             time.sleep(0.01)
 
     def victims(self, running: Running) -> list[int]:
-        """The processes of which one may be killed."""
+        """Return the processes of which one may be killed."""
         return running.workers()
 
     def close(self) -> None:
-        """End what was started beside the command."""
+        """End the processes started beside the command."""
 
 
 class Scheduled(Scenario):
-    """Work for a cluster that runs already; it is its scheduler that dies."""
+    """A command that uses a running cluster; the scheduler of the cluster is killed."""
 
-    def begin(self, inputs: Path, out: Path, environment: Mapping[str, str] = {}) -> Running:
+    def start(self, inputs: Path, out: Path, environment: Mapping[str, str] = {}) -> Running:
         address = f"tcp://127.0.0.1:{self.port}"
         place = ("--host", "127.0.0.1", "--port", str(self.port))
         for name, options in (("scheduler", place), ("worker", (address, "--nthreads", "1"))):
@@ -90,7 +90,7 @@ class Scheduled(Scenario):
             self.beside.append(Running((*options, "--no-dashboard"), text, out, program))
         own = Scenario(self.name, (*self.arguments, "--cluster", address))
         patience = {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "5s"}
-        return own.begin(inputs, out, {**environment, **patience})
+        return own.start(inputs, out, {**environment, **patience})
 
     def victims(self, running: Running) -> list[int]:
         return [self.beside[0].process.pid]
@@ -109,35 +109,40 @@ class Scheduled(Scenario):
 
 
 class Serving(Scenario):
-    """`serve`, with somebody who opens the images, trains, and closes the server after that."""
+    """`serve`, with a user who opens the images, trains a model and then closes the server."""
 
     @cached_property
     def port(self) -> int:
         return free_port()
 
-    def begin(self, inputs: Path, out: Path, environment: Mapping[str, str] = {}) -> Running:
+    def start(self, inputs: Path, out: Path, environment: Mapping[str, str] = {}) -> Running:
         own = Serving(self.name, (*self.arguments, "--port", str(self.port)))
-        return Scenario.begin(own, inputs, out, environment)
+        return Scenario.start(own, inputs, out, environment)
 
     def attend(self, running: Running, until: float) -> None:
         while not running.has_ended and running.seconds < until:
-            with suppress(OSError):  # it does not listen yet, or has gone
+            with suppress(OSError):  # the server does not listen yet, or has ended
                 if self._step(running):
                     running.send(signal.SIGTERM)
                     running.end(10)
             time.sleep(0.05)
 
     def _step(self, running: Running) -> bool:
-        """One look at the page; whether all is done."""
-        link = re.search(r"token=(\S+)", running.said())
+        """Send the next request; return whether all are done."""
+        link = re.search(r"token=(\S+)", running.output())
         if link is None:
             return False
         query = partial(self._ask, link[1])
         jobs = query("/api/jobs")["jobs"]
         if not jobs:
             data = query("/api/data", {"place": 0, "inside": "tissue"})["id"]
-            wish = {"data": data, "preset": "quick", "settings": _SMALL, "test_folds": 2}
-            query("/api/jobs", wish)
+            training_request = {
+                "data": data,
+                "preset": "quick",
+                "settings": _SMALL,
+                "test_folds": 2,
+            }
+            query("/api/jobs", training_request)
         elif jobs[0]["state"] in ("failed", "interrupted"):
             query(f"/api/jobs/{jobs[0]['id']}/resume", {})
         return bool(jobs) and jobs[0]["state"] == "done"
@@ -194,14 +199,14 @@ SCENARIOS = {
 
 
 def write_inputs(folder: Path, names: Iterable[str] = SCENARIOS) -> Path:
-    """Drawn tissue, and those models of it that the scenarios of these names read."""
+    """Write synthetic images and those models that the scenarios of these names read."""
     write_synthetic_dataset(folder / "tissue", 5, 2, size=(160, 120))
     read = {argument for name in names for argument in SCENARIOS[name].arguments}
     fast = ("--preset", "fast")
     for name, more in ((_MODEL, fast), (_REGIONS, ("--regions", "inflamed"))):
         if name in read:
             made = Scenario(name, ("train", _TISSUE, "-o", name, *more, *_SET))
-            made.begin(folder, folder.with_name(name)).end(300)  # the first one compiles
+            made.start(folder, folder.with_name(name)).end(300)  # the first one compiles
             assert (folder / name).is_file()
     return folder
 

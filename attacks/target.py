@@ -1,4 +1,4 @@
-"""What a fuzzing target gives: damaged inputs, and the promises that must hold on each."""
+"""Base class of fuzz targets, which create damaged input and check invariants."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from numpy.random import Generator
 
 @dataclass(frozen=True)
 class Case:
-    """An input on purpose wrong.
+    """One invalid input.
 
-    kind : what is counted, such as "jpeg: bytes flipped"
-    base : name of the undamaged input, such as "stripes.svs"
-    edits : JSON values that say what was done to it; to minimise is to leave some out
+    kind : category for the counts, such as "jpeg: bytes flipped"
+    base : name of the valid input, such as "stripes.svs"
+    edits : JSON values that describe the damage; minimising leaves some out
     """
 
     kind: str
@@ -24,16 +24,16 @@ class Case:
     edits: tuple[Any, ...]
 
 
-class Find(AssertionError):  # noqa: N818 - what it is called throughout
-    """Wrong in silence, or another broken promise; the message says which."""
+class InvariantError(AssertionError):
+    """A violated invariant, such as a silently wrong result; the message says which."""
 
 
 class Target(ABC):
     """One kind of input.
 
-    name : as on the command line
-    per_attempt : how many cases one attempt stands for
-    smoke_attempts : how many of them `make test` tries
+    name : name on the command line
+    per_attempt : number of cases in one attempt
+    smoke_attempts : number of attempts in `make test`
     """
 
     name: str
@@ -42,15 +42,15 @@ class Target(ABC):
 
     @abstractmethod
     def setup(self, folder: Path) -> None:
-        """Make what is needed, once per process, the same each time; `folder` is its own."""
+        """Create what the cases need, once per process and always the same; `folder` is private."""
 
     @abstractmethod
     def case(self, rng: Generator) -> Case: ...
 
     @abstractmethod
     def build(self, case: Case) -> bytes:
-        """The input that is tried, and what is kept of it where it breaks a promise."""
+        """Return the input; it is stored if it violates an invariant."""
 
     @abstractmethod
     def attempt(self, data: bytes, base: str) -> str:
-        """Try it and say what came of it in a word; whatever is raised is a find."""
+        """Process the input and return the outcome as one word; any exception is a failure."""

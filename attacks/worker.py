@@ -1,4 +1,4 @@
-"""A process that tries cases, and may die of them."""
+"""Worker process that runs cases and may die from them."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from typing import Any
 import numpy as np
 
 from .target import Case, Target
-from .targets import target_named
+from .targets import load_target
 
 _Build = Callable[[], bytes]
 
 
 def work(name: str, folder: str, connection: Connection) -> None:
-    """Answers ("seeds", seed, numbers), ("case", case) and ("kept", case, its input).
+    """Handle ("seeds", seed, numbers), ("case", case) and ("kept", case, its input).
 
-    Before each attempt the case is told, so that the parent knows what a dead worker died of;
-    after it (outcome, signature of the find or None, its words).
+    Sends the case before each attempt, so that the parent knows the cause if the worker dies, and
+    afterwards (outcome, signature of the failure or None, message, input).
     """
     try:
-        target = target_named(name)
+        target = load_target(name)
         target.setup(Path(folder))
         connection.send("ready")
         while True:
@@ -43,7 +43,7 @@ def work(name: str, folder: str, connection: Connection) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what libraries written in C have to say of damaged files."""
+    """Suppress messages that C libraries print about damaged files."""
     stored = os.dup(2)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
@@ -55,17 +55,17 @@ def _quiet() -> Iterator[None]:
         os.close(nowhere)
 
 
-def _cases(target: Target, order: str, words: list[Any]) -> Iterator[tuple[Case, _Build]]:
-    """Cases, and what makes their input."""
+def _cases(target: Target, order: str, arguments: list[Any]) -> Iterator[tuple[Case, _Build]]:
+    """Yield cases and functions that build their input."""
     if order == "seeds":
-        seed, numbers = words
+        seed, numbers = arguments
         for number in numbers:
             case = target.case(np.random.default_rng([seed, number]))
             yield case, partial(target.build, case)
     elif order == "case":
-        yield words[0], partial(target.build, words[0])
+        yield arguments[0], partial(target.build, arguments[0])
     else:
-        case, data = words
+        case, data = arguments
         yield case, lambda: data
 
 

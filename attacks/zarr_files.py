@@ -1,4 +1,4 @@
-"""Zarr folders written by hand, file by file, as an attacker would."""
+"""Write Zarr folders file by file, as an attacker would."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SCALE = {"type": "scale", "scale": [1.0, 0.5, 0.5]}
 
 
 class Payload:
-    """Makes a file when it is unpickled."""
+    """Creates a file when it is unpickled."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -31,7 +31,8 @@ def payload(file: Path) -> bytes:
 def write_array_2(
     folder: Path, array: NDArray[Any], chunk: bytes | None = None, **changes: Any
 ) -> None:
-    """Version 2, one chunk without compression; `chunk` in its place, metadata changed."""
+    """Write a version 2 array of one uncompressed chunk; `chunk` replaces it, keywords the
+    metadata."""
     folder.mkdir(parents=True)
     document = {
         "zarr_format": 2,
@@ -56,7 +57,7 @@ def write_array_3(
     chunks: tuple[int, ...] | None = None,
     **changes: Any,
 ) -> None:
-    """Version 3; every chunk is written as it is unless `chunk` says otherwise."""
+    """Write a version 3 array; chunks are uncompressed unless `chunk` replaces them."""
     folder.mkdir(parents=True)
     chunks = chunks or array.shape
     document = {
@@ -93,7 +94,7 @@ def write_group(folder: Path, version: int, attributes: dict[str, Any] | None = 
 
 
 def image_attributes(version: int) -> dict[str, Any]:
-    """Of an OME-Zarr with one level, s0."""
+    """Return the attributes of an OME-Zarr image with one level, s0."""
     axes = [{"name": "c", "type": "channel"}]
     axes += [{"name": a, "type": "space", "unit": "micrometer"} for a in "yx"]
     datasets = [{"path": "s0", "coordinateTransformations": [SCALE]}]

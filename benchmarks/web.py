@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from attacks.page import Address, Client, memory_mb, running_server
-from attacks.visits import SCREEN, screens
+from attacks.visitors import SCREEN, screens
 from histodict.synthetic.dataset import write_synthetic_dataset
 from histodict.synthetic.tissue_generator import draw_stain, make_tissue_image
 

@@ -1,4 +1,4 @@
-"""What the fuzzing bench once found is tried again, each in a process that may die of it."""
+"""Run stored failures of the fuzzer again, in a worker process that may die from them."""
 
 from __future__ import annotations
 
@@ -6,21 +6,19 @@ from itertools import groupby
 
 import pytest
 
+from attacks.case_runner import Worker
 from attacks.fuzz import FINDS
-from attacks.trials import Worker
 
-KEPT = sorted(path for path in FINDS.glob("*/*") if path.is_file())
+STORED = sorted(path for path in FINDS.glob("*/*") if path.is_file())
 
 
 @pytest.mark.parametrize(
-    "name, paths", [(name, list(same)) for name, same in groupby(KEPT, lambda p: p.parent.name)]
+    "name, paths", [(name, list(same)) for name, same in groupby(STORED, lambda p: p.parent.name)]
 )
-def test_nothing_that_was_found_is_found_again(name, paths):
+def test_stored_failures_do_not_recur(name, paths):
     worker = Worker(name)
     try:
-        found = {path.name: worker.try_kept(path) for path in paths}
+        results = {path.name: worker.run_stored(path) for path in paths}
     finally:
         worker.close()
-    assert {
-        file: train_test.words for file, train_test in found.items() if train_test.signature
-    } == {}
+    assert {file: result.message for file, result in results.items() if result.signature} == {}

@@ -1,6 +1,6 @@
-"""Python's clock as it is on a machine whose clock is set while it works: back and forth by days.
+"""Simulate a system clock that is set back and forth by days while a program runs.
 
-Put on PYTHONPATH by `attacks.chaos`; every process of the command has it.
+`attacks.chaos` puts this module on PYTHONPATH, so every process of the command loads it.
 """
 
 import os
@@ -9,7 +9,7 @@ import time
 
 _true_time = time.time
 _turns = random.Random(int(os.environ.get("HISTODICT_CHAOS_CLOCK", "0")))
-_state = [0.0, 0.0]  # by how much it is wrong, and until when
+_state = [0.0, 0.0]  # current offset, and the time until which it applies
 
 
 def _jumping_time() -> float:

@@ -1,4 +1,4 @@
-"""The kinds of input that are fuzzed, by name; a module each."""
+"""Fuzz targets by name, one module each."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ TARGETS = (
 )
 
 
-def target_named(name: str) -> Target:
-    """By its name above, or by that of a module elsewhere.
+def load_target(name: str) -> Target:
+    """Return a target by its name in TARGETS, or by the name of a module elsewhere.
 
-    It is imported here, in the process that tries its cases: what it needs set before histodict is
-    imported, it can set.
+    The module is imported here, in the process that runs the cases, so that it can set environment
+    variables before histodict is imported.
     """
     module = import_module(name if "." in name else f"{__name__}.{name}")
     target: Target = module.TARGET

@@ -22,20 +22,20 @@ from ..feature_bombs import BOMBS
 from ..folders import (
     are_undamaged,
     files_of,
-    forget_peak,
     make_files,
     packed,
     peak_kib,
+    reset_peak_memory,
     unpack,
     values_of,
 )
-from ..target import Case, Find, Target
+from ..target import Case, InvariantError, Target
 from .images import refusal
 
 MOST_KIB = 400 * 2**10
-_GUARDED = (".npz",)  # by checksums of all that is read
+_GUARDED = (".npz",)  # by checksums of the whole content
 _MIB = (512, 768, 1024)
-_BOMBS = sorted(set(BOMBS) - {"zarr: sparse"})  # a zip file does not keep holes
+_BOMBS = sorted(set(BOMBS) - {"zarr: sparse"})  # a zip file does not preserve holes
 _NUMBERS = (0, 1, 2**16, 2**24, 2**31 - 1, 2**32 - 1, 2**40, 2**63 - 1, 2**64 - 1)
 
 
@@ -51,7 +51,8 @@ class FeatureBombs(Target):
         self._bases = make_files(folder / "files")
         self._bombs: dict[tuple[str, int], dict[str, bytes]] = {}
         slide_process.REPLY_TIMEOUT_S = 6
-        for base, data in self._bases.items():  # libraries are loaded
+        # Load the libraries before the memory limit applies.
+        for base, data in self._bases.items():
             self.attempt(data, base)
 
     def case(self, rng: Generator) -> Case:
@@ -99,7 +100,7 @@ class FeatureBombs(Target):
         else:
             path.write_bytes(data)
         del data
-        before = forget_peak()
+        before = reset_peak_memory()
         try:
             values = values_of(path)
         except ImageError as error:
@@ -107,9 +108,9 @@ class FeatureBombs(Target):
         finally:
             taken = peak_kib() - before
             if taken > MOST_KIB:
-                raise Find(f"{taken >> 10} MiB of memory were taken")
+                raise InvariantError(f"{taken >> 10} MiB of memory were taken")
         if path.suffix in _GUARDED and path.stem == "a" and not are_undamaged(path, values):
-            raise Find("values of a damaged file were accepted")
+            raise InvariantError("values of a damaged file were accepted")
         return "read"
 
 

@@ -1,9 +1,9 @@
-"""Requests to the page's server: every route, every part of a request spoilt.
+"""Requests to the web server: every route, with every part of a request damaged.
 
-A server with a small data set and one trained model runs in a thread; its queue of trainings does
-not. Whatever is sent, there must be an answer or a closed connection within seconds: never a status
-of 500 or above, never a traceback, every refusal in one line of words. Nothing outside the folders
-is told or written; strangers get nothing; a refused request changes nothing.
+A server with a small data set and one trained model runs in a thread; its job queue does not run.
+Every request must get a response or a closed connection within seconds: no status of 500 or above,
+no traceback, and a refusal in one line. No file outside the folders may be disclosed or written,
+requests without the token get nothing, and a refused request changes nothing.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any
 
 from numpy.random import Generator
 
+from ..damaged_requests import KINDS, REFUSED
 from ..requests import BARE, CLASS, DATA, IMAGE, JOB, PORT, ROUTES, TOKEN, edited, signed
-from ..spoilt_requests import KINDS, REFUSED
-from ..target import Case, Find, Target
+from ..target import Case, InvariantError, Target
 
 _CANARY = "what nobody may read"
 _SMALL = {"n_atoms": "12", "n_iter": "2", "patches_per_class": "150", "patch_px": "12"}
@@ -37,7 +37,7 @@ class HttpTarget(Target):
         kind = list(KINDS)[int(rng.integers(len(KINDS)))]
         routes = _ROUTES_OF.get(kind, list(ROUTES))
         route = routes[int(rng.integers(len(routes)))]
-        # The base is part of a file's name where a find is kept.
+        # The base is part of the file name of a stored failure.
         return Case(kind, _plain(f"{route}+{kind}"), KINDS[kind](rng))
 
     def build(self, case: Case) -> bytes:
@@ -64,18 +64,18 @@ def _plain(text: str) -> str:
 _ROUTES_AND_KINDS = {_plain(f"{route}+{kind}"): (route, kind) for route in ROUTES for kind in KINDS}
 
 
-# --- the server, and what must hold -------------------------------------------------------------
+# --- server and invariants ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class _Answer:
+class _Response:
     status: int
     head: bytes
     body: bytes
 
 
 class _Server:
-    """A server over folders of its own, whole again after every request."""
+    """A server on its own folders, which are restored after every request."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -111,7 +111,7 @@ class _Server:
         (self._folder / "data" / "link.csv").symlink_to(outside / "canary.csv")
 
     def _make_work(self) -> dict[str, str]:
-        """A data set that was opened, also to draw on it, and a training that is done."""
+        """Create an opened data set, one to annotate, and a finished training."""
         from histodict.utils.progress import no_callback
         from histodict.web.annotation.edits import change_classes
         from histodict.web.api.trainings import _chosen_plan
@@ -155,7 +155,7 @@ class _Server:
         threading.Thread(target=uvicorn.Server(config).run, args=([listener],), daemon=True).start()
 
     def check(self, data: bytes, is_stranger: bool) -> str:
-        """Send it, look at the answer and at the folders; what came of it."""
+        """Send the request, check the response and the folders; return the outcome."""
         response = self._ask(data)
         after = self._snapshot()
         has_changed = after != self._before
@@ -163,52 +163,58 @@ class _Server:
             self._restore()
         if response is None:
             if has_changed:
-                raise Find("a connection was closed without an answer, but something has changed")
+                raise InvariantError(
+                    "a connection was closed without an answer, but something has changed"
+                )
             return "closed"
-        self._check_words(response, data.partition(b" ")[0] == b"HEAD")
+        self._check_message(response, data.partition(b" ")[0] == b"HEAD")
         if is_stranger and response.status < 400:
-            raise Find(f"a stranger was answered with {response.status}")
+            raise InvariantError(f"a request without the token got status {response.status}")
         if has_changed and response.status >= 400:
-            raise Find(f"refused with {response.status}, but {_difference(self._before, after)}")
+            raise InvariantError(
+                f"refused with {response.status}, but {_difference(self._before, after)}"
+            )
         if has_changed and any(
             not str(p).startswith("workspace") for p in _changed(self._before, after)
         ):
-            raise Find(f"outside the workspace: {_difference(self._before, after)}")
+            raise InvariantError(f"outside the workspace: {_difference(self._before, after)}")
         return "refused" if response.status >= 400 else "answered"
 
-    def _check_words(self, answer: _Answer, is_head: bool) -> None:
-        if answer.status >= 500:
-            raise Find(f"status {answer.status}: {answer.body[:300]!r}")
+    def _check_message(self, response: _Response, is_head: bool) -> None:
+        if response.status >= 500:
+            raise InvariantError(f"status {response.status}: {response.body[:300]!r}")
         for secret in (_CANARY.encode(), b"Traceback", b"root:x:", self._ids[TOKEN].encode()):
-            if secret in answer.body:
-                raise Find(f"{secret!r} was told: {answer.body[:300]!r}")
-        if answer.status < 400 or is_head:
+            if secret in response.body:
+                raise InvariantError(f"{secret!r} was disclosed: {response.body[:300]!r}")
+        if response.status < 400 or is_head:
             return
-        text = answer.body.decode()
-        if b"application/json" in answer.head.lower():
+        text = response.body.decode()
+        if b"application/json" in response.head.lower():
             text = json.loads(text)["error"]
         if not text.strip() or len(text.strip().splitlines()) != 1:
-            raise Find(f"status {answer.status} without a reason in one line: {text[:300]!r}")
+            raise InvariantError(
+                f"status {response.status} without a reason in one line: {text[:300]!r}"
+            )
 
-    def _ask(self, data: bytes) -> _Answer | None:
+    def _ask(self, data: bytes) -> _Response | None:
         for word, value in (self._ids | {PORT: str(self._port)}).items():
             data = data.replace(word.encode(), value.encode())
         with socket.create_connection(("127.0.0.1", self._port), timeout=9) as connection:
             received = b""
             try:
                 connection.sendall(data)
-                while not _is_whole(received) and (part := connection.recv(1 << 16)):
+                while not _is_complete(received) and (part := connection.recv(1 << 16)):
                     received += part
-            except ConnectionError:  # it may be closed while we still send
+            except ConnectionError:  # the server may close the connection while we still send
                 pass
         head, _, body = received.partition(b"\r\n\r\n")
         if head.startswith(b"HTTP/1.1 100"):
             head, _, body = body.partition(b"\r\n\r\n")
-        # What follows is the answer to what the server took for another request.
-        return _Answer(int(head.split(b" ")[1]), head, body[: _length(head)]) if head else None
+        # The rest is the response to bytes that the server took for another request.
+        return _Response(int(head.split(b" ")[1]), head, body[: _length(head)]) if head else None
 
     def _snapshot(self) -> dict[Path, Any]:
-        """All files but those that any look may make."""
+        """Return all files except those that any read request may create."""
         found = {}
         for path in sorted(self._folder.rglob("*")):
             inside = path.relative_to(self._folder)
@@ -224,18 +230,18 @@ class _Server:
             context.queue._active.clear()
         users = self._workspace / "users"
         shutil.rmtree(users)
-        shutil.copytree(self._folder / "kept" / "users", users)  # with the files' times
+        shutil.copytree(self._folder / "kept" / "users", users)  # including file times
 
 
-def _is_whole(received: bytes) -> bool:
-    """Whether the answer has all the bytes that it promises."""
+def _is_complete(received: bytes) -> bool:
+    """Whether the response has as many bytes as it announces."""
     head, end, body = received.partition(b"\r\n\r\n")
     length = None if head.startswith(b"HTTP/1.1 100") else _length(head)
     return bool(end) and length is not None and len(body) >= length
 
 
 def _length(head: bytes) -> int | None:
-    """Of the body, where the head says it; else it goes on until the connection is closed."""
+    """Return the length of the body; None if it ends with the connection."""
     for line in head.lower().split(b"\r\n"):
         if line.startswith(b"content-length:"):
             return int(line.partition(b":")[2])

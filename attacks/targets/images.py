@@ -1,6 +1,7 @@
-"""Damaged images and slides: pixels of the size that is said, or an error that names the file.
+"""Damaged images and slides: pixels of the stated size, or an error that names the file.
 
-And never a dead process, more than a gigabyte of memory, or (the runner sees to it) ten seconds.
+No process may die, use more than a gigabyte of memory or, as the runner checks, take more than ten
+seconds.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ from numpy.random import Generator
 from histodict.images.source import ImageError, ImageSource, open_image
 
 from ..image_bases import make_bases
-from ..target import Case, Find, Target
+from ..target import Case, InvariantError, Target
 
-_MOST_KIB = 2**20  # the process that decodes slides has a limit of its own
+_MOST_KIB = 2**20  # the process that decodes slides has its own limit
 _STATUS = Path("/proc/self/status")
-_MOST_WORDS = 1000
-# Where damage is most likely to be believed.
+_MAX_MESSAGE_LENGTH = 1000
+# Headers, where damage has the largest effect.
 _NUMBERS = (0, 1, 2, 3, 7, 8, 255, 256, 32767, 65535, 65536, 2**31 - 1, 2**31, 2**32 - 1)
 
 Edit = list[Any]  # ["run", at, hex], ["cut", length], ["png", chunk, at, hex]
 
 
 class Images(Target):
-    """Files of every format that is read, from bytes turned over to sizes that nobody has."""
+    """Files of every supported format, from flipped bytes to implausible sizes."""
 
     name = "images"
 
@@ -62,12 +63,12 @@ class Images(Target):
         path.write_bytes(data)
         try:
             with open_image(path) as source:
-                look_at(source)
+                read_regions(source)
         except ImageError as error:
             return refusal(error, path)
         finally:
             if peak_kib() - self._peak_kib > _MOST_KIB:
-                raise Find("more than a gigabyte of memory was taken")
+                raise InvariantError("more than a gigabyte of memory was taken")
         return "answered"
 
     # --- ways to damage a file ------------------------------------------------------------------
@@ -80,7 +81,7 @@ class Images(Target):
         ]
 
     def _runs(self, base: str, rng: Generator) -> list[Edit]:
-        """In pieces of 4 bytes, so that what is not needed can be left out."""
+        """Overwrite runs of bytes, in pieces of 4 bytes so that minimising can leave some out."""
         edits: list[Edit] = []
         for at in rng.integers(0, len(self._bases[base]), int(rng.integers(1, 4))):
             run = rng.bytes(int(rng.integers(1, 200)))
@@ -93,7 +94,7 @@ class Images(Target):
         return [["cut", int(rng.integers(1, len(self._bases[base])))]]
 
     def _splices(self, base: str, rng: Generator) -> list[Edit]:
-        """Parts of itself, or of another of its kind, in the wrong place."""
+        """Copy parts of the file, or of another of its kind, to a wrong place."""
         alike = [name for name in self._bases if _kind(name) == _kind(base)]
         edits: list[Edit] = []
         for _ in range(int(rng.integers(1, 4))):
@@ -104,7 +105,7 @@ class Images(Target):
         return edits
 
     def _headers(self, base: str, rng: Generator) -> list[Edit]:
-        """Sizes, offsets, counts and kinds that make no sense, one to four of them."""
+        """Overwrite one to four sizes, offsets, counts or types by implausible ones."""
         fields = self._fields[base]
         chosen = rng.integers(0, len(fields), int(rng.integers(1, 5)))
         return [_odd_number(fields[i], rng) for i in chosen]
@@ -125,7 +126,7 @@ def _apply(data: bytearray, edit: Edit) -> None:
 
 
 def _overwrite_chunk(data: bytearray, chunk: int, at: int, run: str) -> None:
-    """In a PNG, whose chunk then has a right sum again."""
+    """Overwrite bytes of a PNG chunk and correct its checksum."""
     start, length = _png_chunks(bytes(data))[chunk]
     new = bytes.fromhex(run)[: max(0, length - at)]
     data[start + 8 + at : start + 8 + at + len(new)] = new
@@ -134,7 +135,7 @@ def _overwrite_chunk(data: bytearray, chunk: int, at: int, run: str) -> None:
 
 
 def _odd_number(field: Edit, rng: Generator) -> Edit:
-    """A field [how, …, width, order] with a number in it that is extreme, near, or any."""
+    """Return an edit of a field [how, …, width, order]: an extreme, near or arbitrary number."""
     *place, width, order = field
     value = int(rng.choice(_NUMBERS)) if rng.random() < 0.7 else int(rng.integers(2**32))
     if rng.random() < 0.2:
@@ -142,7 +143,7 @@ def _odd_number(field: Edit, rng: Generator) -> Edit:
     return [*place, (value % 2 ** (8 * width)).to_bytes(width, order).hex()]
 
 
-# --- where headers are --------------------------------------------------------------------------
+# --- positions of header fields -----------------------------------------------------------------
 
 
 def _kind(base: str) -> str:
@@ -151,7 +152,7 @@ def _kind(base: str) -> str:
 
 
 def _fields(name: str, data: bytes) -> list[Edit]:
-    """[how, where …, width, byte order] of every number of a file's header."""
+    """Return [how, where …, width, byte order] of every number in a file's header."""
     kind = _kind(name)
     if kind == "png":
         chunks = _png_chunks(data)
@@ -165,7 +166,7 @@ def _fields(name: str, data: bytes) -> list[Edit]:
 
 
 def _png_chunks(data: bytes) -> list[tuple[int, int]]:
-    """Where each chunk begins, and the length it says."""
+    """Yield the offset of each chunk and its stated length."""
     chunks, at = [], 8
     while at + 12 <= len(data):
         (length,) = struct.unpack(">I", data[at : at + 4])
@@ -175,7 +176,7 @@ def _png_chunks(data: bytes) -> list[tuple[int, int]]:
 
 
 def _jpeg_fields(data: bytes) -> list[Edit]:
-    """The length of each segment, and the bytes in the first of them but the pixels."""
+    """Return the length of each segment and its first bytes, without the pixels."""
     fields: list[Edit] = []
     at = 2
     while at + 4 <= len(data) and data[at] == 0xFF and data[at + 1] != 0xDA:
@@ -189,7 +190,7 @@ def _jpeg_fields(data: bytes) -> list[Edit]:
 
 
 def _tiff_fields(data: bytes) -> list[Edit]:
-    """Tag, type, count and value of each entry of each directory, and what the values point at."""
+    """Return tag, type, count and value of each directory entry, and the values it points at."""
     big = data[2] == 43
     head, step, word = (8, 20, 8) if big else (2, 12, 4)
     fields: list[Edit] = []
@@ -209,34 +210,34 @@ def _tiff_fields(data: bytes) -> list[Edit]:
     return fields
 
 
-# --- promises -----------------------------------------------------------------------------------
+# --- invariants ---------------------------------------------------------------------------------
 
 
-def look_at(source: ImageSource) -> None:
-    """A thumbnail and some regions; raises Find where they are not what the size says."""
+def read_regions(source: ImageSource) -> None:
+    """Read a thumbnail and some regions; raise Find if their size differs from the stated one."""
     width, height = source.size
     if width < 1 or height < 1:
-        raise Find(f"an image of {width} x {height} pixels")
+        raise InvariantError(f"an image of {width} x {height} pixels")
     if max(source.thumbnail(64).shape) > 64:
-        raise Find("a thumbnail larger than it was asked for")
+        raise InvariantError("a thumbnail larger than requested")
     for x, y in ((0, 0), (width - 40, height - 40)):
         for downsample in (1.0, 2.7):
             region = source.read(x, y, 54, 54, downsample)
             if region.shape != (round(54 / downsample),) * 2 + (3,) or region.dtype != np.uint8:
-                raise Find(f"a region of shape {region.shape} at reduction {downsample}")
+                raise InvariantError(f"a region of shape {region.shape} at reduction {downsample}")
 
 
 def refusal(error: ImageError, path: Path) -> str:
     text = str(error)
     if not text.startswith(f"{path}: "):
-        raise Find(f"the error does not name the file: {text}") from error
-    if "\n" in text or not len(str(path)) + 10 < len(text) < _MOST_WORDS:
-        raise Find(f"the error is not one line of words: {text[:2000]}") from error
+        raise InvariantError(f"the error does not name the file: {text}") from error
+    if "\n" in text or not len(str(path)) + 10 < len(text) < _MAX_MESSAGE_LENGTH:
+        raise InvariantError(f"the error is not one line of text: {text[:2000]}") from error
     return "refused, process died" if "the process that read it" in text else "refused"
 
 
 def peak_kib() -> int:
-    """Peak memory of this process; 0 where the system does not say it."""
+    """Return the peak memory of this process in KiB; 0 if the system does not report it."""
     if not _STATUS.exists():
         return 0
     lines = _STATUS.read_text(encoding="utf-8").splitlines()

@@ -1,6 +1,6 @@
-"""The kernels, with bounds checked: finite answers that keep their promises, or refusals in words.
+"""The kernels with bounds checking: finite results that satisfy the invariants, or error messages.
 
-A case is a row; an attempt tries 64 of them. Its data are the settings of the problem, as JSON.
+A case is a row; an attempt runs 64 of them. Its data are the settings of the problem, as JSON.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.random import Generator
 
+from ..kernel_cases import KERNELS
 from ..kernel_problems import NAMES, ROWS, Settings, draw_settings
-from ..kernel_trials import KERNELS
-from ..target import Case, Find, Target
+from ..target import Case, InvariantError, Target
 
 
 class KernelsTarget(Target):
@@ -24,9 +24,9 @@ class KernelsTarget(Target):
     per_attempt = ROWS
 
     def setup(self, folder: Path) -> None:
-        """Compile everything, with bounds checked."""
+        """Compile all kernels with bounds checking."""
         os.environ["HISTODICT_CHECK_BOUNDS"] = "1"
-        os.environ["NUMBA_OPT"] = "1"  # compiled in half the time
+        os.environ["NUMBA_OPT"] = "1"  # halves the compile time
         from histodict.kernels import compilation as compiling
 
         if not compiling.CHECK_BOUNDS:
@@ -56,7 +56,7 @@ class KernelsTarget(Target):
         except (ValueError, TypeError) as error:
             return _refused(error, settings)
         if settings.is_wrong:
-            raise Find("answered what is wrong")
+            raise InvariantError("invalid input gave a result")
         with np.errstate(all="ignore"):
             kernel.check(problem, settings, response, _texts(message))
         return "warned" if message else "answered"
@@ -64,14 +64,14 @@ class KernelsTarget(Target):
 
 def _refused(error: Exception, settings: Settings) -> str:
     if settings.is_tame:
-        raise Find(f"refused for no reason: {error}") from error
+        raise InvariantError(f"valid input was refused: {error}") from error
     if not str(error):
-        raise Find("refused without a word") from error
+        raise InvariantError("refused without a message") from error
     return "refused"
 
 
-def _texts(said: Any) -> list[str]:
-    return [f"{warning.category.__name__}: {warning.message}" for warning in said]
+def _texts(warned: Any) -> list[str]:
+    return [f"{warning.category.__name__}: {warning.message}" for warning in warned]
 
 
 def _kind(kernel: str, settings: Settings) -> str:

@@ -31,11 +31,11 @@ from histodict.precomputed.feature_file import common_metadata
 from histodict.synthetic.dataset import write_synthetic_dataset
 
 from ..metadata_bases import BASES, N_PATCHES, metadata_edit, write_base
-from ..target import Case, Find, Target
-from .images import look_at, peak_kib
+from ..target import Case, InvariantError, Target
+from .images import peak_kib, read_regions
 
 _MOST_KIB = 2**20
-_MOST_WORDS = 2000
+_MAX_MESSAGE_LENGTH = 2000
 
 
 class Metadata(Target):
@@ -73,7 +73,7 @@ class Metadata(Target):
     def build(self, case: Case) -> bytes:
         return json.dumps(case.edits).encode()
 
-    # --- promises -------------------------------------------------------------------------------
+    # --- invariants -----------------------------------------------------------------------------
 
     def attempt(self, data: bytes, base: str) -> str:
         edits = json.loads(data)
@@ -88,16 +88,18 @@ class Metadata(Target):
             self._training(records, is_image)
         finally:
             if hasattr(self, "_peak_kib") and peak_kib() - self._peak_kib > _MOST_KIB:
-                raise Find("more than a gigabyte of memory was taken")
+                raise InvariantError("more than a gigabyte of memory was taken")
         return f"{n_refused} of {len(records)} refused"
 
     def _batch(self, records: list[ImageRecord], is_image: bool) -> int:
-        """As `predict` answers them beside a good one; how many are refused."""
+        """Predict the files and a valid one, like `predict`; return the number refused."""
         rows, failures = self._run(is_image, [*records, self._good[is_image]])
         if _scores(rows[-1:]) != _scores([self._expected[is_image]]):
-            raise Find(f"the good file has another answer: {rows}")
+            raise InvariantError(f"the prediction of the valid file changed: {rows}")
         if len(rows) + len(failures) != len(records) + 1:
-            raise Find(f"{len(records) + 1} files, {len(rows)} rows, {len(failures)} failures")
+            raise InvariantError(
+                f"{len(records) + 1} files, {len(rows)} rows, {len(failures)} failures"
+            )
         for path, reason in failures:
             _check_reason(reason, path)
         for row in rows[:-1]:
@@ -106,16 +108,16 @@ class Metadata(Target):
 
     def _check_answer(self, row: dict[str, Any], is_image: bool) -> None:
         if not all(score is None or math.isfinite(score) for score in _scores([row])):
-            raise Find(f"an answer that is no number: {row}")
+            raise InvariantError(f"a prediction is not a number: {row}")
         patch_map = PatchMap.load(self._out / "maps" / f"{row['key']}.npz")
         if not is_image and patch_map.n_patches != N_PATCHES:
-            raise Find(f"{patch_map.n_patches} of {N_PATCHES} patches were answered")
+            raise InvariantError(f"{patch_map.n_patches} of {N_PATCHES} patches have a score")
         if is_image:
             with open_image(Path(row["path"])) as source:
-                look_at(source)
+                read_regions(source)
 
     def _training(self, records: list[ImageRecord], is_image: bool) -> None:
-        """As `train` looks at them."""
+        """Check the files like `train`."""
         for record, reason in check_readable(records, 1).bad:
             _check_reason(reason, record.path)
         for record in records:
@@ -132,11 +134,13 @@ class Metadata(Target):
 
 def _check_reason(reason: str, path: Path) -> None:
     if str(path.name) not in reason:
-        raise Find(f"a refusal that does not name the file: {reason[:_MOST_WORDS]}")
-    if "\n" in reason or len(reason) > _MOST_WORDS:
-        raise Find(f"a refusal of more than a line: {reason[:_MOST_WORDS]}")
+        raise InvariantError(
+            f"a refusal that does not name the file: {reason[:_MAX_MESSAGE_LENGTH]}"
+        )
+    if "\n" in reason or len(reason) > _MAX_MESSAGE_LENGTH:
+        raise InvariantError(f"an error of more than a line: {reason[:_MAX_MESSAGE_LENGTH]}")
     if "unexpected " in reason and "[at " in reason:
-        raise Find(f"an error that no code expects: {reason}")
+        raise InvariantError(f"an unexpected error: {reason}")
 
 
 def _scores(rows: list[dict[str, Any]]) -> list[float | None]:

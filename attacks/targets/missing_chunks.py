@@ -22,12 +22,12 @@ from histodict.images.source import open_image
 from histodict.precomputed.feature_file import open_features
 
 from ..folders import COORDS, LINK, VECTORS, are_undamaged, make_folders, packed, unpack, values_of
-from ..target import Case, Find, Target
+from ..target import Case, InvariantError, Target
 from .images import refusal
 
 _METADATA = (".zarray", ".zgroup", ".zattrs", "zarr.json")
 _WAYS = ("lost", "lost", "lost", "lost", "folder", "link", "empty", "renamed", "renamed", "cut")
-_SILENT = ("stray",)  # ways that change nothing
+_SILENT = ("stray",)  # edits that change nothing
 
 
 class MissingChunks(Target):
@@ -35,10 +35,10 @@ class MissingChunks(Target):
     smoke_attempts = 40
 
     def setup(self, folder: Path) -> None:
-        slide_process.USE_SUBPROCESS = False  # a process for each image that fails takes seconds
+        slide_process.USE_SUBPROCESS = False  # a process per failing image takes seconds
         self._folder = folder / "attacked"
         self._folder.mkdir(exist_ok=True)
-        shutil.rmtree(folder / "made", ignore_errors=True)  # of a worker that ended
+        shutil.rmtree(folder / "made", ignore_errors=True)  # left by a worker that ended
         (folder / "made").mkdir()
         self._bases = make_folders(folder / "made")
 
@@ -104,29 +104,31 @@ class MissingChunks(Target):
         try:
             values = values_of(path)
         except ImageError as error:
-            outcome, n_reported = refusal(error, path), _number_told(str(error))
+            outcome, n_reported = refusal(error, path), _number_reported(str(error))
         else:
             if not are_undamaged(path, values):
-                raise Find("chunks are missing, and the values changed without a warning")
+                raise InvariantError("chunks are missing, and the values changed without a warning")
             return "answered as before"
         if n_reported is None:
             return outcome
         self._allowed(path, n_reported)
         return "refused with the number"
 
-    def _allowed(self, path: Path, n_told: int) -> None:
-        """The same number in a warning, and as a value."""
+    def _allowed(self, path: Path, n_reported: int) -> None:
+        """Require the same number of missing chunks in a warning and in the result."""
         with histodict.allow_missing_chunks(), warnings.catch_warnings(record=True) as reported:
             warnings.simplefilter("always")
             try:
                 n_missing = _missing_chunks(path)
                 values_of(path)
-            except ImageError as error:  # of what is left nothing can be made
+            except ImageError as error:  # too little is left for a result
                 refusal(error, path)
                 return
-        message = {_number_told(str(each.message)) for each in reported}
-        if n_missing != n_told or message != {n_told}:
-            raise Find(f"{n_told} chunks are missing, but {n_missing} and {message} are reported")
+        message = {_number_reported(str(each.message)) for each in reported}
+        if n_missing != n_reported or message != {n_reported}:
+            raise InvariantError(
+                f"{n_reported} chunks are missing, but {n_missing} and {message} are reported"
+            )
 
 
 def _missing_chunks(path: Path) -> Any:
@@ -136,13 +138,13 @@ def _missing_chunks(path: Path) -> Any:
         return file.missing_chunks
 
 
-def _number_told(words: str) -> int | None:
-    found = re.search(r"(\d+) of its \d+ chunks are missing", words)
+def _number_reported(message: str) -> int | None:
+    found = re.search(r"(\d+) of its \d+ chunks are missing", message)
     return int(found[1]) if found else None
 
 
 def _without_one(data: bytes, number: int) -> bytes:
-    """A shard whose index says of a chunk that it was not written; its checksum is right."""
+    """Return a shard whose index marks a chunk as not written, with a correct checksum."""
     import google_crc32c
 
     index = bytearray(data[-16 * _n_inner(data) - 4 : -4])
@@ -153,7 +155,7 @@ def _without_one(data: bytes, number: int) -> bytes:
 
 
 def _n_inner(data: bytes) -> int:
-    """Chunks in a shard of this target, found by the checksum of the index."""
+    """Return the number of chunks in a shard of this target, located by the index checksum."""
     import google_crc32c
 
     for n in (6, *range(1, 65)):

@@ -1,9 +1,8 @@
-"""Model files: what is not the model that was saved never answers.
+"""Model files: a file that differs from the saved model must never give a prediction.
 
-Bases are tiny models of all kinds. A file is damaged in its bytes, in its
-words or in its arrays. Where words or arrays are changed, the digest is made anew in some files
-(their headers end in a mark), so that the schema alone must hold: then the file is refused, or
-what it holds gives finite answers.
+Bases are tiny models of all kinds. The bytes, the header or the arrays of a file are damaged. Some
+files with a changed header or arrays get a new digest (their headers end in a marker), so that only
+the schema can detect the change: such a file is refused, or its predictions are finite.
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ from histodict.synthetic.dataset import write_synthetic_dataset
 from tests.small_models import TRAIN
 
 from .. import byte_edits, json_edits
-from ..target import Case, Find, Target
+from ..target import Case, InvariantError, Target
 
 _KINDS = ("dfdl", "three", "regions", "calibrated", "lcksvd", "textures", "components", "adapted")
 _METHODS = ("odl", "fddl", "nayak", "src", "shirc", "nearest-mean", "nearest-patches")
 _WHOLE = ("mean-logistic", "src-image")
-_MARK = "  \n"  # at the end of the header: JSON passes over it
+_MARK = "  \n"  # end of the header; JSON ignores it
 _DAMAGE = ("nan", "inf", "huge", "scale", "zero", "turn", "repeat", "fewer", "type", "drop", "copy")
 _TYPES = ("float16", "float32", "float64", "int64", "int8", "bool")
 _BYTES = {
@@ -57,7 +56,7 @@ class Models(Target):
     name = "models"
 
     def setup(self, folder: Path) -> None:
-        folder = Path(tempfile.mkdtemp(dir=folder))  # the folder may be that of a process that died
+        folder = Path(tempfile.mkdtemp(dir=folder))  # the folder may be left by a process that died
         self.path = folder / "model.histodict"
         self.image = folder / "tissue.png"
         warnings.simplefilter("ignore")
@@ -77,7 +76,7 @@ class Models(Target):
 
     def _answer(self, base: str) -> list[Any]:
         self.path.write_bytes(self.files[base])
-        return self._said(load_model(self.path, n_jobs=1))
+        return self._predictions(load_model(self.path, n_jobs=1))
 
     # --- cases ----------------------------------------------------------------------------------
 
@@ -98,16 +97,16 @@ class Models(Target):
 
     def _content_edits(self, rng: Generator, base: str) -> tuple[str, list[Any]]:
         header, arrays = _parts(self.files[base])[1:]
-        is_words = rng.random() < 0.5
+        in_header = rng.random() < 0.5
         edits: list[Any] = []
         for _ in range(int(rng.integers(1, 3))):
-            if is_words:
+            if in_header:
                 edits.append(["json", json_edits.json_edit(rng, header)])
             else:
                 name, what = str(rng.choice(sorted(arrays))), str(rng.choice(_DAMAGE))
                 edits.append(["array", name, what, int(rng.integers(10**6))])
         seal = bool(rng.random() < 0.75)
-        kind = ("words" if is_words else "arrays") + (" changed, resealed" if seal else " changed")
+        kind = ("words" if in_header else "arrays") + (" changed, resealed" if seal else " changed")
         return kind, [*edits, *([["seal"]] if seal else [])]
 
     # --- the file -------------------------------------------------------------------------------
@@ -124,25 +123,25 @@ class Models(Target):
         return data
 
     def attempt(self, data: bytes, base: str) -> str:
-        # Spliced where both begin alike, it is the other one, whole.
+        # Spliced where both are equal, the result is the other model, complete.
         base = next((name for name, whole in self.files.items() if whole == data), base)
         self.path.write_bytes(data)
-        self._look()
+        self._info()
         try:
             content = read_model_data(self.path)
             model = load_model(self.path, n_jobs=1)
         except ModelFileError as error:
             return self._refused(str(error), self.path)
         if _same(content, self.contents[base]):
-            if self._said(model) != self.answers[base]:
-                raise Find("the same content answers otherwise")
+            if self._predictions(model) != self.answers[base]:
+                raise InvariantError("the same content gives another prediction")
             return "the same, answered"
         if not _parts(data)[0].endswith(_MARK):
-            raise Find("a model that was not saved is loaded without a word")
+            raise InvariantError("a model that was not saved is loaded without an error")
         return self._consistent(model)
 
-    def _look(self) -> None:
-        """What `info` says of it: a card, or a line."""
+    def _info(self) -> None:
+        """Print the model like `info`: a card, or one line of error."""
         try:
             header = read_header(self.path)
             describe_model(header)
@@ -152,23 +151,23 @@ class Models(Target):
 
     def _consistent(self, model: Any) -> str:
         try:
-            label, numbers = self._said(model)
+            label, numbers = self._predictions(model)
         except ValueError as error:
             return f"{self._refused(str(error), None)} at answer"
         if label is not None and label not in model.classes_:
-            raise Find(f"the answer is {label!r}")
+            raise InvariantError(f"the predicted label is {label!r}")
         if label is not None and not np.isfinite(numbers).all():
-            raise Find(f"an answer of {numbers}")
+            raise InvariantError(f"predicted numbers are {numbers}")
         return "consistent, answered"
 
-    def _refused(self, words: str, path: Path | None) -> str:
-        if "\n" in words or len(words) > 1000:
-            raise Find(f"a refusal of more than a line: {words}")
-        if path is not None and not words.startswith(f"{path}: "):
-            raise Find(f"a refusal that does not name the file: {words}")
+    def _refused(self, message: str, path: Path | None) -> str:
+        if "\n" in message or len(message) > 1000:
+            raise InvariantError(f"an error of more than a line: {message}")
+        if path is not None and not message.startswith(f"{path}: "):
+            raise InvariantError(f"an error that does not name the file: {message}")
         return "refused"
 
-    def _said(self, model: Any) -> list[Any]:
+    def _predictions(self, model: Any) -> list[Any]:
         response = model.predict_one(self.image, mpp=0.5)
         scores = [response.score] if model.finds_regions else list(response.scores)
         chances = [] if model.finds_regions else list(response.probabilities.values())
@@ -196,18 +195,18 @@ _SMALL = {"n_atoms": 6, "n_iter": 2, "n_epochs": 1, "n_coding_steps": 3, "max_pa
 
 
 def _parts(data: bytes) -> tuple[str, Any, dict[str, Any]]:
-    """The header of a whole file, as text and read, and its arrays."""
+    """Return the header of a model file as text and as JSON, and its arrays."""
     (n,) = struct.unpack("<Q", data[:8])
-    facts = json.loads(data[8 : 8 + n])
-    text = facts.pop("__metadata__")["histodict"]
+    header = json.loads(data[8 : 8 + n])
+    text = header.pop("__metadata__")["histodict"]
     types = {"F32": np.float32, "F64": np.float64, "I64": np.int64}
     arrays = {}
-    for name, fact in facts.items():
-        start, stop = fact["data_offsets"]
+    for name, spec in header.items():
+        start, stop = spec["data_offsets"]
         raw = data[8 + n + start : 8 + n + stop]
-        known = types.get(fact["dtype"])
-        if known is not None:
-            arrays[name] = np.frombuffer(raw, known).reshape(fact["shape"])
+        dtype = types.get(spec["dtype"])
+        if dtype is not None:
+            arrays[name] = np.frombuffer(raw, dtype).reshape(spec["shape"])
     return text, json.loads(text), arrays
 
 
@@ -217,7 +216,7 @@ def _rebuilt(data: bytes, edits: tuple[Any, ...]) -> bytes:
         if edit[0] == "json":
             header = json_edits.apply_json(header, edit[1])
         elif edit[0] == "array" and edit[1] in arrays:
-            arrays = _hurt(arrays, *edit[1:])
+            arrays = _damage_array(arrays, *edit[1:])
     arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     text = json_edits.dumps(header)
     if ["seal"] in edits:
@@ -226,7 +225,7 @@ def _rebuilt(data: bytes, edits: tuple[Any, ...]) -> bytes:
 
 
 def _resealed(text: str, arrays: dict[str, Any]) -> str:
-    """The header with a digest that fits, and the mark; one that is none stays as it is."""
+    """Return the header with a valid digest and the marker; unchanged if it has no digest."""
     try:
         header = json.loads(text)
     except RecursionError:
@@ -237,7 +236,7 @@ def _resealed(text: str, arrays: dict[str, Any]) -> str:
     return json.dumps(header | {"sha256": digest(header, arrays)}) + _MARK
 
 
-def _hurt(arrays: dict[str, Any], name: str, what: str, number: int) -> dict[str, Any]:
+def _damage_array(arrays: dict[str, Any], name: str, what: str, number: int) -> dict[str, Any]:
     array = arrays[name]
     values = {"nan": np.nan, "inf": np.inf, "huge": 1e30, "zero": 0}
     if what == "drop" or not array.size:
@@ -252,7 +251,7 @@ def _hurt(arrays: dict[str, Any], name: str, what: str, number: int) -> dict[str
         with np.errstate(all="ignore"):
             new = array.astype(_TYPES[number % len(_TYPES)])
     else:
-        most = 2 + 10**6 // array.nbytes  # what is kept of a find is small
+        most = 2 + 10**6 // array.nbytes  # keeps a stored failure small
         new = {
             "scale": lambda: array * array.dtype.type([2, -1, 100, 3][number % 4]),
             "turn": lambda: array.T,

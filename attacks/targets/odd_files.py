@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 from histodict.cli import app
 from histodict.utils.text_io import printable
 
-from ..target import Case, Find, Target
+from ..target import Case, InvariantError, Target
 
 _GOOD = {"a/p1/1.png": 1, "a/p2/2.png": 2, "b/p3/3.png": 3, "b/p4/4.png": 4}
 _FOLDERS = ("", "a", "a/p1", "b/p3", "b/p5", "c")
@@ -33,7 +33,7 @@ _NAMES = ("odd", "-x", "[red]", "a b", "é", "'\"", "%s", "x" * 230, "\x1b[31m",
 _SETTINGS = ("patch_px=8", "downsample=1", "patches_per_class=100", "n_atoms=6", "n_iter=1")
 _COMMANDS = ("predict", "predict", "features", "train", "evaluate", "adapt")
 # Expected result of an entry: an image that fails, an image that is predicted, or skipped.
-_REFUSED, _ANSWERED, _LEFT_OUT = "refused", "answered", "left out"
+_REFUSED, _PREDICTED, _LEFT_OUT = "refused", "answered", "left out"
 
 
 def _link(target: str) -> Callable[[Path, Path], None]:
@@ -43,7 +43,7 @@ def _link(target: str) -> Callable[[Path, Path], None]:
 def _socket(path: Path, good: Path) -> None:
     with socket.socket(socket.AF_UNIX) as server:
         above = os.open(path.parent, os.O_RDONLY)
-        try:  # the place of a socket may have 107 bytes at most
+        try:  # the path of a socket has at most 107 bytes
             server.bind(f"/proc/self/fd/{above}/s")
             os.rename(path.parent / "s", path)
         finally:
@@ -58,7 +58,7 @@ def _circle_of_two(path: Path, good: Path) -> None:
 
 
 def _holding(content: bytes | None) -> Callable[[Path, Path], None]:
-    """A folder, with a text in it."""
+    """Return a function that creates a folder with a text file."""
 
     def make(path: Path, good: Path) -> None:
         path.mkdir()
@@ -108,13 +108,13 @@ _KINDS = {
     **{name: (make, _REFUSED) for name, make in (_ODD | _FILES).items()},
     **{f"{name}, no image's name": (make, _LEFT_OUT) for name, make in _ODD.items()},
     **{name: (make, _LEFT_OUT) for name, make in _LINKS.items()},
-    **{name: (make, _ANSWERED) for name, make in _GOOD_ONES.items()},
+    **{name: (make, _PREDICTED) for name, make in _GOOD_ONES.items()},
 }
 
 
 class OddFiles(Target):
     name = "odd_files"
-    smoke_attempts = 20  # a whole command each
+    smoke_attempts = 20  # each runs a complete command
 
     def setup(self, folder: Path) -> None:
         self.folder = folder
@@ -143,14 +143,14 @@ class OddFiles(Target):
         edits = [self._edit(rng, number) for number in range(int(rng.integers(1, 5)))]
         refused = [edit for edit in edits if _KINDS[edit[0]][1] == _REFUSED]
         if command not in ("predict", "features") and not refused:
-            command = "predict"  # it would train a model, which is tried elsewhere
-        if command in ("train", "evaluate"):  # where only what lies in classes is read
+            command = "predict"  # training is tested elsewhere
+        if command in ("train", "evaluate"):  # commands that read class folders only
             edits = [[kind, folder or "a", name] for kind, folder, name in edits]
         kind = edits[0][0] if len(edits) == 1 else "several"
         return Case(f"{command}: {kind}", f"{command}.json", tuple(edits))
 
     def _edit(self, rng: Generator, number: int) -> list[Any]:
-        """[kind, folder, name]; the number makes names of one case differ."""
+        """Return [kind, folder, name]; the number makes the names of a case unique."""
         kind = str(rng.choice(list(_KINDS)))
         ending = str(rng.choice(_ENDINGS))
         if _KINDS[kind][1] == _LEFT_OUT:
@@ -165,7 +165,7 @@ class OddFiles(Target):
     def build(self, case: Case) -> bytes:
         return json.dumps(case.edits).encode()
 
-    # --- promises -------------------------------------------------------------------------------
+    # --- invariants -----------------------------------------------------------------------------
 
     def attempt(self, data: bytes, base: str) -> str:
         command = base.removesuffix(".json")
@@ -194,7 +194,7 @@ class OddFiles(Target):
         if error is not None and not isinstance(error, SystemExit):
             raise error
         if "Traceback" in result.output:
-            raise Find(result.output)
+            raise InvariantError(result.output)
         return result.exit_code, result.output
 
     def _check(
@@ -205,37 +205,37 @@ class OddFiles(Target):
         made: dict[Path, str],
         closed: set[str],
         status: int,
-        said: str,
+        output: str,
     ) -> str:
         gives_tables = command in ("predict", "features")
         refused = [path for path, becomes in made.items() if becomes == _REFUSED]
         unanswered = [*refused, *map(Path, sorted(closed))]
         wanted = (1 if unanswered else 0) if gives_tables else 2
         if status != wanted:
-            raise Find(f"exit status {status}, not {wanted}: {said}")
-        reported = " ".join(said.split())
+            raise InvariantError(f"exit status {status}, not {wanted}: {output}")
+        reported = " ".join(output.split())
         if gives_tables and unanswered:
             rows = pyarrow.csv.read_csv(out / "failures.csv").to_pylist()
             failed = sorted(row["path"] for row in rows)
             if failed != sorted(printable(str(path)) for path in unanswered):
-                raise Find(f"failures.csv names {failed}, not {unanswered}")
+                raise InvariantError(f"failures.csv names {failed}, not {unanswered}")
         for path, becomes in made.items():
-            if becomes != _ANSWERED and " ".join(printable(path.name).split()) not in reported:
-                raise Find(f"{path!r} is not named: {said}")
+            if becomes != _PREDICTED and " ".join(printable(path.name).split()) not in reported:
+                raise InvariantError(f"{path!r} is not named: {output}")
         if command == "predict":
             self._check_answers(tree, out, made)
         return "answered" if status == 0 else "named"
 
     def _check_answers(self, tree: Path, out: Path, made: dict[Path, str]) -> None:
-        """The good images' are as they were, and copies of one as that; there is no other."""
+        """Require unchanged predictions of the good images and their copies, and no others."""
         expected = dict(self.expected)
         for path, becomes in made.items():
-            if becomes == _ANSWERED:
+            if becomes == _PREDICTED:
                 copied = path / "inside.png" if path.is_dir() else path
                 name = printable(str(copied.relative_to(tree)))
                 expected[name] = self.expected["a/p1/1.png"]
         if _answers(out, tree) != expected:
-            raise Find(f"answers {_answers(out, tree)}, not {expected}")
+            raise InvariantError(f"predictions {_answers(out, tree)}, not {expected}")
         for file in (out / "geojson").iterdir():
             json.loads(file.read_text("utf-8"))
 
@@ -252,14 +252,14 @@ def _arguments(command: str, model: Path, tree: Path, out: Path) -> list[object]
 
 
 def _answers(out: Path, tree: Path) -> dict[str, tuple[str, float]]:
-    """Label and score by name."""
+    """Return label and score by image name."""
     rows = pyarrow.csv.read_csv(out / "predictions.csv").to_pylist()
     above = len(f"{tree}/")
     return {row["path"][above:]: (row["label"], row["score"]) for row in rows}
 
 
 def _closed(folders: set[str]) -> Any:
-    """As if these might not be read: who runs this may be root, who may read everything."""
+    """Simulate unreadable files: root may read everything."""
     real = os.access
 
     def access(path: Any, mode: int, **more: Any) -> bool:

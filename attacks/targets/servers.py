@@ -26,11 +26,11 @@ from numpy.random import Generator
 
 from ..page import Address, Client
 from ..scenarios import free_port
-from ..target import Case, Find, Target
+from ..target import Case, InvariantError, Target
 
-_PATIENCE = 60.0  # seconds for a server to answer or to end; a hang is noticed before
+_PATIENCE = 60.0  # seconds for a server to respond or to end; a hang is detected earlier
 _REFUSED = "another server uses this workspace"
-_SIDE = 12  # pixels of a stroke's box; the boxes of a case do not touch
+_SIDE = 12  # side of a stroke's box in pixels; the boxes of a case do not touch
 _COLUMNS = 12
 _ENDS = {"killed": signal.SIGKILL, "told to end": signal.SIGTERM}
 _PATHS = ("plain", "link", "relative")
@@ -54,7 +54,7 @@ class ServersTarget(Target):
         self._n_cases = 0
 
     def _prepare(self) -> None:
-        """A workspace with an opened data set and a class to draw with."""
+        """Create a workspace with an opened data set and a class to annotate."""
         from histodict.web.annotation.edits import change_classes
         from histodict.web.datasets import DatasetIndexCache, open_dataset
         from histodict.web.workspace import DataFolders, UserWorkspace
@@ -85,22 +85,22 @@ class ServersTarget(Target):
         self._n_cases += 1
         place = self._folder / f"case-{os.getpid()}-{self._n_cases}"
         place.mkdir()
-        train_test = _Trial(self, place, base, json.loads(data))
+        case = _ServerCase(self, place, base, json.loads(data))
         try:
-            return train_test.run()
+            return case.run()
         finally:
-            for one in train_test.begun:
+            for one in case.begun:
                 one.kill()
             shutil.rmtree(place, ignore_errors=True)
 
-    # --- used by a trial ------------------------------------------------------------------------
+    # --- used by a case -------------------------------------------------------------------------
 
     def new_workspace(self, place: Path) -> Path:
         shutil.copytree(self._template, place / "workspace")
         return place / "workspace"
 
     def start(self, place: Path, workspace: Path, port: int) -> _Server:
-        """Fork a server; it ends with status 0, or 1 and its error in its file."""
+        """Fork a server; it ends with status 0, or with 1 and its error in its file."""
         text = place / f"words-{port}-{time.monotonic_ns()}.txt"
         pid = os.fork()
         if pid:
@@ -114,7 +114,7 @@ class ServersTarget(Target):
             from histodict.utils.child_process import exit_with_parent
             from histodict.web.server import serve
 
-            exit_with_parent(os.getppid())  # also where a hang of the target ended its process
+            exit_with_parent(os.getppid())  # so that it ends even if the target is killed
             serve([self._folder / "data"], workspace=workspace, port=port, browser=False)
             status = 0
         except BaseException as error:
@@ -124,7 +124,7 @@ class ServersTarget(Target):
             os._exit(status)
 
     def draw(self, client: Client, box: int) -> int:
-        """Send the stroke of a number; the status of the answer."""
+        """Send the stroke of a number; return the response status."""
         x, y = self._corner(box)
         body = {"act": "draw", "tool": "rectangle", "label": self._label}
         path = f"/api/data/{self._data}/images/{self._image}/drawn"
@@ -135,7 +135,7 @@ class ServersTarget(Target):
         return Address(port, self._token)
 
     def kept(self, workspace: Path) -> set[int]:
-        """The numbers of the strokes that the workspace holds."""
+        """Return the numbers of the strokes stored in the workspace."""
         from histodict.web.annotation.store import AnnotationStore
 
         annotation_sheet = AnnotationStore.read(
@@ -155,7 +155,7 @@ class _Server:
     port: int
     words: Path
     status: int | None = None
-    is_ending: bool = False  # it may give up requests that are under way
+    is_ending: bool = False  # it may drop running requests
 
     def has_ended(self) -> bool:
         if self.status is None:
@@ -164,24 +164,24 @@ class _Server:
         return self.status is not None
 
     def answers(self) -> bool:
-        """Whether it listens; waits until it does or has ended."""
+        """Return whether it listens; waits until it does or has ended."""
         end = time.monotonic() + _PATIENCE
         while time.monotonic() < end:
             if self.has_ended():
                 return False
-            if b"token=" in self._said().encode():
+            if b"token=" in self._output().encode():
                 with suppress(OSError):
                     socket.create_connection(("127.0.0.1", self.port), 1).close()
                     return True
             time.sleep(0.005)
-        raise Find(f"a server neither answers nor ends: {self._said()}")
+        raise InvariantError(f"a server neither answers nor ends: {self._output()}")
 
-    def _said(self) -> str:
+    def _output(self) -> str:
         return self.words.read_text() if self.words.exists() else ""
 
     def check_refusal(self) -> None:
-        if self.status == 1 and _REFUSED not in self._said():
-            raise Find(f"it ended with another message: {self._said()[-600:]}")
+        if self.status == 1 and _REFUSED not in self._output():
+            raise InvariantError(f"it ended with another message: {self._output()[-600:]}")
 
     def end(self, how: int) -> None:
         self.is_ending = True
@@ -196,13 +196,13 @@ class _Server:
 
 
 @dataclass
-class _Trial:
-    """One case; `given` has the values of its edits."""
+class _ServerCase:
+    """One case; `options` has the values of its edits."""
 
     target: ServersTarget
     place: Path
     base: str
-    given: dict[str, Any]
+    options: dict[str, Any]
     begun: list[_Server] = field(default_factory=list)
     acknowledged: set[int] = field(default_factory=set)
     wrong: list[BaseException] = field(default_factory=list)
@@ -211,14 +211,14 @@ class _Trial:
         self.workspace = self.target.new_workspace(self.place)
         first = self._start(self.workspace, free_port())
         if self.base == "one-after-the-other" and not first.answers():
-            raise Find(f"the first server does not start: {first._said()[-600:]}")
-        time.sleep(float(self.given.get("delay", 0)))
+            raise InvariantError(f"the first server does not start: {first._output()[-600:]}")
+        time.sleep(float(self.options.get("delay", 0)))
         port = first.port if self.base == "same-port" else free_port()
         second = self._start(self._other_path(), port)
         how = _ENDS.get(self.base.removeprefix("first-").replace("-", " "))
         serving = self._use([first, second], first if how else None, how)
         if not serving and how is None:
-            raise Find("both servers were refused")
+            raise InvariantError("both servers were refused")
         for one in (first, second):
             one.check_refusal()
         if how is not None:
@@ -226,15 +226,19 @@ class _Trial:
             second.kill()
             third = self._start(self.workspace, free_port())
             if not third.answers():
-                raise Find(f"no server can start after the first ended: {third._said()[-600:]}")
+                raise InvariantError(
+                    f"no server can start after the first ended: {third._output()[-600:]}"
+                )
             self._strokes(third, 150)
         if not self.acknowledged:
-            raise Find("no stroke was acknowledged")
+            raise InvariantError("no stroke was acknowledged")
         for one in self.begun:
             one.kill()
         lost = self.acknowledged - self.target.kept(self.workspace)
         if lost:
-            raise Find(f"{len(lost)} of {len(self.acknowledged)} acknowledged strokes are lost")
+            raise InvariantError(
+                f"{len(lost)} of {len(self.acknowledged)} acknowledged strokes are lost"
+            )
         return f"{serving} of 2 served, all kept"
 
     def _start(self, workspace: Path, port: int) -> _Server:
@@ -242,14 +246,15 @@ class _Trial:
         return self.begun[-1]
 
     def _other_path(self) -> Path:
-        kind = self.given.get("path", "plain")
+        kind = self.options.get("path", "plain")
         if kind == "link":
             (self.place / "link").symlink_to(self.workspace)
             return self.place / "link"
         return Path("workspace") if kind == "relative" else self.workspace
 
     def _use(self, servers: list[_Server], ended: _Server | None, how: int | None) -> int:
-        """Send strokes to both at the same time; the number of servers that answered."""
+        """Send strokes to both servers at the same time; return the number of servers that
+        responded."""
         predicted = [False, False]
 
         def use(place: int) -> None:
@@ -260,7 +265,7 @@ class _Trial:
                     while not servers[1].has_ended() and time.monotonic() < end:
                         time.sleep(0.005)
                     if not servers[1].has_ended():
-                        raise Find("two servers listen at one port")
+                        raise InvariantError("two servers listen at one port")
                     return
                 predicted[place] = servers[place].answers()
                 if predicted[place]:
@@ -272,7 +277,7 @@ class _Trial:
         for thread in threads:
             thread.start()
         if ended is not None and how is not None:
-            time.sleep(float(self.given.get("end after", 0)))
+            time.sleep(float(self.options.get("end after", 0)))
             ended.end(how)
         for thread in threads:
             thread.join()
@@ -281,15 +286,15 @@ class _Trial:
         return sum(predicted)
 
     def _strokes(self, server: _Server, first: int) -> None:
-        """Until the server is gone; what was acknowledged is noted."""
+        """Send strokes until the server ends, and record the acknowledged ones."""
         client = Client(self.target.address(server.port))
         try:
-            for box in range(first, first + int(self.given.get("strokes", 3))):
+            for box in range(first, first + int(self.options.get("strokes", 3))):
                 status = self.target.draw(client, box)
                 if status == 200:
                     self.acknowledged.add(box)
                 elif not server.is_ending:
-                    raise Find(f"stroke {box} is refused with status {status}")
+                    raise InvariantError(f"stroke {box} is refused with status {status}")
         except (OSError, http.client.HTTPException):
             pass
         finally:

@@ -1,8 +1,8 @@
-"""Texts that people write or edit: recipes, settings, tables of images, splits, batch systems.
+"""Texts that users write or edit: recipes, settings, tables of images, splits, batch systems.
 
-Each is taken, or refused by a ValueError of one line that names the file. A file of splits carries
-a digest: one that was changed is taken only where the digest was made anew (the file then ends in
-the mark), and even then no patient is on both sides.
+Each is accepted, or refused by a ValueError of one line that names the file. A split file carries a
+digest: a changed one is accepted only if its digest was recomputed (the file then ends in the
+marker), and even then no patient is in both parts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from histodict.models import Plan
 from histodict.utils.dask_executor import _read_settings
 
 from .. import byte_edits, json_edits
-from ..target import Case, Find, Target
+from ..target import Case, InvariantError, Target
 
 _MARK = b"\n \n"
 _YAML = b"""system: SLURM
@@ -122,7 +122,7 @@ class Texts(Target):
                 data = byte_edits.apply_bytes(data, edit)
         return data
 
-    # --- promises -------------------------------------------------------------------------------
+    # --- invariants -----------------------------------------------------------------------------
 
     def attempt(self, data: bytes, base: str) -> str:
         path = self.folder / base
@@ -131,12 +131,14 @@ class Texts(Target):
             self.read[base](path)
         except ValueError as error:
             text = str(error)
-            if base == "settings.txt":  # the user's own words: there is no file to name
+            if base == "settings.txt":  # command-line text: there is no file to name
                 return "refused"
             if "\n" in text or len(text) > 5000:
-                raise Find(f"a refusal of more than a line: {text[:2000]}") from error
+                raise InvariantError(f"a refusal of more than a line: {text[:2000]}") from error
             if not text.startswith(str(path)):
-                raise Find(f"a refusal that does not name the file: {text[:2000]}") from error
+                raise InvariantError(
+                    f"a refusal that does not name the file: {text[:2000]}"
+                ) from error
             return "refused"
         return "taken"
 
@@ -145,9 +147,7 @@ class Texts(Target):
         try:
             model.fingerprint()
         except ValueError as error:
-            if "not installed" not in str(
-                error
-            ):  # the file is good, and the machine lacks a package
+            if "not installed" not in str(error):  # the file is valid, but a package is missing
                 raise
 
     def _settings(self, path: Path) -> None:
@@ -159,7 +159,7 @@ class Texts(Target):
     def _table(self, path: Path) -> None:
         for record in read_manifest(path).records:
             if not (record.path.is_file() and (record.label or record.mask)):
-                raise Find(f"a record without its image or label: {record}")
+                raise InvariantError(f"a record without its image or label: {record}")
 
     def _splits(self, path: Path) -> None:
         splits = load_splits(path, self.manifest)
@@ -167,7 +167,7 @@ class Texts(Target):
         data = path.read_bytes()
         same = _loads(data) == json.loads(self.files["splits.json"])
         if not same and not data.endswith(_MARK):
-            raise Find("splits that were changed after they were written are taken")
+            raise InvariantError("splits that were changed after they were written are taken")
 
     def _cluster(self, path: Path) -> None:
         _read_settings(path)
@@ -181,7 +181,7 @@ def _loads(data: bytes) -> Any:
 
 
 def _sealed(data: bytes) -> bytes:
-    """Splits with a digest that fits them."""
+    """Return splits with a valid digest."""
     content = _loads(data)
     if not isinstance(content, dict):
         return data
@@ -192,7 +192,7 @@ def _sealed(data: bytes) -> bytes:
 
 
 def _in_cell(data: bytes, place: int, word: bytes) -> bytes:
-    """The word in place of the cell or value around a place."""
+    """Put the text in place of the cell or value at a position."""
     ends = b",\n=:{}[]"
     start = max(data.rfind(bytes([end]), 0, place) for end in ends) + 1
     stops = [at for end in ends if (at := data.find(bytes([end]), place)) >= 0]

@@ -19,8 +19,8 @@ from histodict.images import slide_reader as slide_process
 from histodict.images.file_types import ImageError
 
 from .. import json_edits
-from ..folders import forget_peak, make_folders, packed, peak_kib, unpack, values_of
-from ..target import Case, Find, Target
+from ..folders import make_folders, packed, peak_kib, reset_peak_memory, unpack, values_of
+from ..target import Case, InvariantError, Target
 from ..zarr_files import payload
 from .images import refusal
 
@@ -54,14 +54,14 @@ class ZarrCodecs(Target):
     smoke_attempts = 40
 
     def setup(self, folder: Path) -> None:
-        slide_process.USE_SUBPROCESS = False  # a process for each image that fails takes seconds
+        slide_process.USE_SUBPROCESS = False  # a process per failing image takes seconds
         self._folder = folder / "attacked"
         self._folder.mkdir(exist_ok=True)
         self._mark = folder / "was-run"
-        shutil.rmtree(folder / "made", ignore_errors=True)  # of a worker that ended
+        shutil.rmtree(folder / "made", ignore_errors=True)  # left by a worker that ended
         (folder / "made").mkdir()
         self._bases = make_folders(folder / "made")
-        for base in self._bases:  # libraries are loaded
+        for base in self._bases:  # loads the libraries before the memory limit applies
             self.attempt(packed(self._bases[base]), base)
 
     def case(self, rng: Generator) -> Case:
@@ -136,23 +136,23 @@ class ZarrCodecs(Target):
         path = self._folder / base
         unpack(data, path)
         self._mark.unlink(missing_ok=True)
-        before = forget_peak()
+        before = reset_peak_memory()
         try:
             values = values_of(path)
         except ImageError as error:
             return refusal(error, path)
         finally:
             if self._mark.exists():
-                raise Find("code in the folder was run")
+                raise InvariantError("code in the folder was run")
             if peak_kib() - before > MOST_KIB:
-                raise Find(f"{peak_kib() - before >> 10} MiB of memory were taken")
+                raise InvariantError(f"{peak_kib() - before >> 10} MiB of memory were taken")
         if not all(isinstance(each, np.ndarray) for each in values):
-            raise Find("no numbers")
+            raise InvariantError("no numbers")
         return "answered"
 
 
 def _consolidate(files: dict[str, bytes], name: str, text: str) -> None:
-    """The metadata of an array in those of the group, in place of its own."""
+    """Move the metadata of an array to the consolidated metadata of the group."""
     array = json.loads(text)
     if name.endswith("zarr.json"):
         group = json.loads(files["zarr.json"])

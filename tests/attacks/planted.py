@@ -1,4 +1,4 @@
-"""A target with known defects, to try the fuzzing bench itself."""
+"""A fuzz target with known defects, to test the fuzzer itself."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 
 from numpy.random import Generator
 
-from attacks.target import Case, Find, Target
+from attacks.target import Case, InvariantError, Target
 
 
 class Planted(Target):
-    """Of four numbers below 40: 7 ends the process, 11 hangs, 13 is wrong in silence."""
+    """Four numbers below 40: 7 kills the process, 11 hangs, 13 violates an invariant."""
 
     name = "tests.attacks.planted"
     per_attempt = 3
@@ -35,7 +35,7 @@ class Planted(Target):
         if 11 in numbers:
             time.sleep(60)
         if 13 in numbers:
-            raise Find("thirteen")
+            raise InvariantError("thirteen")
         return "refused" if 17 in numbers else "answered"
 
 

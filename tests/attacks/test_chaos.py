@@ -1,4 +1,4 @@
-"""A few kills of the chaos bench, and that it notices what it looks for."""
+"""Tests of the chaos runner: a few kills, and detection of planted defects."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from attacks.same_files import differences
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
 
-def test_a_few_kills_cost_nothing(monkeypatch):
-    # Among other tests a process may wait long for a core; `make chaos` is alone, and counts.
+def test_killed_commands_resume(monkeypatch):
+    # With other tests a process may wait long for a core; `make chaos` runs alone and checks this.
     monkeypatch.setattr(disturbances, "_LEAVE_SECONDS", 60.0)
     bench = chaos.chaos(["predict"], kills=2, seed=2)
-    assert bench.finds == []
+    assert bench.failures == []
     assert sum(count.total() for count in bench.counts.values()) >= 2
 
 
@@ -30,21 +30,21 @@ time.sleep(0.5)
 """
 
 
-def test_who_is_left_behind_and_what_is_unequal_are_found(tmp_path, monkeypatch):
+def test_leftover_processes_and_different_files_are_reported(tmp_path, monkeypatch):
     bad = scenarios.Scenario("bad", ("OUT",), ("-c", SLEEPER))
     monkeypatch.setitem(scenarios.SCENARIOS, "bad", bad)
     monkeypatch.setattr(disturbances, "_LEAVE_SECONDS", 0.3)
     monkeypatch.setattr(chaos, "write_inputs", lambda folder, names: folder.mkdir() or folder)
     bench = chaos.Chaos(tmp_path, ["bad"], 0)
-    bench.trial(0, "bad", "SIGKILL")
-    assert len(bench.finds) == 1 and "left behind" in bench.finds[0]
+    bench.run_disturbed(0, "bad", "SIGKILL")
+    assert len(bench.failures) == 1 and "left behind" in bench.failures[0]
     quiet = replace(bad, program=("-c", SLEEPER.replace("subprocess.Popen", "list")))
     monkeypatch.setitem(scenarios.SCENARIOS, "bad", quiet)
-    bench.trial(1, "bad", "two writers")
-    assert len(bench.finds) == 2 and "unequal: result.txt" in bench.finds[1]
+    bench.run_disturbed(1, "bad", "two writers")
+    assert len(bench.failures) == 2 and "unequal: result.txt" in bench.failures[1]
 
 
-def test_only_the_time_of_day_may_differ(tmp_path):
+def test_only_timed_files_may_differ(tmp_path):
     one, two = tmp_path / "one", tmp_path / "two"
     for folder, seconds, label in ((one, 1.5, "a"), (two, 2.25, "a")):
         folder.mkdir()

@@ -1,4 +1,4 @@
-"""Runs cases in a worker that may die or hang, and replaces it."""
+"""Run cases in a worker process that may die or hang, and replace it."""
 
 from __future__ import annotations
 
@@ -19,64 +19,64 @@ _SETUP_SECONDS = 300.0
 
 
 @dataclass(frozen=True)
-class Trial:
-    """What came of a case; `signature` tells finds apart and is None where nothing was found."""
+class CaseResult:
+    """Result of a case; `signature` identifies a failure and is None without one."""
 
     case: Case
     outcome: str
     signature: str | None = None
-    words: str = ""
+    message: str = ""
     data: bytes = b""
 
 
 class Worker:
-    """One process at a time, made anew when a case has ended it."""
+    """One worker process, replaced after a case has ended it."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._folder = tempfile.TemporaryDirectory(prefix=f"fuzz-{name}-")
         self._start()
 
-    def try_seeds(self, seed: int, numbers: list[int]) -> Iterator[Trial]:
-        """The cases of these numbers, in order, whatever becomes of the process."""
+    def run_seeds(self, seed: int, numbers: list[int]) -> Iterator[CaseResult]:
+        """Yield the results of these case numbers in order, even if processes die."""
         left = list(numbers)
         while left:
-            for train_test in self._order("seeds", seed, left):
+            for result in self._request("seeds", seed, left):
                 left = left[1:]
-                yield train_test
+                yield result
 
-    def try_case(self, case: Case) -> Trial:
-        (train_test,) = self._order("case", case)
-        return train_test
+    def run_case(self, case: Case) -> CaseResult:
+        (result,) = self._request("case", case)
+        return result
 
-    def try_kept(self, path: Path) -> Trial:
-        """A find as `keep` wrote it."""
+    def run_stored(self, path: Path) -> CaseResult:
+        """Run a stored case, as written by `fuzz.store_case`."""
         base = path.name.partition("-")[2]
-        (train_test,) = self._order("kept", Case("kept", base, ()), path.read_bytes())
-        return train_test
+        (result,) = self._request("kept", Case("kept", base, ()), path.read_bytes())
+        return result
 
-    def _order(self, *words: object) -> Iterator[Trial]:
-        self._connection.send(words)
+    def _request(self, *arguments: object) -> Iterator[CaseResult]:
+        self._connection.send(arguments)
         while (case := self._connection.recv()) != "done":
-            train_test = self._await(case)
-            yield train_test
+            result = self._await(case)
+            yield result
             if not self._process.is_alive():
                 self._start()
                 return
 
-    def _await(self, case: Case) -> Trial:
+    def _await(self, case: Case) -> CaseResult:
         started = time.monotonic()
         try:
             if self._connection.poll(MOST_SECONDS):
-                return Trial(case, *self._connection.recv())
+                return CaseResult(case, *self._connection.recv())
         except (EOFError, ConnectionResetError):
             self._process.join()
             code = self._process.exitcode or 0
             how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
-            return Trial(case, "find", f"crash: {how}", f"the process died: {how}")
+            return CaseResult(case, "find", f"crash: {how}", f"the process died: {how}")
         self.close()
         spent = time.monotonic() - started
-        return Trial(case, "find", "hang", f"no answer after {spent:.0f} s")
+        return CaseResult(case, "find", "hang", f"no answer after {spent:.0f} s")
 
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")

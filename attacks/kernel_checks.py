@@ -1,7 +1,7 @@
-"""What the kernels promise of an answer, asked in extended precision so that nothing overflows.
+"""Invariants of kernel results, checked in extended precision so that nothing overflows.
 
-Each bound is the promise and what rounding may add to it; where rounding may add more than the
-problem is large, there is nothing to ask.
+Each bound adds a tolerance for rounding; checks are skipped if rounding errors may exceed the size
+of the problem.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from .target import Find
+from .target import InvariantError
 
 _PARTS = ("indptr", "indices", "data")
 _Wide = NDArray[np.longdouble]
 
 
-def hold(true: Any, words: str) -> None:
-    if not np.all(true):
-        raise Find(words)
+def require(is_true: Any, message: str) -> None:
+    if not np.all(is_true):
+        raise InvariantError(message)
 
 
 def wide(array: Any) -> _Wide:
@@ -33,25 +33,25 @@ def _norms(rows: _Wide) -> _Wide:
 
 
 def check_codes(S: csr_array, shape: tuple[int, int], dtype: Any, most: int | None = None) -> None:
-    """A sound sparse matrix of finite values with at most so many entries in a row."""
-    hold(S.shape == shape, f"codes have shape {S.shape}, not {shape}")
+    """Require a valid sparse matrix of finite values with at most `most` entries per row."""
+    require(S.shape == shape, f"codes have shape {S.shape}, not {shape}")
     S.check_format(full_check=True)
-    hold(S.dtype == dtype, f"codes are of type {S.dtype}, not {dtype}")
-    hold(np.isfinite(S.data), "codes are not finite")
-    hold(S.has_canonical_format, "an atom comes twice in a code")
+    require(S.dtype == dtype, f"codes are of type {S.dtype}, not {dtype}")
+    require(np.isfinite(S.data), "codes are not finite")
+    require(S.has_canonical_format, "an atom appears twice in a code")
     if most is not None:
-        hold(np.diff(S.indptr) <= most, f"a code has more than {most} atoms")
+        require(np.diff(S.indptr) <= most, f"a code has more than {most} atoms")
 
 
-def check_same(answers: list[csr_array]) -> None:
-    one = answers[0]
-    for two in answers[1:]:
+def check_same(results: list[csr_array]) -> None:
+    one = results[0]
+    for two in results[1:]:
         same = [np.array_equal(getattr(one, part), getattr(two, part)) for part in _PARTS]
-        hold(all(same), "other bits with other threads")
+        require(all(same), "the number of threads changes the result")
 
 
 def check_lasso(D: NDArray, Y: NDArray, S: csr_array, penalty: float, tol: float) -> None:
-    """The duality gap is within tol of the objective."""
+    """Require a duality gap within tol of the objective."""
     D_, Y_, S_ = wide(D), wide(Y), wide(S)
     R = Y_ - S_ @ D_
     l1 = np.abs(S_).sum(axis=1)
@@ -65,7 +65,7 @@ def check_lasso(D: NDArray, Y: NDArray, S: csr_array, penalty: float, tol: float
     size = norms + l1 * largest
     rounding = eps * (primal * size * largest / penalty + size**2)
     requested = (rounding < primal) & (primal > 1e-290) & (not _vanishing(D_, D.dtype))
-    hold(
+    require(
         (gap <= tol * primal + rounding) | ~requested,
         "the duality gap is above tol, and nothing was said of it",
     )
@@ -80,7 +80,7 @@ def _vanishing(D: _Wide, dtype: Any) -> bool:
 
 
 def check_pursuit(D: Any, Y: Any, S: Any) -> None:
-    """Channels of one pursuit: no residual is larger than its sample."""
+    """Require of one pursuit per channel that no residual is larger than its sample."""
     D_type = D[0].dtype
     D, Y, S = ([wide(channel) for channel in channels] for channels in (D, Y, S))
     limits = np.finfo(D_type)
@@ -91,66 +91,68 @@ def check_pursuit(D: Any, Y: Any, S: Any) -> None:
         # Denormal codes have few digits.
         terms += (1000 * limits.eps * np.abs(S_c) + limits.tiny) @ _norms(D_c)
     bound = np.sqrt(specified) * 1.001 + terms + limits.tiny  # a denormal sample counts as zero
-    hold(np.sqrt(left) <= bound, "a residual is larger than its sample")
+    require(np.sqrt(left) <= bound, "a residual is larger than its sample")
 
 
 def check_against(reference: NDArray, D: Any, S: Any, Y: Any) -> None:
-    """The fits of the first rows of the channels are those of the plain codes in `reference`.
+    """Require that the fits of the first rows equal those of the dense codes in `reference`.
 
-    Asked where the atoms of both are well conditioned: else a pick may hang on rounding.
+    Only checked if the atoms of both are well conditioned: otherwise rounding may decide a
+    selection.
     """
     for plain, D_c, S_c, Y_c in zip(reference, D, S, Y, strict=True):
         for s, own, y in zip(plain, S_c.toarray(), Y_c, strict=False):
             used = D_c[(s != 0) | (own != 0)]
             if len(used) and np.linalg.cond(used) < 100:
                 near = np.abs((own - s) @ D_c) <= 1e-6 * np.linalg.norm(y)
-                hold(near, "the fit is not that of the reference")
+                require(near, "the fit is not that of the reference")
 
 
 def check_nested(fewer: csr_array, more: csr_array) -> None:
-    """With one more atom allowed, those of before are still picked."""
+    """Require that one more allowed atom keeps the atoms selected before."""
     few, many = ((S.indptr, S.indices) for S in (fewer, more))
     for row in range(fewer.shape[0]):
         a, b = (set(i[p[row] : p[row + 1]].tolist()) for p, i in (few, many))
-        hold(a <= b, "with one more atom allowed, others are picked")
+        require(a <= b, "with one more atom allowed, other atoms are selected")
 
 
 def check_residuals(D: Any, Y: Any, S: csr_array, classes: NDArray, found: NDArray) -> None:
-    hold(np.isfinite(found) & (found >= 0), "a residual is not a finite norm")
+    require(np.isfinite(found) & (found >= 0), "a residual is not a finite norm")
     D_, Y_, S_ = wide(D), wide(Y), wide(S)
     limits = np.finfo(Y.dtype)
     size = _norms(Y_) + np.abs(S_) @ _norms(D_)
     rounding = 64 * D.shape[1] * limits.eps * size + np.sqrt(limits.tiny * D.shape[1]) * 8
     for i in range(found.shape[1]):
         expected = _norms(Y_ - (S_ * (classes == i)) @ D_)
-        hold(np.abs(found[:, i] - expected) <= rounding, "a residual is not that of its code")
+        require(np.abs(found[:, i] - expected) <= rounding, "a residual is not that of its code")
 
 
 def check_sums(right: NDArray, S: csr_array, w: NDArray, found: NDArray) -> None:
-    """Σ w·sᵀ·right, or an overflow where terms do overflow."""
+    """Require Σ w·sᵀ·right, or an overflow if terms overflow."""
     limits = np.finfo(right.dtype)
     right_ = wide(right)
     factors = wide(S) * wide(w.astype(right.dtype))[:, None]
     terms = np.abs(factors).T @ np.abs(right_)
-    # w·s comes first, and may vanish though the product would not.
+    # w·s is computed first, and may underflow although the product would not.
     lost = limits.tiny * (len(right) + np.abs(right_).sum(axis=0))
     near = np.abs(found - factors.T @ right_) <= 64 * len(right) * limits.eps * terms + lost
-    hold(near | (terms > limits.max / 8), "the sums are not those of the samples")
+    require(near | (terms > limits.max / 8), "the sums are not those of the samples")
 
 
 def check_atoms(D: Any, E: Any, F: Any, new: NDArray) -> None:
-    """Every atom is of unit norm, or as it was; from unit atoms on the objective does not rise."""
-    hold(np.isfinite(new), "atoms are not finite")
+    """Require atoms of unit norm or unchanged; from unit atoms on, the objective must not rise."""
+    require(np.isfinite(new), "atoms are not finite")
     norms = _norms(wide(new))
     unit = np.abs(norms - 1) < 1e-3
-    hold(unit | (new == D).all(axis=1), "an atom is neither of unit norm nor as it was")
+    require(unit | (new == D).all(axis=1), "an atom is neither of unit norm nor unchanged")
     lengths = _norms(wide(D))
     if (np.abs(lengths - 1) < 1e-5).all():
-        nearby = wide(D) / lengths[:, None]  # else it rises by what their lengths are beside one
+        # Normalised to length one, because otherwise the objective may rise with the lengths.
+        nearby = wide(D) / lengths[:, None]
         before, after = (_objective(d, wide(E), wide(F)) for d in (nearby, wide(new)))
         size = _norms(wide(E)).sum() + np.abs(wide(F)).sum()
         rounding = 256 * D.shape[1] * np.finfo(D.dtype).eps * size
-        hold(after <= before + rounding, "an update of atoms raised their objective")
+        require(after <= before + rounding, "an update of atoms raised their objective")
 
 
 def _objective(D: _Wide, E: _Wide, F: _Wide) -> np.longdouble:

@@ -1,7 +1,7 @@
-"""What the pages of a person ask for, hour by hour; and somebody who only pans, fast.
+"""Simulated visitors of the web page: typical users, and one who pans without a pause.
 
-A visitor runs in a process of its own, with as many connections as a browser opens, and notes for
-each request its kind, when it was sent, how many milliseconds it took and what came of it.
+A visitor runs in its own process with as many connections as a browser opens, and records for each
+request its kind, start time, duration in milliseconds and status.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from .page import Address, Client
 
 _N_CONNECTIONS = 6
 SCREEN = 1366, 700
-_LOOKS = 0.4  # seconds that a fast eye rests on a screen
-_PAN = 0.5  # seconds from screen to screen: several times as fast as an arrow key held down
+_SECONDS_PER_SCREEN = 0.4  # seconds per screen for a fast user
+_PAN = 0.5  # seconds from screen to screen: several times as fast as a held arrow key
 
 
 @dataclass(frozen=True)
 class Note:
-    """One request; `status` is 0 where there was no answer."""
+    """One request; `status` is 0 without a response."""
 
     kind: str
     at: float
@@ -38,7 +38,7 @@ class Note:
 
 @dataclass(frozen=True)
 class Site:
-    """What there is to ask for: ids of the small images, of the slide, and of a model."""
+    """Ids of the small images, of the slide and of a model."""
 
     data: str
     images: tuple[str, ...]
@@ -48,13 +48,13 @@ class Site:
 
 
 class Visitor:
-    """A browser."""
+    """A simulated browser."""
 
     def __init__(self, address: Address, site: Site, seed: int) -> None:
         self.site = site
         self.rng = np.random.default_rng(seed)
         self.notes: list[Note] = []
-        self.n_models = 0  # model pages seen
+        self.n_models = 0  # visited model pages
         self._address = address
         self._mine = local()
         self._pool = ThreadPoolExecutor(_N_CONNECTIONS)
@@ -74,7 +74,7 @@ class Visitor:
         return content
 
     def ask_all(self, kind: str, paths: list[str]) -> None:
-        """As a page does with its pictures: some at a time."""
+        """Send requests with limited concurrency, as a page loads its images."""
         list(self._pool.map(lambda path: self.ask(kind, path), paths))
 
     def any_image(self) -> str:
@@ -91,7 +91,7 @@ class Visitor:
 
 
 def screens(info: dict[str, int], rng: np.random.Generator, n: int) -> Iterator[list[str]]:
-    """The tiles of each screen: now and then elsewhere or at another zoom, else a step aside."""
+    """Yield the tiles of each screen: mostly one step aside, sometimes another place or zoom."""
     level, x, y = 0, 0.5, 0.5
     for screen in range(n):
         if screen % 6 == 0:
@@ -116,7 +116,7 @@ def _visible(info: dict[str, int], level: int, scale: int, x: float, y: float) -
 
 
 def sweep(info: dict[str, int]) -> Iterator[list[str]]:
-    """Screens of the finest level, row by row, for ever: more tiles than a server keeps."""
+    """Yield screens of the finest level row by row without end: more tiles than a server caches."""
     level, side = info["levels"] - 1, info["tile"]
     n_columns, n_rows = (-(-info[name] // side) for name in ("width", "height"))
     while True:
@@ -126,21 +126,21 @@ def sweep(info: dict[str, int]) -> Iterator[list[str]]:
                 yield [f"{level}/{c}/{r}" for c, r in places]
 
 
-# --- whole visits -------------------------------------------------------------------------------
+# --- complete visits ----------------------------------------------------------------------------
 
 
 def person(visitor: Visitor, is_over: Callable[[], bool]) -> None:
-    """From page to page, with a fast hand."""
+    """Go from page to page quickly."""
     pages = (data_page, image_page, slide_page, train_page, model_page)
     while not is_over():
         for page in pages:
             if not is_over():
                 page(visitor)
-                visitor.pause(_LOOKS)
+                visitor.pause(_SECONDS_PER_SCREEN)
 
 
 def panner(visitor: Visitor, is_over: Callable[[], bool]) -> None:
-    """Over the slide at its finest, a screen after the other."""
+    """Pan over the slide at its finest level."""
     site = visitor.site
     base = f"/api/data/{site.slides}/images/{site.slide}"
     for tiles in sweep(_json(visitor.ask("image", base))):
@@ -152,7 +152,7 @@ def panner(visitor: Visitor, is_over: Callable[[], bool]) -> None:
 
 
 def starter(visitor: Visitor, is_over: Callable[[], bool]) -> None:
-    """A training after the other, and with each the map of the slide, given up soon."""
+    """Start trainings one after the other, and with each the map of the slide, soon cancelled."""
     site = visitor.site
     while not is_over():
         training = _json(start_training(visitor)).get("id")
@@ -165,7 +165,7 @@ def starter(visitor: Visitor, is_over: Callable[[], bool]) -> None:
             return
         response = f"/api/jobs/{training}/look/{site.slides}/{site.slide}"
         job = _json(visitor.ask("start a map", response, "POST", {})).get("job")
-        visitor.pause(4.0)  # the map is being made now
+        visitor.pause(4.0)  # the map is being computed now
         visitor.ask("cancel", f"/api/jobs/{job}/cancel", "POST", {})
         visitor.ask("resume", f"/api/jobs/{job}/resume", "POST", {})
         visitor.pause(2.0)
@@ -178,12 +178,12 @@ def start_training(visitor: Visitor) -> bytes:
 
 
 def begin_and_give_up(visitor: Visitor, n: int) -> None:
-    """What starting and cancelling takes where nothing else goes on."""
+    """Measure starting and cancelling on an idle server."""
     for _ in range(n):
         job = _json(start_training(visitor))["id"]
         while _json(visitor.ask("job", f"/api/jobs/{job}")).get("state") == "waiting":
             visitor.pause(0.2)
-        visitor.pause(1.0)  # it is at work now
+        visitor.pause(1.0)  # the job is running now
         visitor.ask("cancel", f"/api/jobs/{job}/cancel", "POST", {})
 
 
@@ -197,7 +197,7 @@ def data_page(visitor: Visitor) -> None:
 
 
 def image_page(visitor: Visitor) -> None:
-    """An image with its map, and the why of some patches."""
+    """Open an image with its map, and explain some patches."""
     site, image = visitor.site, visitor.any_image()
     _walk(visitor, f"/api/data/{site.data}/images/{image}", 2)
     place = f"/api/jobs/{site.job}/look/{site.data}/{image}"
@@ -210,7 +210,7 @@ def image_page(visitor: Visitor) -> None:
         found = _json(visitor.ask("why", f"{place}/why?row={row}&column={column}")) or {}
         similar = [entry["patch"] for entry in found.get("similar", [])]
         visitor.ask_all("patch", [f"/api/jobs/{site.job}/patches/{n}.jpg" for n in similar])
-        visitor.pause(_LOOKS)
+        visitor.pause(_SECONDS_PER_SCREEN)
 
 
 def slide_page(visitor: Visitor) -> None:
@@ -234,7 +234,7 @@ def model_page(visitor: Visitor) -> None:
         found = _json(visitor.ask("users of an atom", f"{job}/atoms/{atom}")) or {}
         paths = [f"{job}/patches/{entry['patch']}.jpg" for entry in found.get("patches", [])]
         visitor.ask_all("patch", paths)
-        visitor.pause(_LOOKS)
+        visitor.pause(_SECONDS_PER_SCREEN)
     visitor.n_models += 1
     if visitor.n_models % 3 == 1:
         visitor.ask("report", job + "/report.html")
@@ -244,11 +244,12 @@ def _walk(visitor: Visitor, base: str, n: int) -> None:
     info = _json(visitor.ask("image", base))
     for tiles in screens(info, visitor.rng, n) if info else ():
         visitor.ask_all("tile", [f"{base}/tiles/{tile}.jpg" for tile in tiles])
-        visitor.pause(_LOOKS)
+        visitor.pause(_SECONDS_PER_SCREEN)
 
 
 def _json(content: bytes) -> Any:
-    """What came, if anything came; that nothing came is noted where it was asked."""
+    """Return the JSON body, or {} without a response; the missing response is recorded by the
+    caller."""
     return json.loads(content) if content[:1] == b"{" else {}
 
 
@@ -260,7 +261,7 @@ VISITS: dict[str, Callable[[Visitor, Callable[[], bool]], None]] = {
 
 
 def visit(name: str, address: Address, site: Site, seed: int, end: float) -> list[Note]:
-    """One visitor until a time of `time.time()`; runs in a process of its own."""
+    """Run one visitor until a `time.time()`; runs in its own process."""
     visitor = Visitor(address, site, seed)
     VISITS[name](visitor, lambda: time.time() > end)
     visitor.close()

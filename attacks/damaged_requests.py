@@ -1,4 +1,4 @@
-"""Ways to spoil a request, by what of it is spoilt."""
+"""Edits that damage a request, by the damaged part."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .requests import BARE, CLASS, DATA, IMAGE, JOB, PORT
 
 Edits = tuple[list[Any], ...]
 
-# A kind's essential edit, which makes the request one that must be refused.
+# The essential edit of a kind, because of which the request must be refused.
 REFUSED: dict[str, Edits] = {
     "no token": (["no header", "Cookie"],),
     "a foreign host": (["header", "Host", "evil.example"],),
@@ -36,7 +36,7 @@ _NUMBERS = [
     "-9223372036854775809",
 ]
 _NUMBERS += ["", " 1", "1" + "0" * 30, "9" * 400, "9" * 5000]
-# What starts with a tilde is sent as it is, the rest percent-encoded.
+# Text that starts with a tilde is sent unchanged, the rest percent-encoded.
 _PLACES = [
     "..",
     ".",

@@ -1,4 +1,4 @@
-"""Each kernel on a problem of `kernel_problems`, and what must hold of its answer."""
+"""Fuzz cases of each kernel: how to create, solve and check a problem."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ from scipy.sparse import csr_array
 
 from tests.kernels import reference
 
-from . import kernel_promises as promises
+from . import kernel_checks as checks
 from .kernel_problems import ROWS, Problem, Settings, make_problem
 
-_FEW = 3  # rows that are held against the slow reference
+_FEW = 3  # rows compared with the slow reference
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """How a problem is made, solved, and its answer checked, given what was warned of.
+    """Functions that create a problem, solve it and check the result and the warnings.
 
-    wrong : the settings that say what may be wrong with its input; none for those that trust
-        their caller
+    wrong : settings that may make the input invalid; empty for kernels that do not validate
     """
 
     make: Callable[[Settings], Any]
@@ -52,13 +51,13 @@ def _solve_lasso(problem: Problem, settings: Settings) -> list[csr_array]:
     ]
 
 
-def _check_lasso(problem: Problem, settings: Settings, answer: Any, said: list[str]) -> None:
-    D, Y, S = problem.D, problem.Y, answer[0]
-    promises.check_codes(S, (len(Y), len(D)), D.dtype)
-    promises.check_same(answer)
-    promises.hold(all("ConvergenceWarning" in text for text in said), f"it warned of {said}")
-    if not said:
-        promises.check_lasso(D, Y, S, settings.penalty, settings.tol)
+def _check_lasso(problem: Problem, settings: Settings, result: Any, warned: list[str]) -> None:
+    D, Y, S = problem.D, problem.Y, result[0]
+    checks.check_codes(S, (len(Y), len(D)), D.dtype)
+    checks.check_same(result)
+    checks.require(all("ConvergenceWarning" in text for text in warned), f"it warned of {warned}")
+    if not warned:
+        checks.check_lasso(D, Y, S, settings.penalty, settings.tol)
 
 
 # --- pursuit ------------------------------------------------------------------------------------
@@ -74,18 +73,18 @@ def _solve_omp(problem: Problem, settings: Settings) -> list[csr_array]:
     ]
 
 
-def _check_omp(problem: Problem, settings: Settings, answer: Any, said: list[str]) -> None:
-    D, Y, (more, *same) = problem.D, problem.Y, answer
-    promises.hold(not said, f"it warned of {said}")
-    promises.check_same(same)
+def _check_omp(problem: Problem, settings: Settings, result: Any, warned: list[str]) -> None:
+    D, Y, (more, *same) = problem.D, problem.Y, result
+    checks.require(not warned, f"it warned of {warned}")
+    checks.check_same(same)
     for S, most in ((same[0], settings.n_nonzero), (more, settings.n_nonzero + 1)):
-        promises.check_codes(S, (len(Y), len(D)), D.dtype, min(most, *D.shape))
-        promises.check_pursuit([D], [Y], [S])
-    promises.check_nested(same[0], more)
+        checks.check_codes(S, (len(Y), len(D)), D.dtype, min(most, *D.shape))
+        checks.check_pursuit([D], [Y], [S])
+    checks.check_nested(same[0], more)
     if settings.is_generic:
         how = {"n_nonzero": settings.n_nonzero, "selection": _selection(settings)}
         plain = reference.encode_omp(D, Y[:_FEW], **how)
-        promises.check_against(plain[None], [D], [same[0]], [Y])
+        checks.check_against(plain[None], [D], [same[0]], [Y])
 
 
 def _solve_joint(problem: Problem, settings: Settings) -> list[list[csr_array]]:
@@ -98,19 +97,21 @@ def _solve_joint(problem: Problem, settings: Settings) -> list[list[csr_array]]:
     ]
 
 
-def _check_joint(problem: Problem, settings: Settings, answer: Any, said: list[str]) -> None:
-    D, Y, (more, *same) = problem.D, problem.Y, answer
-    promises.hold(not said, f"it warned of {said}")
+def _check_joint(problem: Problem, settings: Settings, result: Any, warned: list[str]) -> None:
+    D, Y, (more, *same) = problem.D, problem.Y, result
+    checks.require(not warned, f"it warned of {warned}")
     for channel, S_c in enumerate(same[0]):
-        promises.check_same([S[channel] for S in same])
-        promises.check_codes(S_c, (Y.shape[1], D.shape[1]), D.dtype, settings.n_nonzero)
-        promises.hold(np.array_equal(S_c.indices, same[0][0].indices), "channels of other supports")
-    promises.check_pursuit(D, Y, same[0])
-    promises.check_nested(same[0][0], more[0])
+        checks.check_same([S[channel] for S in same])
+        checks.check_codes(S_c, (Y.shape[1], D.shape[1]), D.dtype, settings.n_nonzero)
+        checks.require(
+            np.array_equal(S_c.indices, same[0][0].indices), "channels of other supports"
+        )
+    checks.check_pursuit(D, Y, same[0])
+    checks.check_nested(same[0][0], more[0])
     if settings.is_generic:
         how = {"n_nonzero": settings.n_nonzero, "selection": _selection(settings)}
         plain = reference.encode_joint(D, Y[:, :_FEW], **how)
-        promises.check_against(plain, D, same[0], Y)
+        checks.check_against(plain, D, same[0], Y)
 
 
 # --- residuals and sums -------------------------------------------------------------------------
@@ -118,7 +119,7 @@ def _check_joint(problem: Problem, settings: Settings, answer: Any, said: list[s
 
 @dataclass(frozen=True)
 class _Coded:
-    """Samples with random codes, classes of atoms and weights of samples."""
+    """Samples with random codes, classes of atoms and sample weights."""
 
     D: Any
     Y: Any
@@ -137,7 +138,7 @@ def _make_coded(settings: Settings) -> _Coded:
 
 
 def _codes(settings: Settings, rng: Generator, n_rows: int, n_atoms: int) -> csr_array:
-    """Random codes, or codes that no pursuit gives."""
+    """Return random codes, or codes that no pursuit returns."""
     if settings.codes == "size":
         return csr_array((n_rows + 1, n_atoms), dtype=settings.dtype)
     dense = rng.standard_normal((n_rows, n_atoms)) * (rng.random((n_rows, n_atoms)) < 0.3)
@@ -162,10 +163,10 @@ def _solve_residuals(problem: _Coded, settings: Settings) -> list[Any]:
     return [class_residuals(*specified, n_jobs=n_jobs) for n_jobs in _jobs(settings)]
 
 
-def _check_residuals(problem: _Coded, settings: Settings, answer: Any, said: list[str]) -> None:
-    promises.hold(not said, f"it warned of {said}")
-    promises.hold(np.array_equal(answer[0], answer[-1]), "other bits with other threads")
-    promises.check_residuals(problem.D, problem.Y, problem.S, problem.classes, answer[0])
+def _check_residuals(problem: _Coded, settings: Settings, result: Any, warned: list[str]) -> None:
+    checks.require(not warned, f"it warned of {warned}")
+    checks.require(np.array_equal(result[0], result[-1]), "threads change the result")
+    checks.check_residuals(problem.D, problem.Y, problem.S, problem.classes, result[0])
 
 
 def _solve_sums(problem: _Coded, settings: Settings) -> tuple[Any, ...]:
@@ -174,19 +175,19 @@ def _solve_sums(problem: _Coded, settings: Settings) -> tuple[Any, ...]:
     return *cpu.statistics(problem.Y, problem.S, problem.weights), cpu.code_products(problem.S)
 
 
-def _check_sums(problem: _Coded, settings: Settings, answer: Any, said: list[str]) -> None:
-    E, F, products = answer
+def _check_sums(problem: _Coded, settings: Settings, result: Any, warned: list[str]) -> None:
+    E, F, products = result
     Y, S = problem.Y, problem.S
-    promises.check_sums(Y, S, problem.weights, E)
-    promises.check_sums(S.toarray(), S, problem.weights, F)
-    promises.check_sums(S.toarray(), S, np.ones(len(Y)), products)
+    checks.check_sums(Y, S, problem.weights, E)
+    checks.check_sums(S.toarray(), S, problem.weights, F)
+    checks.check_sums(S.toarray(), S, np.ones(len(Y)), products)
 
 
 # --- atoms --------------------------------------------------------------------------------------
 
 
 def _make_sums(settings: Settings) -> list[tuple[Any, Any, Any]]:
-    """D, E and F of a few dictionaries, together of as many atoms as other cases have rows."""
+    """Return D, E and F of a few dictionaries; in total as many atoms as other cases have rows."""
     rng = np.random.default_rng(settings.seed)
     n_atoms = settings.atoms + settings.repeated + settings.near + settings.zero
     sums = []
@@ -210,9 +211,9 @@ def _solve_atoms(problem: Any, settings: Settings) -> list[Any]:
     return [update_atoms(*sums, n_sweeps=1 + settings.seed % 3) for sums in problem]
 
 
-def _check_atoms(problem: Any, settings: Settings, answer: Any, said: list[str]) -> None:
-    for sums, new in zip(problem, answer, strict=True):
-        promises.check_atoms(*sums, new)
+def _check_atoms(problem: Any, settings: Settings, result: Any, warned: list[str]) -> None:
+    for sums, new in zip(problem, result, strict=True):
+        checks.check_atoms(*sums, new)
 
 
 KERNELS = {
