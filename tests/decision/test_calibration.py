@@ -7,24 +7,24 @@ from histodict.decision.calibration import Calibration
 
 
 def two_classes(rng, n, slope=1.7, offset=-0.4):
-    """Scores whose true probability is known."""
+    """Return scores whose true probability is known."""
     scores = rng.normal(0, 2, n)
     probability = 1 / (1 + np.exp(-(slope * scores + offset)))
     return scores[:, None], (rng.random(n) < probability).astype(int), probability
 
 
-def test_a_planted_curve_is_found(rng):
+def test_planted_logistic_curve_is_recovered(rng):
     scores, labels, _ = two_classes(rng, 20_000)
     grid = np.linspace(-3, 3, 13)[:, None]
     found = Calibration.fit(scores, labels).probabilities(grid)
-    # As if both classes were equally frequent.
+    # Calibration assumes equally frequent classes.
     odds = np.log(np.mean(labels) / np.mean(1 - labels))
     truth = 1 / (1 + np.exp(-(1.7 * grid[:, 0] - 0.4 - odds)))
     np.testing.assert_allclose(found[:, 1], truth, atol=0.02)
     np.testing.assert_allclose(found.sum(axis=1), 1)
 
 
-def test_a_planted_temperature_of_three_classes_is_found(rng):
+def test_planted_temperature_of_three_classes_is_recovered(rng):
     scores = 3 * rng.normal(size=(6000, 3))
     labels = (scores / 2 + rng.gumbel(size=scores.shape)).argmax(axis=1)
     found = Calibration.fit(scores, labels).probabilities(scores)
@@ -33,7 +33,7 @@ def test_a_planted_temperature_of_three_classes_is_found(rng):
 
 
 @pytest.mark.parametrize("n_per_class", [3, 10])
-def test_sets_of_three_classes_hold_the_truth_with_few_images(rng, n_per_class):
+def test_prediction_sets_of_three_classes_have_coverage_with_few_images(rng, n_per_class):
     covered = []
     for _ in range(80):
         labels = np.repeat(np.arange(3), n_per_class)
@@ -48,16 +48,16 @@ def planted_three(rng, labels):
     return 0.8 * np.eye(3)[labels] + rng.standard_normal((len(labels), 3))
 
 
-def test_the_border_does_not_lean_against_the_rare_class(rng):
-    """Weak scores, 3 images against 30: the true border is 0."""
-    borders = []
+def test_threshold_is_unbiased_for_a_rare_class(rng):
+    """Weak scores, 3 images against 30: the true threshold is 0."""
+    thresholds = []
     for _ in range(300):
         labels = np.repeat([0, 1], [3, 30])
         scores = 0.7 * (2 * labels - 1) + rng.standard_normal(33)
         calibration = Calibration.fit(scores[:, None], labels)
         if calibration.slopes.any():
-            borders.append(calibration.quantile())
-    assert abs(np.median(borders)) < 0.15
+            thresholds.append(calibration.quantile())
+    assert abs(np.median(thresholds)) < 0.15
 
 
 def test_separable_scores_of_few_images_do_not_give_certainty():
@@ -77,7 +77,7 @@ def test_scale_of_the_scores_does_not_matter(rng):
 
 
 @pytest.mark.parametrize("error_rate", [0.05, 0.1, 0.3])
-def test_sets_hold_the_truth_as_often_as_promised(rng, error_rate):
+def test_prediction_sets_have_the_stated_coverage(rng, error_rate):
     covered = []
     for _ in range(60):
         scores, labels, _ = two_classes(rng, 80)
@@ -88,7 +88,7 @@ def test_sets_hold_the_truth_as_often_as_promised(rng, error_rate):
     assert np.mean(covered) == pytest.approx(1 - error_rate, abs=0.02)
 
 
-def test_too_few_images_rule_nothing_out():
+def test_too_few_images_exclude_no_class():
     calibration = Calibration.fit(np.array([[-1.0], [1], [2]]), np.array([0, 1, 1]))
     assert calibration.prediction_set(np.array([[0.999, 0.001]]), 0.05).all()
 
@@ -100,13 +100,13 @@ def test_copies_of_one_class_change_nothing(rng):
     np.testing.assert_allclose(one.probabilities(scores), two.probabilities(scores), atol=0.005)
 
 
-def test_the_border_is_where_both_classes_are_equally_likely(rng):
+def test_quantile_has_equal_probabilities(rng):
     scores, labels, _ = two_classes(rng, 300)
     calibration = Calibration.fit(scores, labels)
     np.testing.assert_allclose(calibration.probabilities([[calibration.quantile()]]), 0.5)
 
 
-def test_scores_in_the_wrong_order_say_nothing(rng):
+def test_reversed_scores_give_constant_probabilities(rng):
     scores, labels, _ = two_classes(rng, 300)
     calibration = Calibration.fit(-scores, labels)
     np.testing.assert_allclose(calibration.probabilities(scores), 0.5)

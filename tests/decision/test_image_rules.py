@@ -16,30 +16,30 @@ from histodict.patches.grid import PatchGrid
 from histodict.patches.patch_map import PatchMap
 
 
-def evidence_of(residuals, codes):
-    """Evidence of an image whose patches all lie on tissue."""
+def statistics_of(residuals, codes):
+    """Return the statistics of an image whose patches all lie on tissue."""
     return PatchStatistics.of_map(residuals.argmin(axis=1), patch_margins(residuals), codes)
 
 
 def image(rng, share, n_patches=200, n_classes=2):
-    """Evidence of an image in which class 1 wins this share of the patches."""
+    """Return the statistics of an image in which this share of the patches is of class 1."""
     residuals = rng.uniform(0.5, 1.0, (n_patches, n_classes))
     winner = np.where(np.arange(n_patches) < share * n_patches, 1, 0)
     residuals[np.arange(n_patches), winner] = 0.2
-    return evidence_of(residuals, np.array([winner.sum(), n_patches - winner.sum()], float))
+    return statistics_of(residuals, np.array([winner.sum(), n_patches - winner.sum()], float))
 
 
-def test_evidence_counts_tissue_only(rng):
+def test_statistics_count_tissue_only(rng):
     residuals = rng.random((6, 10, 3))
     margins = patch_margins(residuals.reshape(-1, 3)).reshape(6, 10, 3)
     predicted_classes = residuals.argmin(axis=2)
     background = rng.random((6, 10)) < 0.4
     predicted_classes[background] = -1
-    evidence = PatchStatistics.of_map(predicted_classes, margins, np.zeros(5))
-    assert evidence.n_patches == (~background).sum()
-    assert evidence.class_counts.tolist() == [(predicted_classes == i).sum() for i in range(3)]
-    np.testing.assert_allclose(evidence.margins, margins[~background].sum(axis=0))
-    np.testing.assert_allclose(evidence.proportions.sum(), 1)
+    statistics = PatchStatistics.of_map(predicted_classes, margins, np.zeros(5))
+    assert statistics.n_patches == (~background).sum()
+    assert statistics.class_counts.tolist() == [(predicted_classes == i).sum() for i in range(3)]
+    np.testing.assert_allclose(statistics.margins, margins[~background].sum(axis=0))
+    np.testing.assert_allclose(statistics.proportions.sum(), 1)
 
 
 def test_neighbours_are_averaged_on_tissue_only(rng):
@@ -54,7 +54,7 @@ def test_neighbours_are_averaged_on_tissue_only(rng):
         np.testing.assert_allclose(smooth[row, column], expected, atol=1e-6)
 
 
-def test_margins_are_positive_for_the_winner_and_sum_to_zero(rng):
+def test_margins_are_positive_for_the_predicted_class_and_sum_to_zero(rng):
     residuals = rng.random((40, 4))
     margins = patch_margins(residuals)
     np.testing.assert_allclose(margins.sum(axis=1), 0, atol=1e-12)
@@ -77,7 +77,7 @@ def test_separable_images_are_separated(rng, rule):
     ]
 
 
-def test_theta_lies_between_the_classes_and_is_where_the_answer_changes(rng):
+def test_theta_lies_between_the_classes_and_changes_the_prediction(rng):
     shares = np.concatenate([np.linspace(0.1, 0.3, 8), np.linspace(0.7, 0.9, 8)])
     fitted = LinearAggregator.fit(
         "proportion", [image(rng, s) for s in shares], np.repeat([0, 1], 8)
@@ -100,7 +100,7 @@ def test_three_classes(rng):
     def of_class(i):
         residuals = rng.uniform(0.4, 1.0, (100, 3))
         residuals[:70, i] = 0.1
-        return evidence_of(residuals, np.zeros(6))
+        return statistics_of(residuals, np.zeros(6))
 
     labels = np.arange(18) % 3
     fitted = LinearAggregator.fit("proportion", [of_class(i) for i in labels], labels)
@@ -108,15 +108,15 @@ def test_three_classes(rng):
     assert fitted.threshold is None
 
 
-def test_two_features_have_an_equal_say_whatever_their_scale(rng):
-    """The mean of what the margin and the roots of the codes say, each over its own scale."""
+def test_two_features_have_equal_weight_whatever_their_scale(rng):
+    """The mean of the contributions of margin and root codes, each divided by its own scale."""
     shares = np.concatenate([rng.uniform(0.1, 0.5, 12), rng.uniform(0.5, 0.9, 12)])
     images, labels = [image(rng, s) for s in shares], np.repeat([0, 1], 12)
     fitted = LinearAggregator.fit("margin-and-codes", images, labels)
     assert fitted.threshold is None
     louder = [
         PatchStatistics(e.n_patches, e.class_counts, 1e4 * e.margins, e.codes) for e in images
-    ]  # other units of the margin
+    ]  # another unit of the margin
     other = LinearAggregator.fit("margin-and-codes", louder, labels)
     for one, two in zip(images, louder, strict=True):
         np.testing.assert_allclose(fitted.scores(one), other.scores(two), atol=1e-6)
@@ -142,7 +142,7 @@ def test_two_features_have_an_equal_say_whatever_their_scale(rng):
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_feature_that_is_the_same_everywhere_has_no_say(rng):
+def test_constant_feature_is_ignored(rng):
     shares = np.concatenate([rng.uniform(0.1, 0.4, 6), rng.uniform(0.6, 0.9, 6)])
     labels = np.repeat([0, 1], 6)
     abstaining = [
@@ -159,10 +159,8 @@ def image_of(rng):
 
 @pytest.mark.parametrize("n_classes", [2, 3])
 @pytest.mark.parametrize("name", ["margin", "margin-and-codes"])
-def test_a_rule_of_margins_lies_over_the_patches_and_its_map_has_the_images_scores(
-    rng, name, n_classes
-):
-    """By the definition: weight times margin, and the rest of the score in equal parts."""
+def test_patch_scores_of_margin_aggregators_average_to_the_image_score(rng, name, n_classes):
+    """By definition: weight times margin, and the rest of the score in equal parts."""
     images = [image(rng, 0.2 + 0.1 * k, 100, n_classes) for k in range(6)]
     labels = np.arange(6) * n_classes // 6
     rule = LinearAggregator.fit(name, images, labels)
@@ -171,8 +169,8 @@ def test_a_rule_of_margins_lies_over_the_patches_and_its_map_has_the_images_scor
     predicted_classes = residuals.argmin(axis=2).astype(np.int16)
     predicted_classes[0, :3] = -1
     tissue = predicted_classes >= 0
-    evidence = PatchStatistics.of_map(predicted_classes, margins, rng.random(2))
-    scores = rule.scores(evidence)
+    statistics = PatchStatistics.of_map(predicted_classes, margins, rng.random(2))
+    scores = rule.scores(statistics)
     grid = PatchGrid(5, 6, 10, 10, 1.0)
     raw = PatchMap(grid, predicted_classes, margins, tuple("abc"[:n_classes]), Path("x"))
     shown = raw.centre_on_score(rule.patch_score_map(margins), scores)
@@ -189,7 +187,7 @@ def test_a_rule_of_margins_lies_over_the_patches_and_its_map_has_the_images_scor
 
 
 @pytest.mark.parametrize("name", ["proportion", "codes"])
-def test_a_rule_that_is_no_mean_of_margins_leaves_the_map_alone(rng, name):
+def test_other_aggregators_have_no_patch_scores(rng, name):
     images = [image(rng, 0.1 + 0.1 * k) for k in range(8)]
     rule = LinearAggregator.fit(name, images, np.arange(8) // 4)
     assert rule.patch_score_map(np.zeros((2, 2, 2), np.float32)) is None

@@ -11,13 +11,13 @@ from histodict.decision.threshold import (
 )
 
 
-def drawn(*lines):
+def mask_of(*lines):
     return np.array([[character != "." for character in line] for line in lines])
 
 
-def test_the_outside_of_a_mask_counts_as_a_negative_image():
-    positive = drawn("##....", "##....", "....##", "......")
-    truth = drawn("#.....", "......", "......", "......")
+def test_outside_of_a_mask_counts_as_a_negative_image():
+    positive = mask_of("##....", "##....", "....##", "......")
+    truth = mask_of("#.....", "......", "......", "......")
     everywhere = np.ones_like(truth)
     assert match_regions(positive, truth, everywhere) == LargestRegion(4, 2)
     assert match_regions(positive, ~truth, everywhere) == LargestRegion(4, 0)
@@ -26,7 +26,7 @@ def test_the_outside_of_a_mask_counts_as_a_negative_image():
     assert match_regions(np.zeros_like(truth), truth, truth) == LargestRegion(0, None)
 
 
-def test_m_is_where_the_curve_comes_closest_to_the_origin():
+def test_min_patches_is_closest_to_the_origin():
     findings = [LargestRegion(found, alarm) for found, alarm in ((9, 2), (12, 3), (5, 0), (4, 6))]
     curve = SizeCurve.of(findings)
     distances = []
@@ -41,7 +41,7 @@ def test_m_is_where_the_curve_comes_closest_to_the_origin():
     ).all()
 
 
-def test_without_positives_or_negatives_m_cannot_be_chosen():
+def test_fit_without_positives_or_negatives_is_refused():
     with pytest.raises(ValueError, match="without the class"):
         SizeCurve.of([LargestRegion(3, None)])
     with pytest.raises(ValueError, match="with the class"):
@@ -49,9 +49,10 @@ def test_without_positives_or_negatives_m_cannot_be_chosen():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_margin_has_the_highest_sum_of_sensitivity_and_specificity(seed):
+def test_margin_threshold_maximises_youden_index(seed):
     rng = np.random.default_rng(seed)
-    margins = np.round(rng.normal(0, 1, 60), 1).astype(np.float32)  # some are equal
+    # rounded, so that some are equal
+    margins = np.round(rng.normal(0, 1, 60), 1).astype(np.float32)
     truth = margins + rng.normal(0.7, 1, 60) > 0
 
     def youden(cut):
@@ -64,7 +65,7 @@ def test_the_margin_has_the_highest_sum_of_sensitivity_and_specificity(seed):
     assert not np.isin(np.float32(found), margins)
 
 
-def test_a_planted_border_is_found_and_one_kind_alone_has_none():
+def test_planted_threshold_is_found_and_one_class_has_none():
     margins = np.linspace(-1, 1, 201, dtype=np.float32)
     assert fit_margin_threshold(margins, margins > 0.3) == pytest.approx(0.305, abs=1e-6)
     assert fit_margin_threshold(margins, np.ones(201, bool)) == 0

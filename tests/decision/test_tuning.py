@@ -1,6 +1,5 @@
-"""A model records by what and on which images its decision was changed after training, and figures
-on these images say so.
-"""
+"""Tests of the record of changes to the decision of a trained model, and of its notes in
+results."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ FAST = Recipe(
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory):
-    """Images of two colours that overlap, in a table with patients."""
+    """Write images of two overlapping colours, and a table with patients."""
     folder = tmp_path_factory.mktemp("set")
     rng, lines = np.random.default_rng(0), ["path,label,patient"]
     for label, red in (("blue", 140), ("red", 160)):
@@ -59,14 +58,14 @@ def paths(table):
 
 
 def predict(model, table, folder):
-    """The scores that `predict` writes, and what it prints."""
+    """Return the scores that `predict` writes, and its output."""
     file = save_model(model, folder / "m.histodict")
     run = CliRunner().invoke(app, ["predict", str(file), str(table), "-o", str(folder / "out")])
     assert run.exit_code == 0, run.output
     return json.loads((folder / "out" / "scores.json").read_text()), run.output
 
 
-def test_the_threshold_moved_by_hand_is_recorded_in_the_file(model, table, tmp_path):
+def test_changed_threshold_is_recorded_in_the_model_file(model, table, tmp_path):
     assert describe_tuning(model.training_info_) == ""
     moved = model.with_threshold(model.threshold + 0.1).tuned_on(paths(table))
     header = read_header(save_model(moved, tmp_path / "m.histodict"))
@@ -82,13 +81,13 @@ def test_the_threshold_moved_by_hand_is_recorded_in_the_file(model, table, tmp_p
     assert "tuning" not in model.training_info_
 
 
-def test_images_are_recorded_of_a_change_alone(table):
+def test_images_without_a_change_are_refused(table):
     with pytest.raises(ValueError, match="the decision of this model was not changed"):
         with_images({}, paths(table))
 
 
 @pytest.mark.parametrize("way", ["by hand", "adapted", "adapted panel"])
-def test_figures_on_tuning_images_say_so_beside_the_untuned_ones(model, table, tmp_path, way):
+def test_scores_on_tuning_images_are_marked_beside_the_untuned_ones(model, table, tmp_path, way):
     (tmp_path / "plain").mkdir()
     if way == "adapted panel":
         model = EnsembleClassifier([replace(FAST, features="rgb")], folds=2).fit(
@@ -113,13 +112,13 @@ def test_figures_on_tuning_images_say_so_beside_the_untuned_ones(model, table, t
     assert found["metrics"][measure] != plain["metrics"][measure]
 
 
-def test_figures_on_other_images_are_not_marked(model, table, tmp_path):
+def test_scores_on_other_images_are_not_marked(model, table, tmp_path):
     moved = model.with_threshold(model.threshold + 0.1).tuned_on([])
     found, output = predict(moved, table, tmp_path)
     assert "tuned" not in found and NOTE not in output
 
 
-def test_a_refitted_rule_has_no_untuned_figure(model, table, tmp_path):
+def test_refitted_rule_has_no_untuned_score(model, table, tmp_path):
     refitted = model.refit_decision_rule(read_manifest(table))
     (change,) = refitted.training_info_["tuning"]
     assert change["source"] == "refit" and len(change["images"]) == 16
@@ -128,7 +127,7 @@ def test_a_refitted_rule_has_no_untuned_figure(model, table, tmp_path):
     assert "that this one was made from" in " ".join(output.split())
 
 
-def test_atoms_switched_off_are_recorded_and_names_are_not(table):
+def test_disabled_atoms_are_recorded_and_names_are_not(table):
     recipe = replace(FAST, method="odl", method_parameters={"n_atoms": 4}, features="centred")
     model = TissueClassifier(recipe).fit(read_manifest(table))
     named = model.with_atom_annotations(AtomAnnotations().changed([0], name="dark"))
@@ -141,7 +140,7 @@ def test_atoms_switched_off_are_recorded_and_names_are_not(table):
     assert [change["source"] for change in off.training_info_["tuning"]] == ["atoms"]
 
 
-def test_detectors_record_the_number_of_patches(table, tmp_path):
+def test_detector_records_the_number_of_patches(table, tmp_path):
     recipe = replace(FAST, features="rgb", aggregation="proportion")
     model = RegionDetector(recipe, region="red").fit(read_manifest(table))
     moved = model.with_threshold(model.min_patches_ + 2).tuned_on(paths(table))
@@ -166,16 +165,16 @@ def test_detectors_record_the_number_of_patches(table, tmp_path):
     ],
 )
 def test_damaged_records_are_refused(wrong):
-    whole = {"source": "manual", "date": "", "n_images": 0, "images": []}
-    whole |= dict.fromkeys(("previous", "value", "shift"))
-    check_tuning([whole])
+    record = {"source": "manual", "date": "", "n_images": 0, "images": []}
+    record |= dict.fromkeys(("previous", "value", "shift"))
+    check_tuning([record])
     if isinstance(wrong, list) and wrong and isinstance(wrong[0], dict) and wrong[0]:
-        wrong = [whole | wrong[0]]
+        wrong = [record | wrong[0]]
     with pytest.raises(ValueError):
         check_tuning(wrong)
 
 
-def test_fingerprints_tell_files_apart(tmp_path):
+def test_fingerprints_distinguish_files(tmp_path):
     one, other = tmp_path / "one", tmp_path / "other"
     one.write_bytes(b"a" * 3_000_000)
     for change in (b"b" + b"a" * 2_999_999, b"a" * 2_999_999 + b"b", b"a" * 2_999_999):

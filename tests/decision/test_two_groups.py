@@ -1,4 +1,4 @@
-"""One group of scores is seldom taken for two, and two far apart are seen."""
+"""Tests of the detection of bimodal scores."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ N_SETS = 200
 
 
 def rate(draw, n_images):
-    """All sets at once, which takes a fraction of the time; a few are asked one by one as well."""
+    """Return the rate over all sets at once, which is faster; a few are also tested one by one."""
     rng = np.random.default_rng(7)
     sets = [draw(rng, n_images) for _ in range(N_SETS)]
     differ = [np.ptp(scores) > 0 for scores in sets]
@@ -38,41 +38,42 @@ def rate(draw, n_images):
     ],
     ids=["normal", "heavy tails", "skewed", "few wrong patches", "ten patches", "any number"],
 )
-def test_one_group_is_taken_for_two_at_the_stated_rate(draw, n_images):
+def test_unimodal_scores_are_called_bimodal_at_the_stated_rate(draw, n_images):
     allowed = ERROR_RATE + 3 * np.sqrt(ERROR_RATE * (1 - ERROR_RATE) / N_SETS)
     assert rate(draw, n_images) <= allowed
 
 
 @pytest.mark.parametrize(("n_images", "least"), [(10, 0.7), (20, 0.9), (40, 0.97), (80, 0.97)])
-def test_two_groups_far_apart_are_seen(n_images, least):
+def test_distant_groups_are_detected(n_images, least):
     def draw(rng, n):
         return rng.normal(size=n) + 5 * (np.arange(n) % 2)
 
     assert rate(draw, n_images) >= least
 
 
-def test_two_groups_of_shares_are_seen():
+def test_two_groups_of_proportions_are_detected():
     def draw(rng, n):
         return rng.binomial(25, np.where(np.arange(n) % 2, 0.02, 0.98)) / 25
 
     assert rate(draw, 20) >= 0.97
 
 
-def test_scale_and_place_and_sign_do_not_matter(rng):
+def test_scale_offset_and_sign_do_not_matter(rng):
     scores = np.concatenate([rng.normal(0, 1, 20), rng.normal(6, 1, 20)])
     assert is_bimodal(scores) and is_bimodal(1e-6 * scores - 5)
     assert is_bimodal(-scores)
     assert not is_bimodal(scores[:20])
 
 
-def test_outliers_are_no_group_and_equal_scores_are_one():
+def test_outliers_and_equal_scores_are_not_bimodal():
     scores = np.concatenate([np.random.default_rng(0).normal(size=40), [30.0]])
     assert not is_bimodal(scores)
     assert not is_bimodal(np.ones(12))
 
 
-def bent_panel(rng, truth, spread):
-    """Scores of four members who err alike, joined by a panel and put on a scale without ends."""
+def ensemble_scores(rng, truth, spread):
+    """Return scores of four correlated members, combined by an ensemble, and without
+    compression."""
     ensemble = ScoreCombination(np.ones(4), np.full(4, 0.25), 0.3, tanh_scale=1.0)
     alike, own = rng.normal(size=(len(truth), 1)), rng.normal(size=(len(truth), 4))
     output = truth[:, None] + spread * (0.9 * alike + 0.44 * own)
@@ -80,20 +81,20 @@ def bent_panel(rng, truth, spread):
     return scores, ensemble.invert_tanh(scores)
 
 
-def test_one_wide_group_is_one_though_a_panel_bounds_what_its_members_say():
-    """On their own scale its scores pile up at both ends."""
+def test_wide_group_of_ensemble_scores_is_unimodal():
+    """Compressed scores accumulate at both ends."""
     for bounded, error_rate in ((True, None), (False, 1.6 * ERROR_RATE)):
 
         def draw(rng, n, bounded=bounded):
-            scores, unbent = bent_panel(rng, np.zeros(n), 1.2)
-            return scores if bounded else unbent
+            scores, uncompressed = ensemble_scores(rng, np.zeros(n), 1.2)
+            return scores if bounded else uncompressed
 
         found = rate(draw, 60)
         assert found > 0.4 if error_rate is None else found <= error_rate
 
 
-def test_two_groups_are_seen_through_a_panel():
+def test_two_groups_of_ensemble_scores_are_detected():
     def draw(rng, n):
-        return bent_panel(rng, np.where(np.arange(n) % 2, 1.2, -1.2), 0.4)[1]
+        return ensemble_scores(rng, np.where(np.arange(n) % 2, 1.2, -1.2), 0.4)[1]
 
     assert rate(draw, 40) >= 0.9

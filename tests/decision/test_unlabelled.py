@@ -1,4 +1,4 @@
-"""A threshold from scores alone."""
+"""Tests of thresholds from unlabelled scores."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from histodict.decision.threshold import (
 )
 
 
-def test_two_means_as_another_library_finds_them(rng):
+def test_two_means_equals_scikit_learn(rng):
     for _ in range(20):
         scores = np.concatenate([rng.normal(0, 1, 15), rng.normal(3, 0.5, rng.integers(3, 30))])
         means = KMeans(2, n_init=20, random_state=0).fit(scores[:, None]).cluster_centers_
         assert two_means_midpoint(scores) == pytest.approx(means.mean(), abs=1e-9)
 
 
-def test_where_all_scores_lie_moves_the_threshold_by_as_much(rng):
+def test_two_means_follows_shift_and_scale(rng):
     scores = rng.normal(size=30)
     assert two_means_midpoint(scores + 5) == pytest.approx(two_means_midpoint(scores) + 5)
     assert two_means_midpoint(3 * scores) == pytest.approx(3 * two_means_midpoint(scores))
     assert unlabelled_threshold(scores + 5) == pytest.approx(two_means_midpoint(scores) / 2 + 2.5)
 
 
-def test_a_shift_of_other_patients_is_mended_and_one_class_alone_does_little_harm(rng):
+def test_shift_of_all_scores_is_corrected(rng):
     labels = np.repeat([0, 1], 40)
     scores = 4.0 * labels - 2 + rng.normal(0, 0.6, 80)
     shifted = scores + 2.2
@@ -37,17 +37,17 @@ def test_a_shift_of_other_patients_is_mended_and_one_class_alone_does_little_har
     assert np.mean(alone > unlabelled_threshold(alone)) > 0.9
 
 
-def test_a_few_images_say_nothing():
+def test_too_few_images_are_refused():
     with pytest.raises(ValueError, match="at least 10"):
         unlabelled_threshold(np.arange(9.0))
     assert unlabelled_threshold(np.zeros(10)) == 0
 
 
-def test_who_is_moved_and_how_the_groups_stand(rng):
+def test_adaptation_counts_changed_images_and_groups(rng):
     scores = np.concatenate([rng.normal(-1, 0.3, 20), rng.normal(2, 0.3, 30)])
     moved = ThresholdAdaptation.of(
         [*scores, np.nan], unlabelled_threshold(scores)
-    )  # one is of glass
+    )  # one image is background
     assert moved.groups == (20, 30) and not moved.one_is_small
     threshold = unlabelled_threshold(scores)
     between = (scores > 0) & (scores <= threshold)
@@ -56,6 +56,6 @@ def test_who_is_moved_and_how_the_groups_stand(rng):
     assert ThresholdAdaptation.of([-1.0, -0.4, 0.6], -0.5) == ThresholdAdaptation((1, 2), 1)
 
 
-def test_a_small_group_is_noticed():
+def test_small_group_is_reported():
     assert ThresholdAdaptation.of([0.0] * 9 + [2.0, 2.0], 0.5).one_is_small
     assert not ThresholdAdaptation.of([0.0] * 8 + [2.0, 2.0], 0.5).one_is_small

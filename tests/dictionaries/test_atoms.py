@@ -30,13 +30,13 @@ def test_initial_atoms_are_samples_when_there_are_enough(rng):
     ],
     ids=["zero", "constant", "few", "fewer than atoms"],
 )
-def test_initial_atoms_are_different_unit_vectors_whatever_the_samples(rng, Y):
+def test_initial_atoms_are_distinct_unit_vectors(rng, Y):
     D = initial_atoms(Y, 20, rng)
     np.testing.assert_allclose(np.linalg.norm(D, axis=1), 1)
     assert duplicate_atoms(D).sum() == 0
 
 
-def test_repeated_finds_the_same_direction_up_to_sign(rng):
+def test_duplicate_atoms_are_found_up_to_sign(rng):
     D, _ = gaussian(rng, 6, 1, 20)
     assert duplicate_atoms(np.stack([D[0], D[1], -D[0], D[1], D[2]])).tolist() == [
         False,
@@ -47,7 +47,7 @@ def test_repeated_finds_the_same_direction_up_to_sign(rng):
     ]
 
 
-def test_idle_atoms_are_replaced_by_new_directions(rng):
+def test_unused_atoms_are_replaced_by_new_directions(rng):
     D, _ = gaussian(rng, 6, 1, 20)
     D[4] = -D[1]
     uses = np.array([5, 4, 0, 3, 2, 1])
@@ -57,24 +57,24 @@ def test_idle_atoms_are_replaced_by_new_directions(rng):
     np.testing.assert_allclose(new[[2, 4]], np.eye(20)[:2])
 
 
-def test_nothing_idle_or_nothing_to_replace_it_with_changes_nothing(rng):
+def test_nothing_is_replaced_without_need_or_candidates(rng):
     D, Y = gaussian(rng, 6, 4, 20)
     np.testing.assert_array_equal(replace_unused_atoms(D, np.ones(6), Y), D)
     np.testing.assert_array_equal(replace_unused_atoms(D, np.zeros(6), Y[:0]), D)
     np.testing.assert_array_equal(replace_unused_atoms(D, np.zeros(6), D[:3]), D)
 
 
-def test_canonical_order_is_the_same_for_any_order_and_sign(rng):
+def test_canonical_order_does_not_depend_on_order_and_sign(rng):
     D = unit_rows(rng.standard_normal((10, 7)))
     uses = rng.permutation(10)
-    leaning = rng.integers(-3, 4, 10)
+    code_sums = rng.integers(-3, 4, 10)
     shuffle = rng.permutation(10)
     signs = rng.choice([-1, 1], 10)
-    once = canonicalize(D, uses, leaning)
+    once = canonicalize(D, uses, code_sums)
     flipped = (D * signs[:, None])[shuffle]
-    again = canonicalize(flipped, uses[shuffle], (leaning * signs)[shuffle])
+    again = canonicalize(flipped, uses[shuffle], (code_sums * signs)[shuffle])
     np.testing.assert_array_equal(once, again)
     most_used = np.argmax(uses)
     assert once[0] @ D[most_used] == pytest.approx(
-        np.sign(leaning[most_used]) or once[0] @ D[most_used]
+        np.sign(code_sums[most_used]) or once[0] @ D[most_used]
     )

@@ -15,7 +15,8 @@ N_PATIENTS, N_FEATURES, N_PLANTED = 8, 60, 8
 
 @pytest.fixture(scope="module")
 def planted():
-    """Vectors of patients: 8 atoms that all have, each an axis and some of others; 2 own ones."""
+    """Vectors of patients: 8 shared atoms, each with its axis and parts of others, and 2 own
+    atoms."""
     rng = np.random.default_rng(0)
     truth = np.zeros((N_PLANTED, N_FEATURES))
     truth[:, :N_PLANTED] = np.eye(N_PLANTED)
@@ -33,19 +34,20 @@ def planted():
     return truth, Y, np.array(patients)
 
 
-def test_what_all_patients_share_is_kept_and_what_one_has_is_left(planted):
+def test_shared_atoms_are_learnt_and_individual_ones_are_not(planted):
     truth, Y, patients = planted
     trained = learn_axis_anchored(Y, patients, N_PLANTED, np.random.default_rng(0), n_jobs=1)
     assert sorted(trained.axes) == list(range(N_PLANTED))
     assert match_atoms(truth, trained.atoms).cosines.min() > 0.95
 
     plain = learn_online(Y, N_PLANTED, 0.1, np.random.default_rng(0), n_jobs=1).atoms
-    assert match_atoms(truth, plain).cosines.min() < 0.5  # what one patient has took an atom
+    # an atom is spent on the pattern of one patient
+    assert match_atoms(truth, plain).cosines.min() < 0.5
     by_variance = np.argsort(-(Y**2).mean(axis=0))[:N_PLANTED]
     assert not set(by_variance) <= set(range(N_PLANTED))
 
 
-def test_halves_without_a_common_patient_agree(planted):
+def test_halves_without_common_patients_agree(planted):
     _, Y, patients = planted
     half = np.isin(patients, ["p0", "p1", "p2", "p3"])
     first, second = (
@@ -57,13 +59,13 @@ def test_halves_without_a_common_patient_agree(planted):
     assert match_atoms(first, second).cosines.min() > 0.9
 
 
-def test_recurrence_tells_a_planted_atom_from_one_of_a_single_patient(planted):
+def test_split_half_similarity_separates_shared_from_individual_atoms(planted):
     truth, Y, patients = planted
     nuisance = np.zeros((1, N_FEATURES))
     nuisance[0, 10] = 1
 
     def learn(Y, patients, rng):
-        # As if axes were chosen by what is large in anybody.
+        # Simulates axes that are chosen by the variance of single patients.
         own = learn_axis_anchored(Y, patients, N_PLANTED, rng, n_jobs=1).atoms
         loudest = np.zeros((1, N_FEATURES))
         loudest[0, 8 + (Y**2).mean(axis=0)[8:].argmax()] = 1
@@ -78,14 +80,14 @@ def test_recurrence_tells_a_planted_atom_from_one_of_a_single_patient(planted):
     assert found[-1] < 0.3
 
 
-def test_recurrence_needs_patients_to_part(planted):
+def test_split_half_similarity_needs_enough_patients(planted):
     truth, Y, patients = planted
     few = np.isin(patients, ["p0", "p1", "p2"])
     rng = np.random.default_rng(0)
     assert split_half_similarity(Y[few], patients[few], truth, rng, learn=lambda *_: truth) is None
 
 
-def test_the_stronger_the_pull_the_nearer_the_atoms_stay(planted):
+def test_stronger_pull_keeps_atoms_nearer_to_their_axes(planted):
     _, Y, patients = planted
     near = []
     for pull in (0.01, 0.5, 1e4):
@@ -97,7 +99,7 @@ def test_the_stronger_the_pull_the_nearer_the_atoms_stay(planted):
     assert near[2] == pytest.approx(1, abs=1e-4)
 
 
-def test_no_pull_is_online_learning_as_it_was(planted):
+def test_zero_pull_equals_online_learning(planted):
     _, Y, _ = planted
     start = np.ascontiguousarray(normalise(Y[:12]))
     made = [
@@ -109,7 +111,7 @@ def test_no_pull_is_online_learning_as_it_was(planted):
     assert np.array_equal(*made)
 
 
-def test_the_same_seed_gives_the_same_bits_for_any_number_of_threads(planted):
+def test_same_seed_gives_the_same_bits_for_any_number_of_threads(planted):
     _, Y, patients = planted
     one, two = (
         learn_axis_anchored(Y, patients, 10, np.random.default_rng(3), n_jobs=n).atoms
@@ -118,7 +120,7 @@ def test_the_same_seed_gives_the_same_bits_for_any_number_of_threads(planted):
     assert np.array_equal(one, two)
 
 
-def test_axes_that_vary_in_few_patients_are_not_enough(planted):
+def test_too_few_varying_features_are_refused(planted):
     Y, patients = np.eye(4, dtype=np.float32), np.array(list("abcd"))
     with pytest.raises(ValueError, match="only 0 of 4 features vary"):
         most_variable_axes(Y, patients, 2)

@@ -19,7 +19,7 @@ def lasso_value(D, Y, S, penalty):
 
 
 def coupled_value(H, B, C, S, sizes, penalty):
-    """The objective in the file's head, term by term."""
+    """Return the objective defined at the top of this file, term by term."""
     value = 0.5 * np.sum(S * (S @ H)) - np.sum(B * S) + penalty * np.abs(S).sum()
     means = [part.mean(axis=0) for part in np.split(S, np.cumsum(sizes)[:-1])]
     for i, m_i in enumerate(means):
@@ -28,13 +28,13 @@ def coupled_value(H, B, C, S, sizes, penalty):
     return value
 
 
-def a_coupling(sizes, weight):
+def make_coupling(sizes, weight):
     shares = np.tile(np.array(sizes) / sum(sizes), (len(sizes), 1))
     return weight * (shares - 2 * np.eye(len(sizes)))
 
 
 def plain_fista(H, B, C, sizes, penalty, n_steps):
-    """The textbook's steps with dropped momentum, on all rows at once."""
+    """Run textbook FISTA with restarts on all rows at once."""
     L, labels = np.linalg.eigvalsh(H)[-1], np.repeat(np.arange(len(sizes)), sizes)
     S, Z, t = np.zeros_like(B), np.zeros_like(B), 1.0
     for _ in range(n_steps):
@@ -50,10 +50,10 @@ def plain_fista(H, B, C, sizes, penalty, n_steps):
 
 
 @pytest.mark.parametrize("n_steps", [1, 2, 3, 60])
-def test_steps_are_those_of_the_plain_algorithm(rng, n_steps):
+def test_steps_equal_the_plain_algorithm(rng, n_steps):
     sizes = [7, 3, 12]
     D, Y = coherent(rng, 8, sum(sizes), 10)
-    H, B, C = D @ D.T + 2 * 0.3 * np.eye(8), Y @ D.T, a_coupling(sizes, 0.3)
+    H, B, C = D @ D.T + 2 * 0.3 * np.eye(8), Y @ D.T, make_coupling(sizes, 0.3)
     codes = FistaCodes(sizes, 8, Y.dtype, 2)
     codes.improve(H, lambda block: B[block.rows], 0.05, n_steps, C)
     expected = plain_fista(H, B, C, sizes, 0.05, n_steps)
@@ -61,8 +61,8 @@ def test_steps_are_those_of_the_plain_algorithm(rng, n_steps):
     np.testing.assert_allclose(codes.S, expected, atol=1e-10)
 
 
-def test_dropping_momentum_keeps_the_speed(rng):
-    """Where curvature is bounded below, steps without it swing about the minimiser."""
+def test_restarts_keep_the_convergence_rate(rng):
+    """Where curvature is bounded below, steps without restart oscillate about the minimiser."""
     D, Y = gaussian(rng, 20, 30, 25)
     best = lasso_value(D, Y, encode_lasso(D, Y, 0.1, tol=1e-13).toarray(), 0.1)
     found = lasso_value(D, Y, lasso_by_fista(D, Y, 0.1, 200).S, 0.1)
@@ -78,21 +78,21 @@ def test_converges_to_the_exact_lasso(rng, problem):
     assert lasso_value(D, Y, codes.S, 0.1) == pytest.approx(best, rel=1e-6)
 
 
-def test_momentum_is_worth_many_steps(rng):
+def test_momentum_saves_many_steps(rng):
     D, Y = coherent(rng, 30, 40, 20)
     best = lasso_value(D, Y, encode_lasso(D, Y, 0.02, tol=1e-10).toarray(), 0.02)
     accelerated = lasso_value(D, Y, lasso_by_fista(D, Y, 0.02, 100).S, 0.02) - best
     plain = FistaCodes([len(Y)], len(D), Y.dtype, 1)
-    for _ in range(100):  # momentum starts anew with every call
+    for _ in range(100):  # momentum restarts with every call
         plain.improve(D @ D.T, lambda block: Y[block.rows] @ D.T, 0.02, 1)
     assert accelerated < 0.2 * (lasso_value(D, Y, plain.S, 0.02) - best)
 
 
 def test_coupled_groups_reach_the_minimiser(rng):
-    """A convex problem: at the minimiser no small change of S lowers the value."""
+    """The problem is convex: at the minimiser no small change of S lowers the value."""
     sizes = [7, 3, 12]
     D, Y = gaussian(rng, 8, sum(sizes), 10)
-    H, B, C = D @ D.T + 2 * 0.3 * np.eye(8), Y @ D.T, a_coupling(sizes, 0.3)
+    H, B, C = D @ D.T + 2 * 0.3 * np.eye(8), Y @ D.T, make_coupling(sizes, 0.3)
     codes = FistaCodes(sizes, 8, Y.dtype, 1)
     codes.improve(H, lambda block: B[block.rows], 0.1, 3000, C)
     labels = np.repeat(np.arange(3), sizes)
@@ -108,11 +108,11 @@ def test_coupled_groups_reach_the_minimiser(rng):
         assert coupled_value(H, B, C, other, sizes, 0.1) > value
 
 
-def test_a_single_step_never_rises(rng):
-    """1/L is a safe step although groups are coupled: from anywhere, one step goes down."""
+def test_single_step_never_increases_the_objective(rng):
+    """1/L is a safe step although groups are coupled: one step never increases the objective."""
     sizes = [5, 9]
     D, Y = coherent(rng, 12, 14, 10)
-    H, B, C = D @ D.T + 2 * np.eye(12), Y @ D.T, a_coupling(sizes, 1.0)
+    H, B, C = D @ D.T + 2 * np.eye(12), Y @ D.T, make_coupling(sizes, 1.0)
     codes = FistaCodes(sizes, 12, Y.dtype, 1)
     for _ in range(10):
         codes.S[:] = rng.standard_normal(codes.S.shape)
@@ -121,7 +121,7 @@ def test_a_single_step_never_rises(rng):
         assert coupled_value(H, B, C, codes.S, sizes, 0.1) < before
 
 
-def test_goes_on_where_it_ended(rng):
+def test_repeated_calls_continue(rng):
     D, Y = coherent(rng, 20, 30, 15)
     codes = lasso_by_fista(D, Y, 0.05, 20)
     values = [lasso_value(D, Y, codes.S, 0.05)]

@@ -19,7 +19,7 @@ def mean_error(D, Y, n_nonzero):
 
 
 def slow_update(Y, D, S, exact):
-    """Every pair from a residual matrix, written out."""
+    """Update every pair from an explicit residual matrix."""
     D, S = D.copy(), S.toarray()
     for j in range(len(D)):
         users = S[:, j] != 0
@@ -35,7 +35,7 @@ def slow_update(Y, D, S, exact):
 
 
 @pytest.mark.parametrize("noise", [0.0, 20.0])
-def test_a_planted_dictionary_is_found_again(rng, noise):
+def test_planted_dictionary_is_recovered(rng, noise):
     """At 20 dB the noise has a hundredth of the signal's energy."""
     truth = unit_rows(rng.standard_normal((40, 25)))
     Y = planted(rng, truth, 4000, 3)
@@ -46,14 +46,14 @@ def test_a_planted_dictionary_is_found_again(rng, noise):
     assert (closest > 0.99).mean() >= 0.9
 
 
-# 200 samples for 60 atoms: atoms with fewer samples than features; 1000 for 10: with more.
+# 200 samples for 60 atoms: fewer samples per atom than features; 1000 for 10: more.
 SIZES = [(60, 200, 40, 5), (10, 1000, 30, 4)]
 
 
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("problem", [gaussian, coherent])
 @pytest.mark.parametrize(("n_atoms", "n_samples", "n_features", "n_nonzero"), SIZES)
-def test_update_is_that_of_written_out_residuals_and_singular_vectors(
+def test_update_equals_explicit_residuals_and_singular_vectors(
     rng, problem, exact, n_atoms, n_samples, n_features, n_nonzero
 ):
     D, Y = problem(rng, n_atoms, n_samples, n_features)
@@ -69,7 +69,7 @@ def test_update_is_that_of_written_out_residuals_and_singular_vectors(
 
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("problem", [gaussian, coherent])
-def test_update_never_raises_the_objective_and_keeps_the_pattern(rng, problem, exact):
+def test_update_never_increases_the_objective_and_keeps_the_support(rng, problem, exact):
     D, Y = problem(rng, 30, 500, 40)
     S = encode_omp(D, Y, 4)
     errors = [squared_error(Y, D, S)]
@@ -83,7 +83,7 @@ def test_update_never_raises_the_objective_and_keeps_the_pattern(rng, problem, e
     assert np.all(np.diff(errors) <= 1e-12 * errors[0])
 
 
-def test_a_single_atom_reaches_the_rank_one_optimum(rng):
+def test_single_atom_reaches_the_rank_one_optimum(rng):
     _, Y = gaussian(rng, 1, 300, 20)
     trained = learn_ksvd(Y, 1, 1, rng, n_iter=2, exact=True)
     singular_values = np.linalg.svd(Y, compute_uv=False)
@@ -91,7 +91,7 @@ def test_a_single_atom_reaches_the_rank_one_optimum(rng):
     assert left == pytest.approx(np.sum(singular_values[1:] ** 2), rel=1e-10)
 
 
-def test_objective_and_codes_are_those_of_the_dictionary(rng):
+def test_objective_and_codes_belong_to_the_dictionary(rng):
     D, Y = coherent(rng, 20, 1500, 30)
     trained = learn_ksvd(Y, 20, 4, rng, n_iter=5, initial=D)
     assert trained.objective.shape == (5,)
@@ -103,8 +103,8 @@ def test_objective_and_codes_are_those_of_the_dictionary(rng):
 
 
 @pytest.mark.parametrize("algorithm", ["aksvd", "ksvd"])
-def test_equals_an_independent_implementation_while_greedy_rules_agree(rng, algorithm):
-    """With one atom per sample, order-recursive and classical selection are the same."""
+def test_equals_an_independent_implementation_with_one_atom_per_sample(rng, algorithm):
+    """With one atom per sample, order-recursive and classical selection are equal."""
     dictlearn = pytest.importorskip("dictlearn")
     D, Y = gaussian(rng, 12, 400, 15)
     peer = dictlearn.DictionaryLearning(
@@ -115,18 +115,19 @@ def test_equals_an_independent_implementation_while_greedy_rules_agree(rng, algo
     np.testing.assert_allclose(np.abs(cosines), 1, atol=1e-9)
 
 
-def test_objective_is_that_of_an_independent_implementation():
+def test_objective_equals_an_independent_implementation():
     """Local minima of the two differ by up to 2 % on one start, in either direction."""
     ratios = errors_relative_to_dictlearn(gaussian)
     assert abs(np.mean(ratios) - 1) < 0.01
 
 
-def test_order_recursive_codes_leave_less_of_coherent_samples_than_classical_ones():
+def test_order_recursive_codes_have_a_lower_error_on_coherent_samples():
     assert max(errors_relative_to_dictlearn(coherent)) < 0.95
 
 
 def errors_relative_to_dictlearn(problem):
-    """K-SVD as published, with classical greedy codes, from the same four starts."""
+    """Return errors relative to published K-SVD with classical greedy codes, from four equal
+    starts."""
     dictlearn = pytest.importorskip("dictlearn")
     ratios = []
     for seed in range(4):
@@ -138,8 +139,9 @@ def errors_relative_to_dictlearn(problem):
     return ratios
 
 
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # of the peer
-def test_objective_beats_random_samples_and_scikit_learns_l1_dictionary(rng):
+# raised by the reference implementation
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_objective_is_lower_than_of_random_samples_and_scikit_learn(rng):
     _, Y = coherent(rng, 1, 1000, 40)
     ours = mean_error(learn_ksvd(Y, 30, 4, rng, n_iter=15).atoms, Y, 4)
     peer = MiniBatchDictionaryLearning(
@@ -149,12 +151,12 @@ def test_objective_beats_random_samples_and_scikit_learns_l1_dictionary(rng):
     assert ours <= 1.01 * mean_error(unit_rows(peer.components_), Y, 4)
 
 
-def test_idle_and_repeated_atoms_come_into_use(rng):
+def test_unused_and_duplicate_atoms_become_used(rng):
     truth = rng.standard_normal((16, 30))
     truth[:, 20:] = 0
     Y = planted(rng, unit_rows(truth), 1500, 2)
     start = rng.standard_normal((16, 30))
-    start[:8, :20] = 0  # outside the samples' space: never used
+    start[:8, :20] = 0  # outside the space of the samples: never used
     start[8:12] = start[12]
     start = unit_rows(start)
     trained = learn_ksvd(Y, 16, 2, rng, n_iter=25, initial=start)
@@ -163,11 +165,11 @@ def test_idle_and_repeated_atoms_come_into_use(rng):
     assert trained.objective[-1] < 0.2 * without.objective[-1]
 
 
-def test_idle_atoms_give_way_to_samples_of_their_own_group(rng):
+def test_unused_atoms_are_replaced_by_samples_of_their_own_group(rng):
     Y = np.zeros((200, 20))
     Y[:100, :8] = rng.standard_normal((100, 8))
     Y[100:, 8:16] = rng.standard_normal((100, 8))
-    start = np.eye(20)[[16, 17, 18, 19, 16, 17, 18, 19]]  # no sample can use these
+    start = np.eye(20)[[16, 17, 18, 19, 16, 17, 18, 19]]  # no sample uses these
     groups = np.repeat([0, 1], 4), np.repeat([0, 1], 100)
     D = learn_ksvd(Y, 8, 1, rng, n_iter=2, initial=start, groups=groups).atoms
     np.testing.assert_allclose(np.linalg.norm(D[:4, :8], axis=1), 1)
@@ -188,7 +190,7 @@ def test_same_bits_for_any_number_of_threads(rng, dtype, exact):
     np.testing.assert_array_equal(one.objective, two.objective)
 
 
-def test_single_precision_follows_double(rng):
+def test_single_precision_is_close_to_double(rng):
     D, Y = gaussian(rng, 20, 800, 30)
     double = learn_ksvd(Y, 20, 3, rng, n_iter=2, initial=D)
     single = learn_ksvd(Y.astype(np.float32), 20, 3, rng, n_iter=2, initial=D.astype(np.float32))
@@ -198,7 +200,7 @@ def test_single_precision_follows_double(rng):
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(
-    "spoil",
+    "make_difficult",
     [
         lambda Y: 0 * Y,
         lambda Y: np.concatenate([Y[:100], np.repeat(Y[:1], 200, axis=0)]),
@@ -211,8 +213,8 @@ def test_single_precision_follows_double(rng):
     ],
     ids=["zero", "repeated", "half zero", "rank one", "few", "one", "tiny", "huge"],
 )
-def test_input_that_breaks_naive_versions(rng, spoil, dtype, exact):
-    Y = np.ascontiguousarray(spoil(coherent(rng, 1, 300, 24)[1]), dtype)
+def test_difficult_input_gives_finite_results(rng, make_difficult, dtype, exact):
+    Y = np.ascontiguousarray(make_difficult(coherent(rng, 1, 300, 24)[1]), dtype)
     trained = learn_ksvd(Y, 30, 6, rng, n_iter=4, exact=exact)
     np.testing.assert_allclose(np.linalg.norm(trained.atoms, axis=1), 1, atol=1e-5)
     assert np.isfinite(trained.codes.data).all()
@@ -221,7 +223,7 @@ def test_input_that_breaks_naive_versions(rng, spoil, dtype, exact):
     assert squared_error(Y.astype(float), trained.atoms, trained.codes) <= 0.05 * energy
 
 
-def test_progress_counts_every_iteration(rng):
+def test_callback_is_called_every_iteration(rng):
     _, Y = coherent(rng, 1, 300, 10)
     reported = []
     trained = learn_ksvd(Y, 5, 2, rng, n_iter=3, callback=lambda *step: reported.append(step))

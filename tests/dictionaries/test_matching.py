@@ -1,4 +1,4 @@
-"""Matched |cosines|: blind to order, sign and length; the pairing is the best there is."""
+"""Tests of matched |cosines|: invariant to order, sign and length, and optimal."""
 
 from itertools import permutations
 
@@ -13,7 +13,7 @@ def rng():
     return np.random.default_rng(3)
 
 
-def test_order_sign_and_length_do_not_count(rng):
+def test_order_sign_and_length_do_not_matter(rng):
     A = rng.normal(size=(7, 12))
     order = rng.permutation(7)
     scales = rng.choice([-1, 1], 7) * rng.uniform(0.1, 9, 7)
@@ -23,7 +23,7 @@ def test_order_sign_and_length_do_not_count(rng):
     assert found.mean == pytest.approx(1)
 
 
-def test_the_pairing_is_the_best_of_all(rng):
+def test_matching_is_optimal(rng):
     A, B = rng.normal(size=(5, 4)), rng.normal(size=(5, 4))
     C = abs_cosines(A, B)
     best = max(sum(C[i, p] for i, p in enumerate(pairing)) for pairing in permutations(range(5)))
@@ -32,7 +32,7 @@ def test_the_pairing_is_the_best_of_all(rng):
     assert sorted(found.partners.tolist()) == list(range(5))
 
 
-def test_an_atom_without_a_partner_counts_as_nothing(rng):
+def test_atom_without_a_partner_counts_as_zero(rng):
     A = np.eye(6)[:4]
     found = match_atoms(A, A[[2, 0]])
     assert found.partners.tolist() == [1, -1, 0, -1]
@@ -41,7 +41,7 @@ def test_an_atom_without_a_partner_counts_as_nothing(rng):
     assert more.partners.tolist() == [2, 0] and more.mean == pytest.approx(1)
 
 
-def test_best_may_share_a_partner_where_matched_may_not():
+def test_best_matches_may_share_a_partner():
     A = np.array([[1.0, 0.0], [1.0, 0.1]])
     B = np.array([[2.0, 0.1], [0.0, -1.0]])
     assert best_matches(A, B).partners.tolist() == [0, 0]
@@ -50,7 +50,7 @@ def test_best_may_share_a_partner_where_matched_may_not():
     assert best_matches(A, np.zeros((0, 2))).partners.tolist() == [-1, -1]
 
 
-def test_an_empty_atom_is_like_nothing():
+def test_zero_atom_has_similarity_zero():
     assert abs_cosines([[0.0, 0.0], [1.0, 0.0]], [[-3.0, 0.0]]).tolist() == [[0.0], [1.0]]
 
 
@@ -62,6 +62,6 @@ def test_an_empty_atom_is_like_nothing():
         (np.full((1, 2), np.nan), np.ones((1, 2)), "NaN"),
     ],
 )
-def test_what_is_no_pair_of_dictionaries_is_refused(A, B, words):
-    with pytest.raises(ValueError, match=words):
+def test_invalid_dictionaries_are_refused(A, B, message):
+    with pytest.raises(ValueError, match=message):
         match_atoms(A, B)

@@ -15,7 +15,7 @@ def objective(D, Y, penalty):
     return np.mean(0.5 * np.sum((Y - S @ D) ** 2, axis=1) + penalty * np.abs(S).sum(axis=1))
 
 
-def test_a_planted_dictionary_is_found_again(rng):
+def test_planted_dictionary_is_recovered(rng):
     truth = unit_rows(rng.standard_normal((30, 40)))
     Y = planted(rng, truth, 4000, 3, noise=0.01)
     trained = learn_online(Y, 40, 0.3, rng, n_epochs=10).atoms
@@ -23,8 +23,9 @@ def test_a_planted_dictionary_is_found_again(rng):
     assert closest.min() > 0.97
 
 
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # of the peer
-def test_objective_beats_random_samples_and_reaches_scikit_learn(rng):
+# raised by scikit-learn
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_objective_is_lower_than_of_random_samples_and_reaches_scikit_learn(rng):
     _, Y = coherent(rng, 1, 3000, 48)
     ours = learn_online(Y, 40, 0.05, rng, n_epochs=5)
     start = objective(initial_atoms(Y, 40, np.random.default_rng(0)), Y, 0.05)
@@ -36,7 +37,7 @@ def test_objective_beats_random_samples_and_reaches_scikit_learn(rng):
     assert value <= 1.01 * objective(unit_rows(peer.components_), Y, 0.05)
 
 
-def test_mean_number_of_nonzeros_is_that_of_the_last_epoch(rng):
+def test_mean_nonzero_is_that_of_the_last_epoch(rng):
     _, Y = coherent(rng, 1, 2000, 30)
     trained = learn_online(Y, 20, 0.05, rng)
     codes = encode_lasso(trained.atoms, Y, 0.05)
@@ -53,7 +54,7 @@ def test_same_bits_for_any_number_of_threads(rng, dtype):
     np.testing.assert_array_equal(one.atoms, two.atoms)
 
 
-def test_progress_counts_every_batch(rng):
+def test_callback_is_called_every_batch(rng):
     _, Y = coherent(rng, 1, 2500, 10)
     reported = []
     learn_online(

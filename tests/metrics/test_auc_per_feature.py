@@ -1,4 +1,4 @@
-"""AUCs of many measurements of patients: against the plain definition."""
+"""Tests of the AUC per feature against the direct definition."""
 
 import numpy as np
 import pytest
@@ -12,8 +12,8 @@ def rng():
     return np.random.default_rng(5)
 
 
-def test_every_auc_is_the_plain_one_and_lies_in_its_interval(rng):
-    values = np.round(rng.random((20, 6)), 1)  # with ties
+def test_values_equal_auc_and_lie_in_their_intervals(rng):
+    values = np.round(rng.random((20, 6)), 1)  # rounded, so that there are ties
     positive = np.arange(20) < 9
     found = auc_per_feature(values, positive, np.arange(20), n_replicates=200)
     for column in range(6):
@@ -23,8 +23,8 @@ def test_every_auc_is_the_plain_one_and_lies_in_its_interval(rng):
     assert (found.high - found.low > 0.2).all()
 
 
-def test_a_patient_in_both_classes_is_drawn_as_one(rng):
-    """Images of the same patients in both classes: what is the same in both says nothing."""
+def test_patient_in_both_classes_is_resampled_as_one(rng):
+    """The same patients in both classes with almost equal values: the AUC is near 0.5."""
     base = rng.random((10, 1))
     values = np.concatenate([base, base + 1e-6])
     positive, patients = np.arange(20) >= 10, np.tile(np.arange(10), 2)
@@ -40,11 +40,11 @@ def test_too_few_patients_have_no_interval(rng):
     assert np.isnan(none.value).all()
 
 
-def test_measurements_in_parts_are_the_same_as_all_at_once(rng, monkeypatch):
-    """Memory is bounded by ranking a few columns at a time."""
+def test_column_blocks_give_the_same_result(rng, monkeypatch):
+    """Columns are ranked a few at a time to limit memory."""
     values, positive = np.round(rng.random((30, 7)), 1), np.arange(30) % 2 == 0
-    whole = auc_per_feature(values, positive, np.arange(30), n_replicates=100)
+    expected = auc_per_feature(values, positive, np.arange(30), n_replicates=100)
     monkeypatch.setattr("histodict.metrics.confounding._AT_ONCE", 1)
     parts = auc_per_feature(values, positive, np.arange(30), n_replicates=100)
     for name in ("value", "low", "high"):
-        np.testing.assert_allclose(getattr(parts, name), getattr(whole, name), rtol=1e-12)
+        np.testing.assert_allclose(getattr(parts, name), getattr(expected, name), rtol=1e-12)

@@ -1,4 +1,4 @@
-"""Properties of images that go with their class are named, and few others are."""
+"""Tests of the search for image properties that are associated with the class."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ SMALL = ("n_atoms=6", "n_iter=1", "patches_per_class=60", "patch_px=8", "downsam
 SETTINGS = [word for setting in SMALL for word in ("--set", setting)]
 
 
-def write_set(folder, n_patients=10, site=lambda p: "one", change=lambda pixels, p: pixels, **rest):
-    """Noise, alike in both classes: patients with even numbers are of class a."""
+def write_dataset(
+    folder, n_patients=10, site=lambda p: "one", change=lambda pixels, p: pixels, **rest
+):
+    """Write noise images, equal in both classes; patients with even numbers are of class a."""
     rng, rows = np.random.default_rng(0), ["path,label,patient,site,mpp"]
     folder.mkdir(parents=True, exist_ok=True)
     for p in range(n_patients):
@@ -40,66 +42,67 @@ def brightened(pixels, p):
     return (np.minimum(pixels * 1.1 + 12, 255)).astype(np.uint8) if p % 2 else pixels
 
 
-def found_in(folder):
+def confounders_of(folder):
     return {a.name: a for a in find_confounders(read_manifest(folder / "manifest.csv"))}
 
 
-def test_nothing_is_found_where_nothing_goes_with_the_class(tmp_path):
-    assert not found_in(write_set(tmp_path, site=lambda p: "xy"[p // 2 % 2]))
+def test_unrelated_site_is_not_reported(tmp_path):
+    assert not confounders_of(write_dataset(tmp_path, site=lambda p: "xy"[p // 2 % 2]))
 
 
-def test_a_site_that_equals_the_class_is_said_to_be_confounded(tmp_path):
-    (site,) = found_in(write_set(tmp_path, site=lambda p: "xy"[p % 2])).values()
+def test_site_that_equals_the_class_is_confounded(tmp_path):
+    (site,) = confounders_of(write_dataset(tmp_path, site=lambda p: "xy"[p % 2])).values()
     assert site.confounded and site.accuracy == 1
     assert "Class and site are fully confounded: no evaluation on these data" in str(site)
 
 
-def test_several_sites_of_one_class_each_are_confounded_too(tmp_path):
-    assert found_in(write_set(tmp_path, site=lambda p: "wxyz"[p % 4]))["site"].confounded
-    assert not found_in(write_set(tmp_path / "own", site=lambda p: f"s{p}"))  # as patients are
+def test_several_sites_of_one_class_each_are_confounded(tmp_path):
+    assert confounders_of(write_dataset(tmp_path, site=lambda p: "wxyz"[p % 4]))["site"].confounded
+    one_each = write_dataset(tmp_path / "own", site=lambda p: f"s{p}")
+    assert not confounders_of(one_each)
 
 
-def test_a_site_that_nearly_equals_the_class_has_its_figure(tmp_path):
-    folder = write_set(tmp_path, 20, site=lambda p: "xy"[p % 2 if p else 1])
-    (site,) = found_in(folder).values()
+def test_site_that_nearly_equals_the_class_has_its_accuracy(tmp_path):
+    folder = write_dataset(tmp_path, 20, site=lambda p: "xy"[p % 2 if p else 1])
+    (site,) = confounders_of(folder).values()
     assert not site.confounded and site.accuracy == pytest.approx(0.95)
     assert "0.95" in str(site) and "--protocol site" in str(site)
 
 
 @pytest.mark.parametrize("column", ["scanner", "acquisition_group"])
-def test_other_columns_are_compared_as_sites_are(tmp_path, column):
-    folder = write_set(tmp_path, site=lambda p: "xy"[p % 2])
+def test_scanner_and_batch_columns_are_checked(tmp_path, column):
+    folder = write_dataset(tmp_path, site=lambda p: "xy"[p % 2])
     file = folder / "manifest.csv"
     file.write_text(file.read_text().replace("site", column))
-    (found,) = found_in(folder).values()
+    (found,) = confounders_of(folder).values()
     assert found.confounded and found.name in ("scanner", "batch")
 
 
-def test_what_images_themselves_have_is_compared(tmp_path):
+def test_image_properties_are_checked(tmp_path):
     assert {"mean colour", "white point"} <= set(
-        found_in(write_set(tmp_path / "bright", change=brightened))
+        confounders_of(write_dataset(tmp_path / "bright", change=brightened))
     )
     suffix = lambda p: (".png", ".tif")[p % 2]  # noqa: E731
-    assert set(found_in(write_set(tmp_path / "format", suffix=suffix))) == {"file format"}
+    assert set(confounders_of(write_dataset(tmp_path / "format", suffix=suffix))) == {"file format"}
     crop = lambda pixels, p: pixels[: 40 - 4 * (p % 2)]  # noqa: E731
-    assert set(found_in(write_set(tmp_path / "size", change=crop))) == {"image size"}
-    manifest = read_manifest(write_set(tmp_path / "mpp") / "manifest.csv")
+    assert set(confounders_of(write_dataset(tmp_path / "size", change=crop))) == {"image size"}
+    manifest = read_manifest(write_dataset(tmp_path / "mpp") / "manifest.csv")
     sizes = [replace(r, mpp=0.5 if r.label == "a" else 0.25) for r in manifest.records]
     (found,) = find_confounders(replace(manifest, records=tuple(sizes)))
     assert found.name == "pixel size" and found.confounded
 
 
-def test_order_of_rows_and_masked_images_make_no_difference(tmp_path):
+def test_row_order_and_missing_images_do_not_matter(tmp_path):
     manifest = read_manifest(
-        write_set(tmp_path, change=brightened, site=lambda p: "xy"[p // 2 % 2]) / "manifest.csv"
+        write_dataset(tmp_path, change=brightened, site=lambda p: "xy"[p // 2 % 2]) / "manifest.csv"
     )
     order = np.random.default_rng(0).permutation(len(manifest.records)).tolist()
     assert find_confounders(manifest) == find_confounders(manifest.select(order))
     assert find_confounders(Manifest((ImageRecord(tmp_path / "none.png", "a", "p"),))) == []
 
 
-def test_false_alarms_are_few():
-    """In 200 sets without any association at most 5 % are said to have one, but for chance."""
+def test_false_positives_are_rare():
+    """In 200 sets without association at most 5 % are reported, up to sampling error."""
     rng, n_alarms, n_sets = np.random.default_rng(0), 0, 200
     for _ in range(n_sets):
         n = 16
@@ -116,8 +119,8 @@ def test_false_alarms_are_few():
     assert n_alarms <= 0.05 * n_sets + 2 * np.sqrt(0.05 * 0.95 * n_sets)
 
 
-def test_commands_reports_and_the_model_say_it(tmp_path):
-    folder = write_set(tmp_path / "t", 6, site=lambda p: "xy"[p % 2])
+def test_commands_reports_and_model_report_a_confounder(tmp_path):
+    folder = write_dataset(tmp_path / "t", 6, site=lambda p: "xy"[p % 2])
     text = "Class and site are fully confounded: no evaluation on these data can tell them apart"
     model = tmp_path / "m.histodict"
     common = ["--preset", "fast", *SETTINGS]
@@ -148,15 +151,15 @@ def test_commands_reports_and_the_model_say_it(tmp_path):
     assert any(text in line for line in read_header(model)["training_info"]["confounders"])
     page = (tmp_path / "e" / "report.html").read_text()
     assert page.count(text) >= 2  # among the warnings and in the model card
-    facts = json.loads((tmp_path / "e" / "provenance.json").read_text())
-    assert facts["confounders"][0]["confounded"]
+    provenance = json.loads((tmp_path / "e" / "provenance.json").read_text())
+    assert provenance["confounders"][0]["confounded"]
     page = (tmp_path / "atoms.html").read_text()
     assert text in page and "cannot be said" not in page
     with (tmp_path / "e" / "results.csv").open() as file:
         assert list(csv.DictReader(file))
 
 
-def test_thousands_of_words_take_little_memory():
+def test_thousands_of_values_take_little_memory():
     n = 6000
     text = [f"{'ab'[i % 2]}{i // 4}" for i in range(n)]
     labels, patients = ["ab"[i % 2] for i in range(n)], [f"p{i}" for i in range(n)]

@@ -13,12 +13,12 @@ from tests.model_selection.manifests import clustered
 
 
 def above_zero(labels, scores):
-    """Balanced accuracy of calling what is above 0 the second class."""
+    """Return the balanced accuracy of predicting the second class above 0."""
     return balanced_accuracy(labels, (scores > 0).astype(int))
 
 
-def middle(metric, tested):
-    """The plain percentile interval: the middle 95 % of the draws."""
+def percentile_interval(metric, tested):
+    """Return the plain percentile interval: the middle 95 % of the replicates."""
 
     def of_rows(_, rows):
         return metric(tested.labels[rows], tested.predictions[rows])
@@ -29,56 +29,56 @@ def middle(metric, tested):
 
 
 def by_image(tested):
-    """The same answers, every image taken for a patient of its own."""
+    """Return the same predictions with every image as a patient of its own."""
     return Repeat(tested.labels, np.arange(len(tested.labels)), tested.predictions)
 
 
-# --- against other computations -----------------------------------------------------------------
+# --- comparison with other computations -----------------------------------------------------------
 
 
 @pytest.mark.parametrize("metric", [auc, above_zero])
-def test_against_scipy_drawing_patients_by_number(rng, metric):
+def test_intervals_equal_scipy_bootstrap_over_patients(rng, metric):
     (tested,) = clustered(rng, 24)
     rows = [np.flatnonzero(tested.patients == patient) for patient in range(24)]
 
-    def statistic(drawn):
-        taken = np.concatenate([rows[patient] for patient in drawn.astype(int)])
+    def statistic(resampled):
+        taken = np.concatenate([rows[patient] for patient in resampled.astype(int)])
         return metric(tested.labels[taken], tested.predictions[taken])
 
     draws = {"n_resamples": 2000, "vectorized": False, "method": "percentile"}
     draws["rng" if "rng" in signature(bootstrap).parameters else "random_state"] = rng
     expected = bootstrap((np.arange(24),), statistic, **draws).confidence_interval
-    # Two times 2000 draws: the ends vary by about a tenth of the interval's half-width.
+    # With 2000 replicates each, the ends vary by about a tenth of the interval's half-width.
     slack = 0.2 * (expected.high - expected.low)
-    np.testing.assert_allclose(middle(metric, tested), expected, atol=slack)
+    np.testing.assert_allclose(percentile_interval(metric, tested), expected, atol=slack)
     value = bootstrap_interval(metric, [tested]).value
     assert value == pytest.approx(metric(tested.labels, tested.predictions), abs=1e-12)
 
 
-def test_the_share_of_right_answers_has_the_spread_of_patients_means(rng):
-    # Patients of ten images each, all right or all wrong: 20 independent answers, not 200.
+def test_accuracy_interval_reflects_patients_not_images(rng):
+    # Patients of ten images each, all correct or all wrong: 20 independent results, not 200.
     right = np.repeat(rng.random(20) < 0.7, 10)
     labels = np.tile([0, 1], 100)
     tested = Repeat(labels, np.repeat(np.arange(20), 10), np.where(right, labels, 1 - labels))
-    low, high = middle(accuracy, tested)
+    low, high = percentile_interval(accuracy, tested)
     share = right.mean()
     deviation = np.sqrt(share * (1 - share) / 20)
     assert high - low == pytest.approx(2 * 1.96 * deviation, rel=0.15)
 
 
-def test_expanded_interval_of_a_mean_is_students(rng):
+def test_expanded_interval_of_a_mean_equals_students(rng):
     values = rng.normal(size=8)
     repeat = Repeat(np.zeros(8), np.arange(8), values)
     expected = t.interval(0.95, 7, values.mean(), values.std(ddof=1) / np.sqrt(8))
     interval = bootstrap_interval(lambda _, x: x.mean(), [repeat], n_replicates=20_000)
-    # The mean of eight draws is nearly, not quite, normal.
+    # The mean of eight values is approximately normal.
     assert interval.high - interval.low == pytest.approx(expected[1] - expected[0], rel=0.07)
-    low, high = middle(lambda _, x: x.mean(), repeat)
+    low, high = percentile_interval(lambda _, x: x.mean(), repeat)
     assert high - low < 0.8 * (expected[1] - expected[0])
 
 
 def simulated_coverage(change, truth, n_sets=100):
-    """Share of made-up studies of 16 patients whose interval holds the truth."""
+    """Return the share of simulated studies of 16 patients whose interval contains the truth."""
     rng = np.random.default_rng(5)
     hits = 0
     for seed in range(n_sets):
@@ -89,7 +89,8 @@ def simulated_coverage(change, truth, n_sets=100):
 
 
 def test_coverage_on_clustered_images():
-    """95 % intervals hold the truth 90 times in 100; taking images for independent, they do not."""
+    """95 % intervals cover the truth in about 90 % of studies; treating images as independent,
+    fewer."""
     (everyone,) = clustered(np.random.default_rng(1), 20_000)
     truth = above_zero(everyone.labels, everyone.predictions)
     assert simulated_coverage(lambda tested: tested, truth) >= 0.88
@@ -99,7 +100,7 @@ def test_coverage_on_clustered_images():
 # --- repeats ------------------------------------------------------------------------------------
 
 
-def test_the_same_answers_again_are_no_more_evidence(rng):
+def test_identical_repeats_do_not_narrow_the_interval(rng):
     (tested,) = clustered(rng, 16)
     once = bootstrap_interval(auc, [tested])
     again = bootstrap_interval(auc, [tested] * 5)
@@ -108,17 +109,17 @@ def test_the_same_answers_again_are_no_more_evidence(rng):
     )
 
 
-def test_repeats_do_not_wear_the_spread_of_patients_away(rng):
+def test_repeats_keep_the_variance_between_patients(rng):
     repeats = clustered(rng, 16, n_repeats=4)
     pooled = bootstrap_interval(auc, repeats)
     each = [bootstrap_interval(auc, [tested]) for tested in repeats]
     assert pooled.value == pytest.approx(np.mean([one.value for one in each]), abs=1e-12)
     widths = [one.high - one.low for one in each]
-    # Four times the images would be half the width.
+    # Four times as many images would halve the width.
     assert 0.7 * np.mean(widths) < pooled.high - pooled.low <= max(widths)
 
 
-def test_the_order_of_images_and_the_names_of_patients_do_not_matter(rng):
+def test_order_of_images_and_patient_names_do_not_matter(rng):
     (tested,) = clustered(rng, 16)
     mixed = rng.permutation(len(tested.labels))
     names = np.array([f"patient {i:03}" for i in range(16)])
@@ -127,8 +128,8 @@ def test_the_order_of_images_and_the_names_of_patients_do_not_matter(rng):
     assert (a.value, a.low, a.high) == pytest.approx((b.value, b.low, b.high), abs=1e-12)
 
 
-def test_repeats_that_test_other_patients(rng):
-    """Hold-outs: a patient counts in the repeats that tested it."""
+def test_repeats_may_test_different_patients(rng):
+    """Hold-out repeats: a patient counts in the repeats that tested it."""
     (tested,) = clustered(rng, 16)
     halves = [
         Repeat(tested.labels[stored], tested.patients[stored], tested.predictions[stored])
@@ -142,26 +143,27 @@ def test_repeats_that_test_other_patients(rng):
     assert interval.low < interval.value < interval.high
 
 
-# --- classes that vanish, and other edges -------------------------------------------------------
+# --- missing classes and other edge cases
+# ----------------------------------------------------------
 
 
 def rare_class(n_common):
-    """Two patients of class 1 among others of class 0."""
+    """Return two patients of class 1 among others of class 0."""
     patients = np.repeat(np.arange(n_common + 2), 3)
     labels = (patients >= n_common).astype(int)
     return Repeat(labels, patients, np.where(patients % 3 == 0, -1.0, 1.0) * np.arange(len(labels)))
 
 
-def test_draws_without_a_class_are_drawn_again_and_counted():
+def test_replicates_without_a_class_are_redrawn_and_counted():
     interval = bootstrap_interval(above_zero, [rare_class(8)], n_replicates=2000)
     assert np.isfinite([interval.low, interval.high]).all()
-    # A draw lacks both of two patients among ten with probability 0.8¹⁰ = 0.107, so that
-    # 0.107/0.893 draws are in vain per replicate; the other class hardly ever lacks.
+    # A replicate lacks both of two patients among ten with probability 0.8¹⁰ = 0.107, so that
+    # 0.107/0.893 draws are repeated per replicate; the other class is hardly ever missing.
     assert interval.n_redrawn / 2000 == pytest.approx(0.107 / 0.893, rel=0.2)
     assert bootstrap_interval(above_zero, clustered(np.random.default_rng(0), 40)).n_redrawn == 0
 
 
-def test_a_class_of_one_patient_is_refused():
+def test_class_of_one_patient_is_refused():
     tested = rare_class(8)
     stored = tested.patients != 9
     lonely = Repeat(tested.labels[stored], tested.patients[stored], tested.predictions[stored])
@@ -169,7 +171,7 @@ def test_a_class_of_one_patient_is_refused():
         bootstrap_interval(above_zero, [lonely])
 
 
-def test_a_repeat_without_a_class_is_refused(rng):
+def test_repeat_without_a_class_is_refused(rng):
     (tested,) = clustered(rng, 8)
     stored = tested.labels == 0
     half = Repeat(tested.labels[stored], tested.patients[stored], tested.predictions[stored])
@@ -184,23 +186,23 @@ def test_too_many_rare_classes_are_refused():
         bootstrap_interval(balanced_accuracy, [tested], n_replicates=100)
 
 
-def test_answers_without_a_mistake(rng):
+def test_perfect_predictions_have_a_degenerate_interval(rng):
     (tested,) = clustered(rng, 12)
     interval = bootstrap_interval(auc, [Repeat(tested.labels, tested.patients, tested.labels)])
     assert (interval.value, interval.low, interval.high) == (1, 1, 1)
 
 
-def test_levels_and_seeds(rng):
+def test_level_and_seed(rng):
     (tested,) = clustered(rng, 10)
     narrow, wide = (bootstrap_interval(auc, [tested], level=level) for level in (0.8, 0.95))
     assert wide.low < narrow.low < narrow.high < wide.high
-    low, high = middle(auc, tested)
+    low, high = percentile_interval(auc, tested)
     assert wide.low < low < high < wide.high
     assert bootstrap_interval(auc, [tested]) == wide
     assert bootstrap_interval(auc, [tested], random_state=1) != wide
 
 
-def test_bad_input(rng):
+def test_invalid_input_is_refused(rng):
     (tested,) = clustered(rng, 10)
     for message, options in {
         "level must lie between 0 and 1": {"level": 95},
@@ -218,7 +220,7 @@ def test_bad_input(rng):
 # --- cross-validation ---------------------------------------------------------------------------
 
 
-def test_the_interval_of_a_cross_validated_figure_is_wider_and_ends_at_0_and_1(rng):
+def test_cross_validated_interval_is_wider_and_clipped(rng):
     (tested,) = clustered(rng, 24)
     alone, wider = (
         bootstrap_interval(auc, [tested], n_replicates=200, cross_validated=crossed)
@@ -230,7 +232,7 @@ def test_the_interval_of_a_cross_validated_figure_is_wider_and_ends_at_0_and_1(r
 
 
 def null_study(rng, n_patients=24, n_folds=4):
-    """Cross-validated answers of a nearest-mean classifier to patients of noise."""
+    """Return cross-validated predictions of a nearest-mean classifier on noise."""
     labels = np.arange(n_patients) % 2
     X, folds = rng.normal(size=(n_patients, 5)), np.arange(n_patients) // 2 % n_folds
     predictions = np.zeros(n_patients, int)
@@ -242,8 +244,8 @@ def null_study(rng, n_patients=24, n_folds=4):
     return Repeat(labels, np.arange(n_patients), predictions)
 
 
-def test_without_signal_few_cross_validated_intervals_exclude_chance():
-    """Draws of patients alone leave out 0.5 in twice as many studies as they should."""
+def test_cross_validated_intervals_rarely_exclude_chance_without_signal():
+    """Intervals from patients alone exclude 0.5 in twice as many studies as they should."""
     rng, n_studies, excluded = np.random.default_rng(0), 150, np.zeros(2)
     for _ in range(n_studies):
         tested = null_study(rng)

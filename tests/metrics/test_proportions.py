@@ -1,4 +1,4 @@
-"""Intervals of proportions by patient: they hold what they promise, also where nothing is wrong."""
+"""Tests of intervals of proportions by patient, including proportions of 0 and 1."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from histodict.metrics.intervals import mean_interval, proportion
 
 
-def test_every_image_right_does_not_mean_certainty():
+def test_all_correct_images_do_not_give_certainty():
     found = proportion([True] * 22, ["a"] * 8 + ["b"] * 7 + ["c"] * 7)
     assert (found.value, found.n_images, found.n_patients) == (1.0, 22, 3)
     assert found.low < 0.2 and found.high == 1.0
@@ -22,7 +22,7 @@ def test_two_patients_give_no_interval():
     assert mean_interval([found, proportion([True, False, True], ["a", "b", "c"])]) is None
 
 
-def test_alike_images_of_a_patient_count_less():
+def test_correlated_images_of_a_patient_count_less():
     patients = [str(place // 4) for place in range(40)]
     alike = proportion([place // 4 % 2 == 0 for place in range(40)], patients)
     mixed = proportion([place % 2 == 0 for place in range(40)], patients)
@@ -33,7 +33,7 @@ def test_alike_images_of_a_patient_count_less():
 
 
 @pytest.mark.parametrize(("n_patients", "rate", "alike"), [(4, 0.9, 0.3), (12, 0.8, 0.4)])
-def test_intervals_hold_the_rate_as_often_as_they_say(n_patients, rate, alike):
+def test_intervals_have_the_stated_coverage(n_patients, rate, alike):
     rng = np.random.default_rng(0)
     stored = []
     for _ in range(300):
@@ -46,7 +46,7 @@ def test_intervals_hold_the_rate_as_often_as_they_say(n_patients, rate, alike):
     assert np.mean(stored) > 0.9
 
 
-def test_the_mean_of_two_is_narrower_than_each():
+def test_mean_of_two_has_a_narrower_interval():
     patients = [str(place) for place in range(30)]
     one = proportion([place % 3 != 0 for place in range(30)], patients)
     low, high = mean_interval([one, one])

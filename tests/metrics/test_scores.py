@@ -23,7 +23,7 @@ NAMES = np.array(["benign", "malignant", "other"])
 
 @pytest.fixture(params=[2, 3])
 def predicted(request, rng):
-    """Labels and predictions of two or three classes."""
+    """Return labels and predictions of two or three classes."""
     labels = rng.integers(request.param, size=200)
     wrong = rng.random(200) < 0.3
     predictions = np.where(wrong, rng.integers(request.param, size=200), labels)
@@ -32,14 +32,14 @@ def predicted(request, rng):
 
 @pytest.fixture
 def scored(rng):
-    """Labels and scores of two classes, with many ties within and between them."""
+    """Return labels and scores of two classes, with many ties."""
     labels = rng.random(150) < 0.4
     return NAMES[labels.astype(int)], np.round(rng.normal(labels, 1.0), 1)
 
 
 @pytest.fixture
 def probable(rng):
-    """Labels of three classes and probabilities that are right more often than not."""
+    """Return labels of three classes and informative probabilities."""
     labels = rng.integers(3, size=120)
     p = rng.dirichlet(np.ones(3), 120) + 0.6 * np.eye(3)[labels]
     return NAMES[labels], p / p.sum(axis=1, keepdims=True)
@@ -48,7 +48,7 @@ def probable(rng):
 # --- predictions --------------------------------------------------------------------------------
 
 
-def test_against_scikit_learn(predicted):
+def test_scores_equal_scikit_learn(predicted):
     assert accuracy(*predicted) == sklearn.metrics.accuracy_score(*predicted)
     assert balanced_accuracy(*predicted) == pytest.approx(
         sklearn.metrics.balanced_accuracy_score(*predicted), abs=1e-15
@@ -73,7 +73,7 @@ def test_predictions_of_a_class_without_images_are_wrong():
 # --- scores -------------------------------------------------------------------------------------
 
 
-def test_auc_is_the_share_of_pairs_in_order(scored):
+def test_auc_is_the_share_of_ordered_pairs(scored):
     labels, scores = scored
     higher = scores[labels == "malignant"][:, None]
     lower = scores[labels == "benign"]
@@ -88,12 +88,12 @@ def test_auc_of_three_classes_is_macro_one_against_rest(probable):
 
 
 @pytest.mark.parametrize("change", [np.exp, np.cbrt, lambda x: 3 * x - 7, lambda x: x**3])
-def test_auc_depends_on_the_order_of_scores_alone(scored, change):
+def test_auc_depends_only_on_the_order_of_scores(scored, change):
     labels, scores = scored
     assert auc(labels, change(scores)) == auc(labels, scores)
 
 
-def test_auc_of_turned_scores_and_of_ties(scored):
+def test_auc_of_negated_scores_and_of_ties(scored):
     labels, scores = scored
     assert auc(labels, -scores) == pytest.approx(1 - auc(labels, scores), abs=1e-14)
     assert auc(labels, np.zeros(len(labels))) == 0.5
@@ -101,11 +101,12 @@ def test_auc_of_turned_scores_and_of_ties(scored):
 
 
 @pytest.mark.parametrize("positive", ["benign", "malignant"])
-def test_every_point_of_the_roc_curve_is_what_its_threshold_gives(scored, positive):
+def test_roc_curve_points_equal_their_thresholds(scored, positive):
     labels, scores = scored
     (other,) = set(labels.tolist()) - {positive}
     curve = roc_curve(labels, scores, positive=positive, threshold=0.33)
-    below = [*np.unique(scores)[::-1], -np.inf]  # each has one more score above it
+    # each threshold has one more distinct score above it
+    below = [*np.unique(scores)[::-1], -np.inf]
     points = [*zip(below, curve.false_positive_rate, curve.false_negative_rate, strict=True)]
     for threshold, false_alarm, miss in [*points, (0.33, *curve.operating)]:
         output = np.where(scores > threshold, positive, other)
@@ -120,7 +121,7 @@ def test_every_point_of_the_roc_curve_is_what_its_threshold_gives(scored, positi
     assert area == pytest.approx(1 - auc(labels, scores, positive=positive), abs=1e-14)
 
 
-def test_scores_are_those_of_the_class_that_is_named(scored, likely):
+def test_scores_refer_to_the_positive_class(scored, likely):
     labels, scores = scored
     assert auc(labels, -scores, positive="benign") == pytest.approx(auc(labels, scores))
     labels, p = likely
@@ -133,12 +134,12 @@ def test_scores_are_those_of_the_class_that_is_named(scored, likely):
 
 @pytest.fixture
 def likely(rng):
-    """Labels of two classes and probabilities of the second, some on the edges of bins."""
+    """Return labels of two classes and probabilities of the second, some on edges of bins."""
     p = np.round(rng.random(300), 1)
     return NAMES[(rng.random(300) < p**2).astype(int)], p
 
 
-def test_probabilities_against_scikit_learn(likely):
+def test_probability_scores_equal_scikit_learn(likely):
     labels, p = likely
     assert brier_score(labels, p) == pytest.approx(
         sklearn.metrics.brier_score_loss(labels == "malignant", p)
@@ -157,14 +158,15 @@ def test_brier_score_of_three_classes(probable):
 
 
 def test_calibration_error_by_hand():
-    labels, p = [0, 1, 0, 1], [0.1, 0.1, 0.8, 0.9]  # one bin: 0.1 said, 0.5 true; 0.85 and 0.5
+    # two bins: predicted 0.1, observed 0.5; predicted 0.85, observed 0.5
+    labels, p = [0, 1, 0, 1], [0.1, 0.1, 0.8, 0.9]
     assert expected_calibration_error(labels, p, n_bins=2) == pytest.approx(
         (0.4 * 2 + 0.35 * 2) / 4
     )
     assert expected_calibration_error([0, 1, 1, 1], [0.75] * 4) == 0
 
 
-def test_calibration_of_three_classes_is_of_the_most_probable():
+def test_calibration_of_three_classes_uses_the_most_probable():
     p = [[0.6, 0.2, 0.2], [0.2, 0.6, 0.2], [0.2, 0.2, 0.6], [0.6, 0.4, 0.0]]
     curve = calibration_curve([0, 1, 2, 1], p, n_bins=5)
     assert (curve.probability, curve.observed, curve.counts) == (0.6, 0.75, 4)
@@ -192,6 +194,6 @@ def test_calibration_of_three_classes_is_of_the_most_probable():
         (lambda: calibration_curve([0, 1], [0.5, 0.5], n_bins=0), "n_bins must be"),
     ],
 )
-def test_bad_input(call, message):
+def test_invalid_input_is_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()

@@ -1,4 +1,4 @@
-"""Shares between groups: planted variances, honest intervals, and a test that holds for all."""
+"""Tests of variance components with planted variances, and of the confounding test."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ def rng():
 
 
 def nested(rng, share, n_groups, n_units, n_columns=400, n_blocks=2):
-    """Blocks of groups of units: as large a share of the variance as asked lies between groups."""
+    """Return blocks of groups of units with the given share of variance between groups."""
     groups = np.repeat(np.arange(n_blocks * n_groups), n_units)
     added = rng.standard_normal((n_blocks * n_groups, n_columns))[groups]
     own = rng.standard_normal((len(groups), n_columns))
@@ -27,22 +27,22 @@ def nested(rng, share, n_groups, n_units, n_columns=400, n_blocks=2):
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.8])
 @pytest.mark.parametrize(("n_groups", "n_units"), [(6, 2), (5, 2), (12, 3)])
-def test_the_planted_share_is_found_and_lies_in_its_interval(rng, share, n_groups, n_units):
+def test_planted_share_is_found_and_lies_in_its_interval(rng, share, n_groups, n_units):
     values, blocks, groups = nested(rng, share, n_groups, n_units)
     found = intraclass_correlation(values, blocks, groups, groups)
     assert np.median(found.value) == pytest.approx(share, abs=0.1)
     covered = (found.low <= share) & (share <= found.high)
     assert covered.mean() > 0.87
-    assert (found.low > share).mean() < 0.05  # more than there is, is hardly ever claimed
+    assert (found.low > share).mean() < 0.05  # overestimates are rare
 
 
-def test_what_blocks_differ_in_does_not_count(rng):
+def test_differences_between_blocks_do_not_count(rng):
     values, blocks, groups = nested(rng, 0.0, 6, 3)
     moved = np.where(blocks[:, None] == 1, values / 2, values)
     assert np.median(intraclass_correlation(moved, blocks, groups, groups).value) < 0.1
 
 
-def test_a_block_of_one_group_changes_nothing(rng):
+def test_block_with_one_group_changes_nothing(rng):
     values, blocks, groups = nested(rng, 0.5, 4, 3)
     more = [np.concatenate(pair) for pair in ((values, values[:5]), (blocks, [9] * 5))]
     alone = np.full(5, 99)
@@ -52,13 +52,13 @@ def test_a_block_of_one_group_changes_nothing(rng):
     np.testing.assert_allclose(one.low, two.low)
 
 
-def test_many_patients_are_left_out_in_bundles(rng):
+def test_many_groups_are_jackknifed_in_bundles(rng):
     values, blocks, groups = nested(rng, 0.3, 90, 2, n_columns=200)
     found = intraclass_correlation(values, blocks, groups, groups)
     assert ((found.low <= 0.3) & (found.high >= 0.3)).mean() > 0.87
 
 
-def test_groups_of_one_unit_and_columns_that_do_not_vary_say_nothing(rng):
+def test_single_unit_groups_and_constant_columns_give_nan(rng):
     values, blocks, groups = nested(rng, 0.5, 4, 1)
     assert np.isnan(intraclass_correlation(values, blocks, groups, groups).value).all()
     values, blocks, groups = nested(rng, 0.5, 4, 2)
@@ -71,10 +71,10 @@ def test_groups_of_one_unit_and_columns_that_do_not_vary_say_nothing(rng):
     assert np.isnan(intraclass_correlation(values[:0], nobody, nobody, nobody).value).all()
 
 
-# --- is it chance? ------------------------------------------------------------------------------
+# --- confounding test -----------------------------------------------------------------------------
 
 
-def test_a_share_is_what_lies_between_groups_of_a_class():
+def test_share_is_computed_between_groups_within_a_class():
     classes, groups = np.array([0] * 4 + [1] * 4), np.array([0, 0, 1, 1] * 2)
     by_class = classes[:, None] * 0.5
     by_group = groups[:, None] * 1.0
@@ -88,7 +88,7 @@ def test_a_share_is_what_lies_between_groups_of_a_class():
     np.testing.assert_allclose(swapped.variance_fractions, [1, 1, 0, 1, 1], atol=1e-12)
 
 
-def test_a_planted_site_is_found_and_noise_is_not(rng):
+def test_planted_site_is_found_and_noise_is_not(rng):
     classes, groups = np.repeat([0, 1], 12), np.tile([0, 1], 12)
     values = rng.beta(3, 20, size=(24, 50))
     values[(classes == 1) & (groups == 1), 7] += 0.5
@@ -97,8 +97,8 @@ def test_a_planted_site_is_found_and_noise_is_not(rng):
     assert found.variance_fractions[7] > 0.5 and found.p_value <= 0.01
 
 
-def test_what_is_spread_thinly_is_found_together(rng):
-    """A standard deviation in each of 40: the strongest alone could be chance."""
+def test_weak_effects_are_detected_jointly(rng):
+    """One standard deviation in each of 40 features: the strongest alone is not significant."""
     classes, groups = np.repeat([0, 1], 16), np.tile([0, 1], 16)
     alone, together = [], []
     for seed in range(12):
@@ -110,8 +110,8 @@ def test_what_is_spread_thinly_is_found_together(rng):
     assert np.mean(together) > 0.8 and np.mean(together) > np.mean(alone)
 
 
-def test_the_chance_holds_for_all_measurements_together(rng):
-    """Without any site effect 1 in 10 sets has a chance of 0.1 or less."""
+def test_p_value_holds_for_all_features_jointly(rng):
+    """Without any site effect 1 in 10 sets has a p-value of 0.1 or less."""
     classes, groups = np.repeat([0, 1], 8), np.tile([0, 1], 8)
     low = [
         confounding_test([rng.random((16, 30))], classes, groups, n_permutations=99).p_value
@@ -120,12 +120,12 @@ def test_the_chance_holds_for_all_measurements_together(rng):
     assert np.mean(np.array(low) <= 0.1) < 0.25
 
 
-def test_false_shares_are_those_of_benjamini_and_hochberg():
+def test_adjusted_p_values_equal_benjamini_hochberg():
     chances = np.array([0.04, 0.001, 0.03, 0.5])
     np.testing.assert_allclose(_false_discovery_rates(chances), [0.16 / 3, 0.004, 0.16 / 3, 0.5])
 
 
-def test_without_two_sites_in_a_class_nothing_is_known(rng):
+def test_without_two_sites_in_a_class_the_result_is_nan(rng):
     found = confounding_test(
         [rng.random((6, 3))], np.array([0, 0, 0, 1, 1, 1]), np.array([0, 0, 0, 1, 1, 1])
     )

@@ -1,4 +1,4 @@
-"""Processes that work for another one."""
+"""Tests of child processes and their exit with the parent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "getppid"), reason="asks for the parent's number")
 
-# A module that does not know of its parent, and has no end.
+# A child that does not watch its parent and never ends.
 PARENT = """
 import os, subprocess, sys, time
 command = [sys.executable, "-m", "histodict.utils.child_process", str(os.getpid())]
@@ -22,13 +22,13 @@ time.sleep(60)
 """
 
 
-def test_a_child_ends_with_its_parent_whatever_it_is_doing():
+def test_child_ends_when_its_parent_is_killed():
     with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE) as parent:
         child = int(parent.stdout.readline())
         time.sleep(1)
         assert is_alive(child)
         parent.send_signal(signal.SIGKILL)
-    wait_for_the_end(child)
+    wait_until_ended(child)
 
 
 SPEECHLESS = """
@@ -47,18 +47,18 @@ time.sleep(60)
 """
 
 
-def test_who_cannot_say_its_last_words_ends_all_the_same(tmp_path):
+def test_child_that_cannot_write_its_output_ends(tmp_path):
     (tmp_path / "speechless.py").write_text(SPEECHLESS)
     command = [sys.executable, str(tmp_path / "speechless.py")]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as parent:
         child = int(parent.stdout.readline())
         time.sleep(1)
-        assert is_alive(child)  # or there would be nothing to end
+        assert is_alive(child)  # ensures that there is a child to end
         parent.send_signal(signal.SIGKILL)
-    wait_for_the_end(child)
+    wait_until_ended(child)
 
 
-def wait_for_the_end(pid):
+def wait_until_ended(pid):
     deadline = time.monotonic() + 5
     while is_alive(pid) and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -16,7 +16,7 @@ def count_to(n: int, step: Callable[[], None]) -> int:
 
 
 @pytest.mark.parametrize("n_threads", [1, 2, 3])
-def test_results_come_in_order_and_every_step_is_told_here(n_threads):
+def test_results_are_ordered_and_callbacks_run_in_the_calling_thread(n_threads):
     reported: list[threading.Thread] = []
     tasks = [partial(count_to, n) for n in (5, 1, 7)]
     results = run_concurrently(
@@ -32,19 +32,19 @@ def test_tasks_run_at_the_same_time():
     assert run_concurrently(tasks, lambda: None, n_threads=2) == [True, True]
 
 
-def test_an_error_of_who_is_told_ends_all_tasks():
+def test_error_of_the_callback_ends_all_tasks():
     def forever(step: Callable[[], None]) -> None:
         while True:
             step()
 
-    def tell() -> None:
+    def callback() -> None:
         raise RuntimeError("enough")
 
     with pytest.raises(RuntimeError, match="enough"):
-        run_concurrently([forever, forever], tell, n_threads=2)
+        run_concurrently([forever, forever], callback, n_threads=2)
 
 
-def test_a_task_that_fails_ends_the_others():
+def test_failing_task_ends_the_others():
     def forever(step: Callable[[], None]) -> None:
         while True:
             step()

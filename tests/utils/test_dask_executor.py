@@ -1,4 +1,4 @@
-"""Work on a Dask cluster: the bits of the thread executor, also when workers are killed."""
+"""Tests of work on a Dask cluster: same bits as with threads, even if workers are killed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def cluster():
     import dask
     import distributed  # noqa: F401 (its defaults must be there before one is set)
 
-    # By default four workers may end at an item before it is suspected: that takes a while.
+    # By default an item is suspended only after it has ended four workers, which takes a while.
     with (
         dask.config.set({"distributed.scheduler.allowed-failures": 0}),
         open_cluster("local:2") as cluster,
@@ -68,15 +68,15 @@ def model(tissue):
 
 
 def kill_a_worker(cluster: Cluster) -> None:
-    # One that has just come, for one killed before, must be settled: what ends while it starts is
-    # not started again.
+    # A worker that has just replaced a killed one must be ready: a worker that ends while it starts
+    # is not restarted.
     cluster.client.wait_for_workers(2, timeout=60)
     time.sleep(1)
     pid = next(iter(cluster.client.run(os.getpid).values()))
     os.kill(pid, signal.SIGKILL)
     deadline = time.monotonic() + 20
     while len(cluster.client.nthreads()) == 2 and time.monotonic() < deadline:
-        time.sleep(0.01)  # until the scheduler has seen it, or has the next one already
+        time.sleep(0.01)  # until the scheduler has removed the worker or has its replacement
 
 
 def files_of(folder):
@@ -104,11 +104,11 @@ def two_classes(rng, n=2600, d=30):
     return X / np.linalg.norm(X, axis=1, keepdims=True), y
 
 
-# ---------------------------------------------------------------- the map itself
+# ---------------------------------------------------------------- map
 
 
 @needs_dask
-def test_a_worker_that_is_slow_to_start_again_keeps_its_place():
+def test_slowly_restarting_worker_keeps_its_place():
     import dask
     import distributed  # noqa: F401 (its defaults must be there before one is set)
 
@@ -122,7 +122,7 @@ def test_a_worker_that_is_slow_to_start_again_keeps_its_place():
 
 
 @needs_dask
-def test_results_come_in_order_and_errors_come_through(cluster):
+def test_results_are_ordered_and_errors_are_raised(cluster):
     def work(x):
         time.sleep(0.05 if x == 0 else 0)
         if x == 29:
@@ -137,7 +137,7 @@ def test_results_come_in_order_and_errors_come_through(cluster):
 
 
 @needs_dask
-def test_items_are_taken_as_there_is_room_for_them(cluster):
+def test_items_are_consumed_only_as_needed(cluster):
     taken = 0
 
     def items():
@@ -153,7 +153,7 @@ def test_items_are_taken_as_there_is_room_for_them(cluster):
 
 
 @needs_dask
-def test_a_worker_that_dies_at_work_costs_what_it_was_at(cluster, tmp_path):
+def test_dying_worker_only_repeats_its_own_items(cluster, tmp_path):
     def work(x):
         with (tmp_path / f"{x}").open("a") as file:
             file.write("x")
@@ -164,11 +164,11 @@ def test_a_worker_that_dies_at_work_costs_what_it_was_at(cluster, tmp_path):
     assert list(cluster.map(work, range(12))) == list(range(12))
     runs = [len((tmp_path / f"{x}").read_text()) for x in range(12)]
     assert runs[3] == 2
-    assert sum(runs) <= 12 + 8  # what else that worker held and nobody had taken yet
+    assert sum(runs) <= 12 + 8  # plus the results of that worker that were not yet collected
 
 
 @needs_dask
-def test_an_item_that_always_kills_its_worker_is_given_up_alone(cluster):
+def test_item_that_always_kills_its_worker_is_reported(cluster):
     def work(x):
         if x == 1:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -181,11 +181,11 @@ def test_an_item_that_always_kills_its_worker_is_given_up_alone(cluster):
         list(cluster.map(work, range(1, 4)))
 
 
-# ---------------------------------------------------------------- who may send work
+# ---------------------------------------------------------------- security
 
 
 def listening_ports(pids):
-    """At which ports these processes listen, of all TCP."""
+    """Return the TCP ports on which these processes listen."""
     lines = [
         line.split()
         for kind in ("tcp", "tcp6")
@@ -194,15 +194,15 @@ def listening_ports(pids):
     ports = {line[9]: int(line[1].split(":")[1], 16) for line in lines if line[3] == "0A"}
     opened = []
     for file in (file for pid in pids for file in Path(f"/proc/{pid}/fd").iterdir()):
-        with suppress(FileNotFoundError):  # closed just now
+        with suppress(FileNotFoundError):  # the connection was closed meanwhile
             opened.append(os.readlink(file))
     return {ports[name[8:-1]] for name in opened if name[8:-1] in ports}
 
 
 @needs_dask
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-def test_nobody_else_can_send_work_to_a_local_cluster():
-    """Neither without a certificate nor with one of their own, at no port that is open."""
+def test_local_cluster_refuses_foreign_clients():
+    """Clients without a certificate, or with another one, are refused at every open port."""
     import distributed
     from distributed.security import Security
 
@@ -211,12 +211,12 @@ def test_nobody_else_can_send_work_to_a_local_cluster():
         workers = cluster.client.scheduler_info()["workers"]
         pids = cluster.client.run(os.getpid).values()
         ports = listening_ports([os.getpid(), *pids]) - before
-        known = [
+        addresses = [
             cluster.client.scheduler.address,
             *workers,
             *(w["nanny"] for w in workers.values()),
         ]
-        assert ports == {int(address.rpartition(":")[2]) for address in known}
+        assert ports == {int(address.rpartition(":")[2]) for address in addresses}
         for port in ports:
             for kind, security in (("tcp", None), ("tls", Security.temporary())):
                 with (
@@ -227,7 +227,8 @@ def test_nobody_else_can_send_work_to_a_local_cluster():
             plain = ssl.create_default_context()
             plain.check_hostname, plain.verify_mode = False, ssl.CERT_NONE
             with (
-                pytest.raises(OSError),  # the other side sees no certificate, and hangs up
+                # the server receives no certificate and closes the connection
+                pytest.raises(OSError),
                 socket.create_connection(("127.0.0.1", port), timeout=5) as connection,
                 plain.wrap_socket(connection) as secured,
             ):
@@ -237,7 +238,7 @@ def test_nobody_else_can_send_work_to_a_local_cluster():
 
 
 @needs_dask
-def test_a_worker_that_ends_while_it_starts_is_said_in_words(monkeypatch):
+def test_worker_that_ends_during_start_is_reported(monkeypatch):
     import distributed
 
     class NoNanny(distributed.Nanny):
@@ -267,12 +268,12 @@ def test_training_gives_the_same_bits(cluster, rng, monkeypatch, most_units):
     found = new().fit_blocks(blocks, executor=cluster)
     np.testing.assert_array_equal(found.dictionaries_, expected.dictionaries_)
     np.testing.assert_array_equal(found.objective_, expected.objective_)
-    whole = new().fit(X, y, executor=cluster)
-    np.testing.assert_array_equal(whole.dictionaries_, new().fit(X, y).dictionaries_)
+    expected_ports = new().fit(X, y, executor=cluster)
+    np.testing.assert_array_equal(expected_ports.dictionaries_, new().fit(X, y).dictionaries_)
 
 
 @needs_dask
-def test_a_worker_killed_during_training_loses_nothing(cluster, rng):
+def test_killed_worker_does_not_change_training(cluster, rng):
     X, y = two_classes(rng, 6000)
     options = {"n_iter": 5, "tol": 0.0, "random_state": 0}
     expected = DFDL(8, **options).fit(X, y)
@@ -291,7 +292,7 @@ def test_a_worker_killed_during_training_loses_nothing(cluster, rng):
 
 
 @needs_dask
-def test_a_worker_killed_while_it_reads_images_loses_nothing(cluster, tissue, model):
+def test_killed_worker_does_not_change_image_reading(cluster, tissue, model):
     stages = []
 
     def kill_at_first(progress):
@@ -312,7 +313,7 @@ def test_a_worker_killed_while_it_reads_images_loses_nothing(cluster, tissue, mo
 
 
 @needs_dask
-def test_a_worker_killed_during_prediction_loses_nothing(cluster, tissue, model, tmp_path):
+def test_killed_worker_does_not_change_predictions(cluster, tissue, model, tmp_path):
     images = [*read_manifest(tissue).records, ImageRecord(tmp_path / "none.png", "", "")]
     expected = predict_images(model, "m", images, tmp_path / "threads")
     reported = []
@@ -332,7 +333,7 @@ def test_a_worker_killed_during_prediction_loses_nothing(cluster, tissue, model,
 
 @pytest.fixture
 def certified(cluster, tmp_path):
-    """The address of the cluster, and Dask's configuration with its certificate in files."""
+    """The address of the cluster; Dask is configured with its certificate files."""
     import dask
 
     security, files = cluster.client.security, {}
@@ -353,7 +354,7 @@ def certified(cluster, tmp_path):
 
 @needs_dask
 def test_train_and_predict_from_the_command_line(certified, tissue, tmp_path, monkeypatch):
-    monkeypatch.chdir(tissue.parent)  # relative paths: the workers are elsewhere
+    monkeypatch.chdir(tissue.parent)  # relative paths must work although the workers run elsewhere
     address = certified
     assert address.startswith("tls://")
     settings = ["patch_px=16", "n_atoms=20", "n_iter=3", "patches_per_class=1000"]
@@ -373,7 +374,7 @@ def test_train_and_predict_from_the_command_line(certified, tissue, tmp_path, mo
 
 
 @needs_dask
-def test_evaluation_gives_the_same_answers(cluster, tissue, tmp_path):
+def test_evaluation_gives_the_same_predictions(cluster, tissue, tmp_path):
     from histodict.model_selection.protocols import k_folds
 
     manifest = read_manifest(tissue)
@@ -391,7 +392,7 @@ def test_evaluation_gives_the_same_answers(cluster, tissue, tmp_path):
 
 
 @needs_dask
-def test_without_any_worker_it_does_not_wait_for_ever(monkeypatch):
+def test_map_without_workers_times_out(monkeypatch):
     import dask
     from distributed import Client, LocalCluster
 
@@ -414,7 +415,7 @@ def test_without_any_worker_it_does_not_wait_for_ever(monkeypatch):
 
 
 @needs_dask
-def test_a_scheduler_that_has_gone_is_said_in_words():
+def test_lost_scheduler_is_reported():
     from distributed.client import FutureCancelledError
     from distributed.comm import CommClosedError
 
@@ -438,18 +439,18 @@ def test_a_scheduler_that_has_gone_is_said_in_words():
         for use in (lambda c: list(c.map(str, [1])), lambda c: c.broadcast(lambda: iter([1]))):
             with pytest.raises(ClusterError, match="the Dask scheduler has gone"):
                 use(Cluster(client))
-        client.status = "running"  # Dask has not noticed yet, or it is an error of another kind
+        client.status = "running"  # Dask has not yet noticed, or it is another error
         text = "scheduler has gone" if isinstance(client.error, CommClosedError) else None
         with pytest.raises(ClusterError if text else type(client.error), match=text):
             list(Cluster(client).map(str, [1]))
         client.status = "closed"
 
 
-# ---------------------------------------------------------------- which cluster, and none at all
+# ---------------------------------------------------------------- cluster options
 
 
 @needs_dask
-def test_what_cannot_be_a_cluster_is_said_in_one_line(tmp_path, monkeypatch):
+def test_invalid_cluster_is_refused_in_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(cluster_module, "_CONNECT_SECONDS", 0.3)
     settings = tmp_path / "slurm.yaml"
     settings.write_text("cores: 8\n")
@@ -466,7 +467,7 @@ def test_what_cannot_be_a_cluster_is_said_in_one_line(tmp_path, monkeypatch):
 
 
 @needs_dask
-def test_other_versions_on_the_workers_are_refused(certified, monkeypatch):
+def test_different_versions_on_workers_are_refused(certified, monkeypatch):
     address = certified
     monkeypatch.setattr(cluster_module, "version", lambda name: "0.0")
     with (
@@ -477,7 +478,7 @@ def test_other_versions_on_the_workers_are_refused(certified, monkeypatch):
 
 
 @needs_dask
-def test_a_batch_system_is_asked_as_the_file_says(cluster, tmp_path, monkeypatch):
+def test_batch_system_gets_the_options_of_the_file(cluster, tmp_path, monkeypatch):
     requested = []
 
     class SLURMCluster:
@@ -535,7 +536,7 @@ for options in (["--cluster", "local:2"], ["--set", "backend=cuda"]):
 """
 
 
-def test_without_dask_and_torch_all_else_works_and_one_line_says_what_to_install(tissue, tmp_path):
+def test_missing_dask_and_torch_are_reported_only_when_needed(tissue, tmp_path):
     run = subprocess.run(
         [sys.executable, "-c", _WITHOUT, str(tissue), str(tmp_path / "m.histodict")],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""Reasons of failed items: expected errors in their own words, defects with type and place."""
+"""Tests of failure messages: expected errors keep their text, defects get type and place."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ def reason_of(step):
     raise AssertionError("no error")
 
 
-def test_an_expected_error_has_its_own_words():
+def test_expected_error_keeps_its_message():
     assert failure_reason(ValueError("a.png: is no image")) == "a.png: is no image"
     assert failure_reason(OSError()) == "OSError"
 
 
-def test_of_a_defect_type_and_place_are_told_in_one_line():
-    output = reason_of(lambda: parse_json(None))  # a TypeError of json, called by text_io.py
+def test_defect_is_reported_with_type_and_place_in_one_line():
+    # a TypeError raised by json, called from text_io.py
+    output = reason_of(lambda: parse_json(None))
     assert output.startswith("unexpected TypeError: the JSON object must be str")
     assert "utils/text_io.py:" in output and "(parse_json)" in output
     assert "json/__init__.py:" in output and "\n" not in output
 
 
-def test_too_little_memory_is_told():
+def test_memory_error_is_reported():
     output = failure_reason(MemoryError("Unable to allocate 2 GiB"))
     assert "not enough memory" in output and "Unable to allocate 2 GiB" in output
 
 
-def test_the_end_of_all_processes_is_no_error_of_an_item():
+def test_broken_process_pool_is_raised():
     with pytest.raises(BrokenExecutor):
         failure_reason(BrokenProcessPool("killed"))

@@ -27,7 +27,7 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_threads_that_write_one_file_do_not_disturb_each_other(tmp_path):
+def test_concurrent_writers_of_one_file_do_not_disturb_each_other(tmp_path):
     path = tmp_path / "table.csv"
     path.write_text(TEXTS[0])
 
@@ -43,7 +43,7 @@ def test_threads_that_write_one_file_do_not_disturb_each_other(tmp_path):
     assert names(tmp_path) == ["table.csv"]
 
 
-def test_a_failure_leaves_what_was_there_and_nothing_else(tmp_path):
+def test_failed_write_keeps_the_old_file(tmp_path):
     path = tmp_path / "new folder" / "table.csv"
     for content in ("old", "new"):
         with atomic_write(path) as partial:
@@ -55,22 +55,22 @@ def test_a_failure_leaves_what_was_there_and_nothing_else(tmp_path):
     assert names(path.parent) == ["table.csv"]
 
 
-def test_nothing_written_is_an_error_not_an_empty_file(tmp_path):
+def test_write_without_file_is_refused(tmp_path):
     path = tmp_path / "table.csv"
     with pytest.raises(FileNotFoundError), atomic_write(path):
         pass
     assert names(tmp_path) == []
 
 
-def test_the_partial_file_is_in_the_same_folder_and_of_the_same_kind(tmp_path):
+def test_partial_file_has_same_folder_and_suffix(tmp_path):
     with atomic_write(tmp_path / "a.tif") as partial:
         partial.write_text("")
         assert (partial.parent, partial.suffix) == (tmp_path, ".tif")
         assert partial.name.startswith(".")
 
 
-def test_partial_files_of_runs_that_were_killed_are_swept(tmp_path):
-    """A power cut leaves the partial file: a day later the next run to write here removes it."""
+def test_stale_partial_files_are_removed(tmp_path):
+    """A power cut leaves a partial file; the next run that writes here a day later removes it."""
     with pytest.raises(KeyboardInterrupt), atomic_write(tmp_path / "a.csv") as partial:
         left = partial
         raise KeyboardInterrupt
@@ -87,7 +87,7 @@ def test_partial_files_of_runs_that_were_killed_are_swept(tmp_path):
     assert names(folder) == sorted(["a.csv", fresh.name, *(path.name for path in others)])
 
 
-def test_other_bytes_are_noticed_even_if_size_and_time_are_the_same(tmp_path):
+def test_content_digest_detects_changes_of_same_size_and_time(tmp_path):
     file = tmp_path / "a.png"
     file.write_bytes(b"one")
     state, before = file.stat(), content_digest(file)
@@ -99,72 +99,72 @@ def test_other_bytes_are_noticed_even_if_size_and_time_are_the_same(tmp_path):
     assert content_digest(other) == before
 
 
-def looks_at_the_disk(monkeypatch, ask):
-    """How often `ask` asks the system about a file."""
+def count_stat_calls(monkeypatch, function):
+    """Count calls of stat, lstat and readlink by `function`."""
     n = 0
 
-    def counted(look):
-        def asked(*given, **named):
+    def counted(original):
+        def counting(*args, **named):
             nonlocal n
             n += 1
-            return look(*given, **named)
+            return original(*args, **named)
 
-        return asked
+        return counting
 
     with monkeypatch.context() as patch:
         for name in ("stat", "lstat", "readlink"):
             patch.setattr(os, name, counted(getattr(os, name)))
-        ask()
+        function()
     return n
 
 
 @pytest.mark.parametrize("key", [stat_signature, file_key, content_digest])
-def test_a_file_that_is_known_takes_one_look(tmp_path, monkeypatch, key):
+def test_unchanged_file_needs_one_stat_call(tmp_path, monkeypatch, key):
     file = tmp_path / "some" / "folders" / "deep" / "a.png"
     file.parent.mkdir(parents=True)
     file.write_bytes(b"one")
     before = key(file)
-    assert looks_at_the_disk(monkeypatch, lambda: key(file)) == 1
+    assert count_stat_calls(monkeypatch, lambda: key(file)) == 1
     assert key(file) == before
 
 
 @pytest.fixture
 def no_clock(monkeypatch):
-    """All files have the same times, as where two are written at once."""
+    """Give all files equal times, as if they were written at once."""
     summary = os.stat
 
-    def stopped(*given, **named):
-        found = summary(*given, **named)
+    def stopped(*args, **named):
+        found = summary(*args, **named)
         names = ("st_dev", "st_ino", "st_mode", "st_size")
-        known = {name: getattr(found, name) for name in names}
-        return SimpleNamespace(**known, st_mtime_ns=0, st_ctime_ns=0)
+        values = {name: getattr(found, name) for name in names}
+        return SimpleNamespace(**values, st_mtime_ns=0, st_ctime_ns=0)
 
     monkeypatch.setattr(os, "stat", stopped)
 
 
-def lead_to(link, target):
+def point_link_to(link, target):
     link.unlink(missing_ok=True)
     link.symlink_to(target)
 
 
 @pytest.mark.parametrize("key", [stat_signature, file_key, content_digest])
-def test_a_link_that_leads_to_another_file_is_noticed(tmp_path, no_clock, key):
+def test_changed_link_target_is_detected(tmp_path, no_clock, key):
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "a.png").write_text(name)
     file, folder = tmp_path / "link.png", tmp_path / "folder"
     found = {"file": [], "folder": []}
     for name in ("one", "two", "one"):
-        lead_to(file, tmp_path / name / "a.png")
-        lead_to(folder, tmp_path / name)
+        point_link_to(file, tmp_path / name / "a.png")
+        point_link_to(folder, tmp_path / name)
         found["file"].append(key(file))
         found["folder"].append(key(folder / "a.png"))
     for first, second, third in found.values():
         assert first != second and first == third
 
 
-def test_the_key_of_many_files_looks_at_what_lies_beside_them_once(tmp_path, monkeypatch):
-    """Each file of a folder of DICOM lies beside all others."""
+def test_key_of_files_lists_the_folder_once(tmp_path, monkeypatch):
+    """Each file of a DICOM folder has all others as siblings."""
     counts = []
     for n_files in (10, 20):
         folder = tmp_path / str(n_files)
@@ -173,7 +173,7 @@ def test_the_key_of_many_files_looks_at_what_lies_beside_them_once(tmp_path, mon
         for file in (*files, folder / "beside.txt"):
             file.write_bytes(b"one")
         key_of_files(files)
-        counts.append(looks_at_the_disk(monkeypatch, lambda files=files: key_of_files(files)))
+        counts.append(count_stat_calls(monkeypatch, lambda files=files: key_of_files(files)))
     assert counts[1] < 2.2 * counts[0]
     keys = [key_of_files(files)]
     for change in (
@@ -186,7 +186,7 @@ def test_the_key_of_many_files_looks_at_what_lies_beside_them_once(tmp_path, mon
         keys.append(key_of_files(files))
 
 
-def test_a_key_says_the_true_place(tmp_path, monkeypatch):
+def test_file_key_has_the_resolved_path(tmp_path, monkeypatch):
     (tmp_path / "one" / "deep").mkdir(parents=True)
     (tmp_path / "two").symlink_to(tmp_path / "one" / "deep")
     file = tmp_path / "one" / "a.png"
@@ -197,7 +197,7 @@ def test_a_key_says_the_true_place(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("key", [stat_signature, file_key, content_digest])
-def test_a_file_of_the_same_size_and_time_in_its_place_is_noticed(tmp_path, key):
+def test_replaced_file_of_same_size_and_time_is_detected(tmp_path, key):
     file, other = tmp_path / "a.png", tmp_path / "b.png"
     for path in (file, other):
         path.write_text(path.name)
@@ -207,15 +207,15 @@ def test_a_file_of_the_same_size_and_time_in_its_place_is_noticed(tmp_path, key)
     assert key(file) != before
 
 
-def test_slides_that_lie_in_several_files(tmp_path):
+def test_digest_covers_all_files_of_a_slide(tmp_path):
     index, folder = tmp_path / "a.mrxs", tmp_path / "a"
     index.write_bytes(b"index")
     alone = content_digest(index)
     folder.mkdir()
     (folder / "Data0000.dat").write_bytes(b"pixels")
-    whole = content_digest(index)
+    with_data = content_digest(index)
     (folder / "Data0000.dat").write_bytes(b"others, and more")
-    assert len({alone, whole, content_digest(index)}) == 3
+    assert len({alone, with_data, content_digest(index)}) == 3
     series = tmp_path / "series"
     series.mkdir()
     for name in ("1.dcm", "2.dcm"):
@@ -231,12 +231,12 @@ def write_dicom(path, uid, more=b""):
     path.write_bytes(b"\0" * 128 + b"DICM" + element + more)
 
 
-def test_of_a_flat_folder_of_dicom_slides_the_files_of_the_same_slide_count(tmp_path, monkeypatch):
+def test_key_of_dicom_covers_the_files_of_its_series(tmp_path, monkeypatch):
     for number in range(40):
         write_dicom(tmp_path / f"{number}.dcm", f"1.2.{number // 2}")
     first = tmp_path / "0.dcm"
     before = file_key(first)
-    counts = [looks_at_the_disk(monkeypatch, lambda: file_key(first))]
+    counts = [count_stat_calls(monkeypatch, lambda: file_key(first))]
     write_dicom(tmp_path / "2.dcm", "1.2.1", b"another slide")
     assert file_key(first) == before
     write_dicom(tmp_path / "1.dcm", "1.2.0", b"a level of this one")
@@ -248,17 +248,17 @@ def test_of_a_flat_folder_of_dicom_slides_the_files_of_the_same_slide_count(tmp_
     file_key(first)
     (tmp_path / "new.dcm").unlink()
     file_key(first)
-    counts.append(looks_at_the_disk(monkeypatch, lambda: file_key(first)))
+    counts.append(count_stat_calls(monkeypatch, lambda: file_key(first)))
     assert counts[0] == counts[1]
 
 
-LONGEST = 255  # bytes of a name, on nearly all file systems
+LONGEST = 255  # maximal length of a file name in bytes, on nearly all file systems
 
 
 @pytest.mark.parametrize(
     "name", ["n" * 245 + ".geojson", "ü" * 120 + ".npz", "n" * 255, "n." + "s" * 253]
 )
-def test_names_as_long_as_the_file_system_allows(tmp_path, name):
+def test_longest_file_names_can_be_written(tmp_path, name):
     path = tmp_path / os.fsdecode(os.fsencode(name)[-LONGEST:])
     with atomic_write(path) as partial:
         partial.write_text("all of it")
@@ -268,7 +268,7 @@ def test_names_as_long_as_the_file_system_allows(tmp_path, name):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")
-def test_a_full_disk_is_said_of_the_file(tmp_path):
+def test_full_disk_is_reported_with_the_file(tmp_path):
     path = tmp_path / "table.csv"
     with (
         pytest.raises(OSError, match=r"table\.csv: cannot be written.*disk is full.*make room"),
@@ -280,7 +280,7 @@ def test_a_full_disk_is_said_of_the_file(tmp_path):
 
 
 @pytest.mark.parametrize("error", [OSError("30 requested and 0 written"), RuntimeError("io")])
-def test_a_writer_that_does_not_say_that_the_disk_is_full(tmp_path, monkeypatch, error):
+def test_unspecific_write_error_on_a_full_disk_is_reported(tmp_path, monkeypatch, error):
     monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 4096}))
     with (
         pytest.raises(OSError, match=r"map\.npz: cannot be written.*disk is full"),
@@ -289,7 +289,7 @@ def test_a_writer_that_does_not_say_that_the_disk_is_full(tmp_path, monkeypatch,
         raise error
 
 
-def test_an_error_without_a_name_gets_the_files(tmp_path):
+def test_error_without_file_name_gets_the_path(tmp_path):
     with (
         pytest.raises(OSError, match=r"a\.png: cannot be written .encoder error"),
         atomic_write(tmp_path / "a.png"),
@@ -297,12 +297,12 @@ def test_an_error_without_a_name_gets_the_files(tmp_path):
         raise OSError("encoder error")
 
 
-def test_an_error_about_another_file_stays_as_it_is(tmp_path):
+def test_error_about_another_file_is_unchanged(tmp_path):
     with pytest.raises(FileNotFoundError, match="other"), atomic_write(tmp_path / "a.png"):
         (tmp_path / "other").read_text()
 
 
-def test_an_empty_folder_in_its_place_is_in_nobodys_way(tmp_path):
+def test_empty_folder_at_the_path_is_replaced(tmp_path):
     for stored in ((), ("a file",)):
         path = tmp_path / f"table{len(stored)}.csv"
         path.mkdir()
@@ -317,7 +317,7 @@ def test_an_empty_folder_in_its_place_is_in_nobodys_way(tmp_path):
 
 
 @pytest.mark.parametrize("is_there", [True, False])
-def test_through_a_link_its_target_is_written(tmp_path, is_there):
+def test_write_through_a_link_changes_its_target(tmp_path, is_there):
     (tmp_path / "store").mkdir()
     target, link = tmp_path / "store" / "new.txt", tmp_path / "link.txt"
     if is_there:
@@ -332,7 +332,7 @@ def test_through_a_link_its_target_is_written(tmp_path, is_there):
     assert not target.is_symlink() and os.listdir(target.parent) == ["new.txt"]
 
 
-def test_neither_devices_nor_pipes_nor_circles_are_replaced(tmp_path):
+def test_devices_pipes_and_circular_links_are_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "circle").symlink_to("circle")
     (tmp_path / "null").symlink_to(os.devnull)

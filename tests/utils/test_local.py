@@ -14,7 +14,7 @@ from histodict.utils.parallel import available_cores, count_jobs, map_blocks, si
 
 
 @pytest.mark.parametrize("n_jobs", [1, 2, 5])
-def test_results_come_in_the_order_of_the_blocks(n_jobs):
+def test_results_are_in_the_order_of_the_blocks(n_jobs):
     def work(block: int) -> int:
         time.sleep(0.002 * (7 - block % 7))
         return block * block
@@ -22,17 +22,17 @@ def test_results_come_in_the_order_of_the_blocks(n_jobs):
     assert list(map_blocks(work, range(40), n_jobs)) == [i * i for i in range(40)]
 
 
-def test_threads_work_at_the_same_time():
+def test_threads_run_at_the_same_time():
     meeting = threading.Barrier(2, timeout=10)
     assert list(map_blocks(lambda block: meeting.wait() >= 0, range(2), 2)) == [True, True]
 
 
-def test_a_single_block_starts_no_thread():
+def test_single_block_starts_no_thread():
     assert list(map_blocks(lambda _: threading.get_ident(), [0], 4)) == [threading.get_ident()]
     assert list(map_blocks(lambda block: block, [], 4)) == []
 
 
-def test_blocks_are_read_no_further_ahead_than_needed():
+def test_blocks_are_read_only_as_needed():
     read: list[int] = []
 
     def blocks():
@@ -46,7 +46,7 @@ def test_blocks_are_read_no_further_ahead_than_needed():
     results.close()
 
 
-def test_an_error_in_a_block_reaches_the_caller():
+def test_error_in_a_block_is_raised():
     def work(block: int) -> float:
         return 1 / (block - 5)
 
@@ -70,13 +70,13 @@ assert list(map_blocks(blas_threads, range(4), 2)) == [{1}] * 4
 """
 
 
-def test_blas_has_one_thread_inside_and_its_own_number_after():
-    """In a process of its own: other tests may leave work under way."""
+def test_blas_is_limited_to_one_thread_inside_only():
+    """Runs in its own process, because other tests may leave threads running."""
     threads = {"OPENBLAS_NUM_THREADS": "2"}
     subprocess.run([sys.executable, "-c", BLAS_PROBE], env=os.environ | threads, check=True)
 
 
-def test_number_of_jobs():
+def test_count_jobs():
     assert count_jobs(None) == count_jobs(-1) == available_cores()
     assert count_jobs(3) == 3
     assert count_jobs(-100) == 1
@@ -85,8 +85,8 @@ def test_number_of_jobs():
             count_jobs(wrong)
 
 
-def test_calls_that_overlap_share_the_limit():
-    """The first to leave must not free BLAS under the other, nor the last leave it limited."""
+def test_overlapping_calls_share_the_blas_limit():
+    """The first to finish must not lift the limit for the other, nor the last one keep it."""
 
     def blas_threads() -> set[int]:
         return {lib["num_threads"] for lib in threadpool_info() if lib["user_api"] == "blas"}
@@ -112,8 +112,8 @@ print(hashlib.sha256(S.indices.tobytes() + S.data.tobytes()).hexdigest())
 """
 
 
-def test_any_thread_may_be_the_one_that_limits_blas():
-    """threadpoolctl 3.8 listens to one thread alone, here to the one that came first."""
+def test_any_thread_may_limit_blas():
+    """threadpoolctl 3.8 restores limits only in the thread that set them."""
 
     def blas_threads() -> set[int]:
         return {lib["num_threads"] for lib in threadpool_info() if lib["user_api"] == "blas"}

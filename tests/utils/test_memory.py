@@ -1,4 +1,4 @@
-"""What may still be taken: the least of what machine, control groups and limits leave."""
+"""Tests of the available memory: the minimum over the machine, control groups and limits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GIB = 2**30
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
-    """A machine with 8 GiB available, in whose files more can be written."""
+    """A machine with 8 GiB available; returns a function that writes further files of /proc."""
 
     def write(path, text):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
@@ -28,11 +28,11 @@ def machine(tmp_path, monkeypatch):
     return write
 
 
-def test_what_the_machine_has(machine):
+def test_memory_of_the_machine(machine):
     assert memory.available_bytes() == 8 * GIB
 
 
-def test_groups_above_the_process_count(machine):
+def test_limits_of_parent_control_groups_apply(machine):
     machine("proc/self/cgroup", "0::/job/step\n")
     machine("cgroup/job/step/memory.max", "max\n")
     machine("cgroup/job/step/memory.current", f"{GIB}\n")
@@ -44,21 +44,21 @@ def test_groups_above_the_process_count(machine):
     assert memory.available_bytes() == 1.5 * GIB
 
 
-def test_the_older_kind_of_groups(machine):
+def test_limits_of_cgroup_v1_apply(machine):
     machine("proc/self/cgroup", "5:cpu:/\n4:memory,hugetlb:/docker/1\n")
     machine("cgroup/memory/docker/1/memory.limit_in_bytes", f"{2 * GIB}\n")
     machine("cgroup/memory/docker/1/memory.usage_in_bytes", f"{GIB}\n")
     assert memory.available_bytes() == GIB
 
 
-def test_more_in_use_than_allowed_is_none_left(machine):
+def test_usage_above_the_limit_leaves_zero(machine):
     machine("proc/self/cgroup", "0::/\n")
     machine("cgroup/memory.max", "5\n")
     machine("cgroup/memory.current", "7\n")
     assert memory.available_bytes() == 0
 
 
-def test_a_limit_of_the_shell_counts():
+def test_ulimit_applies():
     pytest.importorskip("resource")
     code = "from histodict.utils.cache import available_bytes; print(available_bytes())"
     limited = f"import resource\nresource.setrlimit(resource.RLIMIT_AS, ({GIB}, {GIB}))\n{code}"
@@ -67,7 +67,7 @@ def test_a_limit_of_the_shell_counts():
 
 
 @pytest.mark.parametrize(
-    ("n_bytes", "words"), [(1_640_000_000, "1.6 GB"), (310_000_000, "310 MB"), (5_000, "0 MB")]
+    ("n_bytes", "expected"), [(1_640_000_000, "1.6 GB"), (310_000_000, "310 MB"), (5_000, "0 MB")]
 )
-def test_in_words(n_bytes, words):
-    assert outputs.format_bytes(n_bytes) == words
+def test_format_bytes(n_bytes, expected):
+    assert outputs.format_bytes(n_bytes) == expected

@@ -1,19 +1,19 @@
-"""What is kept stays bounded; what was used last stays longest."""
+"""Tests of the memory cache: bounded size, least recently used entries evicted first."""
 
 from functools import partial
 
 from histodict.utils.cache import LRUCache
 
 
-class Kept:
-    """A cache of names that notes which of them it had to make."""
+class RecordingCache:
+    """A cache of names that records which of them were computed."""
 
     def __init__(self) -> None:
         self.cache: LRUCache[str] = LRUCache(100)
         self.made = ""
 
-    def ask(self, names: str, n_bytes: int = 30, is_good: bool = True) -> str:
-        """Those of the names that were not there."""
+    def request(self, names: str, n_bytes: int = 30, is_good: bool = True) -> str:
+        """Return the names that were not in the cache."""
         self.made = ""
         for name in names:
             self.cache.get((name,), partial(self._make, name, n_bytes), lambda _: is_good)
@@ -24,22 +24,22 @@ class Kept:
         return name, n_bytes
 
 
-def test_the_cache_forgets_what_was_used_longest_ago():
-    stored = Kept()
-    assert stored.ask("abc") == "abc"
-    assert stored.ask("a") == ""
-    assert stored.ask("d") == "d"
-    assert stored.ask("acd") == ""
-    assert stored.ask("b") == "b"
-    assert stored.ask("x", 1000) == "x"
-    assert stored.ask("x") == ""
-    assert stored.ask("d") == "d"
-    assert stored.ask("x") == "x"
+def test_least_recently_used_entries_are_evicted():
+    stored = RecordingCache()
+    assert stored.request("abc") == "abc"
+    assert stored.request("a") == ""
+    assert stored.request("d") == "d"
+    assert stored.request("acd") == ""
+    assert stored.request("b") == "b"
+    assert stored.request("x", 1000) == "x"
+    assert stored.request("x") == ""
+    assert stored.request("d") == "d"
+    assert stored.request("x") == "x"
 
 
-def test_what_is_no_longer_good_is_made_anew():
-    stored = Kept()
-    assert stored.ask("a") == "a"
-    assert stored.ask("a", is_good=False) == "a"
-    assert stored.ask("abc") == "bc"  # its bytes count once
-    assert stored.ask("abc") == ""
+def test_invalid_entries_are_computed_again():
+    stored = RecordingCache()
+    assert stored.request("a") == "a"
+    assert stored.request("a", is_good=False) == "a"
+    assert stored.request("abc") == "bc"  # the replaced entry is counted once
+    assert stored.request("abc") == ""

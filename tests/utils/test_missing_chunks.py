@@ -1,4 +1,4 @@
-"""Whether files with missing chunks may be read, here and on the workers of a cluster."""
+"""Tests of the setting that allows files with missing chunks, also on cluster workers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from histodict.utils.missing_chunks import (
 from histodict.utils.validation import hint_surface, hints_for
 
 
-def test_it_is_allowed_inside_of_the_outermost_block():
+def test_outermost_block_decides():
     assert not missing_chunks_allowed()
     with allow_missing_chunks():
         with allow_missing_chunks(), allow_missing_chunks(False):
@@ -25,7 +25,7 @@ def test_it_is_allowed_inside_of_the_outermost_block():
 
 
 @pytest.mark.parametrize("allow", [True, False])
-def test_a_worker_has_the_settings_of_the_sender(allow):
+def test_workers_get_the_settings_of_the_sender(allow):
     with hints_for("python"):
         reported = _with_local_settings(
             allow, "cli", lambda item: (missing_chunks_allowed(), hint_surface()), 3
@@ -34,7 +34,7 @@ def test_a_worker_has_the_settings_of_the_sender(allow):
     assert not missing_chunks_allowed()
 
 
-def test_a_file_is_warned_of_once_and_refused_otherwise():
+def test_missing_chunks_are_warned_of_once_or_refused():
     assert check_missing_chunks("a", 0, 9) == ""
     assert "a: 2 of its 9 chunks are missing" in check_missing_chunks("a", 2, 9)
     with allow_missing_chunks(), warnings.catch_warnings(record=True) as reported:

@@ -14,17 +14,17 @@ from histodict.utils.validation import hint_surface, hints_for
 
 @pytest.mark.parametrize("room", [0, 5])
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EROFS, errno.ENOSYS])
-def test_without_room_for_locks_the_work_is_done_here(monkeypatch, room, error):
-    """As where /dev/shm is missing, read-only or a few kilobytes small."""
+def test_work_runs_in_this_process_without_shared_locks(monkeypatch, room, error):
+    """Simulates a missing, read-only or very small /dev/shm."""
     made = 0
     lock = multiprocessing.synchronize.SemLock.__init__
 
-    def make(self, *given, **named):
+    def make(self, *args, **named):
         nonlocal made
         made += 1
         if made > room:
             raise OSError(error, os.strerror(error))
-        lock(self, *given, **named)
+        lock(self, *args, **named)
 
     monkeypatch.setattr(multiprocessing.synchronize.SemLock, "__init__", make)
     with pytest.warns(RuntimeWarning, match="/dev/shm"):
@@ -32,20 +32,20 @@ def test_without_room_for_locks_the_work_is_done_here(monkeypatch, room, error):
     assert set(results) == {os.getpid()}
 
 
-def test_a_cluster_here_needs_room_for_locks(monkeypatch):
+def test_local_cluster_without_shared_locks_is_refused(monkeypatch):
     pytest.importorskip("distributed")
     monkeypatch.setattr(cluster, "can_share_locks", lambda: False)
     with pytest.raises(ClusterError, match="/dev/shm"), cluster.open_cluster("local:2"):
         pass
 
 
-def test_with_room_it_is_done_in_processes():
+def test_work_runs_in_other_processes_with_shared_locks():
     assert can_share_locks()
     assert os.getpid() not in set(map_processes((delayed(os.getpid)() for _ in range(3)), 2))
 
 
-def test_relative_paths_are_those_of_whoever_asks(tmp_path, monkeypatch):
-    """The processes stay, and their user may have gone to another folder since."""
+def test_relative_paths_follow_the_folder_of_the_caller(tmp_path, monkeypatch):
+    """The worker processes persist while the caller changes its folder."""
     found = []
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
@@ -54,7 +54,7 @@ def test_relative_paths_are_those_of_whoever_asks(tmp_path, monkeypatch):
     assert found == [str(tmp_path.resolve() / "one")] * 4 + [str(tmp_path.resolve() / "two")] * 4
 
 
-def test_hints_are_for_the_surface_of_whoever_asks():
+def test_hints_follow_the_surface_of_the_caller():
     found = []
     for surface in ("cli", "web"):
         with hints_for(surface):

@@ -11,19 +11,20 @@ from rich.console import Console
 from histodict.utils.progress import Progress, TimeEstimator, cumulative_shares, progress_bar
 
 
-def test_a_step_weighs_what_it_takes():
+def test_cumulative_shares_follow_the_work_of_each_step():
     assert cumulative_shares([1, 3]) == [0, 0.25, 1]
-    assert cumulative_shares([0, 0]) == [0, 0.5, 1]  # nothing is known of them
+    assert cumulative_shares([0, 0]) == [0, 0.5, 1]  # no step has a known size
     assert cumulative_shares([]) == [0]
 
 
-def test_work_is_steps_unless_it_is_said():
+def test_fraction_counts_steps_unless_work_is_stated():
     assert Progress("train", 1, 4).fraction == 0.25
     assert Progress("train", 1, 4, work=0.5).fraction == 0.5
     assert Progress("train", 0, 0).fraction == pytest.approx(0)
 
 
-# --- remaining time, by a made-up clock -----------------------------------------------------------
+# --- remaining time, with a simulated clock
+# --------------------------------------------------------
 
 
 class Clock:
@@ -48,22 +49,22 @@ def test_remaining_time_of_steady_steps():
     assert estimate([2.0] * 100, 20)[0].seconds_left() == pytest.approx(160, abs=1)
 
 
-def test_long_steps_are_enough_for_an_estimate():
+def test_few_long_steps_give_an_estimate():
     assert estimate([600.0] * 10, 4)[0].seconds_left() == pytest.approx(3600, abs=1)
 
 
-def test_steps_of_known_size():
+def test_remaining_time_of_steps_of_known_size():
     sizes = np.random.default_rng(1).lognormal(0, 1.5, 50)
     left = estimate(100 * sizes, 20, work=sizes)[0].seconds_left()
     assert left == pytest.approx(100 * sizes[20:].sum(), abs=1)
 
 
-def test_the_first_step_does_not_count():
-    """Libraries are loaded in it."""
+def test_first_step_is_ignored():
+    """The first step includes the loading of libraries."""
     assert estimate([30.0] + [1.0] * 99, 20)[0].seconds_left() == pytest.approx(80, abs=1)
 
 
-def test_steps_done_by_an_earlier_run_took_no_time():
+def test_steps_of_an_earlier_run_are_ignored():
     clock = Clock()
     estimator = TimeEstimator({"evaluate": 1}, clock=clock)
     for done in range(60, 71):
@@ -72,13 +73,13 @@ def test_steps_done_by_an_earlier_run_took_no_time():
     assert estimator.seconds_left() == pytest.approx(30)
 
 
-def test_nothing_is_estimated_from_one_step_or_of_other_stages():
+def test_no_estimate_from_one_step_or_from_other_stages():
     assert TimeEstimator({"train": 1}).seconds_left() is None
     assert estimate([1.0] * 3, 1)[0].seconds_left() is None
     assert estimate([1.0] * 10, 5, weights={"rule": 1})[0].seconds_left() is None
 
 
-def test_a_stage_that_begins_anew():
+def test_restarted_stage_is_estimated_anew():
     estimator, clock = estimate([1.0] * 20, 10)
     for done in range(11):
         estimator.update(Progress("train", done, 20))
@@ -88,7 +89,7 @@ def test_a_stage_that_begins_anew():
 
 @pytest.mark.parametrize("true", [(10, 30, 20), (10, 60, 20), (5, 30, 40)])
 def test_later_stages_are_included(true):
-    """The weights are approximate, and matter less the longer the work goes on."""
+    """The weights are approximate; their errors matter less towards the end."""
     weights, clock, wrong = dict(patches=1.0, train=3.0, answer=2.0), Clock(), {}
     estimator = TimeEstimator(weights, clock=clock)
     for stage, seconds in zip(weights, true, strict=True):
@@ -117,7 +118,7 @@ def test_later_stages_are_included(true):
         ("train", 1000, ["3.6 steps/h", "2:46:40"]),
     ],
 )
-def test_a_bar_shows_count_rate_and_remaining_time(stage, seconds, texts, monkeypatch):
+def test_bar_shows_count_rate_and_remaining_time(stage, seconds, texts, monkeypatch):
     clock, output = Clock(), io.StringIO()
     console = Console(file=output, force_terminal=True, width=100, get_time=clock)
     with progress_bar(console=console) as callback:
@@ -128,7 +129,7 @@ def test_a_bar_shows_count_rate_and_remaining_time(stage, seconds, texts, monkey
     assert "in total" not in output.getvalue()
 
 
-def test_a_bar_shows_the_time_of_later_stages():
+def test_bar_shows_the_time_of_later_stages():
     clock, output = Clock(), io.StringIO()
     console = Console(file=output, force_terminal=True, width=100, get_time=clock)
     with progress_bar(dict(train=1.0, rule=2.0), console=console) as callback:
@@ -138,7 +139,7 @@ def test_a_bar_shows_the_time_of_later_stages():
     assert "0:00:50 in total" in output.getvalue()
 
 
-def test_a_file_gets_the_last_state_or_nothing(capsys):
+def test_file_output_gets_the_last_state_or_nothing(capsys):
     for transient in (False, True):
         with progress_bar(transient=transient) as callback:
             for done in range(3):
@@ -152,7 +153,7 @@ def test_a_file_gets_the_last_state_or_nothing(capsys):
             assert line.startswith("Answering") and "2/2" in line and "\r" not in err
 
 
-def test_bars_end_with_the_work_that_fails(capsys):
+def test_bar_ends_when_the_work_fails(capsys):
     with pytest.raises(RuntimeError), progress_bar() as callback:
         callback(Progress("answer", 1, 2))
         raise RuntimeError

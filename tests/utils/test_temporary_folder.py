@@ -1,4 +1,4 @@
-"""What a killed process leaves in the temporary folder is removed by the next one."""
+"""Tests of temporary folders: those of killed processes are removed by later ones."""
 
 from __future__ import annotations
 
@@ -26,79 +26,79 @@ with temporary_folder("panel-") as folder:
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch):
-    """The temporary folder, of this process and of those that it starts."""
+def temp_root(tmp_path, monkeypatch):
+    """The system's folder for temporary files, also for child processes."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     return tmp_path
 
 
-def made_long_ago(folder):
+def set_old_time(folder):
     os.utime(folder, (0, 0))
 
 
-def names(place):
-    return {path.name for path in place.iterdir()}
+def names(temp_root):
+    return {path.name for path in temp_root.iterdir()}
 
 
-def test_a_folder_is_there_and_then_gone(place):
+def test_folder_is_removed_at_the_end(temp_root):
     with temporary_folder("panel-") as folder:
-        assert names(place) == {folder.name}
+        assert names(temp_root) == {folder.name}
         (folder / "file").touch()
-    assert names(place) == set()
+    assert names(temp_root) == set()
 
 
-def test_what_a_killed_process_left_goes_and_what_is_in_use_stays(place):
+def test_folder_of_a_killed_process_is_removed_and_a_used_one_kept(temp_root):
     with subprocess.Popen([sys.executable, "-c", WORKER], stdout=subprocess.PIPE) as worker:
-        left = place / worker.stdout.readline().decode().strip()
-        made_long_ago(left)
+        left = temp_root / worker.stdout.readline().decode().strip()
+        set_old_time(left)
         with temporary_folder("panel-"):
             assert (left / "large.npy").exists()
         worker.send_signal(signal.SIGKILL)
-    made_long_ago(left)
+    set_old_time(left)
     with temporary_folder("other-"):
         assert left.exists()
     with temporary_folder("panel-") as own:
-        assert names(place) == {own.name}
+        assert names(temp_root) == {own.name}
 
 
-def test_one_that_was_made_just_now_stays(place):
-    """Its owner may not have locked it yet."""
-    young = place / f"panel-{platform.node()}-young"
+def test_recently_created_folder_is_kept(temp_root):
+    """The process may not have locked it yet."""
+    young = temp_root / f"panel-{platform.node()}-young"
     young.mkdir()
     with temporary_folder("panel-"):
         assert young.exists()
-    made_long_ago(young)
+    set_old_time(young)
     with temporary_folder("panel-"):
         assert not young.exists()
 
 
-def test_a_link_is_not_followed(place, tmp_path_factory):
+def test_link_is_not_followed(temp_root, tmp_path_factory):
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     (elsewhere / "mine").touch()
-    link = place / "panel-link"
+    link = temp_root / "panel-link"
     link.symlink_to(elsewhere)
     os.utime(link, (0, 0), follow_symlinks=False)
     with temporary_folder("panel-"):
         assert (elsewhere / "mine").exists()
 
 
-def test_another_machine_s_folder_is_left_alone(place, monkeypatch):
-    """Whose lock may not be seen here."""
+def test_folder_of_another_machine_is_kept(temp_root, monkeypatch):
+    """Locks of other machines may not be visible here."""
     with temporary_folder("panel-") as own:
-        theirs = place / own.name.replace(platform.node(), "another")
+        theirs = temp_root / own.name.replace(platform.node(), "another")
     theirs.mkdir()
-    made_long_ago(theirs)
+    set_old_time(theirs)
     with temporary_folder("panel-"):
         assert theirs.exists()
 
 
-def test_where_folders_cannot_be_locked_work_goes_on_and_nothing_is_swept(place, monkeypatch):
-    def refuse(*given):
+def test_nothing_is_removed_without_file_locks(temp_root, monkeypatch):
+    def refuse(*args):
         raise OSError("not supported")
 
     monkeypatch.setattr("fcntl.flock", refuse)
     with temporary_folder("panel-") as own:
-        made_long_ago(own)
+        set_old_time(own)
         with temporary_folder("panel-"):
             assert own.exists()
