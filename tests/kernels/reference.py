@@ -1,4 +1,4 @@
-"""The kernels again, slow and obvious, in plain numpy: what the fast ones are tested against."""
+"""Reference implementations of the kernels in plain NumPy: slow and simple."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 def encode_omp(
     D: NDArray, Y: NDArray, n_nonzero: int, *, tol: float = 0.0, selection: str = "order-recursive"
 ) -> NDArray:
-    """Greedy pursuit with a least-squares fit per candidate: dense codes (n_samples, n_atoms)."""
+    """Greedy pursuit with a least-squares fit per candidate; returns dense codes (n_samples,
+    n_atoms)."""
     S = np.zeros((len(Y), len(D)))
     for y, s in zip(Y, S, strict=True):
         support: list[int] = []
@@ -28,7 +29,7 @@ def encode_omp(
 
 
 def _scores(D: NDArray, y: NDArray, residual: NDArray, support: list[int], rule: str) -> NDArray:
-    """Per atom: the drop of the squared residual it brings, or its squared correlation."""
+    """Return per atom the decrease of the squared residual, or its squared correlation."""
     outside = D
     if support:
         basis = np.linalg.qr(D[support].T)[0]
@@ -43,7 +44,7 @@ def _scores(D: NDArray, y: NDArray, residual: NDArray, support: list[int], rule:
 def encode_joint(
     D: NDArray, Y: NDArray, n_nonzero: int, *, tol: float = 0.0, selection: str = "order-recursive"
 ) -> NDArray:
-    """Pursuit of one support for all channels: dense codes (n_channels, n_samples, n_atoms)."""
+    """Pursuit of one support for all channels; returns codes (n_channels, n_samples, n_atoms)."""
     S = np.zeros((len(D), Y.shape[1], D.shape[1]))
     for row in range(Y.shape[1]):
         y, s = Y[:, row], S[:, row]
@@ -66,7 +67,7 @@ def encode_joint(
 
 
 def encode_lasso(D: NDArray, Y: NDArray, penalty: float, *, n_sweeps: int = 20_000) -> NDArray:
-    """Coordinate descent until nothing moves: dense codes (n_samples, n_atoms)."""
+    """Coordinate descent until convergence; returns dense codes (n_samples, n_atoms)."""
     S = np.zeros((len(Y), len(D)))
     norms = np.einsum("ij,ij->i", D, D)
     for y, s in zip(Y, S, strict=True):
@@ -118,7 +119,7 @@ def update_atoms(D: NDArray, E: NDArray, F: NDArray, n_sweeps: int = 1) -> NDArr
 
 
 def class_residuals(D: NDArray, Y: NDArray, S: NDArray, atom_classes: NDArray) -> NDArray:
-    """‖y − δ_i(s)D‖ for every sample and class."""
+    """Return ‖y − δ_i(s)D‖ for every sample and class."""
     return np.stack(
         [
             np.linalg.norm(Y - (S * (atom_classes == i)) @ D, axis=1)

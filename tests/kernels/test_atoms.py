@@ -12,7 +12,7 @@ from tests.problems import coherent, gaussian, unit_rows
 
 
 def dfdl_sums(rng, n_atoms=70, n_features=50, rho=0.5):
-    """E and F of a class against others; with this rho F is indefinite."""
+    """Return E and F of a class against others; with the default rho F is indefinite."""
     D, Y = gaussian(rng, n_atoms, 300, n_features)
     S = encode_omp(D, Y, 6).toarray()
     w = np.where(np.arange(300) < 100, 1 / 100, -rho / 200)
@@ -23,7 +23,7 @@ def objective(D, E, F):
     return -2 * np.sum(E * D) + np.sum((F @ D) * D)
 
 
-def test_equals_the_papers_update_on_the_convexified_problem(rng):
+def test_equals_the_update_of_the_paper_on_the_convexified_problem(rng):
     D, E, F = dfdl_sums(rng)
     assert np.linalg.eigvalsh(F)[0] < 0
     for n_sweeps in (1, 3):
@@ -41,7 +41,7 @@ def test_convexified_matrix_is_positive_semidefinite_and_shifts_the_objective(rn
 
 
 @pytest.mark.parametrize(("dtype", "slack"), [(np.float64, 1e-13), (np.float32, 1e-6)])
-def test_objective_never_rises_and_atoms_stay_unit(rng, dtype, slack):
+def test_objective_never_increases_and_atoms_stay_unit(rng, dtype, slack):
     D, E, F = (a.astype(dtype) for a in dfdl_sums(rng))
     values = [objective(D, E, F)]
     for _ in range(8):
@@ -63,7 +63,7 @@ def test_each_atom_is_the_best_unit_vector_given_the_others(rng):
         assert objective(other, E, F) >= best - 1e-12
 
 
-def test_unused_atoms_stay(rng):
+def test_unused_atoms_are_unchanged(rng):
     D, E, F = dfdl_sums(rng)
     E[[3, 40]] = 0
     F[[3, 40]] = 0
@@ -95,7 +95,7 @@ def test_sums_of_a_block(rng, dtype, n_features):
         ({"n_sweeps": 0}, "n_sweeps"),
     ],
 )
-def test_wrong_arguments_are_named(arguments, message):
-    usual = {"D": np.eye(5, 8), "E": np.ones((5, 8)), "F": np.eye(5)}
+def test_invalid_arguments_are_refused(arguments, message):
+    valid = {"D": np.eye(5, 8), "E": np.ones((5, 8)), "F": np.eye(5)}
     with pytest.raises(ValueError, match=message):
-        update_atoms(**(usual | arguments))
+        update_atoms(**(valid | arguments))

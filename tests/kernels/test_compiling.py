@@ -1,4 +1,4 @@
-"""Bounds that are checked on request, and a cache on disk without which the work goes on."""
+"""Tests of compilation: bounds checks on request, and a disk cache whose failure is harmless."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ for call in [
 """
 
 
-def test_places_outside_an_array_are_noticed_where_bounds_are_checked(tmp_path):
+def test_bounds_checks_detect_invalid_indices(tmp_path):
     file = tmp_path / "planted.py"
     file.write_text(PLANTED)
     environment = os.environ | {"HISTODICT_CHECK_BOUNDS": "1", "NUMBA_OPT": "1"}
@@ -58,29 +58,29 @@ def twice(x):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """Where kernels of this test are kept."""
+    """Cache folder of the kernels of this test."""
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "cache"))
     compiling._warn_cache_unwritable.cache_clear()
     return tmp_path / "cache"
 
 
-def kept(folder):
+def cached_files(folder):
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
-def loads(kernel):
+def count_cache_hits(kernel):
     return sum(kernel.stats.cache_hits.values())
 
 
-def test_kernels_are_kept(folder):
+def test_kernels_are_cached_on_disk(folder):
     assert compiling.jit()(twice)(3.0) == 6.0
     again = compiling.jit()(twice)
     assert again(4.0) == 8.0
-    assert loads(again) == 1
-    assert len(kept(folder)) == 2
+    assert count_cache_hits(again) == 1
+    assert len(cached_files(folder)) == 2
 
 
-def test_a_full_disk_is_said_once_and_the_work_goes_on(folder, monkeypatch):
+def test_full_disk_is_warned_of_once(folder, monkeypatch):
     def full(self, path):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
@@ -93,7 +93,7 @@ def test_a_full_disk_is_said_once_and_the_work_goes_on(folder, monkeypatch):
         assert kernel(np.float32(3)) == 6
 
 
-def test_where_no_folder_can_be_written_to_the_work_goes_on(folder, monkeypatch):
+def test_missing_writable_folder_is_warned_of(folder, monkeypatch):
     monkeypatch.setattr(caching.CacheImpl, "_locator_classes", [])
     with pytest.warns(RuntimeWarning, match="NUMBA_CACHE_DIR"):
         kernel = compiling.jit()(twice)
@@ -102,9 +102,9 @@ def test_where_no_folder_can_be_written_to_the_work_goes_on(folder, monkeypatch)
 
 @pytest.mark.parametrize("damage", ["cut", "emptied", "changed"])
 @pytest.mark.parametrize("suffix", [".nbc", ".nbi"])
-def test_damaged_files_of_the_cache_are_written_anew(folder, damage, suffix):
+def test_damaged_cache_files_are_replaced(folder, damage, suffix):
     compiling.jit()(twice)(3.0)
-    (file,) = (path for path in kept(folder) if path.suffix == suffix)
+    (file,) = (path for path in cached_files(folder) if path.suffix == suffix)
     content = file.read_bytes()
     half = len(content) // 2
     changed = content[:half] + bytes([content[half] ^ 1]) + content[half + 1 :]
@@ -112,14 +112,14 @@ def test_damaged_files_of_the_cache_are_written_anew(folder, damage, suffix):
     assert compiling.jit()(twice)(3.0) == 6.0
     fresh = compiling.jit()(twice)
     assert fresh(5.0) == 10.0
-    assert loads(fresh) == 1
+    assert count_cache_hits(fresh) == 1
 
 
-def test_an_index_never_names_code_that_was_not_written(folder, monkeypatch):
+def test_index_is_written_after_the_code(folder, monkeypatch):
     def killed(self, name, data):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(compiling._CacheFile, "_save_data", killed)
     with pytest.raises(KeyboardInterrupt):
         compiling.jit()(twice)(3.0)
-    assert kept(folder) == []
+    assert cached_files(folder) == []

@@ -1,6 +1,6 @@
 """Values so large or small that squares leave the range of floating-point numbers.
 
-What comes back is finite and right, or a ValueError says why not; never a crash.
+Results are finite and correct, or a ValueError is raised.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from histodict.kernels.cpu import backend as cpu
 from tests.problems import gaussian
 
 
-def test_l1_codes_of_samples_whose_squares_overflow_are_refused(rng):
+def test_lasso_refuses_samples_whose_squares_overflow(rng):
     D, Y = gaussian(rng, 8, 3, 5)
     with pytest.raises(ValueError, match="Y contains values so large"):
         encode_lasso(D, Y * 1e154, 0.1)
 
 
-def test_a_mask_is_not_outweighed_by_large_correlations(rng):
-    """Atoms once active or refused were picked again where |c| was over 1e30."""
+def test_lasso_with_large_correlations_keeps_masked_atoms_out(rng):
+    """Active or refused atoms must not be selected again if |c| exceeds 1e30."""
     for n_atoms, n_features in [(3, 2), (8, 5), (40, 6)]:
         D, Y = gaussian(rng, n_atoms, 30, n_features)
         S = encode_lasso(D, Y * 1e100, 1e98)
@@ -31,7 +31,7 @@ def test_a_mask_is_not_outweighed_by_large_correlations(rng):
 
 
 @pytest.mark.parametrize("n_atoms", [1, 2, 3, 4, 40])
-def test_nothing_is_written_past_the_buffers_for_a_dictionary_of_nan(rng, n_atoms):
+def test_lasso_coder_of_nan_atoms_does_not_write_out_of_bounds(rng, n_atoms):
     Y = rng.standard_normal((3, 5))
     with pytest.raises(ValueError, match="D contains values so large"):
         cpu.LassoCoder(np.full((n_atoms, 5), np.nan), 0.1, 1e-4).code(Y)
@@ -57,8 +57,8 @@ def test_joint_pursuit_of_large_samples(rng):
         encode_joint(D * 1e200, Y, 2)
 
 
-def test_residuals_that_overflow_are_refused():
-    """Squares of single precision overflow from 1.8e19 on."""
+def test_overflowing_residuals_are_refused():
+    """Squares overflow in single precision from 1.8e19."""
     D, Y = np.eye(3, dtype=np.float32), np.full((2, 3), 1e20, np.float32)
     with pytest.raises(ValueError, match="the residuals overflow"):
         class_residuals(D, Y, csr_array((2, 3), dtype=np.float32), np.array([0, 1, 1]))
@@ -80,7 +80,7 @@ def test_atoms_do_not_depend_on_the_scale_of_the_sums(rng, dtype):
     np.testing.assert_allclose(np.linalg.norm(mixed, axis=1), 1, rtol=1e-6)
 
 
-def test_sums_that_overflowed_are_refused(rng):
+def test_overflowed_sums_are_refused(rng):
     D, E = gaussian(rng, 4, 4, 5, np.float32)
     E[1, 2] = np.inf
     with pytest.raises(ValueError, match="E and F, overflow in float32"):

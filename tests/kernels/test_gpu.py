@@ -1,5 +1,5 @@
-"""The GPU backend: the same answers as the processor's, on CPU tensors (with the kernels' twins in
-plain torch) and, where there is one, on a CUDA device."""
+"""The GPU backend gives the results of the CPU backend, on CPU tensors (kernels in plain torch)
+and, if there is one, on a CUDA device."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DEVICES = ["cpu", pytest.param("cuda", marks=needs_cuda)]
 
 @pytest.fixture(params=DEVICES, autouse=True)
 def device(request, monkeypatch):
-    """The device that backend="cuda" computes on."""
+    """The device used by backend="cuda"."""
     monkeypatch.setenv("HISTODICT_DEVICE", request.param)
     if request.param == "cpu":
         monkeypatch.setattr(cuda, "_algorithms", lambda: (omp, lasso, atoms))
@@ -42,7 +42,8 @@ def device(request, monkeypatch):
 
 
 def smooth(rng, n_atoms, n_samples, n_features=80, dtype=np.float32):
-    """Patches of which a few atoms span nearly all: the rest leave little but rounding."""
+    """Return patches that a few atoms span almost completely, so that residuals are rounding
+    errors."""
     n_directions = min(60, n_features)
     directions = np.linalg.qr(rng.standard_normal((n_features, n_features)))[0][:n_directions]
     strengths = 20 * 0.7 ** np.arange(n_directions)
@@ -54,7 +55,7 @@ def smooth(rng, n_atoms, n_samples, n_features=80, dtype=np.float32):
 
 
 def low_rank(rng, dtype=float):
-    """Atoms of rank 5: repeated, negated, halved and zero ones among them."""
+    """Return atoms of rank 5, among them repeated, negated, halved and zero ones."""
     base = rng.standard_normal((50, 5)) @ rng.standard_normal((5, 40))
     D = np.concatenate([base, base[:9], -base[:9], 0.5 * base[:4], np.zeros((2, 40))])
     return D.astype(dtype), rng.standard_normal((60, 40)).astype(dtype)
@@ -67,7 +68,7 @@ def squared_residuals(D, Y, S):
 # --- extremes -----------------------------------------------------------------------------------
 
 
-def test_values_whose_products_overflow_are_refused(rng):
+def test_overflowing_values_are_refused(rng):
     D, Y = gaussian(rng, 8, 3, 5)
     two = np.stack([D, D]), np.stack([Y, Y]) * 1e200
     with pytest.raises(ValueError, match="Y contains values so large"):
@@ -82,7 +83,7 @@ def test_values_whose_products_overflow_are_refused(rng):
         encode_omp(D * 1e-160, Y * 1e152, 3, backend="cuda")
 
 
-def test_large_l1_codes_are_those_of_the_processor(rng):
+def test_large_lasso_codes_equal_the_cpu(rng):
     D, Y = gaussian(rng, 20, 9, 7)
     S = encode_lasso(D, Y * 1e100, 1e98, backend="cuda")
     expected = encode_lasso(D, Y * 1e100, 1e98)
@@ -111,7 +112,7 @@ def test_pursuit_equals_the_reference(rng, problem, selection):
 
 @pytest.mark.parametrize("selection", RULES)
 @pytest.mark.parametrize("problem", [gaussian, coherent, smooth])
-def test_pursuit_in_single_precision_is_that_of_the_processor(rng, problem, selection):
+def test_pursuit_in_single_precision_equals_the_cpu(rng, problem, selection):
     D, Y = problem(rng, 130, 1500, 80, dtype=np.float32)
     S = encode_omp(D, Y, 15, selection=selection, backend="cuda")
     plain = encode_omp(D, Y, 15, selection=selection)
@@ -120,7 +121,7 @@ def test_pursuit_in_single_precision_is_that_of_the_processor(rng, problem, sele
     assert errors.mean() == pytest.approx(expected.mean(), rel=0.01)
     same = ((S.toarray() != 0) == (plain.toarray() != 0)).all(axis=1)
     assert same.mean() >= (0.97 if problem is gaussian else 0.6)  # ties are broken by rounding
-    # What rounding makes of a residual is relative to ‖y‖², not to the residual.
+    # Rounding errors of a residual are relative to ‖y‖², not to the residual.
     sizes = np.sum(Y[same] ** 2, axis=1)
     assert np.abs(errors[same] - expected[same]).max() <= 1e-5 * sizes.max()
 
@@ -136,7 +137,7 @@ def test_pursuit_of_dependent_atoms(rng, dtype, selection):
     np.testing.assert_allclose(S.toarray() @ D, exact, atol=2e-3)
 
 
-def test_nearly_dependent_atoms_do_no_harm_in_single_precision(rng):
+def test_nearly_dependent_atoms_are_stable_in_single_precision(rng):
     D, Y = smooth(rng, 200, 600)
     S, reported = cuda.OMPCoder(D, 30, 0.0, True).code(Y)
     assert squared_residuals(D, Y, S).max() < 1e-4
@@ -144,7 +145,7 @@ def test_nearly_dependent_atoms_do_no_harm_in_single_precision(rng):
     np.testing.assert_allclose(reported, squared_residuals(D, Y, S), atol=2e-5)
 
 
-def test_pursuit_stops_at_tol_and_leaves_zero_samples_alone(rng):
+def test_pursuit_stops_at_tol_and_skips_zero_samples(rng):
     D, Y = gaussian(rng, 50, 80, 30)
     Y[7] = 0
     S = encode_omp(D, Y, 30, tol=2.0, backend="cuda")
@@ -172,7 +173,7 @@ def test_no_samples_and_more_nonzeros_than_atoms(rng):
 
 @pytest.mark.parametrize("selection", RULES)
 @pytest.mark.parametrize("problem", [gaussian, coherent])
-def test_joint_pursuit_is_that_of_the_processor(rng, problem, selection):
+def test_joint_pursuit_equals_the_cpu(rng, problem, selection):
     pairs = [problem(rng, 60, 200, 30) for _ in range(3)]
     D, Y = (np.stack(part) for part in zip(*pairs, strict=True))
     D[1, 4] = 0  # an atom that one channel lacks
@@ -201,7 +202,7 @@ def test_duality_gap_is_at_most_tol(rng, problem, penalty, dtype, tol):
     assert gaps.max() <= tol + rounding
 
 
-def test_l1_codes_are_those_of_the_processor(rng):
+def test_lasso_codes_equal_the_cpu(rng):
     D, Y = coherent(rng, 100, 300, 40)
     S = encode_lasso(D, Y, 0.05, tol=1e-12, backend="cuda")
     expected = encode_lasso(D, Y, 0.05, tol=1e-12)
@@ -209,21 +210,21 @@ def test_l1_codes_are_those_of_the_processor(rng):
 
 
 @pytest.mark.parametrize(("dtype", "tol"), [(np.float32, 1e-4), (np.float64, 1e-9)])
-def test_l1_codes_of_dependent_atoms(rng, dtype, tol):
+def test_lasso_codes_of_dependent_atoms(rng, dtype, tol):
     D, Y = low_rank(rng, dtype)
     S = encode_lasso(D, Y, 0.3, tol=tol, backend="cuda").toarray().astype(float)
     assert reference.lasso_gap(D.astype(float), Y.astype(float), S, 0.3).max() <= 2 * tol
 
 
 @pytest.mark.parametrize("device", DEVICES[1:], indirect=True)
-def test_a_code_may_need_more_atoms_than_there_is_room_for_at_first(rng):
+def test_lasso_codes_may_exceed_the_initial_capacity(rng):
     D, Y = gaussian(rng, 250, 5, 220)
     S = encode_lasso(D, Y, 0.02, tol=1e-8, backend="cuda")
     assert np.diff(S.indptr).min() > 128
     np.testing.assert_allclose(S.toarray(), encode_lasso(D, Y, 0.02, tol=1e-8).toarray(), atol=1e-5)
 
 
-def test_a_violation_by_an_atom_that_cannot_be_used_is_not_hidden():
+def test_violation_by_an_unusable_atom_is_reported():
     D = unit_rows(np.array([[1, 0], [1, 3e-3]]))
     Y = np.array([[0.1, 1]])
     assert cuda.LassoCoder(D.astype(np.float32), 5e-4, 1e-4).code(Y.astype(np.float32))[1] == 1
@@ -234,7 +235,7 @@ def test_a_violation_by_an_atom_that_cannot_be_used_is_not_hidden():
 
 
 def coders(D, method):
-    """The same coder of both backends."""
+    """Return the same coder of both backends."""
     options = (4, 0.0, True) if method == "OMPCoder" else (0.1, 1e-9)
     return [getattr(backend, method)(D, *options) for backend in (cpu, cuda)]
 
@@ -254,8 +255,8 @@ def assert_same_sums(found, expected, tolerance):
 
 @pytest.mark.parametrize("method", ["OMPCoder", "LassoCoder"])
 @pytest.mark.parametrize("own_label", [0, 1])
-def test_what_coding_leaves_of_blocks_is_that_of_the_processor(rng, method, own_label):
-    """Also added up: in double precision, and with the worst samples of all blocks."""
+def test_block_statistics_equal_the_cpu(rng, method, own_label):
+    """Statistics are also accumulated in double precision, with the worst samples of all blocks."""
     D, Y = gaussian(rng, 45, 700, 33)
     labels = rng.integers(0, 2, 700)
     weights = np.array([0.5, -0.25])
@@ -284,8 +285,8 @@ def test_sums_in_single_precision(rng):
     np.testing.assert_allclose(found.F, expected.F, atol=0.02 * np.abs(expected.F).max())
 
 
-def test_the_tangent_and_atoms_made_of_it_stay_on_the_device(rng):
-    """And are, brought home, those that the processor makes of the same sums."""
+def test_tangent_step_stays_on_the_device(rng):
+    """The result, copied to the host, equals that of the CPU backend for the same sums."""
     D, Y = gaussian(rng, 30, 400, 25)
     D = unit_rows(D)
     labels, weights = np.arange(400) % 2, np.array([1 / 200, -0.1 / 200])
@@ -305,7 +306,7 @@ def test_the_tangent_and_atoms_made_of_it_stay_on_the_device(rng):
     )
 
 
-def test_idle_atoms_are_replaced_as_on_the_processor(rng):
+def test_unused_atoms_are_replaced_as_on_the_cpu(rng):
     D, Y = (unit_rows(rng.standard_normal((n, 20))) for n in (12, 9))
     D[7] = -D[2]
     candidates = np.concatenate([np.zeros((1, 20)), 3 * D[4:5], Y, Y[:2]])
@@ -318,7 +319,7 @@ def test_idle_atoms_are_replaced_as_on_the_processor(rng):
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-10), (np.float32, 1e-4)])
 @pytest.mark.parametrize("n_features", [50, 300])
-def test_atoms_are_updated_as_on_the_processor(rng, dtype, tolerance, n_features):
+def test_atoms_are_updated_as_on_the_cpu(rng, dtype, tolerance, n_features):
     D, Y = gaussian(rng, 70, 300, n_features)
     S = encode_omp(D, Y, 6).toarray()
     S[:, [3, 40]] = 0
@@ -332,7 +333,7 @@ def test_atoms_are_updated_as_on_the_processor(rng, dtype, tolerance, n_features
     np.testing.assert_array_equal(once, update_atoms(D, E, F, backend="cuda"))
 
 
-def test_residuals_of_classes(rng):
+def test_class_residuals_equal_the_cpu(rng):
     D, Y = coherent(rng, 60, 210, 40)
     S = encode_lasso(D, Y, 0.02)
     classes = rng.integers(0, 3, 60)
@@ -343,7 +344,7 @@ def test_residuals_of_classes(rng):
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
-def test_residuals_without_codes_are_those_with_them_and_refuse_what_is_not_finite(rng, wrong):
+def test_residuals_need_no_codes_and_nonfinite_samples_are_refused(rng, wrong):
     Y, y = two_classes(rng)
     model = DFDL(12, penalty=0.5, n_nonzero=3, n_iter=2, random_state=0, backend="cuda").fit(Y, y)
     np.testing.assert_allclose(model.class_residuals(Y), model.encode(Y)[1], atol=1e-6)
@@ -366,7 +367,7 @@ def two_classes(rng, n_per_class=90, n_features=30, dtype=np.float32):
 @pytest.mark.parametrize(
     ("rho", "step"), [(0.001, "published"), (0.001, "tangent"), (0.5, "tangent")]
 )
-def test_training_goes_the_way_of_the_processor(rng, rho, step):
+def test_training_is_close_to_the_cpu(rng, rho, step):
     Y, y = two_classes(rng, dtype=np.float64)
     options = {"rho": rho, "step": step, "penalty": 0.5, "n_nonzero": 3, "n_iter": 3}
     models = [
@@ -378,7 +379,7 @@ def test_training_goes_the_way_of_the_processor(rng, rho, step):
     assert models[1].score(Y, y) >= models[0].score(Y, y) - 0.03
 
 
-def test_training_repeats_itself_for_any_number_of_threads(rng):
+def test_training_is_reproducible_for_any_number_of_threads(rng):
     Y, y = two_classes(rng)
     one, two = (
         DFDL(12, penalty=0.5, n_nonzero=3, n_iter=3, random_state=0, backend="cuda", n_jobs=n).fit(
@@ -390,14 +391,14 @@ def test_training_repeats_itself_for_any_number_of_threads(rng):
     np.testing.assert_array_equal(one.decision_function(Y), two.decision_function(Y))
 
 
-def test_training_keeps_blocks_on_the_device(rng):
+def test_training_caches_blocks_on_the_device(rng):
     Y, y = two_classes(rng)
     model = DFDL(12, penalty=0.5, n_nonzero=3, n_iter=4, tol=0.0, random_state=0, backend="cuda")
     model.fit_blocks([(Y[:70], y[:70]), (Y[70:], y[70:])])
-    whole = DFDL(
+    total = DFDL(
         12, penalty=0.5, n_nonzero=3, n_iter=4, tol=0.0, random_state=0, backend="cuda"
     ).fit(Y, y)
-    for a, b in zip(model.objective_, whole.objective_, strict=True):
+    for a, b in zip(model.objective_, total.objective_, strict=True):
         np.testing.assert_allclose(a, b, rtol=0.05)
 
     blocks = cuda.cache_blocks(lambda: iter([(Y[:70], 0), (Y[70:], 1)]))
@@ -406,10 +407,11 @@ def test_training_keeps_blocks_on_the_device(rng):
         assert X is X_again and label == label_again
 
 
-# --- the door -----------------------------------------------------------------------------------
+# --- settings and missing libraries
+# ----------------------------------------------------------------
 
 
-def test_settings_of_the_users_torch_are_left_alone(rng):
+def test_torch_settings_of_the_user_are_unchanged(rng):
     D, Y = gaussian(rng, 20, 10, 12, np.float32)
     before = torch.get_float32_matmul_precision()
     try:
@@ -420,7 +422,7 @@ def test_settings_of_the_users_torch_are_left_alone(rng):
         torch.set_float32_matmul_precision(before)
 
 
-def test_samples_that_may_not_be_written_to_are_taken_without_a_warning(rng):
+def test_read_only_samples_give_no_warning(rng):
     D, Y = gaussian(rng, 20, 10, 12)
     Y.flags.writeable = False
     with warnings.catch_warnings():
@@ -429,14 +431,14 @@ def test_samples_that_may_not_be_written_to_are_taken_without_a_warning(rng):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_without_a_device_the_message_says_what_to_do(monkeypatch):
+def test_missing_device_is_reported(monkeypatch):
     monkeypatch.delenv("HISTODICT_DEVICE")
     with pytest.raises(ValueError, match=r"no CUDA device.*backend='cpu'"):
         load_backend("cuda")
 
 
 @pytest.mark.parametrize("device", ["cpu"])
-def test_without_triton_the_message_says_what_to_install(monkeypatch, device, rng):
+def test_missing_triton_is_reported(monkeypatch, device, rng):
     monkeypatch.setenv("HISTODICT_DEVICE", device)
     monkeypatch.setitem(sys.modules, "triton", None)
     for name in ("omp", "lasso", "atom_update"):
@@ -446,7 +448,7 @@ def test_without_triton_the_message_says_what_to_install(monkeypatch, device, rn
         encode_omp(*gaussian(rng, 20, 10, 12), 3, backend="cuda")
 
 
-def test_without_torch_the_message_says_what_to_install(monkeypatch):
+def test_missing_torch_is_reported(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.delitem(sys.modules, "histodict.kernels.cuda.backend")
     monkeypatch.delattr("histodict.kernels.cuda.backend")

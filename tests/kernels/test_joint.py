@@ -14,7 +14,8 @@ RULES = ["order-recursive", "correlation"]
 
 
 def channels(rng, problem, n_channels, n_atoms, n_samples, n_features, dtype=float):
-    """D (n_channels, n_atoms, n_features), Y (n_channels, n_samples, n_features), unrelated."""
+    """Return unrelated D (n_channels, n_atoms, n_features) and Y (n_channels, n_samples,
+    n_features)."""
     pairs = [problem(rng, n_atoms, n_samples, n_features, dtype) for _ in range(n_channels)]
     return tuple(np.stack(part) for part in zip(*pairs, strict=True))
 
@@ -38,13 +39,13 @@ def test_equals_the_reference(rng, problem, selection, n_channels):
 
 
 @pytest.mark.parametrize("selection", RULES)
-def test_single_precision_follows_the_reference(rng, selection):
+def test_single_precision_is_close_to_the_reference(rng, selection):
     D, Y = channels(rng, gaussian, 3, 75, 100, 33, np.float32)
     S = encode_joint(D, Y, 9, selection=selection)
     assert all(S_c.dtype == np.float32 for S_c in S)
     expected = reference.encode_joint(D.astype(float), Y.astype(float), 9, selection=selection)
     same = np.isclose(dense(S), expected, atol=1e-4).all(axis=(0, 2))
-    assert same.mean() >= 0.99  # a tie within rounding may be broken the other way
+    assert same.mean() >= 0.99  # a tie within rounding may be broken differently
 
 
 @pytest.mark.parametrize("selection", RULES)
@@ -76,7 +77,7 @@ def test_order_of_the_channels_does_not_matter(rng, selection):
         np.testing.assert_allclose(dense(turned), S[list(order)], atol=1e-8)
 
 
-def test_all_channels_store_one_support_of_at_most_n_nonzero_atoms(rng):
+def test_channels_share_one_support_of_at_most_n_nonzero_atoms(rng):
     D, Y = channels(rng, coherent, 3, 60, 200, 20)
     first, *others = encode_joint(D, Y, 6)
     assert np.diff(first.indptr).max() == 6
@@ -86,15 +87,15 @@ def test_all_channels_store_one_support_of_at_most_n_nonzero_atoms(rng):
         assert not np.allclose(other.data, first.data)
 
 
-def test_residuals_are_orthogonal_to_the_chosen_atoms(rng):
+def test_residuals_are_orthogonal_to_the_selected_atoms(rng):
     D, Y = channels(rng, coherent, 3, 60, 50, 40)
     S = dense(encode_joint(D, Y, 7))
     products = (Y - S @ D) @ D.transpose(0, 2, 1)
     assert np.abs(products[S != 0]).max() < 1e-9
 
 
-def test_common_support_is_found_where_each_channel_alone_fails(rng):
-    """The same few atoms in three channels, under noise that hides them in any one of them."""
+def test_common_support_is_found_where_single_channels_fail(rng):
+    """The same few atoms in three channels, with noise that hides them in any single channel."""
     D = np.stack([unit_rows(rng.standard_normal((120, 40))) for _ in range(3)])
     picks = np.array([rng.choice(120, 4, replace=False) for _ in range(200)])
     truth = np.zeros((3, 200, 120))
@@ -110,13 +111,13 @@ def test_common_support_is_found_where_each_channel_alone_fails(rng):
     assert joint > 0.9 and alone < 0.6
 
 
-def test_order_recursive_rule_beats_correlation_on_coherent_atoms(rng):
+def test_order_recursive_selection_is_better_on_coherent_atoms(rng):
     D, Y = channels(rng, coherent, 3, 200, 200, 60)
     greedy = [squared_residuals(D, Y, encode_joint(D, Y, 6, selection=r)).mean() for r in RULES]
     assert greedy[0] < 0.98 * greedy[1]
 
 
-def test_tol_is_of_the_sum_over_channels(rng):
+def test_tol_limits_the_sum_over_channels(rng):
     D, Y = channels(rng, gaussian, 3, 50, 80, 30)
     S = encode_joint(D, Y, 30, tol=6.0)
     assert 3.0 < squared_residuals(D, Y, S).max() <= 6.0
@@ -126,7 +127,7 @@ def test_tol_is_of_the_sum_over_channels(rng):
         assert squared_residuals(D, Y[:, [row]], shorter)[0] > 6.0
 
 
-def test_more_atoms_never_fit_worse(rng):
+def test_more_atoms_never_increase_the_error(rng):
     D, Y = channels(rng, coherent, 3, 60, 50, 40, np.float32)
     errors = [squared_residuals(D, Y, encode_joint(D, Y, n)).mean() for n in (1, 2, 4, 8, 16)]
     assert all(later < earlier for earlier, later in itertools.pairwise(errors))
@@ -160,8 +161,8 @@ def test_bits_do_not_depend_on_the_number_of_threads(rng, dtype, selection):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("selection", RULES)
-def test_atoms_dependent_in_one_channel_only_still_serve_the_others(rng, dtype, selection):
-    """The first channel spans 3 dimensions, the second 8, the third is empty."""
+def test_atoms_dependent_in_one_channel_are_used_in_the_others(rng, dtype, selection):
+    """The first channel spans 3 dimensions, the second 8, the third none."""
     low, high = (rng.standard_normal((50, r)) @ rng.standard_normal((r, 30)) for r in (3, 8))
     D = np.stack([low, high, np.zeros_like(low)]).astype(dtype)
     D[:, 40:45] = D[:, :5]  # repeated atoms
@@ -176,8 +177,9 @@ def test_atoms_dependent_in_one_channel_only_still_serve_the_others(rng, dtype, 
         np.testing.assert_allclose(S[c].toarray() @ D[c], projection, atol=5e-3)
 
 
-def test_an_atom_of_which_the_span_leaves_next_to_nothing_gets_no_place(rng):
-    """Divided by that nothing, its correlation would look like the largest gain."""
+def test_almost_dependent_atom_is_not_selected(rng):
+    """Divided by its tiny norm outside the span, its correlation would appear as the largest
+    gain."""
     a, b, e = np.linalg.qr(rng.standard_normal((10, 3)))[0].T
     atoms = unit_rows(np.stack([a, a + 1e-4 * b, e]))
     y = (a + 3 * b + 0.7 * e)[None]
@@ -188,7 +190,7 @@ def test_an_atom_of_which_the_span_leaves_next_to_nothing_gets_no_place(rng):
         np.testing.assert_array_equal(encode_joint(D, Y, 2)[0].indices, [1, 2])
 
 
-def test_dependent_channels_follow_the_reference(rng):
+def test_dependent_channels_equal_the_reference(rng):
     D, Y = channels(rng, gaussian, 3, 40, 30, 20)
     D[0] = D[0, :, :4] @ rng.standard_normal((4, 20))
     D[1, 7:12] = D[1, :5]
@@ -197,8 +199,8 @@ def test_dependent_channels_follow_the_reference(rng):
 
 
 @pytest.mark.parametrize("selection", RULES)
-def test_nearly_dependent_atoms_do_no_harm_in_single_precision(rng, selection):
-    """Smooth planes: the rule is drawn to atoms of which the span leaves little but rounding."""
+def test_nearly_dependent_atoms_are_stable_in_single_precision(rng, selection):
+    """Smooth planes: selection prefers atoms that are almost in the span."""
     directions = np.linalg.qr(rng.standard_normal((80, 80)))[0][:60]
     strengths = 20 * 0.7 ** np.arange(60)
 
@@ -211,7 +213,7 @@ def test_nearly_dependent_atoms_do_no_harm_in_single_precision(rng, selection):
     assert all(np.abs(S_c.data).max() < 100 for S_c in S)
     _, reported = cpu.JointCoder(D, 30, 0.0, selection == RULES[0]).code(Y)
     np.testing.assert_allclose(reported, squared_residuals(D, Y, S), atol=1e-4)
-    # No atom twice: scipy would add them up, and the pattern would shrink.
+    # No atom twice: SciPy would add duplicates, and the pattern would shrink.
     for S_c in S:
         stored = S_c.nnz
         S_c.sum_duplicates()
@@ -263,7 +265,7 @@ def test_no_samples(rng):
         ({"D": np.zeros((3, 0, 8))}, "D has shape"),
     ],
 )
-def test_wrong_arguments_are_named(arguments, message):
-    usual = {"D": np.ones((3, 5, 8)), "Y": np.ones((3, 4, 8)), "n_nonzero": 2}
+def test_invalid_arguments_are_refused(arguments, message):
+    valid = {"D": np.ones((3, 5, 8)), "Y": np.ones((3, 4, 8)), "n_nonzero": 2}
     with pytest.raises(ValueError, match=message):
-        encode_joint(**(usual | arguments))
+        encode_joint(**(valid | arguments))

@@ -33,7 +33,7 @@ def test_duality_gap_is_at_most_tol(rng, problem, penalty, dtype, tol):
 
 
 @pytest.mark.parametrize("penalty", PENALTIES)
-def test_optimality_conditions(rng, penalty):
+def test_optimality_conditions_hold(rng, penalty):
     D, Y = coherent(rng, 90, 60, 40)
     S = encode_lasso(D, Y, penalty, tol=1e-13).toarray()
     slopes = (Y - S @ D) @ D.T
@@ -53,7 +53,7 @@ def test_scaling_sample_and_penalty_scales_the_code(rng):
     np.testing.assert_allclose(encode_lasso(D, 7 * Y, 0.35, tol=1e-13).toarray(), 7 * S, atol=1e-8)
 
 
-def test_large_penalty_gives_no_code(rng):
+def test_large_penalty_gives_zero_codes(rng):
     D, Y = gaussian(rng, 30, 20, 25)
     largest = np.abs(Y @ D.T).max()
     assert encode_lasso(D, Y, largest * 1.0001).nnz == 0
@@ -83,8 +83,8 @@ def test_dependent_atoms(rng, dtype, tol):
 
 
 @pytest.mark.parametrize("n_atoms", [1, 5, 20, 32])
-def test_running_out_of_atoms_stops_at_the_last_one(rng, n_atoms):
-    """All atoms in use and the gap still over tol: nothing beyond them may be picked."""
+def test_exhausted_atoms_end_the_iteration(rng, n_atoms):
+    """All atoms are active and the gap still exceeds tol: no index beyond them may be selected."""
     D, _ = gaussian(rng, n_atoms, 1, 40)
     Y = rng.standard_normal((300, n_atoms)) @ D
     with pytest.warns(ConvergenceWarning):
@@ -94,7 +94,7 @@ def test_running_out_of_atoms_stops_at_the_last_one(rng, n_atoms):
     assert reference.lasso_gap(D, Y, S.toarray(), 1e-4).max() < 1e-6
 
 
-def test_a_violation_by_an_atom_that_cannot_be_used_is_not_hidden():
+def test_violation_by_an_unusable_atom_is_reported():
     D = np.array([[1, 0], [1, 3e-3]])
     D = (D / np.linalg.norm(D, axis=1, keepdims=True)).astype(np.float32)
     Y = np.array([[0.1, 1]], np.float32)
@@ -105,7 +105,7 @@ def test_a_violation_by_an_atom_that_cannot_be_used_is_not_hidden():
     assert reference.lasso_gap(D, Y, S.toarray(), 5e-4)[0] < 1e-4
 
 
-def test_zero_and_blank_samples(rng):
+def test_zero_and_constant_samples(rng):
     D, _ = coherent(rng, 40, 1, 30, np.float32)
     blank = np.full((1, 30), 1 / np.sqrt(30))
     Y = np.concatenate([np.zeros((2, 30)), np.repeat(blank, 3, axis=0)]).astype(np.float32)
@@ -114,7 +114,7 @@ def test_zero_and_blank_samples(rng):
     np.testing.assert_allclose(S.toarray()[2:, 40], 0.9, atol=1e-3)
 
 
-def test_a_tolerance_below_rounding_warns(rng):
+def test_tolerance_below_rounding_warns(rng):
     D, Y = coherent(rng, 60, 20, 40, np.float32)
     with pytest.warns(ConvergenceWarning, match="tol="):
         encode_lasso(D, Y, 0.001, tol=0.0)
@@ -131,7 +131,7 @@ def test_a_tolerance_below_rounding_warns(rng):
         ({"Y": np.full((4, 8), np.nan)}, "Y contains NaN"),
     ],
 )
-def test_wrong_arguments_are_named(arguments, message):
-    usual = {"D": np.eye(5, 8), "Y": np.ones((4, 8)), "penalty": 0.1}
+def test_invalid_arguments_are_refused(arguments, message):
+    valid = {"D": np.eye(5, 8), "Y": np.ones((4, 8)), "penalty": 0.1}
     with pytest.raises(ValueError, match=message):
-        encode_lasso(**(usual | arguments))
+        encode_lasso(**(valid | arguments))

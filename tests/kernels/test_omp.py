@@ -27,13 +27,13 @@ def test_equals_the_reference(rng, problem, selection):
 
 
 @pytest.mark.parametrize("selection", RULES)
-def test_single_precision_follows_the_reference(rng, selection):
+def test_single_precision_is_close_to_the_reference(rng, selection):
     D, Y = gaussian(rng, 75, 200, 33, np.float32)
     S = encode_omp(D, Y, 9, selection=selection)
     assert S.dtype == np.float32
     expected = reference.encode_omp(D.astype(float), Y.astype(float), 9, selection=selection)
     same = np.isclose(S.toarray(), expected, atol=1e-4).all(axis=1)
-    assert same.mean() >= 0.99  # a tie within rounding may be broken the other way
+    assert same.mean() >= 0.99  # a tie within rounding may be broken differently
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -48,14 +48,14 @@ def test_supports_do_not_depend_on_the_norms_of_atoms_and_samples(rng, dtype, sc
             assert same.mean() >= 0.98
 
 
-def test_residual_is_orthogonal_to_the_chosen_atoms(rng):
+def test_residual_is_orthogonal_to_the_selected_atoms(rng):
     D, Y = coherent(rng, 60, 50, 40)
     S = encode_omp(D, Y, 7).toarray()
     products = (Y - S @ D) @ D.T
     assert np.abs(products[S != 0]).max() < 1e-9
 
 
-def test_order_recursive_rule_beats_correlation_on_coherent_atoms(rng):
+def test_order_recursive_selection_is_better_on_coherent_atoms(rng):
     D, Y = coherent(rng, 200, 200, 60)
     greedy = [squared_residuals(D, Y, encode_omp(D, Y, 6, selection=r)).mean() for r in RULES]
     assert greedy[0] < 0.98 * greedy[1]
@@ -68,7 +68,7 @@ def test_planted_supports_are_found(rng):
     assert squared_residuals(D, Y, S).max() < 1e-20
 
 
-def test_tol_stops_a_sample_once_it_is_good_enough(rng):
+def test_tol_stops_each_sample(rng):
     D, Y = gaussian(rng, 50, 80, 30)
     S = encode_omp(D, Y, 30, tol=2.0)
     errors = squared_residuals(D, Y, S)
@@ -77,7 +77,7 @@ def test_tol_stops_a_sample_once_it_is_good_enough(rng):
     assert np.diff(S.indptr).max() > 1 and np.diff(shorter.indptr).max() == 1
 
 
-def test_more_atoms_never_fit_worse(rng):
+def test_more_atoms_never_increase_the_error(rng):
     D, Y = coherent(rng, 60, 50, 40, np.float32)
     errors = [squared_residuals(D, Y, encode_omp(D, Y, n)).mean() for n in (1, 2, 4, 8, 16)]
     assert all(later < earlier for earlier, later in itertools.pairwise(errors))
@@ -107,8 +107,8 @@ def test_dependent_atoms(rng, dtype, selection):
     np.testing.assert_allclose(S.toarray() @ D, projection, atol=2e-3)
 
 
-def test_nearly_dependent_atoms_do_no_harm_in_single_precision(rng):
-    """Smooth patches: the rule is drawn to atoms of which the span leaves little but rounding."""
+def test_nearly_dependent_atoms_are_stable_in_single_precision(rng):
+    """Smooth patches: selection prefers atoms that are almost in the span."""
     directions = np.linalg.qr(rng.standard_normal((80, 80)))[0][:60]
     strengths = 20 * 0.7 ** np.arange(60)
 
@@ -165,7 +165,7 @@ def test_no_samples(rng):
         ({"D": np.zeros((0, 8))}, "D has shape"),
     ],
 )
-def test_wrong_arguments_are_named(arguments, message):
-    usual = {"D": np.eye(5, 8), "Y": np.ones((4, 8)), "n_nonzero": 2}
+def test_invalid_arguments_are_refused(arguments, message):
+    valid = {"D": np.eye(5, 8), "Y": np.ones((4, 8)), "n_nonzero": 2}
     with pytest.raises(ValueError, match=message):
-        encode_omp(**(usual | arguments))
+        encode_omp(**(valid | arguments))

@@ -20,7 +20,7 @@ def test_equals_the_reference(rng, dtype, tolerance):
     np.testing.assert_allclose(residuals, expected, atol=tolerance)
 
 
-def test_one_class_gives_the_plain_residual_and_no_code_the_norm(rng):
+def test_one_class_gives_the_plain_residual_and_zero_codes_the_norm(rng):
     D, Y = coherent(rng, 30, 20, 25)
     S = encode_lasso(D, Y, 0.02)
     plain = np.linalg.norm(Y - S.toarray() @ D, axis=1)
@@ -40,12 +40,12 @@ def test_one_class_gives_the_plain_residual_and_no_code_the_norm(rng):
         ({"atom_classes": [0.5] * 5}, "atom_classes"),
     ],
 )
-def test_wrong_arguments_are_named(arguments, message):
-    usual = {
+def test_invalid_arguments_are_refused(arguments, message):
+    valid = {
         "D": np.eye(5, 8),
         "Y": np.ones((4, 8)),
         "S": csr_array((4, 5)),
         "atom_classes": [0, 0, 1, 1, 1],
     }
     with pytest.raises(ValueError, match=message):
-        class_residuals(**(usual | arguments))
+        class_residuals(**(valid | arguments))

@@ -1,4 +1,4 @@
-"""Parts of distances: they add up, are Shapley's, and atoms switched off were never there."""
+"""Tests of distance contributions: they add up, are Shapley values, and respect disabled atoms."""
 
 from itertools import combinations
 from math import factorial
@@ -25,7 +25,7 @@ WITH_ATOMS = [
     LCKSVD(5, n_iter=2, n_nonzero=3, random_state=0),
     LCKSVD(5, n_iter=2, n_nonzero=3, random_state=0, decision="residual"),
 ]
-WHOLE = [
+WITHOUT_ATOMS = [
     Nayak(6, n_iter=2, random_state=0),
     NearestMeanClassifier(),
     LogisticPatchClassifier(),
@@ -49,8 +49,8 @@ def fitted(method, X, y):
     return type(method)(**method.get_params()).fit(X, y)
 
 
-def test_squares_are_shapley_values():
-    """Against the definition: the mean over all orders of what an atom takes from ‖y − …‖²."""
+def test_squared_contributions_are_shapley_values():
+    """By definition: the mean over all orders of an atom's decrease of ‖y − …‖²."""
     rng = np.random.default_rng(0)
     D, y, s = rng.normal(size=(4, 6)), rng.normal(size=6), rng.normal(size=4)
 
@@ -69,8 +69,8 @@ def test_squares_are_shapley_values():
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
-@pytest.mark.parametrize("method", [*WITH_ATOMS, *WHOLE], ids=names)
-def test_parts_and_rest_add_up_to_what_is_compared(method, n_classes):
+@pytest.mark.parametrize("method", [*WITH_ATOMS, *WITHOUT_ATOMS], ids=names)
+def test_contributions_and_rest_add_up_to_the_distance(method, n_classes):
     X, y = samples(n_classes)
     model = fitted(method, X, y)
     codes, distances = model.encode(X)
@@ -83,19 +83,19 @@ def test_parts_and_rest_add_up_to_what_is_compared(method, n_classes):
 
 
 @pytest.mark.parametrize("method", WITH_ATOMS, ids=names)
-def test_nothing_is_left_where_residuals_or_scores_decide(method):
+def test_rest_is_zero_or_constant_per_class(method):
     X, y = samples()
     model = fitted(method, X, y)
     codes, distances = model.encode(X)
     rest = model.distance_contributions(X, codes, distances).rest
-    # What FDDL's mean codes add by themselves belongs to no atom, and depends on the class alone.
+    # The part of FDDL's mean codes belongs to no atom, and depends on the class alone.
     if isinstance(model, FDDL):
         means = (model.code_means_**2).sum(axis=1) * model.mean_weight
         rest = rest - means / (distances + np.linalg.norm(X, axis=1)[:, None])
     np.testing.assert_allclose(rest, 0, atol=1e-9)
 
 
-def test_parts_of_an_atom_that_is_not_used_are_nothing():
+def test_unused_atoms_contribute_nothing():
     X, y = samples()
     model = fitted(WITH_ATOMS[0], X, y)
     codes, distances = model.encode(X)
@@ -103,11 +103,11 @@ def test_parts_of_an_atom_that_is_not_used_are_nothing():
     assert not margin.toarray()[codes.toarray() == 0].any()
 
 
-# --- switched off -------------------------------------------------------------------------------
+# --- disabled atoms -------------------------------------------------------------------------------
 
 
 def reduced(model, off):
-    """A method that never had these atoms: its arrays without them."""
+    """Return a model without these atoms in its arrays."""
     D, classes = model.labelled_atoms()
     stored = np.setdiff1d(np.arange(len(D)), off)
     other = type(model)(**model.get_params())
@@ -122,7 +122,7 @@ def reduced(model, off):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("method", WITH_ATOMS, ids=names)
-def test_switched_off_is_as_if_never_there_bit_for_bit(method, dtype):
+def test_disabled_atoms_equal_removed_atoms_bit_for_bit(method, dtype):
     X, y = samples(dtype=dtype)
     model = fitted(method, X, y)
     off = [1, 3, 7]
@@ -132,13 +132,13 @@ def test_switched_off_is_as_if_never_there_bit_for_bit(method, dtype):
     np.testing.assert_array_equal(codes.toarray()[:, stored], expected.toarray())
     np.testing.assert_array_equal(distances, expected_distances)
     assert not codes.toarray()[:, off].any() and codes.shape[1] == model.n_codes_
-    assert not np.array_equal(distances, model.encode(X)[1])  # and it makes a difference
+    assert not np.array_equal(distances, model.encode(X)[1])  # disabling changes the result
     np.testing.assert_array_equal(model.disable_atoms(off).distances(X), expected_distances)
     again = model.disable_atoms(off).disable_atoms([])
     np.testing.assert_array_equal(again.encode(X)[1], model.encode(X)[1])
 
 
-def test_parts_add_up_with_atoms_off():
+def test_contributions_add_up_with_disabled_atoms():
     X, y = samples()
     model = fitted(WITH_ATOMS[0], X, y).disable_atoms([0, 8])
     codes, distances = model.encode(X)
@@ -146,13 +146,13 @@ def test_parts_add_up_with_atoms_off():
 
 
 @pytest.mark.parametrize("off", [[99], [-1], [0, 1, 2, 3, 4, 5]])
-def test_what_cannot_be_switched_off_is_refused(off):
+def test_invalid_atoms_cannot_be_disabled(off):
     model = fitted(WITH_ATOMS[0], *samples())
     with pytest.raises(ValueError, match=r"no such atoms|must keep"):
         model.disable_atoms(off)
 
 
-@pytest.mark.parametrize("method", WHOLE, ids=names)
-def test_methods_that_cannot_say_so(method):
+@pytest.mark.parametrize("method", WITHOUT_ATOMS, ids=names)
+def test_methods_without_atoms_refuse_to_disable_any(method):
     with pytest.raises(ValueError, match="no atoms that can be switched off"):
         fitted(method, *samples()).disable_atoms([0])

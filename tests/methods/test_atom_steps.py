@@ -19,7 +19,7 @@ N_NONZERO = 3
 
 
 def classes(rng, sizes=(400, 400), n_features=25, n_shared=10, noise=0.05):
-    """Classes with atoms of their own and many shared ones: what codes one also codes the rest."""
+    """Return classes with own and many shared atoms: atoms of one class also code the others."""
     shared = unit_rows(rng.standard_normal((n_shared, n_features)))
     own = unit_rows(rng.standard_normal((6 * len(sizes), n_features)))
     X = [
@@ -30,7 +30,7 @@ def classes(rng, sizes=(400, 400), n_features=25, n_shared=10, noise=0.05):
 
 
 def trained(start, X, y, **parameters):
-    """DFDL from given dictionaries (n_classes, n_atoms, n_features)."""
+    """Train DFDL from the given dictionaries (n_classes, n_atoms, n_features)."""
     options = {"n_nonzero": N_NONZERO, "n_iter": 12, "tol": 0.0, "random_state": 0} | parameters
     model = DFDL(start.shape[1], warm_start=True, **options)
     model.classes_, model.n_features_in_ = np.arange(len(start)), X.shape[1]
@@ -43,12 +43,12 @@ def samples_as_atoms(rng, X, y, n_atoms=12):
 
 
 def errors_of(D, X):
-    """Squared residuals of the best greedy codes."""
+    """Return squared residuals of the best greedy codes."""
     return np.sum((X - encode_omp(D, X, N_NONZERO).toarray() @ D) ** 2, axis=1)
 
 
 def sums_of(D, X, y, rho):
-    """Sums of a pass with the dictionary of class 0."""
+    """Return the statistics of a pass with the dictionary of class 0."""
     weights = _sample_weights(np.bincount(y), rho)
     return ClassEncoder("cpu", {0: (D, N_NONZERO)}, weights, split=True)([(X, y)])[0]
 
@@ -67,7 +67,7 @@ def step_at(D, sums, pull=0.0):
 
 
 @pytest.mark.parametrize("sizes", [(60, 40), (50, 20, 40)])
-def test_slope_at_the_present_atoms_is_the_objectives(rng, sizes):
+def test_slope_at_the_current_atoms_is_that_of_the_objective(rng, sizes):
     """Finite differences of the true objective: every sample is coded anew for every D."""
     X, y = classes(rng, sizes, n_features=8)
     D = unit_rows(rng.standard_normal((6, 8)))
@@ -92,11 +92,11 @@ def test_surrogate_bounds_the_objective_of_fixed_codes_and_touches_it(rng):
     others = [unit_rows(D + size * rng.standard_normal(D.shape)) for size in (0.01, 0.1, 1, 1)]
     assert all(excess(at) > excess(D) for at in others)
     F_bar = sums.F - sums.F_own_class
-    for at in others:  # the bound is off by what F̄ rewards in the way from D
+    for at in others:  # the bound is loose by the term that F̄ adds along the way from D
         assert excess(at) - excess(D) == pytest.approx(-np.sum(F_bar * ((at - D) @ (at - D).T)))
 
 
-def test_with_enough_pull_the_surrogate_bounds_the_true_objective(rng):
+def test_surrogate_with_large_pull_bounds_the_true_objective(rng):
     X, y = classes(rng)
     D = samples_as_atoms(rng, X, y)[0]
     w = _sample_weights(np.bincount(y), 1.0)[0][y]
@@ -109,7 +109,7 @@ def test_with_enough_pull_the_surrogate_bounds_the_true_objective(rng):
         assert change < bound
 
 
-def test_own_part_of_the_sums_is_that_of_the_own_samples(rng):
+def test_own_class_statistics_are_those_of_the_own_samples(rng):
     X, y = classes(rng, (150, 90, 70))
     order = rng.permutation(len(X))
     X, y = X[order], y[order]
@@ -127,7 +127,7 @@ def test_own_part_of_the_sums_is_that_of_the_own_samples(rng):
 
 @pytest.mark.parametrize("sizes", [(400, 400), (300, 100, 250)])
 @pytest.mark.parametrize("rho", [0.1, 0.6, 1.0])
-def test_objective_never_rises_where_that_of_the_published_step_does(rng, rho, sizes):
+def test_objective_never_increases_unlike_with_the_published_step(rng, rho, sizes):
     X, y = classes(rng, sizes, n_shared=0)
     start = samples_as_atoms(rng, X, y, 24)
     tangent = trained(start, X, y, rho=rho, n_iter=20)
@@ -142,7 +142,7 @@ def test_objective_never_rises_where_that_of_the_published_step_does(rng, rho, s
 
 @pytest.mark.parametrize("n_iter", [1, 2, 9])
 def test_last_objective_is_that_of_the_dictionaries(rng, n_iter):
-    """No step is left unchecked."""
+    """Every step is checked."""
     X, y = classes(rng, (300, 100, 250))
     model = trained(samples_as_atoms(rng, X, y), X, y, rho=0.8, n_iter=n_iter)
     weights = _sample_weights(np.bincount(y), 0.8)
@@ -158,12 +158,12 @@ def sums_with(objective, D):
     return SufficientStatistics(0 * D, F, uses, uses, objective, np.zeros(0), D[:0], F_own_class=F)
 
 
-def test_a_step_that_raised_the_objective_is_taken_back_and_the_next_is_shorter(rng):
+def test_increasing_step_is_rejected_and_the_next_one_shorter(rng):
     D = unit_rows(rng.standard_normal((4, 5)))
     calls = []
 
     def update(D, sums, *, replace):
-        calls.append((D, replace, sums.E[0] @ D[0]))  # the pull is all that is in E
+        calls.append((D, replace, sums.E[0] @ D[0]))  # E holds the pull alone
         return unit_rows(D + 1.0)
 
     step = TangentStep(D)
@@ -187,8 +187,9 @@ def flatness_after(objectives, D, tol):
     return step.has_converged(tol)
 
 
-def test_a_class_is_done_when_two_steps_in_a_row_hardly_changed_its_objective(rng):
-    """Also steps that were taken back: with greedy codes even the shortest step may rise."""
+def test_class_has_converged_after_two_flat_steps(rng):
+    """Rejected steps count too: with greedy codes even the shortest step may increase the
+    objective."""
     D = unit_rows(rng.standard_normal((4, 5)))
     assert not flatness_after((3.0, 2.0, 2.5, 2.4, 2.3), D, 1e-4)
     assert not flatness_after((3.0, 2.0, 2.00001), D, 1e-4)
@@ -206,7 +207,7 @@ def test_pull_stays_finite(rng):
     assert np.isfinite(step.surrogate().E.astype(np.float32)).all()
 
 
-def test_published_step_keeps_whatever_comes(rng):
+def test_published_step_accepts_every_step(rng):
     D = unit_rows(rng.standard_normal((4, 5)))
     step = PublishedStep(D)
     for objective in (1.0, 2.0):
@@ -218,7 +219,7 @@ def test_published_step_keeps_whatever_comes(rng):
 # --- limits and invariances ----------------------------------------------------------------------
 
 
-def test_without_the_other_classes_both_steps_give_the_same_bits(rng):
+def test_both_steps_give_the_same_bits_without_other_classes(rng):
     X, y = classes(rng)
     start = samples_as_atoms(rng, X, y)
     plain, published = (trained(start, X, y, rho=0.0, step=s) for s in ("tangent", "published"))
@@ -226,7 +227,7 @@ def test_without_the_other_classes_both_steps_give_the_same_bits(rng):
     np.testing.assert_array_equal(plain.objective_, published.objective_)
 
 
-def test_a_vanishing_weight_gives_the_published_steps(rng):
+def test_small_weight_gives_the_published_steps(rng):
     X, y = classes(rng, (1200, 900), noise=0.3)
     start = samples_as_atoms(rng, X, y, 8)
     tangent = trained(start, X, y, rho=1e-12, n_iter=5)
@@ -239,7 +240,7 @@ def test_a_vanishing_weight_gives_the_published_steps(rng):
 @pytest.mark.parametrize("step", ["tangent", "published"])
 @pytest.mark.parametrize("sizes", [(400, 300), (400, 150, 250)])
 def test_doubling_a_class_changes_nothing(rng, sizes, step):
-    """ρ means the same for any balance of the classes."""
+    """ρ has the same meaning for any balance of the classes."""
     X, y = classes(rng, sizes)
     start = samples_as_atoms(rng, X, y, 10)
     once = trained(start, X, y, rho=0.4, step=step, n_iter=4)
@@ -277,7 +278,7 @@ def test_same_bits_for_any_number_of_threads_and_for_blocks(rng, dtype):
         np.testing.assert_array_equal(model.objective_, one.objective_)
 
 
-def test_warm_start_goes_on_where_the_first_training_ended(rng):
+def test_warm_start_continues_the_first_training(rng):
     X, y = classes(rng)
     model = DFDL(12, rho=0.6, n_iter=6, tol=0.0, random_state=0, warm_start=True).fit(X, y)
     before = [values[-1] for values in model.objective_]
@@ -288,7 +289,7 @@ def test_warm_start_goes_on_where_the_first_training_ended(rng):
 
 
 def test_warm_start_on_samples_of_fewer_classes(rng):
-    """A class that is not there counts for nothing, and its dictionary stays."""
+    """A missing class has weight zero, and its dictionary is unchanged."""
     X, y = classes(rng, (200, 150, 180))
     model = DFDL(12, rho=0.5, n_iter=4, random_state=0, warm_start=True).fit(X, y)
     before = model.dictionaries_.copy()
@@ -301,7 +302,7 @@ def test_warm_start_on_samples_of_fewer_classes(rng):
 
 
 @pytest.mark.parametrize("rho", [0.3, 1.0])
-def test_unused_atoms_find_work_without_raising_the_objective(rng, rho):
+def test_unused_atoms_become_used_without_increasing_the_objective(rng, rho):
     X, y = classes(rng)
     start = samples_as_atoms(rng, X, y)
     start[:, 6:] = start[:, :6]  # half of the atoms repeat the others
@@ -311,7 +312,7 @@ def test_unused_atoms_find_work_without_raising_the_objective(rng, rho):
         assert np.abs(np.tril(D @ D.T, -1)).max() < 0.999
 
 
-def test_step_must_be_known(rng):
+def test_unknown_step_is_refused(rng):
     X, y = classes(rng, (20, 20))
     with pytest.raises(ValueError, match=r"step must be one of published, tangent, not 'newton'"):
         DFDL(4, step="newton").fit(X, y)

@@ -15,7 +15,7 @@ from tests.problems import coherent, planted, unit_rows
 
 
 def two_classes(rng, n_per_class=600, n_features=40, n_shared=10, noise=0.02, dtype=float):
-    """Classes with own atoms and shared ones, so that reconstruction alone confuses them."""
+    """Return classes with own and shared atoms, which reconstruction alone confuses."""
     atoms = unit_rows(rng.standard_normal((n_shared + 24, n_features)))
     shared, first, second = np.split(atoms, [n_shared, n_shared + 12])
     X = np.concatenate(
@@ -47,14 +47,14 @@ def test_separates_classes_of_different_atoms(rng):
     assert model.score(X[test], y[test]) > 0.85
 
 
-def test_finds_the_atoms_of_each_class(rng):
+def test_recovers_the_atoms_of_each_class(rng):
     X, y, own = two_classes(rng, n_per_class=2000, n_shared=4)
     model = small(n_atoms=24, n_nonzero=4, n_iter=30).fit(X, y)
     for D, truth in zip(model.dictionaries_, own, strict=True):
         assert (np.abs(truth @ D.T).max(axis=1) > 0.95).mean() >= 0.8
 
 
-def test_objective_falls_and_ends_below_the_initial_dictionarys(rng):
+def test_objective_decreases(rng):
     X, y, _ = two_classes(rng)
     model = small(rho=0.2, n_iter=15, tol=0).fit(X, y)
     for values in model.objective_:
@@ -62,7 +62,7 @@ def test_objective_falls_and_ends_below_the_initial_dictionarys(rng):
         assert values[-1] < values[0]
 
 
-def test_discriminative_term_lowers_the_papers_objective_where_classes_share_atoms(rng):
+def test_discriminative_term_lowers_the_objective_if_classes_share_atoms(rng):
     X, y, _ = two_classes(rng, n_per_class=1500, n_shared=12)
     rho = 0.3
     options = {"n_atoms": 12, "n_nonzero": 3, "n_iter": 25, "tol": 0}
@@ -77,7 +77,7 @@ def test_discriminative_term_lowers_the_papers_objective_where_classes_share_ato
 
 
 @pytest.mark.parametrize("step", ["published", "tangent"])
-def test_reported_objective_is_the_papers(rng, step):
+def test_reported_objective_is_that_of_the_paper(rng, step):
     X, y, _ = two_classes(rng, n_per_class=300)
     model = small(rho=0.1, n_iter=1, step=step).fit(X, y)
     start = model.dictionaries_.copy()
@@ -87,7 +87,7 @@ def test_reported_objective_is_the_papers(rng, step):
         assert model.objective_[i][0] == pytest.approx(expected, rel=1e-6)
 
 
-def test_every_other_class_counts_the_same_whatever_its_size(rng):
+def test_other_classes_have_equal_weight_whatever_their_size(rng):
     X, y, _ = two_classes(rng, n_per_class=300)
     X, y = X[:450], np.repeat([0, 1, 2], [300, 50, 100])
     model = small(rho=0.3, n_iter=1, step="tangent").fit(X, y)
@@ -100,7 +100,7 @@ def test_every_other_class_counts_the_same_whatever_its_size(rng):
         assert model.objective_[i][0] == pytest.approx(np.mean(pairs), rel=1e-6)
 
 
-def test_residuals_are_those_of_the_reference(rng):
+def test_residuals_equal_the_reference(rng):
     X, y, _ = two_classes(rng, n_per_class=150)
     model = small(n_atoms=8).fit(X, y)
     D = model.dictionaries_.reshape(-1, X.shape[1])
@@ -110,7 +110,7 @@ def test_residuals_are_those_of_the_reference(rng):
     np.testing.assert_array_equal(model.predict(X[:20]), expected.argmin(axis=1))
 
 
-def test_answers_agree_with_each_other(rng):
+def test_predictions_scores_and_probabilities_agree(rng):
     X, y, _ = two_classes(rng, n_per_class=300)
     three = np.where((y == 1) & (rng.random(len(y)) < 0.5), 2, y)
     for labels in (y, three):
@@ -127,7 +127,7 @@ def test_answers_agree_with_each_other(rng):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_same_seed_same_bits_for_any_number_of_threads(rng, dtype):
+def test_same_seed_gives_same_bits_for_any_number_of_threads(rng, dtype):
     X, y, _ = two_classes(rng, n_per_class=1500, dtype=dtype)
     one, two, again = (small(n_jobs=n, n_iter=4).fit(X, y) for n in (1, 2, 2))
     assert one.dictionaries_.dtype == dtype
@@ -148,10 +148,10 @@ def test_array_memory_map_and_blocks_give_the_same_bits(rng, tmp_path):
     np.testing.assert_array_equal(small(n_iter=3).fit_blocks(blocks).dictionaries_, expected)
 
 
-def test_blocks_are_never_held_together(rng):
+def test_blocks_are_not_held_in_memory_together(rng):
     X, y, _ = two_classes(rng, n_per_class=5000)
     alive: set[int] = set()
-    most_alive = []
+    n_alive = []
 
     class Blocks:
         def __iter__(self):
@@ -159,15 +159,15 @@ def test_blocks_are_never_held_together(rng):
                 block = X[i : i + 500].copy()
                 alive.add(id(block))
                 weakref.finalize(block, alive.discard, id(block))
-                most_alive.append(len(alive))
+                n_alive.append(len(alive))
                 yield block, y[i : i + 500]
 
     small(n_iter=3, n_jobs=2).fit_blocks(Blocks())
-    assert len(most_alive) > 20 * 4
-    assert max(most_alive) <= 8  # of 20: two per thread under way, and those being handed over
+    assert len(n_alive) > 20 * 4
+    assert max(n_alive) <= 8  # of 20: two per running thread, and those being handed over
 
 
-def test_one_pass_iterators_and_bad_blocks_are_refused(rng):
+def test_one_pass_iterators_and_invalid_blocks_are_refused(rng):
     X, y, _ = two_classes(rng, n_per_class=50)
     with pytest.raises(TypeError, match="read only once"):
         small().fit_blocks((X[i : i + 10], y[i : i + 10]) for i in range(0, 100, 10))
@@ -181,7 +181,7 @@ def test_one_pass_iterators_and_bad_blocks_are_refused(rng):
         small().fit_blocks([(X, y), (np.full((2, 40), np.nan), y[:2])])
 
 
-def test_warm_start_goes_on(rng):
+def test_warm_start_continues(rng):
     X, y, _ = two_classes(rng)
     model = small(n_iter=5, tol=0, warm_start=True).fit(X, y)
     before = model.objective_[0][-1]
@@ -217,7 +217,7 @@ def test_warm_start_keeps_the_number_of_atoms_and_takes_a_new_limit(rng):
         model.set_params(n_atoms=30).fit(X, y)
 
 
-def test_a_cancelled_refit_leaves_the_model_as_it_was(rng):
+def test_cancelled_refit_leaves_the_model_unchanged(rng):
     X, y, _ = two_classes(rng, n_per_class=200)
     model = small(n_iter=2).fit(X, y)
     before = model.predict(X)
@@ -230,8 +230,8 @@ def test_a_cancelled_refit_leaves_the_model_as_it_was(rng):
     np.testing.assert_array_equal(model.predict(X), before)
 
 
-def test_atoms_do_not_follow_the_other_classes_samples(rng):
-    """More atoms than samples: those the class does not use must not become the others' samples."""
+def test_atoms_do_not_become_samples_of_other_classes(rng):
+    """More atoms than samples: unused atoms must not become samples of the other class."""
     X = unit_rows(rng.standard_normal((40, 30)))
     y = np.arange(40) % 2
     model = DFDL(50, random_state=0, tol=0, n_iter=20).fit(X, y)
@@ -240,7 +240,7 @@ def test_atoms_do_not_follow_the_other_classes_samples(rng):
     assert model.score(X, y) == 1.0
 
 
-def test_blocks_that_change_between_readings_are_refused(rng):
+def test_blocks_that_change_between_passes_are_refused(rng):
     X, y, _ = two_classes(rng, n_per_class=300)
 
     class Shuffled:
@@ -252,13 +252,13 @@ def test_blocks_that_change_between_readings_are_refused(rng):
         small().fit_blocks(Shuffled())
 
 
-def test_large_blocks_are_cut_to_the_same_bits(rng):
+def test_large_blocks_are_split_with_the_same_bits(rng):
     X, y, _ = two_classes(rng, n_per_class=1300)
     expected = small(n_iter=3).fit(X, y).dictionaries_
     np.testing.assert_array_equal(small(n_iter=3).fit_blocks([(X, y)]).dictionaries_, expected)
 
 
-def test_flat_objective_stops_early(rng):
+def test_converged_objective_stops_early(rng):
     X, y, _ = two_classes(rng, n_per_class=200)
     assert small(n_iter=200, tol=1e-2).fit(X, y).n_iter_ < 50
     assert small(n_iter=12, tol=0).fit(X, y).n_iter_ == 12
@@ -281,9 +281,9 @@ def test_progress_is_reported_and_an_exception_stops(rng):
         small().fit(X, y, callback=cancel)
 
 
-def test_dictionaries_are_unit_norm_most_used_first_in_their_usual_sign(rng):
+def test_dictionaries_are_normalised_and_in_canonical_order(rng):
     X, y, _ = two_classes(rng, n_per_class=1500)
-    X = np.abs(X)  # all samples lean the same way, so atoms should too
+    X = np.abs(X)  # all samples have positive features, so the codes should be mostly positive
     model = small(n_iter=15, tol=0).fit(X, y)
     np.testing.assert_allclose(np.linalg.norm(model.dictionaries_, axis=2), 1)
     for i, D in enumerate(model.dictionaries_):
@@ -298,7 +298,7 @@ BLANK = np.full((300, 40), 1 / np.sqrt(40))
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(
-    "spoil",
+    "make_difficult",
     [
         lambda X: np.concatenate([BLANK, X[300:-300], BLANK]),
         lambda X: np.concatenate([0 * BLANK, X[300:-300], 0 * BLANK]),
@@ -320,14 +320,15 @@ BLANK = np.full((300, 40), 1 / np.sqrt(40))
         "huge",
     ],
 )
-def test_input_that_breaks_naive_versions(rng, spoil, dtype):
+def test_difficult_input_gives_finite_results(rng, make_difficult, dtype):
     X, y, _ = two_classes(rng)
-    X = spoil(X).astype(dtype)
+    X = make_difficult(X).astype(dtype)
     model = small(n_atoms=30, n_iter=6, tol=0).fit(X, y)
     assert np.isfinite(model.dictionaries_).all()
     np.testing.assert_allclose(np.linalg.norm(model.dictionaries_, axis=2), 1, atol=1e-5)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # of huge samples, for their penalty
+        # raised for huge samples and their penalty
+        warnings.simplefilter("ignore", ConvergenceWarning)
         assert np.isfinite(model.class_residuals(X)).all()
         assert np.isfinite(model.predict_proba(X)).all()
 
@@ -372,13 +373,13 @@ def test_text_labels(rng):
         ({"n_jobs": 0}, "n_jobs"),
     ],
 )
-def test_wrong_parameters_are_named(rng, parameters, message):
+def test_invalid_parameters_are_refused(rng, parameters, message):
     X, y, _ = two_classes(rng, n_per_class=20)
     with pytest.raises(ValueError, match=message):
         small(**parameters).fit(X, y)
 
 
-def test_bad_input_is_named(rng):
+def test_invalid_input_is_refused(rng):
     X, y, _ = two_classes(rng, n_per_class=20)
     with pytest.raises(ValueError, match="one class"):
         small().fit(X[:20], y[:20])
@@ -392,7 +393,7 @@ def test_bad_input_is_named(rng):
 
 
 def test_coherent_patches_with_a_common_mean(rng):
-    """Uncentred vectors, all close to one direction, as RGB patches are."""
+    """Uncentred vectors, all close to one direction, like RGB patches."""
     _, X = coherent(rng, 1, 2000, 60, np.float32)
     y = (X[:, 0] > np.median(X[:, 0])).astype(int)
     model = small(n_atoms=60, n_iter=5).fit(X, y)

@@ -16,7 +16,7 @@ from tests.problems import planted, unit_rows
 
 
 def classes_with_shared_atoms(rng, sizes=(150, 150), n_features=30, n_shared=6, dtype=float):
-    """Every class has eight atoms of its own; all have some in common. Rows are sorted by class."""
+    """Return sorted classes with eight own atoms each, and some shared ones."""
     shared = unit_rows(rng.standard_normal((n_shared, n_features)))
     X = []
     for size in sizes:
@@ -32,7 +32,7 @@ def small(**parameters):
 
 
 def smooth_part(Y, labels, S, D, n_classes, weight):
-    """The published objective without the l1 term, halved, term by term."""
+    """Return half the published objective without the l1 term, term by term."""
     k = len(D) // n_classes
     parts = [slice(i * k, (i + 1) * k) for i in range(n_classes)]
     m = S.mean(axis=0)
@@ -47,7 +47,7 @@ def smooth_part(Y, labels, S, D, n_classes, weight):
 
 
 def gradient_of_codes(Y, labels, S, D, n_classes, weight):
-    """As FDDL forms it, for all samples at once."""
+    """Return the gradient as FDDL computes it, for all samples at once."""
     k = len(D) // n_classes
     sizes = np.bincount(labels)
     B = np.concatenate(
@@ -96,8 +96,8 @@ def test_objective_is_the_published_one(problem):
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.05, 5.0])
-def test_codes_problem_is_convex_and_its_step_is_safe(problem, weight):
-    """The Hessian, all samples and classes together, lies between 0 and the largest eigenvalue."""
+def test_problem_of_the_codes_is_convex_and_its_step_is_safe(problem, weight):
+    """The Hessian over all samples and classes lies between 0 and the largest eigenvalue."""
     Y, labels, S, D = problem.values()
     zero = gradient_of_codes(Y, labels, 0 * S, D, 3, weight)
     columns = []
@@ -112,8 +112,8 @@ def test_codes_problem_is_convex_and_its_step_is_safe(problem, weight):
     assert eigenvalues[-1] <= np.linalg.eigvalsh(curvature(D, 3, weight))[-1] + 1e-10
 
 
-def test_codes_without_fishers_criterion_are_lasso_codes(rng):
-    """Then samples are coded alone, over D beside its class parts set apart."""
+def test_codes_without_fisher_criterion_are_lasso_codes(rng):
+    """Samples are then coded independently, over D and its class parts."""
     X, y = classes_with_shared_atoms(rng)
     D = ODL(4, random_state=0).fit(X, y).dictionaries_.reshape(8, -1)
     codes = FistaCodes([150, 150], 8, X.dtype, 1)
@@ -127,7 +127,7 @@ def test_codes_without_fishers_criterion_are_lasso_codes(rng):
 
 
 @pytest.mark.parametrize("n_coding_steps", [1, 5, 30])
-def test_objective_never_rises(rng, n_coding_steps):
+def test_objective_never_increases(rng, n_coding_steps):
     X, y = classes_with_shared_atoms(rng, (150, 80, 20))
     model = small(fisher_weight=0.1, n_coding_steps=n_coding_steps, n_iter=15).fit(X, y)
     assert len(model.objective_) == 16
@@ -135,8 +135,8 @@ def test_objective_never_rises(rng, n_coding_steps):
     assert model.objective_[-1] < 0.98 * model.objective_[0]
 
 
-def test_criterion_draws_the_codes_of_a_class_together(rng):
-    """The share of the scatter that lies within classes falls as its weight grows."""
+def test_fisher_criterion_reduces_scatter_within_classes(rng):
+    """The share of the scatter within classes decreases with its weight."""
     X, y = classes_with_shared_atoms(rng)
     X = np.abs(X)  # a common direction, so that class means of codes are not 0
 
@@ -153,7 +153,7 @@ def test_criterion_draws_the_codes_of_a_class_together(rng):
 
 
 def test_agrees_with_an_independent_implementation(rng, dictol):
-    """From the same initial dictionary: the same objective, and the same answers."""
+    """From the same initial dictionary: the same objective and the same predictions."""
     X, y = classes_with_shared_atoms(rng, (200, 200))
     train = np.arange(400) % 4 == 0
     start = ODL(8, random_state=0).fit(X[train], y[train]).dictionaries_.reshape(16, -1)
@@ -180,7 +180,7 @@ def test_agrees_with_an_independent_implementation(rng, dictol):
 
 
 @pytest.mark.parametrize("decision", ["global", "local"])
-def test_tells_classes_apart(rng, decision):
+def test_separates_classes(rng, decision):
     X, y = classes_with_shared_atoms(rng, (250, 250, 250), n_shared=3)
     train = np.arange(len(X)) % 2 == 0
     model = small(decision=decision, n_atoms=11).fit(X[train], y[train])
@@ -199,7 +199,7 @@ def test_global_distance(rng):
     np.testing.assert_allclose(without, residuals)
 
 
-def test_local_distance_is_the_least_value_of_the_class_problem(rng):
+def test_local_distance_is_the_minimum_of_the_class_problem(rng):
     X, y = classes_with_shared_atoms(rng, (60, 40), n_features=12)
     model = small(n_atoms=4, decision="local", mean_weight=0.5).fit(X, y)
     S, distances = model.encode(X[:8])
@@ -214,8 +214,8 @@ def test_local_distance_is_the_least_value_of_the_class_problem(rng):
         np.testing.assert_allclose(S[:, 4 * i : 4 * (i + 1)].toarray(), best, atol=2e-2)
 
 
-def test_mean_codes_fit_the_dictionaries(rng):
-    """Whatever the order and sign of the atoms, m_i is the mean code of class i over them."""
+def test_mean_codes_match_the_dictionaries(rng):
+    """For any order and sign of the atoms, m_i is the mean code of class i over them."""
     X, y = classes_with_shared_atoms(rng, (80, 120))
     model = small(n_iter=3, n_coding_steps=500).fit(np.abs(X), y)
     codes = FistaCodes([80, 120], 16, X.dtype, 1)
@@ -235,7 +235,7 @@ def test_class_blocks():
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_same_seed_same_bits_for_any_number_of_threads(rng, dtype):
+def test_same_seed_gives_same_bits_for_any_number_of_threads(rng, dtype):
     X, y = classes_with_shared_atoms(rng, (1100, 300), dtype=dtype)
     one, two = (small(n_jobs=n, n_iter=2).fit(X, y) for n in (1, 2))
     assert one.dictionaries_.dtype == dtype
@@ -247,7 +247,7 @@ def test_same_seed_same_bits_for_any_number_of_threads(rng, dtype):
 
 
 @pytest.mark.parametrize("decision", ["global", "local"])
-def test_fitted_arrays_are_all_there_is_to_keep(rng, decision):
+def test_fitted_arrays_restore_the_model(rng, decision):
     X, y = classes_with_shared_atoms(rng, (60, 40))
     model = small(decision=decision).fit(X, y)
     again = small(decision=decision)
@@ -281,7 +281,7 @@ BLANK = np.full((75, 30), 1 / np.sqrt(30))
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(
-    "spoil",
+    "make_difficult",
     [
         lambda X: np.concatenate([BLANK, X[75:-75], BLANK]),
         lambda X: np.concatenate([BLANK, BLANK, X[150:]]),
@@ -293,14 +293,15 @@ BLANK = np.full((75, 30), 1 / np.sqrt(30))
     ],
     ids=["half blank", "a class all blank", "repeated", "all zero", "rank one", "tiny", "huge"],
 )
-def test_input_that_breaks_naive_versions(rng, spoil, dtype):
+def test_difficult_input_gives_finite_results(rng, make_difficult, dtype):
     X, y = classes_with_shared_atoms(rng)
-    X = spoil(X).astype(dtype)
+    X = make_difficult(X).astype(dtype)
     model = small(n_atoms=20).fit(X, y)
     assert np.isfinite(model.objective_).all()
     np.testing.assert_allclose(np.linalg.norm(model.dictionaries_, axis=2), 1, atol=1e-5)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # of huge samples, for their penalty
+        # raised for huge samples and their penalty
+        warnings.simplefilter("ignore", ConvergenceWarning)
         for decision in ("global", "local"):
             assert np.isfinite(model.set_params(decision=decision).encode(X)[1]).all()
 
@@ -325,7 +326,7 @@ def test_classes_of_one_sample(rng):
         ({"n_jobs": 0}, "n_jobs"),
     ],
 )
-def test_wrong_parameters_are_named(rng, parameters, message):
+def test_invalid_parameters_are_refused(rng, parameters, message):
     X, y = classes_with_shared_atoms(rng, (20, 20))
     with pytest.raises(ValueError, match=message):
         small(**parameters).fit(X, y)

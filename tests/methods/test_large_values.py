@@ -1,4 +1,4 @@
-"""Samples so large that squares overflow: the same labels, or a refusal in words; no NaN."""
+"""Samples whose squares overflow give the same labels or an error, but no NaN."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ def finite(model, X):
     ("dtype", "scale"),
     [(np.float32, 1e19), (np.float32, 1e25), (np.float32, 3e37), (float, 1e155), (float, 1e300)],
 )
-def test_nothing_is_learnt_from_squares_that_overflowed(rng, name, dtype, scale):
+def test_overflowing_samples_give_the_same_labels_or_an_error(rng, name, dtype, scale):
     X = rng.random((40, 8)) + 0.2
     y = np.arange(40) % 2
     X[y == 1, :4] += 1
     method = get_method(name).load()
-    known = {k: v for k, v in SMALL.items() if k in method().get_params()}
+    expected = {k: v for k, v in SMALL.items() if k in method().get_params()}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the overflow, on the way to its refusal
+        warnings.simplefilter("ignore")  # overflow warnings before the error
         try:
-            model = method(**known).fit((X * scale).astype(dtype), y)
+            model = method(**expected).fit((X * scale).astype(dtype), y)
         except ValueError as error:
             assert "scale" in str(error) or "too large" in str(error)
             return

@@ -16,7 +16,7 @@ N_FEATURES = 40
 
 
 def two_classes(rng, n_per_class=400, n_shared=6, dtype=float, n_own=8):
-    """Sums of atoms, own and shared ones, with positive weights: a linear classifier can tell."""
+    """Return positive combinations of own and shared atoms, which a linear classifier separates."""
     atoms = unit_rows(rng.standard_normal((n_shared + 2 * n_own, N_FEATURES)))
     shared, *own = np.split(atoms, [n_shared, n_shared + n_own])
     X = []
@@ -35,7 +35,7 @@ def small(**parameters):
 
 
 def start_of(X, y, n_atoms, n_nonzero, seed=0):
-    """The class-wise K-SVD dictionaries that training starts from, and what is left of the seed."""
+    """Return the class-wise K-SVD dictionaries at the start of training, and the generator."""
     rng = np.random.default_rng(np.random.RandomState(seed).randint(2**31, size=4))
     classes = np.unique(y)
     atoms = [learn_ksvd(X[y == i], n_atoms, n_nonzero, rng, n_iter=20).atoms for i in classes]
@@ -79,19 +79,19 @@ def test_separates_classes_of_different_atoms(rng, variant, decision):
     assert model.score(X[test], y[test]) > 0.9
 
 
-def test_three_classes_in_subspaces_of_their_own(rng):
-    bases = [unit_rows(rng.standard_normal((3, N_FEATURES))) for _ in range(3)]
-    X = unit_rows(np.concatenate([rng.uniform(0, 1, (200, 3)) @ basis for basis in bases]))
+def test_three_classes_in_separate_subspaces(rng):
+    subspaces = [unit_rows(rng.standard_normal((3, N_FEATURES))) for _ in range(3)]
+    X = unit_rows(np.concatenate([rng.uniform(0, 1, (200, 3)) @ basis for basis in subspaces]))
     y = np.repeat(["a", "b", "c"], 200)
     model = small(n_atoms=4, n_nonzero=3).fit(X, y)
     assert model.score(X, y) > 0.99
-    for D, basis in zip(model.dictionaries_, bases, strict=True):
+    for D, basis in zip(model.dictionaries_, subspaces, strict=True):
         inside = np.linalg.norm(D @ np.linalg.qr(basis.T)[0], axis=1)
         np.testing.assert_allclose(inside, 1, atol=1e-2)
 
 
 @pytest.mark.parametrize(("alpha", "beta"), [(0.05, 0.5), (1.0, 4.0)])
-def test_short_rows_give_what_the_published_ones_do(rng, alpha, beta):
+def test_short_rows_equal_the_published_ones(rng, alpha, beta):
     X, y = two_classes(rng)
     D, W, objective = literal_lcksvd(X, y, 12, 4, alpha, beta, n_iter=6)
     model = small(label_weight=alpha, classifier_weight=beta, n_iter=6).fit(X, y)
@@ -102,8 +102,8 @@ def test_short_rows_give_what_the_published_ones_do(rng, alpha, beta):
     np.testing.assert_allclose(-model.encode(X)[1], scores, atol=1e-4)
 
 
-def test_stacked_objective_never_rises_in_the_update_of_the_atoms(rng):
-    """The greedy coding in between may raise it; over the iterations it falls all the same."""
+def test_stacked_objective_never_increases_in_the_atom_update(rng):
+    """The greedy coding in between may increase it; over the iterations it decreases."""
     X, y = two_classes(rng)
     D, _ = start_of(X, y, 12, 4)
     H = np.sqrt(2.0) * np.eye(2)[y]
@@ -119,7 +119,7 @@ def test_stacked_objective_never_rises_in_the_update_of_the_atoms(rng):
     assert values[-1] < 0.7 * values[0]
 
 
-def test_without_weights_it_is_plain_ksvd(rng):
+def test_without_weights_it_equals_ksvd(rng):
     X, y = two_classes(rng)
     start, left = start_of(X, y, 12, 4)
     groups = np.repeat([0, 1], 12), y
@@ -135,13 +135,13 @@ def test_without_weights_it_is_plain_ksvd(rng):
 
 
 def share_of_own_atoms(model, X, y):
-    """The part of the codes' energy that lies on the atoms of the samples' own class."""
+    """Return the share of the codes' energy on atoms of the samples' own class."""
     energy = model.encode(X)[0].toarray() ** 2
     by_class = energy.reshape(len(X), len(model.classes_), -1).sum(axis=2)
     return by_class[np.arange(len(X)), y].sum() / by_class.sum()
 
 
-def test_label_term_keeps_codes_on_the_atoms_of_their_class(rng):
+def test_label_term_keeps_codes_on_atoms_of_their_class(rng):
     X, y = two_classes(rng, n_per_class=600, n_shared=4)
     train, fresh = (X[1::2], y[1::2]), (X[::2], y[::2])
     shares = [
@@ -151,7 +151,7 @@ def test_label_term_keeps_codes_on_the_atoms_of_their_class(rng):
     assert shares[1] > shares[0] + 0.04
 
 
-def test_classifiers_distances_are_negative_scores_of_the_greedy_code(rng):
+def test_classifier_distances_are_negative_scores_of_the_greedy_code(rng):
     X, y = two_classes(rng)
     model = small().fit(X, y)
     S, distances = model.encode(X[:30])
@@ -172,7 +172,7 @@ def test_residual_decision_is_the_l1_residual_rule(rng):
     np.testing.assert_allclose(by_classifier.class_residuals(X[:20]), expected, atol=2e-2)
 
 
-def test_first_variant_ignores_the_classifiers_weight_and_differs_from_the_second(rng):
+def test_first_variant_ignores_the_classifier_weight(rng):
     X, y = two_classes(rng, n_per_class=100)
     first, same, second = (
         small(variant=variant, classifier_weight=weight, n_iter=2).fit(X, y)
@@ -183,7 +183,7 @@ def test_first_variant_ignores_the_classifiers_weight_and_differs_from_the_secon
     assert not np.allclose(first.classifier_, second.classifier_)
 
 
-def test_atoms_are_unit_norm_most_used_first_in_their_usual_sign(rng):
+def test_atoms_are_normalised_and_in_canonical_order(rng):
     X, y = two_classes(rng)
     model = small(n_iter=15).fit(np.abs(X), y)
     np.testing.assert_allclose(np.linalg.norm(model.dictionaries_, axis=2), 1)
@@ -194,7 +194,7 @@ def test_atoms_are_unit_norm_most_used_first_in_their_usual_sign(rng):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_same_seed_same_bits_for_any_number_of_threads(rng, dtype):
+def test_same_seed_gives_same_bits_for_any_number_of_threads(rng, dtype):
     X, y = two_classes(rng, n_per_class=1100, dtype=dtype)
     one, two, again = (small(n_jobs=n, n_iter=3).fit(X, y) for n in (1, 2, 2))
     for model in (two, again):
@@ -207,7 +207,7 @@ def test_same_seed_same_bits_for_any_number_of_threads(rng, dtype):
 
 
 @pytest.mark.parametrize("decision", ["classifier", "residual"])
-def test_the_fitted_arrays_are_all_that_was_learnt(rng, decision):
+def test_fitted_arrays_restore_the_model(rng, decision):
     X, y = two_classes(rng, n_per_class=100)
     model = small(decision=decision).fit(X, y)
     restored = LCKSVD(**model.get_params())
@@ -217,7 +217,7 @@ def test_the_fitted_arrays_are_all_that_was_learnt(rng, decision):
     np.testing.assert_array_equal(restored.decision_function(X), model.decision_function(X))
 
 
-def test_answers_agree_with_each_other(rng):
+def test_predictions_scores_and_probabilities_agree(rng):
     X, y = two_classes(rng, n_per_class=200)
     three = np.where((y == 1) & (rng.random(len(y)) < 0.5), 2, y)
     for labels in (y, three):
@@ -228,7 +228,7 @@ def test_answers_agree_with_each_other(rng):
         np.testing.assert_array_equal(model.classes_[probability.argmax(axis=1)], predicted)
 
 
-def test_progress_is_reported_and_an_exception_leaves_the_model(rng):
+def test_progress_is_reported_and_an_exception_leaves_the_model_unchanged(rng):
     X, y = two_classes(rng, n_per_class=100)
     reported = []
     model = small(n_iter=3).fit(X, y, callback=reported.append)
@@ -251,7 +251,7 @@ BLANK = np.full((200, N_FEATURES), 1 / np.sqrt(N_FEATURES))
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(
-    "spoil",
+    "make_difficult",
     [
         lambda X: np.concatenate([BLANK, X[200:-200], BLANK]),
         lambda X: np.concatenate([0 * BLANK, X[200:-200], 0 * BLANK]),
@@ -273,15 +273,16 @@ BLANK = np.full((200, N_FEATURES), 1 / np.sqrt(N_FEATURES))
         "huge",
     ],
 )
-def test_input_that_breaks_naive_versions(rng, spoil, dtype):
+def test_difficult_input_gives_finite_results(rng, make_difficult, dtype):
     X, y = two_classes(rng)
-    X = spoil(X).astype(dtype)
+    X = make_difficult(X).astype(dtype)
     for weight in (0.001, 100.0):
         model = small(n_atoms=20, n_iter=4, label_weight=weight).fit(X, y)
         norms = np.linalg.norm(model.dictionaries_, axis=2)
         np.testing.assert_allclose(norms[norms > 0], 1, atol=1e-5)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # of huge samples' l1 codes
+            # raised by l1 codes of huge samples
+            warnings.simplefilter("ignore", ConvergenceWarning)
             assert np.isfinite(model.encode(X)[1]).all()
             assert np.isfinite(model.class_residuals(X)).all()
             assert np.isfinite(model.predict_proba(X)).all()
@@ -314,13 +315,13 @@ def test_few_samples_and_very_different_class_sizes(rng):
         ({"n_jobs": 0}, "n_jobs"),
     ],
 )
-def test_wrong_parameters_are_named(rng, parameters, message):
+def test_invalid_parameters_are_refused(rng, parameters, message):
     X, y = two_classes(rng, n_per_class=20)
     with pytest.raises(ValueError, match=message):
         small(**parameters).fit(X, y)
 
 
-def test_bad_input_is_named(rng):
+def test_invalid_input_is_refused(rng):
     X, y = two_classes(rng, n_per_class=20)
     with pytest.raises(ValueError, match="only one class"):
         small().fit(X[:20], y[:20])

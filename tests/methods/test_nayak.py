@@ -13,7 +13,7 @@ from tests.problems import planted, unit_rows
 
 
 def classes_of_own_atoms(rng, sizes=(200, 200), n_features=30, n_shared=3, dtype=float):
-    """Atoms appear with either sign, so class means tell nothing."""
+    """Return samples whose atoms have random signs, so that class means are uninformative."""
     shared = unit_rows(rng.standard_normal((n_shared, n_features)))
     X = []
     for size in sizes:
@@ -29,7 +29,7 @@ def small(**parameters):
 
 
 def smooth_part(Y, S, D, W, ridge):
-    """The objective without the l1 term, term by term."""
+    """Return the objective without the l1 term, term by term."""
     fit, prediction = np.sum((Y - S @ D) ** 2), np.sum((S - Y @ W) ** 2)
     return 0.5 * (fit + prediction + ridge * np.sum(W**2))
 
@@ -53,7 +53,7 @@ def test_gradient_of_the_atoms(problem):
     np.testing.assert_allclose((S.T @ S) @ D - S.T @ Y, expected, atol=1e-7)
 
 
-def test_encoder_is_where_the_gradient_vanishes(problem):
+def test_gradient_vanishes_at_the_encoder(problem):
     Y, S, D, _ = problem
     samples = EncoderStatistics.of(Y, 1)
     W = samples.encoder(S.T @ Y)
@@ -70,7 +70,7 @@ def test_objective_is_the_stated_one(problem):
 
 
 @pytest.mark.parametrize("n_coding_steps", [1, 5, 30])
-def test_objective_never_rises(rng, n_coding_steps):
+def test_objective_never_increases(rng, n_coding_steps):
     X, y = classes_of_own_atoms(rng)
     model = small(n_coding_steps=n_coding_steps, n_iter=15).fit(X, y)
     assert len(model.objective_) == 15
@@ -89,13 +89,13 @@ def test_exact_codes_are_the_minimisers(rng):
     assert not used.all()
     np.testing.assert_allclose(gradient[used], -0.05 * np.sign(S[used]), atol=1e-6)
     assert np.abs(gradient[~used]).max() < 0.06
-    # Training ends there too, if given the steps.
+    # Training converges to the same codes with enough steps.
     codes = FistaCodes([len(X)], 16, X.dtype, 1)
     model.set_params(n_coding_steps=300)._code(codes, X, model.dictionary_, model.encoder_, 1.0)
     np.testing.assert_allclose(codes.S, S, atol=2e-2)
 
 
-def test_fast_codes_are_one_product_and_predict_exact_ones(rng):
+def test_fast_codes_are_one_product_and_approximate_exact_ones(rng):
     X, y = classes_of_own_atoms(rng, (600, 600))
     model = small(n_iter=20).fit(X[::2], y[::2])
     fast = model.encode(X[1::2])[0].toarray()
@@ -104,7 +104,7 @@ def test_fast_codes_are_one_product_and_predict_exact_ones(rng):
     assert np.sum((fast - exact) ** 2) < 0.3 * np.sum(exact**2)
 
 
-def test_finds_the_atoms_of_all_classes(rng):
+def test_recovers_the_atoms_of_all_classes(rng):
     atoms = unit_rows(rng.standard_normal((10, 30)))
     X = np.concatenate([planted(rng, own, 1000, 2, 0.01) for own in np.split(atoms, 2)])
     model = small(n_atoms=20, n_iter=30, penalty=0.05).fit(X, np.repeat([0, 1], 1000))
@@ -114,7 +114,7 @@ def test_finds_the_atoms_of_all_classes(rng):
 
 @pytest.mark.parametrize("encoder", ["fast", "exact"])
 @pytest.mark.parametrize("sizes", [(300, 300), (200, 200, 200)])
-def test_tells_classes_apart(rng, sizes, encoder):
+def test_separates_classes(rng, sizes, encoder):
     X, y = classes_of_own_atoms(rng, sizes)
     train = np.arange(len(X)) % 2 == 0
     model = small(n_atoms=25, encoder=encoder, svm_cost=1.0).fit(X[train], y[train])
@@ -146,7 +146,7 @@ def test_distances_are_negative_scores_of_the_codes(rng, n_classes):
         np.testing.assert_allclose(distances, -scores)
 
 
-def test_rare_class_weighs_as_much_as_a_common_one(rng):
+def test_rare_and_common_classes_have_equal_weight(rng):
     X, y = classes_of_own_atoms(rng, (900, 60), n_shared=6)
     model = small(n_atoms=25, svm_cost=0.001).fit(X[::2], y[::2])
     found = model.predict(X[1::2]) == y[1::2]
@@ -154,7 +154,7 @@ def test_rare_class_weighs_as_much_as_a_common_one(rng):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_same_seed_same_bits_for_any_number_of_threads(rng, dtype):
+def test_same_seed_gives_same_bits_for_any_number_of_threads(rng, dtype):
     X, y = classes_of_own_atoms(rng, (1100, 300), dtype=dtype)
     one, two = (small(n_jobs=n, n_iter=2).fit(X, y) for n in (1, 2))
     assert one.dictionary_.dtype == one.encoder_.dtype == dtype
@@ -166,7 +166,7 @@ def test_same_seed_same_bits_for_any_number_of_threads(rng, dtype):
 
 
 @pytest.mark.parametrize("encoder", ["fast", "exact"])
-def test_fitted_arrays_are_all_there_is_to_keep(rng, encoder):
+def test_fitted_arrays_restore_the_model(rng, encoder):
     X, y = classes_of_own_atoms(rng, (60, 40))
     model = small(encoder=encoder).fit(X, y)
     again = small(encoder=encoder)
@@ -198,7 +198,7 @@ BLANK = np.full((100, 30), 1 / np.sqrt(30))
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(
-    "spoil",
+    "make_difficult",
     [
         lambda X: np.concatenate([BLANK, X[100:-100], BLANK]),
         lambda X: np.concatenate([BLANK, BLANK, X[200:]]),
@@ -210,15 +210,16 @@ BLANK = np.full((100, 30), 1 / np.sqrt(30))
     ],
     ids=["half blank", "a class all blank", "repeated", "all zero", "rank one", "tiny", "huge"],
 )
-def test_input_that_breaks_naive_versions(rng, spoil, dtype):
+def test_difficult_input_gives_finite_results(rng, make_difficult, dtype):
     X, y = classes_of_own_atoms(rng)
-    X = spoil(X).astype(dtype)
+    X = make_difficult(X).astype(dtype)
     model = small(n_atoms=40).fit(X, y)
     for name in Nayak.fitted_arrays:
         assert np.isfinite(getattr(model, name)).all(), name
     np.testing.assert_allclose(np.linalg.norm(model.dictionary_, axis=1), 1, atol=1e-5)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # of huge samples, for their penalty
+        # raised for huge samples and their penalty
+        warnings.simplefilter("ignore", ConvergenceWarning)
         for encoder in ("fast", "exact"):
             assert np.isfinite(model.set_params(encoder=encoder).encode(X)[1]).all()
 
@@ -242,7 +243,7 @@ def test_classes_of_one_sample_and_fewer_samples_than_features(rng):
         ({"n_jobs": 0}, "n_jobs"),
     ],
 )
-def test_wrong_parameters_are_named(rng, parameters, message):
+def test_invalid_parameters_are_refused(rng, parameters, message):
     X, y = classes_of_own_atoms(rng, (20, 20))
     with pytest.raises(ValueError, match=message):
         small(**parameters).fit(X, y)

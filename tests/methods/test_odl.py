@@ -24,8 +24,8 @@ def objective(D, Y, penalty):
     return 0.5 * np.sum((Y - S @ D) ** 2) + penalty * np.abs(S).sum()
 
 
-def test_is_what_dfdl_starts_from(rng):
-    """DFDL's first objective is that of ODL's dictionaries, and of no other's."""
+def test_dfdl_starts_from_odl(rng):
+    """The first objective of DFDL is that of the dictionaries of ODL, and of no others."""
     X, y = three_classes(rng)
     dfdl = DFDL(8, penalty=0.1, rho=0.1, n_iter=1, random_state=0).fit(X, y)
 
@@ -43,7 +43,7 @@ def test_is_what_dfdl_starts_from(rng):
         assert first_objective(other.dictionaries_[i], i) != pytest.approx(expected, rel=1e-3)
 
 
-def test_tells_classes_of_different_atoms_apart(rng):
+def test_separates_classes_of_different_atoms(rng):
     X, y = three_classes(rng)
     train = rng.permutation(len(X)) < 400
     assert small().fit(X[train], y[train]).score(X[~train], y[~train]) > 0.95
@@ -78,7 +78,7 @@ def test_distances_are_residuals_of_the_joint_code(rng):
 
 
 def test_agrees_with_an_independent_implementation(rng, dictol):
-    """On samples as coherent as tissue both end at the same objective."""
+    """On coherent samples, like tissue, both converge to the same objective."""
     _, X = coherent(rng, 1, 600, 30)
     y = np.repeat([0, 1], [500, 100])
     ours = small(n_epochs=20).fit(X, y).dictionaries_[0]
@@ -89,7 +89,7 @@ def test_agrees_with_an_independent_implementation(rng, dictol):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_same_seed_same_bits_for_any_number_of_threads(rng, dtype):
+def test_same_seed_gives_same_bits_for_any_number_of_threads(rng, dtype):
     X, y = three_classes(rng, n_per_class=1200, dtype=dtype)
     one, two = (small(n_jobs=n, n_epochs=2).fit(X, y) for n in (1, 2))
     assert one.dictionaries_.dtype == dtype
@@ -103,7 +103,7 @@ def test_progress_counts_the_mini_batches_of_all_classes(rng):
     assert [(p.stage, p.done, p.total) for p in reported] == [("train", i, 12) for i in range(13)]
 
 
-def test_classes_of_one_sample_and_blank_ones(rng):
+def test_classes_of_one_sample_and_constant_samples(rng):
     X, y = three_classes(rng)
     selected = np.r_[0:200, 200, 400:600]
     X, y = np.concatenate([X[selected], np.zeros((5, 30))]), np.append(y[selected], [2] * 5)
@@ -123,7 +123,7 @@ def test_classes_of_one_sample_and_blank_ones(rng):
         ({"n_jobs": 0}, "n_jobs"),
     ],
 )
-def test_wrong_parameters_are_named(rng, parameters, message):
+def test_invalid_parameters_are_refused(rng, parameters, message):
     X, y = three_classes(rng, n_per_class=20)
     with pytest.raises(ValueError, match=message):
         small(**parameters).fit(X, y)

@@ -1,4 +1,4 @@
-"""What codes is opened once for an estimator, and again when anything that decides is changed."""
+"""The encoder is created once per estimator, and again if the estimator changes."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def samples(rng):
 
 
 @pytest.fixture
-def openings(monkeypatch):
-    """How often something was opened to code by."""
+def created_encoders(monkeypatch):
+    """Record of created encoders."""
     counted: list[object] = []
     made = residual_rule._Opened.__init__
 
@@ -46,42 +46,42 @@ def openings(monkeypatch):
 
 
 @pytest.mark.parametrize("model", KINDS, ids=str)
-def test_opened_once_and_gone_with_what_was_learnt(model, samples, openings):
+def test_encoder_is_created_once_and_freed_with_the_model(model, samples, created_encoders):
     X, y = samples
     gc.collect()
     n_before = len(residual_rule._OPENED)
     fitted = type(model)(**model.get_params()).fit(X, y)
-    openings.clear()
+    created_encoders.clear()
     first = fitted.distances(X)
-    for _ in range(3):  # as images are judged, each by a copy on one thread
+    for _ in range(3):  # images are predicted by copies on one thread
         assert np.array_equal(copy(fitted).set_params(n_jobs=1).distances(X), first)
-    assert len(openings) == 1
+    assert len(created_encoders) == 1
     assert len(residual_rule._OPENED) == n_before + 1
-    openings.clear()
+    created_encoders.clear()
     del fitted
     gc.collect()
     assert len(residual_rule._OPENED) == n_before
 
 
-def test_opened_again_when_what_decides_is_changed(samples, openings):
+def test_encoder_is_created_again_after_a_change(samples, created_encoders):
     X, y = samples
     model = ODL(n_atoms=6, n_epochs=1, penalty=0.1, random_state=0).fit(X, y)
     before = model.distances(X)
-    openings.clear()
+    created_encoders.clear()
 
-    def answers_anew():
+    def creates_encoder():
         changed = model.distances(X)
-        n_opened = len(openings)
-        openings.clear()
+        n_opened = len(created_encoders)
+        created_encoders.clear()
         return n_opened == 1 and not np.array_equal(changed, before)
 
     model.set_params(penalty=0.3)
-    assert answers_anew()
+    assert creates_encoder()
     model.set_params(penalty=0.1)
     assert np.array_equal(model.distances(X), before)
-    openings.clear()
+    created_encoders.clear()
     model.dictionaries_[0, 0] *= -1
     model.dictionaries_[0, 0, :3] = 0
-    assert answers_anew()
+    assert creates_encoder()
     less = model.disable_atoms([0])
     assert not np.array_equal(less.distances(X), model.distances(X))

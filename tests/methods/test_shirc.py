@@ -13,7 +13,8 @@ from tests.problems import coherent, unit_rows
 
 
 def planes(rng, n_per_class=(60, 40, 50), size=16, dimension=3, noise=0.05, dtype=float):
-    """Rows of three planes; in every plane each class fills a subspace of its own, up to noise."""
+    """Return rows of three planes; in every plane each class fills its own subspace, up to
+    noise."""
     parts = []
     for n in n_per_class:
         basis = rng.standard_normal((3, dimension, size))
@@ -37,7 +38,7 @@ def split(X):
 # --- the mathematics
 
 
-def test_codes_and_residuals_are_those_of_the_reference(rng):
+def test_codes_and_residuals_equal_the_reference(rng):
     X, y, Z, _ = halves(rng, *planes(rng, noise=0.5))
     model = SHIRC(None, n_nonzero=6).fit(X, y)
     codes, residuals = model.encode(Z)
@@ -78,14 +79,14 @@ def test_order_of_the_channels_does_not_matter(rng):
         np.testing.assert_allclose(other, residuals, atol=1e-9)
 
 
-def test_classes_that_fill_different_subspaces_are_recognised(rng):
+def test_classes_of_different_subspaces_are_recognised(rng):
     X, y, Z, truth = halves(rng, *planes(rng, (100, 60, 20)))
     assert SHIRC(None).fit(X, y).score(Z, truth) > 0.97
     assert SHIRC(8, random_state=0).fit(X, y).score(Z, truth) > 0.9
 
 
-def test_channels_need_not_keep_their_proportions(rng):
-    """Other light: every plane is scaled by its own factor, and nothing changes."""
+def test_channel_gains_do_not_matter(rng):
+    """Illumination: every plane is scaled by its own factor, without effect."""
     X, y, Z, truth = halves(rng, *planes(rng, noise=0.02))
     model = SHIRC(None).fit(X, y)
     tinted = (Z.reshape(-1, 3, 16) * np.array([0.7, 1.0, 1.4])[:, None]).reshape(Z.shape)
@@ -103,15 +104,15 @@ def test_scale_and_sign_of_samples_do_not_matter(rng):
     np.testing.assert_allclose(rescaled.class_residuals(Z), residuals, atol=1e-9)
 
 
-def test_a_training_sample_is_its_own_explanation(rng):
+def test_training_samples_are_classified_correctly(rng):
     X, y = planes(rng, noise=0.5)
     assert SHIRC(None).fit(X, y).score(X, y) == 1.0
 
 
-# --- what is kept
+# --- state
 
 
-def test_keeps_at_most_n_atoms_per_class_and_codes_every_channel_of_them(rng):
+def test_keeps_at_most_n_atoms_per_class_and_codes_every_channel(rng):
     X, y = planes(rng, (30, 5, 12))
     model = SHIRC(10, n_nonzero=4, random_state=0).fit(X, y)
     np.testing.assert_array_equal(np.bincount(model.atom_classes_), [10, 5, 10])
@@ -123,7 +124,7 @@ def test_keeps_at_most_n_atoms_per_class_and_codes_every_channel_of_them(rng):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_seed_decides_the_choice_and_number_of_threads_nothing(rng, dtype):
+def test_seed_determines_the_selection_for_any_number_of_threads(rng, dtype):
     X, y = planes(rng, (900, 700), dtype=dtype)
     one, two = (SHIRC(50, random_state=3, n_jobs=n).fit(X, y) for n in (1, 2))
     assert one.atoms_.dtype == dtype
@@ -133,7 +134,7 @@ def test_seed_decides_the_choice_and_number_of_threads_nothing(rng, dtype):
     assert not np.array_equal(one.atoms_, other.atoms_)
 
 
-def test_fitted_arrays_are_all_that_was_learnt(rng):
+def test_fitted_arrays_restore_the_model(rng):
     X, y = planes(rng)
     model = SHIRC(20, n_nonzero=3, random_state=0).fit(X, np.array(["a", "b", "c"])[y])
     restored = SHIRC(20, n_nonzero=3)
@@ -144,14 +145,14 @@ def test_fitted_arrays_are_all_that_was_learnt(rng):
     np.testing.assert_array_equal(restored.class_residuals(X), model.class_residuals(X))
 
 
-# --- awkward input
+# --- difficult input
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_blank_constant_and_repeated_samples(rng, dtype):
+def test_zero_constant_and_repeated_samples(rng, dtype):
     tissue, _ = coherent(rng, 60, 1, 30, dtype)
     blank = np.full((40, 30), 1 / np.sqrt(30), dtype)
-    tissue[:5, :10] = 0  # a plane that is empty
+    tissue[:5, :10] = 0  # an empty plane
     X = np.concatenate([tissue[:30], blank, np.zeros((5, 30), dtype), tissue[30:], blank[:10]])
     y = np.repeat([0, 1], [75, 40])
     with warnings.catch_warnings():
@@ -172,7 +173,7 @@ def test_classes_of_one_sample_and_of_zeros(rng):
     np.testing.assert_allclose(nothing.class_residuals(np.ones((1, 6))), [[1, 1]])
 
 
-def test_rows_that_are_not_whole_planes_are_refused(rng):
+def test_incomplete_planes_are_refused(rng):
     X, y = planes(rng)
     with pytest.raises(ValueError, match="47 features, which is not a multiple of n_channels=3"):
         SHIRC().fit(X[:, 1:], y)
@@ -190,7 +191,7 @@ def test_rows_that_are_not_whole_planes_are_refused(rng):
         ({"n_channels": 0}, "n_channels"),
     ],
 )
-def test_wrong_parameters_are_named(rng, parameters, message):
+def test_invalid_parameters_are_refused(rng, parameters, message):
     with pytest.raises(ValueError, match=message):
         SHIRC(**parameters).fit(*planes(rng))
 

@@ -14,7 +14,7 @@ from tests.problems import coherent, unit_rows
 
 
 def subspaces(rng, n_per_class=(60, 40, 50), n_features=40, dimension=4, noise=0.05, dtype=float):
-    """Each class fills a subspace of its own, up to noise; samples of any length and sign."""
+    """Return classes that fill subspaces, up to noise; samples of any length and sign."""
     parts = []
     for n in n_per_class:
         basis = np.linalg.qr(rng.standard_normal((n_features, dimension)))[0].T
@@ -33,7 +33,7 @@ def halves(rng, X, y):
 # --- the mathematics
 
 
-def test_codes_and_decisions_are_those_of_an_independent_lasso(rng):
+def test_codes_and_predictions_equal_an_independent_lasso(rng):
     X, y, Z, _ = halves(rng, *subspaces(rng, dimension=12, noise=0.8))
     penalty = 0.05
     model = SRC(None, penalty=penalty).fit(X, y)
@@ -58,7 +58,7 @@ def test_codes_are_optimal(rng):
     assert slow.lasso_gap(model.atoms_, unit_rows(Z), codes, 0.02).max() <= 1e-4
 
 
-def test_classes_that_fill_different_subspaces_are_recognised(rng):
+def test_classes_of_different_subspaces_are_recognised(rng):
     X, y, Z, truth = halves(rng, *subspaces(rng, (100, 60, 20)))
     assert SRC(None).fit(X, y).score(Z, truth) > 0.97
     assert SRC(8, random_state=0).fit(X, y).score(Z, truth) > 0.9
@@ -85,16 +85,16 @@ def test_order_of_training_samples_does_not_matter(rng):
     np.testing.assert_allclose(other.class_residuals(Z), model.class_residuals(Z), atol=5e-3)
 
 
-def test_a_training_sample_is_its_own_explanation(rng):
+def test_training_samples_are_classified_correctly(rng):
     X, y = subspaces(rng, noise=0.5)
     model = SRC(None, penalty=0.01).fit(X, y)
     assert model.score(X, y) == 1.0
 
 
-def test_predicts_as_dictol_does(rng, dictol):
-    """An implementation by others of the same problem, on classes that overlap."""
+def test_predictions_equal_dictol(rng, dictol):
+    """An independent implementation of the same problem, on classes that overlap."""
     X, y, Z, truth = halves(rng, *subspaces(rng, (120, 80, 100), dimension=14, noise=0.7))
-    order = np.argsort(y, kind="stable")  # it wants samples class by class, labels from 1
+    order = np.argsort(y, kind="stable")  # it expects samples sorted by class, and labels from 1
     theirs = dictol.SRC.SRC(lamb=0.05)
     theirs.fit(unit_rows(X[order]).T, y[order] + 1)
     with single_blas_thread():
@@ -104,7 +104,7 @@ def test_predicts_as_dictol_does(rng, dictol):
     assert np.mean(model.predict(Z) == predictions) >= 0.97
 
 
-# --- what is kept
+# --- state
 
 
 def test_keeps_at_most_n_atoms_different_samples_per_class(rng):
@@ -119,7 +119,7 @@ def test_keeps_at_most_n_atoms_different_samples_per_class(rng):
         assert matches.sum(axis=0).max() == 1
 
 
-def test_seed_decides_the_choice_and_number_of_threads_nothing(rng):
+def test_seed_determines_the_selection_for_any_number_of_threads(rng):
     X, y = subspaces(rng, (900, 700), dtype=np.float32)
     one, two = (SRC(50, random_state=3, n_jobs=n).fit(X, y) for n in (1, 2))
     np.testing.assert_array_equal(one.atoms_, two.atoms_)
@@ -129,7 +129,7 @@ def test_seed_decides_the_choice_and_number_of_threads_nothing(rng):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_precision_is_the_samples(rng, dtype):
+def test_precision_is_that_of_the_samples(rng, dtype):
     X, y = subspaces(rng, dtype=dtype)
     model = SRC().fit(X, y)
     assert model.atoms_.dtype == dtype
@@ -137,7 +137,7 @@ def test_precision_is_the_samples(rng, dtype):
     assert codes.dtype == dtype and residuals.dtype == np.float64
 
 
-def test_fitted_arrays_are_all_that_was_learnt(rng):
+def test_fitted_arrays_restore_the_model(rng):
     X, y = subspaces(rng)
     model = SRC(20, penalty=0.2, random_state=0).fit(X, np.array(["a", "b", "c"])[y])
     restored = SRC(20, penalty=0.2)
@@ -148,18 +148,18 @@ def test_fitted_arrays_are_all_that_was_learnt(rng):
     np.testing.assert_array_equal(restored.class_residuals(X), model.class_residuals(X))
 
 
-def test_tells_its_progress(rng):
+def test_progress_is_reported(rng):
     X, y = subspaces(rng)
-    seen: list[Progress] = []
-    SRC().fit(X, y, callback=seen.append)
-    assert [(p.stage, p.done, p.total) for p in seen] == [("train", i, 3) for i in range(4)]
+    reported: list[Progress] = []
+    SRC().fit(X, y, callback=reported.append)
+    assert [(p.stage, p.done, p.total) for p in reported] == [("train", i, 3) for i in range(4)]
 
 
-# --- awkward input
+# --- difficult input
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_blank_constant_and_repeated_samples(rng, dtype):
+def test_zero_constant_and_repeated_samples(rng, dtype):
     tissue, _ = coherent(rng, 60, 1, 30, dtype)
     blank = np.full((40, 30), 1 / np.sqrt(30), dtype)
     X = np.concatenate([tissue[:30], blank, np.zeros((5, 30), dtype), tissue[30:], blank[:10]])
@@ -192,7 +192,7 @@ def test_classes_of_one_sample_and_of_zeros(rng):
         ({"penalty": "much"}, "penalty"),
     ],
 )
-def test_wrong_parameters_are_named(rng, parameters, message):
+def test_invalid_parameters_are_refused(rng, parameters, message):
     with pytest.raises(ValueError, match=message):
         SRC(**parameters).fit(*subspaces(rng))
 

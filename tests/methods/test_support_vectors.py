@@ -17,7 +17,7 @@ def blobs(n_classes, n_features=6, spread=4.0):
     return X * np.logspace(-2, 3, n_features) + 5, np.array(["d", "b", "a", "c"])[y]
 
 
-def sklearns(kernel, n_classes, **parameters):
+def sklearn_pipeline(kernel, n_classes, **parameters):
     machine = SVC(kernel=kernel, class_weight="balanced", **parameters)
     if n_classes > 2:
         machine = OneVsRestClassifier(machine)
@@ -27,16 +27,16 @@ def sklearns(kernel, n_classes, **parameters):
 @pytest.mark.parametrize("kernel", ["linear", "rbf"])
 @pytest.mark.parametrize("n_classes", [2, 3, 4])
 @pytest.mark.parametrize("parameters", [{}, {"C": 0.05}, {"C": 30.0, "gamma": 0.4}], ids=str)
-def test_scores_and_answers_are_sklearns(kernel, n_classes, parameters):
+def test_scores_and_predictions_equal_scikit_learn(kernel, n_classes, parameters):
     X, y = blobs(n_classes)
     ours = StandardizedSVM(kernel, **parameters).fit(X[::2], y[::2])
-    known = sklearns(kernel, n_classes, **parameters).fit(X[::2], y[::2])
-    np.testing.assert_allclose(ours.decision_function(X), known.decision_function(X), atol=1e-8)
-    np.testing.assert_array_equal(ours.predict(X), known.predict(X))
+    expected = sklearn_pipeline(kernel, n_classes, **parameters).fit(X[::2], y[::2])
+    np.testing.assert_allclose(ours.decision_function(X), expected.decision_function(X), atol=1e-8)
+    np.testing.assert_array_equal(ours.predict(X), expected.predict(X))
     assert ours.decision_function(X).shape == ((len(X),) if n_classes == 2 else (len(X), n_classes))
 
 
-def test_a_positive_score_means_the_second_class():
+def test_positive_score_means_the_second_class():
     X, y = blobs(2, spread=0.5)
     model = StandardizedSVM("linear").fit(X, y)
     np.testing.assert_array_equal(model.decision_function(X) > 0, y == model.classes_[1])
@@ -44,7 +44,7 @@ def test_a_positive_score_means_the_second_class():
 
 @pytest.mark.parametrize("kernel", ["linear", "rbf"])
 @pytest.mark.parametrize("n_classes", [2, 3])
-def test_the_fitted_arrays_are_all_that_was_learnt(kernel, n_classes):
+def test_fitted_arrays_restore_the_model(kernel, n_classes):
     X, y = blobs(n_classes)
     model = StandardizedSVM(kernel).fit(X, y)
     restored = StandardizedSVM(**model.get_params())
@@ -59,7 +59,7 @@ def test_the_fitted_arrays_are_all_that_was_learnt(kernel, n_classes):
     np.testing.assert_array_equal(restored.predict(X), model.predict(X))
 
 
-def test_only_support_vectors_are_kept():
+def test_only_support_vectors_are_stored():
     X, y = blobs(2, spread=0.3)
     model = StandardizedSVM("linear").fit(X, y)
     assert 2 <= len(model.support_vectors_) < len(X) / 4
@@ -67,7 +67,7 @@ def test_only_support_vectors_are_kept():
     assert (model.dual_coefficients_ != 0).all()
 
 
-def test_a_rare_class_counts_as_much_as_a_frequent_one(rng):
+def test_rare_and_common_classes_have_equal_weight(rng):
     X = np.concatenate([rng.normal(0, 1, (200, 1)), rng.normal(1.5, 1, (10, 1))])
     y = np.repeat([0, 1], [200, 10])
     model = StandardizedSVM("linear").fit(X, y)
@@ -75,7 +75,7 @@ def test_a_rare_class_counts_as_much_as_a_frequent_one(rng):
     assert min(recalls) > 0.6
 
 
-def test_the_unit_of_a_feature_does_not_matter(rng):
+def test_scale_of_a_feature_does_not_matter(rng):
     X, y = blobs(3)
     units = np.exp2(rng.integers(-20, 20, X.shape[1]))
     one, other = (StandardizedSVM().fit(Z, y).decision_function(Z) for Z in (X, X * units))
@@ -92,12 +92,12 @@ def test_constant_features_and_single_samples(rng, kernel):
     assert np.isfinite(blank.decision_function(np.ones((2, 3)))).all()
 
 
-def test_progress_is_told_for_every_machine():
+def test_progress_is_reported_for_every_machine():
     for n_classes, n_machines in ((2, 1), (4, 4)):
-        seen = []
-        StandardizedSVM().fit(*blobs(n_classes), callback=seen.append)
+        reported = []
+        StandardizedSVM().fit(*blobs(n_classes), callback=reported.append)
         expected = [("train", i, n_machines) for i in range(n_machines + 1)]
-        assert [(p.stage, p.done, p.total) for p in seen] == expected
+        assert [(p.stage, p.done, p.total) for p in reported] == expected
 
 
 @pytest.mark.parametrize(
@@ -109,16 +109,16 @@ def test_progress_is_told_for_every_machine():
         ({"gamma": "auto"}, "gamma"),
     ],
 )
-def test_refuses_parameters_it_does_not_know(parameters, message):
+def test_unknown_parameters_are_refused(parameters, message):
     with pytest.raises(ValueError, match=message):
         StandardizedSVM(**parameters).fit(*blobs(2))
 
 
-def test_refuses_a_single_class():
+def test_one_class_is_refused():
     with pytest.raises(ValueError, match="only one class"):
         StandardizedSVM().fit(np.eye(3), [1, 1, 1])
 
 
 @parametrize_with_checks([StandardizedSVM(), StandardizedSVM("linear")])
-def test_keeps_sklearns_rules(estimator, check):
+def test_passes_scikit_learn_checks(estimator, check):
     check(estimator)

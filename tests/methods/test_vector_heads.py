@@ -16,14 +16,14 @@ HEADS = [NearestMeanClassifier(), LogisticPatchClassifier(), NearestPatchClassif
 
 @pytest.fixture
 def clouds(rng):
-    """Three classes of directions."""
+    """Vectors of three classes, each around its own direction."""
     centres = rng.standard_normal((3, 12))
     y = rng.integers(0, 3, 240)
     return centres[y] + 0.7 * rng.standard_normal((240, 12)), y
 
 
 @pytest.mark.parametrize("head", HEADS, ids=lambda h: type(h).__name__)
-def test_clouds_are_told_apart_for_any_number_of_threads(head, clouds):
+def test_separates_classes_for_any_number_of_threads(head, clouds):
     X, y = clouds
     head.fit(X[:120], y[:120])
     assert (head.predict(X[120:]) == y[120:]).mean() > 0.9
@@ -53,7 +53,7 @@ def test_votes_are_those_of_cosine_neighbours(clouds):
 
 
 def test_mean_of_patch_margins_is_the_margin_of_the_mean(clouds):
-    """Squared distances: averaging over an image's patches is SimpleShot on the image."""
+    """Squared distances: averaging over the patches of an image equals SimpleShot on the image."""
     X, y = clouds
     head = NearestMeanClassifier().fit(X, y)
     unit = X - head.centre_
@@ -66,7 +66,7 @@ def test_mean_of_patch_margins_is_the_margin_of_the_mean(clouds):
     )
 
 
-def test_seed_and_limit(clouds):
+def test_seed_and_max_patches(clouds):
     X, y = clouds
     one, two = (NearestPatchClassifier(max_patches=10, random_state=3).fit(X, y) for _ in range(2))
     np.testing.assert_array_equal(one.patches_, two.patches_)

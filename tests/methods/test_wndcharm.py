@@ -10,7 +10,7 @@ from histodict.methods.wndcharm import WNDCHARM, fisher_scores, log_similarities
 
 
 def few_useful(rng, n_per_class=30, n_classes=2, n_features=60, n_useful=6):
-    """Class means differ in the first features alone; units differ in all."""
+    """Return samples whose class means differ in the first features; scales differ in all."""
     y = np.repeat(np.arange(n_classes), n_per_class)
     X = rng.standard_normal((len(y), n_features))
     X[:, :n_useful] += 1.5 * rng.standard_normal((n_classes, n_useful))[y]
@@ -22,7 +22,7 @@ def standardised(X):
 
 
 def between(train, samples):
-    """0 at the least training value, 1 at the greatest, and nothing beyond."""
+    """Scale to 0 at the smallest and 1 at the largest training value, and clip."""
     unit = (samples - train.min(axis=0)) / (train.max(axis=0) - train.min(axis=0))
     return np.clip(unit, 0, 1)
 
@@ -36,18 +36,18 @@ def test_fisher_scores_by_hand():
     between = ((means - means.mean(axis=0)) ** 2).sum(axis=0)
     within = (Z[:2].var(axis=0) + Z[2:].var(axis=0)) / 2
     np.testing.assert_allclose(fisher_scores(Z, np.array([0, 0, 1, 1])), between / within)
-    # Of the first feature: means 1 and 7, variances 1 and 1, in any unit.
+    # The first feature has means 1 and 7 and variances 1 and 1, in any unit.
     assert fisher_scores(Z, np.array([0, 0, 1, 1]))[0] == pytest.approx(18)
 
 
 @pytest.mark.parametrize("n_classes", [2, 4])
-def test_fisher_scores_order_features_as_analysis_of_variance_does(rng, n_classes):
+def test_fisher_scores_order_features_like_analysis_of_variance(rng, n_classes):
     X, y = few_useful(rng, n_classes=n_classes)
     ours = fisher_scores(standardised(X), y)
     np.testing.assert_array_equal(np.argsort(ours), np.argsort(f_classif(X, y)[0]))
 
 
-def test_constant_features_score_0_and_perfect_ones_stay_finite():
+def test_constant_features_score_0_and_perfect_ones_are_finite():
     Z = np.array([[0.0, -1], [0, -1], [0, 1], [0, 1]])
     scores = fisher_scores(Z, np.array([0, 0, 1, 1]))
     assert scores[0] == 0
@@ -58,7 +58,7 @@ def test_constant_features_score_0_and_perfect_ones_stay_finite():
 
 
 @pytest.mark.parametrize("decision", ["svm", "neighbours"])
-def test_keeps_the_useful_features_and_separates_the_classes(rng, decision):
+def test_selects_the_useful_features_and_separates_the_classes(rng, decision):
     X, y = few_useful(rng, n_per_class=100, n_classes=3, n_useful=9)
     model = WNDCHARM(0.1, decision=decision).fit(X[::2], y[::2])
     assert len(model.selected_) == 6
@@ -68,14 +68,14 @@ def test_keeps_the_useful_features_and_separates_the_classes(rng, decision):
     assert model.score(X[1::2], y[1::2]) > 0.85
 
 
-@pytest.mark.parametrize(("share", "n_kept"), [(1.0, 60), (0.15, 9), (0.001, 1)])
-def test_keeps_the_share_that_was_asked_for(rng, share, n_kept):
+@pytest.mark.parametrize(("share", "n_selected"), [(1.0, 60), (0.15, 9), (0.001, 1)])
+def test_selects_the_requested_share(rng, share, n_selected):
     X, y = few_useful(rng)
-    assert WNDCHARM(share).fit(X, y).selected_.shape == (n_kept,)
+    assert WNDCHARM(share).fit(X, y).selected_.shape == (n_selected,)
 
 
 @pytest.mark.parametrize("decision", ["svm", "neighbours"])
-def test_the_unit_of_a_feature_does_not_matter(rng, decision):
+def test_scale_of_a_feature_does_not_matter(rng, decision):
     X, y = few_useful(rng)
     units = np.exp2(rng.integers(-20, 20, X.shape[1]))
     scores = [WNDCHARM(decision=decision).fit(Z, y).decision_function(Z) for Z in (X, X * units)]
@@ -83,7 +83,7 @@ def test_the_unit_of_a_feature_does_not_matter(rng, decision):
 
 
 @pytest.mark.parametrize("decision", ["svm", "neighbours"])
-def test_what_lies_beyond_the_training_samples_counts_no_more_than_their_ends(rng, decision):
+def test_values_beyond_the_training_range_are_clipped(rng, decision):
     X, y = few_useful(rng)
     model = WNDCHARM(0.3, decision=decision).fit(X, y)
     far = X[:5] + 1e6 * np.ptp(X, axis=0)
@@ -94,27 +94,27 @@ def test_what_lies_beyond_the_training_samples_counts_no_more_than_their_ends(rn
 # --- decisions ----------------------------------------------------------------------------------
 
 
-def naive_similarity(x, known):
+def naive_similarity(x, training):
     total = 0.0
-    for t in known:
+    for t in training:
         distance = 0.0
         for a, b in zip(x, t, strict=True):
             distance += (a - b) ** 2
         total += distance**-5
-    return total / len(known)
+    return total / len(training)
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
-def test_neighbours_are_those_of_a_naive_loop(rng, n_classes):
+def test_neighbours_equal_a_naive_loop(rng, n_classes):
     X, y = few_useful(rng, n_per_class=12, n_classes=n_classes)
     train, test = X[::2], X[1::2]
     model = WNDCHARM(0.2, decision="neighbours").fit(train, y[::2])
     w = fisher_scores(standardised(train), y[::2])
     best = np.argsort(-w)[:12]
     w = w[best] / w.max()
-    known, new = (between(train, samples)[:, best] * w for samples in (train, test))
+    training, new = (between(train, samples)[:, best] * w for samples in (train, test))
     rho = np.array(
-        [[naive_similarity(x, known[y[::2] == i]) for i in range(n_classes)] for x in new]
+        [[naive_similarity(x, training[y[::2] == i]) for i in range(n_classes)] for x in new]
     )
     np.testing.assert_allclose(
         model.predict_proba(test), rho / rho.sum(axis=1, keepdims=True), rtol=1e-6, atol=1e-12
@@ -126,13 +126,13 @@ def test_neighbours_are_those_of_a_naive_loop(rng, n_classes):
     np.testing.assert_allclose(model.decision_function(test), scores, rtol=1e-7)
 
 
-def test_similarity_is_a_mean_so_that_large_classes_have_no_advantage():
-    known = np.array([[0.0], [2], [2], [2]])
-    ours = log_similarities(np.array([[1.0]]), known, np.array([0, 1, 1, 1]))
+def test_similarity_is_a_mean_over_the_class():
+    training = np.array([[0.0], [2], [2], [2]])
+    ours = log_similarities(np.array([[1.0]]), training, np.array([0, 1, 1, 1]))
     np.testing.assert_allclose(ours, [[0, 0]], atol=1e-12)
 
 
-def test_a_known_sample_is_its_own_class(rng):
+def test_training_samples_are_classified_correctly(rng):
     X, y = few_useful(rng, n_classes=3)
     shuffled = rng.permutation(y)
     model = WNDCHARM(1.0, decision="neighbours").fit(X, shuffled)
@@ -142,19 +142,19 @@ def test_a_known_sample_is_its_own_class(rng):
 
 
 @pytest.mark.parametrize("kernel", ["linear", "rbf"])
-def test_machines_see_the_kept_features_as_they_are(rng, kernel):
+def test_machines_use_the_selected_features_unchanged(rng, kernel):
     X, y = few_useful(rng)
     model = WNDCHARM(0.5, kernel=kernel, C=0.3).fit(X, y)
     w = fisher_scores(standardised(X), y)
     best = np.argsort(-w)[:30]
     stored = between(X, X)[:, best]
-    known = SVC(kernel=kernel, C=0.3, class_weight="balanced").fit(stored, y)
+    training = SVC(kernel=kernel, C=0.3, class_weight="balanced").fit(stored, y)
     np.testing.assert_allclose(
-        model.decision_function(X), known.decision_function(stored), atol=1e-7
+        model.decision_function(X), training.decision_function(stored), atol=1e-7
     )
 
 
-def test_a_feature_that_varies_by_rounding_alone_does_not_count(rng):
+def test_feature_that_varies_by_rounding_is_ignored(rng):
     X, y = few_useful(rng)
     X[:, -1] = 1 / 3
     noisy = X.copy()
@@ -168,12 +168,13 @@ def test_machines_have_no_probabilities(rng):
     assert not hasattr(model, "predict_proba")
 
 
-# --- state, small and degenerate data, bad parameters -------------------------------------------
+# --- state, small and degenerate data, invalid parameters
+# ------------------------------------------
 
 
 @pytest.mark.parametrize("decision", ["svm", "neighbours"])
 @pytest.mark.parametrize("n_classes", [2, 3])
-def test_the_fitted_arrays_are_all_that_was_learnt(rng, decision, n_classes):
+def test_fitted_arrays_restore_the_model(rng, decision, n_classes):
     X, y = few_useful(rng, n_classes=n_classes)
     model = WNDCHARM(decision=decision).fit(X, y)
     restored = WNDCHARM(**model.get_params())
@@ -192,9 +193,9 @@ def test_the_fitted_arrays_are_all_that_was_learnt(rng, decision, n_classes):
     [
         (np.eye(4), [0, 1, 2, 3]),  # single samples
         (np.eye(4), [0, 1, 1, 1]),
-        (np.ones((4, 5)), [0, 0, 1, 1]),  # nothing but constants
+        (np.ones((4, 5)), [0, 0, 1, 1]),  # constants only
         (np.ones((4, 5)) / 3 + 1e-17, [0, 0, 1, 1]),
-        (np.repeat(np.eye(2), 3, axis=0), [0, 1, 0, 1, 0, 1]),  # the same samples in both
+        (np.repeat(np.eye(2), 3, axis=0), [0, 1, 0, 1, 0, 1]),  # the same samples in both classes
     ],
 )
 def test_degenerate_samples_give_finite_scores(decision, X, y):
@@ -204,7 +205,7 @@ def test_degenerate_samples_give_finite_scores(decision, X, y):
     assert set(model.predict(X)) <= set(y)
 
 
-def test_single_samples_of_classes_are_recognised():
+def test_classes_of_single_samples_are_recognised():
     X = np.diag([1.0, 2, 3, 4])
     model = WNDCHARM(1.0, decision="neighbours").fit(X, ["a", "b", "c", "d"])
     assert model.predict(X + 0.01).tolist() == ["a", "b", "c", "d"]
@@ -220,11 +221,11 @@ def test_single_samples_of_classes_are_recognised():
         ({"C": -1}, "C must be"),
     ],
 )
-def test_refuses_parameters_it_does_not_know(rng, parameters, message):
+def test_unknown_parameters_are_refused(rng, parameters, message):
     with pytest.raises(ValueError, match=message):
         WNDCHARM(**parameters).fit(*few_useful(rng))
 
 
 @parametrize_with_checks([WNDCHARM(1.0), WNDCHARM(1.0, decision="neighbours")])
-def test_keeps_sklearns_rules(estimator, check):
+def test_passes_scikit_learn_checks(estimator, check):
     check(estimator)

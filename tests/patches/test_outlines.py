@@ -1,4 +1,5 @@
-"""Connected cells and their borders: drawn by hand, all small grids there are, and random ones."""
+"""Tests of connected regions and their borders, on small examples, all 3 × 3 grids and random
+grids."""
 
 from __future__ import annotations
 
@@ -10,12 +11,12 @@ import pytest
 from histodict.patches.patch_map import RegionBorders, label_regions
 
 
-def drawn(*lines):
+def mask_of(*lines):
     return np.array([[character != "." for character in line] for line in lines])
 
 
-def test_patches_that_touch_by_a_corner_are_one_region():
-    places, sizes = label_regions(drawn("##..", "..#.", "....", "#..#"))
+def test_patches_that_touch_at_a_corner_are_separate_regions():
+    places, sizes = label_regions(mask_of("##..", "..#.", "....", "#..#"))
     assert sorted(sizes) == [1, 1, 3]
     assert places[0, 0] == places[0, 1] == places[1, 2] != places[3, 0]
     assert label_regions(np.zeros((3, 3), bool))[1].size == 0
@@ -27,7 +28,7 @@ def area(ring):
 
 
 def inside(ring, x, y):
-    """Whether a point lies in a closed ring, by the number of its sides to the right."""
+    """Whether a point lies in a closed ring, by the number of crossings to its right."""
     crossings = 0
     for (x0, y0), (x1, y1) in itertools.pairwise(ring):
         if x0 == x1 and x0 > x and min(y0, y1) < y < max(y0, y1):
@@ -36,7 +37,7 @@ def inside(ring, x, y):
 
 
 def covered(polygons, shape):
-    """How many polygons every cell's centre lies in, outside their holes."""
+    """Return the number of polygons that contain each cell's centre, outside their holes."""
     counts = np.zeros(shape, int)
     for row, column in np.ndindex(shape):
         centre = column + 0.5, row + 0.5
@@ -52,7 +53,7 @@ def _threes(corners):
 
 
 def check(cells):
-    """Each region covers its own cells once and nothing else, by rings that are what they say."""
+    """Require that each region covers its own cells once and nothing else, with valid rings."""
     regions, sizes = label_regions(cells)
     borders = RegionBorders(regions)
     for number, size in enumerate(sizes, start=1):
@@ -81,20 +82,20 @@ def test_random_grids(seed):
     check(rng.random(rng.integers(1, 14, 2)) < rng.uniform(0.3, 0.8))
 
 
-def test_no_cell_is_no_border():
+def test_empty_grid_has_no_border():
     for shape in ((0, 0), (3, 0), (2, 2)):
         assert RegionBorders(np.zeros(shape, np.int32)).polygons(0) == []
 
 
-def test_a_square_has_four_corners_and_its_hole_too():
-    regions, _ = label_regions(drawn("###", "#.#", "###"))
+def test_square_with_a_hole_has_four_corners_each():
+    regions, _ = label_regions(mask_of("###", "#.#", "###"))
     ((outer, hole),) = RegionBorders(regions).polygons(1)
     assert {*map(tuple, outer.tolist())} == {(0, 0), (0, 3), (3, 0), (3, 3)}
     assert {*map(tuple, hole.tolist())} == {(1, 1), (1, 2), (2, 1), (2, 2)}
 
 
-def test_a_hole_that_touches_the_border_by_a_corner_is_a_ring_of_its_own():
-    regions, _ = label_regions(drawn("####", "#.##", "##.#", "###."))
+def test_hole_that_touches_the_border_at_a_corner_is_a_separate_ring():
+    regions, _ = label_regions(mask_of("####", "#.##", "##.#", "###."))
     ((outer, *holes),) = RegionBorders(regions).polygons(1)
     assert len(holes) == 2 and [area(hole) for hole in holes] == [-1, -1]
     assert len(outer) - 1 == 6

@@ -1,4 +1,4 @@
-"""The patch map: its file, its regions, its colours."""
+"""Tests of the patch map: its file, regions and colours."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ def patch_map(rng, tmp_path):
     )
 
 
-def test_a_file_holds_all_of_it(patch_map, tmp_path):
+def test_file_contains_the_complete_map(patch_map, tmp_path):
     patch_map.save(tmp_path / "maps" / "a.npz")
     found = PatchMap.load(tmp_path / "maps" / "a.npz")
     for name in ("grid", "classes", "path", "mpp", "offset"):
         assert getattr(found, name) == getattr(patch_map, name)
     np.testing.assert_array_equal(found.predicted_classes, patch_map.predicted_classes)
     np.testing.assert_allclose(found.margins, patch_map.margins, rtol=1e-3, atol=1e-4)
-    # For other programs: plain arrays and lengths in the image's own pixels.
+    # For other programs: plain arrays and lengths in pixels of the image.
     with np.load(tmp_path / "maps" / "a.npz", allow_pickle=False) as arrays:
         assert (float(arrays["side"]), float(arrays["stride"])) == (50.0, 25.0)
 
 
-def test_named_concepts_are_kept_and_measured(patch_map, tmp_path, rng):
+def test_named_concepts_are_stored_and_measured(patch_map, tmp_path, rng):
     used = (rng.random((3, 4)) < 0.5) & patch_map.tissue
     found = replace(patch_map, concepts={"ä, b": used, "none": np.zeros((3, 4), bool)})
     found.save(tmp_path / "a.npz")
@@ -48,13 +48,13 @@ def test_named_concepts_are_kept_and_measured(patch_map, tmp_path, rng):
     assert sum(a.n_patches * a.atom_usage["ä, b"] for a in areas) == pytest.approx(used.sum())
 
 
-def test_a_name_that_is_not_unicode_survives(patch_map, tmp_path):
+def test_path_that_is_not_unicode_is_preserved(patch_map, tmp_path):
     odd = replace(patch_map, path=tmp_path / "gr\udcf6sse.tif")
     odd.save(tmp_path / "a.npz")
     assert PatchMap.load(tmp_path / "a.npz").path == odd.path
 
 
-def test_proportions_are_of_the_tissue(patch_map):
+def test_proportions_are_relative_to_tissue(patch_map):
     predicted_classes = np.array([[0, 1, 1, NO_TISSUE]] * 3, np.int16)
     found = replace(patch_map, predicted_classes=predicted_classes)
     assert found.n_patches == 9
@@ -64,7 +64,7 @@ def test_proportions_are_of_the_tissue(patch_map):
     assert background.colours()[1].max() == 0
 
 
-def test_regions_are_the_largest_first_and_lie_where_their_patches_do(patch_map):
+def test_regions_are_sorted_by_size_and_located_at_their_patches(patch_map):
     predicted_classes = np.array([[1, 0, 0, 1], [1, 0, 0, 0], [1, 0, 0, 1]], np.int16)
     found = list(replace(patch_map, predicted_classes=predicted_classes).regions(1))
     assert [int(cells.sum()) for _, cells, _ in found] == [3, 1, 1]
@@ -80,7 +80,7 @@ def test_regions_are_the_largest_first_and_lie_where_their_patches_do(patch_map)
     )
 
 
-def test_colours_are_the_classes_and_stronger_where_it_was_clear(patch_map):
+def test_colours_are_those_of_the_classes_and_opacity_follows_the_margin(patch_map):
     predicted_classes = np.array([[0, 1, NO_TISSUE, 1]] * 3, np.int16)
     margins = np.zeros((3, 4, 2), np.float32)
     margins[..., 1] = [0.1, 0.2, 0.9, 0.4]
@@ -94,8 +94,8 @@ def test_colours_are_the_classes_and_stronger_where_it_was_clear(patch_map):
     ) == class_css_colour(0)
 
 
-def test_every_pixel_of_the_image_belongs_to_the_cell_nearest_to_it():
-    """By brute force: of overlapping patches the one whose centre is nearest, up to the border."""
+def test_every_pixel_belongs_to_the_nearest_cell():
+    """By brute force: of overlapping patches, the one with the nearest centre, up to the border."""
     places = np.arange(0, 200) + 0.37
     grids = [GRID, PatchGrid(3, 4, 16, 16, 1.0), PatchGrid(3, 4, 16, 24, 3.3)]
     for grid in [*grids, replace(GRID, left=5.0, top=9.5)]:
@@ -108,8 +108,8 @@ def test_every_pixel_of_the_image_belongs_to_the_cell_nearest_to_it():
             np.testing.assert_array_equal(found, nearest)
 
 
-def test_regions_lie_where_their_patches_do(patch_map):
-    """Also where the first patch is not in the image's corner, as in feature files of CLAM."""
+def test_region_outlines_contain_their_patches(patch_map):
+    """Also if the first patch is not in the corner of the image, as in feature files of CLAM."""
     elsewhere = replace(patch_map, grid=replace(patch_map.grid, left=37.0, top=-411.0))
     for found in (patch_map, elsewhere):
         for (rows, columns), _, polygons in found.regions(1):
@@ -120,17 +120,17 @@ def test_regions_lie_where_their_patches_do(patch_map):
             np.testing.assert_allclose(corners.max(axis=0), last)
 
 
-def test_what_is_no_map_is_said(tmp_path):
+def test_invalid_map_is_refused(tmp_path):
     for content in (b"", b"\xff\xd8\xff no map", b"PK\x03\x04 cut"):
         (tmp_path / "a.npz").write_bytes(content)
         with pytest.raises(ValueError, match="not a patch map"):
             PatchMap.load(tmp_path / "a.npz")
-    np.savez(tmp_path / "a.npz", predicted_classes=np.zeros((2, 2)))  # without facts
+    np.savez(tmp_path / "a.npz", predicted_classes=np.zeros((2, 2)))  # without metadata
     with pytest.raises(ValueError, match="not a patch map"):
         PatchMap.load(tmp_path / "a.npz")
 
 
-def test_outlines_are_clipped_to_the_slide_where_its_size_is_known(tmp_path):
+def test_outlines_are_clipped_to_the_slide_if_its_size_is_known(tmp_path):
     """A tile of 512 pixels at y = 2560 ends beyond a slide of 2967 pixels."""
     grid = PatchGrid(6, 5, 256, 256, 2.0)
     predicted_classes = np.ones((6, 5), np.int16)
@@ -149,8 +149,8 @@ def test_outlines_are_clipped_to_the_slide_where_its_size_is_known(tmp_path):
     assert np.max(unknown.patch_ring(5, 4), axis=0).tolist() == [2560, 3072]
 
 
-def test_a_cell_beyond_the_slide_keeps_its_shape(tmp_path):
-    """In which a tile between the cells of a grid is counted."""
+def test_cell_beyond_the_slide_keeps_its_shape(tmp_path):
+    """A tile between grid positions is counted in the nearest cell."""
     predicted_classes = np.ones((1, 4), np.int16)
     margins = np.zeros((1, 4, 2), np.float32)
     grid = PatchGrid(1, 4, 100, 100, 1.0)

@@ -1,4 +1,4 @@
-"""Patches on disk: the same training as from memory, in memory that does not grow with them."""
+"""Training from patches on disk equals training from memory, with bounded memory."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_training_from_disk_gives_the_bits_of_training_from_memory(stored):
     np.testing.assert_array_equal(model.classes_, expected.classes_)
 
 
-def test_going_on_with_patches_of_another_size_is_refused(stored, rng):
+def test_continuing_with_patches_of_another_size_is_refused(stored, rng):
     found, _, labels = stored
     model = DFDL(10, n_iter=1, warm_start=True, random_state=0)
     model.fit(rng.standard_normal((len(labels), 12)), labels)
@@ -48,7 +48,7 @@ def test_going_on_with_patches_of_another_size_is_refused(stored, rng):
         model.fit_blocks(found)
 
 
-def test_bad_files_are_refused(stored, tmp_path):
+def test_invalid_files_are_refused(stored, tmp_path):
     found, patches, labels = stored
     np.save(tmp_path / "short.npy", labels[:-1])
     np.save(tmp_path / "grey.npy", patches[..., 0])
@@ -61,8 +61,8 @@ def test_bad_files_are_refused(stored, tmp_path):
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
-def test_memory_does_not_grow_with_the_patches():
-    """300,000 patches are 220 MiB as vectors; what is held is 40,000 for the first dictionaries."""
+def test_memory_does_not_grow_with_the_number_of_patches():
+    """300,000 patches are 220 MiB as vectors; 40,000 are kept for the first dictionaries."""
     command = [sys.executable, "-m", "benchmarks.out_of_core", "--patches", "300000"]
     run = subprocess.run(
         [*command, "--size", "8", "--atoms", "8", "--iterations", "1"],
@@ -71,6 +71,6 @@ def test_memory_does_not_grow_with_the_patches():
         text=True,
         check=True,
     )
-    facts = json.loads(run.stdout)
-    assert facts["as_vectors_mib"] > 219
-    assert facts["peak_mib"][0] - facts["peak_before_mib"] < 110
+    figures = json.loads(run.stdout)
+    assert figures["as_vectors_mib"] > 219
+    assert figures["peak_mib"][0] - figures["peak_before_mib"] < 110

@@ -1,4 +1,4 @@
-"""What the low level shows as glass is not read, and no tissue is lost by that."""
+"""Areas that the overview shows as background are not read, and no tissue is lost."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def slide(tmp_path_factory):
 
 @pytest.fixture
 def areas(monkeypatch):
-    """Level-0 pixels of every region that is read near full scale."""
+    """Level-0 area of every region that is read near full scale."""
     found = []
     read = SlideReader.read
 
@@ -50,7 +50,7 @@ def areas(monkeypatch):
     [{"downsample": 2.0, "context_scale": 2, "stain": "reinhard"}, {"downsample": 1.5}],
     ids=["whole", "not whole"],
 )
-def test_the_map_is_that_of_a_slide_read_all_over(slide, tmp_path, monkeypatch, areas, settings):
+def test_map_equals_that_of_a_completely_read_slide(slide, tmp_path, monkeypatch, areas, settings):
     small = {"n_atoms": 10, "n_iter": 1}
     recipe = Recipe(method_parameters=small, patch_px=16, patches_per_class=200, **settings)
     tissue = write_synthetic_dataset(tmp_path / "tissue", 2, 1, size=(240, 180))
@@ -61,17 +61,17 @@ def test_the_map_is_that_of_a_slide_read_all_over(slide, tmp_path, monkeypatch, 
     n_read = sum(areas)
     monkeypatch.setattr(SlideReader, "overview_downsample", None)
     areas.clear()
-    whole = model.predict_one(slide)
+    expected = model.predict_one(slide)
     np.testing.assert_array_equal(
-        prediction.patch_map.predicted_classes, whole.patch_map.predicted_classes
+        prediction.patch_map.predicted_classes, expected.patch_map.predicted_classes
     )
-    np.testing.assert_array_equal(prediction.patch_map.margins, whole.patch_map.margins)
-    assert prediction.scores == whole.scores
+    np.testing.assert_array_equal(prediction.patch_map.margins, expected.patch_map.margins)
+    assert prediction.scores == expected.scores
     assert n_read < 0.97 * sum(areas)
 
 
 @pytest.mark.parametrize("spot", [(1000, 1000, 32), (2001, 130, 48), (15, 2010, 40)])
-def test_a_spot_of_a_patch_is_seen(tmp_path, spot):
+def test_small_spot_of_tissue_is_detected(tmp_path, spot):
     pixels = np.full((2300, 2200, 3), WHITE, np.uint8)
     x, y, side = spot
     pixels[y : y + side, x : x + side] = PINK
@@ -79,20 +79,20 @@ def test_a_spot_of_a_patch_is_seen(tmp_path, spot):
     assert source.overview_downsample == pytest.approx(16, rel=0.01)
     background = BackgroundMask(source, source.overview_downsample, TissueThreshold(WHITE))
     places = np.arange(0, 2100, 32)
-    seen = background.maybe_tissue(places, places, 32)
-    assert seen[np.ix_(abs(places - y) < 32, abs(places - x) < 32)].all()
-    assert seen.mean() < 0.15
+    possible = background.maybe_tissue(places, places, 32)
+    assert possible[np.ix_(abs(places - y) < 32, abs(places - x) < 32)].all()
+    assert possible.mean() < 0.15
 
 
-def test_only_a_low_level_serves(tmp_path):
+def test_slide_without_low_level_has_no_overview(tmp_path):
     pixels = np.full((600, 600, 3), WHITE, np.uint8)
     assert (
         open_image(save_slide(tmp_path / "a.tif", pixels, n_levels=3)).overview_downsample is None
     )
 
 
-def test_a_patch_of_half_tissue_may_be_tissue(rng):
-    """Whatever the colours of glass and tissue are: their mean is beyond the laxer limit."""
+def test_patch_of_half_tissue_may_be_tissue(rng):
+    """For any colours of background and tissue, their mean exceeds the laxer threshold."""
     threshold = TissueThreshold((235, 235, 235))
     for _ in range(200):
         background = np.clip(rng.normal(235, 4) + rng.normal(0, 2, (16, 8, 3)), 0, 255)
@@ -105,7 +105,7 @@ def test_a_patch_of_half_tissue_may_be_tissue(rng):
 
 
 @pytest.mark.parametrize(("side", "stride"), [(16, 16), (16, 8), (5, 7), (40, 1)])
-def test_shares_of_windows_are_those_of_patches(rng, side, stride):
+def test_window_fractions_equal_those_of_patches(rng, side, stride):
     pixels = rng.integers(0, 256, (61, 83, 3)).astype(np.uint8)
     threshold = TissueThreshold()
     shares = window_fraction(pixels, threshold, side, stride)

@@ -1,4 +1,4 @@
-"""Uniform margins are found to the pixel; background with noise is content."""
+"""Uniform margins are found to the pixel; noisy background is content."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def box_of(pixels):
 
 
 def padded(pixels, margins, colour):
-    """With a margin (left, top, right, bottom) of one colour."""
+    """Add a margin (left, top, right, bottom) of one colour."""
     left, top, right, bottom = margins
     shape = pixels.shape[0] + top + bottom, pixels.shape[1] + left + right, 3
     made = np.full(shape, colour, np.uint8)
@@ -32,17 +32,17 @@ def tissue(rng):
 
 @pytest.mark.parametrize("colour", [255, 0, (230, 240, 250)])
 @pytest.mark.parametrize("margins", [(64,) * 4, (37,) * 4, (0, 1, 0, 0), (0, 0, 70, 0)])
-def test_the_box_leaves_out_the_margin_and_nothing_else(tissue, margins, colour):
+def test_box_excludes_exactly_the_margin(tissue, margins, colour):
     left, top = margins[:2]
     assert box_of(padded(tissue, margins, colour)) == (left, top, left + 120, top + 150)
 
 
-def test_one_margin_inside_of_another(tissue):
+def test_nested_margins(tissue):
     both = padded(padded(tissue, (5, 6, 7, 8), 0), (20, 20, 20, 20), 255)
     assert box_of(both) == (25, 26, 145, 176)
 
 
-def test_real_glass_is_content(tissue, rng):
+def test_noisy_background_is_content(tissue, rng):
     background = padded(tissue, (64,) * 4, 236).astype(int)
     noisy = np.clip(background + np.rint(rng.normal(0, 2, background.shape)), 0, 255).astype(
         np.uint8
@@ -50,7 +50,7 @@ def test_real_glass_is_content(tissue, rng):
     assert box_of(noisy) == (0, 0, 248, 278)
 
 
-def test_lossy_compression_moves_the_box_outward_by_at_most_a_block(tissue, tmp_path):
+def test_lossy_compression_enlarges_the_box_by_at_most_a_block(tissue, tmp_path):
     Image.fromarray(padded(tissue, (64,) * 4, 255)).save(tmp_path / "a.jpg", quality=75)
     with open_image(tmp_path / "a.jpg") as source:
         box = content_box(source)
@@ -59,14 +59,14 @@ def test_lossy_compression_moves_the_box_outward_by_at_most_a_block(tissue, tmp_
 
 
 @pytest.mark.parametrize("colour", [255, 0])
-def test_an_image_of_one_colour_has_no_margin(colour):
+def test_image_of_one_colour_has_no_margin(colour):
     assert box_of(np.full((200, 90, 3), colour, np.uint8)) == (0, 0, 90, 200)
 
 
-def test_a_crop_reads_as_an_image_of_its_own(tissue):
-    whole = open_image(MemoryImage.of_array(padded(tissue, (37,) * 4, 255), "a"))
+def test_cropped_image_reads_like_the_original(tissue):
+    padded_source = open_image(MemoryImage.of_array(padded(tissue, (37,) * 4, 255), "a"))
     alone = open_image(MemoryImage.of_array(tissue, "b"))
-    crop = Crop(whole, content_box(whole))
+    crop = Crop(padded_source, content_box(padded_source))
     assert crop.size == alone.size
     np.testing.assert_array_equal(crop.read(10, 20, 80, 60, 2), alone.read(10, 20, 80, 60, 2))
     np.testing.assert_array_equal(crop.thumbnail(50), alone.thumbnail(50))

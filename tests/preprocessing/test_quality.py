@@ -1,4 +1,4 @@
-"""Blur, pen marks and folds that were planted are found, and clean tissue is kept."""
+"""Planted blur, pen marks and folds are found, and clean tissue is kept."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def clean():
 
 
 def draw_tissue(seed):
-    """Nuclei and fibres with the noise of a camera: (SIDE, SIDE, 3)."""
+    """Return nuclei and fibres with camera noise: (SIDE, SIDE, 3)."""
     rng = np.random.default_rng(seed)
     amounts = np.zeros((SIDE, SIDE, 2))
     amounts[..., 1] = 0.5 + 0.1 * np.sin(np.arange(SIDE) / 9.0)
@@ -45,17 +45,17 @@ def draw_tissue(seed):
         radius = rng.uniform(4, 7)
         pen.ellipse([x - radius, y - radius, x + radius, y + radius], int(rng.integers(120, 255)))
     amounts[..., 0] = np.asarray(picture) / 160
-    return shown(amounts, rng)
+    return render(amounts, rng)
 
 
-def shown(amounts, rng):
+def render(amounts, rng):
     from tests.images.files import stained
 
     noise = rng.normal(0, 2, (*amounts.shape[:2], 3))
     return np.clip(stained(amounts) + noise, 0, 255).astype(np.uint8)
 
 
-def look(tmp_path, pixels, rules=tuple(QUALITY_FILTERS)):
+def assess(tmp_path, pixels, rules=tuple(QUALITY_FILTERS)):
     with open_image(save_plain(tmp_path / "image.png", pixels)) as source:
         thumbnail = source.thumbnail(1024)
         threshold = TissueThreshold.from_thumbnail(thumbnail)
@@ -63,14 +63,14 @@ def look(tmp_path, pixels, rules=tuple(QUALITY_FILTERS)):
 
 
 def halves(clean, change):
-    """The left half changed, the right half as it was."""
+    """Return the image with its left half changed."""
     pixels = clean.copy()
     pixels[:, : SIDE // 2] = change(Image.fromarray(clean[:, : SIDE // 2]))
     return pixels
 
 
 def test_clean_tissue_is_kept(tmp_path, clean):
-    found = look(tmp_path, clean)
+    found = assess(tmp_path, clean)
     assert found.tissue.all()
     assert not any(bad.any() for bad in found.bad.values())
     assert found.describe_excluded() == ""
@@ -79,7 +79,7 @@ def test_clean_tissue_is_kept(tmp_path, clean):
 @pytest.mark.parametrize("sigma", [4, 6, 10])
 def test_blur_is_found_where_it_is(tmp_path, clean, sigma):
     blurred = halves(clean, lambda part: part.filter(ImageFilter.GaussianBlur(sigma)))
-    found = look(tmp_path, blurred)
+    found = assess(tmp_path, blurred)
     assert found.bad["blur"][LEFT].all()
     assert not found.bad["blur"][RIGHT].any()
     assert not found.bad["pen"].any()
@@ -87,49 +87,49 @@ def test_blur_is_found_where_it_is(tmp_path, clean, sigma):
 
 
 @pytest.mark.parametrize("contrast", [0.4, 1.0])
-def test_pale_tissue_is_as_sharp_as_strong(tmp_path, clean, contrast):
+def test_pale_tissue_is_as_sharp_as_strong_tissue(tmp_path, clean, contrast):
     pale = (255 - (255 - clean.astype(float)) * contrast).astype(np.uint8)
-    assert not look(tmp_path, pale, ["blur"]).bad["blur"].any()
+    assert not assess(tmp_path, pale, ["blur"]).bad["blur"].any()
 
 
 @pytest.mark.parametrize("ink", INKS)
 def test_pen_marks_are_found(tmp_path, clean, ink):
-    """A stroke two squares wide, ink that lets some tissue through."""
+    """A stroke two squares wide; the ink lets some tissue show through."""
     pixels = clean.copy()
     stroke = (slice(None), slice(SQUARE, 3 * SQUARE))
     pixels[stroke] = np.rint(0.15 * clean[stroke] + 0.85 * np.array(INKS[ink])).astype(np.uint8)
-    found = look(tmp_path, pixels)
+    found = assess(tmp_path, pixels)
     assert found.bad["pen"][:, 1:3].all()
     assert not found.bad["pen"][:, 3:].any() and not found.bad["pen"][:, 0].any()
 
 
 def test_folds_are_found(tmp_path, clean):
-    """Two layers let through the product of what each does."""
+    """The transmittance of two layers is the product of theirs."""
     pixels = clean.copy()
     fold = (slice(2 * SQUARE, 3 * SQUARE), slice(None))
     layers = clean[fold].astype(float) * clean[fold][:, ::-1] / 255
     pixels[fold] = np.rint(layers).astype(np.uint8)
-    found = look(tmp_path, pixels)
+    found = assess(tmp_path, pixels)
     assert found.bad["folds"][2].all()
     assert not np.delete(found.bad["folds"], 2, axis=0).any()
 
 
-def test_glass_is_not_judged(tmp_path, clean):
+def test_background_is_not_assessed(tmp_path, clean):
     pixels = np.full_like(clean, 240)
     pixels[:SQUARE] = clean[:SQUARE]
-    found = look(tmp_path, pixels)
+    found = assess(tmp_path, pixels)
     assert found.tissue[0].all() and not found.tissue[1:].any()
     assert not any(bad.any() for bad in found.bad.values())
 
 
-def test_places_are_those_of_the_image(tmp_path, clean):
+def test_positions_are_those_of_the_image(tmp_path, clean):
     blurred = halves(clean, lambda part: part.filter(ImageFilter.GaussianBlur(6)))
-    found = look(tmp_path, blurred[: SIDE - 40, : SIDE - 40])
+    found = assess(tmp_path, blurred[: SIDE - 40, : SIDE - 40])
     x, y = np.array([10.0, SIDE / 2 + 10, SIDE]), np.array([700.0, 700.0, 700.0])
     assert found.is_usable(x, y).tolist() == [False, True, True]
 
 
-def test_names_of_rules():
+def test_parse_quality_filters():
     assert parse_quality_filters("none") == [] and parse_quality_filters("pen, blur") == [
         "pen",
         "blur",
@@ -140,7 +140,7 @@ def test_names_of_rules():
 
 
 def test_real_tissue_is_kept(data_folder):
-    """Of some images of GlaS: at most a hundredth of the tissue."""
+    """At most a hundredth of the tissue in some images of GlaS."""
     n_tissue, n_bad = 0, 0
     for path in sorted((data_folder / "glas-colon").glob("*/*.jpg"))[::30]:
         with open_image(path) as source:
@@ -179,7 +179,7 @@ def model(tmp_path_factory, clean):
         return TissueClassifier(RECIPE, random_state=0).fit(folder)
 
 
-def test_patches_of_bad_tissue_are_blank(model, tmp_path, clean):
+def test_patches_of_bad_tissue_are_excluded(model, tmp_path, clean):
     blurred = halves(clean, lambda part: part.filter(ImageFilter.GaussianBlur(6)))
     prediction = model.predict(save_plain(tmp_path / "a.png", blurred))
     n = prediction.patch_map.predicted_classes.shape[1] // 2
@@ -190,28 +190,28 @@ def test_patches_of_bad_tissue_are_blank(model, tmp_path, clean):
     assert whole.row()["left_out"] == "" and whole.patch_map.tissue.all()
 
 
-def test_nothing_left_is_an_answer_in_words(model, tmp_path, clean):
+def test_image_without_usable_tissue_gets_no_label(model, tmp_path, clean):
     blurred = Image.fromarray(clean).filter(ImageFilter.GaussianBlur(6))
     prediction = model.predict(save_plain(tmp_path / "a.png", np.asarray(blurred)))
     assert prediction.label is None and prediction.n_patches == 0
     assert prediction.summary() == "no tissue that can be judged: of the tissue 100% blurred"
 
 
-def test_bad_tissue_is_not_learnt_from(tmp_path, clean):
-    """Of images whose left half is blurred, all training patches come from the right."""
+def test_bad_tissue_is_excluded_from_training(tmp_path, clean):
+    """The left half of the images is blurred: all training patches come from the right half."""
     from histodict.models.prepared_image import open_prepared_image
     from histodict.patches.sampling import LocationConstraint
 
     blurred = halves(clean, lambda part: part.filter(ImageFilter.GaussianBlur(6)))
     path = save_plain(tmp_path / "a.png", blurred)
-    seen = []
+    corners_seen = []
     with open_prepared_image(path, None, RECIPE) as view:
         allowed = LocationConstraint(
-            lambda corners: seen.append(corners) or np.ones(len(corners), bool)
+            lambda corners: corners_seen.append(corners) or np.ones(len(corners), bool)
         )
         view.sample_features(100, np.random.default_rng(0), allowed)
-        good = view._is_usable(8, np.concatenate(seen))
-        corners = np.concatenate(seen)
+        good = view._is_usable(8, np.concatenate(corners_seen))
+        corners = np.concatenate(corners_seen)
         assert (corners[good][:, 0] + 8 >= SIDE / 4).all() and good.any() and not good.all()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -225,7 +225,7 @@ def test_bad_tissue_is_not_learnt_from(tmp_path, clean):
             TissueClassifier(RECIPE, random_state=0).fit(tmp_path / "set")
 
 
-def test_the_setting_is_in_the_model_file_and_its_map(model, tmp_path, clean):
+def test_quality_filters_are_stored_in_model_and_map(model, tmp_path, clean):
     from histodict.patches.patch_map import PatchMap
 
     path = save_model(model, tmp_path / "m.histodict")
@@ -236,7 +236,7 @@ def test_the_setting_is_in_the_model_file_and_its_map(model, tmp_path, clean):
     assert PatchMap.load(tmp_path / "map.npz").excluded == ""
 
 
-def test_methods_of_whole_images_take_no_such_setting():
+def test_whole_image_methods_refuse_quality_filters():
     assert with_method(RECIPE, "lbp-colour").quality_filters == "none"
     assert (
         with_method(Recipe(), "lbp-colour")

@@ -48,7 +48,7 @@ def test_reinhard_reaches_the_target_statistics(rng):
     transform = Reinhard.estimate(pixels, everywhere(pixels))
     assert transform.note == ""
     mean, deviation = lab_statistics(transform(pixels).reshape(-1, 3))
-    # colours beyond sRGB are cut off, hence not exactly
+    # colours beyond sRGB are clipped, hence approximately
     np.testing.assert_allclose(mean, Reinhard.TARGET_MEAN, atol=2)
     np.testing.assert_allclose(deviation, Reinhard.TARGET_DEVIATION, atol=2)
 
@@ -59,7 +59,7 @@ def test_reinhard_towards_its_own_statistics_changes_nothing(rng):
     assert np.abs(same.astype(int) - pixels).max() <= 1
 
 
-def test_macenko_finds_the_planted_stains(rng):
+def test_macenko_recovers_the_planted_stains(rng):
     amount = amounts(rng, 20_000)
     transform = Macenko.estimate(stained(amount), np.ones(20_000, bool))
     assert isinstance(transform, Macenko)
@@ -69,7 +69,7 @@ def test_macenko_finds_the_planted_stains(rng):
     np.testing.assert_allclose(transform.strength, np.percentile(amount, 99, axis=0), rtol=0.1)
 
 
-def test_macenko_paints_the_planted_amounts_with_the_target_stains(rng):
+def test_macenko_maps_planted_amounts_to_the_target_stains(rng):
     amount = amounts(rng, 20_000)
     transform = Macenko.estimate(stained(amount), np.ones(20_000, bool))
     scaled = amount * np.array(Macenko.TARGET_STRENGTH) / np.percentile(amount, 99, axis=0)
@@ -78,7 +78,7 @@ def test_macenko_paints_the_planted_amounts_with_the_target_stains(rng):
 
 
 @pytest.mark.parametrize("name", CHANGING)
-def test_the_same_tissue_stained_differently_looks_alike_afterwards(rng, name):
+def test_differently_stained_tissue_becomes_similar(rng, name):
     amount = amounts(rng, 10_000)
     first = stained(amount)
     W = HAEMATOXYLIN + np.array([-0.15, 0.05, 0.1]), EOSIN + np.array([0.1, 0, 0.1])
@@ -91,7 +91,7 @@ def test_the_same_tissue_stained_differently_looks_alike_afterwards(rng, name):
 
 
 @pytest.mark.parametrize("name", CHANGING)
-def test_only_tissue_decides(rng, name):
+def test_estimate_uses_tissue_only(rng, name):
     image = np.full((100, 240, 3), 250, np.uint8)
     image[:, :120] = tissue(rng)
     mask = np.zeros((100, 240), bool)
@@ -101,15 +101,15 @@ def test_only_tissue_decides(rng, name):
 
 
 @pytest.mark.parametrize("name", sorted(NORMALISERS))
-def test_tile_by_tile_is_the_same_as_at_once(rng, name):
+def test_tiles_give_the_same_result_as_the_image(rng, name):
     pixels = tissue(rng, 200, 240)
     transform = NORMALISERS[name].estimate(pixels, everywhere(pixels))
-    whole = transform(pixels)
-    assert whole.shape == pixels.shape
-    assert whole.dtype == np.uint8
+    expected = transform(pixels)
+    assert expected.shape == pixels.shape
+    assert expected.dtype == np.uint8
     tiles = pixels.reshape(4, 50, 240, 3)
-    np.testing.assert_array_equal(transform(tiles), whole.reshape(tiles.shape))
-    np.testing.assert_array_equal(transform(pixels[17:60, 31:90]), whole[17:60, 31:90])
+    np.testing.assert_array_equal(transform(tiles), expected.reshape(tiles.shape))
+    np.testing.assert_array_equal(transform(pixels[17:60, 31:90]), expected[17:60, 31:90])
     assert transform(pixels[:0]).shape == (0, 240, 3)
 
 
@@ -139,7 +139,7 @@ DEGENERATE = {
 @pytest.mark.parametrize("name", CHANGING)
 @pytest.mark.parametrize("kind", sorted(DEGENERATE))
 @pytest.mark.parametrize("all_tissue", [True, False])
-def test_images_without_stain_are_left_alone_and_the_note_says_why(rng, name, kind, all_tissue):
+def test_images_without_stain_are_unchanged_with_a_note(rng, name, kind, all_tissue):
     pixels = DEGENERATE[kind](rng)
     mask = everywhere(pixels) if all_tissue else tissue_mask(pixels)
     transform = NORMALISERS[name].estimate(pixels, mask)
@@ -147,14 +147,14 @@ def test_images_without_stain_are_left_alone_and_the_note_says_why(rng, name, ki
     np.testing.assert_array_equal(transform(pixels), pixels)
 
 
-def test_macenko_leaves_a_single_stain_alone(rng):
+def test_macenko_leaves_a_single_stain_unchanged(rng):
     pixels = one_stain(rng)
     transform = Macenko.estimate(pixels, everywhere(pixels))
     assert "stain" in transform.note
     np.testing.assert_array_equal(transform(pixels), pixels)
 
 
-def test_reinhard_takes_a_single_stain_safely(rng):
+def test_reinhard_handles_a_single_stain(rng):
     pixels = one_stain(rng)
     transform = Reinhard.estimate(pixels, everywhere(pixels))
     assert len(np.unique(transform(pixels).reshape(-1, 3), axis=0)) > 10
@@ -162,7 +162,8 @@ def test_reinhard_takes_a_single_stain_safely(rng):
 
 @pytest.mark.parametrize("name", CHANGING)
 def test_any_pixels_can_be_transformed(rng, name):
-    """A tile may hold what its thumbnail did not show: every corner of the colour cube is safe."""
+    """A tile may contain colours that are not in the thumbnail: every corner of the colour cube
+    works."""
     pixels = tissue(rng)
     transform = NORMALISERS[name].estimate(pixels, everywhere(pixels))
     values = np.array([0, 1, 127, 254, 255], np.uint8)
@@ -172,7 +173,7 @@ def test_any_pixels_can_be_transformed(rng, name):
 
 
 @pytest.mark.parametrize("name", CHANGING)
-def test_a_megapixel_takes_less_than_half_a_second(rng, name):
+def test_megapixel_takes_less_than_half_a_second(rng, name):
     pixels = tissue(rng, 1000, 1000)
     transform = NORMALISERS[name].estimate(pixels, everywhere(pixels))
     seconds = []
@@ -195,7 +196,7 @@ def thumbnails(folder, step):
 COLLECTIONS = ("lc25000-lung", "ucsb-breast", "glas-colon", "camelyon-tumour")
 
 
-def test_the_targets_are_in_the_middle_of_real_collections(data_folder):
+def test_targets_are_typical_of_real_collections(data_folder):
     statistics = []
     for name in COLLECTIONS:
         images = list(thumbnails(data_folder / name, 8))
@@ -212,8 +213,8 @@ def test_the_targets_are_in_the_middle_of_real_collections(data_folder):
 
 
 @pytest.mark.parametrize("name", CHANGING)
-def test_real_images_come_closer_together(data_folder, name):
-    """Between images of one collection, mean colours of the tissue vary less than before."""
+def test_real_images_become_more_similar(data_folder, name):
+    """The mean tissue colours of images of one collection vary less than before."""
     before, after = [], []
     for pixels, mask in thumbnails(data_folder / "ucsb-breast", 4):
         transform = NORMALISERS[name].estimate(pixels, mask)
@@ -223,11 +224,11 @@ def test_real_images_come_closer_together(data_folder, name):
     assert np.std(after, axis=0).sum() < 0.6 * np.std(before, axis=0).sum()
 
 
-# --- colours looked up --------------------------------------------------------------------------
+# --- lookup table ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("normaliser", [Reinhard, Macenko])
-def test_remembered_colours_are_the_computed_ones(rng, normaliser):
+def test_lookup_table_equals_the_transform(rng, normaliser):
     pixels = tissue(rng)
     transform = normaliser.estimate(pixels, everywhere(pixels))
     assert not transform.note

@@ -12,12 +12,12 @@ from torch import Tensor
 def solve(
     B: Tensor, yy: Tensor, G: Tensor, penalty: float, tol: float, capacity: int
 ) -> tuple[Tensor, Tensor, int]:
-    """As `gpu_lasso_triton.solve`, but always with `capacity` places."""
+    """Like `gpu_lasso_triton.solve`, but always with `capacity` positions."""
     block = _ActiveSets(B, yy, G, penalty, tol, capacity)
     rows = torch.arange(len(B), device=B.device)
     round_limit = 20 * capacity + 100
     for round_ in range(round_limit + 1):
-        rows, atoms = block.judge(rows, last=round_ == round_limit)
+        rows, atoms = block.find_violations(rows, last=round_ == round_limit)
         if not len(rows):
             break
         block.activate(rows, atoms)
@@ -27,7 +27,7 @@ def solve(
 
 
 class _ActiveSets:
-    """Per row the active atoms with signs and codes, in places of which some may be free."""
+    """Active atoms of each row with signs and codes; some positions may be free."""
 
     def __init__(
         self, B: Tensor, yy: Tensor, G: Tensor, penalty: float, tol: float, capacity: int
@@ -39,20 +39,21 @@ class _ActiveSets:
         self.atoms = torch.full((n_rows, capacity), -1, device=B.device)
         self.signs = torch.zeros(n_rows, capacity, dtype=torch.float64, device=B.device)
         self.s = torch.zeros_like(self.signs)
-        self.refused = torch.zeros_like(B, dtype=torch.bool)  # too close to the active atoms' span
+        # too close to the span of the active atoms
+        self.refused = torch.zeros_like(B, dtype=torch.bool)
         self.lowest = torch.full_like(yy, torch.inf)
         self.n_stalled = torch.zeros_like(yy)
         self.n_missed = 0
         self._numbers = torch.arange(1, capacity + 1, device=B.device)
 
-    def judge(self, rows: Tensor, last: bool) -> tuple[Tensor, Tensor]:
-        """The rows to go on with, and the atom whose slope |c_j| ≤ λ each violates most."""
+    def find_violations(self, rows: Tensor, last: bool) -> tuple[Tensor, Tensor]:
+        """Return the unfinished rows, and the atom that violates |c_j| ≤ λ most in each."""
         slopes = self.c[rows].abs()
         n, place = torch.nonzero(self.atoms[rows] >= 0, as_tuple=True)
         slopes[n, self.atoms[rows][n, place]] = 0
         worst, atoms = torch.where(self.refused[rows], 0, slopes).max(dim=1)
         gap, objective = self._gap(rows, worst)
-        stalled = objective >= self.lowest[rows]  # in exact arithmetic, never
+        stalled = objective >= self.lowest[rows]  # impossible in exact arithmetic
         self.n_stalled[rows] = torch.where(stalled, self.n_stalled[rows] + 1, 0)
         self.lowest[rows] = torch.minimum(self.lowest[rows], objective)
         full = (self.atoms[rows] >= 0).all(dim=1)
@@ -63,7 +64,7 @@ class _ActiveSets:
         return rows[~ends], atoms[~ends]
 
     def _gap(self, rows: Tensor, worst: Tensor) -> tuple[Tensor, Tensor]:
-        """Duality gap over objective, and objective; the residual scaled is the dual point.
+        """Return the relative duality gap and the objective; the dual point is the scaled residual.
 
         At the optimum for the active signs ⟨s, c⟩ = λ‖s‖₁, so ‖r‖² and ⟨y, r⟩ need no vectors.
         """
@@ -80,8 +81,8 @@ class _ActiveSets:
         """Add one atom per row with coefficient 0.
 
         An atom in the span of the active ones has no pivot. Moving weight onto it along that linear
-        dependence changes the penalty alone; it goes until an active atom reaches 0 and leaves. If
-        none does, the atom is refused.
+        dependence changes only the penalty; weight is moved until an active atom reaches 0 and is
+        removed. If none does, the atom is refused.
         """
         threshold = max(torch.finfo(self.B.dtype).eps ** 0.7, 1e-9)
         signs = self.c[rows, atoms].double().sign()
@@ -96,17 +97,17 @@ class _ActiveSets:
 
             slope = signs[:, None] * h
             shrinks = used & (slope * self.signs[rows] > 0) & ~fits[:, None]
-            length, leaving = torch.where(shrinks, self.s[rows] / slope, torch.inf).min(dim=1)
+            length, removed = torch.where(shrinks, self.s[rows] / slope, torch.inf).min(dim=1)
             moves = ~fits & length.isfinite()
             refused = ~fits & ~moves
             self.refused[rows[refused], atoms[refused]] = True
             rows, atoms, signs, start = (x[moves] for x in (rows, atoms, signs, start))
             self.s[rows] -= length[moves, None] * slope[moves]
             start = start + length[moves] * signs
-            self._drop(rows, leaving[moves])
+            self._drop(rows, removed[moves])
 
     def descend(self, rows: Tensor) -> None:
-        """Minimise over the active atoms, signs kept: atoms that reach 0 leave."""
+        """Minimise over the active atoms with fixed signs; atoms that reach 0 are removed."""
         used = self.atoms[rows] >= 0
         slope = self._at_atoms(self.c, rows) - self.penalty * self.signs[rows]
         slope = torch.where(used, slope, 0)
@@ -116,28 +117,28 @@ class _ActiveSets:
             target = s + step
             crosses = (self.atoms[rows] >= 0) & (target * signs <= 0)
             reach = torch.where(s == target, 0, s / (s - target))
-            length, leaving = torch.where(crosses, reach, torch.inf).min(dim=1)
+            length, removed = torch.where(crosses, reach, torch.inf).min(dim=1)
             stays = length.isinf()
             length = torch.where(stays, 1, length)[:, None]
             self.s[rows] = s + length * step
-            slope = slope * (1 - length)  # the step solves for it, so it shrinks by the share taken
-            slope.scatter_(1, leaving[:, None], 0)
-            rows, leaving, slope = (x[~stays] for x in (rows, leaving, slope))
-            self._drop(rows, leaving)
+            slope = slope * (1 - length)  # the step solves for it, so it shrinks in proportion
+            slope.scatter_(1, removed[:, None], 0)
+            rows, removed, slope = (x[~stays] for x in (rows, removed, slope))
+            self._drop(rows, removed)
 
     def correlate(self, rows: Tensor) -> None:
-        """c = b − sG over all atoms."""
+        """Compute c = b − sG over all atoms."""
         S = torch.zeros_like(self.B[rows])
         n, place = torch.nonzero(self.atoms[rows] >= 0, as_tuple=True)
         S[n, self.atoms[rows][n, place]] = self.s[rows][n, place].to(S.dtype)
         self.c[rows] = self.B[rows] - S @ self.G
 
     def _at_atoms(self, products: Tensor, rows: Tensor) -> Tensor:
-        """Entries of a (n, k) matrix at the active atoms; of atom 0 at free places."""
+        """Return entries of a (n, k) matrix at the active atoms; of atom 0 at free positions."""
         return products[rows[:, None], self.atoms[rows].clamp(min=0)].double()
 
     def _solve(self, rows: Tensor, right: Tensor) -> Tensor:
-        """x with x·G_active = right; 0 at free places."""
+        """Solve x·G_active = right for x; 0 at free positions."""
         width = int(((self.atoms[rows] >= 0).any(dim=0) * self._numbers).amax())
         atoms = self.atoms[rows, :width]
         used = atoms >= 0
@@ -151,7 +152,7 @@ class _ActiveSets:
         return x
 
     def _place(self, rows: Tensor, atoms: Tensor, signs: Tensor, start: Tensor) -> None:
-        """Atoms into the first free places of their rows."""
+        """Put atoms into the first free positions of their rows."""
         place = (self.atoms[rows] < 0).int().argmax(dim=1)
         self.atoms[rows, place] = atoms
         self.signs[rows, place] = signs

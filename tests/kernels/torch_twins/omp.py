@@ -1,8 +1,8 @@
 """Greedy pursuit on a block of samples in plain torch: the recursion of `cpu_omp` for all rows.
 
-Atoms of which the span leaves too little are passed over all at once, by their norm outside the
-span; the processor's kernel tries them one by one. On smooth patches they are most atoms in the
-end. It stands in for `gpu_omp_triton` where there is no GPU.
+Atoms with too small a norm outside the span are excluded all at once; the CPU kernel tests them one
+by one. On smooth patches these are most atoms in the end. This module replaces `gpu_omp_triton`
+without a GPU.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from torch import Tensor
 def pursue(
     B: Tensor, G: Tensor, squared_norms: Tensor, tols: Tensor, n_nonzero: int, order_recursive: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """As `gpu_omp_triton.pursue`."""
+    """Like `gpu_omp_triton.pursue`."""
     n_rows, k = B.shape
     epsilon = torch.finfo(B.dtype).eps
     dependent = epsilon**0.5
     c = B.clone()
-    outside = torch.ones_like(B)  # squared norm of each atom outside the span of the picks
+    outside = torch.ones_like(B)  # squared norm of each atom outside the span of the selected atoms
     V = B.new_zeros(n_rows, n_nonzero, k)
     R = torch.eye(n_nonzero, dtype=B.dtype, device=B.device).repeat(n_rows, 1, 1)
     alphas = B.new_zeros(n_rows, n_nonzero)
@@ -52,6 +52,6 @@ def pursue(
         c[new] -= alpha[:, None] * v
         outside[new] -= v**2
         sizes[new] += 1
-        outside[rows, s] = 0  # picked, or in the span already: never look at it again
+        outside[rows, s] = 0  # selected, or in the span: never selected again
         rows = rows[(sizes[rows] < n_nonzero) & (remaining[rows] > tols[rows])]
     return picks, alphas, R, sizes, remaining.clamp(min=0)
