@@ -35,7 +35,7 @@ def box(left: float, top: float, right: float, bottom: float) -> Points:
 
 
 def feature(name: str | None, *rings: Points, version: str = "0.6", **more: Any) -> dict[str, Any]:
-    """A polygon as this version of QuPath writes it."""
+    """Return a polygon as written by this version of QuPath."""
     geometry = {"type": "Polygon", "coordinates": [list(ring) for ring in rings]}
     properties: dict[str, Any] = {}
     if version == "0.2":
@@ -51,7 +51,7 @@ def feature(name: str | None, *rings: Points, version: str = "0.6", **more: Any)
     if version == "0.3":
         properties |= {"isLocked": False, "measurements": []}
     else:
-        # Measurements of nothing are NaN, which is no JSON, and is written all the same.
+        # Empty measurements are written as NaN, which is not valid JSON.
         properties |= {"isLocked": True, "measurements": {"Area µm^2": float("nan")}}
     if version in ("0.5", "0.6"):
         properties["metadata"] = {"ANNOTATION_DESCRIPTION": "by hand"}
@@ -61,7 +61,7 @@ def feature(name: str | None, *rings: Points, version: str = "0.6", **more: Any)
 
 
 def classification(name: str, version: str) -> dict[str, Any]:
-    """ "Tumor: Positive" is a class below another."""
+    """ "Tumor: Positive" is a derived class."""
     first, *below = name.split(": ")
     if version == "0.3":
         found: dict[str, Any] = {"name": first, "colorRGB": -3670016}
@@ -83,7 +83,7 @@ def collection(*features: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_asap(path: Path, outlines: Iterable[tuple[str, str, Points]]) -> Path:
-    """(group, type, points) of each; corners are listed in any order."""
+    """Write (group, type, points) of each outline; corners are listed in any order."""
     annotated = []
     for number, (group, kind, points) in enumerate(outlines):
         corners = [
@@ -100,7 +100,7 @@ def write_asap(path: Path, outlines: Iterable[tuple[str, str, Points]]) -> Path:
 
 
 def write_imagescope(path: Path, layers: dict[str, list[dict[str, Any]]], mpp: str = "") -> Path:
-    """Regions of each layer: points, and other attributes by name."""
+    """Write the regions of each layer: points, and other attributes by name."""
     text = ""
     for number, (name, regions) in enumerate(layers.items(), start=1):
         inside = ""

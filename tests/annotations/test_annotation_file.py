@@ -1,6 +1,4 @@
-"""Outlines drawn elsewhere: what they cover, pixel by pixel, and what is said of those that do not
-fit.
-"""
+"""Tests of imported outlines: covered pixels, and messages about invalid ones."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ from tests.annotations.outline_files import (
 
 @dataclass
 class Canvas:
-    """As much of an image as outlines need."""
+    """The part of an image that outlines need."""
 
     size: tuple[int, int] = (80, 60)
     mpp: float | None = None
@@ -42,12 +40,12 @@ class Canvas:
 
 
 def winds_around(ring: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Whether a ring goes around points: the angles under which its sides are seen, added up."""
+    """Whether a ring encloses points, by the sum of the angles of its sides."""
     away = np.asarray(ring, float) - np.stack([x, y], axis=-1)[..., None, :]
     angles = np.arctan2(away[..., 1], away[..., 0])
-    turns = np.diff(np.concatenate([angles, angles[..., :1]], axis=-1), axis=-1)
-    turns = (turns + np.pi) % (2 * np.pi) - np.pi
-    return np.abs(turns.sum(axis=-1)) > np.pi
+    orientation = np.diff(np.concatenate([angles, angles[..., :1]], axis=-1), axis=-1)
+    orientation = (orientation + np.pi) % (2 * np.pi) - np.pi
+    return np.abs(orientation.sum(axis=-1)) > np.pi
 
 
 def centres(width: int, height: int) -> tuple[np.ndarray, np.ndarray]:
@@ -55,7 +53,7 @@ def centres(width: int, height: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def pixels_of(runs: RunLengthMask) -> np.ndarray:
-    """Pixel by pixel."""
+    """Return the mask pixel by pixel."""
     width, height = runs.size
     x, y = np.meshgrid(np.arange(width, dtype=float), np.arange(height, dtype=float))
     return runs.coverage(x, y, 1) == 1
@@ -66,8 +64,8 @@ points = st.tuples(st.floats(-5, 35), st.floats(-5, 25))
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(points, min_size=3, max_size=8))
-def test_a_pixel_belongs_to_a_ring_that_winds_around_its_centre(corners):
-    """Any ring at all, also one that crosses itself or leaves the image."""
+def test_pixel_belongs_to_a_ring_around_its_centre(corners):
+    """Any ring, including self-intersecting ones and ones that leave the image."""
     ring = np.array(corners) + 0.0137
     found = pixels_of(RunLengthMask.of([AnnotationPolygon("a", (ring,))], (30, 20)))
     x, y = centres(30, 20)
@@ -77,7 +75,7 @@ def test_a_pixel_belongs_to_a_ring_that_winds_around_its_centre(corners):
 
 
 def distances(ring: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """From points to the nearest side."""
+    """Return distances from points to the nearest side."""
     a, b = ring, np.roll(ring, -1, axis=0)
     along, away = b - a, np.stack([x, y], axis=-1)[..., None, :] - a
     length = np.maximum((along**2).sum(axis=-1), 1e-300)
@@ -85,8 +83,8 @@ def distances(ring: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.linalg.norm(away - share[..., None] * along, axis=-1).min(axis=-1)
 
 
-def test_polygons_with_holes_and_islands_are_their_pixels():
-    """The island in the hole, and another outline over the hole, stay."""
+def test_polygons_with_holes_and_islands():
+    """The island in the hole, and another outline over the hole, remain."""
     shores = box(5, 5, 60, 50), box(20, 15, 50, 40)
     lake = AnnotationPolygon("a", tuple(np.array(shore)[:4] for shore in shores))
     island = AnnotationPolygon("a", (np.array(box(30, 20, 40, 30))[:4],))
@@ -105,7 +103,7 @@ def test_polygons_with_holes_and_islands_are_their_pixels():
     )
 
 
-def test_shares_are_those_of_a_mask_of_the_same_pixels(rng):
+def test_coverage_equals_that_of_a_mask_of_the_same_pixels(rng):
     ring = 30 + 25 * np.stack([np.cos(np.arange(40) / 6.3), 0.8 * np.sin(np.arange(40) / 6.3)], 1)
     runs = RunLengthMask.of([AnnotationPolygon("a", (ring,))], (80, 60))
     region = winds_around(ring, *centres(80, 60))
@@ -128,36 +126,37 @@ def test_shares_are_those_of_a_mask_of_the_same_pixels(rng):
     [
         (box(0, 0, 10, 10)[:4], None),
         ([[0, 0], [10, 10], [10, 0], [0, 10]], (5, 5)),
-        ([[0, 0], [10, 0], [5, 0], [5, 5]], None),  # goes back over itself, and crosses nothing
+        ([[0, 0], [10, 0], [5, 0], [5, 5]], None),  # retraces itself, but crosses nothing
         ([[0, 0], [20, 0], [20, 10], [4, 10], [4, -5], [0, -5]], (4, 0)),
     ],
 )
-def test_where_a_ring_crosses_itself(ring, crossing):
+def test_position_of_a_self_intersection(ring, crossing):
     assert find_self_intersections(np.array(ring, float)) == ([crossing] if crossing else [])
 
 
 def crosses(ring):
-    """Every pair of sides, one by one."""
+    """Compare every pair of sides."""
     sides = list(zip(ring, np.roll(ring, -1, axis=0), strict=True))
 
-    def turns(a, b, c):
+    def orientation(a, b, c):
         return np.sign((b[0] - a[0]) * (c[1] - a[1]) - (b[1] - a[1]) * (c[0] - a[0]))
 
     return any(
-        turns(a, b, c) * turns(a, b, d) < 0 and turns(c, d, a) * turns(c, d, b) < 0
+        orientation(a, b, c) * orientation(a, b, d) < 0
+        and orientation(c, d, a) * orientation(c, d, b) < 0
         for n, (a, b) in enumerate(sides)
         for c, d in sides[n + 1 :]
     )
 
 
-def test_a_crossing_is_found_wherever_there_is_one(rng):
+def test_self_intersections_are_always_found(rng):
     rings = [rng.integers(0, 12, (int(rng.integers(3, 9)), 2)) for _ in range(300)]
     found = [bool(find_self_intersections(ring.astype(float))) for ring in rings]
     assert found == [crosses(ring) for ring in rings]
     assert 50 < sum(found) < 250
 
 
-def test_tangled_rings_are_told_from_long_ones_before_their_sides_are_compared(rng):
+def test_tangled_rings_are_distinguished_from_long_ones(rng):
     n = 20_000
     teeth = np.stack([np.tile([0.0, 9000.0], n // 2), np.linspace(0, 9000, n)], axis=1)
     ring = np.concatenate([teeth, [[9999, 9000], [9999, -9], [0, -9]]])
@@ -195,7 +194,7 @@ LAKE_PIXELS = boxes((10, 10, 50, 40), holes=[(20, 20, 30, 30)])
 @pytest.mark.parametrize("version", ["0.2", "0.3", "0.4", "0.5", "0.6"])
 @pytest.mark.parametrize("ending", ["geojson", "json", "geojson.gz"])
 @pytest.mark.parametrize("wrapped", ["collection", "array", "single"])
-def test_geojson_of_every_version_of_qupath_is_the_same_region(tmp_path, version, ending, wrapped):
+def test_geojson_of_every_qupath_version_gives_the_same_region(tmp_path, version, ending, wrapped):
     annotated = feature("Tumor", *LAKE, version=version)
     content = {"collection": collection(annotated), "array": [annotated], "single": annotated}[
         wrapped
@@ -206,16 +205,15 @@ def test_geojson_of_every_version_of_qupath_is_the_same_region(tmp_path, version
 
 
 @pytest.mark.parametrize("version", ["0.3", "0.4", "0.6"])
-def test_a_class_below_another_is_called_as_qupath_shows_it(tmp_path, version):
+def test_derived_class_has_its_full_name(tmp_path, version):
     annotated = feature("Tumor: Positive", *LAKE, version=version)
     path = write_geojson(tmp_path / "a.geojson", collection(annotated))
     assert list(AnnotationFile(path).read().names) == ["Tumor: Positive"]
 
 
-def test_what_else_lies_in_a_file_of_qupath(tmp_path):
-    """Several polygons in one object, a geometry alone, a class that is only its name, objects
-    below others, cells, points, and annotations without a class.
-    """
+def test_other_content_of_qupath_files(tmp_path):
+    """Several polygons in one object, a bare geometry, a class given as a name, child objects,
+    cells, points, and annotations without a class."""
     multi = feature("Stroma", *LAKE)
     parts = [[box(0, 0, 4, 4)], [box(60, 0, 64, 4), box(61, 1, 62, 2)]]
     multi["geometry"] = {"type": "MultiPolygon", "coordinates": parts}
@@ -247,7 +245,7 @@ def test_what_else_lies_in_a_file_of_qupath(tmp_path):
     assert AnnotationFile(alone).read().names == {"unclassified": 2}
 
 
-def test_asap_writes_groups_as_classes(tmp_path):
+def test_groups_of_asap_are_classes(tmp_path):
     outlines = [
         ("Tumor", "Polygon", box(0, 0, 20, 20)),
         ("Tumor", "Rectangle", box(40, 0, 50, 20)),
@@ -262,7 +260,7 @@ def test_asap_writes_groups_as_classes(tmp_path):
     np.testing.assert_array_equal(covered(path, "Tumor"), expected)
 
 
-def test_imagescope_has_negative_regions_rectangles_and_ellipses(tmp_path):
+def test_imagescope_negative_regions_rectangles_and_ellipses(tmp_path):
     layers = {
         "Tumor": [
             {"points": box(0, 0, 30, 30)},
@@ -284,8 +282,8 @@ def test_imagescope_has_negative_regions_rectangles_and_ellipses(tmp_path):
         covered(path, "Tumor", canvas=Canvas(mpp=0.5))
 
 
-def test_where_coordinates_begin_on_a_slide_with_bounds(tmp_path):
-    """QuPath counts from the first pixel of the bounds, ASAP from the slide's corner."""
+def test_origin_of_coordinates_on_a_slide_with_bounds(tmp_path):
+    """QuPath counts from the first pixel of the bounds, ASAP from the corner of the slide."""
     canvas, here = Canvas(offset=(100, 200)), box(10, 10, 50, 40)
     there = [[x + 100, y + 200] for x, y in here]
     expected = boxes((10, 10, 50, 40))
@@ -311,7 +309,7 @@ def test_outlines_in_micrometres_need_the_pixel_size(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (collection(), "holds no outline with an area"),
         (collection(feature("a", *LAKE, objectType="detection")), "area: there is 1 detections"),
@@ -325,13 +323,13 @@ def test_outlines_in_micrometres_need_the_pixel_size(tmp_path):
         ({"type": "Circle", "geometry": {"type": "Circle"}}, "geometry of type 'Circle'"),
     ],
 )
-def test_bad_geojson_is_said(tmp_path, content, said):
+def test_invalid_geojson_is_refused(tmp_path, content, message):
     path = write_geojson(tmp_path / "a.geojson", content)
-    with pytest.raises(ImageError, match=said):
+    with pytest.raises(ImageError, match=message):
         covered(path)
 
 
-def test_bad_files_are_said(tmp_path):
+def test_invalid_files_are_refused(tmp_path):
     for name, content, output in (
         ("a.geojson", b"{", "this is not GeoJSON"),
         ("b.geojson.gz", b"no gzip", "cannot be unpacked"),
@@ -350,7 +348,7 @@ def test_bad_files_are_said(tmp_path):
         covered(path, "tumor")
 
 
-def test_an_outline_that_crosses_itself_is_said_and_all_it_encloses_is_taken(tmp_path):
+def test_self_intersecting_outline_is_warned_of_and_filled(tmp_path):
     bow = [[10, 10], [50, 40], [50, 10], [10, 40], [10, 10]]
     path = write_geojson(tmp_path / "a.geojson", feature("Tumor", bow))
     (note,) = AnnotationFile(path).read().notes()
@@ -359,10 +357,10 @@ def test_an_outline_that_crosses_itself_is_said_and_all_it_encloses_is_taken(tmp
     assert found[25, 12] and found[25, 48] and not found[12, 30]
 
 
-def test_a_file_that_is_changed_is_read_again(tmp_path):
+def test_changed_file_is_read_again(tmp_path):
     path = write_geojson(tmp_path / "a.geojson", feature("a", box(0, 0, 10, 10)))
-    facts = AnnotationFile(path).fingerprint()
+    fingerprint = AnnotationFile(path).fingerprint()
     assert covered(path).sum() == 100
     write_geojson(path, feature("a", box(0, 0, 20, 11)))
     assert covered(path).sum() == 220
-    assert AnnotationFile(path).fingerprint() != facts
+    assert AnnotationFile(path).fingerprint() != fingerprint

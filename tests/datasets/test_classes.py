@@ -1,4 +1,4 @@
-"""Which of two classes is the one to be found."""
+"""Tests of the positive class and the order of classes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from histodict.datasets.record import guess_positive_class, order_classes
         ("stroma", "carcinoma in situ"),
     ],
 )
-def test_the_name_tells_which_is_healthy(healthy, ill):
+def test_positive_class_is_guessed_from_names(healthy, ill):
     for names in ([healthy, ill], [ill, healthy]):
         assert guess_positive_class(names) == ill
         assert order_classes(names) == [healthy, ill]
@@ -36,7 +36,7 @@ def test_the_name_tells_which_is_healthy(healthy, ill):
     "names",
     [("grade 1", "grade 2"), ("tumour", "carcinoma"), ("benign", "normal"), ("b", "a", "c")],
 )
-def test_names_that_do_not_tell_stay_in_order(names):
+def test_uninformative_names_are_sorted(names):
     assert guess_positive_class(names) is None
     assert order_classes(names) == sorted(names)
 
@@ -46,14 +46,14 @@ def manifest(tmp_path, *labels):
     return Manifest(tuple(records))
 
 
-def test_what_is_asked_for_wins_over_the_name(tmp_path):
+def test_requested_positive_class_overrides_the_guess(tmp_path):
     images = manifest(tmp_path, "normal", "cancer", "normal")
     assert images.classes == ["normal", "cancer"]
     requested = images.with_positive("normal")
     assert requested.classes == requested.select([0, 1]).classes == ["cancer", "normal"]
 
 
-def test_a_positive_class_that_cannot_be_is_refused(tmp_path):
+def test_invalid_positive_class_is_refused(tmp_path):
     with pytest.raises(ManifestError, match="no class 'tumour' that could be positive"):
         manifest(tmp_path, "normal", "cancer").with_positive("tumour")
     with pytest.raises(ManifestError, match="one of two; there are 3"):

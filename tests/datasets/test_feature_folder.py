@@ -1,4 +1,4 @@
-"""Which feature file is a slide's: by name, with or without the image's ending."""
+"""Tests of matching feature files to slides by name, with or without the image suffix."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def table(tmp_path, text):
     return tmp_path / "slides.csv"
 
 
-def read(tmp_path, folder, text, **given):
-    return read_manifest(table(tmp_path, text), features=folder, **given)
+def read(tmp_path, folder, text, **manifest_text):
+    return read_manifest(table(tmp_path, text), features=folder, **manifest_text)
 
 
-def test_slides_are_found_by_their_names(tmp_path, folder):
+def test_slides_are_found_by_name(tmp_path, folder):
     (tmp_path / "S4.png").write_bytes(b"")
     names = ("S1.svs", "TCGA-A1.DX1.uuid", "deep/S3.ome.tiff", "S4.png")
     text = "path,label\n" + "".join(f"{name},{n % 2}\n" for n, name in enumerate(names))
@@ -42,7 +42,7 @@ def test_slides_are_found_by_their_names(tmp_path, folder):
     assert found.records[0].image is None and found.records[0].display_image == folder / "S1.h5"
 
 
-def test_a_column_slide_is_enough(tmp_path, folder):
+def test_column_slide_is_sufficient(tmp_path, folder):
     found = read(tmp_path, folder, "slide_id,case_id,label\nS1,a,x\nS4,b,y\n")
     assert [r.path.name for r in found.records] == ["S1.h5", "S4.h5"]
     assert found.patients == ["a", "b"]
@@ -50,39 +50,40 @@ def test_a_column_slide_is_enough(tmp_path, folder):
         read_manifest(tmp_path / "slides.csv")
 
 
-def test_who_has_no_file_or_two_is_in_trouble_alone(tmp_path, folder):
+def test_missing_and_ambiguous_files_are_reported_per_slide(tmp_path, folder):
     (folder / "S4.npz").write_bytes(b"")
     found = read(tmp_path, folder, "slide,label\nS1,x\nS2,x\nS4,y\nS1.svs,y\n")
     text = [record.error for record in found.records]
-    doubtful = "S1.h5: would be the feature file of"  # the label of one would be the other's
+    # the feature file of one would also match the other
+    doubtful = "S1.h5: would be the feature file of"
     assert doubtful in text[0] and "S1 and " in text[0] and "S1.svs" in text[0]
     assert "there is no feature file of this slide" in text[1]
     assert "has several feature files" in text[2] and "S4.h5, S4.npz" in text[2]
     assert "called S2.h5, as there is S1.h5" in text[1]
     assert text[3] == text[0]
     others = read(tmp_path, folder, "slide,label\nS1,x\nS2,x\nS4,y\n")
-    stored, reasons = drop_unreadable(others)
+    stored, errors = drop_unreadable(others)
     assert [record.path.name for record in stored.records] == ["S1.h5"]
-    assert reasons == text[1:3] and len(stored.skipped) == 2
+    assert errors == text[1:3] and len(stored.skipped) == 2
 
 
-def test_a_feature_file_that_is_no_file_is_named_and_not_waited_for(tmp_path, folder):
+def test_fifo_and_broken_link_are_reported_without_waiting(tmp_path, folder):
     os.mkfifo(folder / "P.h5")
     (folder / "L.npz").symlink_to("nowhere")
-    manifest, reasons = drop_unreadable(read(tmp_path, folder, "slide,label\nS1,a\nP,b\nL,b\n"))
+    manifest, errors = drop_unreadable(read(tmp_path, folder, "slide,label\nS1,a\nP,b\nL,b\n"))
     assert [record.path.name for record in manifest.records] == ["S1.h5"]
-    assert "P.h5: this is not a regular file but a named pipe" in reasons[0]
-    assert "L.npz: this is not a regular file but a dangling link" in reasons[1]
+    assert "P.h5: this is not a regular file but a named pipe" in errors[0]
+    assert "L.npz: this is not a regular file but a dangling link" in errors[1]
 
 
-def test_an_accent_may_be_a_sign_of_its_own(tmp_path, folder):
+def test_unicode_normalisation_does_not_matter(tmp_path, folder):
     one, two = (unicodedata.normalize(form, "Müller") for form in ("NFC", "NFD"))
     write_trident(folder / f"{two}.h5", *some_vectors())
     found = read(tmp_path, folder, f"slide,label\nS1,x\n{one},y\n")
     assert not any(record.error for record in found.records)
 
 
-def test_a_folder_without_feature_files_says_where_some_are(tmp_path, folder):
+def test_folder_without_feature_files_suggests_another(tmp_path, folder):
     text = "slide,label\nS1,x\n"
     with pytest.raises(ManifestError, match=r"no feature files in this folder.*some are in"):
         read(tmp_path, tmp_path, text)

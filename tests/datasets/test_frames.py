@@ -1,4 +1,4 @@
-"""A DataFrame goes through the checks of a CSV file, and comes out the same."""
+"""A DataFrame is checked like a CSV file and gives the same manifest."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ TABLE = {
 }
 
 
-def test_a_frame_is_what_its_csv_file_is(folder):
+def test_dataframe_equals_its_csv_file(folder):
     frame = pandas.DataFrame(TABLE)
     frame.to_csv("t.csv", index=False)
     one, two = read_manifest(frame), read_manifest("t.csv")
     stored = [replace(record, patient="") for record in two.records]
     assert [replace(record, patient="") for record in one.records] == stored
-    # A column of numbers with a gap is written as 7.0, and meant as 7.
+    # A column of numbers with a gap contains 7.0, meaning 7.
     assert one.patients == ["7", "b.png", "9"]
     assert [warning.partition(": ")[2] for warning in one.warnings] == [
         warning.partition(": ")[2] for warning in two.warnings
@@ -43,7 +43,7 @@ def test_a_frame_is_what_its_csv_file_is(folder):
 
 
 def test_two_columns_of_one_name(folder):
-    """They are refused as those of a CSV file are, where they matter."""
+    """They are refused as in a CSV file, but only if the column is used."""
     rows = [[f"{name}.png", label, "z", "", "1"] for name, label in zip("abc", "xyx", strict=True)]
     frame = pandas.DataFrame(rows, columns=["path", "label", "label", "note", "note"])
     frame.to_csv("t.csv", index=False)
@@ -72,7 +72,7 @@ def test_paths_missing_values_and_other_columns(folder):
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         ({"File": ["a.png", "a.png", "c.png"]}, "DataFrame, line 1: a.png is already in line 0"),
         ({"File": ["a.png", "gone.png", "c.png"]}, r"gone.png \(line 1\)"),
@@ -81,12 +81,12 @@ def test_paths_missing_values_and_other_columns(folder):
         ({"mpp": [0.5, -1, 1]}, "line 1: mpp is '-1'"),
     ],
 )
-def test_what_a_csv_file_may_not_have_a_frame_may_not(folder, change, words):
-    with pytest.raises(ManifestError, match=words):
+def test_values_refused_in_a_csv_file_are_refused(folder, change, message):
+    with pytest.raises(ManifestError, match=message):
         read_manifest(pandas.DataFrame(TABLE | change))
 
 
-def test_no_path_no_rows_and_no_table(folder):
+def test_missing_path_rows_or_table_are_refused(folder):
     with pytest.raises(ManifestError, match="DataFrame: no column for path"):
         read_manifest(pandas.DataFrame({"label": ["a"]}))
     with pytest.raises(ManifestError, match="no images below the header"):

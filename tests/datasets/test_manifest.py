@@ -13,7 +13,7 @@ PIXELS = np.full((4, 4, 3), 200, np.uint8)
 
 @pytest.fixture
 def folder(tmp_path):
-    """Two classes of two images each."""
+    """A folder with two classes of two images each."""
     for name in ("benign/a.png", "benign/b.png", "malignant/c.png", "malignant/d.png"):
         path = tmp_path / "set" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -31,7 +31,7 @@ malignant/d.png,malignant,P3,S4,south,0.25,
 
 @pytest.fixture
 def table(folder):
-    """Writes a CSV file beside the images and reads it."""
+    """Return a function that writes a CSV file beside the images and reads it."""
 
     def read(text, columns=None, encoding="utf-8"):
         (folder / "list.csv").write_text(text, encoding)
@@ -40,7 +40,7 @@ def table(folder):
     return read
 
 
-# --- what is read -------------------------------------------------------------------------------
+# --- reading ------------------------------------------------------------------------------------
 
 
 def test_table_with_all_columns(folder, table):
@@ -56,7 +56,7 @@ def test_table_with_all_columns(folder, table):
     assert manifest.warnings == ()
 
 
-def test_only_path_and_label_are_needed_but_missing_patients_are_loud(table):
+def test_only_path_and_label_are_required_and_missing_patients_are_warned_of(table):
     manifest = table("path,label\nbenign/a.png,x\nbenign/b.png,x\n")
     assert manifest.patients == ["benign/a.png", "benign/b.png"]
     (warning,) = manifest.warnings
@@ -73,7 +73,7 @@ def test_some_patients_missing(table):
 @pytest.mark.parametrize("path", ["file", "Filename", "image", "PATH"])
 @pytest.mark.parametrize("label", ["class", "Diagnosis"])
 @pytest.mark.parametrize("patient", ["group", "patient_id", "case"])
-def test_common_names_of_columns(table, path, label, patient):
+def test_common_column_names(table, path, label, patient):
     header = f"{path},{label},{patient}"
     assert table(f"{header}\nbenign/a.png,x,1\nbenign/b.png,x,2\n").patients == ["1", "2"]
 
@@ -84,7 +84,7 @@ def test_named_columns(table):
     assert (manifest.labels, manifest.patients) == (["x", "y"], ["1", "2"])
 
 
-def test_a_fields_own_name_wins_over_other_names(table):
+def test_field_name_has_precedence_over_other_names(table):
     manifest = table("path,label,group,patient\nbenign/a.png,x,g,p\n")
     assert manifest.patients == ["p"]
 
@@ -98,11 +98,11 @@ def test_folder_per_class(folder):
     assert "NO PATIENT" in manifest.warnings[0]
 
 
-def test_folder_names_what_it_leaves_out(folder):
+def test_folder_warns_of_skipped_entries(folder):
     (folder / "benign" / "notes.txt").write_text("x")
     (folder / "empty").mkdir()
     (folder / "benign" / "slide.mrxs").write_text("x")
-    (folder / "benign" / "slide").mkdir()  # the data of the slide, no class and nothing amiss
+    (folder / "benign" / "slide").mkdir()  # data of the slide: no class and no warning
     text = " ".join(read_manifest(folder).warnings)
     assert "notes.txt" in text
     assert "empty: there is no image" in text
@@ -117,7 +117,7 @@ def test_manifest_in_a_folder_is_used(folder):
 @pytest.mark.parametrize("separator", [";", "\t", ","])
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
-def test_what_spreadsheets_write(table, separator, encoding, newline):
+def test_spreadsheet_formats(table, separator, encoding, newline):
     text = TABLE.replace(",", separator).replace("\n", newline)
     assert table(text, encoding=encoding).records == table(TABLE).records
 
@@ -137,13 +137,13 @@ def test_names_outside_ascii(folder, table):
     assert (manifest.labels, manifest.patients) == (["gutartig ä"], ["Müller"])
 
 
-def test_masks_may_stand_for_labels(table):
+def test_masks_may_replace_labels(table):
     manifest = table("image,mask,patient\nbenign/a.png,malignant/c.png,1\n")
     assert manifest.records[0].mask.name == "c.png"
     assert (manifest.labels, manifest.classes) == ([""], [])
 
 
-def test_a_class_of_one_image_is_warned_of(table):
+def test_class_of_one_image_is_warned_of(table):
     (warning,) = table(
         TABLE.replace("malignant,P3", "rare,P3").replace("malignant,P2", "benign,P2")
     ).warnings
@@ -153,7 +153,7 @@ def test_a_class_of_one_image_is_warned_of(table):
 # --- digest and selection -----------------------------------------------------------------------
 
 
-def test_digest_depends_on_names_labels_and_patients_alone(folder, table, tmp_path):
+def test_digest_depends_only_on_names_labels_and_patients(folder, table, tmp_path):
     digest = table(TABLE).digest()
     assert len(digest) == 64
     header, *rows = TABLE.splitlines(keepends=True)
@@ -168,7 +168,7 @@ def test_digest_depends_on_names_labels_and_patients_alone(folder, table, tmp_pa
     assert read_manifest(tmp_path / "moved" / "list.csv").digest() == digest
 
 
-def test_digest_of_a_folder_does_not_depend_on_where_it_is(folder, tmp_path, monkeypatch):
+def test_digest_of_a_folder_does_not_depend_on_its_location(folder, tmp_path, monkeypatch):
     digest = read_manifest(folder).digest()
     monkeypatch.chdir(folder / "benign")
     assert read_manifest("..").digest() == digest
@@ -184,7 +184,7 @@ def test_select(table):
     assert part.select([1, 0]).digest() == part.digest()
 
 
-# --- bad input ----------------------------------------------------------------------------------
+# --- invalid input ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_select(table):
         ("image,mask\nbenign/a.png,benign/x.png\n", r"not there: .*x\.png \(line 2\)"),
     ],
 )
-def test_bad_tables(table, text, message):
+def test_invalid_tables_are_refused(table, text, message):
     with pytest.raises(ManifestError, match=message):
         table(text)
 
@@ -222,12 +222,12 @@ def test_many_missing_files_are_counted(table):
         table(text)
 
 
-def test_text_that_is_not_utf8(table):
+def test_text_that_is_not_utf8_is_refused(table):
     with pytest.raises(ManifestError, match=r"not UTF-8 .*CSV UTF-8"):
         table(TABLE.replace("P1", "Müller"), encoding="latin-1")
 
 
-def test_named_columns_that_are_not_there(folder, table):
+def test_missing_named_columns_are_refused(folder, table):
     with pytest.raises(ManifestError, match=r"no column 'who'; there are \['path', 'label'"):
         table(TABLE, {"patient": "who"})
     with pytest.raises(ManifestError, match=r"\['colour'\] are not among the fields"):
@@ -236,7 +236,7 @@ def test_named_columns_that_are_not_there(folder, table):
         read_manifest(folder, {"patient": "who"})
 
 
-def test_bad_folders(tmp_path, folder):
+def test_invalid_folders_are_refused(tmp_path, folder):
     with pytest.raises(ManifestError, match="there is no such file or folder"):
         read_manifest(tmp_path / "nothing")
     (tmp_path / "hollow" / "a").mkdir(parents=True)

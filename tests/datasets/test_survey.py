@@ -1,4 +1,4 @@
-"""Images looked at before the work: all that cannot be read, and what is there twice."""
+"""Tests of the checks before work starts: unreadable and duplicate images."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ def manifest(folder, *rows):
 
 @pytest.fixture
 def damaged(tmp_path):
-    """Of four images one is cut short behind its header, one is empty."""
+    """Of four images, one is truncated after its header and one is empty."""
     for seed, name in enumerate("abcd"):
         save(tmp_path / f"{name}.png", seed)
-    whole = (tmp_path / "b.png").read_bytes()
-    (tmp_path / "b.png").write_bytes(whole[: len(whole) // 2])
+    full = (tmp_path / "b.png").read_bytes()
+    (tmp_path / "b.png").write_bytes(full[: len(full) // 2])
     (tmp_path / "d.png").write_bytes(b"")
     return manifest(tmp_path, ("a.png", "x"), ("b.png", "x"), ("c.png", "y"), ("d.png", "y"))
 
 
-def test_all_that_cannot_be_read_is_named_at_once(damaged):
+def test_all_unreadable_images_are_reported_together(damaged):
     with pytest.raises(ImageError) as raised:
         check_readable(damaged.records).check()
     first, *lines = str(raised.value).splitlines()
@@ -57,14 +57,14 @@ def test_all_that_cannot_be_read_is_named_at_once(damaged):
     assert [step.done for step in reported] == [0, 1, 2, 3, 4]
 
 
-def test_the_others_are_gone_on_with_and_the_bad_ones_remembered(damaged):
-    stored, reasons = drop_unreadable(damaged)
+def test_readable_images_remain_and_skipped_ones_are_recorded(damaged):
+    stored, errors = drop_unreadable(damaged)
     assert [r.path.name for r in stored.records] == ["a.png", "c.png"]
-    assert stored.skipped == ("b.png", "d.png") and len(reasons) == 2
+    assert stored.skipped == ("b.png", "d.png") and len(errors) == 2
     check_readable(stored.records).check()
 
 
-def test_a_mask_that_cannot_be_read_counts_as_its_image(tmp_path):
+def test_unreadable_mask_counts_as_its_image(tmp_path):
     record = ImageRecord(save(tmp_path / "a.png"), "", "p", mask=tmp_path / "m.png")
     save(tmp_path / "m.png")
     assert check_readable([record]).bad == []
@@ -73,7 +73,7 @@ def test_a_mask_that_cannot_be_read_counts_as_its_image(tmp_path):
     assert "proportions differ" in reason
 
 
-def test_one_content_in_two_classes_is_refused_and_in_one_class_said(tmp_path):
+def test_duplicate_in_two_classes_is_refused_and_in_one_class_warned_of(tmp_path):
     for name in ("a.png", "b.png"):
         save(tmp_path / name)
     save(tmp_path / "c.png", 1)
@@ -88,8 +88,8 @@ def test_one_content_in_two_classes_is_refused_and_in_one_class_said(tmp_path):
     assert check_duplicates_by_content(manifest(tmp_path, ("a.png", "x"), ("c.png", "y"))) == []
 
 
-def test_only_files_alike_in_size_and_beginning_are_read(tmp_path, monkeypatch):
-    """Of four files of one size two begin alike; of these one ends otherwise."""
+def test_only_files_of_equal_size_and_beginning_are_read(tmp_path, monkeypatch):
+    """Of four files of equal size, two have equal beginnings; these differ at the end."""
     contents = {"a": b"1" * 70_000 + b"x", "b": b"1" * 70_000 + b"y", "c": b"2" * 70_001, "d": b"3"}
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
@@ -102,7 +102,7 @@ def test_only_files_alike_in_size_and_beginning_are_read(tmp_path, monkeypatch):
     assert read == ["a", "b"]
 
 
-def test_an_unexpected_error_is_a_reason_like_others(tmp_path, monkeypatch):
+def test_unexpected_error_is_reported_like_others(tmp_path, monkeypatch):
     save(tmp_path / "a.png")
     save(tmp_path / "b.png", 1)
     opened = module.open_image
@@ -120,7 +120,7 @@ def test_an_unexpected_error_is_a_reason_like_others(tmp_path, monkeypatch):
     assert f"{record.path}: unexpected ZeroDivisionError: division by zero [at " in reason
 
 
-def test_a_pixel_size_fills_or_overrides(tmp_path):
+def test_pixel_size_fills_or_overrides(tmp_path):
     save_tiff_of_size(tmp_path / "told.tif", 0.25)
     save(tmp_path / "silent.png")
     images = manifest(tmp_path, ("told.tif", "x"), ("silent.png", "y"))

@@ -55,7 +55,7 @@ def test_zero_atom_has_similarity_zero():
 
 
 @pytest.mark.parametrize(
-    ("A", "B", "words"),
+    ("A", "B", "message"),
     [
         (np.ones((2, 3)), np.ones((2, 4)), "of 3 and of 4 numbers"),
         (np.ones(3), np.ones((2, 3)), "n_atoms, n_features"),

@@ -1,4 +1,5 @@
-"""Facts of atoms: counted by hand; stability of a dictionary against itself and others."""
+"""Tests of atom statistics with planted effects, of dictionary stability and of atom
+annotations."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ ATOMS = AtomTable(np.eye(4), np.array([0, 0, 1, 1]), None, np.ones(4))
 
 
 def planted(n_patients=12, n_patches=20, seed=0):
-    """Atom 1 tells classes apart; atom 2 is used by patients of b from site z alone."""
+    """Atom 1 separates the classes; atom 2 is used by patients of b from site z alone."""
     rng = np.random.default_rng(seed)
     records, codes, images, labels = [], [], [], []
     for place in range(2 * n_patients):
@@ -49,31 +50,33 @@ def planted(n_patients=12, n_patches=20, seed=0):
     )
 
 
-def test_facts_are_what_was_planted():
+def test_planted_effects_are_recovered():
     gallery, labels, records = planted()
-    facts = compute_atom_statistics(ATOMS, AtomAnnotations(), gallery, labels, records, CLASSES)
-    assert [fact.label for fact in facts] == ["a:1", "a:2", "b:1", "b:2"]
-    assert [fact.is_site_confounded for fact in facts] == [False, False, True, False]
+    statistics = compute_atom_statistics(
+        ATOMS, AtomAnnotations(), gallery, labels, records, CLASSES
+    )
+    assert [atom.label for atom in statistics] == ["a:1", "a:2", "b:1", "b:2"]
+    assert [atom.is_site_confounded for atom in statistics] == [False, False, True, False]
     used = gallery.codes.toarray() != 0
     own = np.array(labels) == "b"
-    assert facts[2].fractions["b"] == pytest.approx(used[own, 2].mean())
-    assert facts[2].fractions["a"] == 0 and facts[2].n_patients == 6
-    assert facts[0].n_patients == facts[0].of_patients == 24
-    assert facts[1].auc == 1 and facts[1].auc_low > 0.9
-    assert 0.2 < facts[3].auc < 0.8
-    assert facts[2].site == "z" and facts[2].site_excess == pytest.approx(0.6, abs=0.15)
-    assert facts[2].site_p_value <= 0.01 and facts[2].site_variance_fraction > 0.8
+    assert statistics[2].fractions["b"] == pytest.approx(used[own, 2].mean())
+    assert statistics[2].fractions["a"] == 0 and statistics[2].n_patients == 6
+    assert statistics[0].n_patients == statistics[0].of_patients == 24
+    assert statistics[1].auc == 1 and statistics[1].auc_low > 0.9
+    assert 0.2 < statistics[3].auc < 0.8
+    assert statistics[2].site == "z" and statistics[2].site_excess == pytest.approx(0.6, abs=0.15)
+    assert statistics[2].site_p_value <= 0.01 and statistics[2].site_variance_fraction > 0.8
     assert (
-        facts[2].group_variance_share["site"].low > 0.3
-        and facts[3].group_variance_share["site"].low == 0
+        statistics[2].group_variance_share["site"].low > 0.3
+        and statistics[3].group_variance_share["site"].low == 0
     )
     assert np.isnan(
-        facts[2].group_variance_share["patient"].value
-    )  # of every patient there is one image
-    assert facts[2].row()["seeds"] is None and facts[2].row()["usage_b"] > 0
+        statistics[2].group_variance_share["patient"].value
+    )  # there is one image per patient
+    assert statistics[2].row()["seeds"] is None and statistics[2].row()["usage_b"] > 0
 
 
-def test_what_tells_patients_and_slides_apart_is_reported_and_not_flagged():
+def test_patient_and_slide_effects_are_reported_but_not_flagged():
     """Atom 0 follows the patient, atom 1 the slide, atom 3 neither; there are no sites."""
     rng = np.random.default_rng(1)
     records, codes, images, labels = [], [], [], []
@@ -91,25 +94,27 @@ def test_what_tells_patients_and_slides_apart_is_reported_and_not_flagged():
     n = len(images)
     used = csr_array(np.concatenate(codes).astype(float))
     gallery = PatchSample(np.array(images), np.zeros((n, 2), int), np.ones(n), used)
-    facts = compute_atom_statistics(ATOMS, AtomAnnotations(), gallery, labels, records, CLASSES)
-    assert (
-        facts[0].group_variance_share["patient"].low > 0.5
-        and facts[0].group_variance_share["slide"].value < 0.3
+    statistics = compute_atom_statistics(
+        ATOMS, AtomAnnotations(), gallery, labels, records, CLASSES
     )
     assert (
-        facts[1].group_variance_share["slide"].low > 0.5
-        and facts[1].group_variance_share["patient"].low == 0
+        statistics[0].group_variance_share["patient"].low > 0.5
+        and statistics[0].group_variance_share["slide"].value < 0.3
     )
     assert (
-        facts[3].group_variance_share["patient"].low == 0
-        and facts[3].group_variance_share["slide"].low == 0
+        statistics[1].group_variance_share["slide"].low > 0.5
+        and statistics[1].group_variance_share["patient"].low == 0
     )
-    assert np.isnan(facts[0].group_variance_share["site"].value) and not any(
-        fact.is_site_confounded for fact in facts
-    )
-    row = facts[1].row()
     assert (
-        row["variance_share_slide"] == facts[1].group_variance_share["slide"].value
+        statistics[3].group_variance_share["patient"].low == 0
+        and statistics[3].group_variance_share["slide"].low == 0
+    )
+    assert np.isnan(statistics[0].group_variance_share["site"].value) and not any(
+        atom.is_site_confounded for atom in statistics
+    )
+    row = statistics[1].row()
+    assert (
+        row["variance_share_slide"] == statistics[1].group_variance_share["slide"].value
         and row["variance_share_site"] is None
     )
     assert (
@@ -119,27 +124,27 @@ def test_what_tells_patients_and_slides_apart_is_reported_and_not_flagged():
     )
 
 
-def test_without_sites_nothing_looks_like_a_leak():
+def test_without_sites_nothing_is_flagged():
     gallery, labels, records = planted()
     bare = [ImageRecord(r.path, r.label, r.patient) for r in records]
-    facts = compute_atom_statistics(ATOMS, AtomAnnotations(), gallery, labels, bare, CLASSES)
-    assert not any(fact.is_site_confounded for fact in facts)
-    assert all(np.isnan(fact.site_p_value) for fact in facts)
+    statistics = compute_atom_statistics(ATOMS, AtomAnnotations(), gallery, labels, bare, CLASSES)
+    assert not any(atom.is_site_confounded for atom in statistics)
+    assert all(np.isnan(atom.site_p_value) for atom in statistics)
 
 
-def test_patients_of_unknown_sites_are_no_site_of_their_own():
-    """Where one site is known and the other left empty, there is nothing to compare."""
+def test_unknown_sites_are_not_a_site():
+    """One known site and missing values leave nothing to compare."""
     gallery, labels, records = planted()
-    known = [r.site if r.site == "z" else None for r in records]
+    sites = [r.site if r.site == "z" else None for r in records]
     half = [
-        ImageRecord(r.path, r.label, r.patient, site=s) for r, s in zip(records, known, strict=True)
+        ImageRecord(r.path, r.label, r.patient, site=s) for r, s in zip(records, sites, strict=True)
     ]
-    facts = compute_atom_statistics(ATOMS, AtomAnnotations(), gallery, labels, half, CLASSES)
-    assert not any(fact.is_site_confounded for fact in facts)
-    assert all(np.isnan(fact.site_p_value) and fact.site == "" for fact in facts)
+    statistics = compute_atom_statistics(ATOMS, AtomAnnotations(), gallery, labels, half, CLASSES)
+    assert not any(atom.is_site_confounded for atom in statistics)
+    assert all(np.isnan(atom.site_p_value) and atom.site == "" for atom in statistics)
 
 
-def test_sets_without_a_leak_are_hardly_ever_flagged():
+def test_data_without_site_effect_are_rarely_flagged():
     flagged = 0
     for seed in range(20):
         gallery, labels, records = planted(seed=seed)
@@ -149,12 +154,14 @@ def test_sets_without_a_leak_are_hardly_ever_flagged():
             ImageRecord(r.path, r.label, r.patient, site=s)
             for r, s in zip(records, sites, strict=True)
         ]
-        facts = compute_atom_statistics(ATOMS, AtomAnnotations(), gallery, labels, mixed, CLASSES)
-        flagged += any(fact.is_site_confounded for fact in facts)
+        statistics = compute_atom_statistics(
+            ATOMS, AtomAnnotations(), gallery, labels, mixed, CLASSES
+        )
+        flagged += any(atom.is_site_confounded for atom in statistics)
     assert flagged <= 1
 
 
-def test_users_are_of_different_patients():
+def test_top_patches_are_of_different_patients():
     gallery, _, records = planted()
     patient_indices = np.arange(len(records))
     users = gallery.top_patches(0, 8, patient_indices)
@@ -179,7 +186,7 @@ SMALL = Recipe(
 )
 
 
-def test_stability_is_1_of_the_same_training_and_less_of_others(manifest):
+def test_stability_is_1_for_the_same_training_and_lower_for_others(manifest):
     model = TissueClassifier(SMALL).fit(manifest)
     same = measure_stability(model, manifest, 1, lambda seed, images: model)
     np.testing.assert_allclose(same.seeds, 1, atol=1e-6)
@@ -197,7 +204,7 @@ def test_stability_is_1_of_the_same_training_and_less_of_others(manifest):
     assert other.halves.shape == (12,) and other.seeds.mean() >= other.matched_seeds - 1e-9
 
 
-def test_projected_atoms_are_compared_as_what_they_stand_for(manifest):
+def test_projected_atoms_are_compared_in_the_original_space(manifest):
     from dataclasses import replace
 
     recipe = replace(SMALL, n_components=8, whiten=True)
@@ -208,10 +215,10 @@ def test_projected_atoms_are_compared_as_what_they_stand_for(manifest):
     np.testing.assert_allclose(same.seeds, 1, atol=1e-5)
 
 
-# --- notes --------------------------------------------------------------------------------------
+# --- annotations --------------------------------------------------------------------------------
 
 
-def test_atoms_go_by_class_and_number_or_by_name():
+def test_atoms_are_selected_by_class_and_number_or_by_name():
     labels = atom_labels(np.array([0, 1, 1]), ["a, b", "c:d"])
     assert labels == ["a, b:1", "c:d:1", "c:d:2"]
     notes = AtomAnnotations().changed([1, 2], name="fat, lots")
@@ -222,7 +229,7 @@ def test_atoms_go_by_class_and_number_or_by_name():
         parse_atom_selector("x:1", labels, notes)
 
 
-def test_notes_are_dated_and_go_when_they_say_nothing():
+def test_annotations_are_dated_and_removed_if_empty():
     notes = AtomAnnotations().changed([3], name="fat", disabled=True)
     (note,) = notes.to_list()
     assert note["atom"] == 3 and len(note["date"]) == 10
@@ -244,7 +251,7 @@ def test_notes_are_dated_and_go_when_they_say_nothing():
         {"more": 1},
     ],
 )
-def test_what_is_no_note_is_refused(change):
+def test_invalid_annotation_is_refused(change):
     (note,) = AtomAnnotations().changed([3], name="fat").to_list()
     with pytest.raises(ValueError):
         check_notes([note | change])

@@ -1,4 +1,4 @@
-"""Which atoms the patches of each class use most: counted by hand on six patches."""
+"""Tests of the most used atoms of each class, counted by hand on six patches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from histodict.models import RegionDetector, TissueClassifier
 from histodict.models.image_pipeline import AtomTable
 
 LABELS = ["a", "a", "b", "b", "b", "b"]
-# Atoms 0 to 2 are of class a, 3 to 5 of class b; atom 4 is used by nobody.
+# Atoms 0 to 2 are of class a, 3 to 5 of class b; atom 4 is unused.
 CODES = np.array(
     [
         [0.1, 1.0, 0.0, 0.0, 0.0, 0.0],
@@ -33,9 +33,9 @@ def gallery_of(codes=CODES, corners=None):
     return PatchSample(np.arange(n), corners, np.full(n, 10.0), csr_array(codes))
 
 
-def test_atoms_stand_in_the_order_of_their_class_s_use():
+def test_atoms_are_sorted_by_usage_in_their_class():
     of_a, of_b = most_used_atoms(ATOMS, gallery_of(), LABELS, ["a", "b"], 5)
-    # By patches of a: atom 1 in both, 0 in one, 2 in none; weights do not count.
+    # In patches of a: atom 1 in both, 0 in one, 2 in none; weights do not count.
     assert [use.atom for use in of_a.atoms] == [1, 0, 2]
     assert of_a.atoms[1].fractions == {"a": 0.5, "b": 0.25}
     assert [use.atom for use in of_b.atoms] == [5, 3]
@@ -46,18 +46,18 @@ def test_atoms_stand_in_the_order_of_their_class_s_use():
     assert of_b.per_patch == {"a": 0.5, "b": 1.0}
 
 
-def test_only_so_many_atoms_as_asked_for():
+def test_number_of_atoms_is_limited():
     found = most_used_atoms(ATOMS, gallery_of(), LABELS, ["a", "b"], 1)
     assert [[use.atom for use in group.atoms] for group in found] == [[1], [5]]
 
 
-def test_images_of_other_classes_put_atoms_in_order_by_all_patches():
+def test_atoms_are_sorted_by_all_patches_for_other_classes():
     of_a, of_b = most_used_atoms(ATOMS, gallery_of(), ["other"] * 6, ["a", "b"], 5)
     assert [use.atom for use in of_a.atoms] == [0, 1, 2]
     assert of_b.atoms[0].fractions == {"other": 0.5}
 
 
-def test_labels_are_the_images_own_or_for_regions_the_masks(tmp_path):
+def test_patch_labels_are_those_of_the_image_or_the_mask(tmp_path):
     mask = np.zeros((40, 40), np.uint8)
     mask[:, 20:] = 255
     Image.fromarray(mask).save(tmp_path / "mask.png")

@@ -1,4 +1,4 @@
-"""Answers in parts of atoms, which add up to the score of every kind of model; atoms off."""
+"""Tests of explanations: contributions add up to the score of every model; disabled atoms."""
 
 from __future__ import annotations
 
@@ -65,42 +65,42 @@ def models(manifest):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_parts_add_up_to_the_score_of_every_kind_of_model(models, manifest, kind, tmp_path):
+def test_contributions_add_up_to_the_score_of_every_model(models, manifest, kind, tmp_path):
     model = models(kind)
     path = manifest.records[-1].path
-    why = model.explain(path)
-    total = why.constant + sum(part.adds for part in why.parts)
-    np.testing.assert_allclose(total, why.scores, atol=1e-6, rtol=0)
+    explanation = model.explain(path)
+    total = explanation.constant + sum(part.adds for part in explanation.parts)
+    np.testing.assert_allclose(total, explanation.scores, atol=1e-6, rtol=0)
     prediction = model.predict_one(path)
     if kind != "regions":
-        assert why.scores.tolist() == list(prediction.scores)
+        assert explanation.scores.tolist() == list(prediction.scores)
     again = load(model.save(tmp_path / "m.histodict")).explain(path)
-    np.testing.assert_allclose([p.adds for p in again.parts], [p.adds for p in why.parts])
-    assert again.summary() == why.summary()
+    np.testing.assert_allclose([p.adds for p in again.parts], [p.adds for p in explanation.parts])
+    assert again.summary() == explanation.summary()
 
 
 @pytest.mark.parametrize("kind", ["margin", "codes", "both", "smooth", "components", "src"])
-def test_the_constant_is_the_rule_s_own(models, manifest, kind):
-    """Nothing of the score hides in the constant but the bias, and what single precision loses."""
+def test_constant_is_the_bias_of_the_aggregator(models, manifest, kind):
+    """The constant contains only the bias, up to single precision."""
     model = models(kind)
-    why = model.explain(manifest.records[0].path)
+    explanation = model.explain(manifest.records[0].path)
     np.testing.assert_allclose(
-        why.constant, model.aggregator_.bias - model.threshold_shift_, atol=1e-3
+        explanation.constant, model.aggregator_.bias - model.threshold_shift_, atol=1e-3
     )
 
 
-def test_of_proportions_the_constant_has_the_votes_nobody_spoke_for(models, manifest):
+def test_constant_of_proportions_has_the_abstaining_patches(models, manifest):
     model = models("proportion")
-    why = model.explain(manifest.records[0].path)
-    np.testing.assert_allclose(why.constant, model.aggregator_.bias, atol=1e-3)
+    explanation = model.explain(manifest.records[0].path)
+    np.testing.assert_allclose(explanation.constant, model.aggregator_.bias, atol=1e-3)
     weight = model.aggregator_.weights[0, 0]
-    shares = np.array([part.adds[0] / weight for part in why.parts])
+    shares = np.array([part.adds[0] / weight for part in explanation.parts])
     assert (shares >= -1e-9).all() and shares.sum() == pytest.approx(
         model.predict_one(manifest.records[0].path).proportions[model.classes_[1]], abs=1e-6
     )
 
 
-def test_weights_of_patches_are_the_neighbours_mean_turned_round(tmp_path):
+def test_patch_weights_are_the_transposed_neighbour_mean(tmp_path):
     rng = np.random.default_rng(0)
     tissue, chosen = rng.random((9, 7)) > 0.3, rng.random((9, 7)) > 0.5
     chosen &= tissue
@@ -111,15 +111,15 @@ def test_weights_of_patches_are_the_neighbours_mean_turned_round(tmp_path):
     np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
-def test_use_is_the_share_of_patches_and_where_it_is_agrees(models, manifest):
+def test_usage_is_the_share_of_patches_and_agrees_with_positions(models, manifest):
     model = models("margin")
-    path, seen = manifest.records[0].path, []
+    path, used = manifest.records[0].path, []
     recorder = PatchRecorder()
-    recorder.add = lambda positions, codes, contributions: seen.append(codes)
+    recorder.add = lambda positions, codes, contributions: used.append(codes)
     model.with_recorders([recorder]).predict_one(path)
-    shares = np.mean(np.concatenate([codes.toarray() != 0 for codes in seen]), axis=0)
-    why = model.explain(path)
-    by_name = {part.name: part for part in why.parts}
+    shares = np.mean(np.concatenate([codes.toarray() != 0 for codes in used]), axis=0)
+    explanation = model.explain(path)
+    by_name = {part.name: part for part in explanation.parts}
     first = f"{model.classes_[0]}:1"
     assert by_name[first].usage == pytest.approx(shares[0])
     assert np.nanmax(by_name[first].positions) > 0
@@ -135,23 +135,23 @@ def test_explain_encodes_each_patch_once(models, manifest, rule, monkeypatch):
     assert sum(n_encoded) == explanation.prediction.n_patches > 0
 
 
-def test_words_say_what_speaks_for_it_and_what_would_change_it(models, manifest):
+def test_summary_names_reasons_and_required_change(models, manifest):
     model = models("margin")
-    why = model.explain(manifest.records[-1].path)
-    assert why.summary().startswith(f"{why.label}, because ")
-    rival = model.classes_[why.rival]
-    assert f"({rival} " in why.summary()
-    if why.changes is not None:
-        left = why.margin_to_runner_up(why.scores) - sum(
-            map(why.excess_over_reference, why.changes)
+    explanation = model.explain(manifest.records[-1].path)
+    assert explanation.summary().startswith(f"{explanation.label}, because ")
+    runner_up = model.classes_[explanation.rival]
+    assert f"({runner_up} " in explanation.summary()
+    if explanation.changes is not None:
+        left = explanation.margin_to_runner_up(explanation.scores) - sum(
+            map(explanation.excess_over_reference, explanation.changes)
         )
-        assert left < 0 <= left + why.excess_over_reference(why.changes[-1])
-        assert rival in why.describe_change()
-    assert why.to_dict()["parts"][0]["name"] in why.summary()
+        assert left < 0 <= left + explanation.excess_over_reference(explanation.changes[-1])
+        assert runner_up in explanation.describe_change()
+    assert explanation.to_dict()["parts"][0]["name"] in explanation.summary()
 
 
-def test_of_three_classes_the_one_that_is_named_would_win():
-    """What takes the answer away from the winner may give it to a third class."""
+def test_change_is_only_stated_if_the_named_class_would_win():
+    """Removing a concept of the predicted class may make a third class win."""
     scores = np.array([1.5, 0.9, 1.3])
     parts = [
         ConceptContribution(
@@ -161,31 +161,34 @@ def test_of_three_classes_the_one_that_is_named_would_win():
             "q", "a", np.array([0.3, 0.0, 0.0]), reference_contribution={"c": np.zeros(3)}
         ),
     ]
-    why = Explanation(
+    explanation = Explanation(
         SimpleNamespace(label="a", path="x"), ("a", "b", "c"), scores, scores, parts, False
     )
-    assert why.rival == 2 and [part.name for part in why.changes] == ["p"]
+    assert explanation.rival == 2 and [part.name for part in explanation.changes] == ["p"]
     parts[0] = ConceptContribution(
         "p", "a", np.array([0.8, -0.6, 0.0]), reference_contribution={"c": np.zeros(3)}
     )
     other = Explanation(
         SimpleNamespace(label="a", path="x"), ("a", "b", "c"), scores, scores, parts, False
     )
-    assert other.changes is None  # b would have 1.5 then
+    assert other.changes is None  # b would then have 1.5
 
 
-def test_patches_too_few_for_a_region_do_not_speak_for_the_other_answer(models, manifest):
+def test_too_few_patches_for_a_region_are_reported(models, manifest):
     model = copy(models("regions"))
     model.min_patches_ = 10_000
     found = [model.explain(record.path) for record in manifest.records]
-    few = [why for why in found if why.is_too_few]
+    few = [explanation for explanation in found if explanation.is_too_few]
     assert few
-    for why in few:
-        assert why.summary().startswith(f"{why.prediction.label} (") and "too few" in why.summary()
-        assert "were larger" in why.describe_change()
+    for explanation in few:
+        assert (
+            explanation.summary().startswith(f"{explanation.prediction.label} (")
+            and "too few" in explanation.summary()
+        )
+        assert "were larger" in explanation.describe_change()
 
 
-def test_asking_why_changes_nothing(models, manifest):
+def test_explaining_changes_nothing(models, manifest):
     model = models("regions")
     before = [part.margins.copy() for part in model.model_.class_reference_]
     off = model.with_atom_annotations(AtomAnnotations().changed([0], disabled=True))
@@ -194,10 +197,10 @@ def test_asking_why_changes_nothing(models, manifest):
         np.testing.assert_array_equal(part.margins, was)
 
 
-# --- names and switches -------------------------------------------------------------------------
+# --- names and disabled atoms --------------------------------------------------------------------
 
 
-def test_atoms_of_one_name_are_one_concept(models, manifest):
+def test_atoms_of_one_name_form_one_concept(models, manifest):
     model = models("margin")
     path = manifest.records[-1].path
     before = {part.name: part for part in model.explain(path).parts}
@@ -206,16 +209,16 @@ def test_atoms_of_one_name_are_one_concept(models, manifest):
     named = model.with_atom_annotations(
         AtomAnnotations().changed(places, name="dark nuclei", group="nuclei")
     )
-    why = named.explain(path)
-    merged = next(part for part in why.parts if part.name == "dark nuclei")
+    explanation = named.explain(path)
+    merged = next(part for part in explanation.parts if part.name == "dark nuclei")
     np.testing.assert_allclose(merged.adds, sum(before[name].adds for name in used))
     assert merged.group == "nuclei" and merged.class_name == model.classes_[1]
-    assert why.scores.tolist() == model.explain(path).scores.tolist()
+    assert explanation.scores.tolist() == model.explain(path).scores.tolist()
 
 
 @pytest.mark.parametrize("kind", ["margin", "both", "codes", "regions", "panel", "src"])
-def test_switched_off_equals_a_model_without_the_atoms(models, manifest, kind, tmp_path):
-    """A model is made that has no such atoms, of the same arrays; its answers are the same bits."""
+def test_disabled_atoms_equal_a_model_without_them(models, manifest, kind, tmp_path):
+    """The bits equal those of a model whose arrays lack these atoms."""
     model = models(kind)
     off = [0, 3, 14]
     path = manifest.records[-1].path
@@ -243,7 +246,7 @@ def _reduced(model, off):
     inner = copy(model.model_)
     D, classes = inner.method_.labelled_atoms()
     stored = np.setdiff1d(np.arange(len(D)), off)
-    # SRC's residuals are of samples of unit length, so a method is given its own other atoms.
+    # Residuals of SRC are of samples of unit length, so the method gets its own other atoms.
     method = copy(inner.method_)
     method.labelled_atoms = lambda: (np.ascontiguousarray(D[stored]), classes[stored])
     inner.method_ = method
@@ -269,7 +272,7 @@ def _reduced(model, off):
     return changed
 
 
-def test_a_class_keeps_an_atom_and_notes_are_of_atoms_that_are_there(models):
+def test_every_class_keeps_an_atom_and_unknown_atoms_are_refused(models):
     model = models("margin")
     with pytest.raises(ValueError, match="must keep"):
         model.with_atom_annotations(AtomAnnotations().changed(range(12), disabled=True))
@@ -281,35 +284,37 @@ def test_a_class_keeps_an_atom_and_notes_are_of_atoms_that_are_there(models):
         models("whole").with_atom_annotations(AtomAnnotations().changed([0], name="x"))
 
 
-def test_atoms_are_drawn_in_the_sign_in_which_they_are_used(models):
+def test_atoms_are_displayed_with_their_sign_of_use(models):
     inner = models("margin").model_
     atoms, reference = inner.atoms(), inner.class_reference_
-    leaning = np.array([reference[c].mean_codes[j] for j, c in enumerate(atoms.classes)])
+    code_sums = np.array([reference[c].mean_codes[j] for j, c in enumerate(atoms.classes)])
     turned = np.sign(np.sum(atoms.with_usage_sign * atoms.D, axis=1))
-    assert (turned * leaning >= 0).all() and set(turned) <= {-1, 1}
+    assert (turned * code_sums >= 0).all() and set(turned) <= {-1, 1}
     changed = replace(atoms, signs=-atoms.signs)
     np.testing.assert_array_equal(changed.with_usage_sign, -atoms.with_usage_sign)
 
 
-# --- of a panel ---------------------------------------------------------------------------------
+# --- ensembles -----------------------------------------------------------------------------------
 
 
-def test_the_votes_of_a_panel_add_up_and_its_parts_have_names_of_their_own(models, manifest):
+def test_member_contributions_add_up_and_their_concepts_have_unique_names(models, manifest):
     model = models("panel")
     for record in manifest.records:
-        why = model.explain(record.path)
-        assert [vote.member for vote in why.votes] == [0, 1]
-        total = sum(vote.adds for vote in why.votes) + model.combination_.offset
-        np.testing.assert_allclose(total, why.scores, rtol=1e-6)
-        names = [row["name"] for row in why.to_dict()["parts"]]
+        explanation = model.explain(record.path)
+        assert [vote.member for vote in explanation.votes] == [0, 1]
+        total = sum(vote.adds for vote in explanation.votes) + model.combination_.offset
+        np.testing.assert_allclose(total, explanation.scores, rtol=1e-6)
+        names = [row["name"] for row in explanation.to_dict()["parts"]]
         assert len(set(names)) == len(names)
         assert all(name.startswith(("view 1: ", "view 2: ")) for name in names)
-        n_agree = sum(why.margin_to_runner_up(vote.adds) > 0 for vote in why.votes)
-        assert ("all 2 views say" if n_agree == 2 else f"{n_agree} of 2 views say") in why.summary()
+        n_agree = sum(explanation.margin_to_runner_up(vote.adds) > 0 for vote in explanation.votes)
+        assert (
+            "all 2 views say" if n_agree == 2 else f"{n_agree} of 2 views say"
+        ) in explanation.summary()
     assert models("margin").explain(manifest.records[0].path).votes == []
 
 
-def _of_views(leads, parts, score=1.0, n_abstaining=0):
+def _make_ensemble_contributions(leads, parts, score=1.0, n_abstaining=0):
     votes = [
         MemberContribution(place, "dfdl on rgb", np.array([lead]))
         for place, lead in enumerate(leads)
@@ -319,49 +324,64 @@ def _of_views(leads, parts, score=1.0, n_abstaining=0):
     return Explanation(prediction, ("a", "b"), scores, scores, parts, votes=votes)
 
 
-def test_how_many_views_agree_is_said_and_which_would_have_to_be_silent():
-    whole = ConceptContribution("lbp-colour", "", np.array([0.9]), member=1, of_ensemble=True)
+def test_summary_counts_agreeing_and_abstaining_members():
+    whole_image = ConceptContribution("lbp-colour", "", np.array([0.9]), member=1, of_ensemble=True)
     used = ConceptContribution(
         "b:3", "b", np.array([0.4]), 0.2, {"a": 0.1}, {"a": np.zeros(1)}, member=0, of_ensemble=True
     )
-    why = _of_views([0.4, 0.9], [whole, used])
+    explanation = _make_ensemble_contributions([0.4, 0.9], [whole_image, used])
     assert (
-        why.summary()
+        explanation.summary()
         == "b, as all 2 views say, because 20 % of its tissue is b:3 of view 1 (a 10 %)."
     )
     output = "It would be called a if view 2 was undecided and b:3 of view 1 was as usual in a."
-    assert why.describe_change() == output
-    assert [part.name for part in why.concepts] == ["b:3"]
-    assert why.others(1) == [whole] and whole.full_name == "view 2: lbp-colour, as a whole"
-    assert "as 1 of 2 views say" in _of_views([0.4, -0.1], [used]).summary()
-    assert "though its 2 views do not say so" in _of_views([-0.1, -0.1], [used]).summary()
-    assert "as its one view says (1 could" in _of_views([0.4], [used], n_abstaining=1).summary()
-    assert "though its one view does not say so" in _of_views([-0.4], [used]).summary()
-    alone = _of_views([0.9, 0.1], [whole])
+    assert explanation.describe_change() == output
+    assert [part.name for part in explanation.concepts] == ["b:3"]
+    assert (
+        explanation.others(1) == [whole_image]
+        and whole_image.full_name == "view 2: lbp-colour, as a whole"
+    )
+    assert "as 1 of 2 views say" in _make_ensemble_contributions([0.4, -0.1], [used]).summary()
+    assert (
+        "though its 2 views do not say so"
+        in _make_ensemble_contributions([-0.1, -0.1], [used]).summary()
+    )
+    assert (
+        "as its one view says (1 could"
+        in _make_ensemble_contributions([0.4], [used], n_abstaining=1).summary()
+    )
+    assert (
+        "though its one view does not say so"
+        in _make_ensemble_contributions([-0.4], [used]).summary()
+    )
+    alone = _make_ensemble_contributions([0.9, 0.1], [whole_image])
     assert alone.summary() == "b, as all 2 views say." and alone.describe_change() == ""
 
 
-def test_of_three_classes_a_view_agrees_that_gives_the_same_answer():
+def test_member_of_three_classes_agrees_with_the_same_prediction():
     votes = [
         MemberContribution(0, "x", np.array([1.0, 0.2, 0.1])),
         MemberContribution(1, "y", np.array([0.1, 0.0, 1.3])),
     ]
     scores = np.array([1.5, 1.0, 0.5])
     prediction = SimpleNamespace(label="a", path="x")
-    why = Explanation(prediction, ("a", "b", "c"), scores, scores, [], votes=votes)
-    assert why.summary() == "a, as 1 of 2 views say."
+    explanation = Explanation(prediction, ("a", "b", "c"), scores, scores, [], votes=votes)
+    assert explanation.summary() == "a, as 1 of 2 views say."
 
 
 @pytest.mark.parametrize(
-    ("kind", "words"), [("whole", "looks at the image as a whole"), ("logistic", "has no atoms")]
+    ("kind", "text"), [("whole", "looks at the image as a whole"), ("logistic", "has no atoms")]
 )
-def test_of_a_method_without_atoms_nothing_more_is_known(models, manifest, kind, words):
-    why = models(kind).explain(manifest.records[0].path)
-    assert "because of what is not known: the method" in why.summary() and words in why.summary()
-    assert why.describe_change() == "" and len(why.concepts) == 1
+def test_methods_without_atoms_have_no_concepts(models, manifest, kind, text):
+    explanation = models(kind).explain(manifest.records[0].path)
+    assert (
+        "because of what is not known: the method" in explanation.summary()
+        and text in explanation.summary()
+    )
+    assert explanation.describe_change() == "" and len(explanation.concepts) == 1
 
 
-def test_views_are_told_apart_by_their_names():
+def test_members_have_unique_names():
     for name in ("default", "pixels"):
         names = [
             ScoreContributions(SimpleNamespace(recipe=r), np.zeros(1)).name

@@ -1,4 +1,5 @@
-"""Real patches with their codes: shares and users counted by hand, codes those of the method."""
+"""Tests of samples of patches with codes: fractions and top patches by hand, codes by the
+method."""
 
 from __future__ import annotations
 
@@ -54,43 +55,43 @@ def gallery(model, manifest):
     return PatchSample.of(model.model_, manifest.records, 0)
 
 
-def test_users_are_the_patches_with_the_largest_weights_two_of_an_image():
+def test_top_patches_have_the_largest_weights_two_per_image():
     found = small_gallery()
     assert found.top_patches(0) == [(0, 5.0), (1, -4.0), (3, 2.0), (5, -1.0)]
     assert found.top_patches(0, 2) == [(0, 5.0), (1, -4.0)]
     assert found.top_patches(1) == [(2, 2.0)]
 
 
-def test_images_that_use_an_atom_a_lot_do_not_hide_the_others():
+def test_images_with_many_uses_do_not_hide_others():
     codes = csr_array(np.append(np.arange(999.0, 0.0, -1.0), 0.5)[:, None])
     images = np.append(np.zeros(999, np.int64), 1)
     many = PatchSample(images, np.zeros((1000, 2), np.int64), np.full(1000, 8.0), codes)
     assert many.top_patches(0, 3) == [(0, 999.0), (1, 998.0), (999, 0.5)]
 
 
-def test_shares_are_counted_by_group():
+def test_fractions_are_counted_by_group():
     shares = small_gallery().fractions(np.array([0, 0, 1, 1, 1, 1]), 3)
     np.testing.assert_allclose(shares, [[1, 0, 1 / 2], [3 / 4, 1 / 4, 0], [0, 0, 0]])
 
 
-def test_a_stored_zero_is_no_use():
+def test_stored_zero_is_not_a_use():
     codes = csr_array((np.array([0.0, 1.0]), np.array([0, 1]), np.array([0, 2])), shape=(1, 2))
     one = PatchSample(np.zeros(1, np.int64), np.zeros((1, 2), np.int64), np.full(1, 8.0), codes)
     np.testing.assert_array_equal(one.fractions(np.zeros(1, np.int64), 1), [[0, 1]])
     assert one.top_patches(0) == []
 
 
-def test_codes_are_those_of_the_patch_at_the_place(model, manifest, gallery):
+def test_codes_are_those_of_the_patch_at_the_position(model, manifest, gallery):
     for patch in (0, len(gallery.images) // 2, len(gallery.images) - 1):
         record = manifest.records[int(gallery.images[patch])]
         x, y = (int(at) // RECIPE.patch_px for at in gallery.corners[patch])
-        with open_prepared_image(record.path, record.mpp, RECIPE) as view:
-            vector = view.chunk_features(view.grid(), slice(y, y + 1), slice(x, x + 1))[1]
+        with open_prepared_image(record.path, record.mpp, RECIPE) as prepared:
+            vector = prepared.chunk_features(prepared.grid(), slice(y, y + 1), slice(x, x + 1))[1]
         code = model.model_.method_.encode(vector)[0].toarray()
         np.testing.assert_allclose(gallery.codes[[patch]].toarray(), code, atol=1e-5)
 
 
-def test_every_image_gives_its_part_and_threads_change_nothing(model, manifest, gallery):
+def test_every_image_contributes_and_threads_change_nothing(model, manifest, gallery):
     assert set(gallery.images.tolist()) == set(range(len(manifest.records)))
     assert np.bincount(gallery.images).max() <= -(-N_PATCHES // len(manifest.records))
     reported = []
@@ -101,7 +102,7 @@ def test_every_image_gives_its_part_and_threads_change_nothing(model, manifest, 
     assert [progress.done for progress in reported] == list(range(len(manifest.records) + 1))
 
 
-def test_a_patch_is_most_like_itself(gallery, tmp_path):
+def test_nearest_patch_is_the_patch_itself(gallery, tmp_path):
     assert len(gallery.images) > 500
     place = int(np.argmax(np.diff(gallery.codes.indptr)))
     found = gallery.nearest_patches(gallery.codes[[place]])
@@ -114,7 +115,7 @@ def test_a_patch_is_most_like_itself(gallery, tmp_path):
     assert [value for _, value in again] == pytest.approx(values, abs=1e-6)
 
 
-def test_glass_alone_is_refused(model, tmp_path):
+def test_background_alone_is_refused(model, tmp_path):
     Image.new("RGB", (160, 120), "white").save(tmp_path / "glass.png")
     with pytest.raises(ValueError, match="no tissue was found in any of the 1 images"):
         PatchSample.of(model.model_, [ImageRecord(tmp_path / "glass.png", "a", "p")], 0)

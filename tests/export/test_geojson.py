@@ -1,4 +1,4 @@
-"""The outlines for QuPath hold what the map says, where it says it; against plain arithmetic."""
+"""Tests of outlines for QuPath against direct computations from the map."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def measured(feature):
     return feature["properties"]["measurements"]
 
 
-def holds(feature, x, y):
+def contains(feature, x, y):
     return any(
         inside(outer, x, y) and not any(inside(hole, x, y) for hole in holes)
         for outer, *holes in polygons_of(feature)
@@ -86,26 +86,26 @@ def test_named_concepts_are_measured(patch_map):
     assert not any("use" in key for f in read(area_features(patch_map)) for key in measured(f))
 
 
-def test_areas_cover_the_cells_of_their_class_and_nothing_else(patch_map):
+def test_areas_cover_the_cells_of_their_class_exactly(patch_map):
     grid = patch_map.grid
     features = read(area_features(patch_map))
     for row, column in np.ndindex(patch_map.predicted_classes.shape):
-        x = grid.corner(row, column)[0] + grid.patch_side / 2  # the middle of the patch
+        x = grid.corner(row, column)[0] + grid.patch_side / 2  # the centre of the patch
         y = grid.corner(row, column)[1] + grid.patch_side / 2
-        found = [name_of(feature) for feature in features if holds(feature, x, y)]
+        found = [name_of(feature) for feature in features if contains(feature, x, y)]
         predicted_class = patch_map.predicted_classes[row, column]
         assert found == ([] if predicted_class == NO_TISSUE else [CLASSES[predicted_class]])
     for feature in features:
         rings = [ring for polygon in polygons_of(feature) for ring in polygon]
         whole = measured(feature)["patches"] * grid.step**2
         assert sum(area(ring) for ring in rings) == pytest.approx(whole, rel=2e-3)
-        for outer, *holes in polygons_of(feature):  # as RFC 7946 asks
+        for outer, *holes in polygons_of(feature):  # as required by RFC 7946
             assert area(outer) > 0 and all(area(hole) < 0 for hole in holes)
 
 
 @pytest.mark.parametrize("patch_map", ["side by side"], indirect=True)
-def test_areas_side_by_side_are_the_union_of_their_patches(patch_map):
-    """Where patches do not overlap they have a union for each class; pixel by pixel."""
+def test_areas_of_adjacent_patches_are_their_union(patch_map):
+    """Non-overlapping patches have a union for each class, compared pixel by pixel."""
     pixels = np.full((9 * 32, 13 * 32), NO_TISSUE)
     for feature in read(patch_features(patch_map)):
         (ring,) = polygons_of(feature)[0]
@@ -121,7 +121,7 @@ def test_areas_side_by_side_are_the_union_of_their_patches(patch_map):
     assert (pixels == NO_TISSUE).all()
 
 
-def test_areas_are_measured_by_the_means_of_their_patches(patch_map):
+def test_area_measurements_are_means_over_patches(patch_map):
     grid = patch_map.grid
     for feature in read(area_features(patch_map)):
         found = measured(feature)
@@ -130,7 +130,7 @@ def test_areas_are_measured_by_the_means_of_their_patches(patch_map):
             patch_map.margins[row, column].astype(float)
             for row, column in np.ndindex(patch_map.predicted_classes.shape)
             if patch_map.predicted_classes[row, column] == place
-            and holds(feature, *(n + grid.patch_side / 2 for n in grid.corner(row, column)))
+            and contains(feature, *(n + grid.patch_side / 2 for n in grid.corner(row, column)))
         ]
         assert len(own) == found["patches"]
         for name, mean in zip(CLASSES, np.mean(own, axis=0), strict=True):
@@ -141,7 +141,7 @@ def test_areas_are_measured_by_the_means_of_their_patches(patch_map):
     assert all("area µm²" not in measured(feature) for feature in unknown)
 
 
-def test_a_patch_has_every_class_s_score_and_colour(patch_map):
+def test_patches_have_scores_of_every_class_and_a_colour(patch_map):
     features = read(patch_features(patch_map))
     places = np.argwhere(patch_map.predicted_classes != NO_TISSUE)
     assert len(features) == len(places)
@@ -153,13 +153,13 @@ def test_a_patch_has_every_class_s_score_and_colour(patch_map):
         }
         for name, margin in zip(CLASSES, patch_map.margins[row, column], strict=True):
             assert measured(feature)[f"{name}: score"] == pytest.approx(margin, rel=1e-4)
-        # Where the patch was read; the bounds of the slide are QuPath's own beginning, too.
+        # The bounds of the slide are the origin of coordinates in QuPath.
         assert polygons_of(feature)[0][0][0] == list(patch_map.grid.corner(row, column))
 
 
 @pytest.mark.parametrize("written", [area_features, patch_features])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_what_is_no_number_is_left_out(patch_map, written, value):
+def test_values_that_are_not_finite_are_omitted(patch_map, written, value):
     margins = patch_map.margins.copy()
     margins[2:7, 3:9, 0] = value
     features = read(written(replace(patch_map, margins=margins)))
@@ -168,7 +168,7 @@ def test_what_is_no_number_is_left_out(patch_map, written, value):
     assert all(f"{CLASSES[1]}: score" in measured(feature) for feature in features)
 
 
-def test_a_region_is_an_annotation_of_the_second_class(patch_map):
+def test_region_is_an_annotation_of_the_second_class(patch_map):
     two = replace(patch_map, classes=("no focus", "focus"), margins=patch_map.margins[..., :2])
     ring = [(0.0, 0.0), (8.5, 0.0), (8.5, 4.0), (0.0, 4.0), (0.0, 0.0)]
     region = DetectedRegion(3, 0.25, 96.0, 24.0, (0, 0, 8.5, 4), [[ring], [ring]])
@@ -184,7 +184,7 @@ def test_a_region_is_an_annotation_of_the_second_class(patch_map):
     assert polygons_of(feature)[0] == [[[0, 0], [8.5, 0], [8.5, 4], [0, 4], [0, 0]]]
 
 
-def test_an_image_of_glass_has_an_empty_collection(patch_map, tmp_path):
+def test_background_image_gives_an_empty_collection(patch_map, tmp_path):
     background = replace(
         patch_map, predicted_classes=np.full_like(patch_map.predicted_classes, NO_TISSUE)
     )
@@ -194,11 +194,11 @@ def test_an_image_of_glass_has_an_empty_collection(patch_map, tmp_path):
         assert found == {"type": "FeatureCollection", "features": []}
 
 
-def test_compressed_it_is_the_same_and_always_the_same_bytes(patch_map, tmp_path):
+def test_compressed_file_has_the_same_content_and_reproducible_bytes(patch_map, tmp_path):
     plain, packed = tmp_path / "a.geojson", tmp_path / "a.geojson.gz"
     save_geojson(plain, area_features(patch_map))
     save_geojson(packed, area_features(patch_map))
     assert gzip.decompress(packed.read_bytes()) == plain.read_bytes()
-    assert plain.read_bytes().isascii()  # as letters of any system it is the same
+    assert plain.read_bytes().isascii()  # ASCII is the same in every encoding
     save_geojson(tmp_path / "b.geojson.gz", area_features(patch_map))
     assert packed.read_bytes() == (tmp_path / "b.geojson.gz").read_bytes()

@@ -1,4 +1,4 @@
-"""An image's patches as AnnData: what is in the file is what the model computed, and where."""
+"""Tests of patches as AnnData: values and positions equal those computed by the model."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HEAD = Recipe("nearest-mean", patch_px=12, aggregation="margin", patches_per_cla
 
 
 def read(element):
-    """An element of an .h5ad file by the letter of its format, and no other way."""
+    """Read an element of an .h5ad file by its format specification alone."""
     kind = element.attrs["encoding-type"]
     if kind in ("anndata", "dict"):
         return {name: read(part) for name, part in element.items()}
@@ -57,7 +57,7 @@ def table_of(model, image, path, mpp=None, **known):
     prediction = write_h5ad(
         path,
         model,
-        lambda heard: heard.predict_one(image, mpp=mpp),
+        lambda evaluated: evaluated.predict_one(image, mpp=mpp),
         ImageMetadata("slide", **known),
     )
     with h5py.File(path) as file:
@@ -93,24 +93,25 @@ def cells_of(table):
     return np.array(table["obs"]["array_row"]), np.array(table["obs"]["array_col"])
 
 
-def test_the_answer_is_the_same_with_and_without_a_table(model, image, found):
+def test_prediction_is_the_same_with_and_without_a_table(model, image, found):
     plain, (prediction, _) = model.predict_one(image, mpp=0.5), found
     assert prediction.row() == plain.row()
     np.testing.assert_array_equal(prediction.patch_map.margins, plain.patch_map.margins)
 
 
-def test_codes_are_those_of_the_patch_at_that_place(model, image, found):
+def test_codes_are_those_of_the_patch_at_the_position(model, image, found):
     _, table = found
-    judge = model.model_
+    pipeline = model.model_
     codes = {}
-    with open_prepared_image(image, 0.5, judge.recipe, judge.mpp_) as view:
+    with open_prepared_image(image, 0.5, pipeline.recipe, pipeline.mpp_) as view:
         grid = view.grid()
-        for row in range(grid.n_rows):  # one row of patches at a time: other chunks than its own
+        # one row of patches at a time: other chunks than those of the model
+        for row in range(grid.n_rows):
             tissue, vectors = view.chunk_features(
                 grid, slice(row, row + 1), slice(0, grid.n_columns)
             )
             if len(vectors):
-                S = judge.method_.encode(judge.project(vectors))[0].toarray()
+                S = pipeline.method_.encode(pipeline.project(vectors))[0].toarray()
                 codes |= {(row, int(c)): s for c, s in zip(np.flatnonzero(tissue), S, strict=True)}
     places = list(zip(*(part.tolist() for part in cells_of(table)), strict=True))
     assert sorted(places) == sorted(codes)
@@ -119,7 +120,7 @@ def test_codes_are_those_of_the_patch_at_that_place(model, image, found):
     np.testing.assert_allclose(table["X"].toarray(), expected, atol=2e-5)
 
 
-def test_every_patch_on_tissue_is_a_row_with_its_answer(found):
+def test_every_tissue_patch_is_a_row_with_its_prediction(found):
     prediction, table = found
     patch_map, obs = prediction.patch_map, table["obs"]
     cells = cells_of(table)
@@ -136,7 +137,7 @@ def test_every_patch_on_tissue_is_a_row_with_its_answer(found):
     assert set(obs["image_class"]) == {prediction.label} and "patient" not in obs
 
 
-def test_atoms_come_with_their_class_and_how_often_they_are_used(model, found):
+def test_atoms_have_their_class_and_usage(model, found):
     _, table = found
     atoms, var = model.model_.atoms(), table["var"]
     np.testing.assert_array_equal(table["varm"]["atoms"], atoms.D)
@@ -148,19 +149,21 @@ def test_atoms_come_with_their_class_and_how_often_they_are_used(model, found):
         np.testing.assert_allclose(var[f"usage_{name}"], used[classes == name].mean(axis=0))
 
 
-def test_the_picture_and_the_facts(model, image, found):
+def test_image_and_metadata(model, image, found):
     prediction, table = found
-    spatial, facts = table["uns"]["spatial"]["slide"], table["uns"]["histodict"]
+    spatial, metadata = table["uns"]["spatial"]["slide"], table["uns"]["histodict"]
     assert spatial["images"]["hires"].shape == (120, 160, 3)
     assert spatial["scalefactors"]["tissue_hires_scalef"] == 1
     assert spatial["scalefactors"]["spot_diameter_fullres"] == prediction.patch_map.grid.patch_side
     assert len(table["uns"]["class_colors"]) == 2
-    assert facts["image"] == str(image) and facts["mpp"] == 0.5
-    assert facts["answer"]["label"] == prediction.label and facts["kind"] == "tissue-classifier"
-    assert '"method": "dfdl"' in facts["recipe"] and "model_digest" not in facts
+    assert metadata["image"] == str(image) and metadata["mpp"] == 0.5
+    assert (
+        metadata["answer"]["label"] == prediction.label and metadata["kind"] == "tissue-classifier"
+    )
+    assert '"method": "dfdl"' in metadata["recipe"] and "model_digest" not in metadata
 
 
-def test_a_large_picture_is_reduced_and_its_scale_said(model, tissue, tmp_path):
+def test_large_image_is_reduced_with_its_scale(model, tissue, tmp_path):
     from PIL import Image
 
     wide = tmp_path / "wide.png"
@@ -178,7 +181,7 @@ def test_a_large_picture_is_reduced_and_its_scale_said(model, tissue, tmp_path):
 # --- other models, other images -------------------------------------------------------------------
 
 
-def test_of_a_panel_the_codes_are_the_first_members(manifest, image, tmp_path):
+def test_ensemble_table_has_the_codes_of_the_first_member(manifest, image, tmp_path):
     ensemble = EnsembleClassifier([RECIPE, replace(HEAD, stain="none")], folds=2, n_jobs=1).fit(
         manifest
     )
@@ -187,7 +190,7 @@ def test_of_a_panel_the_codes_are_the_first_members(manifest, image, tmp_path):
     assert "probability_inflamed" in table["uns"]["histodict"]["answer"]
 
 
-def test_regions_and_what_a_mask_says_of_each_patch(tissue, tmp_path):
+def test_regions_and_mask_labels_of_patches(tissue, tmp_path):
     manifest = read_manifest(tissue / "regions" / "manifest.csv")
     finder = RegionDetector(RECIPE, region="inflamed", n_jobs=1).fit(manifest)
     record = manifest.records[0]
@@ -201,14 +204,14 @@ def test_regions_and_what_a_mask_says_of_each_patch(tissue, tmp_path):
     assert set(table["obs"]["patient"]) == {record.patient}
 
 
-def test_a_head_has_scores_as_codes_and_no_atoms(manifest, image, tmp_path):
+def test_vector_head_has_scores_as_codes_and_no_atoms(manifest, image, tmp_path):
     head = TissueClassifier(HEAD).fit(manifest)
     _, table = table_of(head, image, tmp_path / "a.h5ad", mpp=0.5)
     assert table["X"].shape[1] == 2 and table["varm"] == {}
     assert table["var"]["_index"] == ["code_0", "code_1"] and "class" not in table["var"]
 
 
-def test_glass_is_a_table_without_rows(model, tmp_path):
+def test_background_image_is_a_table_without_rows(model, tmp_path):
     from PIL import Image
 
     background = tmp_path / "glass.png"
@@ -219,7 +222,7 @@ def test_glass_is_a_table_without_rows(model, tmp_path):
     assert not np.any(table["var"]["usage"])
 
 
-def test_a_slash_in_the_name_of_a_class_parts_nothing(model, image, tmp_path):
+def test_slash_in_a_class_name_is_replaced(model, image, tmp_path):
     from copy import copy
 
     odd = copy(model)
@@ -231,21 +234,21 @@ def test_a_slash_in_the_name_of_a_class_parts_nothing(model, image, tmp_path):
     assert "margin_a⁄b" in table["obs"] and set(table["obs"]["class"]) <= {"a/b", "c"}  # noqa: RUF001
 
 
-def test_what_is_known_of_the_image_is_in_every_row(model, image, tmp_path):
+def test_record_metadata_are_in_every_row(model, image, tmp_path):
     record = ImageRecord(image, "healthy", "patient 7")
     _, table = table_of(model, image, tmp_path / "a.h5ad", mpp=0.5, record=record)
     assert set(table["obs"]["patient"]) == {"patient 7"}
     assert set(table["obs"]["truth"]) == {"healthy"}
 
 
-def test_a_method_of_whole_images_is_refused_and_leaves_no_file(manifest, image, tmp_path):
-    whole = TissueClassifier("fast", method="mean-logistic").fit(manifest)
+def test_whole_image_method_is_refused_without_a_file(manifest, image, tmp_path):
+    whole_image = TissueClassifier("fast", method="mean-logistic").fit(manifest)
     with pytest.raises(ValueError, match="looks at the image as a whole"):
-        table_of(whole, image, tmp_path / "a.h5ad", 0.5)
+        table_of(whole_image, image, tmp_path / "a.h5ad", 0.5)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_h5py_one_is_told_what_to_install(model, image, tmp_path, monkeypatch):
+def test_missing_h5py_is_reported(model, image, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(ImportError, match=r"pip install 'histodict\[anndata\]'"):
         table_of(model, image, tmp_path / "a.h5ad", 0.5)

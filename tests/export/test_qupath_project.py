@@ -45,7 +45,7 @@ def read(place):
     return json.loads(place.read_text("utf-8"))
 
 
-def test_it_has_all_that_qupath_asks_of_a_project(images, tmp_path):
+def test_project_has_all_required_content(images, tmp_path):
     folder = tmp_path / "qupath"
     save_project(folder, CLASSES, images)
     project = read(folder / "project.qpproj")
@@ -77,7 +77,7 @@ def test_classes_have_the_colours_of_the_legend(images, tmp_path):
         assert tuple(bits) == (255, *class_rgb(place))
 
 
-def test_the_script_finds_the_outlines_from_the_project(images, tmp_path):
+def test_script_finds_the_outlines_from_the_project(images, tmp_path):
     save_project(tmp_path / "qupath", CLASSES, images)
     script = (tmp_path / "qupath" / "scripts" / "import-outlines.groovy").read_text()
     assert '.get("histodict")' in script and '"geojson"' in script
@@ -85,10 +85,10 @@ def test_the_script_finds_the_outlines_from_the_project(images, tmp_path):
     assert entry["metadata"]["histodict"] == images[0].key
 
 
-def test_what_qupath_wrote_since_stays(images, tmp_path):
+def test_changes_made_by_qupath_are_preserved(images, tmp_path):
     folder = tmp_path / "qupath"
     save_project(folder, CLASSES, images[:2])
-    # As QuPath leaves it: what it knows of the image, another image, a new class, a new colour.
+    # Changes by QuPath: metadata of the image, another image, a new class, a new colour.
     project, classes = read(folder / "project.qpproj"), folder / "classifiers" / "classes.json"
     first, second = project["images"]
     first["serverBuilder"]["metadata"] = {"width": 30}
@@ -119,7 +119,7 @@ def test_what_qupath_wrote_since_stays(images, tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"images": 3}', '{"images": [{"a": 1}]}'])
-def test_a_project_that_is_damaged_is_left_alone(images, tmp_path, text):
+def test_damaged_project_is_left_unchanged(images, tmp_path, text):
     folder = tmp_path / "qupath"
     save_project(folder, CLASSES, images)
     (folder / "project.qpproj").write_text(text)
@@ -128,7 +128,7 @@ def test_a_project_that_is_damaged_is_left_alone(images, tmp_path, text):
     assert (folder / "project.qpproj").read_text() == text
 
 
-def test_an_image_that_is_gone_is_named_and_left_out(images, tmp_path):
+def test_missing_image_is_warned_of_and_skipped(images, tmp_path):
     images[1].path.unlink()
     with pytest.warns(UserWarning, match=r"left out of .*b c#1"):
         save_project(tmp_path / "qupath", CLASSES, images)

@@ -1,7 +1,7 @@
-"""Tables opened by those they are for: anndata, scanpy, squidpy, spatialdata.
+"""Tables opened with anndata, scanpy, squidpy and spatialdata.
 
-They ask for older versions of pandas and Dask than those the other tests run with, so they have
-an environment of their own (docs/anndata.md), and skip elsewhere.
+These need older versions of pandas and Dask than the other tests, hence their own environment
+(docs/anndata.md); elsewhere the tests are skipped.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import histodict
 from histodict.synthetic.dataset import write_synthetic_dataset
 
 PAGE = Path(__file__).parents[2] / "docs" / "anndata.md"
-WHY = "not installed here: see docs/anndata.md"
-anndata = pytest.importorskip("anndata", reason=f"anndata is {WHY}")
+NOT_INSTALLED = "not installed here: see docs/anndata.md"
+anndata = pytest.importorskip("anndata", reason=f"anndata is {NOT_INSTALLED}")
 
 
 @pytest.fixture(scope="module")
@@ -38,16 +38,16 @@ def images(tissue):
 
 
 @pytest.fixture(scope="module")
-def whole(model, images):
+def spatial_data(model, images):
     return histodict.to_anndata(model, images[1], mpp=0.5)
 
 
 @pytest.fixture
-def table(whole):
-    return whole.copy()
+def table(spatial_data):
+    return spatial_data.copy()
 
 
-def test_a_table_in_memory_is_what_the_model_says(model, images, table):
+def test_table_in_memory_equals_the_prediction(model, images, table):
     prediction = model.predict(images[1], mpp=0.5)
     assert table.shape == (prediction.n_patches, 40)
     shares = table.obs["class"].value_counts(normalize=True)
@@ -56,7 +56,7 @@ def test_a_table_in_memory_is_what_the_model_says(model, images, table):
     assert list(table.uns["spatial"]) == [images[1].stem]
 
 
-def test_pixels_in_memory_make_the_same_table(model, images, table):
+def test_pixels_in_memory_give_the_same_table(model, images, table):
     from PIL import Image
 
     with Image.open(images[1]) as picture:
@@ -66,7 +66,7 @@ def test_pixels_in_memory_make_the_same_table(model, images, table):
     np.testing.assert_array_equal(other.obsm["spatial"], table.obsm["spatial"])
 
 
-def test_several_images_are_put_together_by_anndata(model, images):
+def test_tables_of_several_images_are_concatenated_by_anndata(model, images):
     tables = [histodict.to_anndata(model, image, mpp=0.5) for image in images]
     both = anndata.concat(tables, uns_merge="unique", merge="same")
     assert both.n_obs == sum(map(len, tables)) and both.obs_names.is_unique
@@ -74,12 +74,12 @@ def test_several_images_are_put_together_by_anndata(model, images):
     np.testing.assert_array_equal(both.varm["atoms"], tables[0].varm["atoms"])
 
 
-def test_a_folder_is_refused(model, tissue):
+def test_folder_is_refused(model, tissue):
     with pytest.raises(ValueError, match="of one image"):
         histodict.to_anndata(model, tissue / "healthy", mpp=0.5)
 
 
-def test_what_anndata_writes_is_a_feature_file(table, tmp_path):
+def test_table_written_by_anndata_is_a_feature_file(table, tmp_path):
     from histodict.precomputed.feature_file import open_features
 
     table.write_h5ad(tmp_path / "a.h5ad")
@@ -89,20 +89,20 @@ def test_what_anndata_writes_is_a_feature_file(table, tmp_path):
         np.testing.assert_array_equal(file.coords + file.side / 2, table.obsm["spatial"])
 
 
-def test_scanpy_finds_neighbours_and_groups(table):
-    scanpy = pytest.importorskip("scanpy", reason=f"scanpy is {WHY}")
+def test_scanpy_computes_neighbours_and_clusters(table):
+    scanpy = pytest.importorskip("scanpy", reason=f"scanpy is {NOT_INSTALLED}")
     scanpy.pp.pca(table, n_comps=8)
     scanpy.pp.neighbors(table, n_neighbors=8)
     assert table.obsp["connectivities"].shape == (table.n_obs, table.n_obs)
     scanpy.tl.rank_genes_groups(table, "class", method="t-test")
     names = table.uns["rank_genes_groups"]["names"]
-    # The atoms that mark a class among its patches belong to it, for the most part.
+    # Most marker atoms of a class among its patches belong to that class.
     own = [names[name][0].startswith(name) for name in ("healthy", "inflamed")]
     assert all(own)
 
 
-def test_squidpy_counts_who_is_beside_whom(table):
-    squidpy = pytest.importorskip("squidpy", reason=f"squidpy is {WHY}")
+def test_squidpy_counts_neighbours(table):
+    squidpy = pytest.importorskip("squidpy", reason=f"squidpy is {NOT_INSTALLED}")
     squidpy.gr.spatial_neighbors(table, coord_type="grid", n_neighs=4)
     steps = table.obsp["spatial_distances"].data
     assert table.obsp["spatial_connectivities"].sum(axis=1).max() == 4 and len(steps)
@@ -113,8 +113,8 @@ def test_squidpy_counts_who_is_beside_whom(table):
     assert "moranI" in table.uns
 
 
-def test_squidpy_draws_patches_over_the_picture(table, tmp_path):
-    squidpy = pytest.importorskip("squidpy", reason=f"squidpy is {WHY}")
+def test_squidpy_plots_patches_on_the_image(table, tmp_path):
+    squidpy = pytest.importorskip("squidpy", reason=f"squidpy is {NOT_INSTALLED}")
     import matplotlib
 
     matplotlib.use("Agg")
@@ -122,8 +122,8 @@ def test_squidpy_draws_patches_over_the_picture(table, tmp_path):
     assert (tmp_path / "a.png").stat().st_size > 5000
 
 
-def test_spatialdata_reads_what_it_wrote_and_knows_where_patches_lie(table, tmp_path):
-    spatialdata = pytest.importorskip("spatialdata", reason=f"spatialdata is {WHY}")
+def test_spatialdata_round_trip_keeps_positions(table, tmp_path):
+    spatialdata = pytest.importorskip("spatialdata", reason=f"spatialdata is {NOT_INSTALLED}")
     made = histodict.to_spatialdata(table)
     made.write(tmp_path / "a.zarr")
     again = spatialdata.read_zarr(tmp_path / "a.zarr")
@@ -137,11 +137,11 @@ def test_spatialdata_reads_what_it_wrote_and_knows_where_patches_lie(table, tmp_
     assert extent["x"] == pytest.approx((0, 800)) and extent["y"] == pytest.approx((0, 600))
 
 
-def test_rows_of_a_table_are_found_by_place(table):
-    spatialdata = pytest.importorskip("spatialdata", reason=f"spatialdata is {WHY}")
-    whole = histodict.to_spatialdata(table)
+def test_rows_are_selected_by_position(table):
+    spatialdata = pytest.importorskip("spatialdata", reason=f"spatialdata is {NOT_INSTALLED}")
+    spatial_data = histodict.to_spatialdata(table)
     half = spatialdata.bounding_box_query(
-        whole, axes=("x", "y"), min_coordinate=[0, 0], max_coordinate=[400, 600],
+        spatial_data, axes=("x", "y"), min_coordinate=[0, 0], max_coordinate=[400, 600],
         target_coordinate_system="global",
     )  # fmt: skip
     side = table.uns["histodict"]["patch_side"]
@@ -149,9 +149,9 @@ def test_rows_of_a_table_are_found_by_place(table):
     assert half.tables["histodict_tiles"].n_obs == inside < table.n_obs
 
 
-def test_the_page_can_be_followed(model, images, tmp_path, monkeypatch):
+def test_documentation_page_can_be_followed(model, images, tmp_path, monkeypatch):
     for package in ("scanpy", "squidpy", "spatialdata"):
-        pytest.importorskip(package, reason=f"{package} is {WHY}")
+        pytest.importorskip(package, reason=f"{package} is {NOT_INSTALLED}")
     import matplotlib
 
     matplotlib.use("Agg")
@@ -165,8 +165,8 @@ def test_the_page_can_be_followed(model, images, tmp_path, monkeypatch):
     assert (tmp_path / "patient02.zarr").is_dir()
 
 
-def test_a_table_of_two_images_is_refused(table):
-    pytest.importorskip("spatialdata", reason=f"spatialdata is {WHY}")
+def test_table_of_two_images_is_refused(table):
+    pytest.importorskip("spatialdata", reason=f"spatialdata is {NOT_INSTALLED}")
     table.uns["spatial"]["other"] = {}
     with pytest.raises(ValueError, match="of 2 images"):
         histodict.to_spatialdata(table)

@@ -1,4 +1,4 @@
-"""Manifests without files, and made-up answers that depend on the patient."""
+"""Manifests without files, and simulated predictions that depend on the patient."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ UCSB = {f"g{i}": (3, 3) for i in range(8)} | {"g8": (2, 2), "g9": (6, 0)}
 def manifest_of(
     counts: Mapping[str, tuple[int, ...]], classes: tuple[str, ...] = ("benign", "malignant")
 ) -> Manifest:
-    """Images per class of each patient."""
+    """Return a manifest with these numbers of images per class for each patient."""
     records = [
         ImageRecord(ROOT / label / f"{patient}_{i}.png", label, patient)
         for patient, numbers in counts.items()
@@ -35,7 +35,7 @@ def manifest_of(
 
 
 def clustered(rng: np.random.Generator, n_patients: int, n_repeats: int = 1) -> list[Repeat]:
-    """Scores (second class above 0, mostly) that share a shift within each patient of one class."""
+    """Return scores (mostly above 0 for the second class) with a shift per patient of one class."""
     sizes = rng.integers(2, 13, n_patients)
     patients = np.repeat(np.arange(n_patients), sizes)
     labels = patients % 2

@@ -10,13 +10,13 @@ from tests.model_selection.manifests import GLAS, UCSB
 
 
 def imbalance(counts, folds, n_folds):
-    """Σ ((F − T)/T)², and the number of classes missing in folds."""
+    """Return Σ ((F − T)/T)² and the number of classes missing in folds."""
     F = fold_totals(counts, np.asarray(folds), n_folds)
     T = counts.sum(axis=0) / n_folds
     return (((F - T) / T) ** 2).sum(), (F == 0).sum()
 
 
-def test_totals_by_hand():
+def test_fold_totals_by_hand():
     counts = np.array([[1, 0], [2, 5], [0, 3]])
     assert fold_totals(counts, np.array([1, 0, 1]), 3).tolist() == [[2, 5], [1, 3], [0, 0]]
 
@@ -39,7 +39,7 @@ def test_close_to_the_best_of_all_divisions(rng):
 def test_no_single_move_or_swap_is_better(rng, patients, n_folds):
     counts = np.array([*patients.values()])
     folds = balanced_folds(counts, n_folds, rng)
-    # The number of patients counts a twentieth of what a class does.
+    # The number of patients has a twentieth of the weight of a class.
     ones = np.ones((len(counts), 1), int)
 
     def cost(folds):
@@ -55,7 +55,7 @@ def test_no_single_move_or_swap_is_better(rng, patients, n_folds):
         assert cost(moved) > cost(folds) - 1e-8
 
 
-def test_single_images_are_divided_to_the_image(rng):
+def test_single_images_are_divided_evenly(rng):
     counts = np.eye(3, dtype=int)[rng.integers(3, size=500)]
     F = fold_totals(counts, balanced_folds(counts, 7, rng), 7)
     assert np.ptp(F, axis=0).max() <= 1
@@ -71,7 +71,7 @@ def test_no_fold_is_empty_and_rare_classes_are_spread():
         assert (F > 0).sum(axis=0).tolist() == [3, 3, 2]
 
 
-# Where evenness alone, or a single start, leaves a class out of more folds than need be.
+# Cases in which evenness alone, or a single start, leaves a class out of more folds than necessary.
 HARD = [
     ([[0, 13, 5], [7, 16, 0], [4, 8, 5], [9, 0, 14]], 3, 81),
     ([[0, 0, 13], [17, 0, 12], [19, 10, 7], [0, 2, 0], [7, 8, 0], [0, 12, 3]], 4, 916),
@@ -79,7 +79,7 @@ HARD = [
 
 
 @pytest.mark.parametrize(("counts", "n_folds", "seed"), HARD)
-def test_as_few_classes_missing_as_can_be(counts, n_folds, seed):
+def test_fewest_possible_classes_are_missing(counts, n_folds, seed):
     counts = np.array(counts)
     every = product(range(n_folds), repeat=len(counts))
     fewest = min(

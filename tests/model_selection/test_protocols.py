@@ -29,8 +29,8 @@ def classes(manifest, places):
     return {manifest.records[place].label for place in places}
 
 
-def uneven(manifest, tests):
-    """Largest deviation of a class's images in a fold from an equal share, relative to it."""
+def max_deviation(manifest, tests):
+    """Return the largest relative deviation of a class's images in a fold from an equal share."""
     F = np.array(
         [[sum(manifest.labels[i] == c for i in t) for c in manifest.classes] for t in tests]
     )
@@ -58,20 +58,20 @@ def test_folds_partition_patients_and_have_every_class(manifest, n_folds):
 
 @SHAPES
 @pytest.mark.parametrize("n_folds", [2, 3, 5])
-def test_at_least_as_even_as_scikit_learn(manifest, n_folds):
+def test_folds_are_as_even_as_those_of_scikit_learn(manifest, n_folds):
     ours, theirs = [], []
     for seed in range(15):
         ours.append(
-            uneven(manifest, [s.test for s in k_folds(manifest, n_folds, random_state=seed)])
+            max_deviation(manifest, [s.test for s in k_folds(manifest, n_folds, random_state=seed)])
         )
         folds = StratifiedGroupKFold(n_folds, shuffle=True, random_state=seed)
         sides = folds.split(manifest.labels, manifest.labels, manifest.patients)
-        theirs.append(uneven(manifest, [test for _, test in sides]))
+        theirs.append(max_deviation(manifest, [test for _, test in sides]))
     assert np.mean(ours) <= np.mean(theirs) + 0.01
     assert max(ours) <= max(theirs) + 0.01
 
 
-def test_as_even_as_glas_patients_allow():
+def test_folds_of_glas_are_nearly_even():
     # 74 benign and 91 malignant images; two patients alone have 20 malignant ones, a fifth is 18.2.
     for split in k_folds(GLAS_SHAPED, 5, n_repeats=10):
         labels = [GLAS_SHAPED.labels[place] for place in split.test]
@@ -79,14 +79,14 @@ def test_as_even_as_glas_patients_allow():
         assert 12 <= labels.count("malignant") <= 24
 
 
-def test_one_patient_at_a_time():
+def test_leave_one_patient_out():
     splits = k_folds(UCSB_SHAPED, 10)
     assert sorted(len(patients(UCSB_SHAPED, split.test)) for split in splits) == [1] * 10
-    # One group has benign images only: that fold cannot test malignant ones, the others do.
+    # One group has only benign images: its fold cannot test malignant ones, the others do.
     assert sum(classes(UCSB_SHAPED, split.test) == {"benign"} for split in splits) == 1
 
 
-def test_the_seed_decides_and_the_order_of_the_manifest_does_not():
+def test_seed_decides_and_manifest_order_does_not():
     splits = k_folds(GLAS_SHAPED, 5, n_repeats=3, random_state=7)
     assert k_folds(GLAS_SHAPED, 5, n_repeats=3, random_state=7) == splits
     assert k_folds(GLAS_SHAPED, 5, n_repeats=3, random_state=8).splits != splits.splits
@@ -103,7 +103,7 @@ def test_repeats_differ():
         assert len(halves) == 30
 
 
-def test_by_image_is_said_and_divides_to_the_image():
+def test_split_by_image_is_recorded_and_even():
     splits = k_folds(GLAS_SHAPED, 5, by="image")
     assert {split.by for split in splits} == {"image"}
     for split in splits:
@@ -125,7 +125,7 @@ def test_three_classes_and_images_without_labels():
 
 
 @SHAPES
-def test_training_sets_grow_and_the_test_half_stays(manifest):
+def test_training_sets_are_nested_and_the_test_half_is_constant(manifest):
     splits = learning_curve_splits(manifest, (2, 5, 8), n_repeats=5)
     assert [split.n_per_class for split in splits] == [2, 5, 8] * 5
     for repeat in range(5):
@@ -140,7 +140,7 @@ def test_training_sets_grow_and_the_test_half_stays(manifest):
         assert 0.4 < len(sizes[0].test) / len(manifest.records) < 0.6
 
 
-def test_hold_outs_depend_on_the_seed_alone():
+def test_learning_curve_splits_depend_on_the_seed_alone():
     first = learning_curve_splits(GLAS_SHAPED, (5,), n_repeats=2, random_state=3)
     assert learning_curve_splits(GLAS_SHAPED, (5,), n_repeats=2, random_state=3) == first
     turned = learning_curve_splits(
@@ -152,7 +152,7 @@ def test_hold_outs_depend_on_the_seed_alone():
     assert first.splits[0].train != first.splits[1].train
 
 
-# --- sites and the manifest's own split ---------------------------------------------------------
+# --- sites and predefined splits -----------------------------------------------------------------
 
 
 def with_field(manifest, field, value_of):
@@ -160,7 +160,7 @@ def with_field(manifest, field, value_of):
     return replace(manifest, records=tuple(records))
 
 
-def test_one_site_at_a_time():
+def test_leave_one_site_out():
     manifest = with_field(GLAS_SHAPED, "site", lambda i, r: f"s{int(r.patient) % 3}")
     splits = leave_one_site_out(manifest)
     assert [split.name for split in splits] == ["site s0", "site s1", "site s2"]
@@ -169,7 +169,7 @@ def test_one_site_at_a_time():
         assert len(split.train) + len(split.test) == 165
 
 
-def test_sites_that_cannot_be_left_out():
+def test_impossible_site_splits_are_refused():
     with pytest.raises(SplitError, match=r"165 images have no site, benign/1_0\.png for one"):
         leave_one_site_out(GLAS_SHAPED)
     with pytest.raises(SplitError, match="all images come from the site 'x'"):
@@ -182,7 +182,7 @@ def test_sites_that_cannot_be_left_out():
         )
 
 
-def test_the_split_of_the_manifest():
+def test_predefined_split():
     manifest = with_field(
         GLAS_SHAPED, "split", lambda i, r: "train" if int(r.patient) < 9 else "test"
     )
@@ -191,7 +191,7 @@ def test_the_split_of_the_manifest():
     assert len(split.train) + len(split.test) == 165
 
 
-def test_values_of_the_split_must_all_be_named():
+def test_all_values_of_the_split_must_be_named():
     values = ["train", "testA", "validation", None]
     manifest = with_field(GLAS_SHAPED, "split", lambda i, r: values[int(r.patient) % 4])
     with pytest.raises(SplitError, match=r"'' \(52 images\), 'testA' .*'validation'.* rename"):
@@ -200,7 +200,7 @@ def test_values_of_the_split_must_all_be_named():
     assert {int(patient) % 4 for patient in patients(manifest, split.test)} == {1}
 
 
-def test_a_given_split_that_shares_patients_is_refused_unless_by_image():
+def test_predefined_split_with_shared_patients_needs_by_image():
     manifest = with_field(GLAS_SHAPED, "split", lambda i, r: ["train", "test"][i % 2])
     with pytest.raises(
         PatientLeakError, match=r"'predefined': patient '1' \(and \d+ more\) is on both sides"
@@ -254,17 +254,17 @@ TRIANGLE = manifest_of({"1": (1, 1, 0), "2": (0, 1, 1), "3": (1, 0, 1)}, ("a", "
         (lambda: predefined_split(GLAS_SHAPED, leave_out=[""]), "no image to train on"),
     ],
 )
-def test_impossible_requests(call, message):
+def test_impossible_requests_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
 
 
-def test_the_most_that_a_message_names_works():
+def test_maximum_in_the_error_message_works():
     with pytest.raises(SplitError) as error:
         learning_curve_splits(UCSB_SHAPED, (50,))
     most = int(str(error.value).rpartition("=")[2])
     try:
         learning_curve_splits(UCSB_SHAPED, (most,))
-    except SplitError as other:  # the next class may have fewer still
+    except SplitError as other:  # the next class may have even fewer
         most = int(str(other).rpartition("=")[2])
         learning_curve_splits(UCSB_SHAPED, (most,))

@@ -14,9 +14,9 @@ from tests.model_selection.manifests import UCSB, manifest_of
 MANIFEST = manifest_of(UCSB)
 
 
-def test_folds_are_put_together_per_repeat():
+def test_folds_are_joined_per_repeat():
     splits = k_folds(MANIFEST, 5, n_repeats=3)
-    # The answer of an image in a repeat is a number that tells both.
+    # The prediction is a number that encodes image and repeat.
     predictions = [np.array(split.test) + 100.0 * split.repeat for split in splits]
     repeats = collect_repeats(MANIFEST, splits, predictions)
     assert len(repeats) == 3
@@ -33,7 +33,7 @@ def test_columns_are_kept():
     assert tested.predictions.shape == (58, 4)
 
 
-def test_one_size_at_a_time():
+def test_repeats_of_one_training_size_are_collected():
     splits = learning_curve_splits(MANIFEST, (3, 5), n_repeats=2)
     small = [split for split in splits if split.n_per_class == 3]
     assert len(collect_repeats(MANIFEST, small, [split.test for split in small])) == 2
@@ -41,7 +41,7 @@ def test_one_size_at_a_time():
         collect_repeats(MANIFEST, splits, [split.test for split in splits])
 
 
-def test_answers_that_do_not_fit():
+def test_predictions_of_wrong_shape_are_refused():
     splits = k_folds(MANIFEST, 2)
     with pytest.raises(ValueError, match=r"'repeat 1, fold 1' tests \d+ images, .*shape \(1,\)"):
         collect_repeats(MANIFEST, splits, [[1], [1]])

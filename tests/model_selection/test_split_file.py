@@ -28,7 +28,7 @@ def file(tmp_path):
 
 
 def rewrite(path, change, *, forge):
-    """Change the content; a forger also fits the digest."""
+    """Change the content; with `forge`, also the digest."""
     content = json.loads(path.read_text())
     change(content)
     if forge:
@@ -38,8 +38,8 @@ def rewrite(path, change, *, forge):
     path.write_text(json.dumps(content))
 
 
-def moved(manifest: Manifest, root: Path) -> Manifest:
-    """The same images in another folder."""
+def in_folder(manifest: Manifest, root: Path) -> Manifest:
+    """Return the same images in another folder."""
     records = (replace(r, path=root / r.path.relative_to(ROOT)) for r in manifest.records)
     return replace(manifest, records=tuple(records), root=root)
 
@@ -52,7 +52,7 @@ def moved(manifest: Manifest, root: Path) -> Manifest:
         k_folds(MANIFEST, by="image"),
     ],
 )
-def test_what_is_written_is_read(tmp_path, splits):
+def test_written_splits_are_read(tmp_path, splits):
     assert load_splits(save_splits(splits, tmp_path / "splits.json"), MANIFEST) == splits
     assert [path.name for path in tmp_path.iterdir()] == ["splits.json"]
 
@@ -63,11 +63,11 @@ def test_names_are_relative_and_the_folder_may_move(file):
     assert content["manifest"] == MANIFEST.digest()
     assert content["digest"] == splits_digest(k_folds(MANIFEST, 5, n_repeats=2))
     assert str(ROOT) not in file.read_text()
-    elsewhere = moved(MANIFEST, Path("/elsewhere"))
+    elsewhere = in_folder(MANIFEST, Path("/elsewhere"))
     assert load_splits(file, elsewhere).splits == k_folds(MANIFEST, 5, n_repeats=2).splits
 
 
-def test_a_manifest_in_another_order_gets_the_same_images(file):
+def test_manifest_in_another_order_gives_the_same_images(file):
     n = len(MANIFEST.records)
     turned = MANIFEST.select(range(n - 1, -1, -1))
     for a, b in zip(k_folds(MANIFEST, 5, n_repeats=2), load_splits(file, turned), strict=True):
@@ -77,7 +77,7 @@ def test_a_manifest_in_another_order_gets_the_same_images(file):
         )
 
 
-def test_two_ways_to_write_an_accent_are_one_name(tmp_path):
+def test_unicode_normalisation_does_not_matter(tmp_path):
     def spelt(form):
         records = (
             replace(r, path=r.path.with_name(unicodedata.normalize(form, f"é{r.path.name}")))
@@ -117,13 +117,13 @@ def move_an_image(content):
     split["test"].append(split["train"].pop())
 
 
-def test_a_changed_file_is_refused(file):
+def test_changed_file_is_refused(file):
     rewrite(file, move_an_image, forge=False)
     with pytest.raises(SplitFileError, match=r"was changed after it was written.*get the original"):
         load_splits(file, MANIFEST)
 
 
-def test_a_forged_leak_is_found(file):
+def test_forged_patient_leak_is_refused(file):
     rewrite(file, move_an_image, forge=True)
     with pytest.raises(PatientLeakError, match="'repeat 1, fold 1': patient 'g9' is on both sides"):
         load_splits(file, MANIFEST)
@@ -143,13 +143,13 @@ def test_a_forged_leak_is_found(file):
         lambda c: c.update(protocol=4),
     ],
 )
-def test_damage_is_refused(file, damage):
+def test_damaged_content_is_refused(file, damage):
     rewrite(file, damage, forge=True)
     with pytest.raises(SplitFileError, match=r"splits\.json: a damaged file"):
         load_splits(file, MANIFEST)
 
 
-def test_files_of_another_kind(tmp_path, file):
+def test_files_of_another_kind_are_refused(tmp_path, file):
     with pytest.raises(SplitFileError, match="there is no such file"):
         load_splits(tmp_path / "none.json", MANIFEST)
     for text in ("{", "[]", "{}", '{"format": "other"}'):
@@ -164,7 +164,7 @@ def test_files_of_another_kind(tmp_path, file):
         load_splits(file, MANIFEST)
 
 
-def test_a_failed_write_leaves_the_old_file(file, monkeypatch):
+def test_failed_write_keeps_the_old_file(file, monkeypatch):
     before = file.read_bytes()
 
     def fail(*_, **__):

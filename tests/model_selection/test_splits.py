@@ -13,31 +13,31 @@ from histodict.model_selection.splits import (
 )
 from tests.model_selection.manifests import UCSB, manifest_of
 
-# places 0, 1: patient 1; 2, 3: patient 2; 4, 5: patient 3; benign and malignant in turn
+# positions 0, 1: patient 1; 2, 3: patient 2; 4, 5: patient 3; benign and malignant in turn
 MANIFEST = manifest_of({"1": (1, 1), "2": (1, 1), "3": (1, 1)})
 
 
-def test_patients_apart_pass():
+def test_disjoint_patients_pass():
     check_patients_disjoint(MANIFEST, Split("good", [0, 1, 2, 3], [4, 5]))
 
 
-def test_a_planted_leak_is_named():
+def test_planted_leak_is_named():
     with pytest.raises(PatientLeakError, match="split 'bad': patient '2' is on both sides"):
         check_patients_disjoint(MANIFEST, Split("bad", [0, 1, 2], [3, 4, 5]))
     with pytest.raises(PatientLeakError, match=r"patient '1' \(and 1 more\) is on both sides"):
         check_patients_disjoint(MANIFEST, Split("bad", [0, 2], [1, 3, 4, 5]))
 
 
-def test_leaks_are_looked_for_unless_images_are_what_is_split():
+def test_leaks_are_checked_unless_splitting_by_image():
     with pytest.raises(PatientLeakError, match="patient '2'"):
         check_splits(MANIFEST, [Split("bad", [0, 1, 2], [3, 4, 5])])
     by_image = Split("said so", [0, 1, 2], [3, 4, 5], by="image")
     check_splits(MANIFEST, [by_image])
-    with pytest.raises(PatientLeakError):  # asked for, it is looked for whatever the split says
+    with pytest.raises(PatientLeakError):  # with an explicit check, whatever `by` of the split
         check_patients_disjoint(MANIFEST, by_image)
 
 
-def test_every_tested_class_must_be_trained_on():
+def test_every_tested_class_must_be_in_training():
     with pytest.raises(SplitError, match="no image of class 'malignant' is left to train on"):
         check_splits(MANIFEST, [Split("half", [0, 2], [4, 5])])
 
@@ -51,18 +51,18 @@ def test_every_tested_class_must_be_trained_on():
         (([1], []), "no image to test on"),
     ],
 )
-def test_splits_that_are_none(sides, message):
+def test_invalid_splits_are_refused(sides, message):
     with pytest.raises(SplitError, match=message):
         Split("x", *sides)
 
 
-def test_places_beyond_the_manifest():
+def test_positions_beyond_the_manifest_are_refused():
     for place in (6, -1):
         with pytest.raises(SplitError, match="places beyond the 6 images"):
             check_splits(MANIFEST, [Split("x", [0, 1], [place])])
 
 
-def test_patients_that_are_tested_by_one_model_and_train_another_are_found():
+def test_cross_validated_detects_patients_in_training_and_test():
     manifest = manifest_of(UCSB)
     assert cross_validated(manifest, k_folds(manifest, 3))
     first = k_folds(manifest, 3).splits[0]

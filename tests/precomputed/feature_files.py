@@ -1,4 +1,4 @@
-"""Feature files as others write them, for the tests."""
+"""Write feature files like other programs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TRIDENT = {
 def write_trident(
     path: Path, vectors: NDArray[Any], coords: NDArray[Any], encoder: str | None = "uni_v1", **told
 ) -> Path:
-    """A row to a chunk, attributes of both datasets, None as a text."""
+    """Write one row per chunk, attributes of both datasets, and None as text."""
     with h5py.File(path, "w") as file:
         features = file.create_dataset(
             "features", data=vectors, maxshape=(None, *vectors.shape[1:]), chunks=True
@@ -37,7 +37,7 @@ def write_trident(
 
 
 def write_clam(path: Path, vectors: NDArray[Any], coords: NDArray[Any]) -> Path:
-    """No attributes at all."""
+    """Write a file without attributes."""
     with h5py.File(path, "w") as file:
         file.create_dataset("features", data=vectors, chunks=(1, vectors.shape[1]))
         file.create_dataset("coords", data=coords.astype(np.int32), chunks=(1, 2))
@@ -87,7 +87,8 @@ def write_lazyslide(
     slide: dict[str, Any] | None = None,
     **spec: Any,
 ) -> Path:
-    """Tiles of LazySlide with vectors in X, at `mpp`; `spec` are further values of its TileSpec."""
+    """Write tiles of LazySlide with vectors in X, at `mpp`; `spec` has further values of its
+    TileSpec."""
     slide = LAZYSLIDE_SLIDE | (slide or {})
     reduced = (mpp or slide["mpp"]) / slide["mpp"] if slide["mpp"] else 1.0
     stride = width if stride is None else stride
@@ -138,7 +139,7 @@ def _write_element(home: Any, name: str, value: Any) -> None:
 
 
 def some_vectors(n: int = 40, length: int = 6, seed: int = 0) -> tuple[NDArray, NDArray]:
-    """Vectors, and corners of a part of a grid in TRIDENT's order: column by column."""
+    """Return vectors, and corners of a part of a grid in the order of TRIDENT: column by column."""
     rng = np.random.default_rng(seed)
     cells = np.stack(np.meshgrid(np.arange(9), np.arange(8), indexing="ij"), -1).reshape(-1, 2)
     chosen = np.sort(rng.choice(len(cells), n, replace=False))
@@ -146,7 +147,7 @@ def some_vectors(n: int = 40, length: int = 6, seed: int = 0) -> tuple[NDArray, 
 
 
 def planted_slides(folder: Path, n_slides: int = 8, n: int = 60, length: int = 12) -> Path:
-    """Slides of two classes, which differ in how much of one kind of tissue they have; a table."""
+    """Write slides of two classes that differ in the share of one kind of tissue, and a table."""
     (folder / "features").mkdir(parents=True)
     rng = np.random.default_rng(7)
     kinds = 3 * rng.standard_normal((3, length))
@@ -155,7 +156,7 @@ def planted_slides(folder: Path, n_slides: int = 8, n: int = 60, length: int = 1
         label = number % 2
         own = rng.choice(3, n, p=[0.5, 0.45, 0.05] if label == 0 else [0.2, 0.2, 0.6])
         vectors = (kinds[own] + rng.standard_normal((n, length))).astype(np.float32)
-        name = f"TCGA-{number:02d}.DX1"  # a dot that begins no suffix
+        name = f"TCGA-{number:02d}.DX1"  # a dot that does not begin a suffix
         write_trident(folder / "features" / f"{name}.h5", vectors, some_vectors(n)[1])
         lines.append(f"{name}.svs,{('normal', 'tumour')[label]},patient{number // 2}{label}")
     (folder / "slides.csv").write_text("\n".join(lines) + "\n")

@@ -1,4 +1,4 @@
-"""AnnData as a feature file: which numbers are the vectors, and where they lie."""
+"""Tests of AnnData files as feature files: location of the vectors and positions."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def make(path, X=VECTORS, uns=None, **obsm):
 
 
 @pytest.mark.parametrize("X", [VECTORS, csr_array(VECTORS)], ids=["dense", "sparse"])
-def test_x_is_the_vectors_and_the_centres_are_moved_to_the_corners(X, tmp_path):
+def test_x_has_the_vectors_and_centres_are_converted_to_corners(X, tmp_path):
     with open_features(make(tmp_path / "a.h5ad", X, spatial(16.0))) as file:
         np.testing.assert_array_equal(file.read(slice(0, 3)), VECTORS)
         np.testing.assert_array_equal(file.read(slice(1, 2)), VECTORS[1:2])
@@ -53,22 +53,22 @@ def test_x_is_the_vectors_and_the_centres_are_moved_to_the_corners(X, tmp_path):
         file.check()
 
 
-def test_features_in_obsm_come_before_x(tmp_path):
+def test_obsm_features_have_precedence_over_x(tmp_path):
     with open_features(make(tmp_path / "a.h5ad", features=VECTORS * 2)) as file:
         np.testing.assert_array_equal(file.read(slice(0, 3)), VECTORS * 2)
 
 
-def test_they_are_enough(tmp_path):
+def test_obsm_features_are_sufficient(tmp_path):
     with open_features(make(tmp_path / "a.h5ad", None, features=VECTORS)) as file:
         np.testing.assert_array_equal(file.read(slice(0, 3)), VECTORS)
 
 
-def test_a_spot_that_reaches_beyond_the_border_begins_there(tmp_path):
+def test_spot_beyond_the_border_is_clipped(tmp_path):
     with open_features(make(tmp_path / "a.h5ad", uns=spatial(20.0))) as file:
         assert file.coords.min() == 0 and file.side == 20
 
 
-def test_what_predict_wrote_is_read_again(tmp_path):
+def test_file_of_predict_is_read(tmp_path):
     tissue = write_synthetic_dataset(tmp_path / "t", 2, 1, size=(120, 90))
     recipe = Recipe(
         "dfdl", {"n_atoms": 8, "n_iter": 1}, patch_px=12, downsample=1.5, patches_per_class=100
@@ -76,7 +76,9 @@ def test_what_predict_wrote_is_read_again(tmp_path):
     model = TissueClassifier(recipe).fit(manifest := read_manifest(tissue / "manifest.csv"))
     path, image = tmp_path / "a.h5ad", manifest.records[0].path
     about = ImageMetadata("a", model_digest="0123456789abcdef")
-    prediction = write_h5ad(path, model, lambda heard: heard.predict_one(image, mpp=0.5), about)
+    prediction = write_h5ad(
+        path, model, lambda evaluated: evaluated.predict_one(image, mpp=0.5), about
+    )
     grid = prediction.patch_map.grid
     with open_features(path) as file, h5py.File(path) as again:
         cells = zip(again["obs/array_row"], again["obs/array_col"], strict=True)
@@ -89,14 +91,14 @@ def test_what_predict_wrote_is_read_again(tmp_path):
 
 
 def as_anndata(source, target, side):
-    """The same vectors and places, as anndata would write them."""
+    """Write the same vectors and positions like anndata."""
     with h5py.File(source) as file:
         vectors, corners = file["features"][()], file["coords"][()]
     empty = np.zeros((len(vectors), 2), np.float32)
     make(target, empty, spatial(side), features=vectors, spatial=corners + side / 2)
 
 
-def test_learnt_from_anndata_or_from_trident_s_files_it_is_the_same_to_the_bit(tmp_path):
+def test_anndata_and_trident_files_give_the_same_bits(tmp_path):
     table = planted_slides(tmp_path)
     (tmp_path / "h5ad").mkdir()
     for path in (tmp_path / "features").iterdir():
@@ -127,7 +129,7 @@ def test_learnt_from_anndata_or_from_trident_s_files_it_is_the_same_to_the_bit(t
 CORNERS = np.array([[243, 1089], [371, 1089], [371, 1217]])
 
 
-def test_of_lazyslide_positions_are_corners_and_the_size_of_tiles_is_read(tmp_path):
+def test_lazyslide_positions_are_corners_and_tile_size_is_read(tmp_path):
     path = write_lazyslide(tmp_path / "a.h5ad", VECTORS, CORNERS, mpp=1.0, has_graph=True)
     with open_features(path) as file:
         np.testing.assert_array_equal(file.coords, CORNERS)
@@ -135,7 +137,7 @@ def test_of_lazyslide_positions_are_corners_and_the_size_of_tiles_is_read(tmp_pa
         assert (file.side, file.size, file.mpp) == (128, (2220, 2967), 0.499)
 
 
-def test_of_lazyslide_tiles_that_overlap_keep_their_side(tmp_path):
+def test_overlapping_lazyslide_tiles_keep_their_side(tmp_path):
     path = write_lazyslide(tmp_path / "a.h5ad", VECTORS, CORNERS, stride=48)
     with open_features(path) as file:
         assert (file.side, file.overlap) == (64, 16)
@@ -144,12 +146,12 @@ def test_of_lazyslide_tiles_that_overlap_keep_their_side(tmp_path):
 @pytest.mark.parametrize(
     ("mpp", "slide", "expected"),
     [
-        (None, {}, 20.04),  # of the whole slide
+        (None, {}, 20.04),  # of the slide
         (None, {"mpp": None}, 20.0),  # by the magnification of the slide
         (None, {"mpp": None, "magnification": None}, None),
     ],
 )
-def test_of_lazyslide_the_magnification_is_that_of_the_tiles(tmp_path, mpp, slide, expected):
+def test_lazyslide_magnification_is_that_of_the_tiles(tmp_path, mpp, slide, expected):
     path = write_lazyslide(tmp_path / "a.h5ad", VECTORS, CORNERS, mpp=mpp, slide=slide)
     with open_features(path) as file:
         found = file.origin.magnification
@@ -166,19 +168,19 @@ BAD_TILES = {
 }
 
 
-@pytest.mark.parametrize("words", BAD_TILES)
-def test_tiles_of_lazyslide_that_make_no_sense_are_refused_by_name(tmp_path, words):
+@pytest.mark.parametrize("message", BAD_TILES)
+def test_invalid_lazyslide_tiles_are_refused(tmp_path, message):
     path = write_lazyslide(tmp_path / "a.h5ad", VECTORS, CORNERS)
-    name, value = BAD_TILES[words]
+    name, value = BAD_TILES[message]
     with h5py.File(path, "a") as file:
         del file["uns"][name]
         file["uns"][name] = value
-    words = words.replace("]", r"\]")
-    with pytest.raises(ImageError, match=f"a.h5ad: .*{words}"), open_features(path) as file:
+    message = message.replace("]", r"\]")
+    with pytest.raises(ImageError, match=f"a.h5ad: .*{message}"), open_features(path) as file:
         file.check()
 
 
-# --- files that cannot be used --------------------------------------------------------------------
+# --- unusable files ------------------------------------------------------------------------------
 
 
 def without(path, name):
@@ -193,16 +195,22 @@ def by_columns(path):
     return path
 
 
-def spoilt(path, part, place, value):
+def with_value(path, part, place, value):
     with h5py.File(make(path, csr_array(VECTORS)), "a") as file:
         file["X"][part][place] = value
     return path
 
 
 BAD = {
-    "a column too many": (lambda path: spoilt(path, "indices", 1, 9_000_000), "column too many"),
-    "a column before the first": (lambda path: spoilt(path, "indices", 1, -1), "column too many"),
-    "rows out of order": (lambda path: spoilt(path, "indptr", 1, 1000), "follow each other"),
+    "a column too many": (
+        lambda path: with_value(path, "indices", 1, 9_000_000),
+        "column too many",
+    ),
+    "a column before the first": (
+        lambda path: with_value(path, "indices", 1, -1),
+        "column too many",
+    ),
+    "rows out of order": (lambda path: with_value(path, "indptr", 1, 1000), "follow each other"),
     "no positions": (lambda path: without(make(path), "obsm/spatial"), r"obsm\['spatial'\]"),
     "no obsm": (lambda path: without(make(path), "obsm"), "no AnnData file"),
     "no vectors": (lambda path: make(path, None), "no AnnData file"),
@@ -214,8 +222,8 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_bad_file_is_refused_in_words(name, tmp_path):
-    spoil, text = BAD[name]
-    path = spoil(tmp_path / "a.h5ad")
+def test_unusable_file_is_refused(name, tmp_path):
+    damage, text = BAD[name]
+    path = damage(tmp_path / "a.h5ad")
     with pytest.raises(ImageError, match=text), open_features(path) as file:
         file.check()

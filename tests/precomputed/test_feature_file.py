@@ -1,4 +1,5 @@
-"""Feature files: one content in every format; what TRIDENT and CLAM say; what is refused."""
+"""Tests of feature files in every format, of attributes of TRIDENT and CLAM, and of invalid
+files."""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ def test_every_format_gives_the_same_rows(tmp_path, name, nested):
         assert file.side == 512 and file.origin.length == 6
 
 
-def test_half_precision_is_read_as_it_is(tmp_path):
+def test_half_precision_is_read(tmp_path):
     half = VECTORS.astype(np.float16)
     with open_features(write_trident(tmp_path / "a.h5", half, COORDS)) as file:
         found = file.read(slice(None))
@@ -64,7 +65,7 @@ def test_half_precision_is_read_as_it_is(tmp_path):
     np.testing.assert_array_equal(found, half.astype(np.float32))
 
 
-def test_what_trident_says(tmp_path):
+def test_attributes_of_trident(tmp_path):
     reported = {"overlap": 64, "level0_magnification": None}
     with open_features(write_trident(tmp_path / "a.h5", VECTORS, COORDS, **reported)) as file:
         assert file.origin == FeatureMetadata(6, "uni_v1", 256, 20.0)
@@ -73,9 +74,9 @@ def test_what_trident_says(tmp_path):
         assert file.origin.encoder is None
 
 
-def test_what_clam_says_of_its_coords(tmp_path):
+def test_attributes_of_clam_coords(tmp_path):
     path = write_clam(tmp_path / "a.h5", VECTORS, COORDS)
-    with open_features(path) as file:  # nothing: as the patches lie
+    with open_features(path) as file:  # no attribute: derived from the positions
         assert file.side == 512 and file.size is None and file.origin == FeatureMetadata(6)
         assert file.extent == (int(COORDS[:, 0].max()) + 512, int(COORDS[:, 1].max()) + 512)
     with h5py.File(path, "a") as file:
@@ -84,14 +85,14 @@ def test_what_clam_says_of_its_coords(tmp_path):
         assert file.side == 1024
 
 
-def test_as_an_image_it_is_a_white_sheet_of_the_slides_size(tmp_path):
-    with open_image(write_trident(tmp_path / "a.h5", VECTORS, COORDS)) as sheet:
-        assert sheet.size == (6000, 5000)
-        small = sheet.thumbnail(600)
+def test_placeholder_image_is_white_and_has_the_size_of_the_slide(tmp_path):
+    with open_image(write_trident(tmp_path / "a.h5", VECTORS, COORDS)) as placeholder:
+        assert placeholder.size == (6000, 5000)
+        small = placeholder.thumbnail(600)
     assert small.shape == (500, 600, 3) and (small == 255).all()
 
 
-# --- what is refused ----------------------------------------------------------------------------
+# --- refused files ------------------------------------------------------------------------------
 
 
 def nan_at(row):
@@ -116,15 +117,15 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("words", BAD)
-def test_a_content_that_no_model_could_use_is_named(tmp_path, words):
-    path = write_trident(tmp_path / "a.h5", *BAD[words])
-    with pytest.raises(ImageError, match=f"a.h5: .*{words}"):
+@pytest.mark.parametrize("message", BAD)
+def test_unusable_content_is_refused(tmp_path, message):
+    path = write_trident(tmp_path / "a.h5", *BAD[message])
+    with pytest.raises(ImageError, match=f"a.h5: .*{message}"):
         check_features(path)
 
 
 @pytest.mark.parametrize("name", ["a.h5", "a.npz", "a.zarr"])
-def test_a_file_that_is_no_such_file(tmp_path, name):
+def test_missing_file_or_wrong_format_is_refused(tmp_path, name):
     with pytest.raises(ImageError, match="there is no such file"):
         check_features(tmp_path / name)
     if name == "a.zarr":
@@ -135,7 +136,7 @@ def test_a_file_that_is_no_such_file(tmp_path, name):
         check_features(tmp_path / name)
 
 
-def test_arrays_that_are_missing(tmp_path):
+def test_missing_arrays_are_refused(tmp_path):
     for name, text in (("coords", "has no array `features`; there are: coords"),):
         with h5py.File(tmp_path / "a.h5", "w") as file:
             file[name] = COORDS
@@ -147,7 +148,7 @@ def test_arrays_that_are_missing(tmp_path):
         check_features(tmp_path / "a.h5")
 
 
-def test_a_file_that_was_cut_short(tmp_path):
+def test_truncated_file_is_refused(tmp_path):
     vectors, coords = np.ones((3000, 64), np.float32), np.zeros((3000, 2), np.int64)
     path = write_trident(tmp_path / "a.h5", vectors, coords)
     path.write_bytes(path.read_bytes()[:200_000])
@@ -155,8 +156,8 @@ def test_a_file_that_was_cut_short(tmp_path):
         check_features(path)
 
 
-def test_a_file_on_which_the_library_hangs(tmp_path, monkeypatch):
-    """Of a heap of attributes that was overwritten with zeros, HDF5 never finds the end."""
+def test_file_that_hangs_the_library_is_refused(tmp_path, monkeypatch):
+    """HDF5 never finds the end of an attribute heap that was overwritten with zeros."""
     good = write_trident(tmp_path / "a.h5", VECTORS, COORDS)
     content = bytearray(good.read_bytes())
     start = content.find(b"GCOL") + 16
@@ -171,7 +172,7 @@ def test_a_file_on_which_the_library_hangs(tmp_path, monkeypatch):
     check_features(other)  # by another process
 
 
-def test_a_library_that_is_missing_is_named(tmp_path, monkeypatch):
+def test_missing_library_is_reported(tmp_path, monkeypatch):
     path = write_trident(tmp_path / "a.h5", VECTORS, COORDS)
     monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(ImageError, match=r"pip install 'histodict\[features\]'"):
@@ -179,7 +180,7 @@ def test_a_library_that_is_missing_is_named(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("beside", ["a.h5", "../h5_files/a.h5", None])
-def test_tensors_without_positions_are_refused_with_the_file_that_has_them(tmp_path, beside):
+def test_tensors_without_positions_are_refused_with_a_suggestion(tmp_path, beside):
     (tmp_path / "pt_files").mkdir()
     path = tmp_path / "pt_files" / "a.pt"
     path.write_bytes(b"PK")
@@ -227,7 +228,7 @@ CASES = [(name, value) for name, values in BAD_ATTRIBUTES.items() for value in v
 
 
 @pytest.mark.parametrize(("name", "value"), CASES)
-def test_an_attribute_that_makes_no_sense_is_refused_by_name(tmp_path, name, value):
+def test_invalid_attribute_is_refused(tmp_path, name, value):
     path = write_trident(tmp_path / "a.h5", VECTORS, COORDS, **{name: value})
     with h5py.File(path, "a") as file:
         if name == "encoder":  # two arrays have it
@@ -249,7 +250,7 @@ def test_an_attribute_that_makes_no_sense_is_refused_by_name(tmp_path, name, val
         ("patch_size", np.float32(256), "patch_px", 256),
     ],
 )
-def test_forms_in_which_others_write_attributes_are_read(tmp_path, name, value, field, expected):
+def test_attribute_types_of_other_programs_are_read(tmp_path, name, value, field, expected):
     path = write_trident(tmp_path / "a.h5", VECTORS, COORDS)
     with h5py.File(path, "a") as file:
         file["features" if name == "encoder" else "coords"].attrs[name] = (
@@ -260,7 +261,7 @@ def test_forms_in_which_others_write_attributes_are_read(tmp_path, name, value, 
         assert getattr(home, field) == expected
 
 
-def test_the_side_by_the_level_of_clam_is_checked_too(tmp_path):
+def test_side_from_the_clam_level_is_checked(tmp_path):
     path = write_clam(tmp_path / "a.h5", VECTORS, COORDS)
     with h5py.File(path, "a") as file:
         file["coords"].attrs.update(patch_size=1_900_000, patch_level=1, downsample=1e5)
@@ -268,7 +269,7 @@ def test_the_side_by_the_level_of_clam_is_checked_too(tmp_path):
         check_features(path)
 
 
-def test_attributes_of_npz_and_zarr_are_checked_too(tmp_path):
+def test_attributes_of_npz_and_zarr_are_checked(tmp_path):
     np.savez(tmp_path / "a.npz", features=VECTORS, coords=COORDS, patch_size_level0=1e300)
     group = zarr.open_group(str(write_zarr(tmp_path / "a.zarr", VECTORS, COORDS)), mode="a")
     group["coords"].attrs["patch_size_level0"] = {"deep": [1e300]}
@@ -289,7 +290,7 @@ def test_coords_beyond_every_slide_are_refused(tmp_path):
 # --- many files ---------------------------------------------------------------------------------
 
 
-def test_files_of_one_model_are_made_alike(tmp_path):
+def test_files_of_one_model_must_match(tmp_path):
     a = write_trident(tmp_path / "a.h5", VECTORS, COORDS)
     abstaining = write_clam(tmp_path / "b.h5", VECTORS, COORDS)
     assert common_metadata([abstaining, a]) == FeatureMetadata(6, "uni_v1", 256, 20.0)

@@ -1,4 +1,4 @@
-"""Small feature files that ask for gigabytes: refused before memory is taken; files in files."""
+"""Small feature files with gigabytes of content are refused; so are links to other files."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tests.precomputed.feature_files import some_vectors
 
 VECTORS, COORDS = some_vectors()
 N_MIB = 512
-MOST_MIB = 320  # beside what is loaded
+MOST_MIB = 320  # beside the loaded libraries
 
-# Reads each file with little memory, and says what became of it, and of the memory.
+# Reads each file with a memory limit, and prints the result and the memory used.
 READ = f"""
 import json, resource, sys
 from pathlib import Path
@@ -63,7 +63,7 @@ def outcomes(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_a_small_file_does_not_fill_the_memory(outcomes, name):
+def test_small_file_does_not_fill_the_memory(outcomes, name):
     found = outcomes[name]
     assert not found.startswith("BAD"), found
     assert "llocate" not in found and "memory (" not in found, found
@@ -72,7 +72,7 @@ def test_a_small_file_does_not_fill_the_memory(outcomes, name):
 
 @pytest.mark.parametrize("level", [None, 1])
 @pytest.mark.parametrize("codec", ["blosc", "gzip", "lz4", "zlib", "zstd"])
-def test_sizes_are_those_of_the_codecs(codec, level):
+def test_unpacked_sizes_are_those_of_the_codecs(codec, level):
     import numcodecs
 
     data = np.random.default_rng(0).integers(0, 9, 400_000, np.uint8)
@@ -93,7 +93,7 @@ def test_zstd_without_a_stated_size():
     assert unpacked_bytes("zstd", b"no frame", 0) == 0
 
 
-def test_much_deflated_data_are_counted_as_far_as_needed():
+def test_deflated_data_are_counted_only_up_to_the_limit():
     assert unpacked_bytes("zlib", deflated_zeros(16), 2**24) == 2**24
     assert 2**20 < unpacked_bytes("zlib", deflated_zeros(64), 2**20) <= 2**22
 
@@ -130,22 +130,22 @@ def virtual_dataset(file, folder):
 
 
 @pytest.mark.parametrize(
-    "spoil", [external_link, soft_link_to_external, external_storage, virtual_dataset]
+    "add_link", [external_link, soft_link_to_external, external_storage, virtual_dataset]
 )
-def test_a_file_does_not_lead_to_others(tmp_path, spoil):
+def test_links_to_other_files_are_refused(tmp_path, add_link):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["coords"] = COORDS
-        spoil(file, tmp_path)
+        add_link(file, tmp_path)
     with pytest.raises(ImageError, match=r"a\.h5: .*another file.*save all data in one file"):
         check_features(tmp_path / "a.h5")
     with h5py.File(tmp_path / "a.h5", "r") as source, h5py.File(tmp_path / "b.h5", "w") as file:
         file["coords"] = source["coords"][...]
         file["own"] = VECTORS
         file["features"] = h5py.SoftLink("/own")
-    check_features(tmp_path / "b.h5")  # a link inside of it is none to another
+    check_features(tmp_path / "b.h5")  # a link inside the file is allowed
 
 
-def test_an_annotated_table_does_not_lead_to_others(tmp_path):
+def test_links_of_anndata_to_other_files_are_refused(tmp_path):
     with h5py.File(tmp_path / "a.h5ad", "w") as file:
         file.create_group("obsm")["spatial"] = COORDS.astype(float)
         file["X"] = h5py.ExternalLink(secret(tmp_path), "features")
@@ -157,7 +157,7 @@ def test_an_annotated_table_does_not_lead_to_others(tmp_path):
 
 
 @pytest.mark.parametrize("chunks", [(8, 3), None])
-def test_chunks_that_were_not_written_are_counted(tmp_path, chunks):
+def test_missing_chunks_are_counted(tmp_path, chunks):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["coords"] = COORDS
         made = file.create_dataset("features", VECTORS.shape, VECTORS.dtype, chunks=chunks)
@@ -173,7 +173,7 @@ def test_chunks_that_were_not_written_are_counted(tmp_path, chunks):
             assert file.missing_chunks == n_missing
 
 
-def test_compressed_chunks_are_read_as_before(tmp_path):
+def test_compressed_chunks_are_read(tmp_path):
     options = {"chunks": (8, 6), "compression": "gzip", "shuffle": True, "fletcher32": True}
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("features", data=VECTORS, **options)
@@ -184,7 +184,7 @@ def test_compressed_chunks_are_read_as_before(tmp_path):
 
 
 @pytest.mark.parametrize("options", [{"scaleoffset": 9}, {"compression": "szip"}])
-def test_filters_that_take_memory_by_their_parameters_are_refused(tmp_path, options):
+def test_filters_with_large_memory_parameters_are_refused(tmp_path, options):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["features"] = VECTORS
         try:
