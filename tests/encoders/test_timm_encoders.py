@@ -1,6 +1,5 @@
-"""Networks of timm, tiny and of random weights: maps of the right shape, the right way up, of
-pixels as the model's configuration wants them.
-"""
+"""Tests of timm encoders with tiny random networks: shape, orientation and normalisation of
+features."""
 
 from __future__ import annotations
 
@@ -19,8 +18,8 @@ from tests.images.files import tissue
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-# PyPI's torchvision is built for another PyTorch than the one without CUDA: it lacks operators that
-# nothing here uses, and only wants to know that they are there.
+# The torchvision of PyPI is built for another PyTorch than that without CUDA: it lacks operators
+# that are not used here, but whose existence it checks.
 OPERATORS = """
 import torch
 try:
@@ -47,7 +46,7 @@ SMALL = {
         },
     ),
 }
-# Cells of so many pixels, windows of so many cells; a convolutional network has none.
+# Pixels per position and positions per window; a convolutional network has no windows.
 SHAPES = {"cnn": (32, None), "vit": (14, 4), "swin": (32, 2)}
 MEAN, STD = (0.7, 0.5, 0.6), (0.2, 0.25, 0.1)
 
@@ -68,7 +67,7 @@ def operators():
 
 @pytest.fixture(scope="module", params=SMALL)
 def saved(request, timm, tmp_path_factory):
-    """A folder as the hub has it: a configuration with a mean of its own, and weights."""
+    """Save a folder like the hub: a configuration with its own mean, and weights."""
     return request.param, *save_model(timm, tmp_path_factory.mktemp("models"), request.param)
 
 
@@ -78,7 +77,7 @@ def save_model(timm, folder, kind):
     name, arguments = SMALL[kind]
     torch.manual_seed(0)
     module = timm.create_model(name, pretrained=False, num_classes=0, **arguments).eval()
-    if kind != "cnn":  # as these are made they are too small to tell places apart
+    if kind != "cnn":  # freshly created small networks hardly distinguish positions
         for weight in module.parameters():
             torch.nn.init.normal_(weight, std=0.3 if weight.ndim > 1 else 0.1)
     side = arguments.get("img_size", 224)
@@ -99,7 +98,7 @@ def save_model(timm, folder, kind):
     return folder, module
 
 
-def test_maps_have_a_vector_for_every_cell(saved, rng):
+def test_maps_have_a_vector_for_every_position(saved, rng):
     kind, folder, _ = saved
     network = load_encoder(f"timm:local-dir:{folder}")
     cell_px, n_window = SHAPES[kind]
@@ -113,22 +112,22 @@ def test_maps_have_a_vector_for_every_cell(saved, rng):
 
 
 @pytest.mark.parametrize("place", [(0, 0), (0, 6), (4, 0), (4, 6), (1, 4)])
-def test_what_is_in_a_corner_comes_out_there(saved, rng, place):
+def test_features_keep_their_corner(saved, rng, place):
     kind, folder, _ = saved
     network = load_encoder(f"timm:local-dir:{folder}")
     px = network.stride_px
     plain = rng.integers(120, 200, (5 * px, 7 * px, 3), dtype=np.uint8)
-    marked = plain.copy()
+    coloured = plain.copy()
     row, column = place
-    marked[row * px : (row + 1) * px, column * px : (column + 1) * px] = (10, 240, 10)
-    change = np.linalg.norm(network.feature_map(marked) - network.feature_map(plain), axis=2)
+    coloured[row * px : (row + 1) * px, column * px : (column + 1) * px] = (10, 240, 10)
+    change = np.linalg.norm(network.feature_map(coloured) - network.feature_map(plain), axis=2)
     found = np.unravel_index(change.argmax(), change.shape)
-    # A cell of a convolutional network sees far around itself.
+    # The field of view of a convolutional network is large.
     assert np.abs(np.subtract(found, place)).max() <= (1 if kind == "cnn" else 0)
 
 
-def test_pixels_are_normalised_as_the_configuration_says(saved):
-    """A picture of the mean colour is zero to the model."""
+def test_pixels_are_normalised_by_the_configuration(saved):
+    """An image of the mean colour is zero after normalisation."""
     kind, folder, module = saved
     network = load_encoder(f"timm:local-dir:{folder}")
     side = network.window_px or 64
@@ -143,13 +142,13 @@ def test_pixels_are_normalised_as_the_configuration_says(saved):
             (expected,) = module.forward_intermediates(
                 batch, indices=1, intermediates_only=True, output_fmt="NCHW", **norm
             )
-        picture = np.broadcast_to(rounded.astype(np.uint8), (side, side, 3))
-        found = network.feature_map(picture).transpose(2, 0, 1)
+        pixels = np.broadcast_to(rounded.astype(np.uint8), (side, side, 3))
+        found = network.feature_map(pixels).transpose(2, 0, 1)
         np.testing.assert_allclose(found, expected[0].numpy(), atol=2e-4, rtol=1e-3)
 
 
-def test_windows_are_seen_one_by_one(saved, rng):
-    """Where an area is whole windows, its cells are those of each alone."""
+def test_windows_are_processed_independently(saved, rng):
+    """If an area consists of complete windows, its features are those of each window alone."""
     _, folder, _ = saved
     network = load_encoder(f"timm:local-dir:{folder}")
     side = network.window_px
@@ -164,7 +163,7 @@ def test_windows_are_seen_one_by_one(saved, rng):
             np.testing.assert_allclose(joined, alone, atol=1e-4)
 
 
-def test_few_windows_at_a_time_give_the_same(saved, rng, monkeypatch):
+def test_batch_size_does_not_change_the_result(saved, rng, monkeypatch):
     from histodict.encoders import torch_encoder as torch_network
 
     _, folder, _ = saved
@@ -176,15 +175,15 @@ def test_few_windows_at_a_time_give_the_same(saved, rng, monkeypatch):
     np.testing.assert_allclose(network.feature_map(area), cells, atol=1e-4)
 
 
-def test_a_pipeline_of_tokens(timm, tmp_path, rng):
-    """Learnt and answered with; the cells of the map are tokens."""
+def test_training_and_prediction_with_tokens(timm, tmp_path, rng):
+    """Train and predict; the cells of the map are tokens."""
     folder, _ = save_model(timm, tmp_path, "vit")
     for label in ("a", "b"):
         (tmp_path / "set" / label).mkdir(parents=True)
         for place in range(2):
             pixels = tissue(rng, 14 * 9, 14 * 11)
-            shown = pixels if label == "a" else pixels[:, :, ::-1]
-            Image.fromarray(shown).save(tmp_path / "set" / label / f"{place}.png")
+            oriented = pixels if label == "a" else pixels[:, :, ::-1]
+            Image.fromarray(oriented).save(tmp_path / "set" / label / f"{place}.png")
     recipe = Recipe(
         method_parameters={"n_atoms": 4, "n_iter": 2},
         features=f"timm:local-dir:{folder}",
@@ -201,8 +200,8 @@ def test_a_pipeline_of_tokens(timm, tmp_path, rng):
 # --- names --------------------------------------------------------------------------------------
 
 
-def test_a_name_of_the_hub_is_read_from_its_cache(timm, tmp_path, monkeypatch):
-    """Offline, from the folders that a download leaves."""
+def test_hub_name_is_loaded_from_the_cache(timm, tmp_path, monkeypatch):
+    """Offline, from the folder of a download."""
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
@@ -220,7 +219,7 @@ def test_a_name_of_the_hub_is_read_from_its_cache(timm, tmp_path, monkeypatch):
         load_encoder("hf-hub:owner/other")
 
 
-def test_arguments_stand_behind_a_question_mark(timm, tmp_path):
+def test_arguments_follow_a_question_mark(timm, tmp_path):
     name = "vit_tiny_patch16_224"
     arguments = {"img_size": 32, "depth": 1, "embed_dim": 12, "num_heads": 2}
     layer = timm.layers.SwiGLUPacked
@@ -238,7 +237,7 @@ def test_arguments_stand_behind_a_question_mark(timm, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "message"),
     [
         ("notamodel", r"Unknown model \(notamodel\)\. timm\.list_models\(\) lists all names"),
         ("resnet81", r"did you mean resnet18"),
@@ -246,12 +245,12 @@ def test_arguments_stand_behind_a_question_mark(timm, tmp_path):
         ("", "Unknown model"),
     ],
 )
-def test_a_name_that_timm_does_not_know_is_refused(timm, name, words):
-    with pytest.raises(ValueError, match=words):
+def test_unknown_timm_name_is_refused(timm, name, message):
+    with pytest.raises(ValueError, match=message):
         load_encoder(f"timm:{name}")
 
 
-def test_weights_of_another_model_are_refused_in_a_line(timm, tmp_path):
+def test_weights_of_another_model_are_refused_in_one_line(timm, tmp_path):
     (tmp_path / "bad.pt").write_bytes(b"abc")
     torch.save({"other": torch.zeros(3)}, tmp_path / "other.pt")
     torch.save({"conv1.weight": torch.zeros(3)}, tmp_path / "shape.pt")
@@ -265,7 +264,7 @@ def test_weights_of_another_model_are_refused_in_a_line(timm, tmp_path):
         assert len(str(found.value)) < 800 and "\n" not in str(found.value)
 
 
-def test_families_of_names():
+def test_name_prefixes():
     assert not get_patch_features("hf-hub:owner/name").are_images
     assert not needs_no_consent("hf-hub:owner/never-opened")
 
@@ -282,8 +281,8 @@ def test_windows_cover_a_length(length):
 
 
 @pytest.mark.parametrize("shape", [(8, 8), (12, 20), (4, 20), (20, 8), (4, 4)])
-def test_cells_come_back_to_their_places(rng, shape):
-    """Each cell's vector is its own place's mean, whatever the windows."""
+def test_features_return_to_their_positions(rng, shape):
+    """Each feature vector is the mean of its own position, for any windows."""
     pixels = rng.integers(0, 255, (*shape, 3), dtype=np.uint8)
     corners, windows = cut_windows(padded(pixels, 8), 8)
     maps = windows.reshape(len(windows), 4, 2, 4, 2, 3).mean(axis=(2, 4)).astype(np.float32)

@@ -1,6 +1,6 @@
-"""An evaluation whose answers are made up: finished trials are put where `evaluate` looks.
+"""Evaluations with planted predictions, stored as finished runs where `evaluate` reads them.
 
-Nothing is trained, so every figure of the tables and the page can be known beforehand.
+Nothing is trained, so every number in the tables and the report is known beforehand.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from histodict.models.recipe import Recipe
 from histodict.utils.parallel import ExecutionOptions
 from histodict.utils.text_io import write_checked_json
 
-# (record, seed, split's name) to label, scores, probabilities
+# (record, seed, name of the split) to label, scores, probabilities
 Answer = Callable[[ImageRecord, int, str], tuple[str, list[float], list[float]]]
 
-# Methods of the whole image: none of them asks for an example model.
+# Methods of the whole image, for which no example model is trained.
 PLANS = {
     "lbp-colour": Plan(Recipe(method="lbp-colour")),
     "paper:wndcharm": Plan(Recipe(method="wndcharm", stain="macenko")),
@@ -36,7 +36,8 @@ PLANS = {
 def write_images(
     folder: Path, classes: Sequence[str] = ("benign", "malignant"), n_patients: int = 6
 ) -> Manifest:
-    """One small image per patient and class, with sites and pixel sizes; a site for each half."""
+    """Write one small image per patient and class, with pixel sizes; each half of patients has a
+    site."""
     lines = ["path,label,patient,site,mpp"]
     folder.mkdir(parents=True)
     for patient in range(n_patients):
@@ -58,7 +59,7 @@ def evaluate_planted(
     *,
     seeds: Sequence[int] = (0,),
 ) -> Evaluation:
-    """`answers` by method; a method without one is left to be trained."""
+    """Evaluate planted `answers` by method; a method without answers is trained."""
     plans = {name: PLANS[name] for name in answers}
     (folder / "runs").mkdir(parents=True)
     for method, prediction in answers.items():
@@ -69,7 +70,7 @@ def evaluate_planted(
                 content = _content([prediction(record, seed, split.name) for record in tested])
                 key = task.run(manifest, ExecutionOptions()).key
                 write_checked_json(folder / "runs" / f"{key}.json", content)
-    with patch.object(measures, "N_DRAWS", 100):  # enough to see whether figures agree
+    with patch.object(measures, "N_DRAWS", 100):  # sufficient to compare results
         return evaluation.evaluate(
             manifest, plans, splits, folder, seeds=seeds, work=ExecutionOptions(n_jobs=1)
         )
@@ -81,7 +82,7 @@ def _content(answers: list[tuple[str, list[float], list[float]]]) -> dict[str, A
         "labels": labels,
         "scores": scores,
         "probabilities": probabilities,
-        # Nothing else could be, where it says how sure it is.
+        # The prediction set must contain the label.
         "prediction_sets": [[label] if p else [] for label, _, p in answers],
         "seconds": {"train": 2.0, "test": 0.5 * len(labels)},
         "peak_mib": 123.4,
@@ -89,7 +90,7 @@ def _content(answers: list[tuple[str, list[float], list[float]]]) -> dict[str, A
 
 
 def wrong_for(*names: str) -> Answer:
-    """Two classes: right but for the images of these names; scores lie ±1 from the border."""
+    """Two classes: correct except for images of these names; scores are ±1 from the threshold."""
 
     def answer(record: ImageRecord, seed: int, split: str) -> tuple[str, list[float], list[float]]:
         truly = record.path.stem.endswith("_1")

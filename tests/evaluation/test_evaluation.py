@@ -1,4 +1,5 @@
-"""An evaluation can be stopped, goes on with the same bytes, and refuses what would mislead."""
+"""Tests of evaluations: interruption and resumption, equal bytes, and refusal of misleading
+input."""
 
 from __future__ import annotations
 
@@ -63,7 +64,7 @@ def few_draws():
 
 @pytest.fixture(scope="module")
 def tissue(tmp_path_factory):
-    """Four patients; one image of each class bears the other's label, to have errors to show."""
+    """Four patients; one image of each class has the other label, so that there are errors."""
     folder = write_synthetic_dataset(
         tmp_path_factory.mktemp("set") / "tissue", 4, 4, size=(240, 180)
     )
@@ -76,7 +77,7 @@ def tissue(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def folder(tissue, tmp_path_factory):
-    """A whole evaluation by the command line, one training after another."""
+    """A complete evaluation with the command line, with one process."""
     folder = tmp_path_factory.mktemp("runs") / "whole"
     result = run(tissue, folder, "--jobs", "1")
     assert result.exit_code == 0, result.output
@@ -90,14 +91,14 @@ def images(tmp_path_factory):
     return write_images(tmp_path_factory.mktemp("images") / "set")
 
 
-# --- stopped and taken up again -----------------------------------------------------------------
+# --- interrupted and resumed --------------------------------------------------------------------
 
 
 def same_tables(one: Path, other: Path) -> bool:
     return all((one / name).read_bytes() == (other / name).read_bytes() for name in TABLES)
 
 
-def test_what_is_missing_is_done_again_to_the_byte_also_side_by_side(tissue, folder, tmp_path):
+def test_missing_results_are_computed_again_to_the_same_bytes(tissue, folder, tmp_path):
     again = tmp_path / "again"
     shutil.copytree(folder, again)
     train_tests = sorted((again / "runs").glob("*.json"))
@@ -113,7 +114,7 @@ def test_what_is_missing_is_done_again_to_the_byte_also_side_by_side(tissue, fol
     assert same_tables(folder, again)
 
 
-def test_a_killed_run_goes_on(tissue, folder, tmp_path):
+def test_killed_run_resumes(tissue, folder, tmp_path):
     script = "import sys; from histodict.cli import app; app(sys.argv[1:])"
     killed = tmp_path / "killed"
     started = subprocess.Popen(
@@ -135,7 +136,7 @@ def test_a_killed_run_goes_on(tissue, folder, tmp_path):
     assert same_tables(folder, killed)
 
 
-def test_a_finished_evaluation_is_not_trained_again(tissue, folder):
+def test_finished_evaluation_is_not_trained_again(tissue, folder):
     files = [*folder.glob("runs/*"), *folder.glob("models/*")]
     before = [file.stat().st_mtime_ns for file in files]
     page = (folder / "report.html").read_bytes()
@@ -144,8 +145,8 @@ def test_a_finished_evaluation_is_not_trained_again(tissue, folder):
     assert (folder / "report.html").read_bytes() == page
 
 
-def test_an_image_that_changed_is_answered_again(tmp_path):
-    """Not what was found under its name before: the report would show old figures as today's."""
+def test_changed_image_is_predicted_again(tmp_path):
+    """Stored results under the name of a changed image must not be used."""
     folder = write_synthetic_dataset(tmp_path / "set", 4, 2, size=(160, 120))
     arguments = ["evaluate", str(folder), "-o", str(tmp_path / "out"), "--methods", "lbp-colour"]
     arguments += ["--folds", "2", "--jobs", "1", "--set", "downsample=1"]
@@ -157,7 +158,7 @@ def test_an_image_that_changed_is_answered_again(tmp_path):
 
     before = values()
     healthy, inflamed = (sorted((folder / name).iterdir()) for name in ("healthy", "inflamed"))
-    for one, two in zip(healthy[:2], inflamed[:2], strict=True):  # the pictures change places
+    for one, two in zip(healthy[:2], inflamed[:2], strict=True):  # exchange the image files
         first, second = one.read_bytes(), two.read_bytes()
         one.write_bytes(second)
         two.write_bytes(first)
@@ -169,7 +170,7 @@ def test_an_image_that_changed_is_answered_again(tmp_path):
     assert after == [float(row["value"]) for row in fresh]
 
 
-# --- what the folder holds ----------------------------------------------------------------------
+# --- content of the folder ----------------------------------------------------------------------
 
 
 def test_tables_agree_with_each_other(folder):
@@ -187,8 +188,8 @@ def test_tables_agree_with_each_other(folder):
     assert len(read_csv(folder / "timing.csv")) == 4
 
 
-def test_sensitivity_is_that_of_the_class_to_be_found(tmp_path):
-    """All carcinomas are called so, and the scores say it; a normal image of one patient is, too"""
+def test_sensitivity_is_that_of_the_positive_class(tmp_path):
+    """All carcinomas are predicted correctly; a normal image of one patient is not."""
     images = write_images(tmp_path / "images", ("adenocarcinoma", "normal"))
     splits = k_folds(images, 2, random_state=0)
 
@@ -205,7 +206,7 @@ def test_sensitivity_is_that_of_the_class_to_be_found(tmp_path):
     assert figures["AUC"] == pytest.approx(11 / 12)
 
 
-def test_page_shows_bases_of_an_example_model(folder):
+def test_report_shows_atoms_of_an_example_model(folder):
     (file,) = folder.glob("models/*.histodict")
     model = load_model(file)
     assert model.classes_ == ["healthy", "inflamed"]
@@ -216,7 +217,7 @@ def test_page_shows_bases_of_an_example_model(folder):
         assert (folder / "figures" / f"bases-{place}-{name}.png").is_file()
 
 
-def test_wrong_answers_of_patches_come_with_the_map_behind_them(folder):
+def test_wrong_predictions_have_their_patch_map(folder):
     predictions = read_csv(folder / "answers.csv")
     page = (folder / "report.html").read_text(encoding="utf-8")
     wrong = {
@@ -229,15 +230,15 @@ def test_wrong_answers_of_patches_come_with_the_map_behind_them(folder):
         assert (f'alt="{image} with the patch map of dfdl' in page) == (image in wrong["dfdl"])
 
 
-# --- what would mislead -------------------------------------------------------------------------
+# --- misleading input ---------------------------------------------------------------------------
 
 
-def test_a_leak_in_a_file_of_splits_is_refused(tissue, folder, tmp_path):
+def test_patient_leak_in_a_split_file_is_refused(tissue, folder, tmp_path):
     content = json.loads((folder / "splits.json").read_text())
     split = content["splits"][0]
     split["train"].append(split["test"].pop())
     del content["digest"]
-    # As if the file had been made so: its digest fits.
+    # A consistent forgery: its digest is valid.
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
     planted = tmp_path / "splits.json"
     planted.write_text(json.dumps(content | {"digest": digest}))
@@ -255,7 +256,7 @@ def test_splits_of_a_file_are_used_again(tissue, folder, tmp_path):
     assert same_tables(folder, again)
 
 
-def test_a_leak_in_splits_made_by_hand_is_refused(images, tmp_path):
+def test_patient_leak_in_splits_is_refused(images, tmp_path):
     splits = k_folds(images, 2)
     first = splits.splits[0]
     leaky = replace(first, train=[*first.train, first.test[0]], test=first.test[1:])
@@ -269,7 +270,7 @@ def test_splits_of_other_images_are_refused(images, tmp_path):
         evaluate(images.select(range(10)), PLANS, k_folds(images, 2), tmp_path)
 
 
-def test_what_cannot_be_measured_is_said_before_training(images, tmp_path):
+def test_unmeasurable_splits_are_refused_before_training(images, tmp_path):
     splits = k_folds(images, 2)
     labels, patients = images.labels, images.patients
     places = range(len(labels))
@@ -286,9 +287,9 @@ def test_what_cannot_be_measured_is_said_before_training(images, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_by_image_is_warned_of_on_the_command_line(tissue, folder, tmp_path):
+def test_split_by_image_is_warned_of(tissue, folder, tmp_path):
     arguments = ["--by-image", "--methods", "lbp-colour", "--jobs", "1"]
-    # The features are those measured before.
+    # The features were computed before.
     result = CliRunner().invoke(
         app, ["evaluate", str(tissue), "-o", str(tmp_path), "--folds", "2",
               "--cache", str(folder / "cache"), "--set", "downsample=1", *arguments]
@@ -301,7 +302,7 @@ def test_by_image_is_warned_of_on_the_command_line(tissue, folder, tmp_path):
     assert "Warning: split by image" not in (folder / "report.html").read_text(encoding="utf-8")
 
 
-def test_a_method_that_fails_somewhere_is_left_out(images, tmp_path):
+def test_failing_method_is_excluded(images, tmp_path):
     splits = k_folds(images, 2)
     planted = evaluate_planted(images, splits, tmp_path, {"lbp-colour": wrong_for("p0_1")})
     # No patch fits into the images.
@@ -317,16 +318,16 @@ def test_a_method_that_fails_somewhere_is_left_out(images, tmp_path):
     assert [(f["method"], f["split"]) for f in report] == [("dfdl", s.name) for s in splits]
 
 
-def test_a_defect_in_one_trial_is_its_failure_alone():
-    def fail(trial):
+def test_unexpected_error_in_one_run_is_recorded():
+    def fail(run_task):
         raise AttributeError("no such attribute")
 
     assert tasks._tried(fail, None).startswith("unexpected AttributeError: no such attribute")
     with pytest.raises(KeyboardInterrupt):
-        tasks._tried(lambda trial: (_ for _ in ()).throw(KeyboardInterrupt()), None)
+        tasks._tried(lambda run_task: (_ for _ in ()).throw(KeyboardInterrupt()), None)
 
 
-def test_a_network_that_cannot_be_opened_stops_its_own_method_alone(images, tmp_path, monkeypatch):
+def test_broken_encoder_fails_its_own_method_only(images, tmp_path, monkeypatch):
     def broken():
         raise ImportError("no such package")
 
@@ -338,16 +339,16 @@ def test_a_network_that_cannot_be_opened_stops_its_own_method_alone(images, tmp_
     assert all("not installed" in f.error for f in done.failures)
 
 
-def test_a_damaged_model_to_look_at_is_trained_anew(tissue, folder, tmp_path):
+def test_damaged_example_model_is_trained_again(tissue, folder, tmp_path):
     again = tmp_path / "again"
     shutil.copytree(folder, again)
     (file,) = again.glob("models/*.histodict")
-    whole = file.read_bytes()
-    file.write_bytes(whole[:1000])
+    content = file.read_bytes()
+    file.write_bytes(content[:1000])
     with pytest.warns(UserWarning, match="trained anew"):
         result = run(tissue, again, "--jobs", "1")
     assert result.exit_code == 0, result.output
-    assert file.read_bytes() == whole
+    assert file.read_bytes() == content
 
 
 def test_all_methods_failed(images, tmp_path):
@@ -358,10 +359,10 @@ def test_all_methods_failed(images, tmp_path):
         assert read_csv(tmp_path / f"{name}.csv") == []
 
 
-# --- the command line teaches -------------------------------------------------------------------
+# --- help -----------------------------------------------------------------------------------------
 
 
-def test_help_teaches():
+def test_help_explains_the_options():
     result = CliRunner().invoke(app, ["evaluate", "--help"], env={"COLUMNS": "200"})
     assert result.exit_code == 0
     text = " ".join(result.output.replace("│", " ").split())
@@ -376,7 +377,7 @@ def test_help_teaches():
         assert taught in text
 
 
-def test_a_mistyped_method_names_the_methods(tissue, tmp_path):
+def test_mistyped_method_is_refused_with_the_valid_names(tissue, tmp_path):
     result = run(tissue, tmp_path / "out", "--methods", "dfld")
     assert result.exit_code == 2
     assert "dfdl" in result.output

@@ -1,4 +1,4 @@
-"""`evaluate --regions`: patches of unseen patients against their masks, on the same machinery."""
+"""Tests of `evaluate --regions`: patches of test patients compared with their masks."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def few_draws():
 
 @pytest.fixture(scope="module")
 def foci(tmp_path_factory):
-    """Four patients with an image of two foci each, and one of a patient without any."""
+    """Four patients with an image of two foci each, and an image of a patient without any."""
     folder = tmp_path_factory.mktemp("foci")
     lines = ["path,mask,patient,mpp"]
     for i in range(5):
@@ -87,7 +87,7 @@ def folder(foci, tmp_path_factory):
     return folder
 
 
-def test_every_patient_is_tested_and_its_patches_are_measured(foci, folder):
+def test_every_patient_is_tested_and_patches_are_measured(foci, folder):
     rows = read_csv(folder / "results.csv")
     assert {row["method"] for row in rows} == {"dfdl", "odl"}
     assert [r["metric"] for r in rows[:4]] == ["AUC", "Dice", "sensitivity", "specificity"]
@@ -140,12 +140,12 @@ def test_report_tables_and_provenance_are_of_regions(folder):
     assert (folder / "figures" / "roc.svg").is_file()
 
 
-def test_what_is_missing_is_done_again_to_the_byte(foci, folder, tmp_path):
+def test_missing_results_are_computed_again_to_the_same_bytes(foci, folder, tmp_path):
     again = tmp_path / "again"
     shutil.copytree(folder, again)
     train_tests = sorted((again / "runs").glob("*.json"))
     train_tests[0].unlink()
-    next(train_tests[1].with_suffix("").glob("*.npz")).unlink()  # a map that is gone: held again
+    next(train_tests[1].with_suffix("").glob("*.npz")).unlink()  # one missing map
     tables = ("answers.csv", "results.csv", "comparisons.csv", "errors.csv")
     before = {name: (again / name).read_bytes() for name in tables}
     with pytest.warns(UserWarning, match="is damaged and made anew"):
@@ -155,7 +155,7 @@ def test_what_is_missing_is_done_again_to_the_byte(foci, folder, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("options", "message"),
     [
         (["--methods", "lbp-colour"], "looks at the image as a whole"),
         (["--methods", "pixels:dfdl"], "not for regions"),
@@ -163,21 +163,21 @@ def test_what_is_missing_is_done_again_to_the_byte(foci, folder, tmp_path):
         (["--methods", "dfdl", "--positive", "x"], "--positive: leave it out"),
     ],
 )
-def test_what_cannot_find_regions_is_refused(foci, tmp_path, words, said):
-    result = run(foci, tmp_path / "o", *words)
-    assert result.exit_code == 2 and said in " ".join(result.output.split())
+def test_options_without_regions_are_refused(foci, tmp_path, options, message):
+    result = run(foci, tmp_path / "o", *options)
+    assert result.exit_code == 2 and message in " ".join(result.output.split())
     assert not (tmp_path / "o" / "runs").exists()
 
 
 def table(foci, path, mask) -> Path:
-    """The images again, each with the mask of this name, or none."""
+    """Write a table of the images, each with the mask of this name, or none."""
     masks = [mask(i) for i in range(5)]
     cells = [(foci / f"{i}.png", foci / m if m else "", f"p{i}", 0.5) for i, m in enumerate(masks)]
     path.write_text("path,mask,patient,mpp\n" + "\n".join(",".join(map(str, c)) for c in cells))
     return path
 
 
-def test_images_without_masks_are_named(foci, tmp_path):
+def test_images_without_masks_are_refused(foci, tmp_path):
     some = table(foci, tmp_path / "some.csv", lambda i: f"{i}-mask.png" if i else None)
     result = run(some, tmp_path / "o")
     assert result.exit_code == 2 and "neither a mask nor a label: " in result.output
@@ -188,7 +188,7 @@ def test_images_without_masks_are_named(foci, tmp_path):
     assert result.exit_code == 2 and "give images with masks" in result.output
 
 
-def test_regions_of_one_patient_are_refused_before_any_training(foci, tmp_path):
+def test_regions_of_one_patient_are_refused_before_training(foci, tmp_path):
     lonely = table(foci, tmp_path / "a.csv", lambda i: "4-mask.png" if i else "0-mask.png")
     result = run(lonely, tmp_path / "o", "--methods", "dfdl")
     assert result.exit_code == 2, result.output
@@ -196,8 +196,8 @@ def test_regions_of_one_patient_are_refused_before_any_training(foci, tmp_path):
     assert not (tmp_path / "o" / "runs").exists()
 
 
-def test_the_usual_comparison_is_of_the_network_and_pixels(monkeypatch, capsys):
-    """Without the packages of the network, of pixels alone; which and why is said."""
+def test_default_comparison_has_the_encoder_and_pixels(monkeypatch, capsys):
+    """Without the packages of the encoder only pixels are compared, with a message."""
     for missing in (None, "torch"):
         monkeypatch.setattr(presets, "missing_dependency", lambda network, missing=missing: missing)
         plans = MethodsOptions().plans("tumour")
@@ -215,8 +215,8 @@ def test_the_usual_comparison_is_of_the_network_and_pixels(monkeypatch, capsys):
         assert all(plan.recipe.smoothing_radius == 2 for plan in plans.values())
     assert list(MethodsOptions(preset="paper").plans("tumour")) == ["dfdl"]
     MethodsOptions(methods="paper:dfdl,regions:odl").plans("tumour")
-    assert not capsys.readouterr().err  # none was chosen
-    # The network is missing here.
+    assert not capsys.readouterr().err  # none was selected
+    # The encoder is missing here.
     assert list(MethodsOptions().plans(None)) == ["pixels", "lbp-colour"]
     assert "the preset is pixels, a panel of pixels, as no pretrained" in capsys.readouterr().err
     monkeypatch.setattr(presets, "missing_dependency", lambda network: None)
@@ -227,8 +227,8 @@ def test_the_usual_comparison_is_of_the_network_and_pixels(monkeypatch, capsys):
     assert not capsys.readouterr().err
 
 
-def test_a_method_of_colour_channels_takes_pixels(monkeypatch, capsys):
-    """Though a network is installed: its cells have no colour channels."""
+def test_methods_of_colour_channels_use_pixels(monkeypatch, capsys):
+    """Even if an encoder is installed: its features have no colour channels."""
     monkeypatch.setattr(presets, "missing_dependency", lambda network: None)
     made = [
         RegionDetector(method="shirc", region="tumour").recipe,
@@ -241,7 +241,7 @@ def test_a_method_of_colour_channels_takes_pixels(monkeypatch, capsys):
     assert RegionDetector(method="odl").recipe.features == "efficientnet-lite0-half"
 
 
-# --- the statistics of it -----------------------------------------------------------------------
+# --- statistics -------------------------------------------------------------------------------
 
 
 def image(margins, truth) -> PatchEvaluation:
@@ -249,8 +249,8 @@ def image(margins, truth) -> PatchEvaluation:
     return PatchEvaluation(margins, truth, margins > 0)
 
 
-def test_draws_of_patients_always_have_patches_of_both_kinds():
-    """Two of twenty patients have a region: many draws have neither, and are made again."""
+def test_replicates_have_patches_of_both_classes():
+    """Two of twenty patients have a region: many replicates have none and are redrawn."""
     images = [image([1, -1], [True, False]) if i < 2 else image([-1], [False]) for i in range(20)]
     patients = np.array([f"p{i:02}" for i in range(20)])
     repeat = split_inside_outside(Repeat(patients, patients, patch_counts(images)))
@@ -261,7 +261,7 @@ def test_draws_of_patients_always_have_patches_of_both_kinds():
     assert found.value == found.low == 1 and found.n_redrawn > 0
 
 
-def test_a_metric_without_a_value_is_drawn_again():
+def test_replicates_without_a_metric_value_are_redrawn():
     repeat = Repeat(np.array(["a"] * 4), np.array(list("pqrs")), np.array([1.0, 0, 0, 0]))
 
     def share(labels, answers):

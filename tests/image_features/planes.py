@@ -1,4 +1,4 @@
-"""Planes and images that tests of image features share."""
+"""Planes and images shared by tests of image features."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from scipy.ndimage import gaussian_filter
 
 
 def texture(rng, shape=(80, 80), blur=2.0):
-    """Smooth random whole grey levels from 0 to 255."""
+    """Return smooth random integer grey levels from 0 to 255."""
     smooth = gaussian_filter(rng.standard_normal(shape), blur)
     unit = (smooth - smooth.min()) / (smooth.max() - smooth.min())
     return np.rint(unit * 255).astype(np.float32)

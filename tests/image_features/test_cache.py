@@ -25,7 +25,7 @@ def images(tmp_path, rng):
 
 
 class Loader:
-    """Counts what it loads."""
+    """Records the paths that it loads."""
 
     def __init__(self, brighter=0):
         self.loaded = []
@@ -51,7 +51,7 @@ def features(images, loader, cache, *, pixels_key="as they are", name="luminance
     )
 
 
-def test_gives_the_features_of_every_image_and_computes_them_once(images, cache):
+def test_features_of_every_image_are_computed_once(images, cache):
     loader = Loader()
     first = features(images, loader, cache)
     np.testing.assert_array_equal(first, [FEATURES["luminance"](load(path)) for path in images])
@@ -61,7 +61,7 @@ def test_gives_the_features_of_every_image_and_computes_them_once(images, cache)
     assert loader.loaded == images
 
 
-def test_other_pixels_features_or_versions_are_computed_anew(images, cache):
+def test_changed_pixels_features_or_versions_are_computed_again(images, cache):
     first = features(images, Loader(), cache)
     brighter = Loader(brighter=20)
     assert (features(images, brighter, cache, pixels_key="brighter") != first).any()
@@ -78,7 +78,7 @@ def test_other_pixels_features_or_versions_are_computed_anew(images, cache):
     assert newer.loaded == images
 
 
-def test_a_changed_image_is_computed_anew(images, cache):
+def test_changed_image_is_computed_again(images, cache):
     first = features(images, Loader(), cache)
     Image.fromarray(np.full((12, 10, 3), [1, 200, 3], np.uint8)).save(images[1])
     os.utime(images[1], ns=(0, 12345))
@@ -88,10 +88,10 @@ def test_a_changed_image_is_computed_anew(images, cache):
     assert (second != first).any(axis=1).tolist() == [False, True, False, False]
 
 
-def test_an_image_changed_under_the_same_size_and_time_is_computed_anew(images, cache):
-    path = images[0].with_suffix(".bmp")  # as many bytes for any pixels
+def test_changed_image_of_same_size_and_time_is_computed_again(images, cache):
+    path = images[0].with_suffix(".bmp")  # the same file size for any pixels
     for colour in (10, 200):
-        time.sleep(0.05)  # the clock of a file system may tick that seldom
+        time.sleep(0.05)  # the resolution of file times may be that low
         Image.fromarray(np.full((12, 10, 3), colour, np.uint8)).save(path)
         os.utime(path, ns=(0, 12345))
         (vector,) = features([path], Loader(), cache)
@@ -100,7 +100,7 @@ def test_an_image_changed_under_the_same_size_and_time_is_computed_anew(images, 
 
 def flip_a_bit(file):
     content = bytearray(file.read_bytes())
-    content[-40] ^= 1  # in the last number, which is still one
+    content[-40] ^= 1  # in the last number, which stays a valid number
     file.write_bytes(content)
 
 
@@ -133,7 +133,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
-def test_damaged_files_are_made_anew(images, cache, damage):
+def test_damaged_cache_files_are_replaced(images, cache, damage):
     first = features(images, Loader(), cache)
     damaged = files_of(cache)[0]
     damage(damaged)
@@ -145,7 +145,7 @@ def test_damaged_files_are_made_anew(images, cache, damage):
     assert len(loader.loaded) == 1
 
 
-def test_a_stopped_run_leaves_whole_files_only(images, cache):
+def test_interrupted_run_leaves_only_complete_files(images, cache):
     def stop(progress):
         if progress.done == 2:
             raise KeyboardInterrupt
@@ -158,29 +158,29 @@ def test_a_stopped_run_leaves_whole_files_only(images, cache):
     assert loader.loaded == images[2:]
 
 
-def test_processes_give_the_same_numbers_in_order(images, cache):
+def test_processes_give_the_same_values_in_order(images, cache):
     loader = partial(load, brighter=5)
-    seen = []
+    reported = []
     several = image_features(
-        images, "planes", loader, pixels_key="", cache=cache, n_jobs=2, callback=seen.append
+        images, "planes", loader, pixels_key="", cache=cache, n_jobs=2, callback=reported.append
     )
     one = image_features(images, "planes", loader, pixels_key="", n_jobs=1)
     np.testing.assert_array_equal(several, one)
-    assert [(p.stage, p.done, p.total) for p in seen] == [("features", i, 4) for i in range(5)]
+    assert [(p.stage, p.done, p.total) for p in reported] == [("features", i, 4) for i in range(5)]
     untouched = Loader()
     features(images, untouched, cache, name="planes", pixels_key="")
     assert untouched.loaded == []
 
 
-def test_images_that_were_there_count_as_done(images, cache):
+def test_cached_images_count_as_done(images, cache):
     features(images[:3], Loader(), cache)
-    seen = []
-    features(images, Loader(), cache, callback=seen.append)
-    assert [p.done for p in seen] == [3, 4]
+    reported = []
+    features(images, Loader(), cache, callback=reported.append)
+    assert [p.done for p in reported] == [3, 4]
 
 
 @pytest.mark.filterwarnings("error")
-def test_an_error_in_the_callback_ends_several_processes_too(images, cache):
+def test_error_in_the_callback_ends_all_processes(images, cache):
     def stop(progress):
         raise RuntimeError("enough")
 
@@ -192,7 +192,7 @@ def test_an_error_in_the_callback_ends_several_processes_too(images, cache):
 
 
 @pytest.mark.parametrize("n_jobs", [1, 2])
-def test_an_error_says_which_image_and_keeps_those_before(images, cache, n_jobs):
+def test_error_names_the_image_and_keeps_earlier_results(images, cache, n_jobs):
     images[2].write_bytes(b"no image")
     with pytest.raises(OSError, match=images[2].name):
         image_features(images, "luminance", load, pixels_key="", cache=cache, n_jobs=n_jobs)

@@ -21,39 +21,39 @@ def test_every_histogram_sums_to_one(rng):
     assert values.min() >= 0
 
 
-@pytest.mark.parametrize("turn", TURNS.values(), ids=TURNS)
-def test_turned_images_have_the_same_features(rng, turn):
+@pytest.mark.parametrize("symmetry", TURNS.values(), ids=TURNS)
+def test_rotated_and_mirrored_images_have_the_same_features(rng, symmetry):
     pixels = colour_image(rng)
-    ours, turned = lbp_colour(pixels)[0], lbp_colour(turn(pixels))[0]
-    # Neighbours between pixels are interpolated, and round differently in ties.
+    ours, turned = lbp_colour(pixels)[0], lbp_colour(symmetry(pixels))[0]
+    # Neighbours between pixels are interpolated, and ties are rounded differently.
     np.testing.assert_allclose(turned, ours, atol=0.01)
 
 
-def test_brightness_does_not_change_the_patterns_of_grey_levels(rng):
+def test_brightness_does_not_change_patterns_of_grey_levels(rng):
     pixels = colour_image(rng) // 2
     one, other = entries(pixels), entries(pixels + 60)
     grey = [name for name in one if name.startswith("lbp 1 px grey")]
     np.testing.assert_allclose([one[k] for k in grey], [other[k] for k in grey], atol=0.01)
 
 
-def test_a_flat_image_has_one_pattern_and_one_colour():
+def test_flat_image_has_one_pattern_and_one_colour():
     values = entries(np.full((20, 20, 3), [200, 100, 150], np.uint8))
     full = {name for name, value in values.items() if value > 0}
     assert len(full) == 9 + 6
     assert {"lbp 1 px grey 8", "lbp 2 px eosin 16", "colour red-green 11"} <= full
 
 
-def test_a_bright_dot_has_no_brighter_neighbour():
+def test_bright_dot_has_no_brighter_neighbour():
     pixels = np.zeros((41, 41, 3), np.uint8)
     pixels[20, 20] = 255
     assert entries(pixels)["lbp 1 px grey 0"] == pytest.approx(1 / 41**2)
 
 
-def test_stains_are_told_apart():
+def test_stains_are_separated():
     densities = {"haematoxylin": [0.65, 0.70, 0.29], "eosin": [0.07, 0.99, 0.11]}
     rows = np.arange(60)[:, None, None]
     for own, density in densities.items():
-        # Stripes of one stain: its own plane has a texture, the other's is flat.
+        # Stripes of one stain: its own plane has a texture, that of the other is flat.
         stripes = np.where(rows % 6 < 3, 0.1, 0.9) * np.array(density) / np.linalg.norm(density)
         pixels = np.rint(255 * 10**-stripes).astype(np.uint8).repeat(60, axis=1)
         values = entries(pixels)

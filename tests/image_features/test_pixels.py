@@ -14,13 +14,13 @@ from histodict.image_features.descriptors import (
 )
 
 
-def test_hue_saturation_value_are_the_standard_librarys(rng):
+def test_hsv_equals_the_standard_library(rng):
     pixels = rng.integers(0, 256, (30, 20, 3)).astype(np.uint8)
     pixels[:2] = [[[0, 0, 0]], [[90, 90, 90]]]
     pixels[2, :3] = [[255, 0, 0], [255, 0, 1], [9, 9, 8]]
     ours = np.stack(hue_saturation_value(pixels), axis=-1).reshape(-1, 3)
-    known = [colorsys.rgb_to_hsv(*(pixel / 255)) for pixel in pixels.reshape(-1, 3)]
-    np.testing.assert_allclose(ours, known, atol=1e-6)
+    expected = [colorsys.rgb_to_hsv(*(pixel / 255)) for pixel in pixels.reshape(-1, 3)]
+    np.testing.assert_allclose(ours, expected, atol=1e-6)
 
 
 def test_grey_pixels_keep_their_level():
@@ -28,11 +28,11 @@ def test_grey_pixels_keep_their_level():
     np.testing.assert_array_equal(luminance(pixels)[0], np.arange(256))
 
 
-def test_green_is_brighter_than_red_and_red_than_blue():
+def test_luminance_weights_of_red_green_and_blue():
     assert luminance(255 * np.eye(3, dtype=np.uint8)[None])[0].tolist() == [76, 150, 29]
 
 
-def test_small_images_go_on_in_their_mirror_image():
+def test_small_images_are_padded_by_reflection():
     pixels = np.arange(6, dtype=np.uint8).reshape(1, 2, 3)
     larger = pad_reflect(pixels, 4)
     assert larger.shape == (4, 4, 3)
@@ -55,12 +55,12 @@ def test_area_means_keep_the_mean(rng, shape, side):
 
 
 @pytest.mark.parametrize("shape", [(4, 4), (4, 4, 4), (0, 4, 3), (2, 4, 4, 3)])
-def test_refuses_what_is_no_image(shape):
+def test_invalid_shapes_are_refused(shape):
     with pytest.raises(ValueError, match="RGB"):
         check_pixels(np.zeros(shape, np.uint8))
 
 
 @pytest.mark.parametrize("pixels", [np.zeros((4, 4, 3)), [[[0, 0, 0]]]])
-def test_refuses_other_than_8_bits(pixels):
+def test_pixels_of_other_than_8_bits_are_refused(pixels):
     with pytest.raises(TypeError, match="8 bits"):
         check_pixels(pixels)

@@ -25,7 +25,7 @@ IMAGES = {
 @pytest.mark.parametrize("name", FEATURES)
 @pytest.mark.parametrize("pixels", IMAGES.values(), ids=IMAGES)
 @pytest.mark.filterwarnings("error")
-def test_all_images_have_finite_features(name, pixels):
+def test_features_of_any_image_are_finite(name, pixels):
     before = pixels.copy()
     values = FEATURES[name](pixels)
     assert values.dtype == np.float64
@@ -35,25 +35,25 @@ def test_all_images_have_finite_features(name, pixels):
 
 
 @pytest.mark.parametrize("name", FEATURES)
-def test_every_entry_has_a_name_of_its_own(name, rng):
+def test_entry_names_are_unique(name, rng):
     names = FEATURES[name].names
     assert len(set(names)) == len(names) == len(FEATURES[name](colour_image(rng, (70, 90))))
 
 
 @pytest.mark.parametrize("name", FEATURES)
-def test_same_pixels_same_bits(name, rng):
+def test_same_pixels_give_the_same_bits(name, rng):
     pixels = colour_image(rng, (70, 90))
     turned_copy = np.asfortranarray(pixels)
     np.testing.assert_array_equal(FEATURES[name](pixels), FEATURES[name](turned_copy))
 
 
 @pytest.mark.parametrize("name", FEATURES)
-def test_refuses_what_is_no_image(name):
+def test_invalid_shapes_are_refused(name):
     with pytest.raises(ValueError, match="height, width, 3"):
         FEATURES[name](np.zeros((4, 4), np.uint8))
 
 
-def test_image_libraries_are_loaded_when_needed():
+def test_image_libraries_are_imported_lazily():
     code = """
 import sys, histodict.image_features
 heavy = {"mahotas", "skimage", "pywt", "joblib", "sklearn", "numba", "torch"}

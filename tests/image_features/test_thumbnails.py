@@ -20,7 +20,7 @@ def test_luminance_is_the_mean_over_equal_parts(rng):
     assert (len(names), names[SIDE_PX + 2]) == (SIDE_PX**2, "grey 1,2")
 
 
-def test_planes_follow_one_after_another(rng):
+def test_planes_are_concatenated(rng):
     pixels = colour_image(rng, (SIDE_PX, SIDE_PX))
     values, names = plane_thumbnail(pixels)
     flat = pixels.transpose(2, 0, 1).ravel() / np.linalg.norm(pixels.astype(float))
@@ -30,11 +30,11 @@ def test_planes_follow_one_after_another(rng):
 
 @pytest.mark.parametrize("features", [luminance_thumbnail, plane_thumbnail])
 @pytest.mark.parametrize("shape", [(1, 1), (5, 400), (33, 31)])
-def test_has_unit_norm_at_any_size(rng, features, shape):
+def test_thumbnail_has_unit_norm_at_any_size(rng, features, shape):
     pixels = rng.integers(1, 256, (*shape, 3)).astype(np.uint8)
     assert np.linalg.norm(features(pixels)[0]) == pytest.approx(1)
 
 
 @pytest.mark.parametrize("features", [luminance_thumbnail, plane_thumbnail])
-def test_black_stays_zero(features):
+def test_black_image_gives_zeros(features):
     assert not features(np.zeros((40, 40, 3), np.uint8))[0].any()

@@ -1,4 +1,4 @@
-"""DICOM whole slides as small files, written without a DICOM library."""
+"""Write small DICOM whole slides without a DICOM library."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TILE = 64
 
 
 def element(group: int, number: int, kind: str, value: Any) -> bytes:
-    """An element with explicit value representation; a sequence has undefined length."""
+    """Return an element with explicit value representation; a sequence has undefined length."""
     head = struct.pack("<HH", group, number) + kind.encode()
     if kind == "SQ":
         items = b"".join(
@@ -42,7 +42,7 @@ def element(group: int, number: int, kind: str, value: Any) -> bytes:
 def save_dicom_level(
     path: Path, pixels: NDArray[np.uint8], series: str, *, level: int = 0, mpp: float = 0.5
 ) -> Path:
-    """One level of a slide in JPEG tiles."""
+    """Write one level of a slide in JPEG tiles."""
     height, width = pixels.shape[:2]
     frames = []
     for top in range(0, height, _TILE):
@@ -108,7 +108,7 @@ def save_dicom_level(
 def save_dicom_slide(
     folder: Path, names: list[str], pixels: NDArray[np.uint8], series: str
 ) -> list[Path]:
-    """A slide with one file per level, the finest first."""
+    """Write a slide with one file per level, the finest first."""
     return [
         save_dicom_level(folder / name, pixels[:: 2**n, :: 2**n], series, level=n)
         for n, name in enumerate(names)

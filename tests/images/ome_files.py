@@ -1,4 +1,4 @@
-"""OME-TIFF and OME-Zarr images, written by the libraries of their makers."""
+"""Write OME-TIFF and OME-Zarr images with the libraries of their authors."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 
 def halved(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Means of blocks of 2 × 2 (height, width, 3)."""
+    """Return means of blocks of 2 × 2 pixels (height, width, 3)."""
     height, width = (side // 2 * 2 for side in pixels.shape[:2])
     blocks = pixels[:height, :width].reshape(height // 2, 2, width // 2, 2, 3)
     return np.rint(blocks.mean(axis=(1, 3))).astype(pixels.dtype)
 
 
 def sized(mpp: float | None, unit: str = "µm") -> dict[str, Any]:
-    """What tifffile's metadata say of the pixel size."""
+    """Return the metadata of the pixel size for tifffile."""
     if mpp is None:
         return {}
     return {f"PhysicalSize{a}": mpp for a in "XY"} | {f"PhysicalSize{a}Unit": unit for a in "XY"}
@@ -33,7 +33,8 @@ def save_ome_tiff(
     planar: bool = False,
     **options: Any,
 ) -> Path:
-    """Pixels (height, width, 3), smaller levels in sub-directories, interleaved or by planes."""
+    """Write pixels (height, width, 3) with smaller levels in sub-directories, interleaved or
+    planar."""
     axes = "SYX" if planar else "YXS"
     options = {"photometric": "rgb", "planarconfig": "separate" if planar else "contig"} | options
 
@@ -59,7 +60,7 @@ def save_ome_zarr(
     axes: str = "cyx",
     chunk: int = 128,
 ) -> Path:
-    """Pixels (height, width, 3) by zarr, described by ome_zarr; levels are means of blocks."""
+    """Write pixels (height, width, 3) with zarr and ome_zarr metadata; levels are block means."""
     from ome_zarr.writer import write_multiscales_metadata
 
     group, form = zarr_group(path, version)
@@ -82,13 +83,13 @@ def save_ome_zarr(
 
 
 def laid_out(pixels: NDArray[Any], axes: str) -> NDArray[Any]:
-    """(height, width, 3) with the axes in another order; the others have length 1."""
+    """Return (height, width, 3) with the axes in another order; further axes have length 1."""
     sizes = {"c": 3, "y": pixels.shape[0], "x": pixels.shape[1]}
     return pixels.transpose(2, 0, 1).reshape([sizes.get(axis, 1) for axis in axes])
 
 
 def zarr_group(path: Path, version: str = "0.5") -> tuple[Any, Any]:
-    """A new folder to write into, and what ome_zarr calls the version."""
+    """Return a new group, and the format of ome_zarr for the version."""
     import zarr
     from ome_zarr.format import FormatV04, FormatV05
 

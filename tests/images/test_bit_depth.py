@@ -1,4 +1,4 @@
-"""TIFF files of floating point that are damaged: refused in a line, like any other image."""
+"""Damaged floating-point TIFF files are refused with one line, like any other image."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ WIDTH, HEIGHT = 256, 257
 
 
 @pytest.mark.parametrize("tag", [WIDTH, HEIGHT])
-def test_an_image_without_pixels_is_refused(tmp_path, tag):
+def test_image_without_pixels_is_refused(tmp_path, tag):
     path = tmp_path / "a.tif"
     tifffile.imwrite(path, np.full((30, 40, 3), 0.5, np.float32), photometric="rgb")
     with tifffile.TiffFile(path, mode="r+b") as tiff:
@@ -21,11 +21,11 @@ def test_an_image_without_pixels_is_refused(tmp_path, tag):
         open_image(path)
 
 
-def test_memory_that_runs_out_is_not_blamed_on_the_file(tmp_path, monkeypatch):
+def test_out_of_memory_is_not_attributed_to_the_file(tmp_path, monkeypatch):
     path = tmp_path / "a.tif"
     tifffile.imwrite(path, np.zeros((8, 8, 3), np.float32), photometric="rgb")
 
-    def full(*given, **named):
+    def full(*args, **named):
         raise MemoryError("none left")
 
     monkeypatch.setattr(tifffile, "TiffFile", full)

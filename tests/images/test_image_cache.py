@@ -1,4 +1,4 @@
-"""Images that come again are decoded once, and never shown as they were before."""
+"""Tests of the image cache: repeated images are decoded once, and changed ones again."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def files(tmp_path):
 
 @pytest.fixture
 def decoded(monkeypatch):
-    """The names of the files that were decoded, in order."""
+    """The names of the decoded files, in order."""
     names, own = [], kept_pictures.decode
 
     def decode(path):
@@ -49,7 +49,7 @@ def decoded(monkeypatch):
         return own(path)
 
     monkeypatch.setattr(kept_pictures, "decode", decode)
-    # Files count as settled at once.
+    # Treat new files as settled at once.
     monkeypatch.setattr(in_memory, "_SETTLED_S", -1.0)
     monkeypatch.setattr(kept_pictures, "_CACHE", kept_pictures._ImageCache())
     return names
@@ -60,35 +60,33 @@ def _colour(path):
         return tuple(source.read(3, 2, 1, 1)[0, 0].tolist())
 
 
-def test_they_are_kept_only_while_somebody_says_that_they_come_again(files, decoded):
+def test_images_are_cached_only_inside_the_context(files, decoded):
     for _ in range(2):
         assert [_colour(path) for path in files] == list(COLOURS)
     assert decoded == [path.name for path in files] * 2
     decoded.clear()
     with image_cache_enabled():
         for _ in range(3):
-            with image_cache_enabled():  # as of a training within an evaluation
+            with image_cache_enabled():  # nested, like a training within an evaluation
                 assert [_colour(path) for path in files] == list(COLOURS)
     assert decoded == [path.name for path in files]
     assert _colour(files[0]) == COLOURS[0]
     assert len(decoded) == 4
 
 
-def test_the_memory_is_given_back(files, decoded):
+def test_memory_is_released(files, decoded):
     with image_cache_enabled():
         _colour(files[0])
-        (picture,) = kept_pictures._CACHE._images.values()
-        stored = weakref.ref(picture)
-        del picture
+        (image,) = kept_pictures._CACHE._images.values()
+        stored = weakref.ref(image)
+        del image
         gc.collect()
         assert stored() is not None
     gc.collect()
     assert stored() is None
 
 
-def test_a_process_of_a_pool_keeps_them_from_trial_to_trial_and_not_for_the_next_run(
-    files, decoded
-):
+def test_worker_process_keeps_the_cache_within_a_run(files, decoded):
     for _ in range(2):
         enable_worker_image_cache("one", 2)
         with image_cache_enabled():
@@ -100,21 +98,21 @@ def test_a_process_of_a_pool_keeps_them_from_trial_to_trial_and_not_for_the_next
     assert len(decoded) == 2 and len(kept_pictures._CACHE._images) == 1
 
 
-def test_processes_of_a_run_share_the_room(decoded, monkeypatch):
+def test_processes_of_a_run_share_the_budget(decoded, monkeypatch):
     monkeypatch.setattr(kept_pictures, "available_bytes", lambda: 8 * 2**30)
     assert [kept_pictures._budget(n) for n in (1, 2, 4)] == [384 * 2**20, 384 * 2**20, 256 * 2**20]
     monkeypatch.setattr(kept_pictures, "available_bytes", lambda: None)
     assert kept_pictures._budget(4) == 96 * 2**20
 
 
-def test_a_run_whose_processes_cannot_be_leaves_nothing_behind(files, decoded, monkeypatch):
+def test_failed_worker_pool_releases_the_cache(files, decoded, monkeypatch):
     monkeypatch.setattr(processes, "can_share_locks", lambda: False)
     with pytest.warns(RuntimeWarning, match="cannot share locks"):
         assert list(tasks._run(_colour, files, ExecutionOptions(n_jobs=2))) == list(COLOURS)
     assert kept_pictures._CACHE.n_users == 0
 
 
-def test_they_make_room_for_an_image_that_would_not_fit(files, decoded, monkeypatch):
+def test_cache_is_emptied_for_an_image_that_would_not_fit(files, decoded, monkeypatch):
     own = kept_pictures.decode
 
     def decode(path):
@@ -137,7 +135,7 @@ def test_they_make_room_for_an_image_that_would_not_fit(files, decoded, monkeypa
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
-def test_a_forked_process_does_not_wait_for_a_thread_that_it_has_not(files, decoded):
+def test_forked_process_does_not_wait_for_a_missing_thread(files, decoded):
     with image_cache_enabled(), kept_pictures._CACHE._lock, ThreadPoolExecutor(1) as another:
         child = another.submit(_forked, files[0]).result()
     assert child == 0
@@ -145,7 +143,8 @@ def test_a_forked_process_does_not_wait_for_a_thread_that_it_has_not(files, deco
 
 def _forked(path):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of threads, which is what this is about
+        # warnings about forking with threads, which this test does on purpose
+        warnings.simplefilter("ignore")
         child = os.fork()
     if child == 0:
         _colour(path)
@@ -160,17 +159,17 @@ def _forked(path):
     return None
 
 
-def test_a_file_that_was_changed_is_decoded_again(files, decoded):
+def test_changed_file_is_decoded_again(files, decoded):
     with image_cache_enabled():
         assert _colour(files[0]) == COLOURS[0]
-        time.sleep(0.02)  # a step of the disk's clock
+        time.sleep(0.02)  # more than the resolution of file times
         Image.new("RGB", (40, 30), COLOURS[1]).save(files[0])
         assert _colour(files[0]) == COLOURS[1]
-        os.replace(files[2], files[0])  # whatever its date
+        os.replace(files[2], files[0])  # whatever its modification time
         assert _colour(files[0]) == COLOURS[2]
 
 
-def test_a_file_that_was_written_just_now_is_not_kept(files, decoded, monkeypatch):
+def test_recently_written_file_is_not_cached(files, decoded, monkeypatch):
     monkeypatch.setattr(in_memory, "_SETTLED_S", 2.5)
     fresh = files[0].with_name("fresh.png")
     Image.new("RGB", (40, 30), COLOURS[0]).save(fresh)
@@ -180,7 +179,7 @@ def test_a_file_that_was_written_just_now_is_not_kept(files, decoded, monkeypatc
     assert len(decoded) == 2
 
 
-def test_who_goes_round_finds_those_that_fitted(files, decoded, monkeypatch):
+def test_cyclic_access_hits_the_images_that_fitted(files, decoded, monkeypatch):
     monkeypatch.setattr(kept_pictures, "_MAX_BYTES", 2 * 40 * 30 * 4)
     with image_cache_enabled():
         for _ in range(4):
@@ -195,7 +194,7 @@ def test_who_goes_round_finds_those_that_fitted(files, decoded, monkeypatch):
     assert decoded == ["0.png", "1.png", "2.png", "1.png", "2.png"]
 
 
-def test_a_training_decodes_every_image_once_and_learns_the_same(tmp_path, decoded, monkeypatch):
+def test_training_decodes_every_image_once_with_the_same_result(tmp_path, decoded, monkeypatch):
     tissue = write_synthetic_dataset(tmp_path / "tissue", 2, 2, (200, 160))
     recipe = preset("fast").with_applicable_settings(
         {"n_atoms": 8, "n_iter": 2, "patches_per_class": 60}

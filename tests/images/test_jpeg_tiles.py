@@ -1,4 +1,4 @@
-"""Tiles decoded one by one are OpenSlide's pixels; where they are not sure to be, it is asked."""
+"""Tests of JPEG tile decoding: the pixels equal those of OpenSlide, which is the fallback."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from histodict.images import slide_backend as tiled_level
 from histodict.images.slide_backend import JpegTileLevel, OpenSlideBackend
 from histodict.images.slide_worker import DONE, OPENSLIDE, SlideServer
 
-if sys.platform != "linux":  # there it is one of the requirements
+if sys.platform != "linux":  # on Linux it is a requirement
     pytest.importorskip("simplejpeg")
 big_slide = pytest.importorskip("benchmarks.big_slide", reason="the benchmarks are not here")
 
@@ -21,14 +21,14 @@ REAL = ("CMU-1-Small-Region.svs", "CMU-1-Small-Region_pyramid.tif")
 
 
 @pytest.fixture(scope="module")
-def drawn(tmp_path_factory):
+def synthetic_slide(tmp_path_factory):
     return big_slide.write_slide(tmp_path_factory.mktemp("slides") / "drawn.tif", SIDE)
 
 
 @pytest.fixture(params=["drawn", *REAL])
-def slide(request, drawn, data_folder):
+def slide(request, synthetic_slide, data_folder):
     if request.param == "drawn":
-        return drawn
+        return synthetic_slide
     path = data_folder / "slides" / request.param
     if not path.is_file():
         pytest.skip(f"HISTODICT_DATA has no {path.name}")
@@ -51,8 +51,8 @@ def order(slides, level, x, y, width, height, factor=1):
 
 
 @pytest.fixture
-def asked(monkeypatch):
-    """Regions that OpenSlide was asked for, other than to compare."""
+def openslide_requests(monkeypatch):
+    """Regions that were requested from OpenSlide, apart from comparisons."""
     found = []
     read = OpenSlideBackend._read
 
@@ -65,7 +65,7 @@ def asked(monkeypatch):
     return found
 
 
-def test_regions_are_the_same_pixels(slide, rng):
+def test_regions_have_the_same_pixels(slide, rng):
     ours, theirs = opened(slide), opened(slide, tiles=False)
     assert 0 in ours._slide._tiles.levels
     for level, (width, height) in enumerate(ours._slide.metadata["level_sizes"]):
@@ -76,20 +76,20 @@ def test_regions_are_the_same_pixels(slide, rng):
             assert ours.do("piece", *piece) == theirs.do("piece", *piece)
 
 
-def test_a_whole_level_is_read_without_openslide(drawn, asked):
-    slides = opened(drawn)
+def test_complete_level_is_read_without_openslide(synthetic_slide, openslide_requests):
+    slides = opened(synthetic_slide)
     slides.piece(*order(slides, 0, 0, 0, SIDE, SIDE))
-    assert not asked
+    assert not openslide_requests
 
 
-def test_between_pixels_of_a_level_openslide_is_asked(drawn, asked):
-    slides = opened(drawn)
+def test_openslide_reads_between_pixels_of_a_level(synthetic_slide, openslide_requests):
+    slides = opened(synthetic_slide)
     corner, fields = order(slides, 1, 10, 10, 50, 50)
     slides.piece([corner[0] + 1, corner[1]], fields)
-    assert len(asked) == 1
+    assert len(openslide_requests) == 1
 
 
-def test_damaged_tiles_are_read_or_refused_as_openslide_does(slide, tmp_path, rng):
+def test_damaged_tiles_behave_as_with_openslide(slide, tmp_path, rng):
     content = bytearray(slide.read_bytes())
     level = opened(slide)._slide._tiles.levels[0]
     outcomes = set()
@@ -113,7 +113,7 @@ def test_damaged_tiles_are_read_or_refused_as_openslide_does(slide, tmp_path, rn
     assert outcomes == {True, False}
 
 
-def test_tiles_that_give_other_pixels_serve_no_more(drawn, monkeypatch):
+def test_level_with_differing_pixels_is_not_used(synthetic_slide, monkeypatch):
     decode = JpegTileLevel.decode
 
     def off_by_one(self, place, out):
@@ -122,35 +122,37 @@ def test_tiles_that_give_other_pixels_serve_no_more(drawn, monkeypatch):
         return tile
 
     monkeypatch.setattr(JpegTileLevel, "decode", off_by_one)
-    slides, right = opened(drawn), opened(drawn, tiles=False)
+    slides, right = opened(synthetic_slide), opened(synthetic_slide, tiles=False)
     piece = order(slides, 0, 0, 0, 600, 600)
     assert slides.piece(*piece) == right.piece(*piece)
     assert 0 not in slides._slide._tiles.levels
 
 
-def test_a_tile_is_decoded_once_for_neighbouring_regions(drawn, monkeypatch):
+def test_tile_is_decoded_once_for_neighbouring_regions(synthetic_slide, monkeypatch):
     places = []
     decode = JpegTileLevel.decode
     monkeypatch.setattr(
         JpegTileLevel, "decode", lambda self, *more: places.append(more[0]) or decode(self, *more)
     )
-    slides = opened(drawn)
+    slides = opened(synthetic_slide)
     for y in range(0, SIDE - 528, 512):
         for x in range(0, SIDE - 528, 512):
             slides.piece(*order(slides, 0, x, y, 528, 528))
     assert len(places) == len(set(places)) > 9
 
 
-def test_few_tiles_are_kept(drawn, monkeypatch):
+def test_tile_cache_is_bounded(synthetic_slide, monkeypatch):
     monkeypatch.setattr(tiled_level, "_CACHE_BYTES", 3 * 4 * 256**2)
-    slides = opened(drawn)
-    whole = slides.piece(*order(slides, 0, 0, 0, SIDE, SIDE))
+    slides = opened(synthetic_slide)
+    full_level = slides.piece(*order(slides, 0, 0, 0, SIDE, SIDE))
     assert len(slides._slide._tiles.levels[0]._cache._held) == 3
-    assert whole == opened(drawn, tiles=False).piece(*order(slides, 0, 0, 0, SIDE, SIDE))
+    assert full_level == opened(synthetic_slide, tiles=False).piece(
+        *order(slides, 0, 0, 0, SIDE, SIDE)
+    )
 
 
-def test_without_the_decoder_openslide_reads_all(drawn, monkeypatch):
+def test_openslide_reads_all_without_the_decoder(synthetic_slide, monkeypatch):
     monkeypatch.setattr(jpeg_tiles, "can_decode", lambda: False)
-    slides = opened(drawn)
+    slides = opened(synthetic_slide)
     assert not slides._slide._tiles.levels
     assert len(slides.piece(*order(slides, 0, 0, 0, 64, 64))) == 64 * 64 * 3

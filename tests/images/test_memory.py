@@ -1,4 +1,5 @@
-"""Plain images are held once, as the file has them, and refused where memory is short."""
+"""Tests of memory: plain images are held once in their file mode, and refused if memory is
+short."""
 
 from __future__ import annotations
 
@@ -38,8 +39,8 @@ before = peak()
 look(sys.argv[2])
 print(peak() - before)
 """
-# Of the mode, and how it is saved; what a pixel of it takes at most: Pillow's 1, 2 or 4 bytes, for
-# a mask its region and sums, and all that does not grow with the image.
+# For each mode: how to save it, and the maximal bytes per pixel: 1, 2 or 4 of Pillow, for a mask
+# its region and sums, plus a constant.
 KINDS = {
     "turned.jpg": ("RGB", {"exif": {274: 6}}, 7),
     "colour.png": ("RGBA", {"compress_level": 1}, 7),
@@ -60,7 +61,7 @@ def save(path, side, mode, options):
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is in /proc")
 @pytest.mark.parametrize("name", KINDS)
-def test_nothing_is_in_memory_twice(tmp_path, name):
+def test_image_is_in_memory_once(tmp_path, name):
     mode, options, most = KINDS[name]
     paths = [save(tmp_path / f"{side}-{name}", side, mode, options) for side in (300, SIDE)]
     run = subprocess.run(
@@ -69,7 +70,7 @@ def test_nothing_is_in_memory_twice(tmp_path, name):
     assert int(run.stdout) / SIDE**2 < most
 
 
-def test_too_little_memory_is_said_before_any_is_taken(tmp_path, monkeypatch):
+def test_image_larger_than_free_memory_is_refused(tmp_path, monkeypatch):
     path = save_plain(tmp_path / "a.png", scene())
     monkeypatch.setattr(decoding, "available_bytes", lambda: 1_000_000)
     monkeypatch.setattr(Image.Image, "load", lambda self: pytest.fail("it was decoded"))
@@ -83,14 +84,15 @@ def test_too_little_memory_is_said_before_any_is_taken(tmp_path, monkeypatch):
         RegionMask.read(path, (600, 440))
 
 
-def test_where_nobody_says_how_much_there_is_images_are_read(tmp_path, monkeypatch):
+def test_images_are_read_if_free_memory_is_unknown(tmp_path, monkeypatch):
     monkeypatch.setattr(decoding, "available_bytes", lambda: None)
     with open_image(save_plain(tmp_path / "a.png", scene())) as source:
         assert source.read(0, 0, 5, 5).shape == (5, 5, 3)
 
 
-def test_a_progressive_jpeg_takes_more(tmp_path, monkeypatch):
-    """Its decoder holds all coefficients: 2 bytes each, of half as many colours as pixels."""
+def test_progressive_jpeg_needs_more_memory(tmp_path, monkeypatch):
+    """Its decoder holds all coefficients: 2 bytes each, for half as many colour values as
+    pixels."""
     requested = []
     monkeypatch.setattr(decoding, "check_memory", lambda path, size, n: requested.append(n))
     for progressive in (False, True):
@@ -100,18 +102,18 @@ def test_a_progressive_jpeg_takes_more(tmp_path, monkeypatch):
     assert requested == [600 * 440 * 4, 600 * 440 * (4 + 3)]
 
 
-def test_more_pixels_than_the_file_can_hold_are_refused_before_memory_is_taken(tmp_path):
+def test_more_pixels_than_the_file_can_hold_are_refused(tmp_path):
     path = save_png_header(tmp_path / "a.png", 20_000, 20_000)
     with pytest.raises(ImageError, match=r"a\.png: .*20000 x 20000 .*more than its \d+ bytes"):
         open_image(path).read(0, 0, 5, 5)
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_a_region_of_a_turned_image_is_the_turned_images_region(tmp_path, rng, orientation):
+def test_regions_of_a_rotated_image(tmp_path, rng, orientation):
     pixels = rng.integers(0, 256, (30, 50, 3), dtype=np.uint8)
     exif = Image.Exif()
     exif[274] = orientation
     Image.fromarray(pixels).save(tmp_path / "a.png", exif=exif)
     with open_image(tmp_path / "a.png") as source:
-        whole = source.read(0, 0, *source.size)
-        np.testing.assert_array_equal(source.read(3, 5, 20, 11), whole[5:16, 3:23])
+        full = source.read(0, 0, *source.size)
+        np.testing.assert_array_equal(source.read(3, 5, 20, 11), full[5:16, 3:23])

@@ -1,4 +1,4 @@
-"""Pixels in memory are read as those of a file are, to the bit."""
+"""Pixels in memory are read like those of a file, bit for bit."""
 
 from __future__ import annotations
 
@@ -29,30 +29,30 @@ def assert_same(one, two):
         np.testing.assert_array_equal(a, b)
 
 
-def test_an_array_gives_the_bits_of_its_png(pixels, tmp_path):
+def test_array_gives_the_bits_of_its_png(pixels, tmp_path):
     Image.fromarray(pixels).save(tmp_path / "a.png")
     assert_same(MemoryImage.of_array(pixels, "a"), tmp_path / "a.png")
     assert_same(MemoryImage.of_array(pixels[::-1][::-1], "a"), tmp_path / "a.png")
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "L", "P", "CMYK", "I;16", "F", "1"])
-def test_a_picture_of_any_mode_gives_the_bits_of_its_file(mode, pixels, rng, tmp_path):
+def test_pillow_image_of_any_mode_gives_the_bits_of_its_file(mode, pixels, rng, tmp_path):
     if mode == "RGBA":
-        picture = Image.fromarray(rng.integers(0, 256, (70, 90, 4)).astype(np.uint8))
+        image = Image.fromarray(rng.integers(0, 256, (70, 90, 4)).astype(np.uint8))
     elif mode == "I;16":
-        picture = Image.fromarray(rng.integers(0, 65536, (70, 90)).astype(np.uint16))
+        image = Image.fromarray(rng.integers(0, 65536, (70, 90)).astype(np.uint16))
     elif mode == "F":
-        picture = Image.fromarray(rng.random((70, 90), dtype=np.float32))
+        image = Image.fromarray(rng.random((70, 90), dtype=np.float32))
     else:
-        picture = Image.fromarray(pixels).convert(mode)
+        image = Image.fromarray(pixels).convert(mode)
     file = tmp_path / ("a.tif" if mode in ("CMYK", "F") else "a.png")
-    picture.save(file)
-    assert_same(MemoryImage.of_pillow(picture, "a"), file)
+    image.save(file)
+    assert_same(MemoryImage.of_pillow(image, "a"), file)
 
 
-def test_a_picture_that_was_opened_keeps_its_name_rotation_and_pixel_size(pixels, tmp_path):
+def test_opened_pillow_image_keeps_name_rotation_and_pixel_size(pixels, tmp_path):
     exif = Image.Exif()
-    exif[274] = 6  # turned by a quarter
+    exif[274] = 6  # rotated by a quarter
     Image.fromarray(pixels).save(tmp_path / "turned.jpg", exif=exif)
     turned = MemoryImage.of_pillow(Image.open(tmp_path / "turned.jpg"), "a")
     assert_same(turned, tmp_path / "turned.jpg")
@@ -66,26 +66,24 @@ def test_a_picture_that_was_opened_keeps_its_name_rotation_and_pixel_size(pixels
 
 
 @pytest.mark.parametrize("orientation", [1, 6])
-def test_a_picture_that_was_made_smaller_does_not_know_its_pixel_size(
-    orientation, pixels, tmp_path
-):
+def test_resized_pillow_image_has_no_pixel_size(orientation, pixels, tmp_path):
     tags = {274: orientation}
     Image.fromarray(pixels).save(tmp_path / "sized.tif", dpi=(50_800, 50_800), tiffinfo=tags)
-    whole, small = Image.open(tmp_path / "sized.tif"), Image.open(tmp_path / "sized.tif")
+    original, small = Image.open(tmp_path / "sized.tif"), Image.open(tmp_path / "sized.tif")
     small.thumbnail((45, 45))
-    assert MemoryImage.of_pillow(whole, "a").mpp == pytest.approx(0.5)
+    assert MemoryImage.of_pillow(original, "a").mpp == pytest.approx(0.5)
     assert MemoryImage.of_pillow(small, "a").mpp is None
 
 
-def test_a_picture_of_which_pillow_has_dropped_the_colours_is_refused(rng, tmp_path):
-    """Of 12 bits in words of 16 it keeps the upper 4; the file is read right."""
+def test_pillow_image_of_16_bit_colours_is_refused(rng, tmp_path):
+    """Pillow reads only 8 of 16 bits, and thus 4 of the 12 used; the file is read correctly."""
     colours = rng.integers(0, 4096, (70, 90, 3)).astype(np.uint16)
     imwrite(tmp_path / "a.tif", colours, photometric="rgb")
     with pytest.raises(ImageError, match=r"a\.tif: of its 16 bits .* give the path of the file"):
         MemoryImage.of_pillow(Image.open(tmp_path / "a.tif"), "a")
 
 
-def test_what_it_says_of_its_pixel_size_is_asked_as_of_a_file(pixels, tmp_path):
+def test_pixel_size_is_resolved_as_for_a_file(pixels, tmp_path):
     Image.fromarray(pixels).save(tmp_path / "sized.tif", dpi=(50_800, 50_800))
     sized = MemoryImage.of_pillow(Image.open(tmp_path / "sized.tif"), "a")
     assert PixelSizeOption(default=0.25).at(sized) == PixelSizeOption(default=0.25).at(
@@ -97,10 +95,10 @@ def test_what_it_says_of_its_pixel_size_is_asked_as_of_a_file(pixels, tmp_path):
     )
 
 
-def test_what_is_kept_of_an_image_changes_with_a_pixel(pixels):
+def test_cache_key_changes_with_a_pixel(pixels):
     one = MemoryImage.of_array(pixels, "a")
     assert cache_key(one) == cache_key(MemoryImage.of_array(pixels.copy(), "b"))
-    pixels[3, 4, 1] += 1  # after it was handed over
+    pixels[3, 4, 1] += 1  # after the image was created
     assert cache_key(one) != cache_key(MemoryImage.of_array(pixels, "a"))
 
 
@@ -113,12 +111,12 @@ def test_what_is_kept_of_an_image_changes_with_a_pixel(pixels):
         np.zeros((0, 5, 3), "u1"),
     ],
 )
-def test_other_arrays_are_refused_in_words(wrong):
+def test_other_arrays_are_refused(wrong):
     with pytest.raises(ImageError, match=r"a: an image is an array \(height, width, 3\) of uint8"):
         MemoryImage.of_array(wrong, "a")
 
 
-def test_a_picture_cut_short_is_named(pixels, tmp_path):
+def test_truncated_pillow_image_is_refused(pixels, tmp_path):
     Image.fromarray(pixels).save(tmp_path / "a.png")
     (tmp_path / "b.png").write_bytes((tmp_path / "a.png").read_bytes()[:3000])
     with pytest.raises(ImageError, match=r"b\.png: the image cannot be decoded"):

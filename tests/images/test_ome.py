@@ -1,6 +1,4 @@
-"""OME-TIFF and OME-Zarr, as their own libraries write them: pixels, pixel sizes, and what is
-refused in words.
-"""
+"""Tests of OME-TIFF and OME-Zarr files: pixels, pixel sizes and error messages."""
 
 from __future__ import annotations
 
@@ -43,7 +41,7 @@ def pixels():
 
 
 def assert_same(path, pixels, mpp=None):
-    """All pixels, a region that crosses tiles, and what lies beyond the image."""
+    """Compare all pixels, a region across tiles, and the area beyond the image."""
     height, width = pixels.shape[:2]
     with open_image(path) as source:
         assert source.size == (width, height)
@@ -55,12 +53,12 @@ def assert_same(path, pixels, mpp=None):
         assert (beyond[:3] == 255).all() and (beyond[:, 5:] == 255).all()
 
 
-# --- pixels and their size ----------------------------------------------------------------------
+# --- pixels and pixel size ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("planar", [False, True], ids=["interleaved", "planar"])
 @pytest.mark.parametrize("kind", TIFFS)
-def test_a_tiff_is_read_as_it_was_written(tmp_path, pixels, kind, planar):
+def test_tiff_round_trip(tmp_path, pixels, kind, planar):
     options = dict(TIFFS[kind])
     endian = options.pop("byteorder", None)
     if endian:
@@ -76,14 +74,14 @@ def test_a_tiff_is_read_as_it_was_written(tmp_path, pixels, kind, planar):
 
 @pytest.mark.parametrize("version", ["0.4", "0.5"])
 @pytest.mark.parametrize("axes", ["cyx", "czyx", "tczyx"])
-def test_a_folder_is_read_as_it_was_written(tmp_path, pixels, version, axes):
+def test_folder_round_trip(tmp_path, pixels, version, axes):
     path = save_ome_zarr(tmp_path / "a.ome.zarr", pixels, 0.25, version=version, axes=axes)
     assert_same(path, pixels, 0.25)
 
 
 @pytest.mark.parametrize("version", ["0.4", "0.5"])
-def test_what_write_image_writes(tmp_path, pixels, version):
-    """Levels that the library itself makes, and a pixel size as it takes it."""
+def test_folder_of_write_image_is_read(tmp_path, pixels, version):
+    """Levels and pixel size as the library itself writes them."""
     from ome_zarr.writer import write_image
 
     group, form = zarr_group(tmp_path / "a.zarr", version)
@@ -107,8 +105,9 @@ def test_what_write_image_writes(tmp_path, pixels, version):
         ]
 
 
-def test_colours_in_pages_of_their_own(tmp_path, pixels):
-    """As Bio-Formats writes what it does not know to be colours, with and without tiles."""
+def test_colours_in_separate_pages(tmp_path, pixels):
+    """Bio-Formats writes channels that are not known to be colours in this way, with and without
+    tiles."""
     for name, options in (("a", {}), ("b", {"tile": (64, 64), "compression": "zlib"})):
         path = tmp_path / f"{name}.ome.tiff"
         metadata = {"axes": "CYX", "Channel": {"Name": ["Red", "Green", "Blue"]}}
@@ -117,8 +116,8 @@ def test_colours_in_pages_of_their_own(tmp_path, pixels):
         assert_same(path, pixels)
 
 
-def test_levels_are_used_and_their_places_right(tmp_path):
-    """A level is marked by a colour of its own, and a square lies where it was planted."""
+def test_levels_are_used_at_the_right_positions(tmp_path):
+    """Each level has its own colour, and a square is at a known position."""
     pixels = np.full((512, 640, 3), 200, np.uint8)
     pixels[128:256, 320:448] = (220, 30, 60)
     paths = [
@@ -136,7 +135,7 @@ def test_levels_are_used_and_their_places_right(tmp_path):
                 assert (found == 200).all()
 
 
-def test_tiles_of_jpeg_are_those_that_openslide_reads(tmp_path, rng):
+def test_jpeg_tiles_equal_openslide(tmp_path, rng):
     from tests.images.files import save_slide
 
     pytest.importorskip("imagecodecs", reason="imagecodecs is not installed")
@@ -147,8 +146,8 @@ def test_tiles_of_jpeg_are_those_that_openslide_reads(tmp_path, rng):
     tifffile.imwrite(plain, smooth, photometric="rgb", metadata=None, **options)
     with open_image(path) as ours, open_image(plain) as theirs:
         assert isinstance(ours, OmeTiffReader) and not isinstance(theirs, OmeTiffReader)
-        whole = (0, 0, *ours.size)
-        np.testing.assert_array_equal(ours.read(*whole), theirs.read(*whole))
+        full = (0, 0, *ours.size)
+        np.testing.assert_array_equal(ours.read(*full), theirs.read(*full))
     assert not isinstance(open_image(save_slide(tmp_path / "c.tif", smooth)), OmeTiffReader)
 
 
@@ -160,24 +159,24 @@ def test_tiles_of_jpeg_are_those_that_openslide_reads(tmp_path, rng):
         (5e-4, "mm", 0.5),
         (2.5e-5, "cm", 0.25),
         (0.5, "pixel", None),
-        (1.0, "mm", None),  # no microscope's
+        (1.0, "mm", None),  # not from a microscope
     ],
 )
-def test_units_of_xml(tmp_path, mpp, unit, expected):
+def test_pixel_size_units_of_xml(tmp_path, mpp, unit, expected):
     pixels = np.zeros((8, 8, 3), np.uint8)
     path = save_ome_tiff(tmp_path / "a.ome.tif", pixels, mpp, unit)
     with open_image(path) as source:
         assert source.mpp == (None if expected is None else pytest.approx(expected))
 
 
-def test_a_size_in_the_tags_counts_where_the_xml_has_none(tmp_path):
+def test_resolution_tags_are_used_without_xml_pixel_size(tmp_path):
     pixels = np.zeros((8, 8, 3), np.uint8)
     resolution = {"resolution": (1e4 / 0.5, 1e4 / 0.5), "resolutionunit": 3}
     with open_image(save_ome_tiff(tmp_path / "a.ome.tif", pixels, **resolution)) as source:
         assert source.mpp == pytest.approx(0.5)
 
 
-def test_units_of_folders(tmp_path):
+def test_pixel_size_units_of_folders(tmp_path):
     pixels = np.full((8, 8, 3), 7, np.uint8)
     for place, (unit, expected) in enumerate(
         [("micrometer", 0.5), ("millimeter", None), (None, None), ("nanometer", None)]
@@ -189,7 +188,7 @@ def test_units_of_folders(tmp_path):
         assert source.mpp == pytest.approx(0.5)
 
 
-def test_a_scale_without_a_unit_is_quoted_where_the_size_is_not_known(tmp_path):
+def test_scale_without_unit_is_quoted_if_the_size_is_unknown(tmp_path):
     pixels = np.full((8, 8, 3), 7, np.uint8)
     path = save_ome_zarr(tmp_path / "a.ome.zarr", pixels, 0.5, None)
     size = PixelSizeOption().at(path)
@@ -210,7 +209,7 @@ def test_a_scale_without_a_unit_is_quoted_where_the_size_is_not_known(tmp_path):
     assert recorded_size(row | {"path": str(tmp_path / "gone.zarr")}).hint == ""
 
 
-def test_scales_of_the_whole_and_of_a_level_are_multiplied(tmp_path):
+def test_scales_of_image_and_level_are_multiplied(tmp_path):
     path = save_ome_zarr(tmp_path / "a.ome.zarr", np.full((8, 8, 3), 7, np.uint8), 0.5)
     with edited(path) as ome:
         scale = {"type": "scale", "scale": [1.0, 0.5, 0.5]}
@@ -220,7 +219,7 @@ def test_scales_of_the_whole_and_of_a_level_are_multiplied(tmp_path):
 
 
 @pytest.mark.parametrize("white", [4095, 65535])
-def test_colours_of_16_bits_are_shown_as_8(tmp_path, pixels, white):
+def test_colours_of_16_bits_are_scaled_to_8(tmp_path, pixels, white):
     wide = np.rint(pixels.astype(float) * (white / 255)).astype(np.uint16)
     wide[0, 0] = white
     expected = pixels.copy()
@@ -229,7 +228,7 @@ def test_colours_of_16_bits_are_shown_as_8(tmp_path, pixels, white):
     assert_same(save_ome_zarr(tmp_path / "a.ome.zarr", wide), expected)
 
 
-def test_what_is_transparent_is_white(tmp_path, pixels):
+def test_transparent_pixels_are_white(tmp_path, pixels):
     opacity = np.full((*pixels.shape[:2], 1), 255, np.uint8)
     opacity[:100] = 0
     rgba = np.concatenate([pixels, opacity], axis=2)
@@ -242,17 +241,18 @@ def test_what_is_transparent_is_white(tmp_path, pixels):
     assert_same(path, expected)
 
 
-def test_grey_is_grey(tmp_path, pixels):
+def test_grey_image(tmp_path, pixels):
     path = tmp_path / "a.ome.tif"
     tifffile.imwrite(path, pixels[..., 0], metadata={"axes": "YX"})
     assert_same(path, np.repeat(pixels[..., :1], 3, axis=2))
 
 
-# --- the same answers ---------------------------------------------------------------------------
+# --- predictions
+# -----------------------------------------------------------------------------------
 
 
-def test_answers_are_those_of_the_plain_image(tmp_path):
-    """Bit for bit, from the training images to the map; of OME alone, too."""
+def test_predictions_equal_those_of_the_plain_image(tmp_path):
+    """Bit for bit, from training to the map, including training on OME files alone."""
     rng = np.random.default_rng(0)
     recipe = Recipe(
         method_parameters={"n_atoms": 8, "n_iter": 2},
@@ -276,8 +276,8 @@ def test_answers_are_those_of_the_plain_image(tmp_path):
         lines = ["path,label,patient,mpp"]
         for place, (label, image) in enumerate(images):
             (tmp_path / kind / label).mkdir(parents=True, exist_ok=True)
-            shown = image if label == "a" else image[:, :, [2, 1, 0]]
-            path = save(tmp_path / kind / label / f"{place}", shown)
+            oriented = image if label == "a" else image[:, :, [2, 1, 0]]
+            path = save(tmp_path / kind / label / f"{place}", oriented)
             lines.append(f"{label}/{path.name},{label},{place},0.5")
         table = tmp_path / kind / "manifest.csv"
         table.write_text("\n".join(lines))
@@ -292,21 +292,21 @@ def test_answers_are_those_of_the_plain_image(tmp_path):
     assert predictions["plain"] == predictions["tiff"] == predictions["zarr"]
 
 
-def test_thumbnails_and_tiles_of_the_page(tmp_path, pixels):
+def test_thumbnails_and_tiles_of_the_web_page(tmp_path, pixels):
     plain = save_plain(tmp_path / "a.png", pixels)
     folder = save_ome_zarr(tmp_path / "a.ome.zarr", pixels)
-    shown = []
+    responses = []
     for path in (plain, folder):
         tiles = Tiles(tmp_path / "thumbnails")
         record = ImageRecord(path, "", "")
-        shown.append((tiles.thumbnail(record).read_bytes(), tiles.tile(record, 1, 0, 0)))
-    assert shown[0] == shown[1]
+        responses.append((tiles.thumbnail(record).read_bytes(), tiles.tile(record, 1, 0, 0)))
+    assert responses[0] == responses[1]
 
 
 # --- a folder is one image ----------------------------------------------------------------------
 
 
-def test_a_folder_is_one_image_wherever_images_are_listed(tmp_path, pixels):
+def test_folder_is_one_image_wherever_images_are_listed(tmp_path, pixels):
     for label in ("a", "b"):
         for patient in ("p", "q"):
             place = tmp_path / label / patient
@@ -323,7 +323,7 @@ def test_a_folder_is_one_image_wherever_images_are_listed(tmp_path, pixels):
     assert [len(group) for group in find_identical_files(manifest.records)] == [4]
 
 
-def test_other_zarr_folders_are_no_images_and_not_looked_into(tmp_path, pixels):
+def test_other_zarr_folders_are_skipped(tmp_path, pixels):
     save_plain(tmp_path / "a.png", pixels)
     zarr_group(tmp_path / "table.zarr")
     save_plain(tmp_path / "table.zarr" / "inside.png", pixels)
@@ -332,8 +332,8 @@ def test_other_zarr_folders_are_no_images_and_not_looked_into(tmp_path, pixels):
         open_image(tmp_path / "table.zarr")
 
 
-def test_a_folder_of_images_by_number(tmp_path, pixels):
-    """As bioformats2raw writes them: the first is the image, its label and others follow."""
+def test_folder_of_numbered_images(tmp_path, pixels):
+    """Written by bioformats2raw: the first is the image, followed by its label and others."""
     import zarr
 
     root = zarr.open_group(str(tmp_path / "a.zarr"), mode="w", zarr_format=2)
@@ -344,11 +344,11 @@ def test_a_folder_of_images_by_number(tmp_path, pixels):
     assert_same(tmp_path / "a.zarr", pixels, 0.5)
 
 
-# --- what is refused ----------------------------------------------------------------------------
+# --- refused images ---------------------------------------------------------------------------
 
 
 class edited:  # noqa: N801
-    """The attributes of a folder of version 0.5, to be changed."""
+    """Edit the attributes of a folder of version 0.5."""
 
     def __init__(self, path):
         self.file = path / "zarr.json"
@@ -369,19 +369,19 @@ def save_channels(path, names, **more):
 
 
 @pytest.mark.parametrize("names", [["DAPI", "CD3", "CD8"], ["A", "B", "C", "D", "E"], ["R", "G"]])
-def test_channels_that_are_no_colours(tmp_path, names):
+def test_channels_that_are_no_colours_are_refused(tmp_path, names):
     path = save_channels(tmp_path / "a.ome.tif", names)
     with pytest.raises(ImageError, match=rf"has {len(names)} channels.*not red.*save it as RGB"):
         open_image(path)
 
 
-def test_fluorescence_of_one_channel(tmp_path):
+def test_fluorescence_of_one_channel_is_refused(tmp_path):
     path = save_channels(tmp_path / "a.ome.tif", ["x"], EmissionWavelength=[460.0])
     with pytest.raises(ImageError, match=r"has 1 channel \(x\).*fluorescence"):
         open_image(path)
 
 
-def test_channels_of_a_folder_that_are_no_colours(tmp_path, pixels):
+def test_channels_of_a_folder_that_are_no_colours_are_refused(tmp_path, pixels):
     path = save_ome_zarr(tmp_path / "a.ome.zarr", pixels)
     with edited(path) as ome:
         ome["omero"] = {"channels": [{"label": n, "color": "FF0000"} for n in ("c1", "c2", "c3")]}
@@ -393,7 +393,7 @@ def test_channels_of_a_folder_that_are_no_colours(tmp_path, pixels):
     assert_same(path, pixels)
 
 
-def test_stacks_and_series(tmp_path, pixels):
+def test_stacks_and_time_series_are_refused(tmp_path, pixels):
     path = tmp_path / "a.ome.tif"
     tifffile.imwrite(path, np.stack([pixels] * 2), photometric="rgb", metadata={"axes": "ZYXS"})
     with pytest.raises(ImageError, match=r"has 2 planes of focus \(z\)"):
@@ -410,8 +410,8 @@ def test_stacks_and_series(tmp_path, pixels):
         open_image(tmp_path / "a.ome.zarr")
 
 
-def test_several_images_in_a_file(tmp_path, pixels):
-    """A label beside the slide is let be; a second slide is not."""
+def test_several_images_in_a_file_are_refused(tmp_path, pixels):
+    """A label image beside the slide is ignored; a second slide is refused."""
     path = tmp_path / "a.ome.tif"
     with tifffile.TiffWriter(path, ome=True) as tiff:
         tiff.write(pixels, photometric="rgb", metadata={"axes": "YXS"})
@@ -424,7 +424,7 @@ def test_several_images_in_a_file(tmp_path, pixels):
         open_image(path)
 
 
-def test_numbers_that_are_no_colours(tmp_path, pixels):
+def test_floating_point_pixels_are_refused(tmp_path, pixels):
     floats = pixels.astype(np.float32)
     for path in (
         save_ome_tiff(tmp_path / "a.ome.tif", floats),
@@ -435,22 +435,22 @@ def test_numbers_that_are_no_colours(tmp_path, pixels):
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         ({"version": "0.9"}, "is of version 0.9 of OME-Zarr; 0.4 and 0.5 are read"),
         ({"multiscales": []}, "no image"),
         ({"plate": {}}, "is a plate"),
     ],
 )
-def test_other_folders(tmp_path, pixels, change, words):
+def test_invalid_folders_are_refused(tmp_path, pixels, change, message):
     path = save_ome_zarr(tmp_path / "a.ome.zarr", pixels)
     with edited(path) as ome:
         ome.update(change)
-    with pytest.raises(ImageError, match=words):
+    with pytest.raises(ImageError, match=message):
         open_image(path)
 
 
-def test_levels_outside_the_folder_are_not_read(tmp_path, pixels):
+def test_levels_outside_the_folder_are_refused(tmp_path, pixels):
     save_ome_zarr(tmp_path / "secret.zarr", pixels)
     path = save_ome_zarr(tmp_path / "a.ome.zarr", pixels)
     with edited(path) as ome:
@@ -459,7 +459,7 @@ def test_levels_outside_the_folder_are_not_read(tmp_path, pixels):
         open_image(path)
 
 
-def test_links_in_a_folder_are_not_followed(tmp_path, pixels):
+def test_links_in_a_folder_are_refused(tmp_path, pixels):
     path = save_ome_zarr(tmp_path / "a.ome.zarr", pixels)
     chunk = next(file for file in sorted(path.rglob("*")) if file.name == "0" and file.is_file())
     chunk.rename(tmp_path / "chunk")
@@ -468,7 +468,7 @@ def test_links_in_a_folder_are_not_followed(tmp_path, pixels):
         open_image(path)
 
 
-def test_pieces_too_large_to_be_read(tmp_path, pixels):
+def test_too_large_chunks_are_refused(tmp_path, pixels):
     path = save_ome_zarr(tmp_path / "a.ome.zarr", pixels)
     file = next(path.glob("*/zarr.json"))
     content = json.loads(file.read_text())
@@ -478,7 +478,7 @@ def test_pieces_too_large_to_be_read(tmp_path, pixels):
         open_image(path)
 
 
-def test_a_folder_that_says_it_is_larger_than_it_can_be(tmp_path, pixels):
+def test_folder_larger_than_its_files_is_refused(tmp_path, pixels):
     path = save_ome_zarr(tmp_path / "a.ome.zarr", pixels)
     file = next(path.glob("*/zarr.json"))
     content = json.loads(file.read_text())
@@ -488,8 +488,8 @@ def test_a_folder_that_says_it_is_larger_than_it_can_be(tmp_path, pixels):
         open_image(path)
 
 
-def test_damage_is_said(tmp_path, pixels):
-    """A chunk that is no chunk; a file that is cut short; a description that is no XML."""
+def test_damage_is_reported(tmp_path, pixels):
+    """An invalid chunk, a truncated file, and an invalid description."""
     path = save_ome_zarr(tmp_path / "a.ome.zarr", pixels)
     for chunk in (file for file in path.rglob("*") if file.is_file() and "c" in file.parts[-4:-1]):
         chunk.write_bytes(b"\x00" * 40)
@@ -509,14 +509,14 @@ def test_damage_is_said(tmp_path, pixels):
         open_image(tmp_path / "c.ome.tif")
 
 
-def test_an_empty_folder(tmp_path):
+def test_empty_folder_is_refused(tmp_path):
     (tmp_path / "a.ome.zarr").mkdir()
     with pytest.raises(ImageError, match="no zarr group in this folder"):
         open_image(tmp_path / "a.ome.zarr")
 
 
-def test_other_files_are_not_opened(tmp_path, pixels):
-    """The description may say that pixels lie in other files."""
+def test_references_to_other_files_are_refused(tmp_path, pixels):
+    """The description may refer to pixels in other files."""
     save_ome_tiff(tmp_path / "other.ome.tif", pixels)
     path = save_ome_tiff(tmp_path / "a.ome.tif", pixels)
     old = b'<TiffData IFD="0" PlaneCount="1"/>'
@@ -529,7 +529,7 @@ def test_other_files_are_not_opened(tmp_path, pixels):
         open_image(path).read(0, 0, 9, 9)
 
 
-def test_what_reads_folders_may_be_missing(tmp_path, pixels, monkeypatch):
+def test_missing_zarr_is_reported(tmp_path, pixels, monkeypatch):
     path = save_ome_zarr(tmp_path / "a.ome.zarr", pixels)
     hidden = tmp_path / "hidden"
     hidden.mkdir()
@@ -545,10 +545,10 @@ def test_what_reads_folders_may_be_missing(tmp_path, pixels, monkeypatch):
         slide_process.end_idle()
 
 
-# --- a folder's state ---------------------------------------------------------------------------
+# --- signature of a folder ----------------------------------------------------------------------
 
 
-def test_a_chunk_that_was_changed_makes_another_key(tmp_path, pixels):
+def test_changed_chunk_changes_the_key(tmp_path, pixels):
     from histodict.images.memory_image import estimated_bytes
     from histodict.utils.files import content_digest, file_key
 
@@ -559,7 +559,7 @@ def test_a_chunk_that_was_changed_makes_another_key(tmp_path, pixels):
     before, digest = file_key(path), content_digest(path)
     assert file_key(path) == before
     assert estimated_bytes(path) == sum(f.stat().st_size for f in path.rglob("*") if f.is_file())
-    with chunk.open("r+b") as file:  # in place: the folder's own time stays
+    with chunk.open("r+b") as file:  # in place: the modification time of the folder is unchanged
         file.seek(10)
         file.write(b"\x01\x02")
     assert file_key(path) != before
@@ -570,7 +570,7 @@ def test_a_chunk_that_was_changed_makes_another_key(tmp_path, pixels):
     assert isinstance(open_image(copied), OmeZarrReader)
 
 
-def test_a_look_that_takes_long_holds_for_a_while(tmp_path, monkeypatch):
+def test_slow_folder_signature_is_cached_for_a_while(tmp_path, monkeypatch):
     from histodict.utils import files as module
 
     (tmp_path / "a").write_text("x")

@@ -1,4 +1,4 @@
-"""Who says how large a pixel is, and what is refused or said where nobody does."""
+"""Tests of the precedence of pixel sizes, and of refused and assumed ones."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ LIMITS = [0, -1, float("nan")]
 
 
 @pytest.fixture
-def told(tmp_path):
-    """A file that says 0.25 µm, and one that says nothing."""
+def files(tmp_path):
+    """A file with a pixel size of 0.25 µm, and one without."""
     abstaining = tmp_path / "silent.png"
     Image.new("RGB", (8, 8)).save(abstaining)
     return save_tiff_of_size(tmp_path / "told.tif", 0.25), abstaining
 
 
 @pytest.mark.parametrize(
-    ("given", "of_told", "of_silent"),
+    ("option", "for_known", "for_unknown"),
     [
         (PixelSizeOption(), (0.25, "file"), (None, "unknown")),
         (PixelSizeOption(default=0.5), (0.25, "file"), (0.5, "command")),
@@ -33,15 +33,15 @@ def told(tmp_path):
         (PixelSizeOption(table=1.0, override=2.0), (2.0, "command"), (2.0, "command")),
     ],
 )
-def test_who_is_asked_first(told, given, of_told, of_silent):
-    for path, (mpp, origin) in zip(told, (of_told, of_silent), strict=True):
-        found = given.at(path)
+def test_precedence_of_pixel_sizes(files, option, for_known, for_unknown):
+    for path, (mpp, origin) in zip(files, (for_known, for_unknown), strict=True):
+        found = option.at(path)
         assert (found.mpp, found.origin) == (mpp and pytest.approx(mpp), origin)
-        # A reader is told nothing that the file says itself.
+        # The reader does not get the size that the file contains.
         assert found.is_user_given == (None if origin in ("file", "unknown") else mpp)
 
 
-def test_a_bare_number_fills(told):
+def test_single_number_is_a_default(files):
     assert (
         PixelSizeOption.of(0.5) == PixelSizeOption(default=0.5)
         and PixelSizeOption.of(None) == PixelSizeOption()
@@ -51,39 +51,39 @@ def test_a_bare_number_fills(told):
 
 @pytest.mark.parametrize("value", LIMITS)
 @pytest.mark.parametrize("name", ["default", "table", "override"])
-def test_sizes_that_make_no_sense_are_refused(name, value):
+def test_invalid_sizes_are_refused(name, value):
     with pytest.raises(ValueError, match="mpp must be"):
         PixelSizeOption(**{name: value})
 
 
-def test_a_file_that_was_written_anew_is_asked_again(tmp_path):
+def test_rewritten_file_is_read_again(tmp_path):
     path = save_tiff_of_size(tmp_path / "a.tif", 0.25)
     assert PixelSizeOption().at(path).mpp == pytest.approx(0.25)
     save_tiff_of_size(path, 0.5)
     assert PixelSizeOption().at(path).mpp == pytest.approx(0.5)
 
 
-def records(told, *sizes):
-    return [ImageRecord(path, "x", "p", mpp=mpp) for path, mpp in zip(told, sizes, strict=True)]
+def records(files, *sizes):
+    return [ImageRecord(path, "x", "p", mpp=mpp) for path, mpp in zip(files, sizes, strict=True)]
 
 
-def test_training_images_have_one_size_or_none(told):
-    assert common_size(records(told, 0.5, 0.5), None) == 0.5
-    assert common_size(records(told, None, 0.25), None) == pytest.approx(0.25)
-    assert common_size([ImageRecord(told[1], "x", "p")], None) is None
+def test_training_images_have_one_size_or_none(files):
+    assert common_size(records(files, 0.5, 0.5), None) == 0.5
+    assert common_size(records(files, None, 0.25), None) == pytest.approx(0.25)
+    assert common_size([ImageRecord(files[1], "x", "p")], None) is None
     with pytest.raises(ValueError, match=r"from 0\.25 to 0\.5 µm.*the setting mpp=0\.5"):
-        common_size(records(told, None, 0.5), None)
-    assert common_size(records(told, None, 0.5), 1.0) is None  # all are reduced to 1 µm
+        common_size(records(files, None, 0.5), None)
+    assert common_size(records(files, None, 0.5), 1.0) is None  # all are reduced to 1 µm
 
 
-def test_partly_known_sizes_are_refused(told):
+def test_partly_known_sizes_are_refused(files):
     with pytest.raises(ValueError, match=r"of 1 image is not known, .*mpp=….*silent\.png"):
-        common_size(records(told, None, None), None)
+        common_size(records(files, None, None), None)
     with pytest.raises(ValueError, match=r"works at 1 µm.*silent\.png"):
-        common_size([ImageRecord(told[1], "x", "p")], 1.0)
+        common_size([ImageRecord(files[1], "x", "p")], 1.0)
 
 
-def test_what_was_taken_for_granted_is_one_line():
+def test_assumed_sizes_are_warned_of_in_one_line():
     known, unknown = PixelSize(0.5, "file"), PixelSize(None, "unknown")
     assumed = unknown.assuming(0.25)
     assert assumed == PixelSize(0.25, "assumed") and known.assuming(0.25) is known
@@ -93,10 +93,10 @@ def test_what_was_taken_for_granted_is_one_line():
     (text,) = size_warnings([known, PixelSize(1.0, "table"), unknown], None, None)
     assert "2 of 3 images" in text and "0.5 to 1 µm" in text
     assert size_warnings([known], 0.5, None) == size_warnings([unknown], None, None) == []
-    assert size_warnings([known], None, 1.0) == []  # reduced to it: there is nothing to fit
+    assert size_warnings([known], None, 1.0) == []  # reduced to it: no fit is needed
 
 
-def test_the_policy_is_written_where_users_look():
+def test_documentation_describes_the_precedence():
     text = (Path(__file__).parents[2] / "docs" / "pixel-size.md").read_text("utf-8")
     for word in ("file", "table", "command", "assumed", "unknown", "--mpp", "--override-mpp"):
         assert f"`{word}`" in text

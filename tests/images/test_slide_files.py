@@ -1,4 +1,4 @@
-"""Slides that consist of several files count once, wherever images are listed."""
+"""Slides of several files count once wherever images are listed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from histodict.images.source import open_image
 from histodict.utils.dicom_header import Series, read_series
 from tests.images.dicom_files import save_dicom_level, save_dicom_slide
 
-LEVELS = ["2.dcm", "1.dcm", "0.dcm"]  # the finest comes last by name
+LEVELS = ["2.dcm", "1.dcm", "0.dcm"]  # the finest level is last by name
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def pixels(rng):
     return np.kron(rng.integers(0, 256, (12, 16, 3)), np.ones((16, 16, 1))).astype(np.uint8)
 
 
-def test_a_dicom_series_is_one_image_by_its_finest_level(tmp_path, pixels):
+def test_dicom_series_is_one_image_by_its_finest_level(tmp_path, pixels):
     first, *_ = save_dicom_slide(tmp_path / "a" / "P1", LEVELS, pixels, "1.2.3.1")
     flat = [[f"{slide}-{name}" for name in LEVELS] for slide in "xy"]
     second, third = (
@@ -40,13 +40,13 @@ def test_a_dicom_series_is_one_image_by_its_finest_level(tmp_path, pixels):
         assert source.size == (256, 192) and source.mpp == 0.5
 
 
-def test_named_levels_of_one_slide_are_one_image(tmp_path, pixels):
+def test_explicit_levels_of_one_slide_are_one_image(tmp_path, pixels):
     levels = save_dicom_slide(tmp_path, LEVELS, pixels, "1.2.3.1")
     other = save_dicom_level(tmp_path / "other.dcm", pixels, "1.2.3.2")
     assert one_per_slide([*levels[::-1], other]) == ([levels[0], other], levels[:0:-1])
 
 
-def test_a_table_of_two_levels_is_refused_by_their_names(tmp_path, pixels):
+def test_table_of_two_levels_is_refused(tmp_path, pixels):
     save_dicom_slide(tmp_path, LEVELS, pixels, "1.2.3.1")
     table = tmp_path / "slides.csv"
     table.write_text("path,label,patient\n0.dcm,a,p1\n2.dcm,a,p2\n", encoding="utf-8")
@@ -62,7 +62,7 @@ def test_levels_in_two_folders_are_refused(tmp_path, pixels):
         read_manifest(tmp_path)
 
 
-def test_a_damaged_header_gives_no_series_and_no_error(tmp_path, pixels, rng):
+def test_damaged_header_gives_no_series_and_no_error(tmp_path, pixels, rng):
     data = save_dicom_level(tmp_path / "whole.dcm", pixels, "1.2.3.1").read_bytes()
     path, found = tmp_path / "damaged.dcm", set()
     assert read_series(tmp_path / "whole.dcm") == Series("1.2.3.1", 12)
@@ -97,7 +97,7 @@ def test_tiles_of_a_vms_slide_are_no_images(tmp_path):
         read_manifest(table)
 
 
-def test_an_ndpi_set_is_one_image(tmp_path):
+def test_ndpi_set_is_one_image(tmp_path):
     for name in ("dapi.ndpi", "fitc.ndpi", "alone.ndpi"):
         (tmp_path / name).write_bytes(b"x")
     index = "[NanoZoomer Digital Pathology Image Set]\nNoImages=2\n"
@@ -107,7 +107,7 @@ def test_an_ndpi_set_is_one_image(tmp_path):
     assert [path.name for path in find_images(tmp_path)[0]] == ["alone.ndpi", "dapi.ndpi"]
 
 
-def test_many_files_are_listed_soon(tmp_path, pixels):
+def test_many_files_are_listed_quickly(tmp_path, pixels):
     data = save_dicom_level(tmp_path / "0.dcm", pixels[:8, :8], "1.2.3.1000").read_bytes()
     for slide in range(250):
         for level in range(4):

@@ -1,4 +1,4 @@
-"""Slides are opened in a process that may die; of that remains an error that names the file."""
+"""Slides are opened in a subprocess; if it dies, an error names the file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(
     not slide_process.USE_SUBPROCESS, reason="slides are read in this process"
 )
 
-# A slide library of which `read_region` can be told to do harm first.
+# A slide library whose `read_region` first runs harmful code.
 LIBRARY = """
 import os, signal, time
 from PIL import Image
@@ -50,7 +50,7 @@ class OpenSlide:
 
 @pytest.fixture
 def harmful(slide_library, tmp_path):
-    """A source whose reads do this first."""
+    """Return a function that opens a source whose reads run this code first."""
 
     def opened(harm):
         slide_library(LIBRARY.format(harm=harm))
@@ -64,8 +64,8 @@ def pid_of(source):
     return source._open_handle()._opener[0].pid
 
 
-def gone(pid, within_s=5.0):
-    """Whether a process has ended by then; one that nobody has reaped yet has."""
+def has_ended_within(pid, within_s=5.0):
+    """Return whether a process ends in time; a zombie counts as ended."""
     stop = time.monotonic() + within_s
     while time.monotonic() < stop:
         try:
@@ -81,32 +81,32 @@ def gone(pid, within_s=5.0):
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes in /proc")
 
 
-# --- deaths -------------------------------------------------------------------------------------
+# --- processes that die -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("harm", "words"),
+    ("harm", "message"),
     [
         ("os.abort()", r"died \(signal 6\)"),
         ("os.kill(os.getpid(), 9)", r"died \(signal 9\), perhaps for want of memory"),
         ("os._exit(3)", r"ended \(code 3\)"),
     ],
 )
-def test_a_file_that_kills_the_library_is_named(harmful, harm, words):
+def test_file_that_kills_the_library_on_reading_is_named(harmful, harm, message):
     source = harmful(harm)
     for _ in range(2):
-        with pytest.raises(ImageError, match=rf"a\.tif: a part of .*{words}.*copy it again"):
+        with pytest.raises(ImageError, match=rf"a\.tif: a part of .*{message}.*copy it again"):
             source.read(0, 0, 10, 10)
 
 
-def test_a_file_that_kills_as_it_is_opened(slide_library, tmp_path):
+def test_file_that_kills_the_library_on_opening_is_named(slide_library, tmp_path):
     slide_library("import os\nclass OpenSlide:\n    def __init__(self, path):\n        os.abort()")
     (tmp_path / "a.svs").write_bytes(b"x")
     with pytest.raises(ImageError, match=r"a\.svs: OpenSlide cannot open .*died \(signal 6\)"):
         open_image(tmp_path / "a.svs")
 
 
-def test_a_file_that_kills_as_it_is_looked_at(slide_library, tmp_path):
+def test_file_that_kills_the_library_on_detection_is_named(slide_library, tmp_path):
     slide_library(
         "import os\nclass OpenSlide:\n    @staticmethod\n    def detect_format(path):\n"
         "        os.abort()"
@@ -116,7 +116,7 @@ def test_a_file_that_kills_as_it_is_looked_at(slide_library, tmp_path):
         open_image(tmp_path / "a.tif")
 
 
-def test_a_death_that_was_not_the_files_is_not_felt(tmp_path, rng):
+def test_killed_process_is_replaced_silently(tmp_path, rng):
     pixels = texture(rng)
     with open_image(save_slide(tmp_path / "a.tif", pixels)) as source:
         first = pid_of(source)
@@ -125,7 +125,7 @@ def test_a_death_that_was_not_the_files_is_not_felt(tmp_path, rng):
         assert pid_of(source) != first
 
 
-def test_a_death_in_the_midst_of_a_read_is_not_felt(harmful, tmp_path):
+def test_process_killed_during_a_read_is_replaced_silently(harmful, tmp_path):
     once = f"open({str(tmp_path / 'once')!r}, 'x').close()"
     source = harmful(
         f"try:\n            {once}\n            time.sleep(30)\n"
@@ -140,7 +140,7 @@ def test_a_death_in_the_midst_of_a_read_is_not_felt(harmful, tmp_path):
         assert (read.result() == (1, 2, 3)).all()
 
 
-def test_threads_that_lose_their_process_share_a_new_one(tmp_path, rng):
+def test_threads_share_the_replacement_process(tmp_path, rng):
     pixels = texture(rng)
     with open_image(save_slide(tmp_path / "a.tif", pixels)) as source:
         os.kill(pid_of(source), signal.SIGKILL)
@@ -150,7 +150,7 @@ def test_threads_that_lose_their_process_share_a_new_one(tmp_path, rng):
 
 
 @needs_proc
-def test_a_process_without_answer_is_ended(harmful, monkeypatch):
+def test_hanging_process_is_killed(harmful, monkeypatch):
     source = harmful("time.sleep(60)")
     source.close()
     pid = pid_of(source)
@@ -158,18 +158,18 @@ def test_a_process_without_answer_is_ended(harmful, monkeypatch):
     start = time.monotonic()
     with pytest.raises(ImageError, match=r"a\.tif: .*gave no answer for 3 s"):
         source.read(0, 0, 10, 10)
-    assert time.monotonic() - start < 6  # not tried a second time
-    assert gone(pid)
+    assert time.monotonic() - start < 6  # no second attempt
+    assert has_ended_within(pid)
 
 
-def test_a_slide_that_wants_all_memory_is_refused(harmful):
+def test_slide_that_needs_too_much_memory_is_refused(harmful):
     source = harmful("bytearray(20 * 2**30)")
     with pytest.raises(ImageError, match=r"a\.tif: a part of the slide cannot be read"):
         source.read(0, 0, 10, 10)
 
 
 @pytest.mark.parametrize("name", ["openslide.bounds-width", "openslide.mpp-x"])
-def test_sizes_that_are_no_numbers_are_refused(slide_library, tmp_path, name):
+def test_sizes_that_are_not_numbers_are_refused(slide_library, tmp_path, name):
     source = LIBRARY.format(harm="").replace("= {}", f"= {{{name!r}: 'wide'}}")
     slide_library(source)
     (tmp_path / "a.svs").write_bytes(b"x" * 1000)
@@ -177,8 +177,8 @@ def test_sizes_that_are_no_numbers_are_refused(slide_library, tmp_path, name):
         open_image(tmp_path / "a.svs")
 
 
-def test_a_size_that_the_file_cannot_hold_is_refused(slide_library, tmp_path):
-    """Of such a slide even a thumbnail would be read for days."""
+def test_size_larger_than_the_file_is_refused(slide_library, tmp_path):
+    """Even a thumbnail of such a slide would take days."""
     slide_library(LIBRARY.format(harm="").replace("(600, 440)", "(2000000000, 1000000)"))
     (tmp_path / "a.svs").write_bytes(b"x" * 1000)
     with pytest.raises(ImageError, match=r"a\.svs: .*2000000000 x 1000000 .*more than 1000 bytes"):
@@ -188,7 +188,7 @@ def test_a_size_that_the_file_cannot_hold_is_refused(slide_library, tmp_path):
 # --- one process for many reads -----------------------------------------------------------------
 
 
-def test_a_process_serves_one_slide_after_another(tmp_path):
+def test_process_is_reused_for_the_next_slide(tmp_path):
     slide_process.end_idle()
     pids = set()
     for name in "abc":
@@ -199,7 +199,7 @@ def test_a_process_serves_one_slide_after_another(tmp_path):
     assert len(slide_process._IDLE) == 1
 
 
-def test_slides_that_nobody_holds_leave_no_process(tmp_path):
+def test_closed_slides_leave_no_process(tmp_path):
     paths = [save_slide(tmp_path / f"{i}.tif", scene()) for i in range(4)]
     slide_process.end_idle()
     n_before = len(slide_process._LIVING)
@@ -209,7 +209,7 @@ def test_slides_that_nobody_holds_leave_no_process(tmp_path):
     assert len(slide_process._LIVING) - n_before <= 2
 
 
-def test_what_is_no_slide_costs_no_process(tmp_path):
+def test_file_that_is_no_slide_keeps_the_process_idle(tmp_path):
     slide_process.end_idle()
     (tmp_path / "a.svs").write_bytes(b"no slide")
     with pytest.raises(ImageError):
@@ -217,7 +217,7 @@ def test_what_is_no_slide_costs_no_process(tmp_path):
     assert len(slide_process._IDLE) == 1
 
 
-def test_after_damaged_pixels_no_other_slide_is_opened_in_that_process(harmful):
+def test_process_is_not_reused_after_damaged_pixels(harmful):
     source = harmful("raise ValueError('no\\nsuch  tile')")
     with pytest.raises(ImageError, match=r"a\.tif: a part .*\(no such tile\)"):
         source.read(0, 0, 5, 5)
@@ -225,7 +225,7 @@ def test_after_damaged_pixels_no_other_slide_is_opened_in_that_process(harmful):
     assert not slide_process._IDLE
 
 
-def test_threads_read_at_the_same_time_in_one_process(harmful):
+def test_threads_read_concurrently_in_one_process(harmful):
     source = harmful("time.sleep(0.4)")
     n_before = len(slide_process._LIVING)
     start = time.monotonic()
@@ -235,7 +235,7 @@ def test_threads_read_at_the_same_time_in_one_process(harmful):
     assert len(slide_process._LIVING) == n_before
 
 
-def test_more_threads_than_lines(tmp_path, rng, monkeypatch):
+def test_more_threads_than_connections(tmp_path, rng, monkeypatch):
     monkeypatch.setattr(slide_process, "max_connections", lambda: 2)
     slide_process.end_idle()
     pixels = texture(rng)
@@ -246,8 +246,8 @@ def test_more_threads_than_lines(tmp_path, rng, monkeypatch):
     np.testing.assert_array_equal(np.concatenate(columns, axis=1), pixels)
 
 
-def test_in_this_process_pixels_are_the_same(tmp_path, rng, monkeypatch):
-    """As where no process can be handed a socket."""
+def test_pixels_are_the_same_without_a_subprocess(tmp_path, rng, monkeypatch):
+    """Used if a process cannot be handed a socket."""
     path = save_slide(tmp_path / "a.tif", texture(rng))
     with open_image(path) as apart:
         monkeypatch.setattr(slide_process, "USE_SUBPROCESS", False)
@@ -256,10 +256,10 @@ def test_in_this_process_pixels_are_the_same(tmp_path, rng, monkeypatch):
                 np.testing.assert_array_equal(apart.read(*region), here.read(*region))
 
 
-# --- interruptions, forks, ends -----------------------------------------------------------------
+# --- interrupts, forks, exit ----------------------------------------------------------------------
 
 
-def test_an_interruption_is_the_parents(tmp_path):
+def test_interrupt_does_not_end_the_subprocess(tmp_path):
     with open_image(save_slide(tmp_path / "a.tif", scene())) as source:
         pid = pid_of(source)
         source.read(0, 0, 5, 5)
@@ -268,7 +268,7 @@ def test_an_interruption_is_the_parents(tmp_path):
         assert pid_of(source) == pid
 
 
-def test_after_an_interruption_no_answer_is_taken_for_another(slide_library, tmp_path):
+def test_connection_is_not_reused_after_an_interrupt(slide_library, tmp_path):
     library = LIBRARY.format(harm="time.sleep(0.5 * (corner[0] == 0))")
     slide_library(library.replace("(1, 2, 3, 255)", "(corner[0], 0, 0, 255)"))
     (tmp_path / "a.tif").write_bytes(b"x" * 1000)
@@ -289,7 +289,7 @@ def test_after_an_interruption_no_answer_is_taken_for_another(slide_library, tmp
         signal.signal(signal.SIGALRM, before)
 
 
-def test_a_forked_process_ends_nothing_of_its_parents(tmp_path, rng):
+def test_forked_process_does_not_end_the_subprocess(tmp_path, rng):
     source = open_image(save_slide(tmp_path / "a.tif", texture(rng)))
     expected, pid = source.read(3, 4, 50, 60), pid_of(source)
     child = os.fork()
@@ -319,7 +319,7 @@ if sys.argv[2] != "ends":
 
 @needs_proc
 @pytest.mark.parametrize("how", ["killed", "forks", "ends"])
-def test_nothing_is_left_of_a_parent_that_has_gone(tmp_path, how):
+def test_subprocess_ends_with_its_parent(tmp_path, how):
     path = save_slide(tmp_path / "a.tif", scene())
     command = [sys.executable, "-c", PARENT, path, how]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
@@ -327,10 +327,10 @@ def test_nothing_is_left_of_a_parent_that_has_gone(tmp_path, how):
         if how != "ends":
             parent.kill()
         parent.wait()
-        assert gone(pid)
+        assert has_ended_within(pid)
 
 
-def test_a_process_without_the_library_is_ended_not_left():
+def test_subprocess_without_library_is_ended():
     class Bare:
         reusable, ended = True, False
 

@@ -1,3 +1,5 @@
+"""Tests of image sources: regions, pixel size, handles, and files that are refused."""
+
 from __future__ import annotations
 
 import os
@@ -18,6 +20,7 @@ from tests.images.files import (
     GREY,
     RED,
     SQUARE,
+    read_all,
     save_plain,
     save_png_header,
     save_slide,
@@ -28,7 +31,7 @@ from tests.images.files import (
 
 @pytest.fixture(params=["slide", "plain"])
 def save(request, tmp_path):
-    """Saves pixels without loss, for one of the two readers."""
+    """Return a function that saves pixels without loss, for each of the two readers."""
     if request.param == "slide":
         return lambda pixels: save_slide(tmp_path / "image.tif", pixels)
     return lambda pixels: save_plain(tmp_path / "image.png", pixels)
@@ -44,7 +47,7 @@ def block_means(pixels, factor):
 
 
 @pytest.mark.parametrize("downsample", [1.0, 2.0, 4.0])
-def test_a_planted_square_is_where_it_was_planted(save, downsample):
+def test_planted_square_is_at_its_position(save, downsample):
     x, y, side = SQUARE
     with open_image(save(scene())) as source:
         inside = source.read(x, y, side, side, downsample)
@@ -57,14 +60,14 @@ def test_a_planted_square_is_where_it_was_planted(save, downsample):
     assert (around == GREY).all()
 
 
-def test_the_readers_are_the_ones_meant(tmp_path):
+def test_reader_is_selected_by_file_type(tmp_path):
     assert isinstance(open_image(save_slide(tmp_path / "a.tif", scene())), SlideReader)
     assert isinstance(open_image(save_plain(tmp_path / "b.tif", scene())), RasterReader)
     assert isinstance(open_image(save_plain(tmp_path / "c.JPG", scene())), RasterReader)
 
 
-def test_readers_say_what_they_hold_in_memory(tmp_path):
-    """A plain image all its pixels; a slide as much however large it is."""
+def test_memory_bytes_of_readers(tmp_path):
+    """All pixels of a plain image; a constant amount for slides."""
     plain = [open_image(save_plain(tmp_path / f"{n}.png", scene(n, 400))) for n in (500, 600)]
     assert [source.memory_bytes for source in plain] == [4 * 500 * 400, 4 * 600 * 400]
     grey = open_image(save_plain(tmp_path / "grey.png", scene(500, 400)[..., 0]))
@@ -73,17 +76,17 @@ def test_readers_say_what_they_hold_in_memory(tmp_path):
     assert slides[0].memory_bytes == slides[1].memory_bytes
 
 
-def test_without_reduction_pixels_are_the_files_own(save, rng):
+def test_pixels_are_unchanged_without_reduction(save, rng):
     pixels = texture(rng)
     with open_image(save(pixels)) as source:
         assert source.size == (600, 440)
         region = source.read(37, 101, 211, 97)
     np.testing.assert_array_equal(region, pixels[101:198, 37:248])
     assert region.dtype == np.uint8
-    region[:] = 0  # the caller's own copy
+    region[:] = 0  # the caller gets a copy
 
 
-def test_reduction_by_a_whole_number_is_the_mean_of_each_block(tmp_path, rng):
+def test_integer_reduction_is_the_block_mean(tmp_path, rng):
     pixels = texture(rng)
     with open_image(save_plain(tmp_path / "image.png", pixels)) as source:
         region = source.read(30, 50, 300, 200, 5)
@@ -92,8 +95,8 @@ def test_reduction_by_a_whole_number_is_the_mean_of_each_block(tmp_path, rng):
 
 
 @pytest.mark.parametrize("factor", [2, 4, 20, 40, 110])
-def test_reduction_makes_nothing_brighter_or_darker(tmp_path, rng, factor):
-    """Rounding is to the nearest: by 2, Pillow's resize would add half a grey level to all."""
+def test_reduction_is_unbiased(tmp_path, rng, factor):
+    """Rounding is to the nearest: by 2, Pillow's resize would add half a grey level on average."""
     pixels = texture(rng, 880, 440)
     with open_image(save_plain(tmp_path / "image.png", pixels)) as source:
         region = source.read(0, 0, 880, 440, factor)
@@ -102,7 +105,7 @@ def test_reduction_makes_nothing_brighter_or_darker(tmp_path, rng, factor):
     assert abs(off.mean()) < 0.2
 
 
-def test_reduction_by_any_number_keeps_places(save):
+def test_fractional_reduction_keeps_positions(save):
     x, y, side = SQUARE
     with open_image(save(scene())) as source:
         region = source.read(0, 0, 600, 440, 2.7)
@@ -115,14 +118,14 @@ def test_reduction_by_any_number_keeps_places(save):
 @pytest.mark.parametrize("downsample", [3.0, 2.7])
 def test_pieces_join_without_seams(save, rng, monkeypatch, downsample):
     source = open_image(save(texture(rng)))
-    whole = source.read(-20, 10, 540, 540, downsample)
+    full = source.read(-20, 10, 540, 540, downsample)
     monkeypatch.setattr(reduction, "PIECE_PX", 50)
     monkeypatch.setattr(reduction, "BLOCKS_PX", 50)
     pieces = source.read(-20, 10, 540, 540, downsample)
-    assert np.abs(whole.astype(int) - pieces).max() <= 1
+    assert np.abs(full.astype(int) - pieces).max() <= 1
 
 
-def test_only_small_pieces_of_a_slide_are_held(tmp_path, monkeypatch):
+def test_slide_is_read_in_small_pieces(tmp_path, monkeypatch):
     source = open_image(save_slide(tmp_path / "a.tif", scene(), n_levels=1))
     sizes = []
     copy = SlideReader._read_tile
@@ -138,10 +141,10 @@ def test_only_small_pieces_of_a_slide_are_held(tmp_path, monkeypatch):
     for longest_side in (1, 20, 600):
         source.thumbnail(longest_side)
     assert len(sizes) > 3
-    assert np.max(sizes) <= 64 + 2 * 64 + 2  # a piece and its margins
+    assert np.max(sizes) <= 64 + 2 * 64 + 2  # a piece with its margins
 
 
-def test_beyond_the_border_everything_is_white(save, rng):
+def test_area_beyond_the_border_is_white(save, rng):
     pixels = texture(rng)
     padded = np.full((460, 640, 3), 255, np.uint8)
     padded[10:450, 20:620] = pixels
@@ -163,7 +166,7 @@ def test_size_of_the_result(save, width, downsample, expected):
 @pytest.mark.parametrize(
     "arguments", [(0.5, 0, 1, 1), (0, 0, 0, 1), (0, 0, 1, -1), (0, 0, 1, 1, 0.5)]
 )
-def test_regions_that_make_no_sense_are_refused(save, arguments):
+def test_invalid_regions_are_refused(save, arguments):
     with open_image(save(scene())) as source, pytest.raises(ValueError, match="must be"):
         source.read(*arguments)
 
@@ -175,13 +178,13 @@ def test_thumbnail(save, longest, shape):
     with open_image(save(scene())) as source:
         thumbnail = source.thumbnail(longest)
     assert thumbnail.shape == (*shape, 3)
-    # not darkened or whitened at the rim, and with the colours of the whole
+    # without dark or white borders, and with the colours of the image
     np.testing.assert_allclose(thumbnail.mean(axis=(0, 1)), scene().mean(axis=(0, 1)), atol=1)
     if longest > 1:
         assert (thumbnail[[0, -1]] == GREY).all()
 
 
-def test_a_coarse_level_serves_a_coarse_reduction(tmp_path, rng):
+def test_coarse_level_is_used_for_coarse_reductions(tmp_path, rng):
     source = open_image(save_slide(tmp_path / "a.tif", texture(rng)))
     assert [source._level(d)[0] for d in (1, 1.9, 2, 3.9, 4, 99)] == [0, 0, 1, 1, 2, 2]
 
@@ -189,7 +192,7 @@ def test_a_coarse_level_serves_a_coarse_reduction(tmp_path, rng):
 # --- pixel size, bounds, transparency -----------------------------------------------------------
 
 
-def test_pixel_size_of_a_slide_and_who_wins(tmp_path):
+def test_pixel_size_of_a_slide_and_precedence(tmp_path):
     path = save_slide(tmp_path / "a.tif", scene(), mpp=0.25)
     assert open_image(path).mpp == pytest.approx(0.25)
     assert open_image(path, mpp=0.5).mpp == 0.5
@@ -215,17 +218,17 @@ def test_pixel_size_of_a_plain_tiff(tmp_path, per_unit, unit, expected):
 
 
 @pytest.mark.parametrize("suffix", [".jpg", ".png"])
-def test_dots_per_inch_are_no_pixel_size(tmp_path, suffix):
+def test_dots_per_inch_of_other_formats_are_ignored(tmp_path, suffix):
     assert open_image(save_plain(tmp_path / f"a{suffix}", scene(), dpi=(50_800,) * 2)).mpp is None
 
 
 @pytest.mark.parametrize("mpp", [0, -1, float("nan"), "0.5"])
-def test_a_pixel_size_that_makes_no_sense_is_refused(tmp_path, mpp):
+def test_invalid_pixel_size_is_refused(tmp_path, mpp):
     with pytest.raises(ValueError, match="mpp must be"):
         open_image(save_plain(tmp_path / "a.png", scene()), mpp=mpp)
 
 
-# As OpenSlide shows an MRXS: pixels only in a rectangle, half transparent there.
+# Like OpenSlide with an MRXS file: pixels only in a rectangle, half transparent there.
 SLIDE_WITH_BOUNDS = """
 from PIL import Image
 
@@ -251,7 +254,7 @@ class OpenSlide:
 """
 
 
-def test_slide_with_bounds_is_read_inside_them_and_over_white(tmp_path, slide_library):
+def test_slide_with_bounds_is_read_inside_them_over_white(tmp_path, slide_library):
     slide_library(SLIDE_WITH_BOUNDS)
     (tmp_path / "a.mrxs").write_bytes(b"x")
     source = open_image(tmp_path / "a.mrxs")
@@ -271,7 +274,7 @@ def test_offset_is_zero_without_bounds(save):
 # --- handles ------------------------------------------------------------------------------------
 
 
-def test_a_pickled_source_carries_no_pixels_and_reads_the_same(save, rng):
+def test_pickled_source_is_small_and_reads_the_same(save, rng):
     pixels = texture(rng)
     source = open_image(save(pixels))
     before = source.read(3, 4, 50, 60)
@@ -283,7 +286,7 @@ def test_a_pickled_source_carries_no_pixels_and_reads_the_same(save, rng):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_forked_child_opens_the_file_for_itself(save, rng):
+def test_forked_child_opens_the_file_itself(save, rng):
     source = open_image(save(texture(rng)))
     expected = source.read(3, 4, 50, 60)
     child = os.fork()
@@ -303,14 +306,14 @@ def test_threads_share_a_source(save, rng):
     np.testing.assert_array_equal(np.concatenate(columns, axis=1), pixels)
 
 
-def test_closing_lets_go_of_the_file(save):
+def test_close_releases_the_file(save):
     with open_image(save(scene())) as source:
         source.read(0, 0, 1, 1)
         assert source._handles
     assert not source._handles
 
 
-def test_importing_loads_no_image_library():
+def test_import_loads_no_image_library():
     code = (
         "import sys, histodict.images.source, histodict.datasets.manifest\n"
         "print(sorted({'PIL', 'openslide', 'tifffile', 'scipy'} & set(sys.modules)))"
@@ -319,189 +322,15 @@ def test_importing_loads_no_image_library():
     assert run.stdout.strip() == "[]"
 
 
-# --- colours and rotation -----------------------------------------------------------------------
+# --- invalid input ------------------------------------------------------------------------------
 
 
-def read_all(path):
-    with open_image(path) as source:
-        return source.read(0, 0, *source.size)
-
-
-def test_one_pixel_is_an_image(tmp_path):
-    path = save_plain(tmp_path / "a.png", np.full((1, 1, 3), RED, np.uint8))
-    assert read_all(path).tolist() == [[list(RED)]]
-    assert open_image(path).thumbnail(100).shape == (1, 1, 3)
-
-
-def test_cmyk_jpeg(tmp_path):
-    Image.new("CMYK", (8, 8), (0, 255, 255, 0)).save(tmp_path / "a.jpg", quality=100)
-    np.testing.assert_allclose(read_all(tmp_path / "a.jpg")[4, 4], [255, 0, 0], atol=3)
-
-
-def test_palette_grey_and_black_and_white(tmp_path):
-    colours = Image.fromarray(scene()).quantize(4)
-    colours.save(tmp_path / "palette.png")
-    np.testing.assert_array_equal(
-        read_all(tmp_path / "palette.png"), np.array(colours.convert("RGB"))
-    )
-    save_plain(tmp_path / "grey.png", np.full((4, 5), 77, np.uint8))
-    assert (read_all(tmp_path / "grey.png") == 77).all()
-    Image.new("1", (5, 4), 1).save(tmp_path / "bits.tif")
-    assert (read_all(tmp_path / "bits.tif") == 255).all()
-
-
-def test_transparency_is_over_white(tmp_path):
-    half = np.zeros((1, 3, 4), np.uint8)
-    half[..., 3] = [0, 51, 255]
-    save_plain(tmp_path / "rgba.png", half)
-    assert read_all(tmp_path / "rgba.png")[0, :, 0].tolist() == [255, 204, 0]
-    Image.fromarray(half).convert("LA").save(tmp_path / "la.png")
-    assert read_all(tmp_path / "la.png")[0, :, 2].tolist() == [255, 204, 0]
-    palette = Image.new("P", (2, 1), 0)
-    palette.putpalette([10, 20, 30, 40, 50, 60])
-    palette.putpixel((1, 0), 1)
-    palette.save(tmp_path / "palette.png", transparency=0)
-    assert read_all(tmp_path / "palette.png").tolist() == [[[255] * 3, [40, 50, 60]]]
-
-
-@pytest.mark.parametrize("suffix", [".png", ".tif"])
-@pytest.mark.parametrize(
-    ("values", "expected"), [([0, 257, 65535], [0, 1, 255]), ([0, 7, 255], [0, 7, 255])]
-)
-def test_16_bit_grey(tmp_path, suffix, values, expected):
-    path = save_plain(tmp_path / f"a{suffix}", np.array([values], np.uint16))
-    assert read_all(path)[0].tolist() == [[value] * 3 for value in expected]
-
-
-def test_16_bit_colour_tiff(tmp_path):
-    tifffile.imwrite(
-        tmp_path / "a.tif", scene().astype(np.uint16) * 257, photometric="rgb", byteorder=">"
-    )
-    np.testing.assert_array_equal(read_all(tmp_path / "a.tif"), scene())
-
-
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-@pytest.mark.parametrize("white", [1, 255, 4095, 65535])
-def test_floating_point_tiff(tmp_path, dtype, white):
-    if white == 65535 and dtype == np.float16:
-        pytest.skip("more than such a number can be")
-    pixels = (scene() / 255 * white).astype(dtype)
-    resolution = {"resolution": (2e4, 2e4), "resolutionunit": 3}
-    tifffile.imwrite(tmp_path / "a.tif", pixels, photometric="rgb", **resolution)
-    np.testing.assert_allclose(read_all(tmp_path / "a.tif"), scene(), atol=1)
-    assert open_image(tmp_path / "a.tif").mpp == pytest.approx(0.5)
-    tifffile.imwrite(tmp_path / "g.tif", pixels[..., 0], photometric="minisblack")
-    np.testing.assert_allclose(read_all(tmp_path / "g.tif")[..., 2], scene()[..., 0], atol=1)
-
-
-@pytest.mark.parametrize("white", [1, 255, 4095])
-def test_floating_point_that_overshoots_white_is_clipped(tmp_path, white):
-    """As bicubic resizing leaves it: by the next range of numbers all would be black."""
-    pixels = (scene() / 255 * white).astype(np.float32)
-    pixels[0, 0] = 1.1 * white
-    tifffile.imwrite(tmp_path / "a.tif", pixels, photometric="rgb")
-    expected = scene()
-    expected[0, 0] = 255
-    np.testing.assert_allclose(read_all(tmp_path / "a.tif"), expected, atol=1)
-
-
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [([-1.0, 0.5], "values from -1 to 0.5"), ([0, 7e4], "to 70000"), ([0, np.nan], "NaN")],
-)
-def test_floating_point_that_is_no_colours_is_refused(tmp_path, values, words):
-    tifffile.imwrite(tmp_path / "a.tif", np.array([values], np.float32))
-    with pytest.raises(ImageError, match=rf"a\.tif: .*{words}"):
-        read_all(tmp_path / "a.tif")
-
-
-def test_a_tiff_of_floats_that_is_cut_short_is_refused(tmp_path):
-    tifffile.imwrite(tmp_path / "a.tif", scene() / 255, photometric="rgb")
-    whole = (tmp_path / "a.tif").read_bytes()
-    for n_bytes in (len(whole) // 2, 200, 20):
-        (tmp_path / "a.tif").write_bytes(whole[:n_bytes])
-        with pytest.raises(ImageError, match=r"a\.tif: "):
-            read_all(tmp_path / "a.tif")
-
-
-WRITTEN = {
-    "little": {},
-    "big": {"byteorder": ">"},
-    "squeezed": {"compression": "zlib"},
-    "planes": {"planarconfig": "separate"},
-}
-
-
-@pytest.mark.parametrize("how", WRITTEN)
-@pytest.mark.parametrize("white", [255, 4095, 65535])
-def test_colours_in_words_of_16_bits(tmp_path, how, white):
-    pixels = np.rint(scene() / 255 * white).astype(np.uint16)
-    stored = np.moveaxis(pixels, -1, 0) if how == "planes" else pixels
-    tifffile.imwrite(tmp_path / "a.tif", stored, photometric="rgb", **WRITTEN[how])
-    np.testing.assert_allclose(read_all(tmp_path / "a.tif"), scene(), atol=1)
-
-
-@pytest.mark.parametrize("how", WRITTEN)
-@pytest.mark.parametrize("opaque", [255, 4095, 65535])
-def test_transparency_in_words_of_16_bits_has_a_white_of_its_own(tmp_path, how, opaque):
-    pixels = np.full((*scene().shape[:2], 4), opaque, np.uint16)
-    pixels[..., :3] = np.rint(scene() / 255 * 4095)
-    pixels[:4, :4, 3] = 0
-    stored = np.moveaxis(pixels, -1, 0) if how == "planes" else pixels
-    how_alpha = {"photometric": "rgb", "extrasamples": ["unassalpha"]} | WRITTEN[how]
-    tifffile.imwrite(tmp_path / "a.tif", stored, **how_alpha)
-    expected = scene()
-    expected[:4, :4] = 255
-    np.testing.assert_allclose(read_all(tmp_path / "a.tif"), expected, atol=1)
-
-
-def test_grey_of_12_bits(tmp_path):
-    path = save_plain(tmp_path / "a.tif", np.array([[0, 2048, 4095]], np.uint16))
-    assert read_all(path)[0, :, 0].tolist() == [0, 128, 255]
-
-
-@pytest.mark.parametrize("suffix", [".jpg", ".png", ".tif"])
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_exif_rotation_is_applied(tmp_path, suffix, orientation):
-    pixels = np.full((32, 48, 3), 255, np.uint8)
-    pixels[:8, :8] = 0  # the corner that moves
-    pixels[:8, 8:16] = 128
-    image = Image.fromarray(pixels)
-    exif = Image.Exif()
-    exif[274] = orientation
-    image.save(tmp_path / f"a{suffix}", exif=exif)
-    steps = {
-        1: [],
-        2: [np.fliplr],
-        3: [np.rot90, np.rot90],
-        4: [np.flipud],
-        5: [lambda a: a.transpose(1, 0, 2)],
-        6: [np.rot90] * 3,
-        7: [lambda a: a[::-1, ::-1].transpose(1, 0, 2)],
-        8: [np.rot90],
-    }
-    for step in steps[orientation]:
-        pixels = step(pixels)
-    assert open_image(tmp_path / f"a{suffix}").size == pixels.shape[1::-1]
-    np.testing.assert_allclose(read_all(tmp_path / f"a{suffix}").astype(int), pixels, atol=12)
-
-
-def test_names_outside_ascii(tmp_path):
-    folder = tmp_path / "Gewebe µm 组织"
-    folder.mkdir()
-    assert (read_all(save_plain(folder / "Präparat №1.png", scene())) == scene()).all()
-    assert (read_all(save_slide(folder / "Schnitt é.tif", scene())) == scene()).all()
-
-
-# --- bad input ----------------------------------------------------------------------------------
-
-
-def test_missing_file(tmp_path):
+def test_missing_file_is_refused(tmp_path):
     with pytest.raises(ImageError, match=r"nothing\.png: there is no such file"):
         open_image(tmp_path / "nothing.png")
 
 
-def test_a_folder_is_no_image(tmp_path):
+def test_folder_is_refused(tmp_path):
     (tmp_path / "a.png").mkdir()
     for path in (tmp_path, tmp_path / "a.png"):
         with pytest.raises(ImageError, match="this is a folder"):
@@ -509,14 +338,14 @@ def test_a_folder_is_no_image(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", sorted(READERS))
-def test_empty_file(tmp_path, suffix):
+def test_empty_file_is_refused(tmp_path, suffix):
     (tmp_path / f"a{suffix}").touch()
     with pytest.raises(ImageError, match=r"0 bytes.*copy it again"):
         open_image(tmp_path / f"a{suffix}")
 
 
 @pytest.mark.parametrize("suffix", sorted(READERS))
-def test_text_by_another_name(tmp_path, suffix):
+def test_text_with_an_image_suffix_is_refused(tmp_path, suffix):
     path = tmp_path / f"a{suffix}"
     path.write_text("not an image")
     with pytest.raises(ImageError, match=rf"a\{suffix}: .*(not a JPEG|cannot open|this is a file)"):
@@ -524,14 +353,14 @@ def test_text_by_another_name(tmp_path, suffix):
 
 
 @pytest.mark.parametrize("name", ["a.webp", "a"])
-def test_unknown_suffix(tmp_path, name):
+def test_unknown_suffix_is_refused(tmp_path, name):
     (tmp_path / name).write_bytes(b"x")
     with pytest.raises(ImageError, match=r"not known; known are .*\.jpg.*\.svs"):
         open_image(tmp_path / name)
 
 
 @pytest.mark.parametrize("suffix", [".jpg", ".png", ".bmp", ".tif"])
-def test_truncated_image(tmp_path, rng, suffix):
+def test_truncated_image_is_refused(tmp_path, rng, suffix):
     path = save_plain(tmp_path / f"a{suffix}", texture(rng))
     path.write_bytes(path.read_bytes()[: path.stat().st_size * 2 // 3])
     with pytest.raises(ImageError, match=rf"a\{suffix}: .*(damaged|not a JPEG)"):
@@ -539,7 +368,7 @@ def test_truncated_image(tmp_path, rng, suffix):
     assert not ImageFile.LOAD_TRUNCATED_IMAGES
 
 
-def test_damaged_slide(tmp_path, rng):
+def test_damaged_slide_is_refused(tmp_path, rng):
     path = save_slide(tmp_path / "a.tif", texture(rng))
     with tifffile.TiffFile(path) as tiff:
         start = tiff.pages[0].dataoffsets[0]
@@ -551,7 +380,7 @@ def test_damaged_slide(tmp_path, rng):
         source.read(0, 0, 100, 100)
 
 
-def test_too_many_pixels(tmp_path):
+def test_too_many_pixels_are_refused(tmp_path):
     limit = Image.MAX_IMAGE_PIXELS
     path = save_png_header(tmp_path / "a.png", 30_000, 20_000)
     with pytest.raises(ImageError, match=r"30000 x 20000 .*500 million.*pyramidal TIFF"):
@@ -560,13 +389,13 @@ def test_too_many_pixels(tmp_path):
 
 
 @pytest.mark.filterwarnings("error")
-def test_our_limit_stands_in_for_pillows_lower_one(tmp_path):
+def test_own_pixel_limit_replaces_that_of_pillow(tmp_path):
     assert 2 * Image.MAX_IMAGE_PIXELS < 24_000 * 20_000
     path = save_png_header(tmp_path / "a.png", 24_000, 20_000)
     assert open_image(path).size == (24_000, 20_000)
 
 
-def test_openslide_not_installed(tmp_path, slide_library):
+def test_missing_openslide_is_reported(tmp_path, slide_library):
     slide_library("raise ImportError('No module named openslide')")
     (tmp_path / "a.svs").write_bytes(b"x")
     with pytest.raises(ImageError, match="pip install openslide-python openslide-bin"):
@@ -589,15 +418,15 @@ def test_real_slides(data_folder):
         regions = [s.read(700, 800, 1024, 1000, downsample).astype(int) for s in (svs, tif)]
         contrast = regions[0].std()
         assert np.sqrt(np.mean((regions[0] - regions[1]) ** 2)) < 0.3 * contrast
-        # a shift by 8 level-0 pixels is much worse: the regions are in the same place
+        # a shift by 8 level-0 pixels is much worse, so the regions are at the same position
         shifted = svs.read(708, 800, 1024, 1000, downsample).astype(int)
         assert np.abs(regions[0] - regions[1]).mean() < 0.5 * np.abs(shifted - regions[1]).mean()
 
 
-def test_real_truncated_slide(data_folder, tmp_path):
-    whole = data_folder / "slides" / "CMU-1-Small-Region.svs"
+def test_real_truncated_slide_is_refused(data_folder, tmp_path):
+    full = data_folder / "slides" / "CMU-1-Small-Region.svs"
     cut = tmp_path / "cut.svs"
-    shutil.copyfile(whole, cut)
-    os.truncate(cut, whole.stat().st_size // 2)
+    shutil.copyfile(full, cut)
+    os.truncate(cut, full.stat().st_size // 2)
     with pytest.raises(ImageError, match=r"cut\.svs"):
         read_all(cut)

@@ -1,4 +1,4 @@
-"""Zarr folders: nothing in them is run, links are not followed, missing chunks are refused."""
+"""Tests of Zarr folders: no code is run, links are not followed, missing chunks are refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PIXELS = np.random.default_rng(0).integers(1, 255, (3, 40, 50), np.uint8)
 PICKLE = {"id": "pickle", "protocol": 5}
 WRITERS = {2: write_array_2, 3: write_array_3}
 
-# Metadata that lead to the codec pickle, by version.
+# Metadata that name the codec pickle, by version.
 POISON = {
     "filter": (2, {"filters": [PICKLE]}),
     "compressor": (2, {"compressor": PICKLE}),
@@ -37,7 +37,7 @@ POISON = {
                 {
                     "name": "sharding_indexed",
                     "configuration": {
-                        "chunk_shape": None,  # as the array's
+                        "chunk_shape": None,  # replaced by that of the array
                         "codecs": [{"name": "numcodecs.pickle"}],
                         "index_codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
                     },
@@ -48,28 +48,28 @@ POISON = {
 }
 
 
-def poisoned(version, changes, array, folder, mark):
+def poisoned(version, changes, array, folder, marker):
     changes = json.loads(json.dumps(changes))
     for codec in changes.get("codecs", []):
         if isinstance(codec, dict) and "chunk_shape" in codec.get("configuration", {}):
             codec["configuration"]["chunk_shape"] = array.shape
-    WRITERS[version](folder, array, payload(mark), **changes)
+    WRITERS[version](folder, array, payload(marker), **changes)
 
 
-@pytest.mark.parametrize("where", ["image", "features", "coords"])
-@pytest.mark.parametrize("kind", POISON)
+@pytest.marker.parametrize("where", ["image", "features", "coords"])
+@pytest.marker.parametrize("kind", POISON)
 def test_code_in_a_folder_is_not_run(tmp_path, kind, where):
     version, changes = POISON[kind]
-    mark = tmp_path / "was-run"
+    marker = tmp_path / "was-run"
     write = WRITERS[version]
     if where == "image":
         path = write_group(tmp_path / "a.ome.zarr", version, image_attributes(version))
-        poisoned(version, changes, PIXELS, path / "s0", mark)
+        poisoned(version, changes, PIXELS, path / "s0", marker)
     else:
         path = write_group(tmp_path / "a.zarr", version)
         for name, array in (("features", VECTORS), ("coords", COORDS)):
             if name == where:
-                poisoned(version, changes, array, path / name, mark)
+                poisoned(version, changes, array, path / name, marker)
             else:
                 write(path / name, array)
     with pytest.raises(ImageError, match=r"is not accepted|only numbers are supported"):
@@ -77,20 +77,20 @@ def test_code_in_a_folder_is_not_run(tmp_path, kind, where):
             open_image(path).read(0, 0, 9, 9)
         else:
             check_features(path)
-    assert not mark.exists()
+    assert not marker.exists()
 
 
-@pytest.mark.parametrize("version", [2, 3])
+@pytest.marker.parametrize("version", [2, 3])
 def test_consolidated_metadata_are_not_used(tmp_path, version):
-    """They may name another codec than those of the array itself."""
+    """They may name another codec than the array itself."""
     path = write_group(tmp_path / "a.zarr", version)
     for name, array in (("features", VECTORS), ("coords", COORDS)):
         WRITERS[version](path / name, array)
-    mark = tmp_path / "was-run"
+    marker = tmp_path / "was-run"
     if version == 2:
         array = json.loads((path / "coords/.zarray").read_text()) | {"filters": [PICKLE]}
-        known = {".zgroup": {"zarr_format": 2}, "coords/.zarray": array}
-        consolidated = {"zarr_consolidated_format": 1, "metadata": known}
+        class_names = {".zgroup": {"zarr_format": 2}, "coords/.zarray": array}
+        consolidated = {"zarr_consolidated_format": 1, "metadata": class_names}
         (path / ".zmetadata").write_text(json.dumps(consolidated))
     else:
         array = json.loads((path / "coords/zarr.json").read_text())
@@ -101,11 +101,11 @@ def test_consolidated_metadata_are_not_used(tmp_path, version):
     check_features(path)
     with open_features(path) as file:
         np.testing.assert_array_equal(file.coords, COORDS)
-    assert not mark.exists()
+    assert not marker.exists()
 
 
 def create(group, name, values, chunks="auto", **options):
-    """Also with versions of zarr whose groups take no data."""
+    """Also works with versions of zarr whose groups take no data."""
     array = group.create_array(
         name, shape=values.shape, dtype=values.dtype, chunks=chunks, **options
     )
@@ -119,7 +119,7 @@ def numcodecs_of(name):
     return numcodecs.get_codec({"id": name, **parameters.get(name, {})})
 
 
-@pytest.mark.parametrize("name", sorted(CODECS_2))
+@pytest.marker.parametrize("name", sorted(CODECS_2))
 def test_accepted_codecs_of_version_2_are_read(tmp_path, name):
     group = zarr.open_group(str(tmp_path / "a.zarr"), mode="w", zarr_format=2)
     for key, array in (("features", VECTORS), ("coords", COORDS)):
@@ -128,12 +128,12 @@ def test_accepted_codecs_of_version_2_are_read(tmp_path, name):
     assert_read(tmp_path / "a.zarr")
 
 
-@pytest.mark.parametrize("name", [*sorted(set(CODECS_3) - {"bytes", "transpose"}), "shards"])
+@pytest.marker.parametrize("name", [*sorted(set(CODECS_3) - {"bytes", "transpose"}), "shards"])
 def test_accepted_codecs_of_version_3_are_read(tmp_path, name):
     from zarr import codecs
 
-    known = {"blosc": "BloscCodec", "crc32c": "Crc32cCodec", "gzip": "GzipCodec"}
-    made = getattr(codecs, known.get(name, "ZstdCodec"))()
+    class_names = {"blosc": "BloscCodec", "crc32c": "Crc32cCodec", "gzip": "GzipCodec"}
+    made = getattr(codecs, class_names.get(name, "ZstdCodec"))()
     group = zarr.open_group(str(tmp_path / "a.zarr"), mode="w")
     for key, array in (("features", VECTORS), ("coords", COORDS)):
         options = {"chunks": (4, array.shape[1]), "compressors": [made]}
@@ -185,8 +185,8 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize("name", ODD)
-def test_metadata_that_are_not_accepted(tmp_path, name):
+@pytest.marker.parametrize("name", ODD)
+def test_invalid_metadata_are_refused(tmp_path, name):
     version, changes, text = ODD[name]
     path = write_group(tmp_path / "a.zarr", version)
     WRITERS[version](path / "coords", COORDS)
@@ -195,8 +195,8 @@ def test_metadata_that_are_not_accepted(tmp_path, name):
         check_features(path)
 
 
-@pytest.mark.parametrize("what", ["chunk", "metadata", "array"])
-def test_links_in_a_feature_folder_are_not_followed(tmp_path, what):
+@pytest.marker.parametrize("what", ["chunk", "metadata", "array"])
+def test_links_in_a_feature_folder_are_refused(tmp_path, what):
     path = write_group(tmp_path / "a.zarr", 2)
     write_array_2(path / "features", VECTORS)
     write_array_2(path / "coords", COORDS)
@@ -208,8 +208,8 @@ def test_links_in_a_feature_folder_are_not_followed(tmp_path, what):
         check_features(path)
 
 
-def test_a_chunk_that_is_cut_short_is_refused(tmp_path):
-    """Blosc itself reads beyond the end of one that is stored as it is."""
+def test_truncated_chunk_is_refused(tmp_path):
+    """Blosc reads beyond the end of an uncompressed truncated chunk."""
     path = tmp_path / "a.zarr"
     group = zarr.open_group(str(path), mode="w", zarr_format=2)
     for name, values in (("features", VECTORS), ("coords", COORDS)):
@@ -245,7 +245,7 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.marker.parametrize("layout", LAYOUTS)
 def test_features_with_missing_chunks_are_refused(tmp_path, layout):
     form, options, lost = LAYOUTS[layout]
     path = write_features(tmp_path / "a.zarr", form, **options)
@@ -267,8 +267,8 @@ def test_features_with_missing_chunks_are_refused(tmp_path, layout):
         check_features(path)
 
 
-def test_a_chunk_of_a_shard_that_was_not_written(tmp_path):
-    """Zarr leaves out chunks of the fill value alone; the last shards reach beyond the array."""
+def test_missing_chunk_of_a_shard_is_refused(tmp_path):
+    """Zarr omits chunks of the fill value alone; the last shards extend beyond the array."""
     vectors = VECTORS.copy()
     vectors[8:12, :3] = 0
     group = zarr.open_group(str(tmp_path / "a.zarr"), mode="w")
@@ -278,7 +278,7 @@ def test_a_chunk_of_a_shard_that_was_not_written(tmp_path):
         check_features(tmp_path / "a.zarr")
 
 
-def test_files_that_are_no_chunks_do_not_count(tmp_path):
+def test_files_that_are_no_chunks_are_not_counted(tmp_path):
     path = write_features(tmp_path / "a.zarr", 2)
     shutil.copy(path / "features/3.1", path / "features/99.1")
     shutil.copy(path / "features/3.1", path / "features/03.1")
@@ -287,8 +287,8 @@ def test_files_that_are_no_chunks_do_not_count(tmp_path):
         check_features(path)
 
 
-@pytest.mark.parametrize("version", [2, 3])
-def test_an_image_with_missing_chunks_is_refused(tmp_path, version):
+@pytest.marker.parametrize("version", [2, 3])
+def test_image_with_missing_chunks_is_refused(tmp_path, version):
     path = write_group(tmp_path / "a.ome.zarr", version, image_attributes(version))
     group = zarr.open_group(str(path), mode="r+")
     create(group, "s0", PIXELS, chunks=(1, 16, 16))

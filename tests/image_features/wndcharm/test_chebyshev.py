@@ -15,7 +15,7 @@ def polynomial(n, x):
     return np.cos(n * np.arccos(x))
 
 
-def test_coefficients_are_the_sums(rng):
+def test_coefficients_equal_explicit_sums(rng):
     plane = rng.standard_normal((5, 8))
     ours = coefficients(plane, 4)
     x, y = (2 * np.arange(1, side + 1) / side - 1 for side in (8, 5))
@@ -26,16 +26,16 @@ def test_coefficients_are_the_sums(rng):
             assert ours[n, m] == pytest.approx(halves * total / 40, abs=1e-12)
 
 
-def test_a_blank_image_has_its_mean_in_the_first_coefficient():
+def test_flat_image_has_its_mean_in_the_first_coefficient():
     assert coefficients(np.full((30, 40), 7.0), 20)[0, 0] == pytest.approx(7 / 4)
 
 
-def test_a_turned_image_has_the_turned_transform(rng):
+def test_transposed_image_has_the_transposed_transform(rng):
     plane = texture(rng, (30, 40)).astype(np.float64)
     np.testing.assert_allclose(coefficients(plane.T, 9), coefficients(plane, 9).T, atol=1e-12)
 
 
-def test_the_transform_is_a_square_of_the_shorter_side(rng):
+def test_transform_is_a_square_of_the_shorter_side(rng):
     assert chebyshev_transform(texture(rng, (20, 30)).astype(np.float64)).shape == (20, 20)
 
 

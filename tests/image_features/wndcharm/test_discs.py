@@ -1,4 +1,4 @@
-"""Zernike moments and Chebyshev–Fourier statistics, both on a disc."""
+"""Tests of Zernike moments and Chebyshev–Fourier statistics, both on a disc."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.image_features.planes import TURNS, texture
 
 
 def naive_moment(plane, n, m):
-    """|Z_nm| by a sum over pixels."""
+    """Return |Z_nm| by a sum over pixels."""
     height, width = plane.shape
     rows, columns = np.indices(plane.shape)
     total = plane.sum()
@@ -40,30 +40,30 @@ def test_radial_polynomials_are_1_at_the_border():
             assert sum(radial(n, m, k) for k in range((n - m) // 2 + 1)) == pytest.approx(1)
 
 
-def test_72_moments_and_0_of_black():
+def test_black_image_has_72_zero_moments():
     entries = zernike_moments(np.zeros((70, 70)))
     assert len(entries) == 72
     assert set(entries.values()) == {0.0}
 
 
-@pytest.mark.parametrize("turn", TURNS.values(), ids=TURNS)
+@pytest.mark.parametrize("symmetry", TURNS.values(), ids=TURNS)
 @pytest.mark.parametrize("shape", [(64, 64), (70, 91)])
-def test_turning_the_image_changes_nothing(rng, turn, shape):
+def test_rotations_and_mirror_images_change_nothing(rng, symmetry, shape):
     plane = texture(rng, shape, blur=5).astype(np.float64)
     for features, tolerance in [(zernike_moments, 1e-10), (chebyshev_fourier_statistics, 0)]:
         np.testing.assert_allclose(
-            list(features(turn(plane)).values()), list(features(plane).values()), atol=tolerance
+            list(features(symmetry(plane)).values()), list(features(plane).values()), atol=tolerance
         )
 
 
-def test_the_unit_of_brightness_changes_nothing(rng):
+def test_scale_of_brightness_changes_nothing(rng):
     plane = texture(rng).astype(np.float64)
     for features in (zernike_moments, chebyshev_fourier_statistics):
         one, other = (list(features(p).values()) for p in (plane, plane * 4))
         np.testing.assert_allclose(other, one, atol=1e-12)
 
 
-def test_lengths_are_sums_over_the_ellipse(rng):
+def test_magnitudes_are_sums_over_the_ellipse(rng):
     plane = rng.random((24, 30))
     y, x = np.meshgrid(np.linspace(-1, 1, 24), np.linspace(-1, 1, 30), indexing="ij")
     r, angle = np.hypot(x, y), np.arctan2(y, x)
@@ -71,11 +71,11 @@ def test_lengths_are_sums_over_the_ellipse(rng):
     assert ours.shape == (23, 23)
     for n, m in [(0, 0), (0, 4), (5, 0), (7, -3), (22, 11)]:
         wave = np.exp(1j * m * angle) * np.cos(n * np.arccos(np.clip(2 * r - 1, -1, 1)))
-        known = abs((plane * wave * (r < 1)).sum()) * (1 if n else 0.5) * (1 if m else 0.5)
-        assert ours[n, 11 + m] == pytest.approx(known)
+        expected = abs((plane * wave * (r < 1)).sum()) * (1 if n else 0.5) * (1 if m else 0.5)
+        assert ours[n, 11 + m] == pytest.approx(expected)
 
 
-def test_statistics_count_all_lengths(rng):
+def test_statistics_count_all_magnitudes(rng):
     entries = chebyshev_fourier_statistics(texture(rng).astype(np.float64))
     assert len(entries) == 32
     assert sum(entries.values()) == 23 * 23

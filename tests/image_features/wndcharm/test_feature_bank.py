@@ -1,4 +1,4 @@
-"""The whole bank: which features of which planes there are."""
+"""Tests of the complete feature bank: number of features per plane and family."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def bank():
     return dict(zip(names, values, strict=True))
 
 
-def test_there_are_as_many_features_as_published(bank):
+def test_number_of_features_is_as_published(bank):
     of_planes = [name for name in bank if not name.startswith("shares of colours")]
     planes = Counter(name.rsplit(" of ", 1)[1] for name in of_planes)
     assert sum(planes.values()) + 20 == len(bank) == 4059
@@ -53,7 +53,7 @@ def test_families_have_the_published_sizes(bank, family, n_entries, n_planes):
     assert len(own) == n_entries * n_planes
 
 
-def test_a_grey_image_has_no_colour():
+def test_grey_image_has_no_colour():
     rng = np.random.default_rng(1)
     pixels = np.repeat(rng.integers(64, 128, (64, 64, 1)).astype(np.uint8), 3, axis=2)
     entries = dict(zip(*wndcharm_features(pixels)[::-1], strict=True))
@@ -61,7 +61,7 @@ def test_a_grey_image_has_no_colour():
     assert entries["shares of colours 2"] == 1
 
 
-def test_small_images_are_their_mirrored_continuation(rng):
+def test_small_images_are_padded_by_reflection(rng):
     pixels = colour_image(rng, (64, 64))[:32]
-    whole = np.concatenate([pixels, pixels[::-1]])
-    np.testing.assert_array_equal(wndcharm_features(pixels)[0], wndcharm_features(whole)[0])
+    mirrored = np.concatenate([pixels, pixels[::-1]])
+    np.testing.assert_array_equal(wndcharm_features(pixels)[0], wndcharm_features(mirrored)[0])

@@ -1,4 +1,4 @@
-"""Edges, objects and Otsu's threshold."""
+"""Tests of edges, objects and Otsu's threshold."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.image_features.planes import texture
 
 
 def squares():
-    """A square of 4 × 4, one of 2 × 2, and one of 4 × 4 with a hole of one pixel."""
+    """Return a square of 4 × 4, one of 2 × 2, and one of 4 × 4 with a hole of one pixel."""
     plane = np.zeros((20, 30))
     plane[2:6, 2:6] = 200
     plane[10:12, 14:16] = 200
@@ -28,7 +28,7 @@ def squares():
     return plane
 
 
-def test_the_threshold_is_scikit_images(rng):
+def test_threshold_equals_scikit_image(rng):
     plane = texture(rng).astype(np.float64)
     assert otsu(plane) == pytest.approx(threshold_otsu(plane, nbins=1024), abs=255 / 1024)
     assert otsu(np.full((4, 4), 3.0)) == 3
@@ -49,14 +49,14 @@ def test_objects_by_hand():
     assert len(entries) == 34
 
 
-def test_dark_objects_are_the_rest():
+def test_dark_objects_are_the_complement():
     entries = dark_objects(squares())
     assert entries["number"] == 2
     assert entries["area greatest"] == 600 - 16 - 4 - 16
     assert entries["area least"] == 1
 
 
-def test_corners_join():
+def test_objects_are_connected_at_corners():
     assert object_statistics(np.eye(5, dtype=bool))["number"] == 1
 
 
@@ -64,12 +64,12 @@ def test_no_object_gives_zeros():
     assert set(object_statistics(np.zeros((5, 5), bool)).values()) == {0.0}
 
 
-def test_an_inverted_image_swaps_bright_and_dark():
+def test_inverted_image_swaps_bright_and_dark():
     plane = squares()
     assert bright_objects(plane) == dark_objects(200 - plane)
 
 
-def test_the_euler_number_is_that_of_objects_inside_without_diagonals():
+def test_euler_number_uses_diagonal_connectivity():
     mask = squares() > 0
     assert euler_number(mask) == known_euler_number(mask, connectivity=2) == 2
 
@@ -79,7 +79,8 @@ def test_edges_of_a_step_by_hand():
     plane[:, 20:] = 100
     entries = edge_statistics(plane)
     assert len(entries) == 28
-    # Both sides of the step; and beyond the border all is 0: the bright half has edges there too.
+    # Both sides of the step; outside the border all is 0, so that the bright half has edges there
+    # too.
     assert entries["number of edges"] == 2 * 20 + 20 + 2 * 18
     assert entries["steepness median"] == 0
     assert sum(entries[f"direction {i}"] for i in range(1, 9)) == 800
@@ -87,7 +88,7 @@ def test_edges_of_a_step_by_hand():
     assert entries["first two"] == (entries["direction 1"] + entries["direction 2"]) / 800
 
 
-def test_opposite_directions_of_an_image_swap_when_it_is_turned_by_half(rng):
+def test_rotation_by_180_degrees_swaps_opposite_directions(rng):
     plane = np.pad(texture(rng, (60, 60)).astype(np.float64), 2)
     entries, turned = (edge_statistics(p) for p in (plane, plane[::-1, ::-1]))
     for i in range(1, 5):
@@ -95,6 +96,6 @@ def test_opposite_directions_of_an_image_swap_when_it_is_turned_by_half(rng):
     assert turned["steepness variance"] == pytest.approx(entries["steepness variance"])
 
 
-def test_a_black_image_has_no_edges():
+def test_black_image_has_no_edges():
     entries = edge_statistics(np.zeros((9, 9)))
     assert entries["number of edges"] == entries["direction mean"] == 0

@@ -28,7 +28,7 @@ def test_statistics_by_hand():
 def test_gini_by_hand():
     assert gini(plane(5, 5, 5)) == {"coefficient": 0}
     assert gini(plane(1, 3))["coefficient"] == pytest.approx(1 / 2)
-    # Values that are not positive do not count.
+    # Values that are not positive are ignored.
     assert gini(plane(0, -2, 1, 3))["coefficient"] == pytest.approx(1 / 2)
     assert gini(plane(0, 0)) == gini(plane(0, 4)) == {"coefficient": 0}
 
@@ -47,7 +47,7 @@ def test_histograms_by_hand():
     assert len(entries) == 24
 
 
-def test_histograms_are_numpys(rng):
+def test_histograms_equal_numpy(rng):
     values = rng.standard_normal((40, 40))
     entries = multiscale_histograms(values)
     fullest = np.histogram(values, 3)[0].max()
@@ -56,6 +56,6 @@ def test_histograms_are_numpys(rng):
         np.testing.assert_allclose(ours, np.histogram(values, n_bins)[0] / fullest)
 
 
-def test_histograms_are_blind_to_brightness_and_contrast(rng):
+def test_histograms_do_not_depend_on_brightness_and_contrast(rng):
     values = texture(rng).astype(np.float64)
     assert multiscale_histograms(values * 2 + 30) == multiscale_histograms(values)

@@ -1,4 +1,4 @@
-"""Combs and Radon sums: what both make of lines through the image."""
+"""Tests of comb moments and Radon sums, both over lines through the image."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from histodict.image_features.wndcharm.polynomials import line_sums, radon_featu
 from tests.image_features.planes import TURNS, texture
 
 
-def of(entries, name):
+def entries_of(entries, name):
     return [entries[f"{name} {i}"] for i in (1, 2, 3)]
 
 
 def naive_sums(plane, degrees, reach):
-    """Four points a pixel, each shared out between two lines."""
+    """Sum four points per pixel, each distributed over two lines."""
     (height, width), sums = plane.shape, np.zeros(2 * reach + 2)
     cos, sin = np.cos(np.radians(degrees)), np.sin(np.radians(degrees))
     for row, column in np.ndindex(plane.shape):
@@ -30,45 +30,45 @@ def naive_sums(plane, degrees, reach):
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (7, 12), (12, 8), (9, 9)])
-def test_sums_are_those_of_a_naive_loop(rng, shape):
+def test_sums_equal_a_naive_loop(rng, shape):
     plane = rng.standard_normal(shape)
     for direction, sums in line_sums(plane).items():
-        known = naive_sums(plane, int(direction[:-1]), len(sums) // 2)
-        np.testing.assert_allclose(sums, known, atol=1e-9)
+        expected = naive_sums(plane, int(direction[:-1]), len(sums) // 2)
+        np.testing.assert_allclose(sums, expected, atol=1e-9)
         assert sums.sum() == pytest.approx(plane.sum())
 
 
-def test_radon_tells_the_direction_of_stripes():
+def test_radon_detects_the_direction_of_stripes():
     stripes = np.tile(np.repeat([0.0, 200], 10), (60, 3))
     entries = radon_features(stripes)
     assert len(entries) == 12
-    # Across the stripes half of the lines are full; along them all that meet the image are.
-    assert of(entries, "0°")[2] == pytest.approx(30, abs=3)
-    assert of(entries, "90°")[1] == 0
-    assert of(entries, "90°")[2] == 60
+    # Across the stripes half of the lines are bright; along them all lines that meet the image are.
+    assert entries_of(entries, "0°")[2] == pytest.approx(30, abs=3)
+    assert entries_of(entries, "90°")[1] == 0
+    assert entries_of(entries, "90°")[2] == 60
 
 
 def test_combs_by_hand():
-    # Ten dark columns, ten grey, twenty bright; every row is the same.
+    # Ten dark columns, ten grey, twenty bright; all rows are equal.
     plane = np.tile(np.repeat([0.0, 100, 200], [10, 10, 20]), (40, 1))
     entries = comb_moments(plane)
     assert len(entries) == 48
-    assert {sum(of(entries, f"{d} mean")) for d in ("0°", "45°", "90°", "135°")} == {20}
+    assert {sum(entries_of(entries, f"{d} mean")) for d in ("0°", "45°", "90°", "135°")} == {20}
     # Half of the lines miss the image and count as 0, as do those through the dark columns.
-    assert of(entries, "90° mean") == [10 + 2, 3, 5]
-    assert of(entries, "90° deviation") == [20, 0, 0]
-    assert of(entries, "0° mean") == [10, 0, 10]
+    assert entries_of(entries, "90° mean") == [10 + 2, 3, 5]
+    assert entries_of(entries, "90° deviation") == [20, 0, 0]
+    assert entries_of(entries, "0° mean") == [10, 0, 10]
 
 
-def test_combs_turn_with_the_image(rng):
+def test_combs_rotate_with_the_image(rng):
     plane = texture(rng, (60, 60)).astype(np.float64)
     entries, turned = comb_moments(plane), comb_moments(plane.T)
     for moment in ("mean", "deviation", "skewness", "kurtosis"):
         for was, now in [("0°", "90°"), ("90°", "0°")]:
-            assert of(turned, f"{now} {moment}") == of(entries, f"{was} {moment}")
+            assert entries_of(turned, f"{now} {moment}") == entries_of(entries, f"{was} {moment}")
 
 
-def test_combs_do_not_know_the_unit_of_brightness(rng):
+def test_combs_do_not_depend_on_the_scale_of_brightness(rng):
     plane = texture(rng).astype(np.float64)
     assert comb_moments(plane * 2) == comb_moments(plane)
 
@@ -77,4 +77,4 @@ def test_mirrored_images_swap_the_diagonals(rng):
     plane = texture(rng, (50, 50)).astype(np.float64)
     entries, mirrored = comb_moments(plane), comb_moments(TURNS["mirrored"](plane))
     for moment in ("mean", "kurtosis"):
-        assert of(mirrored, f"45° {moment}") == of(entries, f"135° {moment}")
+        assert entries_of(mirrored, f"45° {moment}") == entries_of(entries, f"135° {moment}")

@@ -1,4 +1,5 @@
-"""Our numbers beside those of the original program, where its images and numbers are at hand."""
+"""Our values compared with those of the original program, if its images and values are
+available."""
 
 from __future__ import annotations
 
@@ -12,10 +13,10 @@ from benchmarks.wndcharm_oracle import images, main, original, ours, relative_er
 
 FOLDER = Path(os.environ.get("HISTODICT_DATA", "."), "../wndcharm")
 PAIRS = {path.name: (path, numbers) for path, numbers in images(FOLDER)}
-# Of the original's digits, nine; where windows tie, Tamura's coarsest scale is decided by rounding.
+# Nine digits of the original; if windows are tied, rounding decides Tamura's coarsest scale.
 TOLERANCES = {"tamura": 2e-2}
 ROUNDING = 1e-7
-# Haralick's maximal correlation, mean and range, of which the original has another number.
+# Haralick's maximal correlation, mean and range, which differ in the original.
 LEFT_OUT = {"haralick": [16, 17]}
 
 
@@ -27,14 +28,14 @@ def both(request):
     return ours(image), original(numbers)
 
 
-def test_every_number_of_the_original_has_one_of_ours(both):
+def test_every_value_of_the_original_has_a_counterpart(both):
     mine, theirs = both
     assert set(theirs) <= set(mine)
     assert {key: len(mine[key]) for key in theirs} == {key: len(theirs[key]) for key in theirs}
     assert sum(map(len, theirs.values())) in (2919, 1059)
 
 
-def test_every_family_has_the_numbers_of_the_original(both):
+def test_every_family_agrees_with_the_original(both):
     mine, theirs = both
     for family, plane in theirs:
         errors = relative_errors(mine[family, plane], theirs[family, plane])
@@ -42,19 +43,19 @@ def test_every_family_has_the_numbers_of_the_original(both):
         assert errors.max() < TOLERANCES.get(family, ROUNDING), (family, plane, errors.argmax())
 
 
-def test_nearly_all_numbers_are_the_originals_to_rounding(both):
+def test_nearly_all_values_agree_up_to_rounding(both):
     mine, theirs = both
     errors = np.concatenate([relative_errors(mine[key], theirs[key]) for key in theirs])
     assert (errors < ROUNDING).mean() > 0.98
 
 
-def test_the_table_counts_what_agrees(both, capsys):
+def test_table_counts_agreeing_values(both, capsys):
     table(Path("an image"), *both, planes=False)
     *_, last = capsys.readouterr().out.splitlines()
     agree, total = (int(word) for word in last.split() if word.isdigit())
     assert 0.98 * total < agree <= total == sum(map(len, both[1].values()))
 
 
-def test_a_folder_without_the_originals_numbers_is_named(tmp_path, capsys):
+def test_folder_without_original_values_is_reported(tmp_path, capsys):
     assert main([str(tmp_path)]) == 1
     assert f"{tmp_path}: no images with .sig files" in capsys.readouterr().err

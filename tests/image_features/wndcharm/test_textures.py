@@ -1,4 +1,4 @@
-"""Haralick, Tamura, fractal and Gabor features, the gradient and the edge transform."""
+"""Tests of Haralick, Tamura, fractal and Gabor features, the gradient and the edge transform."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def stripes(wavelength, side=96):
     return np.tile(wave, (side, 1)) + 1
 
 
-@pytest.mark.parametrize("turn", TURNS.values(), ids=TURNS)
+@pytest.mark.parametrize("symmetry", TURNS.values(), ids=TURNS)
 @pytest.mark.parametrize("features", [haralick_textures, fractal_features])
-def test_turning_the_image_changes_nothing(rng, features, turn):
+def test_rotations_and_mirror_images_change_nothing(rng, features, symmetry):
     plane = texture(rng, (80, 100)).astype(np.float64)
-    one, other = (list(features(p).values()) for p in (plane, turn(plane)))
+    one, other = (list(features(p).values()) for p in (plane, symmetry(plane)))
     np.testing.assert_allclose(other, one, rtol=1e-9, atol=1e-9)
 
 
@@ -50,9 +50,9 @@ def test_gradient_of_a_ramp_is_its_slope():
     np.testing.assert_allclose(left[1:-1, 1:-1], 4 * 6)
 
 
-def test_the_edge_transform_is_the_largest_difference_to_four_neighbours():
+def test_edge_transform_is_the_largest_difference_of_four_neighbours():
     plane = np.array([[0.0, 1, 9, 9], [0, 5, 2, 3], [4, 4, 4, 4]])
-    # Corners have neither both neighbours across nor both down.
+    # Corners lack one neighbour in both directions.
     assert edge_transform(plane).tolist() == [[0, 8, 8, 0], [4, 5, 7, 6], [0, 0, 0, 0]]
 
 
@@ -61,9 +61,9 @@ def test_the_edge_transform_is_the_largest_difference_to_four_neighbours():
 
 def test_haralick_of_two_levels_by_hand():
     board = 1.0 + np.indices((64, 64)).sum(axis=0) % 2
-    board[0, 0] = 0  # the lowest level does not count
+    board[0, 0] = 0  # the lowest level is ignored
     entries = haralick_textures(board)
-    # Next to each other levels differ by one place, diagonally never.
+    # Adjacent levels differ by one, diagonal ones never.
     assert entries["contrast mean"] == pytest.approx(1 / 2)
     assert entries["contrast range"] == 1
     assert entries["correlation range"] == pytest.approx(2)
@@ -71,15 +71,15 @@ def test_haralick_of_two_levels_by_hand():
     assert len(entries) == 28
 
 
-def test_haralick_of_a_blank_image_is_finite():
+def test_haralick_of_a_flat_image_is_finite():
     assert np.isfinite(list(haralick_textures(np.full((64, 64), 3.0)).values())).all()
 
 
-def test_haralick_is_mahotas(rng):
+def test_haralick_equals_mahotas(rng):
     levels = rng.integers(0, 256, (90, 90)).astype(np.uint8)
     levels[0, :2] = 0, 255
     assert len(np.unique(levels)) == 256
-    known = mahotas.features.haralick(levels, ignore_zeros=True, use_x_minus_y_variance=True)
+    expected = mahotas.features.haralick(levels, ignore_zeros=True, use_x_minus_y_variance=True)
     entries = haralick_textures(levels.astype(np.float64))
     for name, column in [
         ("angular second moment", 0),
@@ -94,14 +94,14 @@ def test_haralick_is_mahotas(rng):
         ("difference entropy", 10),
         ("information of correlation 1", 11),
     ]:
-        assert entries[f"{name} mean"] == pytest.approx(known[:, column].mean(), rel=1e-4)
+        assert entries[f"{name} mean"] == pytest.approx(expected[:, column].mean(), rel=1e-4)
 
 
-def test_maximal_correlation_is_0_of_independent_and_1_of_equal_neighbours(rng):
+def test_maximal_correlation_of_independent_and_equal_neighbours(rng):
     p = rng.random(6)
     assert maximal_correlation(np.outer(p, p)) == pytest.approx(0, abs=1e-7)
     assert maximal_correlation(np.diag(p)) == pytest.approx(1)
-    # Of two levels it is the plain correlation: E = ad − bc over the roots of the margins.
+    # Of two levels it is the ordinary correlation: E = ad − bc over the roots of the margins.
     two = np.array([[3.0, 1], [1, 5]])
     assert maximal_correlation(two) == pytest.approx((15 - 1) / (4 * 6))
     assert maximal_correlation(np.array([[4.0, 0], [0, 0]])) == 0
@@ -133,7 +133,7 @@ def naive_scale(plane, row, column):
 
 
 @pytest.mark.parametrize("shape", [(40, 37), (7, 150)])
-def test_coarsest_scales_are_those_of_a_naive_loop(rng, shape):
+def test_coarsest_scales_equal_a_naive_loop(rng, shape):
     plane = rng.random(shape)
     scales = coarsest_scales(plane)
     assert scales.shape == shape
@@ -154,7 +154,7 @@ def test_contrast_by_hand():
     assert contrast(np.full((4, 4), 9.0)) == 0
 
 
-def test_directionality_is_the_log_of_the_spread_over_the_energy(rng):
+def test_directionality_is_the_log_of_spread_over_energy(rng):
     plane = rng.random((12, 15))
     padded, angles, energy = np.pad(plane, 1), [], 0.0
     for row, column in np.ndindex(plane.shape):
@@ -177,7 +177,7 @@ def test_differences_on_a_ramp_grow_with_the_distance():
     np.testing.assert_allclose(values, np.arange(1, 21))
 
 
-def test_distances_reach_a_fifth_of_the_image_and_are_0_beyond_a_small_one(rng):
+def test_fractal_distances_reach_a_fifth_of_the_image(rng):
     values = list(fractal_features(rng.standard_normal((210, 400))).values())
     assert len(values) == 20
     assert all(value > 0 for value in values)
@@ -185,16 +185,16 @@ def test_distances_reach_a_fifth_of_the_image_and_are_0_beyond_a_small_one(rng):
     assert [value > 0 for value in small] == [True] * 11 + [False] * 9
 
 
-def test_differences_on_noise_do_not_grow(rng):
+def test_differences_on_noise_are_constant(rng):
     values = np.array(list(fractal_features(rng.standard_normal((200, 200))).values()))
     np.testing.assert_allclose(values, 2 / np.sqrt(np.pi), rtol=0.02)
 
 
-def test_gabor_finds_where_its_wave_is():
+def test_gabor_locates_its_wave():
     wave = np.sin(np.arange(96.0))[:, None]
     half = np.where(np.arange(200) < 100, wave, 0) + 1
     entries = gabor_textures(half)
     assert len(entries) == 7
-    # The slow wave is strong nearly everywhere, that of one radian a pixel in one half.
+    # The slow wave is strong nearly everywhere, that of one radian per pixel in one half.
     assert entries["frequency 1"] == pytest.approx(0.5, abs=0.15)
     assert set(gabor_textures(np.zeros((64, 64))).values()) == {0.0}
