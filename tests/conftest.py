@@ -19,9 +19,8 @@ N_SLOWEST = 40
 
 
 def pytest_configure(config):
-    """Beside other processes of tests each has a core: more threads and processes, which tests that
-    mean them ask for, would only wait for each other, and first import everything once more.
-    """
+    """With several test processes each has one core: further threads and processes would only wait
+    for each other, and import everything again."""
     if hasattr(config, "workerinput"):
         local.available_cores = lambda: 1
     try:
@@ -52,7 +51,7 @@ def _name(path: Path) -> str:
 
 
 def pytest_terminal_summary(terminalreporter):
-    """The files that took longest, if there are many: those that belong into `long_files`."""
+    """Report the slowest files, which belong into `long_files`."""
     seconds: Counter[str] = Counter()
     for reports in terminalreporter.stats.values():
         for report in reports:
@@ -71,7 +70,7 @@ def rng() -> np.random.Generator:
 
 @pytest.fixture(scope="session")
 def small_models(tmp_path_factory) -> SmallModels:
-    """Model files of every kind, trained when a test first needs them."""
+    """Model files of every kind, trained at first use."""
     from tests.small_models import SmallModels
 
     return SmallModels(tmp_path_factory.mktemp("small-models"))
@@ -79,7 +78,7 @@ def small_models(tmp_path_factory) -> SmallModels:
 
 @pytest.fixture(scope="session")
 def data_folder() -> Path:
-    """Real tissue images; tests that want them are skipped where there are none."""
+    """Real tissue images; tests that need them are skipped without them."""
     folder = os.environ.get("HISTODICT_DATA")
     if not folder:
         pytest.skip("HISTODICT_DATA is not set: no real tissue images here")
@@ -88,7 +87,7 @@ def data_folder() -> Path:
 
 @pytest.fixture
 def slide_library(tmp_path, monkeypatch):
-    """Puts another module in the place of openslide, for slides opened from then on."""
+    """Return a function that replaces the module openslide for slides opened afterwards."""
 
     def replace(source):
         slide_process.end_idle()

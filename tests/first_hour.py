@@ -1,15 +1,14 @@
-"""The first hour with histodict as one text: what is typed, and the words that it is answered by.
+"""Session with the output of its commands, checked by tests and quoted in the documentation.
 
-`first-hour.txt` is the script and the record: lines that begin with `$ ` or `>>> ` are typed, what
-stands below them was printed, lines that begin with `# ` are for the reader. To change the script,
-write such a line into it; to keep new words, run
+`first-hour.txt` contains the script and its output: lines that begin with `$ ` or `>>> ` are input,
+the lines below them are output, and lines that begin with `# ` are notes. To change the script,
+edit such a line; to update the output, run
 
     python -m tests.first_hour
 
-and read the diff; with `--check` it shows the diff and keeps nothing, which `make release` does
-with the wheel that it has built. Tissue is drawn, in fewer and smaller images than a user gets, and
-the presets are small, so that all of it takes half a minute: words are what is kept, and figures
-only show that they stay.
+and review the diff. `--check` only prints the diff; `make release` uses it to test the wheel. The
+synthetic images are few and small and the presets are reduced, so that the session takes half a
+minute. The text of messages is what matters; numbers are only compared.
 """
 
 from __future__ import annotations
@@ -40,22 +39,22 @@ _SHELL, _PYTHON, _MORE, _NOTE = "$ ", ">>> ", "... ", "# "
 _RECORDED_ON = f"{_NOTE}Recorded on "
 _COLUMNS = "100"
 _SMALL = {"n_atoms": 12, "n_iter": 2}
-# In what is typed of models that see through a pretrained network; regions do, by themselves.
+# Models with a pretrained encoder are named explicitly; region detectors use one by default.
 _OF_THE_NETWORK = ("embeddings", "inflamed.histodict", "found", "finder")
 _DRAWN = {"n_patients": 6, "images_per_patient": 2, "size": (160, 120)}
-# What differs from run to run or from machine to machine, and says nothing.
+# Parts that differ between runs or machines.
 _MASKS = (
     (r"\bin \d+ s\b", "in … s"),
-    (r"(?<=-)[0-9a-f]{8}\b", "········"),  # of a path: keys of results
-    (r"(?<= )[0-9a-f]{16}\b", "················"),  # of the images, which a library compresses
+    (r"(?<=-)[0-9a-f]{8}\b", "········"),  # key of results, of a path
+    (r"(?<= )[0-9a-f]{16}\b", "················"),  # digest of images, which depends on a library
     (r"\b(histodict|numpy|scikit-learn) \d[\w.+]*", r"\1 …"),
-    (r"\b[0-9a-f]{12}(?=…)", "············"),  # of a model
+    (r"\b[0-9a-f]{12}(?=…)", "············"),  # digest of a model
 )
 
 
 @dataclass(frozen=True)
 class Step:
-    """What is typed, with its prompt, and the words that came of it; a note has none."""
+    """Input with its prompt, and its output; a note has none."""
 
     typed: str
     words: str = ""
@@ -85,7 +84,8 @@ def read_steps(text: str) -> list[Step]:
 
 
 def write_steps(steps: list[Step]) -> str:
-    """A blank line before every step but those that follow a note or lines of Python."""
+    """Return the text, with a blank line before every step except after notes and lines of
+    Python."""
     text = ""
     for before, step in zip([None, *steps], steps, strict=False):
         together = before is not None and not before.words and step.typed[:2] != _NOTE
@@ -102,17 +102,16 @@ def masked(words: str, folder: Path | str = "") -> str:
 
 
 def without_figures(words: str) -> str:
-    """For other images, or a processor whose last bits differ; lines may be broken elsewhere, and
-    whether an answer is uncertain is a figure, too.
-    """
+    """Remove numbers, for other images or processors; line breaks and the mark of uncertain
+    predictions are also removed, as they depend on numbers."""
     return re.sub(", N uncertain", "", " ".join(re.sub(r"\d+", "N", words).split()))
 
 
-# --- the hour -----------------------------------------------------------------------------------
+# --- running the session --------------------------------------------------------------------------
 
 
 def run_hour(steps: list[Step], folder: Path) -> list[Step]:
-    """The same steps with the words of today."""
+    """Return the same steps with their current output."""
     known: dict[str, Any] = {}
     with _small_presets(), chdir(folder), warnings.catch_warnings():
         _scan(Path("slide.tif"))
@@ -154,7 +153,7 @@ def _shell(typed: str) -> str:
 
 
 def _python(typed: str, known: dict[str, Any]) -> str:
-    """As at Python's prompt: the value of an expression is shown."""
+    """Run code as at the Python prompt: the value of an expression is printed."""
     source = "\n".join(line[len(_PYTHON) :] for line in typed.splitlines())
     shown = io.StringIO()
     with redirect_stdout(shown), redirect_stderr(shown), _warnings_shown(_category_first):
@@ -171,7 +170,8 @@ def _category_first(message: Any, category: type[Warning], *place: Any, **more: 
 
 @contextmanager
 def _warnings_shown(form: Any = None) -> Iterator[None]:
-    """On the error stream, also where a test runner listens to them; those of libraries are not."""
+    """Print warnings to the error stream, even if a test runner captures them; not those of
+    libraries."""
 
     def show(message: Any, category: type[Warning], *place: Any, **more: Any) -> None:
         sys.stderr.write(warnings.formatwarning(message, category, "", 0, ""))
@@ -212,7 +212,7 @@ def _small_presets() -> Iterator[None]:
 
 
 def _scan(path: Path) -> None:
-    """A slide of drawn tissue; its file does not say how large a pixel is."""
+    """Write a slide of synthetic tissue without a pixel size."""
     from histodict.synthetic.tissue_generator import draw_stain, make_region_image
     from tests.images.files import save_slide
 
@@ -221,7 +221,7 @@ def _scan(path: Path) -> None:
     save_slide(path, pixels)
 
 
-# --- keeping it ---------------------------------------------------------------------------------
+# --- storing --------------------------------------------------------------------------------------
 
 
 def recorded() -> list[Step]:
@@ -229,15 +229,15 @@ def recorded() -> list[Step]:
 
 
 def recorded_on(steps: list[Step]) -> str:
-    """The processor, which decides the figures; the first line names it."""
+    """Return the processor, which determines the numbers; it is named in the first line."""
     return steps[0].typed.removeprefix(_RECORDED_ON)
 
 
 def changes(folder: Path) -> str:
-    """What is printed today beside what is kept, as a diff.
+    """Return the diff of recorded and current output.
 
-    On another processor figures are left out of both. Without PyTorch other models are learnt by
-    default, and say other things: then it is how commands end that is compared.
+    On another processor numbers are ignored. Without PyTorch the default models differ: then only
+    the exit of each command is compared.
     """
     from tests.data.record import processor
 
@@ -257,7 +257,7 @@ def _plain(step: Step) -> Step:
 
 
 def _end(step: Step) -> Step:
-    """Whether it went well; whether a threshold can be moved is a matter of the model's scores."""
+    """Return whether the step succeeded; moving a threshold may fail depending on the scores."""
     failed = [] if " adapt " in step.typed else re.findall(r"\[exit status \d+\]", step.words)
     return replace(step, words="".join(failed))
 

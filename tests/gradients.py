@@ -1,4 +1,4 @@
-"""Gradients the slow way, for the tests of the fast ones."""
+"""Finite differences, to test analytic gradients."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 def finite_differences(
     function: Callable[[NDArray], float], point: NDArray, step: float = 1e-5
 ) -> NDArray:
-    """Central differences of a scalar function, entry by entry."""
+    """Return central differences of a scalar function, entry by entry."""
     gradient = np.empty_like(point)
     for index in np.ndindex(*point.shape):
         ahead, behind = point.copy(), point.copy()

@@ -1,16 +1,16 @@
-"""Test files that take long, of which CI runs a share: `pytest --share 2/4`.
+"""Slow test files, of which CI runs a share: `pytest --share 2/4`.
 
-Most of the time goes into these, which run whole commands, trainings, servers and browsers. Which
-quarter of them is run is drawn from the commit's name (`.ci/run`). `make test` runs all, as
-everybody should before a change is handed in.
+Most of the time is spent in these files, which run complete commands, trainings, servers and
+browsers. CI selects a quarter of them by the name of the commit (`.ci/run`). `make test` runs all;
+run it before you propose a change.
 """
 
 from __future__ import annotations
 
-# They come first, so that no process is left with one of them when the others have ended. These are
-# always run: they tell soonest that an answer has changed, or a word in the documents.
+# They are started first, so that no process runs one of them alone at the end. These are always
+# run: they detect changed predictions and outdated documents.
 ALWAYS = ("data/test_same_answers.py", "test_first_hour.py")
-# By what they take of a processor, from 60 s down to 5 s; neighbours are in different quarters.
+# By CPU time, from 60 s down to 5 s; adjacent files are in different quarters.
 LONG = (
     "attacks/test_smoke.py",
     "paper/test_paper_quick.py",
@@ -86,12 +86,12 @@ _PLACES = {name: place for place, name in enumerate(ALWAYS + LONG)}
 
 
 def place_of(name: str) -> int:
-    """By which files are run in order; the same for all that are short."""
+    """Return the position in the order of test files; equal for all fast files."""
     return _PLACES.get(name, len(_PLACES))
 
 
 def left_out(share: str) -> set[str]:
-    """The long files that are not run, where the share is 2/3: the second of three; 1/1: none."""
+    """Return the slow files that a share such as 2/3 (the second of three) skips; none for 1/1."""
     which, _, of = share.partition("/")
     if not (which.isdecimal() and of.isdecimal() and 1 <= int(which) <= int(of)):
         raise ValueError(f"--share is one of so many, such as 2/3, not {share!r}")

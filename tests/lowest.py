@@ -1,6 +1,6 @@
-"""The oldest versions that pyproject.toml allows, as pip requirements: python -m tests.lowest
+"""Print the oldest versions that pyproject.toml allows as pip requirements: python -m tests.lowest
 
-`make lowest` installs them and runs the tests: a lower bound is a promise.
+`make lowest` installs them and runs the tests.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ PROJECT = Path(__file__).parents[1] / "pyproject.toml"
 
 
 def lowest(requirements: list[str]) -> list[str]:
-    """`name>=1.2; marker` becomes `name==1.2; marker`; what has no bound stays free."""
+    """Turn `name>=1.2; marker` into `name==1.2; marker`; packages without a bound are unchanged."""
     return [line.replace(">=", "==", 1) for line in requirements]
 
 

@@ -1,4 +1,4 @@
-"""Small problems with known properties, for the tests."""
+"""Small problems with known properties for the tests."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ def unit_rows(rows: NDArray) -> NDArray:
 
 
 def gaussian(rng: np.random.Generator, n_atoms: int, n_samples: int, n_features: int, dtype=float):
-    """Incoherent atoms and unrelated samples."""
+    """Return incoherent atoms and unrelated samples."""
     D = unit_rows(rng.standard_normal((n_atoms, n_features)))
     return D.astype(dtype), rng.standard_normal((n_samples, n_features)).astype(dtype)
 
 
 def coherent(rng: np.random.Generator, n_atoms: int, n_samples: int, n_features: int, dtype=float):
-    """Atoms and samples that share a bright mean and few directions, as tissue patches do."""
+    """Return atoms and samples that share a bright mean and few directions, like tissue patches."""
     directions = rng.standard_normal((8, n_features))
     strengths = 0.5 ** np.arange(8)
 
@@ -31,7 +31,7 @@ def coherent(rng: np.random.Generator, n_atoms: int, n_samples: int, n_features:
 def planted(
     rng: np.random.Generator, D: NDArray, n_samples: int, n_nonzero: int, noise: float = 0.0
 ) -> NDArray:
-    """Samples made of n_nonzero random atoms of D each."""
+    """Return samples that combine n_nonzero random atoms of D each."""
     Y = np.zeros((n_samples, D.shape[1]))
     for y in Y:
         atoms = rng.choice(len(D), n_nonzero, replace=False)

@@ -1,7 +1,7 @@
-"""The structure of the package, checked on its source: layers, heavy imports, no pickle.
+"""Tests of the structure of the package from its source: layers, heavy imports, no pickle.
 
-Every check is a function from source text to a list of complaints, so that each can be shown
-to fail on a deliberately wrong source.
+Every check is a function from source text to a list of complaints, so that tests can show that it
+fails on wrong source.
 """
 
 import ast
@@ -49,7 +49,7 @@ PIXELS = {
     *("image_features", "patches", "encoders"),
 }
 MATHS = {"kernels", "dictionaries", "methods"}
-# The one import against the order, inside a method: `ImageEstimator.explain`.
+# The one exception, inside a method: `ImageEstimator.explain`.
 EXCEPTIONS = {("models", "explain")}
 
 HEAVY = {"numba", "llvmlite", "torch"}
@@ -63,7 +63,7 @@ NOT_LOADED_AT_IMPORT = HEAVY | {"mahotas", "matplotlib", "pywt", "shapely", "ski
 
 
 def source_files() -> dict[str, str]:
-    """Source text by dotted module name; a package goes by `name.__init__`."""
+    """Return source text by dotted module name; a package is named `name.__init__`."""
     return {
         ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path.read_text("utf-8")
         for path in sorted(PACKAGE.rglob("*.py"))
@@ -71,10 +71,10 @@ def source_files() -> dict[str, str]:
 
 
 def imported_names(module: str, source: str) -> Iterator[str]:
-    """Absolute dotted names that a module imports anywhere, even inside a function.
+    """Return absolute dotted names that a module imports anywhere, even inside a function.
 
-    `from a import b` yields `a.b`, whether b is a module or not. Imports by a literal name,
-    such as `importlib.import_module("torch")`, count too.
+    `from a import b` yields `a.b`, whether b is a module or not. Imports by a literal name, such as
+    `importlib.import_module("torch")`, are included.
     """
     for node in ast.walk(ast.parse(source)):
         match node:
@@ -100,7 +100,8 @@ def absolute_name(module: str, name: str) -> str:
 
 
 def layer_of(name: str) -> str | None:
-    """The part of `name` right below the package: `histodict.preprocessing.stain` -> `images`."""
+    """Return the part of `name` below the package: `histodict.preprocessing.stain` ->
+    `preprocessing`."""
     top, *rest = name.split(".")
     return rest[0] if top == "histodict" and rest else None
 
@@ -125,7 +126,8 @@ def layer_complaints(module: str, source: str) -> list[str]:
 def may_import(layer: str, target: str | None) -> bool:
     if target == "__version__":
         return True
-    if target not in LAYERS:  # the package itself or its lazy public names: import the real home
+    # the package itself or its lazy public names: import the defining module
+    if target not in LAYERS:
         return False
     crosses = {layer, target} & PIXELS and {layer, target} & MATHS
     is_ordered = LAYERS.index(target) <= LAYERS.index(layer) or (layer, target) in EXCEPTIONS
@@ -167,7 +169,7 @@ def is_false(node: ast.expr) -> bool:
 
 CHECKS = (layer_complaints, heavy_import_complaints, pickle_complaints)
 
-# Run in a fresh interpreter: what did this source load, and which logging handlers did it add?
+# Run in a new interpreter: list the loaded modules and the added logging handlers.
 IMPORT_PROBE = """
 import json, logging, sys
 before = set(sys.modules)
@@ -186,19 +188,19 @@ print(json.dumps({"loaded": loaded, "handlers": handlers}))
 
 
 def import_complaints(source: str) -> list[str]:
-    """Heavy libraries loaded and logging handlers added by running `source` on its own."""
+    """Return heavy libraries loaded and logging handlers added by `source`."""
     run = subprocess.run(
         [sys.executable, "-c", IMPORT_PROBE, source], capture_output=True, text=True, check=True
     )
-    seen = json.loads(run.stdout)
-    loaded = sorted(NOT_LOADED_AT_IMPORT.intersection(seen["loaded"]))
-    return [f"loads {name}" for name in loaded] + [f"adds handler {h}" for h in seen["handlers"]]
+    visited = json.loads(run.stdout)
+    loaded = sorted(NOT_LOADED_AT_IMPORT.intersection(visited["loaded"]))
+    return [f"loads {name}" for name in loaded] + [f"adds handler {h}" for h in visited["handlers"]]
 
 
 # --- the package passes -------------------------------------------------------------------------
 
 
-def test_the_package_is_where_the_checks_look():
+def test_source_files_include_the_package():
     assert "histodict.__init__" in source_files()
 
 
@@ -209,12 +211,12 @@ def test_source_follows_the_rule(check):
 
 
 @pytest.mark.parametrize("module", ["histodict", "histodict.cli"])
-def test_import_is_light_and_leaves_logging_alone(module):
+def test_import_is_light_and_adds_no_logging_handler(module):
     assert import_complaints(f"import {module}") == []
 
 
 def circle_in(imports: dict[str, set[str]]) -> list[str]:
-    """Modules that cannot be put in an order in which each comes after what it imports."""
+    """Return modules in an import cycle."""
     left = dict(imports)
     while True:
         free = [name for name, needs in left.items() if not needs & set(left) - {name}]
@@ -223,7 +225,7 @@ def circle_in(imports: dict[str, set[str]]) -> list[str]:
         left = {name: needs for name, needs in left.items() if name not in free}
 
 
-def test_no_module_imports_itself_by_way_of_others():
+def test_imports_have_no_cycle():
     sources = source_files()
     names = {name.removesuffix(".__init__"): name for name in sources}
     imports = {
@@ -237,13 +239,13 @@ def test_no_module_imports_itself_by_way_of_others():
         }
         for name, text in sources.items()
     }
-    # A package's own file stands for the names that it hands on, not for its modules.
+    # The `__init__` file of a package counts for the names that it exports, not for its modules.
     plain = {name: needs for name, needs in imports.items() if not name.endswith("__init__")}
     assert circle_in(plain) == []
     assert circle_in({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["a", "b", "c"]
 
 
-def test_files_are_short_enough_to_be_read():
+def test_files_have_at_most_600_lines():
     long = {name: n for name, text in source_files().items() if (n := text.count("\n")) > 600}
     assert not long
 
@@ -268,7 +270,7 @@ WRONG = [
     # across the two branches, although the order alone would allow it
     (layer_complaints, "histodict.methods.dfdl", "from histodict.patches import grid"),
     (layer_complaints, "histodict.kernels.cpu.omp", "from ...images import source"),
-    # the front door, and rooms that are not on the plan
+    # the lazy public names, and unknown packages
     (layer_complaints, "histodict.methods.dfdl", "import histodict"),
     (layer_complaints, "histodict.reports.html", "from histodict import TissueClassifier"),
     (layer_complaints, "histodict.misc", ""),
@@ -314,7 +316,7 @@ def test_right_source_is_accepted(check, module, source):
     assert check(module, source) == []
 
 
-def test_heavy_import_and_logging_handler_are_noticed():
+def test_heavy_import_and_logging_handler_are_detected():
     assert import_complaints("import llvmlite") == ["loads llvmlite"]
     (complaint,) = import_complaints("import logging; logging.basicConfig()")
     assert complaint.startswith("adds handler root")

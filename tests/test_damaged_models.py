@@ -1,4 +1,4 @@
-"""A model that is not the one saved never answers: by its digest, by its schema, by its scores."""
+"""A changed model file gives no prediction: checks of the digest, the schema and the scores."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def opened(path):
 
 
 def resealed(path, header, arrays):
-    """A file with a digest that fits: what holds then is the schema."""
+    """Write a file with a valid digest, so that only the schema can detect changes."""
     path.write_bytes(serialize(header, arrays))
     return path
 
@@ -48,21 +48,21 @@ def resealed(path, header, arrays):
 # --- the digest ---------------------------------------------------------------------------------
 
 
-def test_every_flipped_bit_is_noticed(saved, tmp_path, rng):
-    whole = saved["dfdl"].read_bytes()
+def test_every_flipped_bit_is_detected(saved, tmp_path, rng):
+    content = saved["dfdl"].read_bytes()
     path = tmp_path / "m.histodict"
-    for place in rng.choice(8 * len(whole), 150, replace=False):
-        data = bytearray(whole)
+    for place in rng.choice(8 * len(content), 150, replace=False):
+        data = bytearray(content)
         data[place // 8] ^= 1 << (place % 8)
         path.write_bytes(data)
-        if data[place // 8] in b"eE" and whole[place // 8] in b"eE":  # 1e-5 is 1E-5
+        if data[place // 8] in b"eE" and content[place // 8] in b"eE":  # 1e-5 is 1E-5
             continue
         for read in (load_model, read_header):
             with pytest.raises(ModelFileError, match=r"m\.histodict: "):
                 read(path)
 
 
-def test_a_file_without_a_digest_is_refused(saved, tmp_path):
+def test_file_without_a_digest_is_refused(saved, tmp_path):
     header, arrays = opened(saved["dfdl"])
     path = tmp_path / "m.histodict"
     save_file(arrays, path, {"histodict": json.dumps(header)})
@@ -89,7 +89,7 @@ def transposed(arrays):
     arrays["method.dictionaries_"] = arrays["method.dictionaries_"].transpose(0, 2, 1).copy()
 
 
-def whole_numbers(arrays):
+def integers(arrays):
     arrays["method.dictionaries_"] = arrays["method.dictionaries_"].astype(np.int64)
 
 
@@ -101,7 +101,7 @@ def added(arrays):
     arrays["method.more"] = np.zeros(3)
 
 
-def of_nobody(arrays):
+def owned_by_no_class(arrays):
     arrays["member7.method.dictionaries_"] = arrays["method.dictionaries_"]
 
 
@@ -110,28 +110,28 @@ def wider_rule(arrays):
 
 
 @pytest.mark.parametrize(
-    ("damage", "words"),
+    ("damage", "message"),
     [
         (nan, "method.dictionaries_"),
         (many, r"method.dictionaries_.*\(2000, 6, 192\)"),
         (scaled, "method.dictionaries_.*unit"),
         (transposed, "method.dictionaries_"),
-        (whole_numbers, "method.dictionaries_"),
+        (integers, "method.dictionaries_"),
         (removed, "rule.bias"),
         (added, "method.more"),
-        (of_nobody, "member7"),
+        (owned_by_no_class, "member7"),
         (wider_rule, "rule.weights"),
     ],
 )
-def test_arrays_that_are_not_as_the_method_says_are_refused(saved, tmp_path, damage, words):
+def test_arrays_that_violate_the_schema_are_refused(saved, tmp_path, damage, message):
     header, arrays = opened(saved["dfdl"])
     damage(arrays)
     path = resealed(tmp_path / "m.histodict", header, arrays)
-    with pytest.raises(ModelFileError, match=rf"m\.histodict: .*{words}"):
+    with pytest.raises(ModelFileError, match=rf"m\.histodict: .*{message}"):
         load_model(path)
 
 
-def test_one_number_that_is_none_is_refused_in_any_array_of_any_kind(saved, tmp_path):
+def test_single_nan_in_any_array_is_refused(saved, tmp_path):
     for name in KINDS[1:]:
         header, arrays = opened(saved[name])
         for key, array in arrays.items():
@@ -187,7 +187,7 @@ def deep(n):
         {"training_info": {"started_from": deep(300)}},
     ],
 )
-def test_words_that_are_not_as_the_schema_has_them_are_refused(saved, tmp_path, change):
+def test_header_that_violates_the_schema_is_refused(saved, tmp_path, change):
     header, arrays = opened(saved["dfdl"])
     path = resealed(tmp_path / "m.histodict", header | change, arrays)
     with pytest.raises(ModelFileError, match=r"m\.histodict: ") as refusal:
@@ -196,7 +196,7 @@ def test_words_that_are_not_as_the_schema_has_them_are_refused(saved, tmp_path, 
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "", "null", "[]", '{"schema": 1', "1" * 5000])
-def test_a_header_that_is_no_object_is_one_line_also_for_info(saved, tmp_path, text):
+def test_header_that_is_no_object_is_refused_in_one_line(saved, tmp_path, text):
     _, arrays = opened(saved["dfdl"])
     path = tmp_path / "m.histodict"
     save_file(arrays, path, {"histodict": text})
@@ -206,7 +206,7 @@ def test_a_header_that_is_no_object_is_one_line_also_for_info(saved, tmp_path, t
     assert "m.histodict" in line
 
 
-def test_members_of_a_panel_are_models_of_its_classes(saved, tmp_path):
+def test_members_of_an_ensemble_must_have_its_classes(saved, tmp_path):
     header, arrays = opened(saved["panel"])
     path = tmp_path / "m.histodict"
     for change in (
@@ -225,7 +225,7 @@ def test_members_of_a_panel_are_models_of_its_classes(saved, tmp_path):
 # --- scores -------------------------------------------------------------------------------------
 
 
-def test_a_score_that_is_no_number_is_an_error_and_never_a_label(saved, image, tmp_path):
+def test_score_that_is_not_finite_is_an_error(saved, image, tmp_path):
     for name, break_ in {
         "textures": lambda m: m.model_.method_.intercepts_.fill(np.inf),
         "lcksvd": lambda m: m.model_.method_.classifier_.fill(np.nan),
@@ -238,14 +238,14 @@ def test_a_score_that_is_no_number_is_an_error_and_never_a_label(saved, image, t
             model.predict(image)
 
 
-def test_no_member_of_a_panel_is_silent_for_scores_that_are_no_numbers(saved, image):
+def test_member_with_nonfinite_scores_does_not_abstain(saved, image):
     model = load_model(saved["panel"])
     model.estimators_[1].model_.method_.intercepts_.fill(np.nan)
     with pytest.raises(ScoreError, match=image.name):
         model.predict(image)
 
 
-def test_a_detector_of_no_numbers_says_so_and_not_that_there_is_nothing(saved, image):
+def test_detector_with_nonfinite_scores_is_an_error(saved, image):
     model = load_model(saved["regions"])
     method = type(model.model_.method_)
 
@@ -258,7 +258,7 @@ def test_a_detector_of_no_numbers_says_so_and_not_that_there_is_nothing(saved, i
         model.predict(image)
 
 
-def test_predict_goes_past_an_image_without_a_score(saved, image, tmp_path, monkeypatch):
+def test_predict_continues_after_an_image_without_a_score(saved, image, tmp_path, monkeypatch):
     from histodict.decision.aggregation import LinearAggregator
 
     real = LinearAggregator.scores
@@ -280,7 +280,7 @@ def test_predict_goes_past_an_image_without_a_score(saved, image, tmp_path, monk
     assert len((tmp_path / "out" / "predictions.csv").read_text().splitlines()) == 2
 
 
-def test_a_model_of_no_numbers_is_not_saved(saved, tmp_path):
+def test_model_with_nan_is_not_saved(saved, tmp_path):
     model = load_model(saved["dfdl"])
     model.model_.method_.dictionaries_[0, 0, 0] = np.nan
     with pytest.raises(ValueError, match="dictionaries_"):
@@ -288,7 +288,7 @@ def test_a_model_of_no_numbers_is_not_saved(saved, tmp_path):
     assert not (tmp_path / "m.histodict").exists()
 
 
-def test_the_digest_is_stated_so_that_others_can_check_it(saved, tmp_path):
+def test_digest_can_be_verified_independently(saved, tmp_path):
     with safe_open(saved["dfdl"], framework="numpy") as file:
         header = json.loads(file.metadata()["histodict"])
         found = header.pop("sha256")
@@ -300,7 +300,7 @@ def test_the_digest_is_stated_so_that_others_can_check_it(saved, tmp_path):
     assert found == total.hexdigest()
 
 
-def test_the_same_model_is_the_same_bytes(saved, tmp_path):
+def test_same_model_has_the_same_bytes(saved, tmp_path):
     model = load_model(saved["calibrated"])
     files = [save_model(model, tmp_path / f"{n}.histodict") for n in range(8)]
     assert len({file.read_bytes() for file in files}) == 1

@@ -1,4 +1,4 @@
-"""Texts that others wrote: taken, or refused in a line that names the file."""
+"""Invalid text files are refused in one line that names the file."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from histodict.utils.dask_executor import _read_settings
 from histodict.utils.text_io import parse_json
 
 
-def refusal(call, *words):
+def refusal(call, *message):
     with pytest.raises(ValueError) as found:
-        call(*words)
+        call(*message)
     assert "\n" not in str(found.value)
     return str(found.value)
 
 
 @pytest.mark.parametrize("text", ["[" * 10**5, "[" * 60 + "]" * 60, "NaN", '{"a": -Infinity}', "{"])
-def test_json_that_is_none_is_a_value_error(text):
+def test_invalid_json_is_a_value_error(text):
     refusal(parse_json, text)
     assert parse_json('[{"a": [1, "x", null]}]') == [{"a": [1, "x", None]}]
 
@@ -61,7 +61,7 @@ def test_json_that_is_none_is_a_value_error(text):
         {"surprise": 1},
     ],
 )
-def test_recipes_of_wrong_types_name_the_file_and_the_setting(tmp_path, change):
+def test_recipe_of_wrong_types_names_file_and_setting(tmp_path, change):
     path = tmp_path / "own.json"
     path.write_text(json.dumps(Plan.named("fast").to_dict() | change))
     text = refusal(Plan.named, str(path))
@@ -70,7 +70,7 @@ def test_recipes_of_wrong_types_name_the_file_and_the_setting(tmp_path, change):
     assert setting in text or len(change) > 1
 
 
-def test_settings_of_wrong_types_are_one_line_at_once(tmp_path):
+def test_settings_of_wrong_types_are_refused_in_one_line(tmp_path):
     for setting in (
         "n_atoms=[]",
         "patch_px=null",
@@ -103,14 +103,14 @@ def manifest(tmp_path):
     return read_manifest(tmp_path / "m.csv")
 
 
-def test_splits_that_are_wrong_name_their_file(manifest, tmp_path):
+def test_invalid_splits_name_their_file(manifest, tmp_path):
     path = save_splits(k_folds(manifest, 2), tmp_path / "splits.json")
-    whole = json.loads(path.read_text())
-    whole.pop("digest")
-    first = whole["splits"][0]
+    valid = json.loads(path.read_text())
+    valid.pop("digest")
+    first = valid["splits"][0]
 
     def changed(**change):
-        content = whole | {"splits": [first | change]}
+        content = valid | {"splits": [first | change]}
         path.write_text(json.dumps(content | {"digest": _digest(content)}))
         return refusal(load_splits, path, manifest)
 
@@ -150,11 +150,11 @@ def test_splits_that_are_wrong_name_their_file(manifest, tmp_path):
         (b"path,label\n0.png,a\n" + b'"' + b"y" * 200_000 + b'",b\n', "line"),
     ],
 )
-def test_tables_that_are_wrong_name_their_file_and_line(manifest, tmp_path, text, where):
+def test_invalid_tables_name_file_and_line(manifest, tmp_path, text, where):
     path = tmp_path / "hurt.csv"
     path.write_bytes(text)
-    words = refusal(read_manifest, path)
-    assert words.startswith(str(path)) and where in words and len(words) < 1000
+    message = refusal(read_manifest, path)
+    assert message.startswith(str(path)) and where in message and len(message) < 1000
 
 
 # --- batch systems ------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ def test_tables_that_are_wrong_name_their_file_and_line(manifest, tmp_path, text
         b"jobs: " + b"9" * 5000,
     ],
 )
-def test_settings_of_a_batch_system_that_are_wrong_name_their_file(tmp_path, text):
+def test_invalid_batch_system_settings_name_their_file(tmp_path, text):
     pytest.importorskip("yaml")
     path = tmp_path / "slurm.yaml"
     path.write_bytes(text)

@@ -1,4 +1,4 @@
-"""The examples: what runs in seconds is run, of workflows every command is one that we have."""
+"""The examples run, and the commands of the workflow exist."""
 
 from __future__ import annotations
 
@@ -21,22 +21,24 @@ SNAKEFILE = EXAMPLES / "snakemake" / "Snakefile"
 
 
 def commands(text):
-    """The commands of a Snakefile, every {placeholder} filled with a number."""
+    """Return the commands of a Snakefile, with every {placeholder} replaced by a number."""
     shells = re.findall(r'shell:\n((?:\s+"[^"]*"\n)+)', text)
     joined = ["".join(re.findall(r'"([^"]*)"', shell)) for shell in shells]
     filled = [re.sub(r"\{[^}]*\}", "1", line) for line in joined]
     comments = re.findall(r"^#\s+(histodict demo.*?)\s{2,}#", text, re.M)
-    words = [shlex.split(part) for line in (*filled, *comments) for part in re.split("&&|>", line)]
-    return [found for found in words if found and found[0] == "histodict"]
+    arguments = [
+        shlex.split(part) for line in (*filled, *comments) for part in re.split("&&|>", line)
+    ]
+    return [found for found in arguments if found and found[0] == "histodict"]
 
 
-def parse(words):
-    name, *rest = words[1:]
+def parse(arguments):
+    name, *rest = arguments[1:]
     command = get_command(app).commands[name]
     return command.make_context(name, list(rest))
 
 
-def test_a_pipeline_of_scikit_learn_with_groups():
+def test_scikit_learn_pipeline_with_groups_runs():
     spec = spec_from_file_location("sklearn_pipeline", EXAMPLES / "sklearn_pipeline.py")
     example = module_from_spec(spec)
     spec.loader.exec_module(example)
@@ -44,15 +46,15 @@ def test_a_pipeline_of_scikit_learn_with_groups():
     assert set(best) == {"dfdl__n_atoms", "dfdl__penalty"} and score > 0.7
 
 
-def test_the_lines_of_the_page_run():
+def test_code_of_the_pipelines_page_runs():
     text = (EXAMPLES.parent / "docs" / "pipelines.md").read_text("utf-8")
     (block,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    known: dict = {}
-    exec(block, known)
-    assert known["search"].best_params_["dfdl__n_atoms"] in (4, 16)
+    namespace: dict = {}
+    exec(block, namespace)
+    assert namespace["search"].best_params_["dfdl__n_atoms"] in (4, 16)
 
 
-def test_the_workflow_gives_commands_that_there_are():
+def test_workflow_has_only_existing_commands():
     found = commands(SNAKEFILE.read_text("utf-8"))
     assert [text[1] for text in found] == [
         *("train", "predict", "predict", "atoms", "demo", "demo")
@@ -61,21 +63,21 @@ def test_the_workflow_gives_commands_that_there_are():
         parse(text)
 
 
-def test_a_command_that_there_is_not_is_noticed():
+def test_unknown_option_in_the_workflow_is_detected():
     wrong = SNAKEFILE.read_text("utf-8").replace("--split {params", "--slide {params")
     with pytest.raises(Exception, match="No such option"):
         [parse(text) for text in commands(wrong)]
 
 
-def test_its_settings_are_known():
+def test_settings_of_the_workflow_are_valid():
     text = (SNAKEFILE.parent / "config.yaml").read_text("utf-8")
     settings = dict(re.findall(r"^(\w+): (\S+)", text, re.M))
     assert settings["preset"] in PRESETS
     assert set(re.findall(r'config\["(\w+)"\]', SNAKEFILE.read_text("utf-8"))) == set(settings)
 
 
-def test_slides_answered_one_by_one_are_one_run(tmp_path):
-    """What the workflow rests on: a job per row of the table, then nothing is left to do."""
+def test_slides_predicted_one_by_one_form_one_run(tmp_path):
+    """The workflow runs one job per row of the table; afterwards nothing is left to do."""
     tissue = write_synthetic_dataset(tmp_path / "t", 2, 1, size=(120, 90))
     model = TissueClassifier("fast", n_atoms=8, n_iter=1, patches_per_class=100).fit(tissue)
     path, table = model.save(tmp_path / "m.histodict"), tissue / "manifest.csv"

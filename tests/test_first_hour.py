@@ -1,4 +1,4 @@
-"""The first hour prints the words that are kept, and the pages for users quote them."""
+"""The session prints the recorded output, and the user documentation quotes it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 COMMANDS = get_command(app)
 
 
-def test_the_hour_prints_the_words_that_are_kept(tmp_path):
+def test_session_prints_the_recorded_output(tmp_path):
     changed = changes(tmp_path.resolve())
     assert not changed, f"keep the new words with `python -m tests.first_hour`:\n{changed}"
 
@@ -29,7 +29,7 @@ def blocks(page, language):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_what_a_page_shows_is_what_is_printed(page):
+def test_quoted_output_is_the_recorded_output(page):
     printed = {step.typed: without_figures(step.words) for step in recorded()}
     for block in blocks(page, "console"):
         for step in read_steps(block):
@@ -38,7 +38,7 @@ def test_what_a_page_shows_is_what_is_printed(page):
                 assert without_figures(part) in printed[step.typed], f"{page.name}: {step.text}"
 
 
-def test_pages_quote_the_hour():
+def test_pages_quote_the_session():
     quoted = {
         step.typed for page in PAGES for b in blocks(page, "console") for step in read_steps(b)
     }
@@ -53,9 +53,9 @@ def commands_of(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_commands_of_a_page_have_the_options_that_it_names(page):
+def test_commands_on_a_page_have_their_options(page):
     for line in commands_of(page):
         command = COMMANDS.commands[line.split()[1]]
-        known = {name for parameter in command.params for name in parameter.opts}
+        options = {name for parameter in command.params for name in parameter.opts}
         text = line.split("  #")[0].split()[2:]
-        assert {word for word in text if re.match(r"--?[a-z]", word)} <= known | {"--help"}, line
+        assert {word for word in text if re.match(r"--?[a-z]", word)} <= options | {"--help"}, line

@@ -1,4 +1,4 @@
-"""Hints in messages: each surface names only what it has."""
+"""Tests of hints in messages: each surface names only its own options."""
 
 import numpy as np
 import pytest
@@ -20,13 +20,13 @@ def image(tmp_path):
     return tmp_path / "a.png"
 
 
-def message(work, *given):
+def message(work, *options):
     with pytest.raises(ValueError) as caught:
-        work(*given)
+        work(*options)
     return str(caught.value)
 
 
-def look(path, mpp, recipe, trained=None):
+def open_with(path, mpp, recipe, trained=None):
     with open_prepared_image(path, mpp, recipe, trained):
         pass
 
@@ -37,7 +37,7 @@ def table(folder, header):
 
 
 def messages(image):
-    """Yield each message with its wording for Python, the command line and the page."""
+    """Yield each message with its hint for Python, the command line and the web page."""
     known, other = (ImageRecord(image, "", "", mpp=mpp) for mpp in (0.25, 0.5))
     how = "give it with mpp=…", "give it with --mpp", "on the data page"
     yield message(common_size, [known, ImageRecord(image, "", "")], None), how
@@ -46,11 +46,11 @@ def messages(image):
     yield size_warnings([PixelSize(0.5, "assumed")], 0.5, None)[0], how
     before = "Train with mpp=…", "Train with --mpp", "on the data page before"
     yield size_warnings([PixelSize(0.5, "file")], None, None)[0], before
-    yield message(look, image, None, Recipe(mpp=0.5)), how
+    yield message(open_with, image, None, Recipe(mpp=0.5)), how
     missing = "histodict.allow_missing_chunks", "--allow-missing-chunks", "Copy it again"
     yield check_missing_chunks("a.zarr", 3, 5), missing
     size = "PixelSizeOption(override=…)", "--override-mpp", "give the true size in a column mpp"
-    yield message(look, image, 1.0, Recipe(), 0.5), size
+    yield message(open_with, image, 1.0, Recipe(), 0.5), size
     names = "columns={'label': …}", "--column label=NAME", "Rename them"
     yield message(table, image.parent, "path,note,other"), names
     several = "columns={'label': …}", "--column label=NAME", "rename some of them"
@@ -65,14 +65,14 @@ FOREIGN = {"python": ("--", "page"), "cli": ("Python", "=…"), "web": ("--", "P
 
 
 @pytest.mark.parametrize("place, surface", list(enumerate(FOREIGN)))
-def test_a_message_names_what_its_surface_has(image, place, surface):
+def test_message_has_the_hint_of_its_surface(image, place, surface):
     with hints_for(surface):
         for output, wordings in messages(image):
             assert wordings[place] in output, output
             assert not any(word in output for word in FOREIGN[surface]), output
 
 
-def test_the_surface_before_comes_back(image):
+def test_previous_surface_is_restored(image):
     with hints_for("cli"):
         with pytest.raises(KeyError), hints_for("web"):
             raise KeyError

@@ -1,4 +1,4 @@
-"""The shares of long test files: together all of them, each file once."""
+"""Tests of the shares of slow test files: they are disjoint and complete."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.long_files import ALWAYS, LONG, left_out, place_of
 TESTS = Path(__file__).parent
 
 
-def test_the_files_are_there_and_named_once():
+def test_files_exist_and_are_listed_once():
     named = ALWAYS + LONG
     assert len(set(named)) == len(named)
     assert [name for name in named if not (TESTS / name).is_file()] == []
@@ -29,12 +29,12 @@ def test_every_long_file_is_in_one_share(n_shares):
 
 
 @pytest.mark.parametrize("share", ["", "2", "0/3", "4/3", "a/b", "1/0", "-1/3"])
-def test_what_is_no_share_is_refused(share):
+def test_invalid_share_is_refused(share):
     with pytest.raises(ValueError, match="such as 2/3"):
         left_out(share)
 
 
-def test_the_others_are_left_out_in_sight():
+def test_skipped_files_are_reported():
     files = [f"tests/{LONG[place]}" for place in (-3, -2, -1)]
     arguments = ["--collect-only", "-q", "-p", "no:cacheprovider", "--share", "2/3"]
     run = subprocess.run(
@@ -44,6 +44,6 @@ def test_the_others_are_left_out_in_sight():
         text=True,
         check=True,
     )
-    seen = {line.partition("::")[0] for line in run.stdout.splitlines() if "::" in line}
-    assert seen == {files[LONG[-3:].index(LONG[1::3][-1])], "tests/test_long_files.py"}
+    collected = {line.partition("::")[0] for line in run.stdout.splitlines() if "::" in line}
+    assert collected == {files[LONG[-3:].index(LONG[1::3][-1])], "tests/test_long_files.py"}
     assert "deselected" in run.stdout

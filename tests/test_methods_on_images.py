@@ -1,4 +1,4 @@
-"""Every method by its name: trained on images, saved, loaded, and answering the same."""
+"""Every method is trained on images, saved and loaded, with the same predictions."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from histodict.models import load_model, save_model
 from histodict.models.recipe import preset
 from histodict.synthetic.dataset import write_synthetic_dataset
 
-# Small enough for a second or two each; what a method does not have is left out.
+# Small enough for one or two seconds each; parameters that a method lacks are omitted.
 SMALL = {"n_atoms": 30, "n_iter": 3, "n_epochs": 2, "n_coding_steps": 10, "n_nonzero": 5}
 
 
 def small_recipe(method):
-    known = preset("fast", method)
-    parameters = {k: v for k, v in SMALL.items() if known.has_setting(k)}
+    expected = preset("fast", method)
+    parameters = {k: v for k, v in SMALL.items() if expected.has_setting(k)}
     if method.endswith("-image"):
-        parameters.pop("n_atoms")  # the images themselves are the atoms
-    merged = known.method_parameters | parameters
-    return known.with_changes(
+        parameters.pop("n_atoms")  # the atoms are training samples
+    merged = expected.method_parameters | parameters
+    return expected.with_changes(
         method_parameters=merged, patch_px=12, downsample=1.0, patches_per_class=400
     )
 
@@ -43,9 +43,9 @@ def halves(tmp_path_factory):
 
 
 @pytest.mark.parametrize("method", sorted(METHODS))
-def test_a_saved_model_answers_the_same(method, halves, tmp_path):
+def test_loaded_model_gives_the_same_predictions(method, halves, tmp_path):
     train, test = halves
-    cache = train.root / "cache"  # the features of two methods are the same
+    cache = train.root / "cache"  # two methods share their features
     recipe = small_recipe(method)
     model, again = (
         TissueClassifier(recipe, random_state=1, n_jobs=n, cache=cache).fit(train) for n in (1, 2)
@@ -59,7 +59,7 @@ def test_a_saved_model_answers_the_same(method, halves, tmp_path):
         assert (one.patch_map is None) == (get_method(method).features is not None)
 
 
-def test_the_method_can_be_named_in_python_and_on_the_command_line(halves, tmp_path):
+def test_method_can_be_given_in_python_and_on_the_command_line(halves, tmp_path):
     assert TissueClassifier(method="odl").recipe == preset("fast", "odl")
     assert TissueClassifier("paper", method="nayak").recipe.aggregation == "codes"
     with pytest.raises(ValueError, match="method must be one of"):
@@ -73,14 +73,14 @@ def test_the_method_can_be_named_in_python_and_on_the_command_line(halves, tmp_p
     assert run.exit_code == 2 and "method must be one of" in run.output
 
 
-def test_a_method_of_whole_images_cannot_find_regions(tmp_path):
+def test_whole_image_method_cannot_find_regions(tmp_path):
     run = CliRunner().invoke(
         app, ["train", ".", "--method", "lbp-colour", "--regions", "x", "-o", str(tmp_path / "m")]
     )
     assert run.exit_code == 2
 
 
-def test_glass_has_no_mean_vector_and_gets_no_answer(halves, tmp_path):
+def test_background_image_has_no_mean_vector_and_no_label(halves, tmp_path):
     train, _ = halves
     for place in range(len(train.records)):
         Image.new("RGB", (160, 120), (243, 242, 244)).save(tmp_path / f"{place}.png")

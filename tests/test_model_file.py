@@ -1,4 +1,4 @@
-"""Model files: they hold the whole model, are written atomically, and other files are refused."""
+"""Model files contain the complete model, are written atomically, and other files are refused."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def arrays_of(patch_map):
 
 
 @pytest.mark.parametrize("name", TRAIN)
-def test_a_model_from_a_file_gives_the_same_answers(small_models, name, tmp_path):
+def test_loaded_model_gives_the_same_predictions(small_models, name, tmp_path):
     trained, loaded = small_models.train(name), load_model(small_models.path(name))
     assert type(loaded) is KINDS.get(name, TissueClassifier)
     again = load_model(save_model(loaded, tmp_path / "m.histodict"))
@@ -56,7 +56,7 @@ def test_every_array_of_a_file_is_declared(small_models, name):
 
 
 @pytest.mark.parametrize("schema", [0, SCHEMA + 1, 99])
-def test_a_file_of_another_schema_says_what_to_do(small_models, schema, tmp_path):
+def test_other_schema_version_is_refused(small_models, schema, tmp_path):
     path = tmp_path / "other.histodict"
     header = read_header(small_models.path("dfdl")) | {"schema": schema}
     path.write_bytes(serialize(header, {"x": np.zeros(3)}))
@@ -65,7 +65,7 @@ def test_a_file_of_another_schema_says_what_to_do(small_models, schema, tmp_path
         load_model(path)
 
 
-def test_a_model_file_is_whole_or_not_there(small_models, tmp_path):
+def test_model_file_is_written_atomically(small_models, tmp_path):
     model = load_model(small_models.path("dfdl"))
     path = save_model(model, tmp_path / "größe.histodict")
     assert [p.name for p in tmp_path.iterdir()] == ["größe.histodict"]
@@ -74,7 +74,7 @@ def test_a_model_file_is_whole_or_not_there(small_models, tmp_path):
         save_model(model, tmp_path / "nowhere" / "model.histodict")
 
 
-def test_damaged_foreign_and_newer_files_are_told_apart(small_models, tmp_path):
+def test_damaged_foreign_and_newer_files_are_distinguished(small_models, tmp_path):
     path = small_models.path("dfdl")
     cut = tmp_path / "cut.histodict"
     cut.write_bytes(path.read_bytes()[: path.stat().st_size // 2])

@@ -1,6 +1,5 @@
-"""What differs on Windows and macOS, tried here: names that are not there, files that others hold,
-names that differ in case alone, line ends, consoles of few letters, processes that are not forked.
-"""
+"""Differences of Windows and macOS, tested on any system: missing names, open files, file names
+that differ in case, line ends, console encodings, and processes without fork."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ from histodict.utils import parallel as processes
 from histodict.utils.files import atomic_write
 
 PACKAGE = Path(__file__).parents[1] / "src" / "histodict"
-# These run where sockets can be handed to another process, and nowhere else.
+# These run only where sockets can be handed to another process.
 WHERE_LINES_ARE = {"images/slide_reader.py", "images/slide_worker.py"}
 SOURCES = {
     name: path.read_text("utf-8")
@@ -31,7 +30,7 @@ SOURCES = {
     if (name := path.relative_to(PACKAGE).as_posix()) not in WHERE_LINES_ARE
 }
 
-# Of the standard library, what Windows' Python has not, some of it before 3.12.
+# Names of the standard library that Python on Windows lacks, some of them before 3.12.
 POSIX_ONLY = {
     "os": {
         *("fork", "forkpty", "getuid", "geteuid", "getgid", "getpgid", "getpriority", "killpg"),
@@ -48,9 +47,7 @@ GUARDS = ("hasattr(", "getattr(", "sys.platform", "os.name", "suppress(", "excep
 
 
 def posix_only(source: str) -> list[str]:
-    """Names that are used in a function, or in the module, that does not ask whether they are
-    there.
-    """
+    """Return missing names used in a function or module without a check that they exist."""
     tree = ast.parse(source)
     homes = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     return [
@@ -80,12 +77,12 @@ def _is_guarded(source: str, node: ast.AST, homes: list[ast.FunctionDef]) -> boo
     return any(guard in line for line in before for guard in GUARDS)
 
 
-def test_nothing_is_used_that_windows_lacks():
+def test_names_that_windows_lacks_are_not_used():
     found = {name: posix_only(text) for name, text in SOURCES.items()}
-    assert {name: words for name, words in found.items() if words} == {}
+    assert {name: lines for name, lines in found.items() if lines} == {}
 
 
-def test_the_check_sees_what_is_wrong():
+def test_posix_only_detects_missing_names():
     assert posix_only("import os\ndef f():\n    os.killpg(1, 9)\n") == ["line 3: os.killpg"]
     assert posix_only("import fcntl\n") == ["line 1: fcntl"]
     guarded = "import os\ndef f():\n    if hasattr(os, 'killpg'):\n        os.killpg(1, 9)\n"
@@ -93,7 +90,7 @@ def test_the_check_sees_what_is_wrong():
 
 
 def texts_without_encoding(source: str) -> list[str]:
-    """Windows would take its own code page."""
+    """Windows would use its own code page."""
     return [
         f"line {node.lineno}: {ast.unparse(node)}"
         for node in ast.walk(ast.parse(source))
@@ -113,22 +110,23 @@ def _opens_text(call: ast.Call) -> bool:
     return is_open and not (isinstance(mode, ast.Constant) and "b" in str(mode.value))
 
 
-def test_texts_are_utf_8_whatever_the_system_has():
+def test_text_files_are_opened_as_utf8():
     found = {name: texts_without_encoding(text) for name, text in SOURCES.items()}
-    assert {name: words for name, words in found.items() if words} == {}
+    assert {name: lines for name, lines in found.items() if lines} == {}
 
 
-def test_the_check_sees_texts():
+def test_texts_without_encoding_are_detected():
     assert len(texts_without_encoding("open('a'); p.read_text(); p.write_text('x')")) == 3
     assert texts_without_encoding("open('a', 'rb'); p.read_text('utf-8')") == []
 
 
-# --- files that others hold ---------------------------------------------------------------------
+# --- files open in another process
+# -----------------------------------------------------------------
 
 
 @pytest.fixture
-def held(monkeypatch):
-    """A system on which a file cannot be replaced as long as somebody has it open."""
+def open_elsewhere(monkeypatch):
+    """Simulate a system that cannot replace a file that is open elsewhere."""
 
     def hold(times: int) -> list[float]:
         replace, waits, left = os.replace, [], [times]
@@ -147,20 +145,20 @@ def held(monkeypatch):
     return hold
 
 
-def test_a_file_that_somebody_reads_is_replaced_a_little_later(tmp_path, held):
+def test_replacing_an_open_file_is_retried(tmp_path, open_elsewhere):
     path = tmp_path / "table.csv"
     path.write_text("old")
-    waits = held(3)
+    waits = open_elsewhere(3)
     with atomic_write(path) as partial:
         partial.write_text("new")
     assert path.read_text() == "new" and len(waits) == 3
     assert [p.name for p in tmp_path.iterdir()] == ["table.csv"]
 
 
-def test_a_file_that_somebody_keeps_open_stays_and_is_named(tmp_path, held):
+def test_file_that_stays_open_is_kept_and_named(tmp_path, open_elsewhere):
     path = tmp_path / "table.csv"
     path.write_text("old")
-    waits = held(100)
+    waits = open_elsewhere(100)
     with pytest.raises(PermissionError) as caught, atomic_write(path) as partial:
         partial.write_text("new")
     assert caught.value.filename == str(path) and sum(waits) < 2
@@ -173,15 +171,15 @@ def test_a_file_that_somebody_keeps_open_stays_and_is_named(tmp_path, held):
 RESERVED = {"con", "prn", "aux", "nul", *(f"{kind}{n}" for kind in ("com", "lpt") for n in "123")}
 
 
-def test_files_of_answers_have_names_that_every_system_takes(tmp_path):
+def test_result_file_names_are_valid_on_every_system(tmp_path):
     names = ["slide.svs", "Slide.svs", "SLIDE.tif", "aux.png", "con.jpg", "COM1.tif", "a.b.svs"]
     keys = [output_key(tmp_path / name) for name in names]
     assert len({key.casefold() for key in keys}) == len(names)
     assert not {key.casefold().partition(".")[0] for key in keys} & RESERVED
 
 
-def test_feature_files_that_differ_in_case_alone_are_refused(tmp_path):
-    """On Windows and macOS one would be written over the other."""
+def test_feature_files_that_differ_in_case_are_refused(tmp_path):
+    """On Windows and macOS one would overwrite the other."""
     for name in ("slide.png", "Slide.png"):
         Image.new("RGB", (64, 64), (200, 120, 160)).save(tmp_path / name)
     images = [ImageRecord(tmp_path / name, "", name) for name in ("slide.png", "Slide.png")]
@@ -192,7 +190,7 @@ def test_feature_files_that_differ_in_case_alone_are_refused(tmp_path):
 # --- texts --------------------------------------------------------------------------------------
 
 
-def test_a_recipe_that_notepad_saved_is_read(tmp_path):
+def test_recipe_saved_by_notepad_is_read(tmp_path):
     text = '{\n "method": "odl",\n "patch_px": 16\n}\n'
     plans = []
     for name, content in (("unix", text), ("windows", text.replace("\n", "\r\n"))):
@@ -202,8 +200,8 @@ def test_a_recipe_that_notepad_saved_is_read(tmp_path):
     assert plans[0] == plans[1] and plans[0].recipe.patch_px == 16
 
 
-def test_names_that_a_console_has_no_letters_for_end_nothing(tmp_path):
-    """A pipe of Windows has a code page, and raises for what is not in it."""
+def test_characters_outside_the_console_encoding_are_escaped(tmp_path):
+    """A pipe on Windows has a code page, and raises for characters that are not in it."""
     for name in ("腺腫", "θ"):
         (tmp_path / name).mkdir()
         Image.new("RGB", (32, 32), (200, 120, 160)).save(tmp_path / name / "a.png")
@@ -221,6 +219,6 @@ def test_names_that_a_console_has_no_letters_for_end_nothing(tmp_path):
 # --- processes ----------------------------------------------------------------------------------
 
 
-def test_processes_need_not_be_forked(monkeypatch):
+def test_processes_need_no_fork(monkeypatch):
     monkeypatch.setattr(multiprocessing, "get_all_start_methods", lambda: ["spawn"])
     assert processes.can_share_locks()

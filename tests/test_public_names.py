@@ -1,4 +1,4 @@
-"""What `import histodict` gives, and whether its first page is true."""
+"""Tests of `import histodict` and of its documentation."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ NAMES = [name for name in histodict.__all__ if name != "__version__"]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_public_name_is_there_and_says_what_it_is(name):
+def test_every_public_name_exists_and_is_documented(name):
     found = getattr(histodict, name)
     assert found.__doc__.strip()
     assert name in dir(histodict)
 
 
-def test_the_first_page_teaches_every_name():
+def test_package_documentation_names_every_name():
     lesson, _, _ = pydoc.plain(pydoc.render_doc(histodict)).partition("PACKAGE CONTENTS")
     assert [name for name in NAMES if name not in lesson] == []
 
 
-def test_other_names_are_not_there():
+def test_other_names_do_not_exist():
     with pytest.raises(AttributeError, match="no attribute 'Tissue'"):
         _ = histodict.Tissue
 
 
-def test_the_tour_can_be_walked(tmp_path, monkeypatch, rng):
-    """Every line of the first page runs, in order, on drawn tissue and made-up vectors."""
+def test_package_documentation_runs(tmp_path, monkeypatch, rng):
+    """Every line of the package docstring runs, in order, on synthetic tissue and vectors."""
     folder = write_synthetic_dataset(tmp_path / "set", 6, 1, size=(96, 80))
     table = (folder / "manifest.csv").read_text().replace(",inflamed,", ",tumour,")
     (folder / "tissue.csv").write_text(table)
@@ -48,15 +48,15 @@ def test_the_tour_can_be_walked(tmp_path, monkeypatch, rng):
     for name in ("fast", "regions"):
         monkeypatch.setitem(PRESETS, name, replace(PRESETS[name], patches_per_class=300))
     X = np.abs(rng.standard_normal((60, 12)))
-    known = {"X": X, "y": np.arange(60) % 2, "X_new": X[:5]}
+    namespace = {"X": X, "y": np.arange(60) % 2, "X_new": X[:5]}
     steps = [line.partition(">>> ")[2] for line in histodict.__doc__.splitlines()]
     for step in filter(None, steps):
-        exec(step, known)
-    assert known["model"].predict("new.png").scores == known["prediction"].scores
-    assert known["dfdl"].dictionaries_.shape[2] == 12
+        exec(step, namespace)
+    assert namespace["model"].predict("new.png").scores == namespace["prediction"].scores
+    assert namespace["dfdl"].dictionaries_.shape[2] == 12
 
 
-def test_the_typed_script_names_everything():
-    """Which mypy reads, here and from outside."""
+def test_typed_script_uses_every_name():
+    """mypy reads it, here and from outside."""
     script = Path(__file__).with_name("typed_script.py").read_text("utf-8")
     assert [name for name in histodict.__all__ if not re.search(rf"\b{name}\b", script)] == []

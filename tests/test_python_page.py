@@ -1,4 +1,4 @@
-"""Every line of Python in the docs' page and in the README's example runs."""
+"""Every line of Python in the documentation page and in the README runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def blocks(text):
 
 @pytest.fixture
 def workplace(tmp_path, monkeypatch):
-    """Drawn tissue of two sets of patients, and presets that learn quickly."""
+    """Synthetic tissue of two sets of patients, and presets that train quickly."""
     for seed, name in enumerate(("tissue", "new")):
         write_synthetic_dataset(tmp_path / name, 4, 1, size=(96, 80), seed=seed)
     monkeypatch.chdir(tmp_path)
@@ -39,20 +39,20 @@ def workplace(tmp_path, monkeypatch):
     pyplot.close("all")
 
 
-def test_the_page_can_be_followed(workplace, capsys):
+def test_python_page_runs(workplace, capsys):
     pytest.importorskip("pandas")
-    known: dict = {}
+    namespace: dict = {}
     for block in blocks((ROOT / "docs" / "python.md").read_text("utf-8")):
-        exec(block, known)
-    assert known["answers"].to_frame().shape[0] == 2
+        exec(block, namespace)
+    assert namespace["answers"].to_frame().shape[0] == 2
     assert "patient03_1.jpg" in capsys.readouterr().out
 
 
-def test_so_can_the_readme(workplace):
+def test_readme_example_runs(workplace):
     example, *_ = (b for b in blocks((ROOT / "README.md").read_text("utf-8")) if "fit(" in b)
-    known: dict = {}
+    namespace: dict = {}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        exec(example, known)
-    assert known["answer"].label in known["model"].classes_
+        exec(example, namespace)
+    assert namespace["answer"].label in namespace["model"].classes_
     assert Path("tissue.histodict").is_file()

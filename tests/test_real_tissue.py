@@ -1,4 +1,4 @@
-"""The kernels and DFDL on patches of real slides: very coherent, with blank glass among them."""
+"""Tests of the kernels and DFDL on patches of real slides, which are coherent and partly blank."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.problems import unit_rows
 
 @pytest.fixture(scope="module")
 def tissue(data_folder):
-    """Unit-norm RGB vectors of 10 × 10 patches, and which of two classes they are from."""
+    """Unit-norm RGB vectors of 10 × 10 patches, and their class, one of two."""
     rng = np.random.default_rng(0)
     vectors, labels = [], []
     for label, name in enumerate(("benign", "malignant")):
@@ -38,14 +38,14 @@ def test_pursuit_is_as_good_as_the_reference(tissue):
     assert ours <= 1.001 * theirs
 
 
-def test_l1_codes_carry_their_certificate(tissue):
+def test_lasso_codes_have_a_small_duality_gap(tissue):
     X, _ = tissue
     D, Y = X[::5], X[2::7]
     S = encode_lasso(D, Y, 0.1).toarray().astype(float)
     assert reference.lasso_gap(D.astype(float), Y.astype(float), S, 0.1).max() <= 1e-4
 
 
-def test_dfdl_learns_from_tissue_with_blank_glass(tissue):
+def test_dfdl_is_trained_on_tissue_with_background(tissue):
     X, y = tissue
     model = DFDL(n_atoms=60, n_iter=8, random_state=0).fit(X, y)
     assert np.isfinite(model.dictionaries_).all()

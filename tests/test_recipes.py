@@ -1,4 +1,4 @@
-"""Recipes: presets, what they refuse, and how they survive a file."""
+"""Tests of recipes: presets, refused settings, and files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from histodict.models.recipe import PRESETS, Recipe, preset
 
 
-def test_presets_are_recipes_and_the_paper_is_as_published():
+def test_presets_are_recipes_and_paper_is_as_published():
     paper = preset("paper")
     assert (paper.patch_px, paper.patches_per_class, paper.features) == (20, 10_000, "rgb")
     assert (paper.stain, paper.aggregation, paper.downsample) == ("none", "proportion", 1.0)
@@ -29,7 +29,7 @@ def test_presets_are_recipes_and_the_paper_is_as_published():
             Recipe(**setting)
 
 
-def test_settings_of_pixels_are_refused_where_vectors_are_given():
+def test_pixel_settings_are_refused_for_precomputed_features():
     specified = preset("precomputed")
     for setting in (
         {"quality_filters": "blur"},
@@ -42,4 +42,4 @@ def test_settings_of_pixels_are_refused_where_vectors_are_given():
     assert specified.parse_settings({"patch_px": "20", "n_components": "5"}).n_components == 5
     assert (
         specified.replace_settings(specified.values()).quality_filters == "none"
-    )  # as they are, all may be named
+    )  # as it is, all settings may be named

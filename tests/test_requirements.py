@@ -1,4 +1,4 @@
-"""The oldest versions that are accepted, and those that were tested together."""
+"""Tests of the accepted and the tested versions of dependencies."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ TESTED = {
 
 
 @pytest.mark.parametrize("of", LISTS)
-def test_what_was_tested_is_accepted(of):
+def test_tested_versions_are_accepted(of):
     for text in LISTS[of]:
         needed = Requirement(text)
         version = TESTED.get(needed.name.lower())
         assert version is None or needed.specifier.contains(version), f"{text}: tested {version}"
 
 
-def test_a_package_has_one_lower_bound():
+def test_package_has_one_lower_bound():
     bounds: dict[str, set[str]] = {}
     for text in [text for contents in LISTS.values() for text in contents]:
         needed = Requirement(text)
@@ -37,7 +37,7 @@ def test_a_package_has_one_lower_bound():
     assert {name: found for name, found in bounds.items() if len(found) > 1} == {}
 
 
-def test_badges_are_true_and_fetch_nothing():
+def test_badges_are_correct_and_self_contained():
     badges = {path.stem: path.read_text("utf-8") for path in (ROOT / "docs/badges").glob("*.svg")}
     if not badges:
         pytest.skip("the pages are not here")
@@ -47,6 +47,6 @@ def test_badges_are_true_and_fetch_nothing():
     assert (ROOT / "src/histodict/py.typed").is_file() and ">mypy --strict<" in badges["types"]
     assert "mypy --strict" in (ROOT / "Makefile").read_text("utf-8")
     readme = (ROOT / "README.md").read_text("utf-8")
-    shown = set(re.findall(r"!\[[^\]]*\]\(([^)]+)\)", readme))
-    assert {f"docs/badges/{name}.svg" for name in badges} <= shown
-    assert not [link for link in shown if "//" in link]
+    label = set(re.findall(r"!\[[^\]]*\]\(([^)]+)\)", readme))
+    assert {f"docs/badges/{name}.svg" for name in badges} <= label
+    assert not [link for link in label if "//" in link]

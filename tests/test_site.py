@@ -1,4 +1,4 @@
-"""The checker of the site sees what is wrong; links of its pages are turned as they should be."""
+"""Tests of the checker of the documentation site, and of link conversion."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ check_site, conf = load("check_site"), load("conf")
 
 @pytest.fixture
 def site(tmp_path):
-    """A small site without a fault."""
+    """A small site without errors."""
     (tmp_path / "api").mkdir()
     for name in histodict.__all__:
         if not name.startswith("_"):
@@ -41,12 +41,12 @@ def site(tmp_path):
     return tmp_path
 
 
-def test_a_whole_site_has_no_complaints(site):
+def test_correct_site_has_no_complaints(site):
     assert list(check_site.complaints(site)) == []
 
 
 @pytest.mark.parametrize(
-    ("html", "words"),
+    ("html", "message"),
     [
         ('<a href="gone.html">', "which is not there"),
         ('<a href="#gone">', "no such place"),
@@ -56,19 +56,19 @@ def test_a_whole_site_has_no_complaints(site):
         ('<link rel="stylesheet" href="//cdn.example.org/a.css">', "fetches //cdn"),
     ],
 )
-def test_a_fault_is_named_with_its_page(site, html, words):
+def test_error_is_reported_with_its_page(site, html, message):
     (site / "faulty.html").write_text(html)
     (complaint,) = check_site.complaints(site)
     assert complaint.startswith("faulty.html: ")
-    assert words in complaint
+    assert message in complaint
 
 
-def test_a_style_that_fetches_is_seen(site):
+def test_style_sheet_that_fetches_is_reported(site):
     (site / "a.css").write_text("@import 'https://fonts.example.org/a'; b { c: url(a.png) }")
     assert list(check_site.complaints(site)) == ["a.css: fetches https://fonts.example.org/a"]
 
 
-def test_every_public_name_has_a_page_and_no_other(site):
+def test_api_pages_match_the_public_names(site):
     (site / "api" / "histodict.DFDL.html").rename(site / "api" / "histodict.secret.html")
     (site / "index.html").write_text("")
     assert list(check_site.complaints(site)) == [
@@ -77,7 +77,7 @@ def test_every_public_name_has_a_page_and_no_other(site):
     ]
 
 
-def test_links_lead_to_the_copies_of_files_outside():
+def test_links_are_converted_to_copies_of_outside_files():
     text = "[a](../benchmarks/README.md#gpu) [b](web.md) [c](https://x.y/z.md) [d](#here)"
     assert conf.turned(text, DOCS, DOCS / "x.md") == (
         "[a](project/benchmarks.md#gpu) [b](web.md) [c](https://x.y/z.md) [d](#here)"
@@ -88,7 +88,7 @@ def test_links_lead_to_the_copies_of_files_outside():
     )
 
 
-def test_meanings_are_no_types():
+def test_descriptions_are_not_taken_for_types():
     lines = ["Does.", "", "Parameters", "----------", "a, b : how many : or", "    more", "c : x"]
     conf.meanings_below(None, "", "", None, None, lines)
     assert lines[4:] == ["a, b", "    how many : or", "    more", "c", "    x"]

@@ -1,4 +1,4 @@
-"""Every estimator keeps scikit-learn's rules."""
+"""Every estimator passes the checks of scikit-learn."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from histodict.methods.wndcharm import WNDCHARM
         Nayak(n_atoms=10, n_iter=3),
         Nayak(n_atoms=10, n_iter=3, encoder="exact"),
         SRC(n_atoms=10),
-        SHIRC(n_channels=1),  # the checks' numbers of features are not divisible by 3
+        SHIRC(n_channels=1),  # the numbers of features in the checks are not divisible by 3
         StandardizedSVM(),
         WNDCHARM(1.0),
         WNDCHARM(1.0, decision="neighbours"),
@@ -40,5 +40,5 @@ from histodict.methods.wndcharm import WNDCHARM
         NearestPatchClassifier(),
     ]
 )
-def test_estimator(estimator, check):
+def test_estimator_passes_the_check(estimator, check):
     check(estimator)

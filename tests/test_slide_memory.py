@@ -1,6 +1,6 @@
-"""A slide is read piece by piece: five times the area takes no more memory, and nothing is missed.
+"""Slides are read in pieces: five times the area takes no more memory, and no tissue is missing.
 
-Every run is a process of its own, whose peak memory is then the run's.
+Every run is a separate process, whose peak memory is measured.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from histodict.synthetic.dataset import write_synthetic_dataset
 big_slide = pytest.importorskip("benchmarks.big_slide", reason="the benchmarks are not here")
 
 SIDES = (3000, 7000)
-# The larger slide has 140 MiB as RGB, the smaller 26. By chance, peaks differ by 20 MiB or so.
+# The larger slide has 140 MiB as RGB, the smaller 26. Peaks vary by about 20 MiB.
 MOST_GROWTH_MIB = 60
-# What two threads may take for their pieces, beyond a run over an image of 240 × 180 pixels.
+# Memory of two threads for their pieces, beyond a run on an image of 240 × 180 pixels.
 MOST_FOR_PIECES_MIB = 250
 RECIPE = Recipe(
     method_parameters={"n_atoms": 20, "n_iter": 2},
@@ -64,7 +64,7 @@ def slides(tmp_path_factory):
 
 
 def peak_of(model, image, output):
-    """Run `histodict predict`; its peak memory in MiB."""
+    """Run `histodict predict` and return its peak memory in MiB."""
     command = [sys.executable, "-c", PREDICT, model, image, "--output", output]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return float(done.stdout.split("peak")[1])
@@ -85,7 +85,7 @@ def test_memory_does_not_grow_with_the_slide(model, slides, tissue, tmp_path):
 
 
 def check_complete(folder, side):
-    """Tissue and glass are in cells of known places: each is in the map as it is on the slide."""
+    """Tissue and background are in cells at known positions, and must be there in the map."""
     (row,) = pyarrow.parquet.read_table(folder / "predictions.parquet").to_pylist()
     with np.load(folder / "maps" / f"{row['key']}.npz") as arrays:
         evaluated = arrays["predicted_classes"] != NO_TISSUE
@@ -96,20 +96,21 @@ def check_complete(folder, side):
     assert evaluated.sum() == row["n_patches"] == sum(measured)
     first = np.arange(n_patches) * 40 // big_slide.CELL
     last = (np.arange(n_patches) * 40 + 39) // big_slide.CELL
-    whole = first == last  # patches that lie in one cell
-    on_tissue = big_slide.tissue_cells(side)[np.ix_(first[whole], first[whole])]
-    evaluated = evaluated[np.ix_(whole, whole)]
+    inside_one_cell = first == last  # patches inside one cell
+    on_tissue = big_slide.tissue_cells(side)[np.ix_(first[inside_one_cell], first[inside_one_cell])]
+    evaluated = evaluated[np.ix_(inside_one_cell, inside_one_cell)]
     assert not evaluated[~on_tissue].any()
-    assert evaluated[on_tissue].mean() > 0.8  # lumens are glass, too
+    assert evaluated[on_tissue].mean() > 0.8  # lumens are background, too
 
 
 @pytest.mark.parametrize(("written", "most"), [(patch_features, 1e6), (area_features, 3e6)])
-def test_outlines_are_written_one_by_one(written, most, tmp_path):
-    """A slide has hundreds of thousands of patches; as a list, their outlines fill gigabytes."""
+def test_outlines_are_written_incrementally(written, most, tmp_path):
+    """A slide has hundreds of thousands of patches, whose outlines would fill gigabytes as a
+    list."""
     n = 50 if written is patch_features else 200
     grid = PatchGrid(n, n, 20, 20, 2.0)
     predicted_classes, margins = np.ones((n, n), np.int16), np.zeros((n, n, 2), np.float32)
-    predicted_classes[1::2] = predicted_classes[:, 1::2] = NO_TISSUE  # no two are neighbours
+    predicted_classes[1::2] = predicted_classes[:, 1::2] = NO_TISSUE  # no two are adjacent
     if written is patch_features:
         predicted_classes[:] = 1
     patch_map = PatchMap(grid, predicted_classes, margins, ("healthy", "ill"), tmp_path / "a.svs")

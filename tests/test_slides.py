@@ -1,8 +1,8 @@
-"""Whole slides: what is planted at a known place is found there, in every file that is written.
+"""A planted region of a whole slide is found at its position in every output file.
 
-The slide is glass, with healthy tissue on it, and in the tissue a rectangle of inflamed tissue. The
-models are trained on drawings of the same patient, so that most patches are right; what is tested
-is where they are, at several reductions, and not how well tissue is told apart.
+The slide is background with healthy tissue that contains a rectangle of inflamed tissue. The models
+are trained on synthetic images of the same patient, so that most patches are correct. The tests
+check positions at several reductions, not accuracy.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.images.files import save_slide
 MPP = 0.5
 SIZE = (1792, 1536)
 TISSUE = (256, 192, 1600, 1376)  # left, top, right, bottom, in level-0 pixels
-PLANTED = (860, 600, 1372, 1112)  # across the borders of chunks and of tiles
+PLANTED = (860, 600, 1372, 1112)  # across borders of chunks and of tiles
 CLASSES = ("healthy", "inflamed")
 RECIPE = Recipe(
     method_parameters={"n_atoms": 40, "n_iter": 4},
@@ -53,13 +53,13 @@ SCALES = {
 
 
 def mirrored(pixels, width, height):
-    """Continued by its mirror images to the right and below, up to this size."""
+    """Extend the image to this size by its mirror images to the right and below."""
     margins = ((0, height - pixels.shape[0]), (0, width - pixels.shape[1]), (0, 0))
     return np.pad(pixels, margins, mode="symmetric")
 
 
 def inflamed_square(stain, rng, side=128):
-    """From the middle of a focus: inflamed all over, unlike most inflamed images."""
+    """Return the centre of a focus: completely inflamed, unlike most inflamed images."""
     image, mask = make_region_image(stain, rng, (640, 640), n_regions=1)
     depth = ndimage.distance_transform_edt(mask)
     middle = np.unravel_index(depth.argmax(), depth.shape)
@@ -93,7 +93,7 @@ def scene(tmp_path_factory):
 
 
 class Result:
-    """What `histodict predict` wrote of one slide."""
+    """Output of `histodict predict` for one slide."""
 
     def __init__(self, folder: Path, slide: Path) -> None:
         table = pyarrow.parquet.read_table(folder / "predictions.parquet").to_pylist()
@@ -108,7 +108,7 @@ class Result:
         picture = np.asarray(Image.open(folder / "overlays" / f"{key}.png"))
         with open_image(slide) as source:
             width, height = source.size
-        # The legend stands below the image.
+        # The legend is below the image.
         self.overlay = picture[: round(height / width * picture.shape[1])]
 
 
@@ -121,7 +121,7 @@ def predict(model, output, *slides):
 
 @pytest.fixture(scope="module")
 def model_at(scene):
-    """Train at a scale, once; returns the model file."""
+    """Return a function that trains a model at a scale once and returns its file."""
 
     @cache
     def train(scale):
@@ -136,20 +136,20 @@ def model_at(scene):
 def result(request, model_at, scene, tmp_path_factory):
     model = model_at(request.param)
     with pytest.MonkeyPatch.context() as patch:
-        # Small chunks: the rectangle lies across several at every scale.
+        # Small chunks, so that the rectangle extends over several at every scale.
         patch.setattr(grid, "_CHUNK_PX", 256)
         return predict(model, tmp_path_factory.mktemp("out"), scene / "slide.tif")[0]
 
 
-# ---------------------------------------------------------------- finding the rectangle
+# ---------------------------------------------------------------- detection of the rectangle
 
 
 def best_box(positive):
-    """The rectangle (left, top, right, bottom) that gathers most positive cells.
+    """Return the rectangle (left, top, right, bottom) with the most positive cells.
 
-    Every positive cell counts 1, and every cell costs 0.35: more than the share of wrong positives
-    outside, less than the share of right ones inside. Among all rectangles the best is found as
-    the best interval of summed columns, for every pair of rows.
+    Every positive cell counts 1, and every cell costs 0.35: more than the rate of false positives
+    outside, less than that of true positives inside. The best rectangle is the best interval of
+    summed columns over all pairs of rows.
     """
     sums = np.pad(np.cumsum(positive - 0.35, axis=0), ((1, 0), (0, 0)))
     best, box = -np.inf, None
@@ -164,15 +164,15 @@ def best_box(positive):
 
 
 def distance(positive, step):
-    """How far the best rectangle's edges are from the planted ones, in level-0 pixels.
+    """Return the distance of the best rectangle's edges from the planted ones, in level-0 pixels.
 
-    `positive`: cells of `step` level-0 pixels, 1 where the tissue was called inflamed.
+    `positive`: cells of `step` level-0 pixels, 1 where the tissue is predicted inflamed.
     """
     return np.abs(best_box(positive) * step - PLANTED).max()
 
 
 def from_geojson(features, step=8):
-    """The inflamed patches, drawn into cells of `step` level-0 pixels."""
+    """Return the inflamed patches as cells of `step` level-0 pixels."""
     cells = np.zeros((SIZE[1] // step, SIZE[0] // step))
     for feature in features:
         if feature["properties"]["classification"]["name"] == "inflamed":
@@ -184,7 +184,7 @@ def from_geojson(features, step=8):
 
 
 def tints(overlay, slide):
-    """By pixel of the overlay, which class's colour was laid on: 0, 1, or BLANK for none."""
+    """Return per pixel of the overlay the class of the blended colour: 0, 1, or BLANK for none."""
     with open_image(slide) as source:
         under = source.thumbnail(max(overlay.shape[:2])).astype(float)
     change = overlay - under
@@ -198,10 +198,10 @@ def from_overlay(result, every=8):
     return (laid_on == 1).astype(float), every * SIZE[0] / result.overlay.shape[1]
 
 
-# ---------------------------------------------------------------- where it is found
+# ---------------------------------------------------------------- positions
 
 
-def test_the_slide_is_read_as_a_slide(scene):
+def test_slide_is_read_by_openslide(scene):
     with open_image(scene / "slide.tif") as source:
         assert isinstance(source, SlideReader)
         assert source.size == SIZE
@@ -209,30 +209,30 @@ def test_the_slide_is_read_as_a_slide(scene):
     assert openslide.OpenSlide(scene / "slide.tif").level_count == 3
 
 
-def test_the_map_has_the_planted_rectangle_within_a_patch(result):
+def test_map_has_the_planted_rectangle_within_a_patch(result):
     assert distance((result.predicted_classes == 1).astype(float), result.stride) <= result.side
 
 
 @pytest.mark.parametrize("shift", [(0, 2), (0, -2), (2, 0), (-2, 0)])
-def test_a_map_off_by_two_patches_would_be_noticed(result, shift):
+def test_map_shifted_by_two_patches_is_detected(result, shift):
     moved = np.roll(result.predicted_classes == 1, shift, axis=(0, 1)).astype(float)
     assert distance(moved, result.stride) > result.side
 
 
-def test_a_map_off_in_scale_would_be_noticed(result):
+def test_map_of_wrong_scale_is_detected(result):
     positive = (result.predicted_classes == 1).astype(float)
     n_off = 2 * result.side / PLANTED[3]  # two patches, at the lower edge
     assert distance(positive, result.stride * (1 + n_off)) > result.side
 
 
-def test_the_geojson_has_it_in_level_0_pixels(result):
+def test_geojson_is_in_level_0_pixels(result):
     cells, step = from_geojson(result.features)
     assert distance(cells, step) <= result.side
     moved = np.roll(cells, round(2 * result.side / step), axis=1)
     assert distance(moved, step) > result.side
 
 
-def test_the_geojson_is_the_map(result):
+def test_geojson_equals_the_map(result):
     assert (
         len(result.features)
         == (result.predicted_classes != NO_TISSUE).sum()
@@ -248,7 +248,7 @@ def test_the_geojson_is_the_map(result):
         assert name == CLASSES[result.predicted_classes[row, column]]
 
 
-def test_the_overlay_has_the_colours_in_place(result):
+def test_overlay_has_the_colours_in_place(result):
     assert max(result.overlay.shape[:2]) == 1600
     cells, step = from_overlay(result)
     assert distance(cells, step) <= result.side
@@ -256,7 +256,7 @@ def test_the_overlay_has_the_colours_in_place(result):
     assert distance(moved, step) > result.side
 
 
-def test_tissue_is_judged_and_glass_is_not(result):
+def test_tissue_is_predicted_and_background_is_not(result):
     rows, columns = (np.arange(n) * result.stride for n in result.predicted_classes.shape)
 
     def inside(starts, low, high, side=result.side):
@@ -268,7 +268,8 @@ def test_tissue_is_judged_and_glass_is_not(result):
     left, top, right, bottom = TISSUE
     tissue = inside(rows, top, bottom)[:, None] & inside(columns, left, right)[None, :]
     background = outside(rows, top, bottom)[:, None] | outside(columns, left, right)[None, :]
-    assert (result.predicted_classes[tissue] != NO_TISSUE).mean() > 0.85  # lumens are glass, too
+    # lumens are background, too
+    assert (result.predicted_classes[tissue] != NO_TISSUE).mean() > 0.85
     assert (result.predicted_classes[background] == NO_TISSUE).all()
     laid_on = tints(result.overlay, result.slide)
     scale = SIZE[0] / result.overlay.shape[1]
@@ -290,7 +291,7 @@ def real(model_at, data_folder, tmp_path_factory):
 
 
 def patch_values(result, values):
-    """The mean over every patch of an array of level-0 pixels."""
+    """Return the mean over every patch of an array of level-0 pixels."""
     sums = np.pad(values.cumsum(axis=0, dtype=float).cumsum(axis=1), ((1, 0), (1, 0)))
     tops, lefts = (
         np.rint(np.arange(n) * result.stride).astype(int) for n in result.predicted_classes.shape
@@ -301,7 +302,7 @@ def patch_values(result, values):
     return (inside + sums[top][:, left]) / result.side**2
 
 
-def test_real_slides_are_judged_where_there_is_tissue(real):
+def test_real_slides_are_predicted_where_there_is_tissue(real):
     for result in real:
         assert result.row["label"] in CLASSES
         assert result.predicted_classes.shape == (2967 // 32, 2220 // 32)
@@ -315,7 +316,7 @@ def test_real_slides_are_judged_where_there_is_tissue(real):
         assert (result.predicted_classes[background] != NO_TISSUE).mean() < 0.01
 
 
-def test_real_slides_are_exported_whole(real):
+def test_real_slides_are_exported_completely(real):
     for result in real:
         assert (
             len(result.features)

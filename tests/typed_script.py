@@ -1,7 +1,6 @@
-"""A user's script that names everything public. `mypy --strict` reads it beside the installed
-package, as in a project of its own (make release): every type that somebody is told is asserted,
-so that none of them is `Any` without a word. It is read, never run.
-"""
+"""A script that uses every public name. `mypy --strict` checks it against the installed package
+(make release): every public type is asserted, so that none is `Any` unintentionally. It is never
+run."""
 
 from __future__ import annotations
 
@@ -49,7 +48,7 @@ from histodict import (
 )
 from histodict.models import DetectedRegion
 
-# --- images to an answer ------------------------------------------------------------------------
+# --- from images to predictions -----------------------------------------------------------------
 
 images = assert_type(read_manifest("tissue.csv"), Manifest)
 assert_type(images.labels, list[str])
@@ -103,7 +102,7 @@ with allow_missing_chunks():
 outlined = assert_type(with_annotations("slides/", "outlines/"), Manifest)
 assert_type(split_by_annotation(outlined, ["tumour"]), Manifest)
 assert_type(AnnotationFile(Path("a.geojson")).of("tumour"), AnnotationFile)
-to_spatialdata(to_anndata(loaded, "new.png"))  # their types are those packages' own
+to_spatialdata(to_anndata(loaded, "new.png"))  # their types are those of the other packages
 assert_type(histodict.__version__, str)
 
 # --- patch vectors ------------------------------------------------------------------------------
@@ -111,7 +110,7 @@ assert_type(histodict.__version__, str)
 X: NDArray[np.float64] = np.ones((4, 3))
 y = np.array([0, 0, 1, 1])
 dfdl = assert_type(DFDL(n_atoms=2, random_state=0).fit(X, y), DFDL)
-assert_type(dfdl.predict(X), NDArray[Any])  # labels are what y was
+assert_type(dfdl.predict(X), NDArray[Any])  # labels have the type of y
 assert_type(dfdl.predict_proba(X), NDArray[np.float64])
 assert_type(dfdl.decision_function(X), NDArray[np.float64])
 assert_type(dfdl.dictionaries_, NDArray[Any])  # float32 or float64, as X

@@ -8,7 +8,7 @@ from histodict.dictionaries.atoms import normalise
 
 
 def planted(seed, n_patients=8):
-    """Cells of 8 axes that all patients have; of the last class there is more of axis 0."""
+    """Return features of 8 axes that all patients have; the last class has more of axis 0."""
     rng = np.random.default_rng(seed)
     n = 120 * n_patients
     patients = np.repeat([f"p{i}" for i in range(n_patients)], 120)
@@ -28,24 +28,24 @@ def test_halves_share_no_patient_and_have_both_classes():
         assert all(len(set(cells.labels[own])) == 2 for own in (inside, ~inside))
 
 
-def test_a_planted_truth_is_measured_as_such(tmp_path):
-    def truth(seen, rng):
+def test_planted_truth_has_the_best_measures(tmp_path):
+    def truth(data, rng):
         return np.eye(8, 20, dtype=np.float32), None
 
-    def by_chance(seen, rng):
+    def by_chance(data, rng):
         return normalise(rng.standard_normal((8, 20))), None
 
-    known = measure(truth, planted(0), planted(1), 0, few=True)
-    assert known["halves"] == known["seeds"] == pytest.approx(1)
-    assert known["explained"] > 0.95
-    assert known["accuracy"] > 0.95
-    assert known["concepts from 10"] > 0.9
+    result = measure(truth, planted(0), planted(1), 0, few=True)
+    assert result["halves"] == result["seeds"] == pytest.approx(1)
+    assert result["explained"] > 0.95
+    assert result["accuracy"] > 0.95
+    assert result["concepts from 10"] > 0.9
     guessed = measure(by_chance, planted(0), planted(1), 0)
     assert guessed["seeds"] < 0.9
-    assert guessed["explained"] < known["explained"]
+    assert guessed["explained"] < result["explained"]
 
     names = ("ODL λ 0.3", "axis-anchored (`histodict concepts`)", "k-means")
-    facts = [{"set": own, "learner": n} | known for own in ("ucsb", "glas") for n in names]
+    facts = [{"set": own, "learner": n} | result for own in ("ucsb", "glas") for n in names]
     write_page(tmp_path, facts)
     assert "| 1.000 |" in (tmp_path / "concepts-compared.md").read_text("utf-8")
     assert (tmp_path / "concepts-compared.png").stat().st_size < 150_000

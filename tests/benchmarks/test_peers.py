@@ -1,4 +1,4 @@
-"""What the benchmarks time is what they say."""
+"""Tests of the timed cases of the kernel benchmarks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def problem():
     return problems.Problem(Y, np.arange(120) % 2, D, n_nonzero=3)
 
 
-def test_every_case_of_ours_runs(problem):
+def test_every_own_case_runs(problem):
     cases = peers.histodict_cases(problem)
     shapes = {name: case().shape for name, case in cases.items()}
     assert shapes == {
@@ -32,7 +32,7 @@ def test_every_case_of_ours_runs(problem):
     }
 
 
-def test_the_timed_iteration_is_that_of_a_training(problem):
+def test_timed_iteration_is_that_of_a_training(problem):
     """A first iteration of DFDL from the same atoms gives the same new ones."""
     from histodict import DFDL
 

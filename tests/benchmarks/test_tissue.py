@@ -1,4 +1,4 @@
-"""The masks of tissue and the benchmark that compares rules with them."""
+"""Tests of the tissue masks and of the benchmark of tissue detection."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ draw = pytest.importorskip("benchmarks.draw_tissue_masks", reason="the benchmark
 B, T, I = images.BACKGROUND, images.TISSUE, images.IGNORED  # noqa: E741
 
 
-def test_every_mask_loads_is_small_and_has_a_recipe():
+def test_every_mask_is_small_and_has_a_recipe():
     files = sorted(images.MASKS.glob("*.png"))
     recipes = json.loads((images.MASKS / "recipes.json").read_text(encoding="utf-8"))
     assert len(files) >= 40
@@ -28,11 +28,11 @@ def test_every_mask_loads_is_small_and_has_a_recipe():
         assert (mask == T).mean() > 0.2
 
 
-def test_iou_of_planted_masks_leaves_out_what_is_ignored():
+def test_iou_excludes_ignored_pixels():
     truth = np.array([[T, T, B, B], [T, T, I, I]])
     found = truth == T
     assert tissue.iou(found, truth) == 1
-    found[:, 2] = True  # one of background, one ignored
+    found[:, 2] = True  # one pixel of background, one ignored
     assert tissue.iou(found, truth) == pytest.approx(4 / 5)
     found[:, 0] = False
     assert tissue.iou(found, truth) == pytest.approx(2 / 5)
@@ -40,21 +40,21 @@ def test_iou_of_planted_masks_leaves_out_what_is_ignored():
     assert tissue.iou(np.ones((2, 2), bool), np.array([[B, B], [I, I]])) is None
 
 
-def test_a_mask_is_compared_at_the_size_of_the_truth():
+def test_mask_is_compared_at_the_size_of_the_truth():
     full = np.zeros((4, 8), bool)
-    full[:2, :2] = True  # all of a square
+    full[:2, :2] = True  # a complete square
     full[0, 2:4] = True  # half
     full[0, 4] = True  # a quarter
     truth = np.zeros((2, 4), np.uint8)
     assert tissue.at_size_of(full, truth).tolist() == [[True, True, False, False], [False] * 4]
 
 
-def test_gains_are_clipped_and_leave_the_other_channels():
+def test_gains_are_clipped_and_keep_other_channels():
     pixels = np.array([[[250, 100, 10]]], np.uint8)
     assert tissue.shifted(pixels, (1.2, 1, 0.8)).tolist() == [[[255, 100, 8]]]
 
 
-def test_an_image_is_rejected_without_a_patch_that_is_tissue_by_half():
+def test_image_is_rejected_without_a_patch_of_half_tissue():
     mask = np.zeros((60, 70), bool)
     mask[10:20, 30:50] = True  # half of a patch on the grid
     assert tissue.has_patch(mask)
@@ -69,11 +69,11 @@ def test_summaries_of_planted_scores():
             for i, value in enumerate(values)
         ]
 
-    shown = [summary(scores([0.4, 0.6, 0.8, 1.0])) for summary in tissue.SUMMARIES.values()]
-    assert shown == ["0.700", "0.430", "0.500", "1 of 4", "-", "-"]
+    values = [summary(scores([0.4, 0.6, 0.8, 1.0])) for summary in tissue.SUMMARIES.values()]
+    assert values == ["0.700", "0.430", "0.500", "1 of 4", "-", "-"]
 
 
-def test_drawn_images_are_the_same_every_time_and_know_what_they_show():
+def test_synthetic_images_are_reproducible_with_known_content():
     edges = {"healthy, edge", "fat", "pen, blue", "dark frame"}
     full = {"haematoxylin alone, full", "mucin"}
     background = {images.GLASS, f"{images.GLASS}, dust"}
@@ -90,7 +90,7 @@ def test_drawn_images_are_the_same_every_time_and_know_what_they_show():
 
 
 @pytest.mark.parametrize("name", rules.RULES)
-def test_every_rule_finds_a_strongly_stained_square_on_white(name):
+def test_every_method_finds_a_strongly_stained_square_on_white(name):
     rng = np.random.default_rng(0)
     pixels = np.full((240, 320, 3), 242.0)
     pixels[60:180, 80:240] = (150, 70, 150)
@@ -100,7 +100,7 @@ def test_every_rule_finds_a_strongly_stained_square_on_white(name):
     assert tissue.iou(tissue.at_size_of(rules.RULES[name](pixels), truth), truth) > 0.85
 
 
-def test_a_recipe_draws_openings_borders_and_corrections():
+def test_recipe_draws_openings_borders_and_corrections():
     pixels = np.full((100, 120, 3), 240, np.uint8)
     pixels[:, :60] = 120
     pixels[40:43, 20:23] = 240  # a hole of 9 px

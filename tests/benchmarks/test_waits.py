@@ -1,4 +1,4 @@
-"""What users wait for beside its limit: what is measured, and when it is called worse."""
+"""Tests of the benchmark of user waiting times: measurement, and detection of regressions."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def line(name, ratio):
     return Line(Wait(name, "limit", lambda: None), ours=ratio, limit=1.0)
 
 
-def test_the_best_of_turns_is_what_counts():
-    """Other work adds to some turns, of ours and of the limit alike."""
+def test_best_of_alternating_runs_counts():
+    """Other work on the machine slows down some runs, ours and the limit alike."""
     now, noise = 0.0, itertools.cycle([0.0, 3.0, 1.0, 0.0, 2.0])
 
     def work(seconds):
@@ -29,7 +29,7 @@ def test_the_best_of_turns_is_what_counts():
     assert turns.best_within(50.0) == (2.0, 1.0)
 
 
-def test_of_what_takes_long_there_are_a_few_turns():
+def test_slow_cases_are_repeated_a_few_times():
     now, calls = 0.0, []
 
     def work():
@@ -41,13 +41,13 @@ def test_of_what_takes_long_there_are_a_few_turns():
     assert len(calls) == 2 * (1 + 3)
 
 
-def test_a_fifth_is_allowed():
+def test_regression_of_a_fifth_is_tolerated():
     lines = [line("a", 2.39), line("b", 3.7), line("new", 9.0)]
     lines.append(Line(line("b", 0).wait, missing="not installed"))
     assert [bad.wait.name for bad in waits.worse(lines, RECORDED)] == ["b"]
 
 
-def test_half_fails_and_a_fifth_is_said(capsys):
+def test_half_fails_and_a_fifth_is_reported(capsys):
     assert waits.verdict([line("a", 2.9)], RECORDED) == 0
     assert capsys.readouterr().out == "Warning: a: 2.90 times its limit; 2.00 is recorded\n"
     assert waits.verdict([line("a", 2.5), line("b", 4.6)], RECORDED) == 1
@@ -56,7 +56,7 @@ def test_half_fails_and_a_fifth_is_said(capsys):
     assert waits.verdict([], RECORDED) == 0
 
 
-def test_what_seems_worse_is_measured_again():
+def test_regressions_are_measured_again():
     requested = []
 
     def again(ratios):
@@ -73,7 +73,7 @@ def test_what_seems_worse_is_measured_again():
     assert (bad.wait.name, bad.ratio, requested) == ("a", 3.5, [["a"], ["a"]])
 
 
-def test_a_machine_of_which_nothing_is_recorded_is_none(tmp_path, monkeypatch):
+def test_unknown_machine_has_no_recorded_values(tmp_path, monkeypatch):
     monkeypatch.setattr(waits, "_RECORDED", tmp_path)
     assert waits.read_recorded("toaster") is None
     missing = Line(line("b", 0).wait, missing="no torch")
@@ -81,7 +81,7 @@ def test_a_machine_of_which_nothing_is_recorded_is_none(tmp_path, monkeypatch):
     assert waits.read_recorded("toaster") == {"a": 2.0}
 
 
-def test_what_is_recorded_is_what_is_measured(tmp_path):
+def test_recorded_cases_are_the_measured_ones(tmp_path):
     names = {wait.name for wait in waits.waits(QUICK, tmp_path)}
     files = list(waits._RECORDED.glob("*.json"))
     assert files
@@ -90,7 +90,7 @@ def test_what_is_recorded_is_what_is_measured(tmp_path):
         assert set(ratios) == names and min(ratios.values()) > 1
 
 
-def test_a_library_that_is_missing_is_said(capsys):
+def test_missing_library_is_reported(capsys):
     def prepare():
         raise ImportError("no", name="torch")
 

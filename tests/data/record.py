@@ -1,7 +1,7 @@
-"""Digests of models, answers and files, of every preset and method on a small drawn set.
+"""Digests of models, predictions and files for every preset and method on a small synthetic set.
 
-`python -m tests.data.record FILE` writes them; `test_same_answers` holds today's against the file
-that was recorded. Bits depend on the processor, so the file names the one it was made on.
+`python -m tests.data.record FILE` writes them; `test_same_answers` compares new digests with the
+recorded file. Bits depend on the processor, so the file names the one it was recorded on.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ SMALL = {"n_atoms": 24, "n_iter": 3, "n_epochs": 2, "n_coding_steps": 10, "n_non
 
 
 def processor() -> str:
-    """What decides the last bits: the machine, and the kernels that BLAS chose for it."""
+    """Return what determines the last bits: the machine, and the kernels that BLAS selected for
+    it."""
     import scipy.linalg  # noqa: F401  brings its own BLAS
 
     pools = [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
@@ -41,7 +42,7 @@ def digest(*parts: Any) -> str:
     return total.hexdigest()[:16]
 
 
-# --- the sets -----------------------------------------------------------------------------------
+# --- data ---------------------------------------------------------------------------------------
 
 
 def draw(folder: Path) -> Path:
@@ -51,7 +52,7 @@ def draw(folder: Path) -> Path:
 
 
 def halves(tissue: Path) -> tuple[Any, Any]:
-    """Three patients to learn from and three to answer for, of each an image of either class."""
+    """Return three patients for training and three for testing, with an image of each class."""
     from histodict.datasets.manifest import read_manifest
 
     manifest = read_manifest(tissue / "manifest.csv")
@@ -65,7 +66,8 @@ def halves(tissue: Path) -> tuple[Any, Any]:
 
 
 def small(preset_name: str, method: str | None = None, **changes: Any) -> Any:
-    """A preset's plan at a size that trains in a second; `changes` of the plan or the recipe."""
+    """Return the plan of a preset at a size that trains in a second, with changes of plan or
+    recipe."""
     from dataclasses import replace
 
     from histodict.models import Plan
@@ -84,7 +86,7 @@ def small(preset_name: str, method: str | None = None, **changes: Any) -> Any:
 
 
 def arrays_of(model: Any) -> list[Any]:
-    """What was learnt, member by member."""
+    """Return the fitted arrays of all members."""
     found: list[Any] = []
     for one in getattr(model, "estimators_", [model]):
         method = one.model_.method_
@@ -94,7 +96,7 @@ def arrays_of(model: Any) -> list[Any]:
     return found
 
 
-def answers_of(model: Any, test: Any) -> list[Any]:
+def predictions_of(model: Any, test: Any) -> list[Any]:
     return [model.predict_one(record.path, mpp=record.mpp) for record in test.records]
 
 
@@ -119,7 +121,7 @@ def plain(answer: Any) -> Any:
 
 
 def case(model: Any, test: Any) -> dict[str, str]:
-    predictions = answers_of(model, test)
+    predictions = predictions_of(model, test)
     maps = [a.patch_map for a in predictions if a.patch_map is not None]
     return {
         "model": digest(*arrays_of(model)),
@@ -158,7 +160,7 @@ def model_cases(tissue: Path) -> dict[str, dict[str, str]]:
     found["working pixel size"] = case(fit(small("fast", mpp=1.0)), test)
     found["warm start"] = case(fit(small("fast"), start_from=base), test)
     found["threshold moved"] = case(base.with_threshold(0.01), test)
-    scores = [prediction.score for prediction in answers_of(base, test)] * 2
+    scores = [prediction.score for prediction in predictions_of(base, test)] * 2
     found["adapted"] = case(base.adapt_threshold(scores, force=True), test)
     three = replace(
         train,
@@ -183,12 +185,12 @@ def model_cases(tissue: Path) -> dict[str, dict[str, str]]:
 # --- the command line ---------------------------------------------------------------------------
 
 
-def call(*words: Any) -> None:
+def call(*arguments: Any) -> None:
     from histodict.cli import app
 
-    run = CliRunner().invoke(app, [str(word) for word in words])
+    run = CliRunner().invoke(app, [str(word) for word in arguments])
     if run.exit_code:
-        raise RuntimeError(f"{words}: {run.output}") from run.exception
+        raise RuntimeError(f"{arguments}: {run.output}") from run.exception
 
 
 def table(path: Path, root: Path, without: tuple[str, ...] = ()) -> str:

@@ -1,7 +1,7 @@
-"""The same models, answers and files as were recorded, to the last bit.
+"""Models, predictions and files are bit for bit as recorded.
 
-A change that means to change them is recorded anew, with its reason in the commit:
-`python -m tests.data.record tests/data/answers-x86.json`.
+If a change is meant to change results, record them again, with the reason in the commit: `python -m
+tests.data.record tests/data/answers-x86.json`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ def tissue(tmp_path_factory):
     return draw(tmp_path_factory.mktemp("same").resolve())
 
 
-def test_models_and_answers(tissue):
+def test_models_and_predictions_are_as_recorded(tissue):
     found = model_cases(tissue)
     assert {k: found.get(k) for k in RECORDED["models"]} == RECORDED["models"]
 
 
-def test_files_of_the_command_line(tissue):
+def test_files_of_the_command_line_are_as_recorded(tissue):
     found = command_cases(tissue.parent, tissue)
     assert {k: found.get(k) for k in RECORDED["commands"]} == RECORDED["commands"]

@@ -1,6 +1,7 @@
-"""Features of slides whose pixels do not begin at their corner, as those of MRXS.
+"""Slides whose pixels begin inside their bounds, like MRXS files, with feature files.
 
-TRIDENT and CLAM count from the corner, QuPath from the first pixel, ASAP from the corner.
+TRIDENT, CLAM and ASAP count from the corner of the slide, QuPath from the first pixel of the
+bounds.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ from tests.annotations.outline_files import box, collection, feature, write_asap
 from tests.images.test_source import SLIDE_WITH_BOUNDS
 from tests.precomputed.feature_files import write_trident
 
-FIRST, SIZE, SIDE = np.array([1000, 800]), (600, 440), 40  # as that slide has them
+FIRST, SIZE, SIDE = np.array([1000, 800]), (600, 440), 40  # as in that slide
 LEFT, RIGHT = box(0, 0, 320, 440), box(320, 0, 600, 440)
 SMALL = ("--preset", "precomputed", "--set", "n_atoms=6", "--set", "n_iter=2")
 
 
-def run(*words):
-    result = CliRunner().invoke(app, [str(word) for word in words])
+def run(*arguments):
+    result = CliRunner().invoke(app, [str(word) for word in arguments])
     assert result.exit_code == 0, result.output
     return result.output
 
 
 @pytest.fixture
 def slides(tmp_path, slide_library):
-    """The left half is stroma and outlined so, the right half is tumour."""
+    """The left half is stroma with an outline, the right half is tumour."""
     slide_library(SLIDE_WITH_BOUNDS)
     for name in ("features", "geojson", "asap"):
         (tmp_path / name).mkdir()
@@ -60,7 +61,7 @@ def slides(tmp_path, slide_library):
 
 
 def corners_of(folder):
-    """Of all outlines of a run, x and y."""
+    """Return x and y of the corners of all outlines of a run."""
     found = []
     for path in (folder / "geojson").glob("*.geojson"):
         for one in json.loads(path.read_text())["features"]:
@@ -71,7 +72,7 @@ def corners_of(folder):
 
 
 @pytest.mark.parametrize("kind", ["geojson", "asap"])
-def test_outlines_fall_on_the_patches_they_were_drawn_around(slides, tmp_path, kind):
+def test_outlines_cover_the_patches_they_were_drawn_around(slides, tmp_path, kind):
     specified = [slides / "slides.csv", "--features", slides / "features"]
     synthetic = ["--annotations", slides / kind]
     several, one = tmp_path / "several.histodict", tmp_path / "one.histodict"
@@ -99,7 +100,7 @@ def test_outlines_fall_on_the_patches_they_were_drawn_around(slides, tmp_path, k
     assert table["n_patches"].to_pylist() == [7 * 11] * 4
 
 
-def test_a_map_that_lies_elsewhere_than_the_image_is_not_drawn_over_it(slides):
+def test_map_outside_the_image_is_refused(slides):
     predicted_classes, margins = np.zeros((3, 3), np.int16), np.zeros((3, 3, 2), np.float32)
     made = PatchMap(
         PatchGrid(3, 3, SIDE, SIDE, 1.0), predicted_classes, margins, ("a", "b"), Path("s0.h5")

@@ -1,4 +1,4 @@
-"""The presets of panels: several views of the tissue that decide together."""
+"""Tests of ensemble presets and of ensembles."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ def manifest(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def told():
+def reports():
     return []
 
 
 @pytest.fixture(scope="module")
-def model(manifest, told):
-    return SMALL.build_model(random_state=0).fit(manifest, callback=told.append)
+def model(manifest, reports):
+    return SMALL.build_model(random_state=0).fit(manifest, callback=reports.append)
 
 
-def seen(plan):
+def summarize_members(plan):
     return [(r.method, r.stain, r.downsample, r.context_scale) for r in plan.recipes]
 
 
-def test_who_sits_on_it():
-    assert seen(Plan.named("pixels")) == [
+def test_members_of_presets():
+    assert summarize_members(Plan.named("pixels")) == [
         ("dfdl", "reinhard", 1.0, 1),
         ("lbp-colour", "reinhard", 2.0, 1),
         ("lbp-colour", "none", 4.0, 1),
@@ -58,17 +58,17 @@ def test_who_sits_on_it():
     assert Plan.named("pixels").recipe.method_parameters["penalty"] == 0.2
     scaled = ensemble_recipes(Plan.named("pixels").recipe.with_changes(mpp=0.5))
     assert [r.mpp for r in scaled] == [0.5, 1.0, 2.0]
-    # Textures are looked at from as far whatever the patches are, unless those are from further.
+    # Textures use a fixed downsampling, unless the patches are downsampled more.
     assert [r.downsample for r in ensemble_recipes(replace(preset("fast"), downsample=8.0))] == [
         8.0
     ] * 3
     assert [r.downsample for r in ensemble_recipes(preset("fast"))] == [2.0, 2.0, 4.0]
-    assert {view[0] for view in seen(Plan.named("pixels", "wndcharm"))} == {"wndcharm"}
+    assert {view[0] for view in summarize_members(Plan.named("pixels", "wndcharm"))} == {"wndcharm"}
     assert len(Plan.named("pixels", "wndcharm").recipes) == 4
     network, plain, *others = ensemble_recipes(preset("embeddings"))
     assert network == preset("embeddings") and network.stain == "reinhard"
     assert plain == replace(network, stain="none")
-    # Beside a network sit the pixels that stand first on the panel of pixels, and its textures.
+    # With an encoder: the first pixel model of the preset `pixels`, and its textures.
     assert others == Plan.named("pixels").recipes[:2]
     for stain, other in (("macenko", "none"), ("none", "reinhard")):
         changed = ensemble_recipes(replace(preset("embeddings"), stain=stain))
@@ -76,7 +76,7 @@ def test_who_sits_on_it():
     assert Plan.named("pixels", "shirc").recipe.method_parameters.get("n_channels", 3) == 3
 
 
-def test_what_is_changed_beside_a_network_is_changed_in_all():
+def test_settings_apply_to_all_members():
     settings = {
         "n_atoms": "70",
         "patches_per_class": "500",
@@ -89,32 +89,32 @@ def test_what_is_changed_beside_a_network_is_changed_in_all():
         assert (recipe.patches_per_class, recipe.min_tissue_fraction) == (500, 0.2)
         assert recipe.method_parameters["n_atoms"] == 70
     assert [r.mpp for r in plan.recipes] == [0.5, 0.5, 0.5, 1.0]
-    # Its own: what pixels are best coded by is no good for cells.
+    # Its own value: the best value for pixels is not suitable for encoder features.
     assert (cells.method_parameters["rho"], pixels.method_parameters["penalty"]) == (0.1, 0.2)
     assert "rho" not in pixels.method_parameters and pixels.stain == "reinhard"
     changed = plan.parse_settings({"stain": "macenko"})
     assert [r.stain for r in changed.recipes] == ["macenko", "none", "macenko", "macenko"]
 
 
-def test_who_watches_hears_of_all_trainings(model, told):
-    whole = [(p.stage, p.done) for p in told if p.stage in PANEL_STAGES]
+def test_callback_gets_the_progress_of_all_trainings(model, reports):
+    stages = [(p.stage, p.done) for p in reports if p.stage in PANEL_STAGES]
     train_tests = [("unseen patients", n) for n in range(10)]
-    assert list(dict.fromkeys(whole)) == [*train_tests, *(("views", n) for n in range(4))]
-    assert [stage for stage, _ in whole] == sorted(
-        [stage for stage, _ in whole], key=list(PANEL_STAGES).index
+    assert list(dict.fromkeys(stages)) == [*train_tests, *(("views", n) for n in range(4))]
+    assert [stage for stage, _ in stages] == sorted(
+        [stage for stage, _ in stages], key=list(PANEL_STAGES).index
     )
 
 
-def mean_of(answer):
-    return answer.patch_map.margins[..., 1][answer.patch_map.tissue].mean()
+def mean_of(prediction):
+    return prediction.patch_map.margins[..., 1][prediction.patch_map.tissue].mean()
 
 
-def test_the_score_is_the_members_mean_and_the_map_is_the_first_ones(model, manifest):
+def test_score_is_the_mean_of_members_and_map_that_of_the_first(model, manifest):
     record = manifest.records[0]
     prediction = model.predict(record.path, mpp=record.mpp)
     first = TissueClassifier(RECIPE, random_state=0).fit(manifest)
     alone = first.predict(record.path, mpp=record.mpp)
-    # From place to place the map differs as the first member's does; its level is the panel's.
+    # Differences within the map are those of the first member; the level is that of the ensemble.
     scale = model.combination_.scales[0]
     tissue, own = alone.patch_map.tissue, alone.patch_map.margins[..., 1]
     np.testing.assert_allclose(
@@ -138,7 +138,7 @@ def test_the_score_is_the_members_mean_and_the_map_is_the_first_ones(model, mani
     assert moved.probabilities == prediction.probabilities
 
 
-def test_it_is_kept_whole_in_a_file(model, manifest, tmp_path):
+def test_model_file_round_trip(model, manifest, tmp_path):
     file = save_model(model, tmp_path / "m.histodict")
     loaded = load_model(file)
     for record in manifest.records[:3]:
@@ -155,7 +155,9 @@ def test_it_is_kept_whole_in_a_file(model, manifest, tmp_path):
     assert "probability_" in (out / "predictions.csv").read_text()
 
 
-def test_members_are_judged_on_patients_they_did_not_see(manifest, tmp_path, monkeypatch):
+def test_members_are_evaluated_on_patients_they_were_not_trained_on(
+    manifest, tmp_path, monkeypatch
+):
     fitted = []
     original = TissueClassifier.fit
 
@@ -167,7 +169,7 @@ def test_members_are_judged_on_patients_they_did_not_see(manifest, tmp_path, mon
     two = [RECIPE, replace(RECIPE, stain="none")]
     one = EnsembleClassifier(two, folds=3, cache=tmp_path, n_jobs=1).fit(manifest)
     assert [len(patients) for patients in fitted] == [4] * 6 + [6, 6]
-    # What was said of unseen patients is kept, and only the two members are trained again.
+    # Out-of-fold scores are cached, and only the two members are trained again.
     again = EnsembleClassifier(two, folds=3, cache=tmp_path, n_jobs=1).fit(manifest)
     assert len(fitted) == 10
     np.testing.assert_array_equal(
@@ -175,25 +177,25 @@ def test_members_are_judged_on_patients_they_did_not_see(manifest, tmp_path, mon
     )
 
 
-def test_what_several_trainings_need_is_made_once_and_cleared_away(manifest, tmp_path, monkeypatch):
+def test_shared_features_are_computed_once_and_removed(manifest, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     measured = []
     original = whole_image_model._whole
 
-    def whole(*given):
+    def stages(*given):
         measured.append(given[-1])
         return original(*given)
 
-    monkeypatch.setattr(whole_image_model, "_whole", whole)
+    monkeypatch.setattr(whole_image_model, "_whole", stages)
     textures = replace(preset("fast", "lbp-colour"), downsample=4.0)
     model = EnsembleClassifier([textures], folds=3, n_jobs=1).fit(manifest)
-    # Three trainings in folds, their answers, and the one of all: every image once.
+    # Three trainings in folds, their predictions, and the final training use every image once.
     assert sorted(measured) == sorted(record.path for record in manifest.records)
     assert list(tmp_path.iterdir()) == []
     assert model.estimators_[0].cache is None and model.estimators_[0].model_.cache is None
 
 
-def test_a_member_that_does_not_fit_the_images_is_left_out_and_said(manifest):
+def test_failing_member_is_excluded_with_a_warning(manifest):
     large = replace(RECIPE, patch_px=300)
     model = EnsembleClassifier([RECIPE, large], random_state=0).fit(manifest)
     assert model.n_estimators_ == 1
@@ -204,26 +206,26 @@ def test_a_member_that_does_not_fit_the_images_is_left_out_and_said(manifest):
 
 
 def of_patients(manifest, n_per_class):
-    """The images of the first patients of every class."""
+    """Return the images of the first patients of every class."""
     stored = []
     for name in manifest.classes:
         stored += sorted({r.patient for r in manifest.records if r.label == name})[:n_per_class]
     return manifest.select([i for i, patient in enumerate(manifest.patients) if patient in stored])
 
 
-def test_with_two_patients_of_a_class_it_is_weighed_in_two_folds(manifest):
+def test_two_patients_per_class_are_calibrated_in_two_folds(manifest):
     model = SMALL.build_model().fit(of_patients(manifest, 2))
     assert model.training_info_["folds"] == 2 and model.calibration_ is not None
 
 
-def test_with_one_patient_of_a_class_it_answers_and_says_what_is_not_known(manifest, tmp_path):
+def test_one_patient_per_class_gives_an_uncalibrated_model(manifest, tmp_path):
     few = of_patients(manifest, 1)
     model = SMALL.build_model().fit(few)
     assert model.training_info_["folds"] == 0 and model.n_estimators_ == 3
     np.testing.assert_allclose(model.combination_.weights, 1 / 3)
     predictions = [model.predict(r.path, mpp=r.mpp) for r in few.records]
     right = [a.label == r.label for a, r in zip(predictions, few.records, strict=True)]
-    assert np.mean(right) > 0.9  # those it learnt from
+    assert np.mean(right) > 0.9  # the training images
     assert all(a.probabilities == {} and a.prediction_set == [] for a in predictions)
     with pytest.raises(ValueError, match="how sure it is cannot be known"):
         model.predict_proba(few.records[0].path)
@@ -233,7 +235,7 @@ def test_with_one_patient_of_a_class_it_answers_and_says_what_is_not_known(manif
     )
 
 
-def test_calibrated_methods_of_whole_images(manifest):
+def test_whole_image_methods_are_calibrated(manifest):
     model = EnsembleClassifier([preset("fast", "lbp-colour")], folds=2, random_state=0).fit(
         manifest
     )
@@ -242,8 +244,8 @@ def test_calibrated_methods_of_whole_images(manifest):
     assert model.threshold is None and prediction.patch_map is None
 
 
-def test_of_a_slide_some_tissue_stands_for_all(tmp_path, monkeypatch, rng):
-    """Features that are means over the parts of an image; others refuse a slide."""
+def test_slide_is_represented_by_sampled_tissue(tmp_path, monkeypatch, rng):
+    """Features that are means over parts of an image; other features refuse a slide."""
     pixels = np.full((1200, 1600, 3), 240, np.uint8)
     pixels[:, :800] = rng.integers(60, 200, (1200, 800, 3))
     pixels[:, :800, 1] //= 2
@@ -251,20 +253,20 @@ def test_of_a_slide_some_tissue_stands_for_all(tmp_path, monkeypatch, rng):
     Image.fromarray(pixels[:, :800]).save(tmp_path / "tissue.png")
     monkeypatch.setattr(whole_image_model, "_SQUARE_PX", 200)
     recipe = Recipe(method="lbp-colour")
-    whole = whole_image_model.WholeImagePipeline(recipe, ["a", "b"], 0, 1)
-    tissue = whole._features({tmp_path / "tissue.png": None}, None)[0]
+    stages = whole_image_model.WholeImagePipeline(recipe, ["a", "b"], 0, 1)
+    tissue = stages._features({tmp_path / "tissue.png": None}, None)[0]
     monkeypatch.setattr(whole_image_model, "_MAX_PIXELS", 100_000)
-    parts = whole._features({tmp_path / "slide.png": None}, None)[0]
+    parts = stages._features({tmp_path / "slide.png": None}, None)[0]
     np.testing.assert_allclose(parts, tissue, atol=0.02)
     other = whole_image_model.WholeImagePipeline(Recipe(method="wndcharm"), ["a", "b"], 0, 1)
     with pytest.raises(ImageError, match="too many for a method"):
         other._features({tmp_path / "slide.png": None}, None)
     Image.fromarray(np.full((1200, 1600, 3), 240, np.uint8)).save(tmp_path / "glass.png")
     with pytest.raises(ImageError, match="no tissue"):
-        whole._features({tmp_path / "glass.png": None}, None)
+        stages._features({tmp_path / "glass.png": None}, None)
 
 
-def test_training_goes_on_from_a_cache(manifest, tmp_path):
+def test_training_resumes_from_the_cache(manifest, tmp_path):
     arguments = ["train", str(manifest.root), "--preset", "pixels", "--method", "nearest-mean"]
     arguments += ["--set", "patch_px=8", "--set", "patches_per_class=200", "--json"]
     arguments += ["--cache", str(tmp_path / "cache"), "-o", str(tmp_path / "m.histodict")]
@@ -274,7 +276,7 @@ def test_training_goes_on_from_a_cache(manifest, tmp_path):
     assert len(list((tmp_path / "cache" / "runs").glob("*.json"))) == 3 * 3
 
 
-def test_a_member_that_cannot_judge_an_image_is_silent(model, manifest, monkeypatch):
+def test_member_that_fails_on_an_image_abstains(model, manifest, monkeypatch):
     record = manifest.records[0]
     before = model.predict(record.path, mpp=record.mpp)
     original = whole_image_model.WholeImagePipeline.score_image
@@ -290,7 +292,7 @@ def test_a_member_that_cannot_judge_an_image_is_silent(model, manifest, monkeypa
     assert np.isfinite(prediction.score) and prediction.label
 
 
-def test_glass_has_no_answer_and_nobody_was_silent(model, manifest, tmp_path):
+def test_background_image_has_no_label_and_no_abstention(model, manifest, tmp_path):
     Image.new("RGB", (160, 120), (244, 243, 245)).save(tmp_path / "glass.png")
     prediction = model.predict(tmp_path / "glass.png", mpp=manifest.records[0].mpp)
     assert (prediction.label, prediction.n_abstaining, prediction.row()["n_abstaining"]) == (
@@ -300,14 +302,14 @@ def test_glass_has_no_answer_and_nobody_was_silent(model, manifest, tmp_path):
     )
 
 
-def test_a_file_says_in_how_many_folds_it_was_weighed(manifest, tmp_path):
+def test_number_of_folds_is_stored(manifest, tmp_path):
     ensemble = EnsembleClassifier([RECIPE], folds=2, cache=tmp_path / "cache").fit(manifest)
     assert load_model(save_model(ensemble, tmp_path / "m.histodict")).folds == 2
-    # What inner folds got wrong is shown by nobody: only their answers are kept.
+    # Only predictions of inner folds are cached: nobody sees the wrong images.
     assert not list((tmp_path / "cache" / "runs").rglob("*.npz"))
 
 
-def test_a_panel_is_made_of_a_preset_or_of_recipes():
+def test_ensemble_is_created_from_a_preset_or_recipes():
     assert EnsembleClassifier().recipes == Plan.named("default").recipes
     assert EnsembleClassifier("pixels").recipes == Plan.named("pixels").recipes
     assert EnsembleClassifier("pixels", method="odl").recipes == Plan.named("pixels", "odl").recipes
@@ -319,6 +321,6 @@ def test_a_panel_is_made_of_a_preset_or_of_recipes():
         EnsembleClassifier([])
 
 
-def test_a_method_of_whole_images_is_not_sent_to_a_cluster(manifest):
+def test_whole_image_method_refuses_a_cluster(manifest):
     with pytest.raises(ValueError, match="leave out the cluster"):
         EnsembleClassifier([preset("fast", "lbp-colour")], folds=2).fit(manifest, executor=object())

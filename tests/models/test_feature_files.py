@@ -1,4 +1,4 @@
-"""Vectors kept in feature files: the same bits as from pixels, whoever wrote the files."""
+"""Predictions from feature files have the bits of predictions from pixels."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SETTINGS = {"patches_per_class": 120, "n_components": 6}
 
 
 class TinyNetwork:
-    """Means and spreads of the colours of a cell and of its quarters: no torch, but a network."""
+    """Means and deviations of the colours of a cell and its quarters: an encoder without torch."""
 
     stride_px, digest = 16, "tiny-1"
 
@@ -82,8 +82,8 @@ def same_answers(first, second):
             )
 
 
-def test_a_network_kept_in_files_gives_the_bits_of_the_network(tissue, tmp_path, monkeypatch):
-    """In the same order of images, which is otherwise that of their files' content."""
+def test_files_of_an_encoder_give_its_bits(tissue, tmp_path, monkeypatch):
+    """In the same order of images, which otherwise depends on the content of their files."""
     monkeypatch.setattr(sizes, "sorted_by_content", lambda manifest: manifest)
     extracted(tissue, tmp_path / "f", n_jobs=2)
     table = tissue / "manifest.csv"
@@ -95,12 +95,10 @@ def test_a_network_kept_in_files_gives_the_bits_of_the_network(tissue, tmp_path,
         np.testing.assert_array_equal(arrays[name], others[name], strict=True)
     requested = read_manifest(table)
     same_answers(from_pixels.predict(requested), from_files.predict(stored))
-    same_answers(
-        from_pixels.predict(requested), from_pixels.predict(stored)
-    )  # one learnt from pixels
+    same_answers(from_pixels.predict(requested), from_pixels.predict(stored))  # trained on pixels
 
 
-def test_vectors_of_pixels_are_answered_alike_and_not_learnt_from(tissue, tmp_path):
+def test_pixel_vectors_can_be_predicted_but_not_trained_on(tissue, tmp_path):
     extracted(tissue, tmp_path / "f", "centred")
     own = replace(extraction_recipe("centred", {}), method_parameters=SMALL, patches_per_class=120)
     stored = read_manifest(tissue / "manifest.csv", features=tmp_path / "f")
@@ -111,7 +109,7 @@ def test_vectors_of_pixels_are_answered_alike_and_not_learnt_from(tissue, tmp_pa
 
 
 def as_trident(source, target, rng=None):
-    """The same vectors in TRIDENT's words alone, in another order of rows."""
+    """Write the same vectors with attributes of TRIDENT only, and rows in another order."""
     target.mkdir()
     for path in source.iterdir():
         with h5py.File(path) as file:
@@ -122,7 +120,7 @@ def as_trident(source, target, rng=None):
 
 
 @pytest.mark.parametrize("method", ["dfdl", "logistic", "mean-logistic"])
-def test_others_files_give_the_answers_of_ours(tissue, tmp_path, method):
+def test_files_of_other_programs_give_the_same_predictions(tissue, tmp_path, method):
     extracted(tissue, tmp_path / "ours")
     as_trident(tmp_path / "ours", tmp_path / "theirs", np.random.default_rng(0))
     predictions = []
@@ -144,7 +142,7 @@ def test_others_files_give_the_answers_of_ours(tissue, tmp_path, method):
         assert ours.n_patches == theirs.n_patches
 
 
-def test_a_calibrated_model_of_files_is_saved_and_knows_what_it_learnt_from(tissue, tmp_path):
+def test_calibrated_model_is_saved_with_its_feature_metadata(tissue, tmp_path):
     extracted(tissue, tmp_path / "f")
     stored = read_manifest(tissue / "manifest.csv", features=tmp_path / "f")
     model = EnsembleClassifier([recipe("precomputed")], folds=2, n_jobs=1).fit(stored)
@@ -157,7 +155,7 @@ def test_a_calibrated_model_of_files_is_saved_and_knows_what_it_learnt_from(tiss
         again.predict(read_manifest(tissue / "manifest.csv"))
 
 
-def test_other_vectors_than_those_learnt_from_are_refused(tissue, tmp_path):
+def test_incompatible_vectors_are_refused(tissue, tmp_path):
     extracted(tissue, tmp_path / "f")
     stored = read_manifest(tissue / "manifest.csv", features=tmp_path / "f")
     model = TissueClassifier(recipe("precomputed")).fit(stored)
@@ -193,29 +191,29 @@ def test_atoms_are_shown_by_patches_of_the_files(tissue, tmp_path):
     assert (gallery.side == 16).all()
 
 
-def test_answers_facts_and_pages_of_atoms_need_no_pixels(tissue, tmp_path):
-    """The images are elsewhere: parts add up, atoms switch off, both pages are made."""
+def test_reports_need_no_pixels(tissue, tmp_path):
+    """Without the images: contributions add up, atoms are disabled, both reports are written."""
     extracted(tissue, tmp_path / "f")
     stored = read_manifest(tissue / "manifest.csv", features=tmp_path / "f")
     alone = replace(stored, records=tuple(replace(r, image=None) for r in stored.records))
     model = TissueClassifier(recipe("precomputed"), n_jobs=1).fit(alone)
-    why = model.explain(alone.records[-1].path)
-    total = why.constant + sum(part.adds for part in why.parts)
-    np.testing.assert_allclose(total, why.scores, atol=1e-6)
+    explanation = model.explain(alone.records[-1].path)
+    total = explanation.constant + sum(part.adds for part in explanation.parts)
+    np.testing.assert_allclose(total, explanation.scores, atol=1e-6)
     off = model.with_atom_annotations(AtomAnnotations().changed([0, 13], name="odd", disabled=True))
-    assert off.predict_one(alone.records[-1].path).scores != tuple(why.scores)
+    assert off.predict_one(alone.records[-1].path).scores != tuple(explanation.scores)
     found = collect_atom_report(off, alone, n_atoms=3)
     assert found.statistics[0].name == "odd" and found.statistics[0].fractions["healthy"] == 0
     write_atoms_page(tmp_path / "atoms.html", off, alone, found)
     assert 'class="atom-map"' in (tmp_path / "atoms.html").read_text()
-    write_explanation_page(tmp_path / "why.html", model, [why], alone.records[-1:])
+    write_explanation_page(tmp_path / "why.html", model, [explanation], alone.records[-1:])
     assert ", because " in (tmp_path / "why.html").read_text()
 
 
 # --- extraction ---------------------------------------------------------------------------------
 
 
-def test_files_are_made_once_and_again_only_if_the_image_changed(tissue, tmp_path):
+def test_files_are_written_once_and_again_if_the_image_changed(tissue, tmp_path):
     first = extracted(tissue, tmp_path / "f", executor=Threads(2))
     states = {file: file.stat().st_mtime_ns for file in first.files}
     assert extracted(tissue, tmp_path / "f").n_skipped == len(first.files)
@@ -223,7 +221,7 @@ def test_files_are_made_once_and_again_only_if_the_image_changed(tissue, tmp_pat
     image = read_manifest(tissue / "manifest.csv").records[0].path
     content = image.read_bytes()
     try:
-        image.write_bytes(content)  # another time of change
+        image.write_bytes(content)  # another modification time
         assert extracted(tissue, tmp_path / "f").n_skipped == len(first.files) - 1
     finally:
         image.write_bytes(content)
@@ -231,7 +229,7 @@ def test_files_are_made_once_and_again_only_if_the_image_changed(tissue, tmp_pat
     assert extracted(tissue, tmp_path / "f", mpp=None).n_skipped == len(first.files) - 1
 
 
-def test_files_that_were_made_otherwise_are_left_alone(tissue, tmp_path):
+def test_files_with_other_settings_are_kept_and_refused(tissue, tmp_path):
     extracted(tissue, tmp_path / "f")
     records = read_manifest(tissue / "manifest.csv").records
     with pytest.raises(ValueError, match="stain was reinhard, is none"):
@@ -247,22 +245,22 @@ def test_files_that_were_made_otherwise_are_left_alone(tissue, tmp_path):
         extraction_recipe("tiny", {"n_atoms": "3"})
 
 
-def test_bad_images_and_glass_do_not_stop_the_others(tissue, tmp_path):
+def test_unreadable_and_background_images_do_not_stop_others(tissue, tmp_path):
     good = read_manifest(tissue / "manifest.csv").records[0]
     (tmp_path / "torn.png").write_bytes(b"\x89PNG torn")
     Image.new("RGB", (240, 180), "white").save(tmp_path / "glass.png")
     bad = [ImageRecord(tmp_path / name, "", "") for name in ("torn.png", "glass.png", "gone.png")]
     done = extract_features(extraction_recipe("tiny", {}), [*bad, good], tmp_path / "f")
     assert [file.stem for file in done.files] == [good.path.stem]
-    reasons = dict(done.failures)
-    assert "no tissue" in reasons[bad[1].path] and len(reasons) == 3
+    errors = dict(done.failures)
+    assert "no tissue" in errors[bad[1].path] and len(errors) == 3
     assert [path.name for path in (tmp_path / "f").iterdir()] == [done.files[0].name]
     twins = [good, replace(good, path=tmp_path / good.path.name)]
     with pytest.raises(ValueError, match="would both have their features in"):
         extract_features(extraction_recipe("tiny", {}), twins, tmp_path / "f")
 
 
-def test_a_defect_of_one_image_does_not_stop_the_others(tissue, tmp_path, monkeypatch):
+def test_unexpected_error_of_one_image_does_not_stop_others(tissue, tmp_path, monkeypatch):
     first, second, *_ = read_manifest(tissue / "manifest.csv").records
     opened = extraction.open_prepared_image
 
@@ -278,7 +276,7 @@ def test_a_defect_of_one_image_does_not_stop_the_others(tissue, tmp_path, monkey
     assert path == first.path and reason.startswith("unexpected AttributeError: no such attribute")
 
 
-def test_a_folder_that_is_an_image_is_seen_to_change(tissue, tmp_path):
+def test_changed_ome_zarr_image_is_extracted_again(tissue, tmp_path):
     pytest.importorskip("ome_zarr", reason="writes OME-Zarr")
     pixels = np.asarray(Image.open(read_manifest(tissue / "manifest.csv").records[0].path))
     slide, settings = tmp_path / "a.ome.zarr", extraction_recipe("tiny", {})
@@ -299,9 +297,9 @@ def test_a_folder_that_is_an_image_is_seen_to_change(tissue, tmp_path):
     assert "a.ome.zarr: shows no tissue" in reason
 
 
-def test_scanners_may_differ_in_the_last_digits_of_a_pixel(tissue, tmp_path):
-    """As far as images of a training may, which these files stand for."""
-    sizes = dict.fromkeys((0.2, 0.1903, 0.2097))  # of 0.1903, 10 / (m * (0.4 / m)) is not 25
+def test_pixel_sizes_may_differ_slightly(tissue, tmp_path):
+    """By as much as training images may differ, which these files replace."""
+    sizes = dict.fromkeys((0.2, 0.1903, 0.2097))  # for 0.1903, 10 / (m * (0.4 / m)) is not 25
     records = read_manifest(tissue / "manifest.csv").records[: len(sizes)]
     sized = [replace(record, mpp=mpp) for record, mpp in zip(records, sizes, strict=True)]
     for name, settings in (("as they are", {}), ("at one size", {"mpp": "0.4"})):
@@ -314,7 +312,7 @@ def test_scanners_may_differ_in_the_last_digits_of_a_pixel(tissue, tmp_path):
         common_metadata([*alike, *files[-1:]])
 
 
-def test_files_say_what_trident_says(tissue, tmp_path):
+def test_attributes_equal_those_of_trident(tissue, tmp_path):
     record = replace(read_manifest(tissue / "manifest.csv").records[0], mpp=0.5)
     (path,) = extract_features(
         extraction_recipe("tiny", {"downsample": "2"}), [record], tmp_path / "f"
@@ -332,10 +330,10 @@ def test_files_say_what_trident_says(tissue, tmp_path):
     assert (reported["level0_magnification"], reported["target_magnification"]) == (20, 10)
 
 
-# --- maps over images ---------------------------------------------------------------------------
+# --- maps on images -----------------------------------------------------------------------------
 
 
-def test_a_map_of_files_lies_over_the_image_if_that_is_there(tissue, tmp_path):
+def test_map_of_a_feature_file_is_aligned_with_its_image(tissue, tmp_path):
     extracted(tissue, tmp_path / "f")
     stored = read_manifest(tissue / "manifest.csv", features=tmp_path / "f")
     model = TissueClassifier(recipe("precomputed"), n_jobs=1).fit(stored)
@@ -348,4 +346,4 @@ def test_a_map_of_files_lies_over_the_image_if_that_is_there(tissue, tmp_path):
     assert first.path == with_image.image.absolute() and second.path == alone.path.absolute()
     from_pixels = TissueClassifier(recipe(), n_jobs=1).fit(tissue / "manifest.csv")
     expected = from_pixels.predict(with_image.image).patch_map
-    np.testing.assert_array_equal(first.tissue, expected.tissue)  # where the tissue is
+    np.testing.assert_array_equal(first.tissue, expected.tissue)  # the tissue positions

@@ -33,7 +33,7 @@ CONTEXT = Recipe(
     features="centred",
     aggregation="margin",
 )
-MARGINS = [(64, 255), (64, 0), (37, 255)]  # width and grey
+MARGINS = [(64, 255), (64, 0), (37, 255)]  # width and grey level
 
 
 def padded(pixels, width, grey):
@@ -60,7 +60,7 @@ def pixels(tissue):
 
 
 @pytest.mark.parametrize(("width", "grey"), MARGINS)
-def test_score_and_map_are_those_of_the_image_without_its_margin(model, pixels, width, grey):
+def test_margin_changes_neither_score_nor_map(model, pixels, width, grey):
     alone, wide = (model.predict(image, mpp=0.5) for image in (pixels, padded(pixels, width, grey)))
     assert alone.score == wide.score and alone.n_patches == wide.n_patches
     grid = alone.patch_map.grid
@@ -71,15 +71,15 @@ def test_score_and_map_are_those_of_the_image_without_its_margin(model, pixels, 
     np.testing.assert_array_equal(wide.patch_map.margins, alone.patch_map.margins)
 
 
-def test_methods_that_see_whole_images_do_not_see_the_margin(pixels):
+def test_whole_image_methods_ignore_the_margin(pixels):
     recipe = Recipe("lbp-colour", {}, stain="reinhard")
     images = [MemoryImage.of_array(padded(pixels, width, 255), "a") for width in (0, 37)]
     alone, wide = (_whole({image: None}, recipe, None, image) for image in images)
     np.testing.assert_array_equal(alone, wide)
 
 
-def test_training_patches_come_from_inside_of_the_margin(tissue, pixels, tmp_path):
-    """At the same places, also where outlines or a mask say which."""
+def test_training_patches_are_inside_the_margin(tissue, pixels, tmp_path):
+    """At the same positions, also with outlines or a mask."""
     found = []
     region = np.zeros(pixels.shape[:2], np.uint8)
     region[40:140, 30:170] = 255
@@ -95,7 +95,7 @@ def test_training_patches_come_from_inside_of_the_margin(tissue, pixels, tmp_pat
     assert len(found[0].labels) and set(found[0].labels) == {0, 1}
 
 
-def test_masks_outlines_and_pictures_stay_aligned(tissue, model, pixels, tmp_path):
+def test_masks_outlines_and_overlays_stay_aligned(tissue, model, pixels, tmp_path):
     region = np.zeros(pixels.shape[:2], np.uint8)
     region[40:140, 30:170] = 255
     truths, rings = [], []
@@ -120,20 +120,20 @@ def test_masks_outlines_and_pictures_stay_aligned(tissue, model, pixels, tmp_pat
     assert 0 < truths[0].mean() < 1 and len(rings[0]) == len(rings[1]) > 0
     for one, other in zip(*rings, strict=True):
         np.testing.assert_array_equal(one, other)
-    picture = draw_overlay(patch_map, "")[: 180 + 200, : 240 + 200]
+    overlay = draw_overlay(patch_map, "")[: 180 + 200, : 240 + 200]
     original = padded(pixels, 100, 255)
-    assert (picture[:60] == 255).all() and (picture[:, :60] == 255).all()
-    assert (picture[120:260, 120:320] != original[120:260, 120:320]).any(axis=2).mean() > 0.2
+    assert (overlay[:60] == 255).all() and (overlay[:, :60] == 255).all()
+    assert (overlay[120:260, 120:320] != original[120:260, 120:320]).any(axis=2).mean() > 0.2
 
 
-def test_a_blank_image_and_one_with_a_speck_are_answered_whole(model):
+def test_image_of_one_colour_is_predicted_completely(model):
     blank = np.full((200, 160, 3), 255, np.uint8)
     speck = blank.copy()
     speck[90:95, 70:75] = 120, 40, 130
     for pixels in (blank, speck):
         image = Image.fromarray(pixels)
-        with open_prepared_image(MemoryImage.of_pillow(image, "a"), None, CONTEXT) as view:
-            assert view.content.size == (160, 200)
+        with open_prepared_image(MemoryImage.of_pillow(image, "a"), None, CONTEXT) as prepared:
+            assert prepared.content.size == (160, 200)
         prediction = model.predict(pixels, mpp=0.5)
         assert (prediction.patch_map.grid.left, prediction.patch_map.grid.n_rows) == (0, 6)
         assert (prediction.patch_map.predicted_classes == NO_TISSUE).all()

@@ -1,4 +1,4 @@
-"""A model file names a network: what it would fetch or open waits for the user's word."""
+"""Encoders named in a model file are only loaded with the user's consent."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CELL = 16
 
 
 class MeanColours:
-    """A network that needs no library: the mean and the spread of each colour in a cell."""
+    """An encoder without libraries: mean and standard deviation of each colour in a cell."""
 
     stride_px = CELL
     digest = "of mean colours"
@@ -37,7 +37,7 @@ class MeanColours:
 
 @pytest.fixture
 def fetched(monkeypatch):
-    """Names that the family `hub` was asked to open."""
+    """Names that the encoder family `hub` was requested to load."""
     names = []
 
     def open_(name):
@@ -59,7 +59,7 @@ def tissue(tmp_path_factory):
 
 @pytest.fixture
 def strange(fetched, tissue, tmp_path, monkeypatch):
-    """A model that came from elsewhere."""
+    """A model file from elsewhere."""
     parameters = {"n_atoms": 3, "n_iter": 2}
     vectors = f"hub:colours@{tmp_path / 'secret.pth'}"
     recipe = Recipe("dfdl", parameters, patch_px=CELL, patches_per_class=40, features=vectors)
@@ -70,7 +70,7 @@ def strange(fetched, tissue, tmp_path, monkeypatch):
     return path
 
 
-def test_nothing_is_opened_without_the_word(strange, fetched, tissue, tmp_path):
+def test_encoder_is_not_loaded_without_consent(strange, fetched, tissue, tmp_path):
     with pytest.raises(
         ModelFileError, match=r"strange\.histodict: .*secret\.pth.*trust_weights=True"
     ):
@@ -91,7 +91,7 @@ def test_nothing_is_opened_without_the_word(strange, fetched, tissue, tmp_path):
     assert run.exit_code == 0 and "secret.pth" in run.output and fetched == []
 
 
-def test_no_path_that_a_model_names_is_even_looked_at(strange, fetched, tmp_path, monkeypatch):
+def test_paths_in_a_model_are_not_accessed(strange, fetched, tmp_path, monkeypatch):
     secret = str(tmp_path / "secret.pth")
     touched = []
 
@@ -109,7 +109,7 @@ def test_no_path_that_a_model_names_is_even_looked_at(strange, fetched, tmp_path
     assert touched == []
 
 
-def test_with_the_word_it_answers(strange, fetched, tissue, tmp_path):
+def test_model_predicts_with_consent(strange, fetched, tissue, tmp_path):
     record = tissue.records[0]
     arguments = ["predict", strange, record.path, "--trust-weights", "-o", tmp_path / "out"]
     run = CliRunner().invoke(app, [str(word) for word in arguments])
@@ -118,18 +118,18 @@ def test_with_the_word_it_answers(strange, fetched, tissue, tmp_path):
     assert load_model(strange, trust_weights=True).predict(record.path, mpp=record.mpp).label
 
 
-def test_what_the_user_asked_for_by_name_needs_no_second_word(strange, fetched, tmp_path):
+def test_encoder_that_the_user_loaded_needs_no_consent(strange, fetched, tmp_path):
     load_encoder(f"hub:colours@{tmp_path / 'secret.pth'}")
     load_model(strange)
 
 
-def test_other_weights_than_those_learnt_with_are_refused(strange, fetched, monkeypatch):
+def test_other_weights_than_in_training_are_refused(strange, fetched, monkeypatch):
     monkeypatch.setattr(MeanColours, "digest", "of others")
     with pytest.raises(ModelFileError, match="other weights"):
         load_model(strange, trust_weights=True)
 
 
-def test_what_timm_needs_is_said(monkeypatch):
+def test_missing_timm_is_reported(monkeypatch):
     def none(name):
         raise ModuleNotFoundError("No module named 'timm'", name="timm")
 

@@ -1,4 +1,4 @@
-"""From outlines to training, to where to look, to answers, and back to outlines: places exact."""
+"""Tests of outlines in training and prediction, and of exported outlines, with exact positions."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ FAST = Recipe(
     features="rgb",
 )
 SIZE = (160, 128)
-# A star with a bay, a hole in it, and no side along the pixels.
+# A star with a concavity and a hole, and no side along the pixels.
 STAR = [[83.3, 9.2], [150.7, 14.1], [120.4, 60.6], [152.2, 119.9], [84.8, 110.3], [83.3, 9.2]]
 HOLE = [[95.1, 30.2], [110.3, 33.9], [98.8, 52.5], [95.1, 30.2]]
 BOX = box(6, 6, 70, 120)
@@ -70,7 +70,7 @@ def shares(pixels: np.ndarray, x: np.ndarray, y: np.ndarray, side: int) -> np.nd
 
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory) -> Path:
-    """Four patients with two images each, of another colour just inside of the star."""
+    """Four patients with two images each; the colour differs exactly inside the star."""
     folder = tmp_path_factory.mktemp("planted")
     (folder / "slides").mkdir()
     (folder / "geojson").mkdir()
@@ -96,8 +96,8 @@ def model(planted):
     )
 
 
-def test_training_patches_are_those_inside_and_no_others(tmp_path):
-    """In a picture whose colours are its places, every patch says where it was cut."""
+def test_training_patches_are_inside_their_outlines(tmp_path):
+    """The colours of the image encode positions, so that every patch reveals its position."""
     x, y = np.meshgrid(np.arange(SIZE[0]), np.arange(SIZE[1]))
     Image.fromarray(np.stack([x, y, np.full_like(x, 100)], 2).astype(np.uint8)).save(
         tmp_path / "a.png"
@@ -127,7 +127,7 @@ def test_training_patches_are_those_inside_and_no_others(tmp_path):
     least, most = np.array(allowed.box).reshape(2, 2)
     chosen = everywhere[expected]
     assert (chosen >= least).all() and (chosen <= most).all()
-    # Of one region, those outside touch nothing of it.
+    # For one region, patches outside do not touch it.
     mapped = ImageRecord(record.path, "", "a", annotations=AnnotationFile(path))
     outside = PatchSamplingSpec(mapped, 0, inside=False, region="Inflamed")
     found = sample_training_patches([outside], recipe, 0, None, no_callback, Threads(1))
@@ -135,7 +135,7 @@ def test_training_patches_are_those_inside_and_no_others(tmp_path):
     assert not shares(inside, *np.rint(found.features[:, [0, 64]] / blue[:, None]).T, 8).any()
 
 
-def test_an_image_has_a_part_for_every_class(planted, model):
+def test_image_has_a_part_for_every_class(planted, model):
     images = with_annotations(planted / "table.csv", planted / "geojson")
     parts = split_by_annotation(images, ["Inflamed", "Healthy"])
     assert len(parts.records) == 16 and parts.n_images == 8
@@ -148,16 +148,16 @@ def test_an_image_has_a_part_for_every_class(planted, model):
     assert model.score(parts) == 1
 
 
-def test_within_outlines_the_answer_is_that_of_the_whole_image_cut_out(planted, model):
+def test_prediction_within_outlines_equals_that_of_the_complete_image_there(planted, model):
     path, synthetic = planted / "slides" / "s1.png", planted / "geojson" / "s1.geojson"
-    whole = model.predict(path, mpp=0.5).patch_map
+    complete = model.predict(path, mpp=0.5).patch_map
     part = model.predict(path, mpp=0.5, within=AnnotationFile(synthetic, ("Inflamed",))).patch_map
-    inside = shares(star_pixels(), *whole.corners(), 16) >= 0.5
+    inside = shares(star_pixels(), *complete.corners(), 16) >= 0.5
     assert 0 < inside.sum() < inside.size
     np.testing.assert_array_equal(
-        part.predicted_classes, np.where(inside, whole.predicted_classes, NO_TISSUE)
+        part.predicted_classes, np.where(inside, complete.predicted_classes, NO_TISSUE)
     )
-    np.testing.assert_allclose(part.margins[inside], whole.margins[inside], atol=1e-4)
+    np.testing.assert_allclose(part.margins[inside], complete.margins[inside], atol=1e-4)
     folder = model.predict([path], mpp=0.5, within=planted / "geojson")
     both = model.predict(path, mpp=0.5, within=str(synthetic)).patch_map
     assert (folder[0].patch_map.predicted_classes == both.predicted_classes).all()
@@ -169,7 +169,7 @@ def test_within_outlines_the_answer_is_that_of_the_whole_image_cut_out(planted, 
         other.fit(split_by_annotation(read_with(planted), ["Inflamed", "Healthy"]))
 
 
-def test_patches_that_show_atoms_are_inside_as_well(planted, model):
+def test_patches_that_show_atoms_are_inside_the_outlines(planted, model):
     parts = split_by_annotation(read_with(planted), ["Inflamed"])
     found = PatchSample.of(model.model_, parts.records[:2], 0)
     assert (shares(star_pixels(), *found.corners.T, 16) >= 0.5).all()
@@ -179,8 +179,8 @@ def read_with(planted: Path) -> Manifest:
     return with_annotations(planted / "table.csv", planted / "geojson")
 
 
-def test_regions_that_were_found_are_read_back_as_the_same_patches(planted, tmp_path):
-    """Outlines, training, answers, outlines: and these are the answers again."""
+def test_exported_regions_are_imported_as_the_same_patches(planted, tmp_path):
+    """Exported outlines, imported again for training, give the same predictions."""
     images = read_with(planted)
     finder = histodict.RegionDetector(FAST, region="Inflamed").fit(images.select(range(6)))
     assert finder.classes_ == ["no Inflamed", "Inflamed"]
@@ -201,7 +201,7 @@ def test_regions_that_were_found_are_read_back_as_the_same_patches(planted, tmp_
     )
 
 
-def test_what_is_to_be_ignored_is_neither_learnt_from_nor_scored(planted, tmp_path):
+def test_ignored_areas_are_excluded_from_training_and_scores(planted, tmp_path):
     from histodict.models.region_detector import labelled_patch_mask
 
     synthetic = collection(feature("Inflamed", STAR, HOLE), feature("Ignore*", box(0, 0, 80, 128)))
@@ -218,7 +218,7 @@ def test_what_is_to_be_ignored_is_neither_learnt_from_nor_scored(planted, tmp_pa
     assert labelled_patch_mask(record, patch_map)[:, 6:].any()
 
 
-def test_names_that_do_not_match_are_said(planted, tmp_path):
+def test_unmatched_names_are_reported(planted, tmp_path):
     (tmp_path / "slides").mkdir()
     for name in ("s0", "s1"):
         (tmp_path / "slides" / f"{name}.png").write_bytes(
@@ -242,11 +242,11 @@ def test_names_that_do_not_match_are_said(planted, tmp_path):
         read_images(tmp_path / "geojson")
 
 
-def test_one_file_is_not_for_two_images(planted, tmp_path):
-    picture = (planted / "slides" / "s0.png").read_bytes()
+def test_file_that_matches_two_images_is_refused(planted, tmp_path):
+    content = (planted / "slides" / "s0.png").read_bytes()
     for folder in ("a", "b"):
         (tmp_path / "slides" / folder).mkdir(parents=True)
-        (tmp_path / "slides" / folder / "s0.png").write_bytes(picture)
+        (tmp_path / "slides" / folder / "s0.png").write_bytes(content)
     (tmp_path / "geojson").mkdir()
     write_geojson(tmp_path / "geojson" / "s0.geojson", feature("Tumor", BOX))
     images = sorted((tmp_path / "slides").rglob("*.png"))
@@ -259,15 +259,15 @@ def test_one_file_is_not_for_two_images(planted, tmp_path):
 @pytest.mark.parametrize(
     ("image", "outlines"),
     [
-        ("s.ome.tiff", "s.geojson"),  # QuPath takes .ome.tiff for one ending
+        ("s.ome.tiff", "s.geojson"),  # QuPath treats .ome.tiff as one suffix
         ("s.ome.tiff", "s.ome.geojson"),
         ("s.svs", "s.svs.geojson"),
-        ("s.h5", "s.svs.geojson"),  # whatever slide the features are of
+        ("s.h5", "s.svs.geojson"),  # whatever slide the features are from
         ("s.h5", "s.ome.tiff.geojson.gz"),
         ("M\u00fc.svs", "Mu\u0308.geojson"),
     ],
 )
-def test_outlines_are_called_like_the_slide(tmp_path, image, outlines):
+def test_outline_files_are_matched_by_the_name_of_the_slide(tmp_path, image, outlines):
     write_geojson(tmp_path / outlines, feature("Tumor", BOX))
     write_geojson(tmp_path / "other.geojson", feature("Tumor", BOX))
     (found,) = match_annotations([Path("slides") / image], tmp_path)
@@ -277,8 +277,8 @@ def test_outlines_are_called_like_the_slide(tmp_path, image, outlines):
 # --- the command line ---------------------------------------------------------------------------
 
 
-def run(*words: object, status: int = 0) -> str:
-    done = CliRunner().invoke(app, [str(word) for word in words])
+def run(*note: object, status: int = 0) -> str:
+    done = CliRunner().invoke(app, [str(word) for word in note])
     assert done.exit_code == status, done.output
     return " ".join(done.output.split())
 
@@ -300,16 +300,16 @@ def test_outlines_on_the_command_line(planted, tmp_path):
         inflamed = shares(star_pixels(), *patch_map.corners(), side) >= 0.5
         healthy = np.zeros((SIZE[1], SIZE[0]), bool)
         healthy[6:120, 6:70] = True
-        known = inflamed | (shares(healthy, *patch_map.corners(), side) >= 0.5)
-        known &= patch_map.tissue
+        labelled = inflamed | (shares(healthy, *patch_map.corners(), side) >= 0.5)
+        labelled &= patch_map.tissue
         called = patch_map.predicted_classes == 1
-        hits += (inflamed & called & known).sum()
-        misses += (inflamed & ~called & known).sum()
-        alarms += (~inflamed & called & known).sum()
+        hits += (inflamed & called & labelled).sum()
+        misses += (inflamed & ~called & labelled).sum()
+        alarms += (~inflamed & called & labelled).sum()
     assert dice == pytest.approx(2 * hits / (2 * hits + misses + alarms))
 
 
-def test_a_run_within_outlines_is_made_anew_when_these_change(planted, model, tmp_path):
+def test_results_are_updated_if_outlines_change(planted, model, tmp_path):
     saved, out = model.save(tmp_path / "m.histodict"), tmp_path / "out"
     image, synthetic = planted / "slides" / "s1.png", tmp_path / "tissue.geojson"
     write_geojson(synthetic, feature("Tissue", BOX))
@@ -322,19 +322,19 @@ def test_a_run_within_outlines_is_made_anew_when_these_change(planted, model, tm
     assert "done before" not in run(*command)
     (second,) = csv.DictReader((out / "predictions.csv").open())
     assert int(second["n_patches"]) > int(first["n_patches"])
-    whole = ["predict", saved, planted / "slides" / "s2.png", "-o", out, "--mpp", "0.5"]
-    assert "--within was given, is not given" in run(*whole, status=2)
+    complete = ["predict", saved, planted / "slides" / "s2.png", "-o", out, "--mpp", "0.5"]
+    assert "--within was given, is not given" in run(*complete, status=2)
     write_geojson(synthetic, feature("Tissue", box(0, 0, 3, 3)))
     assert "no patch with tissue lies inside of the outlines" in run(*command, status=1)
     write_geojson(synthetic, feature("Tissue", box(5000, 0, 5300, 300)))
     assert "lie outside of" in run(*command, status=1)
     assert "no outline is called 'Tumor'" in run(*command, "--within-class", "Tumor", status=1)
-    assert "--within-class is of --within" in run(*whole, "--within-class", "a", status=2)
-    alone = [*whole, "--coordinates", "um"]
+    assert "--within-class is of --within" in run(*complete, "--within-class", "a", status=2)
+    alone = [*complete, "--coordinates", "um"]
     assert "--coordinates is of the outlines of --annotations or" in run(*alone, status=2)
 
 
-def test_no_patient_has_parts_on_both_sides_and_a_trial_knows_its_outlines(planted, tmp_path):
+def test_parts_are_split_by_patient_and_the_run_key_includes_outlines(planted, tmp_path):
     parts = split_by_annotation(read_with(planted), ["Inflamed", "Healthy"])
     for split in k_folds(parts, 2):
         assert not shared_patients(parts, split)
@@ -360,7 +360,7 @@ def test_no_patient_has_parts_on_both_sides_and_a_trial_knows_its_outlines(plant
     assert TrainTestRun(learner, manifests[0], manifests[0]).key not in keys
 
 
-def test_options_that_do_not_go_together_are_said(planted, tmp_path):
+def test_incompatible_options_are_refused(planted, tmp_path):
     data, out = planted / "table.csv", ["-o", tmp_path / "m.histodict"]
     synthetic = ["--annotations", planted / "geojson"]
     assert "give these with --annotations DIR" in run(

@@ -1,4 +1,4 @@
-"""How an answer is come by: settings as text, files of settings, and what is made of them."""
+"""Tests of plans: settings as text, recipe files, and the models they build."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from histodict.models.model_file import read_header
 from histodict.models.recipe import PRESETS, preset
 
 
-def test_a_plan_makes_one_model_or_several():
+def test_plan_builds_a_single_model_or_an_ensemble():
     assert type(Plan.named("fast").build_model()) is TissueClassifier
     assert type(Plan.named("fast").build_model(region="tumour")) is RegionDetector
     auto = Plan.named("pixels").build_model(random_state=4)
@@ -32,7 +32,7 @@ def test_a_plan_makes_one_model_or_several():
         Plan(preset("fast"), ensemble=True)
 
 
-def test_settings_go_to_the_plan_the_recipe_or_the_method():
+def test_settings_apply_to_plan_recipe_or_method():
     settings = {"ensemble": "true", "calibration_folds": "4", "stain": "none", "n_atoms": "7"}
     plan = Plan.named("fast").parse_settings(settings)
     assert (plan.ensemble, plan.calibration_folds, plan.recipe.stain) == (True, 4, "none")
@@ -44,7 +44,7 @@ def test_settings_go_to_the_plan_the_recipe_or_the_method():
         plan.parse_settings({"magic": "1"})
 
 
-def test_plans_survive_a_file(tmp_path):
+def test_plan_file_round_trip(tmp_path):
     for name in (*PRESETS, *ENSEMBLE_PRESETS):
         file, plan = tmp_path / f"{name}.json", Plan.named(name)
         file.write_text(json.dumps(plan.to_dict()))
@@ -54,7 +54,7 @@ def test_plans_survive_a_file(tmp_path):
         Plan.named(str(tmp_path / "bad.json"))
 
 
-def test_presets_are_for_any_method():
+def test_presets_accept_any_method():
     assert Plan.named("paper", "nayak").recipe == preset("paper", "nayak")
     assert (
         Plan.named("pixels", "odl").recipe.method == "odl" and Plan.named("pixels", "odl").ensemble
@@ -63,10 +63,10 @@ def test_presets_are_for_any_method():
         Plan.named("best")
 
 
-def test_the_default_has_a_network_where_one_is_installed(monkeypatch):
+def test_default_preset_uses_an_encoder_if_installed(monkeypatch):
     monkeypatch.setattr(presets, "missing_dependency", lambda name: None)
-    by_network = Plan.named("default")
-    assert [(r.method, r.features, r.stain) for r in by_network.recipes] == [
+    with_encoder = Plan.named("default")
+    assert [(r.method, r.features, r.stain) for r in with_encoder.recipes] == [
         ("dfdl", "efficientnet-lite0", "reinhard"),
         ("dfdl", "efficientnet-lite0", "none"),
         ("dfdl", "centred", "reinhard"),
@@ -78,7 +78,7 @@ def test_the_default_has_a_network_where_one_is_installed(monkeypatch):
     assert Plan.named("default") == Plan.named("pixels")
 
 
-def test_what_is_no_plan_is_said_in_a_line(tmp_path):
+def test_invalid_plan_is_refused_in_one_line(tmp_path):
     (tmp_path / "list.json").write_text("[1, 2]")
     with pytest.raises(ValueError, match="not a recipe file"):
         Plan.named(str(tmp_path / "list.json"))
@@ -92,8 +92,8 @@ def test_what_is_no_plan_is_said_in_a_line(tmp_path):
     assert type(Plan.named("fast").build_model(region="")) is TissueClassifier
 
 
-def test_what_info_says_of_a_model_makes_one_like_it(small_models, tmp_path):
-    """A panel stays a panel, in as many folds."""
+def test_plan_from_model_info_builds_a_similar_model(small_models, tmp_path):
+    """An ensemble stays an ensemble, with as many folds."""
     for name, ensemble, folds in (("dfdl", False, 0), ("calibrated", False, 2), ("panel", True, 2)):
         header = read_header(small_models.path(name))
         (tmp_path / "info.json").write_text(json.dumps(header))

@@ -1,4 +1,4 @@
-"""Models as people use them from Python: what goes in, what comes out, and how they look."""
+"""Tests of the models as used from Python: input, output and display."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def detector(tissue):
 
 
 @pytest.fixture(scope="module")
-def panel(tissue):
+def ensemble(tissue):
     return EnsembleClassifier(["paper"], folds=2, patch_px=16, **SMALL).fit(tissue)
 
 
@@ -74,10 +74,10 @@ def pixels(tissue):
     return np.asarray(Image.open(next((tissue / "inflamed").iterdir())))
 
 
-# --- learning -----------------------------------------------------------------------------------
+# --- training -----------------------------------------------------------------------------------
 
 
-def test_a_folder_a_table_and_a_manifest_teach_the_same(model, tissue):
+def test_folder_table_and_manifest_train_the_same_model(model, tissue):
     manifest = read_manifest(tissue)
     for images in (tissue / "manifest.csv", str(tissue / "manifest.csv"), manifest):
         again = TissueClassifier("paper", random_state=1, **SMALL).fit(images)
@@ -90,10 +90,10 @@ def test_a_folder_a_table_and_a_manifest_teach_the_same(model, tissue):
     [
         ("model", (PatchPipeline, "score_images")),
         ("detector", (PatchPipeline, "score_images")),
-        ("panel", (ScoreCombination, "fit")),
+        ("ensemble", (ScoreCombination, "fit")),
     ],
 )
-def test_a_fit_that_fails_leaves_the_model_as_it_was(kind, last, request, tissue, monkeypatch):
+def test_failed_fit_leaves_the_model_unchanged(kind, last, request, tissue, monkeypatch):
     fitted = request.getfixturevalue(kind)
     images = tissue / "regions" / "manifest.csv" if kind == "detector" else tissue
     new, again = clone(fitted), copy(fitted)
@@ -111,7 +111,7 @@ def test_a_fit_that_fails_leaves_the_model_as_it_was(kind, last, request, tissue
     assert vars(again) == vars(fitted)  # the same objects
 
 
-def test_a_frame_teaches_the_same(model, tissue, monkeypatch):
+def test_dataframe_trains_the_same_model(model, tissue, monkeypatch):
     pandas = pytest.importorskip("pandas")
     monkeypatch.chdir(tissue)
     frame = pandas.read_csv("manifest.csv")
@@ -127,21 +127,21 @@ def _atoms(model):
 
 
 @pytest.mark.parametrize("positive", ["healthy", "inflamed"])
-def test_the_class_to_be_found_may_be_asked_for(positive, tissue):
+def test_positive_class_can_be_requested(positive, tissue):
     made = TissueClassifier("paper", **SMALL | {"n_iter": 1}).fit(tissue, positive=positive)
     assert made.classes_[1] == positive
 
 
-def test_warnings_come_through_warnings_and_name_the_caller(tissue, tmp_path):
+def test_warnings_use_the_warnings_module_and_name_the_caller(tissue, tmp_path):
     for old, new in (("healthy", "one"), ("inflamed", "two")):
         shutil.copytree(tissue / old, tmp_path / new)
     (tmp_path / "one" / "notes.txt").write_text("x")
     with pytest.warns() as caught:
         made = TissueClassifier("paper", **SMALL | {"n_iter": 1}).fit(tmp_path)
-    words = [str(one.message) for one in caught]
-    assert any("NO PATIENT" in text for text in words)
-    assert any("notes.txt" in text for text in words)
-    assert any("unless you give positive=" in text for text in words)
+    texts = [str(one.message) for one in caught]
+    assert any("NO PATIENT" in text for text in texts)
+    assert any("notes.txt" in text for text in texts)
+    assert any("unless you give positive=" in text for text in texts)
     assert {one.filename for one in caught} == {__file__}
     assert made.classes_ == ["one", "two"]
     with pytest.warns(UserWarning, match="unless you give region="):
@@ -154,7 +154,7 @@ def test_warnings_come_through_warnings_and_name_the_caller(tissue, tmp_path):
         TissueClassifier("paper", **SMALL | {"n_iter": 1}).fit(tissue)
 
 
-def test_a_bar_shows_how_far_it_is(tissue, capsys):
+def test_verbose_shows_progress_bars(tissue, capsys):
     TissueClassifier("paper", verbose=True, **SMALL).fit(tissue).predict([tissue / "healthy"])
     out, err = capsys.readouterr()
     assert out == ""
@@ -166,11 +166,11 @@ def test_a_bar_shows_how_far_it_is(tissue, capsys):
     assert capsys.readouterr() == ("", "")
 
 
-# --- answering ----------------------------------------------------------------------------------
+# --- prediction ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["model", "detector", "panel"])
-def test_pixels_in_memory_get_the_answer_of_their_file(kind, pixels, tmp_path, request):
+@pytest.mark.parametrize("kind", ["model", "detector", "ensemble"])
+def test_pixels_in_memory_are_predicted_like_their_file(kind, pixels, tmp_path, request):
     fitted = request.getfixturevalue(kind)
     Image.fromarray(pixels).save(tmp_path / "a.png")
     expected = fitted.predict(tmp_path / "a.png", mpp=0.5)
@@ -185,7 +185,7 @@ def test_pixels_in_memory_get_the_answer_of_their_file(kind, pixels, tmp_path, r
 
 
 @pytest.mark.parametrize("method", ["lbp-colour", "mean-logistic"])
-def test_so_do_methods_of_the_whole_image_with_and_without_a_cache(
+def test_whole_image_methods_predict_pixels_with_and_without_a_cache(
     method, tissue, pixels, tmp_path
 ):
     Image.fromarray(pixels).save(tmp_path / "a.png")
@@ -193,10 +193,10 @@ def test_so_do_methods_of_the_whole_image_with_and_without_a_cache(
         made = TissueClassifier("fast", method=method, cache=cache, n_jobs=1).fit(tissue)
         expected = made.predict(tmp_path / "a.png", mpp=0.5).scores
         assert made.predict(pixels, mpp=0.5).scores == expected
-        assert made.predict(pixels // 2, mpp=0.5).scores != expected  # not what the cache has
+        assert made.predict(pixels // 2, mpp=0.5).scores != expected  # not the cached features
 
 
-def test_one_image_is_one_answer_and_several_are_answers(model, tissue, pixels):
+def test_one_image_gives_one_prediction_and_several_a_list(model, tissue, pixels):
     files = sorted((tissue / "healthy").iterdir())
     one = model.predict(files[0])
     assert isinstance(one, histodict.models.ImagePrediction)
@@ -214,7 +214,7 @@ def test_one_image_is_one_answer_and_several_are_answers(model, tissue, pixels):
     assert len(model.predict([])) == 0
 
 
-def test_a_table_brings_its_pixel_sizes(model, tissue, tmp_path):
+def test_table_provides_pixel_sizes(model, tissue, tmp_path):
     file = next((tissue / "healthy").iterdir())
     (tmp_path / "t.csv").write_text(f"path,label,patient,mpp\n{file},healthy,p,0.25\n")
     sized = TissueClassifier(model.recipe, mpp=0.5, random_state=1).fit(read_manifest(tissue))
@@ -223,9 +223,7 @@ def test_a_table_brings_its_pixel_sizes(model, tissue, tmp_path):
     assert found.n_patches != sized.predict(file, mpp=0.5).n_patches
 
 
-def test_a_table_without_labels_is_answered_and_what_is_assumed_is_said_once(
-    model, tissue, tmp_path
-):
+def test_table_without_labels_warns_once_of_assumed_pixel_sizes(model, tissue, tmp_path):
     files = sorted((tissue / "healthy").iterdir())[:3]
     (tmp_path / "t.csv").write_text("\n".join(["path", *map(str, files)]))
     with pytest.warns(UserWarning, match="pixel size of 3 of 3 images is not known") as output:
@@ -238,13 +236,13 @@ def test_a_table_without_labels_is_answered_and_what_is_assumed_is_said_once(
 
 
 @pytest.mark.parametrize("name", ["t.tsv", "T.TXT"])
-def test_a_table_may_be_called_as_on_the_command_line(model, tissue, tmp_path, name):
+def test_table_file_names_of_the_command_line(model, tissue, tmp_path, name):
     files = sorted((tissue / "healthy").iterdir())[:2]
     (tmp_path / name).write_text("\n".join(["path\tmpp", *(f"{file}\t0.5" for file in files)]))
     assert model.predict(tmp_path / name).labels == model.predict(files, mpp=0.5).labels
 
 
-def test_what_is_no_image_is_refused_in_words(model, panel, tmp_path):
+def test_invalid_images_are_refused(model, ensemble, tmp_path):
     with pytest.raises(TypeError, match="not as int"):
         model.predict(3)
     with pytest.raises(ValueError, match=r"image: an image is an array .* \(4, 5\) of float64"):
@@ -260,18 +258,18 @@ def test_what_is_no_image_is_refused_in_words(model, panel, tmp_path):
     for use, specified in (
         (model.predict, tmp_path),
         (model.predict, [tmp_path]),
-        (panel.predict_proba, tmp_path),
+        (ensemble.predict_proba, tmp_path),
     ):
         with pytest.warns(UserWarning, match=r"left out: a\.gif") as caught:
             use(specified)
         assert caught[0].filename == __file__
 
 
-def test_the_table_is_that_of_the_command_line(model, detector, panel, tissue, tmp_path):
+def test_table_equals_that_of_the_command_line(model, detector, ensemble, tissue, tmp_path):
     pandas = pytest.importorskip("pandas")
     for name, fitted, command, folder in (
         ("predictions", model, "predict", "inflamed"),
-        ("predictions", panel, "predict", "inflamed"),
+        ("predictions", ensemble, "predict", "inflamed"),
         ("detections", detector, "detect", "regions"),
     ):
         file = fitted.save(tmp_path / f"{fitted.kind}.histodict")
@@ -286,7 +284,7 @@ def test_the_table_is_that_of_the_command_line(model, detector, panel, tissue, t
     assert list(model.predict([]).to_frame().columns) == list(model.columns)
 
 
-def test_without_pandas_only_frames_are_missing(model, tissue, monkeypatch):
+def test_missing_pandas_only_affects_dataframes(model, tissue, monkeypatch):
     class NoPandas:
         @staticmethod
         def find_spec(name, path=None, target=None):
@@ -311,17 +309,15 @@ def test_score_is_balanced_accuracy(model, detector, tissue):
     assert 0 <= detector.score(regions) <= 1
 
 
-def test_probabilities_are_those_of_the_answers_or_it_is_said_how_to_get_them(
-    panel, model, detector, pixels, tissue
-):
+def test_predict_proba_needs_a_calibrated_model(ensemble, model, detector, pixels, tissue):
     files = sorted((tissue / "healthy").iterdir())
-    found = panel.predict_proba(files)
+    found = ensemble.predict_proba(files)
     assert found.shape == (len(files), 2)
-    for row, prediction in zip(found, panel.predict(files), strict=True):
-        assert dict(zip(panel.classes_, row, strict=True)) == prediction.probabilities
-    assert panel.predict_proba(pixels).shape == (1, 2)
+    for row, prediction in zip(found, ensemble.predict(files), strict=True):
+        assert dict(zip(ensemble.classes_, row, strict=True)) == prediction.probabilities
+    assert ensemble.predict_proba(pixels).shape == (1, 2)
     background = np.full((80, 96, 3), 245, np.uint8)
-    assert np.isnan(panel.predict_proba([background])).all()
+    assert np.isnan(ensemble.predict_proba([background])).all()
     for other in (model, detector):
         assert not hasattr(other, "predict_proba")
         with pytest.raises(
@@ -330,10 +326,10 @@ def test_probabilities_are_those_of_the_answers_or_it_is_said_how_to_get_them(
             other.predict_proba(files)
 
 
-# --- looking ------------------------------------------------------------------------------------
+# --- display ------------------------------------------------------------------------------------
 
 
-def test_answers_are_drawn_on_axes(model, detector, pixels, tissue):
+def test_predictions_are_plotted_on_axes(model, detector, pixels, tissue):
     from matplotlib import pyplot
 
     _, ax = pyplot.subplots()
@@ -341,7 +337,7 @@ def test_answers_are_drawn_on_axes(model, detector, pixels, tissue):
     assert prediction.plot(ax) is ax
     synthetic = ax.images[0].get_array()
     assert synthetic.shape[2] == 3
-    assert not np.array_equal(synthetic[:80, :96], pixels)  # there is a map over it
+    assert not np.array_equal(synthetic[:80, :96], pixels)  # the map is drawn on the image
     assert prediction.label in ax.get_title()
     several = model.predict([pixels] * 5).plot(n_columns=3)
     assert several.shape == (2, 3)
@@ -349,20 +345,20 @@ def test_answers_are_drawn_on_axes(model, detector, pixels, tissue):
     assert "region" in detector.predict(pixels).plot().get_title()
 
 
-def test_a_method_without_a_map_shows_the_image(tissue, pixels):
+def test_method_without_a_map_plots_the_image(tissue, pixels):
     made = TissueClassifier("fast", method="lbp-colour", n_jobs=1).fit(tissue)
     prediction = made.predict(pixels)
     np.testing.assert_array_equal(prediction.plot().images[0].get_array(), pixels)
     assert prediction.label in prediction._repr_html_()
 
 
-def test_answers_say_what_they_are_and_are_safe_to_show(model, panel, pixels, tissue, tmp_path):
+def test_repr_of_predictions_is_informative_and_escaped(model, ensemble, pixels, tissue, tmp_path):
     prediction = model.predict(pixels)
     assert (
         repr(prediction)
         == f"ImagePrediction('image': {prediction.label}, score {prediction.score:.3g})"
     )
-    assert "% sure" in repr(panel.predict(pixels))
+    assert "% sure" in repr(ensemble.predict(pixels))
     bad = tmp_path / "<b>&.png"
     Image.fromarray(pixels).save(bad)
     html = model.predict(bad)._repr_html_()
@@ -376,25 +372,25 @@ def test_answers_say_what_they_are_and_are_safe_to_show(model, panel, pixels, ti
     assert "and 2 more" in many._repr_html_()
 
 
-def test_labels_are_never_taken_for_html_nor_for_formulae(tissue, tmp_path, pixels):
+def test_labels_are_escaped_in_html_and_mathtext(tissue, tmp_path, pixels):
     for old, new in (("healthy", "no $x"), ("inflamed", "<i>$\\alpha")):
         shutil.copytree(tissue / old, tmp_path / new)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         made = TissueClassifier("paper", **SMALL | {"n_iter": 1}).fit(tmp_path)
     predictions = made.predict([pixels])
-    for shown in (made, predictions, predictions[0]):
-        assert "<i>" not in shown._repr_html_()
+    for prediction in (made, predictions, predictions[0]):
+        assert "<i>" not in prediction._repr_html_()
     for axes in (predictions.plot().flat, made.plot_atoms(3)):
         for ax in axes:
             ax.figure.canvas.draw()
 
 
-def test_atoms_are_drawn_by_class(model, panel, tissue):
+def test_atoms_are_plotted_by_class(model, ensemble, tissue):
     axes = model.plot_atoms(5)
     assert [ax.get_title() for ax in axes] == ["healthy: 5 of 12 atoms", "inflamed: 5 of 12 atoms"]
     assert axes[0].images[0].get_array().shape[1] == 5 * (3 * model.recipe.patch_px + 4)
-    assert panel.plot_atoms(3, axes) is axes
+    assert ensemble.plot_atoms(3, axes) is axes
     made = TissueClassifier("fast", method="lbp-colour", n_jobs=1).fit(tissue)
     with pytest.raises(ValueError, match="no atoms"):
         made.plot_atoms()
@@ -403,7 +399,7 @@ def test_atoms_are_drawn_by_class(model, panel, tissue):
 # --- parameters and files -----------------------------------------------------------------------
 
 
-def test_settings_are_given_by_name():
+def test_settings_are_keyword_arguments():
     made = TissueClassifier("paper", n_atoms=100, patch_px=12)
     assert made.recipe == preset("paper").replace_settings({"n_atoms": 100, "patch_px": 12})
     assert TissueClassifier(n_atoms=7).recipe.method_parameters["n_atoms"] == 7
@@ -413,7 +409,7 @@ def test_settings_are_given_by_name():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_unknown_names_are_refused_and_near_ones_named(kind):
+def test_unknown_settings_are_refused_with_a_suggestion(kind):
     for wrong, near in (("n_atom", "n_atoms"), ("patchpx", "patch_px"), ("randomstate", "random_")):
         with pytest.raises(ValueError, match=f"no setting '{wrong}' .did you mean {near}"):
             kind(**{wrong: 3})
@@ -425,14 +421,14 @@ def test_unknown_names_are_refused_and_near_ones_named(kind):
         kind(n_atoms="many")
 
 
-def test_no_setting_has_the_name_of_a_parameter_of_a_class():
+def test_setting_names_differ_from_constructor_parameters():
     own = {"recipe", "recipes", "method", "region", "folds", "cache", "verbose", "n_jobs"}
     for method in histodict.methods.registry.METHODS:
         assert not own & Recipe(method).settings()
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_parameters_can_be_asked_for_set_and_cloned(kind, tmp_path):
+def test_get_params_set_params_and_clone(kind, tmp_path):
     made = kind("fast", method="odl", n_atoms=30, random_state=4, cache=tmp_path)
     own = made.get_params(deep=False)
     assert (own["n_atoms"], own["method"], own["random_state"]) == (30, "odl", 4)
@@ -445,7 +441,7 @@ def test_parameters_can_be_asked_for_set_and_cloned(kind, tmp_path):
     assert changed.recipe == made.recipe.replace_settings({"n_atoms": 9, "patch_px": 18})
     assert (changed.verbose, changed.random_state) == (True, 4)
     assert made.recipe.method_parameters["n_atoms"] == 30
-    made.random_state = 5  # as some do
+    made.random_state = 5  # as some functions do
     assert made.set_params(n_jobs=2).get_params()["random_state"] == 5
     before = made.get_params()
     with pytest.raises(ValueError, match="patch_px"):
@@ -453,14 +449,14 @@ def test_parameters_can_be_asked_for_set_and_cloned(kind, tmp_path):
     assert made.get_params() == before
 
 
-def test_all_settings_in_effect_are_told():
+def test_get_params_has_all_settings():
     reported = TissueClassifier("paper").get_params()
     assert (reported["n_atoms"], reported["patch_px"], reported["stain"]) == (500, 20, "none")
     assert "max_iter" not in TissueClassifier("paper").get_params(deep=False)
 
 
-@pytest.mark.parametrize("kind", ["model", "detector", "panel"])
-def test_threads_of_a_fitted_model_are_changed_and_what_it_learnt_stays(kind, request, pixels):
+@pytest.mark.parametrize("kind", ["model", "detector", "ensemble"])
+def test_n_jobs_of_a_fitted_model_can_be_changed(kind, request, pixels):
     fitted = request.getfixturevalue(kind)
     before, n_jobs = fitted.predict(pixels).row(), fitted.n_jobs
     try:
@@ -472,7 +468,7 @@ def test_threads_of_a_fitted_model_are_changed_and_what_it_learnt_stays(kind, re
     assert not hasattr(clone(fitted), "training_info_")
 
 
-def test_a_model_shows_what_it_was_made_with(model):
+def test_repr_shows_the_parameters(model):
     assert repr(TissueClassifier()) == "TissueClassifier()"
     assert repr(TissueClassifier("paper", n_atoms=5)) == (
         "TissueClassifier(n_atoms=5, recipe='paper')"
@@ -490,7 +486,7 @@ def test_a_model_shows_what_it_was_made_with(model):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_has_learnt_nothing_says_so(kind, pixels, tissue, tmp_path):
+def test_unfitted_model_is_refused(kind, pixels, tissue, tmp_path):
     made = kind()
     for use in (
         lambda: made.predict(pixels),
@@ -504,8 +500,8 @@ def test_what_has_learnt_nothing_says_so(kind, pixels, tissue, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("kind", ["model", "detector", "panel"])
-def test_models_are_saved_and_loaded(kind, request, pixels, tmp_path):
+@pytest.mark.parametrize("kind", ["model", "detector", "ensemble"])
+def test_model_file_round_trip(kind, request, pixels, tmp_path):
     fitted = request.getfixturevalue(kind)
     file = fitted.save(tmp_path / "m.histodict")
     for load in (histodict.load, type(fitted).load):

@@ -1,4 +1,4 @@
-"""Finding regions: from masks and from crops, through the class and the command line."""
+"""Tests of region detectors trained on masks and on crops, from Python and the command line."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def tissue(tmp_path_factory):
 
 
 def auc(detector, records):
-    """How well the margins part true patches from the others, over all images."""
+    """Return the AUC of the margins for patches inside the masks, over all images."""
     scores, truths = [], []
     for record in records:
         patch_map = detector.predict(record.path, mpp=record.mpp).patch_map
@@ -64,7 +64,7 @@ def auc(detector, records):
     return roc_auc_score(np.concatenate(truths), np.concatenate(scores))
 
 
-def test_the_margin_of_a_patch_is_fitted_where_the_rule_says_so(tissue, tmp_path):
+def test_margin_threshold_is_fitted_if_the_aggregator_requires_it(tissue, tmp_path):
     manifest = read_manifest(tissue / "foci" / "manifest.csv")
     closest, fitted = (
         RegionDetector(replace(FAST, aggregation=rule), region="inflammation").fit(
@@ -85,7 +85,7 @@ def test_the_margin_of_a_patch_is_fitted_where_the_rule_says_so(tissue, tmp_path
     assert np.array_equal(again.patch_map.predicted_classes, after.predicted_classes)
 
 
-def test_regions_are_learnt_from_masks(tissue):
+def test_detector_is_trained_on_masks(tissue):
     manifest = read_manifest(tissue / "foci" / "manifest.csv")
     detector = RegionDetector(FAST, region="inflammation").fit(manifest.select([0, 1, 2]))
     assert detector.classes_ == ["no inflammation", "inflammation"]
@@ -98,7 +98,7 @@ def test_regions_are_learnt_from_masks(tissue):
     assert prediction.score == sizes[0] >= prediction.min_patches
     for region in prediction.regions:
         assert region.area_px == region.n_patches * 16**2
-        assert region.area_um2 is None  # a PNG does not say its pixel size
+        assert region.area_um2 is None  # a PNG has no pixel size
         left, top, right, bottom = region.box
         corners = np.array([c for polygon in region.polygons for c in polygon[0]])
         assert (corners.min(axis=0) == (left, top)).all()
@@ -117,7 +117,7 @@ def test_regions_are_learnt_from_masks(tissue):
     assert with_mpp.regions[0].area_um2 == pytest.approx(with_mpp.regions[0].area_px / 4)
 
 
-def test_regions_are_learnt_from_crops(tissue):
+def test_detector_is_trained_on_crops(tissue):
     crops = read_manifest(tissue / "manifest.csv")
     detector = RegionDetector(FAST, region="inflamed").fit(crops)
     assert detector.classes_ == ["healthy", "inflamed"]
@@ -130,7 +130,7 @@ def test_regions_are_learnt_from_crops(tissue):
 
 @pytest.mark.filterwarnings("ignore:.*(NO PATIENT|one image only)")
 @pytest.mark.parametrize(
-    ("labels", "region", "said"),
+    ("labels", "region", "message"),
     [
         (None, "tumour", "neither a mask nor a label"),
         (["tumour", "tumour"], None, "which label is the region, with region=…"),
@@ -140,24 +140,24 @@ def test_regions_are_learnt_from_crops(tissue):
         (["other", "healthy"], "normal", "label those that show nothing of it 'no normal'"),
     ],
 )
-def test_no_image_is_taken_for_one_without_the_region_unasked(
-    tissue, tmp_path, labels, region, said
-):
-    """The first has a mask, the others do not."""
+def test_images_without_mask_or_label_are_refused(tissue, tmp_path, labels, region, message):
+    """The first image has a mask, the others do not."""
     cells = {"path": [tissue / "foci" / f"{i}.png" for i in range(len(labels or "two"))]}
     n_more = len(cells["path"]) - 1
     cells |= {"mask": [tissue / "foci" / "0-mask.png"] + n_more * [""], "label": labels}
     table = tmp_path / "table.csv"
     with table.open("w", newline="") as file:
-        known = {name: column for name, column in cells.items() if column}
-        csv.writer(file).writerows([known, *zip(*known.values(), strict=True)])
-    with pytest.raises(ValueError, match=said):
+        truths = {name: column for name, column in cells.items() if column}
+        csv.writer(file).writerows([truths, *zip(*truths.values(), strict=True)])
+    with pytest.raises(ValueError, match=message):
         RegionDetector(FAST, region=region).fit(table)
     if region is not None:
         for command in ("train", "evaluate"):
             arguments = [command, str(table), "--regions", region, "-o", str(tmp_path / "out")]
             run = CliRunner().invoke(app, arguments)
-            assert run.exit_code == 2 and re.search(said, " ".join(run.output.split())), run.output
+            assert run.exit_code == 2 and re.search(message, " ".join(run.output.split())), (
+                run.output
+            )
 
 
 @pytest.mark.parametrize(
@@ -169,21 +169,21 @@ def test_no_image_is_taken_for_one_without_the_region_unasked(
         (["stroma", "tumour"], "tumour"),
     ],
 )
-def test_labels_that_tell_what_is_no_region_go_with_masks(labels, region):
+def test_labels_of_negative_images_may_accompany_masks(labels, region):
     masked = ImageRecord(Path("a.png"), "", "a", mask=Path("m.png"))
     others = [ImageRecord(Path(f"{label}.png"), label, label) for label in labels]
     manifest = Manifest((masked, *others), (), Path())
     assert region_classes(manifest, region) == [f"no {region}", region]
 
 
-def test_an_image_of_glass_has_no_call(tissue, tmp_path):
+def test_background_image_has_no_label(tissue, tmp_path):
     detector = RegionDetector(FAST, region="inflamed").fit(read_manifest(tissue / "manifest.csv"))
     Image.new("RGB", (200, 150), (244, 243, 245)).save(tmp_path / "glass.png")
     prediction = detector.predict(tmp_path / "glass.png")
     assert (prediction.label, prediction.regions, prediction.n_patches) == (None, [], 0)
 
 
-def test_a_model_file_finds_the_same_regions(tissue, tmp_path):
+def test_loaded_model_finds_the_same_regions(tissue, tmp_path):
     manifest = read_manifest(tissue / "foci" / "manifest.csv")
     detector = RegionDetector(FAST).fit(manifest.select([0, 1, 2]))
     loaded = load_model(save_model(detector, tmp_path / "foci.histodict"))
@@ -195,7 +195,7 @@ def test_a_model_file_finds_the_same_regions(tissue, tmp_path):
     assert one.regions == two.regions and one.score == two.score
 
 
-def test_detect_on_the_command_line(tissue, tmp_path):
+def test_detector_on_the_command_line(tissue, tmp_path):
     model, out = tmp_path / "foci.histodict", tmp_path / "found"
     options = ["--set", "n_atoms=40", "--set", "n_iter=4", "--set", "patches_per_class=800"]
     run = CliRunner().invoke(
@@ -203,8 +203,8 @@ def test_detect_on_the_command_line(tissue, tmp_path):
         ["train", str(tissue / "foci"), "--regions", "focus", "-o", str(model), "--json", *options],
     )
     assert run.exit_code == 0, run.output
-    facts = json.loads(run.stdout)
-    assert facts["classes"] == ["no focus", "focus"] and facts["min_patches"] >= 1
+    info = json.loads(run.stdout)
+    assert info["classes"] == ["no focus", "focus"] and info["min_patches"] >= 1
     image = tissue / "foci" / "3.png"
     run = CliRunner().invoke(
         app, ["detect", str(model), str(image), "-o", str(out), "--mpp", "0.5"]
@@ -224,7 +224,7 @@ def test_detect_on_the_command_line(tissue, tmp_path):
     assert "region-detector" in info.output
 
 
-def test_nothing_found_still_gives_tables(tissue, tmp_path):
+def test_images_without_regions_give_tables(tissue, tmp_path):
     detector = RegionDetector(FAST).fit(read_manifest(tissue / "foci").select([0, 1]))
     detector.min_patches_ = 10_000
     save_model(detector, tmp_path / "m.histodict")
@@ -240,7 +240,8 @@ def test_nothing_found_still_gives_tables(tissue, tmp_path):
 
 
 def test_tumour_is_found_in_real_lymph_nodes(data_folder):
-    """Half of the images train; neighbouring tiles stay on one side, as the list is in order."""
+    """Half of the images are for training; adjacent tiles are in the same half, as the list is
+    sorted."""
     manifest = read_manifest(data_folder / "camelyon-tumour")
     recipe = preset("regions").with_changes(
         method_parameters={"n_atoms": 100, "n_iter": 10}, patches_per_class=4_000

@@ -1,4 +1,4 @@
-"""The order of rows decides nothing: models, tables and concepts are the same to the last bit."""
+"""Models, tables and concepts do not depend on the order of rows, bit for bit."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ SMALL = Recipe(
     features="centred",
     aggregation="margin",
 )
-WHOLE = preset("fast", "lbp-colour")
+WHOLE_IMAGE = preset("fast", "lbp-colour")
 MODELS = {
     "single": lambda: TissueClassifier(SMALL, random_state=3),
     "detector": lambda: RegionDetector(SMALL, region="inflamed", random_state=3),
-    "ensemble": lambda: EnsembleClassifier([SMALL, WHOLE], folds=2, random_state=3),
-    "whole image": lambda: TissueClassifier(WHOLE, random_state=3),
+    "ensemble": lambda: EnsembleClassifier([SMALL, WHOLE_IMAGE], folds=2, random_state=3),
+    "whole image": lambda: TissueClassifier(WHOLE_IMAGE, random_state=3),
 }
 
 
 @pytest.fixture(scope="module")
 def tissue(tmp_path_factory):
-    """Four patients with two images of each class; one image is there twice."""
+    """Four patients with two images of each class; one image is duplicated."""
     folder = write_synthetic_dataset(tmp_path_factory.mktemp("set") / "t", 4, 2, size=(110, 90))
     rows = (folder / "manifest.csv").read_text().splitlines()
     path = rows[1].split(",")[0]
@@ -58,8 +58,8 @@ def shuffled(manifest, seed=1):
     return manifest.select(order.tolist())
 
 
-def learnt(model):
-    """All arrays and numbers of a model file, of its members, too."""
+def fitted_values(model):
+    """Return all arrays and numbers of a model, including its members."""
     content = model.to_model_data()
     return [
         (each.decision_parameters, {name: array.tobytes() for name, array in each.arrays.items()})
@@ -78,22 +78,22 @@ def test_shuffled_rows_give_the_same_model(name, manifest):
             manifest.select(range(len(manifest.records))[::-1]),
         )
     )
-    assert learnt(first) == learnt(second) == learnt(reverse)
+    assert fitted_values(first) == fitted_values(second) == fitted_values(reverse)
 
 
-def test_training_goes_on_in_the_same_order(manifest):
+def test_warm_start_uses_the_same_order(manifest):
     start = MODELS["single"]().fit(manifest)
     first, second = (
         MODELS["single"]().fit(images, start_from=start)
         for images in (manifest, shuffled(manifest))
     )
-    assert learnt(first) == learnt(second)
+    assert fitted_values(first) == fitted_values(second)
     moved = [start.refit_decision_rule(images) for images in (manifest, shuffled(manifest))]
-    assert learnt(moved[0]) == learnt(moved[1])
+    assert fitted_values(moved[0]) == fitted_values(moved[1])
 
 
-def test_names_and_places_of_files_decide_nothing(tissue, manifest, tmp_path):
-    """Patients without a name are called by their files, so they are named here."""
+def test_names_and_locations_of_files_do_not_matter(tissue, manifest, tmp_path):
+    """Patients default to file names, so they are given explicitly here."""
     places = {}
     for place, record in enumerate(manifest.records):
         file = tmp_path / f"z{len(manifest.records) - place:02}{record.path.suffix}"
@@ -105,10 +105,10 @@ def test_names_and_places_of_files_decide_nothing(tissue, manifest, tmp_path):
         records=tuple(replace(r, path=places[r.path]) for r in manifest.records),
     )
     first, second = (MODELS["single"]().fit(images) for images in (manifest, moved))
-    assert learnt(first) == learnt(second)
+    assert fitted_values(first) == fitted_values(second)
 
 
-def test_drawn_patches_of_a_model_are_the_same(manifest):
+def test_sampled_patches_are_the_same(manifest):
     model = MODELS["single"]().fit(manifest)
     found = []
     for images in (manifest, shuffled(manifest)):
@@ -149,8 +149,8 @@ def test_concepts_are_the_same_and_tables_keep_their_order(tmp_path):
     for out, order in (("a", names), ("b", names[::-1])):
         file = tmp_path / f"{out}.csv"
         file.write_text("path,patient\n" + "".join(f"{n},p{n[1]}\n" for n in order))
-        words = ["concepts", str(file), "--atoms", "4", "-o", str(tmp_path / out)]
-        assert CliRunner().invoke(app, words).exit_code == 0
+        arguments = ["concepts", str(file), "--atoms", "4", "-o", str(tmp_path / out)]
+        assert CliRunner().invoke(app, arguments).exit_code == 0
         with (tmp_path / out / "usage.csv").open() as text:
             rows = list(csv.DictReader(text))
         assert [row["image"] for row in rows] == order
@@ -160,8 +160,9 @@ def test_concepts_are_the_same_and_tables_keep_their_order(tmp_path):
     assert "as learnt before" in CliRunner().invoke(app, again).output
 
 
-def test_large_files_are_sorted_by_pieces_of_them(tmp_path, monkeypatch):
-    """A slide of gigabytes is not read whole, and files that differ at the end are told apart."""
+def test_large_files_are_sorted_by_sampled_content(tmp_path, monkeypatch):
+    """Slides of gigabytes are not read completely, and files that differ at the end are
+    distinguished."""
     monkeypatch.setattr(files, "_PIECE_BYTES", 64)
     content = bytearray(100_000)
     found = []
@@ -175,12 +176,12 @@ def test_large_files_are_sorted_by_pieces_of_them(tmp_path, monkeypatch):
     assert files.sampled_digest(tmp_path / "none") == ""
 
 
-def test_the_order_is_that_of_the_content_then_of_label_and_patient(tissue, manifest):
+def test_order_is_by_content_then_label_and_patient(tissue, manifest):
     order = [manifest.records[place] for place in content_order(manifest.records)]
     other = shuffled(manifest)
     again = [other.records[place] for place in content_order(other.records)]
-    facts = [
+    statistics = [
         [(files.content_digest(r.path), r.label, r.patient) for r in each]
         for each in (order, again)
     ]
-    assert facts[0] == facts[1]
+    assert statistics[0] == statistics[1]

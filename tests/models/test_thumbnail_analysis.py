@@ -1,4 +1,4 @@
-"""What a thumbnail tells is remembered, and forgotten as soon as the image is another one."""
+"""Tests of the cached thumbnail analysis, which is repeated if the image changes."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from histodict.preprocessing.stain import NORMALISERS
 
 
 @pytest.fixture
-def looks(monkeypatch):
-    """How often a thumbnail was looked at, with a memory of its own; files count as old."""
+def analyses(monkeypatch):
+    """Record of analyses, with an empty cache; files count as settled."""
     monkeypatch.setattr(module, "_MEMORY", module._Memory())
     monkeypatch.setattr(in_memory, "_SETTLED_S", -1.0)
-    seen = []
+    prepared_again = []
     made = module.TissueThreshold.from_thumbnail
 
     class Counted(module.TissueThreshold):
         @classmethod
         def from_thumbnail(cls, thumbnail):
-            seen.append(thumbnail.shape)
+            prepared_again.append(thumbnail.shape)
             return made(thumbnail)
 
     monkeypatch.setattr(module, "TissueThreshold", Counted)
-    return seen
+    return prepared_again
 
 
 def write(path, rng):
@@ -40,53 +40,53 @@ def write(path, rng):
     return path
 
 
-def look_at(path, stain="reinhard"):
+def analyse(path, stain="reinhard"):
     recipe = preset("fast").with_changes(stain=stain)
-    with open_prepared_image(path, None, recipe) as view:
-        return view._tissue, view.normalise
+    with open_prepared_image(path, None, recipe) as prepared:
+        return prepared._tissue, prepared.normalise
 
 
-def test_one_look_for_all_who_come_later(looks, tmp_path, rng):
+def test_thumbnail_is_analysed_once(analyses, tmp_path, rng):
     path = write(tmp_path / "a.bmp", rng)
-    first = look_at(path)
-    assert look_at(path) == first and len(looks) == 1
+    first = analyse(path)
+    assert analyse(path) == first and len(analyses) == 1
     with open_image(path) as source:
         fresh = analyse_thumbnail(source, "reinhard", [])
     assert (fresh.tissue, fresh.normalise) == first
 
 
-def test_every_stain_correction_has_its_own(looks, tmp_path, rng):
+def test_stain_corrections_are_cached_separately(analyses, tmp_path, rng):
     path = write(tmp_path / "a.bmp", rng)
-    found = {stain: look_at(path, stain)[1] for stain in NORMALISERS}
-    assert found == {stain: look_at(path, stain)[1] for stain in NORMALISERS}
-    assert len(looks) == len(set(map(repr, found.values()))) == len(NORMALISERS)
+    found = {stain: analyse(path, stain)[1] for stain in NORMALISERS}
+    assert found == {stain: analyse(path, stain)[1] for stain in NORMALISERS}
+    assert len(analyses) == len(set(map(repr, found.values()))) == len(NORMALISERS)
 
 
-def test_another_image_in_its_place_is_looked_at(looks, tmp_path, rng):
+def test_replaced_image_is_analysed_again(analyses, tmp_path, rng):
     path = write(tmp_path / "a.bmp", rng)
-    first = look_at(path)
+    first = analyse(path)
     write(path, rng)
-    assert look_at(path) != first and len(looks) == 2
+    assert analyse(path) != first and len(analyses) == 2
 
 
-def test_of_a_file_written_just_now_nothing_is_remembered(looks, monkeypatch, tmp_path, rng):
-    """It may be written again before the disk's clock goes on."""
+def test_recently_written_file_is_not_cached(analyses, monkeypatch, tmp_path, rng):
+    """The file may change again within the resolution of its modification time."""
     monkeypatch.setattr(in_memory, "_SETTLED_S", 600.0)
     path = write(tmp_path / "a.bmp", rng)
     assert stable_cache_key(path) == []
-    look_at(path)
-    look_at(path)
-    assert len(looks) == 2
+    analyse(path)
+    analyse(path)
+    assert len(analyses) == 2
 
 
-def test_a_missing_file_is_told_by_who_opens_it(tmp_path):
+def test_images_without_a_stable_key_are_not_cached(tmp_path):
     assert stable_cache_key(tmp_path / "none.png") == []
     assert stable_cache_key(MemoryImage.of_array(np.zeros((9, 9, 3), np.uint8), "a")) == []
 
 
-def test_the_memory_has_an_end(looks, monkeypatch, tmp_path, rng):
+def test_cache_is_bounded(analyses, monkeypatch, tmp_path, rng):
     monkeypatch.setattr(module, "_MAX_KEPT", 2)
     paths = [write(tmp_path / f"{name}.bmp", rng) for name in "abc"]
     for path in [*paths, paths[2], paths[1], paths[0]]:
-        look_at(path)
-    assert len(looks) == 4  # the first was forgotten
+        analyse(path)
+    assert len(analyses) == 4  # the first was evicted

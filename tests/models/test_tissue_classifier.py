@@ -1,4 +1,4 @@
-"""From image files to answers, on a small drawn set."""
+"""Tests of the tissue classifier, from image files to predictions, on a small synthetic set."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def model(halves):
     return TissueClassifier(FAST, random_state=1).fit(halves[0])
 
 
-def test_answers_for_unseen_patients(model, halves):
+def test_predictions_for_test_patients(model, halves):
     predictions = [model.predict(record.path, mpp=record.mpp) for record in halves[1].records]
     right = [a.label == r.label for a, r in zip(predictions, halves[1].records, strict=True)]
     assert np.mean(right) >= 0.75
@@ -64,7 +64,7 @@ def test_answers_for_unseen_patients(model, halves):
         assert (prediction.label == model.classes_[1]) == (prediction.score > 0)
 
 
-def test_same_seed_same_model_for_any_number_of_threads(halves):
+def test_same_seed_gives_the_same_model_for_any_number_of_threads(halves):
     one, two = (TissueClassifier(FAST, random_state=3, n_jobs=n).fit(halves[0]) for n in (1, 2))
     np.testing.assert_array_equal(
         one.model_.method_.dictionaries_, two.model_.method_.dictionaries_
@@ -73,7 +73,7 @@ def test_same_seed_same_model_for_any_number_of_threads(halves):
 
 
 @pytest.mark.parametrize("recipe", [FAST, preset("fast", "mean-logistic")], ids=["patches", "mean"])
-def test_glass_among_the_training_images_is_told_of(halves, tmp_path, recipe):
+def test_background_training_image_is_warned_of(halves, tmp_path, recipe):
     Image.new("RGB", (200, 150), (244, 243, 245)).save(tmp_path / "glass.png")
     first, *_ = records = halves[0].records
     background = replace(first, path=tmp_path / "glass.png")
@@ -81,7 +81,7 @@ def test_glass_among_the_training_images_is_told_of(halves, tmp_path, recipe):
         TissueClassifier(recipe).fit(replace(halves[0], records=(*records, background)))
 
 
-def test_glass_gets_no_answer(model, tmp_path):
+def test_background_image_has_no_label(model, tmp_path):
     Image.new("RGB", (200, 150), (244, 243, 245)).save(tmp_path / "glass.png")
     prediction = model.predict(tmp_path / "glass.png")
     assert prediction.label is None
@@ -93,7 +93,7 @@ def test_another_pixel_size_is_refused(model, halves):
         model.predict(halves[1].records[0].path, mpp=0.25)
 
 
-def test_a_working_pixel_size_reduces_images_to_it(halves, tmp_path):
+def test_images_are_reduced_to_the_working_pixel_size(halves, tmp_path):
     recipe = FAST.with_changes(mpp=1.0)
     model = TissueClassifier(recipe).fit(halves[0])
     record = halves[1].records[0]
@@ -107,13 +107,13 @@ def test_a_working_pixel_size_reduces_images_to_it(halves, tmp_path):
         model.predict(record.path, mpp=2.0)
 
 
-def test_unseen_patients_give_probabilities_and_move_the_threshold(halves, tmp_path):
+def test_ensemble_has_probabilities_and_an_adjusted_threshold(halves, tmp_path):
     model = EnsembleClassifier([FAST], folds=2, random_state=1).fit(halves[0])
     plain = TissueClassifier(FAST, random_state=1).fit(halves[0])
     np.testing.assert_array_equal(
         model.model_.method_.dictionaries_, plain.model_.method_.dictionaries_
     )
-    assert model.threshold != plain.threshold  # what unseen patients say moves θ
+    assert model.threshold != plain.threshold  # out-of-fold scores move θ
     assert model.predict(halves[1].records[0].path).threshold == model.threshold
     loaded = load_model(save_model(model, tmp_path / "m.histodict"))
     for record in halves[1].records[:3]:
@@ -134,8 +134,8 @@ def test_unseen_patients_give_probabilities_and_move_the_threshold(halves, tmp_p
         assert plain.predict(record.path, mpp=record.mpp).probabilities == {}
 
 
-def test_the_map_is_centred_as_the_image_was_decided(model, halves):
-    """Its mean over tissue is the score, also where the line was moved."""
+def test_map_is_centred_on_the_score(model, halves):
+    """Its mean over tissue is the score, also with a moved threshold."""
     for record in halves[1].records:
         for used in (model, model.with_threshold(model.threshold + 0.02)):
             prediction = used.predict(record.path, mpp=record.mpp)
@@ -143,8 +143,8 @@ def test_the_map_is_centred_as_the_image_was_decided(model, halves):
             output = patch_map.margins[..., 1][patch_map.tissue]
             assert output.mean() == pytest.approx(prediction.score, abs=1e-5)
             scored = used.model_.score_image(record.path, record.mpp)
-            raw, evidence = scored.patch_map, scored.patch_statistics
-            assert used.aggregator_.scores(evidence) - used.threshold_shift_ == pytest.approx(
+            raw, statistics = scored.patch_map, scored.patch_statistics
+            assert used.aggregator_.scores(statistics) - used.threshold_shift_ == pytest.approx(
                 prediction.score
             )
             spread = np.ptp(raw.margins[..., 1][raw.tissue]) * used.aggregator_.weights[0, 0]
@@ -155,7 +155,7 @@ def test_the_map_is_centred_as_the_image_was_decided(model, halves):
             assert prediction.proportions == patch_map.proportions
 
 
-def test_the_papers_map_shows_the_patches_that_were_counted(halves):
+def test_proportion_map_shows_the_counted_patches(halves):
     model = TissueClassifier(FAST.with_changes(aggregation="proportion"), random_state=1).fit(
         halves[0]
     )
@@ -172,8 +172,8 @@ def test_the_papers_map_shows_the_patches_that_were_counted(halves):
     assert row["decision_value"] == prediction.value and row["threshold"] == theta
 
 
-def test_one_score_for_two_classes_and_one_per_class_for_more(halves):
-    """Without θ there is no threshold that a score could be held against by mistake."""
+def test_two_classes_have_one_score_and_more_have_one_each(halves):
+    """Without θ there is no threshold that could be compared with a score."""
     recipe = FAST.with_changes(aggregation="margin-and-codes", patches_per_class=200)
     train, test = halves
     two = TissueClassifier(recipe, random_state=1).fit(train)
@@ -195,7 +195,7 @@ def test_one_score_for_two_classes_and_one_per_class_for_more(halves):
     )
 
 
-def test_a_threshold_can_be_moved(model, halves):
+def test_threshold_can_be_moved(model, halves):
     record = halves[1].records[0]
     value = model.threshold_scale_value(model.predict(record.path, mpp=record.mpp).score)
     for shift, place in ((-0.01, 1), (0.01, 0)):
@@ -204,7 +204,7 @@ def test_a_threshold_can_be_moved(model, halves):
         assert moved.predict(record.path, mpp=record.mpp).label == model.classes_[place]
 
 
-def test_a_model_file_gives_the_same_answers(model, halves, tmp_path):
+def test_model_file_gives_the_same_predictions(model, halves, tmp_path):
     path = save_model(model, tmp_path / "größe.histodict")
     loaded = load_model(path)
     for record in halves[1].records[:3]:
@@ -217,7 +217,7 @@ def test_a_model_file_gives_the_same_answers(model, halves, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["größe.histodict"]
 
 
-def test_a_model_that_has_learnt_nothing_says_so(tmp_path):
+def test_unfitted_model_is_refused(tmp_path):
     with pytest.raises(ValueError, match="call fit first"):
         TissueClassifier("fast").predict(tmp_path / "a.png")
     with pytest.raises(ValueError, match="call fit first"):
@@ -227,8 +227,8 @@ def test_a_model_that_has_learnt_nothing_says_so(tmp_path):
 
 
 @pytest.mark.parametrize("rule", ["margin", "proportion", "margin-and-codes"])
-def test_an_answer_is_redrawn_where_the_line_was_moved(halves, rule):
-    """As the moved model would say, without the image: label, score, words and map."""
+def test_prediction_is_updated_for_a_moved_threshold(halves, rule):
+    """Like the model with the moved threshold, without the image: label, score, summary and map."""
     few = {"n_atoms": 12, "n_iter": 2}
     small = replace(FAST, aggregation=rule, method_parameters=few, patches_per_class=200)
     model = TissueClassifier(small).fit(halves[0])
@@ -236,7 +236,7 @@ def test_an_answer_is_redrawn_where_the_line_was_moved(halves, rule):
     before = [model.predict_one(record.path, mpp=record.mpp) for record in records]
     values = sorted(prediction.value for prediction in before)
     n_below = sum(value <= model.decision_threshold.value for value in values)
-    place = 2 if n_below != 2 else 3  # somewhere else than the model's own
+    place = 2 if n_below != 2 else 3  # different from the threshold of the model
     moved = model.with_threshold((values[place - 1] + values[place]) / 2)
     for record, prediction in zip(records, before, strict=True):
         redrawn, requested = (

@@ -1,4 +1,4 @@
-"""Progress within a large image: by windows that may show tissue."""
+"""Tests of progress within a large image, by windows that may contain tissue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Going on from a model: after labels changed, or when more images came."""
+"""Tests of continued training after labels changed or images were added."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ def first(manifest):
     return TissueClassifier(SMALL, random_state=0).fit(manifest)
 
 
-def test_it_starts_where_the_other_ended(manifest, first, tmp_path):
-    """On the same images the objective starts at the end of the first training, and soon stops."""
+def test_training_starts_where_the_first_ended(manifest, first, tmp_path):
+    """On the same images the objective starts at the end of the first training, and soon
+    converges."""
     loaded = load_model(save_model(first, tmp_path / "first.histodict"))
     stages = set()
     second = TissueClassifier(SMALL, random_state=0).fit(
@@ -48,7 +49,7 @@ def test_it_starts_where_the_other_ended(manifest, first, tmp_path):
         assert new[0] <= old[-1] + 1e-3 * abs(old[0]) < old[0]
 
 
-def test_it_refuses_another_recipe_and_a_method_that_cannot(manifest, first):
+def test_other_recipe_or_unsuitable_method_is_refused(manifest, first):
     other = SMALL.with_changes(patch_px=12)
     with pytest.raises(ValueError, match="same settings"):
         TissueClassifier(other).fit(manifest, start_from=first)
@@ -57,7 +58,7 @@ def test_it_refuses_another_recipe_and_a_method_that_cannot(manifest, first):
         TissueClassifier(plain).fit(manifest, start_from=TissueClassifier(plain).fit(manifest))
 
 
-def test_on_the_command_line(manifest, tmp_path):
+def test_warm_start_on_the_command_line(manifest, tmp_path):
     settings = [
         part
         for text in ("n_atoms=12", "n_iter=5", "patches_per_class=300")
@@ -75,15 +76,15 @@ def test_on_the_command_line(manifest, tmp_path):
     assert run.exit_code == 2 and "same settings" in run.output
 
 
-def test_a_panel_is_not_gone_on_from(manifest, small_models, tmp_path):
-    """Or its other views would be lost without a word."""
+def test_ensemble_cannot_be_continued(manifest, small_models, tmp_path):
+    """Otherwise its other members would be lost silently."""
     one = str(small_models.path("panel"))
     two = ["-o", str(tmp_path / "two.histodict")]
     run = CliRunner().invoke(app, ["train", str(manifest.root), *two, "--start-from", one])
     assert run.exit_code == 2 and "is a panel, which starts afresh" in " ".join(run.output.split())
 
 
-def test_the_model_remembers_what_it_started_from(manifest, first):
+def test_training_info_records_the_start_model(manifest, first):
     second = TissueClassifier(SMALL, random_state=0).fit(manifest, start_from=first)
     assert second.training_info_["started_from"] == first.training_info_
     one = EnsembleClassifier([SMALL], folds=2).fit(manifest)

@@ -1,4 +1,4 @@
-"""Layouts of public data sets: which images, classes and patients are found in them."""
+"""Tests of the folder layouts of public data sets: images, classes and patients."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def only(folder: Path):
     return task
 
 
-def told(manifest) -> dict[str, tuple[str, str]]:
-    """(label, patient) by file name."""
+def labels_and_patients(manifest) -> dict[str, tuple[str, str]]:
+    """Return (label, patient) by file name."""
     return {record.path.name: (record.label, record.patient) for record in manifest.records}
 
 
 # --- public sets --------------------------------------------------------------------------------
 
 
-def test_tcga_barcodes_tell_patient_site_and_slide(tmp_path):
+def test_tcga_barcodes_give_patient_site_and_slide(tmp_path):
     names = (
         "MVP/TCGA-06-0137-01A-01-BS1_roi3.png",
         "MVP/TCGA-06-0137-01A-02-TS2.png",
@@ -55,7 +55,7 @@ def test_tcga_barcodes_tell_patient_site_and_slide(tmp_path):
     assert other.images.classes == ["ductal", "lobular"]
 
 
-def test_glas_takes_patients_and_grades_from_its_table(tmp_path):
+def test_glas_table_gives_patients_and_grades(tmp_path):
     names = ("train_1.bmp", "train_1_anno.bmp", "testA_1.bmp", "testA_1_anno.bmp")
     root = lay_out(tmp_path / "Warwick QU", *names)
     table = root / "Grade.csv"
@@ -64,7 +64,10 @@ def test_glas_takes_patients_and_grades_from_its_table(tmp_path):
         "train_1, 7, benign, healthy\ntestA_1, 12, malignant, poorly differentiated\n"
     )
     task = only(root)
-    assert told(task.images) == {"testA_1.bmp": ("malignant", "12"), "train_1.bmp": ("benign", "7")}
+    assert labels_and_patients(task.images) == {
+        "testA_1.bmp": ("malignant", "12"),
+        "train_1.bmp": ("benign", "7"),
+    }
     assert [record.split for record in task.images.records] == ["testA", "train"]
     assert [r.mask.name for r in task.images.records] == ["testA_1_anno.bmp", "train_1_anno.bmp"]
     assert task.regions is None  # glands are no disease
@@ -76,7 +79,7 @@ def test_glas_takes_patients_and_grades_from_its_table(tmp_path):
         load_datasets(root)
 
 
-def test_ucsb_groups_are_in_the_names(tmp_path):
+def test_ucsb_names_give_groups(tmp_path):
     names = (
         "Images/ytma10_010704_benign1_ccd.tif",
         "Images/ytma10_010704_malignant2_ccd.tif",
@@ -84,7 +87,7 @@ def test_ucsb_groups_are_in_the_names(tmp_path):
         "Truth/ytma10_010704_benign1.TIF",  # its outlines, not an image
     )
     task = only(lay_out(tmp_path, *names))
-    assert told(task.images) == {
+    assert labels_and_patients(task.images) == {
         "ytma10_010704_benign1_ccd.tif": ("benign", "ytma10_010704"),
         "ytma10_010704_malignant2_ccd.tif": ("malignant", "ytma10_010704"),
         "ytma12_010804_benign3_ccd.tif": ("benign", "ytma12_010804"),
@@ -102,7 +105,7 @@ def test_breakhis_has_a_task_for_each_magnification(tmp_path):
     )
     low, high = load_datasets(lay_out(tmp_path, *names))
     assert (low.name, high.name) == ("breakhis-40x", "breakhis-100x")
-    assert sorted(told(low.images).values()) == [
+    assert sorted(labels_and_patients(low.images).values()) == [
         ("benign", "14-22549AB"),
         ("malignant", "14-13412"),
         ("malignant", "14-13412"),
@@ -147,7 +150,7 @@ def test_kather_tiles_of_both_years(tmp_path):
     assert not older.warnings
 
 
-def test_camelyon_tiles_go_with_their_masks(tmp_path):
+def test_camelyon_tiles_are_matched_with_their_masks(tmp_path):
     stems = ("patient_004_node_4_x1", "tumor_012_77", "10670", "10679", "10680")
     names = [f"{side}/{stem}.png" for stem in stems for side in ("images", "masks")]
     task = only(lay_out(tmp_path, *names))
@@ -180,7 +183,7 @@ def pcam(tmp_path):
 
 
 class FakeFile(dict):
-    """What h5py.File gives: arrays by key."""
+    """Stub of h5py.File: arrays by key."""
 
     def __init__(self, path, mode):
         pixels = np.arange(4, dtype=np.uint8)[:, None, None, None] * np.ones((4, 8, 8, 3), np.uint8)
@@ -206,12 +209,12 @@ def test_pcam_is_unpacked_once(pcam, monkeypatch):
     third.path.write_bytes(b"kept")
     only(pcam)
     assert third.path.read_bytes() == b"kept"
-    # Not every image of a large file, but of both classes and from all of it.
+    # A subset of a large file, with both classes and from all of it.
     monkeypatch.setattr("histodict.paper.image_sets._MAX_PER_CLASS", 1)
     assert sorted(only(pcam).images.labels) == ["normal", "normal", "tumour", "tumour"]
 
 
-def test_pcam_without_h5py_says_what_to_do(pcam, monkeypatch):
+def test_pcam_without_h5py_is_refused(pcam, monkeypatch):
     monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(ManifestError, match="pip install h5py"):
         load_datasets(pcam)
@@ -221,7 +224,7 @@ def test_pcam_as_files(tmp_path):
     kaggle = lay_out(tmp_path / "kaggle", "train/f38a.tif", "train/c18f.tif", "train/none.tif")
     (kaggle / "train_labels.csv").write_text("id,label\nf38a,0\nc18f,1\n")
     task = only(kaggle)
-    assert {name: label for name, (label, _) in told(task.images).items()} == {
+    assert {name: label for name, (label, _) in labels_and_patients(task.images).items()} == {
         "f38a.tif": "normal",
         "c18f.tif": "tumour",
     }
@@ -239,7 +242,7 @@ def test_pcam_as_files(tmp_path):
 # --- any folder ---------------------------------------------------------------------------------
 
 
-def test_a_manifest_with_patients_comes_before_the_layout(tmp_path):
+def test_manifest_with_patients_has_precedence_over_the_layout(tmp_path):
     root = lay_out(tmp_path / "My Colon", "colon_n/1.jpeg", "colon_aca/1.jpeg")
     rows = "path,label{}\ncolon_n/1.jpeg,normal{}\ncolon_aca/1.jpeg,tumour{}\n"
     (root / "manifest.csv").write_text(rows.format(",patient", ",A", ",B"))
@@ -264,7 +267,7 @@ def test_folders_of_any_name(tmp_path, classes, diseased):
     assert task.diseased == diseased and task.classes[-1] == diseased
 
 
-def test_names_are_looked_up_in_the_data_folder(tmp_path, monkeypatch):
+def test_names_are_resolved_in_the_data_folder(tmp_path, monkeypatch):
     lay_out(tmp_path / "mine", "a/1.png", "b/1.png")
     monkeypatch.setenv(DATA_VARIABLE, str(tmp_path))
     assert only("mine").images.classes == ["a", "b"]
@@ -275,7 +278,7 @@ def test_names_are_looked_up_in_the_data_folder(tmp_path, monkeypatch):
         load_datasets("mine")
 
 
-def test_no_layout_claims_what_is_not_its_own(tmp_path):
+def test_layouts_do_not_claim_other_folders(tmp_path):
     root = lay_out(tmp_path, "healthy/1.png", "inflamed/1.png", "inflamed/2.png")
     assert [name for name, find in LAYOUTS.items() if find(root)] == []
 

@@ -1,4 +1,5 @@
-"""The paper's experiments: its own figures as data, the arithmetic, and what `reproduce` writes."""
+"""Tests of the experiments of the paper: published values, computations, and output of
+`reproduce`."""
 
 from __future__ import annotations
 
@@ -45,16 +46,16 @@ TINY = Sizes(
     synthetic=(12, 1, (112, 96)),
     timed=Problem(n_atoms=6, n_samples=40, n_features=30, n_nonzero=3, n_iter=1),
 )
-# Dictionaries of each class, one for all, and a method of whole images.
+# Dictionaries per class, one dictionary, and a whole-image method.
 METHODS = ("dfdl", "lcksvd", "nayak", "src-image")
 NAMES = ("DFDL", "LC-KSVD", "Nayak's", "SRC")
 NAMED = tuple(published.PAPER_NAMES.values())
 
 
-# --- what the paper printed ---------------------------------------------------------------------
+# --- published values -----------------------------------------------------------------------------
 
 
-def test_odd_rows_are_kept_as_printed_and_marked():
+def test_inconsistent_rows_are_stored_as_printed_and_marked():
     rows = published.confusion()
     assert len(rows) == 2 * 66
     odd = Counter()
@@ -76,7 +77,7 @@ def test_every_matrix_is_complete():
         counts = Counter((row["method"], row["truth"], row["answer"]) for row in rows)
         methods = {row["method"] for row in rows}
         assert counts == {
-            (m, truth, said): 1 for m in methods for truth in classes for said in classes
+            (m, truth, predicted): 1 for m in methods for truth in classes for predicted in classes
         }
         assert methods < set(NAMED) if data == "TCGA" else methods == set(NAMED)
         assert len(methods) == (5 if data == "TCGA" else 7)
@@ -90,13 +91,13 @@ def test_accuracies_agree_with_the_text():
     more = percent["TCGA", "LC-KSVD"] - percent["TCGA", "DFDL"]
     assert more == pytest.approx(100 / 150, abs=0.02)
     assert (percent["IBL", "DFDL"], rows["IBL", "DFDL"]["printed"]) == (97.75, "over 97.75")
-    assert percent["IBL", "WND-CHARM"] == 92.85  # printed; the matrix would give 92.99
+    assert percent["IBL", "WND-CHARM"] == 92.85  # as printed; the matrix would give 92.99
     assert percent["IBL", "SHIRC"] == pytest.approx((93.33 + 90) / 2, abs=0.006)
     assert rows["IBL", "SHIRC"]["printed"] == "from the confusion matrix"
     assert max(NAMED, key=lambda method: percent["ADL lung", method]) == "DFDL"
 
 
-def test_operating_points_are_false_alarm_and_miss():
+def test_operating_points_are_error_rates():
     points = {
         (row["data"], row["method"]): (row["false_alarm"], row["miss"])
         for row in published.operating_points()
@@ -108,7 +109,7 @@ def test_operating_points_are_false_alarm_and_miss():
 # --- complexity ---------------------------------------------------------------------------------
 
 
-def test_counts_are_the_papers_exactly():
+def test_operation_counts_are_those_of_the_paper():
     rows = published.read_table("operations")
     assert len(rows) == 12
     ours = {name: method for method, name in published.PAPER_NAMES.items()}
@@ -118,7 +119,7 @@ def test_counts_are_the_papers_exactly():
         assert scientific(count) == row["operations"]
 
 
-def test_counts_follow_from_the_steps_that_the_appendix_adds_up():
+def test_operation_counts_follow_from_the_steps_in_the_appendix():
     p = Problem(n_classes=3, n_atoms=7, n_samples=11, n_features=13, n_nonzero=5)
     c, k, N, d, L, q = 3, 7, 11, 13, 5, 4
 
@@ -145,7 +146,7 @@ def test_recorded_times_are_shown_only_for_their_own_size():
     assert other.draw() is not None
 
 
-def test_numbers_are_written_as_in_the_paper():
+def test_numbers_are_formatted_as_in_the_paper():
     assert [scientific(x) for x in (6.6e10, 1.06e11, 1.692e11, 1e3)] == [
         "6.6e10",
         "1.06e11",
@@ -154,7 +155,7 @@ def test_numbers_are_written_as_in_the_paper():
     ]
 
 
-def test_samples_to_time_with_are_unit_vectors_of_all_classes():
+def test_timing_samples_are_unit_vectors_of_all_classes():
     X, y = planted_samples(TINY.timed, 0)
     assert X.shape == (80, 30) and X.dtype == np.float32
     assert np.allclose(np.linalg.norm(X, axis=1), 1, atol=1e-5)
@@ -164,7 +165,7 @@ def test_samples_to_time_with_are_unit_vectors_of_all_classes():
 # --- parts of the experiments -------------------------------------------------------------------
 
 
-def test_theta_from_nobody_ill_to_everybody():
+def test_error_rates_over_theta():
     shares = np.array([1.0, 0.8, 0.4, 0.6, 0.2, 0.0])
     diseased = np.array([False, False, False, True, True, True])
     false_alarm, miss = theta_rates(shares, diseased, np.array([0.0, 0.4, 0.5, 0.7, 1.0]))
@@ -172,7 +173,7 @@ def test_theta_from_nobody_ill_to_everybody():
     assert miss == pytest.approx([1, 1 / 3, 1 / 3, 0, 0])
 
 
-def test_atoms_that_classes_share_are_found():
+def test_atoms_shared_by_classes_are_found():
     D = np.eye(12).reshape(3, 4, 12)
     assert (closest_other(D) == 0).all()
     D[2, 1] = -D[0, 3]
@@ -181,11 +182,11 @@ def test_atoms_that_classes_share_are_found():
 
 
 def records(*rows: tuple[str, str]) -> Manifest:
-    """Images by (label, patient)."""
+    """Return a manifest of images by (label, patient)."""
     return Manifest(tuple(ImageRecord(Path(f"{i}.png"), *row) for i, row in enumerate(rows)))
 
 
-def test_few_images_come_from_many_patients():
+def test_few_images_are_from_many_patients():
     manifest = records(*[("a", "p")] * 5, ("a", "q"), ("a", "r"), ("b", "p"))
     stored = few_images(manifest, 3)
     assert sorted(zip(stored.labels, stored.patients, strict=True)) == [
@@ -206,7 +207,7 @@ def setting(manifest: Manifest, **changes) -> Setting:
     return Setting(Dataset("x", manifest), Path("unused"), **changes)
 
 
-def test_the_full_recipe_is_the_published_one():
+def test_full_recipe_is_the_published_one():
     full = setting(many())
     assert full.plan("dfdl").recipe == preset("paper", "dfdl")
     assert full.plan("dfdl").recipe.method_parameters["n_atoms"] == 500
@@ -219,7 +220,7 @@ def test_the_full_recipe_is_the_published_one():
     assert FULL.bases == (200, 300, 400, 500, 600)
 
 
-def test_settings_go_to_the_methods_that_know_them():
+def test_settings_apply_to_methods_that_have_them():
     choice = Choice(settings={"rho": "0.5", "downsample": "2"})
     chosen = setting(many(), choice=choice)
     assert chosen.plan("dfdl").recipe.method_parameters["rho"] == 0.5
@@ -233,7 +234,7 @@ def test_settings_go_to_the_methods_that_know_them():
         Choice(methods=("magic",))
 
 
-def test_half_of_the_patients_learn_unless_a_number_of_images_is_asked_for():
+def test_half_of_the_patients_are_for_training_unless_a_number_of_images_is_given():
     full = setting(many())
     assert full.splits.protocol["kind"] == "k-fold" and len(full.splits) == 2
     few = replace(full, choice=Choice(per_class=10))
@@ -241,14 +242,14 @@ def test_half_of_the_patients_learn_unless_a_number_of_images_is_asked_for():
     assert "10 images per class to learn from" in few.describe()
 
 
-def test_training_sizes_are_what_every_half_has():
+def test_training_sizes_are_available_in_every_half():
     assert training_sizes(many(), 3, 5) == [2, 5, 8, 12, 15]
     assert training_sizes(many(4), 1, 5) == [2]
     with pytest.raises(NotPossibleError):
         training_sizes(many(2), 1, 5)
 
 
-def test_an_experiment_takes_the_methods_it_can_show():
+def test_experiment_selects_suitable_methods():
     chosen = setting(many(), choice=Choice(methods=("nayak", "dfdl")))
     assert chosen.choose(("lcksvd",), ("dfdl", "odl"), "why") == ["dfdl"]
     assert setting(many()).choose(("lcksvd",), ("dfdl", "odl"), "why") == ["lcksvd"]
@@ -257,7 +258,7 @@ def test_an_experiment_takes_the_methods_it_can_show():
     assert set(COMPARED) == set(published.PAPER_NAMES)
 
 
-# --- everything, once ---------------------------------------------------------------------------
+# --- complete run -------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -286,7 +287,7 @@ def figure_words(path) -> str:
     return " ".join(ElementTree.parse(path).getroot().itertext())
 
 
-SHOWN = {
+EXPECTED_TEXTS = {
     "bases": ["DFDL: healthy", "LC-KSVD: inflamed"],
     "codes": ["DFDL on healthy", "LC-KSVD on inflamed", "atoms: healthy | inflamed"],
     "accuracy": [*NAMES, "WND-CHARM", "synthetic (histodict)", "IBL (published)", "97.8"],
@@ -299,19 +300,19 @@ SHOWN = {
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_every_experiment_leaves_its_files(output, name):
+def test_every_experiment_writes_its_files(output, name):
     folder = output / "synthetic"
-    words = figure_words(folder / f"{name}.svg")
-    assert [text for text in SHOWN[name] if text not in words] == []
-    with Image.open(folder / f"{name}.png") as picture:
-        assert min(picture.size) > 150
-        assert len(np.unique(np.asarray(picture.convert("L")))) > 10
+    texts = figure_words(folder / f"{name}.svg")
+    assert [text for text in EXPECTED_TEXTS[name] if text not in texts] == []
+    with Image.open(folder / f"{name}.png") as image:
+        assert min(image.size) > 150
+        assert len(np.unique(np.asarray(image.convert("L")))) > 10
     assert len(table(folder / f"{name}.csv")) > 3
     page = (output / "index.html").read_text()
     assert f'src="synthetic/{name}.svg"' in page and f"synthetic/{name}.csv" in page
 
 
-def test_the_page_fetches_nothing_and_its_links_exist(output):
+def test_page_is_self_contained_and_its_links_exist(output):
     page = (output / "index.html").read_text()
     links = re.findall(r'(?:src|href)="([^"]+)"', page)
     within = [link[1:] for link in links if link[0] == "#"]
@@ -322,7 +323,7 @@ def test_the_page_fetches_nothing_and_its_links_exist(output):
     assert "<script" not in page
 
 
-def test_accuracy_is_that_of_the_answers(output):
+def test_accuracy_is_that_of_the_predictions(output):
     folder = output / "synthetic"
     predictions = table(folder / "answers.csv")
     rows = table(folder / "accuracy.csv")
@@ -336,7 +337,7 @@ def test_accuracy_is_that_of_the_answers(output):
     assert beside == set(published.CLASSES)
 
 
-def test_confusion_is_that_of_the_accuracy(output):
+def test_confusion_agrees_with_the_accuracy(output):
     folder = output / "synthetic"
     accuracy = {r["method"]: float(r["accuracy"]) for r in ours(table(folder / "accuracy.csv"))}
     rows = ours(table(folder / "confusion.csv"))
@@ -349,7 +350,7 @@ def test_confusion_is_that_of_the_accuracy(output):
             assert total == pytest.approx(100)
 
 
-def test_curves_run_from_all_missed_and_pass_the_operating_point(output):
+def test_roc_curves_include_the_operating_point(output):
     folder = output / "synthetic"
     curves, points = table(folder / "roc.csv"), ours(table(folder / "roc-points.csv"))
     confusion = ours(table(folder / "confusion.csv"))
@@ -378,8 +379,8 @@ def test_curves_run_from_all_missed_and_pass_the_operating_point(output):
 @pytest.mark.parametrize(
     ("what", "setting"), [("bases-count", "n_atoms"), ("training-patches", "patches_per_class")]
 )
-def test_what_a_sweep_tries_cannot_be_set(tmp_path, what, setting):
-    """It would override every step, and the curve be flat."""
+def test_swept_setting_cannot_be_set(tmp_path, what, setting):
+    """It would override every step, and the curve would be flat."""
     choice = Choice(methods=("dfdl",), settings={setting: "5"})
     images = Manifest((), (), tmp_path)
     requested = Setting(Dataset("d", images, None, region=None), tmp_path, TINY, choice)
@@ -395,14 +396,14 @@ def test_what_a_sweep_tries_cannot_be_set(tmp_path, what, setting):
         ("training-images", "training images per class", [2, 3]),
     ],
 )
-def test_sweeps_end_where_the_comparison_is(output, name, axis, values):
+def test_sweeps_end_at_the_compared_value(output, name, axis, values):
     folder = output / "synthetic"
     rows = ours(table(folder / f"{name}.csv"))
     accuracy = {r["method"]: r["accuracy"] for r in ours(table(folder / "accuracy.csv"))}
     for method in dict.fromkeys(row["method"] for row in rows):
         own = [row for row in rows if row["method"] == method]
         assert [int(row[axis]) for row in own] == values
-        if name != "training-images":  # it has other splits
+        if name != "training-images":  # that experiment has other splits
             assert own[-1]["accuracy"] == accuracy[method]
     expected = NAMES if name == "training-images" else NAMES[:3]
     assert list(dict.fromkeys(row["method"] for row in rows)) == list(expected)
@@ -410,9 +411,9 @@ def test_sweeps_end_where_the_comparison_is(output, name, axis, values):
 
 def test_bases_and_codes_are_of_the_same_dictionaries(output):
     folder = output / "synthetic"
-    bases = Counter((r["method"], r["class"]) for r in table(folder / "bases.csv"))
+    atoms = Counter((r["method"], r["class"]) for r in table(folder / "bases.csv"))
     methods, classes = ("DFDL", "LC-KSVD"), ("healthy", "inflamed")
-    assert bases == {(method, name): 8 for method in methods for name in classes}
+    assert atoms == {(method, name): 8 for method in methods for name in classes}
     codes = table(folder / "codes.csv")
     for share in table(folder / "codes-shares.csv"):
         own = [r for r in codes if (r["method"], r["truth"]) == (share["method"], share["truth"])]
@@ -424,7 +425,7 @@ def test_bases_and_codes_are_of_the_same_dictionaries(output):
         assert float(share["own_class_fraction"]) == pytest.approx(expected, rel=1e-4)
 
 
-def test_complexity_shows_counts_and_times_side_by_side(output):
+def test_complexity_has_counts_and_times(output):
     rows = {row["method"]: row for row in table(output / "complexity.csv")}
     assert list(rows) == ["DFDL", "LC-KSVD", "Nayak's", "FDDL"]
     for row in rows.values():
@@ -436,26 +437,26 @@ def test_complexity_shows_counts_and_times_side_by_side(output):
     page = (output / "index.html").read_text()
     for count in ("6.6e10", "1.06e11", "8.92e10", "9.04e10", "4.492e11", "4.504e11"):
         assert count in page
-    words = figure_words(output / "complexity.svg")
-    assert all(text in words for text in ("DFDL", "FDDL", "published 1.8e+03 s", "recorded 71 s"))
+    texts = figure_words(output / "complexity.svg")
+    assert all(text in texts for text in ("DFDL", "FDDL", "published 1.8e+03 s", "recorded 71 s"))
 
 
-def test_a_second_run_trains_nothing_and_draws_the_same(output, monkeypatch):
+def test_second_run_trains_nothing_and_draws_the_same(output, monkeypatch):
     def refuse(*args, **kwargs):
         raise AssertionError("trained again")
 
     before = (output / "synthetic" / "confusion.svg").read_bytes()
     monkeypatch.setattr(TissueClassifier, "fit", refuse)
     choice = Choice(methods=METHODS)
-    for name in ("bases", "confusion"):  # of kept models, and of kept answers
+    for name in ("bases", "confusion"):  # from stored models, and from stored predictions
         reproduce(name, output=output, sizes=TINY, choice=choice, work=ExecutionOptions(1))
     assert (output / "synthetic" / "confusion.svg").read_bytes() == before
 
 
-# --- other data ---------------------------------------------------------------------------------
+# --- other data sets ----------------------------------------------------------------------------
 
 
-def test_other_data_has_the_papers_figures_beside_it(output, tmp_path):
+def test_other_data_are_compared_with_the_published_values(output, tmp_path):
     synthetic = next(output.glob("drawn-*"))
     for kind, name in (("healthy", "UDH"), ("inflamed", "DCIS")):
         shutil.copytree(synthetic / kind, tmp_path / "Breast" / name)
@@ -491,14 +492,14 @@ def test_masks_alone_give_the_curve_over_m(output, tmp_path):
         reproduce("accuracy", data, tmp_path, sizes=TINY)
 
 
-def test_wrong_words_are_refused(tmp_path):
+def test_invalid_arguments_are_refused(tmp_path):
     with pytest.raises(ValueError, match="WHAT must be one of bases, codes"):
         reproduce("everything", output=tmp_path)
     with pytest.raises(ValueError, match="there is no such folder"):
         reproduce("bases", "nowhere", tmp_path)
 
 
-def test_matrices_are_drawn_where_only_some_methods_saw_no_tissue():
+def test_matrices_are_drawn_if_only_some_methods_found_no_tissue():
     from histodict.paper import accuracy as confusion
 
     common = {"data": "x", "source": "histodict", "truth": "a", "sums_to_100": True}

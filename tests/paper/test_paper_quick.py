@@ -1,6 +1,6 @@
-"""`histodict reproduce all --quick`, the command itself: every method, figure and table.
+"""Test of `histodict reproduce all --quick`: every method, figure and table.
 
-Of fewer and smaller images than a user gets: WND-CHARM alone would take a minute for those.
+The images are fewer and smaller than the defaults: WND-CHARM alone would take a minute for those.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def test_all_seven_methods_are_compared_with_intervals(output):
     assert set(rows) == set(METHODS)
     for row in rows.values():
         assert 0 <= float(row["low"]) <= float(row["accuracy"]) <= float(row["high"]) <= 100
-    # Few small patches, no stain correction: not much, but more than chance.
+    # Few small patches without stain correction: low accuracy, but above chance.
     assert max(float(row["accuracy"]) for row in rows.values()) >= 80
     assert np.mean([float(row["accuracy"]) for row in rows.values()]) >= 60
 
@@ -74,7 +74,7 @@ def test_every_sweep_has_every_size(output, name):
 @pytest.mark.parametrize(
     "name", ["accuracy", "confusion", "roc", "bases", "codes", *SWEEPS, "../complexity"]
 )
-def test_every_figure_shows_something(output, name):
-    with Image.open(output / "synthetic" / f"{name}.png") as picture:
-        assert np.asarray(picture.convert("L")).std() > 5
+def test_every_figure_is_not_empty(output, name):
+    with Image.open(output / "synthetic" / f"{name}.png") as image:
+        assert np.asarray(image.convert("L")).std() > 5
     assert "<svg" in (output / "synthetic" / f"{name}.svg").read_text(encoding="utf-8")

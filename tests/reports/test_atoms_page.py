@@ -1,4 +1,4 @@
-"""The page of atoms: what it shows is what was found, for pixels and for a network's cells."""
+"""Tests of the report of atoms, for pixels and for encoder features."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ def run(*arguments):
     return CliRunner().invoke(app, ["atoms", *map(str, arguments)])
 
 
-# --- pictures -----------------------------------------------------------------------------------
+# --- images -------------------------------------------------------------------------------------
 
 
-def test_the_patch_is_in_the_middle_of_its_picture(tmp_path):
-    """A black patch on grey; where the square leaves the image it is white."""
+def test_patch_is_in_the_centre_of_its_image(tmp_path):
+    """A black patch on grey; the square is white outside the image."""
     pixels = np.full((60, 60, 3), 128, np.uint8)
     pixels[0:10, 20:30] = 0
     Image.fromarray(pixels).save(tmp_path / "a.png")
@@ -79,25 +79,25 @@ def test_the_patch_is_in_the_middle_of_its_picture(tmp_path):
     gallery = PatchSample(np.zeros(1, np.int64), np.array([[20, 0]]), np.full(1, 10.0), None)
     assert square_around(gallery, 0, 4) == ((5, -15), 40)
     uri = patch_images(gallery, [ImageRecord(tmp_path / "a.png", "a", "p")], [0, 0])[0]
-    shown = np.asarray(Image.open(io.BytesIO(base64.b64decode(uri.split(",")[1]))))
-    n = len(shown)
-    assert shown.shape == (n, n, 3)
-    assert shown[n // 2, n // 2].max() < 20
-    assert shown[n // 5, n // 2].min() > 235
-    assert np.abs(shown[n // 2, n // 5].astype(int) - 128).max() < 12
-    assert np.abs(shown[4 * n // 5, n // 2].astype(int) - 128).max() < 12
+    square = np.asarray(Image.open(io.BytesIO(base64.b64decode(uri.split(",")[1]))))
+    n = len(square)
+    assert square.shape == (n, n, 3)
+    assert square[n // 2, n // 2].max() < 20
+    assert square[n // 5, n // 2].min() > 235
+    assert np.abs(square[n // 2, n // 5].astype(int) - 128).max() < 12
+    assert np.abs(square[4 * n // 5, n // 2].astype(int) - 128).max() < 12
 
 
-def test_the_outline_is_around_the_patch_and_leaves_it_alone():
+def test_outline_surrounds_the_patch_without_covering_it():
     synthetic = draw_outline(np.full((100, 100, 3), 128, np.uint8), 5)
     assert (synthetic[41:60, 41:60] == 128).all() and (synthetic[:39] == 128).all()
     assert (synthetic[40, 40:60] == 0).all() and (synthetic[39, 39:62] == 255).all()
 
 
-# --- the page -----------------------------------------------------------------------------------
+# --- the report ---------------------------------------------------------------------------------
 
 
-def test_the_page_shows_what_was_found(model, manifest, tmp_path):
+def test_report_shows_the_collected_data(model, manifest, tmp_path):
     found, page = page_of(model, manifest, tmp_path / "atoms.html", 5)
     lines = [line for use in found.classes for line in use.atoms]
     assert len(lines) == 10
@@ -116,15 +116,15 @@ def test_the_page_shows_what_was_found(model, manifest, tmp_path):
     assert "the second the surroundings" in page
 
 
-def test_a_flagged_atom_is_shown_though_few_patches_use_it(model, manifest, tmp_path, monkeypatch):
+def test_flagged_atom_is_shown_even_if_rarely_used(model, manifest, tmp_path, monkeypatch):
     from histodict.explain import atom_statistics as atoms_in_use
 
     reference, requested = atoms_in_use.compute_atom_statistics, []
 
-    def with_leak(*arguments):
-        facts = reference(*arguments)
-        own = [fact for fact in facts if fact.class_name == "inflamed" and fact.n_patients]
-        rare = min(own, key=lambda fact: fact.fractions["inflamed"])
+    def with_flagged_atom(*arguments):
+        statistics = reference(*arguments)
+        own = [atom for atom in statistics if atom.class_name == "inflamed" and atom.n_patients]
+        rare = min(own, key=lambda atom: atom.fractions["inflamed"])
         requested.append(rare.label)
         confounded = {
             "is_site_confounded": True,
@@ -132,10 +132,10 @@ def test_a_flagged_atom_is_shown_though_few_patches_use_it(model, manifest, tmp_
             "site_variance_fraction": 0.9,
             "site_p_value": 0.001,
         }
-        facts[rare.atom] = replace(rare, site_excess=0.2, **confounded)
-        return facts
+        statistics[rare.atom] = replace(rare, site_excess=0.2, **confounded)
+        return statistics
 
-    monkeypatch.setattr(atoms_in_use, "compute_atom_statistics", with_leak)
+    monkeypatch.setattr(atoms_in_use, "compute_atom_statistics", with_flagged_atom)
     found, page = page_of(model, manifest, tmp_path / "atoms.html", 1)
     (label,) = requested
     assert label not in [found.statistics[use.atoms[0].atom].label for use in found.classes]
@@ -150,23 +150,23 @@ def test_a_flagged_atom_is_shown_though_few_patches_use_it(model, manifest, tmp_
     assert len(set(ids)) == len(ids)
 
 
-def test_facts_are_to_be_had_in_python(model, manifest):
-    facts = histodict.atom_statistics(model, manifest)
+def test_statistics_are_available_in_python(model, manifest):
+    statistics = histodict.atom_statistics(model, manifest)
     found = collect_atom_report(model, manifest, n_atoms=3)
-    assert [fact.row() for fact in facts] == [fact.row() for fact in found.statistics]
+    assert [atom.row() for atom in statistics] == [atom.row() for atom in found.statistics]
     ensemble = EnsembleClassifier([PIXELS, PIXELS], n_jobs=1)
     with pytest.raises(ValueError, match="fit"):
         histodict.atom_statistics(ensemble, manifest)
 
 
-def test_it_needs_nothing_else(model, manifest, tmp_path):
+def test_report_is_self_contained(model, manifest, tmp_path):
     _, page = page_of(model, manifest, tmp_path / "atoms.html", 2)
     assert "<script" not in page and "http" not in page
     assert all(uri.startswith("data:") for uri in re.findall(r'src="([^"]+)"', page))
     assert len(re.findall(r"<img", page)) == len(re.findall(r'alt="[^"]', page))
 
 
-def test_users_weigh_most_and_are_two_of_an_image_at_most(model, manifest):
+def test_top_patches_are_at_most_two_per_image(model, manifest):
     found = collect_atom_report(model, manifest, n_atoms=3)
     codes = np.abs(found.gallery.codes.toarray())
     for use in found.classes:
@@ -189,7 +189,7 @@ def test_names_are_escaped(model, manifest, tmp_path):
     assert "<b>& co" not in page and "&lt;b&gt;&amp; co" in page
 
 
-def test_a_network_s_atoms_are_shown_by_their_patches(manifest, tmp_path):
+def test_encoder_atoms_are_shown_by_their_patches(manifest, tmp_path):
     torch = pytest.importorskip("torch", reason="learned vectors need PyTorch")
     from histodict.encoders import ENCODERS, clear_encoder_cache, register_encoder
     from histodict.encoders.torch_encoder import TorchEncoder
@@ -217,7 +217,7 @@ def test_a_network_s_atoms_are_shown_by_their_patches(manifest, tmp_path):
     assert len(IMAGES.findall(page)) == n_users >= 40
 
 
-def test_a_detector_has_atoms_too(manifest, tmp_path):
+def test_detector_has_atoms(manifest, tmp_path):
     recipe = PIXELS.with_changes(aggregation="proportion")
     model = RegionDetector(recipe, region="inflamed").fit(manifest)
     found, page = page_of(model, manifest, tmp_path / "atoms.html", 2)
@@ -228,21 +228,21 @@ def test_a_detector_has_atoms_too(manifest, tmp_path):
 # --- the command --------------------------------------------------------------------------------
 
 
-def test_on_the_command_line(model_file, manifest, tmp_path):
+def test_atoms_command(model_file, manifest, tmp_path):
     page = tmp_path / "atoms.html"
     done = run(model_file, manifest.root, "--atoms", 3, "-o", page, "--json")
     assert done.exit_code == 0, done.output
-    facts = json.loads(done.output.splitlines()[-1])
-    assert [group["name"] for group in facts["classes"]] == ["healthy", "inflamed"]
-    assert all(len(group["atoms"]) == 3 for group in facts["classes"])
-    patch = facts["classes"][0]["atoms"][0]["patches"][0]
+    statistics = json.loads(done.output.splitlines()[-1])
+    assert [group["name"] for group in statistics["classes"]] == ["healthy", "inflamed"]
+    assert all(len(group["atoms"]) == 3 for group in statistics["classes"])
+    patch = statistics["classes"][0]["atoms"][0]["patches"][0]
     assert (manifest.root / patch["image"]).is_file() and patch["side"] == 12
     assert page.is_file()
     done = run(model_file, manifest.root, "--atoms", 3, "-o", page)
     assert done.exit_code == 0 and "6 atoms" in done.output
 
 
-def test_of_a_panel_the_first_member_is_shown(model, manifest, tmp_path):
+def test_first_member_of_an_ensemble_is_shown(model, manifest, tmp_path):
     ensemble = EnsembleClassifier([PIXELS, PIXELS.with_changes(stain="macenko")], folds=2).fit(
         manifest
     )
@@ -252,18 +252,18 @@ def test_of_a_panel_the_first_member_is_shown(model, manifest, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("method", "words"),
+    ("method", "message"),
     [("nearest-mean", "has no atoms"), ("lbp-colour", "looks at the image as a whole")],
 )
-def test_methods_without_atoms_are_refused(manifest, tmp_path, method, words):
+def test_methods_without_atoms_are_refused(manifest, tmp_path, method, message):
     recipe = Recipe(method=method, patch_px=12, patches_per_class=200, aggregation="margin")
     path = save_model(TissueClassifier(recipe).fit(manifest), tmp_path / "m.histodict")
     done = run(path, manifest.root, "-o", tmp_path / "atoms.html")
-    assert done.exit_code == 2 and words in done.output.replace("\n", " ")
+    assert done.exit_code == 2 and message in done.output.replace("\n", " ")
     assert not (tmp_path / "atoms.html").exists()
 
 
-def test_what_is_missing_is_said(model_file, manifest, tmp_path):
+def test_missing_files_are_reported(model_file, manifest, tmp_path):
     page = tmp_path / "atoms.html"
     for arguments, text in (
         ((model_file, tmp_path / "nothing", "-o", page), "there is no such file or folder"),

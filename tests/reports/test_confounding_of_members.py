@@ -1,4 +1,4 @@
-"""A mark that one site puts on the images of one class is found in every view that sees it."""
+"""A mark that one site leaves on images of one class is detected in every member that uses it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SMALL = Recipe(
 
 
 @pytest.fixture(scope="module")
-def marked(tmp_path_factory):
+def with_pen_marks(tmp_path_factory):
     home = write_synthetic_dataset(tmp_path_factory.mktemp("sites") / "set", 12, 2, size=(96, 80))
     manifest = read_manifest(home / "manifest.csv")
     patients = sorted(set(manifest.patients))
@@ -36,17 +36,19 @@ def marked(tmp_path_factory):
     for record in records:
         if record.site == "B" and record.label == "inflamed":
             pixels = np.array(Image.open(record.path).convert("RGB"))
-            pixels[20:60] = (40, 70, 190)  # a pen, with an edge in every patch
+            pixels[20:60] = (40, 70, 190)  # a pen mark, with an edge in every patch
             pixels[20:60:6] = (200, 90, 60)
             Image.fromarray(pixels).save(record.path)
     return replace(manifest, records=tuple(records))
 
 
-def test_leaks_of_other_views_are_found(marked):
-    ensemble = EnsembleClassifier([SMALL, SMALL], folds=2).fit(marked)
-    found = confounded_atoms_of_members(ensemble, marked, but=1)
+def test_confounded_atoms_of_other_members_are_found(with_pen_marks):
+    ensemble = EnsembleClassifier([SMALL, SMALL], folds=2).fit(with_pen_marks)
+    found = confounded_atoms_of_members(ensemble, with_pen_marks, but=1)
     assert list(found) == [2] and found[2]
     assert found[2][0].site_variance_fraction > 0.5
-    bare = replace(marked, records=tuple(replace(r, site=None) for r in marked.records))
+    bare = replace(
+        with_pen_marks, records=tuple(replace(r, site=None) for r in with_pen_marks.records)
+    )
     assert confounded_atoms_of_members(ensemble, bare, but=1) == {}
-    assert confounded_atoms_of_members(ensemble.estimators_[0], marked, but=1) == {}
+    assert confounded_atoms_of_members(ensemble.estimators_[0], with_pen_marks, but=1) == {}

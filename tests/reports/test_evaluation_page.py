@@ -1,4 +1,4 @@
-"""The page of an evaluation: what it says is what was measured, and nothing is fetched."""
+"""Tests of the evaluation report: its numbers are those of the tables, and it is self-contained."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LBP, WND = "lbp-colour", "paper:wndcharm"
 
 
 class Page(HTMLParser):
-    """Tables as lists of rows of texts, pictures' alternative texts, and all text."""
+    """Parsed page: tables as lists of rows, alternative texts of images, and all text."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class Page(HTMLParser):
             self.tables[-1][-1][-1] += data
 
     def table(self, *header: str) -> list[list[str]]:
-        """The rows below a header that begins so."""
+        """Return the rows below a header that begins with these cells."""
         (found,) = (t for t in self.tables if tuple(t[0][: len(header)]) == header)
         return found[1:]
 
@@ -97,40 +97,41 @@ def page(done, folder):
     return report(done, folder)
 
 
-# --- figures are those of the tables ------------------------------------------------------------
+# --- agreement with the tables --------------------------------------------------------------------
 
 
-def test_results_are_those_of_the_table(page, folder):
+def test_results_equal_the_table(page, folder):
     metrics = ["balanced accuracy", "AUC", "sensitivity", "specificity"]
-    shown = {
+    displayed = {
         (row[0], metric): cell
         for row in page.table("method", *metrics)
         for metric, cell in zip(metrics, row[1:], strict=False)
     }
     rows = read_csv(folder / "results.csv")
-    assert len(rows) == len(shown) == 8
+    assert len(rows) == len(displayed) == 8
     for row in rows:
         value, low, high = (float(row[key]) for key in ("value", "low", "high"))
         text = f"{value:.3f} ({low:.3f} to {high:.3f})"
-        assert shown[row["method"], row["metric"]] == text
-    # Planted: of six images a class, one each is wrong for the first method; none and four.
-    assert shown[LBP, "balanced accuracy"].startswith("0.833 ")
-    assert shown[WND, "sensitivity"].startswith("0.333 ")
-    assert shown[WND, "specificity"].startswith("1.000 ")
+        assert displayed[row["method"], row["metric"]] == text
+    # Planted: of six images per class the first method has one wrong each; the second none and
+    # four.
+    assert displayed[LBP, "balanced accuracy"].startswith("0.833 ")
+    assert displayed[WND, "sensitivity"].startswith("0.333 ")
+    assert displayed[WND, "specificity"].startswith("1.000 ")
 
 
-def test_comparisons_are_those_of_the_table(page, folder):
+def test_comparisons_equal_the_table(page, folder):
     (row,) = read_csv(folder / "comparisons.csv")
-    (shown,) = page.table("methods", "difference")
-    assert shown[0] == f"{LBP} less {WND}"
-    assert shown[1] == f"{float(row['difference']):+.3f}" == "+0.167"
-    assert shown[2] == f"{float(row['low']):+.3f} to {float(row['high']):+.3f}"
-    assert shown[3:5] == [f"{float(row[key]):.3f}" for key in ("p_value", "p_holm")]
+    (displayed,) = page.table("methods", "difference")
+    assert displayed[0] == f"{LBP} less {WND}"
+    assert displayed[1] == f"{float(row['difference']):+.3f}" == "+0.167"
+    assert displayed[2] == f"{float(row['low']):+.3f} to {float(row['high']):+.3f}"
+    assert displayed[3:5] == [f"{float(row[key]):.3f}" for key in ("p_value", "p_holm")]
     assert float(row["p_holm"]) > 0.05
-    assert shown[5] == "no difference shown"
+    assert displayed[5] == "no difference shown"
 
 
-def test_confusions_count_the_answers(page, folder):
+def test_confusion_matrices_count_the_predictions(page, folder):
     predictions = read_csv(folder / "answers.csv")
     counts = Counter((row["method"], row["truth"], row["label"]) for row in predictions)
     matrices = [t for t in page.tables if t[0][0].startswith("truly")]
@@ -143,7 +144,7 @@ def test_confusions_count_the_answers(page, folder):
         assert int(row["n_answers"]) == counts[row["method"], row["truth"], row["label"]]
 
 
-def test_operating_points_are_those_of_the_answers(page, folder):
+def test_operating_points_are_those_of_the_predictions(page, folder):
     text = re.search(r'aria-label="False alarm rate and miss rate[^"]*', page.source)
     assert text
     for method in (LBP, WND):
@@ -159,7 +160,7 @@ def test_time_and_memory(page):
     ]
 
 
-def test_data_are_summed_up(page):
+def test_data_are_summarised(page):
     assert page.table("class", "images") == [
         ["benign", "6", "6", "2"],
         ["malignant", "6", "6", "2"],
@@ -172,7 +173,7 @@ def test_data_are_summed_up(page):
 # --- errors -------------------------------------------------------------------------------------
 
 
-def test_every_wrong_image_is_shown_and_no_other(page, folder):
+def test_exactly_the_wrong_images_are_shown(page, folder):
     predictions = read_csv(folder / "answers.csv")
     wrong = {row["image"] for row in predictions if row["label"] != row["truth"]}
     assert wrong == {"p0_1.png", "p3_0.png", "p1_1.png", "p2_1.png", "p4_1.png"}
@@ -183,13 +184,13 @@ def test_every_wrong_image_is_shown_and_no_other(page, folder):
 
 def test_errors_by_patient(page):
     rows = {row[0]: row[1:] for row in page.table("patient", "images")}
-    assert next(iter(rows)) == "p0"  # the most wrong answers
+    assert next(iter(rows)) == "p0"  # the patient with the most wrong predictions
     assert rows["p0"] == ["2", "4 of 8", "4 of 8"]
     assert rows["p3"] == ["2", "4 of 8", "0 of 8"]
     assert "p5" not in rows
 
 
-def test_too_many_pictures_are_named_instead(done, tmp_path, monkeypatch):
+def test_too_many_images_are_named_instead(done, tmp_path, monkeypatch):
     monkeypatch.setattr(evaluation_errors, "_MAX_ERROR_IMAGES", 2)
     page = report(done, tmp_path)
     assert len(page.alts) == 2
@@ -198,7 +199,7 @@ def test_too_many_pictures_are_named_instead(done, tmp_path, monkeypatch):
     assert page.text.count("picture left out") == 3
 
 
-def test_without_errors_there_is_nothing_to_show(images, tmp_path):
+def test_report_without_errors(images, tmp_path):
     done = evaluate_planted(images, k_folds(images, 2), tmp_path, {LBP: wrong_for()})
     page = report(done, tmp_path)
     assert "no method gave a wrong answer" in page.text
@@ -207,7 +208,7 @@ def test_without_errors_there_is_nothing_to_show(images, tmp_path):
     assert "Compared with each other" not in page.text.partition("Checklist")[0]
 
 
-def test_glass_is_an_answer_of_its_own(images, tmp_path):
+def test_background_is_a_separate_column(images, tmp_path):
     def glass_for_p0(record, seed, split):
         if record.patient == "p0":
             return "no tissue", [float("nan")], []
@@ -226,7 +227,7 @@ def test_glass_is_an_answer_of_its_own(images, tmp_path):
 # --- warnings -----------------------------------------------------------------------------------
 
 
-def test_split_by_image_is_warned_of_loudly(images, page, tmp_path):
+def test_split_by_image_is_warned_of(images, page, tmp_path):
     splits = k_folds(images, 2, by="image")
     loud = report(evaluate_planted(images, splits, tmp_path, {LBP: wrong_for("p0_1")}), tmp_path)
     sides = [[{images.patients[i] for i in side} for side in (s.train, s.test)] for s in splits]
@@ -241,7 +242,7 @@ def test_split_by_image_is_warned_of_loudly(images, page, tmp_path):
     assert "no patient is on both sides of a split" in page.text
 
 
-def test_warnings_of_the_data_are_repeated(tmp_path):
+def test_warnings_about_the_data_are_repeated(tmp_path):
     write_images(tmp_path / "set")
     (tmp_path / "set" / "manifest.csv").write_text(
         "path,label\n" + "\n".join(f"p{i}_{j}.png,{'ab'[j]}" for i in range(6) for j in (0, 1))
@@ -257,8 +258,8 @@ def test_warnings_of_the_data_are_repeated(tmp_path):
     assert "Patients are not known for all images" in page.text
 
 
-def test_what_failed_is_named_and_left_out(images, tmp_path):
-    # No patch fits into the images: they fail before anything is trained.
+def test_failures_are_named_and_excluded(images, tmp_path):
+    # No patch fits into the images: training fails at once.
     recipes = {"dfdl": Recipe(patch_px=400), "odl": Recipe(method="odl", patch_px=400)}
     plans = {name: Plan(recipe) for name, recipe in recipes.items()}
     done = evaluate(images, plans, k_folds(images, 2), tmp_path, work=ExecutionOptions(n_jobs=1))
@@ -268,7 +269,7 @@ def test_what_failed_is_named_and_left_out(images, tmp_path):
     assert "dfdl, repeat 1, fold 1, seed 0: ImageError: " in page.text
     assert "less than one patch of 400 x 400" in page.text
     assert "Model card" not in page.text
-    assert "histodict 0." in page.text  # the provenance is there all the same
+    assert "histodict 0." in page.text  # provenance is written in any case
 
 
 # --- other kinds of evaluation ------------------------------------------------------------------
@@ -313,21 +314,21 @@ def test_training_sizes(images, tmp_path):
     wrong = next(record.path.stem for record in tested if record.label == "benign")
     done = evaluate_planted(images, splits, tmp_path, {LBP: wrong_if_few, WND: wrong_for(wrong)})
     page = report(done, tmp_path)
-    shown = {(row[0], row[1]): row[2] for row in page.table("method", "images per class")}
+    displayed = {(row[0], row[1]): row[2] for row in page.table("method", "images per class")}
     for row in read_csv(tmp_path / "results.csv"):
         if row["metric"] == "balanced accuracy":
             value, low, high = (float(row[key]) for key in ("value", "low", "high"))
-            cell = shown[row["method"], row["n_per_class"]]
+            cell = displayed[row["method"], row["n_per_class"]]
             assert cell == f"{value:.3f} ({low:.3f} to {high:.3f})"
-    assert shown[LBP, "1"].startswith("0.500 ")
-    assert shown[LBP, "2"].startswith("1.000 ")
+    assert displayed[LBP, "1"].startswith("0.500 ")
+    assert displayed[LBP, "2"].startswith("1.000 ")
     assert "training-size-figure_1" in page.source
-    # All else is shown for the larger size, at which the first method makes no mistake.
+    # Other sections are for the larger size, at which the first method has no errors.
     assert page.alts == [f"{wrong}.png"]
     assert "with 2 training images per class" in page.text
 
 
-def test_probabilities_are_judged(images, tmp_path):
+def test_probabilities_are_evaluated(images, tmp_path):
     def nearly_sure(record, seed, split):
         label, scores, _ = wrong_for("p0_1")(record, seed, split)
         p = 0.8 if scores[0] > 0 else 0.1
@@ -345,7 +346,7 @@ def test_probabilities_are_judged(images, tmp_path):
     assert (tmp_path / "figures" / "calibration.svg").is_file()
 
 
-# --- the page as a file -------------------------------------------------------------------------
+# --- the file -----------------------------------------------------------------------------------
 
 
 def test_every_method_is_named_everywhere(page):
@@ -357,7 +358,7 @@ def test_every_method_is_named_everywhere(page):
             assert f">{method}</text>" in chart, name
 
 
-def test_nothing_is_fetched_and_nothing_runs(page):
+def test_report_is_self_contained(page):
     source = page.source
     assert not re.findall(r"<(script|link|iframe|object|embed|base)\b", source, re.IGNORECASE)
     assert not re.search(r"@import|\bon\w+\s*=\s*\"", source)
@@ -369,14 +370,14 @@ def test_nothing_is_fetched_and_nothing_runs(page):
     assert addresses <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
 
 
-def test_ids_are_unique_and_links_lead_somewhere(page):
+def test_ids_are_unique_and_links_have_targets(page):
     ids = re.findall(r'\bid="([^"]*)"', page.source)
     assert len(ids) == len(set(ids))
     targets = set(re.findall(r'href="#([^"]*)"|url\(#([^)]*)\)', page.source))
     assert {a or b for a, b in targets} <= set(ids)
 
 
-def test_figures_are_files_too(page, folder):
+def test_figures_are_also_files(page, folder):
     names = {path.name for path in (folder / "figures").iterdir()}
     wanted = ("balanced-accuracy", "auc", "sensitivity", "specificity", "differences", "roc")
     assert names == {f"{name}.svg" for name in wanted}
@@ -386,17 +387,17 @@ def test_figures_are_files_too(page, folder):
         assert text in page.source
 
 
-def test_the_same_evaluation_gives_the_same_bytes(done, page, tmp_path):
+def test_same_evaluation_gives_the_same_bytes(done, page, tmp_path):
     assert report(done, tmp_path).source == page.source
 
 
-def test_checklist_is_complete_and_owns_up(page):
+def test_checklist_is_complete(page):
     (rows,) = (t for t in page.tables if t and t[0][0].startswith("1\u2002Title"))
     assert [row[0] for row in rows] == [f"{item}\u2002{requested}" for item, requested in ITEMS]
-    known = {row[0].partition("\u2002")[0]: row[1] for row in rows}
-    assert known["17"] == "not recorded"  # nobody told
-    assert known["6a"] == "2: north, south"
-    assert "0.833" in known["23a"]
+    items = {row[0].partition("\u2002")[0]: row[1] for row in rows}
+    assert items["17"] == "not recorded"  # not provided
+    assert items["6a"] == "2: north, south"
+    assert "0.833" in items["23a"]
 
 
 def test_provenance(page, done, images):
@@ -405,7 +406,7 @@ def test_provenance(page, done, images):
     assert "stain correction macenko" in page.text
 
 
-def test_a_panel_is_named_with_its_views():
+def test_ensemble_is_described_with_its_members():
     from histodict.models import Plan
     from histodict.reports.evaluation_tables import describe_plan
 

@@ -1,4 +1,4 @@
-"""Pages: one renderer for the templates of every folder."""
+"""Tests of the renderer of HTML pages."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ PACKAGE = Path(histodict.__file__).parent
 PAGES = sorted(
     path.relative_to(PACKAGE).as_posix()
     for path in PACKAGE.rglob("*.html.j2")
-    if path.name != "parts.html.j2"  # functions alone
+    if path.name != "parts.html.j2"  # macros only
 )
 ENTRY = {
     "anchor": "a",
@@ -29,7 +29,7 @@ ENTRY = {
 }
 
 
-def test_text_is_escaped_in_a_page_that_fetches_nothing(tmp_path):
+def test_text_is_escaped_and_the_page_is_self_contained(tmp_path):
     content = {"title": "A & B", "lead": "", "entries": [ENTRY]}
     write_page(tmp_path / "page.html", "paper/page.html.j2", content)
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
@@ -38,7 +38,7 @@ def test_text_is_escaped_in_a_page_that_fetches_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_value_left_out_is_an_error_and_leaves_no_page(tmp_path, name):
+def test_missing_value_is_an_error_and_leaves_no_page(tmp_path, name):
     with pytest.raises(UndefinedError):
         write_page(tmp_path / "page.html", name, {})
     assert list(tmp_path.iterdir()) == []

@@ -1,9 +1,9 @@
-"""Overlay, outline and heat map lie where the tissue is: what is planted is found there again.
+"""Overlays, outlines and heat maps are at the positions of planted tissue.
 
-An image is grey with a red square at a known place. A model that tells red from grey judges it, at
-three scales, as a plain image and as a slide whose own origin lies elsewhere. Then nothing is
-compared with the code's own geometry: the overlay is held against the red pixels themselves, and
-outlines against the square that was planted.
+An image is grey with a red square at a known position. A model that separates red from grey
+predicts it at three scales, as a plain image and as a slide with another origin. The overlay is
+compared with the red pixels themselves and outlines with the planted square, without using the
+geometry code.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from histodict.web.maps import map_image
 
 GREY, RED = (150, 150, 160), (220, 30, 60)
 SIZE = (920, 800)
-SQUARE = (320, 160, 320)  # left, top, side: whole patches at every scale below
+SQUARE = (320, 160, 320)  # left, top, side: complete patches at every scale below
 OFFSET = (1000, 800)
 SCALES = {"unreduced": 1.0, "by 2": 2.0, "by 5": 5.0}
 
@@ -39,7 +39,7 @@ def scene(size=SIZE):
     return pixels
 
 
-# A slide as OpenSlide shows it, whose picture, in the file itself, lies inside larger bounds.
+# A slide whose image is inside larger bounds, as OpenSlide shows it.
 BOUNDED = f"""
 from PIL import Image
 
@@ -88,8 +88,8 @@ def manifest(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def answered(manifest):
-    """Models by scale and kind; tissue is everywhere."""
+def models(manifest):
+    """Models by scale and kind; all patches are tissue."""
     found = {}
     for name, factor in SCALES.items():
         recipe = Recipe(
@@ -112,14 +112,14 @@ def run(model, image, folder, height=SIZE[1], *, of_patches=False):
     (row,) = result.rows
     key = row["key"]
     with Image.open(folder / "overlays" / f"{key}.png") as overlay:
-        assert overlay.height > height  # a legend lies below
+        assert overlay.height > height  # a legend is below
         pixels = np.asarray(overlay.convert("RGB"))[:height].astype(float)
     features = json.loads((folder / "geojson" / f"{key}.geojson").read_text())["features"]
     return row, pixels, features, PatchMap.load(folder / "maps" / f"{key}.npz")
 
 
 def coloured(pixels, under, place):
-    """Where the picture was pulled towards a class's colour and away from what is under it."""
+    """Return where the image was blended with the colour of a class."""
     towards = COLOURS[place] - under
     pulled = ((pixels - under) * towards).sum(axis=2) / (towards**2).sum(axis=2)
     away = np.abs(pixels - under - pulled[..., None] * towards).max(axis=2)
@@ -127,9 +127,9 @@ def coloured(pixels, under, place):
 
 
 @pytest.mark.parametrize("scale", SCALES)
-def test_the_overlay_lies_on_the_pixels_it_speaks_of(image, answered, scale, tmp_path):
+def test_overlay_is_aligned_with_the_pixels(image, models, scale, tmp_path):
     path, _ = image
-    _, pixels, _, _ = run(answered[scale, "classes"], path, tmp_path / "out")
+    _, pixels, _, _ = run(models[scale, "classes"], path, tmp_path / "out")
     under = scene().astype(float)
     red = (under == RED).all(axis=2)
     assert coloured(pixels, under, 1)[red].all()
@@ -137,7 +137,7 @@ def test_the_overlay_lies_on_the_pixels_it_speaks_of(image, answered, scale, tmp
 
 
 def rings_of(features, name):
-    """Outer rings and holes of a class, all in one list."""
+    """Return outer rings and holes of a class in one list."""
     return [
         np.array(ring)
         for feature in features
@@ -147,10 +147,10 @@ def rings_of(features, name):
 
 
 @pytest.mark.parametrize("scale", SCALES)
-def test_outlines_of_patches_surround_them(image, answered, scale, tmp_path):
-    """QuPath shows a slide from its bounds on, as the pixels are read: nothing is added."""
+def test_patch_outlines_surround_their_patches(image, models, scale, tmp_path):
+    """QuPath shows a slide from its bounds, as pixels are read: no offset is added."""
     path, offset = image
-    model = answered[scale, "classes"]
+    model = models[scale, "classes"]
     _, _, features, patch_map = run(model, path, tmp_path / "out", of_patches=True)
     x, y, side = SQUARE
     assert patch_map.offset == offset
@@ -163,9 +163,9 @@ def test_outlines_of_patches_surround_them(image, answered, scale, tmp_path):
 
 
 @pytest.mark.parametrize("scale", ["by 5"])
-def test_outlines_of_areas_surround_them(image, answered, scale, tmp_path):
+def test_area_outlines_surround_their_areas(image, models, scale, tmp_path):
     path, _ = image
-    _, _, features, _ = run(answered[scale, "classes"], path, tmp_path / "out")
+    _, _, features, _ = run(models[scale, "classes"], path, tmp_path / "out")
     x, y, side = SQUARE
     square = {(x, y), (x + side, y), (x + side, y + side), (x, y + side)}
     (red,) = rings_of(features, "red")
@@ -176,11 +176,11 @@ def test_outlines_of_areas_surround_them(image, answered, scale, tmp_path):
 
 
 @pytest.mark.parametrize("scale", SCALES)
-def test_rows_of_a_table_lie_on_the_pixels_they_speak_of(image, answered, scale, tmp_path):
+def test_table_rows_are_aligned_with_the_pixels(image, models, scale, tmp_path):
     """In pixels of the image; as feature files, in those of OpenSlide."""
     path, offset = image
     predict_images(
-        answered[scale, "classes"], "digest", [ImageRecord(path, "", "")], tmp_path, anndata=True
+        models[scale, "classes"], "digest", [ImageRecord(path, "", "")], tmp_path, anndata=True
     )
     (table,) = (tmp_path / "anndata").iterdir()
     with h5py.File(table) as file:
@@ -196,15 +196,15 @@ def test_rows_of_a_table_lie_on_the_pixels_they_speak_of(image, answered, scale,
 
 
 @pytest.mark.parametrize("scale", SCALES)
-def test_outlines_of_regions_surround_them(image, answered, scale, tmp_path):
+def test_region_outlines_surround_their_regions(image, models, scale, tmp_path):
     path, _ = image
     x, y, side = SQUARE
-    _, pixels, features, _ = run(answered[scale, "regions"], path, tmp_path / "out")
+    _, pixels, features, _ = run(models[scale, "regions"], path, tmp_path / "out")
     (feature,) = features
     (ring,) = feature["geometry"]["coordinates"]
     expected = {(x, y), (x + side, y), (x + side, y + side), (x, y + side)}
     assert set(map(tuple, ring)) == expected
-    # The pen is five pixels wide, black within white, and drawn on the square's border.
+    # The line is five pixels wide, black within white, and drawn on the border of the square.
     black = (pixels < 40).all(axis=2)
     rows, columns = np.nonzero(black)
     assert abs(rows.min() - y) <= 2 and abs(rows.max() - (y + side)) <= 2
@@ -213,13 +213,13 @@ def test_outlines_of_regions_surround_them(image, answered, scale, tmp_path):
 
 
 @pytest.mark.parametrize("scale", SCALES)
-def test_the_heat_map_of_the_page_lies_there_too(image, answered, scale, tmp_path):
-    """One pixel per patch; drawn `step` wide from `shift` on, as the page does."""
+def test_heat_map_of_the_web_page_is_aligned(image, models, scale, tmp_path):
+    """One pixel per patch, drawn `step` wide from `shift`, as on the web page."""
     path, _ = image
-    patch_map = answered[scale, "classes"].predict_one(path).patch_map
-    picture = map_image(patch_map, 1)
+    patch_map = models[scale, "classes"].predict_one(path).patch_map
+    heat_map = map_image(patch_map, 1)
     grid = patch_map.grid
-    rows, columns = np.nonzero(picture[..., 3])
+    rows, columns = np.nonzero(heat_map[..., 3])
     x, y, side = SQUARE
     left, top = grid.shift + columns.min() * grid.step, grid.shift + rows.min() * grid.step
     right = grid.shift + (columns.max() + 1) * grid.step
@@ -228,12 +228,12 @@ def test_the_heat_map_of_the_page_lies_there_too(image, answered, scale, tmp_pat
     assert len(rows) == (side / grid.step) ** 2
 
 
-def test_a_picture_that_is_reduced_still_fits(manifest, answered, tmp_path):
+def test_overlay_of_a_reduced_image_is_aligned(manifest, models, tmp_path):
     """The overlay of a large image is smaller than the image."""
     size = (3200, 2400)
     Image.fromarray(scene(size)).save(tmp_path / "large.png")
     _, pixels, _, _ = run(
-        answered["by 5", "classes"], tmp_path / "large.png", tmp_path / "out", height=1200
+        models["by 5", "classes"], tmp_path / "large.png", tmp_path / "out", height=1200
     )
     assert pixels.shape == (1200, 1600, 3)
     x, y, side = (value // 2 for value in SQUARE)
@@ -241,6 +241,6 @@ def test_a_picture_that_is_reduced_still_fits(manifest, answered, tmp_path):
     inside = coloured(pixels, under, 1)[: y + 2 * side, : x + 2 * side]
     expected = np.zeros_like(inside)
     expected[y : y + side, x : x + side] = True
-    # The border itself is mixed of both sides.
+    # Pixels at the border are mixed from both sides.
     expected_shrunk = expected[1:-1, 1:-1]
     assert (inside[1:-1, 1:-1] == expected_shrunk).mean() > 0.999

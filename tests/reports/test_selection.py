@@ -1,4 +1,4 @@
-"""Reports of several methods on the same test images say that the best of them looks too good."""
+"""Reports of several methods on the same test images warn that the best result is optimistic."""
 
 from types import SimpleNamespace
 
@@ -9,11 +9,11 @@ def done(*methods):
     return SimpleNamespace(methods=list(methods))
 
 
-def test_one_method_needs_no_warning():
+def test_single_method_has_no_warning():
     assert selection_text(done("dfdl")) == []
 
 
-def test_the_best_of_several_looks_too_good():
+def test_best_of_several_methods_is_warned_of():
     (text,) = selection_text(done("dfdl", "odl", "lbp-colour"))
     assert "the best of these 3 methods" in text and "too optimistic" in text
 

@@ -1,4 +1,4 @@
-"""The demonstration as it is met: one command, one page."""
+"""Test of the demonstration command."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from histodict.cli import app
 
 
-def test_demo_makes_a_page_that_needs_nothing_else(tmp_path):
+def test_demo_writes_a_self_contained_page(tmp_path):
     result = CliRunner().invoke(app, ["demo", "--output", str(tmp_path)])
     assert result.exit_code == 0, result.output
     page = (tmp_path / "index.html").read_text(encoding="utf-8")

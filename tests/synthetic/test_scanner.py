@@ -1,4 +1,4 @@
-"""The stain model: patients differ, and densities follow Beer and Lambert."""
+"""Tests of the stain model: variation between patients, and the law of Beer and Lambert."""
 
 from dataclasses import astuple, replace
 
@@ -22,7 +22,7 @@ def test_stain_vectors_are_unit_and_differ_between_patients():
 
 
 def test_density_is_proportional_to_the_strength_of_the_stain():
-    """Beer-Lambert: twice the dye, twice the optical density, on the same tissue."""
+    """Beer-Lambert: twice the dye gives twice the optical density on the same tissue."""
     stain = replace(draw_stain(np.random.default_rng(0)), haematoxylin_strength=0.5)
     stain = replace(stain, eosin_strength=0.5)
     twice = replace(stain, haematoxylin_strength=1.0, eosin_strength=1.0)

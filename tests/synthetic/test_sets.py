@@ -1,4 +1,4 @@
-"""A written set of drawn tissue: its files, and what tells the classes apart."""
+"""Tests of synthetic data sets: files, and properties that separate the classes."""
 
 import csv
 import os
@@ -56,7 +56,7 @@ def test_manifest_lists_every_image(folder):
         assert labels.count("healthy") == labels.count("inflamed") == IMAGES_PER_PATIENT // 2
 
 
-def test_region_manifest_gives_masks_of_other_patients(folder):
+def test_region_manifest_has_masks_of_other_patients(folder):
     rows = read_manifest(folder / "regions" / "manifest.csv")
     assert list(rows[0]) == ["path", "label", "patient", "mpp", "mask"]
     assert {row["label"] for row in rows} == {"healthy", "inflamed"}
@@ -70,7 +70,7 @@ def test_region_manifest_gives_masks_of_other_patients(folder):
         assert row["patient"] not in seen
 
 
-def test_same_seed_same_bytes(tmp_path):
+def test_same_seed_gives_the_same_bytes(tmp_path):
     first = all_bytes(write_synthetic_dataset(tmp_path / "a", 2, 2, (96, 64), seed=5))
     again = all_bytes(write_synthetic_dataset(tmp_path / "b", 2, 2, (96, 64), seed=5))
     other = all_bytes(write_synthetic_dataset(tmp_path / "c", 2, 2, (96, 64), seed=6))
@@ -81,9 +81,10 @@ def test_same_seed_same_bytes(tmp_path):
     assert all(first[name] == more[name] for name in synthetic if not name.startswith("regions/"))
 
 
-def test_an_interrupted_set_leaves_nothing(tmp_path, monkeypatch):
+def test_interrupted_set_leaves_nothing(tmp_path, monkeypatch):
     def fail(*arguments):
-        assert not (tmp_path / "set").exists()  # images are there, but not under the final name
+        # images are written, but not yet under the final name
+        assert not (tmp_path / "set").exists()
         assert list(tmp_path.rglob("*.jpg"))
         raise KeyboardInterrupt
 
@@ -93,7 +94,7 @@ def test_an_interrupted_set_leaves_nothing(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_with_files_is_refused_and_an_empty_one_filled(tmp_path):
+def test_folder_with_files_is_refused_and_an_empty_one_filled(tmp_path):
     target = tmp_path / "set"
     target.mkdir()
     assert (write_synthetic_dataset(target, 1, 2, (64, 64)) / "manifest.csv").is_file()
@@ -104,11 +105,12 @@ def test_a_folder_with_files_is_refused_and_an_empty_one_filled(tmp_path):
     assert all_bytes(target) == before
 
 
-# --- what tells the classes apart -----------------------------------------------------------------
+# --- properties of the classes
+# ---------------------------------------------------------------------
 
 
 def nearest_centroid_accuracy(features, labels, patients) -> float:
-    """Accuracy with one patient left out at a time."""
+    """Return the accuracy with one patient left out at a time."""
     right = []
     for patient in np.unique(patients):
         left_out = patients == patient
@@ -120,7 +122,7 @@ def nearest_centroid_accuracy(features, labels, patients) -> float:
 
 
 def scale_profile(image: np.ndarray) -> np.ndarray:
-    """How the contrast of optical density is shared out over scales, whatever its strength."""
+    """Return the distribution of density contrast over scales, independent of its strength."""
     density = -np.log((image[..., 0] + 1.0) / image[..., 0].max())
     blurred = [ndimage.gaussian_filter(density, s) for s in (0, 1, 2, 4, 8, 16)]
     contrast = np.log([np.std(a - b) for a, b in pairwise(blurred)])
@@ -138,13 +140,13 @@ def labelled(folder):
     )
 
 
-def test_mean_colour_does_not_tell_the_classes_apart(labelled):
+def test_mean_colour_does_not_separate_the_classes(labelled):
     images, labels, patients = labelled
     colours = np.array([image.mean(axis=(0, 1)) for image in images])
     assert nearest_centroid_accuracy(colours, labels, patients) < 0.8
 
 
-def test_stains_differ_more_than_the_classes_in_mean_colour(labelled):
+def test_stains_differ_more_than_class_means(labelled):
     images, labels, patients = labelled
     colours = np.array([image.mean(axis=(0, 1)) for image in images])
     of_patients = np.array([colours[patients == p].mean(axis=0) for p in np.unique(patients)])
@@ -154,30 +156,30 @@ def test_stains_differ_more_than_the_classes_in_mean_colour(labelled):
     assert reference > np.linalg.norm(of_classes[0] - of_classes[1])
 
 
-def test_texture_tells_the_classes_apart(labelled):
+def test_texture_separates_the_classes(labelled):
     images, labels, patients = labelled
     profiles = np.array([scale_profile(image) for image in images])
     assert nearest_centroid_accuracy(profiles, labels, patients) > 0.9
 
 
-def test_two_processes_may_draw_the_same_set_at_once(tmp_path, monkeypatch):
+def test_two_processes_may_write_the_same_set(tmp_path, monkeypatch):
     from histodict.synthetic import dataset as sets
 
     folder = tmp_path / "tissue"
     draw = sets._write_regions
 
-    def draw_slowly(*given):
-        if not folder.exists():  # the other one is done first
+    def draw_slowly(*args):
+        if not folder.exists():  # the other process finishes first
             monkeypatch.setattr(sets, "_write_regions", draw)
             sets.write_synthetic_dataset(folder, 1, 1, size=(96, 80))
-        draw(*given)
+        draw(*args)
 
     monkeypatch.setattr(sets, "_write_regions", draw_slowly)
     assert (sets.cached_synthetic_dataset(folder, 1, 1, size=(96, 80)) / "manifest.csv").is_file()
     assert [path.name for path in tmp_path.iterdir()] == ["tissue"]
 
 
-def test_what_a_killed_process_left_is_in_nobodys_way_and_goes_after_a_day(tmp_path):
+def test_folder_of_a_killed_process_is_removed_after_a_day(tmp_path):
     from histodict.synthetic.dataset import write_synthetic_dataset
 
     left = [tmp_path / f".tissue.unfinished-{age}" for age in ("new", "old")]

@@ -1,4 +1,4 @@
-"""One drawn image: its shape and seed, glass, planted regions."""
+"""Tests of one synthetic image: shape, seed, background and planted regions."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ SIZE = (320, 240)
 
 
 def concentrations(image: np.ndarray, stain: Stain) -> np.ndarray:
-    """Haematoxylin and eosin (height, width, 2), solved from the Beer-Lambert model."""
+    """Return haematoxylin and eosin (height, width, 2), solved from the Beer-Lambert model."""
     density = np.log10(np.array(stain.white) / np.maximum(image, 1))
     h = stain.haematoxylin_strength * np.array(stain.haematoxylin)
     e = stain.eosin_strength * np.array(stain.eosin)
@@ -36,7 +36,7 @@ def test_shape_and_dtype(kind, size):
         assert image.std() > 10
 
 
-def test_same_generator_same_image():
+def test_same_generator_gives_the_same_image():
     stain = draw_stain(np.random.default_rng(0))
     first, second, other = (
         make_tissue_image("inflamed", stain, np.random.default_rng(seed), (128, 96))
@@ -46,7 +46,7 @@ def test_same_generator_same_image():
     assert np.mean(first != other) > 0.5
 
 
-def test_wrong_arguments_are_named():
+def test_invalid_arguments_are_refused():
     rng = np.random.default_rng(0)
     stain = draw_stain(rng)
     with pytest.raises(ValueError, match="kind must be one of healthy, inflamed, not 'ill'"):
@@ -57,7 +57,7 @@ def test_wrong_arguments_are_named():
         make_region_image(stain, rng, SIZE, -1)
 
 
-def test_some_images_show_glass_of_the_stain_s_white():
+def test_some_images_show_background_of_the_stain_white():
     stain = draw_stain(np.random.default_rng(0))
     shares = []
     for seed in range(30):
@@ -71,7 +71,7 @@ def test_some_images_show_glass_of_the_stain_s_white():
 
 
 @pytest.mark.parametrize("n_regions", [0, 1, 2, 3])
-def test_mask_has_as_many_regions_as_asked(n_regions):
+def test_mask_has_the_requested_number_of_regions(n_regions):
     for seed in range(5):
         rng = np.random.default_rng(seed)
         image, mask = make_region_image(draw_stain(rng), rng, SIZE, n_regions)
@@ -82,22 +82,22 @@ def test_mask_has_as_many_regions_as_asked(n_regions):
         assert (mask.mean() > 0.02) == (n_regions > 0)
 
 
-def test_mask_lies_on_the_focus():
-    """Haematoxylin is far denser inside, and drops within a nucleus's width of the outline."""
+def test_mask_covers_the_focus():
+    """Haematoxylin is much denser inside, and decreases within a nucleus's width of the outline."""
     for seed in range(5):
         rng = np.random.default_rng(seed)
         stain = draw_stain(rng)
         image, mask = make_region_image(stain, rng, (480, 360), 1)
         H = concentrations(image, stain)[..., 0]
         assert H[mask].mean() > 1.7 * H[~mask].mean()
-        crowd = H > 0.65  # lymphocytes are darker than the nuclei of epithelium and stroma
+        crowd = H > 0.65  # lymphocytes are darker than nuclei of epithelium and stroma
         outside = ndimage.distance_transform_edt(~mask)
         ring = (outside > 10) & (outside < 30)
         assert crowd[mask].mean() > 2 * crowd[ring].mean()
 
 
-def test_region_is_drawn_where_the_mask_says():
-    """The best shift of the mask over the haematoxylin is no shift."""
+def test_region_is_aligned_with_the_mask():
+    """The best shift of the mask on the haematoxylin is no shift."""
     rng = np.random.default_rng(4)
     stain = draw_stain(rng)
     image, mask = make_region_image(stain, rng, (480, 360), 1)
