@@ -26,7 +26,7 @@ from PIL import Image
 
 from attacks.page import Address, Client
 from tests.web.bare_slides import (
-    WITHOUT_NETWORK,
+    WITHOUT_ENCODER,
     Hand,
     add_class,
     deep_inside,
@@ -225,7 +225,7 @@ def main() -> None:
         print(f"{name:16s} {value}")
     if specified.pictures:
         specified.pictures.mkdir(parents=True, exist_ok=True)
-    before = WITHOUT_NETWORK if specified.without_network else ""
+    before = WITHOUT_ENCODER if specified.without_network else ""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         masks = write_bare_slides(folder / "slides", (640, 480))

@@ -1,4 +1,4 @@
-"""A model whose threshold was moved with the help of images without labels."""
+"""Tests of `adapt`, which moves the threshold of a model using unlabelled images."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def manifest(tmp_path_factory):
 
 
 @pytest.mark.parametrize("folds", [0, 2])
-def test_only_the_threshold_moves(manifest, tmp_path, folds):
+def test_only_the_threshold_changes(manifest, tmp_path, folds):
     model = Plan(FAST, calibration_folds=folds).build_model(random_state=0).fit(manifest)
     paths = [record.path for record in manifest.records]
     before = [model.predict(path) for path in paths]
@@ -45,7 +45,7 @@ def test_only_the_threshold_moves(manifest, tmp_path, folds):
         assert new.score == pytest.approx(old.score - shift)
         assert new.label == model.classes_[int(old.score > shift)]
         assert loaded.predict(path).scores == new.scores
-        # The map is centred as the image is decided, and so moves with the threshold.
+        # The map is centred on the score, and so moves with the threshold.
         tissue, margins = old.patch_map.tissue, old.patch_map.margins[..., 1]
         found = new.patch_map.margins[..., 1][tissue]
         np.testing.assert_allclose(found, margins[tissue] - shift, atol=1e-5)
@@ -54,7 +54,7 @@ def test_only_the_threshold_moves(manifest, tmp_path, folds):
     assert "tuning" not in model.training_info_
 
 
-def test_on_the_command_line(manifest, tmp_path):
+def test_adapt_on_the_command_line(manifest, tmp_path):
     model, adapted = tmp_path / "m.histodict", tmp_path / "a.histodict"
     save_model(TissueClassifier(FAST, random_state=0).fit(manifest), model)
     images = [str(record.path) for record in manifest.records]
@@ -62,11 +62,11 @@ def test_on_the_command_line(manifest, tmp_path):
         app, ["adapt", str(model), *images, "-o", str(adapted), "--force", "--json"]
     )
     assert run.exit_code == 0, run.output
-    facts = json.loads(run.output.splitlines()[-1])
-    assert facts["n_images"] == sum(facts["groups"]) == len(images)
+    report = json.loads(run.output.splitlines()[-1])
+    assert report["n_images"] == sum(report["groups"]) == len(images)
     one, two = (load_model(path) for path in (model, adapted))
     moved = [one.predict(image).label != two.predict(image).label for image in images]
-    assert facts["n_moved"] == sum(moved)
+    assert report["n_moved"] == sum(moved)
     (change,) = two.training_info_["tuning"]
     assert (change["source"], change["date"]) == ("adapted", date.today().isoformat())
     assert change["images"] == sorted(map(fingerprint, map(Path, images)))
@@ -76,7 +76,7 @@ def test_on_the_command_line(manifest, tmp_path):
 
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory):
-    """Images of plain colours, 20 of each of two classes, and a model that tells them apart."""
+    """Images of uniform colours, 20 of each of two classes, and a model that separates them."""
     folder = tmp_path_factory.mktemp("planted")
     rng = np.random.default_rng(0)
     for label, red in (("blue", 120), ("red", 190)):
@@ -94,7 +94,7 @@ def adapt(model, images, output, *options):
     return CliRunner().invoke(app, ["adapt", str(model), str(images), "-o", str(output), *options])
 
 
-def test_images_of_one_class_move_nothing_unless_told_to(planted, tmp_path):
+def test_images_of_one_class_are_refused_without_force(planted, tmp_path):
     images, model = planted
     output = tmp_path / "a.histodict"
     run = adapt(model, images / "red", output)
@@ -105,7 +105,7 @@ def test_images_of_one_class_move_nothing_unless_told_to(planted, tmp_path):
     assert load_model(output).training_info_["tuning"][-1]["two_groups"] is False
 
 
-def test_images_of_both_classes_move_it(planted, tmp_path):
+def test_images_of_both_classes_move_the_threshold(planted, tmp_path):
     images, model = planted
     output = tmp_path / "a.histodict"
     run = adapt(model, images, output)
@@ -114,7 +114,7 @@ def test_images_of_both_classes_move_it(planted, tmp_path):
     assert "two_groups" not in load_model(output).training_info_["tuning"][-1]
 
 
-def test_images_that_cannot_be_read_are_named_together(planted, tmp_path):
+def test_unreadable_images_are_reported_together(planted, tmp_path):
     images, model = planted
     shutil.copytree(images, tmp_path / "set")
     for name in ("1.png", "2.png"):
@@ -128,14 +128,14 @@ def test_images_that_cannot_be_read_are_named_together(planted, tmp_path):
     assert len(load_model(output).training_info_["tuning"][-1]["left_out"]) == 2
 
 
-def test_what_finds_regions_has_no_threshold_to_move(manifest, small_models, tmp_path):
+def test_region_detector_has_no_threshold_to_adapt(manifest, small_models, tmp_path):
     finder, image = small_models.path("regions"), manifest.records[0].path
     arguments = ["adapt", str(finder), str(image), "-o", str(tmp_path / "a.histodict")]
     run = CliRunner().invoke(app, arguments)
     assert run.exit_code == 2 and "finds regions" in run.output
 
 
-def test_evaluated_without_a_look_at_the_labels(manifest, tmp_path):
+def test_evaluation_of_adaptation_uses_no_labels(manifest, tmp_path):
     out = tmp_path / "out"
     settings = ["--set", "patch_px=12", "--set", "patches_per_class=200", "--set", "downsample=1"]
     methods = "nearest-mean,nearest-mean+unlabelled"

@@ -1,4 +1,4 @@
-"""`predict --anndata` as a user meets it: what is there, what is done again, what is refused."""
+"""Tests of `predict --anndata`: written tables, resumed runs, and refused models."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def times(folder):
     return [path.stat().st_mtime_ns for path in tables(folder)]
 
 
-def test_a_table_per_image_under_the_image_s_key(predict, tmp_path):
+def test_table_per_image_under_the_key_of_the_image(predict, tmp_path):
     predict("--anndata")
     maps = sorted(path.stem for path in (tmp_path / "out" / "maps").iterdir())
     assert [path.stem for path in tables(tmp_path)] == maps
@@ -59,7 +59,7 @@ def test_a_table_per_image_under_the_image_s_key(predict, tmp_path):
     assert [column(path, "truth") for path in tables(tmp_path)] == [{"healthy"}, {"inflamed"}]
 
 
-def test_what_is_done_is_not_done_again_with_or_without_the_option(predict, tmp_path):
+def test_finished_images_are_skipped_with_or_without_the_option(predict, tmp_path):
     predict("--anndata")
     before = times(tmp_path)
     for options in (("--anndata",), ()):
@@ -67,26 +67,24 @@ def test_what_is_done_is_not_done_again_with_or_without_the_option(predict, tmp_
         assert times(tmp_path) == before
 
 
-def test_a_run_without_tables_gets_them_later(predict, tmp_path):
+def test_tables_are_added_to_an_earlier_run(predict, tmp_path):
     predict()
     assert tables(tmp_path) == []
     assert "done before" not in predict("--anndata")
     assert len(tables(tmp_path)) == 2
 
 
-def test_a_damaged_table_is_made_anew(predict, tmp_path):
+def test_damaged_table_is_replaced(predict, tmp_path):
     predict("--anndata")
     first = tables(tmp_path)[0]
-    whole = first.read_bytes()
-    first.write_bytes(whole[:1000])
+    whole_image = first.read_bytes()
+    first.write_bytes(whole_image[:1000])
     with pytest.warns(UserWarning, match="is damaged"):
         assert "1 were done before" in predict("--anndata")
     assert column(first, "patient") == {"patient01"}
 
 
-def test_another_patient_in_the_csv_is_another_in_the_table_though_not_asked(
-    predict, tissue, tmp_path
-):
+def test_changed_patient_in_the_csv_updates_the_table(predict, tissue, tmp_path):
     predict("--anndata")
     text = (tissue / "manifest.csv").read_text()
     (tissue / "other.csv").write_text(text.replace("patient02,", "patient09,"))
@@ -94,7 +92,7 @@ def test_another_patient_in_the_csv_is_another_in_the_table_though_not_asked(
     assert [column(path, "patient") for path in tables(tmp_path)] == [{"patient01"}, {"patient09"}]
 
 
-def test_who_is_told_nothing_keeps_what_was_known(predict, tmp_path):
+def test_previous_metadata_are_kept_without_a_csv(predict, tmp_path):
     predict("--anndata")
     before = times(tmp_path)
     assert "done before" not in predict(images="healthy")
@@ -102,15 +100,15 @@ def test_who_is_told_nothing_keeps_what_was_known(predict, tmp_path):
     assert times(tmp_path)[1] == before[1]
 
 
-def test_a_model_of_whole_images_is_refused_before_the_work(tissue, tmp_path):
-    whole = TissueClassifier("fast", method="mean-logistic").fit(tissue)
-    path = whole.save(tmp_path / "w.histodict")
+def test_whole_image_model_is_refused_before_the_work(tissue, tmp_path):
+    whole_image = TissueClassifier("fast", method="mean-logistic").fit(tissue)
+    path = whole_image.save(tmp_path / "w.histodict")
     arguments = ["predict", str(path), str(tissue), "-o", str(tmp_path / "out"), "--anndata"]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 2 and "has no patches to make AnnData of" in result.output
     assert not (tmp_path / "out" / "predictions.csv").exists()
 
 
-def test_without_h5py_one_line_says_what_to_install(predict, monkeypatch):
+def test_missing_h5py_is_reported_in_one_line(predict, monkeypatch):
     monkeypatch.setitem(sys.modules, "h5py", None)
     assert "pip install 'histodict[anndata]'" in " ".join(predict("--anndata", status=2).split())

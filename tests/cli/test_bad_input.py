@@ -1,8 +1,8 @@
-"""What a user meets who gives `histodict train` and `histodict predict` strange or broken files.
+"""Tests of `histodict train` and `histodict predict` with broken and unusual files.
 
-Broken files are named with a reason and what to do, and never stop the others. Files that are only
-unusual (CMYK, 16 bits, grey, transparent, turned by EXIF, names in any script) are answered like
-their plain twins.
+Broken files are reported with a reason and a hint, and do not stop others. Unusual files (CMYK, 16
+bits, grey, transparent, rotated by EXIF, names in any script) give the same predictions as plain
+ones.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from tests.images.files import save_plain, save_png_header, texture
 
 SETTINGS = ("patch_px=16", "downsample=1", "patches_per_class=800", "n_atoms=40", "n_iter=4")
 SIZE = (240, 180)
-# The slide library aborts on it, where it ends the process that asked.
+# The slide library aborts on it, which ends the process that opened it.
 ABORTS = Path(__file__).parents[1] / "finds" / "images" / "1106a9b4-jpeg-tiles.tif"
 
 
 @dataclass
 class Outcome:
-    """What a command left: its exit status, all it said on one line, and its tables."""
+    """Result of a command: exit status, output on one line, and folder of its tables."""
 
     status: int
-    said: str
+    message: str
     folder: Path
 
     @property
     def rows(self) -> dict[str, dict[str, Any]]:
-        """The rows of predictions.parquet, by file name."""
+        """Return the rows of predictions.parquet by file name."""
         table = pyarrow.parquet.read_table(self.folder / "predictions.parquet")
         return {Path(row["path"]).name: row for row in table.to_pylist()}
 
@@ -54,8 +54,8 @@ class Outcome:
             return arrays["predicted_classes"]
 
     def overlay(self, name: str) -> np.ndarray:
-        with Image.open(self.folder / "overlays" / f"{self.rows[name]['key']}.png") as picture:
-            return np.asarray(picture)
+        with Image.open(self.folder / "overlays" / f"{self.rows[name]['key']}.png") as image:
+            return np.asarray(image)
 
 
 def run(folder: Path, *arguments: object) -> Outcome:
@@ -85,7 +85,7 @@ def tissue(tmp_path_factory):
 def model(tissue, tmp_path_factory):
     path = tmp_path_factory.mktemp("model") / "tissue.histodict"
     outcome = train(tissue / "manifest.csv", path)
-    assert outcome.status == 0, outcome.said
+    assert outcome.status == 0, outcome.message
     return path
 
 
@@ -101,13 +101,13 @@ def pixels(good):
 
 @pytest.fixture
 def classes(tissue, tmp_path):
-    """A copy of the training folders, to put something into."""
+    """A copy of the training folders, to add files to."""
     for name in ("healthy", "inflamed"):
         shutil.copytree(tissue / name, tmp_path / "classes" / name)
     return tmp_path / "classes"
 
 
-# ---------------------------------------------------------------- files that cannot be answered
+# ---------------------------------------------------------------- unreadable files
 
 
 def cut_short(path, rng):
@@ -120,7 +120,7 @@ def cut_short_slide(path, rng):
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-# Of every broken file: how it is made, and the words that say what is wrong and what to do.
+# Each broken file: how to write it, and the expected words of reason and hint.
 BROKEN = {
     "cut short.jpg": (cut_short, ("damaged or cut short", "copy it again")),
     "cut short.tif": (cut_short_slide, ("copy it again",)),
@@ -146,7 +146,7 @@ SMALL = {
 
 
 def make(name, folder, rng):
-    """One of the files above; the words that are expected of it."""
+    """Write one of the files above; return the expected words."""
     if name in BROKEN:
         maker, text = BROKEN[name]
         maker(folder / name, rng)
@@ -157,7 +157,7 @@ def make(name, folder, rng):
 
 
 @pytest.mark.parametrize("name", [*BROKEN, *SMALL])
-def test_predict_says_what_is_wrong_and_answers_the_others(name, model, good, tmp_path, rng):
+def test_predict_reports_a_broken_file_and_predicts_others(name, model, good, tmp_path, rng):
     images = tmp_path / "images"
     images.mkdir()
     shutil.copy(good, images / "a good one.jpg")
@@ -165,15 +165,15 @@ def test_predict_says_what_is_wrong_and_answers_the_others(name, model, good, tm
     text = make(name, images, rng)
     outcome = predict(model, tmp_path / "out", images)
     assert outcome.status == 1
-    assert "2 images: 2 inflamed." in outcome.said
-    _, _, complaint = outcome.said.partition("Not done:")
+    assert "2 images: 2 inflamed." in outcome.message
+    _, _, complaint = outcome.message.partition("Not done:")
     for word in (name, *text):
         assert word in complaint
     assert "good one" not in complaint
     assert sorted(outcome.rows) == ["a good one.jpg", "z good one.jpg"]
 
 
-def test_evaluate_names_a_slide_that_aborts(classes, tmp_path):
+def test_evaluate_reports_a_slide_that_aborts(classes, tmp_path):
     for extra in sorted(classes.glob("*/*"))[2:-2]:
         extra.unlink()
     shutil.copy(ABORTS, classes / "healthy" / "aborts.tif")
@@ -181,16 +181,16 @@ def test_evaluate_names_a_slide_that_aborts(classes, tmp_path):
     command = ("evaluate", classes, "--methods", "src", "--folds", "2", *settings)
     outcome = run(tmp_path, *command, "--output", tmp_path / "out")
     assert outcome.status == 2 and not (tmp_path / "out" / "runs").exists()
-    assert "aborts.tif: a part of the slide cannot be read" in outcome.said
+    assert "aborts.tif: a part of the slide cannot be read" in outcome.message
 
 
-def test_the_path_of_a_broken_file_is_said_once(model, tmp_path):
+def test_path_of_a_broken_file_is_reported_once(model, tmp_path):
     path = tmp_path / "empty.jpg"
     path.touch()
-    assert predict(model, tmp_path / "out", path).said.count(str(path)) == 1
+    assert predict(model, tmp_path / "out", path).message.count(str(path)) == 1
 
 
-def test_predict_lists_all_broken_files_for_programs_too(model, good, tmp_path, rng):
+def test_predict_lists_all_broken_files_in_json(model, good, tmp_path, rng):
     images = tmp_path / "images"
     images.mkdir()
     text = {name: make(name, images, rng) for name in (*BROKEN, *SMALL)}
@@ -202,14 +202,14 @@ def test_predict_lists_all_broken_files_for_programs_too(model, good, tmp_path, 
     assert isinstance(result.exception, SystemExit), result.output
     report = json.loads(result.stdout)
     assert [Path(row["path"]).name for row in report["rows"]] == ["good.jpg"]
-    reasons = {Path(failure["path"]).name: failure["reason"] for failure in report["failures"]}
-    assert set(reasons) == {*text, "missing.jpg"}
+    errors = {Path(failure["path"]).name: failure["reason"] for failure in report["failures"]}
+    assert set(errors) == {*text, "missing.jpg"}
     for name, expected in text.items():
-        assert all(word in reasons[name] for word in expected), (name, reasons[name], expected)
-    assert "there is no such file; check the name and the folder" in reasons["missing.jpg"]
+        assert all(word in errors[name] for word in expected), (name, errors[name], expected)
+    assert "there is no such file; check the name and the folder" in errors["missing.jpg"]
 
 
-def test_an_image_of_glass_is_answered_with_no_tissue(model, tmp_path):
+def test_background_image_gets_the_label_no_tissue(model, tmp_path):
     Image.new("RGB", SIZE, (243, 242, 244)).save(tmp_path / "glass.png")
     arguments = ["predict", model, tmp_path / "glass.png", "--output", tmp_path / "out", "--json"]
     result = CliRunner().invoke(app, [str(argument) for argument in arguments])
@@ -222,15 +222,15 @@ def test_an_image_of_glass_is_answered_with_no_tissue(model, tmp_path):
     assert (row["label"], row["n_patches"], row["score"]) == ("no tissue", 0, None)
 
 
-def test_predict_with_nothing_to_answer_still_ends_in_order(model, tmp_path):
+def test_predict_without_any_readable_image_ends_regularly(model, tmp_path):
     (tmp_path / "empty.jpg").touch()
     outcome = predict(model, tmp_path / "out", tmp_path / "empty.jpg", tmp_path / "missing.jpg")
     assert outcome.status == 1
-    assert "0 images" in outcome.said and "predictions.csv" not in outcome.said
+    assert "0 images" in outcome.message and "predictions.csv" not in outcome.message
     assert not outcome.folder.exists()
 
 
-def test_a_broken_file_is_tried_again_once_it_is_mended(model, good, tmp_path):
+def test_repaired_file_is_predicted_by_the_next_run(model, good, tmp_path):
     image = tmp_path / "image.jpg"
     image.touch()
     assert predict(model, tmp_path / "out", image).status == 1
@@ -241,11 +241,11 @@ def test_a_broken_file_is_tried_again_once_it_is_mended(model, good, tmp_path):
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_train_stops_before_it_learns_and_names_the_file(name, classes, tmp_path, rng):
+def test_train_refuses_a_broken_file_before_training(name, classes, tmp_path, rng):
     text = make(name, classes / "healthy", rng)
     outcome = train(classes, tmp_path / "model.histodict")
     assert outcome.status == 2
-    _, _, complaint = outcome.said.partition("Error:")
+    _, _, complaint = outcome.message.partition("Error:")
     for word in (f"healthy/{name}", *text):
         assert word in complaint
     assert not (tmp_path / "model.histodict").exists()
@@ -256,35 +256,35 @@ def test_train_refuses_an_image_smaller_than_a_patch(name, classes, tmp_path, rn
     text = make(name, classes / "healthy", rng)
     outcome = train(classes, tmp_path / "model.histodict")
     assert outcome.status == 2
-    _, _, complaint = outcome.said.partition("Error:")
+    _, _, complaint = outcome.message.partition("Error:")
     for word in (name, *text):
         assert word in complaint
     assert not (tmp_path / "model.histodict").exists()
 
 
-def test_train_goes_past_images_of_glass(classes, tmp_path):
+def test_train_skips_background_images(classes, tmp_path):
     Image.new("RGB", SIZE, (243, 242, 244)).save(classes / "healthy" / "glass.png")
     with pytest.warns(UserWarning, match="nothing is learnt from 1 training image.*glass.png"):
         outcome = train(classes, tmp_path / "model.histodict")
-    assert outcome.status == 0, outcome.said
-    assert "from 17 images" in outcome.said
+    assert outcome.status == 0, outcome.message
+    assert "from 17 images" in outcome.message
 
 
-def test_train_says_which_class_has_no_tissue(classes, tmp_path):
+def test_train_refuses_a_class_without_tissue(classes, tmp_path):
     shutil.rmtree(classes / "healthy")
     (classes / "healthy").mkdir()
     Image.new("RGB", SIZE, (243, 242, 244)).save(classes / "healthy" / "glass.png")
     with pytest.warns(UserWarning, match="as no tissue was found there: glass.png"):
         outcome = train(classes, tmp_path / "model.histodict")
     assert outcome.status == 2
-    assert "no tissue was found in any image of class 'healthy'" in outcome.said
+    assert "no tissue was found in any image of class 'healthy'" in outcome.message
 
 
-# ---------------------------------------------------------------- unusual, but fine
+# ---------------------------------------------------------------- unusual, but readable
 
 
 def save_16_bit_png(path, pixels):
-    """16 bits per colour, which Pillow reads but does not write."""
+    """Write a PNG of 16 bits per colour, which Pillow only reads."""
 
     def chunk(kind, data):
         check = zlib.crc32(kind + data)
@@ -298,8 +298,8 @@ def save_16_bit_png(path, pixels):
     path.write_bytes(b"\x89PNG\r\n\x1a\n" + body)
 
 
-def save_turned(path, pixels, **options):
-    """Stored a quarter turn to the left, with the note to turn it back."""
+def save_rotated(path, pixels, **options):
+    """Write the image rotated by 90° to the left, with the EXIF tag to rotate it back."""
     exif = Image.Exif()
     exif[274] = 6
     Image.fromarray(np.ascontiguousarray(np.rot90(pixels))).save(path, exif=exif, **options)
@@ -313,68 +313,68 @@ def save_16_bit_tiff(path, pixels):
     tifffile.imwrite(path, pixels.astype(np.uint16) * 256 + 100, photometric="rgb")
 
 
-# Without loss: the same pixels as the plain twin, so the same answer and map to the last bit.
+# Lossless: the same pixels as the plain file, hence the same prediction and map bit for bit.
 EXACT = {
     "16 bits.png": save_16_bit_png,
     "16 bits.tif": save_16_bit_tiff,
     "opaque.png": save_opaque,
-    "turned.png": save_turned,
-    "turned.tif": save_turned,
+    "turned.png": save_rotated,
+    "turned.tif": save_rotated,
     "slide.tif": lambda path, pixels: tifffile.imwrite(path, pixels, tile=(64, 64)),
 }
-# Compressed again: nearly the same.
+# Lossy: nearly the same.
 CLOSE = {
-    "turned.jpg": lambda path, pixels: save_turned(path, pixels, quality=95, subsampling=0),
+    "turned.jpg": lambda path, pixels: save_rotated(path, pixels, quality=95, subsampling=0),
     "cmyk.jpg": lambda path, pixels: Image.fromarray(pixels).convert("CMYK").save(path, quality=95),
 }
 
 
 @pytest.fixture(scope="module")
-def answers(model, pixels, tmp_path_factory):
-    """The plain image and all its twins, answered in one go."""
+def predictions(model, pixels, tmp_path_factory):
+    """Predictions of the plain image and all its copies, from one run."""
     images = tmp_path_factory.mktemp("images")
     save_plain(images / "plain.png", pixels)
     for name, save in (EXACT | CLOSE).items():
         save(images / name, pixels)
     outcome = predict(model, tmp_path_factory.mktemp("results") / "out", images)
-    assert outcome.status == 0, outcome.said
+    assert outcome.status == 0, outcome.message
     assert len(outcome.rows) == 1 + len(EXACT) + len(CLOSE)
     return outcome
 
 
 @pytest.mark.parametrize("name", EXACT)
-def test_another_way_to_store_the_same_pixels_changes_nothing(name, answers):
-    plain, twin = (answers.rows[of] for of in ("plain.png", name))
+def test_lossless_formats_give_the_same_prediction(name, predictions):
+    plain, twin = (predictions.rows[of] for of in ("plain.png", name))
     assert plain["label"] == "inflamed"
     for column in ("label", "score", "n_patches", "proportion_inflamed"):
         assert twin[column] == plain[column]
     np.testing.assert_array_equal(
-        answers.predicted_classes(name), answers.predicted_classes("plain.png")
+        predictions.predicted_classes(name), predictions.predicted_classes("plain.png")
     )
-    np.testing.assert_array_equal(answers.overlay(name), answers.overlay("plain.png"))
+    np.testing.assert_array_equal(predictions.overlay(name), predictions.overlay("plain.png"))
 
 
 @pytest.mark.parametrize("name", CLOSE)
-def test_another_compression_changes_little(name, answers):
-    plain, twin = (answers.rows[of] for of in ("plain.png", name))
+def test_lossy_formats_give_a_similar_prediction(name, predictions):
+    plain, twin = (predictions.rows[of] for of in ("plain.png", name))
     assert twin["label"] == plain["label"]
     assert twin["score"] == pytest.approx(plain["score"], abs=0.15)
-    same = answers.predicted_classes(name) == answers.predicted_classes("plain.png")
+    same = predictions.predicted_classes(name) == predictions.predicted_classes("plain.png")
     assert same.mean() > 0.95
-    assert answers.overlay(name).shape == answers.overlay("plain.png").shape
+    assert predictions.overlay(name).shape == predictions.overlay("plain.png").shape
 
 
-def test_a_turned_image_is_not_the_same_without_its_note(answers, model, pixels, tmp_path):
-    """That the twins above agree is EXIF's doing: turned pixels alone have another map."""
+def test_rotated_image_without_exif_has_another_map(predictions, model, pixels, tmp_path):
+    """The copies above agree because of EXIF: rotated pixels without it have another map."""
     save_plain(tmp_path / "turned.png", np.ascontiguousarray(np.rot90(pixels)))
     outcome = predict(model, tmp_path / "out", tmp_path / "turned.png")
     assert (
         outcome.predicted_classes("turned.png").shape
-        == answers.predicted_classes("plain.png").shape[::-1]
+        == predictions.predicted_classes("plain.png").shape[::-1]
     )
 
 
-def test_what_is_transparent_is_glass(model, pixels, tmp_path):
+def test_transparent_area_is_background(model, pixels, tmp_path):
     half = np.dstack([pixels, np.full(pixels.shape[:2], 255, np.uint8)])
     half[:, 120:, 3] = 0
     save_plain(tmp_path / "half.png", half)
@@ -385,24 +385,25 @@ def test_what_is_transparent_is_glass(model, pixels, tmp_path):
     assert not on_tissue[:, 8:].any()
 
 
-def test_grey_images_are_tissue_where_their_coloured_twins_are(answers, model, pixels, tmp_path):
+def test_tissue_of_grey_and_coloured_images_is_the_same(predictions, model, pixels, tmp_path):
     grey = np.asarray(Image.fromarray(pixels).convert("L"))
     save_plain(tmp_path / "grey.png", grey)
     save_plain(tmp_path / "grey.jpg", grey, quality=95)
     save_plain(tmp_path / "grey.tif", grey.astype(np.uint16) * 257)
     Image.fromarray(grey).convert("RGB").save(tmp_path / "grey as colour.png")
     outcome = predict(model, tmp_path / "out", *sorted(tmp_path.glob("grey*.*")))
-    assert outcome.status == 0, outcome.said
+    assert outcome.status == 0, outcome.message
     here = outcome.predicted_classes("grey.png")
     assert (
-        np.mean((here == NO_TISSUE) == (answers.predicted_classes("plain.png") == NO_TISSUE)) > 0.9
+        np.mean((here == NO_TISSUE) == (predictions.predicted_classes("plain.png") == NO_TISSUE))
+        > 0.9
     )
     for name in ("grey.tif", "grey as colour.png"):
         np.testing.assert_array_equal(outcome.predicted_classes(name), here)
     assert np.mean(outcome.predicted_classes("grey.jpg") == here) > 0.95
 
 
-def test_grey_images_can_be_learnt_from(classes, tmp_path):
+def test_grey_images_can_be_used_for_training(classes, tmp_path):
     for path in classes.glob("*/*.jpg"):
         Image.open(path).convert("L").save(path, quality=95)
     (tmp_path / "unseen").mkdir()
@@ -415,8 +416,8 @@ def test_grey_images_can_be_learnt_from(classes, tmp_path):
     assert sum(right) >= 3
 
 
-def test_unusual_files_can_be_learnt_from(classes, pixels, tmp_path):
-    """Stored in other ways, the same images teach the same: the answers are the same bits."""
+def test_unusual_files_can_be_used_for_training(classes, pixels, tmp_path):
+    """The same images in other formats give the same model, and predictions of the same bits."""
     plain, unusual = tmp_path / "plain", tmp_path / "unusual"
     savers = list(EXACT.items())
     for name in ("healthy", "inflamed"):
@@ -430,7 +431,7 @@ def test_unusual_files_can_be_learnt_from(classes, pixels, tmp_path):
     models = [folder.with_suffix(".histodict") for folder in (plain, unusual)]
     for folder, model in zip((plain, unusual), models, strict=True):
         outcome = train(folder, model)
-        assert outcome.status == 0, outcome.said
+        assert outcome.status == 0, outcome.message
     save_plain(tmp_path / "image.png", pixels)
     one, two = (
         predict(model, model.with_suffix(".out"), tmp_path / "image.png").rows["image.png"]
@@ -443,7 +444,7 @@ NAMES = ("Präparat Nr. 1.jpg", "組織 切片.jpg", "ткань.jpg", "ιστό
 
 
 def test_names_in_any_script(tissue, tmp_path):
-    """Of folders, classes, files, the model and the results."""
+    """For folders, classes, files, the model and the results."""
     home = tmp_path / "Gewebe µm 组织"
     home.mkdir()
     for label, source in (("gesünd", "healthy"), ("entzündet", "inflamed")):
@@ -451,11 +452,11 @@ def test_names_in_any_script(tissue, tmp_path):
         for name, path in zip(NAMES, sorted((home / "Klassen" / label).iterdir()), strict=False):
             path.rename(path.with_name(name))
     outcome = train(home / "Klassen", home / "Modell ä.histodict")
-    assert outcome.status == 0, outcome.said
-    assert "entzündet / gesünd" in outcome.said
+    assert outcome.status == 0, outcome.message
+    assert "entzündet / gesünd" in outcome.message
     images = home / "Klassen" / "entzündet"
     outcome = predict(home / "Modell ä.histodict", home / "Ergebnisse 结果", images)
-    assert outcome.status == 0, outcome.said
+    assert outcome.status == 0, outcome.message
     assert set(NAMES) <= set(outcome.rows)
     table = pyarrow.csv.read_csv(outcome.folder / "predictions.csv").to_pylist()
     assert {row["path"] for row in table} == {str(path) for path in images.iterdir()}
@@ -471,28 +472,28 @@ def test_names_in_any_script(tissue, tmp_path):
 
 
 def test_names_as_long_as_the_file_system_allows(model, good, tmp_path):
-    """All that is written about an image is named after it."""
+    """Result files are named after the image."""
     names = ["n" * 251 + ".jpg", "é" * 125 + ".jpg"]
     for name in names:
         shutil.copy(good, tmp_path / name)
     outcome = predict(model, tmp_path / "out", *(tmp_path / name for name in names))
-    assert outcome.status == 0, outcome.said
+    assert outcome.status == 0, outcome.message
     assert sorted(outcome.rows) == sorted(names)
     for name in names:
         assert (outcome.predicted_classes(name) != NO_TISSUE).any()
         assert outcome.overlay(name).shape[1:] == (SIZE[0], 3)
 
 
-def test_names_in_brackets_are_said_as_they_are(model, tmp_path):
+def test_names_in_brackets_are_printed_unchanged(model, tmp_path):
     name = "scan [red] [1].jpg"
     (tmp_path / name).touch()
     outcome = predict(model, tmp_path / "out", tmp_path / name)
     assert outcome.status == 1
-    assert name in outcome.said
+    assert name in outcome.message
 
 
-def test_a_name_that_is_no_text_does_not_stop_the_others(model, good, tmp_path):
-    """Archives of old systems hold names in Latin-1, which are not UTF-8."""
+def test_name_that_is_not_unicode_does_not_stop_others(model, good, tmp_path):
+    """Archives of old systems contain names in Latin-1, which are not UTF-8."""
     images = tmp_path / "images"
     images.mkdir()
     try:
@@ -505,7 +506,7 @@ def test_a_name_that_is_no_text_does_not_stop_the_others(model, good, tmp_path):
     assert outcome.rows["good.jpg"]["label"] == "inflamed"
 
 
-# ---------------------------------------------------------------- lists of images
+# ---------------------------------------------------------------- tables of images
 
 
 def write_table(folder, rows, header="path,label,patient"):
@@ -515,40 +516,40 @@ def write_table(folder, rows, header="path,label,patient"):
 
 
 def rows_of(folder):
-    """A row for every image of the class folders."""
+    """Return a row for every image of the class folders."""
     return [
         f"{path.relative_to(folder).as_posix()},{path.parent.name},{path.name[:9]}"
         for path in sorted(folder.glob("*/*.jpg"))
     ]
 
 
-def test_a_missing_file_is_named_with_its_line(classes, tmp_path):
+def test_missing_file_is_reported_with_its_line(classes, tmp_path):
     rows = rows_of(classes)
     rows[3] = "healthy/gone.jpg,healthy,patient01"
     outcome = train(write_table(classes, rows), tmp_path / "model.histodict")
     assert outcome.status == 2
     for word in ("1 file not there", "healthy/gone.jpg (line 5)", "relative to the folder"):
-        assert word in outcome.said
+        assert word in outcome.message
     assert not (tmp_path / "model.histodict").exists()
 
 
-def test_a_class_with_one_image_is_learnt_with_a_warning(classes, tmp_path, good):
+def test_class_with_one_image_is_warned_of(classes, tmp_path, good):
     for path in sorted((classes / "healthy").iterdir())[1:]:
         path.unlink()
     outcome = train(classes, tmp_path / "model.histodict")
-    assert outcome.status == 0, outcome.said
-    assert "Warning" in outcome.said
-    assert "the class 'healthy' has one image only" in outcome.said
-    assert "cannot be both trained on and tested" in outcome.said
+    assert outcome.status == 0, outcome.message
+    assert "Warning" in outcome.message
+    assert "the class 'healthy' has one image only" in outcome.message
+    assert "cannot be both trained on and tested" in outcome.message
     prediction = predict(tmp_path / "model.histodict", tmp_path / "out", good).rows[good.name]
     assert prediction["label"] == "inflamed"
 
 
-def test_a_single_class_is_refused(classes, tmp_path):
+def test_single_class_is_refused(classes, tmp_path):
     shutil.rmtree(classes / "healthy")
     outcome = train(classes, tmp_path / "model.histodict")
     assert outcome.status == 2
-    assert "at least two classes are needed; there are: ['inflamed']" in outcome.said
+    assert "at least two classes are needed; there are: ['inflamed']" in outcome.message
 
 
 def test_labels_that_differ_only_in_case_are_refused(classes, tmp_path):
@@ -557,7 +558,7 @@ def test_labels_that_differ_only_in_case_are_refused(classes, tmp_path):
     outcome = train(write_table(classes, rows), tmp_path / "model.histodict")
     assert outcome.status == 2
     for word in ("['Healthy', 'healthy']", "differ only in case", "write them alike"):
-        assert word in outcome.said
+        assert word in outcome.message
 
 
 def test_folders_that_differ_only_in_case_are_refused(classes, tmp_path, good):
@@ -568,7 +569,7 @@ def test_folders_that_differ_only_in_case_are_refused(classes, tmp_path, good):
     shutil.copy(good, classes / "Healthy")
     outcome = train(classes, tmp_path / "model.histodict")
     assert outcome.status == 2
-    assert "differ only in case" in outcome.said
+    assert "differ only in case" in outcome.message
 
 
 # ---------------------------------------------------------------- pixel sizes
@@ -580,7 +581,7 @@ def save_with_mpp(path, pixels, mpp):
     return path
 
 
-def test_another_pixel_size_is_refused_and_the_others_are_answered(model, pixels, tmp_path):
+def test_image_of_another_pixel_size_is_refused_and_others_are_predicted(model, pixels, tmp_path):
     images = tmp_path / "images"
     images.mkdir()
     save_with_mpp(images / "same.tif", pixels, 0.5)
@@ -591,51 +592,51 @@ def test_another_pixel_size_is_refused_and_the_others_are_answered(model, pixels
     assert outcome.status == 1
     assert set(outcome.rows) == {"same.tif", "unknown.png"}
     for word in ("finer.tif: has 0.25 µm", "coarser.tif: has 1 µm", "trained on images of 0.5"):
-        assert word in outcome.said
-    assert "give the true size with --override-mpp" in outcome.said
+        assert word in outcome.message
+    assert "give the true size with --override-mpp" in outcome.message
 
 
-def test_a_pixel_size_given_by_hand_wins_if_asked_to(model, pixels, tmp_path):
+def test_pixel_size_can_be_overridden(model, pixels, tmp_path):
     wrong = save_with_mpp(tmp_path / "wrong.tif", pixels, 0.25)
     assert predict(model, tmp_path / "out", wrong).status == 1
     assert predict(model, tmp_path / "out", wrong, "--override-mpp", "0.5").status == 0
     assert predict(model, tmp_path / "out", wrong, "--mpp", "0.5").status == 1
     outcome = predict(model, tmp_path / "out", wrong, "--override-mpp", "0.25")
     assert outcome.status == 1
-    assert "0.25 µm per pixel" in outcome.said
+    assert "0.25 µm per pixel" in outcome.message
 
 
 @pytest.mark.parametrize("mpp", ["0", "-1", "nan"])
-def test_a_pixel_size_that_makes_no_sense(model, good, tmp_path, mpp):
+def test_invalid_pixel_size_is_refused(model, good, tmp_path, mpp):
     outcome = predict(model, tmp_path / "out", good, "--mpp", mpp)
     assert outcome.status in (1, 2)
-    assert "mpp must be" in outcome.said
+    assert "mpp must be" in outcome.message
 
 
-def test_a_model_of_one_pixel_size_asks_for_it(tissue, good, pixels, tmp_path):
+def test_model_with_a_pixel_size_requires_one(tissue, good, pixels, tmp_path):
     path = tmp_path / "model.histodict"
     assert train(tissue / "manifest.csv", path, "--set", "mpp=0.5").status == 0
     outcome = predict(path, tmp_path / "out", good)
     assert outcome.status == 1
     for word in ("pixel size is not known", "works at 0.5 µm", "give it with --mpp"):
-        assert word in outcome.said
+        assert word in outcome.message
     assert predict(path, tmp_path / "out", good, "--mpp", "0.5").status == 0
     coarse = save_with_mpp(tmp_path / "coarse.tif", pixels, 1.0)
-    assert "coarser than the 0.5 µm" in predict(path, tmp_path / "other", coarse).said
+    assert "coarser than the 0.5 µm" in predict(path, tmp_path / "other", coarse).message
 
 
-def test_train_refuses_images_of_different_pixel_sizes(classes, tmp_path):
+def test_train_refuses_different_pixel_sizes(classes, tmp_path):
     rows = [f"{row},{0.25 if i % 3 else 0.5}" for i, row in enumerate(rows_of(classes))]
     table = write_table(classes, rows, "path,label,patient,mpp")
     outcome = train(table, tmp_path / "model.histodict")
     assert outcome.status == 2
     for word in ("0.25", "0.5", "mpp"):
-        assert word in outcome.said
-    # reduced to a common size they can be learnt from
+        assert word in outcome.message
+    # after reduction to a common size they can be used
     assert train(table, tmp_path / "model.histodict", "--set", "mpp=0.5").status == 0
 
 
-def test_the_version_can_be_asked_for():
+def test_version_option():
     run = CliRunner().invoke(app, ["--version"])
     assert run.exit_code == 0 and run.output.startswith("histodict ")
     run = CliRunner().invoke(app, [])

@@ -16,7 +16,7 @@ N_AXES = 6
 def slides(tmp_path_factory):
     """Feature files of 8 patients, 2 slides each; the last 4 have more of axis 0, the others of 1.
 
-    Every patient also has an axis of its own, louder than all others.
+    Every patient also has an individual axis of larger variance than all others.
     """
     folder = tmp_path_factory.mktemp("features")
     rng = np.random.default_rng(0)
@@ -43,8 +43,8 @@ def table(folder, slides, labelled):
     return file
 
 
-def run(*words):
-    return CliRunner().invoke(app, ["concepts", *map(str, words)])
+def run(*text):
+    return CliRunner().invoke(app, ["concepts", *map(str, text)])
 
 
 def rows(file):
@@ -52,12 +52,12 @@ def rows(file):
         return list(csv.DictReader(text))
 
 
-def test_concepts_are_what_all_patients_share_then_named_then_answer(slides, tmp_path):
+def test_concepts_are_discovered_named_and_used_for_predictions(slides, tmp_path):
     output = tmp_path / "concepts"
     done = run(table(tmp_path, slides, ()), "--output", output, "--atoms", N_AXES, "--json")
     assert done.exit_code == 0, done.output
-    facts = json.loads(done.stdout)
-    assert facts["new"] and facts["recurrence"] > 0.9
+    info = json.loads(done.stdout)
+    assert info["new"] and info["recurrence"] > 0.9
     found = rows(output / "concepts.csv")
     assert len(found) == N_AXES
     assert all(int(row["patients"]) == 8 for row in found)
@@ -71,13 +71,9 @@ def test_concepts_are_what_all_patients_share_then_named_then_answer(slides, tmp
         *("--atoms", N_AXES, "--json"),
     )
     assert done.exit_code == 0, done.output
-    facts = json.loads(done.stdout)
-    assert not facts["new"]
-    assert (facts["labelled"], facts["unseen"], facts["leave_one_patient_out_accuracy"]) == (
-        6,
-        6,
-        6,
-    )
+    info = json.loads(done.stdout)
+    assert not info["new"]
+    assert (info["labelled"], info["unseen"], info["leave_one_patient_out_accuracy"]) == (6, 6, 6)
     assert (output / "concepts.safetensors").read_bytes() == before
     assert rows(output / "concepts.csv")[0]["name"] == "crowded nuclei"
     assert "crowded nuclei" in rows(output / "usage.csv")[0]
@@ -86,7 +82,7 @@ def test_concepts_are_what_all_patients_share_then_named_then_answer(slides, tmp
     assert all("of its patches use" in row["because"] for row in predictions)
 
 
-def test_a_folder_of_other_concepts_is_refused(slides, tmp_path):
+def test_folder_of_other_concepts_is_refused(slides, tmp_path):
     output = tmp_path / "concepts"
     assert run(slides, "--output", output, "--atoms", 4).exit_code == 0
     before = (output / "concepts.safetensors").read_bytes()
@@ -96,8 +92,8 @@ def test_a_folder_of_other_concepts_is_refused(slides, tmp_path):
     assert (output / "concepts.safetensors").read_bytes() == before
 
 
-def test_what_decides_concepts_is_not_taken_up_in_silence(slides, tmp_path):
-    """Pixel sizes, outlines to stay within, and how concepts are learnt."""
+def test_changed_settings_are_refused(slides, tmp_path):
+    """Settings with different pixel sizes, outlines, or concept parameters do not match."""
     from histodict.annotations.annotation_file import AnnotationFile
     from histodict.datasets.record import ImageRecord
     from histodict.explain.concept_discovery import (
@@ -111,8 +107,8 @@ def test_what_decides_concepts_is_not_taken_up_in_silence(slides, tmp_path):
     outline.write_text("{}")
     record = ImageRecord(slides / "s0.npz", "", "p")
 
-    def settings(record, given=None):
-        source = ConceptTrainingSet.of([record], "efficientnet-lite0", given or PixelSizeOption())
+    def settings(record, options=None):
+        source = ConceptTrainingSet.of([record], "efficientnet-lite0", options or PixelSizeOption())
         return settings_of(source, 4, 0, ["key"])
 
     plain = settings(record)
@@ -130,7 +126,7 @@ def test_what_decides_concepts_is_not_taken_up_in_silence(slides, tmp_path):
             check_settings_match(tmp_path, plain, other)
 
 
-def test_images_of_mixed_or_unknown_pixel_sizes_are_warned_of(tmp_path):
+def test_mixed_or_unknown_pixel_sizes_are_warned_of(tmp_path):
     from histodict.datasets.record import ImageRecord
     from histodict.explain.concept_discovery import ConceptTrainingSet
     from histodict.images.pixel_size import PixelSizeOption
@@ -139,10 +135,10 @@ def test_images_of_mixed_or_unknown_pixel_sizes_are_warned_of(tmp_path):
     Image.new("RGB", (64, 64), (200, 100, 150)).save(tmp_path / "a.png")
     records = [ImageRecord(tmp_path / "a.png", "", "p", mpp=mpp) for mpp in (0.25, 0.5, None)]
 
-    def doubts(*chosen, given=None):
+    def doubts(*chosen, options=None):
         chosen = [records[place] for place in chosen]
         return ConceptTrainingSet(
-            chosen, PRESETS["fast"], None, given or PixelSizeOption()
+            chosen, PRESETS["fast"], None, options or PixelSizeOption()
         ).size_doubts()
 
     assert "pixel sizes differ (0.25 to 0.5 µm)" in doubts(0, 1)
@@ -151,7 +147,7 @@ def test_images_of_mixed_or_unknown_pixel_sizes_are_warned_of(tmp_path):
     assert doubts(1) == doubts(2) == doubts(0, 1, 2, given=PixelSizeOption(override=0.5)) == ""
 
 
-def test_names_come_back_from_a_spreadsheet_that_writes_semicolons(tmp_path):
+def test_names_are_read_from_a_spreadsheet_with_semicolons(tmp_path):
     from histodict.explain.concept_discovery import names_in
 
     (tmp_path / "concepts.csv").write_text("\ufeffconcept;name;share\n2; fat ;0,5\n", "utf-8")
@@ -164,7 +160,7 @@ def test_names_come_back_from_a_spreadsheet_that_writes_semicolons(tmp_path):
         names_in(tmp_path, 3)
 
 
-def test_three_classes_are_told_apart(slides, tmp_path):
+def test_three_classes(slides, tmp_path):
     labels = {0: "a", 2: "a", 4: "b", 6: "b", 8: "c", 10: "c", 12: "c"}
     lines = [f"{slides / f's{n}.npz'},p{n // 2},{labels.get(n, '')}" for n in range(16)]
     file = tmp_path / "slides.csv"
@@ -178,7 +174,7 @@ def test_three_classes_are_told_apart(slides, tmp_path):
         assert row["answer"] == max(scores, key=scores.get)
 
 
-def test_a_damaged_file_is_not_taken_for_concepts(slides, tmp_path):
+def test_damaged_file_is_refused(slides, tmp_path):
     output = tmp_path / "concepts"
     assert run(slides, "--output", output, "--atoms", 4).exit_code == 0
     file = output / "concepts.safetensors"
@@ -190,26 +186,26 @@ def test_a_damaged_file_is_not_taken_for_concepts(slides, tmp_path):
     assert "is damaged" in again.output
 
 
-def test_images_without_patients_are_said_to_count_as_one_each(slides, tmp_path):
+def test_images_without_patients_count_separately_with_a_note(slides, tmp_path):
     done = run(slides, "--output", tmp_path / "c", "--atoms", 4)
     assert done.exit_code == 0
     assert "every image counts as one" in done.output
 
 
-def test_what_cannot_be_learnt_from_is_refused_in_words(slides, tmp_path):
+def test_insufficient_data_are_refused(slides, tmp_path):
     many = run(slides, "--output", tmp_path / "a", "--atoms", 100)
     assert many.exit_code == 2 and "ask for fewer atoms" in many.output
     one = run(table(tmp_path, slides, (0, 2, 8)), "--output", tmp_path / "b", "--atoms", 4)
     assert one.exit_code == 2 and "only one image has the label 'ill'" in one.output
 
 
-def test_concepts_on_which_patients_disagree_are_doubted(tmp_path):
+def test_unstable_concepts_are_warned_of(tmp_path):
     rng = np.random.default_rng(0)
     x, y = np.meshgrid(np.arange(5), np.arange(5))
     coords = 64 * np.stack([x.ravel(), y.ravel()], axis=1)
     features = tmp_path / "features"
     features.mkdir()
-    for place in range(6):  # all directions alike: there is nothing to agree on
+    for place in range(6):  # only random directions: patients cannot agree
         vectors = rng.standard_normal((25, 60)).astype(np.float32)
         np.savez(features / f"s{place}.npz", features=vectors, coords=coords)
     done = run(features, "--output", tmp_path / "c", "--atoms", 6)

@@ -1,4 +1,4 @@
-"""`edit` and `why` as a user meets them."""
+"""Tests of the commands `edit` and `explain`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def run(*arguments):
     return CliRunner().invoke(app, [*map(str, arguments)])
 
 
-def test_names_are_kept_and_appear_in_why_atoms_and_info(folder, tmp_path):
+def test_names_are_stored_and_appear_in_explain_atoms_and_info(folder, tmp_path):
     new = tmp_path / "new.histodict"
     before = (folder / "m.histodict").read_bytes()
     done = run(
@@ -84,12 +84,12 @@ def test_names_are_kept_and_appear_in_why_atoms_and_info(folder, tmp_path):
     )
 
 
-def test_names_and_facts_appear_wherever_answers_go(folder, tmp_path):
-    """In the table of answers, in GeoJSON measurements, in AnnData."""
-    new, facts, out = tmp_path / "new.histodict", tmp_path / "facts.csv", tmp_path / "out"
+def test_names_and_statistics_appear_in_all_outputs(folder, tmp_path):
+    """In the table of predictions, in GeoJSON measurements, and in AnnData."""
+    new, statistics, out = tmp_path / "new.histodict", tmp_path / "facts.csv", tmp_path / "out"
     run("edit", folder / "m.histodict", "--name", "inflamed:1,healthy:2=fat", "-o", new)
     table = folder / "set" / "manifest.csv"
-    output = run("atoms", new, table, "-o", tmp_path / "a.html", "--no-maps", "--csv", facts)
+    output = run("atoms", new, table, "-o", tmp_path / "a.html", "--no-maps", "--csv", statistics)
     assert output.exit_code == 0, output.output
     done = run(
         "predict",
@@ -99,7 +99,7 @@ def test_names_and_facts_appear_wherever_answers_go(folder, tmp_path):
         out,
         "--anndata",
         "--atom-statistics",
-        facts,
+        statistics,
         "--outline-patches",
     )
     assert done.exit_code == 0, done.output
@@ -121,9 +121,9 @@ def test_names_and_facts_appear_wherever_answers_go(folder, tmp_path):
             own = [place for place, name in enumerate(concepts) if name == "fat"]
             assert len(own) == 2
             assert (codes[:, own] != 0).any(axis=1).mean() == pytest.approx(np.mean(uses))
-            with facts.open() as text:
-                known = list(csv.DictReader(text))
-            np.testing.assert_allclose(var["auc"][()], [float(fact["auc"]) for fact in known])
+            with statistics.open() as text:
+                class_names = list(csv.DictReader(text))
+            np.testing.assert_allclose(var["auc"][()], [float(atom["auc"]) for atom in class_names])
             assert (var["auc_low"][()] <= var["auc"][()]).all()
             assert (
                 np.isnan(var["stability_seeds"][()]).all()
@@ -135,20 +135,27 @@ def test_names_and_facts_appear_wherever_answers_go(folder, tmp_path):
                 "variance_share_patient",
                 "variance_share_slide_high",
             } <= set(var)
-    alone = run("predict", new, table, "-o", tmp_path / "b", "--atom-statistics", facts)
+    alone = run("predict", new, table, "-o", tmp_path / "b", "--atom-statistics", statistics)
     assert alone.exit_code == 2 and "give --anndata" in alone.output
-    # Of another model, though its atoms go by the same labels; and of this one before a switch.
+    # Statistics of another model with equal atom labels; and of this one before disabling.
     other, less = tmp_path / "other.histodict", tmp_path / "less.histodict"
     TissueClassifier(SMALL, random_state=1).fit(table).save(other)
     run("edit", new, "--disable", "healthy:1", "-o", less)
-    for model, words in ((other, "of other atoms than this"), (less, "other atoms switched off")):
+    for model, message in ((other, "of other atoms than this"), (less, "other atoms switched off")):
         report = run(
-            "predict", model, table, "-o", tmp_path / "c", "--anndata", "--atom-statistics", facts
+            "predict",
+            model,
+            table,
+            "-o",
+            tmp_path / "c",
+            "--anndata",
+            "--atom-statistics",
+            statistics,
         )
-        assert report.exit_code == 2 and words in " ".join(report.output.split())
+        assert report.exit_code == 2 and message in " ".join(report.output.split())
 
 
-def test_what_a_switch_changes_is_shown(folder):
+def test_effect_of_disabling_atoms_is_shown(folder):
     done = run("edit", folder / "m.histodict", "--disable", "inflamed:1,inflamed:2,inflamed:3",
                "--show", folder / "set" / "manifest.csv", "--json")  # fmt: skip
     assert done.exit_code == 0, done.output
@@ -166,7 +173,7 @@ def test_what_a_switch_changes_is_shown(folder):
     assert alone.exit_code == 2 and "--show" in alone.output
 
 
-def test_why_in_words_and_on_a_page(folder, tmp_path):
+def test_explanation_as_text_and_as_a_page(folder, tmp_path):
     image = next((folder / "set" / "inflamed").iterdir())
     page = tmp_path / "why.html"
     done = run("explain", folder / "m.histodict", image, "--mpp", 0.5, "--output", page)
@@ -177,7 +184,7 @@ def test_why_in_words_and_on_a_page(folder, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (["--name", "inflamed:1"], "write ATOMS=TEXT"),
         (["--name", "inflamed:99=x"], "there is no atom 'inflamed:99'"),
@@ -187,19 +194,19 @@ def test_why_in_words_and_on_a_page(folder, tmp_path):
         (["--member", "2"], "--member: there is 1"),
     ],
 )
-def test_what_cannot_be_done_is_said(folder, arguments, words):
+def test_invalid_edits_are_refused(folder, arguments, message):
     done = run("edit", folder / "m.histodict", *arguments)
-    assert done.exit_code != 0 and words in " ".join(done.output.split())
+    assert done.exit_code != 0 and message in " ".join(done.output.split())
 
 
-def test_an_old_file_is_not_overwritten(folder):
+def test_existing_model_is_not_overwritten(folder):
     old = folder / "m.histodict"
     done = run("edit", old, "--disable", "healthy:1", "--output", old)
     assert done.exit_code != 0 and load(old).model_.atom_annotations.disabled == []
 
 
-def test_the_line_is_fitted_again_where_atoms_are_off(folder, tmp_path):
-    """Without most atoms of one class all images would go to the other."""
+def test_rule_is_refitted_after_disabling_atoms(folder, tmp_path):
+    """Without most atoms of one class all images would get the other."""
     table, new = folder / "set" / "manifest.csv", tmp_path / "new.histodict"
     off = ",".join(f"inflamed:{n}" for n in range(1, 7))
     bare = run("edit", folder / "m.histodict", "--disable", off, "--show", table, "--json")
@@ -211,13 +218,13 @@ def test_the_line_is_fitted_again_where_atoms_are_off(folder, tmp_path):
     )
     assert done.exit_code == 0, done.output
     rows = json.loads(done.stdout)["images"]
-    assert np.mean([row["after"] == row["truth"] for row in rows]) > 0.5  # as without it
+    assert np.mean([row["after"] == row["truth"] for row in rows]) > 0.5  # as without disabling
     model, before = load(new), load(folder / "m.histodict")
     assert model.training_info_["tuning"][-1]["n_images"] == len(rows)
     np.testing.assert_array_equal(model.model_.atoms().D, before.model_.atoms().D)
 
 
-def test_the_line_needs_images_of_the_models_classes(folder, tmp_path):
+def test_refitting_needs_images_of_the_classes_of_the_model(folder, tmp_path):
     other = tmp_path / "other.csv"
     rows = (folder / "set" / "manifest.csv").read_text().replace("inflamed,", "fat,")
     other.write_text(rows)
@@ -230,7 +237,7 @@ def test_the_line_needs_images_of_the_models_classes(folder, tmp_path):
     assert not (tmp_path / "n.histodict").exists()
 
 
-def test_regions_say_how_much_of_them_uses_what_was_named(folder):
+def test_regions_have_the_usage_of_named_atoms(folder):
     table = folder / "set" / "manifest.csv"
     found = RegionDetector(SMALL, region="inflamed").fit(table)
     named = found.with_atom_annotations(AtomAnnotations().changed([8, 9], name="dark nuclei"))
@@ -246,7 +253,7 @@ def test_regions_say_how_much_of_them_uses_what_was_named(folder):
     assert after.row()["usage_dark nuclei"] == pytest.approx(share) and 0 < share < 1
 
 
-def test_why_of_glass_has_a_page_too(folder, tmp_path):
+def test_explanation_of_background_has_a_page(folder, tmp_path):
     background = tmp_path / "glass.png"
     Image.new("RGB", (160, 120), (243, 242, 244)).save(background)
     image = next((folder / "set" / "inflamed").glob("*.jpg"))
@@ -262,15 +269,15 @@ def test_why_of_glass_has_a_page_too(folder, tmp_path):
 
 
 @pytest.mark.parametrize("others", [[SMALL], [TEXTURES, TEXTURES]])
-def test_why_of_a_panel_begins_with_its_views(folder, tmp_path, others):
+def test_explanation_of_an_ensemble_begins_with_its_members(folder, tmp_path, others):
     ensemble = EnsembleClassifier([*others, TEXTURES], folds=2).fit(folder / "set" / "manifest.csv")
     file, page = ensemble.save(tmp_path / "panel.histodict"), tmp_path / "why.html"
     image = next((folder / "set" / "inflamed").glob("*.jpg"))
     done = run("explain", file, image, "--mpp", 0.5, "--output", page)
     assert done.exit_code == 0, done.output
-    n_views, has_atoms = len(ensemble.estimators_), SMALL in others
-    assert f"{n_views} views say" in done.output and "how it looks" in done.output
+    n_members, has_atoms = len(ensemble.estimators_), SMALL in others
+    assert f"{n_members} views say" in done.output and "how it looks" in done.output
     assert ("concept" in done.output) == has_atoms
     text = page.read_text(encoding="utf-8")
-    assert f"view {n_views}: lbp-colour" in text and "Together" in text
+    assert f"view {n_members}: lbp-colour" in text and "Together" in text
     assert ("By what in the tissue" in text) == has_atoms

@@ -1,4 +1,4 @@
-"""`--features` and `histodict features`, as a user meets them: a folder of .h5 and a table."""
+"""Tests of `--features` and `histodict features` with a folder of .h5 files and a table."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def rows_of(folder):
     return pyarrow.parquet.read_table(folder / "predictions.parquet").to_pylist()
 
 
-def test_from_a_folder_and_a_table_to_scored_answers(trained, slides, tmp_path):
+def test_train_and_predict_from_a_folder_and_a_table(trained, slides, tmp_path):
     out = tmp_path / "out"
     features = trained.parent / "features"
     status, output = run(
@@ -59,7 +59,7 @@ def test_from_a_folder_and_a_table_to_scored_answers(trained, slides, tmp_path):
     )
     assert status == 0 and "of 8 images of 8 patients" in output, output
     rows = rows_of(out)
-    assert all(row["label"] == row["truth"] for row in rows)  # the planted difference is plain
+    assert all(row["label"] == row["truth"] for row in rows)  # the planted difference is large
     assert all(0 <= row["probability_tumour"] <= 1 for row in rows)
     outlines = json.loads((out / "geojson" / f"{rows[0]['key']}.geojson").read_text())
     with h5py.File(trained.parent / "features" / "TCGA-00.DX1.h5") as file:
@@ -68,14 +68,14 @@ def test_from_a_folder_and_a_table_to_scored_answers(trained, slides, tmp_path):
     assert synthetic == corners
 
 
-def test_info_says_where_the_vectors_came_from(trained):
+def test_info_describes_the_vectors(trained):
     status, output = run("info", trained)
     assert status == 0
     assert "of feature files, of length 12, encoder uni_v1, patches of 256 pixels" in output
     assert "Stain" not in output
 
 
-def test_one_command_to_a_report_by_patient(slides, tmp_path):
+def test_evaluate_writes_a_report_by_patient(slides, tmp_path):
     options = ["--jobs", 1, "--folds", 2, *small("n_atoms=8", "n_iter=2", "patches_per_class=60")]
     options += ["--set", "n_components=6", "--set", "calibration_folds=2"]
     out = tmp_path / "report"
@@ -89,7 +89,7 @@ def test_one_command_to_a_report_by_patient(slides, tmp_path):
     assert "that an encoder computed before" in page and "the pixels of the image" not in page
 
 
-def test_atoms_are_shown_by_position_where_there_are_no_images(trained, slides, tmp_path):
+def test_atoms_are_shown_by_position_without_images(trained, slides, tmp_path):
     page = tmp_path / "atoms.html"
     features = slides.parent / "features"
     status, output = run("atoms", trained, slides, "--features", features, "-o", page, "--json")
@@ -98,7 +98,7 @@ def test_atoms_are_shown_by_position_where_there_are_no_images(trained, slides, 
     assert "<small title=" in text and "level-0 pixels" in text
 
 
-def test_why_is_said_of_feature_files_alone(trained, slides, tmp_path):
+def test_explain_needs_feature_files_only(trained, slides, tmp_path):
     features, page = slides.parent / "features", tmp_path / "why.html"
     status, output = run("explain", trained, slides, "--features", features, "-o", page)
     assert status == 0 and output.count(", because ") == 8, output
@@ -110,8 +110,12 @@ def test_why_is_said_of_feature_files_alone(trained, slides, tmp_path):
     assert total == pytest.approx(report["scores"][0], abs=1e-6)
 
 
-def test_atoms_are_named_and_switched_off_with_feature_files_alone(trained, slides, tmp_path):
-    features, new, facts = slides.parent / "features", tmp_path / "n.histodict", tmp_path / "f.csv"
+def test_atoms_are_named_and_disabled_with_feature_files_only(trained, slides, tmp_path):
+    features, new, statistics = (
+        slides.parent / "features",
+        tmp_path / "n.histodict",
+        tmp_path / "f.csv",
+    )
     changes = ["--name", "tumour:1=crowded", "--disable", "tumour:2,normal:1"]
     show = ["--show", slides, "--features", features]
     status, output = run("edit", trained, *changes, *show, "-o", new, "--json")
@@ -120,7 +124,7 @@ def test_atoms_are_named_and_switched_off_with_feature_files_alone(trained, slid
     assert len(rows) == 8 and all(row["truth"] for row in rows)
     assert any(row["score_before"] != row["score_after"] for row in rows)
     common = [slides, "--features", features]
-    page = ["-o", tmp_path / "a.html", "--csv", facts]
+    page = ["-o", tmp_path / "a.html", "--csv", statistics]
     assert run("atoms", new, *common, *page)[0] == 0
     assert "<b>crowded</b>" in (tmp_path / "a.html").read_text()
     out = tmp_path / "out"
@@ -132,7 +136,7 @@ def test_atoms_are_named_and_switched_off_with_feature_files_alone(trained, slid
         out,
         "--anndata",
         "--atom-statistics",
-        facts,
+        statistics,
         "--outline-patches",
     )
     assert status == 0, output
@@ -146,7 +150,7 @@ def test_atoms_are_named_and_switched_off_with_feature_files_alone(trained, slid
         assert file["var/n_patients"][()].max() <= 8
 
 
-def test_what_is_to_be_shown_is_looked_for_before_a_model_is_written(trained, slides, tmp_path):
+def test_missing_preview_images_are_refused_before_writing(trained, slides, tmp_path):
     new = tmp_path / "n.histodict"
     status, output = run("edit", trained, "--disable", "tumour:2", "--show", slides, "-o", new)
     assert status == 2 and "--features" in output and not new.exists()
@@ -154,7 +158,7 @@ def test_what_is_to_be_shown_is_looked_for_before_a_model_is_written(trained, sl
     assert status == 2 and "--show" in output
 
 
-def test_concepts_are_learnt_and_answer_from_a_table_and_feature_files(slides, tmp_path):
+def test_concepts_are_discovered_from_feature_files(slides, tmp_path):
     out = tmp_path / "concepts"
     status, output = run(
         *("concepts", slides, "--features", slides.parent / "features", "--atoms", 4, "-o", out)
@@ -169,7 +173,7 @@ def test_concepts_are_learnt_and_answer_from_a_table_and_feature_files(slides, t
 
 @pytest.fixture
 def mixed(slides, tmp_path):
-    """Good slides and one of every kind of bad ones."""
+    """Valid slides and one of every kind of invalid ones."""
     folder = tmp_path / "features"
     folder.mkdir()
     vectors, coords = some_vectors(40, 12)
@@ -202,7 +206,7 @@ REASONS = (
 )
 
 
-def test_bad_slides_are_named_and_the_others_answered(trained, mixed, tmp_path):
+def test_invalid_slides_are_reported_and_others_predicted(trained, mixed, tmp_path):
     features = ["--features", mixed.parent / "features"]
     status, output = run("predict", trained, mixed, *features, "-o", tmp_path / "out")
     assert status == 1
@@ -212,7 +216,7 @@ def test_bad_slides_are_named_and_the_others_answered(trained, mixed, tmp_path):
     assert output.count("Not done:") == len(REASONS)
 
 
-def test_slides_with_missing_chunks_are_named_unless_that_is_allowed(trained, slides, tmp_path):
+def test_missing_chunks_are_refused_unless_allowed(trained, slides, tmp_path):
     import zarr
 
     folder = tmp_path / "features"
@@ -235,13 +239,15 @@ def test_slides_with_missing_chunks_are_named_unless_that_is_allowed(trained, sl
     assert status == 0 and len(report) == 1, output
     missing = [(row["path"][-8:], row["missing_chunks"]) for row in rows_of(tmp_path / "out")]
     assert [n for _, n in sorted(missing)] == [0] * 7 + [2] and ("DX1.zarr", 2) in missing
-    status, output = run(*options)  # what was allowed before is not taken for an answer
+    status, output = run(*options)  # the earlier result with missing chunks is not reused
     assert status == 1 and "2 of its 12 chunks are missing" in output
     status, output = run("train", slides, "--features", folder, "-o", tmp_path / "m.histodict")
     assert status == 2 and "TCGA-00.DX1.zarr: 2 of its 12 chunks are missing" in output
 
 
-def test_one_bad_attribute_or_defect_ends_no_command(trained, slides, tmp_path, monkeypatch):
+def test_invalid_attribute_or_unexpected_error_stops_no_command(
+    trained, slides, tmp_path, monkeypatch
+):
     from histodict import batch as image
     from histodict.models import prepared_image as given_view
 
@@ -276,7 +282,7 @@ def test_one_bad_attribute_or_defect_ends_no_command(trained, slides, tmp_path, 
     assert [row["path"].endswith("good.h5") for row in rows_of(tmp_path / "out")] == [True]
 
 
-def test_tiles_of_lazyslide_are_answered_at_their_own_magnification_alone(tmp_path):
+def test_lazyslide_tiles_are_predicted_at_their_own_magnification_only(tmp_path):
     rng = np.random.default_rng(3)
     corners = 64 * np.stack(np.meshgrid(np.arange(8), np.arange(5)), -1).reshape(-1, 2) + 243
     lines = ["slide,label"]
@@ -302,7 +308,7 @@ def test_tiles_of_lazyslide_are_answered_at_their_own_magnification_alone(tmp_pa
     assert row["path"].endswith("s0.h5ad") and (row["mpp"], row["mpp_from"]) == (0.499, "file")
 
 
-def test_outlines_of_tiles_that_reach_beyond_the_slide_are_clipped(trained, tmp_path):
+def test_outlines_of_tiles_beyond_the_slide_are_clipped(trained, tmp_path):
     vectors, coords = some_vectors(40, 12)
     size = {"level0_width": int(coords[:, 0].max()) + 100, "level0_height": 4000}
     path = write_trident(tmp_path / "a.h5", vectors, coords, **size)
@@ -317,7 +323,7 @@ def test_outlines_of_tiles_that_reach_beyond_the_slide_are_clipped(trained, tmp_
     assert points.max(axis=0).tolist() == [size["level0_width"], size["level0_height"]]
 
 
-def test_training_names_all_bad_slides_at_once_or_goes_on_without_them(mixed, slides, tmp_path):
+def test_training_reports_all_invalid_slides_or_skips_them(mixed, slides, tmp_path):
     features = ["--features", mixed.parent / "features", "-o", tmp_path / "m"]
     status, output = run("train", mixed, *features)
     assert status == 2 and "--skip-unreadable" in output
@@ -327,7 +333,7 @@ def test_training_names_all_bad_slides_at_once_or_goes_on_without_them(mixed, sl
         name = f"TCGA-{number:02d}.DX1.h5"
         source = slides.parent / "features" / name
         (mixed.parent / "features" / name).write_bytes(source.read_bytes())
-    wrong = ("short", "other")  # readable, but not of these vectors
+    wrong = ("short", "other")  # readable, but with other vectors
     lines = [line for line in mixed.read_text().splitlines() if not line.startswith(wrong)]
     lines += [f"TCGA-{n:02d}.DX1,{('normal', 'tumour')[n % 2]},more{n}" for n in (1, 2, 3)]
     mixed.write_text("\n".join(lines) + "\n")
@@ -339,7 +345,7 @@ def test_training_names_all_bad_slides_at_once_or_goes_on_without_them(mixed, sl
     assert "Left out" in output
 
 
-def test_files_of_two_encoders_are_not_learnt_from(slides, mixed, tmp_path):
+def test_files_of_two_encoders_are_refused_for_training(slides, mixed, tmp_path):
     (mixed.parent / "two.csv").write_text("slide,label\ngood,a\nother,b\n")
     features = ["--features", mixed.parent / "features"]
     status, output = run("train", mixed.parent / "two.csv", *features, "-o", tmp_path / "m")
@@ -347,7 +353,7 @@ def test_files_of_two_encoders_are_not_learnt_from(slides, mixed, tmp_path):
     assert "good.h5" in output and "other.h5" in output
 
 
-def test_a_model_of_vectors_asks_for_them(trained, tmp_path):
+def test_model_of_vectors_requires_features(trained, tmp_path):
     from PIL import Image
 
     Image.new("RGB", (300, 300), "pink").save(tmp_path / "a.png")
@@ -358,7 +364,7 @@ def test_a_model_of_vectors_asks_for_them(trained, tmp_path):
 # --- features out -------------------------------------------------------------------------------
 
 
-def test_features_are_written_once_and_can_be_learnt_from(tmp_path):
+def test_features_are_written_once_and_can_be_used_for_training(tmp_path):
     tissue = write_synthetic_dataset(tmp_path / "tissue", 2, 2, size=(240, 180))
     out = tmp_path / "features"
     options = ["features", tissue / "manifest.csv", "--vectors", "centred", "-o", out]

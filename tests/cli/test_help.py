@@ -1,4 +1,4 @@
-"""What is asked of the command line alone is answered at once: nothing is loaded for it."""
+"""Commands such as --help and --version do not import heavy libraries."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from histodict.cli import app
 
-# Each of these takes longer to load than the answer may take; rich and pydantic are typer's own.
+# Each of these takes longer to import than the command may take; rich and pydantic belong to typer.
 SLOW = (
     "concurrent.futures",
     "jinja2",
@@ -37,15 +37,15 @@ finally:
 """
 
 
-@pytest.mark.parametrize("asked", [["--help"], ["train", "--help"], ["--version"]])
-def test_nothing_slow_is_loaded_to_say(asked):
-    run = subprocess.run([sys.executable, "-c", PROBE, *asked], capture_output=True, text=True)
+@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["--version"]])
+def test_slow_libraries_are_not_imported(arguments):
+    run = subprocess.run([sys.executable, "-c", PROBE, *arguments], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     loaded = run.stderr.split()
     assert "typer" in loaded and set(SLOW).intersection(loaded) == set()
 
 
-def test_commands_stand_under_the_titles_of_their_groups():
+def test_commands_are_listed_under_their_groups():
     output = CliRunner().invoke(app, ["--help"], terminal_width=100).output
     arguments = [
         "From images to answers:",
@@ -56,4 +56,4 @@ def test_commands_stand_under_the_titles_of_their_groups():
     ]
     places = [output.index(word) for word in arguments]
     assert places == sorted(places)
-    assert "its atoms, and the real patches that use them most.\n" in output  # not cut off
+    assert "its atoms, and the real patches that use them most.\n" in output  # not truncated

@@ -1,4 +1,4 @@
-"""`info`: what a model file says of itself."""
+"""Tests of `info`, which describes a model file."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from histodict.models.model_file import read_header, serialize
 from histodict.reports.model_card import describe_members, describe_model
 from tests.small_models import TRAIN
 
-# Of models of every kind: what has to be said of them, and what must not.
-SAID = {
+# For every kind of model: texts that must appear, and texts that must not.
+EXPECTED = {
     "dfdl": (["tells apart healthy, inflamed", "12 images of 6 patients", "Patches"], ["Adapted"]),
     "panel": (["by an ensemble of 3", "These decide together", "stain=none"], ["candidates"]),
     "calibrated": (["Calibrated; how good", "  as above"], ["decide together"]),
@@ -27,16 +27,16 @@ SAID = {
 }
 
 
-@pytest.mark.parametrize("name", SAID)
-def test_info_says_what_a_model_is(small_models, name):
+@pytest.mark.parametrize("name", EXPECTED)
+def test_info_describes_the_model(small_models, name):
     run = CliRunner().invoke(app, ["info", str(small_models.path(name))])
     assert run.exit_code == 0, run.output
-    text, others = SAID[name]
+    text, others = EXPECTED[name]
     assert [word for word in text if word not in run.output] == []
     assert [word for word in others if word in run.output] == []
 
 
-def test_info_for_programs_is_the_header(small_models):
+def test_json_info_is_the_header(small_models):
     file = small_models.path("panel")
     run = CliRunner().invoke(app, ["info", str(file), "--json"])
     assert json.loads(run.output) == read_header(file)
@@ -44,12 +44,12 @@ def test_info_for_programs_is_the_header(small_models):
 
 @pytest.mark.parametrize("name", TRAIN)
 def test_every_kind_of_model_is_described(small_models, name):
-    facts = dict(describe_model(read_header(small_models.path(name))))
-    assert {"Kind", "What it does", "Learnt from", "Method", "Decision", "Seed"} <= set(facts)
-    assert all(facts.values())
+    description = dict(describe_model(read_header(small_models.path(name))))
+    assert {"Kind", "What it does", "Learnt from", "Method", "Decision", "Seed"} <= set(description)
+    assert all(description.values())
 
 
-def test_a_view_that_was_left_out_says_why(small_models):
+def test_excluded_member_is_listed_with_the_reason(small_models):
     header = read_header(small_models.path("panel"))
     header["training_info"]["estimators"][2] |= {"unseen": None, "failure": "too small"}
     members = describe_members(header)
@@ -57,8 +57,8 @@ def test_a_view_that_was_left_out_says_why(small_models):
     assert members[2][0] == "-----" and members[2][1].endswith("; left out: too small")
 
 
-def test_a_network_that_is_not_known_here_is_said_in_a_line(small_models, tmp_path):
-    """Such as one that another program registered."""
+def test_unknown_encoder_is_reported_in_one_line(small_models, tmp_path):
+    """For example, one that another program registered."""
     file = tmp_path / "m.histodict"
     header = read_header(small_models.path("dfdl"))
     header["recipe"]["features"] = "mine"

@@ -1,4 +1,4 @@
-"""What would go wrong after the work is found before it; what was stopped says the truth."""
+"""Errors are detected before the work starts, and messages of interrupted commands are correct."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.annotations.outline_files import box, feature, write_geojson
 
 FAST = ("--method", "nearest-mean", "--set", "patch_px=12", "--set", "patches_per_class=100")
 COMMANDS = ("train", "adapt", "atoms", "predict", "evaluate", "reproduce", "demo")
-READ_ONLY = Path("/proc")  # nobody may write there, root neither
+READ_ONLY = Path("/proc")  # nobody can write there, not even root
 
 
 def run(*arguments):
@@ -42,7 +42,7 @@ def model(tissue, tmp_path_factory):
 
 @pytest.fixture
 def no_work(monkeypatch):
-    """Any work fails the test."""
+    """Fail the test if any work starts."""
 
     def work(*arguments, **more):
         raise AssertionError("the work was begun")
@@ -66,14 +66,14 @@ def commands(tissue, model):
 
 @pytest.mark.skipif(not READ_ONLY.is_dir(), reason="no folder that nobody may write to")
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_folder_that_cannot_be_written_to(name, tissue, model, no_work):
+def test_read_only_output_folder_is_refused(name, tissue, model, no_work):
     outcome = run(*commands(tissue, model)[name], "-o", READ_ONLY / "out")
     assert outcome.exit_code == 2, outcome.output
     assert "nothing can be written to the folder /proc" in outcome.output
 
 
 @pytest.mark.parametrize("name", ["train", "adapt", "atoms"])
-def test_the_name_of_a_folder_or_in_none(name, tissue, model, tmp_path, no_work):
+def test_output_file_that_is_a_folder_is_refused(name, tissue, model, tmp_path, no_work):
     outcome = run(*commands(tissue, model)[name], "-o", tmp_path)
     assert outcome.exit_code == 2 and "is a folder; give the name of a file" in outcome.output
     outcome = run(*commands(tissue, model)[name], "-o", tmp_path / "no" / "m")
@@ -81,7 +81,7 @@ def test_the_name_of_a_folder_or_in_none(name, tissue, model, tmp_path, no_work)
 
 
 @pytest.mark.parametrize("name", ["predict", "evaluate", "reproduce", "demo"])
-def test_a_file_where_a_folder_is_to_be(name, tissue, model, tmp_path, no_work):
+def test_output_folder_that_is_a_file_is_refused(name, tissue, model, tmp_path, no_work):
     (tmp_path / "file").write_text("")
     for output in (tmp_path / "file", tmp_path / "file" / "below"):
         outcome = run(*commands(tissue, model)[name], "-o", output)
@@ -91,7 +91,7 @@ def test_a_file_where_a_folder_is_to_be(name, tissue, model, tmp_path, no_work):
 @pytest.mark.parametrize(
     "name", ["train", "adapt", "atoms", "predict", "evaluate", "reproduce", "demo"]
 )
-def test_a_disk_that_is_too_full(name, tissue, model, tmp_path, monkeypatch):
+def test_full_disk_is_refused(name, tissue, model, tmp_path, monkeypatch):
     usage = namedtuple("usage", "free")
     monkeypatch.setattr(outputs.shutil, "disk_usage", lambda path: usage(1000))
     outcome = run(*commands(tissue, model)[name], "-o", tmp_path / "out")
@@ -111,7 +111,7 @@ def damaged(tissue, tmp_path):
     return folder, [f"{name.parent.name}/{name.name}" for name in names]
 
 
-def test_train_names_all_bad_images_and_goes_on_if_told_to(damaged, tmp_path):
+def test_train_reports_all_unreadable_images_or_skips_them(damaged, tmp_path):
     folder, names = damaged
     output = tmp_path / "m.histodict"
     outcome = run("train", folder, "-o", output, *FAST)
@@ -125,7 +125,7 @@ def test_train_names_all_bad_images_and_goes_on_if_told_to(damaged, tmp_path):
     assert "2 images" in run("info", output).output and names[0] in run("info", output).output
 
 
-def test_evaluate_does_the_same_before_any_trial(damaged, tmp_path):
+def test_evaluate_reports_or_skips_unreadable_images_before_any_run(damaged, tmp_path):
     folder, names = damaged
     out = tmp_path / "out"
     arguments = ("evaluate", folder, "--methods", "nearest-mean", "--folds", "2", "-o", out)
@@ -138,14 +138,14 @@ def test_evaluate_does_the_same_before_any_trial(damaged, tmp_path):
     assert names[0] in (out / "provenance.json").read_text()
 
 
-def test_in_python_all_bad_images_are_named(damaged):
+def test_fit_reports_all_unreadable_images(damaged):
     folder, names = damaged
     with pytest.raises(ValueError, match="2 of 6 images cannot be read") as raised:
         TissueClassifier("fast").fit(read_manifest(folder))
     assert all(name in str(raised.value) for name in names)
 
 
-def test_the_same_image_in_two_classes(tissue, tmp_path):
+def test_duplicate_in_two_classes_is_refused(tissue, tmp_path):
     folder = shutil.copytree(tissue, tmp_path / "twice", ignore=lambda *_: ["manifest.csv"])
     first = sorted((folder / "healthy").iterdir())[0]
     shutil.copy(first, folder / "inflamed" / "again.jpg")
@@ -159,10 +159,10 @@ def test_the_same_image_in_two_classes(tissue, tmp_path):
     assert outcome.exit_code == 0 and "1 image there more than once" in outcome.output
 
 
-# --- masks that nobody asked for ----------------------------------------------------------------
+# --- masks without --regions --------------------------------------------------------------------
 
 
-def test_masks_without_regions(tissue, tmp_path):
+def test_masks_require_regions(tissue, tmp_path):
     image = sorted((tissue / "healthy").iterdir())[0]
     Image.new("L", (120, 90), 255).save(tmp_path / "mask.png")
     (tmp_path / "t.csv").write_text(f"path,mask,patient\n{image},mask.png,1\n")
@@ -180,10 +180,11 @@ def test_masks_without_regions(tissue, tmp_path):
     assert outcome.exit_code == 0 and text in outcome.output
 
 
-# --- what is said on the way --------------------------------------------------------------------
+# --- messages of interrupted commands
+# ---------------------------------------------------------------
 
 
-def said_when_stopped(capsys, *arguments):
+def output_when_interrupted(capsys, *arguments):
     def stop(*arguments, **more):
         raise KeyboardInterrupt
 
@@ -195,19 +196,19 @@ def said_when_stopped(capsys, *arguments):
     return outcome.output
 
 
-def test_the_same_command_goes_on_only_where_it_does(tissue, model, tmp_path, capsys):
+def test_hint_to_resume_is_given_only_if_the_command_resumes(tissue, model, tmp_path, capsys):
     train = ("train", tissue, "-o", tmp_path / "m", *FAST)
-    assert "The same command starts anew" in said_when_stopped(capsys, *train)
-    cached = said_when_stopped(capsys, *train, "--cache", tmp_path / "cache")
+    assert "The same command starts anew" in output_when_interrupted(capsys, *train)
+    cached = output_when_interrupted(capsys, *train, "--cache", tmp_path / "cache")
     assert "The same command goes on: what" in cached and "cache holds" in cached
-    predicted = said_when_stopped(capsys, "predict", model, tissue, "-o", tmp_path / "out")
+    predicted = output_when_interrupted(capsys, "predict", model, tissue, "-o", tmp_path / "out")
     assert "The same command goes on: what is finished is not done again" in predicted
     console.reset_state()
     assert "goes on" not in console._with_less()
 
 
 @pytest.mark.parametrize("folds", [0, 2])
-def test_every_stage_is_begun_before_its_first_step_is_done(tissue, folds):
+def test_every_stage_is_reported_before_its_first_step(tissue, folds):
     report: list[Progress] = []
     recipe = Recipe(method_parameters={"n_atoms": 4, "n_iter": 2}, patch_px=12)
     recipe = recipe.with_changes(patches_per_class=60)

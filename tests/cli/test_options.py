@@ -1,4 +1,4 @@
-"""Groups of options, and that every command explains all it takes."""
+"""Tests of option groups, and of the help texts of all options."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ class NamedPlace(Place):
     name: Annotated[list[str] | None, typer.Option(help="Names of it.")] = None
 
 
-def call(*words):
-    """What a command with a group got, and what typer said."""
+def call(*arguments):
+    """Return the arguments that a command with an option group received, and the result of
+    typer."""
     got = []
 
     def visit(
@@ -45,22 +46,22 @@ def call(*words):
 
     own = typer.Typer()
     own.command()(flatten_options(visit))
-    return got, CliRunner().invoke(own, list(words))
+    return got, CliRunner().invoke(own, list(arguments))
 
 
-def test_a_group_is_laid_out_and_put_together_again():
+def test_option_group_is_flattened_and_rebuilt():
     got, _ = call("here", "-o", "x", "--times", "3", "--name", "a", "--name", "b")
     assert got == [("x", NamedPlace(Path("here"), 3, ["a", "b"]), False)]
     got, _ = call("here", "-o", "x", "--as-json")
     assert got == [("x", NamedPlace(Path("here")), True)]
 
 
-def test_what_a_group_needs_is_asked_for():
+def test_required_option_of_a_group():
     got, run = call("-o", "x")
     assert run.exit_code == 2 and "where" in run.output.lower() and got == []
 
 
-def test_options_stand_in_the_order_of_the_parameters():
+def test_options_keep_the_order_of_the_parameters():
     def visit(*, as_json: bool = False, place: NamedPlace) -> None: ...
 
     assert list(signature(flatten_options(visit)).parameters) == [
@@ -72,23 +73,23 @@ def test_options_stand_in_the_order_of_the_parameters():
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_takes_few_parameters(command):
+def test_command_has_few_parameters(command):
     assert len(signature(command).parameters) <= 7
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_explains_all_it_takes(command):
+def test_every_option_has_a_help_text(command):
     made = get_command(app).commands[command.__name__]
     assert [option.name for option in made.params if not option.help] == []
     run = CliRunner().invoke(app, [command.__name__, "--help"], env={"COLUMNS": "100"})
     assert run.exit_code == 0
     for option in made.params:
-        shown = option.metavar or option.name
-        assert (option.opts[0] if option.opts[0].startswith("-") else shown) in run.output
+        displayed = option.metavar or option.name
+        assert (option.opts[0] if option.opts[0].startswith("-") else displayed) in run.output
 
 
-def test_what_several_commands_take_is_said_in_the_same_words():
-    """Where it means the same; these do not."""
+def test_shared_options_have_the_same_help_text():
+    """These options have different meanings."""
     other = {"data", "model", "output", "methods", "preset", "per_class", "repeats", "seed", "demo"}
     output = {}
     for made in get_command(app).commands.values():
@@ -97,11 +98,11 @@ def test_what_several_commands_take_is_said_in_the_same_words():
     assert [name for name, text in output.items() if len(text) > 1 and name not in other] == []
 
 
-def test_the_version_is_said():
+def test_version_option():
     assert CliRunner().invoke(app, ["--version"]).output == f"histodict {histodict.__version__}\n"
 
 
-def test_part_of_a_table(tmp_path):
+def test_rows_of_a_table_are_selected(tmp_path):
     for place, name in enumerate("ab"):
         Image.new("RGB", (4, 4 + place)).save(tmp_path / f"{name}.png")
     table = tmp_path / "t.csv"
@@ -112,7 +113,7 @@ def test_part_of_a_table(tmp_path):
         SplitDataOptions(table, split="none").read()
 
 
-def test_what_cannot_be_read_is_shown_as_it_was_written():
+def test_invalid_pairs_are_quoted():
     assert parse_pairs("--set", ["a = 1", "b=x=y"]) == {"a": "1", "b": "x=y"}
     with pytest.raises(ValueError, match="--set a: write it as NAME=VALUE"):
         parse_pairs("--set", ["a"])
@@ -121,26 +122,26 @@ def test_what_cannot_be_read_is_shown_as_it_was_written():
         whole_numbers("--seeds", "1,x")
 
 
-def test_paragraphs_of_a_help_are_broken_by_the_terminal_alone():
+def test_help_paragraphs_are_wrapped_by_the_terminal_only():
     wide = CliRunner().invoke(app, ["train", "--help"], terminal_width=200).output
     assert "or a CSV with the columns path and label, and best also patient" in wide
     assert "histodict train tissue/ --output tissue.histodict" in wide
 
 
-def test_a_module_calls_itself_by_the_name_of_the_command():
+def test_module_uses_the_name_of_the_command():
     run = subprocess.run(
         [sys.executable, "-m", "histodict.cli", "info", "--help"], capture_output=True, text=True
     )
     assert "Usage: histodict info" in run.stdout
 
 
-def test_a_folder_for_drawn_tissue_must_be_new(tmp_path):
+def test_demo_folder_must_be_empty(tmp_path):
     (tmp_path / "mine.jpg").touch()
     run = CliRunner().invoke(app, ["demo", "--draw", str(tmp_path)])
     assert run.exit_code == 2 and "is not empty" in run.stderr
 
 
-def test_what_is_left_out_of_a_folder_is_named_or_counted(tmp_path, capsys):
+def test_skipped_files_of_a_folder_are_named_or_counted(tmp_path, capsys):
     Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
     for place in range(7):
         (tmp_path / f"{place}.gif").write_bytes(b"x")

@@ -1,4 +1,4 @@
-"""Outlines that others drew, over vectors that others computed: no pixel is read."""
+"""Outlines of other programs on feature files of other programs: no pixels are read."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from histodict.precomputed.feature_file import open_features
 from tests.annotations.outline_files import box, collection, feature, write_geojson
 from tests.precomputed.feature_files import write_trident
 
-SIDE, N = 512, 8  # of a patch, and patches along the slide
+SIDE, N = 512, 8  # side of a patch, and patches along the slide
 MIDDLE = SIDE * N // 2
 
 
-def run(*words):
-    result = CliRunner().invoke(app, [str(word) for word in words])
+def run(*arguments):
+    result = CliRunner().invoke(app, [str(word) for word in arguments])
     return result.exit_code, result.output
 
 
 @pytest.fixture(scope="module")
 def slides(tmp_path_factory):
-    """The left half of every slide is stroma and outlined so, the right half is tumour."""
+    """The left half of every slide is stroma with an outline, the right half is tumour."""
     folder = tmp_path_factory.mktemp("slides")
     (folder / "features").mkdir()
     (folder / "geojson").mkdir()
     rng = np.random.default_rng(0)
     cells = np.stack(np.meshgrid(np.arange(N), np.arange(N), indexing="ij"), -1).reshape(-1, 2)
-    kinds = 3 * rng.standard_normal((12, 40))  # six of each half: with few, centred ones overlap
+    kinds = 3 * rng.standard_normal((12, 40))  # six per half: with few, centred vectors overlap
     extent = {"level0_width": SIDE * N, "level0_height": SIDE * N}
     for number in range(4):
         own = 6 * (cells[:, 0] >= N // 2) + rng.integers(0, 6, N * N)
@@ -60,7 +60,7 @@ def model(slides):
     return path
 
 
-def test_classes_are_learnt_inside_of_their_outlines(slides, model, tmp_path):
+def test_classes_are_trained_inside_their_outlines(slides, model, tmp_path):
     chosen = ["--features", slides / "features", "--annotations", slides / "geojson"]
     status, output = run("predict", model, slides / "slides.csv", *chosen, "-o", tmp_path / "out")
     assert status == 0, output
@@ -71,7 +71,7 @@ def test_classes_are_learnt_inside_of_their_outlines(slides, model, tmp_path):
         assert (predicted_classes == truth).mean() > 0.9
 
 
-def test_only_patches_inside_are_looked_at(slides, model, tmp_path):
+def test_only_patches_inside_are_predicted(slides, model, tmp_path):
     only = ["--within", slides / "geojson", "--within-class", "Tumor"]
     chosen = ["--features", slides / "features", "-o", tmp_path / "out"]
     status, output = run("predict", model, slides / "slides.csv", *chosen, *only)
@@ -81,10 +81,10 @@ def test_only_patches_inside_are_looked_at(slides, model, tmp_path):
     assert {row["label"] for row in rows} == {"Tumor"}
 
 
-def test_what_is_learnt_from_lies_inside(slides, rng):
-    drawing = AnnotationFile(slides / "geojson" / "s0.geojson", ("Tumor",))
+def test_training_patches_are_inside(slides, rng):
+    annotation = AnnotationFile(slides / "geojson" / "s0.geojson", ("Tumor",))
     with open_features(slides / "features" / "s0.h5") as file:
-        view = PrecomputedImage(file, preset("precomputed"), None, None, drawing)
+        prepared = PrecomputedImage(file, preset("precomputed"), None, None, annotation)
         inside = file.read_some(np.flatnonzero(file.coords[:, 0] >= MIDDLE))
-        sampled = view.sample_features(1000, rng)
+        sampled = prepared.sample_features(1000, rng)
     assert {row.tobytes() for row in sampled} == {row.tobytes() for row in inside}

@@ -1,4 +1,4 @@
-"""The size of pixels on the command line: who says it, what is assumed, what is refused."""
+"""Tests of pixel sizes on the command line: origin, assumptions and refused sizes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def run(*arguments):
 
 @pytest.fixture(scope="module")
 def tissue(tmp_path_factory):
-    """Drawn images whose files say nothing; a table would say 0.5."""
+    """Synthetic images without a pixel size; a table would give 0.5."""
     folder = write_synthetic_dataset(tmp_path_factory.mktemp("set") / "t", 3, 2, size=(120, 90))
     shutil.move(folder / "manifest.csv", folder / "with-sizes.csv")
     return folder
@@ -38,7 +38,7 @@ def tissue(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def images(tissue, tmp_path_factory):
-    """One that says 0.5 µm, one that says 1, and one that says nothing."""
+    """One file with 0.5 µm, one with 1 µm, and one without a pixel size."""
     folder = tmp_path_factory.mktemp("images")
     source = sorted(tissue.glob("healthy/*"))[0]
     pixels = np.asarray(Image.open(source).convert("RGB"))
@@ -54,7 +54,7 @@ def train(data, output, *options):
 
 @pytest.fixture(scope="module")
 def model(tissue, tmp_path_factory):
-    """It knows that it was trained on images of 0.5 µm."""
+    """A model trained on images of 0.5 µm."""
     path = tmp_path_factory.mktemp("model") / "m.histodict"
     outcome = train(tissue / "with-sizes.csv", path)
     assert outcome.exit_code == 0, outcome.output
@@ -62,8 +62,8 @@ def model(tissue, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def innocent(tissue, tmp_path_factory):
-    """A model that knows no pixel size."""
+def model_without_size(tissue, tmp_path_factory):
+    """A model without a pixel size."""
     path = tmp_path_factory.mktemp("innocent") / "m.histodict"
     assert train(tissue, path).exit_code == 0
     assert load_model(path).model_.mpp_ is None
@@ -76,18 +76,19 @@ def sizes(folder, table="predictions.csv"):
     return {row["path"].rsplit("/")[-1]: (row["mpp"], row["mpp_from"]) for row in rows}
 
 
-def test_what_is_assumed_is_said_once_and_stands_in_the_table(model, images, tmp_path):
+def test_assumed_sizes_are_warned_of_once_and_recorded(model, images, tmp_path):
     files = (images / "half.tif", images / "silent.png")
     outcome = run("predict", model, *files, "-o", tmp_path)
     assert outcome.exit_code == 0, outcome.output
     assert outcome.output.count("Warning") == 1
     assert "1 of 2 images is not known" in outcome.output and "0.5 µm" in outcome.output
     assert sizes(tmp_path) == {"half.tif": ("0.5", "file"), "silent.png": ("0.5", "assumed")}
-    again = run("predict", model, *files, "-o", tmp_path)  # nothing is done, and yet it is said
+    # nothing is computed, but the warning is repeated
+    again = run("predict", model, *files, "-o", tmp_path)
     assert "2 were done before" in again.output and "1 of 2 images is not known" in again.output
 
 
-def test_mpp_fills_and_does_not_override(model, images, tmp_path):
+def test_mpp_is_a_default_and_does_not_override(model, images, tmp_path):
     files = (images / "half.tif", images / "silent.png")
     outcome = run("predict", model, *files, "-o", tmp_path, "--mpp", "0.52")
     assert outcome.exit_code == 0 and "Warning" not in outcome.output
@@ -101,8 +102,8 @@ def test_mpp_fills_and_does_not_override(model, images, tmp_path):
     assert both.exit_code == 2 and "--mpp: leave it out" in both.output
 
 
-def test_a_used_folder_holds_answers_of_one_size(model, images, tmp_path):
-    """Images given again are answered anew; others of another size are not mixed with them."""
+def test_results_folder_has_one_assumed_size(model, images, tmp_path):
+    """Images given again are predicted again; others of another size are not mixed with them."""
     files = (images / "half.tif", images / "silent.png")
     assert run("predict", model, *files, "-o", tmp_path, "--mpp", "0.52").exit_code == 0
     for option in ("--mpp", "--override-mpp"):
@@ -113,7 +114,7 @@ def test_a_used_folder_holds_answers_of_one_size(model, images, tmp_path):
     assert set(sizes(tmp_path).values()) == {("0.5", "command")}
 
 
-def test_the_sizes_of_a_table_win_over_the_file_and_mpp(model, images, tmp_path):
+def test_sizes_in_the_table_override_the_file_and_mpp(model, images, tmp_path):
     table, out = tmp_path / "t.csv", tmp_path / "out"
     rows = [f"{images / 'one.tif'},0.5", f"{images / 'half.tif'},", f"{images / 'silent.png'},"]
     table.write_text("\n".join(["path,mpp", *rows]))
@@ -126,18 +127,18 @@ def test_the_sizes_of_a_table_win_over_the_file_and_mpp(model, images, tmp_path)
     }
     assert sizes(out) == expected
     again = run("predict", model, table, "-o", out, "--mpp", "0.51")
-    assert "(1 were done before)" in again.output  # of the one that the table tells of
+    assert "(1 were done before)" in again.output  # the one in the table
     assert sizes(out)["silent.png"] == ("0.51", "command")
 
 
-def test_a_model_without_a_size_says_that_it_cannot_compare(innocent, images, tmp_path):
-    outcome = run("predict", innocent, images, "-o", tmp_path)
+def test_model_without_a_size_warns_that_it_cannot_compare(model_without_size, images, tmp_path):
+    outcome = run("predict", model_without_size, images, "-o", tmp_path)
     assert outcome.exit_code == 0 and outcome.output.count("Warning") == 1
     assert "2 of 3 images is known (0.5 to 1 µm)" in outcome.output
     assert sizes(tmp_path)["silent.png"] == ("", "unknown")
 
 
-def test_detect_has_the_same_columns_and_the_same_warning(tissue, images, tmp_path):
+def test_detect_has_the_same_columns_and_warning(tissue, images, tmp_path):
     finder = tmp_path / "f.histodict"
     trained = train(tissue / "with-sizes.csv", finder, "--regions", "inflamed")
     assert trained.exit_code == 0, trained.output
@@ -146,7 +147,7 @@ def test_detect_has_the_same_columns_and_the_same_warning(tissue, images, tmp_pa
     assert sizes(tmp_path / "out", "detections.csv") == {"silent.png": ("0.5", "assumed")}
 
 
-def test_partly_known_sizes_are_refused_or_filled(tissue, tmp_path):
+def test_partly_known_sizes_are_refused_or_completed(tissue, tmp_path):
     text = (tissue / "with-sizes.csv").read_text().splitlines()
     place = text[0].split(",").index("mpp")
     cells = text[1].split(",")
@@ -165,7 +166,7 @@ def test_partly_known_sizes_are_refused_or_filled(tissue, tmp_path):
     assert not (tmp_path / "out" / "runs").exists()
 
 
-def test_train_takes_a_size_for_files_that_say_none(tissue, tmp_path):
+def test_train_accepts_a_size_for_files_without_one(tissue, tmp_path):
     assert train(tissue, tmp_path / "m.histodict", "--mpp", "0.25").exit_code == 0
     assert load_model(tmp_path / "m.histodict").model_.mpp_ == 0.25
     outcome = train(tissue / "with-sizes.csv", tmp_path / "m.histodict", "--override-mpp", "1")
@@ -173,8 +174,8 @@ def test_train_takes_a_size_for_files_that_say_none(tissue, tmp_path):
     assert load_model(tmp_path / "m.histodict").model_.mpp_ == 1
 
 
-def test_a_method_of_the_whole_image_asks_the_files_too(tissue, images, tmp_path):
-    """It used to look at the table alone."""
+def test_whole_image_method_reads_sizes_of_files(tissue, images, tmp_path):
+    """The files are asked too, not only the table."""
     for label in ("healthy", "inflamed"):
         (tmp_path / "set" / label).mkdir(parents=True)
         for place, path in enumerate(sorted((tissue / label).iterdir())[:3]):
@@ -188,12 +189,12 @@ def test_a_method_of_the_whole_image_asks_the_files_too(tissue, images, tmp_path
     assert outcome.exit_code == 1 and "has 1 µm per pixel" in outcome.output
 
 
-def test_adapt_says_what_it_assumes(model, images, tmp_path):
+def test_adapt_warns_of_assumed_sizes(model, images, tmp_path):
     outcome = run("adapt", model, images / "silent.png", "-o", tmp_path / "a.histodict")
     assert outcome.exit_code == 2 and "1 of 1 image is not known" in outcome.output
 
 
-def test_atoms_says_what_it_assumes(tissue, tmp_path):
+def test_atoms_warns_of_assumed_sizes(tissue, tmp_path):
     model, page = tmp_path / "m.histodict", tmp_path / "atoms.html"
     settings = ("--set", "patch_px=12", "--set", "patches_per_class=60", "--set", "n_atoms=4")
     settings += ("--preset", "fast")
@@ -204,7 +205,7 @@ def test_atoms_says_what_it_assumes(tissue, tmp_path):
     assert re.search(r"pixel size of (\d+) of \1 images is not known", outcome.output)
 
 
-def test_in_python(model, images):
+def test_predict_in_python_warns_of_assumed_sizes(model, images):
     loaded = load_model(model)
     with pytest.warns(UserWarning, match="1 of 1 image is not known"):
         prediction = loaded.predict(images / "silent.png")
@@ -215,4 +216,5 @@ def test_in_python(model, images):
         assert loaded.predict(images / "half.tif", mpp=9.0).size.origin == "file"
         specified = PixelSizeOption(override=0.5)
         assert loaded.predict(images / "one.tif", mpp=specified).size.origin == "command"
-        assert json.dumps(loaded.predict_one(images / "silent.png").row())  # no warning: for many
+        # no warning, as many images are processed
+        assert json.dumps(loaded.predict_one(images / "silent.png").row())

@@ -1,4 +1,4 @@
-"""`train`, `predict` and `info` one after another; bad files; a run that was killed."""
+"""Tests of `train`, `predict` and `info` in sequence, with bad files and killed runs."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_train_predict_info(trained, tissue, tmp_path):
         measured = [feature["properties"]["measurements"] for feature in collection["features"]]
         assert sum(each["patches"] for each in measured) == row["n_patches"]
         with Image.open(out / "overlays" / f"{key}.png") as overlay:
-            assert overlay.width == 240 and overlay.height > 180  # a legend lies below
+            assert overlay.width == 240 and overlay.height > 180  # a legend is below
         with np.load(out / "maps" / f"{key}.npz") as arrays:
             assert (arrays["predicted_classes"] != NO_TISSUE).sum() == row["n_patches"]
     again = CliRunner().invoke(app, arguments)
@@ -68,7 +68,7 @@ def test_train_predict_info(trained, tissue, tmp_path):
     assert "healthy, inflamed" in info.output
 
 
-def test_bad_files_are_listed_and_do_not_stop_the_others(trained, tissue, tmp_path):
+def test_unreadable_files_are_listed_and_do_not_stop_others(trained, tissue, tmp_path):
     images = tmp_path / "images"
     images.mkdir()
     good = sorted((tissue / "healthy").iterdir())[0]
@@ -86,7 +86,7 @@ def test_bad_files_are_listed_and_do_not_stop_the_others(trained, tissue, tmp_pa
     assert [row["path"] for row in rows_of(tmp_path / "o")] == [str(images / "gut.jpg")]
 
 
-def test_errors_are_one_line_and_exit_status_2(trained, tmp_path):
+def test_errors_are_one_line_with_exit_status_2(trained, tmp_path):
     for arguments in (
         ["train", str(tmp_path / "none"), "-o", str(tmp_path / "m.histodict")],
         ["predict", str(tmp_path / "none.histodict"), str(tmp_path), "-o", str(tmp_path / "o")],
@@ -99,7 +99,7 @@ def test_errors_are_one_line_and_exit_status_2(trained, tmp_path):
         assert "Traceback" not in result.output
 
 
-def test_killed_in_mid_run_and_started_again_it_finishes_the_rest(trained, tissue, tmp_path):
+def test_killed_run_resumes(trained, tissue, tmp_path):
     out = tmp_path / "results"
     command = [sys.executable, "-c", "from histodict.cli import app; app()", "predict"]
     command += [str(trained), str(tissue / "healthy"), str(tissue / "inflamed"), "-o", str(out)]
@@ -116,29 +116,29 @@ def test_killed_in_mid_run_and_started_again_it_finishes_the_rest(trained, tissu
     assert len(rows_of(out)) == 16
     assert all(p.stat().st_mtime_ns == fingerprint for p, fingerprint in finished.items())
     for folder, count in (("overlays", 16), ("maps", 16), ("geojson", 16)):
-        whole = [p for p in (out / folder).iterdir() if not p.name.startswith(".")]
-        assert len(whole) == count
+        content = [p for p in (out / folder).iterdir() if not p.name.startswith(".")]
+        assert len(content) == count
 
 
-def is_warned_of(words, recorded):
-    """Since it was last asked; on the command line a warning is a line."""
-    found = any(words in str(warning.message) for warning in recorded)
+def is_warned_of(arguments, recorded):
+    """Since the last call; on the command line a warning is one line."""
+    found = any(arguments in str(warning.message) for warning in recorded)
     recorded.clear()
     return found
 
 
 @pytest.mark.filterwarnings("default")
-def test_what_is_damaged_or_was_done_otherwise_is_done_again(trained, tissue, tmp_path, recwarn):
+def test_damaged_or_outdated_results_are_computed_again(trained, tissue, tmp_path, recwarn):
     image = sorted((tissue / "healthy").iterdir())[0]
     out = tmp_path / "o"
     arguments = ["predict", str(trained), str(image), "-o", str(out)]
     assert CliRunner().invoke(app, arguments).exit_code == 0
     (done,) = (out / "done").iterdir()
     before = rows_of(out)
-    whole = done.read_bytes()
+    content = done.read_bytes()
     write_checked_json(done, read_checked_json(done) | {"stamp": {"file": ["old"], "size": []}})
     old = done.read_bytes()
-    label = whole.replace(b"healthy", b"hoalthy", 1)
+    label = content.replace(b"healthy", b"hoalthy", 1)
     for content in (b"", b"{}", label, old):
         done.write_bytes(content)
         again = CliRunner().invoke(app, arguments)
@@ -158,29 +158,27 @@ def test_what_is_damaged_or_was_done_otherwise_is_done_again(trained, tissue, tm
         ("done", "folder"),
     ],
 )
-def test_a_file_that_was_damaged_since_is_named_and_made_anew(
-    trained, tissue, tmp_path, kind, damage, recwarn
-):
+def test_damaged_file_is_warned_of_and_replaced(trained, tissue, tmp_path, kind, damage, recwarn):
     image = sorted((tissue / "healthy").iterdir())[0]
     arguments = ["predict", str(trained), str(image), "-o", str(tmp_path)]
     assert CliRunner().invoke(app, arguments).exit_code == 0
     (file,) = (tmp_path / kind).iterdir()
-    whole = file.read_bytes()
+    content = file.read_bytes()
     if damage == "folder":
         file.unlink()
         file.mkdir()
     else:
-        bad = {"empty": b"", "cut": whole[:-9], "garbage": whole[:-9] + b"?" * 9}[damage]
+        bad = {"empty": b"", "cut": content[:-9], "garbage": content[:-9] + b"?" * 9}[damage]
         file.write_bytes(bad)
     again = CliRunner().invoke(app, arguments)
     assert again.exit_code == 0, again.output
     (warning,) = (str(w.message) for w in recwarn if "is damaged" in str(w.message))
     assert file.name in warning
-    assert file.read_bytes() == whole
+    assert file.read_bytes() == content
     assert "were done before" in CliRunner().invoke(app, arguments).output
 
 
-def test_outlines_are_written_as_asked_for(trained, tissue, tmp_path):
+def test_outlines_are_written_as_requested(trained, tissue, tmp_path):
     image = sorted((tissue / "inflamed").iterdir())[0]
 
     def outlined(*options):
@@ -202,11 +200,11 @@ def test_outlines_are_written_as_asked_for(trained, tissue, tmp_path):
     assert "were done before" in outlined()[0]
 
 
-def test_a_qupath_project_has_all_images_of_the_folder(trained, tissue, tmp_path):
+def test_qupath_project_has_all_images_of_the_folder(trained, tissue, tmp_path):
     images = sorted((tissue / "inflamed").iterdir())[:3]
 
-    def predicted(*words):
-        run = CliRunner().invoke(app, ["predict", str(trained), *words, "-o", str(tmp_path)])
+    def predicted(*arguments):
+        run = CliRunner().invoke(app, ["predict", str(trained), *arguments, "-o", str(tmp_path)])
         assert run.exit_code == 0, run.output
         return run.output
 
@@ -220,9 +218,9 @@ def test_a_qupath_project_has_all_images_of_the_folder(trained, tissue, tmp_path
         assert sorted(entry["imageName"] for entry in entries) == [i.name for i in images]
         rows = {row["key"]: row for row in rows_of(tmp_path)}
         for entry in entries:
-            said_of = entry["metadata"]
-            row = rows[said_of["histodict"]]
-            assert said_of["histodict label"] == row["label"]
-            assert float(said_of["histodict score"]) == pytest.approx(row["score"], rel=1e-4)
-            # Where the project's script looks.
+            expected_text = entry["metadata"]
+            row = rows[expected_text["histodict"]]
+            assert expected_text["histodict label"] == row["label"]
+            assert float(expected_text["histodict score"]) == pytest.approx(row["score"], rel=1e-4)
+            # The folder where the script of the project looks.
             assert (project.parent.parent / "geojson" / f"{row['key']}.geojson").is_file()

@@ -1,4 +1,4 @@
-"""`predict` and `detect` of a CSV, scored where labels are there; and into a used folder."""
+"""`predict` and `detect` with a CSV, which is scored if it has labels; and into a used folder."""
 
 from __future__ import annotations
 
@@ -27,11 +27,13 @@ def tissue(tmp_path_factory):
 
 
 @pytest.fixture
-def answer(small_models):
-    """Run `predict` or `detect` with a small model."""
+def run_command(small_models):
+    """Return a function that runs `predict` or `detect` with a small model."""
 
-    def run(command, kind, *words):
-        return CliRunner().invoke(app, [command, str(small_models.path(kind)), *map(str, words)])
+    def run(command, kind, *arguments):
+        return CliRunner().invoke(
+            app, [command, str(small_models.path(kind)), *map(str, arguments)]
+        )
 
     return run
 
@@ -52,11 +54,9 @@ def as_csv(tissue, path, fields=("path", "label", "patient", "mpp"), **changes):
     return write(path, ",".join(fields), *lines)
 
 
-def test_a_table_with_labels_is_scored_and_the_figures_are_those_of_its_rows(
-    answer, tissue, tmp_path
-):
+def test_table_with_labels_is_scored(run_command, tissue, tmp_path):
     out = tmp_path / "out"
-    run = answer("predict", "dfdl", as_csv(tissue, tmp_path / "a.csv"), "-o", out)
+    run = run_command("predict", "dfdl", as_csv(tissue, tmp_path / "a.csv"), "-o", out)
     assert run.exit_code == 0, run.output
     rows = table(out / "predictions.csv")
     records = read_manifest(tissue / "manifest.csv").records
@@ -81,45 +81,47 @@ def test_a_table_with_labels_is_scored_and_the_figures_are_those_of_its_rows(
         assert text in run.output
 
 
-def test_a_table_needs_no_labels_and_its_pixel_sizes_are_used(answer, tissue, tmp_path):
+def test_table_needs_no_labels_and_its_pixel_sizes_are_used(run_command, tissue, tmp_path):
     plain = as_csv(tissue, tmp_path / "plain.csv", ("path",))
-    run = answer("predict", "dfdl", plain, "-o", tmp_path / "a")
+    run = run_command("predict", "dfdl", plain, "-o", tmp_path / "a")
     assert run.exit_code == 0, run.output
     assert "8 images" in run.output and "Warning: " + str(plain) not in run.output
     assert not (tmp_path / "a" / "scores.json").exists()
     coarse = as_csv(tissue, tmp_path / "coarse.csv", ("path", "mpp"), mpp=2.0)
-    run = answer("predict", "dfdl", coarse, "-o", tmp_path / "b")
+    run = run_command("predict", "dfdl", coarse, "-o", tmp_path / "b")
     assert run.exit_code == 1 and "2 µm per pixel" in run.output
-    assert not (tmp_path / "b" / "predictions.csv").exists()  # of failures there is no table
+    assert not (tmp_path / "b" / "predictions.csv").exists()  # no table is written if all fail
 
 
-def test_a_label_that_the_model_does_not_know_is_said_and_not_counted(answer, tissue, tmp_path):
+def test_unknown_labels_are_reported_and_not_scored(run_command, tissue, tmp_path):
     records = read_manifest(tissue / "manifest.csv").records[:4]
     lines = [f"{r.path},{r.label},{r.patient},0.5" for r in records[:3]]
     lines.append(f"{records[3].path},scar,x,0.5")
     file = write(tmp_path / "a.csv", "path,label,patient,mpp", *lines)
-    run = answer("predict", "dfdl", file, "-o", tmp_path / "o")
+    run = run_command("predict", "dfdl", file, "-o", tmp_path / "o")
     assert run.exit_code == 0 and "1 'scar'" in run.output
     scores = json.loads((tmp_path / "o" / "scores.json").read_text())
     assert scores["n_images"] == 3 and scores["other_labels"] == {"scar": 1}
 
 
-def test_columns_and_splits_are_named_as_in_train(answer, tissue, tmp_path):
+def test_columns_and_splits_are_given_as_in_train(run_command, tissue, tmp_path):
     records = read_manifest(tissue / "manifest.csv").records
     lines = [f"{r.path},{r.label},{i % 2},0.5" for i, r in enumerate(records)]
     file = write(tmp_path / "a.csv", "path,what,split,mpp", *lines)
     text = ("--column", "label=what", "--split", "1", "--json", "-o", tmp_path / "o")
-    run = answer("predict", "dfdl", file, *text)
+    run = run_command("predict", "dfdl", file, *text)
     assert run.exit_code == 0, run.output
     content = json.loads(run.stdout.splitlines()[-1])
     assert len(content["rows"]) == content["scores"]["n_images"] == 4
-    run = answer("predict", "dfdl", tissue / "healthy", "--split", "1", "-o", tmp_path / "o2")
+    run = run_command("predict", "dfdl", tissue / "healthy", "--split", "1", "-o", tmp_path / "o2")
     assert run.exit_code == 2 and "--split are of a CSV" in run.output
 
 
-def test_patches_are_held_against_masks(answer, tissue, tmp_path):
+def test_patches_are_compared_with_masks(run_command, tissue, tmp_path):
     manifest = read_manifest(tissue / "regions" / "manifest.csv")
-    run = answer("detect", "regions", tissue / "regions" / "manifest.csv", "-o", tmp_path / "o")
+    run = run_command(
+        "detect", "regions", tissue / "regions" / "manifest.csv", "-o", tmp_path / "o"
+    )
     assert run.exit_code == 0, run.output
     truth, found, margins = [], [], []
     for row, record in zip(table(tmp_path / "o" / "detections.csv"), manifest.records, strict=True):
@@ -141,30 +143,30 @@ def test_patches_are_held_against_masks(answer, tissue, tmp_path):
     assert "Dice of patches" in run.output
 
 
-def test_a_mask_that_is_gone_since_is_named_and_left_out_of_the_scores(answer, tissue, tmp_path):
+def test_missing_mask_is_warned_of_and_excluded_from_scores(run_command, tissue, tmp_path):
     regions = tmp_path / "regions"
     shutil.copytree(tissue / "regions", regions)
     out = tmp_path / "o"
-    assert answer("detect", "regions", regions / "manifest.csv", "-o", out).exit_code == 0
+    assert run_command("detect", "regions", regions / "manifest.csv", "-o", out).exit_code == 0
     record = read_manifest(regions / "manifest.csv").records[0]
     record.mask.unlink()
     image = sorted((tissue / "healthy").iterdir())[0]
     with pytest.warns(UserWarning, match="excluded from patch scores"):
-        run = answer("detect", "regions", image, "-o", out)
+        run = run_command("detect", "regions", image, "-o", out)
     assert run.exit_code == 0, run.output
     scores = json.loads((out / "scores.json").read_text())
     assert scores["n_images"] == len(table(out / "detections.csv")) - 1
     assert scores["patches"]["AUC"]["value"] is not None
 
 
-def test_a_mask_says_nothing_of_a_class(answer, tissue, tmp_path):
+def test_mask_is_no_label_of_a_class(run_command, tissue, tmp_path):
     record = read_manifest(tissue / "regions" / "manifest.csv").records[0]
     file = write(tmp_path / "a.csv", "path,mask", f"{record.path},{record.mask}")
-    run = answer("predict", "dfdl", file, "-o", tmp_path / "o")
+    run = run_command("predict", "dfdl", file, "-o", tmp_path / "o")
     assert run.exit_code == 0 and not (tmp_path / "o" / "scores.json").exists()
 
 
-def test_those_that_the_model_is_not_sure_of_are_counted_as_that():
+def test_uncertain_predictions_are_counted():
     output = {"adenocarcinoma": 3, "normal": 2}
     rows = [{"label": name, "uncertain": i == 0} for name, n in output.items() for i in range(n)]
     assert _counts(RunResult(rows, [], [], 0)) == "2 adenocarcinoma, 1 normal, 2 uncertain"
@@ -173,91 +175,91 @@ def test_those_that_the_model_is_not_sure_of_are_counted_as_that():
 # --- a folder that was used ---------------------------------------------------------------------
 
 
-def test_rows_of_earlier_runs_stay_in_the_table(answer, tissue, tmp_path):
+def test_rows_of_earlier_runs_are_kept(run_command, tissue, tmp_path):
     images = sorted((tissue / "healthy").iterdir())
-    assert answer("predict", "dfdl", images[1], "-o", tmp_path).exit_code == 0
+    assert run_command("predict", "dfdl", images[1], "-o", tmp_path).exit_code == 0
     (first,) = table(tmp_path / "predictions.csv")
-    run = answer("predict", "dfdl", images[0], "-o", tmp_path)
+    run = run_command("predict", "dfdl", images[0], "-o", tmp_path)
     assert run.exit_code == 0 and "from earlier runs: 1" in run.output
     rows = table(tmp_path / "predictions.csv")
     assert [row["path"] for row in rows] == [str(images[0]), str(images[1])] and rows[1] == first
     assert len(list((tmp_path / "overlays").iterdir())) == 2
 
 
-def test_labels_of_earlier_runs_count_too(answer, tissue, tmp_path):
+def test_labels_of_earlier_runs_are_scored(run_command, tissue, tmp_path):
     file = as_csv(tissue, tmp_path / "a.csv")
-    assert answer("predict", "dfdl", file, "-o", tmp_path / "o").exit_code == 0
+    assert run_command("predict", "dfdl", file, "-o", tmp_path / "o").exit_code == 0
     before = (tmp_path / "o" / "scores.json").read_text()
     image = sorted((tissue / "healthy").iterdir())[0]
-    run = answer("predict", "dfdl", image, "-o", tmp_path / "o")
+    run = run_command("predict", "dfdl", image, "-o", tmp_path / "o")
     assert run.exit_code == 0 and (tmp_path / "o" / "scores.json").read_text() == before
 
 
 @pytest.mark.parametrize(
-    ("kind", "words", "conflict"),
+    ("kind", "arguments", "conflict"),
     [("lcksvd", [], "model was"), ("dfdl", ["--mpp", "0.5"], "--mpp was not given, is 0.5")],
 )
 def test_another_model_or_setting_needs_another_folder(
-    answer, tissue, tmp_path, kind, words, conflict
+    run_command, tissue, tmp_path, kind, arguments, conflict
 ):
     image, other = sorted((tissue / "healthy").iterdir())[:2]
-    assert answer("predict", "dfdl", image, "-o", tmp_path).exit_code == 0
+    assert run_command("predict", "dfdl", image, "-o", tmp_path).exit_code == 0
     before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
-    run = answer("predict", kind, other, "-o", tmp_path, *words)
+    run = run_command("predict", kind, other, "-o", tmp_path, *arguments)
     assert run.exit_code == 2 and conflict in run.output and "another folder" in run.output
     assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
 
 
-def test_the_same_images_may_be_given_again_with_their_pixel_size(answer, tissue, tmp_path):
-    """Some could not be answered without it; no row with another one is left."""
+def test_images_may_be_repeated_with_their_pixel_size(run_command, tissue, tmp_path):
+    """Some could not be predicted without it; no row with another size is left."""
     image = sorted((tissue / "healthy").iterdir())[0]
-    assert answer("predict", "dfdl", image, "-o", tmp_path).exit_code == 0
-    run = answer("predict", "dfdl", image, "--mpp", "0.5", "-o", tmp_path)
+    assert run_command("predict", "dfdl", image, "-o", tmp_path).exit_code == 0
+    run = run_command("predict", "dfdl", image, "--mpp", "0.5", "-o", tmp_path)
     assert run.exit_code == 0 and "done before" not in run.output
     assert len(table(tmp_path / "predictions.csv")) == 1
 
 
-def test_a_table_of_which_the_answers_are_gone_is_not_written_over(answer, tissue, tmp_path):
+def test_table_of_another_origin_is_not_overwritten(run_command, tissue, tmp_path):
     mine = write(tmp_path / "predictions.csv", "path,label", "a,b")
-    run = answer("predict", "dfdl", tissue / "healthy", "-o", tmp_path)
+    run = run_command("predict", "dfdl", tissue / "healthy", "-o", tmp_path)
     assert run.exit_code == 2 and "predictions.csv" in run.output
     assert mine.read_text() == "path,label\na,b"
 
 
-def test_a_run_in_which_all_failed_leaves_the_table_as_it_was(answer, tissue, tmp_path):
+def test_run_with_failures_only_keeps_the_table(run_command, tissue, tmp_path):
     images = tmp_path / "images"
     images.mkdir()
     source = sorted((tissue / "healthy").iterdir())[0]
     copied = images / "a.jpg"
     copied.write_bytes(source.read_bytes())
     out = tmp_path / "o"
-    assert answer("predict", "dfdl", images, "-o", out).exit_code == 0
+    assert run_command("predict", "dfdl", images, "-o", out).exit_code == 0
     before = table(out / "predictions.csv")
     copied.write_bytes(b"gone")
     (images / "b.jpg").write_bytes(b"")
-    run = answer("predict", "dfdl", images, "-o", out)
+    run = run_command("predict", "dfdl", images, "-o", out)
     assert run.exit_code == 1 and "its earlier answer stays in the table" in run.output
     assert table(out / "predictions.csv") == before
 
 
-def test_what_was_known_of_a_file_is_not_known_of_another_in_its_place(answer, tissue, tmp_path):
+def test_replaced_file_has_no_metadata_of_the_earlier_one(run_command, tissue, tmp_path):
     records = read_manifest(tissue / "manifest.csv").records
     image, other = tmp_path / "a.jpg", records[-1].path
     shutil.copy(records[0].path, image)
-    known = write(tmp_path / "a.csv", "path,label,patient,mpp", "a.jpg,healthy,one,0.5")
-    assert answer("predict", "dfdl", known, "-o", tmp_path / "o").exit_code == 0
+    labelled = write(tmp_path / "a.csv", "path,label,patient,mpp", "a.jpg,healthy,one,0.5")
+    assert run_command("predict", "dfdl", labelled, "-o", tmp_path / "o").exit_code == 0
     shutil.copy(other, image)
-    told_nothing = write(tmp_path / "b.csv", "path,mpp", "a.jpg,0.5")
-    assert answer("predict", "dfdl", told_nothing, "-o", tmp_path / "o").exit_code == 0
+    without_labels = write(tmp_path / "b.csv", "path,mpp", "a.jpg,0.5")
+    assert run_command("predict", "dfdl", without_labels, "-o", tmp_path / "o").exit_code == 0
     (row,) = table(tmp_path / "o" / "predictions.csv")
     assert not row.get("truth") and not (tmp_path / "o" / "scores.json").exists()
 
 
-def test_a_bad_mask_costs_the_score_and_not_the_answer(answer, tissue, tmp_path):
+def test_invalid_mask_prevents_scoring_but_not_prediction(run_command, tissue, tmp_path):
     image = read_manifest(tissue / "manifest.csv").records[0].path
     (tmp_path / "mask.png").write_bytes(b"no picture")
     listed = write(tmp_path / "a.csv", "path,mask,mpp", f"{image},mask.png,0.5")
-    run = answer("detect", "regions", listed, "-o", tmp_path / "o")
+    run = run_command("detect", "regions", listed, "-o", tmp_path / "o")
     assert run.exit_code == 1 and "is not scored" in run.output and "mask.png" in run.output
     (row,) = table(tmp_path / "o" / "detections.csv")
     assert row["path"] == str(image) and not row.get("truth")

@@ -1,4 +1,4 @@
-"""Limits of a prediction that the command line reports: training images, stain, unused atoms."""
+"""Limits of a prediction reported by the command line: training images, stain, unused atoms."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def tissue(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def model_file(tissue, tmp_path_factory):
-    """A model of the first two patients."""
+    """A model trained on the first two patients."""
     recipe = replace(
         PRESETS["fast"], method_parameters=SMALL | {"penalty": 0.4}, patches_per_class=200
     )
@@ -84,8 +84,8 @@ def test_skipped_stain_normalisation_is_reported(model_file, tissue, tmp_path):
     assert "not normalised" not in run.output and "notes" not in rows_of(tmp_path / "colour")[0]
 
 
-def test_an_image_whose_patches_are_all_alike_is_reported(model_file, tmp_path):
-    """Every patch of a plain image has the same features."""
+def test_image_of_identical_patches_is_reported(model_file, tmp_path):
+    """Every patch of a uniform image has the same features."""
     model, _ = model_file
     plain = np.full((96, 96, 3), (180, 90, 140), np.uint8)
     Image.fromarray(plain).save(tmp_path / "plain.png")
@@ -95,7 +95,7 @@ def test_an_image_whose_patches_are_all_alike_is_reported(model_file, tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
-def test_named_pipes_are_named(model_file, tissue, tmp_path):
+def test_named_pipes_are_refused(model_file, tissue, tmp_path):
     for name in ("table.csv", "m.histodict"):
         os.mkfifo(tmp_path / name)
     (tmp_path / "set").mkdir()

@@ -1,4 +1,4 @@
-"""What a command says when its output cannot be written, of odd names, and of many failures."""
+"""Tests of unwritable output, unusual names and many failures."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def command(*arguments, **options):
 
 @pytest.mark.skipif(not FULL.exists(), reason="there is no device that is always full")
 @pytest.mark.parametrize("arguments", [["methods"], ["info", "--help"]])
-def test_output_to_a_full_disk_ends_in_a_line(arguments):
+def test_output_to_a_full_disk_is_reported_in_one_line(arguments):
     with FULL.open("wb") as full:
         process = command(*arguments, stdout=full)
     output = process.communicate(timeout=300)[1].decode()
@@ -61,7 +61,7 @@ def test_output_to_a_full_disk_ends_in_a_line(arguments):
     )
 
 
-def test_a_closed_pipe_ends_in_a_line(model):
+def test_closed_pipe_is_reported_in_one_line(model):
     reader, writer = os.pipe()
     os.close(reader)
     process = command("info", model, stdout=writer)
@@ -70,13 +70,13 @@ def test_a_closed_pipe_ends_in_a_line(model):
     assert process.returncode == 1 and output.count("\n") == 1 and "Broken pipe" in output, output
 
 
-def test_bytes_that_are_no_text_are_shown_escaped():
+def test_bytes_that_are_no_text_are_escaped():
     assert printable(os.fsdecode(b"caf\xe9.jpg")) == "caf\\xe9.jpg"
     assert printable("é\ud800") == "é\\ud800"
 
 
 @pytest.mark.parametrize("locale", ["C", "POSIX without UTF-8"])
-def test_a_name_that_is_no_text_is_answered_in_every_locale(model, images, tmp_path, locale):
+def test_name_that_is_not_unicode_is_predicted_in_every_locale(model, images, tmp_path, locale):
     folder = tmp_path / "images"
     folder.mkdir()
     source = next((images / "healthy").glob("*.jpg"))
@@ -105,7 +105,7 @@ def test_a_name_that_is_no_text_is_answered_in_every_locale(model, images, tmp_p
     assert [Path(row["path"]).name for row in failures] == ["\\xff.png"]
 
 
-def test_of_many_failures_ten_are_printed_and_all_are_in_a_table(model, images, tmp_path):
+def test_ten_of_many_failures_are_printed_and_all_are_in_a_table(model, images, tmp_path):
     folder = tmp_path / "images"
     folder.mkdir()
     for number in range(25):
@@ -137,7 +137,7 @@ def odd_entries(folder):
 
 
 @pytest.mark.parametrize("name", ["predict", "features", "adapt", "concepts", "train", "evaluate"])
-def test_odd_entries_are_named_by_every_command(name, model, images, tmp_path):
+def test_special_entries_are_reported_by_every_command(name, model, images, tmp_path):
     data = tmp_path / "data"
     for label in ("healthy", "inflamed"):
         shutil.copytree(images / label, data / label)
@@ -152,9 +152,9 @@ def test_odd_entries_are_named_by_every_command(name, model, images, tmp_path):
         "evaluate": [data, "--preset", "fast"],
     }
     status = 1 if name in ("predict", "features") else 2
-    said = run(name, *arguments[name], *output, status=status)
-    assert all(entry in said for entry in odd), said
-    assert "a named pipe" in said and "circle" in said
+    output = run(name, *arguments[name], *output, status=status)
+    assert all(entry in output for entry in odd), output
+    assert "a named pipe" in output and "circle" in output
     if name == "predict":
         rows = pyarrow.csv.read_csv(tmp_path / "out" / "predictions.csv")
         assert len(rows) == len(list(data.glob("*/*.jpg")))

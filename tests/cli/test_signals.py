@@ -1,4 +1,4 @@
-"""A command that is stopped says so in a line, and none of its processes is left behind."""
+"""An interrupted command reports it in one line and leaves no process behind."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from concurrent.futures import BrokenExecutor
 import pytest
 import typer
 
-from attacks.processes import Running, hear_signals
+from attacks.processes import Running, enable_sigint
 from histodict.cli.console import handle_signals, report_errors
 from histodict.synthetic.dataset import write_synthetic_dataset
 
@@ -26,26 +26,26 @@ def tissue(tmp_path_factory):
 
 
 @pytest.fixture
-def begin(tissue, tmp_path):
-    """Starts a command on the set and waits until it has started so many processes."""
-    begun = []
-    hear_signals()
+def start_command(tissue, tmp_path):
+    """Return a function that starts a command on the set and waits for its processes."""
+    started = []
+    enable_sigint()
 
     def start(*arguments, processes):
         settings = [part for setting in LONG for part in ("--set", setting)]
         data, output = str(tissue / "manifest.csv"), str(tmp_path / "out")
         command = [arguments[0], data, "-o", output, *settings, *arguments[1:]]
-        begun.append(Running(command, tmp_path / "said", tmp_path))
+        started.append(Running(command, tmp_path / "said", tmp_path))
         deadline = time.monotonic() + 60
-        while not begun[0].hears_signals() or len(begun[0].others()) < processes:
-            assert not begun[0].has_ended, begun[0].said()
+        while not started[0].handles_signals() or len(started[0].others()) < processes:
+            assert not started[0].has_ended, started[0].output()
             assert time.monotonic() < deadline
             time.sleep(0.05)
         time.sleep(0.5)
-        return begun[0]
+        return started[0]
 
     yield start
-    for command in begun:
+    for command in started:
         command.remove()
 
 
@@ -63,49 +63,49 @@ TRAIN = ("train", "--preset", "fast")
         (TRAIN, 0, signal.SIGHUP),
     ],
 )
-def test_a_signal_ends_the_command_and_all_it_started(begin, command, processes, number):
-    running = begin(*command, processes=processes)
+def test_signal_ends_the_command_and_its_processes(start_command, command, processes, number):
+    running = start_command(*command, processes=processes)
     running.send(number)
     assert running.end(5) == 128 + number
-    assert running.left_behind() == []
+    assert running.leftover_processes() == []
     if number != signal.SIGKILL:
-        assert f"Stopped: by {number.name}" in running.said()
-        assert "Traceback" not in running.said()
+        assert f"Stopped: by {number.name}" in running.output()
+        assert "Traceback" not in running.output()
 
 
-def test_a_killed_worker_of_jobs_is_said_in_a_line(begin):
-    running = begin(*JOBS, processes=2)
+def test_killed_worker_is_reported_in_one_line(start_command):
+    running = start_command(*JOBS, processes=2)
     workers = running.workers()
     os.kill(workers[0], signal.SIGKILL)
     assert running.end(20) == 2
-    assert running.left_behind() == []
-    assert "Traceback" not in running.said() and "run the same command again" in running.said()
+    assert running.leftover_processes() == []
+    assert "Traceback" not in running.output() and "run the same command again" in running.output()
 
 
 @pytest.mark.parametrize(
-    ("error", "words"),
+    ("error", "message"),
     [
         (MemoryError(), "not enough memory"),
         (BrokenExecutor("a worker"), "ended by the system"),
         (OSError(28, "No space left on device", "a.csv"), "a.csv"),
     ],
 )
-def test_what_the_machine_lacks_is_said_in_a_line(capsys, error, words):
+def test_missing_resources_are_reported_in_one_line(capsys, error, message):
     with pytest.raises(typer.Exit) as ended, report_errors():
         raise error
     output = capsys.readouterr().err
     assert ended.value.exit_code == 2
-    assert words in output and len(output.splitlines()) == 1
+    assert message in output and len(output.splitlines()) == 1
 
 
-def test_a_signal_is_restored_after_the_command():
+def test_signal_handlers_are_restored():
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     with handle_signals():
         assert signal.getsignal(signal.SIGTERM) not in before
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
-def test_a_signal_that_is_ignored_stays_so():
+def test_ignored_signal_stays_ignored():
     """`nohup histodict evaluate …` outlives its terminal."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
@@ -149,9 +149,10 @@ app()
 
 
 @pytest.mark.parametrize("body", [BROKEN_OFF, SWALLOWED])
-def test_a_signal_in_an_awkward_place_is_said_as_one(tmp_path, body):
-    """An import that it breaks off fails otherwise; what a destructor raises Python cannot pass."""
+def test_signal_during_imports_and_destructors_is_reported(tmp_path, body):
+    """An interrupted import raises another error; exceptions in a destructor are ignored by
+    Python."""
     running = Running((), tmp_path / "said", tmp_path, ("-c", HEAD + body))
     assert running.end(20) == 128 + signal.SIGINT
-    assert running.said().strip().startswith("Stopped: by SIGINT")
-    assert len(running.said().strip().splitlines()) == 1
+    assert running.output().strip().startswith("Stopped: by SIGINT")
+    assert len(running.output().strip().splitlines()) == 1

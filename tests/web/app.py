@@ -1,4 +1,4 @@
-"""The app in this process, over a small drawn set; nothing is trained unless a test asks for it."""
+"""The web application in this process on a small synthetic set; nothing is trained by default."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TINY = {"n_atoms": "12", "n_iter": "2", "patches_per_class": "150", "patch_px": 
 
 
 def open_client(folders: list[Path], workspace: Path, **options: Any) -> Any:
-    """A browser to which the first user's link was given."""
+    """Return a client that has followed the link of the first user."""
     from starlette.testclient import TestClient
 
     from histodict.web.server import make_app
@@ -34,8 +34,8 @@ def open_data(client: Any, inside: str = "tissue") -> str:
     return found
 
 
-def start(client: Any, data: str, **wish: Any) -> str:
-    body = {"data": data, "preset": "quick", "settings": TINY, "test_folds": 2} | wish
+def start(client: Any, data: str, **requested: Any) -> str:
+    body = {"data": data, "preset": "quick", "settings": TINY, "test_folds": 2} | requested
     response = client.post("/api/jobs", json=body, headers=OWN)
     assert response.status_code == 200, response.text
     found: str = response.json()["id"]
@@ -43,20 +43,20 @@ def start(client: Any, data: str, **wish: Any) -> str:
 
 
 def count_calls(monkeypatch: Any, home: Any, name: str) -> list[Any]:
-    """Grows by one with every call of this function of a module."""
+    """Return a list that grows by one with every call of a function of a module."""
     calls: list[Any] = []
     function = getattr(home, name)
 
-    def counted(*given: Any, **named: Any) -> Any:
-        calls.append(given)
-        return function(*given, **named)
+    def counted(*args: Any, **named: Any) -> Any:
+        calls.append(args)
+        return function(*args, **named)
 
     monkeypatch.setattr(home, name, counted)
     return calls
 
 
 def wait_for(client: Any, job: str, *states: str, seconds: float = 120) -> dict[str, Any]:
-    """The job once it is in one of the states."""
+    """Return the job once it is in one of the states."""
     for _ in range(int(seconds * 10)):
         found: dict[str, Any] = client.get(f"/api/jobs/{job}").json()
         if found["state"] in states:

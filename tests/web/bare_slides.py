@@ -1,6 +1,5 @@
-"""Images without labels, of which the truth is known, and a hand that draws on them in a browser;
-for the tests and for the pictures of the documentation.
-"""
+"""Unlabelled images with known truth, and a mouse that annotates them in a browser; for tests and
+for the images of the documentation."""
 
 from __future__ import annotations
 
@@ -16,12 +15,13 @@ from scipy import ndimage
 from histodict.datasets.manifest import read_manifest
 from histodict.synthetic.dataset import write_synthetic_dataset
 
-# The quick answer of pixels: to start a network takes seconds.
-WITHOUT_NETWORK = "import histodict.web.api.annotate as api; api.uses_encoder = lambda: False"
+# Preview with pixels only: loading an encoder takes seconds.
+WITHOUT_ENCODER = "import histodict.web.api.annotate as api; api.uses_encoder = lambda: False"
 
 
 def write_bare_slides(folder: Path, size: tuple[int, int], n_patients: int = 8) -> dict[str, Path]:
-    """Drawn tissue with inflamed foci, as slide-1.jpg, slide-2.jpg, …; masks by name, elsewhere."""
+    """Write synthetic tissue with inflamed foci as slide-1.jpg, slide-2.jpg, …; masks by name
+    elsewhere."""
     annotated = write_synthetic_dataset(folder.with_name("drawn"), n_patients, 1, size=size)
     folder.mkdir()
     masks: dict[str, Path] = {}
@@ -35,14 +35,14 @@ def write_bare_slides(folder: Path, size: tuple[int, int], n_patients: int = 8) 
 
 
 def deep_inside(region: NDArray[np.bool_]) -> tuple[float, float]:
-    """The place (x, y) that is farthest from where the region ends."""
+    """Return the position (x, y) that is farthest from the border of the region."""
     depth = ndimage.distance_transform_edt(np.pad(region, 1))[1:-1, 1:-1]
     y, x = np.unravel_index(int(depth.argmax()), depth.shape)
     return float(x), float(y)
 
 
 class Hand:
-    """A mouse over the viewer, in pixels of the image, which must lie in the middle."""
+    """A mouse on the viewer, in pixels of the image, which must be centred."""
 
     def __init__(self, page: Any, size: tuple[int, int]) -> None:
         self.page, self.size = page, size

@@ -1,4 +1,4 @@
-"""A server of its own process and a real Chromium, for the tests and the benchmark."""
+"""A server in its own process and a real Chromium, for tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def free_port() -> int:
 
 
 class Server:
-    """`histodict serve` in a process that can be stopped, killed and started again."""
+    """`histodict serve` in a process that can be stopped, killed and restarted."""
 
     def __init__(
         self, workspace: Path, folders: list[Path], before: str = "", **options: Any
     ) -> None:
-        """`before`: a line of Python that the process begins with."""
+        """`before`: a line of Python that the process runs first."""
         self.port = free_port()
         self.address = f"http://127.0.0.1:{self.port}"
         self.opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
@@ -65,12 +65,12 @@ class Server:
 
     @property
     def link(self) -> str:
-        """What the server printed."""
+        """Return the output of the server."""
         token = (self.workspace / "users" / "local" / "token").read_text()
         return f"{self.address}/?token={token}"
 
     def get(self, path: str) -> bytes:
-        """As the browser would that followed the link."""
+        """Send a request like a browser that has followed the link."""
         return self._ask(urllib.request.Request(f"{self.address}{path}"))
 
     def post(self, path: str, body: Any = None) -> bytes:
@@ -91,7 +91,7 @@ class Server:
             try:
                 urllib.request.urlopen(self.address, timeout=5).close()
                 return self
-            except urllib.error.HTTPError:  # a token is wanted: it is there
+            except urllib.error.HTTPError:  # the server requires a token: it is running
                 return self
             except OSError:
                 time.sleep(0.1)
@@ -108,7 +108,7 @@ class Server:
 
 
 def sign_in(page: Any, server: Server) -> None:
-    """Follow the link, and wait until it has led to the page."""
+    """Follow the link and wait for the page."""
     page.goto(server.link)
     page.locator("#nav a").first.wait_for()
 

@@ -7,7 +7,7 @@ MISSING = "the web app is not installed: pip install 'histodict[web]'"
 
 @pytest.fixture(scope="session")
 def tissue(tmp_path_factory):
-    """A folder with a small drawn set in `tissue`."""
+    """A folder with a small synthetic set in `tissue`."""
     from histodict.synthetic.dataset import write_synthetic_dataset
 
     folder = tmp_path_factory.mktemp("folder")
@@ -50,8 +50,8 @@ def gallery(model, manifest):
 
 
 @pytest.fixture(autouse=True)
-def said_again():
-    """What is said once per process is said once per test."""
+def reset_logged_messages():
+    """Reset messages that are logged once per process before each test."""
     from histodict.web.workspace import log_once
 
     log_once.cache_clear()

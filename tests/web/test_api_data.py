@@ -1,4 +1,4 @@
-"""The data page's calls: tiles do not wait for the table, and the table may change."""
+"""Tests of the data page's API: tiles do not wait for the table, and the table may change."""
 
 import os
 import shutil
@@ -28,7 +28,8 @@ def client(tissue, tmp_path):
 
 
 def test_tiles_do_not_read_the_table(client, tissue, monkeypatch):
-    os.utime(tissue / "tissue" / "manifest.csv", (0, 0))  # what has just changed is read anew
+    # recently changed files are always read again
+    os.utime(tissue / "tissue" / "manifest.csv", (0, 0))
     data = open_data(client)
     image = client.get(f"/api/data/{data}").json()["images"][0]["id"]
     reads = count_calls(monkeypatch, manifest, "_from_rows")
@@ -38,13 +39,13 @@ def test_tiles_do_not_read_the_table(client, tissue, monkeypatch):
     assert len(reads) == 0
 
 
-def test_what_is_said_at_the_same_time_is_all_kept(client, monkeypatch):
+def test_concurrent_settings_are_all_stored(client, monkeypatch):
     data, changed, both = open_data(client), DatasetSettings.changed, Barrier(2)
 
-    def slowly(*given):
-        with suppress(BrokenBarrierError):  # where one has to wait for the other
+    def slowly(*args):
+        with suppress(BrokenBarrierError):  # if one has to wait for the other
             both.wait(0.3)
-        return changed(*given)
+        return changed(*args)
 
     monkeypatch.setattr(DatasetSettings, "changed", slowly)
     with ThreadPoolExecutor(2) as pool:
@@ -55,7 +56,7 @@ def test_what_is_said_at_the_same_time_is_all_kept(client, monkeypatch):
     assert (reported["mpp"], reported["positive"]["name"]) == (0.25, "healthy")
 
 
-def test_a_changed_table_is_noticed_at_the_next_request(tissue, tmp_path):
+def test_changed_table_is_read_at_the_next_request(tissue, tmp_path):
     table = tissue / "changing.csv"
     paths = sorted((tissue / "tissue").glob("*/*.jpg"))[:3]
     rows = [f"{path},{n % 2},{n}" for n, path in enumerate(paths)]
@@ -71,7 +72,7 @@ def test_a_changed_table_is_noticed_at_the_next_request(tissue, tmp_path):
     table.unlink()
 
 
-def test_a_slide_that_aborts_in_its_library_is_said_and_the_server_goes_on(tissue, tmp_path):
+def test_slide_that_aborts_its_library_is_reported(tissue, tmp_path):
     folder = tmp_path / "images"
     for name, image in zip("ab", sorted((tissue / "tissue").glob("*/*.jpg"))[:2], strict=True):
         (folder / name).mkdir(parents=True)

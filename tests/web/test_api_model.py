@@ -1,4 +1,4 @@
-"""The model page's figures follow the operating point, whatever kind of model it is."""
+"""The metrics of the model page follow the threshold for every kind of model."""
 
 import pytest
 
@@ -19,7 +19,7 @@ from histodict.web.api.model import _predictions_at_threshold
         ("regions", "patches", 3),
     ],
 )
-def test_answers_are_judged_at_another_point(small_models, name, kind, value):
+def test_predictions_are_evaluated_at_another_threshold(small_models, name, kind, value):
     model = load_model(small_models.path(name))
     first, second = model.classes_
     rows = [{"answer": first, "value": value + step} for step in (-0.1, 0.1)]
@@ -30,7 +30,7 @@ def test_answers_are_judged_at_another_point(small_models, name, kind, value):
     assert found["operating_point"]["value"] == pytest.approx(value)
 
 
-def test_more_than_two_classes_have_no_point(small_models):
+def test_more_than_two_classes_have_no_threshold(small_models):
     model = load_model(small_models.path("three"))
     results = {"operating_point": None, "images": [{"answer": "a", "value": 1.0}]}
     assert _predictions_at_threshold(model, results) is results

@@ -1,4 +1,4 @@
-"""The viewer's calls, on one small training: also where what it left is of an earlier version."""
+"""Tests of the viewer's API with one small training, including files of an earlier version."""
 
 import os
 import threading
@@ -27,9 +27,10 @@ from tests.web.test_maps import make_old
 
 
 @pytest.fixture(scope="module")
-def looked_at(tissue, tmp_path_factory):
-    """A client, a finished training, and the address of a tested image that was looked at."""
-    os.utime(tissue / "tissue" / "manifest.csv", (0, 0))  # what has just changed is read anew
+def viewed(tissue, tmp_path_factory):
+    """A client, a finished training, and the address of a test image with a prediction."""
+    # recently changed files are always read again
+    os.utime(tissue / "tissue" / "manifest.csv", (0, 0))
     with open_client([tissue], tmp_path_factory.mktemp("workspace")) as client:
         data = open_data(client)
         job = start(client, data)
@@ -41,7 +42,7 @@ def looked_at(tissue, tmp_path_factory):
 
 
 def kept_images(client, job):
-    """The folder of the job's maps, and the images that have one there."""
+    """Return the folder of the job's maps, and the images with a map there."""
     (folder,) = client.app.state.context.workspace.glob(f"users/*/jobs/{job}/maps")
     records = request_manifest(Job(folder.parent).request).records
     return folder, [record for record in records if load_prediction(folder, record)]
@@ -54,8 +55,8 @@ def make_all_old(client, job):
     assert kept_images(client, job)[1] == []
 
 
-def test_maps_of_an_earlier_version_are_made_anew(looked_at):
-    client, job, address = looked_at
+def test_maps_of_an_earlier_version_are_computed_again(viewed):
+    client, job, address = viewed
     before = client.get(address).json()
     make_all_old(client, job)
     assert client.get(f"{address}/map.png").status_code == 404
@@ -64,8 +65,8 @@ def test_maps_of_an_earlier_version_are_made_anew(looked_at):
     assert client.get(f"{address}/outlines").status_code == 200
 
 
-def test_what_is_drawn_of_a_map_is_drawn_once(looked_at, monkeypatch):
-    client, job, address = looked_at
+def test_map_image_is_drawn_once(viewed, monkeypatch):
+    client, job, address = viewed
     client.get(address)
     folder, _ = kept_images(client, job)
     for place in ("map.png?only=1", "outlines?class=1&least=2"):
@@ -73,7 +74,7 @@ def test_what_is_drawn_of_a_map_is_drawn_once(looked_at, monkeypatch):
         first, again = (client.get(f"{address}/{place}") for _ in range(2))
         assert first.status_code == 200 and first.content == again.content
         assert len(calls) == 1
-        client.get(f"{address}/{place}&point=0.25")  # the line is elsewhere
+        client.get(f"{address}/{place}&point=0.25")  # with another threshold
         assert len(calls) == 2
         for file in folder.glob("*.npz"):
             os.utime(file)
@@ -81,16 +82,16 @@ def test_what_is_drawn_of_a_map_is_drawn_once(looked_at, monkeypatch):
         assert len(calls) == 3
 
 
-def test_a_report_needs_no_maps_of_this_version(looked_at):
-    client, job, _ = looked_at
+def test_report_needs_no_maps_of_this_version(viewed):
+    client, job, _ = viewed
     make_all_old(client, job)
     report = client.get(f"/api/jobs/{job}/report.html")
     assert report.status_code == 200 and "Where the model looks" in report.text
     assert len(kept_images(client, job)[1]) == 4
 
 
-def test_a_large_image_whose_map_is_old_is_judged_once_more(looked_at, monkeypatch):
-    client, job, address = looked_at
+def test_large_image_with_an_old_map_is_computed_again(viewed, monkeypatch):
+    client, job, address = viewed
     monkeypatch.setattr(api_look, "_AT_ONCE", 0)
     make_all_old(client, job)
     first = client.post(address, json={}, headers=OWN).json()
@@ -102,21 +103,21 @@ def test_a_large_image_whose_map_is_old_is_judged_once_more(looked_at, monkeypat
     assert client.get(address).json()["grid"]["n_rows"] == 10
 
 
-def test_a_why_lists_no_images(looked_at, monkeypatch):
-    """A click shows six training patches: neither the data set nor the training is read for it."""
-    client, _, address = looked_at
+def test_explanation_does_not_list_images(viewed, monkeypatch):
+    """A click shows six training patches without reading the data set or the training."""
+    client, _, address = viewed
     client.get(address)
     places = [f"{address}/why?row={row}&column={row}" for row in range(10)]
-    place = next(place for place in places if client.get(place).json()["winner"])  # no glass
+    place = next(place for place in places if client.get(place).json()["winner"])  # not background
     tables = count_calls(monkeypatch, manifest, "_from_rows")
     requests = count_calls(monkeypatch, training, "request_manifest")
     assert len(client.get(place).json()["similar"]) == 6
     assert (len(tables), len(requests)) == (0, 0)
 
 
-def test_training_patches_that_come_after_the_model_are_noticed(looked_at):
-    """Whoever opens the page between the two is not told for ever that there are none."""
-    client, job, address = looked_at
+def test_training_patches_written_after_the_model_are_found(viewed):
+    """Results that are missing when the page is opened must be found later."""
+    client, job, address = viewed
     (gallery,) = client.app.state.context.workspace.glob(f"users/*/jobs/{job}/gallery.npz")
     away = gallery.with_name("away.npz")
     gallery.rename(away)
@@ -126,7 +127,7 @@ def test_training_patches_that_come_after_the_model_are_noticed(looked_at):
 
 
 def a_patch(client, address):
-    """The address of the why of a patch on tissue."""
+    """Return the address of the explanation of a tissue patch."""
     grid = client.get(address).json()["grid"]
     for row in range(grid["n_rows"]):
         found = client.get(f"{address}/why?row={row}&column=0").json()
@@ -135,13 +136,13 @@ def a_patch(client, address):
     raise AssertionError("all of it is glass")
 
 
-def test_patches_of_one_chunk_are_read_once(looked_at, monkeypatch):
-    client, job, address = looked_at
+def test_patches_of_one_chunk_are_read_once(viewed, monkeypatch):
+    client, job, address = viewed
     place = a_patch(client, address)
     calls = count_calls(monkeypatch, view.PreparedImage, "chunk_features")
     before = [client.get(f"{place}&column={column}").json() for column in (0, 1)]
     assert calls == [] and before[0] != before[1]
-    os.utime(images_of(client, job)[address.rpartition("/")[2]])  # as if it were another
+    os.utime(images_of(client, job)[address.rpartition("/")[2]])  # simulates another image
     client.get(address)
     calls.clear()
     after = [client.get(f"{place}&column={column}").json() for column in (0, 1)]
@@ -149,39 +150,39 @@ def test_patches_of_one_chunk_are_read_once(looked_at, monkeypatch):
 
 
 def images_of(client, job):
-    """The files of the training's images by id."""
+    """Return the files of the training's images by id."""
     (folder,) = client.app.state.context.workspace.glob(f"users/*/jobs/{job}")
     found = request_manifest(Job(folder).request)
     return {short_id(found.name(record)): record.path for record in found.records}
 
 
-def test_a_request_looks_its_data_set_up_once(looked_at, monkeypatch):
-    client, _, address = looked_at
+def test_request_looks_up_its_data_set_once(viewed, monkeypatch):
+    client, _, address = viewed
     place = a_patch(client, address)
     for requested in (address, f"{address}?point=0.25", f"{address}/map.png", f"{place}&column=0"):
         calls = count_calls(monkeypatch, web_calls, "find_dataset")
         assert client.get(requested).status_code == 200 and len(calls) == 1
 
 
-def test_a_model_page_reads_no_model_anew(looked_at, monkeypatch):
-    client, job, _ = looked_at
+def test_model_page_does_not_read_the_model_again(viewed, monkeypatch):
+    client, job, _ = viewed
     first = client.get(f"/api/jobs/{job}/model").json()
     calls = count_calls(monkeypatch, model_file, "digest")
     assert client.get(f"/api/jobs/{job}/model").json() == first and calls == []
 
 
-def test_a_slide_that_hangs_holds_up_the_why_of_no_other(looked_at, monkeypatch):
-    client, job, address = looked_at
+def test_hanging_slide_does_not_block_other_explanations(viewed, monkeypatch):
+    client, job, address = viewed
     base, _, image = address.rpartition("/")
     images = images_of(client, job)
     other = next(id_ for id_ in images if id_ != image)
     hung, good = a_patch(client, address), a_patch(client, f"{base}/{other}")
     released, explain = threading.Event(), api_look.explain
 
-    def slow(model, seen, patch_map, *given):
+    def slow(model, prepared, patch_map, *args):
         if patch_map.path == images[image]:
             released.wait(30)
-        return explain(model, seen, patch_map, *given)
+        return explain(model, prepared, patch_map, *args)
 
     monkeypatch.setattr(api_look, "explain", slow)
     with ThreadPoolExecutor(1) as pool:

@@ -1,7 +1,7 @@
-"""A person's way through the app in a real browser: open, train, look, ask why, correct, retrain.
+"""A session in a real browser: open, train, view, explain, correct, retrain.
 
-The steps build on each other and run in the order in which they stand. Set HISTODICT_SCREENSHOTS to
-a folder to keep a picture of every page.
+The steps build on each other and run in this order. Set HISTODICT_SCREENSHOTS to a folder to store
+a screenshot of every page.
 """
 
 from __future__ import annotations
@@ -42,14 +42,15 @@ def server(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def visit(server):
-    """The page, and every address that it or anything on it asked for."""
+    """The page, and every address requested by it."""
     with open_browser() as browser:
         page = browser.new_page(viewport=LAPTOP, accept_downloads=True)
         page.set_default_timeout(20_000)
         requests, errors = [], []
         page.on("request", lambda request: requests.append(request.url))
         page.on(
-            "response", lambda answer: errors.append(answer.url) if answer.status >= 400 else None
+            "response",
+            lambda response: errors.append(response.url) if response.status >= 400 else None,
         )
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.goto(server.link)
@@ -73,9 +74,9 @@ def counts(page) -> dict[str, int]:
     return {cell.get_attribute("data-cell"): int(cell.inner_text()) for cell in cells.all()}
 
 
-def test_a_folder_is_chosen_and_shown_by_class_and_patient(page):
+def test_folder_is_opened_and_shown_by_class_and_patient(page):
     page.get_by_role("button", name="▸ tissue").click()
-    page.get_by_role("button", name="↑ up").wait_for()  # until then it is the folder above
+    page.get_by_role("button", name="↑ up").wait_for()  # the folder above is shown until then
     keep_picture(page, "data-choose")
     page.get_by_role("button", name="Open this folder").click()
     page.get_by_role("link", name="Train on these images").wait_for()
@@ -93,8 +94,8 @@ def test_a_folder_is_chosen_and_shown_by_class_and_patient(page):
     keep_picture(page, "data")
 
 
-def test_the_file_that_serve_opens_leads_to_the_page(server, page):
-    """No token is on a command line; and a strict cookie is not sent along from a file."""
+def test_file_opened_by_serve_leads_to_the_page(server, page):
+    """No token is on a command line; and a strict cookie is not sent from a file."""
     stranger = page.context.browser.new_page()
     stranger.goto((server.workspace / "users" / "local" / "open.html").as_uri())
     stranger.get_by_role("link", name="Data").wait_for(timeout=SLOW)
@@ -102,7 +103,7 @@ def test_the_file_that_serve_opens_leads_to_the_page(server, page):
     stranger.close()
 
 
-def test_training_shows_its_progress_and_ends_with_a_model(page):
+def test_training_shows_its_progress_and_gives_a_model(page):
     page.get_by_role("link", name="Train on these images").click()
     page.get_by_role("button", name="Start training").wait_for()
     for name, value in {
@@ -123,7 +124,7 @@ def test_training_shows_its_progress_and_ends_with_a_model(page):
     page.locator("#see-model").click()
 
 
-def test_the_operating_point_moves_the_counts(page):
+def test_threshold_changes_the_counts(page):
     page.locator("#operating").wait_for()
     own = counts(page)
     assert sum(own.values()) == 8
@@ -142,8 +143,9 @@ def test_the_operating_point_moves_the_counts(page):
     assert counts(page) == own
 
 
-def test_a_moved_line_holds_for_the_images_looked_at(page):
-    """An image that the table counts as a miss is looked at as one: label, words and map."""
+def test_moved_threshold_applies_to_viewed_images(page):
+    """An image that the table counts as a false negative is shown as one: label, summary and
+    map."""
     page.locator("#operating").focus()
     page.keyboard.press("End")
     assert "sensitivity 0 %" in page.locator("#sensitivity").inner_text()
@@ -161,7 +163,7 @@ def test_a_moved_line_holds_for_the_images_looked_at(page):
     page.locator("#operating").wait_for()
 
 
-def test_building_blocks_and_who_uses_them(page):
+def test_atoms_and_their_top_patches(page):
     atoms = page.locator(".atoms img")
     assert atoms.count() == 80
     atoms.first.scroll_into_view_if_needed()
@@ -187,14 +189,14 @@ def test_model_and_report_are_downloaded(page, tmp_path):
 
 
 def wait_for_scale(viewer, is_reached):
-    """Asks the page's attribute: its policy lets no text be run as a script, not even a test's."""
+    """Read an attribute of the page, whose policy forbids evaluating text as a script."""
     deadline = time.monotonic() + 10
     while not is_reached(float(viewer.get_attribute("data-scale"))):
         assert time.monotonic() < deadline, "the viewer did not reach the scale"
         time.sleep(0.05)
 
 
-def test_an_image_is_looked_at_zoomed_and_a_patch_explained(page):
+def test_image_is_zoomed_and_a_patch_explained(page):
     page.get_by_role("link", name="Look at images").click()
     page.get_by_text("The model says").wait_for(timeout=SLOW)
     viewer = page.locator("#viewer")
@@ -218,7 +220,7 @@ def test_an_image_is_looked_at_zoomed_and_a_patch_explained(page):
     keep_picture(page, "look")
 
 
-def test_the_map_can_be_switched_and_outlined(page):
+def test_map_can_be_switched_and_outlined(page):
     def drawn() -> str:
         page.wait_for_timeout(300)
         return page.locator("#viewer").evaluate("canvas => canvas.toDataURL()")
@@ -234,10 +236,10 @@ def test_the_map_can_be_switched_and_outlined(page):
     outlined = drawn()
     assert len({both, only, none, outlined}) == 4
     keep_picture(page, "look-outlines")
-    page.locator("#opacity").fill("0.5")  # the page keeps it
+    page.locator("#opacity").fill("0.5")  # the page stores it
 
 
-def test_the_keyboard_is_enough(page):
+def test_keyboard_is_sufficient(page):
     page.locator("#viewer").focus()
     page.keyboard.press("+")
     page.keyboard.press("ArrowLeft")
@@ -250,7 +252,7 @@ def test_the_keyboard_is_enough(page):
     page.locator("#viewer").wait_for()
 
 
-def test_corrections_are_learnt_and_what_changed_is_shown(page):
+def test_corrections_are_learnt_and_the_change_is_shown(page):
     page.locator("#flip").select_option("inflamed")
     page.get_by_text("label: inflamed").wait_for()
     page.locator("#mark").click()
@@ -271,7 +273,7 @@ def test_corrections_are_learnt_and_what_changed_is_shown(page):
     keep_picture(page, "model-changes")
 
 
-def test_a_crash_of_the_worker_is_told_and_nothing_is_lost(page, server):
+def test_crash_of_the_worker_is_reported_and_nothing_is_lost(page, server):
     page.get_by_role("link", name="Train", exact=False).first.click()
     page.get_by_role("button", name="Start training").wait_for()
     page.locator("summary", has_text="All settings").click()
@@ -294,7 +296,7 @@ def test_a_crash_of_the_worker_is_told_and_nothing_is_lost(page, server):
     page.locator("#job-state.cancelled").wait_for()
 
 
-def test_nothing_was_asked_for_elsewhere_and_nothing_failed(visit, server):
+def test_nothing_was_requested_elsewhere_and_nothing_failed(visit, server):
     _, requests, errors = visit
     own = urlsplit(server.address).netloc
     requested = {urlsplit(url).netloc for url in requests if not url.startswith(("data:", "blob:"))}

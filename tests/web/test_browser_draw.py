@@ -1,6 +1,5 @@
-"""From a bare slide to a tested model in a real browser: two classes, strokes, a map that follows,
-a training, a report. The steps build on each other and run in their order.
-"""
+"""Annotation in a real browser, from an unlabelled slide to a tested model: two classes, strokes, a
+live map, a training, a report. The steps build on each other and run in this order."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ pytest.importorskip("axe_playwright_python", reason="axe-playwright-python is no
 from axe_playwright_python.sync_playwright import Axe
 
 from tests.web.bare_slides import (
-    WITHOUT_NETWORK,
+    WITHOUT_ENCODER,
     Hand,
     add_class,
     deep_inside,
@@ -37,8 +36,8 @@ if find_chromium() is None:
     pytest.skip("there is no Chromium on this machine", allow_module_level=True)
 
 SIZE = (320, 240)
-ODD = 'Stroma, <b>loose</b> & "edge"'  # a name is text, whatever it holds
-LIVE_MS = 4000  # limit on a busy machine; docs/web.md has what was measured
+ODD = 'Stroma, <b>loose</b> & "edge"'  # a name is text, whatever it contains
+LIVE_MS = 4000  # limit on a busy machine; docs/web.md has the measured values
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +48,7 @@ def masks(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def server(masks, tmp_path_factory):
-    server = Server(tmp_path_factory.mktemp("workspace"), [masks[0]], before=WITHOUT_NETWORK)
+    server = Server(tmp_path_factory.mktemp("workspace"), [masks[0]], before=WITHOUT_ENCODER)
     yield server.start()
     server.stop()
 
@@ -78,7 +77,7 @@ def hand(page, size):
 
 
 def places(masks, name):
-    """Where to paint on a slide: in the focus, and far from it."""
+    """Return positions to paint on a slide: in the focus, and far from it."""
     focus = np.asarray(Image.open(masks[1][name])).astype(bool)
     focus = focus if focus.ndim == 2 else focus[..., 0]
     (x, y), (u, v) = deep_inside(focus), deep_inside(~focus)
@@ -86,14 +85,14 @@ def places(masks, name):
 
 
 def strike(page, work):
-    """Milliseconds from the end of a stroke until the map shows it."""
+    """Return milliseconds from the end of a stroke until the map shows it."""
     page.locator("#viewer").evaluate("viewer => { delete viewer.dataset.live; }")
     work()
     page.locator("#viewer[data-live]").wait_for()
     return int(page.locator("#viewer").get_attribute("data-live"))
 
 
-def test_a_bare_folder_leads_to_drawing_and_nothing_is_drawn_without_a_class(page, hand):
+def test_unlabelled_folder_leads_to_annotation_which_needs_a_class(page, hand):
     page.get_by_role("button", name="Open this folder").click()
     page.get_by_text("They have no labels").wait_for()
     page.get_by_text("Note: There are no folders of two or more classes").wait_for()
@@ -106,7 +105,7 @@ def test_a_bare_folder_leads_to_drawing_and_nothing_is_drawn_without_a_class(pag
     assert visible == [True, False, False]  # there is no map yet
 
 
-def test_classes_are_made_on_the_spot_and_two_of_one_name_are_refused(page):
+def test_classes_are_created_and_duplicate_names_refused(page):
     add_class(page, "Inflamed")
     page.locator("#class-name").fill("inflamed ")
     page.keyboard.press("Enter")
@@ -120,7 +119,7 @@ def test_classes_are_made_on_the_spot_and_two_of_one_name_are_refused(page):
     keep_picture(page, "draw-classes")
 
 
-def test_the_map_follows_a_stroke(page, hand, masks):
+def test_map_follows_a_stroke(page, hand, masks):
     ill, well = places(masks, "slide-1.jpg")
     page.locator(".classes input[type=radio]").nth(0).click()
     assert page.locator("#mode").inner_text() == "Brush: Inflamed"
@@ -165,7 +164,7 @@ def test_undo_redo_eraser_polygon_and_rectangle(page, hand, masks):
     wait_for_shapes(page, 3)
 
 
-# A spiral of 30,000 points, thinned; how far off it is at most, and the box of a shape of it.
+# A simplified spiral of 30,000 points; its maximal deviation, and the box of a shape made of it.
 _THINNED = """async () => {
   const { thinned } = await import("/static/tools.js");
   const { boxOf } = await import("/static/pages/draw.js");
@@ -193,7 +192,7 @@ _THINNED = """async () => {
 }"""
 
 
-def test_a_long_stroke_is_thinned_and_a_shape_of_many_corners_has_a_box(page):
+def test_long_stroke_is_simplified_and_shape_has_a_box(page):
     found = page.evaluate(_THINNED)
     assert found["first"] == 0 and found["last"] == 29_999 and 30 < found["n"] < 300
     assert found["most"] <= 0.5 and found["few"] <= 50
@@ -201,7 +200,7 @@ def test_a_long_stroke_is_thinned_and_a_shape_of_many_corners_has_a_box(page):
     assert np.allclose(found["box"], [-248, -245, 245, 246], atol=6)
 
 
-def test_everything_is_done_with_the_keyboard_alone(page):
+def test_annotation_with_the_keyboard_alone(page):
     page.locator("#viewer").focus()
     keys = page.keyboard
     for key in ("1", "b", "Space", "ArrowRight", "Shift+ArrowDown", "Space"):
@@ -223,7 +222,7 @@ def test_everything_is_done_with_the_keyboard_alone(page):
     keys.press("0")
 
 
-def test_shapes_are_listed_gone_to_and_deleted(page):
+def test_shapes_are_listed_located_and_deleted(page):
     page.locator("#shapes").get_by_role("button", name="Delete").last.click()
     wait_for_shapes(page, 2)
     scale = page.locator("#viewer").get_attribute("data-scale")
@@ -234,7 +233,7 @@ def test_shapes_are_listed_gone_to_and_deleted(page):
     page.locator("#viewer").press("0")
 
 
-def test_a_shape_is_made_another_class(page):
+def test_class_of_a_shape_is_changed(page):
     page.locator(".classes input[type=radio]").nth(1).click()
     page.locator("#shapes").get_by_role("button", name="Make Inflamed, brush").click()
     page.locator("#shapes td", has_text="Inflamed").wait_for(state="detached")
@@ -252,7 +251,7 @@ def test_strokes_survive_a_killed_server_and_a_reload(page, server):
     page.locator("#undo[aria-disabled=false]").wait_for()
 
 
-def test_files_in_and_out_and_what_is_refused(page, tmp_path):
+def test_annotation_files_are_exported_imported_and_refused(page, tmp_path):
     page.locator("summary", has_text="Files").click()
     with page.expect_download() as saved:
         page.locator("#export").click()
@@ -278,7 +277,7 @@ def test_files_in_and_out_and_what_is_refused(page, tmp_path):
     wait_for_shapes(page, 3)
 
 
-def test_training_from_strokes_says_that_nothing_was_tested(page):
+def test_training_on_one_patient_states_that_nothing_was_tested(page):
     page.locator("#train-drawn").click()
     page.locator("#tested-on").get_by_text("None yet").wait_for()
     page.locator("#positive").select_option("Inflamed")
@@ -295,14 +294,12 @@ def small(page):
         page.locator(f"input[name={name}]").fill(value)
 
 
-def test_the_trained_map_is_told_from_the_quick_one_and_a_patch_is_relabelled(page, hand):
+def test_trained_map_is_distinguished_and_a_patch_is_relabelled(page, hand):
     page.get_by_role("link", name="Look at images").click()
     wait_for_shapes(page, 3)
     page.locator("#map-class").wait_for(timeout=SLOW)
     page.locator("#map-shown").wait_for()
-    viewer = page.locator(
-        "#viewer"
-    )  # who comes from a model sees its map, with no brush in the hand
+    viewer = page.locator("#viewer")  # a link from a model shows its map, without an active brush
     assert viewer.get_attribute("data-map") == "trained"
     assert viewer.get_attribute("data-tool") == "look"
     page.locator("#viewer").press("Enter")
@@ -310,11 +307,11 @@ def test_the_trained_map_is_told_from_the_quick_one_and_a_patch_is_relabelled(pa
     strike(page, lambda: page.get_by_role("button", name="Mark this patch as Inflamed").click())
     wait_for_shapes(page, 4)
     assert "patch" in page.locator("#shapes").inner_text()
-    assert page.locator("#viewer").get_attribute("data-map") == "quick"  # it follows the hand
+    assert page.locator("#viewer").get_attribute("data-map") == "quick"  # it follows the strokes
     page.keyboard.press("Control+z")
 
 
-def test_with_a_second_patient_the_model_is_tested_and_reported(page, hand, masks):
+def test_second_patient_is_tested_and_reported(page, hand, masks):
     page.get_by_role("link", name="slide-2.jpg").click()
     wait_for_shapes(page, 0)
     ill, well = places(masks, "slide-2.jpg")
@@ -343,7 +340,7 @@ def test_with_a_second_patient_the_model_is_tested_and_reported(page, hand, mask
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
-def test_drawing_is_for_everyone(page, server, width, scheme):
+def test_annotation_page_is_accessible(page, server, width, scheme):
     page.set_viewport_size({"width": width, "height": 800})
     page.emulate_media(color_scheme=scheme)
     data = json.loads(server.get("/api/session"))["data"][0]["id"]

@@ -1,9 +1,8 @@
-"""What the page says of a model is true, in a real browser: which class misses are about, what was
-learnt from, what two models are compared on, how regions overlap. And it is for everyone: no
-violation that axe-core knows of, nothing that reaches beyond the screen, on a laptop and a
-telephone, by day and by night, with long names.
+"""Statements of the page about a model in a real browser: the positive class, training images,
+comparison of two models, and overlap of regions. Pages are accessible: no violation known to
+axe-core and no horizontal overflow on a laptop or a phone, in light and dark mode, with long names.
 
-Three small trainings are shared; the steps build on each other and run in their order.
+Three small trainings are shared; the steps build on each other and run in this order.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from tests.web.test_browser import LAPTOP, SLOW, keep_picture
 if find_chromium() is None:
     pytest.skip("there is no Chromium on this machine", allow_module_level=True)
 
-# Which do not tell which one is to be found.
+# Names that do not reveal the positive class.
 ALPHA = "alpha-tissue-of-the-ascending-colon-moderately-differentiated-G2"
 NAMES = {"inflamed": ALPHA, "healthy": "beta"}
 SCREENS = {"laptop": (1280, 800), "telephone": (390, 800)}
@@ -92,9 +91,9 @@ def wait_for_model(server, job):
     return ask(server, f"/api/jobs/{job}/model")
 
 
-def train(server, data, **wish):
+def train(server, data, **requested):
     body = {"data": data, "preset": "quick", "settings": TINY, "test_folds": 2, "skip_bad": True}
-    body |= wish
+    body |= requested
     return wait_for_model(server, ask(server, "/api/jobs", body)["id"])
 
 
@@ -105,7 +104,7 @@ def named(server):
 
 @pytest.fixture(scope="module")
 def model(server, page, named):
-    """Trained for the class that comes first in the alphabet."""
+    """Trained with the alphabetically first class as positive."""
     ask(server, f"/api/data/{named}/about", {"positive": ALPHA})
     return train(server, named)
 
@@ -114,7 +113,7 @@ def visit(page, server, *parts):
     page.goto(f"{server.address}/#/{'/'.join(parts)}")
 
 
-def test_no_training_starts_before_somebody_says_what_is_to_be_found(page, server, named):
+def test_training_requires_a_positive_class(page, server, named):
     visit(page, server, "train", named)
     page.get_by_role("button", name="Start training").click()
     page.locator("#notice").get_by_text("say first which class is to be found").wait_for()
@@ -122,7 +121,7 @@ def test_no_training_starts_before_somebody_says_what_is_to_be_found(page, serve
     assert ask(server, "/api/jobs")["jobs"] == []
 
 
-def test_axes_slider_and_outlines_name_the_class_to_be_found(page, server, model, named):
+def test_axes_slider_and_outlines_name_the_positive_class(page, server, model, named):
     visit(page, server, "model", model["id"])
     page.locator("#operating").wait_for()
     text = page.locator("#roc").text_content()
@@ -141,9 +140,7 @@ def test_axes_slider_and_outlines_name_the_class_to_be_found(page, server, model
     assert model["classes"][int(place)] == ALPHA
 
 
-def test_before_a_region_is_marked_in_a_test_image_the_page_says_that_it_is_lost(
-    page, server, model, named
-):
+def test_marking_a_test_image_warns_that_it_leaves_the_test_set(page, server, model, named):
     image = model["results"]["images"][0]
     visit(page, server, "look", model["id"], named, image["image"])
     note = page.locator("#patient-note")
@@ -162,8 +159,8 @@ def test_before_a_region_is_marked_in_a_test_image_the_page_says_that_it_is_lost
     page.get_by_role("button", name="Retrain with 1 correction").wait_for()
 
 
-def test_a_label_that_was_changed_is_no_progress(page, server, model, named):
-    """To agree with the model or not: both models are held against the label of now."""
+def test_changed_label_is_not_counted_as_progress(page, server, model, named):
+    """Whatever the model predicted: both models are compared with the current label."""
     moved = model["results"]["images"][0]["patient"]
     rows = [row for row in model["results"]["images"] if row["patient"] != moved]
     changed = rows[0]
@@ -188,7 +185,7 @@ def test_a_label_that_was_changed_is_no_progress(page, server, model, named):
     assert any(f"now {now}: a test image" in line for line in lines)
 
 
-def test_a_link_to_a_missing_image_shows_no_other_one(page, server, model, named):
+def test_link_to_a_missing_image_shows_no_other_one(page, server, model, named):
     for parts in (("look", model["id"], named, "0" * 12), ("look", "-", named, "nonsense")):
         visit(page, server, *parts)
         page.locator("#missing-image").get_by_text("no image with this address in named").wait_for()
@@ -197,7 +194,7 @@ def test_a_link_to_a_missing_image_shows_no_other_one(page, server, model, named
     page.locator("#viewer").wait_for()
 
 
-def test_a_model_of_other_images_is_not_retrained_with_these(page, server, model):
+def test_model_is_not_retrained_with_other_images(page, server, model):
     other = open_data(server, "tissue")
     image = ask(server, f"/api/data/{other}")["images"][0]
     body = {"image": image["id"], "label": "inflamed", "box": [0, 0, 60, 60]}
@@ -210,7 +207,7 @@ def test_a_model_of_other_images_is_not_retrained_with_these(page, server, model
     assert "other images (named)" in json.loads(refused.value.read())["error"]
 
 
-def test_regions_are_measured_by_their_overlap_and_the_truth_is_shown(page, server):
+def test_regions_are_measured_by_overlap_and_the_truth_is_shown(page, server):
     data = open_data(server, "tissue/regions")
     model = train(server, data, preset="regions", regions="inflamed")
     rows = model["results"]["images"]
@@ -234,12 +231,12 @@ def test_regions_are_measured_by_their_overlap_and_the_truth_is_shown(page, serv
     page.locator("#viewer[data-truth='0']").wait_for()
 
 
-# --- for everyone -------------------------------------------------------------------------------
+# --- accessibility ------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def places(server, named):
-    """By page where it is and what shows that it is there: of the model that was corrected."""
+    """Addresses of the corrected model's pages, and a selector that shows when they are loaded."""
     job = next(job["id"] for job in ask(server, "/api/jobs")["jobs"] if job["parent"])
     regions = next(job for job in ask(server, "/api/jobs")["jobs"] if job["regions"])
     row = ask(server, f"/api/jobs/{job}/model")["results"]["images"][0]
@@ -254,7 +251,7 @@ def places(server, named):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("screen", SCREENS)
-def test_every_page_is_for_everyone(page, server, places, screen, scheme):
+def test_every_page_is_accessible(page, server, places, screen, scheme):
     width, height = SCREENS[screen]
     page.set_viewport_size({"width": width, "height": height})
     page.emulate_media(color_scheme=scheme)
@@ -274,7 +271,7 @@ def test_every_page_is_for_everyone(page, server, places, screen, scheme):
 
 
 def explain(page):
-    """Of the patch in the middle; the image has the width that there is, and is large enough."""
+    """Explain the patch in the centre; the image fills the available width and is large enough."""
     box = page.locator("#viewer").bounding_box()
     assert box["width"] > 0.5 * page.viewport_size["width"] and box["height"] > 300
     page.locator("#viewer").click()

@@ -1,4 +1,4 @@
-"""What a person sees and says of a set before training, in a real browser; nothing is trained."""
+"""Checks and settings of a data set before training, in a real browser; nothing is trained."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BLUE, ORANGE = "#0072b2", "#d55e00"
 
 @pytest.fixture(scope="module")
 def folder(tissue, tmp_path_factory):
-    """A set with an image that cannot be read and one of another format."""
+    """A set with an unreadable image and one of another format."""
     folder = lay_out(tissue, tmp_path_factory.mktemp("seen") / "folder" / "colon")
     broken = min(folder.glob("normal/*/*.jpg"))
     broken.write_bytes(broken.read_bytes()[:500])
@@ -34,7 +34,7 @@ def folder(tissue, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def page(folder):
-    """Its data page."""
+    """The data page of the set."""
     server = Server(folder.parents[1] / "workspace", [folder.parent]).start()
     try:
         with open_browser() as browser:
@@ -42,7 +42,8 @@ def page(folder):
             page.set_default_timeout(20_000)
             page.goto(server.link)
             page.get_by_role("button", name="▸ colon").click()
-            page.get_by_role("button", name="↑ up").wait_for()  # until then it is the folder above
+            # the folder above is shown until then
+            page.get_by_role("button", name="↑ up").wait_for()
             page.get_by_role("button", name="Open this folder").click()
             page.locator("#sizes").wait_for()
             yield page
@@ -51,12 +52,12 @@ def page(folder):
 
 
 def colours(page):
-    """Of the classes' squares in the table of counts."""
+    """Return the colours of the class squares in the table of counts."""
     rows = page.locator(".counts tr:not(.total)").filter(has=page.locator("rect")).all()
     return {r.inner_text().split()[0]: r.locator("rect").get_attribute("fill") for r in rows}
 
 
-def test_the_guess_is_said_and_the_choice_has_the_warm_colour(page):
+def test_guessed_positive_class_is_stated_and_has_the_warm_colour(page):
     assert page.locator("#positive").input_value() == "adenocarcinoma"
     page.get_by_text("Guessed from its name").wait_for()
     assert colours(page) == {"normal": BLUE, "adenocarcinoma": ORANGE}
@@ -65,12 +66,12 @@ def test_the_guess_is_said_and_the_choice_has_the_warm_colour(page):
     assert colours(page) == {"adenocarcinoma": BLUE, "normal": ORANGE}
 
 
-def test_where_names_do_not_tell_the_page_asks(page, folder):
+def test_page_asks_for_the_positive_class_if_names_are_uninformative(page, folder):
     (folder / "normal").rename(folder / "tumour")
     page.reload()
     page.get_by_text("The names do not tell").wait_for()
     assert page.locator("#positive").input_value() == ""
-    page.locator("#positive").select_option("tumour")  # also the one that it is until then
+    page.locator("#positive").select_option("tumour")  # even if it is the one selected
     page.get_by_text("As you chose.").wait_for()
     (folder / "tumour").rename(folder / "normal")
     page.reload()
@@ -78,7 +79,7 @@ def test_where_names_do_not_tell_the_page_asks(page, folder):
     page.get_by_text("As you chose.").wait_for()
 
 
-def test_what_is_wrong_with_images_is_listed(page):
+def test_problems_of_images_are_listed(page):
     bad = page.locator("#bad-images")
     bad.wait_for()
     assert "1 image cannot be read" in bad.inner_text() and "damaged" in bad.inner_text()
@@ -87,7 +88,7 @@ def test_what_is_wrong_with_images_is_listed(page):
     keep_picture(page, "data-warnings")
 
 
-def test_a_training_starts_only_when_the_user_goes_on_without_bad_images(page):
+def test_training_requires_consent_to_skip_unreadable_images(page):
     page.get_by_role("link", name="Train on these images").click()
     page.locator("#bad-images").wait_for()
     page.get_by_role("button", name="Start training").click()

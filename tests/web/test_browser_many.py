@@ -1,4 +1,4 @@
-"""Thousands of images in a real browser: few of them are on the page, and all can be reached."""
+"""Thousands of images in a real browser: few are in the page at a time, and all can be reached."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MOST_ELEMENTS = 2000
 
 @pytest.fixture(scope="module")
 def server(tissue, tmp_path_factory):
-    """A class of a few images for each patient, one of many, and one without patients."""
+    """A class of a few images per patient, one of many, and one without patients."""
     base = tmp_path_factory.mktemp("many")
     image = min((tissue / "tissue" / "healthy").iterdir())
     for number in range(N_IMAGES):
@@ -44,7 +44,7 @@ def server(tissue, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def data(server):
-    time.sleep(2)  # until what was made is no longer looked at anew each time
+    time.sleep(2)  # until the new files count as settled
     id_ = json.loads(server.post("/api/data", {"place": 0, "inside": ""}))["id"]
     return json.loads(server.get(f"/api/data/{id_}"))
 
@@ -62,13 +62,13 @@ def n_elements(page) -> int:
     return page.evaluate("document.querySelectorAll('*').length")
 
 
-def test_the_data_page_shows_what_is_near_and_reaches_the_last(page, server, data):
+def test_data_page_loads_visible_images_and_reaches_the_last(page, server, data):
     page.goto(f"{server.address}/#/data/{data['id']}")
     page.locator(".thumbs img").first.wait_for()
     assert page.locator(".counts tr.total td").nth(1).inner_text() == str(N_IMAGES)
     assert n_elements(page) < MOST_ELEMENTS
     last = max(i["name"] for i in data["images"] if i["label"] == "none").removeprefix("none/")
-    for _ in range(40):  # what comes into sight may make the page longer or shorter
+    for _ in range(40):  # content that comes into view may change the length of the page
         page.evaluate("scrollTo(0, document.documentElement.scrollHeight)")
         page.wait_for_timeout(50)
         if page.locator("figcaption span", has_text=last).count():
@@ -81,7 +81,7 @@ def test_the_data_page_shows_what_is_near_and_reaches_the_last(page, server, dat
     keep_picture(page, "data-many")
 
 
-def test_beside_an_image_are_its_neighbours_and_any_other_is_found(page, server, data):
+def test_viewer_shows_neighbours_and_finds_any_image(page, server, data):
     middle = data["images"][len(data["images"]) // 2]
     requested = []
     page.on("request", lambda request: requested.append(request.url))
@@ -90,7 +90,8 @@ def test_beside_an_image_are_its_neighbours_and_any_other_is_found(page, server,
     chosen.wait_for()
     page.wait_for_timeout(300)
     kinds = [kind for url in requested for kind in ("tiles", "thumbnail") if kind in url]
-    assert kinds[0] == "tiles" and "thumbnail" in kinds  # what was asked for comes before the rest
+    # the viewed tiles are requested before the rest
+    assert kinds[0] == "tiles" and "thumbnail" in kinds
     box, strip = chosen.bounding_box(), page.locator(".strip").bounding_box()
     assert strip["y"] <= box["y"] <= strip["y"] + strip["height"]
     assert n_elements(page) < MOST_ELEMENTS
@@ -105,7 +106,7 @@ def test_beside_an_image_are_its_neighbours_and_any_other_is_found(page, server,
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
-def test_many_images_are_for_everyone(page, server, data, width, scheme):
+def test_pages_of_many_images_are_accessible(page, server, data, width, scheme):
     page.set_viewport_size({"width": width, "height": 800})
     page.emulate_media(color_scheme=scheme)
     image = data["images"][100]["id"]

@@ -1,6 +1,5 @@
-"""The map of a large image in a real browser: made if asked for, shown as it goes, given up, and
-made after the trainings that come meanwhile.
-"""
+"""The map of a large image in a real browser: computed on request, with progress, cancelled, and
+computed after trainings."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ if find_chromium() is None:
 
 @pytest.fixture(scope="module")
 def server(tissue, tmp_path_factory):
-    """A set to learn from, and a large image of the same tissue, many times over."""
+    """A set for training, and a large image of repeated tissue."""
     base = tmp_path_factory.mktemp("maps")
     colon = lay_out(tissue, base / "folder" / "colon")
     pixels = np.asarray(Image.open(min(colon.glob("normal/*/*.jpg"))))
@@ -56,8 +55,8 @@ def state_of(server, job):
 
 
 @pytest.fixture(scope="module")
-def look(server):
-    """Where the large image is looked at, with a model."""
+def viewer_address(server):
+    """The address of the large image in the viewer, with a model."""
     data, slides = (
         ask(server, "/api/data", {"place": 0, "inside": name})["id"] for name in ("colon", "slides")
     )
@@ -70,16 +69,16 @@ def look(server):
 
 
 @pytest.fixture(scope="module")
-def page(server, look):
+def page(server, viewer_address):
     with open_browser() as browser:
         page = browser.new_page(viewport=LAPTOP)
         page.set_default_timeout(20_000)
         sign_in(page, server)
-        page.goto(f"{server.address}/#/look/{look[1]}")
+        page.goto(f"{server.address}/#/look/{viewer_address[1]}")
         yield page
 
 
-def test_no_map_is_begun_unasked(page, server):
+def test_no_map_is_started_without_a_request(page, server):
     page.get_by_text("This image is large, 21 megapixels").wait_for()
     page.wait_for_timeout(1500)
     found = ask(server, "/api/jobs")
@@ -87,14 +86,14 @@ def test_no_map_is_begun_unasked(page, server):
     keep_picture(page, "look-large")
 
 
-def test_a_map_tells_how_far_it_is_stands_back_for_a_training_and_is_listed(page, server, look):
+def test_map_shows_progress_yields_to_a_training_and_is_listed(page, server, viewer_address):
     page.locator("#make-map").click()
     page.locator("#cancel-map").wait_for()
     (job,) = ask(server, "/api/jobs")["maps"]
     wait_until(lambda: ask(server, "/api/jobs")["maps"][0]["share"] > 0)
     page.locator("#answer progress:not([value='0'])").wait_for()
     keep_picture(page, "look-map-work")
-    training = ask(server, "/api/jobs", look[0] | {"seed": 1})["id"]
+    training = ask(server, "/api/jobs", viewer_address[0] | {"seed": 1})["id"]
     wait_until(lambda: state_of(server, training) == "running")
     assert state_of(server, job["id"]) == "waiting"
     page.get_by_role("link", name="2 Train").click()
@@ -106,7 +105,7 @@ def test_a_map_tells_how_far_it_is_stands_back_for_a_training_and_is_listed(page
     assert state_of(server, job["id"]) == "cancelled"
 
 
-def test_a_map_that_was_given_up_is_begun_again(page, server):
+def test_cancelled_map_is_started_again(page, server):
     page.locator("#maps").get_by_role("link", name="large.jpg").click()
     page.get_by_role("button", name="Make the map after all").click()
     page.locator("#cancel-map").click()

@@ -1,6 +1,5 @@
-"""Models beside each other in a real browser: chosen in Look with a warning where one does not fit,
-opened from a file, compared on an image; and what is shown, taken away.
-"""
+"""Several models in a real browser: selected in the viewer with a warning if one is incompatible,
+imported from a file, compared on an image; and exports."""
 
 from __future__ import annotations
 
@@ -75,7 +74,7 @@ def models(server):
     ]
 
 
-def test_a_model_is_opened_from_its_file(page, server, data):
+def test_model_is_imported_from_its_file(page, server, data):
     page.goto(f"{server.address}/#/data/{data['id']}")
     page.locator("summary", has_text="Choose data").click()
     page.get_by_role("button", name="◆ first.histodict").click()
@@ -88,7 +87,7 @@ def test_a_model_is_opened_from_its_file(page, server, data):
     assert "comes from a file (first.histodict)" in page.locator("#misfits").inner_text()
 
 
-def test_the_model_is_chosen_where_it_is_looked_at(page, server, data, models):
+def test_model_is_selected_in_the_viewer(page, server, data, models):
     page.reload()
     page.locator("#model-choice").wait_for()
     options = page.locator("#model-choice option").all_inner_texts()
@@ -101,7 +100,7 @@ def test_the_model_is_chosen_where_it_is_looked_at(page, server, data, models):
     page.locator("#viewer[data-scale]").wait_for(timeout=SLOW)
     page.locator("#viewer").click()
     page.locator("#why-words").wait_for(timeout=SLOW)
-    assert page.locator("#why-similar").count() == 0  # its training patches are not here
+    assert page.locator("#why-similar").count() == 0  # its training patches are not available
     page.locator("#model-choice").select_option("-")
     page.get_by_text("No model is chosen").wait_for()
     assert page.locator("#misfits .warning").count() == 0
@@ -118,7 +117,7 @@ def positions(page):
     return [page.locator(f"#viewer-{n}").get_attribute("data-at") for n in (1, 2)]
 
 
-def test_two_maps_lie_side_by_side_and_move_together(page, server, data, models):
+def test_two_maps_are_side_by_side_and_move_together(page, server, data, models):
     visit_comparison(page, server, data, *models[:2])
     for n in (1, 2):
         page.locator(f"#viewer-{n}[data-ready]").wait_for(timeout=SLOW)
@@ -132,7 +131,7 @@ def test_two_maps_lie_side_by_side_and_move_together(page, server, data, models)
     keep_picture(page, "compare-side")
 
 
-def test_the_difference_counts_what_it_shows(page, server, data, models):
+def test_difference_counts_what_it_shows(page, server, data, models):
     page.locator("#compare-as").select_option("difference")
     page.locator("#viewer-difference[data-ready]").wait_for()
     cells = [int(t) for t in page.locator("#difference-table td").all_inner_texts()]
@@ -149,7 +148,7 @@ def test_the_difference_counts_what_it_shows(page, server, data, models):
     page.locator("#viewer-2[data-ready]").wait_for()
 
 
-def test_what_is_shown_is_taken_away(page, server, data, models, tmp_path):
+def test_displayed_results_are_exported(page, server, data, models, tmp_path):
     image = data["images"][-1]
     page.goto(f"{server.address}/#/look/{models[0]}/{data['id']}/{image['id']}")
     page.locator("#export-csv").wait_for(timeout=SLOW)
@@ -161,16 +160,16 @@ def test_what_is_shown_is_taken_away(page, server, data, models, tmp_path):
         assert waiting.value.suggested_filename.endswith(f".{kind}")
     lines = (tmp_path / "shown.csv").read_text().splitlines()
     assert len(lines) > 2 and all(",inflamed," in line for line in lines[1:])
-    shown = json.loads((tmp_path / "shown.geojson").read_text())["features"]
-    assert {one["properties"]["classification"]["name"] for one in shown} == {"inflamed"}
-    with Image.open(tmp_path / "shown.png") as picture:
+    visible = json.loads((tmp_path / "shown.geojson").read_text())["features"]
+    assert {one["properties"]["classification"]["name"] for one in visible} == {"inflamed"}
+    with Image.open(tmp_path / "shown.png") as image_url:
         box = page.locator("#viewer").bounding_box()
-        assert picture.size == (round(box["width"]), round(box["height"]))
-        assert len(set(picture.convert("RGB").resize((40, 40)).get_flattened_data())) > 100
+        assert image_url.size == (round(box["width"]), round(box["height"]))
+        assert len(set(image_url.convert("RGB").resize((40, 40)).get_flattened_data())) > 100
     assert page.errors == []
 
 
-def test_what_to_label_next_is_suggested(page, server, data, models):
+def test_images_to_label_next_are_suggested(page, server, data, models):
     page.goto(f"{server.address}/#/look/{models[0]}/{data['id']}/{data['images'][0]['id']}")
     page.locator("#export-csv").wait_for(timeout=SLOW)
     page.locator("#suggest-images").click()
@@ -186,7 +185,7 @@ def test_what_to_label_next_is_suggested(page, server, data, models):
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
-def test_models_beside_each_other_are_for_everyone(page, server, data, models, width, scheme):
+def test_model_comparison_is_accessible(page, server, data, models, width, scheme):
     page.set_viewport_size({"width": width, "height": 800})
     page.emulate_media(color_scheme=scheme)
     image = data["images"][0]["id"]
@@ -204,7 +203,7 @@ def test_models_beside_each_other_are_for_everyone(page, server, data, models, w
         assert found.violations_count == 0, f"{place}: {found.generate_report()}"
 
 
-def test_an_opened_model_is_taken_off_the_list(page, server, models):
+def test_imported_model_is_removed_from_the_list(page, server, models):
     page.set_viewport_size(LAPTOP)
     page.goto(f"{server.address}/#/model/{models[2]}")
     page.locator("#remove-model").click()

@@ -1,6 +1,5 @@
-"""What goes wrong stays small, in a real browser: links that lead out, folders that are gone,
-second clicks; and what was typed, seen and focused stays.
-"""
+"""Error handling in a real browser: links outside the folder, missing folders, double clicks; and
+preservation of input, scroll position and focus."""
 
 from __future__ import annotations
 
@@ -28,7 +27,8 @@ LONG = {"n_atoms": "40", "n_iter": "5000", "tol": "0", "patches_per_class": "300
 
 @pytest.fixture(scope="module")
 def folder(tissue, tmp_path_factory):
-    """A set with a link that leads out and an image that cannot be read; and one that will go."""
+    """A set with a link outside the folder and an unreadable image; and one that will be
+    removed."""
     base = tmp_path_factory.mktemp("sturdy")
     colon = lay_out(tissue, base / "folder" / "colon")
     lay_out(tissue, base / "folder" / "short-lived")
@@ -69,7 +69,7 @@ def visit(page, server, *parts):
     page.goto(f"{server.address}/#/{'/'.join(parts)}")
 
 
-def test_a_link_that_leads_out_is_left_out_by_name(page, server, data):
+def test_link_outside_the_folder_is_skipped_with_a_warning(page, server, data):
     visit(page, server, "data", data)
     page.get_by_text("left out, as they lie outside the data folders").wait_for()
     page.get_by_text("link.jpg").first.wait_for()
@@ -77,7 +77,7 @@ def test_a_link_that_leads_out_is_left_out_by_name(page, server, data):
     assert page.locator(".thumbs img").count() == 8
 
 
-def test_a_folder_that_is_gone_leaves_the_others_to_be_chosen(page, server, folder, data):
+def test_missing_folder_does_not_hide_others(page, server, folder, data):
     lost = ask(server, "/api/data", {"place": 0, "inside": "short-lived"})["id"]
     visit(page, server, "data", lost)
     page.get_by_role("link", name="Train on these images").wait_for()
@@ -96,7 +96,7 @@ def test_a_folder_that_is_gone_leaves_the_others_to_be_chosen(page, server, fold
     page.get_by_role("link", name="Train on these images").wait_for()
 
 
-def test_images_are_left_out_one_by_one(page, server, data):
+def test_images_are_excluded_individually(page, server, data):
     visit(page, server, "data", data)
     page.locator("#bad-images").get_by_role("button").click()
     page.locator("#bad-images").wait_for(state="detached")
@@ -105,16 +105,16 @@ def test_images_are_left_out_one_by_one(page, server, data):
     page.goto(f"{server.address}/#/data/{data}")
     choices = page.locator(".thumbs select")
     assert choices.first.evaluate("box => box.selectedOptions[0].text") == "leave out"
-    with page.expect_response(lambda answer: answer.url.endswith("/correct")):
+    with page.expect_response(lambda response: response.url.endswith("/correct")):
         choices.nth(1).select_option(label="leave out")
     out = [c["name"] for c in ask(server, f"/api/data/{data}")["corrections"]]
     assert len(out) == 2
-    with page.expect_response(lambda answer: answer.url.endswith("/correct")):
+    with page.expect_response(lambda response: response.url.endswith("/correct")):
         choices.nth(1).select_option("normal")
     assert len(ask(server, f"/api/data/{data}")["corrections"]) == 1
 
 
-def test_images_with_labels_say_where_the_brush_is(page, server, data):
+def test_labelled_images_explain_how_to_annotate(page, server, data):
     image = ask(server, f"/api/data/{data}")["images"][-1]["id"]
     visit(page, server, "look", "-", data, image)
     page.locator("#no-brush summary").click()
@@ -126,12 +126,13 @@ def test_images_with_labels_say_where_the_brush_is(page, server, data):
     assert page.locator("#corrections").inner_text() == ""
     page.locator("#nav a").first.click()
     page.get_by_text("is left aside").wait_for()
-    assert page.locator(".warning", has_text="left aside").count() == 0  # it is as it was asked for
+    # the address is as requested
+    assert page.locator(".warning", has_text="left aside").count() == 0
     visit(page, server, "data", data)
     page.get_by_role("button", name="Draw on them, labels aside").wait_for()
 
 
-def test_what_was_typed_and_seen_is_there_again_after_back(page, server, data):
+def test_input_and_position_are_restored_after_back(page, server, data):
     visit(page, server, "train", data)
     page.locator("input[name=n_atoms]").fill("77")
     page.get_by_label("Patients kept for testing").select_option("2")
@@ -149,12 +150,12 @@ def test_what_was_typed_and_seen_is_there_again_after_back(page, server, data):
     before = page.locator("#viewer").get_attribute("data-scale")
     page.keyboard.press("+")
     page.locator(f"#viewer:not([data-scale='{before}'])").wait_for()
-    seen = page.locator("#viewer").get_attribute("data-scale")
+    scroll_depth = page.locator("#viewer").get_attribute("data-scale")
     page.go_back()
     page.locator(".thumbs").first.wait_for()
     page.wait_for_function("depth => Math.abs(scrollY - depth) < 2", arg=depth)
     page.go_forward()
-    page.locator(f"#viewer[data-scale='{seen}']").wait_for()
+    page.locator(f"#viewer[data-scale='{scroll_depth}']").wait_for()
     page.go_back()
     page.locator(".thumbs").first.wait_for()
     page.go_back()
@@ -163,7 +164,7 @@ def test_what_was_typed_and_seen_is_there_again_after_back(page, server, data):
     assert page.get_by_label("Patients kept for testing").input_value() == "2"
 
 
-def test_a_second_click_starts_no_second_training(page, server, data):
+def test_second_click_starts_no_second_training(page, server, data):
     visit(page, server, "train", data)
     page.locator("summary", has_text="All settings").click()
     for name, value in LONG.items():
@@ -176,7 +177,7 @@ def test_a_second_click_starts_no_second_training(page, server, data):
     assert len(ask(server, "/api/jobs")["jobs"]) == 1
 
 
-def test_progress_is_shown_without_taking_the_focus_or_talking_on(page):
+def test_progress_keeps_the_focus_and_limits_announcements(page):
     page.locator("#objective").wait_for(timeout=SLOW)
     page.locator("[role=status]").get_by_text("running").wait_for()
     page.get_by_role("button", name="Cancel").focus()
@@ -195,7 +196,7 @@ def test_progress_is_shown_without_taking_the_focus_or_talking_on(page):
     assert page.locator("[role=status]").get_attribute("data-said") == "1"
 
 
-def test_a_training_is_renamed_and_deleted(page, server):
+def test_training_is_renamed_and_deleted(page, server):
     page.locator("#rename").click()
     page.locator(".jobs").get_by_text("A better name").wait_for()
     (job,) = ask(server, "/api/jobs")["jobs"]

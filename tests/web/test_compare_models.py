@@ -1,4 +1,4 @@
-"""Models beside each other: from files, whether they fit, how their maps differ; and exports."""
+"""Tests of model comparison: imported models, compatibility, differences of maps, and exports."""
 
 from __future__ import annotations
 
@@ -24,60 +24,60 @@ from histodict.web.model_compatibility import ModelProfile, differences
 from tests.web.app import OWN, open_client, open_data, sign_in
 
 
-def drawn_map(winners, side=10, step=10, classes=("a", "b"), **where):
-    winners = np.array(winners, np.int16)
-    grid = PatchGrid(*winners.shape, side, step, 1.0, **where)
-    margins = np.zeros((*winners.shape, len(classes)), np.float32)
-    return PatchMap(grid, winners, margins, tuple(classes), "x.png")
+def make_map(predicted_classes, side=10, step=10, classes=("a", "b"), **where):
+    predicted_classes = np.array(predicted_classes, np.int16)
+    grid = PatchGrid(*predicted_classes.shape, side, step, 1.0, **where)
+    margins = np.zeros((*predicted_classes.shape, len(classes)), np.float32)
+    return PatchMap(grid, predicted_classes, margins, tuple(classes), "x.png")
 
 
 # --- differences of maps ------------------------------------------------------------------------
 
 
-def test_a_map_does_not_differ_from_itself():
-    one = drawn_map([[0, 1, NO_TISSUE], [1, 1, 0]])
+def test_map_does_not_differ_from_itself():
+    one = make_map([[0, 1, NO_TISSUE], [1, 1, 0]])
     found = MapDifference.of(one, one)
     assert found.counts() == [[2, 0], [0, 3]] and found.n_different == 0
     assert (found.image()[..., 3] == np.where(one.predicted_classes == NO_TISSUE, 0, 70)).all()
 
 
-def test_patches_that_are_called_otherwise_are_counted_and_have_the_new_colour():
-    one, other = drawn_map([[0, 0, 1, NO_TISSUE]]), drawn_map([[0, 1, NO_TISSUE, 1]])
+def test_differing_patches_are_counted_and_have_the_new_colour():
+    one, other = make_map([[0, 0, 1, NO_TISSUE]]), make_map([[0, 1, NO_TISSUE, 1]])
     found = MapDifference.of(one, other)
     assert found.counts() == [[1, 1], [0, 0]] and found.n_different == 2
     pixels = found.image()[0]
-    assert tuple(pixels[1]) == (213, 94, 0, 255)  # the second class's, as everywhere
+    assert tuple(pixels[1]) == (213, 94, 0, 255)  # the colour of the second class, as everywhere
     assert [int(alpha) for alpha in pixels[:, 3]] == [70, 255, 0, 0]
     chosen = found.image({one.classes[1]: "#0a0b0c", "gone": "#ffffff"})[0]
     assert tuple(chosen[1]) == (10, 11, 12, 255)
 
 
-def test_classes_go_by_their_names_not_by_their_places():
-    one, other = drawn_map([[0, 1]]), drawn_map([[1, 0]], classes=("b", "a"))
+def test_classes_are_matched_by_name():
+    one, other = make_map([[0, 1]]), make_map([[1, 0]], classes=("b", "a"))
     assert MapDifference.of(one, other).counts() == [[1, 0], [0, 1]]
     with pytest.raises(ValueError, match="side by side"):
-        MapDifference.of(one, drawn_map([[0, 1]], classes=("a", "c")))
+        MapDifference.of(one, make_map([[0, 1]], classes=("a", "c")))
 
 
 @pytest.mark.parametrize("factor", [2, 3])
-def test_maps_of_other_grids_meet_at_the_middles_of_patches(factor):
-    """The same field, cut into patches of another size: no difference but for the finer ones."""
+def test_maps_of_other_grids_are_compared_at_patch_centres(factor):
+    """The same area in patches of another size: no difference except for the finer patches."""
     rng = np.random.default_rng(0)
     coarse = rng.integers(0, 2, (6, 8))
     fine = np.kron(coarse, np.ones((factor, factor), int))
-    one, other = drawn_map(coarse, 30, 30), drawn_map(fine, 30 // factor, 30 // factor)
+    one, other = make_map(coarse, 30, 30), make_map(fine, 30 // factor, 30 // factor)
     n = int(coarse.sum())
     assert MapDifference.of(one, other).counts() == [[48 - n, 0], [0, n]]
     assert MapDifference.of(other, one).counts() == [[(48 - n) * factor**2, 0], [0, n * factor**2]]
 
 
-def test_where_the_other_map_does_not_reach_nothing_is_compared():
-    one, other = drawn_map([[0, 0, 0]]), drawn_map([[1, 1]], left=10.0)
+def test_area_outside_the_other_map_is_not_compared():
+    one, other = make_map([[0, 0, 0]]), make_map([[1, 1]], left=10.0)
     found = MapDifference.of(one, other)
     assert found.after.tolist() == [[NO_TISSUE, 1, 1]] and found.n_different == 1
 
 
-def test_models_are_compared_in_words():
+def test_differences_of_models_are_described():
     one = ModelProfile("one", False, "set", ("a", "b"), 0.5, "centred", 20)
     assert differences(one, one) == []
     other = replace(
@@ -94,7 +94,7 @@ def test_models_are_compared_in_words():
 
 @pytest.fixture(scope="module")
 def folder(tissue, model, recipe, manifest, tmp_path_factory):
-    """Two models, of which the second one's map moves with its line."""
+    """Two models; the second one's map changes with its threshold."""
     base = tmp_path_factory.mktemp("opened") / "data"
     shutil.copytree(tissue / "tissue", base / "tissue")
     save_model(model, base / "kept.histodict")
@@ -115,10 +115,11 @@ def ask_to_open(client, inside, place=0):
     return client.post("/api/models", json={"place": place, "inside": inside}, headers=OWN)
 
 
-def test_a_model_from_a_file_is_looked_at_like_a_trained_one(client, model):
+def test_imported_model_is_used_like_a_trained_one(client, model):
     assert "kept.histodict" in client.get("/api/folders").json()["models"]
     job = ask_to_open(client, "kept.histodict").json()["id"]
-    assert ask_to_open(client, "kept.histodict").json()["id"] == job  # the same file, once
+    # the same file is imported once
+    assert ask_to_open(client, "kept.histodict").json()["id"] == job
     session = client.get("/api/session").json()
     assert session["jobs"] == [] and session["maps"] == []
     assert [(entry["id"], entry["name"]) for entry in session["opened"]] == [
@@ -138,7 +139,7 @@ def test_a_model_from_a_file_is_looked_at_like_a_trained_one(client, model):
     assert client.get(f"/api/jobs/{job}/model.histodict").status_code == 200
 
 
-def test_a_model_from_a_file_is_no_work(client):
+def test_imported_model_is_no_running_job(client):
     job = ask_to_open(client, "kept.histodict").json()["id"]
     assert client.get(f"/api/jobs/{job}").json()["state"] == "done"
     for act in ("cancel", "resume"):
@@ -149,7 +150,7 @@ def test_a_model_from_a_file_is_no_work(client):
     assert client.get(f"/api/jobs/{job}").json()["state"] == "done"
 
 
-def test_where_a_model_does_not_fit_the_page_is_told(client, folder):
+def test_incompatibilities_are_reported(client, folder):
     job = ask_to_open(client, "kept.histodict").json()["id"]
     data = open_data(client)
     (text,) = client.get(f"/api/jobs/{job}/fits/{data}").json()["warnings"]
@@ -160,7 +161,7 @@ def test_where_a_model_does_not_fit_the_page_is_told(client, folder):
     assert "labelled grade1 / grade2; the model only knows healthy / inflamed" in text
 
 
-def test_images_of_another_pixel_size_are_refused_in_words(client, folder):
+def test_images_of_another_pixel_size_are_refused(client, folder):
     job = ask_to_open(client, "kept.histodict").json()["id"]
     image = min((folder / "tissue" / "healthy").iterdir())
     rows = (
@@ -191,7 +192,7 @@ def test_images_of_another_pixel_size_are_refused_in_words(client, folder):
         (7, 400),
     ],
 )
-def test_what_is_no_model_in_the_folders_is_not_opened(client, folder, inside, status):
+def test_file_that_is_no_model_is_not_imported(client, folder, inside, status):
     before = sorted((folder.parent / "workspace" / "users" / "anna" / "jobs").iterdir())
     response = ask_to_open(client, inside)
     assert response.status_code == status
@@ -200,20 +201,20 @@ def test_what_is_no_model_in_the_folders_is_not_opened(client, folder, inside, s
     assert sorted((folder.parent / "workspace" / "users" / "anna" / "jobs").iterdir()) == before
 
 
-def test_a_link_to_a_model_elsewhere_is_refused(client, folder, model):
+def test_link_to_a_model_elsewhere_is_refused(client, folder, model):
     save_model(model, folder.parent / "secret.histodict")
     (folder / "link.histodict").symlink_to(folder.parent / "secret.histodict")
     assert ask_to_open(client, "link.histodict").status_code == 403
     assert "link.histodict" not in client.get("/api/folders").json()["models"]
 
 
-def test_a_model_that_is_too_large_is_refused(client, folder, monkeypatch):
+def test_too_large_model_is_refused(client, folder, monkeypatch):
     monkeypatch.setattr(misfits, "_MAX_BYTES", 100)
     response = ask_to_open(client, "kept.histodict")
     assert response.status_code == 400 and "larger than" in response.json()["error"]
 
 
-def test_another_user_does_not_see_an_opened_model(client):
+def test_imported_model_is_private_to_its_user(client):
     job = ask_to_open(client, "kept.histodict").json()["id"]
     anna, ben = client.app.state.users
     sign_in(client, ben)
@@ -222,7 +223,7 @@ def test_another_user_does_not_see_an_opened_model(client):
     sign_in(client, anna)
 
 
-def test_an_opened_model_is_deleted_and_its_file_stays(client, folder):
+def test_imported_model_is_deleted_without_its_file(client, folder):
     shutil.copy(folder / "kept.histodict", folder / "second.histodict")
     job = ask_to_open(client, "second.histodict").json()["id"]
     assert client.post(f"/api/jobs/{job}/delete", headers=OWN).status_code == 200
@@ -230,7 +231,8 @@ def test_an_opened_model_is_deleted_and_its_file_stays(client, folder):
     assert (folder / "second.histodict").is_file()
 
 
-# --- exports and differences over the wire ------------------------------------------------------
+# --- exports and differences over HTTP
+# -------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -243,7 +245,7 @@ def place(client, folder):
     return job, path
 
 
-def test_the_table_of_patches_is_the_map(client, place):
+def test_exported_table_equals_the_map(client, place):
     response = client.get(f"{place[1]}/map.csv")
     assert "attachment" in response.headers["content-disposition"]
     rows = list(csv.DictReader(io.StringIO(response.text)))
@@ -259,8 +261,8 @@ def test_the_table_of_patches_is_the_map(client, place):
 
 
 def test_outlines_for_qupath_cover_the_patches(client, place):
-    shown = json.loads(client.get(f"{place[1]}/map.geojson").text)["features"]
-    names = {one["properties"]["classification"]["name"] for one in shown}
+    features = json.loads(client.get(f"{place[1]}/map.geojson").text)["features"]
+    names = {one["properties"]["classification"]["name"] for one in features}
     assert names == {"healthy", "inflamed"}
     only = json.loads(client.get(f"{place[1]}/map.geojson?only=0").text)["features"]
     assert {one["properties"]["classification"]["name"] for one in only} == {"healthy"}
@@ -279,7 +281,7 @@ def test_outlines_for_qupath_cover_the_patches(client, place):
     assert sum(size(one["geometry"]) for one in only) == pytest.approx(n_healthy * 12**2)
 
 
-def test_a_moved_line_moves_what_is_exported_and_compared(client, place):
+def test_moved_threshold_changes_exports_and_comparisons(client, place):
     job = ask_to_open(client, "margin.histodict").json()["id"]
     path = place[1].replace(place[0], job)
     assert client.get(path).json()["state"] == "done"
@@ -294,9 +296,9 @@ def test_a_moved_line_moves_what_is_exported_and_compared(client, place):
     assert n_now != n_before == other["counts"][1][0] + other["counts"][1][1]
     assert n_now == other["counts"][0][1] + other["counts"][1][1]
     assert other["version"] != same["version"]
-    picture = client.get(f"{path}/difference.png?with={job}&with_{point}")
-    assert picture.headers["content-type"] == "image/png"
-    assert picture.content != client.get(f"{path}/difference.png?with={job}").content
+    overlay = client.get(f"{path}/difference.png?with={job}&with_{point}")
+    assert overlay.headers["content-type"] == "image/png"
+    assert overlay.content != client.get(f"{path}/difference.png?with={job}").content
     (text,) = client.get(f"{path}/difference?with={place[0]}").json()["warnings"]
     assert text.startswith("They were not trained on the same images")
     assert client.get(f"{path}/difference?with=aaaaaaaaaaaa").status_code == 404
@@ -306,7 +308,7 @@ def test_a_moved_line_moves_what_is_exported_and_compared(client, place):
 # --- what to label next -------------------------------------------------------------------------
 
 
-def test_images_are_suggested_once_the_model_has_judged_some(client, folder):
+def test_images_are_suggested_after_some_predictions(client, folder):
     job = ask_to_open(client, "kept.histodict").json()["id"]
     data = open_data(client)
     ids = [image["id"] for image in client.get(f"/api/data/{data}").json()["images"]]
@@ -321,13 +323,13 @@ def test_images_are_suggested_once_the_model_has_judged_some(client, folder):
     body = {"image": first, "label": None, "box": None}
     assert client.post(f"/api/data/{data}/correct", json=body, headers=OWN).status_code == 200
     now = client.get(place).json()
-    assert now["of"] == len(ids) - 1  # what was labelled is not asked for again
+    assert now["of"] == len(ids) - 1  # labelled images are not suggested again
     assert first not in [one["image"] for one in now["suggested"]]
     parts = client.get(f"/api/jobs/{job}/look/{data}/{ids[-1]}/fields").json()["fields"]
     assert all(0 <= part["doubt"] <= 1 and len(part["box"]) == 4 for part in parts)
 
 
-def test_an_unreadable_image_and_those_drawn_on_are_not_suggested(client, folder):
+def test_unreadable_and_annotated_images_are_not_suggested(client, folder):
     shutil.copytree(folder / "tissue", folder / "spoilt")
     first, second, *_ = sorted((folder / "spoilt").rglob("*.jpg"))
     first.write_bytes(b"no image")

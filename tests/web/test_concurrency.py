@@ -1,4 +1,4 @@
-"""Requests in lanes: what takes long is in nobody's way."""
+"""Tests of concurrency limits: slow requests do not block others."""
 
 import asyncio
 import threading
@@ -22,8 +22,8 @@ from histodict.web.request import (
 )
 
 
-def most_at_once(lane: str, n: int) -> int:
-    """How many of so many pieces of work in a lane were under way together."""
+def max_concurrent(kind: str, n: int) -> int:
+    """Return how many of n pieces of work with this limit ran at the same time."""
     lock, under_way, most = threading.Lock(), [0], [0]
 
     def work() -> None:
@@ -35,29 +35,29 @@ def most_at_once(lane: str, n: int) -> int:
             under_way[0] -= 1
 
     async def all_of_them() -> None:
-        lanes = ConcurrencyLimits()
-        await asyncio.gather(*(lanes.run(lane, work) for _ in range(n)))
+        limits = ConcurrencyLimits()
+        await asyncio.gather(*(limits.run(kind, work) for _ in range(n)))
 
     asyncio.run(all_of_them())
     return most[0]
 
 
-def test_lanes_are_as_wide_as_they_should_be(monkeypatch):
+def test_limits_are_as_configured(monkeypatch):
     monkeypatch.setattr("histodict.web.request.available_cores", lambda: 3)
-    assert most_at_once(IMAGES, 9) == most_at_once(EXPLANATIONS, 9) == 4  # of one image, see below
-    assert most_at_once(PREDICTIONS, 4) == most_at_once(DOWNLOADS, 4) == 1
-    assert most_at_once(QUICK, 40) > 3
+    assert max_concurrent(IMAGES, 9) == max_concurrent(EXPLANATIONS, 9) == 4  # in total; one image: see below
+    assert max_concurrent(PREDICTIONS, 4) == max_concurrent(DOWNLOADS, 4) == 1
+    assert max_concurrent(QUICK, 40) > 3
 
 
-def test_a_quick_answer_does_not_wait_for_the_others():
+def test_quick_response_does_not_wait_for_slow_ones():
     stored = threading.Event()
 
     async def ask() -> str:
-        lanes = ConcurrencyLimits()
+        limits = ConcurrencyLimits()
         slow = (PREDICTIONS, DOWNLOADS, *[IMAGES] * 50)
-        behind = [asyncio.create_task(lanes.run(limit, stored.wait, 5)) for limit in slow]
+        behind = [asyncio.create_task(limits.run(limit, stored.wait, 5)) for limit in slow]
         await asyncio.sleep(0.05)
-        response = await asyncio.wait_for(lanes.run(QUICK, lambda: "here"), 4)
+        response = await asyncio.wait_for(limits.run(QUICK, lambda: "here"), 4)
         stored.set()
         await asyncio.gather(*behind)
         return response
@@ -65,25 +65,25 @@ def test_a_quick_answer_does_not_wait_for_the_others():
     assert asyncio.run(ask()) == "here"
 
 
-def test_work_that_turns_out_to_be_long_changes_lanes():
+def test_deferred_work_changes_its_limit():
     async def ask() -> str:
         return await ConcurrencyLimits().run(QUICK, lambda: DeferredWork(IMAGES, lambda: "drawn"))
 
     assert asyncio.run(ask()) == "drawn"
 
 
-def test_a_slide_that_hangs_holds_up_only_itself(monkeypatch):
-    """All that may be done of it at a time waits; of another image there is still a turn."""
+def test_hanging_slide_blocks_only_itself(monkeypatch):
+    """All workers of its image wait; another image still gets one."""
     monkeypatch.setattr("histodict.web.request.available_cores", lambda: 2)
     stored = threading.Event()
 
     async def ask() -> str:
-        lanes = ConcurrencyLimits()
+        limits = ConcurrencyLimits()
         slow = DeferredWork(IMAGES, lambda: stored.wait(5), Path("hung.svs"))
-        behind = [asyncio.create_task(lanes.run(QUICK, lambda: slow)) for _ in range(6)]
+        behind = [asyncio.create_task(limits.run(QUICK, lambda: slow)) for _ in range(6)]
         await asyncio.sleep(0.05)
         other = DeferredWork(IMAGES, lambda: "here", Path("other.svs"))
-        response = await asyncio.wait_for(lanes.run(QUICK, lambda: other), 4)
+        response = await asyncio.wait_for(limits.run(QUICK, lambda: other), 4)
         stored.set()
         await asyncio.gather(*behind)
         return response

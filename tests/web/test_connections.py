@@ -1,4 +1,4 @@
-"""Connections that never finish a request: closed after a while, and in nobody's way."""
+"""Connections that never finish a request are closed after a while and block nobody."""
 
 import contextlib
 import socket
@@ -28,9 +28,9 @@ def server(tissue, tmp_path_factory):
 def connect(server):
     with contextlib.ExitStack() as stack:
 
-        def opened(words: bytes) -> socket.socket:
+        def opened(data: bytes) -> socket.socket:
             found = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), 5))
-            found.sendall(words)
+            found.sendall(data)
             return found
 
         yield opened
@@ -49,7 +49,7 @@ def is_closed(connection: socket.socket, seconds: float) -> bool:
 
 
 @pytest.mark.parametrize(
-    "words",
+    "data",
     [
         b"",
         b"GET / HT",
@@ -58,11 +58,11 @@ def is_closed(connection: socket.socket, seconds: float) -> bool:
         b"GET /static/app.js HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\nGET / HT",
     ],
 )
-def test_half_a_request_is_not_waited_for(connect, words):
-    assert is_closed(connect(words), 8)
+def test_incomplete_request_is_closed(connect, data):
+    assert is_closed(connect(data), 8)
 
 
-def test_a_byte_now_and_then_does_not_count_as_life(connect):
+def test_slowly_sent_request_is_closed(connect):
     connection = connect(HEAD)
     started = time.monotonic()
     with pytest.raises(OSError):
@@ -71,13 +71,13 @@ def test_a_byte_now_and_then_does_not_count_as_life(connect):
             time.sleep(0.1)
 
 
-def test_many_that_say_nothing_shut_nobody_out(connect, server):
+def test_many_idle_connections_do_not_block_others(connect, server):
     abstaining = [connect(b"GET / HTTP/1.1\r\nHost: ") for _ in range(40)]
     assert b"histodict" in server.get("/")
-    assert is_closed(abstaining[0], 0.5)  # the oldest gave way
+    assert is_closed(abstaining[0], 0.5)  # the oldest was closed
 
 
-def test_a_whole_request_is_answered_however_long_the_connection_was_silent(connect):
+def test_complete_request_is_answered_after_a_pause(connect):
     connection = connect(b"GET /static/app.js HTTP/1.1\r\n")
     connection.sendall(b"Host: 127.0.0.1\r\n\r\n")
     assert connection.recv(4096).startswith(b"HTTP/1.1 401")

@@ -1,4 +1,4 @@
-"""Files of the workspace that were damaged: the server starts, says which, and goes on."""
+"""Damaged files of the workspace: the server starts, reports them, and continues."""
 
 import json
 import shutil
@@ -19,7 +19,7 @@ HOW_JSON = HOW | {"a list": b"[1]", "deep": b"[" * 100_000}
 
 @pytest.fixture(scope="module")
 def made(tissue, tmp_path_factory):
-    """A workspace with two trainings, a correction and a map; the ids of what is in it."""
+    """A workspace with two trainings, a correction and a map; the ids of its contents."""
     workspace = tmp_path_factory.mktemp("made")
     with open_client([tissue], workspace) as client:
         data = open_data(client)
@@ -35,19 +35,21 @@ def made(tissue, tmp_path_factory):
 
 
 def damage(path, how):
-    content, whole = HOW_JSON[how], path.read_bytes()
+    content, workspace_copy = HOW_JSON[how], path.read_bytes()
     path.unlink()
     if content is None:
         path.mkdir()
     elif content is FLIP:
-        path.write_bytes(whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:])
+        path.write_bytes(
+            workspace_copy[:-9] + bytes([workspace_copy[-9] ^ 1]) + workspace_copy[-8:]
+        )
     else:
         path.write_bytes(content)
 
 
 @pytest.fixture
-def whole(made, tmp_path):
-    """The workspace, whole again afterwards, its user's folder, and the ids."""
+def workspace_copy(made, tmp_path):
+    """A copy of the workspace, its user's folder, and the ids."""
     workspace = made[0]
     shutil.copytree(workspace, tmp_path / "kept")
     yield workspace, workspace / "users" / "local", *made[1:]
@@ -56,7 +58,7 @@ def whole(made, tmp_path):
 
 
 def addresses(data, image, job):
-    """All that is asked for by the pages."""
+    """Return all addresses that the pages request."""
     place = f"/api/jobs/{job}/look/{data}/{image}"
     return [
         "/api/session",
@@ -80,8 +82,10 @@ def addresses(data, image, job):
     "name",
     ["job.json", "state.json", "results.json", "progress.jsonl", "model.histodict", "gallery.npz"],
 )
-def test_a_damaged_training_is_told_of_and_the_others_go_on(whole, tissue, name, how, capsys):
-    workspace, user, data, image, (job, other) = whole
+def test_damaged_training_is_reported_and_others_continue(
+    workspace_copy, tissue, name, how, capsys
+):
+    workspace, user, data, image, (job, other) = workspace_copy
     damage(user / "jobs" / job / name, how)
     with open_client([tissue], workspace) as client:
         responses = {address: client.get(address) for address in addresses(data, image, job)}
@@ -101,22 +105,22 @@ def test_a_damaged_training_is_told_of_and_the_others_go_on(whole, tissue, name,
 
 
 @pytest.mark.parametrize("how", [how for how in HOW if how != "folder"])
-def test_a_damaged_map_is_made_anew(whole, tissue, how):
-    workspace, user, data, image, (job, _) = whole
+def test_damaged_map_is_computed_again(workspace_copy, tissue, how):
+    workspace, user, data, image, (job, _) = workspace_copy
     place = f"/api/jobs/{job}/look/{data}/{image}"
     for kind in ("json", "npz"):
         for path in (user / "jobs" / job / "maps").glob(f"*.{kind}"):
             damage(path, how)
         with open_client([tissue], workspace) as client:
             client.get(place)
-            client.get(f"{place}/map.png")  # tells that it is damaged
+            client.get(f"{place}/map.png")  # reports the damage
             assert client.get(place).json()["grid"]
             assert client.get(f"{place}/map.png").status_code == 200
 
 
 @pytest.mark.parametrize("how", HOW_JSON)
-def test_damaged_corrections_are_named_and_kept(whole, tissue, how):
-    workspace, user, data, image, _ = whole
+def test_damaged_corrections_are_reported_and_kept(workspace_copy, tissue, how):
+    workspace, user, data, image, _ = workspace_copy
     path = user / "data" / data / "corrections.json"
     damage(path, how)
     damaged = None if path.is_dir() else path.read_bytes()
@@ -129,8 +133,8 @@ def test_damaged_corrections_are_named_and_kept(whole, tissue, how):
 
 
 @pytest.mark.parametrize("how", [how for how in HOW_JSON if how != "folder"])
-def test_what_was_said_of_a_set_is_named_when_it_is_damaged(tissue, tmp_path, how):
-    """Taken for nothing, it would change colours and sizes in silence."""
+def test_damaged_settings_of_a_set_are_reported(tissue, tmp_path, how):
+    """If ignored, it would silently change colours and sizes."""
     with open_client([tissue], tmp_path) as client:
         data = open_data(client)
         path = tmp_path / "users" / "local" / "data" / data / "about.json"
@@ -143,8 +147,8 @@ def test_what_was_said_of_a_set_is_named_when_it_is_damaged(tissue, tmp_path, ho
 
 
 @pytest.mark.parametrize("how", HOW_JSON)
-def test_a_data_set_whose_place_is_lost_is_left_out(whole, tissue, how, capsys):
-    workspace, user, data, *_ = whole
+def test_data_set_with_a_lost_source_is_skipped(workspace_copy, tissue, how, capsys):
+    workspace, user, data, *_ = workspace_copy
     damage(user / "data" / data / "source.json", how)
     with open_client([tissue], workspace) as client:
         assert client.get("/api/session").json()["data"] == []
@@ -153,7 +157,7 @@ def test_a_data_set_whose_place_is_lost_is_left_out(whole, tissue, how, capsys):
 
 
 @pytest.mark.parametrize("token", ["", "\n", "short", "\x00" * 32])
-def test_a_damaged_token_lets_nobody_in(tissue, tmp_path, token):
+def test_damaged_token_grants_no_access(tissue, tmp_path, token):
     folder = tmp_path / "users" / "local"
     folder.mkdir(parents=True)
     (folder / "token").write_text(token)
@@ -165,7 +169,7 @@ def test_a_damaged_token_lets_nobody_in(tissue, tmp_path, token):
         assert client.get("/api/session", headers=cookie).status_code == 401
 
 
-def test_damaged_images_are_named_and_the_others_shown(tissue, tmp_path):
+def test_damaged_images_are_reported_and_others_shown(tissue, tmp_path):
     folder = tmp_path / "data"
     shutil.copytree(tissue / "tissue" / "healthy", folder / "healthy")
     for number, content in enumerate((b"", b"\xff\xd8\xff", b"II*\x00" + bytes(50))):
@@ -183,7 +187,7 @@ def test_damaged_images_are_named_and_the_others_shown(tissue, tmp_path):
                 assert is_good or image["name"].split("/")[1] in response.json()["error"]
 
 
-def test_names_that_are_no_text_are_shown(tissue, tmp_path):
+def test_names_that_are_not_unicode_are_shown(tissue, tmp_path):
     folder = tmp_path / "data"
     shutil.copytree(tissue / "tissue" / "healthy", folder)
     try:

@@ -1,4 +1,4 @@
-"""Warnings: each is given where it is due, and not where it is not."""
+"""Tests of data checks: each warning is given if it applies, and not otherwise."""
 
 import threading
 import time
@@ -27,7 +27,7 @@ def records(labels: str, patients: str) -> tuple[ImageRecord, ...]:
     return tuple(ImageRecord(Path(f"{i}.png"), label, p) for i, (label, p) in enumerate(rows))
 
 
-def test_imbalance_and_lonely_patients_are_told():
+def test_imbalance_and_single_patients_are_warned_of():
     (text,) = quick_warnings(Manifest(records("aaaaaaab" + "b", "12345678" + "9")))
     assert "Class imbalance: 7 images of a, but only 2 of b" in text
     assert quick_warnings(Manifest(records("aabb", "1234"))) == []
@@ -35,7 +35,7 @@ def test_imbalance_and_lonely_patients_are_told():
     assert text.startswith("All images of a come from one patient")
 
 
-def test_the_manifests_own_warnings_are_passed_on(tissue):
+def test_warnings_of_the_manifest_are_included(tissue):
     folder = tissue / "tissue"
     manifest = read_manifest(folder / "manifest.csv")
     assert quick_warnings(manifest) == []
@@ -49,10 +49,10 @@ def greys(rng):
     return [np.asarray(Image.fromarray(c).resize((32, 32)), np.float32) for c in coarse]
 
 
-@pytest.mark.parametrize("n_turns", range(4))
+@pytest.mark.parametrize("n_rotations", range(4))
 @pytest.mark.parametrize("mirrored", [False, True])
-def test_copies_are_found_turned_mirrored_and_a_little_changed(greys, rng, n_turns, mirrored):
-    copy = np.rot90(greys[2], n_turns)
+def test_rotated_mirrored_and_slightly_changed_copies_are_found(greys, rng, n_rotations, mirrored):
+    copy = np.rot90(greys[2], n_rotations)
     copy = copy[:, ::-1] if mirrored else copy
     brighter = 0.8 * copy + 20 + rng.normal(0, 2, copy.shape)
     assert likely_duplicates([*greys, brighter.astype(np.float32)]) == [(2, 6)]
@@ -64,7 +64,7 @@ def test_different_and_blank_images_are_no_copies(greys):
     assert likely_duplicates(greys[:1]) == []
 
 
-def test_copies_under_two_patients_and_labels_are_pointed_out(greys):
+def test_copies_with_two_patients_and_labels_are_reported(greys):
     manifest = Manifest(records("ab", "12"))
     summaries = [
         ImageSummary(record, greys[0], PixelSize(0.5, "file")) for record in manifest.records
@@ -76,7 +76,7 @@ def test_copies_under_two_patients_and_labels_are_pointed_out(greys):
 
 
 @pytest.mark.parametrize(
-    ("sizes", "words"),
+    ("sizes", "message"),
     [
         ((0.25, 0.5), "Mixed pixel sizes, from 0.25 to 0.5"),
         ((0.5, None), "pixel size of 1 of 2 images is not known; that of the others is"),
@@ -84,24 +84,24 @@ def test_copies_under_two_patients_and_labels_are_pointed_out(greys):
         ((0.5, 0.51), None),
     ],
 )
-def test_pixel_sizes(greys, sizes, words):
+def test_pixel_sizes(greys, sizes, message):
     manifest = Manifest(records("ab", "12"))
     rows = zip(manifest.records, greys, sizes, strict=False)
     summaries = [ImageSummary(record, grey, PixelSize(mpp, "file")) for record, grey, mpp in rows]
     found = slow_warnings(manifest, summaries)
-    assert [words in text for text in found] == ([True] if words else [])
+    assert [message in text for text in found] == ([True] if message else [])
 
 
 def checked(checks, manifest, thumbnail, mpp=None):
-    """What a check found in the end."""
+    """Return the final report of a check."""
     while not (found := checks.request(manifest, thumbnail, mpp))["ready"]:
         time.sleep(0.01)
     return found
 
 
 @pytest.fixture
-def drawn(tmp_path, rng):
-    """Four images of two classes; the set as it is now."""
+def folder(tmp_path, rng):
+    """Four images of two classes in the current folder."""
     for place, name in enumerate(("a/0.png", "a/1.png", "b/2.png", "b/3.png")):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
@@ -111,56 +111,56 @@ def drawn(tmp_path, rng):
 
 
 @pytest.fixture
-def ask(drawn, tmp_path_factory):
+def run_checks(folder, tmp_path_factory):
     checks, tiles = BackgroundChecks(), Tiles(tmp_path_factory.mktemp("thumbnails"))
-    yield lambda mpp=None: checked(checks, read_manifest(drawn), tiles.thumbnail, mpp)
+    yield lambda mpp=None: checked(checks, read_manifest(folder), tiles.thumbnail, mpp)
     checks.close()
 
 
-def test_images_that_cannot_be_read_are_named_with_the_reason(ask, drawn):
-    (drawn / "a" / "0.png").write_bytes(b"no image")
-    (drawn / "b" / "2.png").write_bytes((drawn / "b" / "3.png").read_bytes()[:200])
-    bad = ask()["bad"]
+def test_unreadable_images_are_reported_with_the_reason(run_checks, folder):
+    (folder / "a" / "0.png").write_bytes(b"no image")
+    (folder / "b" / "2.png").write_bytes((folder / "b" / "3.png").read_bytes()[:200])
+    bad = run_checks()["bad"]
     assert [entry["name"] for entry in bad] == ["a/0.png", "b/2.png"]
-    assert all(entry["reason"] and str(drawn) not in entry["reason"] for entry in bad)
+    assert all(entry["reason"] and str(folder) not in entry["reason"] for entry in bad)
 
 
-def test_a_mask_that_cannot_be_read_is_told_in_words_of_the_page(ask, drawn):
-    (drawn / "masks").mkdir()
-    (drawn / "masks" / "m.png").write_bytes(b"no image")
-    (drawn / "manifest.csv").write_text("path,mask,patient\na/0.png,masks/m.png,1\n")
-    (bad,) = ask()["bad"]
+def test_unreadable_mask_is_reported_with_the_hint_of_the_page(run_checks, folder):
+    (folder / "masks").mkdir()
+    (folder / "masks" / "m.png").write_bytes(b"no image")
+    (folder / "manifest.csv").write_text("path,mask,patient\na/0.png,masks/m.png,1\n")
+    (bad,) = run_checks()["bad"]
     assert bad["name"] == "a/0.png" and bad["reason"].startswith("mask m.png: ")
-    assert "--" not in bad["reason"] and str(drawn) not in bad["reason"]
+    assert "--" not in bad["reason"] and str(folder) not in bad["reason"]
 
 
-def test_an_image_that_memory_does_not_hold_ends_no_check(drawn):
+def test_image_that_exceeds_memory_does_not_end_the_check(folder):
     def thumbnail(record):
         raise MemoryError
 
     checks = BackgroundChecks()
-    bad = checked(checks, read_manifest(drawn), thumbnail)["bad"]
+    bad = checked(checks, read_manifest(folder), thumbnail)["bad"]
     checks.close()
     assert len(bad) == 4 and all("not enough memory" in entry["reason"] for entry in bad)
 
 
-def test_an_image_changed_under_its_name_is_looked_at_again(ask, drawn):
-    assert ask()["bad"] == []
-    (drawn / "a" / "0.png").write_bytes(b"no image")
-    assert [entry["name"] for entry in ask()["bad"]] == ["a/0.png"]
+def test_changed_image_is_checked_again(run_checks, folder):
+    assert run_checks()["bad"] == []
+    (folder / "a" / "0.png").write_bytes(b"no image")
+    assert [entry["name"] for entry in run_checks()["bad"]] == ["a/0.png"]
 
 
-def test_the_same_image_in_two_classes_is_refused_by_name(ask, drawn):
-    (drawn / "b" / "4.png").write_bytes((drawn / "a" / "1.png").read_bytes())
-    (text,) = ask()["refused"]
+def test_duplicate_in_two_classes_is_refused(run_checks, folder):
+    (folder / "b" / "4.png").write_bytes((folder / "a" / "1.png").read_bytes())
+    (text,) = run_checks()["refused"]
     assert text.startswith("a/1.png and b/4.png are the same image, once as 'a' and once as 'b'")
 
 
-def test_pixel_sizes_are_counted_with_who_says_them(ask, drawn):
-    assert ask()["sizes"] == [{"mpp": None, "from": "unknown", "n_images": 4}]
+def test_pixel_sizes_are_counted_by_origin(run_checks, folder):
+    assert run_checks()["sizes"] == [{"mpp": None, "from": "unknown", "n_images": 4}]
     lines = ["path,label,mpp", "a/0.png,a,0.25", "a/1.png,a,0.25", "b/2.png,b,"]
-    (drawn / "manifest.csv").write_text("\n".join(lines))
-    found = ask(0.5)
+    (folder / "manifest.csv").write_text("\n".join(lines))
+    found = run_checks(0.5)
     assert found["sizes"] == [
         {"mpp": 0.25, "from": "table", "n_images": 2},
         {"mpp": 0.5, "from": "command", "n_images": 1},
@@ -168,14 +168,14 @@ def test_pixel_sizes_are_counted_with_who_says_them(ask, drawn):
     assert "Mixed pixel sizes" in found["warnings"][0]
 
 
-def test_a_warning_says_which_folder_it_is_of(drawn):
-    (drawn / "a" / "5.webp").write_bytes(b"x")
-    warnings = quick_warnings(read_manifest(drawn))
+def test_warning_names_its_folder(folder):
+    (folder / "a" / "5.webp").write_bytes(b"x")
+    warnings = quick_warnings(read_manifest(folder))
     assert "in a: left out, as they are no images: 5.webp" in warnings
 
 
-def test_a_check_under_way_is_followed_without_a_look_at_the_files(drawn, monkeypatch):
-    """The page asks every second; with 50,000 images a look at each took that long."""
+def test_running_check_is_followed_without_listing_files(folder, monkeypatch):
+    """The page requests it every second; checking 50,000 files each time took as long."""
     from histodict.web import dataset_checks as data_checks
 
     going_on = threading.Event()
@@ -184,22 +184,22 @@ def test_a_check_under_way_is_followed_without_a_look_at_the_files(drawn, monkey
         going_on.wait(20)
         raise OSError("none")
 
-    checks, manifest = BackgroundChecks(), read_manifest(drawn)
+    checks, manifest = BackgroundChecks(), read_manifest(folder)
     check = checks.request(manifest, thumbnail)["check"]
     summaries = count_calls(monkeypatch, data_checks, "_file_state")
-    followed = checks.follow(check, drawn)
+    followed = checks.follow(check, folder)
     assert followed is not None and not followed["ready"] and followed["of"] == 4
     assert summaries == []
-    assert checks.follow(check, drawn / "a") is None  # another set's
-    assert checks.follow("0" * 12, drawn) is None
+    assert checks.follow(check, folder / "a") is None  # of another set
+    assert checks.follow("0" * 12, folder) is None
     going_on.set()
     assert checked(checks, manifest, thumbnail)["ready"]
-    assert checks.follow(check, drawn) is None  # what is over is asked for anew
+    assert checks.follow(check, folder) is None  # a finished check is started anew
     checks.close()
 
 
 @pytest.mark.parametrize("n_busy", [3, 10**9])
-def test_a_check_stands_back_for_the_page_but_ends(drawn, monkeypatch, n_busy):
+def test_check_yields_to_requests_but_ends(folder, monkeypatch, n_busy):
     from histodict.web import dataset_checks as data_checks
 
     monkeypatch.setattr(data_checks, "_PATIENCE", 0.05)
@@ -214,6 +214,6 @@ def test_a_check_stands_back_for_the_page_but_ends(drawn, monkeypatch, n_busy):
         return len(requested) <= n_busy
 
     checks = BackgroundChecks(is_busy)
-    found = checked(checks, read_manifest(drawn), thumbnail)
+    found = checked(checks, read_manifest(folder), thumbnail)
     assert found["ready"] and {entry["reason"] for entry in found["bad"]} == {"none"}
     checks.close()

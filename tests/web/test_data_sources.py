@@ -1,4 +1,4 @@
-"""A data set's files are listed once, and again as soon as they have changed."""
+"""Tests of the index of data sets: files are listed once, and again after a change."""
 
 import os
 import time
@@ -27,7 +27,7 @@ LONG_AGO = 1_000_000_000
 
 @pytest.fixture
 def folder(tmp_path):
-    """Images of two classes, in folders of their own."""
+    """Images of two classes in separate folders."""
     for name in ("a/1.png", "a/2.png", "b/3.png", "b/4.png"):
         path = tmp_path / "data" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -50,7 +50,7 @@ def write_table(path, rows):
 
 
 def settle(folder):
-    """As if nothing had changed here for years."""
+    """Date all files back, so that they count as settled."""
     for path in (folder, *folder.rglob("*")):
         os.utime(path, (LONG_AGO, LONG_AGO))
 
@@ -59,8 +59,8 @@ def names(sources, source):
     return {record.path.name for record in sources.listing(source).manifest.records}
 
 
-def test_an_image_among_thousands_is_found_at_once(user, sources, folder):
-    """Every tile asks for its image: that must not read the table again."""
+def test_image_among_thousands_is_found_quickly(user, sources, folder):
+    """Every tile looks up its image, which must not read the table again."""
     images = [f"{number}.png" for number in range(N_MANY)]
     for name in images:
         (folder / name).touch()
@@ -76,7 +76,7 @@ def test_an_image_among_thousands_is_found_at_once(user, sources, folder):
     assert min(seconds) < 0.005
 
 
-def test_a_table_is_read_once_and_again_when_it_has_changed(sources, folder, monkeypatch):
+def test_table_is_read_once_and_again_after_a_change(sources, folder, monkeypatch):
     reads = count_calls(monkeypatch, manifest, "_from_rows")
     table = folder / "set.csv"
     write_table(table, ["a/1.png,x,1", "b/3.png,y,2"])
@@ -84,16 +84,16 @@ def test_a_table_is_read_once_and_again_when_it_has_changed(sources, folder, mon
     for _ in range(3):
         assert names(sources, table) == {"1.png", "3.png"}
     assert len(reads) == 1
-    write_table(table, ["a/2.png,x,1", "b/4.png,y,2"])  # as long as before
-    os.utime(table, (LONG_AGO, LONG_AGO))  # and, as it says, as old
+    write_table(table, ["a/2.png,x,1", "b/4.png,y,2"])  # of the same length
+    os.utime(table, (LONG_AGO, LONG_AGO))  # and of the same modification time
     assert names(sources, table) == {"2.png", "4.png"}
     table.unlink()
     with pytest.raises(ValueError, match="no such file"):
         sources.listing(table)
 
 
-def test_what_has_just_changed_is_not_trusted(sources, folder, monkeypatch):
-    """Two changes in one step of the file system's clock look like one."""
+def test_recent_change_is_not_cached(sources, folder, monkeypatch):
+    """Two changes within the resolution of file times look like one."""
     reads = count_calls(monkeypatch, manifest, "_from_rows")
     table = folder / "set.csv"
     write_table(table, ["a/1.png,x,1", "b/3.png,y,2"])
@@ -102,12 +102,10 @@ def test_what_has_just_changed_is_not_trusted(sources, folder, monkeypatch):
     assert len(reads) == 3
 
 
-def test_folders_of_classes_are_listed_once_and_again_when_they_change(
-    sources, folder, monkeypatch
-):
+def test_class_folders_are_listed_once_and_again_after_a_change(sources, folder, monkeypatch):
     reads = count_calls(monkeypatch, datasets, "from_folder")
 
-    def seen():
+    def listed():
         before = names(sources, folder)
         settle(folder)
         n_reads = len(reads)
@@ -115,14 +113,14 @@ def test_folders_of_classes_are_listed_once_and_again_when_they_change(
         assert len(reads) <= n_reads + 1
         return before
 
-    assert seen() == {"1.png", "2.png", "3.png", "4.png"}
+    assert listed() == {"1.png", "2.png", "3.png", "4.png"}
     (folder / "a" / "5.png").touch()
-    assert "5.png" in seen()
+    assert "5.png" in listed()
     (folder / "b" / "4.png").unlink()
-    assert "4.png" not in seen()
+    assert "4.png" not in listed()
     (folder / "c").mkdir()
     (folder / "c" / "6.png").touch()
-    assert "6.png" in seen()
+    assert "6.png" in listed()
     write_table(folder / "manifest.csv", ["a/1.png,x,1", "b/3.png,y,2"])
     assert names(sources, folder) == {"1.png", "3.png"}
     settle(folder)
@@ -131,7 +129,7 @@ def test_folders_of_classes_are_listed_once_and_again_when_they_change(
     assert "5.png" in names(sources, folder)
 
 
-def test_images_without_classes_are_noticed_at_any_depth(sources, folder):
+def test_images_without_classes_are_found_at_any_depth(sources, folder):
     deep = folder / "a" / "b" / "c"
     deep.mkdir(parents=True)
     settle(folder)
@@ -143,12 +141,12 @@ def test_images_without_classes_are_noticed_at_any_depth(sources, folder):
     (deep / "7.png").touch()
     assert names(sources, folder / "a") == {"1.png", "2.png", "7.png"}
     manifest = sources.listing(folder / "a").manifest
-    assert manifest.classes == []  # one class tells nothing apart
+    assert manifest.classes == []  # a single class
     assert "no folders of two or more classes: these images have no labels" in manifest.warnings[0]
 
 
-def test_a_new_image_of_a_patient_is_noticed(sources, folder):
-    """class / patient / image: neither the set's folder nor the class's has changed."""
+def test_new_image_of_a_patient_is_found(sources, folder):
+    """class / patient / image: neither the folder of the set nor of the class has changed."""
     for place in ("a/p1", "b/p2"):
         (folder / place).mkdir()
         (folder / place / "5.png").touch()
@@ -158,7 +156,7 @@ def test_a_new_image_of_a_patient_is_noticed(sources, folder):
     assert "6.png" in names(sources, folder)
 
 
-def test_a_new_image_in_a_linked_class_is_noticed(sources, folder):
+def test_new_image_in_a_linked_class_is_found(sources, folder):
     (folder / "a").rename(folder / ".store")
     (folder / "a").symlink_to(folder / ".store")
     settle(folder)
@@ -167,14 +165,14 @@ def test_a_new_image_in_a_linked_class_is_noticed(sources, folder):
     assert "5.png" in names(sources, folder)
 
 
-def test_splits_beside_classes_can_be_looked_at(sources, folder):
+def test_splits_beside_classes_can_be_viewed(sources, folder):
     (folder / "test").mkdir()
     (folder / "test" / "5.png").touch()
     (text,) = sources.listing(folder).manifest.warnings
     assert "splits by their names (test)" in text and "have no labels" in text
 
 
-def test_a_table_without_labels_is_looked_at(sources, folder):
+def test_table_without_labels_can_be_viewed(sources, folder):
     table = folder / "set.csv"
     table.write_text("path,mpp\na/1.png,0.5\nb/3.png,")
     manifest = sources.listing(table).manifest
@@ -185,7 +183,7 @@ def test_a_table_without_labels_is_looked_at(sources, folder):
         sources.listing(table)
 
 
-def test_why_a_folder_cannot_be_learnt_and_what_is_left_out_is_said(sources, folder):
+def test_unusable_and_skipped_entries_are_reported(sources, folder):
     (folder / "B").mkdir()
     (folder / "B" / "9.png").touch()
     (folder / "B" / "8.webp").touch()
@@ -194,8 +192,8 @@ def test_why_a_folder_cannot_be_learnt_and_what_is_left_out_is_said(sources, fol
     assert "B/8.webp" in second
 
 
-def test_a_file_is_checked_whenever_it_is_read(user, sources, folder, tmp_path):
-    """A link that leads out since the table was read: nothing reads through it."""
+def test_file_is_checked_at_every_read(user, sources, folder, tmp_path):
+    """A link that leads outside since the table was read is not followed."""
     table = folder / "set.csv"
     write_table(table, ["a/1.png,x,1", "b/3.png,y,2"])
     settle(folder)
@@ -219,8 +217,8 @@ def test_a_file_is_checked_whenever_it_is_read(user, sources, folder, tmp_path):
     assert "outside" in summarize_image(dataset.manifest.records[0], thumbnail).reason
 
 
-def test_outlines_outside_of_the_folders_are_not_read(sources, folder, tmp_path):
-    """The cell of a mask may name a file of outlines: it is checked as a picture is."""
+def test_outlines_outside_the_folders_are_not_read(sources, folder, tmp_path):
+    """A mask may be a file of outlines, which is checked like an image."""
     (tmp_path / "secret.xml").touch()
     (folder / "inside.xml").touch()
     own, secret = (
@@ -233,22 +231,20 @@ def test_outlines_outside_of_the_folders_are_not_read(sources, folder, tmp_path)
             sources.check(other)
 
 
-def test_a_table_that_is_a_link_out_is_refused(sources, folder, tmp_path):
+def test_table_that_links_outside_is_refused(sources, folder, tmp_path):
     write_table(tmp_path / "elsewhere.csv", [f"{folder}/a/1.png,x,1", f"{folder}/b/3.png,y,2"])
     (folder / "manifest.csv").symlink_to(tmp_path / "elsewhere.csv")
     with pytest.raises(ForbiddenFileError):
         sources.listing(folder)
 
 
-def looks_at_the_disk(monkeypatch):
-    """Grows by one with every question to the file system about a path."""
+def count_stat_calls(monkeypatch):
+    """Return a list that grows by one with every stat call for a path."""
     return [count_calls(monkeypatch, os, name) for name in ("stat", "lstat", "scandir", "listdir")]
 
 
 @pytest.mark.parametrize("in_table", [False, True])
-def test_a_tile_asks_the_disk_as_often_however_many_images_there_are(
-    user, tmp_path, monkeypatch, in_table
-):
+def test_tile_needs_a_constant_number_of_stat_calls(user, tmp_path, monkeypatch, in_table):
     counts = []
     for n_patients in (3, 60):
         folder = tmp_path / str(n_patients)
@@ -263,14 +259,14 @@ def test_a_tile_asks_the_disk_as_often_however_many_images_there_are(
         dataset = open_dataset(user, sources, folder)
         image = short_id(paths[-1])
         with monkeypatch.context() as patch:
-            summaries = looks_at_the_disk(patch)
+            summaries = count_stat_calls(patch)
             assert find_dataset(user, sources, dataset.id, image).image(image).path.exists()
             counts.append(sum(map(len, summaries)))
     assert 0 < counts[0] == counts[1]
 
 
-def test_an_image_alone_is_still_found_as_it_is_now(user, sources, folder):
-    """Though not all folders are looked at: those that lead to it, or the table, are."""
+def test_single_image_reflects_its_current_state(user, sources, folder):
+    """Only the folders on the path to the image, or the table, are checked."""
     for place in ("a/p1", "b/p2"):
         (folder / place).mkdir()
         (folder / place / "9.png").touch()
@@ -283,7 +279,7 @@ def test_an_image_alone_is_still_found_as_it_is_now(user, sources, folder):
         return set(found.listing.names.values())
 
     assert "a/p1/9.png" in names_now()
-    (folder / "b" / "p2" / "10.png").touch()  # of no concern to this image
+    (folder / "b" / "p2" / "10.png").touch()  # irrelevant to this image
     settle(folder / "b" / "p2")
     assert "b/p2/10.png" not in names_now()
     assert "b/p2/10.png" in find_dataset(user, sources, dataset.id).listing.names.values()
@@ -296,14 +292,14 @@ def test_an_image_alone_is_still_found_as_it_is_now(user, sources, folder):
     assert names_now() == {"a/2.png", "b/3.png"}
 
 
-def test_a_change_while_thousands_are_listed_is_not_missed(sources, folder, monkeypatch):
-    """Settled is what was so before the listing began, not when it ended a while later."""
+def test_change_during_a_long_listing_is_detected(sources, folder, monkeypatch):
+    """Files count as settled by the start of the listing, not by its end."""
     read, now = datasets._list_images, time.time()
     monkeypatch.setattr(datasets.time, "time", lambda: now)
 
-    def slowly(*given):
+    def slowly(*args):
         nonlocal now
-        found = read(*given)
+        found = read(*args)
         now += 10
         return found
 

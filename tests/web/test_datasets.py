@@ -1,4 +1,4 @@
-"""Corrections change what is learnt from, never the user's files."""
+"""Corrections change the training set, never the user's files."""
 
 import numpy as np
 import pytest
@@ -32,14 +32,14 @@ def some_id(dataset, label):
     return short_id(dataset.manifest.name(record)), record
 
 
-def test_a_data_set_is_found_again(place, dataset):
+def test_data_set_is_found_again(place, dataset):
     again = find_dataset(*place, dataset.id)
     assert again.manifest.digest() == dataset.manifest.digest()
     with pytest.raises(KeyError):
         find_dataset(*place, "../../..")
 
 
-def test_labels_are_flipped_and_flipped_back(dataset):
+def test_labels_are_changed_and_changed_back(dataset):
     image, record = some_id(dataset, "healthy")
     before = record.path.read_bytes()
     add_correction(dataset, image, "inflamed", None)
@@ -53,20 +53,20 @@ def test_labels_are_flipped_and_flipped_back(dataset):
     assert record.path.read_bytes() == before
 
 
-def test_a_marked_rectangle_becomes_an_image_of_the_same_patient(dataset):
+def test_marked_rectangle_becomes_an_image_of_the_same_patient(dataset):
     image, record = some_id(dataset, "healthy")
     add_correction(dataset, image, "inflamed", [30, 20, 1000, 90])
     (correction,) = dataset.corrections()
     assert correction["box"] == [30, 20, 160, 90]
-    mark = training_manifest(dataset).records[-1]
-    assert (mark.label, mark.patient, mark.mpp) == ("inflamed", record.patient, record.mpp)
-    with Image.open(record.path) as whole, Image.open(mark.path) as part:
-        np.testing.assert_array_equal(np.asarray(whole)[20:90, 30:160], np.asarray(part))
+    marked = training_manifest(dataset).records[-1]
+    assert (marked.label, marked.patient, marked.mpp) == ("inflamed", record.patient, record.mpp)
+    with Image.open(record.path) as full_mask, Image.open(marked.path) as part:
+        np.testing.assert_array_equal(np.asarray(full_mask)[20:90, 30:160], np.asarray(part))
     remove_correction(dataset, correction["id"])
     assert len(training_manifest(dataset).records) == len(dataset.manifest.records)
 
 
-def test_where_there_are_masks_the_mask_is_painted(place, tissue):
+def test_masks_are_edited_if_there_are_any(place, tissue):
     dataset = open_dataset(*place, tissue / "tissue" / "regions")
     record = next(r for r in dataset.manifest.records if r.label == "inflamed")
     image = short_id(dataset.manifest.name(record))
@@ -89,12 +89,12 @@ def test_where_there_are_masks_the_mask_is_painted(place, tissue):
         ("inflamed", [90, 90, 0, 0]),
     ],
 )
-def test_what_cannot_be_learnt_is_refused(dataset, label, box):
+def test_invalid_correction_is_refused(dataset, label, box):
     with pytest.raises(ValueError, match=r"class|mark between"):
         add_correction(dataset, some_id(dataset, "healthy")[0], label, box)
 
 
-def test_a_folder_without_classes_can_be_looked_at(place, tissue):
+def test_folder_without_classes_can_be_viewed(place, tissue):
     dataset = open_dataset(*place, tissue / "tissue" / "healthy")
     assert not dataset.is_labelled
     assert len(dataset.manifest.records) == 4

@@ -1,6 +1,5 @@
-"""Drawing on images without labels, as the page asks for it: classes, strokes, the way back,
-files in and out, and what is refused.
-"""
+"""Tests of annotation over HTTP on unlabelled images: classes, strokes, undo, file import and
+export, and refused requests."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ BOX = {"act": "draw", "tool": "rectangle", "points": [[150, 100], [220, 160]]}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Two bare images: stripes to the left, dots to the right."""
+    """Two unlabelled images: stripes on the left, dots on the right."""
     folder = tmp_path_factory.mktemp("bare")
     rng = np.random.default_rng(0)
     for name in ("first", "second"):
@@ -44,7 +43,8 @@ def folder(tmp_path_factory):
 def client(folder, tmp_path, monkeypatch):
     from histodict.web.api import annotate as api_annotate
 
-    monkeypatch.setattr(api_annotate, "uses_encoder", lambda: False)  # which takes seconds to start
+    # an encoder takes seconds to load
+    monkeypatch.setattr(api_annotate, "uses_encoder", lambda: False)
     with open_client([folder.parent], tmp_path / "workspace") as client:
         client.data = open_data(client, folder.name)
         client.images = {i["name"]: i["id"] for i in ask(client)["images"]}
@@ -64,7 +64,7 @@ def refused(client, path, body):
     return response.json()["error"]
 
 
-def sheet(client, name="first.png"):
+def annotation_path(client, name="first.png"):
     return f"/images/{client.images[name]}/drawn"
 
 
@@ -73,19 +73,19 @@ def make(client, *names):
 
 
 def draw_both(client, name="first.png"):
-    own = make(client, "stripes", "dots") if not drawn(client)["classes"] else None
-    own = own or [one["id"] for one in drawn(client)["classes"]]
-    ask(client, sheet(client, name), BRUSH | {"label": own[0]})
-    return own, ask(client, sheet(client, name), BOX | {"label": own[1]})
+    own = make(client, "stripes", "dots") if not annotation_state(client)["classes"] else None
+    own = own or [one["id"] for one in annotation_state(client)["classes"]]
+    ask(client, annotation_path(client, name), BRUSH | {"label": own[0]})
+    return own, ask(client, annotation_path(client, name), BOX | {"label": own[1]})
 
 
-def drawn(client):
+def annotation_state(client):
     return ask(client, "/drawn")
 
 
-def bring(client, content, name="first.geojson"):
+def import_file(client, content, name="first.geojson"):
     data = content if isinstance(content, bytes) else json.dumps(content).encode()
-    url = f"/api/data/{client.data}{sheet(client)}/file?name={name}"
+    url = f"/api/data/{client.data}{annotation_path(client)}/file?name={name}"
     return client.post(url, content=data, headers=OWN)
 
 
@@ -107,17 +107,17 @@ def square(left, top, side):
     "name",
     ["Tumor, grade 3", 'a "b" <i>c</i>', "Гистология", "腫瘍", "é" * 60, "../x", "100 %", "'; --"],
 )
-def test_any_name_that_can_be_read_makes_a_class_and_comes_back_from_a_file(client, name):
+def test_any_readable_name_makes_a_class_and_survives_a_file(client, name):
     (own,) = make(client, f"  {name}  ")
-    ask(client, sheet(client), BOX | {"label": own})
-    saved = client.get(f"/api/data/{client.data}{sheet(client)}.geojson")
+    ask(client, annotation_path(client), BOX | {"label": own})
+    saved = client.get(f"/api/data/{client.data}{annotation_path(client)}.geojson")
     (found,) = json.loads(saved.content)["features"]
     assert found["properties"]["classification"] == {"name": name, "color": [213, 94, 0]}
     assert saved.content.isascii()
 
 
 @pytest.mark.parametrize(
-    ("body", "words"),
+    ("body", "message"),
     [
         ({"name": ""}, "from 1 to 60"),
         ({"name": "   "}, "from 1 to 60"),
@@ -131,62 +131,70 @@ def test_any_name_that_can_be_read_makes_a_class_and_comes_back_from_a_file(clie
         ({"id": "0" * 12, "name": "y"}, "no such class"),
     ],
 )
-def test_names_that_would_mislead_are_refused(client, body, words):
+def test_misleading_names_are_refused(client, body, message):
     make(client, "stripes")
-    assert words in refused(client, "/classes", body)
-    assert len(drawn(client)["classes"]) == 1
+    assert message in refused(client, "/classes", body)
+    assert len(annotation_state(client)["classes"]) == 1
 
 
-def test_a_class_is_renamed_everywhere_and_removed_only_if_nothing_is_of_it(client):
+def test_class_is_renamed_everywhere_and_only_removed_if_unused(client):
     (first, second), _ = draw_both(client)
     ask(client, "/classes", {"id": first, "name": "lines", "colour": "#123456"})
-    assert drawn(client)["classes"][0] == {"id": first, "name": "lines", "colour": "#123456"}
+    assert annotation_state(client)["classes"][0] == {
+        "id": first,
+        "name": "lines",
+        "colour": "#123456",
+    }
     assert "remove these first" in refused(client, "/classes", {"id": second, "remove": True})
-    ask(client, sheet(client), {"act": "undo"})
+    ask(client, annotation_path(client), {"act": "undo"})
     ask(client, "/classes", {"id": second, "remove": True})
-    assert ask(client, sheet(client))["redo"] == 0  # it led through the class that is no more
+    assert ask(client, annotation_path(client))["redo"] == 0  # it contained the removed class
 
 
 # --- shapes --------------------------------------------------------------------------------------
 
 
-def test_what_is_drawn_is_there_after_a_restart_with_the_way_back(client, folder, tmp_path):
+def test_annotations_and_undo_survive_a_restart(client, folder, tmp_path):
     _, now = draw_both(client)
     with open_client([folder.parent], tmp_path / "workspace") as later:
         later.data, later.images = client.data, client.images
-        assert ask(later, sheet(later)) == now
-        before = ask(later, sheet(later), {"act": "undo"})
+        assert ask(later, annotation_path(later)) == now
+        before = ask(later, annotation_path(later), {"act": "undo"})
         assert len(before["shapes"]) == 1 and (before["undo"], before["redo"]) == (1, 1)
-        again = ask(later, sheet(later), {"act": "redo"})
+        again = ask(later, annotation_path(later), {"act": "redo"})
         assert again["shapes"] == now["shapes"]
-        assert "nothing to do again" in refused(later, sheet(later), {"act": "redo"})
+        assert "nothing to do again" in refused(later, annotation_path(later), {"act": "redo"})
 
 
-def test_what_is_painted_last_counts_and_one_step_takes_it_back(client):
+def test_later_paint_has_precedence_and_one_undo_restores(client):
     (first, second), before = draw_both(client)
     over = BRUSH | {"points": [[90, 65]], "radius": 10, "label": second}
-    after = ask(client, sheet(client), over)
+    after = ask(client, annotation_path(client), over)
     areas = {first: 0.0, second: 0.0}
     for shape in after["shapes"]:
         areas[shape["label"]] += shape["area"]
     was = {s["label"]: s["area"] for s in before["shapes"]}
     dab = next(s for s in after["shapes"] if s["id"] == after["shapes"][-1]["id"])["area"]
     assert areas[first] == pytest.approx(was[first] - dab, rel=0.02)
-    back = ask(client, sheet(client), {"act": "undo"})["shapes"]
+    back = ask(client, annotation_path(client), {"act": "undo"})["shapes"]
     assert sorted(s["id"] for s in back) == sorted(s["id"] for s in before["shapes"])
 
 
-def test_the_eraser_relabelling_and_removing(client):
+def test_eraser_relabelling_and_removal(client):
     (_, second), _ = draw_both(client)
     wipe = {"act": "draw", "tool": "eraser", "points": [[185, 90], [185, 170]], "radius": 8}
-    shapes = ask(client, sheet(client), wipe)["shapes"]
+    shapes = ask(client, annotation_path(client), wipe)["shapes"]
     assert len(shapes) == 2 and sum(len(s["polygons"]) for s in shapes) == 3
-    assert "nothing to rub out" in refused(client, sheet(client), wipe | {"points": [[5, 190]]})
+    assert "nothing to rub out" in refused(
+        client, annotation_path(client), wipe | {"points": [[5, 190]]}
+    )
     own = {"act": "relabel", "id": shapes[0]["id"], "label": second}
-    assert {s["label"] for s in ask(client, sheet(client), own)["shapes"]} == {second}
-    last = ask(client, sheet(client))["shapes"][-1]["id"]
-    assert len(ask(client, sheet(client), {"act": "remove", "id": last})["shapes"]) == 1
-    assert "no such shape" in refused(client, sheet(client), {"act": "remove", "id": last})
+    assert {s["label"] for s in ask(client, annotation_path(client), own)["shapes"]} == {second}
+    last = ask(client, annotation_path(client))["shapes"][-1]["id"]
+    assert len(ask(client, annotation_path(client), {"act": "remove", "id": last})["shapes"]) == 1
+    assert "no such shape" in refused(
+        client, annotation_path(client), {"act": "remove", "id": last}
+    )
 
 
 @pytest.mark.parametrize(
@@ -209,37 +217,37 @@ def test_the_eraser_relabelling_and_removing(client):
         {"act": "undo"},
     ],
 )
-def test_what_cannot_be_drawn_is_refused_and_changes_nothing(client, body):
+def test_invalid_annotation_is_refused_without_a_change(client, body):
     (own,) = make(client, "stripes")
-    assert refused(client, sheet(client), {"label": own} | body)
-    assert ask(client, sheet(client))["shapes"] == []
+    assert refused(client, annotation_path(client), {"label": own} | body)
+    assert ask(client, annotation_path(client))["shapes"] == []
 
 
-def test_two_hands_at_once_lose_no_stroke(client):
+def test_concurrent_requests_lose_no_stroke(client):
     (own,) = make(client, "stripes")
 
     def draw(place):
         points = [[20 + 12 * place, 40]]
-        ask(client, sheet(client), BRUSH | {"points": points, "radius": 4, "label": own})
+        ask(client, annotation_path(client), BRUSH | {"points": points, "radius": 4, "label": own})
 
     hands = [threading.Thread(target=draw, args=[place]) for place in range(12)]
     for hand in hands:
         hand.start()
     for hand in hands:
         hand.join()
-    assert len(ask(client, sheet(client))["shapes"]) == 12
+    assert len(ask(client, annotation_path(client))["shapes"]) == 12
 
 
 # --- files ---------------------------------------------------------------------------------------
 
 
-def test_a_saved_file_covers_the_same_pixels_and_comes_back(client, folder, tmp_path):
+def test_exported_file_covers_the_same_pixels_when_imported(client, folder, tmp_path):
     draw_both(client)
-    saved = client.get(f"/api/data/{client.data}{sheet(client)}.geojson")
+    saved = client.get(f"/api/data/{client.data}{annotation_path(client)}.geojson")
     assert 'filename="first.geojson"' in saved.headers["content-disposition"]
     path = tmp_path / "first.geojson"
     path.write_bytes(saved.content)
-    shapes = ask(client, sheet(client))["shapes"]
+    shapes = ask(client, annotation_path(client))["shapes"]
     with open_image(folder / "first.png") as source:
         n_pixels = {
             n: AnnotationFile(path, (n,)).region(source).n_pixels for n in ("stripes", "dots")
@@ -247,14 +255,14 @@ def test_a_saved_file_covers_the_same_pixels_and_comes_back(client, folder, tmp_
     assert n_pixels["dots"] == 70 * 60
     assert n_pixels["stripes"] == pytest.approx(shapes[0]["area"], rel=0.02)
     for shape in shapes:
-        ask(client, sheet(client), {"act": "remove", "id": shape["id"]})
-    assert bring(client, saved.content).status_code == 200
-    back = ask(client, sheet(client))["shapes"]
+        ask(client, annotation_path(client), {"act": "remove", "id": shape["id"]})
+    assert import_file(client, saved.content).status_code == 200
+    back = ask(client, annotation_path(client))["shapes"]
     assert [s["polygons"] for s in back] == [s["polygons"] for s in shapes]
-    assert {s["tool"] for s in back} == {"file"} and len(drawn(client)["classes"]) == 2
+    assert {s["tool"] for s in back} == {"file"} and len(annotation_state(client)["classes"]) == 2
 
 
-def test_files_of_others_bring_classes_and_colours(client):
+def test_files_of_other_programs_provide_classes_and_colours(client):
     old = {"name": "Necrosis", "colorRGB": -16776961}
     features = [
         feature(square(10, 10, 40)),
@@ -262,29 +270,29 @@ def test_files_of_others_bring_classes_and_colours(client):
         feature(square(10, 100, 40), None, classification=old),
         feature(square(100, 100, 40), "Cells", objectType="detection"),
     ]
-    found = bring(client, features).json()
+    found = import_file(client, features).json()
     assert {one["name"]: one["colour"] for one in found["classes"]} == {
         "Necrosis": "#0000ff",
         "Tumor": "#c80000",
         "unclassified": "#d55e00",
     }
     assert len(found["shapes"]) == 3 and "1 detections" in found["notes"][0]
-    again = bring(client, [feature(square(60, 100, 30), " tumor ")]).json()
-    assert len(again["classes"]) == 3  # a name that differs in case and blanks is the same
+    again = import_file(client, [feature(square(60, 100, 30), " tumor ")]).json()
+    assert len(again["classes"]) == 3  # names that differ in case and blanks are equal
     assert again["shapes"][-1]["label"] == next(
         one["id"] for one in again["classes"] if one["name"] == "Tumor"
     )
 
 
-def test_an_outline_that_crosses_itself_is_said_and_all_of_it_taken(client):
+def test_self_intersecting_outline_is_warned_of_and_filled(client):
     tie = [[100, 50], [200, 150], [200, 50], [100, 150], [100, 50]]
-    found = bring(client, {"type": "FeatureCollection", "features": [feature(tie)]}).json()
+    found = import_file(client, {"type": "FeatureCollection", "features": [feature(tie)]}).json()
     assert "crossing itself" in found["notes"][0]
     assert sum(shape["area"] for shape in found["shapes"]) == pytest.approx(5000, rel=0.03)
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message"),
     [
         (b"", "not GeoJSON"),
         (b"<xml/>", "not GeoJSON"),
@@ -300,44 +308,44 @@ def test_an_outline_that_crosses_itself_is_said_and_all_of_it_taken(client):
         ([feature(square(10, 10, 40), "x" * 100)], "from 1 to 60"),
     ],
 )
-def test_foreign_and_broken_files_are_refused_in_words_and_change_nothing(client, content, words):
-    response = bring(client, content)
+def test_invalid_files_are_refused_without_a_change(client, content, message):
+    response = import_file(client, content)
     assert response.status_code == 400
-    assert words in response.json()["error"] and "--" not in response.json()["error"]
-    assert drawn(client)["images"] == drawn(client)["classes"] == []
+    assert message in response.json()["error"] and "--" not in response.json()["error"]
+    assert annotation_state(client)["images"] == annotation_state(client)["classes"] == []
 
 
 def many_corners(how, n=150_000):
-    if how == "crossing":  # to and fro over the whole image
+    if how == "crossing":  # back and forth over the image
         return np.random.default_rng(0).uniform(10, 190, (n, 2)).round(1).tolist()
-    turns = np.linspace(0, 2 * np.pi, n, endpoint=False)
-    return np.stack([120 + 60 * np.cos(turns), 100 + 60 * np.sin(turns)], 1).round(4).tolist()
+    angles = np.linspace(0, 2 * np.pi, n, endpoint=False)
+    return np.stack([120 + 60 * np.cos(angles), 100 + 60 * np.sin(angles)], 1).round(4).tolist()
 
 
-def test_an_outline_of_many_corners_is_taken_soon_or_refused_soon(client):
+def test_outline_of_many_corners_is_imported_or_refused_quickly(client):
     begun = time.process_time()
-    found = bring(client, [feature(many_corners("round"))]).json()
+    found = import_file(client, [feature(many_corners("round"))]).json()
     assert sum(shape["area"] for shape in found["shapes"]) == pytest.approx(np.pi * 3600, rel=0.01)
-    crossing = bring(client, [feature(many_corners("crossing"))])
+    crossing = import_file(client, [feature(many_corners("crossing"))])
     assert crossing.status_code == 400 and "simplify them" in crossing.json()["error"]
     tie = [[100, 50], [200, 150], [200, 50], [100, 150], [100, 50]]
-    ties = bring(client, [feature(tie)] * 1000)
+    ties = import_file(client, [feature(tie)] * 1000)
     assert ties.status_code == 400 and "1000 self-intersecting outlines" in ties.json()["error"]
-    squares = bring(client, [feature(square(60, 100, 30))] * 5001)
+    squares = import_file(client, [feature(square(60, 100, 30))] * 5001)
     assert squares.status_code == 400 and "5000 outlines and" in squares.json()["error"]
-    assert len(client.get(f"/api/data/{client.data}{sheet(client)}").json()["shapes"]) == len(
-        found["shapes"]
-    )
-    assert time.process_time() - begun < 20  # it was 30 s for one of them
+    assert len(
+        client.get(f"/api/data/{client.data}{annotation_path(client)}").json()["shapes"]
+    ) == len(found["shapes"])
+    assert time.process_time() - begun < 20  # 30 s for one of them before the limit
 
 
-def test_a_file_may_be_larger_than_a_request_but_not_without_end(client):
+def test_file_may_exceed_the_request_limit_up_to_its_own(client):
     many = [feature(square(10, 10, 40)) | {"pad": "x" * 100} for _ in range(1000)]
-    assert bring(client, many).status_code == 200
-    assert "too large" in bring(client, b" " * (17 * 2**20)).json()["error"]
+    assert import_file(client, many).status_code == 200
+    assert "too large" in import_file(client, b" " * (17 * 2**20)).json()["error"]
 
 
-def test_nothing_is_read_or_written_by_an_id_that_is_a_path(client):
+def test_id_that_is_a_path_is_refused(client):
     for image in ("..%2f..%2ftoken", "000000000000"):
         response = client.post(
             f"/api/data/{client.data}/images/{image}/drawn", json={"act": "undo"}, headers=OWN
@@ -345,15 +353,16 @@ def test_nothing_is_read_or_written_by_an_id_that_is_a_path(client):
         assert response.status_code == 404
 
 
-# --- the quick answer ----------------------------------------------------------------------------
+# --- live preview
+# ------------------------------------------------------------------------------------
 
 
-def test_the_quick_answer_tells_apart_what_was_drawn(client):
+def test_live_preview_separates_the_annotations(client):
     import base64
     import io
 
     draw_both(client)
-    for name in client.images:  # also on an image on which nothing is drawn
+    for name in client.images:  # also on an image without annotations
         quick = ask(client, f"/images/{client.images[name]}/quick", {"box": [0, 0, 280, 200]})
         assert quick["left"] == 0 and min(quick["patches"].values()) > 5
         png = base64.b64decode(quick["picture"]["png"].partition(",")[2])
@@ -364,10 +373,10 @@ def test_the_quick_answer_tells_apart_what_was_drawn(client):
         assert is_first[:, :half].mean() > 0.9 and is_first[:, half + 1 :].mean() < 0.1
 
 
-def test_without_two_classes_there_is_no_quick_answer_and_a_thin_stroke_is_counted_as_none(client):
+def test_live_preview_needs_patches_of_two_classes(client):
     own = make(client, "stripes", "dots")
     thin = BRUSH | {"radius": 1, "label": own[0]}
-    ask(client, sheet(client), thin)
+    ask(client, annotation_path(client), thin)
     quick = ask(client, f"/images/{client.images['first.png']}/quick", {"box": [0, 0, 280, 200]})
     assert quick["picture"] is None and quick["patches"] == dict.fromkeys(own, 0)
     bad = f"/images/{client.images['first.png']}/quick"
@@ -375,12 +384,12 @@ def test_without_two_classes_there_is_no_quick_answer_and_a_thin_stroke_is_count
         assert "numbers" in refused(client, bad, {"box": box})
 
 
-def test_tiles_do_not_wait_for_the_quick_answer(client, monkeypatch):
+def test_tiles_do_not_wait_for_the_live_preview(client, monkeypatch):
     from histodict.web.api import annotate as api_annotate
 
     begun, over = threading.Event(), threading.Event()
 
-    def slow(*given):
+    def slow(*args):
         begun.set()
         over.wait(20)
         return {}
@@ -393,14 +402,15 @@ def test_tiles_do_not_wait_for_the_quick_answer(client, monkeypatch):
         thread.start()
     assert begun.wait(20)
     started = time.monotonic()
-    tile = client.get(f"/api/data/{client.data}{image}/tiles/0/0/0.jpg")  # of the same image, new
+    # a new tile of the same image
+    tile = client.get(f"/api/data/{client.data}{image}/tiles/0/0/0.jpg")
     assert tile.status_code == 200 and time.monotonic() - started < 10
     over.set()
     for thread in asking:
         thread.join()
 
 
-def test_a_shape_as_large_as_a_slide_is_not_waited_for(tmp_path):
+def test_very_large_shape_is_processed_quickly(tmp_path):
     from histodict.utils.files import file_key
     from histodict.web.annotation.edits import shape_of
     from histodict.web.annotation.quick_prediction import (
@@ -434,23 +444,26 @@ def test_a_shape_as_large_as_a_slide_is_not_waited_for(tmp_path):
 
 
 @pytest.mark.parametrize("damage", [b"", b"{}", b"[1]", b"no JSON"])
-def test_a_damaged_sheet_is_named_and_never_overwritten(client, damage):
+def test_damaged_annotations_are_reported_and_never_overwritten(client, damage):
     own, _ = draw_both(client)
     user = client.app.state.users[0].folder / "data" / client.data
     path = user / "sheets" / f"{client.images['first.png']}.json"
     path.write_bytes(damage)
     response = client.post(
-        f"/api/data/{client.data}{sheet(client)}", json=BRUSH | {"label": own[0]}, headers=OWN
+        f"/api/data/{client.data}{annotation_path(client)}",
+        json=BRUSH | {"label": own[0]},
+        headers=OWN,
     )
     assert response.status_code == 400 and "is damaged" in response.json()["error"]
     assert path.read_bytes() == damage
-    ask(client, sheet(client, "second.png"), BRUSH | {"label": own[0]})  # the others go on
+    # other images can be annotated
+    ask(client, annotation_path(client, "second.png"), BRUSH | {"label": own[0]})
 
 
 # --- training ------------------------------------------------------------------------------------
 
 
-def test_training_needs_two_classes_and_somebody_left_to_learn_from(client):
+def test_training_needs_two_classes_and_training_patients(client):
     assert "two classes" in refused(client, "/../../jobs", {"data": client.data})
     draw_both(client)
     body = {"data": client.data, "preset": "quick"}
@@ -460,12 +473,13 @@ def test_training_needs_two_classes_and_somebody_left_to_learn_from(client):
     assert "leave one to learn from" in refused(client, "/../../jobs", body)
 
 
-def test_a_model_learns_from_shapes_alone_and_is_tested_on_shapes_of_others(client):
+def test_model_is_trained_and_tested_on_shapes_alone(client):
     draw_both(client)
     draw_both(client, "second.png")
     ask(client, "/about", {"positive": "dots"})
     job = start(client, client.data, test_patients=["second.png"])
-    ask(client, sheet(client), {"act": "undo"})  # it learns from what was there when it was asked
+    # training uses the annotations at the time of the request
+    ask(client, annotation_path(client), {"act": "undo"})
     assert wait_for(client, job, "done", "failed")["error"] == ""
     model = client.get(f"/api/jobs/{job}/model").json()
     assert model["classes"] == ["stripes", "dots"] and model["colours"]["dots"] == "#0072b2"
@@ -485,32 +499,32 @@ def test_a_model_learns_from_shapes_alone_and_is_tested_on_shapes_of_others(clie
     assert client.get(f"{place}/map.png?only=-1").status_code == 200
 
 
-# --- how much -------------------------------------------------------------------------------------
+# --- limits ---------------------------------------------------------------------------------------
 
 
-def test_a_long_stroke_is_taken_and_an_endless_one_refused(client):
-    """As JSON it has more bytes than other requests may."""
+def test_long_stroke_is_accepted_and_an_endless_one_refused(client):
+    """Its JSON is larger than the limit for other requests."""
     (own,) = make(client, "dots")
-    turns = np.linspace(0, 60 * np.pi, 20_000)
-    reach = 20 + 60 * turns / turns[-1]
-    path = np.stack([140 + reach * np.cos(turns), 100 + reach * np.sin(turns)], axis=1).round(1)
+    angles = np.linspace(0, 60 * np.pi, 20_000)
+    reach = 20 + 60 * angles / angles[-1]
+    path = np.stack([140 + reach * np.cos(angles), 100 + reach * np.sin(angles)], axis=1).round(1)
     body = BRUSH | {"label": own, "points": path.tolist(), "radius": 3}
     assert len(json.dumps(body)) > 2**17
-    (shape,) = ask(client, sheet(client), body)["shapes"]
+    (shape,) = ask(client, annotation_path(client), body)["shapes"]
     assert abs(shape["area"] / (np.pi * (83**2 - 17**2)) - 1) < 0.05
     more = body | {"points": [*body["points"], [1, 1]]}
-    assert "from 1 to 20000 points" in refused(client, sheet(client), more)
+    assert "from 1 to 20000 points" in refused(client, annotation_path(client), more)
     endless = body | {"points": 10 * body["points"]}
-    assert "too large" in refused(client, sheet(client), endless)
+    assert "too large" in refused(client, annotation_path(client), endless)
 
 
 def square_of(n_corners, number):
-    """A shape of so many corners."""
+    """Return a shape with this number of corners."""
     corners = [[float(number), float(i)] for i in range(n_corners)]
     return Shape(id=f"{number:012x}", label="a", tool="brush", area=1.0, polygons=[[corners]])
 
 
-def test_the_way_back_is_as_long_as_there_is_room():
+def test_length_of_the_undo_history_is_limited():
     small = large = AnnotationStore([], [], [])
     for number in range(130):
         small = small.changed([], [square_of(4, number)])
@@ -521,10 +535,11 @@ def test_the_way_back_is_as_long_as_there_is_room():
     back = large.undo().undo()
     assert len(back.shapes) == 7 and back.redo().redo().shapes == large.shapes
     last = AnnotationStore([], [], []).changed([], [square_of(300_000, 1)])
-    assert last.undo().shapes == []  # the last step can be taken back, whatever it takes
+    assert last.undo().shapes == []  # the last step can be undone, whatever its size
 
 
-# --- images that have labels ----------------------------------------------------------------------
+# --- labelled images
+# --------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -539,7 +554,7 @@ def labelled(tmp_path, folder):
         yield client
 
 
-def test_images_with_labels_are_drawn_on_as_a_set_of_its_own(labelled):
+def test_labelled_images_are_annotated_as_a_separate_set(labelled):
     before = ask(labelled)
     assert before["labelled"] and before["classes"] == ["healthy", "inflamed"]
     image = before["images"][0]["id"]
@@ -557,6 +572,6 @@ def test_images_with_labels_are_drawn_on_as_a_set_of_its_own(labelled):
     (label,) = make(labelled, "a")
     assert ask(labelled, f"/images/{image}/drawn", BRUSH | {"label": label})["shapes"]
     labelled.data = own
-    assert ask(labelled)["labelled"] and drawn(labelled)["images"] == []
+    assert ask(labelled)["labelled"] and annotation_state(labelled)["images"] == []
     names = [data["name"] for data in labelled.get("/api/session").json()["data"]]
     assert sorted(names) == ["data", "data, to draw on"]

@@ -1,4 +1,4 @@
-"""The why of a call adds up: parts rebuild the patch, residuals are the method's own."""
+"""Explanations of patches add up: contributions rebuild the patch, residuals equal the method's."""
 
 from dataclasses import replace
 
@@ -16,13 +16,15 @@ def patch_map(model, manifest):
     return model.predict_one(manifest.records[0].path, mpp=manifest.records[0].mpp).patch_map
 
 
-def test_residuals_and_atoms_are_those_of_the_method(model, manifest, gallery, patch_map):
+def test_residuals_and_atoms_equal_those_of_the_method(model, manifest, gallery, patch_map):
     row, column = (int(x) for x in np.argwhere(patch_map.predicted_classes != NO_TISSUE)[3])
     with open_prepared_image(
         manifest.records[0].path, manifest.records[0].mpp, model.recipe
-    ) as view:
-        found = explain(model, view, patch_map, gallery, row, column)
-        y = view.chunk_features(patch_map.grid, slice(row, row + 1), slice(column, column + 1))[1]
+    ) as prepared:
+        found = explain(model, prepared, patch_map, gallery, row, column)
+        y = prepared.chunk_features(patch_map.grid, slice(row, row + 1), slice(column, column + 1))[
+            1
+        ]
     code, residuals = model.model_.method_.encode(y)
     assert [entry["residual"] for entry in found["classes"]] == pytest.approx(residuals[0])
     assert found["winner"] == model.classes_[residuals[0].argmin()]
@@ -45,27 +47,27 @@ def test_background_is_not_explained(model, manifest, gallery, patch_map):
     blank = replace(patch_map, predicted_classes=predicted_classes)
     with open_prepared_image(
         manifest.records[0].path, manifest.records[0].mpp, model.recipe
-    ) as view:
-        found = explain(model, view, blank, gallery, 0, 0)
+    ) as prepared:
+        found = explain(model, prepared, blank, gallery, 0, 0)
         assert found["winner"] is None and found["words"].startswith("No tissue found here")
         with pytest.raises(KeyError):
-            explain(model, view, patch_map, gallery, -1, 0)
+            explain(model, prepared, patch_map, gallery, -1, 0)
 
 
-def test_words_call_a_distance_a_distance():
+def test_text_of_a_distance():
     message = _text(["a", "b"], 0, np.array([-0.3, 0.2]), False)
     assert message == "This patch is closest to a: its distance is -0.30, that of b 0.20."
     assert "On the map, though, it counts as b" in _text(["a", "b"], 1, np.array([0.1, 0.2]), True)
 
 
-def test_atoms_go_by_the_names_that_they_were_given(model, manifest, gallery, patch_map):
+def test_named_atoms_are_explained_by_name(model, manifest, gallery, patch_map):
     row, column = (int(x) for x in np.argwhere(patch_map.predicted_classes != NO_TISSUE)[3])
 
-    def explained(asked):
+    def explained(options):
         with open_prepared_image(
             manifest.records[0].path, manifest.records[0].mpp, model.recipe
-        ) as view:
-            return explain(asked, view, patch_map, gallery, row, column)["atoms"]
+        ) as prepared:
+            return explain(options, prepared, patch_map, gallery, row, column)["atoms"]
 
     first = explained(model)[0]["atom"]
     named = model.with_atom_annotations(AtomAnnotations().changed([first], name="dark nuclei"))

@@ -1,4 +1,4 @@
-"""Figures of the page with intervals by patient, and differences that may be chance."""
+"""Tests of the page's metrics with intervals by patient, and of differences between models."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CLASSES = ["benign", "malignant"]
 
 
 def rows(*groups):
-    """(label, answer, patient, how many) each."""
+    """Return n rows for each (label, prediction, patient, n)."""
     return [
         {"label": label, "answer": response, "patient": patient}
         for label, response, patient, n in groups
@@ -39,7 +39,7 @@ def test_patients_are_counted_per_class():
     assert describe_range(malignant["interval"]) == "no interval can be given"
 
 
-def test_figures_of_enough_patients_have_intervals():
+def test_enough_patients_give_intervals():
     some = [("malignant", "malignant", f"m{n}", 2) for n in range(4)]
     some += [("benign", "malignant" if n == 0 else "benign", f"b{n}", 2) for n in range(4)]
     found = figures(CLASSES, rows(*some))
@@ -47,7 +47,7 @@ def test_figures_of_enough_patients_have_intervals():
     assert found["overlap"] == {}
 
 
-def test_labels_that_the_model_does_not_know_leave_the_mean_without_interval():
+def test_unknown_labels_give_a_mean_without_interval():
     some = [(name, name, f"{name}{n}", 1) for name in CLASSES for n in range(4)]
     assert figures(CLASSES, rows(*some))["balanced"] is not None
     assert figures(CLASSES, rows(*some, ("sick", "benign", "9", 1)))["balanced"] is None
@@ -64,7 +64,7 @@ def test_overlap_of_regions_has_an_interval():
 
 
 def compared(*groups):
-    """(label, answer before, answer now, patient, how many) each."""
+    """Return n rows for each (label, previous prediction, current prediction, patient, n)."""
     found = [
         ({"label": label, "answer_before": before, "answer": now}, patient)
         for label, before, now, patient, n in groups
@@ -73,18 +73,18 @@ def compared(*groups):
     return [row for row, _ in found], [patient for _, patient in found]
 
 
-def test_a_difference_of_one_patient_may_be_chance():
-    """33 of 41 now, 31 before: two images of one patient."""
+def test_interval_of_a_difference_in_one_patient_includes_zero():
+    """33 of 41 correct now, 31 before: two images of one patient."""
     same = [("a", "a", "a", str(n), 4) for n in range(7)] + [("a", "b", "b", "7", 8)]
     found = difference(*compared(*same, ("a", "a", "a", "8", 3), ("a", "b", "a", "8", 2)))
     assert found["value"] == pytest.approx(2 / 41)
     assert found["low"] <= 0 <= found["high"]
 
 
-def test_a_difference_of_all_patients_is_more_than_chance():
+def test_interval_of_a_difference_in_all_patients_excludes_zero():
     found = difference(*compared(*(("a", "b", "a", str(n), 3) for n in range(8))))
     assert found == {"value": 1.0, "low": 1.0, "high": 1.0}
 
 
-def test_two_patients_cannot_tell():
+def test_two_patients_give_no_interval():
     assert difference(*compared(("a", "b", "a", "1", 9), ("a", "b", "a", "2", 9))) is None

@@ -1,4 +1,4 @@
-"""Only what lies under the data folders can be reached, whatever names and links say."""
+"""Only files under the data folders are accessible, for any names and links."""
 
 import pytest
 
@@ -10,7 +10,7 @@ def place(tmp_path):
     (tmp_path / "data" / "class a").mkdir(parents=True)
     (tmp_path / "data" / "set.csv").write_text("path,label\n")
     (tmp_path / "data" / ".hidden").mkdir()
-    (tmp_path / "database").mkdir()  # begins like the folder's name
+    (tmp_path / "database").mkdir()  # its name starts with that of the folder
     (tmp_path / "secret.txt").write_text("secret")
     (tmp_path / "data" / "way out").symlink_to(tmp_path)
     (tmp_path / "data" / "inside").symlink_to(tmp_path / "data" / "class a")
@@ -30,18 +30,18 @@ def place(tmp_path):
         "a\0b",
     ],
 )
-def test_ways_out_are_refused(place, inside):
+def test_paths_outside_are_refused(place, inside):
     with pytest.raises(ForbiddenFileError):
         DataFolders([place / "data"]).find(0, inside)
 
 
 @pytest.mark.parametrize("number", [-1, 1, 10**9])
-def test_folders_that_were_not_given_are_refused(place, number):
+def test_unknown_folder_numbers_are_refused(place, number):
     with pytest.raises(ForbiddenFileError):
         DataFolders([place / "data"]).find(number, "")
 
 
-def test_what_is_inside_is_found_and_listed(place):
+def test_content_is_found_and_listed(place):
     folders = DataFolders([place / "data"])
     assert folders.find(0, "inside") == place / "data" / "class a"
     listing = folders.listing(0, "")
@@ -51,7 +51,7 @@ def test_what_is_inside_is_found_and_listed(place):
         folders.find(0, "class b")
 
 
-def test_the_work_of_users_is_no_data(place):
+def test_workspaces_are_not_listed(place):
     work = place / "data" / "work" / "users"
     work.mkdir(parents=True)
     folders = DataFolders([place / "data"], [work])
@@ -61,6 +61,6 @@ def test_the_work_of_users_is_no_data(place):
             folders.find(0, inside)
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path):
+def test_missing_folder_is_refused(tmp_path):
     with pytest.raises(ValueError, match="no such folder"):
         DataFolders([tmp_path / "nowhere"])

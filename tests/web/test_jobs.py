@@ -1,4 +1,4 @@
-"""Training in a process of its own: to the end, cancelled, killed, and across server restarts."""
+"""Training jobs in their own process: completed, cancelled, killed, and over server restarts."""
 
 import os
 import signal
@@ -25,7 +25,7 @@ def client(tissue, tmp_path):
         yield client
 
 
-def test_a_training_tells_of_every_stage_and_leaves_results(client):
+def test_training_reports_every_stage_and_leaves_results(client):
     job = start(client, open_data(client))
     found = wait_for(client, job, "done", "failed")
     assert found["state"] == "done", found["error"]
@@ -41,9 +41,9 @@ def test_a_training_tells_of_every_stage_and_leaves_results(client):
     assert "Atoms of inflamed" in report and '<div class="atom-users"' in report
 
 
-def test_what_cannot_be_trained_is_said_at_once(client):
+def test_invalid_training_is_refused_at_once(client):
     data = open_data(client)
-    for wish, text in (
+    for requested, text in (
         ({"settings": {"n_atoms": "many"}}, "n_atoms"),
         ({"settings": {"colour": "red"}}, "no setting"),
         ({"test_folds": 7}, "test_folds"),
@@ -51,8 +51,8 @@ def test_what_cannot_be_trained_is_said_at_once(client):
         ({"method": "magic"}, "method"),
         ({"preset": "paper", "settings": {"features": "timm:x@/etc/passwd"}}, "command line"),
     ):
-        response = client.post("/api/jobs", json={"data": data, **wish}, headers=OWN)
-        if response.status_code == 200:  # what only the method itself can tell fails soon
+        response = client.post("/api/jobs", json={"data": data, **requested}, headers=OWN)
+        if response.status_code == 200:  # errors that only the method detects occur early
             found = wait_for(client, response.json()["id"], "failed")
             assert text in found["error"]
         else:
@@ -60,7 +60,7 @@ def test_what_cannot_be_trained_is_said_at_once(client):
 
 
 def pid_of(folder) -> int:
-    """The process that works on a job."""
+    """Return the process that works on a job."""
     return int((folder / "worker.lock").read_text())
 
 
@@ -79,8 +79,8 @@ def wait_for_rounds(client, job):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals and ps are not Windows'")
-def test_cancelled_killed_and_taken_up_again(tissue, tmp_path):
-    """One long training is killed, resumed, ends with the server, and goes on with the next."""
+def test_training_is_cancelled_killed_and_resumed(tissue, tmp_path):
+    """One long training is killed, resumed, ended with the server, and resumed by the next."""
     with open_client([tissue], tmp_path) as client:
         data = open_data(client)
         job = start(client, data, settings=LONG)
@@ -117,8 +117,8 @@ def test_cancelled_killed_and_taken_up_again(tissue, tmp_path):
         assert client.get(f"/api/jobs/{behind}").json()["state"] == "cancelled"
 
 
-def test_giving_up_does_not_wait_for_a_worker_that_is_slow_to_go(client, monkeypatch):
-    """On busy cores, at the lowest priority, a killed process still takes a while to be gone."""
+def test_cancelling_does_not_wait_for_a_slow_worker(client, monkeypatch):
+    """On busy cores a killed process of lowest priority needs a while to end."""
     job = start(client, open_data(client), settings=LONG)
     wait_for_rounds(client, job)
     process = client.app.state.context.queue._processes[job]
@@ -135,8 +135,8 @@ def test_giving_up_does_not_wait_for_a_worker_that_is_slow_to_go(client, monkeyp
     client.post(f"/api/jobs/{job}/cancel", headers=OWN)
 
 
-def test_a_worker_that_vanished_with_the_machine_counts_as_interrupted(tissue, tmp_path):
-    """It holds no lock; while one does, as a worker of an earlier server may, the job waits."""
+def test_vanished_worker_counts_as_interrupted(tissue, tmp_path):
+    """It holds no lock; while a worker of an earlier server holds it, the job waits."""
     from histodict.web.jobs import RUNNING, Job
 
     with open_client([tissue], tmp_path) as client:
@@ -160,7 +160,7 @@ def test_a_worker_that_vanished_with_the_machine_counts_as_interrupted(tissue, t
         assert Job(folder).state()["run"] == 4
 
 
-def test_a_large_image_is_judged_in_the_background_if_somebody_asks(client, monkeypatch):
+def test_large_image_is_computed_in_the_background_on_request(client, monkeypatch):
     from histodict.web.api import viewer as api_look
 
     data = open_data(client)
@@ -173,7 +173,8 @@ def test_a_large_image_is_judged_in_the_background_if_somebody_asks(client, monk
     assert client.get("/api/jobs").json()["maps"] == []
     first = client.post(address, headers=OWN).json()
     assert first["state"] in ("waiting", "running")
-    assert client.post(address, headers=OWN).json()["job"] == first["job"]  # asked twice, done once
+    # requested twice, computed once
+    assert client.post(address, headers=OWN).json()["job"] == first["job"]
     (listed,) = client.get("/api/jobs").json()["maps"]
     assert [listed[name] for name in ("id", "data", "image", "model")] == [
         first["job"],
@@ -190,7 +191,7 @@ def test_a_large_image_is_judged_in_the_background_if_somebody_asks(client, monk
 
 
 def test_trainings_come_before_maps(tmp_path, monkeypatch):
-    """Whatever came first; what is at work is ahead of both."""
+    """Whatever came first; running jobs are ahead of both."""
     from histodict.web.jobs import RUNNING, JobQueue, new_job
     from histodict.web.workspace import UserWorkspace
 
@@ -216,7 +217,7 @@ def test_trainings_come_before_maps(tmp_path, monkeypatch):
     assert [queue.n_ahead(job) for job in (*maps, *trainings)] == [3, 0, 1, 2]
 
 
-def test_what_is_usual_for_regions_is_told_with_its_reason(client, monkeypatch):
+def test_default_for_regions_is_reported_with_its_reason(client, monkeypatch):
     for missing, preset in ((None, "embeddings"), ("torch", "regions")):
         monkeypatch.setattr(presets, "missing_dependency", lambda name, missing=missing: missing)
         reported = client.get("/api/choices").json()["for_regions"]
@@ -229,7 +230,7 @@ def test_what_is_usual_for_regions_is_told_with_its_reason(client, monkeypatch):
         assert found["smoothing_radius"] == neighbours
 
 
-def test_regions_are_learnt_from_masks(client):
+def test_regions_are_trained_on_masks(client):
     data = open_data(client, "tissue/regions")
     job = start(client, data, preset="regions", regions="inflamed", test_folds=0)
     assert wait_for(client, job, "done", "failed")["state"] == "done"
@@ -245,7 +246,7 @@ def test_regions_are_learnt_from_masks(client):
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("content", [b"", b"{}", b"no JSON"])
 def test_damaged_files_of_a_job_stop_nobody(tissue, tmp_path, content):
-    """A job whose request is lost is left out; one whose state is lost can be taken up again."""
+    """A job with a lost request is skipped; one with a lost state can be resumed."""
     with open_client([tissue], tmp_path) as client:
         data = open_data(client)
         jobs = [start(client, data, seed=seed) for seed in range(2)]
@@ -265,8 +266,8 @@ def test_damaged_files_of_a_job_stop_nobody(tissue, tmp_path, content):
             assert "model.histodict" in (folder / jobs[1] / "log.txt").read_text()
 
 
-def test_a_job_is_one_file_until_somebody_begins_it(tmp_path):
-    """Each file waits for the disk twice, and whoever starts a training waits for each."""
+def test_new_job_is_a_single_file(tmp_path):
+    """Each file syncs the disk twice, which delays the response to the user."""
     from histodict.web import jobs
     from histodict.web.workspace import UserWorkspace
 
@@ -278,7 +279,7 @@ def test_a_job_is_one_file_until_somebody_begins_it(tmp_path):
     assert job.state()["state"] == jobs.CANCELLED
 
 
-def test_a_job_that_could_not_be_written_leaves_nothing(tmp_path, monkeypatch):
+def test_job_that_could_not_be_written_leaves_nothing(tmp_path, monkeypatch):
     from histodict.web import jobs
     from histodict.web.workspace import UserWorkspace
 
@@ -296,7 +297,7 @@ def test_a_job_that_could_not_be_written_leaves_nothing(tmp_path, monkeypatch):
     assert list((user.folder / "jobs").iterdir()) == []
 
 
-def test_a_training_that_lost_its_state_is_not_begun_again_by_itself(tmp_path):
+def test_training_with_a_lost_state_is_not_restarted_automatically(tmp_path):
     from histodict.web.jobs import FAILED, WAITING, Job
 
     job = Job(tmp_path)
@@ -309,13 +310,13 @@ def test_a_training_that_lost_its_state_is_not_begun_again_by_itself(tmp_path):
 @pytest.mark.parametrize(
     ("name", "value"), [("n_atoms", "9" * 30), ("patches_per_class", "-1e99"), ("n_iter", "1e10")]
 )
-def test_absurd_numbers_are_refused_at_the_door(client, name, value):
+def test_extreme_numbers_are_refused(client, name, value):
     body = {"data": open_data(client), "preset": "quick", "settings": {name: value}}
     response = client.post("/api/jobs", json=body, headers=OWN)
     assert response.status_code == 400 and name in response.json()["error"]
 
 
-def test_the_same_training_is_under_way_once(client):
+def test_identical_training_runs_once(client):
     data = open_data(client)
     job = start(client, data, settings=LONG)
     assert start(client, data, settings=LONG) == job
@@ -329,4 +330,5 @@ def test_the_same_training_is_under_way_once(client):
         assert response.status_code == 400
     client.post(f"/api/jobs/{job}/rename", json={"name": " a  b "}, headers=OWN)
     assert client.get(f"/api/jobs/{job}").json()["name"] == "a b"
-    assert start(client, data, settings=LONG) != job  # it was given up: this is another one
+    # the first one was cancelled: this is a new one
+    assert start(client, data, settings=LONG) != job

@@ -1,4 +1,4 @@
-"""Answers and maps kept in files: the model's own, in one form, in their place on the image."""
+"""Stored predictions and maps equal those of the model and are aligned with the image."""
 
 import shutil
 from dataclasses import replace
@@ -36,31 +36,31 @@ def patch_map(folder, manifest):
     return stored_map(folder, manifest.records[0])
 
 
-def test_what_is_stored_is_what_the_model_says(model, manifest, folder, patch_map):
+def test_stored_prediction_equals_that_of_the_model(model, manifest, folder, patch_map):
     record = manifest.records[0]
     response = model.predict(record.path, mpp=record.mpp)
-    facts = load_prediction(folder, record)
-    assert (facts["answer"], facts["score"]) == (response.label, response.score)
-    assert facts["value"] == pytest.approx(facts["shares"]["inflamed"])
-    assert facts["shares"] == response.proportions
+    response_data = load_prediction(folder, record)
+    assert (response_data["answer"], response_data["score"]) == (response.label, response.score)
+    assert response_data["value"] == pytest.approx(response_data["shares"]["inflamed"])
+    assert response_data["shares"] == response.proportions
     np.testing.assert_array_equal(patch_map.predicted_classes, response.patch_map.predicted_classes)
     assert (patch_map.grid, patch_map.path) == (response.patch_map.grid, record.path)
 
 
-def test_the_page_is_told_where_the_pixel_size_comes_from(model, manifest, folder, tmp_path):
-    facts = load_prediction(folder, manifest.records[0])
-    assert (facts["mpp"], facts["mpp_from"]) == (manifest.records[0].mpp, "table")
-    facts = compute_prediction(model, replace(manifest.records[0], mpp=None), tmp_path)
-    assert (facts["mpp"], facts["mpp_from"]) == (model.model_.mpp_, "assumed")
+def test_origin_of_the_pixel_size_is_reported(model, manifest, folder, tmp_path):
+    response_data = load_prediction(folder, manifest.records[0])
+    assert (response_data["mpp"], response_data["mpp_from"]) == (manifest.records[0].mpp, "table")
+    response_data = compute_prediction(model, replace(manifest.records[0], mpp=None), tmp_path)
+    assert (response_data["mpp"], response_data["mpp_from"]) == (model.model_.mpp_, "assumed")
 
 
-def test_the_page_is_told_where_the_grid_lies(folder, manifest):
+def test_position_of_the_grid_is_reported(folder, manifest):
     grid = load_prediction(folder, manifest.records[0])["grid"]
     place = {"left": 0, "top": 0, "shift": 0}
     assert grid == {"n_rows": 10, "n_columns": 13, "side": 12, "step": 12} | place
 
 
-def test_the_picture_shows_winners_alone_or_together(patch_map):
+def test_map_image_shows_one_class_or_all(patch_map):
     predicted_classes = patch_map.predicted_classes.copy()
     predicted_classes[0, 0] = NO_TISSUE
     patch_map = replace(patch_map, predicted_classes=predicted_classes)
@@ -70,7 +70,7 @@ def test_the_picture_shows_winners_alone_or_together(patch_map):
     assert everything[..., 3].max() == 255
 
 
-def test_outlines_lie_around_the_patches(patch_map):
+def test_outlines_surround_the_patches(patch_map):
     """Overlapping patches, reduced by 2: cells of 8 pixels that begin 4 from the border."""
     predicted_classes = np.zeros((4, 5), np.int16)
     predicted_classes[1:3, 2] = 1
@@ -84,7 +84,7 @@ def test_outlines_lie_around_the_patches(patch_map):
     assert outlines(small, 1, 3) == []
 
 
-def test_outlines_enclose_as_much_as_the_patches_do(patch_map):
+def test_outlines_enclose_the_area_of_the_patches(patch_map):
     def area(ring):
         x, y = np.array(ring[::2]), np.array(ring[1::2])
         return np.sum(x[:-1] * y[1:] - x[1:] * y[:-1]) / 2
@@ -95,20 +95,20 @@ def test_outlines_enclose_as_much_as_the_patches_do(patch_map):
 
 
 def make_old(folder, record):
-    """The two files as version 0.1 left them."""
+    """Change the two files to those of version 0.1."""
     key = output_key(record.path)
     patch_map = stored_map(folder, record)
-    facts = read_json(folder / f"{key}.json")
-    del facts["form"]
-    facts["grid"] |= {"patch_px": 12, "stride_px": 12, "downsample": 1.0}
-    write_checked_json(folder / f"{key}.json", facts)
+    response_data = read_json(folder / f"{key}.json")
+    del response_data["form"]
+    response_data["grid"] |= {"patch_px": 12, "stride_px": 12, "downsample": 1.0}
+    write_checked_json(folder / f"{key}.json", response_data)
     margins = patch_map.margins.astype(np.float16)
     np.savez_compressed(
         folder / f"{key}.npz", predicted_classes=patch_map.predicted_classes, margins=margins
     )
 
 
-def test_files_of_an_earlier_version_are_as_good_as_absent(model, manifest, tmp_path):
+def test_files_of_an_earlier_version_are_ignored(model, manifest, tmp_path):
     record = manifest.records[0]
     compute_prediction(model, record, tmp_path)
     make_old(tmp_path, record)
@@ -119,7 +119,7 @@ def test_files_of_an_earlier_version_are_as_good_as_absent(model, manifest, tmp_
     assert stored_map(tmp_path, record).classes == ("healthy", "inflamed")
 
 
-def test_an_image_that_was_changed_under_its_name_is_judged_anew(model, manifest, tmp_path):
+def test_changed_image_is_computed_again(model, manifest, tmp_path):
     path = tmp_path / "image.png"
     shutil.copy(manifest.records[0].path, path)
     record = replace(manifest.records[0], path=path)
@@ -132,14 +132,14 @@ def test_an_image_that_was_changed_under_its_name_is_judged_anew(model, manifest
         stored_map(tmp_path / "maps", record)
 
 
-def test_every_flipped_bit_of_a_map_is_refused_in_words_or_read(patch_map, tmp_path):
-    """Some are found by the zip file, some only as the arrays are unpacked."""
+def test_every_flipped_bit_of_a_map_is_harmless_or_refused(patch_map, tmp_path):
+    """Some are detected by the zip file, others only when arrays are decompressed."""
     file = tmp_path / "map.npz"
     patch_map.save(file)
-    whole = file.read_bytes()
+    content = file.read_bytes()
     refused = 0
-    for place in range(0, len(whole), max(1, len(whole) // 400)):
-        file.write_bytes(whole[:place] + bytes([whole[place] ^ 0x10]) + whole[place + 1 :])
+    for place in range(0, len(content), max(1, len(content) // 400)):
+        file.write_bytes(content[:place] + bytes([content[place] ^ 0x10]) + content[place + 1 :])
         try:
             PatchMap.load(file)
         except ValueError as error:
@@ -149,8 +149,8 @@ def test_every_flipped_bit_of_a_map_is_refused_in_words_or_read(patch_map, tmp_p
 
 
 @pytest.mark.parametrize("name", ["dfdl", "textures", "panel", "regions", "three"])
-def test_a_kept_answer_is_redrawn_as_the_model_would_answer(name, small_models, manifest, tmp_path):
-    """Whatever kind of model it is, and wherever its line was moved; as it is, nothing changes."""
+def test_stored_prediction_is_updated_for_a_threshold(name, small_models, manifest, tmp_path):
+    """For every kind of model and any threshold; with the model's own threshold nothing changes."""
     model = load_model(small_models.path(name))
     record = manifest.records[0]
     stored = compute_prediction(model, record, tmp_path)
@@ -173,7 +173,7 @@ def test_a_kept_answer_is_redrawn_as_the_model_would_answer(name, small_models, 
 
 @pytest.mark.parametrize(("least", "most"), [(1, 400), (3, 400), (1, 7)])
 def test_outlines_are_the_rings_of_the_largest_regions(patch_map, least, most):
-    """Made of arrays at once; one by one they are the same."""
+    """Computed at once from arrays; one by one the result is the same."""
     rng = np.random.default_rng(3)
     predicted_classes = (rng.random((30, 40)) > 0.7).astype(np.int16)
     grid = PatchGrid(30, 40, patch_px=7, stride_px=7, downsample=1.5, left=40.0, top=3.0)

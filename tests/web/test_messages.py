@@ -1,7 +1,6 @@
-"""What a user says of a set, what is wrong with its images, and where the line is drawn: all of the
-page goes by it.
+"""Settings of a data set, problems of its images and the threshold apply on all pages.
 
-One small training is shared; it is done in this process.
+One small training is shared; it runs in this process.
 """
 
 import re
@@ -31,7 +30,7 @@ NAMES = {"inflamed": "adenocarcinoma", "healthy": "normal"}
 
 
 def lay_out(tissue, folder):
-    """The drawn set in a folder per class and patient, where nothing says its pixel size."""
+    """Copy the synthetic set to a folder per class and patient, without pixel sizes."""
     for record in read_manifest(tissue / "tissue" / "manifest.csv").records:
         path = folder / NAMES[record.label] / record.patient / record.path.name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -39,7 +38,7 @@ def lay_out(tissue, folder):
     return folder
 
 
-def say(client, data, **body):
+def change_settings(client, data, **body):
     return client.post(f"/api/data/{data}/about", json=body, headers=OWN)
 
 
@@ -66,12 +65,12 @@ def colon(tissue, tmp_path):
 # --- before a training --------------------------------------------------------------------------
 
 
-def test_the_class_to_be_found_is_guessed_and_can_be_chosen(colon):
+def test_positive_class_is_guessed_and_can_be_changed(colon):
     client, data, _ = colon
     found = client.get(f"/api/data/{data}").json()
     assert found["positive"] == {"name": "adenocarcinoma", "how": "by its name"}
     assert found["classes"] == ["normal", "adenocarcinoma"]
-    found = say(client, data, positive="normal").json()
+    found = change_settings(client, data, positive="normal").json()
     assert found["positive"] == {"name": "normal", "how": "chosen"}
     assert found["classes"] == ["adenocarcinoma", "normal"]
     job = start(client, data)
@@ -79,11 +78,11 @@ def test_the_class_to_be_found_is_guessed_and_can_be_chosen(colon):
     assert job_of(client, job).request["positive"] == "normal"
     regions = start(client, data, preset="regions", regions="adenocarcinoma")
     assert client.get(f"/api/jobs/{regions}").json()["classes"] == ["normal", "adenocarcinoma"]
-    response = say(client, data, positive="tumour")
+    response = change_settings(client, data, positive="tumour")
     assert response.status_code == 400 and "there is no class" in response.json()["error"]
 
 
-def test_names_that_do_not_tell_are_asked_about(colon):
+def test_uninformative_names_give_no_positive_class(colon):
     client, data, folder = colon
     (folder / "normal").rename(folder / "carcinoma")
     found = client.get(f"/api/data/{data}").json()
@@ -91,14 +90,14 @@ def test_names_that_do_not_tell_are_asked_about(colon):
 
 
 @pytest.mark.parametrize("mpp", [0, -1, "wide", True, 1e6])
-def test_a_pixel_size_that_is_none_is_refused(colon, mpp):
+def test_invalid_pixel_size_is_refused(colon, mpp):
     client, data, _ = colon
-    response = say(client, data, mpp=mpp)
+    response = change_settings(client, data, mpp=mpp)
     assert response.status_code == 400 and "number of µm" in response.json()["error"]
     assert client.get(f"/api/data/{data}").json()["mpp"] is None
 
 
-def test_a_given_pixel_size_fills_and_never_overrides(colon):
+def test_default_pixel_size_does_not_override(colon):
     client, data, folder = colon
     first, second, *others = sorted(path.relative_to(folder) for path in folder.rglob("*.jpg"))
     lines = [f"{first},normal,0.25", *(f"{path},{path.parts[0]}," for path in (second, *others))]
@@ -109,15 +108,17 @@ def test_a_given_pixel_size_fills_and_never_overrides(colon):
     response = client.post("/api/jobs", json={"data": data, "preset": "quick"}, headers=OWN)
     assert response.status_code == 400
     assert "give it on the data page (µm per pixel), or in a column mpp" in response.json()["error"]
-    assert say(client, data, mpp=0.5).json()["mpp"] == 0.5
+    assert change_settings(client, data, mpp=0.5).json()["mpp"] == 0.5
     sizes = {(s["mpp"], s["from"]): s["n_images"] for s in checked(client, data)["sizes"]}
     assert sizes == {(0.5, "command"): len(others) + 1, (0.25, "table"): 1}
     images = client.get(f"/api/data/{data}").json()["images"]
-    shown = [client.get(f"/api/data/{data}/images/{image['id']}").json() for image in images[:2]]
-    assert [(s["mpp"], s["mpp_from"]) for s in shown] == [(0.25, "table"), (0.5, "command")]
+    pairs_shown = [
+        client.get(f"/api/data/{data}/images/{image['id']}").json() for image in images[:2]
+    ]
+    assert [(s["mpp"], s["mpp_from"]) for s in pairs_shown] == [(0.25, "table"), (0.5, "command")]
 
 
-def test_the_same_image_in_two_classes_is_refused_at_the_start(colon):
+def test_duplicate_in_two_classes_is_refused_at_the_start(colon):
     client, data, folder = colon
     image = min(folder.glob("normal/*/*.jpg"))
     shutil.copy(image, folder / "adenocarcinoma" / "copy.jpg")
@@ -133,10 +134,10 @@ def test_the_same_image_in_two_classes_is_refused_at_the_start(colon):
     )
     body = {"image": image_id, "label": "normal", "box": None}
     assert client.post(f"/api/data/{data}/correct", json=body, headers=OWN).status_code == 200
-    assert checked(client, data)["refused"] == []  # the user has said which is right
+    assert checked(client, data)["refused"] == []  # the user has decided which label is right
 
 
-def test_a_worker_refuses_what_the_page_had_not_looked_at(colon):
+def test_worker_repeats_the_checks_of_the_page(colon):
     client, data, folder = colon
     image = min(folder.glob("normal/*/*.jpg"))
     shutil.copy(image, folder / "adenocarcinoma" / "copy.jpg")
@@ -145,10 +146,10 @@ def test_a_worker_refuses_what_the_page_had_not_looked_at(colon):
         train(job, no_callback)
 
 
-def test_a_region_cut_out_of_an_image_has_its_pixel_size(colon):
-    """The cut-out is a file that says nothing: sizes would be known in part."""
+def test_region_cut_out_of_an_image_has_its_pixel_size(colon):
+    """The cut-out is a file without a pixel size: sizes would be partly known."""
     client, data, _ = colon
-    say(client, data, mpp=0.5)
+    change_settings(client, data, mpp=0.5)
     image = client.get(f"/api/data/{data}").json()["images"][0]
     body = {"image": image["id"], "label": "normal", "box": [0, 0, 60, 60]}
     assert client.post(f"/api/data/{data}/correct", json=body, headers=OWN).status_code == 200
@@ -161,14 +162,14 @@ def test_a_region_cut_out_of_an_image_has_its_pixel_size(colon):
 
 @pytest.fixture(scope="module")
 def trained(tissue, tmp_path_factory):
-    """A training for normal tissue at 0.5 µm, without the image that cannot be read."""
+    """A training for normal tissue at 0.5 µm, without the unreadable image."""
     base = tmp_path_factory.mktemp("told")
     folder = lay_out(tissue, base / "folder" / "colon")
     client = open_client([base / "folder"], base / "workspace")
     data = open_data(client, "colon")
     broken = min(folder.glob("normal/*/*.jpg"))
     broken.write_bytes(broken.read_bytes()[:500])
-    say(client, data, mpp=0.5, positive="normal")
+    change_settings(client, data, mpp=0.5, positive="normal")
     job = job_of(client, start(client, data))
     with pytest.raises(ValueError, match="1 of 8 images cannot be read"):
         train(job, no_callback)
@@ -181,7 +182,7 @@ def trained(tissue, tmp_path_factory):
     return client, data, job, bad["name"]
 
 
-def test_the_model_has_what_was_said(trained):
+def test_model_has_the_settings_of_the_set(trained):
     client, _, job, bad = trained
     model = load_model(job.model_file)
     assert model.classes_ == ["adenocarcinoma", "normal"]
@@ -197,19 +198,19 @@ def test_the_model_has_what_was_said(trained):
     assert "1 unreadable left out" in client.get(f"/api/jobs/{job.id}").json()["words"]
 
 
-def test_a_damaged_list_of_bad_images_is_named(trained):
+def test_damaged_list_of_unreadable_images_is_reported(trained):
     client, _, job, _ = trained
     path = job.folder / "bad-images.json"
-    whole = path.read_bytes()
+    content = path.read_bytes()
     for content in (b"", b"{}", b"[1]"):
         path.write_bytes(content)
         response = client.get(f"/api/jobs/{job.id}")
         assert response.status_code == 400 and path.name in response.json()["error"]
-    path.write_bytes(whole)
+    path.write_bytes(content)
     assert client.get(f"/api/jobs/{job.id}").status_code == 200
 
 
-def test_started_without_the_bad_images_it_leaves_them_out(trained):
+def test_unreadable_images_are_skipped_on_request(trained):
     client, data, _, _ = trained
     checked(client, data)
     body = {"data": data, "preset": "quick"}
@@ -218,23 +219,23 @@ def test_started_without_the_bad_images_it_leaves_them_out(trained):
     assert (job_of(client, start(client, data, skip_bad=True)).folder / "skip-bad").exists()
 
 
-def test_a_size_that_is_taken_back_is_assumed_and_said(trained):
+def test_removed_pixel_size_is_assumed_with_a_warning(trained):
     client, data, job, _ = trained
     row = job.results()["images"][0]
     address = f"/api/jobs/{job.id}/look/{data}/{row['image']}"
     before = client.get(address).json()
     assert (before["mpp"], before["mpp_from"]) == (0.5, "command")
-    say(client, data, mpp=None)
+    change_settings(client, data, mpp=None)
     with hints_for("web"):
         after = client.get(address).json()
     assert (after["mpp"], after["mpp_from"]) == (0.5, "assumed")
     assert "give it on the data page" in after["warnings"][0] and before["warnings"] == []
     assert after["version"] != before["version"]
-    say(client, data, mpp=0.5)
+    change_settings(client, data, mpp=0.5)
     assert client.get(address).json() == before
 
 
-def test_label_map_and_report_agree_where_the_line_was_moved(trained):
+def test_label_map_and_report_agree_at_a_moved_threshold(trained):
     client, data, job, _ = trained
     rows = job.results()["images"]
     own, values = job.results()["operating_point"]["value"], [row["value"] for row in rows]
@@ -258,17 +259,19 @@ def test_label_map_and_report_agree_where_the_line_was_moved(trained):
     assert client.get(f"{address}?point={own}").json() == client.get(address).json()
 
 
-def test_a_threshold_on_an_images_value_gives_the_pages_figures(trained):
-    """The page compares values with what was chosen; the model keeps that as a score."""
+def test_threshold_at_an_image_value_gives_consistent_counts(trained):
+    """The page compares values with the selected threshold; the model stores it as a score."""
     client, _, job, _ = trained
     results = job.results()
     rows, classes = results["images"], results["classes"]
     for row in rows:
         point = row["value"]
         found = client.get(f"/api/jobs/{job.id}/figures?point={point}").json()["classes"]
-        shown = [(r["label"], classes[r["value"] > point]) for r in rows if r["label"] in classes]
+        pairs_shown = [
+            (r["label"], classes[r["value"] > point]) for r in rows if r["label"] in classes
+        ]
         for one in found:
-            assert one["n_right"] == sum(pair == (one["name"],) * 2 for pair in shown)
+            assert one["n_right"] == sum(pair == (one["name"],) * 2 for pair in pairs_shown)
 
 
 def job_image(job, row):
@@ -282,21 +285,21 @@ def job_image(job, row):
     return found.path
 
 
-def test_the_reports_overlay_is_drawn_at_the_moved_line(trained, monkeypatch):
-    """What is laid over the image is the moved map, whose mean agrees with the label."""
+def test_overlay_of_the_report_uses_the_moved_threshold(trained, monkeypatch):
+    """The overlay shows the moved map, whose mean agrees with the label."""
     client, _, job, _ = trained
     annotated = []
 
-    def draw(patch_map, words, outlines):
-        annotated.append((patch_map, words))
+    def draw(patch_map, summary, outlines):
+        annotated.append((patch_map, summary))
         return np.zeros((4, 4, 3), np.uint8)
 
     monkeypatch.setattr("histodict.web.model_report.draw_overlay", draw)
     values = [row["value"] for row in job.results()["images"]]
     client.get(f"/api/jobs/{job.id}/report.html?point={max(values) + 0.06}").raise_for_status()
     assert annotated
-    for patch_map, words in annotated:
-        assert words.startswith("adenocarcinoma")
+    for patch_map, summary in annotated:
+        assert summary.startswith("adenocarcinoma")
         assert patch_map.margins[..., 1][patch_map.tissue].mean() < 0
         stored = stored_map(job.folder / "maps", record_of(job, patch_map.path), 0.5)
         assert (stored.predicted_classes != patch_map.predicted_classes).any()
@@ -309,7 +312,7 @@ def record_of(job, path):
     return found
 
 
-def test_a_threshold_moved_on_the_page_is_no_estimate_for_unseen_patients(trained, tmp_path):
+def test_metrics_at_a_moved_threshold_are_marked_as_tuned(trained, tmp_path):
     client, _, job, _ = trained
     address = f"/api/jobs/{job.id}"
     plain = client.get(f"{address}/report.html").text
@@ -332,7 +335,7 @@ def test_a_threshold_moved_on_the_page_is_no_estimate_for_unseen_patients(traine
     assert "tuning" not in read_header(file)["training_info"]
 
 
-def test_figures_follow_the_point_and_count_patients(trained):
+def test_metrics_follow_the_threshold_and_count_patients(trained):
     client, _, job, _ = trained
     address, values = f"/api/jobs/{job.id}", [row["value"] for row in job.results()["images"]]
     own = client.get(f"{address}/model").json()["figures"]
@@ -347,7 +350,7 @@ def test_figures_follow_the_point_and_count_patients(trained):
     }
 
 
-def test_the_report_tells_sensitivity_of_the_class_to_be_found(trained):
+def test_sensitivity_in_the_report_is_that_of_the_positive_class(trained):
     client, _, job, _ = trained
     values = [row["value"] for row in job.results()["images"]]
     text = client.get(f"/api/jobs/{job.id}/report.html?point={max(values) + 0.05}").text

@@ -1,4 +1,4 @@
-"""The report of a model: what it shows of atoms, answers and the operating point."""
+"""Tests of the model report: atoms, predictions and the threshold."""
 
 import pytest
 
@@ -14,13 +14,13 @@ from histodict.web.model_report import (
 
 
 def nothing(folder, model):
-    """No tested image is there any more."""
+    """Return no test image: none is available."""
     return StoredPredictions({}, folder, None, model)
 
 
 @pytest.mark.parametrize("components", [0, 6])
-def test_the_report_shows_who_uses_the_atoms(recipe, manifest, tmp_path, components):
-    """Whether atoms are pictures or, as here those of components, are none."""
+def test_report_shows_the_top_patches_of_atoms(recipe, manifest, tmp_path, components):
+    """Whether atoms can be displayed as images or, like those of components, not."""
     model = TissueClassifier(recipe.with_changes(n_components=components)).fit(manifest)
     gallery = PatchSample.of(model.model_, manifest.records, 0)
     users = top_atom_patches(model, gallery, manifest)
@@ -40,12 +40,12 @@ def test_the_report_shows_who_uses_the_atoms(recipe, manifest, tmp_path, compone
     [
         ({"kind": "proportion", "value": 2.0, "higher_is_positive": True}, "0.333, 0.500"),
         ({"kind": "proportion", "value": 2.0, "higher_is_positive": False}, "0.333, 0.500"),
-        # As many connected patches as m are a region already.
+        # Exactly m connected patches form a region.
         ({"kind": "patches", "value": 2}, "0.667, 0.000"),
     ],
 )
-def test_the_curve_passes_the_operating_point(model, tmp_path, point, rates):
-    """Rates of false alarms and misses at the threshold, whichever way the value goes."""
+def test_roc_curve_contains_the_threshold(model, tmp_path, point, rates):
+    """Error rates at the threshold, for both directions of the value."""
     mirrored = 4 if point.get("higher_is_positive") is False else 0
     rows = [
         {
@@ -65,10 +65,10 @@ def test_the_curve_passes_the_operating_point(model, tmp_path, point, rates):
     write_report(tmp_path / "report.html", model, [], results, nothing(tmp_path, model), [])
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert f"at the operating points: the model {rates}" in text
-    assert "&lt;3&gt;.png, &lt;4&gt;.png" in text  # wrong answers, as text
+    assert "&lt;3&gt;.png, &lt;4&gt;.png" in text  # wrong predictions, as text
 
 
-def answered(*pairs):
+def result_rows(*pairs):
     return [
         {
             "label": label,
@@ -82,14 +82,14 @@ def answered(*pairs):
     ]
 
 
-def test_the_table_counts_every_answer():
-    rows = answered(("a", "a"), ("b", "a"), ("b", "b"), ("b", "b"))
+def test_confusion_table_counts_every_prediction():
+    rows = result_rows(("a", "a"), ("b", "a"), ("b", "b"), ("b", "b"))
     assert confusion_table(["a", "b"], rows) == [("a", [1, 0]), ("b", [1, 2])]
 
 
-def test_a_label_that_was_never_learnt_has_its_row(model, tmp_path):
-    """A test label may be corrected to a class of which no patient was left to learn from."""
-    rows = answered(
+def test_label_that_was_not_in_training_has_its_row(model, tmp_path):
+    """A test label may be corrected to a class without training patients."""
+    rows = result_rows(
         ("healthy", "healthy"), ("sick", "inflamed"), ("sick", "healthy"), ("", "healthy")
     )
     table = confusion_table(model.classes_, rows)
@@ -106,8 +106,10 @@ def test_a_label_that_was_never_learnt_has_its_row(model, tmp_path):
     assert f"<td>sick</td>{miss}{miss}" in text
 
 
-def test_what_was_assumed_and_what_failed_is_said(model, tmp_path):
-    rows = [row | {"mpp": 0.5, "mpp_from": "assumed"} for row in answered(("healthy", "healthy"))]
+def test_assumed_pixel_sizes_and_failures_are_reported(model, tmp_path):
+    rows = [
+        row | {"mpp": 0.5, "mpp_from": "assumed"} for row in result_rows(("healthy", "healthy"))
+    ]
     nothing_said = {"label": "healthy", "answer": None, "patient": "p", "value": None}
     rows.append(nothing_said | {"name": "far.png", "failure": "has 2 µm per pixel"})
     rows.append(nothing_said | {"name": "glass.png"})
@@ -120,9 +122,9 @@ def test_what_was_assumed_and_what_failed_is_said(model, tmp_path):
     assert "Tested on only 1 patient with healthy" in text
 
 
-def test_the_best_of_several_models_looks_too_good(model, tmp_path):
+def test_best_of_several_models_is_warned_of(model, tmp_path):
     assert selection_summary(1) == ""
-    results = {"images": answered(("healthy", "healthy")), "operating_point": None}
+    results = {"images": result_rows(("healthy", "healthy")), "operating_point": None}
     path, stored = tmp_path / "r.html", nothing(tmp_path, model)
     write_report(path, model, [], results, stored, [], selection=selection_summary(3))
     assert "3 models were tested on these patients" in path.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Overlap of found and true regions, against counts made patch by patch."""
+"""Overlap of predicted and true regions compared with counts per patch."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ def found(masked, rng):
     return PatchMap(grid, predicted_classes, margins, ("rest", "tumour"), masked.path)
 
 
-def test_counts_are_those_of_detect_for_every_size(masked, found):
+def test_counts_equal_the_region_detector_for_every_size(masked, found):
     counts = overlap(masked, found)
     for least, own in enumerate(counts, 1):
         table = PatchEvaluation.of(masked, found, least).table()
@@ -41,7 +41,7 @@ def test_counts_are_those_of_detect_for_every_size(masked, found):
             assert shares.iou == pytest.approx(shares.dice / (2 - shares.dice))
 
 
-def test_images_are_pooled_only_where_all_are_known():
+def test_images_are_pooled_only_if_all_are_known():
     one, other = [[2, 1, 1]], [[0, 0, 3]]
     shares = pooled_overlap([one, other], 1)
     assert (shares.dice, shares.iou) == (4 / 9, 2 / 7)
@@ -50,8 +50,8 @@ def test_images_are_pooled_only_where_all_are_known():
 
 
 @pytest.mark.parametrize("times", [1, 10])
-def test_rings_lie_around_the_mask_at_any_size(masked, times, tmp_path):
-    """Also where the mask is smaller than its image."""
+def test_rings_surround_the_mask_at_any_size(masked, times, tmp_path):
+    """Also if the mask is smaller than its image."""
     size = 120 * times, 80 * times
     Image.fromarray(np.full((size[1], size[0], 3), 200, np.uint8)).save(masked.path)
     (ring,) = true_rings(masked, size)

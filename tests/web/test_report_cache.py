@@ -1,6 +1,6 @@
-"""A report is made once; another one when anything that it shows is another.
+"""A report is written once, and again if anything in it changes.
 
-What is kept is held against the report of a server that has just been started.
+Cached reports are compared with those of a newly started server.
 """
 
 import os
@@ -30,7 +30,7 @@ from tests.web.app import count_calls, open_client, open_data, start
 
 
 class Reports:
-    """A finished training that looks for regions, and a server that has told of it."""
+    """A finished training for regions, and a server with its report."""
 
     def __init__(self, base):
         write_synthetic_dataset(base / "folder" / "tissue", 4, 2, size=(160, 120))
@@ -51,11 +51,11 @@ class Reports:
         return response.content
 
     def records(self) -> list[tuple[ImageRecord, ...]]:
-        """Those that were learnt from, and those that were tested."""
+        """Return the training and the test records."""
         return [manifest.records for manifest in train_and_test(self.job.request)]
 
     def rewrite(self, name, change):
-        """Another content of a JSON file of the job."""
+        """Change a JSON file of the job."""
         content = read_json(self.job.folder / name)
         change(content)
         write_checked_json(self.job.folder / name, content)
@@ -67,7 +67,7 @@ def reports(tmp_path_factory):
 
 
 def turn_over(path):
-    """Another picture in place of this one, of the same number of bytes and the same times."""
+    """Replace an image by another one with equal file size and times."""
     state = path.stat()
     pixels = np.asarray(Image.open(path))[::-1, ::-1]
     Image.fromarray(255 - pixels).save(path)
@@ -92,7 +92,7 @@ def turn_masks(reports):
 
 
 def train_anew(reports):
-    """The same file name, another model."""
+    """Replace the model file."""
     model = load_model(reports.job.model_file)
     save_model(model.with_threshold(model.decision_threshold.value + 7), reports.job.model_file)
 
@@ -102,7 +102,7 @@ def lose_gallery(reports):
 
 
 def change_label(reports):
-    """As where the label was corrected and the training done again."""
+    """As if the label had been corrected before another training."""
 
     def change(results):
         row = next(row for row in results["images"] if row["label"] == "inflamed")
@@ -117,7 +117,7 @@ def change_request(reports):
 
 
 def leave_out(reports):
-    """The images of the tested patients: nothing is left to show of them."""
+    """Remove the images of the test patients from the report."""
     names = [row["name"] for row in reports.job.results()["images"]]
     bad = [{"name": name, "reason": "lost"} for name in names]
     write_checked_json(reports.job.folder / "bad-images.json", bad)
@@ -131,7 +131,7 @@ def leave_out(reports):
         *(leave_out, lose_gallery),
     ],
 )
-def test_a_change_makes_another_report(reports, monkeypatch, change):
+def test_change_gives_another_report(reports, monkeypatch, change):
     before = reports.ask()
     calls = count_calls(monkeypatch, api_model, "write_report")
     assert reports.ask() == before and not calls
@@ -142,14 +142,14 @@ def test_a_change_makes_another_report(reports, monkeypatch, change):
     assert after == reports.ask(client=reports.fresh_client())
 
 
-def test_every_line_has_its_report(reports):
+def test_every_threshold_has_its_report(reports):
     contents = {query: reports.ask(query) for query in ("", "?point=3", "?point=40")}
     assert len(set(contents.values())) == 3
     for query, text in contents.items():
         assert reports.ask(query) == text == reports.ask(query, reports.fresh_client())
 
 
-def test_kept_reports_take_no_more_than_their_room(reports, monkeypatch):
+def test_report_cache_is_bounded(reports, monkeypatch):
     size = len(reports.ask("?point=2"))
     client = reports.fresh_client()
     client.app.state.context.reports = LRUCache(2 * size + size // 2)
@@ -159,8 +159,8 @@ def test_kept_reports_take_no_more_than_their_room(reports, monkeypatch):
     assert len(calls) == 5
 
 
-def test_an_image_outside_the_folders_is_refused_all_the_same(reports):
-    """What is kept is shown to nobody who may not see the images any more."""
+def test_image_outside_the_folders_is_refused_despite_the_cache(reports):
+    """The cache is not accessible to users who may no longer access the images."""
     reports.ask()
     record = reports.records()[0][0]
     outside = reports.base / record.path.name

@@ -1,4 +1,4 @@
-"""Strangers, other pages, crafted addresses and large requests are refused."""
+"""Requests without a token, from other pages, with crafted addresses or too large are refused."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def client(tissue, tmp_path):
         yield client
 
 
-def test_names_that_lead_here_from_elsewhere_are_refused(client):
+def test_foreign_host_names_are_refused(client):
     assert client.get("/", headers={"host": "evil.example:8642"}).status_code == 403
     token = client.app.state.users[0].token()
     for host in ("localhost:8642", "[::1]:8642", "LOCALHOST:8642"):
@@ -32,7 +32,7 @@ def test_other_pages_cannot_change_anything(client):
     assert client.post("/api/data", json=body, headers=own).status_code == 200
 
 
-def test_pages_may_load_nothing_from_elsewhere(client):
+def test_content_security_policy_allows_own_content_only(client):
     policy = client.get("/").headers["content-security-policy"]
     assert "default-src 'self'" in policy
     assert "http" not in policy and "unsafe" not in policy
@@ -63,7 +63,7 @@ def test_data_outside_the_folders_cannot_be_opened(client, inside):
     assert client.get("/api/folders", params={"place": 0, "inside": inside}).status_code == 403
 
 
-def test_a_table_that_points_outside_is_refused(client, tissue, tmp_path):
+def test_table_that_points_outside_is_refused(client, tissue, tmp_path):
     image = next((tissue / "tissue" / "healthy").iterdir())
     (tmp_path / "secret.jpg").write_bytes(image.read_bytes())
     table = tissue / "escape.csv"
@@ -74,7 +74,7 @@ def test_a_table_that_points_outside_is_refused(client, tissue, tmp_path):
     table.unlink()
 
 
-def test_a_link_that_leads_outside_is_refused_even_if_it_comes_later(tmp_path, tissue):
+def test_link_outside_is_refused_even_if_created_later(tmp_path, tissue):
     folder = tmp_path / "data"
     for name in ("a", "b"):
         (folder / name).mkdir(parents=True)
@@ -90,7 +90,7 @@ def test_a_link_that_leads_outside_is_refused_even_if_it_comes_later(tmp_path, t
         (folder / "a" / "1.jpg").unlink()
         (folder / "a" / "1.jpg").symlink_to(tmp_path / "secret.jpg")
         for path in (address, f"/api/data/{data}/images/{image}/thumbnail.jpg"):
-            assert client.get(path).status_code in (403, 404)  # it is not among the images any more
+            assert client.get(path).status_code in (403, 404)  # it is no longer among the images
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_large_or_foreign_requests_are_refused(client):
 
 
 @pytest.mark.parametrize("is_open", [True, False])
-def test_everybody_needs_a_token(tissue, tmp_path, is_open):
+def test_token_is_required(tissue, tmp_path, is_open):
     with open_client([tissue], tmp_path, is_open=is_open) as client:
         client.cookies.clear()
         token = client.app.state.users[0].token()
@@ -129,7 +129,7 @@ def test_everybody_needs_a_token(tissue, tmp_path, is_open):
     assert (tmp_path / "users" / "local" / "token").stat().st_mode & 0o077 == 0
 
 
-def test_users_do_not_see_each_other(tissue, tmp_path):
+def test_users_are_isolated(tissue, tmp_path):
     with open_client([tissue], tmp_path, users=("anna", "ben")) as client:
         anna, ben = client.app.state.users
         assert anna.token() != ben.token()
@@ -155,13 +155,13 @@ def test_user_names_cannot_be_paths(tissue, tmp_path):
 @pytest.mark.parametrize(
     "host", ["[::1", "::1]", "127.0.0.1:x", "localhost:99999999", "user@localhost", "", "a b"]
 )
-def test_a_host_that_is_none_is_refused(client, host):
+def test_invalid_host_is_refused(client, host):
     response = client.get("/", headers={"host": host})
     assert response.status_code in (400, 403) and len(response.text.splitlines()) == 1
 
 
 @pytest.mark.parametrize("origin", ["null", "http://[::1", "127.0.0.1:8642", "http://127.0.0.1"])
-def test_an_origin_that_is_not_ours_is_refused(client, origin):
+def test_foreign_origin_is_refused(client, origin):
     response = client.post("/api/data", json={}, headers=OWN | {"origin": origin})
     assert response.status_code == 403
 
@@ -170,7 +170,7 @@ def test_an_origin_that_is_not_ours_is_refused(client, origin):
     "body",
     [b"[" * 60_000, b'{"place":' * 7000, b'{"place": NaN}', b'{"place": ' + b"9" * 5000 + b"}"],
 )
-def test_what_is_no_json_is_refused_in_words(client, body):
+def test_invalid_json_is_refused_with_a_message(client, body):
     response = client.post("/api/data", content=body, headers=OWN)
     assert response.status_code == 400 and "JSON" in response.json()["error"]
 
@@ -184,7 +184,7 @@ def test_what_is_no_json_is_refused_in_words(client, body):
         "/api/data/{data}/images/{image}/tiles/0/{}/0.jpg",
     ],
 )
-def test_absurd_places_find_nothing(client, address, number):
+def test_extreme_positions_find_nothing(client, address, number):
     data = open_data(client)
     image = client.get(f"/api/data/{data}").json()["images"][0]["id"]
     response = client.get(address.format(number, data=data, image=image))
@@ -192,7 +192,7 @@ def test_absurd_places_find_nothing(client, address, number):
 
 
 @pytest.mark.parametrize(
-    "wish",
+    "requested",
     [
         {"seed": 10**30},
         {"seed": -1},
@@ -206,7 +206,7 @@ def test_absurd_places_find_nothing(client, address, number):
         {"settings": {"patch_px": "[" * 5000}},
     ],
 )
-def test_absurd_trainings_are_refused_at_once(client, wish):
-    response = client.post("/api/jobs", json={"data": open_data(client)} | wish, headers=OWN)
+def test_invalid_trainings_are_refused_at_once(client, requested):
+    response = client.post("/api/jobs", json={"data": open_data(client)} | requested, headers=OWN)
     assert response.status_code == 400 and response.json()["error"]
     assert client.get("/api/jobs").json()["jobs"] == []

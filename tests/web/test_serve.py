@@ -1,4 +1,4 @@
-"""`serve` as a process: the demonstration without data, and who can reach it."""
+"""Tests of the command `serve`: the demonstration without data, and who can access it."""
 
 import errno
 import json
@@ -29,7 +29,7 @@ def demo(tmp_path_factory):
 
 
 def own_address() -> str | None:
-    """This machine's address towards others, if it has one; nothing is sent."""
+    """Return this machine's external address, if it has one; nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))
@@ -39,7 +39,7 @@ def own_address() -> str | None:
         return None if found.startswith("127.") else found
 
 
-def test_the_demonstration_needs_no_data(demo):
+def test_demonstration_needs_no_data(demo):
     session = json.loads(demo.get("/api/session"))
     data = json.loads(demo.get(f"/api/data/{session['demo']}"))
     assert data["classes"] == ["healthy", "inflamed"]
@@ -48,7 +48,7 @@ def test_the_demonstration_needs_no_data(demo):
     assert "histodict" in page and "//" not in page.replace("http://www.w3.org", "")
 
 
-def test_others_cannot_reach_it_by_default(demo):
+def test_other_machines_have_no_access_by_default(demo):
     address = own_address()
     if address is None:
         pytest.skip("this machine has no address but its own")
@@ -64,7 +64,7 @@ def test_other_users_of_this_machine_need_the_token(demo):
         assert (demo.workspace / "users" / "local" / name).stat().st_mode & 0o077 == 0
 
 
-def test_nobody_is_sent_with_a_token_to_a_port_that_is_another_s(tmp_path, monkeypatch, capsys):
+def test_token_is_not_sent_to_a_port_of_another_program(tmp_path, monkeypatch, capsys):
     opened = []
     monkeypatch.setattr(server.webbrowser, "open", opened.append)
     with socket.create_server(("127.0.0.1", 0)) as other:
@@ -75,8 +75,8 @@ def test_nobody_is_sent_with_a_token_to_a_port_that_is_another_s(tmp_path, monke
     assert opened == [] and "token" not in capsys.readouterr().out
 
 
-def test_small_answers_are_sent_at_once():
-    """Without the protocol's name, asyncio leaves Nagle's algorithm on: 40 ms for each of them."""
+def test_small_responses_are_sent_at_once():
+    """Without an explicit protocol, asyncio leaves Nagle's algorithm on: 40 ms per response."""
     with server._listen("127.0.0.1", 0, "") as listener:
         assert listener.proto == socket.IPPROTO_TCP
 
@@ -84,7 +84,7 @@ def test_small_answers_are_sent_at_once():
 # --- one server per workspace -------------------------------------------------------------------
 
 
-def test_second_server_on_a_workspace_is_refused_and_says_where_the_first_is(demo):
+def test_second_server_on_a_workspace_is_refused_with_the_address_of_the_first(demo):
     for port in (free_port(), demo.port):
         with pytest.raises(OSError, match="another server uses this workspace") as caught:
             server.serve([], workspace=demo.workspace, port=port, browser=False, demo=True)
@@ -119,8 +119,8 @@ def test_lock_ends_with_its_process(tmp_path):
         first.kill()
         first.wait()
         with locked_workspace(tmp_path, "http://second/"):
-            owner = (tmp_path / "server.lock").read_text()
-    assert "second" in owner and "first" not in owner
+            description = (tmp_path / "server.lock").read_text()
+    assert "second" in description and "first" not in description
 
 
 def test_file_system_without_locks_is_warned_of(tmp_path, monkeypatch, capsys):

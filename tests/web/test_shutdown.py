@@ -1,4 +1,4 @@
-"""A server that is told to end, or is killed, leaves no worker behind, and loses no training."""
+"""A server that is stopped or killed leaves no worker process and loses no training."""
 
 import json
 import os
@@ -44,36 +44,37 @@ def server(tissue, tmp_path_factory):
 def job(server):
     server.start()
     data = json.loads(server.post("/api/data", {"place": 0, "inside": "tissue"}))["id"]
-    wish = {"data": data, "preset": "quick", "settings": LONG, "test_folds": 0}
-    return json.loads(server.post("/api/jobs", wish))["id"]
+    requested = {"data": data, "preset": "quick", "settings": LONG, "test_folds": 0}
+    return json.loads(server.post("/api/jobs", requested))["id"]
 
 
-def assert_stands_back(worker: int, server: int) -> None:
-    """Less urgent than the server, and of its session: among sessions Linux does not ask."""
+def assert_low_priority(worker: int, server: int) -> None:
+    """The worker has a lower priority, in the session of the server, within which Linux applies
+    it."""
     assert os.getsid(worker) == os.getsid(server)
-    assert os.getpgid(worker) == worker  # Ctrl+C is not for it
+    assert os.getpgid(worker) == worker  # Ctrl+C does not reach it
     urgent = os.getpriority(os.PRIO_PROCESS, server)
     assert wait_until(lambda: os.getpriority(os.PRIO_PROCESS, worker) >= min(19, urgent + 10), 5)
 
 
 @pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL"])
-def test_workers_end_with_the_server_and_the_next_one_goes_on(server, job, how):
+def test_workers_end_with_the_server_and_the_next_one_resumes(server, job, how):
     folder = server.workspace / "users" / "local" / "jobs" / job
     if server.process.poll() is not None:
         server.start()
     (folder / "worker.lock").unlink(missing_ok=True)
-    assert wait_until((folder / "worker.lock").exists, 30)  # also after the end before
+    assert wait_until((folder / "worker.lock").exists, 30)  # also after the previous end
     pid = wait_until(lambda: (folder / "worker.lock").read_text(), 5) and pid_of(folder)
     if how == "SIGTERM":
-        assert_stands_back(pid, server.process.pid)
+        assert_low_priority(pid, server.process.pid)
     os.kill(server.process.pid, signal.Signals[how])
     server.process.wait(5)
     assert wait_until(lambda: not is_running(pid), 5)
     assert read_json(folder / "state.json")["state"] == "waiting"
 
 
-def test_a_request_that_computes_does_not_hold_the_server(tissue, tmp_path):
-    """Here one that takes a minute."""
+def test_running_request_does_not_delay_shutdown(tissue, tmp_path):
+    """For example a request that takes a minute."""
     server = Server(tmp_path, [tissue], before=SLOW).start()
     with pytest.raises(OSError):
         server.opener.open(server.link, timeout=10).close()

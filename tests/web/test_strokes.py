@@ -1,4 +1,4 @@
-"""What a hand paints, held against areas and shapes that are known."""
+"""Tests of painted strokes against known areas and shapes."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def square(left, top, side):
 
 
 def covered(polygons):
-    """Level-0 pixels, counted as a training counts them."""
+    """Return covered level-0 pixels, counted as in training."""
     return RunLengthMask.of(
         [AnnotationPolygon("", tuple(rings)) for rings in polygons], SIZE
     ).n_pixels
 
 
 @pytest.mark.parametrize("radius", [3, 20, 150])
-def test_a_dab_is_a_disc(radius):
+def test_single_point_is_a_disc(radius):
     disc = buffer_path(np.array([[500.0, 400.0]]), radius, SIZE)
     assert len(disc) == 1 and len(disc[0]) == 1
     assert area(disc) == pytest.approx(math.pi * radius**2, rel=0.15 if radius < 10 else 0.02)
@@ -40,7 +40,7 @@ def test_a_dab_is_a_disc(radius):
     assert away.max() < 1.1 * radius + 1 and away.min() > 0.85 * radius - 1
 
 
-def test_a_stroke_is_all_within_its_radius_of_its_path_however_often_the_hand_was_seen():
+def test_stroke_is_within_its_radius_for_any_sampling():
     path = np.array([[200.0, 200.0], [600.0, 500.0]])
     often = np.linspace(path[0], path[1], 50)
     expected = 500 * 80 + math.pi * 40**2
@@ -50,23 +50,23 @@ def test_a_stroke_is_all_within_its_radius_of_its_path_however_often_the_hand_wa
     )
 
 
-def test_a_ring_that_is_painted_has_a_hole():
-    turn = np.linspace(0, 2 * np.pi, 80)
-    path = np.stack([500 + 100 * np.cos(turn), 400 + 100 * np.sin(turn)], axis=1)
+def test_painted_ring_has_a_hole():
+    angles = np.linspace(0, 2 * np.pi, 80)
+    path = np.stack([500 + 100 * np.cos(angles), 400 + 100 * np.sin(angles)], axis=1)
     ring = buffer_path(path, 10, SIZE)
     assert [len(rings) for rings in ring] == [2]
     assert area(ring) == pytest.approx(math.pi * (110**2 - 90**2), rel=0.02)
     assert covered(ring) == pytest.approx(area(ring), rel=0.01)
 
 
-def test_what_lies_beyond_the_image_is_not_drawn():
+def test_area_beyond_the_image_is_clipped():
     edge = buffer_path(np.array([[0.0, 400.0]]), 50, SIZE)
     assert area(edge) == pytest.approx(math.pi * 50**2 / 2, rel=0.03)
     assert min(ring.min() for rings in edge for ring in rings) >= 0
     assert buffer_path(np.array([[-200.0, 400.0]]), 50, SIZE) == []
 
 
-def test_painted_borders_never_cross_themselves():
+def test_painted_borders_never_intersect_themselves():
     rng = np.random.default_rng(0)
     for _ in range(20):
         path = 100 + 500 * rng.random((12, 2))
@@ -74,7 +74,7 @@ def test_painted_borders_never_cross_themselves():
             assert all(find_self_intersections(ring) == [] for ring in rings)
 
 
-def test_rubbing_out_takes_away_what_lies_below_and_no_more():
+def test_eraser_removes_exactly_the_covered_area():
     box = [[square(100, 100, 200)]]
     cut = subtract(box, [[square(150, 0, 150)]])
     assert area(cut) == pytest.approx(200 * 200 - 150 * 50, rel=0.01)
@@ -84,15 +84,15 @@ def test_rubbing_out_takes_away_what_lies_below_and_no_more():
     assert len(halves) == 2 and area(halves) == pytest.approx(200 * 160, rel=0.02)
 
 
-def test_what_is_not_touched_stays_to_the_letter():
+def test_untouched_shapes_are_unchanged():
     box = [[square(100, 100, 200)]]
     assert subtract(box, [[square(500, 500, 100)]]) is None
     assert subtract(box, [[square(301, 100, 100)]]) is None
     assert subtract(box, [[square(0, 0, 900)]]) == []
 
 
-def test_a_wide_brush_takes_small_shapes_and_leaves_far_ones_to_the_letter():
-    """Its canvas is coarse: what is small beside it must not fall between the cells."""
+def test_wide_brush_removes_small_shapes_and_keeps_far_ones():
+    """Small shapes must not be missed on the coarse canvas of a wide brush."""
     size = (8000, 8000)
     wide = buffer_path(np.array([[500.0, 500.0]]), 500, size)
     assert subtract([[square(491, 491, 18)]], wide) == []
@@ -101,7 +101,7 @@ def test_a_wide_brush_takes_small_shapes_and_leaves_far_ones_to_the_letter():
     assert len(left) == 2 and left[0] is island and left[1] is strip
 
 
-def test_a_bow_tie_is_all_that_it_encloses():
+def test_bow_tie_is_filled():
     tie = np.array([[100, 100], [300, 300], [300, 100], [100, 300]], float)
     found = polygonize([tie], SIZE)
     assert area(found) == pytest.approx(2 * 200 * 100 / 2, rel=0.02)
@@ -111,11 +111,11 @@ def test_a_bow_tie_is_all_that_it_encloses():
 @pytest.mark.parametrize(
     "corners", [[[1, 1]], [[1, 1], [5, 5]], [[1, 1], [1, 1], [1, 1]], [[0, 0], [5, 5], [9, 9]]]
 )
-def test_what_has_no_area_is_nothing(corners):
+def test_shape_without_area_is_dropped(corners):
     assert polygonize([np.array(corners, float)], SIZE) == []
 
 
-def test_a_polygon_is_kept_as_it_was_drawn():
+def test_polygon_is_stored_unchanged():
     triangle = np.array([[10, 10], [200, 30], [60, 190]], float)
     ((found,),) = polygonize([triangle], SIZE)
     assert np.array_equal(found, triangle)
@@ -127,31 +127,31 @@ def test_a_polygon_is_kept_as_it_was_drawn():
     "corners",
     [
         [[10, 10], [90, 10], [90, 90], [50, 10], [10, 90]],  # touches its own side
-        [[10, 10], [90, 10], [90, 90], [90, 40], [90, 95], [10, 90]],  # goes back over itself
+        [[10, 10], [90, 10], [90, 90], [90, 40], [90, 95], [10, 90]],  # retraces itself
         [[10, 10], [90, 10], [90, 90], [10, 90], [10, 10], [90, 10], [90, 90], [10, 90]],  # twice
-        [[-30, 10], [90, 10], [90, 90], [-20, 70]],  # reaches beyond the image
+        [[-30, 10], [90, 10], [90, 90], [-20, 70]],  # extends beyond the image
     ],
 )
-def test_invalid_polygons_become_valid_ones_of_the_same_pixels(corners):
+def test_invalid_polygons_become_valid_with_the_same_pixels(corners):
     ring = np.array(corners, float)
     found = polygonize([ring], SIZE)
     assert covered(found) == covered([[ring]])
     assert all(Polygon(outer, holes).is_valid for outer, *holes in found)
 
 
-def test_holes_that_reach_out_of_their_polygon_take_away_what_they_cover():
+def test_hole_beyond_its_polygon_removes_the_covered_area():
     found = polygonize([square(100, 100, 100), square(150, 150, 100)], SIZE)
     assert [len(rings) for rings in found] == [1] and area(found) == 7500
 
 
-def test_a_line_that_crosses_itself_too_often_is_refused(rng):
+def test_line_with_too_many_self_intersections_is_refused(rng):
     with pytest.raises(ValueError, match="crosses itself too often"):
         polygonize([rng.uniform(0, 800, (1000, 2))], SIZE)
 
 
-def test_a_scribble_has_few_corners():
-    turns = np.linspace(0, 200, 2000)
-    path = np.stack([500 + 300 * np.sin(turns), 100 + 3 * turns], axis=1)
+def test_scribble_has_few_corners():
+    angles = np.linspace(0, 200, 2000)
+    path = np.stack([500 + 300 * np.sin(angles), 100 + 3 * angles], axis=1)
     found = buffer_path(path, 10, SIZE)
     assert sum(len(ring) for rings in found for ring in rings) < 4000
     assert covered(found) == pytest.approx(area(found), rel=0.01)

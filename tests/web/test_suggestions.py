@@ -1,4 +1,4 @@
-"""What is suggested to be labelled next: doubtful and new, no twins, whatever the units."""
+"""Tests of suggestions to label next: uncertain and novel, no near duplicates, scale-invariant."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from histodict.web.annotation.suggestions import (
 )
 
 
-def places(*given):
-    return [one.position for one in suggest(*given)]
+def places(*args):
+    return [one.position for one in suggest(*args)]
 
 
-def test_what_is_doubtful_and_new_comes_first():
+def test_uncertain_and_novel_comes_first():
     summaries = np.array([[0.0, 0], [9, 0], [9, 9], [0, 9]])
     trained = np.array([[0.0, 0.1], [9, 0.1]])
-    leads = np.array([0.1, 0.9, 0.2, 0.8])  # doubtful, but known; sure; both; new, but sure
+    leads = np.array([0.1, 0.9, 0.2, 0.8])  # uncertain but known; certain; both; novel but certain
     assert places(leads, summaries, trained, 1) == [2]
 
 
-def test_the_twin_of_a_suggestion_is_not_the_next_one():
+def test_near_duplicate_of_a_suggestion_is_not_suggested():
     summaries = np.array([[5.0, 5], [5, 5.001], [0, 0], [4, 0], [0, 1]])
     trained = np.array([[0.0, 0]])
     leads = np.array([0.1, 0.11, 0.9, 0.2, 0.8])
     assert places(leads, summaries, trained, 2) == [0, 3]
 
 
-def test_units_and_order_do_not_matter():
+def test_scale_and_order_do_not_matter():
     rng = np.random.default_rng(0)
     leads, summaries, trained = rng.random(30), rng.normal(size=(30, 4)), rng.normal(size=(5, 4))
     found = places(leads, summaries, trained, 6)
@@ -48,14 +48,14 @@ def test_units_and_order_do_not_matter():
     assert [int(order[p]) for p in places(leads[order], summaries[order], trained, 6)] == found
 
 
-def test_where_nothing_is_learnt_yet_the_usual_comes_first():
+def test_typical_image_comes_first_without_training_images():
     summaries = np.array([[0.0], [0.1], [0.2], [50]])
     assert places(np.ones(4), summaries, np.zeros((0, 1)), 1) == [1]
     assert suggest(np.zeros(0), np.zeros((0, 3)), np.zeros((0, 3)), 2) == []
 
 
 @pytest.mark.parametrize(
-    ("facts", "wanted"),
+    ("values", "wanted"),
     [
         ({"probabilities": {"a": 0.9, "b": 0.1}}, 0.8),
         ({"score": -2.5}, 2.5),
@@ -64,14 +64,14 @@ def test_where_nothing_is_learnt_yet_the_usual_comes_first():
         ({"score": None}, None),
     ],
 )
-def test_how_far_ahead_a_class_is(facts, wanted):
+def test_normalized_margin(values, wanted):
     reference = {"answer": "a", "probabilities": {}, "shares": {"a": 0.6, "b": 0.4}, "score": 0.0}
-    assert normalized_margin(reference | facts) == (
+    assert normalized_margin(reference | values) == (
         wanted if wanted is None else pytest.approx(wanted)
     )
 
 
-def test_a_look_is_the_same_when_turned_and_another_in_another_stain():
+def test_colour_descriptor_is_rotation_invariant_and_stain_sensitive():
     rng = np.random.default_rng(0)
     pixels = rng.integers(60, 200, (40, 60, 3)).astype(np.uint8)
     response = colour_descriptor(pixels)
@@ -86,7 +86,7 @@ def test_a_look_is_the_same_when_turned_and_another_in_another_stain():
 
 @pytest.fixture
 def field_map():
-    """2 × 3 fields of 512 pixels; the model is in doubt in one, another is glass."""
+    """2 × 3 regions of 512 pixels; the model is uncertain in one, another is background."""
     predicted_classes = np.zeros((32, 48), np.int16)
     predicted_classes[16:, 32:] = NO_TISSUE
     leads = np.ones((32, 48))
@@ -103,13 +103,13 @@ def source(tmp_path):
         yield source
 
 
-def test_fields_tile_the_tissue(field_map):
+def test_regions_tile_the_tissue(field_map):
     boxes = {one.box: one.normalized_margin for one in map_regions(field_map)}
     assert len(boxes) == 5 and (1024, 512, 1536, 1024) not in boxes
     assert min(boxes, key=boxes.get) == (512, 0, 1024, 512)
 
 
-def test_the_doubtful_field_is_suggested_until_it_is_marked(field_map, source):
+def test_uncertain_region_is_suggested_until_it_is_marked(field_map, source):
     marked = [(0, 0, 100, 100)]
     found = suggest_regions(field_map, source, marked, 3)
     boxes = [box for box, _ in found]
@@ -128,14 +128,14 @@ def test_the_doubtful_field_is_suggested_until_it_is_marked(field_map, source):
         [[520, 250], [1016, 250], [1016, 260], [520, 260]],  # long and thin
     ],
 )
-def test_where_something_is_drawn_nothing_is_suggested(field_map, source, corners):
+def test_annotated_regions_are_not_suggested(field_map, source, corners):
     shape = Shape(id="", label="", tool="brush", area=1.0, polygons=[[corners]])
     boxes = [box for box, _ in suggest_regions(field_map, source, [], 9, [shape])]
     assert len(boxes) == 4 and (512, 0, 1024, 512) not in boxes
 
 
-def test_a_stroke_across_the_image_leaves_fields_beside_it(field_map, source):
-    """The box around it would take them all."""
+def test_stroke_across_the_image_leaves_other_regions(field_map, source):
+    """Its bounding box would cover all of them."""
     corners = [[10, 5], [15, 5], [1530, 1000], [1525, 1000]]
     shape = Shape(id="", label="", tool="polygon", area=1.0, polygons=[[corners]])
     boxes = [box for box, _ in suggest_regions(field_map, source, [], 9, [shape])]

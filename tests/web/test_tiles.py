@@ -1,4 +1,4 @@
-"""Tiles show the image's own pixels, at every level, and what is kept stays bounded."""
+"""Tiles show the pixels of the image at every level, and the cache is bounded."""
 
 import io
 import threading
@@ -16,7 +16,7 @@ from tests.web.app import count_calls
 
 
 @pytest.fixture
-def picture(tmp_path, rng):
+def image(tmp_path, rng):
     coarse = rng.integers(0, 255, (9, 14, 3), dtype=np.uint8)
     pixels = np.asarray(Image.fromarray(coarse).resize((1300, 900), Image.Resampling.BICUBIC))
     Image.fromarray(pixels).save(tmp_path / "a.png")
@@ -36,26 +36,26 @@ def decoded(data: bytes) -> np.ndarray:
     ("size", "count"),
     [((1, 1), 1), ((512, 512), 1), ((513, 20), 2), ((1024, 9), 2), ((30000, 30000), 7)],
 )
-def test_the_coarsest_level_is_one_tile(size, count):
+def test_coarsest_level_is_one_tile(size, count):
     assert n_levels(size) == count
     factor = 2 ** (count - 1)
     assert max(size) <= TILE_SIDE * factor
     assert count == 1 or max(size) > TILE_SIDE * factor / 2
 
 
-def test_tiles_of_the_finest_level_are_the_image(tiles, picture):
-    record, pixels = picture
+def test_tiles_of_the_finest_level_are_the_image(tiles, image):
+    record, pixels = image
     rows = []
     for row in range(2):
         parts = [decoded(tiles.tile(record, 2, column, row)) for column in range(3)]
         rows.append(np.concatenate(parts, axis=1))
-    whole = np.concatenate(rows)
-    assert whole.shape == pixels.shape
-    assert np.abs(whole - pixels).mean() < 4  # JPEG
+    stitched = np.concatenate(rows)
+    assert stitched.shape == pixels.shape
+    assert np.abs(stitched - pixels).mean() < 4  # JPEG
 
 
-def test_a_coarser_tile_is_the_mean_of_the_finer_pixels(tiles, picture):
-    record, pixels = picture
+def test_coarser_tile_is_the_mean_of_finer_pixels(tiles, image):
+    record, pixels = image
     tile = decoded(tiles.tile(record, 0, 0, 0))
     assert tile.shape == (225, 325, 3)
     means = pixels.reshape(225, 4, 325, 4, 3).mean(axis=(1, 3))
@@ -63,20 +63,20 @@ def test_a_coarser_tile_is_the_mean_of_the_finer_pixels(tiles, picture):
 
 
 @pytest.mark.parametrize("place", [(3, 0, 0), (-1, 0, 0), (2, 3, 0), (2, 0, 2), (0, -1, 0)])
-def test_there_are_no_other_tiles(tiles, picture, place):
+def test_tiles_outside_are_refused(tiles, image, place):
     with pytest.raises(KeyError):
-        tiles.tile(picture[0], *place)
+        tiles.tile(image[0], *place)
 
 
-def test_a_changed_file_is_read_anew(tiles, picture):
-    record, pixels = picture
+def test_changed_file_is_read_again(tiles, image):
+    record, pixels = image
     tiles.tile(record, 0, 0, 0)
     Image.fromarray(255 - pixels).save(record.path)
     assert np.abs(decoded(tiles.tile(record, 2, 0, 0)) - (255 - pixels)[:512, :512]).mean() < 4
 
 
-def test_a_thumbnail_stays_until_the_image_changes(tiles, picture):
-    record, pixels = picture
+def test_thumbnail_is_cached_until_the_image_changes(tiles, image):
+    record, pixels = image
     first = tiles.thumbnail(record)
     assert max(decoded(first.read_bytes()).shape) == 220
     assert tiles.thumbnail(record) == first
@@ -84,8 +84,8 @@ def test_a_thumbnail_stays_until_the_image_changes(tiles, picture):
     assert tiles.thumbnail(record) != first
 
 
-def test_a_slide_of_several_files_has_tiles(tiles, tmp_path):
-    """What it is kept under knows them all."""
+def test_slide_of_several_files_has_tiles(tiles, tmp_path):
+    """The cache key covers all files."""
     record = ImageRecord(tmp_path / "slide.mrxs", "", "")
     (tmp_path / "slide").mkdir()
     for path in (record.path, tmp_path / "slide" / "Data0000.dat"):
@@ -93,9 +93,9 @@ def test_a_slide_of_several_files_has_tiles(tiles, tmp_path):
     assert tiles.cached_tile(record, 0, 0, 0) is None
 
 
-def test_an_image_that_hangs_holds_up_no_other(tiles, picture, monkeypatch):
-    """Neither its pixels nor its thumbnail keep those of another from being made."""
-    record, _ = picture
+def test_hanging_image_blocks_no_other(tiles, image, monkeypatch):
+    """It blocks neither tiles nor thumbnails of others."""
+    record, _ = image
     hung = ImageRecord(record.path.with_name("hung.png"), "", "")
     hung.path.write_bytes(record.path.read_bytes())
     stored, begun = threading.Event(), threading.Semaphore(0)
@@ -119,8 +119,8 @@ def test_an_image_that_hangs_holds_up_no_other(tiles, picture, monkeypatch):
         assert behind[0].result(5).size == (1300, 900)
 
 
-def test_one_image_is_opened_once_however_many_ask(tiles, picture, monkeypatch):
+def test_image_is_opened_once_for_concurrent_requests(tiles, image, monkeypatch):
     calls = count_calls(monkeypatch, tiles_module, "open_image")
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda place: tiles.tile(picture[0], 2, *place), [(0, 0), (1, 0), (2, 1)]))
+        list(pool.map(lambda place: tiles.tile(image[0], 2, *place), [(0, 0), (1, 0), (2, 1)]))
     assert len(calls) == 1

@@ -33,14 +33,14 @@ def dataset(tissue, tmp_path):
 
 
 @pytest.mark.parametrize("offer", PRESET_LABELS)
-def test_offers_are_presets_with_changes(offer):
+def test_presets_of_the_page_are_presets_with_changes(offer):
     base, changes = _CHANGED.get(offer, (offer, {}))
     plan = offered_plan(offer, "dfdl")
     assert plan == Plan.named(base, "dfdl").parse_settings(changes)
     assert {"ensemble", "calibration_folds"} <= set(plan.to_dict())  # fields of the page
 
 
-def test_settings_that_a_method_lacks_are_left_out():
+def test_settings_that_a_method_lacks_are_omitted():
     plan = offered_plan("quick", "lbp-colour")
     assert "n_atoms" not in plan.recipe.method_parameters
     assert plan.recipe.patches_per_class == 2000
@@ -48,7 +48,7 @@ def test_settings_that_a_method_lacks_are_left_out():
         offered_plan("slow", "dfdl")
 
 
-def test_a_request_is_read_back_as_the_same_wish(dataset):
+def test_request_round_trip(dataset):
     plan = offered_plan("pixels", "dfdl").parse_settings({"ensemble": "false", "n_atoms": "9"})
     request = training_request(dataset, TrainingRequest(plan, None, 7, test_folds=2))
     again = TrainingRequest.from_request(request)
@@ -60,30 +60,32 @@ def test_a_request_is_read_back_as_the_same_wish(dataset):
 
 
 @pytest.mark.parametrize(
-    ("settings", "regions", "words"),
+    ("settings", "regions", "message"),
     [
         ({"features": "timm:x"}, None, "command line only"),
         ({}, "bone", "not among the classes"),
         ({"calibration_folds": "3"}, "inflamed", "not for regions"),
     ],
 )
-def test_what_does_not_fit_together_is_refused(dataset, settings, regions, words):
+def test_incompatible_settings_are_refused(dataset, settings, regions, message):
     settings = settings | ({"context_scale": "1"} if "features" in settings else {})
     plan = offered_plan("quick", "dfdl").parse_settings(settings)
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=message):
         training_request(dataset, TrainingRequest(plan, regions, 0))
 
 
-def corrected_in(dataset, wish, image, box):
-    """The request of a training after a correction of this image, and what became of it."""
+def corrected_in(dataset, requested, image, box):
+    """Return the request of a training after a correction of this image, and the correction's
+    status."""
     add_correction(dataset, image, "inflamed", box)
-    request = training_request(dataset, wish)
+    request = training_request(dataset, requested)
     remove_correction(dataset, dataset.corrections()[0]["id"])
     return request, [c["use"] for c in applied_corrections(request)]
 
 
-def test_what_became_of_a_correction_is_told(dataset):
-    """Whoever marks a region wants it to be learnt from; a patient kept before stays kept."""
+def test_status_of_a_correction_is_reported(dataset):
+    """Marking a region makes its patient a training patient; former test patients stay in the test
+    set."""
     first = TrainingRequest(offered_plan("quick", "dfdl"), None, 0, test_folds=2)
     request = training_request(dataset, first)
     stored = request["test_patients"]
@@ -104,27 +106,27 @@ def test_what_became_of_a_correction_is_told(dataset):
     assert found["test_patients"]
 
 
-def test_a_patient_that_was_moved_is_learnt_from(dataset):
-    wish = TrainingRequest(offered_plan("quick", "dfdl"), None, 0, test_folds=2)
-    moved, *others = training_request(dataset, wish)["test_patients"]
+def test_moved_patient_is_used_for_training(dataset):
+    requested = TrainingRequest(offered_plan("quick", "dfdl"), None, 0, test_folds=2)
+    moved, *others = training_request(dataset, requested)["test_patients"]
     update_settings(dataset, {"learn_from": [moved]})
     again = replace(dataset, about=DatasetSettings.read(dataset.folder))
-    assert training_request(again, replace(wish, test_patients=(moved, *others)))[
+    assert training_request(again, replace(requested, test_patients=(moved, *others)))[
         "test_patients"
     ] == list(others)
-    assert moved not in training_request(again, wish)["test_patients"]
+    assert moved not in training_request(again, requested)["test_patients"]
     with pytest.raises(ValueError, match="patients of this set"):
         update_settings(dataset, {"learn_from": ["nobody"]})
 
 
-def test_patients_that_are_not_there_are_not_kept(dataset):
-    wish = TrainingRequest(
+def test_missing_patients_are_not_in_the_test_set(dataset):
+    requested = TrainingRequest(
         offered_plan("quick", "dfdl"), None, 0, test_patients=("gone", "patient01")
     )
-    assert training_request(dataset, wish)["test_patients"] == ["patient01"]
+    assert training_request(dataset, requested)["test_patients"] == ["patient01"]
 
 
-def test_settings_with_patients_that_are_no_names_are_damaged(tmp_path):
+def test_invalid_patient_names_in_settings_are_damage(tmp_path):
     DatasetSettings(mpp=0.5, learn_from=("a",)).write(tmp_path)
     assert DatasetSettings.read(tmp_path) == DatasetSettings(mpp=0.5, learn_from=("a",))
     write_checked_json(tmp_path / "about.json", {"positive": None, "mpp": 0.5, "learn_from": [1]})
