@@ -73,10 +73,10 @@ class Worker:
             self._process.join()
             code = self._process.exitcode or 0
             how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
-            return CaseResult(case, "find", f"crash: {how}", f"the process died: {how}")
+            return CaseResult(case, "failure", f"crash: {how}", f"the process died: {how}")
         self.close()
         spent = time.monotonic() - started
-        return CaseResult(case, "find", "hang", f"no answer after {spent:.0f} s")
+        return CaseResult(case, "failure", "hang", f"no answer after {spent:.0f} s")
 
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")

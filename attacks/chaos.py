@@ -112,7 +112,7 @@ class Chaos:
             if unlike:
                 raise InvariantError(f"unequal: {', '.join(unlike[:5])}")
         except InvariantError as error:
-            outcome = "FIND"
+            outcome = "FAILURE"
             names = shlex.join(self.names)
             repeat = f"python -m attacks.chaos --seed {self.seed} --trial {number} {names}"
             self.failures.append(f"{name}, {kind}: {error}\n    {repeat}\n    {out}")
@@ -209,7 +209,7 @@ def main() -> int:
         print(f"{name}: {reference.seconds:.1f} s undisturbed")
     print(bench.table())
     print(*bench.failures, sep="\n")
-    print(f"{len(bench.finds)} finds")
+    print(f"{len(bench.failures)} failures")
     return 1 if bench.failures else 0
 
 

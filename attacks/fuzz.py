@@ -3,8 +3,8 @@
     python -m attacks.fuzz images --cases 20000 --seed 1
 
 The run ends after a number of cases or a time. The same seed gives the same cases in the same
-order. A case that fails is minimised and stored in tests/finds/, where tests/test_finds.py runs it
-again.
+order. A case that fails is minimised and stored in tests/fuzz_failures/, and
+tests/test_fuzz_failures.py runs it again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .minimise import minimise
 from .target import Case
 from .targets import TARGETS, load_target
 
-FINDS = Path(__file__).parents[1] / "tests" / "finds"
+FAILURES = Path(__file__).parents[1] / "tests" / "fuzz_failures"
 _BATCH = 50
 _MAX_PER_SIGNATURE = 2  # stored cases per signature
 
@@ -117,7 +117,7 @@ def minimised_failures(tally: Tally) -> list[CaseResult]:
 def store_case(name: str, failure: CaseResult) -> Path:
     """Store the input of a failure among the tests."""
     data = failure.data or _built(name, failure.case)
-    path = FINDS / name / f"{hashlib.sha256(data).hexdigest()[:8]}-{failure.case.base}"
+    path = FAILURES / name / f"{hashlib.sha256(data).hexdigest()[:8]}-{failure.case.base}"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
     return path
@@ -142,18 +142,18 @@ def main() -> int:
     if unknown := set(specified.targets) - set(TARGETS):
         parser.error(f"no such target: {', '.join(sorted(unknown))}")
     seconds = 60.0 if specified.seconds is None and specified.cases is None else specified.seconds
-    n_finds = 0
+    n_failures = 0
     for name in specified.targets or TARGETS:
         tally = fuzz(
             name, cases=specified.cases, seconds=seconds, seed=specified.seed, jobs=specified.jobs
         )
         print(tally.table(), flush=True)
         for failure in minimised_failures(tally) if tally.failures else []:
-            n_finds += 1
+            n_failures += 1
             print(f"\n{failure.signature} ({failure.case.kind})\n{failure.message}")
             print(f"edits: {failure.case.edits}\nkept as {store_case(name, failure)}", flush=True)
-    print(f"{n_finds} finds")
-    return 1 if n_finds else 0
+    print(f"{n_failures} failures")
+    return 1 if n_failures else 0
 
 
 if __name__ == "__main__":

@@ -211,7 +211,7 @@ def main() -> int:
         wrong = measure(folder, specified.seconds, specified.clients)
     for text in wrong:
         print(f"NOT KEPT: {text}")
-    print("all promises kept" if not wrong else f"{len(wrong)} promises not kept")
+    print("all limits kept" if not wrong else f"{len(wrong)} limits exceeded")
     return 1 if wrong else 0
 
 

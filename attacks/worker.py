@@ -78,4 +78,4 @@ def _outcome(target: Target, case: Case, build: _Build) -> tuple[str, str | None
         last = traceback.extract_tb(error.__traceback__)[-1]
         signature = f"{type(error).__name__} at {Path(last.filename).name}:{last.name}"
         text = "".join(traceback.format_exception(error, limit=-6))
-        return "find", signature, text, data
+        return "failure", signature, text, data

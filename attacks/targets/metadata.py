@@ -3,7 +3,7 @@
 An attempt runs damaged files and a good one as a batch, as `predict` does; an edit is [number of
 the file, change]. Each file must get a prediction with a map of all its patches, or an error of one
 line that names it, and the prediction of the good file must not change. Unexpected errors and
-overflow warnings are finds.
+overflow warnings are failures.
 """
 
 from __future__ import annotations

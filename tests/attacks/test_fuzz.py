@@ -20,7 +20,7 @@ def test_every_case_is_counted_under_its_kind(tally):
     assert tally.total == 90
     assert set(tally.counts) == {"even", "odd"}
     outcomes = sum(tally.counts.values(), start=type(tally.counts["odd"])())
-    assert outcomes["find"] == 3 * len(tally.failures)
+    assert outcomes["failure"] == 3 * len(tally.failures)
     assert outcomes["answered"] > 0
 
 
@@ -40,7 +40,7 @@ def test_failures_are_minimised(tally):
 
 
 def test_failure_is_stored_under_its_digest(tally, tmp_path, monkeypatch):
-    monkeypatch.setattr(fuzz, "FINDS", tmp_path)
+    monkeypatch.setattr(fuzz, "FAILURES", tmp_path)
     crash = next(failure for failure in tally.failures if failure.signature == "crash: SIGABRT")
     path = fuzz.store_case(NAME, crash)
     assert path.parent == tmp_path / NAME

@@ -18,7 +18,7 @@ from histodict.datasets import manifest
 from histodict.web.datasets import DatasetSettings
 from tests.web.app import OWN, count_calls, open_client, open_data
 
-ABORTS = Path(__file__).parents[1] / "finds" / "images" / "1106a9b4-jpeg-tiles.tif"
+ABORTS = Path(__file__).parents[1] / "fuzz_failures" / "images" / "1106a9b4-jpeg-tiles.tif"
 
 
 @pytest.fixture

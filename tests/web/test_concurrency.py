@@ -44,7 +44,8 @@ def max_concurrent(kind: str, n: int) -> int:
 
 def test_limits_are_as_configured(monkeypatch):
     monkeypatch.setattr("histodict.web.request.available_cores", lambda: 3)
-    assert max_concurrent(IMAGES, 9) == max_concurrent(EXPLANATIONS, 9) == 4  # in total; one image: see below
+    # In total; the limit of one image is tested below.
+    assert max_concurrent(IMAGES, 9) == max_concurrent(EXPLANATIONS, 9) == 4
     assert max_concurrent(PREDICTIONS, 4) == max_concurrent(DOWNLOADS, 4) == 1
     assert max_concurrent(QUICK, 40) > 3
 

@@ -7,9 +7,9 @@ from itertools import groupby
 import pytest
 
 from attacks.case_runner import Worker
-from attacks.fuzz import FINDS
+from attacks.fuzz import FAILURES
 
-STORED = sorted(path for path in FINDS.glob("*/*") if path.is_file())
+STORED = sorted(path for path in FAILURES.glob("*/*") if path.is_file())
 
 
 @pytest.mark.parametrize(
