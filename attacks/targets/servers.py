@@ -24,6 +24,9 @@ from typing import Any
 import numpy as np
 from numpy.random import Generator
 
+from histodict.utils.child_process import exit_with_parent
+from histodict.web.server import serve
+
 from ..page import Address, Client
 from ..scenarios import free_port
 from ..target import Case, InvariantError, Target
@@ -101,7 +104,7 @@ class ServersTarget(Target):
 
     def start(self, place: Path, workspace: Path, port: int) -> _Server:
         """Fork a server; it ends with status 0, or with 1 and its error in its file."""
-        text = place / f"words-{port}-{time.monotonic_ns()}.txt"
+        text, parent = place / f"words-{port}-{time.monotonic_ns()}.txt", os.getpid()
         pid = os.fork()
         if pid:
             return _Server(pid, port, text)
@@ -111,10 +114,7 @@ class ServersTarget(Target):
                 os.dup2(file.fileno(), 1)
                 os.dup2(file.fileno(), 2)
             os.chdir(place)
-            from histodict.utils.child_process import exit_with_parent
-            from histodict.web.server import serve
-
-            exit_with_parent(os.getppid())  # so that it ends even if the target is killed
+            exit_with_parent(parent)  # so that it ends even if the target is killed
             serve([self._folder / "data"], workspace=workspace, port=port, browser=False)
             status = 0
         except BaseException as error:
