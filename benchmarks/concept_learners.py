@@ -13,7 +13,7 @@ from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA, MiniBatchNMF
 from sklearn.mixture import GaussianMixture
 
-from histodict.dictionaries.atoms import normalise
+from histodict.dictionaries.atoms import normalize
 from histodict.dictionaries.online import (
     SHRINKAGE,
     continue_online,
@@ -41,7 +41,7 @@ class Seen:
     @classmethod
     def of(cls, cells: Cells, mean: Array | None = None) -> Seen:
         centre = cells.X.mean(axis=0) if mean is None else mean
-        return cls(np.ascontiguousarray(normalise(cells.X - centre)), cells)
+        return cls(np.ascontiguousarray(normalize(cells.X - centre)), cells)
 
 
 Learner = Callable[[Seen, np.random.Generator], tuple[Array, Encoder | None]]
@@ -78,7 +78,7 @@ def held_to_random(seen: Seen, rng: Any) -> tuple[Array, Encoder | None]:
     """Held to the same 128 random directions for everybody: a frame that knows nothing."""
     start = np.random.default_rng(0).standard_normal((N_ATOMS, seen.Y.shape[1]))
     Y = np.ascontiguousarray(seen.Y[rng.permutation(len(seen.Y))])
-    start = np.ascontiguousarray(normalise(start), dtype=Y.dtype)
+    start = np.ascontiguousarray(normalize(start), dtype=Y.dtype)
     options = {"n_epochs": 5, "n_jobs": 1, "backend": "cpu", "pull": SHRINKAGE}
     return continue_online(start, Y, 0.1, step=lambda: None, **options).atoms, None
 
@@ -99,7 +99,7 @@ def dfdl(rho: float, seen: Seen, rng: Any) -> tuple[Array, Encoder | None]:
 
 def k_means(seen: Seen, rng: Any) -> tuple[Array, Encoder | None]:
     model = KMeans(N_ATOMS, n_init=1, random_state=int(rng.integers(2**31))).fit(seen.Y)
-    return normalise(model.cluster_centers_), lambda Y: model.cluster_centers_[model.predict(Y)]
+    return normalize(model.cluster_centers_), lambda Y: model.cluster_centers_[model.predict(Y)]
 
 
 def mixture(seen: Seen, rng: Any) -> tuple[Array, Encoder | None]:
@@ -110,14 +110,14 @@ def mixture(seen: Seen, rng: Any) -> tuple[Array, Encoder | None]:
     model = GaussianMixture(N_ATOMS, covariance_type="diag", **options)
     model.fit(space.transform(seen.Y))
     means = space.inverse_transform(model.means_).astype(np.float32)
-    return normalise(means), lambda Y: means[model.predict(space.transform(Y))]
+    return normalize(means), lambda Y: means[model.predict(space.transform(Y))]
 
 
 def nmf(seen: Seen, rng: Any) -> tuple[Array, Encoder | None]:
     """On the cells as they are, which are not negative (the network ends in a ReLU)."""
-    X = normalise(seen.cells.X)
+    X = normalize(seen.cells.X)
     model = MiniBatchNMF(N_ATOMS, random_state=int(rng.integers(2**31)), max_iter=60).fit(X)
-    return normalise(model.components_).astype(np.float32), None
+    return normalize(model.components_).astype(np.float32), None
 
 
 def pca(seen: Seen, rng: Any) -> tuple[Array, Encoder | None]:
@@ -161,7 +161,7 @@ def autoencoder(seen: Seen, rng: Any) -> tuple[Array, Encoder | None]:
         with torch.no_grad():
             return rebuilt(torch.from_numpy(np.ascontiguousarray(Z))).numpy()
 
-    return normalise(decoder.detach().numpy()), encode
+    return normalize(decoder.detach().numpy()), encode
 
 
 def _is_flat(errors: list[float]) -> bool:

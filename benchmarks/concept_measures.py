@@ -17,7 +17,7 @@ from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from histodict.dictionaries.atoms import match_atoms, normalise
+from histodict.dictionaries.atoms import match_atoms, normalize
 from histodict.kernels import encode_omp
 
 from .concept_cells import Cells, halves
@@ -65,7 +65,7 @@ def _fewer(cells: Cells, seed: int) -> Cells:
 def _random(Y: Array, n: int) -> Array:
     """Random directions of the vectors' own covariance."""
     weights = np.random.default_rng(len(Y)).standard_normal((n, len(Y))).astype(np.float32)
-    return normalise(weights @ Y)
+    return normalize(weights @ Y)
 
 
 def _tested(D: Array, encode: Any, train: Cells, test: Cells, seed: int, few: bool) -> Facts:

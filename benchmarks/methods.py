@@ -37,10 +37,10 @@ def measure(method: str, tenth: bool) -> dict[str, float]:
         parameters["n_atoms"] //= 10
     synthetic = draw_patches(n, seed=0)
     X, y = synthetic.Y, synthetic.labels
-    small = entry.make(parameters | ({"n_atoms": 5} if "n_atoms" in parameters else {}))
+    small = entry.make_estimator(parameters | ({"n_atoms": 5} if "n_atoms" in parameters else {}))
     small.fit(X[:: len(X) // 200], y[:: len(X) // 200])  # compiles
     small.predict(X[:10])
-    estimator = entry.make(parameters, random_state=0)
+    estimator = entry.make_estimator(parameters, random_state=0)
     started = time.perf_counter()
     cpu = time.process_time()
     estimator.fit(X, y)

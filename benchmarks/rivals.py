@@ -215,7 +215,9 @@ def _answered(recipe: Recipe, X: NDArray[np.float64], manifest: Manifest, split:
     """As `kept_pieces.answered`, from features. An image of glass alone gets the first class."""
     labels = np.array([manifest.classes.index(label) for label in manifest.labels])
     seen = [place for place in split.train if not np.isnan(X[place, 0])]
-    method = get_method(recipe.method).make(recipe.method_parameters, random_state=0, n_jobs=1)
+    method = get_method(recipe.method).make_estimator(
+        recipe.method_parameters, random_state=0, n_jobs=1
+    )
     method.fit(X[seen], labels[seen])
     background = np.isnan(X[split.test, 0])
     values = np.asarray(method.decision_function(np.nan_to_num(X[split.test])), dtype=float)

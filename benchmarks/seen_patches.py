@@ -97,7 +97,7 @@ class Learnt:
             projection = Projection.fit(X, recipe.n_components, whiten=recipe.whiten)
             X = projection(X)
         entry = get_method(recipe.method)
-        method = entry.make(recipe.method_parameters, random_state=random_state, n_jobs=1)
+        method = entry.make_estimator(recipe.method_parameters, random_state=random_state, n_jobs=1)
         return cls(method.fit(X, y), projection)
 
 

@@ -4,7 +4,7 @@ import pytest
 from benchmarks.concept_cells import Cells, halves
 from benchmarks.concept_measures import measure
 from benchmarks.concept_page import write_page
-from histodict.dictionaries.atoms import normalise
+from histodict.dictionaries.atoms import normalize
 
 
 def planted(seed, n_patients=8):

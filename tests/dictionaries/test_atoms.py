@@ -7,7 +7,7 @@ from histodict.dictionaries.atoms import (
     canonicalize,
     duplicate_atoms,
     initial_atoms,
-    normalise,
+    normalize,
     replace_unused_atoms,
 )
 from tests.problems import gaussian, unit_rows
@@ -16,7 +16,7 @@ from tests.problems import gaussian, unit_rows
 def test_initial_atoms_are_samples_when_there_are_enough(rng):
     _, Y = gaussian(rng, 1, 100, 20)
     D = initial_atoms(Y, 30, rng)
-    np.testing.assert_allclose((D @ normalise(Y).T).max(axis=1), 1)
+    np.testing.assert_allclose((D @ normalize(Y).T).max(axis=1), 1)
     assert not duplicate_atoms(D).any()
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from histodict.dictionaries.atoms import match_atoms, normalise
+from histodict.dictionaries.atoms import match_atoms, normalize
 from histodict.dictionaries.online import (
     continue_online,
     learn_axis_anchored,
@@ -21,7 +21,7 @@ def planted():
     truth = np.zeros((N_PLANTED, N_FEATURES))
     truth[:, :N_PLANTED] = np.eye(N_PLANTED)
     truth[:, 40:] = 0.12 * rng.standard_normal((N_PLANTED, 20))
-    truth = normalise(truth)
+    truth = normalize(truth)
     vectors, patients = [], []
     for patient in range(N_PATIENTS):
         own = np.zeros((2, N_FEATURES))
@@ -30,7 +30,7 @@ def planted():
         N = 3 * rng.standard_normal((300, 2)) * (rng.random((300, 2)) < 0.5)
         vectors.append(S @ truth + N @ own + 0.02 * rng.standard_normal((300, N_FEATURES)))
         patients += [f"p{patient}"] * 300
-    Y = normalise(np.concatenate(vectors)).astype(np.float32)
+    Y = normalize(np.concatenate(vectors)).astype(np.float32)
     return truth, Y, np.array(patients)
 
 
@@ -101,7 +101,7 @@ def test_stronger_pull_keeps_atoms_nearer_to_their_axes(planted):
 
 def test_zero_pull_equals_online_learning(planted):
     _, Y, _ = planted
-    start = np.ascontiguousarray(normalise(Y[:12]))
+    start = np.ascontiguousarray(normalize(Y[:12]))
     made = [
         continue_online(
             start, Y, 0.1, n_epochs=2, n_jobs=1, backend="cpu", step=lambda: None, **options

@@ -248,7 +248,7 @@ def assert_same_sums(found, expected, tolerance):
         np.testing.assert_allclose(got, wanted, atol=tolerance, err_msg=name)
     np.testing.assert_array_equal(found.F, found.F.T)
     np.testing.assert_array_equal(found.usage_counts, expected.usage_counts)
-    np.testing.assert_array_equal(found.code_sum, expected.code_sum)
+    np.testing.assert_array_equal(found.sign_balance, expected.sign_balance)
     np.testing.assert_allclose(found.worst_errors, expected.worst_errors, atol=tolerance)
     assert found.objective == pytest.approx(expected.objective, rel=1e-3, abs=tolerance)
 

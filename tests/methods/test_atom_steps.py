@@ -59,7 +59,7 @@ def quadratic(D, E, F):
 
 def step_at(D, sums, pull=0.0):
     step = TangentStep(D)
-    step.sums, step.gradient = sums, pull
+    step.sums, step.proximal_weight = sums, pull
     return step
 
 

@@ -18,7 +18,7 @@ from histodict.models import EnsembleClassifier, Plan, TissueClassifier, load_mo
 from histodict.models import image_pipeline as whole_image_model
 from histodict.models.recipe import Recipe, ensemble_recipes, preset
 from histodict.synthetic.dataset import write_synthetic_dataset
-from histodict.utils.progress import PANEL_STAGES
+from histodict.utils.progress import ENSEMBLE_STAGES
 
 RECIPE = replace(
     Plan.named("pixels", "nearest-mean").recipe,

@@ -12,7 +12,7 @@ from histodict.images.source import open_image
 from histodict.models import prepared_image as module
 from histodict.models.prepared_image import analyse_thumbnail, open_prepared_image
 from histodict.models.recipe import preset
-from histodict.preprocessing.stain import NORMALISERS
+from histodict.preprocessing.stain import NORMALIZERS
 
 
 @pytest.fixture

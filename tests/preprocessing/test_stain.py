@@ -7,7 +7,7 @@ import pytest
 
 from histodict.images.source import open_image
 from histodict.preprocessing.stain import (
-    NORMALISERS,
+    NORMALIZERS,
     LookupTransform,
     Macenko,
     Reinhard,
@@ -86,7 +86,7 @@ def test_differently_stained_tissue_becomes_similar(rng, name):
     before = np.abs(first.astype(int) - second).mean()
     assert before > 15
     mask = np.ones(10_000, bool)
-    first, second = (NORMALISERS[name].estimate(p, mask)(p).astype(int) for p in (first, second))
+    first, second = (NORMALIZERS[name].estimate(p, mask)(p).astype(int) for p in (first, second))
     assert np.abs(first - second).mean() < 0.4 * before
 
 
@@ -96,8 +96,8 @@ def test_estimate_uses_tissue_only(rng, name):
     image[:, :120] = tissue(rng)
     mask = np.zeros((100, 240), bool)
     mask[:, :120] = True
-    alone = NORMALISERS[name].estimate(image[:, :120], mask[:, :120])
-    assert NORMALISERS[name].estimate(image, mask) == alone
+    alone = NORMALIZERS[name].estimate(image[:, :120], mask[:, :120])
+    assert NORMALIZERS[name].estimate(image, mask) == alone
 
 
 @pytest.mark.parametrize("name", sorted(NORMALISERS))
@@ -115,7 +115,7 @@ def test_tiles_give_the_same_result_as_the_image(rng, name):
 
 def test_none_changes_nothing(rng):
     pixels = tissue(rng)
-    transform = NORMALISERS["none"].estimate(pixels, everywhere(pixels))
+    transform = NORMALIZERS["none"].estimate(pixels, everywhere(pixels))
     np.testing.assert_array_equal(transform(pixels), pixels)
     assert transform.note == ""
 
@@ -142,7 +142,7 @@ DEGENERATE = {
 def test_images_without_stain_are_unchanged_with_a_note(rng, name, kind, all_tissue):
     pixels = DEGENERATE[kind](rng)
     mask = everywhere(pixels) if all_tissue else tissue_mask(pixels)
-    transform = NORMALISERS[name].estimate(pixels, mask)
+    transform = NORMALIZERS[name].estimate(pixels, mask)
     assert transform.note.startswith("not normalised: ")
     np.testing.assert_array_equal(transform(pixels), pixels)
 
@@ -165,7 +165,7 @@ def test_any_pixels_can_be_transformed(rng, name):
     """A tile may contain colours that are not in the thumbnail: every corner of the colour cube
     works."""
     pixels = tissue(rng)
-    transform = NORMALISERS[name].estimate(pixels, everywhere(pixels))
+    transform = NORMALIZERS[name].estimate(pixels, everywhere(pixels))
     values = np.array([0, 1, 127, 254, 255], np.uint8)
     cube = np.stack(np.meshgrid(values, values, values), axis=-1)
     with np.errstate(all="raise"):
@@ -175,7 +175,7 @@ def test_any_pixels_can_be_transformed(rng, name):
 @pytest.mark.parametrize("name", CHANGING)
 def test_megapixel_takes_less_than_half_a_second(rng, name):
     pixels = tissue(rng, 1000, 1000)
-    transform = NORMALISERS[name].estimate(pixels, everywhere(pixels))
+    transform = NORMALIZERS[name].estimate(pixels, everywhere(pixels))
     seconds = []
     for _ in range(3):
         start = time.process_time()
@@ -217,7 +217,7 @@ def test_real_images_become_more_similar(data_folder, name):
     """The mean tissue colours of images of one collection vary less than before."""
     before, after = [], []
     for pixels, mask in thumbnails(data_folder / "ucsb-breast", 4):
-        transform = NORMALISERS[name].estimate(pixels, mask)
+        transform = NORMALIZERS[name].estimate(pixels, mask)
         assert transform.note == ""
         before.append(pixels[mask].mean(axis=0))
         after.append(transform(pixels[mask]).mean(axis=0))

@@ -182,8 +182,8 @@ def _ellipse(points: list[list[float]]) -> list[list[float]]:
     low, high = np.min(points, axis=0), np.max(points, axis=0)
     angles = np.arange(_N_CORNERS) * 2 * np.pi / _N_CORNERS
     around = np.stack([np.cos(angles), np.sin(angles)], axis=1)
-    found: list[list[float]] = ((low + high) / 2 + around * (high - low) / 2).tolist()
-    return found
+    points_on_ellipse: list[list[float]] = ((low + high) / 2 + around * (high - low) / 2).tolist()
+    return points_on_ellipse
 
 
 def _polygon(points: list[list[float]]) -> list[list[float]]:
@@ -214,8 +214,8 @@ def _read_imagescope(annotations: Annotations, root: Element) -> None:
 def _layer_name(layer: Element, region: Element) -> str | None:
     """Return the name of the layer, else its description, else the text of the region."""
     attributes = [a.get("Value", "") for a in layer.findall("Attributes/Attribute")]
-    texts = [layer.get("Name", ""), *attributes, region.get("Text", "")]
-    return next((text.strip() for text in texts if text.strip()), None)
+    names = [layer.get("Name", ""), *attributes, region.get("Text", "")]
+    return next((name.strip() for name in names if name.strip()), None)
 
 
 def _points(elements: Iterable[Element]) -> list[list[float]]:

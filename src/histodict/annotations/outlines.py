@@ -125,9 +125,9 @@ class Annotations:
             If there are none.
         """
         wanted = set(names) or set(self.names)
-        found = [outline for outline in self.outlines if outline.name in wanted]
-        if any(not outline.is_hole for outline in found):
-            return found
+        chosen = [outline for outline in self.outlines if outline.name in wanted]
+        if any(not outline.is_hole for outline in chosen):
+            return chosen
         if not self.outlines:
             what = f": there is {self.describe()}" if self.skipped else ""
             raise ImageError(f"{self.path}: holds no outline with an area{what}")

@@ -56,8 +56,8 @@ def concepts(
         source = ConceptTrainingSet.of(_expand_feature_folders(images).find(), network, images.size)
         dictionary, usage, is_new = _learn(source, n_concepts, seed, output, work)
         summary = _write_tables(output, source, dictionary, usage)
-    if source.size_doubts():
-        warn(source.size_doubts())
+    if source.describe_size_differences():
+        warn(source.describe_size_differences())
     if as_json:
         print_json(
             {"folder": str(output), "concepts": len(dictionary.atoms), "new": is_new} | summary

@@ -196,10 +196,10 @@ def train(
 
 def _stages(model: Model) -> dict[str, float] | None:
     """Return the stages of training with their weights; None if they are not known."""
-    from ..utils.progress import PANEL_STAGES, PATCH_STAGES
+    from ..utils.progress import ENSEMBLE_STAGES, PATCH_STAGES
 
     if len(model.recipes) > 1:
-        return PANEL_STAGES
+        return ENSEMBLE_STAGES
     if model.recipe.method != "dfdl":
         return None
     return {name: PATCH_STAGES[name] for name in ("patches", "initialise", "train", "rule")}
@@ -252,7 +252,7 @@ def _model_bytes(model: Model, n_classes: int) -> int:
     from ..methods.registry import get_method
 
     def of_one(recipe: Recipe) -> int:
-        method = get_method(recipe.method).make(recipe.method_parameters)
+        method = get_method(recipe.method).make_estimator(recipe.method_parameters)
         n_atoms = method.get_params().get("n_atoms") or _MANY_ATOMS
         n_values = max(3 * recipe.patch_px**2, _MANY_VALUES)
         return 2 * 4 * n_atoms * max(2, n_classes) * n_values

@@ -28,7 +28,7 @@ from ..images.raster import (
     iter_strips,
     open_pillow,
 )
-from ..precomputed.feature_file import check_has_patch_size, is_feature_file
+from ..precomputed.feature_file import check_has_slide_size, is_feature_file
 from ..utils.text_io import pluralize, relative_name, truncated_list
 from .feature_folder import FeatureFolder
 from .folder_layout import find_images
@@ -39,14 +39,18 @@ _PATIENTS = "List the images in a CSV with a column 'patient'"
 
 
 def match_annotations(
-    images: Sequence[ImageLike], given: AnnotationFile | Path | str
+    images: Sequence[ImageLike], annotations_source: AnnotationFile | Path | str
 ) -> list[AnnotationFile]:
     """Return the annotation file of each image; a single file is for a single image.
 
     An image without a file in the folder gets the file name that it lacks, so that reading it
     reports the missing file.
     """
-    annotations = given if isinstance(given, AnnotationFile) else AnnotationFile(Path(given))
+    annotations = (
+        annotations_source
+        if isinstance(annotations_source, AnnotationFile)
+        else AnnotationFile(Path(annotations_source))
+    )
     if not annotations.path.exists():
         raise ManifestError(f"{annotations.path}: there is no such file or folder")
     if not annotations.path.is_dir():
@@ -56,8 +60,8 @@ def match_annotations(
                 "give a folder of files called like the images"
             )
         return [annotations] * len(images)
-    found = _match_by_name(images, files_in(annotations.path))
-    if not any(found):
+    matches = _match_by_name(images, files_in(annotations.path))
+    if not any(matches):
         raise ManifestError(
             f"{annotations.path}: no file of outlines is called like an image, such as {images[0]}"
         )
@@ -68,7 +72,7 @@ def match_annotations(
             if matched
             else annotations.path / f"{_stem(image)}.geojson",
         )
-        for image, matched in zip(images, found, strict=True)
+        for image, matched in zip(images, matches, strict=True)
     ]
 
 
@@ -78,8 +82,8 @@ def _stem(image: ImageLike) -> str:
 
 def files_in(folder: Path) -> list[Path]:
     """Return the annotation files below a folder, including unreadable ones."""
-    found = (path for path in sorted(folder.rglob("*")) if not path.name.startswith("."))
-    return [path for path in found if image_stem(path) and not os.path.isdir(path)]
+    paths = (path for path in sorted(folder.rglob("*")) if not path.name.startswith("."))
+    return [path for path in paths if image_stem(path) and not os.path.isdir(path)]
 
 
 def _match_by_name(images: Sequence[ImageLike], files: Sequence[Path]) -> list[list[Path]]:
@@ -90,7 +94,7 @@ def _match_by_name(images: Sequence[ImageLike], files: Sequence[Path]) -> list[l
     by_name: dict[str, list[Path]] = {}
     for file in files:
         by_name.setdefault(normalize_unicode(image_stem(file)), []).append(file)
-    found, image_of = [], dict[Path, ImageLike]()
+    matches, image_of = [], dict[Path, ImageLike]()
     for image in images:
         names = [] if isinstance(image, MemoryImage) else annotation_stems(image)
         matched = [file for name in names for file in by_name.get(name, [])]
@@ -101,8 +105,8 @@ def _match_by_name(images: Sequence[ImageLike], files: Sequence[Path]) -> list[l
                     f"{file}: would be the outlines of {other} and of {image}, as outlines are "
                     "told apart by the names of files: call the images and the outlines differently"
                 )
-        found.append(matched)
-    return found
+        matches.append(matched)
+    return matches
 
 
 def _single_file(image: Path | MemoryImage, files: list[Path]) -> Path:
@@ -174,10 +178,12 @@ def with_annotations(
         _annotated(record, matched, coordinates) if matched else record
         for record, matched in zip(manifest.records, matches, strict=True)
     ]
-    kept = tuple(record for record in records if record.is_mapped or record.label or keep_all)
+    mapped_records = tuple(
+        record for record in records if record.is_mapped or record.label or keep_all
+    )
     _check_any_matched(folder, files, manifest, records)
-    warnings = _describe(manifest, records, kept, files)
-    return replace(manifest, records=kept, warnings=(*manifest.warnings, *warnings))
+    warnings = _describe(manifest, records, mapped_records, files)
+    return replace(manifest, records=mapped_records, warnings=(*manifest.warnings, *warnings))
 
 
 def _annotated(record: ImageRecord, files: list[Path], coordinates: str) -> ImageRecord:
@@ -198,18 +204,18 @@ def _check_any_matched(
 def _describe(
     manifest: Manifest,
     records: Sequence[ImageRecord],
-    kept: Sequence[ImageRecord],
+    used_records: Sequence[ImageRecord],
     files: Sequence[Path],
 ) -> list[str]:
     used = {record.annotations.path for record in records if record.annotations}
     unused = [file.name for file in files if file not in used]
-    bare = [manifest.name(record) for record in records if record not in kept]
+    bare = [manifest.name(record) for record in records if record not in used_records]
     lines = [f"outlines that are called like no image: {truncated_list(unused)}"] if unused else []
     if bare:
         lines.append(
             f"{pluralize(len(bare), 'image')} left out, without outlines: {truncated_list(bare)}"
         )
-    for record in kept:
+    for record in used_records:
         lines += record.annotations.read().notes() if record.annotations else []
     return lines
 
@@ -293,7 +299,7 @@ def load_region(record: ImageRecord, image: ImageGeometry, *names: str) -> Regio
         return record.annotations.of(*names).region(image, may_lack=True)
     assert record.mask is not None
     if is_feature_file(record.path):
-        check_has_patch_size(record.path)
+        check_has_slide_size(record.path)
     return RegionMask.read(record.mask, image.size)
 
 

@@ -32,13 +32,13 @@ class FeatureFolder:
 
     @cached_property
     def _files(self) -> dict[str, list[Path]]:
-        found: dict[str, list[Path]] = {}
+        files: dict[str, list[Path]] = {}
         for path in sorted(self.folder.iterdir()):
             # Includes pipes and dangling links, which are reported when read.
             is_one = is_feature_file(path) and (exists(path) or odd_kind(path))
             if is_one and not path.name.startswith("."):
-                found.setdefault(normalize_unicode(path.name[: -len(path.suffix)]), []).append(path)
-        return found
+                files.setdefault(normalize_unicode(path.name[: -len(path.suffix)]), []).append(path)
+        return files
 
     def feature_file_for(self, records: Iterable[ImageRecord]) -> tuple[ImageRecord, ...]:
         """Return records of the feature files of slides; records of missing files have an error.
@@ -54,22 +54,24 @@ class FeatureFolder:
     def _of(self, record: ImageRecord) -> ImageRecord:
         slide = record.path
         names = list(slide_stems(slide.name))
-        found = next((self._files[name] for name in names if name in self._files), [])
-        if not found:
+        files = next((self._files[name] for name in names if name in self._files), [])
+        if not files:
             example = next(iter(self._files.values()))[0].name
             error = (
                 f"{slide}: there is no feature file of this slide in {self.folder}: it would be "
                 f"called {names[0]}.h5, as there is {example}"
             )
-            found = [self.folder / f"{names[0]}.h5"]
-        elif len(found) > 1:
-            files = ", ".join(path.name for path in found)
-            error = f"{slide}: has several feature files in {self.folder} ({files}): keep one"
+            files = [self.folder / f"{names[0]}.h5"]
+        elif len(files) > 1:
+            names_of_files = ", ".join(path.name for path in files)
+            error = (
+                f"{slide}: has several feature files in {self.folder} ({names_of_files}): keep one"
+            )
         else:
             error = ""
         image = slide if exists(slide) and not is_feature_file(slide) else None
         annotations = record.annotations and replace(record.annotations, image=image)
-        return replace(record, path=found[0], image=image, annotations=annotations, error=error)
+        return replace(record, path=files[0], image=image, annotations=annotations, error=error)
 
 
 def _check_single_slide(record: ImageRecord, slides: list[Path]) -> ImageRecord:

@@ -226,11 +226,11 @@ def _walk(
             yield FolderEntry(path, reason or FOLDER, depth, is_link)
             if reason:
                 continue
-            holds_images = False
+            contains_images = False
             for below in _walk(path, inner, above, depth + 1, visits):
-                holds_images |= below.kind == IMAGE
+                contains_images |= below.kind == IMAGE
                 yield below
-            if ending in READERS and not holds_images:  # a folder named like an image
+            if ending in READERS and not contains_images:  # a folder named like an image
                 yield FolderEntry(path, IMAGE, depth, is_link)
 
 

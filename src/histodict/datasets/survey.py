@@ -159,7 +159,7 @@ def _with_size(record: ImageRecord, mpp: float | None, override_mpp: float | Non
         size = PixelSizeOption(mpp, record.mpp, override_mpp).at(record.path)
     except ImageError:  # the survey lists all unreadable images
         return record
-    return replace(record, mpp=size.is_user_given)
+    return replace(record, mpp=size.user_mpp)
 
 
 def image_properties(record: ImageRecord) -> ImageProperties | None:

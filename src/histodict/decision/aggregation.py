@@ -64,13 +64,13 @@ class PatchStatistics:
     @classmethod
     def of_map(
         cls,
-        winners: NDArray[np.int16],
+        predicted_classes: NDArray[np.int16],
         margins: NDArray[np.float32],
         code_sums: NDArray[np.float64],
     ) -> PatchStatistics:
         """Return the statistics of predicted classes (negative on background) and margins."""
-        tissue = winners >= 0
-        class_counts = np.bincount(winners[tissue], minlength=margins.shape[-1])
+        tissue = predicted_classes >= 0
+        class_counts = np.bincount(predicted_classes[tissue], minlength=margins.shape[-1])
         sums = margins[tissue].sum(axis=0, dtype=np.float64)
         return cls(int(tissue.sum()), class_counts, sums, code_sums)
 
@@ -79,9 +79,9 @@ class PatchStatistics:
         """Fraction of the patches predicted as each class."""
         return self.class_counts / max(self.n_patches, 1)
 
-    def select_atoms(self, kept: NDArray[np.int64]) -> PatchStatistics:
+    def select_atoms(self, indices: NDArray[np.int64]) -> PatchStatistics:
         """Return the statistics of a model with only the atoms at these indices."""
-        return PatchStatistics(self.n_patches, self.class_counts, self.margins, self.codes[kept])
+        return PatchStatistics(self.n_patches, self.class_counts, self.margins, self.codes[indices])
 
 
 def patch_margins(residuals: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -171,12 +171,12 @@ class Aggregator(ABC):
     @classmethod
     @abstractmethod
     def fit(
-        cls, name: str, evidence: list[PatchStatistics], labels: NDArray[np.int64]
+        cls, name: str, statistics: list[PatchStatistics], labels: NDArray[np.int64]
     ) -> Aggregator:
         """Fit the aggregator to training images with class indices `labels`."""
 
     @abstractmethod
-    def scores(self, evidence: PatchStatistics) -> NDArray[np.float64]:
+    def scores(self, statistics: PatchStatistics) -> NDArray[np.float64]:
         """Return one score for two classes, positive for the second; else one per class."""
 
     @classmethod
@@ -189,7 +189,7 @@ class Aggregator(ABC):
         """Return the contributions of the atoms to the scores, (n_scores, n_codes)."""
 
     @abstractmethod
-    def select_atoms(self, kept: NDArray[np.int64], n_codes: int) -> Aggregator:
+    def select_atoms(self, indices: NDArray[np.int64], n_codes: int) -> Aggregator:
         """Return the aggregator restricted to the atoms at these indices, without refitting."""
 
     def value_at(self, score: float) -> float:
@@ -223,10 +223,10 @@ class LinearAggregator(Aggregator):
 
     @classmethod
     def fit(
-        cls, name: str, evidence: list[PatchStatistics], labels: NDArray[np.int64]
+        cls, name: str, statistics: list[PatchStatistics], labels: NDArray[np.int64]
     ) -> LinearAggregator:
         """Fit linear SVMs to the standardised features, with balanced class weights."""
-        features = [np.stack([feature(e) for e in evidence]) for feature in _FEATURES[name]]
+        features = [np.stack([feature(e) for e in statistics]) for feature in _FEATURES[name]]
         svms = [_fit_svm(X, labels) for X in features]
         if len(svms) == 1:
             return cls(name, *svms[0])
@@ -256,9 +256,9 @@ class LinearAggregator(Aggregator):
         """Whether the weight of the first feature is positive."""
         return bool(self.weights[0, 0] > 0)
 
-    def scores(self, evidence: PatchStatistics) -> NDArray[np.float64]:
+    def scores(self, statistics: PatchStatistics) -> NDArray[np.float64]:
         """Return the scores of an image."""
-        features = np.concatenate([feature(evidence) for feature in _FEATURES[self.name]])
+        features = np.concatenate([feature(statistics) for feature in _FEATURES[self.name]])
         values: NDArray[Any] = self.weights @ features + self.bias
         return values
 
@@ -269,10 +269,10 @@ class LinearAggregator(Aggregator):
             contributions += _CONTRIBUTIONS[feature](self.weights[:, columns], atoms)
         return contributions
 
-    def select_atoms(self, kept: NDArray[np.int64], n_codes: int) -> LinearAggregator:
+    def select_atoms(self, indices: NDArray[np.int64], n_codes: int) -> LinearAggregator:
         """Return the aggregator restricted to the atoms at these indices."""
         selected = [
-            columns[kept] if _LENGTHS[feature] == "codes" else columns
+            columns[indices] if _LENGTHS[feature] == "codes" else columns
             for feature, columns in self._columns(n_codes)
         ]
         weights = np.ascontiguousarray(self.weights[:, np.concatenate(selected)])

@@ -100,7 +100,7 @@ class AtomAccumulator:
         self,
         codes: csr_array,
         parts: DistanceContributions,
-        winners: NDArray[np.integer],
+        predicted_classes: NDArray[np.integer],
         weights: NDArray[np.float64],
         chosen: NDArray[np.bool_],
     ) -> None:
@@ -110,7 +110,7 @@ class AtomAccumulator:
         ----------
         codes : (n, n_codes)
         parts : contributions of the atoms to the distances
-        winners : (n,), index of the predicted class
+        predicted_classes : (n,), index of the predicted class
         weights : (n,), weight of each margin in the sum, from `patch_weights`; it may be above 0
             for patches that are not chosen
         chosen : (n,), patches that the means are computed over
@@ -124,7 +124,7 @@ class AtomAccumulator:
         self._leaning += np.asarray(chosen_codes.sum(axis=0), np.float64).ravel()
         for class_index, contributions in enumerate(parts.by_class):
             self._distances[class_index] += contributions.T @ weights
-            predicted = np.flatnonzero((winners == class_index) & chosen)
+            predicted = np.flatnonzero((predicted_classes == class_index) & chosen)
             if len(predicted):
                 self._class_counts[class_index] += _share_votes(
                     parts.of_margin(class_index)[predicted]

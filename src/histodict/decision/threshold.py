@@ -281,11 +281,11 @@ def _describe(change: Record) -> str:
     return f"{text}: scores on these images are not an estimate for unseen patients"
 
 
-def check_tuning(found: object) -> None:
-    """Raise an error unless `found` is a valid list of changes."""
-    if not isinstance(found, list):
+def check_tuning(changes: object) -> None:
+    """Raise an error unless `changes` is a valid list of changes of the decision."""
+    if not isinstance(changes, list):
         raise ValueError("training: tuning must be a list")
-    for change in found:
+    for change in changes:
         check_kind("training: a change of tuning", change, "dict[str, Any]")
         for name, kind in _KINDS.items():
             check_kind(f"tuning: {name}", change.get(name, ...), kind)

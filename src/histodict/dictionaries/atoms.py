@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import linear_sum_assignment
 
-from ..kernels.sufficient_statistics import duplicate_atoms, normalise, replace_unused_atoms
+from ..kernels.sufficient_statistics import duplicate_atoms, normalize, replace_unused_atoms
 
 __all__ = [
     "Matching",
@@ -31,7 +31,7 @@ __all__ = [
     "duplicate_atoms",
     "initial_atoms",
     "match_atoms",
-    "normalise",
+    "normalize",
     "replace_unused_atoms",
 ]
 
@@ -52,14 +52,14 @@ def initial_atoms(Y: NDArray, n_atoms: int, rng: np.random.Generator) -> NDArray
     -------
     (n_atoms, n_features), in the dtype of Y
     """
-    samples = normalise(Y[rng.permutation(len(Y))[: 4 * n_atoms]])
+    samples = normalize(Y[rng.permutation(len(Y))[: 4 * n_atoms]])
     samples = samples[samples.any(axis=1)]
     D = samples[~duplicate_atoms(samples)][:n_atoms]
     missing = n_atoms - len(D)
     if missing:
-        mixtures = normalise(rng.standard_normal((missing, len(D))) @ D) if len(D) else 0.0
-        noise = normalise(rng.standard_normal((missing, Y.shape[1])))
-        D = np.concatenate([D, normalise(mixtures + 0.1 * noise)])
+        mixtures = normalize(rng.standard_normal((missing, len(D))) @ D) if len(D) else 0.0
+        noise = normalize(rng.standard_normal((missing, Y.shape[1])))
+        D = np.concatenate([D, normalize(mixtures + 0.1 * noise)])
     return np.ascontiguousarray(D, dtype=Y.dtype)
 
 

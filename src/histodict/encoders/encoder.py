@@ -172,10 +172,10 @@ class EncoderFeatures(PatchFeatures):
 
     def check(self, patch_px: int, stride_px: int) -> None:
         """Raise ValueError unless patch size and stride are those of the encoder."""
-        cell_px = self.encoder.stride_px
-        if not patch_px == stride_px == cell_px:
+        stride = self.encoder.stride_px
+        if not patch_px == stride_px == stride:
             raise ValueError(
-                f"the vectors {self.name!r} have cells of {cell_px} pixels: set patch_px to that, "
+                f"the vectors {self.name!r} have cells of {stride} pixels: set patch_px to that, "
                 "and leave stride_px alone"
             )
 
@@ -206,15 +206,15 @@ class EncoderFeatures(PatchFeatures):
 
     def sample_stored(
         self,
-        kept: PrecomputedSource,
+        stored: PrecomputedSource,
         grid: PatchGrid,
         n: int,
         rng: Generator,
         allowed: LocationConstraint | None,
     ) -> NDArray[np.float32]:
         """Return up to n vectors as `sample` does, from stored vectors of an image."""
-        of_chunk = partial(kept.chunk_features, grid)
-        return _sample(of_chunk, kept.border, grid, n, rng, allowed)
+        of_chunk = partial(stored.chunk_features, grid)
+        return _sample(of_chunk, stored.border, grid, n, rng, allowed)
 
     def _feature_maps(
         self, tissue: PreparedSource, grid: PatchGrid, rows: slice, columns: slice
@@ -275,7 +275,7 @@ def _sample_inside(
     min_distance: int,
 ) -> NDArray[np.float32]:
     """Return up to n vectors of positions at least `min_distance` away from the border."""
-    found: list[NDArray[np.float32]] = []
+    parts: list[NDArray[np.float32]] = []
     n_missing = n
     chunks = list(grid.chunks())
     ends = np.array([grid.n_rows, grid.n_columns]) - 1
@@ -295,11 +295,11 @@ def _sample_inside(
         ) & is_allowed[is_tissue]
         chosen = rng.permutation(np.flatnonzero(is_eligible))[:n_missing]
         if len(chosen):
-            found.append(vectors[chosen])
+            parts.append(vectors[chosen])
             n_missing -= len(chosen)
         if n_missing == 0:
             break
-    return np.concatenate(found) if found else np.empty((0, 0), np.float32)
+    return np.concatenate(parts) if parts else np.empty((0, 0), np.float32)
 
 
 def _allowed_positions(

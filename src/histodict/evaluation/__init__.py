@@ -408,7 +408,7 @@ def train_example(done: Evaluation, folder: Path, work: ExecutionOptions) -> Exa
 def has_images(recipe: Recipe) -> bool:
     """Return whether the atoms of a recipe are patches of pixels that belong to a class."""
     on_pixels = get_patch_features(recipe.features).are_images and not recipe.n_components
-    method: Any = get_method(recipe.method).load()
+    method: Any = get_method(recipe.method).load_class()
     return on_pixels and recipe.is_patch_level and bool(method.has_class_atoms)
 
 

@@ -444,7 +444,7 @@ class AtomReportData:
         """Collect the report of a model from a sample of patches of the records."""
         atoms, labels = _atoms(model), patch_labels(model, gallery, records)
         patients, names = patient_indices(records), model.classes_
-        shown = partial(most_used_atoms, atoms, gallery, labels, names, owners=patients)
+        shown = partial(most_used_atoms, atoms, gallery, labels, names, patients=patients)
         notes = model.model_.atom_annotations
         statistics = compute_atom_statistics(
             atoms, notes, gallery, labels, records, names, stability
@@ -550,9 +550,9 @@ def _train_again(model: Model, cache: Path | None, seed: int, manifest: Manifest
     return new.fit(manifest)
 
 
-def to_json_dict(found: AtomReportData, names: Sequence[str]) -> dict[str, Any]:
+def to_json_dict(report: AtomReportData, names: Sequence[str]) -> dict[str, Any]:
     """Return the report as JSON-serialisable data; atoms are identified by index."""
-    gallery = found.gallery
+    gallery = report.gallery
 
     def place(patch: int, weight: float) -> dict[str, Any]:
         x, y = gallery.corners[patch].tolist()
@@ -560,17 +560,17 @@ def to_json_dict(found: AtomReportData, names: Sequence[str]) -> dict[str, Any]:
         side = float(gallery.side[patch])
         return {"image": image, "x": x, "y": y, "side": side, "weight": weight}
 
-    classes = [asdict(use) for use in found.classes]
+    classes = [asdict(use) for use in report.classes]
     for atom_usage in (atom_usage for use in classes for atom_usage in use["atoms"]):
         atom_usage["patches"] = [place(*patch) for patch in atom_usage["patches"]]
-    statistics: dict[str, Any] = {"atoms": [atom.row() for atom in found.statistics]}
-    if found.stability is not None:
+    statistics: dict[str, Any] = {"atoms": [atom.row() for atom in report.statistics]}
+    if report.stability is not None:
         statistics["stability"] = {
-            "trainings": found.stability.n_trainings,
-            "matched_seeds": found.stability.matched_seeds,
-            "matched_halves": found.stability.matched_halves,
+            "trainings": report.stability.n_trainings,
+            "matched_seeds": report.stability.matched_seeds,
+            "matched_halves": report.stability.matched_halves,
         }
-    return {"n_patches": len(found.labels), "classes": classes} | statistics
+    return {"n_patches": len(report.labels), "classes": classes} | statistics
 
 
 def _atoms(model: Model) -> AtomTable:

@@ -40,7 +40,7 @@ from sklearn.linear_model import LogisticRegression
 from ..datasets.record import ImageRecord, read_csv_rows
 from ..datasets.survey import content_order
 from ..decision.aggregation import n_scores
-from ..dictionaries.atoms import normalise
+from ..dictionaries.atoms import normalize
 from ..dictionaries.online import PENALTY, SHRINKAGE, learn_axis_anchored, split_half_similarity
 from ..encoders import get_patch_features
 from ..images.pixel_size import PixelSize, PixelSizeOption, is_mixed
@@ -99,7 +99,7 @@ class ConceptDictionary:
 
     def features(self, X: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the features centred and scaled to unit norm."""
-        return np.ascontiguousarray(normalise(X - self.centre), dtype=np.float32)
+        return np.ascontiguousarray(normalize(X - self.centre), dtype=np.float32)
 
     def encode(self, X: NDArray[np.float32], n_jobs: int | None = None) -> Any:
         """Return the codes (n, n_atoms) of encoder features."""
@@ -127,7 +127,7 @@ class ConceptTrainingSet:
 
     @classmethod
     def of(
-        cls, records: Sequence[ImageRecord], vectors: str, given: PixelSizeOption
+        cls, records: Sequence[ImageRecord], vectors: str, mpp: PixelSizeOption
     ) -> ConceptTrainingSet:
         """Return the training set of the records.
 
@@ -144,13 +144,13 @@ class ConceptTrainingSet:
             raise ValueError("give images or feature files, not both: one dictionary, one encoder")
         if n_feature_files:
             origin = common_metadata(record.path for record in records)
-            return cls(records, PRESETS["precomputed"], origin, given, positions)
+            return cls(records, PRESETS["precomputed"], origin, mpp, positions)
         if get_patch_features(vectors).are_images:
             raise ValueError(
                 f"--vectors {vectors}: concepts are held to what a network sees; name one, such as "
                 "efficientnet-lite0"
             )
-        return cls(records, extraction_recipe(vectors, {}), None, given, positions)
+        return cls(records, extraction_recipe(vectors, {}), None, mpp, positions)
 
     def as_listed(self, rows: list[Row]) -> list[Row]:
         """Return rows, one per record, in the order of the original list."""
@@ -163,12 +163,12 @@ class ConceptTrainingSet:
     def open(self, place: int) -> Any:
         """Open the image at an index as a prepared image."""
         record = self.records[place]
-        mpp = self.size(record).is_user_given
+        mpp = self.size(record).user_mpp
         return open_prepared_image(
             record.path, mpp, self.recipe, trained=self.origin, within=record.region_of_interest
         )
 
-    def size_doubts(self) -> str:
+    def describe_size_differences(self) -> str:
         """Return a warning if pixel sizes differ or are partly unknown, else nothing."""
         if self.origin is not None:
             return ""
@@ -217,26 +217,26 @@ def learn_concepts(
         source, random_state, callback, executor or Threads(n_jobs)
     )
     centre = X.mean(axis=0, dtype=np.float64).astype(np.float32)
-    Y = np.ascontiguousarray(normalise(X - centre), dtype=np.float32)
+    Y = np.ascontiguousarray(normalize(X - centre), dtype=np.float32)
     rng = np.random.default_rng(random_state)
 
     def report(done: int, total: int) -> None:
         callback(Progress("train", done, total))
 
-    learnt = learn_axis_anchored(Y, patients, n_atoms, rng, n_jobs=n_jobs, callback=report)
+    result = learn_axis_anchored(Y, patients, n_atoms, rng, n_jobs=n_jobs, callback=report)
 
     def again(Z: NDArray[Any], groups: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
         # The mean is learnt as well, so each half is centred by its own mean.
-        normalised = np.ascontiguousarray(normalise(Z - Z.mean(axis=0)))
-        return learn_axis_anchored(normalised, groups, n_atoms, rng, n_jobs=n_jobs).atoms
+        normalized = np.ascontiguousarray(normalize(Z - Z.mean(axis=0)))
+        return learn_axis_anchored(normalized, groups, n_atoms, rng, n_jobs=n_jobs).atoms
 
     raw = np.ascontiguousarray(X)
     similarity = split_half_similarity(
-        raw, patients, learnt.atoms, rng, n_rounds=n_rounds, learn=again
+        raw, patients, result.atoms, rng, n_rounds=n_rounds, learn=again
     )
     unknown = np.full(n_atoms, np.nan)
     return ConceptDictionary(
-        centre, learnt.atoms, learnt.axes, unknown if similarity is None else similarity
+        centre, result.atoms, result.axes, unknown if similarity is None else similarity
     )
 
 
@@ -305,7 +305,7 @@ def settings_of(
         "pull": SHRINKAGE,
         "n_nonzero": N_NONZERO,
         "patients": source.patients,
-        "sizes": [source.size(record).is_user_given for record in source.records],
+        "sizes": [source.size(record).user_mpp for record in source.records],
         "within": [
             record.region_of_interest.fingerprint() if record.region_of_interest else []
             for record in source.records
@@ -363,8 +363,8 @@ class ConceptClassifier:
     def order(self, scores: NDArray[np.float64]) -> tuple[int, int]:
         """Return the indices of the predicted class and of the runner-up."""
         if len(scores) == 1:
-            winner = int(scores[0] > 0)
-            return winner, 1 - winner
+            predicted = int(scores[0] > 0)
+            return predicted, 1 - predicted
         first, second = np.argsort(-scores, kind="stable")[:2].tolist()
         return first, second
 

@@ -262,13 +262,13 @@ class ConceptContribution:
     sign: float = 1.0
     member: int = 0
     of_ensemble: bool = False
-    why_whole_image: str = ""
+    no_atoms_reason: str = ""
 
     @property
     def full_name(self) -> str:
         """Name, prefixed with the member number in an ensemble."""
-        whole = ", as a whole" * (self.usage is None)
-        return f"view {self.member + 1}: {self.name}{whole}" if self.of_ensemble else self.name
+        note = ", as a whole" * (self.usage is None)
+        return f"view {self.member + 1}: {self.name}{note}" if self.of_ensemble else self.name
 
     @property
     def quoted(self) -> str:
@@ -293,7 +293,7 @@ class MemberContribution:
 
 
 def group_by_concept(
-    own: ScoreContributions, classes: Sequence[str], of_panel: bool
+    own: ScoreContributions, classes: Sequence[str], is_ensemble: bool
 ) -> list[ConceptContribution]:
     """Group the contributions of a model by concept; one part for a model without atoms."""
     atoms = own.model.atoms()
@@ -302,7 +302,7 @@ def group_by_concept(
         reason = own.model.no_atoms_reason()
         return [
             ConceptContribution(
-                name, "", adds, member=own.member, of_ensemble=of_panel, why_whole_image=reason
+                name, "", adds, member=own.member, of_ensemble=is_ensemble, no_atoms_reason=reason
             )
         ]
     labels, statistics = atom_labels(atoms.classes, classes), own.activity.patch_statistics
@@ -326,7 +326,7 @@ def group_by_concept(
                 tuple(indices),
                 float(atoms.signs[indices[0]]),
                 own.member,
-                of_panel,
+                is_ensemble,
             )
         )
     return [
@@ -357,8 +357,10 @@ def _activity_map(source: ScoreContributions, indices: list[int]) -> NDArray[np.
     """Return the fraction of patches that use any of the atoms; NaN on background."""
     assert source.activity is not None
     usage = source.activity.positions[indices].max(axis=0)
-    found: NDArray[np.float32] = np.where(source.activity.tissue, usage, np.nan).astype(np.float32)
-    return found
+    fractions: NDArray[np.float32] = np.where(source.activity.tissue, usage, np.nan).astype(
+        np.float32
+    )
+    return fractions
 
 
 _MAX_REASONS = 3
@@ -468,7 +470,7 @@ class Explanation:
         described = ", and ".join(self._describe_reason(part) for part in reasons[:_MAX_REASONS])
         if described:
             return f"{text}, because {described}."
-        limitations = [part.why_whole_image for part in self.parts if part.why_whole_image]
+        limitations = [part.no_atoms_reason for part in self.parts if part.no_atoms_reason]
         if self.votes or not limitations:
             return f"{text}."
         return f"{text}; because of what is not known: {limitations[0]}."
@@ -480,8 +482,8 @@ class Explanation:
         n_abstaining = getattr(self.prediction, "n_abstaining", None)
         note = f" ({n_abstaining} could not judge it)" if n_abstaining else ""
         if not n_agree:
-            views = "its one view does" if n == 1 else f"its {n} views do"
-            return f", though {views} not say so{note}"
+            members = "its one view does" if n == 1 else f"its {n} views do"
+            return f", though {members} not say so{note}"
         if n == 1:
             return f", as its one view says{note}"
         return f", as {'all' if n_agree == n else f'{n_agree} of'} {n} views say{note}"
@@ -517,12 +519,12 @@ class Explanation:
             return f"It would be called {self.classes[1]} if a piece of such patches were larger."
         if self.changes is None:
             return f"It would not be called {rival}, whatever atoms were used as usual there."
-        views = sorted(part.member + 1 for part in self.changes if part.usage is None)
+        members = sorted(part.member + 1 for part in self.changes if part.usage is None)
         atoms = [part for part in self.changes if part.usage is not None]
         conditions = []
-        if views:
-            names = " and ".join(f"view {number}" for number in views)
-            conditions.append(f"{names} {'was' if len(views) == 1 else 'were'} undecided")
+        if members:
+            names = " and ".join(f"view {number}" for number in members)
+            conditions.append(f"{names} {'was' if len(members) == 1 else 'were'} undecided")
         if atoms:
             names = " and ".join(part.quoted for part in atoms)
             if len(atoms) > _MAX_NAMED:

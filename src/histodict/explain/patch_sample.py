@@ -112,7 +112,7 @@ class PatchSample:
             raise ValueError(f"{path}: its training patches are damaged; remove it") from error
 
     @classmethod
-    def read_if_whole(cls, path: Path) -> PatchSample | None:
+    def read_or_none(cls, path: Path) -> PatchSample | None:
         """Read a sample; None if the file is missing or, with a warning, damaged."""
         if not path.is_file():
             return None
@@ -146,20 +146,20 @@ class PatchSample:
         return sums / np.maximum(np.bincount(groups, minlength=n_groups), 1)[:, None]
 
     def top_patches(
-        self, atom: int, n_patches: int = 8, owners: NDArray[np.int64] | None = None
+        self, atom: int, n_patches: int = 8, patients: NDArray[np.int64] | None = None
     ) -> list[tuple[int, float]]:
         """Return the patches with the largest |weight| of an atom, and the weights.
 
-        At most two patches come from one image. `owners` is the patient index of each image; if
+        At most two patches come from one image. `patients` is the patient index of each image; if
         given, no patient contributes more patches than necessary.
         """
         weights = self.codes[:, [atom]].toarray().ravel()
         order = np.argsort(-np.abs(weights), kind="stable")
-        if owners is None:
+        if patients is None:
             return self._first(order, weights, n_patches)
-        n_owners = len(np.unique(owners[self.images[weights != 0]]))
-        max_per_owner = min(2, -(-n_patches // max(1, n_owners)))
-        return self._first(order, weights, n_patches, owners[self.images], max_per_owner)
+        n_patients = len(np.unique(patients[self.images[weights != 0]]))
+        max_per_patient = min(2, -(-n_patches // max(1, n_patients)))
+        return self._first(order, weights, n_patches, patients[self.images], max_per_patient)
 
     def nearest_patches(self, code: csr_array, n_patches: int = 6) -> list[tuple[int, float]]:
         """Return the patches with codes most similar to `code` (1, n_codes), and cosines."""
@@ -173,19 +173,22 @@ class PatchSample:
         order: NDArray[np.int64],
         values: NDArray[np.float64],
         n_patches: int,
-        owners: NDArray[np.int64] | None = None,
-        max_per_owner: int = 2,
+        groups: NDArray[np.int64] | None = None,
+        max_per_group: int = 2,
     ) -> list[tuple[int, float]]:
-        """Return the first patches in this order, at most `max_per_owner` of an owner."""
+        """Return the first patches in this order, at most `max_per_group` of a group.
+
+        `groups` is the group index of each patch; by default, its image.
+        """
         chosen: list[tuple[int, float]] = []
         n_chosen: dict[int, int] = {}
-        owner_of_patch = self.images if owners is None else owners
+        group_of_patch = self.images if groups is None else groups
         for patch in order.tolist():
-            owner = int(owner_of_patch[patch])
+            group = int(group_of_patch[patch])
             if values[patch] == 0 or len(chosen) == n_patches:
                 break
-            if n_chosen.get(owner, 0) < max_per_owner:
-                n_chosen[owner] = n_chosen.get(owner, 0) + 1
+            if n_chosen.get(group, 0) < max_per_group:
+                n_chosen[group] = n_chosen.get(group, 0) + 1
                 chosen.append((patch, float(values[patch])))
         return chosen
 
@@ -269,7 +272,7 @@ def most_used_atoms(
     labels: Sequence[str],
     classes: Sequence[str],
     n_atoms: int,
-    owners: NDArray[np.int64] | None = None,
+    patients: NDArray[np.int64] | None = None,
     only: Sequence[int] | None = None,
 ) -> list[ClassAtomUsage]:
     """Return the atoms of each class that most patches of the class use.
@@ -282,14 +285,14 @@ def most_used_atoms(
     gallery : sample of patches
     labels : label of each patch
     n_atoms : maximum number of atoms per class
-    owners : patient index of each image
+    patients : patient index of each image
     only : atoms to choose from
     """
     names = [name for name in classes if name in set(labels)]
     names += sorted(set(labels) - set(names))
     fractions = gallery.fractions(np.array([names.index(label) for label in labels]), len(names))
     overall = gallery.fractions(np.zeros(len(labels), np.int64), 1)[0]
-    found = []
+    by_class = []
     for index, name in enumerate(classes):
         of_class = np.flatnonzero(atoms.classes == index)
         active = of_class[overall[of_class] > 0]
@@ -297,9 +300,11 @@ def most_used_atoms(
         usage = fractions[names.index(name)] if name in names else overall
         order = candidates[np.lexsort((-overall[candidates], -usage[candidates]))]
         per_patch = dict(zip(names, fractions[:, of_class].sum(axis=1).tolist(), strict=True))
-        usages = [_usage(gallery, int(atom), names, fractions, owners) for atom in order[:n_atoms]]
-        found.append(ClassAtomUsage(name, len(of_class), len(active), per_patch, usages))
-    return found
+        usages = [
+            _usage(gallery, int(atom), names, fractions, patients) for atom in order[:n_atoms]
+        ]
+        by_class.append(ClassAtomUsage(name, len(of_class), len(active), per_patch, usages))
+    return by_class
 
 
 def _usage(
@@ -307,10 +312,10 @@ def _usage(
     atom: int,
     names: list[str],
     fractions: NDArray[np.float64],
-    owners: NDArray[np.int64] | None,
+    patients: NDArray[np.int64] | None,
 ) -> AtomUsage:
     by_label = dict(zip(names, fractions[:, atom].tolist(), strict=True))
-    return AtomUsage(atom, by_label, gallery.top_patches(atom, owners=owners))
+    return AtomUsage(atom, by_label, gallery.top_patches(atom, patients=patients))
 
 
 def patient_indices(records: Sequence[ImageRecord]) -> NDArray[np.int64]:

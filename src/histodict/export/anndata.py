@@ -100,46 +100,46 @@ def read_atom_statistics(path: Path) -> list[Row]:
     return rows
 
 
-def check_statistics(facts: Sequence[Row], atoms: AtomTable, notes: AtomAnnotations) -> None:
+def check_statistics(rows: Sequence[Row], atoms: AtomTable, notes: AtomAnnotations) -> None:
     """Check that atom statistics belong to these atoms, with the same atoms disabled.
 
     Raises
     ------
     ValueError : if they do not
     """
-    if not facts:
+    if not rows:
         return
     advice = "write them anew with `histodict atoms --csv`"
     digests = [atoms.digest(atom) for atom in range(len(atoms.D))]
-    if [row["digest"] for row in facts] != digests:
+    if [row["digest"] for row in rows] != digests:
         raise ValueError(f"the facts are of other atoms than this model's {len(digests)}: {advice}")
     if [
-        index for index, row in enumerate(facts) if _is_yes("disabled", row["disabled"])
+        index for index, row in enumerate(rows) if _is_yes("disabled", row["disabled"])
     ] != notes.disabled:
         raise ValueError(f"the facts are of this model with other atoms switched off: {advice}")
 
 
 def statistics_columns(
-    facts: Sequence[Row], atoms: AtomTable, notes: AtomAnnotations
+    rows: Sequence[Row], atoms: AtomTable, notes: AtomAnnotations
 ) -> dict[str, Any]:
     """Return a column per statistic, NaN for unknown values; no columns without statistics.
 
     Parameters
     ----------
-    facts : a row per atom, from `read_atom_statistics`
+    rows : a row per atom, from `read_atom_statistics`
     atoms : atoms of the model
     notes : their annotations
     """
-    check_statistics(facts, atoms, notes)
-    if not facts:
+    check_statistics(rows, atoms, notes)
+    if not rows:
         return {}
     columns: dict[str, Any] = {
-        column: np.array([_number(row.get(name)) for row in facts])
+        column: np.array([_number(row.get(name)) for row in rows])
         for name, column in _STATISTICS_COLUMNS.items()
     }
     return columns | {
         "is_site_confounded": np.array(
-            [_is_yes("is_site_confounded", row["is_site_confounded"]) for row in facts]
+            [_is_yes("is_site_confounded", row["is_site_confounded"]) for row in rows]
         )
     }
 
@@ -193,28 +193,28 @@ def check_patch_level(model: Model) -> None:
         )
 
 
-def check_statistics_match(model: Model, facts: Path | None) -> None:
+def check_statistics_match(model: Model, path: Path | None) -> None:
     """Check that a table of atom statistics belongs to the model's atoms.
 
     Parameters
     ----------
     model : trained model
-    facts : path of the table; None for none
+    path : path of the table; None for none
 
     Raises
     ------
     ValueError : if the table belongs to other atoms, or the model has none
     """
     atoms = model.model_.atoms()
-    if facts is None:
+    if path is None:
         return
     if atoms is None:
         raise ValueError(model.model_.no_atoms_reason())
-    check_statistics(read_atom_statistics(facts), atoms, model.model_.atom_annotations)
+    check_statistics(read_atom_statistics(path), atoms, model.model_.atom_annotations)
 
 
 def write_h5ad(
-    path: Path, model: Model, ask: Callable[[Model], Prediction], about: ImageMetadata
+    path: Path, model: Model, predict: Callable[[Model], Prediction], about: ImageMetadata
 ) -> Prediction:
     """Write the patches of an image with their codes into an .h5ad file; return the prediction.
 
@@ -224,7 +224,7 @@ def write_h5ad(
     ----------
     path : file to write
     model : trained model
-    ask : returns the prediction of the given model for the image
+    predict : returns the prediction of the given model for the image
     about : metadata of the image
     """
     check_patch_level(model)
@@ -234,7 +234,7 @@ def write_h5ad(
         set_encoding(file, "anndata")
         codes = SparseRows(file, "X", n_codes)
         recorder = _CodeWriter(codes)
-        prediction = ask(model.with_recorders([recorder]))
+        prediction = predict(model.with_recorders([recorder]))
         codes.end()
         assert prediction.patch_map is not None
         positions = np.concatenate(recorder.positions)
@@ -429,7 +429,7 @@ def to_anndata(
     *,
     mpp: MppLike = None,
     library_id: str | None = None,
-    facts: Sequence[AtomStatistics] = (),
+    statistics: Sequence[AtomStatistics] = (),
 ) -> AnnData:
     """Return the patches of an image as `anndata.AnnData`: predictions, sparse codes and atoms.
 
@@ -444,7 +444,7 @@ def to_anndata(
     mpp : as in `predict`
     library_id : name of the image in `uns["spatial"]` and in tables of several images; None for
         the name of the file
-    facts : statistics of the model's atoms, from `atom_facts`, added as columns of `var`
+    statistics : statistics of the atoms, from `atom_statistics`, added as columns of `var`
     """
     anndata = _load("anndata", "anndata")
     model._check_fitted()
@@ -455,7 +455,7 @@ def to_anndata(
     name = library_id or Path(str(source)).stem
     with TemporaryDirectory() as folder:
         path = Path(folder, "patches.h5ad")
-        about = ImageMetadata(name, atom_statistics=[fact.row() for fact in facts])
+        about = ImageMetadata(name, atom_statistics=[atom.row() for atom in statistics])
         write_h5ad(path, model, lambda fitted: fitted.predict_one(source, mpp=mpp), about)
         return anndata.read_h5ad(path)
 

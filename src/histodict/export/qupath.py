@@ -71,23 +71,23 @@ class GeoJSONOptions:
 
 
 def geojson_features(
-    answer: Prediction, *, of_regions: bool, of_patches: bool = False
+    prediction: Prediction, *, of_regions: bool, of_patches: bool = False
 ) -> Iterator[str]:
     """Yield the GeoJSON features of a prediction.
 
     Parameters
     ----------
-    answer : prediction
+    prediction : prediction of an image
     of_regions : whether to outline regions instead of areas of a class
     of_patches : whether to outline each patch; takes precedence
     """
-    if answer.patch_map is None:
+    if prediction.patch_map is None:
         return iter(())
     if of_patches:
-        return patch_features(answer.patch_map)
+        return patch_features(prediction.patch_map)
     if of_regions:
-        return region_features(answer.regions, answer.patch_map)
-    return area_features(answer.patch_map)
+        return region_features(prediction.regions, prediction.patch_map)
+    return area_features(prediction.patch_map)
 
 
 def score_name(class_name: str) -> str:
@@ -105,7 +105,7 @@ def patch_features(patch_map: PatchMap) -> Iterator[str]:
 
     A slide may have a million patches. The text common to a class is formatted once.
     """
-    texts = [_patch_text(name, index) for index, name in enumerate(patch_map.classes)]
+    templates = [_patch_text(name, index) for index, name in enumerate(patch_map.classes)]
     template = ",".join(f"{_escaped(score_name(name))}:%.5g" for name in patch_map.classes)
     grid, side = patch_map.grid, patch_map.grid.patch_side
     lefts = [grid.corner(0, column)[0] for column in range(grid.n_columns)]
@@ -127,7 +127,7 @@ def patch_features(patch_map: PatchMap) -> Iterator[str]:
                 values = ",".join(
                     filter(None, [values, _usage_measurements({n: u[index] for n, u in uses})])
                 )
-            yield texts[predicted[index]] % (*ring, values)
+            yield templates[predicted[index]] % (*ring, values)
 
 
 def _patch_text(name: str, class_index: int) -> str:

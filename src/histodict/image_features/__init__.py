@@ -127,14 +127,14 @@ def _run(jobs: list[_Job], n_jobs: int | None) -> Generator[Vector, None, None]:
         return
     from joblib import delayed
 
-    waiting = iter(jobs)
-    results = map_processes((delayed(_compute)(*job) for job in waiting), n_processes)
+    pending = iter(jobs)
+    results = map_processes((delayed(_compute)(*job) for job in pending), n_processes)
     try:
         for vector in results:  # noqa: UP028 (`yield from` would close `results` first)
             yield vector
     finally:
         # Abandoned jobs would break joblib's processes; their results are cached.
-        deque(waiting, maxlen=0)
+        deque(pending, maxlen=0)
         deque(results, maxlen=0)
 
 

@@ -28,8 +28,8 @@ _LUMINANCE = np.array([0.299, 0.587, 0.114], np.float32)
 
 def check_pixels(pixels: Pixels) -> Pixels:
     """Return pixels as a C-contiguous array; raise unless they are (height, width, 3) uint8."""
-    given: object = pixels
-    if not isinstance(given, np.ndarray) or pixels.dtype != np.uint8:
+    untyped: object = pixels
+    if not isinstance(untyped, np.ndarray) or pixels.dtype != np.uint8:
         raise TypeError("pixels must be an array of uint8: convert the image to 8 bits a channel")
     if pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.size == 0:
         raise ValueError(

@@ -142,7 +142,7 @@ def _is_whole(pixels: ElementTree.Element, file_uuid: str | None) -> bool:
 
     Identifiers are compared, as file names may have changed since they were written.
     """
-    named = {(found.text or "").strip() for found in pixels.findall("{*}TiffData/{*}UUID")}
+    named = {(element.text or "").strip() for element in pixels.findall("{*}TiffData/{*}UUID")}
     return len(named) < 2 if file_uuid is None else named <= {file_uuid}
 
 

@@ -51,7 +51,7 @@ class PixelSize:
         return self.origin in ("assumed", "unknown")
 
     @property
-    def is_user_given(self) -> float | None:
+    def user_mpp(self) -> float | None:
         """Pixel size given by the user; None if it is the file's own or unknown."""
         return self.mpp if self.origin in ("table", "command") else None
 
@@ -83,9 +83,9 @@ class PixelSizeOption:
                 check_number(name, value, above=True)
 
     @classmethod
-    def of(cls, given: MppLike) -> PixelSizeOption:
+    def of(cls, mpp: MppLike) -> PixelSizeOption:
         """Return the option; a bare number becomes the default."""
-        return given if isinstance(given, PixelSizeOption) else cls(default=given)
+        return mpp if isinstance(mpp, PixelSizeOption) else cls(default=mpp)
 
     def with_table(self, mpp: float | None) -> PixelSizeOption:
         """Return the option of an image, without the values that cannot apply any more."""

@@ -555,16 +555,16 @@ def _shapes(shape: Any, chunks: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def _dtype(name: Any, pattern: re.Pattern[str] | None = None) -> np.dtype[Any]:
-    found = None
+    dtype = None
     if isinstance(name, str) and (pattern is None or pattern.fullmatch(name)):
         with suppress(TypeError, ValueError):
-            found = np.dtype(name)
-    if found is None or found.name not in _DTYPES:
+            dtype = np.dtype(name)
+    if dtype is None or dtype.name not in _DTYPES:
         raise ValueError(
             f"its data type is {str(name)[:60]!r}, but only numbers are supported, not objects or "
             "texts: save it again as numbers"
         )
-    return found
+    return dtype
 
 
 def _fill_value(value: Any, default: Any = None) -> Any:
@@ -586,11 +586,15 @@ def _key_encoding(encoding: Any) -> tuple[str, str]:
     return name, _one_of(configuration.get("separator", separators[name]), (".", "/"))
 
 
-def _configuration(given: Any, name: str, known: set[str]) -> dict[str, Any]:
-    found = given.get("configuration") or {} if isinstance(given, dict) else None
-    if not isinstance(found, dict) or given.get("name") != name or set(found) - known:
+def _configuration(entry: Any, name: str, known: set[str]) -> dict[str, Any]:
+    configuration = entry.get("configuration") or {} if isinstance(entry, dict) else None
+    if (
+        not isinstance(configuration, dict)
+        or entry.get("name") != name
+        or set(configuration) - known
+    ):
         raise ValueError(f"its chunks are not laid out as a {name} grid")
-    return found
+    return configuration
 
 
 def _one_of(value: Any, known: Sequence[str]) -> str:

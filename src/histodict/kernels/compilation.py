@@ -53,8 +53,8 @@ class _KernelCache(FunctionCache):
 
     def __init__(self, function: Any) -> None:
         super().__init__(function)
-        stamp = self._impl.locator.get_source_stamp()
-        self._cache_file = _CacheFile(self._cache_path, self._impl.filename_base, stamp)
+        source_stamp = self._impl.locator.get_source_stamp()
+        self._cache_file = _CacheFile(self._cache_path, self._impl.filename_base, source_stamp)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Load compiled code, or return None if it is missing or damaged."""
@@ -72,7 +72,7 @@ class _KernelCache(FunctionCache):
 
     def _index_key(self, sig: Any, codegen: Any) -> Any:
         """Extend the key by what Numba does not see: the SIMD source and compiler options."""
-        return (*super()._index_key(sig, codegen), _lanes_digest(), CHECK_BOUNDS, str(config.OPT))
+        return (*super()._index_key(sig, codegen), _simd_digest(), CHECK_BOUNDS, str(config.OPT))
 
 
 class _CacheFile(IndexDataCacheFile):
@@ -107,7 +107,7 @@ class _CacheFile(IndexDataCacheFile):
 
 
 @cache
-def _lanes_digest() -> str:
+def _simd_digest() -> str:
     return hashlib.sha256((Path(__file__).with_name("cpu") / "simd.py").read_bytes()).hexdigest()
 
 

@@ -38,7 +38,7 @@ class SufficientStatistics:
     E: Any
     F: Any
     usage_counts: Any
-    code_sum: Any
+    sign_balance: Any
     objective: float
     worst_errors: Any
     worst_samples: Any
@@ -58,7 +58,7 @@ class SufficientStatistics:
         if self.F_own_class is not None and other.F_own_class is not None:
             self.F_own_class += other.F_own_class
         self.usage_counts = self.usage_counts + other.usage_counts
-        self.code_sum = self.code_sum + other.code_sum
+        self.sign_balance = self.sign_balance + other.sign_balance
         self.objective += other.objective
         self.store_worst(other, _MAX_WORST)
         return self
@@ -67,8 +67,8 @@ class SufficientStatistics:
         """Keep the `most` worst samples of both."""
         errors = np.concatenate([self.worst_errors, other.worst_errors])
         samples = np.concatenate([self.worst_samples, other.worst_samples])
-        keep = np.argsort(-errors, kind="stable")[:most]
-        self.worst_errors, self.worst_samples = errors[keep], samples[keep]
+        worst = np.argsort(-errors, kind="stable")[:most]
+        self.worst_errors, self.worst_samples = errors[worst], samples[worst]
 
     def worst_reconstructed(self) -> NDArray[Any]:
         """Return the worst samples, without those whose residual is within rounding error."""
@@ -76,15 +76,15 @@ class SufficientStatistics:
         worst: NDArray[Any] = self.worst_samples[self.worst_errors > 1e-6 * norms]
         return worst
 
-    def with_tangent(self, D: Any, pull: float) -> SufficientStatistics:
+    def with_tangent(self, D: Any, proximal_weight: float) -> SufficientStatistics:
         """Return the statistics with E + (F_own_class − F)·D + μ·D for E and F_own_class for F.
 
         Parameters
         ----------
         D : (k, d), atoms at which the tangent is taken
-        pull : μ, in units of the mean of the diagonal of F_own_class
+        proximal_weight : μ, in units of the mean of the diagonal of F_own_class
         """
-        mu = pull * np.trace(self.F_own_class) / len(D)
+        mu = proximal_weight * np.trace(self.F_own_class) / len(D)
         gradient = (self.F_own_class - self.F).astype(D.dtype) @ D
         return replace(self, E=self.E + gradient + mu * D, F=self.F_own_class)
 
@@ -97,7 +97,7 @@ class SufficientStatistics:
 SAME_DIRECTION = 1 - 1e-4
 
 
-def normalise(rows: NDArray) -> NDArray:
+def normalize(rows: NDArray) -> NDArray:
     """Scale rows to unit norm; zero rows stay zero."""
     squares = np.einsum("ij,ij->i", rows, rows, dtype=np.float64)
     check_range("X", squares, rows.dtype)
@@ -130,7 +130,7 @@ def replace_unused_atoms(D: NDArray, uses: NDArray, candidates: NDArray) -> NDAr
     if len(idle) == 0 or len(candidates) == 0:
         return D
     D = D.copy()
-    fresh = normalise(candidates)
+    fresh = normalize(candidates)
     fresh = fresh[fresh.any(axis=1)]
     fresh = fresh[~duplicate_atoms(fresh)]
     fresh = fresh[np.abs(fresh @ D.T).max(axis=1, initial=0) <= SAME_DIRECTION]

@@ -186,15 +186,15 @@ def draw_samples(
     positions = np.full(len(labels), -1)
     for rows in chosen:
         positions[rows] = np.arange(len(rows))
-    drawn: list[NDArray[Any]] = []
+    samples: list[NDArray[Any]] = []
     start = 0
     for block in blocks:
-        if drawn and isinstance(block, StoredBlock) and (positions[block.rows] < 0).all():
+        if samples and isinstance(block, StoredBlock) and (positions[block.rows] < 0).all():
             start = block.rows.stop
             continue
         X, block_labels = block
-        if not drawn:
-            drawn = [np.empty((len(rows), X.shape[1]), X.dtype) for rows in chosen]
+        if not samples:
+            samples = [np.empty((len(rows), X.shape[1]), X.dtype) for rows in chosen]
         if not np.array_equal(block_labels, labels[start : start + len(X)]):
             raise ValueError(
                 "blocks came with other labels, or in another order, when read again: they must "
@@ -203,9 +203,9 @@ def draw_samples(
         block_positions = positions[start : start + len(X)]
         for i in range(n_classes):
             wanted = (block_labels == i) & (block_positions >= 0)
-            drawn[i][block_positions[wanted]] = X[wanted]
+            samples[i][block_positions[wanted]] = X[wanted]
         start += len(X)
-    return drawn
+    return samples
 
 
 # Maximum number of samples per class for dictionary learning; they are held in memory.

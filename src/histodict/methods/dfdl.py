@@ -143,8 +143,8 @@ _FLAT_ITERATIONS = 2
 # μ in units of the mean of the diagonal of F_own_class: its value after the first rejected step,
 # its limit, and its growth per rejected step. It decreases by a smaller factor, because otherwise
 # every second step would be rejected. At the limit atoms in single precision no longer change.
-_FIRST_STEP, _LARGEST_STEP = 0.5, 2.0**26
-_GROWTH, _EASING = 4, 2
+_MIN_PROXIMAL_WEIGHT, _MAX_PROXIMAL_WEIGHT = 0.5, 2.0**26
+_GROWTH, _DECAY = 4, 2
 
 
 class AtomUpdate(Protocol):
@@ -197,7 +197,7 @@ class TangentStep:
     sums : statistics of the pass with the best atoms
     best : (n_atoms, n_features), best atoms so far
     tried : objective before and after each step, including rejected steps
-    gradient : μ, in units of the mean of the diagonal of F_own_class
+    proximal_weight : μ, in units of the mean of the diagonal of F_own_class
     """
 
     atoms: NDArray[Any]
@@ -205,7 +205,7 @@ class TangentStep:
     sums: SufficientStatistics | None = None
     best: NDArray[Any] = field(init=False)
     tried: list[tuple[float, float]] = field(default_factory=list)
-    gradient: float = 0.0
+    proximal_weight: float = 0.0
 
     def __post_init__(self) -> None:
         self.best = self.atoms
@@ -220,9 +220,10 @@ class TangentStep:
         fell = self.sums is None or sums.objective <= self.sums.objective
         if fell:
             self.best, self.sums = self.atoms, sums
-            self.gradient /= _EASING
+            self.proximal_weight /= _DECAY
         else:
-            self.gradient = min(max(_FIRST_STEP, _GROWTH * self.gradient), _LARGEST_STEP)
+            grown = max(_MIN_PROXIMAL_WEIGHT, _GROWTH * self.proximal_weight)
+            self.proximal_weight = min(grown, _MAX_PROXIMAL_WEIGHT)
         self.objective.append(sums.objective if fell else self.objective[-1])
         if not last:
             # Replaced atoms may have raised the objective: replace none after a rejected step.
@@ -232,7 +233,7 @@ class TangentStep:
         """Return the statistics with E and F of the linearised problem."""
         assert self.sums is not None and self.sums.F_own_class is not None
         with single_blas_thread():
-            return self.sums.with_tangent(self.best, self.gradient)
+            return self.sums.with_tangent(self.best, self.proximal_weight)
 
     def has_converged(self, tol: float) -> bool:
         """Return whether the last steps changed the objective by less than tol, relatively."""
@@ -248,7 +249,7 @@ def _ordered(D: NDArray[Any], sums: SufficientStatistics | None) -> NDArray[Any]
     if sums is None:
         none = np.zeros(len(D), np.int64)
         return canonicalize(to_numpy(D), none, none)
-    return canonicalize(*(to_numpy(x) for x in (D, sums.usage_counts, sums.code_sum)))
+    return canonicalize(*(to_numpy(x) for x in (D, sums.usage_counts, sums.sign_balance)))
 
 
 def _is_flat(steps: Iterable[tuple[float, float]], tol: float) -> bool:
@@ -464,7 +465,7 @@ class DFDL(ResidualClassifier):
             n_nonzero = np.array([self._limit(auto) for auto in self.n_nonzero_])
         else:
             samples = draw_samples(open_(), labels, n_classes, _INITIAL_SAMPLES, rng)
-            dictionaries, n_nonzero = self._initialise(samples, rng, report)
+            dictionaries, n_nonzero = self._initialize(samples, rng, report)
             del samples
 
         # Blocks are read in every iteration: cache them on the device, or let the executor do so.
@@ -516,7 +517,7 @@ class DFDL(ResidualClassifier):
         if self.n_nonzero != "auto":
             check_whole_number("n_nonzero (if not 'auto')", self.n_nonzero, 1)
 
-    def _initialise(
+    def _initialize(
         self, samples: list[NDArray[Any]], rng: np.random.Generator, report: Callback
     ) -> tuple[list[NDArray[Any]], NDArray[np.int64]]:
         """Return the initial D and L of each class, from online dictionary learning."""

@@ -29,7 +29,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from ..dictionaries.atoms import canonicalize, normalise
+from ..dictionaries.atoms import canonicalize, normalize
 from ..dictionaries.ksvd import learn_ksvd
 from ..kernels import encode_omp
 from ..utils.array_schema import ArraySpec
@@ -168,7 +168,7 @@ class LCKSVD(ResidualClassifier):
         def tell(done: int, total: int, objective: float) -> None:
             report(Progress("train", done, total, (objective,)))
 
-        initial = self._initialise(Y, H, weight, rng, report)
+        initial = self._initialize(Y, H, weight, rng, report)
         report(Progress("train", 0, self.n_iter))
         result = learn_ksvd(
             _stack(Y, H, weight),
@@ -220,7 +220,7 @@ class LCKSVD(ResidualClassifier):
         classifier_weight = self.classifier_weight if self._joint_classifier() else 0.0
         return float(self.label_weight * self.n_atoms + classifier_weight)
 
-    def _initialise(
+    def _initialize(
         self,
         Y: NDArray[Any],
         H: NDArray[Any],
@@ -253,7 +253,7 @@ class LCKSVD(ResidualClassifier):
             return D
         with single_blas_thread():
             W = _regress(self._code(D, Y), H)
-        return normalise(_stack(D, W, weight))
+        return normalize(_stack(D, W, weight))
 
     def _code(self, D: NDArray[Any], Y: NDArray[Any]) -> csr_array:
         return encode_omp(D, Y, self.n_nonzero, n_jobs=self.n_jobs, backend=self.backend)

@@ -27,7 +27,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from ..dictionaries.atoms import normalise
+from ..dictionaries.atoms import normalize
 from ..kernels import row_blocks
 from ..utils.array_schema import CLASSES, UNIT, ArraySpec
 from ..utils.parallel import map_blocks, single_blas_thread
@@ -121,13 +121,13 @@ class NearestMeanClassifier(_Head):
         samples, self.classes_, labels = check_labelled(self, X, y)
         callback(Progress("train", 0, 1))
         self.centre_ = samples.mean(axis=0)
-        unit = normalise(samples - self.centre_)
+        unit = normalize(samples - self.centre_)
         self.means_ = np.stack([unit[labels == i].mean(axis=0) for i in range(len(self.classes_))])
         callback(Progress("train", 1, 1))
         return self
 
     def _distances(self, Y: NDArray[Any]) -> NDArray[np.float64]:
-        unit = normalise(Y - self.centre_)
+        unit = normalize(Y - self.centre_)
         return np.stack([((unit - m) ** 2).sum(axis=1) for m in self.means_], axis=1).astype(
             np.float64
         )
@@ -302,13 +302,13 @@ class NearestPatchClassifier(_Head):
             for i in range(len(self.classes_))
         ]
         selected = np.concatenate(chosen)
-        self.patches_, self.labels_ = normalise(samples[selected]), labels[selected]
+        self.patches_, self.labels_ = normalize(samples[selected]), labels[selected]
         callback(Progress("train", 1, 1))
         return self
 
     def _distances(self, Y: NDArray[Any]) -> NDArray[np.float64]:
         k = min(self.n_neighbours, len(self.patches_))
-        cosines = normalise(Y) @ self.patches_.T
+        cosines = normalize(Y) @ self.patches_.T
         nearest = np.argpartition(-cosines, k - 1, axis=1)[:, :k]
         votes = self.labels_[nearest][:, :, None] == np.arange(len(self.classes_))
         return 1 - votes.mean(axis=1)

@@ -39,7 +39,7 @@ from scipy.sparse import csr_array, vstack
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from ..dictionaries.atoms import normalise
+from ..dictionaries.atoms import normalize
 from ..kernels import load_backend, row_blocks, warn_not_converged
 from ..utils.array_schema import CLASSES, UNIT, ArraySpec
 from ..utils.parallel import map_blocks, single_blas_thread
@@ -446,7 +446,7 @@ class _Opened:
         return settings == self.settings and all(map(np.array_equal, source, self.source))
 
 
-class _KeptOpen:
+class _EncoderCache:
     """Cache of encoders, keyed by the fitted arrays and valid for their lifetime.
 
     Images are predicted one by one, and computing the Gram matrix of many atoms takes longer than
@@ -469,7 +469,7 @@ class _KeptOpen:
         self._cached[key] = opened, [ref(array, lambda _: cache.pop(key, None)) for array in fitted]
 
 
-_OPENED = _KeptOpen()
+_OPENED = _EncoderCache()
 
 
 class NotFiniteError(ValueError):
@@ -572,7 +572,7 @@ class ExemplarClassifier(ResidualClassifier):
         callback(Progress("train", 0, len(classes)))
         for i in range(len(classes)):
             rows = self._choose(np.flatnonzero(labels == i), rng)
-            atoms_by_class.append(normalise(np.ascontiguousarray(samples[rows])))
+            atoms_by_class.append(normalize(np.ascontiguousarray(samples[rows])))
             callback(Progress("train", i + 1, len(classes)))
         self.classes_ = classes
         self.atoms_ = np.concatenate(atoms_by_class)

@@ -56,7 +56,7 @@ class MethodSpec:
         """Whether the method needs the image or its colour channels, not only patch vectors."""
         return bool(self.channels) or not self.uses_patch_features
 
-    def load(self) -> type:
+    def load_class(self) -> type:
         """Import and return the class of the method."""
         module, name = self.import_path.split(":")
         method_class: type = getattr(import_module(f".{module}", __package__), name)
@@ -64,14 +64,14 @@ class MethodSpec:
 
     def check(self, parameters: dict[str, Any]) -> None:
         """Raise ValueError if a parameter does not exist or its value is invalid."""
-        known = signature(self.load()).parameters
+        known = signature(self.load_class()).parameters
         for name, value in parameters.items():
             if name not in known:
                 raise ValueError(f"the method has no parameter {name!r}: it has {', '.join(known)}")
             check_kind(name, value, str(known[name].annotation))
-        self.load()(**parameters).check_parameters()
+        self.load_class()(**parameters).check_parameters()
 
-    def make(self, parameters: dict[str, Any], **common: Any) -> Any:
+    def make_estimator(self, parameters: dict[str, Any], **common: Any) -> Any:
         """Create an unfitted estimator.
 
         Parameters
@@ -79,7 +79,7 @@ class MethodSpec:
         parameters : parameters of the method
         common : parameters common to methods (seed, threads); those it does not have are ignored
         """
-        estimator = self.load()(**parameters)
+        estimator = self.load_class()(**parameters)
         known = estimator.get_params()
         return estimator.set_params(**{k: v for k, v in common.items() if k in known})
 

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
-from ..dictionaries.atoms import normalise
+from ..dictionaries.atoms import normalize
 from ..kernels import load_backend
 from ..utils.validation import check_whole_number
 from .patch_classifier import (
@@ -124,7 +124,7 @@ class SHIRC(ExemplarClassifier):
         n_channels, n_classes = self.n_channels, len(self.classes_)
 
         def code(Y: NDArray[Any]) -> tuple[csr_array, NDArray[np.float64], int]:
-            Y_c = _split(normalise(Y), n_channels)
+            Y_c = _split(normalize(Y), n_channels)
             S, _ = coder.code(Y_c)
             squares = sum(
                 module.class_residuals(*channel, atom_classes, n_classes) ** 2

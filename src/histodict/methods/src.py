@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
-from ..dictionaries.atoms import normalise
+from ..dictionaries.atoms import normalize
 from ..utils.validation import check_number
 from .patch_classifier import BlockEncoder, DistanceContributions, ExemplarClassifier
 
@@ -78,10 +78,10 @@ class SRC(ExemplarClassifier):
     def _open_coder(self, D: NDArray[Any], atom_classes: NDArray[Any]) -> BlockEncoder:
         """Return the encoder of a block, which scales samples to unit norm."""
         code = super()._open_coder(D, atom_classes)
-        return lambda Y: code(normalise(Y))
+        return lambda Y: code(normalize(Y))
 
     def distance_contributions(
         self, X: ArrayLike, codes: csr_array, distances: NDArray[np.float64]
     ) -> DistanceContributions:
         """Attribute the residual of each class to its atoms, for samples scaled to unit norm."""
-        return super().distance_contributions(normalise(np.asarray(X)), codes, distances)
+        return super().distance_contributions(normalize(np.asarray(X)), codes, distances)

@@ -141,8 +141,8 @@ class WNDCHARM(ClassifierMixin, BaseEstimator):
         self.check_parameters()
         samples, labels = labelled_samples(self, X, y)
         scores = fisher_scores(StandardScaler().fit_transform(samples), labels)
-        n_kept = max(1, round(self.selected_fraction * samples.shape[1]))
-        self.selected_ = np.argsort(-scores, kind="stable")[:n_kept]
+        n_selected = max(1, round(self.selected_fraction * samples.shape[1]))
+        self.selected_ = np.argsort(-scores, kind="stable")[:n_selected]
         self.weights_ = scores[self.selected_] / (scores.max() or 1.0)
         selected = samples[:, self.selected_]
         self.min_, span = selected.min(axis=0), np.ptp(selected, axis=0)

@@ -168,7 +168,7 @@ class ConfoundingTest:
 
 
 def confounding_test(
-    looks: Sequence[NDArray[np.float64]],
+    transforms: Sequence[NDArray[np.float64]],
     classes: Groups,
     groups: Groups,
     *,
@@ -185,12 +185,12 @@ def confounding_test(
     References: Westfall, Young, "Resampling-based multiple testing", 1993; Benjamini, Hochberg, J.
     R. Stat. Soc. B 57 (1995) 289-300.
     """
-    undefined, n_groups = np.full(looks[0].shape[1], np.nan), len(np.unique(groups))
+    undefined, n_groups = np.full(transforms[0].shape[1], np.nan), len(np.unique(groups))
     rows = [np.flatnonzero(classes == index) for index in np.unique(classes)]
     rows = [own for own in rows if len(np.unique(groups[own])) > 1]
     if not rows:
         return ConfoundingTest(undefined, float("nan"), undefined, n_groups)
-    scaled = [[_scaled(values[own]) for values in looks] for own in rows]
+    scaled = [[_scaled(values[own]) for values in transforms] for own in rows]
     fractions = _largest(scaled, [groups[own][None] for own in rows])[0]
     rng, n_as_large, statistics = np.random.default_rng(random_state), np.ones(len(fractions)), []
     for start in range(0, n_permutations, _PERMUTATION_BATCH):
@@ -440,8 +440,10 @@ def find_confounders(manifest: Manifest) -> list[Association]:
     return [a for a in associations(properties, labels, patients) if _is_reported(a)]
 
 
-def _is_reported(found: Association) -> bool:
-    return (found.confounded and found.name in _RECORDED) or found.p_value <= _ALPHA
+def _is_reported(association: Association) -> bool:
+    return (
+        association.confounded and association.name in _RECORDED
+    ) or association.p_value <= _ALPHA
 
 
 def associations(
@@ -477,11 +479,11 @@ def associations(
         Association(
             name,
             accuracy,
-            float(chance.mean()),
+            float(accuracies.mean()),
             p if units.is_strong(accuracy) else 1.0,
             confounded,
         )
-        for (name, _, units, accuracy, confounded), chance, p in zip(
+        for (name, _, units, accuracy, confounded), accuracies, p in zip(
             tested, permuted, p_values.tolist(), strict=True
         )
     ]
@@ -570,13 +572,13 @@ class _Units:
 
 def _adjusted(observed: NDArray[np.float64], permuted: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return p-values of n properties from their statistics, observed (n,) and permuted (n, m)."""
-    p = np.array([_as_large(row) for row in np.column_stack([observed, permuted])])
+    p = np.array([_tail_fractions(row) for row in np.column_stack([observed, permuted])])
     smallest = p.min(axis=0)
     adjusted: NDArray[np.float64] = (smallest[None] <= p[:, :1] + _TOLERANCE).mean(axis=1)
     return adjusted
 
 
-def _as_large(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _tail_fractions(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return for every value the fraction of all values that are at least as large."""
     below = np.searchsorted(np.sort(values), values - _TOLERANCE)
     fractions: NDArray[np.float64] = 1 - below / len(values)

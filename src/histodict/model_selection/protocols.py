@@ -52,7 +52,7 @@ class Repeat:
 
 
 def collect_repeats(
-    manifest: Manifest, splits: Iterable[Split], answers: Iterable[ArrayLike]
+    manifest: Manifest, splits: Iterable[Split], predictions: Iterable[ArrayLike]
 ) -> list[Repeat]:
     """Collect the predictions of each repeat over its folds.
 
@@ -62,14 +62,14 @@ def collect_repeats(
 
     Parameters
     ----------
-    answers : an array per split, in the order of `split.test`
+    predictions : an array per split, in the order of `split.test`
     """
-    splits, answers = list(splits), list(answers)
-    if len(splits) != len(answers):
-        raise ValueError(f"there are {len(splits)} splits, but answers of {len(answers)}")
+    splits, predictions = list(splits), list(predictions)
+    if len(splits) != len(predictions):
+        raise ValueError(f"there are {len(splits)} splits, but answers of {len(predictions)}")
     repeats: dict[int, list[tuple[Split, NDArray[Any]]]] = {}
-    for split, predictions in zip(splits, answers, strict=True):
-        repeats.setdefault(split.repeat, []).append((split, _check_length(split, predictions)))
+    for split, predicted in zip(splits, predictions, strict=True):
+        repeats.setdefault(split.repeat, []).append((split, _check_length(split, predicted)))
     return [_join_folds(manifest, parts) for _, parts in sorted(repeats.items())]
 
 

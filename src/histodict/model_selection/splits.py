@@ -251,7 +251,7 @@ def _check_manifest(path: Path, splits: Splits, manifest: Manifest) -> None:
     if splits.manifest == manifest.digest():
         return
     expected, present = (
-        {_normalise_name(name) for name in x} for x in (splits.images, image_names(manifest))
+        {_normalize_name(name) for name in x} for x in (splits.images, image_names(manifest))
     )
     reasons = [
         f"{len(names)} images {relation}, {min(names)} for one"
@@ -269,8 +269,8 @@ def _check_manifest(path: Path, splits: Splits, manifest: Manifest) -> None:
 
 def _reorder(manifest: Manifest, splits: Splits) -> Splits:
     names = image_names(manifest)
-    index_of = {_normalise_name(name): index for index, name in enumerate(names)}
-    new_indices = [index_of[_normalise_name(name)] for name in splits.images]
+    index_of = {_normalize_name(name): index for index, name in enumerate(names)}
+    new_indices = [index_of[_normalize_name(name)] for name in splits.images]
     reordered = tuple(
         replace(
             split,
@@ -282,6 +282,6 @@ def _reorder(manifest: Manifest, splits: Splits) -> Splits:
     return replace(splits, splits=reordered, images=tuple(names))
 
 
-def _normalise_name(name: str) -> str:
+def _normalize_name(name: str) -> str:
     # File systems encode accented letters differently; manifest digests do not.
     return unicodedata.normalize("NFC", name)

@@ -160,14 +160,14 @@ class RunCache:
         self.folder = folder
         self.inner = inner
 
-    def load_cached(self, trial: TrainTestRun) -> RunPredictions | None:
+    def load_cached(self, run: TrainTestRun) -> RunPredictions | None:
         """Return the stored predictions of a run; None if there are none, or damaged ones."""
         if self.folder is None:
             return None
-        file = self.folder / f"{trial.key}.json"
+        file = self.folder / f"{run.key}.json"
         try:
             cached = RunPredictions(**read_checked_json(file), maps=file.with_suffix(""))
-            if len(cached.labels) != len(trial.test.records):
+            if len(cached.labels) != len(run.test.records):
                 raise ValueError("it has answers for other images")
             for name, digest in cached.map_digests.items():
                 if content_digest(file.with_suffix("") / name) != digest:
@@ -179,20 +179,20 @@ class RunCache:
             return None
         return cached
 
-    def run(self, trial: TrainTestRun, executor: Executor | None = None) -> RunPredictions:
+    def run(self, run: TrainTestRun, executor: Executor | None = None) -> RunPredictions:
         """Return the predictions of a run, from the cache if they are stored."""
-        cached = self.load_cached(trial)
+        cached = self.load_cached(run)
         if cached is not None:
             return cached
         if not self.inner:
             _forget_peak_memory()
-        predictions, kept_maps = _run(trial, executor)
+        predictions, patch_maps = _run(run, executor)
         if not self.inner:
             predictions = replace(predictions, peak_mib=_peak_memory())
         if self.folder is None:
             return predictions
-        maps = self.folder / trial.key
-        for index, patch_map in ({} if self.inner else kept_maps).items():
+        maps = self.folder / run.key
+        for index, patch_map in ({} if self.inner else patch_maps).items():
             patch_map.save(maps / f"{index}.npz")
             predictions.map_digests[f"{index}.npz"] = content_digest(maps / f"{index}.npz")
         content = {k: v for k, v in asdict(predictions).items() if k != "maps"}
@@ -336,10 +336,10 @@ def min_patients_per_class(manifest: Manifest) -> int:
 
 def cross_validate_recipes(
     recipes: Sequence[Recipe],
-    learner: Callable[[Recipe], UnfittedModel],
+    build_model: Callable[[Recipe], UnfittedModel],
     manifest: Manifest,
     splits: Sequence[Split],
-    trials: RunCache,
+    cache: RunCache,
     callback: Callback,
     executor: Executor | None,
 ) -> list[MemberEvaluation]:
@@ -348,10 +348,10 @@ def cross_validate_recipes(
     Parameters
     ----------
     recipes : recipes to evaluate
-    learner : returns the unfitted model of a recipe
+    build_model : returns the unfitted model of a recipe
     manifest : training images
     splits : folds over the patients
-    trials : cache of the runs
+    cache : cache of the runs
     callback : receives the progress
     executor : runs the training of methods on patches
     """
@@ -363,9 +363,9 @@ def cross_validate_recipes(
         failure = ""
         for i, split in enumerate(splits):
             train, test = manifest.select(split.train), manifest.select(split.test)
-            run = TrainTestRun(learner(_reduced_recipe(recipe)), train, test)
+            run = TrainTestRun(build_model(_reduced_recipe(recipe)), train, test)
             try:
-                scores[split.test] = trials.run(run, executor).scores
+                scores[split.test] = cache.run(run, executor).scores
             except ImageError as error:  # for example patches larger than an image
                 if not evaluations:
                     raise
@@ -384,12 +384,12 @@ def cross_validate_recipes(
 
 
 def fit_combination(
-    heard: Sequence[MemberEvaluation], manifest: Manifest
+    evaluations: Sequence[MemberEvaluation], manifest: Manifest
 ) -> tuple[ScoreCombination, Calibration]:
     """Fit weights and calibration of an ensemble to out-of-fold scores."""
-    scores = np.stack([evaluation.scores for evaluation in heard], axis=1)
+    scores = np.stack([evaluation.scores for evaluation in evaluations], axis=1)
     is_scored = ~np.isnan(scores[:, 0]).any(axis=1)
-    aucs = np.array([evaluation.order for evaluation in heard])
+    aucs = np.array([evaluation.order for evaluation in evaluations])
     labels = np.array([manifest.classes.index(label) for label in manifest.labels])
     return ScoreCombination.fit(
         scores[is_scored], labels[is_scored], aucs, min_patients_per_class(manifest)

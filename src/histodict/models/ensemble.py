@@ -144,19 +144,19 @@ class EnsembleClassifier(ImageClassifier):
 
     def _members_of(
         self,
-        given: Sequence[Recipe | str] | Recipe | str,
+        recipes: Sequence[Recipe | str] | Recipe | str,
         method: str | None,
         settings: dict[str, Any],
     ) -> list[Recipe]:
         """Return the recipes of the estimators."""
-        if isinstance(given, Recipe | str):
+        if isinstance(recipes, Recipe | str):
             return ensemble_recipes(
-                self._with_settings(resolve_ensemble_recipe(given, method, settings), settings)
+                self._with_settings(resolve_ensemble_recipe(recipes, method, settings), settings)
             )
-        if not given:
+        if not recipes:
             raise ValueError("a panel is made of recipes, or of the name of a preset, not of none")
         return [
-            self._with_settings(resolve_ensemble_recipe(item, method), settings) for item in given
+            self._with_settings(resolve_ensemble_recipe(item, method), settings) for item in recipes
         ]
 
     def fit(
@@ -229,7 +229,7 @@ class EnsembleClassifier(ImageClassifier):
                 fitted.estimators_.append(estimator)
                 trained.append(evaluation)
             progress(Progress("views", len(evaluations), len(evaluations)))
-            fitted._fit_combination(trained, manifest, is_heard=bool(splits))
+            fitted._fit_combination(trained, manifest, is_evaluated=bool(splits))
         weights = iter(fitted.combination_.weights.tolist())
         fitted.training_info_["estimators"] = [
             evaluation.to_dict() | ({} if evaluation.failure else {"weight": next(weights)})
@@ -239,10 +239,10 @@ class EnsembleClassifier(ImageClassifier):
         return fitted
 
     def _fit_combination(
-        self, evaluations: list[MemberEvaluation], manifest: Manifest, *, is_heard: bool
+        self, evaluations: list[MemberEvaluation], manifest: Manifest, *, is_evaluated: bool
     ) -> None:
         """Fit weights and calibration to out-of-fold scores; without these, use equal weights."""
-        if is_heard:
+        if is_evaluated:
             self.combination_, self.calibration_ = fit_combination(evaluations, manifest)
         else:
             self.combination_, self.calibration_ = equal_weights(self.estimators_, manifest), None
@@ -263,8 +263,8 @@ class EnsembleClassifier(ImageClassifier):
         """
         if self.calibration_ is None:
             raise ValueError(f"how sure it is cannot be known: {self.training_info_['unheard']}")
-        found = self._predict(images, mpp, within)
-        predictions = found if isinstance(found, Predictions) else [found]
+        result = self._predict(images, mpp, within)
+        predictions = result if isinstance(result, Predictions) else [result]
         return probabilities(predictions, self.classes_)
 
     def _score_image(

@@ -110,21 +110,21 @@ class ImageEstimator(BaseEstimator):
         return recipe.replace_settings(settings)
 
     def _recipe_of(
-        self, given: Recipe | str, method: str | None, settings: dict[str, Any]
+        self, recipe: Recipe | str, method: str | None, settings: dict[str, Any]
     ) -> Recipe:
-        resolved = resolve_recipe(given, method, regions=self.finds_regions)
+        resolved = resolve_recipe(recipe, method, regions=self.finds_regions)
         return self._with_settings(resolved, settings)
 
     def _html_repr(self) -> str:
         """Return HTML for notebooks, instead of scikit-learn's diagram."""
-        texts = [type(self).__name__, "has learnt nothing yet"]
+        parts = [type(self).__name__, "has learnt nothing yet"]
         if self.__sklearn_is_fitted__():
-            texts[1] = (
+            parts[1] = (
                 f"{' / '.join(self.classes_)}, learnt from {self.training_info_['n_images']} "
                 "images of "
                 f"{self.training_info_['n_patients']} patients; {self.describe_decision()}"
             )
-        head, text, code = map(escape, (*texts, repr(self)))
+        head, text, code = map(escape, (*parts, repr(self)))
         return f"<div><b>{head}</b>: {text}<br><code>{code}</code></div>"
 
     # --- methods of the subclasses --------------------------------------------------------------

@@ -205,7 +205,7 @@ def _extract(
     image, default_size, file, key = todo
     try:
         size = default_size.at(image)
-        with open_prepared_image(image, size.is_user_given, recipe) as prepared:
+        with open_prepared_image(image, size.user_mpp, recipe) as prepared:
             _write(file, prepared, recipe, key, n_jobs, callback)
     except Exception as error:
         return failure_reason(error)

@@ -225,7 +225,7 @@ class ImagePipeline:
 
     def make_method(self) -> Any:
         """Return the unfitted method."""
-        return get_method(self.recipe.method).make(
+        return get_method(self.recipe.method).make_estimator(
             self.recipe.method_parameters, random_state=self.random_state, n_jobs=self.n_jobs
         )
 
@@ -274,7 +274,7 @@ class ImagePipeline:
         metadata = content.training_info.get("vectors")
         self.feature_metadata_ = FeatureMetadata.from_dict(metadata) if metadata else None
         self.recipe.check_method()
-        method = get_method(self.recipe.method).load()(**self.recipe.method_parameters)
+        method = get_method(self.recipe.method).load_class()(**self.recipe.method_parameters)
         declared = {f"method.{name}": spec for name, spec in method.fitted_arrays.items()}
         content.check_arrays(
             declared | self.array_schema() | dict(others or {}), self._sizes(method)
@@ -315,9 +315,9 @@ class WholeImagePipeline(ImagePipeline):
         self._check_training_files(records)
         X = self._features({r.path: r.mpp for r in records}, None, callback)
         has_tissue = ~np.isnan(X[:, 0])  # NaN: no tissue
-        blank = np.setdiff1d(labels, labels[has_tissue])
-        if len(blank):
-            name = records[int(np.argmax(labels == blank[0]))].label
+        untrainable = np.setdiff1d(labels, labels[has_tissue])
+        if len(untrainable):
+            name = records[int(np.argmax(labels == untrainable[0]))].label
             raise ValueError(no_tissue_message(f"any image of class {name!r}", self.recipe))
         warn_no_tissue(
             [record for record, found in zip(records, has_tissue, strict=True) if not found]

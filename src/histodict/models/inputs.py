@@ -63,7 +63,7 @@ class PredictionInputs:
 
 
 def resolve_training_set(
-    images: LabelledImages, positive: str | None = None, ask_by: str = ""
+    images: LabelledImages, positive: str | None = None, option: str = ""
 ) -> Manifest:
     """Return a manifest of labelled images; warn about problems of the table or folder.
 
@@ -71,7 +71,7 @@ def resolve_training_set(
     ----------
     images : folder, CSV file, DataFrame or `Manifest`
     positive : class with positive scores
-    ask_by : name of the argument for the positive class, for a warning if the class names do not
+    option : name of the argument for the positive class, for a warning if the class names do not
         determine it; empty for no warning
 
     Notes
@@ -86,8 +86,8 @@ def resolve_training_set(
         manifest = manifest.drop_split_column()
     if positive is not None:
         return manifest.with_positive(positive)
-    if ask_by and not isinstance(images, Manifest):
-        _require_positive_class(manifest.classes, ask_by)
+    if option and not isinstance(images, Manifest):
+        _require_positive_class(manifest.classes, option)
     return manifest
 
 
@@ -101,11 +101,11 @@ def resolve_labelled(images: LabelledImages, stacklevel: int = 3) -> Manifest:
     return manifest
 
 
-def _require_positive_class(classes: list[str], ask_by: str) -> None:
+def _require_positive_class(classes: list[str], option: str) -> None:
     if len(classes) == 2 and not guess_positive_class(classes):
         warnings.warn(
             f"the names do not tell which of {classes[0]!r} and {classes[1]!r} is the class to be "
-            f"found; it is {classes[1]!r} unless you give {ask_by}=…",
+            f"found; it is {classes[1]!r} unless you give {option}=…",
             stacklevel=4,
         )
 
@@ -228,7 +228,7 @@ def data_notes(manifest: Manifest) -> dict[str, Any]:
     return {name: lines for name, lines in notes.items() if lines}
 
 
-def why_too_few_classes(manifest: Manifest) -> str:
+def too_few_classes_message(manifest: Manifest) -> str:
     """Return the error message for fewer than two classes."""
     classes = manifest.classes
     if any(record.is_mapped for record in manifest.records):
@@ -244,9 +244,11 @@ def why_too_few_classes(manifest: Manifest) -> str:
     return f"images of at least two classes are needed; there are: {classes}"
 
 
-def warn_assumed_pixel_sizes(answers: Sequence[Prediction], model: Any) -> None:
+def warn_assumed_pixel_sizes(predictions: Sequence[Prediction], model: Any) -> None:
     """Warn if the model assumed pixel sizes of images."""
     if get_patch_features(model.recipe.features).is_precomputed:
         return  # pixel sizes have no effect on precomputed features
-    for message in size_warnings([a.size for a in answers], model.model_.mpp_, model.recipe.mpp):
+    for message in size_warnings(
+        [a.size for a in predictions], model.model_.mpp_, model.recipe.mpp
+    ):
         warnings.warn(message, stacklevel=4)  # attributed to the caller of predict

@@ -376,11 +376,11 @@ def _check_schema(path: Path, schema: object) -> None:
 
 
 def _check_digest(
-    path: Path, found: object, header: Mapping[str, Any], arrays: Mapping[str, Any]
+    path: Path, stored_digest: object, header: Mapping[str, Any], arrays: Mapping[str, Any]
 ) -> None:
-    if found is None:
+    if stored_digest is None:
         raise ModelFileError(f"{path}: a damaged model file (it has no digest)")
-    if found != digest(header, arrays):
+    if stored_digest != digest(header, arrays):
         raise ModelFileError(
             f"{path}: is damaged, or was changed after it was saved: its digest does not fit. "
             "Get the original, or train the model again"

@@ -503,7 +503,7 @@ class PatchPipeline(ImagePipeline):
 
     def _start(self, other: ImagePipeline) -> PatchPipeline:
         """Return the other model; raise ValueError if it cannot be trained further."""
-        accepted = signature(get_method(self.recipe.method).load()).parameters
+        accepted = signature(get_method(self.recipe.method).load_class()).parameters
         if "warm_start" not in accepted:
             raise ValueError(f"the method {self.recipe.method!r} cannot go on from another model")
         if self.recipe != other.recipe:

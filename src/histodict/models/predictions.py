@@ -57,9 +57,11 @@ class DisplayMixin:
         )
 
 
-def region_rings(answer: Any) -> list[Ring]:
+def region_rings(prediction: Any) -> list[Ring]:
     """Return all rings around the regions of a prediction."""
-    return [ring for region in answer.regions for polygon in region.polygons for ring in polygon]
+    return [
+        ring for region in prediction.regions for polygon in region.polygons for ring in polygon
+    ]
 
 
 def _caption(prediction: Any) -> dict[str, Any]:
@@ -325,8 +327,8 @@ def no_prediction_reason(patch_map: PatchMap | None) -> str:
 def _whole_image_note(patch_map: PatchMap | None) -> str:
     if patch_map is None:
         return ""
-    whole = ["hardly any tissue was found, the whole image was used"] * patch_map.whole_image
-    return "".join(f"; {note}" for note in [*whole, *patch_map.notes])
+    limits = ["hardly any tissue was found, the whole image was used"] * patch_map.whole_image
+    return "".join(f"; {note}" for note in [*limits, *patch_map.notes])
 
 
 def _quality_column(patch_map: PatchMap | None) -> Row:
@@ -349,14 +351,14 @@ def _usage_columns(use: Mapping[str, float]) -> Row:
     return {f"usage_{name}": share for name, share in use.items()}
 
 
-def region_rows(answer: Prediction) -> list[Row]:
+def region_rows(prediction: Prediction) -> list[Row]:
     """Return a table row per region, without the path."""
-    if answer.patch_map is None:
+    if prediction.patch_map is None:
         return []
     return [
         {
             "region": number,
-            "label": answer.patch_map.classes[1],
+            "label": prediction.patch_map.classes[1],
             "n_patches": region.n_patches,
             "score": region.score,
             "area_px": region.area_px,
@@ -364,7 +366,7 @@ def region_rows(answer: Prediction) -> list[Row]:
             **dict(zip(("left", "top", "right", "bottom"), region.box, strict=True)),
             **_usage_columns(region.atom_usage),
         }
-        for number, region in enumerate(answer.regions, start=1)
+        for number, region in enumerate(prediction.regions, start=1)
     ]
 
 
@@ -389,8 +391,8 @@ class Predictions(Sequence[A], Generic[A]):
         Label of each image.
     """
 
-    def __init__(self, answers: Iterable[A], columns: Sequence[str] = ()) -> None:
-        self._predictions = list(answers)
+    def __init__(self, predictions: Iterable[A], columns: Sequence[str] = ()) -> None:
+        self._predictions = list(predictions)
         self._columns = tuple(columns)
 
     def __len__(self) -> int:
@@ -454,8 +456,11 @@ class Predictions(Sequence[A], Generic[A]):
         return cards + (f"<p>and {n_more} more</p>" if n_more > 0 else "")
 
 
-def probabilities(answers: Iterable[Any], classes: Sequence[str]) -> NDArray[np.float64]:
+def probabilities(predictions: Iterable[Any], classes: Sequence[str]) -> NDArray[np.float64]:
     """Return probabilities (n_images, n_classes); NaN for images without tissue."""
     return np.array(
-        [[prediction.probabilities.get(name, np.nan) for name in classes] for prediction in answers]
+        [
+            [prediction.probabilities.get(name, np.nan) for name in classes]
+            for prediction in predictions
+        ]
     ).reshape(-1, len(classes))

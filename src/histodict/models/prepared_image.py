@@ -34,7 +34,7 @@ from ..patches.sampling import MIN_OVERLAP, LocationConstraint, region_constrain
 from ..patches.vectors import no_feature_file
 from ..precomputed.feature_file import FeatureFile, FeatureMetadata, is_feature_file, open_features
 from ..preprocessing.quality import NONE, QualityMap, median_tissue_density, parse_quality_filters
-from ..preprocessing.stain import NORMALISERS, LookupTransform, StainTransform
+from ..preprocessing.stain import NORMALIZERS, LookupTransform, StainTransform
 from ..preprocessing.tissue import (
     BackgroundMask,
     Box,
@@ -119,7 +119,7 @@ def analyse_thumbnail(source: Source, stain: str, image: Sequence[Any]) -> Thumb
         fit = TissueThreshold.from_thumbnail if is_slide else TissueThreshold.from_tile
         tissue = fit(thumbnail)
         analysis = ThumbnailAnalysis(
-            tissue, NORMALISERS[stain].estimate(thumbnail, tissue.mask(thumbnail))
+            tissue, NORMALIZERS[stain].estimate(thumbnail, tissue.mask(thumbnail))
         )
         if image:
             _MEMORY.put(key, analysis)

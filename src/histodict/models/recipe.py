@@ -25,7 +25,7 @@ from ..encoders import BORDERS, PRECOMPUTED, get_patch_features, missing_depende
 from ..methods.registry import METHODS, get_method
 from ..patches.vectors import PATCH_FEATURES
 from ..preprocessing.quality import NONE, check_quality
-from ..preprocessing.stain import NORMALISERS
+from ..preprocessing.stain import NORMALIZERS
 from ..utils.text_io import parse_json
 from ..utils.validation import (
     check_choice,
@@ -147,7 +147,7 @@ class Recipe:
             raise ValueError(f"downsample and mpp must be at most {_MAX_REDUCED:g}")
         for name, value, known in (
             ("method", self.method, METHODS),
-            ("stain", self.stain, NORMALISERS),
+            ("stain", self.stain, NORMALIZERS),
             ("aggregation", self.aggregation, AGGREGATORS),
             ("border_mode", self.border_mode, BORDERS),
         ):
@@ -246,7 +246,7 @@ class Recipe:
 
     def settings(self) -> set[str]:
         """Return the names that `parse_settings` accepts."""
-        parameters = inspect.signature(get_method(self.method).load()).parameters
+        parameters = inspect.signature(get_method(self.method).load_class()).parameters
         field_names = {f.name for f in fields(self)} - {"method", "method_parameters"}
         return field_names | set(parameters) - {"n_jobs", "random_state"}
 
@@ -281,7 +281,7 @@ class Recipe:
 
     def values(self) -> dict[str, Any]:
         """Return the values of all `settings`, including defaults of the method."""
-        parameters = get_method(self.method).make(self.method_parameters).get_params()
+        parameters = get_method(self.method).make_estimator(self.method_parameters).get_params()
         settings = {f.name: getattr(self, f.name) for f in fields(self)}
         return {name: (settings | parameters)[name] for name in sorted(self.settings())}
 
@@ -432,18 +432,18 @@ def default_region_preset(
 
 
 def resolve_recipe(
-    given: Recipe | str, method: str | None = None, *, regions: bool = False
+    recipe: Recipe | str, method: str | None = None, *, regions: bool = False
 ) -> Recipe:
     """Return a recipe, or that of a named preset, with another method if one is given."""
-    if isinstance(given, str):
-        return preset(given, method, regions=regions)
-    return given if method in (None, given.method) else with_method(given, str(method))
+    if isinstance(recipe, str):
+        return preset(recipe, method, regions=regions)
+    return recipe if method in (None, recipe.method) else with_method(recipe, str(method))
 
 
 def with_method(base: Recipe, method: str, *, published: bool = False) -> Recipe:
     """Return a copy with another method, whose own parameters replace those of the recipe."""
     entry = get_method(method)
-    known = inspect.signature(entry.load()).parameters
+    known = inspect.signature(entry.load_class()).parameters
     parameters = {k: v for k, v in base.method_parameters.items() if k in known}
     parameters |= entry.paper_parameters if published else entry.default_parameters
     if entry.channels and base.n_channels != 3:
@@ -480,17 +480,17 @@ ENCODER = PRESETS["embeddings"]
 
 
 def resolve_ensemble_recipe(
-    given: Recipe | str, method: str | None = None, settings: Mapping[str, Any] | None = None
+    recipe: Recipe | str, method: str | None = None, settings: Mapping[str, Any] | None = None
 ) -> Recipe:
     """Return the first recipe of an ensemble: as given, or that of a preset or ensemble preset.
 
     `settings` that will be changed in the recipe determine whether it may use an encoder.
     """
-    if given == "features":
+    if recipe == "features":
         return resolve_recipe("precomputed", method)
-    if given not in ("default", "pixels"):
-        return resolve_recipe(given, method)
-    if given == "default" and default_uses_encoder(settings or {}, [method or ""])[0]:
+    if recipe not in ("default", "pixels"):
+        return resolve_recipe(recipe, method)
+    if recipe == "default" and default_uses_encoder(settings or {}, [method or ""])[0]:
         return with_method(ENCODER, method or ENCODER.method)
     uses_patches = get_method(method or PIXELS.method).uses_patch_features
     return with_method(PIXELS if uses_patches else PRESETS["fast"], method or PIXELS.method)
@@ -498,11 +498,11 @@ def resolve_ensemble_recipe(
 
 def ensemble_recipes(recipe: Recipe) -> list[Recipe]:
     """Return the recipe, followed by its variations for an ensemble, without duplicates."""
-    found = [recipe]
+    recipes = [recipe]
     for other in _variations(recipe):
-        if other not in found:
-            found.append(other)
-    return found
+        if other not in recipes:
+            recipes.append(other)
+    return recipes
 
 
 def _variations(base: Recipe) -> Iterator[Recipe]:
@@ -513,7 +513,7 @@ def _variations(base: Recipe) -> Iterator[Recipe]:
         return  # feature files have no other representation
     if not get_patch_features(base.features).uses_context:
         yield replace(base, stain=_CORRECTED if base.stain == "none" else "none")
-        pixels = _beside_encoder(base)
+        pixels = _pixel_variation(base)
         yield pixels
         yield _textures(pixels, _COARSE)
         return
@@ -530,7 +530,7 @@ def _textures(pixels: Recipe, downsample: float) -> Recipe:
     return _rescaled(with_method(pixels, _TEXTURES), max(1.0, downsample / pixels.downsample))
 
 
-def _beside_encoder(base: Recipe) -> Recipe:
+def _pixel_variation(base: Recipe) -> Recipe:
     """Return the recipe of pixels with the changes that `base` has from its preset."""
     default, encoder = (with_method(recipe, base.method) for recipe in (PIXELS, ENCODER))
     changed = {

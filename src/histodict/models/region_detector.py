@@ -308,7 +308,7 @@ class RegionDetector(ImageEstimator):
             DataFrame with the same columns or `Manifest`; see `read_manifest`
         callback, executor, start_from : see `TissueClassifier.fit`
         """
-        manifest = resolve_training_set(images, ask_by="" if self.region else "region")
+        manifest = resolve_training_set(images, option="" if self.region else "region")
         with self._progress_callback(callback) as progress:
             return self._assign_fitted(self._fit(manifest, progress, executor, start_from))
 
@@ -415,15 +415,15 @@ class RegionDetector(ImageEstimator):
         self._check_fitted()
         path = Path(path) if isinstance(path, str) else path
         size = PixelSizeOption.of(mpp).at(path)
-        patch_map = self.model_.score_image(path, size.is_user_given, callback, within).patch_map
+        patch_map = self.model_.score_image(path, size.user_mpp, callback, within).patch_map
         assert patch_map is not None
         return self._threshold_patches(
             patch_map.threshold(self.margin_threshold_), path, size.assuming(self.model_.mpp_)
         )
 
-    def apply_threshold(self, answer: RegionPrediction) -> RegionPrediction:
+    def apply_threshold(self, prediction: RegionPrediction) -> RegionPrediction:
         """Return the prediction from that of this model with another m; no image is read."""
-        return self._threshold_patches(answer.patch_map, answer.path, answer.size)
+        return self._threshold_patches(prediction.patch_map, prediction.path, prediction.size)
 
     def _threshold_patches(
         self, patch_map: PatchMap, path: ImageLike, size: PixelSize

@@ -37,7 +37,7 @@ from .inputs import (
     data_notes,
     resolve_labelled,
     resolve_training_set,
-    why_too_few_classes,
+    too_few_classes_message,
 )
 from .model_file import ModelData
 from .patch_pipeline import PatchPipeline
@@ -110,7 +110,7 @@ class ImageClassifier(ImageEstimator):
             )
         classes = list(manifest.classes)
         if len(classes) < 2:
-            raise ValueError(why_too_few_classes(manifest))
+            raise ValueError(too_few_classes_message(manifest))
         manifest = checked_training_images(manifest, self.n_jobs, callback)
         self.classes_, self.threshold_shift_ = classes, 0.0
         self.training_info_ = {
@@ -191,7 +191,7 @@ class ImageClassifier(ImageEstimator):
         self._check_fitted()
         path = Path(path) if isinstance(path, str) else path
         size = PixelSizeOption.of(mpp).at(path)
-        image_scores = self._score_image(path, size.is_user_given, callback, within)
+        image_scores = self._score_image(path, size.user_mpp, callback, within)
         prediction = self._make_prediction(path, image_scores, error_rate)
         return replace(prediction, size=size.assuming(self.model_.mpp_))
 
@@ -594,5 +594,5 @@ class TissueClassifier(ImageClassifier):
 
 def recipe_fingerprint(recipe: Recipe) -> list[Any]:
     """Return a recipe, all parameters of its method, and the digest of the encoder's weights."""
-    parameters = get_method(recipe.method).make(recipe.method_parameters).get_params()
+    parameters = get_method(recipe.method).make_estimator(recipe.method_parameters).get_params()
     return [recipe.to_dict(), parameters, get_patch_features(recipe.features).weights()]

@@ -15,7 +15,7 @@ from ..models import NO_TISSUE_LABEL
 from ..reports.html import INK
 from ..utils.text_io import Row
 from . import setting as published
-from .setting import OURS, Outcome, Setting, accuracy_of, bar, by, failures_of, panels, rank
+from .setting import OURS, Outcome, Setting, accuracy_of, bar, by, failures_of, figure_grid, rank
 
 ACCURACY = "accuracy"
 
@@ -47,7 +47,7 @@ def _draw_accuracy(all_rows: list[Row]) -> Figure:
     """Draw one panel of bars per data set."""
     by_data = by(all_rows, "data")
     n_lines = max(len(rows) for rows in by_data.values())
-    figure, axes = panels(len(by_data), width=3.4, height=2.4)
+    figure, axes = figure_grid(len(by_data), width=3.4, height=2.4)
     for ax, (data, data_rows) in zip(axes, by_data.items(), strict=True):
         rows = sorted(data_rows, key=rank)
         for y, row in enumerate(rows):
@@ -76,14 +76,16 @@ def run_confusion(setting: Setting) -> Outcome:
         row for method in evaluation.methods for row in _confusion_rows(setting, evaluation, method)
     ]
     published_rows = published.confusion()
-    n_marked = sum(not row["sums_to_100"] for row in published_rows) // 2  # one entry per class
+    n_inconsistent = (
+        sum(not row["sums_to_100"] for row in published_rows) // 2
+    )  # one entry per class
     correct = (row for row in measured if row["truth"] == row["answer"])
     return Outcome(
         name=CONFUSION,
         title="Confusion matrices",
         note="True classes in rows, answers in columns, in percent of the row. "
-        f"{setting.describe()}. {n_marked} published rows, marked *, do not sum to 100: they are "
-        "shown as printed.",
+        f"{setting.describe()}. {n_inconsistent} published rows, marked *, do not sum to 100: they "
+        "are shown as printed.",
         rows=measured + published_rows,
         text="; ".join(f"{row['method']} {row['truth']} {row['percent']:.1f} %" for row in correct),
         draw=partial(_draw_confusion, measured + published_rows),
@@ -117,7 +119,7 @@ def _draw_confusion(every: list[Row]) -> Figure:
     """Draw the matrices of all methods below each other, one panel per data set."""
     by_data = by(every, "data")
     n_lines = max(len({(r["method"], r["truth"]) for r in rows}) for rows in by_data.values())
-    figure, axes = panels(len(by_data), width=3.6, height=0.8 + 0.22 * n_lines)
+    figure, axes = figure_grid(len(by_data), width=3.6, height=0.8 + 0.22 * n_lines)
     for ax, (data, rows) in zip(axes, by_data.items(), strict=True):
         _draw_matrices(ax, sorted(rows, key=rank))
         ax.set_title(f"{data} ({rows[0]['source']}), %")

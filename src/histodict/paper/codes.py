@@ -53,15 +53,15 @@ def run_atoms(setting: Setting) -> Outcome:
         name: np.median([row["closest_other"] for row in rows if row["method"] == name])
         for name in dictionaries
     }
-    words = ", ".join(f"{name} {value:.2f}" for name, value in medians.items())
+    text = ", ".join(f"{name} {value:.2f}" for name, value in medians.items())
     return Outcome(
         name=ATOMS,
         title="Bases of each class",
         note="Atoms most used by each class, each stretched to its own range. Median over the "
-        f"atoms of the largest |cosine| to an atom of another class: {words}. Trained on the first "
+        f"atoms of the largest |cosine| to an atom of another class: {text}. Trained on the first "
         f"split of {setting.describe()}.",
         rows=rows,
-        text=f"largest cosine to another class's atom, median: {words}",
+        text=f"largest cosine to another class's atom, median: {text}",
         draw=partial(_draw_atoms, classes, dictionaries, recipe.patch_px),
     )
 

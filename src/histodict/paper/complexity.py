@@ -27,7 +27,7 @@ from .setting import (
     Outcome,
     Problem,
     bar,
-    panels,
+    figure_grid,
     paper_name,
     read_table,
     style,
@@ -150,7 +150,7 @@ def _format_table(rows: list[Row], counted_at: Problem, measured_at: Problem) ->
 
 def _draw(rows: list[Row], counted_at: Problem, measured_at: Problem) -> Figure:
     """Draw operations by q, and seconds: published, recorded, and measured at a small size."""
-    figure, (left, right) = panels(2, width=4.2, height=3.0)
+    figure, (left, right) = figure_grid(2, width=4.2, height=3.0)
     for row in rows:
         colour, marker = style(row["method"])
         counts = [row[f"operations q={q}"] for q in STEPS]
@@ -207,7 +207,7 @@ def measure_one(
 
 
 def _train(method: str, problem: Problem, n_jobs: int | None, seed: int) -> float:
-    model = get_method(method).load()(random_state=seed, n_jobs=n_jobs)
+    model = get_method(method).load_class()(random_state=seed, n_jobs=n_jobs)
     n_atoms = problem.n_atoms * (problem.n_classes if method == "nayak" else 1)
     parameters = {
         "n_atoms": n_atoms,

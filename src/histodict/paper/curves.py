@@ -40,7 +40,7 @@ from .setting import (
     accuracy_of,
     by,
     failures_of,
-    panels,
+    figure_grid,
     paper_name,
     style,
 )
@@ -99,7 +99,7 @@ def run_roc(setting: Setting) -> Outcome:
     rows = [row for curve in curves for row in curve.rows()]
     measured = [curve.point() for curve in curves]
     published_points = _published()
-    texts = (
+    summaries = (
         f"{point['method']} {point['false_alarm']:.2f}/{point['miss']:.2f} ({point['moved']})"
         for point in measured
     )
@@ -111,7 +111,7 @@ def run_roc(setting: Setting) -> Outcome:
         f"{setting.describe(None if setting.dataset.images else setting.regions)}.",
         rows=rows,
         more={"points": measured + published_points},
-        text="false alarm/miss: " + ", ".join(texts),
+        text="false alarm/miss: " + ", ".join(summaries),
         draw=partial(_draw_roc, rows, measured, published_points),
     )
 
@@ -218,7 +218,7 @@ def _rates_at_sizes(
 def _draw_roc(curves: list[Row], measured: list[Row], published_points: list[Row]) -> Figure:
     """Draw one panel of measured curves per data set, then published points for θ and for m."""
     by_data, published_parts = by(curves, "data"), by(published_points, "moved")
-    figure, axes = panels(len(by_data) + len(published_parts), width=3.4, height=3.2)
+    figure, axes = figure_grid(len(by_data) + len(published_parts), width=3.4, height=3.2)
     for ax, (data, rows) in zip(axes, by_data.items(), strict=False):
         for method, curve in by(rows, "method").items():
             colour, _ = style(method)

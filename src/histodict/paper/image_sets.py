@@ -82,18 +82,18 @@ class Dataset:
 
 
 def task_of(
-    name: str, root: Path, records: Iterable[ImageRecord], *warnings: str, why: str = ""
+    name: str, root: Path, records: Iterable[ImageRecord], *warnings: str, reason: str = ""
 ) -> Dataset:
     """Return the data set of records, sorted by path.
 
-    An image without a patient counts as its own; `why` ends the warning about it.
+    An image without a patient counts as its own; `reason` ends the warning about it.
     """
     ordered = sorted(records, key=lambda record: record.path)
     n_unknown = sum(not record.patient for record in ordered)
     if n_unknown:
         unknown = (
             f"{root}: NO PATIENT is known for {n_unknown} images, and each counts as its own: "
-            f"every accuracy measured on them is too good. {why}"
+            f"every accuracy measured on them is too good. {reason}"
         )
         warnings = (unknown, *warnings)
     known = (replace(r, patient=r.patient or r.path.relative_to(root).as_posix()) for r in ordered)
@@ -207,14 +207,14 @@ def find_tcga(root: Path) -> list[Dataset]:
     records = _of_classes(root, classes, _BARCODE)
     if not any(record.patient for record in records):
         return []
-    why = "Their names have no barcode such as TCGA-06-0137."
-    return [task_of(root.name, root, records, why=why)]
+    reason = "Their names have no barcode such as TCGA-06-0137."
+    return [task_of(root.name, root, records, reason=reason)]
 
 
 def find_lc25000(root: Path) -> list[Dataset]:
     """Find LC25000: lung_image_sets/ and colon_image_sets/, or the class folders of one organ."""
     top = sub_folders(root).get("lung_colon_image_set", root)
-    why = (
+    reason = (
         "LC25000 holds about 20 turned or flipped copies of each source image: take one of each, "
         "by a published list of duplicates."
     )
@@ -224,7 +224,9 @@ def find_lc25000(root: Path) -> list[Dataset]:
         folders = sub_folders(folder)
         classes = {label: folders[name] for name, label in labels.items() if name in folders}
         if len(classes) > 1:
-            tasks.append(task_of(f"lc25000-{organ}", folder, _of_classes(folder, classes), why=why))
+            tasks.append(
+                task_of(f"lc25000-{organ}", folder, _of_classes(folder, classes), reason=reason)
+            )
     return tasks
 
 
@@ -236,8 +238,8 @@ def find_kather(root: Path) -> list[Dataset]:
     classes = newer or older
     if len(classes) < 3:
         return []
-    why = "The names of NCT-CRC-HE tiles tell no patient: test on the set CRC-VAL-HE-7K."
-    return [task_of(root.name, root, _of_classes(root, classes, _PRIMARY), why=why)]
+    reason = "The names of NCT-CRC-HE tiles tell no patient: test on the set CRC-VAL-HE-7K."
+    return [task_of(root.name, root, _of_classes(root, classes, _PRIMARY), reason=reason)]
 
 
 def _of_classes(
@@ -350,8 +352,8 @@ def find_pcam(root: Path) -> list[Dataset]:
     if not records:
         return []
     limit = f"{root}: at most {_MAX_PER_CLASS} images of each class and split are used"
-    why = "PCam tells slides in the files …_meta.csv alone."
-    return [task_of("pcam", root, records, *([limit] if packed else []), why=why)]
+    reason = "PCam tells slides in the files …_meta.csv alone."
+    return [task_of("pcam", root, records, *([limit] if packed else []), reason=reason)]
 
 
 def _unpacked(root: Path, split: str) -> list[ImageRecord]:

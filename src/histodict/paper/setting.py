@@ -303,18 +303,20 @@ class Setting:
             return None
         return few_images(self.dataset.regions, self.sizes.max_images)
 
-    def choose(self, usual: Sequence[str], possible: Sequence[str], why: str) -> list[str]:
+    def choose(self, defaults: Sequence[str], possible: Sequence[str], reason: str) -> list[str]:
         """Return the selected methods that the experiment supports; the usual ones by default."""
         if not self.choice.methods:
-            return list(usual)
+            return list(defaults)
         chosen = [method for method in self.choice.methods if method in possible]
         if not chosen:
-            raise NotPossibleError(f"{why}: choose among {', '.join(possible)}")
+            raise NotPossibleError(f"{reason}: choose among {', '.join(possible)}")
         return chosen
 
-    def plans(self, usual: Sequence[str], possible: Sequence[str], why: str) -> dict[str, Plan]:
+    def plans(
+        self, defaults: Sequence[str], possible: Sequence[str], reason: str
+    ) -> dict[str, Plan]:
         """Return the plans of the chosen methods."""
-        return {method: self.plan(method) for method in self.choose(usual, possible, why)}
+        return {method: self.plan(method) for method in self.choose(defaults, possible, reason)}
 
     def compared(self) -> dict[str, Plan]:
         """Return the plans of experiments that compare all methods."""
@@ -471,14 +473,14 @@ def grid(n_rows: int, n_columns: int, width: float, height: float) -> tuple[Figu
     return figure, figure.subplots(n_rows, n_columns, squeeze=False)
 
 
-def panels(n_panels: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
+def figure_grid(n_axes: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
     """Return a figure with axes in rows of at most three; surplus axes are removed."""
-    n_columns = 2 if n_panels == 4 else min(n_panels, 3)
-    figure, axes = grid(-(-n_panels // n_columns), n_columns, width, height)
+    n_columns = 2 if n_axes == 4 else min(n_axes, 3)
+    figure, axes = grid(-(-n_axes // n_columns), n_columns, width, height)
     flat: list[Axes] = list(axes.flat)
-    for empty in flat[n_panels:]:
+    for empty in flat[n_axes:]:
         empty.remove()
-    return figure, flat[:n_panels]
+    return figure, flat[:n_axes]
 
 
 def bar(

@@ -387,10 +387,10 @@ class PatchMap:
     def rings(self, place: int, least: int, most: int) -> list[list[float]]:
         """Return the rings of all these regions as x, y, x, y, …, for fast drawing."""
         labels, sizes = label_regions(self.predicted_classes == place)
-        is_drawn = np.zeros(len(sizes) + 1, bool)
-        is_drawn[1 + np.argsort(-sizes, kind="stable")[:most]] = True
-        is_drawn[1:] &= sizes >= least
-        borders = RegionBorders(np.where(is_drawn[labels], labels, 0).astype(np.int32))
+        is_selected = np.zeros(len(sizes) + 1, bool)
+        is_selected[1 + np.argsort(-sizes, kind="stable")[:most]] = True
+        is_selected[1:] &= sizes >= least
+        borders = RegionBorders(np.where(is_selected[labels], labels, 0).astype(np.int32))
         return borders.rings(self.grid.step, self.grid.cell_corner((0, 0)))
 
     def areas(self, place: int) -> Iterator[PatchArea]:
@@ -430,8 +430,8 @@ class PatchMap:
         colours = COLOURS[np.where(self.tissue, self.predicted_classes, 0) % len(COLOURS)]
         ordered = np.sort(self.margins, axis=2)
         lead = ordered[..., -1] - ordered[..., -2]  # of the predicted class before the next
-        typical = np.median(lead[self.tissue]) if self.tissue.any() else 1.0
-        strength = np.clip(0.35 + 0.65 * lead / max(2 * typical, 1e-12), 0.35, 1.0)
+        median_lead = np.median(lead[self.tissue]) if self.tissue.any() else 1.0
+        strength = np.clip(0.35 + 0.65 * lead / max(2 * median_lead, 1e-12), 0.35, 1.0)
         return colours, np.where(self.tissue, _OPACITY * strength, 0.0)
 
     # --- files ----------------------------------------------------------------------------------

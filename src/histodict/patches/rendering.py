@@ -34,11 +34,11 @@ class _Entry:
     colour: tuple[int, ...] | None = None
 
 
-def add_legend(picture: Image.Image, patch_map: PatchMap, words: str) -> Image.Image:
+def add_legend(picture: Image.Image, patch_map: PatchMap, caption: str) -> Image.Image:
     """Return the image with a legend below it, padded to a minimum width.
 
     The legend shows classes with their colours and fractions, the fraction of the tissue that uses
-    each named concept, and `words`.
+    each named concept, and `caption`.
     """
     width = max(picture.width, _MIN_WIDTH)
     font = _font(int(np.clip(width // _CHARACTERS_PER_WIDTH, *_LETTER_PX)))
@@ -46,9 +46,9 @@ def add_legend(picture: Image.Image, patch_map: PatchMap, words: str) -> Image.I
         _Entry(f"{name} {100 * fraction:.0f} %", class_rgb(index))
         for index, (name, fraction) in enumerate(patch_map.proportions.items())
     ]
-    texts = [f"“{name}” in {100 * use:.0f} %" for name, use in patch_map.atom_usage.items()]
-    concepts = [_Entry(text) for text in [*(f"{use}," for use in texts[:-1]), *texts[-1:]]]
-    description = [_Entry(word) for word in words.split()]
+    usages = [f"“{name}” in {100 * use:.0f} %" for name, use in patch_map.atom_usage.items()]
+    concepts = [_Entry(text) for text in [*(f"{use}," for use in usages[:-1]), *usages[-1:]]]
+    description = [_Entry(word) for word in caption.split()]
     lines = [
         line for part in (entries, concepts, description) for line in _lines(part, width, font)
     ]
@@ -107,17 +107,17 @@ _LONGEST_SIDE = 1600
 
 
 def save_overlay(
-    path: Path, patch_map: PatchMap, words: str, outlines: Iterable[Ring] = ()
+    path: Path, patch_map: PatchMap, caption: str, outlines: Iterable[Ring] = ()
 ) -> None:
     """Save the image of `draw_overlay` as a PNG file."""
-    pixels = draw_overlay(patch_map, words, outlines)
+    pixels = draw_overlay(patch_map, caption, outlines)
     with atomic_write(path) as partial:
         Image.fromarray(pixels).save(partial, format="PNG")
 
 
 def draw_overlay(
     patch_map: PatchMap,
-    words: str,
+    caption: str,
     outlines: Iterable[Ring] = (),
     *,
     longest_side: int = _LONGEST_SIDE,
@@ -127,7 +127,7 @@ def draw_overlay(
     Parameters
     ----------
     patch_map : map to draw
-    words : description of the prediction, shown below with the class colours and fractions
+    caption : description of the prediction, shown below with the class colours and fractions
     outlines : closed rings of level-0 (x, y) to draw on top
     longest_side : maximum width and height in pixels
     """
@@ -142,7 +142,7 @@ def draw_overlay(
         points = [(x * scale, y * scale) for x, y in ring]
         for colour, thickness in (("white", 5), ("black", 2)):
             pen.line(points, fill=colour, width=thickness, joint="curve")
-    return np.asarray(add_legend(canvas, patch_map, words))
+    return np.asarray(add_legend(canvas, patch_map, caption))
 
 
 def _blend(image: NDArray[np.uint8], patch_map: PatchMap, size: tuple[int, int]) -> None:

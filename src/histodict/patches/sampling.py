@@ -73,18 +73,18 @@ def sample_patches(
         return np.empty((0, *([2] if context > 1 else []), patch_px, patch_px, 3), np.uint8)
     cut_out = _patch_reader(source, patch_px, downsample, width * height, context)
     limits = [width - patch_px + 1, height - patch_px + 1]
-    found: list[NDArray[np.uint8]] = []
+    parts: list[NDArray[np.uint8]] = []
     n_missing = n_patches
     for _ in range(_MAX_TRIES):
         corners = _draw_corners(n_missing, limits, rng, allowed)
         patches = cut_out(corners)
         centres = patches[:, 0] if context > 1 else patches
         chosen = patches[accept(centres)] if len(patches) else patches
-        found.append(chosen)
+        parts.append(chosen)
         n_missing -= len(chosen)
         if n_missing == 0:
             break
-    return np.concatenate(found)
+    return np.concatenate(parts)
 
 
 def _draw_corners(
@@ -98,8 +98,8 @@ def _draw_corners(
         last = np.array(limits) - 1
         low = np.clip(allowed.box[:2], 0, last).tolist()
         high = (np.clip(allowed.box[2:], 0, last) + 1).tolist()
-    drawn = rng.integers(low, high, size=(max(n_corners, 1000) * 20, 2))
-    return drawn[allowed.accepts(drawn)][:n_corners]
+    corners = rng.integers(low, high, size=(max(n_corners, 1000) * 20, 2))
+    return corners[allowed.accepts(corners)][:n_corners]
 
 
 def random_dihedral(patches: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
@@ -132,14 +132,14 @@ def _patch_reader(
             return read_mirrored(source, left, left + side, top, top + side, downsample)
 
     def cut_out(corners: NDArray[np.int64]) -> NDArray[np.uint8]:
-        found = np.empty((len(corners), min(context, 2), patch_px, patch_px, 3), np.uint8)
+        patches = np.empty((len(corners), min(context, 2), patch_px, patch_px, 3), np.uint8)
         centre = slice(before, before + patch_px)
-        for pair, (x, y) in zip(found, corners.tolist(), strict=True):
+        for pair, (x, y) in zip(patches, corners.tolist(), strict=True):
             field = read_field(x, y)
             pair[0] = field[centre, centre]
             if context > 1:
                 pair[1] = block_means(field, context)
-        return found if context > 1 else found[:, 0]
+        return patches if context > 1 else patches[:, 0]
 
     return cut_out
 

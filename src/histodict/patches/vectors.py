@@ -198,7 +198,7 @@ class PatchFeatures:
 
     def sample_stored(
         self,
-        kept: PrecomputedSource,
+        stored: PrecomputedSource,
         grid: PatchGrid,
         n: int,
         rng: Generator,
@@ -227,17 +227,17 @@ class PrecomputedFeatures(PatchFeatures):
 
     def sample_stored(
         self,
-        kept: PrecomputedSource,
+        stored: PrecomputedSource,
         grid: PatchGrid,
         n: int,
         rng: Generator,
         allowed: LocationConstraint | None,
     ) -> NDArray[np.float32]:
         """Return up to n vectors of random patches, independent of their order in the file."""
-        indices = np.lexsort((kept.cells[:, 1], kept.cells[:, 0]))
+        indices = np.lexsort((stored.cells[:, 1], stored.cells[:, 0]))
         if allowed is not None:
-            indices = indices[allowed.accepts(kept.cells[indices, ::-1] * grid.stride_px)]
-        return kept.features_of(indices[np.sort(rng.permutation(len(indices))[:n])])
+            indices = indices[allowed.accepts(stored.cells[indices, ::-1] * grid.stride_px)]
+        return stored.features_of(indices[np.sort(rng.permutation(len(indices))[:n])])
 
 
 def no_feature_file() -> str:

@@ -195,8 +195,8 @@ def check_features(path: Path) -> None:
         file.check()
 
 
-def check_has_patch_size(path: Path) -> None:
-    """Raise ImageError if a feature file lacks the size of its slide, which a mask needs."""
+def check_has_slide_size(path: Path) -> None:
+    """Raise ImageError if a feature file lacks the size of its slide, which masks require."""
     with open_features(path) as file:
         if file.size is None:
             raise ImageError(
@@ -321,7 +321,7 @@ def modal_step(coords: NDArray[np.int64]) -> tuple[float | None, float]:
 
 
 def check_coordinates(
-    path: Path, coords: NDArray[np.int64], size: tuple[int, int] | None, told: float | None
+    path: Path, coords: NDArray[np.int64], size: tuple[int, int] | None, distance: float | None
 ) -> None:
     """Raise ImageError if coords contradict the size or the distance of patches, where known."""
     if len(coords) > 1 and (coords == coords[0]).all():
@@ -336,10 +336,10 @@ def check_coordinates(
             "pixels (level0_width, level0_height): are its coords level-0 pixels?"
         )
     step, frequency = modal_step(coords)
-    if told is not None and step is not None and step < told / 2 and frequency > 0.5:
+    if distance is not None and step is not None and step < distance / 2 and frequency > 0.5:
         raise ImageError(
-            f"{path}: says that its patches lie {told:g} pixels apart (patch_size_level0, overlap),"
-            f" and most lie {step:g} apart: are its coords level-0 pixels?"
+            f"{path}: says that its patches lie {distance:g} pixels apart (patch_size_level0, "
+            f"overlap), and most lie {step:g} apart: are its coords level-0 pixels?"
         )
 
 
@@ -571,11 +571,11 @@ class Metadata:
                 )
         return settings
 
-    def _error(self, name: str, value: Any, rule: str) -> ImageError:
+    def _error(self, name: str, value: Any, requirement: str) -> ImageError:
         key = self._names.get(name, name)
         return ImageError(
-            f"{self._path}: its attribute {key} must be {rule}, not {short(value)}: correct the "
-            "attribute, or compute the features again"
+            f"{self._path}: its attribute {key} must be {requirement}, not {short(value)}: correct "
+            "the attribute, or compute the features again"
         )
 
 

@@ -361,7 +361,7 @@ def _too_little(tissue: Mask) -> str:
     return f"not normalised: only {int(tissue.sum())} pixels of tissue in the thumbnail"
 
 
-NORMALISERS: dict[str, StainNormalizer] = {
+NORMALIZERS: dict[str, StainNormalizer] = {
     "none": IdentityTransform,
     "reinhard": Reinhard,
     "macenko": Macenko,

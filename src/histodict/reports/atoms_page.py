@@ -131,7 +131,7 @@ def write_atoms_page(
     path: Path,
     model: Model,
     manifest: Manifest,
-    found: AtomReportData,
+    report: AtomReportData,
     *,
     with_maps: bool = True,
     callback: Callback = no_callback,
@@ -143,35 +143,35 @@ def write_atoms_page(
     path : file to write
     model : trained model
     manifest : images that the patches are taken from
-    found : statistics and patches of the atoms
+    report : statistics and patches of the atoms
     with_maps : whether to show where in an image the atoms of each class are used
     callback : receives the progress
     """
     names = [manifest.name(record) for record in manifest.records]
-    maps = find_maps(model, found, manifest.records) if with_maps else []
+    maps = find_maps(model, report, manifest.records) if with_maps else []
     options: dict[str, Any] = {"maps": maps, "n_jobs": model.n_jobs, "callback": callback}
-    shown = atom_rows(found, manifest.records, names, **options)
-    flagged = atom_rows(found, manifest.records, names, uses=found.flagged, **options)
+    shown = atom_rows(report, manifest.records, names, **options)
+    flagged = atom_rows(report, manifest.records, names, uses=report.flagged, **options)
     recipe = model.recipe
     content = {
         "title": f"Atoms of {' / '.join(model.classes_)}",
         "facts": [
-            {"name": f"atoms of {len(model.classes_)} classes", "value": len(found.atoms.D)},
-            {"name": "patches looked at", "value": len(found.labels)},
-            {"name": "images they come from", "value": len(set(found.gallery.images.tolist()))},
-            {"name": "patients", "value": found.statistics[0].of_patients},
+            {"name": f"atoms of {len(model.classes_)} classes", "value": len(report.atoms.D)},
+            {"name": "patches looked at", "value": len(report.labels)},
+            {"name": "images they come from", "value": len(set(report.gallery.images.tolist()))},
+            {"name": "patients", "value": report.statistics[0].of_patients},
         ],
         "note": ensemble_note(model),
-        "confounding_summary": confounding_summary(found, manifest),
+        "confounding_summary": confounding_summary(report, manifest),
         "confounders": [str(each) for each in find_confounders(manifest)],
-        "confounding_rule": confounding_rule(found),
-        "leaks": [_confounding_row(atom) for atom in found.confounding[:_MAX_LISTED]],
-        "n_more_leaks": max(0, len(found.confounding) - _MAX_LISTED),
-        "leak_labels": ",".join(atom.label for atom in found.confounding),
+        "confounding_rule": confounding_rule(report),
+        "leaks": [_confounding_row(atom) for atom in report.confounding[:_MAX_LISTED]],
+        "n_more_leaks": max(0, len(report.confounding) - _MAX_LISTED),
+        "leak_labels": ",".join(atom.label for atom in report.confounding),
         "flagged": [group | {"words": ""} for group in flagged],
-        "stability": found.stability,
+        "stability": report.stability,
         "map_names": [names[each.position] for each in maps],
-        "are_pictures": found.atoms.patch_px is not None,
+        "are_pictures": report.atoms.patch_px is not None,
         "is_pair": recipe.context_scale > 1,
         "features": recipe.features,
         "atom_classes": shown,
@@ -180,22 +180,22 @@ def write_atoms_page(
     write_page(path, "reports/atoms.html.j2", content)
 
 
-def _has_no_sites(found: AtomReportData) -> bool:
-    return all(np.isnan(atom.site_p_value) for atom in found.statistics)
+def _has_no_sites(report: AtomReportData) -> bool:
+    return all(np.isnan(atom.site_p_value) for atom in report.statistics)
 
 
-def confounding_summary(found: AtomReportData, manifest: Manifest) -> str:
+def confounding_summary(report: AtomReportData, manifest: Manifest) -> str:
     """Describe atoms that differ between sites, or why this cannot be tested."""
     n_sites = len({record.site for record in manifest.records if record.site})
     if n_sites == 0:
         return "Not tested: the table of images has no column site."
-    if _has_no_sites(found):
+    if _has_no_sites(report):
         return (
             "Not tested: sites are compared within a class, and every class comes from one site."
             if n_sites > 1
             else "Not tested: all images come from one site."
         )
-    n = len(found.confounding)
+    n = len(report.confounding)
     if not n:
         return "None does."
     return (
@@ -205,15 +205,15 @@ def confounding_summary(found: AtomReportData, manifest: Manifest) -> str:
     )
 
 
-def confounding_rule(found: AtomReportData) -> str:
+def confounding_rule(report: AtomReportData) -> str:
     """Describe the criterion for site confounding of atoms; empty if it was not tested."""
-    if _has_no_sites(found):
+    if _has_no_sites(report):
         return ""
     return (
         "The rule: sites are compared among patients of the same class. The largest differences "
         "between them, of all atoms together, would come about by chance in "
         f"{percent(MAX_SITE_P_VALUE)} of shufflings or fewer; here in "
-        f"{percent(found.statistics[0].site_p_value)}. Then those atoms are flagged of whose use "
+        f"{percent(report.statistics[0].site_p_value)}. Then those atoms are flagged of whose use "
         "or "
         f"weight {percent(MIN_SITE_VARIANCE_SHARE)} or more of the variance lies between sites, "
         "with at most "
@@ -254,15 +254,15 @@ class _Map:
     grid: PatchGrid
 
 
-def find_maps(model: Model, found: AtomReportData, records: Sequence[ImageRecord]) -> list[_Map]:
+def find_maps(model: Model, report: AtomReportData, records: Sequence[ImageRecord]) -> list[_Map]:
     """Return, per class, the map of the image whose patches use its displayed atoms most."""
     maps = []
-    for class_index, use in enumerate(found.classes):
+    for class_index, use in enumerate(report.classes):
         atoms = [usage.atom for usage in use.atoms]
         if not atoms:
             continue
-        counts = (found.gallery.codes[:, atoms] != 0).sum(axis=1)
-        totals = np.bincount(found.gallery.images, np.asarray(counts).ravel(), len(records))
+        counts = (report.gallery.codes[:, atoms] != 0).sum(axis=1)
+        totals = np.bincount(report.gallery.images, np.asarray(counts).ravel(), len(records))
         activity_and_grid = maps_of(model, records[int(totals.argmax())])
         if activity_and_grid is not None:
             maps.append(_Map(class_index, int(totals.argmax()), *activity_and_grid))
@@ -282,7 +282,7 @@ def _patch_text(recipe: Recipe) -> str:
 
 
 def atom_rows(
-    found: AtomReportData,
+    report: AtomReportData,
     records: Sequence[ImageRecord],
     names: Sequence[str],
     *,
@@ -295,18 +295,18 @@ def atom_rows(
 
     Parameters
     ----------
-    found : statistics and patches of the atoms
+    report : statistics and patches of the atoms
     records : images that the patches are taken from
     names : names of the images as displayed
     uses : atoms per class; None for the most used atoms
     maps : where atoms are used, per class
     """
-    uses = found.classes if uses is None else uses
+    uses = report.classes if uses is None else uses
     usages = [usage for use in uses for usage in use.atoms]
     wanted = [patch for usage in usages for patch, _ in usage.patches]
-    uris = patch_images(found.gallery, records, wanted, n_jobs=n_jobs, callback=callback)
-    classes = [use.name for use in found.classes]
-    labels = [*classes, *sorted(set(found.labels) - set(classes))]
+    uris = patch_images(report.gallery, records, wanted, n_jobs=n_jobs, callback=callback)
+    classes = [use.name for use in report.classes]
+    labels = [*classes, *sorted(set(report.labels) - set(classes))]
     colours = {name: class_css_colour(index) for index, name in enumerate(labels)}
     # Bars are scaled to the largest fraction on the page, as few patches use even common atoms.
     max_fraction = max(
@@ -319,7 +319,7 @@ def atom_rows(
             "top": max_fraction,
             "words": _text(use),
             "rows": [
-                _row(found, usage, uris, names)
+                _row(report, usage, uris, names)
                 | {"map": _map_uri(maps, classes.index(use.name), usage.atom, records)}
                 for usage in use.atoms
             ],
@@ -360,10 +360,10 @@ def _text(use: ClassAtomUsage) -> str:
 
 
 def _row(
-    found: AtomReportData, usage: AtomUsage, uris: Mapping[int, str], names: Sequence[str]
+    report: AtomReportData, usage: AtomUsage, uris: Mapping[int, str], names: Sequence[str]
 ) -> dict[str, Any]:
-    patch_px, statistics = found.atoms.patch_px, found.statistics[usage.atom]
-    sign, atom = float(found.atoms.signs[usage.atom]), found.atoms.with_usage_sign[usage.atom]
+    patch_px, statistics = report.atoms.patch_px, report.statistics[usage.atom]
+    sign, atom = float(report.atoms.signs[usage.atom]), report.atoms.with_usage_sign[usage.atom]
     return {
         "label": statistics.label,
         "name": statistics.name,
@@ -375,9 +375,9 @@ def _row(
         "patches": [
             {
                 "uri": uris[patch],
-                **dict(zip("xy", found.gallery.corners[patch].tolist(), strict=True)),
-                "image": names[int(found.gallery.images[patch])],
-                "label": found.labels[patch],
+                **dict(zip("xy", report.gallery.corners[patch].tolist(), strict=True)),
+                "image": names[int(report.gallery.images[patch])],
+                "label": report.labels[patch],
                 "weight": sign * weight,
             }
             for patch, weight in usage.patches
@@ -385,17 +385,21 @@ def _row(
     }
 
 
-def format_statistics(fact: AtomStatistics) -> list[str]:
+def format_statistics(statistics: AtomStatistics) -> list[str]:
     """Describe the statistics of an atom in short phrases."""
-    phrases = [f"in {fact.n_patients} of {pluralize(fact.of_patients, 'patient')}"]
-    if not np.isnan(fact.auc):
-        interval = f" ({fact.auc_low:.2f} to {fact.auc_high:.2f})" * (not np.isnan(fact.auc_low))
-        phrases.append(f"AUC {fact.auc:.2f}{interval}")
-    if not np.isnan(fact.seeds):
-        phrases.append(f"found again {fact.seeds:.2f}, by half the patients {fact.halves:.2f}")
-    for level, (value, low, high) in fact.group_variance_share.items():
+    phrases = [f"in {statistics.n_patients} of {pluralize(statistics.of_patients, 'patient')}"]
+    if not np.isnan(statistics.auc):
+        interval = f" ({statistics.auc_low:.2f} to {statistics.auc_high:.2f})" * (
+            not np.isnan(statistics.auc_low)
+        )
+        phrases.append(f"AUC {statistics.auc:.2f}{interval}")
+    if not np.isnan(statistics.seeds):
+        phrases.append(
+            f"found again {statistics.seeds:.2f}, by half the patients {statistics.halves:.2f}"
+        )
+    for level, (value, low, high) in statistics.group_variance_share.items():
         if low > 0:
             phrases.append(f"tells {level}s apart: {value:.2f} ({low:.2f} to {high:.2f})")
-    if fact.is_site_confounded:
-        phrases.append(f"looks like a leak of {fact.site}")
+    if statistics.is_site_confounded:
+        phrases.append(f"looks like a leak of {statistics.site}")
     return phrases

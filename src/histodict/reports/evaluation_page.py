@@ -22,9 +22,7 @@ from ..metrics import scores as metrics
 from ..patches.rendering import atom_mosaic, jpeg_data_uri
 from ..utils.files import atomic_write
 from ..utils.text_io import Row, pluralize, write_table
-from . import evaluation_tables as errors
-from . import evaluation_tables as facts
-from . import evaluation_tables as regions
+from . import evaluation_tables as tables
 from .evaluation_tables import ImageResult
 from .html import (
     ChartEstimate,
@@ -50,12 +48,12 @@ class Figures:
 
     def intervals(self) -> list[str]:
         """Draw one chart of estimates with intervals per measure."""
-        chance = {"balanced accuracy": 1 / len(self.done.classes), "AUC": 0.5}
+        chance_level = {"balanced accuracy": 1 / len(self.done.classes), "AUC": 0.5}
         size, charts = self.done.shown_size, []
         for metric in self.done.measures:
             values = {name: self.done.value(name, metric, size) for name in self.done.methods}
             rows = [_estimate(row, name) for name, row in values.items()]
-            reference = (chance[metric], "chance") if metric in chance else None
+            reference = (chance_level[metric], "chance") if metric in chance_level else None
             charts.append(
                 self._rendered(intervals_svg, _slug(metric), rows, metric, (0.5, 1.0), reference)
             )
@@ -180,7 +178,7 @@ def write_evaluation_page(path: Path, evaluation: Evaluation, example: ExampleMo
     folder = path.parent
     content = _about(evaluation)
     if evaluation.methods:
-        shown = errors.displayed_rows(evaluation)
+        shown = tables.displayed_rows(evaluation)
         content |= _results(evaluation)
         write_errors = _region_errors if evaluation.region else _errors
         content |= write_errors(evaluation, shown, folder)
@@ -198,18 +196,18 @@ def _about(done: Evaluation) -> dict[str, Any]:
         "methods": done.methods,
         "classes": done.classes,
         "region": done.region,
-        "by_image": facts.split_by_image(done),
-        "n_shared": facts.n_shared_patients(done),
+        "by_image": tables.split_by_image(done),
+        "n_shared": tables.n_shared_patients(done),
         "warnings": [*done.manifest.warnings, *map(str, done.confounders)],
         "failures": origin["failures"],
-        "data": facts.data_summary(done),
-        "class_rows": facts.class_rows(done),
-        "protocol": facts.protocol_summary(done),
+        "data": tables.data_summary(done),
+        "class_rows": tables.class_rows(done),
+        "protocol": tables.protocol_summary(done),
         "recipes": [
             {
                 "name": name,
                 "summary": get_method(plan.recipe.method).summary,
-                "settings": facts.describe_plan(plan),
+                "settings": tables.describe_plan(plan),
             }
             for name, plan in done.plans.items()
         ],
@@ -217,7 +215,7 @@ def _about(done: Evaluation) -> dict[str, Any]:
             ("Images and labels", origin["manifest_digest"]),
             ("Splits", origin["splits_digest"]),
             ("Seeds", ", ".join(str(seed) for seed in origin["seeds"])),
-            ("Versions", facts.join_names(origin["versions"])),
+            ("Versions", tables.join_names(origin["versions"])),
             ("Python, machine", f"{origin['python']}, {origin['machine']}"),
         ],
     }
@@ -242,8 +240,8 @@ def _results(done: Evaluation) -> dict[str, Any]:
             for size in done.sizes()
             for method in done.methods
         ],
-        "figure_words": facts.format_interval,
-        "selection": facts.selection_text(done),
+        "figure_words": tables.format_interval,
+        "selection": tables.selection_text(done),
         "no_error": any(row["low"] == row["high"] for row in done.values),
         "cross_validated": done.gathered.cross_validated,
         "n_draws": provenance(done)["draws_of_patients"],
@@ -252,31 +250,29 @@ def _results(done: Evaluation) -> dict[str, Any]:
         "timing": _timing(done),
         "card": model_card(done),
         "checklist": checklist(done),
-        "not_recorded": facts.NOT_RECORDED,
+        "not_recorded": tables.NOT_RECORDED,
     }
 
 
-def _errors(done: Evaluation, shown: Sequence[errors.ImageResult], folder: Path) -> dict[str, Any]:
+def _errors(done: Evaluation, shown: Sequence[ImageResult], folder: Path) -> dict[str, Any]:
     """Write the tables of confusions and errors; return their content for the page."""
-    confusions = errors.confusions(done, shown)
-    write_table(folder / "confusion", errors.confusion_rows(done, confusions))
-    write_table(folder / "errors", errors.error_rows(done, shown), _ERROR_COLUMNS)
+    confusions = tables.confusions(done, shown)
+    write_table(folder / "confusion", tables.confusion_rows(done, confusions))
+    write_table(folder / "errors", tables.error_rows(done, shown), _ERROR_COLUMNS)
     return {
         "confusions": confusions,
-        "patients": errors.patient_errors(done, shown),
-        "n_tested_patients": len(facts.tested_patients(done)),
+        "patients": tables.patient_errors(done, shown),
+        "n_tested_patients": len(tables.tested_patients(done)),
         "n_wrong_images": len({result.position for result in shown if result.is_wrong}),
     }
 
 
-def _region_errors(
-    done: Evaluation, shown: Sequence[errors.ImageResult], folder: Path
-) -> dict[str, Any]:
-    results = regions.region_results(shown)
-    confusions = regions.patch_confusions(done, results)
-    write_table(folder / "confusion", errors.confusion_rows(done, confusions))
-    write_table(folder / "errors", regions.patch_error_rows(done, results), _ERROR_COLUMNS)
-    return {"confusions": confusions, "images": regions.image_errors(done, results)}
+def _region_errors(done: Evaluation, shown: Sequence[ImageResult], folder: Path) -> dict[str, Any]:
+    results = tables.region_results(shown)
+    confusions = tables.patch_confusions(done, results)
+    write_table(folder / "confusion", tables.confusion_rows(done, confusions))
+    write_table(folder / "errors", tables.patch_error_rows(done, results), _ERROR_COLUMNS)
+    return {"confusions": confusions, "images": tables.image_errors(done, results)}
 
 
 def _images(figures: Figures, example: ExampleModel | None) -> dict[str, Any]:
@@ -293,9 +289,9 @@ def _images(figures: Figures, example: ExampleModel | None) -> dict[str, Any]:
 
 def _headline(done: Evaluation) -> list[dict[str, str]]:
     first = done.methods[0]
-    value = facts.format_interval(done.value(first, done.main_measure, done.shown_size))
+    value = tables.format_interval(done.value(first, done.main_measure, done.shown_size))
     measure = f"{done.main_measure}{' of the patches' if done.region else ''}"
-    images, patients = len(facts.tested_images(done)), len(facts.tested_patients(done))
+    images, patients = len(tables.tested_images(done)), len(tables.tested_patients(done))
     return [
         {"value": value, "name": f"{measure} of {first}, with 95 % interval"},
         {"value": str(len(done.methods)), "name": "methods" if len(done.methods) > 1 else "method"},
@@ -319,7 +315,7 @@ def _timing(done: Evaluation) -> list[dict[str, Any]]:
                 "train": f"{np.mean(train):.1f}",
                 "longest": f"{max(train):.1f}",
                 "per_image": f"{per_image:.2f}",
-                "peak": f"{max(peaks):.0f}" if peaks else facts.NOT_RECORDED,
+                "peak": f"{max(peaks):.0f}" if peaks else tables.NOT_RECORDED,
             }
         )
     return rows

@@ -58,7 +58,7 @@ class ImageResult:
         return self.label != self.record.label
 
     @property
-    def patient(self) -> str:
+    def model_name(self) -> str:
         """Method, split and seed of the model that made the prediction."""
         task = self.result.task
         return f"{task.method}, {task.split.name}, seed {task.seed}"
@@ -100,10 +100,10 @@ def confusions(done: Evaluation, shown: Sequence[ImageResult]) -> list[dict[str,
 def confusion_rows(done: Evaluation, confusions: list[dict[str, Any]]) -> list[Row]:
     """Return the confusion matrices as table rows."""
     return [
-        {"method": matrix["method"], "truth": truth, "label": label, "n_answers": n_answers}
+        {"method": matrix["method"], "truth": truth, "label": label, "n_answers": n_predictions}
         for matrix in confusions
         for truth, counts in zip(done.classes, matrix["counts"], strict=True)
-        for label, n_answers in zip(matrix["answers"], counts, strict=True)
+        for label, n_predictions in zip(matrix["answers"], counts, strict=True)
     ]
 
 
@@ -116,14 +116,14 @@ def error_rows(done: Evaluation, shown: Sequence[ImageResult]) -> list[Row]:
     for results in _grouped(shown, lambda result: result.position):
         record = results[0].record
         for method in dict.fromkeys(result.method for result in results if result.is_wrong):
-            labels, n_wrong, n_answers = _errors(results, method)
+            labels, n_wrong, n_predictions = _errors(results, method)
             rows.append(
                 {
                     "patient": record.patient,
                     "image": done.manifest.name(record),
                     "truth": record.label,
                     "method": method,
-                    "n_answers": n_answers,
+                    "n_answers": n_predictions,
                     "n_wrong": n_wrong,
                     "wrong_labels": labels,
                 }
@@ -195,7 +195,7 @@ def _images(image: Sequence[ImageResult]) -> tuple[str, str | None, str | None]:
             patch_map = replace(patch_map, path=record.path)
             shown = patch_map.covering(record.image) if record.image else patch_map
             overlay = draw_overlay(shown, caption, longest_side=DISPLAY_PX)
-            return uri, jpeg_data_uri(overlay, quality=82), result.patient
+            return uri, jpeg_data_uri(overlay, quality=82), result.model_name
     return uri, None, None
 
 
@@ -408,23 +408,23 @@ def region_results(shown: Sequence[ImageResult]) -> list[RegionResult]:
     return [RegionResult(s, patch_evaluation(s.result, s.i, s.record).table()) for s in shown]
 
 
-def patch_confusions(done: Evaluation, answers: Sequence[RegionResult]) -> list[dict[str, Any]]:
+def patch_confusions(done: Evaluation, results: Sequence[RegionResult]) -> list[dict[str, Any]]:
     """Count patches by true and predicted class per method, over repeats and seeds."""
     matrices = []
     for method in done.methods:
-        hits, misses, alarms, rest = _total(answers, method).tolist()
+        hits, misses, alarms, rest = _total(results, method).tolist()
         counts = [[rest, alarms], [misses, hits]]
         matrices.append({"method": method, "answers": done.classes, "counts": counts})
     return matrices
 
 
-def patch_error_rows(done: Evaluation, answers: Sequence[RegionResult]) -> list[Row]:
+def patch_error_rows(done: Evaluation, results: Sequence[RegionResult]) -> list[Row]:
     """Return a row per image and method with its patch counts, over repeats and seeds."""
     rows = []
-    for results in _by_image(answers):
-        record = results[0].predicted.record
+    for of_image in _by_image(results):
+        record = of_image[0].predicted.record
         for method in done.methods:
-            hits, misses, alarms, rest = (total := _total(results, method)).tolist()
+            hits, misses, alarms, rest = (total := _total(of_image, method)).tolist()
             rows.append(
                 {
                     "patient": record.patient,
@@ -440,14 +440,14 @@ def patch_error_rows(done: Evaluation, answers: Sequence[RegionResult]) -> list[
     return rows
 
 
-def image_errors(done: Evaluation, answers: Sequence[RegionResult]) -> list[dict[str, Any]]:
+def image_errors(done: Evaluation, results: Sequence[RegionResult]) -> list[dict[str, Any]]:
     """Return all images, most wrong patches first, the first ones with a map."""
     images = sorted(
-        _by_image(answers), key=lambda results: -sum(result.n_wrong for result in results)
+        _by_image(results), key=lambda of_image: -sum(result.n_wrong for result in of_image)
     )
     return [
-        _region_card(done, results, rank < _MAX_REGION_IMAGES)
-        for rank, results in enumerate(images)
+        _region_card(done, of_image, rank < _MAX_REGION_IMAGES)
+        for rank, of_image in enumerate(images)
     ]
 
 
@@ -461,7 +461,7 @@ def _region_card(
         "patient": record.patient,
         "said": {method: _text(total) for method, total in totals.items()},
         "uri": _image(results[0].predicted) if with_image else None,
-        "map_of": results[0].predicted.patient,
+        "map_of": results[0].predicted.model_name,
     }
 
 

@@ -21,7 +21,7 @@ from .html import write_page
 def write_explanation_page(
     path: Path,
     model: Model,
-    found: Sequence[Explanation],
+    explanations: Sequence[Explanation],
     records: Sequence[ImageRecord],
     *,
     n_parts: int = 8,
@@ -32,7 +32,7 @@ def write_explanation_page(
     ----------
     path : file to write
     model : trained model
-    found : one explanation per image
+    explanations : one explanation per image
     records : images
     n_parts : number of concepts shown per image
     """
@@ -40,10 +40,12 @@ def write_explanation_page(
         "title": f"Why: {' / '.join(model.classes_)}",
         "images": [
             _image(model, explanation, record, n_parts)
-            for explanation, record in zip(found, records, strict=True)
+            for explanation, record in zip(explanations, records, strict=True)
         ],
         "knows_usual": any(
-            part.reference_contribution for explanation in found for part in explanation.parts
+            part.reference_contribution
+            for explanation in explanations
+            for part in explanation.parts
         ),
         "is_of_regions": model.finds_regions,
     }

@@ -18,7 +18,7 @@ from ..methods.registry import get_method
 from ..models.recipe import Recipe
 from ..precomputed.feature_file import FeatureMetadata
 from ..utils.text_io import pluralize, truncated_list
-from . import evaluation_tables as facts
+from . import evaluation_tables as tables
 from .evaluation_tables import SummaryRow
 
 RESEARCH = "research. It is not a medical device: no diagnosis may rest on it."
@@ -50,7 +50,7 @@ def describe_model(header: Mapping[str, Any]) -> list[SummaryRow]:
     header : header of the model file, from `model_file.read_header`
     """
     recipe, training = Recipe.from_dict(header["recipe"]), header["training_info"]
-    parameters = facts.join_names(recipe.method_parameters)
+    parameters = tables.join_names(recipe.method_parameters)
     is_precomputed = get_patch_features(recipe.features).is_precomputed
     rows = [
         ("Kind", header["kind"]),
@@ -61,7 +61,7 @@ def describe_model(header: Mapping[str, Any]) -> list[SummaryRow]:
         ("Confounding", ". ".join(training.get("confounders", []))),
         ("Method", f"{recipe.method} ({parameters})" if parameters else recipe.method),
         ("Vectors", _source_text(header)),
-        ("Scale", "" if is_precomputed else facts.pixel_size_text(recipe)),
+        ("Scale", "" if is_precomputed else tables.pixel_size_text(recipe)),
         ("Patches", "" if is_precomputed else _patch_text(recipe)),
         ("Stain correction", "" if is_precomputed else recipe.stain),
         ("Decision", _decision_text(header, recipe)),
@@ -69,7 +69,7 @@ def describe_model(header: Mapping[str, Any]) -> list[SummaryRow]:
         ("Changed after training", describe_tuning(training)),
         ("Pixel size", "" if is_precomputed else _size_text(header["mpp"])),
         ("Seed", str(training["random_state"])),
-        ("Made with", facts.join_names(header["versions"])),
+        ("Made with", tables.join_names(header["versions"])),
         ("Images (digest)", training["manifest_digest"][:16]),
     ]
     return [(heading, text) for heading, text in rows if text]
@@ -120,13 +120,13 @@ def _source_text(header: Mapping[str, Any]) -> str:
     if not stored:
         return ""
     metadata = FeatureMetadata.from_dict(stored)
-    texts = [
+    parts = [
         f"of feature files, of length {metadata.length}",
         f"encoder {metadata.encoder or 'not named'}",
     ]
-    texts += [f"patches of {metadata.patch_px} pixels"] if metadata.patch_px else []
-    texts += [f"magnification {metadata.magnification:g}"] if metadata.magnification else []
-    return ", ".join(texts)
+    parts += [f"patches of {metadata.patch_px} pixels"] if metadata.patch_px else []
+    parts += [f"magnification {metadata.magnification:g}"] if metadata.magnification else []
+    return ", ".join(parts)
 
 
 def _purpose_text(header: Mapping[str, Any]) -> str:
@@ -197,8 +197,8 @@ def model_card(done: Evaluation) -> list[SummaryRow]:
     return [
         ("What it is", f"{method}: {get_method(plan.recipe.method).summary}"),
         ("What it does", _task_text(done)),
-        ("Settings", facts.describe_plan(plan)),
-        ("Learnt from", f"{facts.side_text(done, 'train')}, see Protocol"),
+        ("Settings", tables.describe_plan(plan)),
+        ("Learnt from", f"{tables.side_text(done, 'train')}, see Protocol"),
         ("How well", _performance(done, method)),
         ("Meant for", RESEARCH),
         ("Limits", " ".join(limitations(done, n_sites))),
@@ -213,7 +213,7 @@ def _task_text(done: Evaluation) -> str:
 
 def limitations(done: Evaluation, n_sites: int) -> list[str]:
     """Return the limitations of the evaluation, one sentence each."""
-    n_patients = len(facts.tested_patients(done))
+    n_patients = len(tables.tested_patients(done))
     sentences = [
         f"Tested on {pluralize(n_patients, 'patient')}: the intervals say how much that leaves "
         "open.",
@@ -221,7 +221,7 @@ def limitations(done: Evaluation, n_sites: int) -> list[str]:
         if done.region
         else "An image of another kind than these is put into one of the classes all the same.",
     ]
-    if facts.split_by_image(done):
+    if tables.split_by_image(done):
         sentences.insert(0, "Split by image: all figures are too good.")
     if n_sites < 2:
         sentences.append("How it does on slides of another laboratory was not tested.")
@@ -237,11 +237,11 @@ def limitations(done: Evaluation, n_sites: int) -> list[str]:
 
 def _performance(done: Evaluation, method: str) -> str:
     values = [
-        f"{row['metric']} {facts.format_interval(row)}"
+        f"{row['metric']} {tables.format_interval(row)}"
         for row in done.values
         if row["method"] == method and row["n_per_class"] == done.shown_size
     ]
-    caveat = "" if not facts.split_by_image(done) else ", on patients that it may have learnt from"
+    caveat = "" if not tables.split_by_image(done) else ", on patients that it may have learnt from"
     return "; ".join(values) + caveat
 
 
@@ -251,31 +251,31 @@ with Path(__file__).with_name("checklist.csv").open(encoding="utf-8", newline=""
 
 def checklist(done: Evaluation) -> list[tuple[str, str, str]]:
     """Return the checklist as (item, question, answer)."""
-    answers = _of_data(done) | _of_methods(done) | _of_results(done)
-    return [(item, asked, answers.get(item, facts.NOT_RECORDED)) for item, asked in ITEMS]
+    entries = _of_data(done) | _of_methods(done) | _of_results(done)
+    return [(item, question, entries.get(item, tables.NOT_RECORDED)) for item, question in ITEMS]
 
 
 def _of_data(done: Evaluation) -> dict[str, str]:
-    data = dict(facts.data_summary(done))
+    data = dict(tables.data_summary(done))
     patients = pluralize(len(set(done.manifest.patients)), "patient")
     return {
         "5a": f"{data['Images']} images of {patients}; where they come from is "
-        f"{facts.NOT_RECORDED}",
+        f"{tables.NOT_RECORDED}",
         "6a": data["Sites"],
-        "8a": f"{_ground_truth_text(done)}; who set it is {facts.NOT_RECORDED}",
+        "8a": f"{_ground_truth_text(done)}; who set it is {tables.NOT_RECORDED}",
         "9a": _training_overlap_text(done, data["Pixel size"]),
         "10": "all images that the list names; no calculation beforehand is known",
-        "20a": f"{data['Images']} images, of which {len(facts.tested_images(done))} were tested",
+        "20a": f"{data['Images']} images, of which {len(tables.tested_images(done))} were tested",
     }
 
 
 def _of_methods(done: Evaluation) -> dict[str, str]:
-    protocol = dict(facts.protocol_summary(done))
-    classes = ", ".join(f"{row['name']} {row['images']}" for row in facts.class_rows(done))
+    protocol = dict(tables.protocol_summary(done))
+    classes = ", ".join(f"{row['name']} {row['images']}" for row in tables.class_rows(done))
     measures = ", ".join(done.measures)
     return {
         "4": f"compare {pluralize(len(done.methods), 'method')} at {_checklist_task_text(done)}",
-        "7": facts.describe_plan(done.plans[done.methods[0]]),
+        "7": tables.describe_plan(done.plans[done.methods[0]]),
         "11": "an image without tissue has no patches to count"
         if done.region
         else "an image without tissue counts as a wrong answer, its score as on the border",

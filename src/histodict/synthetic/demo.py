@@ -100,8 +100,8 @@ def run_demo(folder: Path, *, seed: int = 0, callback: Callback = no_callback) -
     timed("drawing the images", lambda: cached_synthetic_dataset(data, **_IMAGE_FOLDER, seed=seed))
     callback(Progress("draw", 1, 1))
     manifest = read_manifest(data / "manifest.csv")
-    held_out = set(sorted(set(manifest.patients))[-_N_TEST_PATIENTS:])
-    is_test = np.array([patient in held_out for patient in manifest.patients])
+    test_patients = set(sorted(set(manifest.patients))[-_N_TEST_PATIENTS:])
+    is_test = np.array([patient in test_patients for patient in manifest.patients])
     train, test = (
         manifest.select(np.flatnonzero(selected).tolist()) for selected in (~is_test, is_test)
     )

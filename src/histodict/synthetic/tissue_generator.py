@@ -75,7 +75,7 @@ def coordinates(shape: tuple[int, int]) -> tuple[Map, Map]:
 
 Positions = tuple[NDArray[np.intp], NDArray[np.intp]]  # rows and columns
 
-_MAX_DRAWINGS = 128  # different nuclei of one kind in an image
+_MAX_NUCLEUS_SHAPES = 128  # different nuclei of one kind in an image
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def _paint(
     # Nuclei of about the same angle share one of 128 templates.
     accepted.sort(key=angles.__getitem__)
     template_of = (
-        np.arange(len(accepted)) * min(len(accepted), _MAX_DRAWINGS) // max(len(accepted), 1)
+        np.arange(len(accepted)) * min(len(accepted), _MAX_NUCLEUS_SHAPES) // max(len(accepted), 1)
     )
     first = np.flatnonzero(np.diff(template_of, prepend=-1))
     covers, densities = _nucleus_templates(nuclei, angles[accepted][first], rng)
@@ -441,11 +441,11 @@ def _draw_lumens(inflammation: Map, tissue: Mask, wall: float, rng: np.random.Ge
     shape = tissue.shape
     lumens = np.zeros(shape, bool)
     placed: list[tuple[float, float, float]] = []
-    typical_radius = rng.uniform(13, 34)
+    mean_radius = rng.uniform(13, 34)
     gap = rng.uniform(1.9, 2.8) * wall
     for _ in range(tissue.size // 1500):
         cy, cx = (int(rng.integers(n)) for n in shape)
-        radius = typical_radius * rng.uniform(0.6, 1.35)
+        radius = mean_radius * rng.uniform(0.6, 1.35)
         reach = int(radius + wall)
         neighbourhood = np.s_[max(0, cy - reach) : cy + reach, max(0, cx - reach) : cx + reach]
         local_inflammation = float(inflammation[neighbourhood].max())

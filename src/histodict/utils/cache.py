@@ -216,8 +216,8 @@ class LocksByKey:
         self._locks: dict[Key, tuple[threading.Lock, int]] = {}  # with the number of users
 
     @contextmanager
-    def held(self, key: Key) -> Iterator[None]:
-        """Hold the lock of a key."""
+    def acquire(self, key: Key) -> Iterator[None]:
+        """Acquire the lock of a key for the duration of the context."""
         with self._guard:
             lock, n_users = self._locks.get(key, (threading.Lock(), 0))
             self._locks[key] = lock, n_users + 1
@@ -236,7 +236,7 @@ class LRUCache(Generic[Value]):
 
     def __init__(self, most_bytes: int) -> None:
         self._most = most_bytes
-        self._held: OrderedDict[Key, tuple[Value, int]] = OrderedDict()
+        self._entries: OrderedDict[Key, tuple[Value, int]] = OrderedDict()
         self._bytes = 0
         self._lock = threading.Lock()
         self._making = LocksByKey()
@@ -258,7 +258,7 @@ class LRUCache(Generic[Value]):
         value = self.find(key)
         if value is None or not is_good(value):
             # One thread per key makes the value, so that tiles of a screen decode a file once.
-            with self._making.held(key):
+            with self._making.acquire(key):
                 value = self.find(key)
                 if value is None or not is_good(value):
                     value, n_bytes = make()
@@ -268,15 +268,15 @@ class LRUCache(Generic[Value]):
     def find(self, key: Key) -> Value | None:
         """Return the value of a key; None if it is missing."""
         with self._lock:
-            if key not in self._held:
+            if key not in self._entries:
                 return None
-            self._held.move_to_end(key)
-            return self._held[key][0]
+            self._entries.move_to_end(key)
+            return self._entries[key][0]
 
     def put(self, key: Key, value: Value, n_bytes: int) -> None:
         """Store a value; the newest is kept even if it alone is too large, as it is in use."""
         with self._lock:
-            self._bytes += n_bytes - self._held.pop(key, (value, 0))[1]
-            self._held[key] = value, n_bytes
-            while self._bytes > self._most and len(self._held) > 1:
-                self._bytes -= self._held.popitem(last=False)[1][1]
+            self._bytes += n_bytes - self._entries.pop(key, (value, 0))[1]
+            self._entries[key] = value, n_bytes
+            while self._bytes > self._most and len(self._entries) > 1:
+                self._bytes -= self._entries.popitem(last=False)[1][1]

@@ -22,7 +22,7 @@ _INTERVAL_S = 0.5
 _callbacks: list[Callable[[], None]] = []
 
 
-def exit_with_parent(parent: int, last_words: Callable[[], None] | None = None) -> None:
+def exit_with_parent(parent: int, on_exit: Callable[[], None] | None = None) -> None:
     """End this process within a second after its parent ends.
 
     The parent's process id is polled, as a killed parent sends no signal. (Linux could send one,
@@ -31,12 +31,13 @@ def exit_with_parent(parent: int, last_words: Callable[[], None] | None = None) 
     Parameters
     ----------
     parent : process id of the parent
-    last_words : function that is called before, even if an earlier call notices the end first
+    on_exit : function that is called before the process ends, even if an earlier call of
+        `exit_with_parent` notices the end first
     """
-    if last_words is not None:
-        _callbacks.append(last_words)
+    if on_exit is not None:
+        _callbacks.append(on_exit)
 
-    def watch() -> None:
+    def poll_parent() -> None:
         while os.getppid() == parent:
             time.sleep(_INTERVAL_S)
         try:
@@ -45,7 +46,7 @@ def exit_with_parent(parent: int, last_words: Callable[[], None] | None = None) 
         finally:  # also if a callback fails, such as on a full disk
             os._exit(1)
 
-    threading.Thread(target=watch, daemon=True, name="parent").start()
+    threading.Thread(target=poll_parent, daemon=True, name="parent").start()
 
 
 @contextmanager

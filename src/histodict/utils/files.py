@@ -61,7 +61,7 @@ def lock_descriptor(descriptor: int) -> None:
 # listings are cached for several times their duration.
 _LONG_S = 0.05
 _CACHE_SECONDS = 10
-_MAX_KEPT = 1000
+_MAX_CACHED = 1000
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def folder_signature(folder: str) -> tuple[int, int, int]:
     state = _list(folder)
     duration = time.monotonic() - start
     if duration > _LONG_S:
-        while len(_CACHE) >= _MAX_KEPT:
+        while len(_CACHE) >= _MAX_CACHED:
             _CACHE.pop(next(iter(_CACHE)), None)
         _CACHE[folder] = _CachedListing(state, start + (1 + _CACHE_SECONDS) * duration)
     return state

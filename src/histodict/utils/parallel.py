@@ -48,8 +48,8 @@ def count_jobs(n_jobs: int | None) -> int:
     cores = available_cores()
     if n_jobs is None:
         return cores
-    given: object = n_jobs
-    if isinstance(given, bool) or not isinstance(given, Integral) or n_jobs == 0:
+    requested: object = n_jobs
+    if isinstance(requested, bool) or not isinstance(requested, Integral) or n_jobs == 0:
         name = hint(python="n_jobs", cli="--jobs")
         raise ValueError(
             f"{name} must be a whole number of threads, not {n_jobs!r}; left out, it is all cores"

@@ -80,7 +80,7 @@ STAGE_UNITS = {
 # Stages of a training and of the steps after it, in order, with their relative durations: those of
 # the preset fast on the demonstration's images.
 PATCH_STAGES = dict(look=2, patches=18, initialise=22, train=46, rule=11, gallery=8, answer=10)
-PANEL_STAGES: dict[str, float] = {"unseen patients": 72, "views": 28}
+ENSEMBLE_STAGES: dict[str, float] = {"unseen patients": 72, "views": 28}
 IMAGE_STAGES = dict(look=2, features=60, train=45, answer=10)
 
 

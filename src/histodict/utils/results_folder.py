@@ -77,14 +77,14 @@ class ResultsFolder:
             "folder (--output), or remove this one"
         )
 
-    def load_finished(self, key: str, stamp: Content) -> Content | None:
+    def load_finished(self, key: str, fingerprint: Content) -> Content | None:
         """Return the content of a key if its fingerprint matches and its files are unchanged."""
         path = self._path(key)
         if not path.exists():
             return None
         try:
             content = self.finished[key]
-            if content["stamp"] != stamp:
+            if content["stamp"] != fingerprint:
                 return None
             for name, digest in content["files"].items():
                 if content_digest(self.folder / name) != digest:
@@ -95,9 +95,9 @@ class ResultsFolder:
             warnings.warn(message, stacklevel=3)
             return None
 
-    def store(self, key: str, content: Content, stamp: Content) -> Content:
+    def store(self, key: str, content: Content, fingerprint: Content) -> Content:
         """Write the content of an image; files that it no longer has are removed."""
-        run = {"settings": self.settings, "options": self.options, "stamp": stamp}
+        run = {"settings": self.settings, "options": self.options, "stamp": fingerprint}
         content = content | run
         if content == self.finished.get(key):
             return content

@@ -88,9 +88,9 @@ def read_json(path: Path, what: str) -> Any:
         raise ValueError(f"{path}: not {what}, or a damaged one ({shorten(error)})") from error
 
 
-def shorten(words: object) -> str:
+def shorten(value: object) -> str:
     """Return text in one line for a message, with its middle removed if it is long."""
-    text = " ".join(str(words).split())
+    text = " ".join(str(value).split())
     return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_SHOWN]} … {text[-_MAX_SHOWN:]}"
 
 

@@ -94,7 +94,7 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 def check_kind(name: str, value: object, annotation: str) -> None:
     """Raise ValueError unless value fits an annotation such as "int | None"."""
-    kinds = [_KINDS[word] for word in annotation.split(" | ")]
+    kinds = [_KINDS[kind] for kind in annotation.split(" | ")]
     if not any(fits(value) for fits, _ in kinds):
         expected = " or ".join(expected for _, expected in kinds)
         raise ValueError(f"{name} must be {expected}, not {short(value)}")

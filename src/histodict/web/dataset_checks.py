@@ -113,9 +113,9 @@ def _within(root: Path, text: str) -> str:
     return message or text
 
 
-def slow_warnings(manifest: Manifest, looks: list[ImageSummary]) -> list[str]:
+def slow_warnings(manifest: Manifest, summaries: list[ImageSummary]) -> list[str]:
     """Return warnings that require reading images: pixel sizes and likely duplicates."""
-    return [*_pixel_sizes(looks), *_duplicates(manifest, looks)]
+    return [*_pixel_sizes(summaries), *_duplicates(manifest, summaries)]
 
 
 def _pixel_sizes(summaries: list[ImageSummary]) -> list[str]:
@@ -141,9 +141,9 @@ def _pixel_sizes(summaries: list[ImageSummary]) -> list[str]:
     return []
 
 
-def size_counts(looks: list[ImageSummary]) -> list[dict[str, Any]]:
+def size_counts(summaries: list[ImageSummary]) -> list[dict[str, Any]]:
     """Return the number of images per pixel size and its origin, the most common first."""
-    counts = Counter(summary.size for summary in looks if not summary.reason)
+    counts = Counter(summary.size for summary in summaries if not summary.reason)
     return [
         {"mpp": size.mpp, "from": size.origin, "n_images": n} for size, n in counts.most_common()
     ]

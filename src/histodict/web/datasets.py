@@ -125,7 +125,7 @@ def _are_names(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(name, str) for name in value)
 
 
-def class_to_be_found(classes: Sequence[str], chosen: str | None) -> dict[str, Any] | None:
+def describe_positive_class(classes: Sequence[str], chosen: str | None) -> dict[str, Any] | None:
     """Return the positive class of two, and how it is known; None without two classes."""
     if len(classes) != 2:
         return None

@@ -93,20 +93,20 @@ def compute_prediction(
     return values
 
 
-def prediction_to_json(answer: Prediction) -> dict[str, Any]:
+def prediction_to_json(prediction: Prediction) -> dict[str, Any]:
     """Return the JSON object that describes a prediction."""
-    patch_map = answer.patch_map
+    patch_map = prediction.patch_map
     return {
-        "answer": answer.label,
-        "score": None if np.isnan(answer.score) else float(answer.score),
-        "value": answer.value,
-        "shares": answer.proportions,
-        "n_patches": answer.n_patches,
-        "words": answer.summary(),
-        "mpp": answer.size.mpp,
-        "mpp_from": answer.size.origin,
-        "probabilities": answer.probabilities,
-        "candidates": answer.prediction_set,
+        "answer": prediction.label,
+        "score": None if np.isnan(prediction.score) else float(prediction.score),
+        "value": prediction.value,
+        "shares": prediction.proportions,
+        "n_patches": prediction.n_patches,
+        "words": prediction.summary(),
+        "mpp": prediction.size.mpp,
+        "mpp_from": prediction.size.origin,
+        "probabilities": prediction.probabilities,
+        "candidates": prediction.prediction_set,
         "grid": None if patch_map is None else _grid_to_json(patch_map.grid),
     }
 
@@ -189,32 +189,33 @@ def _map_metadata(folder: Path, record: ImageRecord, mpp: float | None) -> dict[
 
 
 def apply_threshold(
-    moved: Model, facts: dict[str, Any], patch_map: PatchMap | None, path: Path
+    moved: Model, stored: dict[str, Any], patch_map: PatchMap | None, path: Path
 ) -> Prediction:
     """Return a stored prediction as of a model whose decision threshold was changed.
 
     Parameters
     ----------
     moved : model with the changed threshold
-    facts : prediction as returned by `load_prediction`
+    stored : prediction as returned by `load_prediction`
     patch_map : stored patch map; None if there is none
     path : image file
     """
-    size = PixelSize(facts["mpp"], facts["mpp_from"])
+    size = PixelSize(stored["mpp"], stored["mpp_from"])
     if moved.finds_regions:
         assert patch_map is not None
-        stored = RegionPrediction(path, facts["answer"], facts["score"], 0, [], patch_map, size)
-        return moved.apply_threshold(stored)
+        return moved.apply_threshold(
+            RegionPrediction(path, stored["answer"], stored["score"], 0, [], patch_map, size)
+        )
     return moved.apply_threshold(
         ImagePrediction(
             path,
-            facts["answer"],
-            (np.nan if facts["score"] is None else facts["score"],),
+            stored["answer"],
+            (np.nan if stored["score"] is None else stored["score"],),
             patch_map=patch_map,
-            value=facts["value"],
-            n_patches=facts["n_patches"],
-            probabilities=facts["probabilities"],
-            prediction_set=facts["candidates"],
+            value=stored["value"],
+            n_patches=stored["n_patches"],
+            probabilities=stored["probabilities"],
+            prediction_set=stored["candidates"],
             size=size,
         )
     )
@@ -469,7 +470,7 @@ class Tiles:
     def thumbnail(self, record: ImageRecord) -> Path:
         """Return the path of an image's thumbnail, created if needed."""
         path = self.thumbnail_file(record)
-        with self._locks.held((path.name,)):  # two threads must not write the same file
+        with self._locks.acquire((path.name,)):  # two threads must not write the same file
             if not path.is_file():
                 with open_image(record.path, record.mpp) as source:
                     data = encode_jpeg(source.thumbnail(_THUMBNAIL_SIDE))

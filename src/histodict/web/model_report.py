@@ -40,7 +40,7 @@ from ..reports.model_card import describe_model
 from ..utils.text_io import pluralize
 from .jobs import Job
 from .maps import apply_threshold, compute_or_load, pooled_overlap, stored_map
-from .patch_explanation import NO_TISSUE_FOUND
+from .patch_explanation import NO_TISSUE_HERE
 from .schema import (
     ClassFigure,
     Compared,
@@ -127,11 +127,11 @@ def _bootstrap(metric: Metric, repeat: Repeat) -> Range | None:
     return _range(interval.low, interval.high)
 
 
-def describe_range(found: Range | None) -> str:
+def describe_range(interval: Range | None) -> str:
     """Describe an interval, or its absence."""
-    if found is None:
+    if interval is None:
         return "no interval can be given"
-    return f"95 % interval by patient {found['low']:.2f} to {found['high']:.2f}"
+    return f"95 % interval by patient {interval['low']:.2f} to {interval['high']:.2f}"
 
 
 # --- two models on the same images ----------------------------------------------------------------
@@ -230,7 +230,7 @@ def write_report(
     model: Model,
     card: list[Any],
     results: Mapping[str, Any],
-    kept: StoredPredictions,
+    stored: StoredPredictions,
     users: list[dict[str, Any]],
     *,
     untuned: Mapping[str, Any] | None = None,
@@ -244,7 +244,7 @@ def write_report(
     model : model at its current threshold
     card : rows of the model card
     results : results at the current threshold
-    kept : stored predictions of the test images
+    stored : stored predictions of the test images
     users : patches of the most used atoms, from `top_atom_patches`
     untuned : results as trained, if the threshold was chosen on the test images
     selection : warning about choosing among several models
@@ -266,10 +266,10 @@ def write_report(
         "patients": patient_errors(rows),
         "atoms": _atom_mosaics(model),
         "atom_classes": users,
-        "examples": _examples(model, rows, kept),
+        "examples": _examples(model, rows, stored),
         "warnings": size_text(model, rows),
         "failed": [
-            (row["name"], row.get("failure", NO_TISSUE_FOUND))
+            (row["name"], row.get("failure", NO_TISSUE_HERE))
             for row in results["images"]
             if row["answer"] is None
         ],

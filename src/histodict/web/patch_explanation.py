@@ -23,7 +23,7 @@ from ..patches.rendering import magnify, png_data_uri, render_vector
 from ..utils.cache import Key, LRUCache
 
 _N_ATOMS = 8
-NO_TISSUE_FOUND = "No tissue found here: background, or unstained mucin or lumen"
+NO_TISSUE_HERE = "No tissue found here: background, or unstained mucin or lumen"
 Chunk = tuple[NDArray[np.bool_], NDArray[np.float32]]
 
 
@@ -56,7 +56,7 @@ def centre_of(
 
 def explain(
     model: Model,
-    view: PreparedImage,
+    prepared_image: PreparedImage,
     patch_map: PatchMap,
     gallery: PatchSample | None,
     row: int,
@@ -67,7 +67,7 @@ def explain(
     Parameters
     ----------
     model : fitted model
-    view : image as prepared for the model
+    prepared_image : image as prepared for the model
     patch_map : patch map of the image
     gallery : training patches of the model; None if there are none
     row, column : position of the patch
@@ -85,16 +85,16 @@ def explain(
         "side": grid.patch_side,
     }
     if predicted == NO_TISSUE:
-        message = f"{NO_TISSUE_FOUND}. Patches without tissue are left out."
-        if view.quality is not None and not view.quality.is_usable(
+        message = f"{NO_TISSUE_HERE}. Patches without tissue are left out."
+        if prepared_image.quality is not None and not prepared_image.quality.is_usable(
             *centre_of(patch_map, row, column)
         ):
             message = "This tissue is not judged: it is blurred, folded or under pen marks."
         return patch_fields | {"winner": None, "words": message}
     patches = model.model_
-    patch = grid.read(view, slice(row, row + 1), slice(column, column + 1))
-    normalised = view.normalise(patch)[0]
-    vector = patches.project(_vector_of(view, grid, row, column))
+    patch = grid.read(prepared_image, slice(row, row + 1), slice(column, column + 1))
+    normalized = prepared_image.normalise(patch)[0]
+    vector = patches.project(_vector_of(prepared_image, grid, row, column))
     # For one patch, starting threads takes longer than the computation.
     code, distances = copy(patches.method_).set_params(n_jobs=1).encode(vector)
     parts = _parts(model.classes_, patches.atoms(), vector[0], code, distances[0])
@@ -103,7 +103,7 @@ def explain(
     return patch_fields | {
         "winner": model.classes_[predicted],
         "words": _text(model.classes_, predicted, distances[0], parts["is_residual"]),
-        "picture": png_data_uri(magnify(normalised)),
+        "picture": png_data_uri(magnify(normalized)),
         **parts,
         "similar": [
             {"patch": n, "likeness": value}

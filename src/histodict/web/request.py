@@ -86,9 +86,9 @@ class ConcurrencyLimits:
         """Whether a request is being processed."""
         return any(limit.borrowed_tokens for limit in self._limits.values())
 
-    async def run(self, lane: str, work: Callable[..., Any], *args: Any) -> Any:
+    async def run(self, limit_name: str, work: Callable[..., Any], *args: Any) -> Any:
         """Run a function on a thread under a concurrency limit, with any work that it defers."""
-        result = await to_thread.run_sync(work, *args, limiter=self._limits[lane])
+        result = await to_thread.run_sync(work, *args, limiter=self._limits[limit_name])
         while isinstance(result, DeferredWork):
             result = await self._run_deferred(result)
         return result
@@ -133,7 +133,7 @@ class LoadedModel:
     @classmethod
     def of(cls, job: Job) -> tuple[LoadedModel, int]:
         """Load the model of a job; return it with its size in bytes."""
-        gallery = PatchSample.read_if_whole(job.gallery_file)
+        gallery = PatchSample.read_or_none(job.gallery_file)
         n_bytes = job.model_file.stat().st_size + (gallery.n_bytes if gallery else 0)
         return cls(load_model(job.model_file), read_header(job.model_file), gallery), n_bytes
 
@@ -257,7 +257,7 @@ class ApiRequest:
         key = (*file_key(self.job.model_file), repr(image), size)
 
         def opened() -> tuple[CachedPreparedImage, int]:
-            sized = replace(record, mpp=size.is_user_given)
+            sized = replace(record, mpp=size.user_mpp)
             source, patches = self.context.tiles.open(sized), model.model_
             prepared = CachedPreparedImage(source, model.recipe, patches.mpp_, patches.cache, image)
             prepared.add(self.context.chunks, key)
@@ -280,7 +280,7 @@ class ApiRequest:
 
 def endpoint(
     work: Callable[..., Any],
-    lane: str = QUICK,
+    limit_name: str = QUICK,
     *,
     most_bytes: int = _MAX_BYTES,
     is_json: bool = True,
@@ -293,13 +293,13 @@ def endpoint(
     ----------
     work : handler; takes the `ApiRequest` and its keyword-only parameters, see
         `ApiRequest.argument`; returns a response or an object for JSON
-    lane : name of the concurrency limit
+    limit_name : name of the concurrency limit
     most_bytes : maximum size of the body
     is_json : whether the body is a JSON object; any content otherwise
     """
     parameters = list(signature(work).parameters.values())[1:]
 
-    async def answer(request: Request) -> Response:
+    async def respond(request: Request) -> Response:
         try:
             content = await _read_content(request, most_bytes, is_json)
             api_request = ApiRequest(
@@ -314,7 +314,7 @@ def endpoint(
                 parameter.name: api_request.argument(parameter) for parameter in parameters
             }
             result = await api_request.context.limits.run(
-                lane, partial(work, api_request, **arguments)
+                limit_name, partial(work, api_request, **arguments)
             )
             return result if isinstance(result, Response) else _AsciiJSONResponse(result)
         except (KeyError, ValueError, OSError, MemoryError) as error:
@@ -322,7 +322,7 @@ def endpoint(
         except ClientDisconnect:
             return _error_response(ValueError("the request broke off"))
 
-    return answer
+    return respond
 
 
 class _AsciiJSONResponse(JSONResponse):

@@ -57,7 +57,7 @@ from .api import annotate as api_annotate
 from .api import data as api_data
 from .api import model as api_model
 from .api import trainings as api_jobs
-from .api import viewer as api_look
+from .api import viewer as api_viewer
 from .datasets import open_dataset
 from .request import AppState
 from .workspace import DataFolders, UserWorkspace, locked_workspace
@@ -213,9 +213,9 @@ def _routes() -> list[BaseRoute]:
         *api_data.ROUTES,
         *api_jobs.ROUTES,
         *api_model.ROUTES,
-        *api_look.ROUTES,
+        *api_viewer.ROUTES,
         *api_annotate.ROUTES,
-        *api_look.COMPARE_ROUTES,
+        *api_viewer.COMPARE_ROUTES,
         *api_annotate.SUGGEST_ROUTES,
         Mount("/static", StaticFiles(directory=_STATIC)),
     ]

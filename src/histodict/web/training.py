@@ -13,7 +13,7 @@ from ..model_selection.protocols import k_folds
 from ..models import Plan
 from ..models.region_detector import region_classes
 from .annotation.edits import annotated_manifest, n_shapes
-from .datasets import Dataset, class_to_be_found, relabelled_manifest, training_manifest
+from .datasets import Dataset, describe_positive_class, relabelled_manifest, training_manifest
 
 # Presets that the page offers.
 PRESET_LABELS = {
@@ -142,7 +142,7 @@ def _check_remaining(manifest: Manifest, test_patients: Collection[str]) -> None
 
 def _check_positive(dataset: Dataset, manifest: Manifest) -> None:
     """Require a positive class if there are two classes; their order does not determine it."""
-    found = class_to_be_found(manifest.classes, dataset.about.positive)
+    found = describe_positive_class(manifest.classes, dataset.about.positive)
     if found is not None and found["how"] == "unknown":
         raise ValueError(
             f"say first which class is to be found, {' or '.join(manifest.classes)}: misses, false "

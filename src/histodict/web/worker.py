@@ -120,7 +120,7 @@ def train(job: Job, tell: Callback) -> None:
         check_duplicates_by_content(replace(learn, records=learn.records + test.records))
         model = _train_model(job, learn, tell)
         save_model(model, job.model_file)
-    if model.recipe.is_patch_level and PatchSample.read_if_whole(job.gallery_file) is None:
+    if model.recipe.is_patch_level and PatchSample.read_or_none(job.gallery_file) is None:
         gallery = PatchSample.of(model.model_, learn.records, job.request["seed"], tell)
         gallery.save(job.gallery_file)
     rows = _predictions(job, model, test, tell)

@@ -89,9 +89,9 @@ def damaged_file_error(path: Path, reason: str) -> DamagedFileError:
 
 
 @cache
-def log_once(words: str) -> None:
+def log_once(message: str) -> None:
     """Print a warning on the server's console, once per message."""
-    print(f"Warning: {words}", file=sys.stderr, flush=True)
+    print(f"Warning: {message}", file=sys.stderr, flush=True)
 
 
 def new_id() -> str:
@@ -285,9 +285,9 @@ def locked_workspace(workspace: Path, address: str) -> Iterator[None]:
     descriptor = os.open(workspace / _LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         _lock(descriptor, workspace)
-        owner = {"address": address, "process": os.getpid(), "machine": platform.node()}
+        server = {"address": address, "process": os.getpid(), "machine": platform.node()}
         os.ftruncate(descriptor, 0)
-        os.write(descriptor, json.dumps(owner).encode())
+        os.write(descriptor, json.dumps(server).encode())
         yield
     finally:
         os.close(descriptor)
@@ -298,7 +298,7 @@ def _lock(descriptor: int, workspace: Path) -> None:
         lock_descriptor(descriptor)
     except BlockingIOError as error:
         raise WorkspaceInUseError(
-            f"{workspace}: another server uses this workspace{_owner_text(descriptor)}. Use "
+            f"{workspace}: another server uses this workspace{_describe_server(descriptor)}. Use "
             "that one, or stop it first. For a second server give another --workspace: two on one "
             "workspace would overwrite each other's work"
         ) from error
@@ -310,12 +310,12 @@ def _lock(descriptor: int, workspace: Path) -> None:
         print(f"Warning: {message}", file=sys.stderr, flush=True)
 
 
-def _owner_text(descriptor: int) -> str:
+def _describe_server(descriptor: int) -> str:
     """Describe the server that holds the lock; empty if it is not known yet."""
     try:
-        owner = json.loads(os.read(descriptor, _MAX_BYTES))
-        address = f", {owner['address']} (process {owner['process']})"
-        is_here = owner["machine"] == platform.node()
-        return address if is_here else f"{address} on the machine {owner['machine']}"
+        server = json.loads(os.read(descriptor, _MAX_BYTES))
+        address = f", {server['address']} (process {server['process']})"
+        is_here = server["machine"] == platform.node()
+        return address if is_here else f"{address} on the machine {server['machine']}"
     except (OSError, ValueError, KeyError, TypeError):
         return ", which is just starting"

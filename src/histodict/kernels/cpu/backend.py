@@ -22,7 +22,7 @@ from . import atom_update as cpu_atoms
 from . import joint_omp as cpu_joint
 from . import lasso as cpu_lasso
 from . import omp as cpu_omp
-from . import simd as lanes
+from . import simd
 
 __all__ = [
     "BLOCK_ROWS",
@@ -77,9 +77,9 @@ def zeros(shape: tuple[int, ...]) -> NDArray[np.float64]:
 
 
 def _padded_gram(D: NDArray, n_tiles: int) -> NDArray:
-    W = lanes.width(D.dtype)
-    room = np.zeros(len(D) * n_tiles * W + W, D.dtype)
-    G = lanes.aligned(room, W).reshape(len(D), n_tiles * W)
+    W = simd.width(D.dtype)
+    buffer = np.zeros(len(D) * n_tiles * W + W, D.dtype)
+    G = simd.aligned(buffer, W).reshape(len(D), n_tiles * W)
     G[:, : len(D)] = D @ D.T
     return G
 
@@ -90,7 +90,7 @@ def _bits_type(dtype: np.dtype) -> type[np.signedinteger[Any]]:
 
 
 def _lane_bits(dtype: np.dtype) -> NDArray:
-    return np.empty(lanes.width(dtype), _bits_type(dtype))
+    return np.empty(simd.width(dtype), _bits_type(dtype))
 
 
 def _squared_norms(Y: NDArray) -> NDArray[np.float64]:
@@ -139,7 +139,7 @@ class OMPCoder:
         self._n_nonzero = min(n_nonzero, *D.shape)
         self._tol = tol
         self._order_recursive = order_recursive
-        self._G = _padded_gram(self._D, 2 * -(-len(D) // (2 * lanes.width(D.dtype))))
+        self._G = _padded_gram(self._D, 2 * -(-len(D) // (2 * simd.width(D.dtype))))
 
     def code(self, Y: NDArray) -> tuple[csr_array, NDArray[np.float64]]:
         """Return the codes of the rows of a block, and their squared residuals."""
@@ -155,7 +155,7 @@ class OMPCoder:
             self._G.reshape(-1),
             self._tol / norms**2,
             self._order_recursive,
-            lanes.width(Y.dtype),
+            simd.width(Y.dtype),
             np.empty(self._G.shape[1], _bits_type(Y.dtype)),
             self._n_nonzero,
             buffer.indptr,
@@ -186,7 +186,7 @@ class JointCoder:
         self._n_nonzero = min(n_nonzero, n_atoms, n_channels * n_features)
         self._tol = tol
         self._order_recursive = order_recursive
-        n_tiles = -(-n_atoms // lanes.width(D.dtype))
+        n_tiles = -(-n_atoms // simd.width(D.dtype))
         self._G = np.stack([_padded_gram(D_c, n_tiles) for D_c in self._D])
 
     def code(self, Y: NDArray) -> tuple[list[csr_array], NDArray[np.float64]]:
@@ -207,7 +207,7 @@ class JointCoder:
             self._tol / norms**2,
             self._order_recursive,
             self._n_nonzero,
-            lanes.width(Y.dtype),
+            simd.width(Y.dtype),
             buffer.indptr,
             buffer.indices,
             codes,
@@ -234,7 +234,7 @@ class LassoCoder:
         # Rounding of the products must not raise the true gap above the tolerance.
         self._tol = max(tol - 256 * float(np.finfo(D.dtype).eps), 0.5 * tol)
         # An odd number of vectors per row, so that rows do not compete for the same cache sets.
-        self._G = _padded_gram(D, -(-len(D) // lanes.width(D.dtype)) | 1)
+        self._G = _padded_gram(D, -(-len(D) // simd.width(D.dtype)) | 1)
 
     def code(self, Y: NDArray) -> tuple[csr_array, int]:
         """Return the codes of the rows, and the number of rows that missed the tolerance."""
@@ -313,7 +313,7 @@ def statistics(Y: NDArray, S: csr_array, weights: NDArray) -> tuple[NDArray, NDA
     E = np.empty((n_atoms, Y.shape[1]), Y.dtype)
     F = np.zeros((n_atoms, n_atoms), Y.dtype)
     cpu_statistics.accumulate(
-        Y, weights.astype(Y.dtype), S.indptr, S.indices, S.data, lanes.width(Y.dtype), E, F
+        Y, weights.astype(Y.dtype), S.indptr, S.indices, S.data, simd.width(Y.dtype), E, F
     )
     cpu_statistics.symmetrize(F)
     return E, F

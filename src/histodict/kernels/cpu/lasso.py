@@ -201,18 +201,18 @@ def _activate(j, sign, m, active, signs, s, target, C, G, mask):
             target[i] = C[m, i]
         _back_substitute(C, m, target)
         length = np.inf
-        leaving = np.int64(-1)
+        removed = np.int64(-1)
         for i in range(m):
             slope = sign * target[i]
             if slope * signs[i] > 0 and s[i] / slope < length:
                 length = s[i] / slope
-                leaving = np.int64(i)
-        if leaving < 0:
+                removed = np.int64(i)
+        if removed < 0:
             return m, False
         for i in range(m):
             s[i] -= length * sign * target[i]
         start += length * sign
-        m = _drop(leaving, m, active, signs, s, C, mask)
+        m = _drop(removed, m, active, signs, s, C, mask)
 
 
 @jit()
@@ -231,19 +231,19 @@ def _descend(b, penalty, m, unchanged, active, signs, s, z, target, C, mask):
             target[i] = z[i]
         _back_substitute(C, m, target)
         length = 1.0
-        leaving = np.int64(-1)
+        removed = np.int64(-1)
         for i in range(m):
             if target[i] * signs[i] <= 0:
                 reach = s[i] / (s[i] - target[i]) if s[i] != target[i] else 0.0
-                if leaving < 0 or reach < length:
+                if removed < 0 or reach < length:
                     length = reach
-                    leaving = np.int64(i)
+                    removed = np.int64(i)
         for i in range(m):
             s[i] += length * (target[i] - s[i])
-        if leaving < 0:
+        if removed < 0:
             return m
-        m = _drop(leaving, m, active, signs, s, C, mask)
-        unchanged = leaving
+        m = _drop(removed, m, active, signs, s, C, mask)
+        unchanged = removed
     return m
 
 
@@ -257,16 +257,16 @@ def _back_substitute(C, m, x):
 
 
 @jit()
-def _drop(leaving, m, active, signs, s, C, mask):
+def _drop(removed, m, active, signs, s, C, mask):
     """Remove one atom from the active set; Givens rotations restore the triangle."""
-    mask[active[leaving]] = 0
-    for i in range(leaving, m - 1):
+    mask[active[removed]] = 0
+    for i in range(removed, m - 1):
         active[i] = active[i + 1]
         signs[i] = signs[i + 1]
         s[i] = s[i + 1]
         for q in range(i + 2):
             C[i, q] = C[i + 1, q]
-    for q in range(leaving, m - 1):
+    for q in range(removed, m - 1):
         radius = np.hypot(C[q, q], C[q, q + 1])
         cosine = C[q, q] / radius
         sine = C[q, q + 1] / radius

@@ -35,19 +35,19 @@ class SimdVector(types.Type):
 
 
 @register_model(SimdVector)
-class _LanesModel(models.PrimitiveModel):
+class _SimdModel(models.PrimitiveModel):
     def __init__(self, dmm: Any, fe_type: SimdVector) -> None:
         scalar = dmm.lookup(fe_type.dtype).get_value_type()
         count = LANE_BYTES * 8 // fe_type.dtype.bitwidth
         super().__init__(dmm, fe_type, ir.VectorType(scalar, count))
 
 
-def _address(context, builder, array_type, array, offset, lanes):
-    whole = context.make_array(array_type)(context, builder, array)
-    vector = context.get_value_type(lanes)
+def _address(context, builder, array_type, array, offset, vector_type):
+    array_struct = context.make_array(array_type)(context, builder, array)
+    vector = context.get_value_type(vector_type)
     if CHECK_BOUNDS:
-        _check(context, builder, whole.nitems, offset, vector.count)
-    pointer = builder.gep(whole.data, [offset])
+        _check(context, builder, array_struct.nitems, offset, vector.count)
+    pointer = builder.gep(array_struct.data, [offset])
     return builder.bitcast(pointer, vector.as_pointer())
 
 
@@ -58,22 +58,22 @@ def _check(context, builder, size, offset, count):
         builder.icmp_signed("<", offset, size.type(0)), builder.icmp_signed(">", offset, last)
     )
     with builder.if_then(outside, likely=False):
-        words = "a lane value lies outside its array"
-        context.call_conv.return_user_exc(builder, IndexError, (words,))
+        message = "a lane value lies outside its array"
+        context.call_conv.return_user_exc(builder, IndexError, (message,))
 
 
 @intrinsic
 def load(typingctx, array, offset):
     """Load the vector at array[offset : offset + width]."""
-    lanes = SimdVector(array.dtype)
+    vector = SimdVector(array.dtype)
 
     def codegen(context, builder, signature, args):
-        address = _address(context, builder, signature.args[0], args[0], args[1], lanes)
+        address = _address(context, builder, signature.args[0], args[0], args[1], vector)
         value = builder.load(address)
         value.align = array.dtype.bitwidth // 8
         return value
 
-    return lanes(array, types.intp), codegen
+    return vector(array, types.intp), codegen
 
 
 @intrinsic
@@ -92,17 +92,17 @@ def store(typingctx, array, offset, value):
 @intrinsic
 def splat(typingctx, array, scalar):
     """Return a vector of the dtype of the array with `scalar` in every element."""
-    lanes = SimdVector(array.dtype)
+    vector = SimdVector(array.dtype)
 
     def codegen(context, builder, signature, args):
         value = context.cast(builder, args[1], signature.args[1], array.dtype)
-        vector_type = context.get_value_type(lanes)
+        vector_type = context.get_value_type(vector)
         empty = ir.Constant(vector_type, ir.Undefined)
         first = builder.insert_element(empty, value, ir.IntType(32)(0))
         mask = ir.VectorType(ir.IntType(32), vector_type.count)
         return builder.shuffle_vector(first, empty, ir.Constant(mask, [0] * vector_type.count))
 
-    return lanes(array, scalar), codegen
+    return vector(array, scalar), codegen
 
 
 @intrinsic
@@ -152,22 +152,22 @@ def bits(typingctx, x):
     float maxima do not. The difference of two bit patterns approximates 2^mantissa · log2(x / y)
     within ±0.0861.
     """
-    lanes = SimdVector(types.int32 if x.dtype.bitwidth == 32 else types.int64)
+    vector = SimdVector(types.int32 if x.dtype.bitwidth == 32 else types.int64)
 
     def codegen(context, builder, signature, args):
-        return builder.bitcast(args[0], context.get_value_type(lanes))
+        return builder.bitcast(args[0], context.get_value_type(vector))
 
-    return lanes(x), codegen
+    return vector(x), codegen
 
 
 @intrinsic
 def absolute(typingctx, x):
     """Return |x|, by clearing the sign bit."""
     width_bits = x.dtype.bitwidth
-    lanes = SimdVector(types.int32 if width_bits == 32 else types.int64)
+    vector = SimdVector(types.int32 if width_bits == 32 else types.int64)
 
     def codegen(context, builder, signature, args):
-        integers = context.get_value_type(lanes)
+        integers = context.get_value_type(vector)
         keep = ir.Constant(integers, [2 ** (width_bits - 1) - 1] * integers.count)
         return builder.bitcast(
             builder.and_(builder.bitcast(args[0], integers), keep), context.get_value_type(x)

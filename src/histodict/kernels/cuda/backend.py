@@ -141,21 +141,21 @@ class OMPCoder:
 
     def code_on_device(self, Y: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return picks (n, L), their codes, a mask of valid picks, and squared residuals (n,)."""
-        given_norms = norms_of(Y)
-        check_norms("Y", given_norms, Y.dtype)
-        norms = nonzero(given_norms)
+        sample_norms = norms_of(Y)
+        check_norms("Y", sample_norms, Y.dtype)
+        norms = nonzero(sample_norms)
         B = Y @ self._D.T
         B /= norms[:, None].to(B.dtype)
         picks, alphas, R, sizes, left = self._pursue(
             B,
             self._G,
-            (given_norms > 0).double(),
+            (sample_norms > 0).double(),
             self._tol / norms**2,
             self._n_nonzero,
             self._order_recursive,
         )
         codes = codes_of(alphas, R, norms, nonzero(self._norms)[picks.long()])
-        return picks, codes, active_positions(picks, sizes), left * given_norms**2
+        return picks, codes, active_positions(picks, sizes), left * sample_norms**2
 
     def code_dense(self, Y: Tensor) -> tuple[Tensor, Tensor]:
         """Return codes (n, n_atoms) and squared residuals (n,), on the device."""
@@ -193,15 +193,15 @@ class JointCoder:
         )
 
     def _code_part(self, Y: Tensor) -> tuple[list[csr_array], NDArray[np.float64]]:
-        given_norms = torch.linalg.vector_norm(norms_of(Y), dim=0)
-        check_norms("Y", given_norms, Y.dtype)
-        norms = nonzero(given_norms)
+        sample_norms = torch.linalg.vector_norm(norms_of(Y), dim=0)
+        check_norms("Y", sample_norms, Y.dtype)
+        norms = nonzero(sample_norms)
         B = Y @ self._D.mT
         B /= norms[:, None].to(B.dtype)
         picks, alphas, R, sizes, left = gpu_joint.pursue(
             B,
             self._G,
-            (given_norms > 0).double(),
+            (sample_norms > 0).double(),
             self._tol / norms**2,
             self._n_nonzero,
             self._order_recursive,
@@ -209,7 +209,7 @@ class JointCoder:
         codes = codes_of(alphas, R, norms, self._norms[:, picks.long()])
         used = active_positions(picks, sizes)
         S = [to_csr(picks, codes_c, used, self._n_atoms) for codes_c in codes]
-        return S, (left * given_norms**2).cpu().numpy()
+        return S, (left * sample_norms**2).cpu().numpy()
 
 
 class LassoCoder:
@@ -317,14 +317,14 @@ def update_atoms(
     Atoms passed as a tensor are returned as a tensor.
     """
     with device_context():
-        given = to_device(D)
-        E_, F_ = (to_device(x).to(given.dtype) for x in (E, F))
+        initial = to_device(D)
+        E_, F_ = (to_device(x).to(initial.dtype) for x in (E, F))
         scale = _comfortable_scale(E_, F_)
         if scale is None:
             check_sums(_fetch(E_), _fetch(F_))
         elif scale != 1:
             E_, F_ = E_ * scale, F_ * scale
-        atoms = given.clone()
+        atoms = initial.clone()
         sweep = _algorithms()[2].sweep
         for _ in range(n_sweeps):
             before = atoms.clone()
@@ -332,7 +332,7 @@ def update_atoms(
             if n_sweeps > 1 and (atoms - before).abs().max() <= tol:
                 break
         # Overflow or underflow of squares gives atoms that do not have unit norm.
-        off = ~((norms_of(atoms) - 1).abs() < 1e-3) & (atoms != given).any(dim=1)
+        off = ~((norms_of(atoms) - 1).abs() < 1e-3) & (atoms != initial).any(dim=1)
         if off.any():
             check_result("the atoms", np.array([np.nan]), as_numpy_type(atoms.dtype))
         return atoms if isinstance(D, Tensor) else atoms.cpu().numpy()

@@ -182,9 +182,9 @@ def _copy_staged(X: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
     if X.ndim == 0 or X.numel() == 0:
         return Y.copy_(X)
     n_rows = max(1, _STAGED_BYTES // max(1, Y[0].numel() * Y.element_size()))
-    for given, part in zip(X.split(n_rows), Y.split(n_rows), strict=True):
-        staged = torch.empty(given.shape, dtype=dtype, pin_memory=True)
-        part.copy_(staged.copy_(given), non_blocking=True)
+    for source, part in zip(X.split(n_rows), Y.split(n_rows), strict=True):
+        staged = torch.empty(source.shape, dtype=dtype, pin_memory=True)
+        part.copy_(staged.copy_(source), non_blocking=True)
     return Y
 
 
@@ -208,9 +208,9 @@ def cache_blocks(
     The cache uses at most half of the memory of the device.
     """
     device = find_device()
-    kept: list[tuple[Tensor, Any]] = []
+    cached: list[tuple[Tensor, Any]] = []
 
-    def has_room(X: NDArray) -> bool:
+    def has_memory_for(X: NDArray) -> bool:
         if device.type != "cuda":
             return True
         free, total = torch.cuda.mem_get_info(device)
@@ -218,9 +218,9 @@ def cache_blocks(
 
     def blocks() -> Iterator[tuple[NDArray | Tensor, Any]]:
         for position, (X, labels) in enumerate(open_blocks()):
-            if position == len(kept) and has_room(X):
-                kept.append((to_device(X), labels_to_device(labels)))
-            yield kept[position] if position < len(kept) else (X, labels)
+            if position == len(cached) and has_memory_for(X):
+                cached.append((to_device(X), labels_to_device(labels)))
+            yield cached[position] if position < len(cached) else (X, labels)
 
     return blocks
 
@@ -239,18 +239,18 @@ class DeviceStatistics(SufficientStatistics):
         """Keep the `most` worst samples of both."""
         errors = torch.cat([self.worst_errors, other.worst_errors])
         samples = torch.cat([self.worst_samples, other.worst_samples])
-        keep = errors.argsort(descending=True, stable=True)[:most]
-        self.worst_errors, self.worst_samples = errors[keep], samples[keep]
+        worst = errors.argsort(descending=True, stable=True)[:most]
+        self.worst_errors, self.worst_samples = errors[worst], samples[worst]
 
     def worst_reconstructed(self) -> Any:
         """Return the worst samples, without those whose residual is within rounding error."""
         norms = self.worst_samples.square().sum(dim=1)
         return self.worst_samples[self.worst_errors > 1e-6 * norms]
 
-    def with_tangent(self, D: Tensor, pull: float) -> SufficientStatistics:
+    def with_tangent(self, D: Tensor, proximal_weight: float) -> SufficientStatistics:
         """Return the statistics of the linearised problem; see `SufficientStatistics`."""
         with device_context():
-            mu = pull * self.F_own_class.trace() / len(D)
+            mu = proximal_weight * self.F_own_class.trace() / len(D)
             bent = (self.F_own_class - self.F).to(D.dtype) @ D
             return replace(self, E=self.E + bent + mu * D, F=self.F_own_class)
 
@@ -300,7 +300,7 @@ def sum_codes(
         E=weighted.T @ Y,
         F=_symmetric(weighted.T @ S),
         usage_counts=uses,
-        code_sum=2 * (S_own > 0).sum(dim=0) - uses,
+        sign_balance=2 * (S_own > 0).sum(dim=0) - uses,
         objective=w @ errors,  # stays a tensor, to avoid waiting for the device
         worst_errors=own_errors[worst],
         worst_samples=Y[worst],

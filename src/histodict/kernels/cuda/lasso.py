@@ -90,18 +90,18 @@ def solve(
     active atoms (n, slots), −1 for a free slot; their codes (n, slots); and the number of rows that
     missed the tolerance. The number of slots is that of the largest code, rounded up
     """
-    room = triton.next_power_of_2(capacity)
-    steps = [places for places in _POSITIONS if places < room] + [room]
-    atoms, s, marks = _solve_with(steps[0], B, yy, G, penalty, tol, capacity)
+    max_slots = triton.next_power_of_2(capacity)
+    steps = [places for places in _POSITIONS if places < max_slots] + [max_slots]
+    atoms, s, status = _solve_with(steps[0], B, yy, G, penalty, tol, capacity)
     for places in steps[1:]:
-        rows = torch.nonzero(marks == _FULL)[:, 0]
+        rows = torch.nonzero(status == _FULL)[:, 0]
         if len(rows) == 0:
             break
         more = _solve_with(places, B[rows], yy[rows], G, penalty, tol, capacity)
         atoms = torch.nn.functional.pad(atoms, (0, places - atoms.shape[1]), value=-1)
         s = torch.nn.functional.pad(s, (0, places - s.shape[1]))
-        atoms[rows], s[rows], marks[rows] = more
-    return atoms, s, int((marks > 0).sum())
+        atoms[rows], s[rows], status[rows] = more
+    return atoms, s, int((status > 0).sum())
 
 
 def _solve_with(
@@ -116,7 +116,7 @@ def _solve_with(
     double = {"dtype": torch.float64, "device": B.device}
     atoms = torch.empty(n_rows, places, dtype=torch.int32, device=B.device)
     s = B.new_empty(n_rows, places)
-    marks = torch.zeros(n_rows, dtype=torch.int32, device=B.device)
+    status = torch.zeros(n_rows, dtype=torch.int32, device=B.device)
     threshold = max(torch.finfo(B.dtype).eps ** 0.7, 1e-9)
     if n_rows:
         _solve[(n_programs,)](
@@ -129,7 +129,7 @@ def _solve_with(
             B.new_empty(n_programs, width),
             atoms,
             s,
-            marks,
+            status,
             n_rows,
             k,
             min(places, capacity),
@@ -140,7 +140,7 @@ def _solve_with(
             num_warps=n_warps,
             **UNIFORM,
         )
-    return atoms, s, marks
+    return atoms, s, status
 
 
 @triton.jit
@@ -165,7 +165,7 @@ def _solve(
     slopes,
     atoms_out,
     s_out,
-    marks,
+    status,
     n_rows,
     k,
     capacity,
@@ -241,7 +241,7 @@ def _solve(
                 gap = _relative_gap(y_r, s_c, l1, tl.maximum(steepest, seen), penalty)
                 gap = tl.minimum(gap, _relative_gap(y_r, penalty * l1, l1, seen, penalty))
                 # With this comparison a NaN, from an overflow, counts as missed.
-                tl.store(marks + row, tl.where(gap <= tol, 0, tl.where(full, 2, 1)))
+                tl.store(status + row, tl.where(gap <= tol, 0, tl.where(full, 2, 1)))
                 tl.store(atoms_out + row * PLACES + place, active)
                 tl.store(s_out + row * PLACES + place, s)
 
@@ -280,7 +280,7 @@ def _activate(j, c_j, G, k, least_pivot, H, weights, active, signs, s, state, to
         pivot = norm2 - tl.sum(g * h)
         slope = sign * h
         reach = tl.where(used & (slope * signs > 0), tl.maximum(s / slope, 0.0), float("inf"))
-        length, leaving = tl.min(reach, 0, return_indices=True)
+        length, removed = tl.min(reach, 0, return_indices=True)
         fits = pivot > least_pivot * norm2
         pending = (fits == 0) & (length < float("inf"))
         if fits:
@@ -295,7 +295,7 @@ def _activate(j, c_j, G, k, least_pivot, H, weights, active, signs, s, state, to
         elif pending:
             s -= length * slope
             start += length * sign
-            active, s, state = _drop(leaving, H, weights, active, s, state, top, CHUNK)
+            active, s, state = _drop(removed, H, weights, active, s, state, top, CHUNK)
         else:
             state = tl.where(atom == j, _REFUSED, state)
     return active, signs, s, state, top
@@ -315,29 +315,29 @@ def _descend(penalty, slopes, H, weights, active, signs, s, state, top, CHUNK):
         target = s + step
         reach = tl.where(s == target, 0.0, tl.maximum(s / (s - target), 0.0))
         reach = tl.where(used & (target * signs <= 0), reach, float("inf"))
-        length, leaving = tl.min(reach, 0, return_indices=True)
+        length, removed = tl.min(reach, 0, return_indices=True)
         pending = length < float("inf")
         if pending:
             s += length * step
             # The full step removes the slope, so a partial step reduces it proportionally.
-            slope = tl.where(place == leaving, 0.0, slope * (1 - length))
-            active, s, state = _drop(leaving, H, weights, active, s, state, top, CHUNK)
+            slope = tl.where(place == removed, 0.0, slope * (1 - length))
+            active, s, state = _drop(removed, H, weights, active, s, state, top, CHUNK)
         else:
             s = target
     return active, s, state
 
 
 @triton.jit
-def _drop(leaving, H, weights, active, s, state, top, CHUNK):
+def _drop(removed, H, weights, active, s, state, top, CHUNK):
     """Remove one atom from the active set."""
     atom = tl.arange(0, state.shape[0])
     place = tl.arange(0, active.shape[0])
-    h = tl.load(H + leaving * place.shape[0] + place, mask=active >= 0, other=0.0)
-    pivot = tl.sum(tl.where(place == leaving, h, 0.0))
+    h = tl.load(H + removed * place.shape[0] + place, mask=active >= 0, other=0.0)
+    pivot = tl.sum(tl.where(place == removed, h, 0.0))
     add_outer(h, -1 / pivot, -1, H, weights, top, CHUNK)
-    gone = tl.sum(tl.where(place == leaving, active, 0))
+    gone = tl.sum(tl.where(place == removed, active, 0))
     state = tl.where(atom == gone, _FREE, state)
-    return tl.where(place == leaving, -1, active), tl.where(place == leaving, 0.0, s), state
+    return tl.where(place == removed, -1, active), tl.where(place == removed, 0.0, s), state
 
 
 @triton.jit

@@ -189,16 +189,16 @@ def redo(dataset: Dataset, image: str) -> AnnotationStore:
 
 
 def import_annotations(
-    dataset: Dataset, image: str, size: Size, brought: ImportedAnnotations
+    dataset: Dataset, image: str, size: Size, imported: ImportedAnnotations
 ) -> AnnotationStore:
     """Add the shapes of a file; missing classes are created with their colours."""
     with _WRITE_LOCK:
         classes = read_classes(dataset.folder)
-        for name in brought.names:
+        for name in imported.names:
             if not any(is_called(class_, name) for class_ in classes):
-                classes = with_class(classes, name, brought.colours.get(name))
-        ids = {name: next(c.id for c in classes if is_called(c, name)) for name in brought.names}
-        shapes = [shape_of(ids[name], "file", polygons) for name, polygons in brought.shapes(size)]
+                classes = with_class(classes, name, imported.colours.get(name))
+        ids = {name: next(c.id for c in classes if is_called(c, name)) for name in imported.names}
+        shapes = [shape_of(ids[name], "file", polygons) for name, polygons in imported.shapes(size)]
         if not shapes:
             raise ValueError("the file holds no outline that has an area on this image")
         store = AnnotationStore.read(dataset.folder, image).changed([], shapes)

@@ -43,17 +43,17 @@ def uses_encoder() -> bool:
     return missing_dependency(ENCODER) is None
 
 
-def quick_recipe(mpp: float | None, network: bool) -> Recipe:
+def quick_recipe(mpp: float | None, with_encoder: bool) -> Recipe:
     """Return the recipe for an image of this pixel size.
 
     Parameters
     ----------
     mpp : µm per pixel; None if unknown
-    network : whether to use the encoder, with 8 µm patches, or else pixels, with 16 µm patches
+    with_encoder : whether to use the encoder, with 8 µm patches, or else pixels, with 16 µm patches
     """
-    target_mpp = _ENCODER_MPP if network else _PIXEL_MPP
+    target_mpp = _ENCODER_MPP if with_encoder else _PIXEL_MPP
     downsample = max(1.0, target_mpp / mpp) if mpp else 1.0
-    if network:
+    if with_encoder:
         return preset("embeddings", regions=True).with_changes(
             features=ENCODER, downsample=downsample, augment_patches=False
         )
@@ -71,11 +71,11 @@ class InteractiveImage:
         self._uses_pixels = get_patch_features(recipe.features).are_images
         self._key: Key = (repr(image), repr(recipe))
 
-    def cached_features(self, kept: LRUCache[Numbers], field: Field) -> Numbers | None:
+    def cached_features(self, cache: LRUCache[Numbers], field: Field) -> Numbers | None:
         """Return the features of a field from the cache; None if they are not there."""
-        return kept.find((*self._key, repr(field)))
+        return cache.find((*self._key, repr(field)))
 
-    def patch_features(self, kept: LRUCache[Numbers], field: Field) -> Numbers:
+    def patch_features(self, cache: LRUCache[Numbers], field: Field) -> Numbers:
         """Return the features of a field, computed if needed."""
 
         def made() -> tuple[Numbers, int]:
@@ -85,7 +85,7 @@ class InteractiveImage:
                 features = self.prepared_image.chunk_features(self.grid, *field)
             return features, sum(part.nbytes for part in features)
 
-        return kept.get((*self._key, repr(field)), made)
+        return cache.get((*self._key, repr(field)), made)
 
     def on(self, box: Box) -> list[Field]:
         """Return the fields visible in a box (left, top, right, bottom), central ones first."""
@@ -198,14 +198,14 @@ class AnnotatedImage:
             field for field, inside in zip(candidates, is_inside.tolist(), strict=True) if inside
         ]
 
-    def samples(self, kept: LRUCache[Numbers]) -> Iterator[tuple[str, NDArray[np.float32]]]:
+    def samples(self, cache: LRUCache[Numbers]) -> Iterator[tuple[str, NDArray[np.float32]]]:
         """Yield class ids with the features of patches at least half inside their shapes.
 
         Fields that are not computed yet are left out.
         """
         regions, grid = self.regions(), self.image.grid
         for field in self.fields():
-            features = self.image.cached_features(kept, field)
+            features = self.image.cached_features(cache, field)
             if features is None or not features[0].any():  # not computed yet, or background
                 continue
             tissue, vectors = features
@@ -249,7 +249,7 @@ class Viewport:
     deadline: float
 
 
-def predict_viewport(screen: Viewport, kept: LRUCache[Numbers]) -> dict[str, Any]:
+def predict_viewport(screen: Viewport, cache: LRUCache[Numbers]) -> dict[str, Any]:
     """Predict the viewport as far as time permits.
 
     Return the class map as an image, the number of annotated patches per class, the number of
@@ -261,13 +261,13 @@ def predict_viewport(screen: Viewport, kept: LRUCache[Numbers]) -> dict[str, Any
         (annotated.image, field) for annotated in screen.annotations for field in annotated.fields()
     ]
     n_left = _compute_fields(
-        [*required, *((screen.image, field) for field in fields)], kept, screen.deadline
+        [*required, *((screen.image, field) for field in fields)], cache, screen.deadline
     )
-    counts, classifier = _fit_classifier(screen, kept)
+    counts, classifier = _fit_classifier(screen, cache)
     features = {
         repr(field): field_features
         for field in fields
-        if (field_features := screen.image.cached_features(kept, field)) is not None
+        if (field_features := screen.image.cached_features(cache, field)) is not None
     }
     image = None
     if classifier is not None and features:

@@ -218,17 +218,17 @@ def changed_class(
 
 def is_called(one: AnnotationClass, name: str) -> bool:
     """Return whether a class has this name, ignoring case, blanks and Unicode normalisation."""
-    return one.name.casefold() == _normalised_name(name).casefold()
+    return one.name.casefold() == _normalized_name(name).casefold()
 
 
-def _normalised_name(name: str) -> str:
+def _normalized_name(name: str) -> str:
     return " ".join(unicodedata.normalize("NFC", name).split())
 
 
 def _checked_name(name: object, others: Sequence[AnnotationClass]) -> str:
     if not isinstance(name, str):
         raise ValueError("a class needs a name")
-    text = _normalised_name(name)
+    text = _normalized_name(name)
     if not 0 < len(text) <= _MAX_NAME:
         raise ValueError(f"a class's name has from 1 to {_MAX_NAME} letters")
     invalid = [
@@ -374,8 +374,8 @@ def _apply(shapes: Sequence[Shape], change: Change) -> list[Shape]:
 def _within_limits(changes: list[Change]) -> list[Change]:
     """Return the last changes within the limits, at least one."""
     n_corners = np.cumsum([_n_corners(old) + _n_corners(new) for old, new in changes[::-1]])
-    n_kept = int(np.searchsorted(n_corners, _MAX_HISTORY_CORNERS, side="right"))
-    return changes[-max(1, min(n_kept, _MAX_CHANGES)) :]
+    n_last = int(np.searchsorted(n_corners, _MAX_HISTORY_CORNERS, side="right"))
+    return changes[-max(1, min(n_last, _MAX_CHANGES)) :]
 
 
 def _n_corners(shapes: Sequence[Shape]) -> int:

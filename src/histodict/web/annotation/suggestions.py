@@ -37,29 +37,35 @@ class Suggestion(NamedTuple):
     novelty: float
 
 
-def suggest(leads: Numbers, looks: Numbers, learnt: Numbers, n: int) -> list[Suggestion]:
+def suggest(leads: Numbers, descriptors: Numbers, labelled: Numbers, n: int) -> list[Suggestion]:
     """Return the n most useful candidates to label, the best first.
 
     Parameters
     ----------
     leads : (n_candidates,), margins between the predicted class and the next one
-    looks : (n_candidates, n_features), colour descriptors of the candidates
-    learnt : (n_learnt, n_features), colour descriptors of labelled images
+    descriptors : (n_candidates, n_features), colour descriptors of the candidates
+    labelled : (n_labelled, n_features), colour descriptors of labelled images
     n : number of suggestions
     """
     if not len(leads):
         return []
-    scale = np.vstack([looks, learnt]).std(axis=0) + 1e-9
-    looks, learnt = looks / scale, learnt / scale
-    distances = cdist(looks, learnt).min(axis=1) if len(learnt) else _typicality(looks)
-    uncertainty, is_left, found = 1 - _ranks(leads), np.ones(len(leads), bool), list[Suggestion]()
+    scale = np.vstack([descriptors, labelled]).std(axis=0) + 1e-9
+    descriptors, labelled = descriptors / scale, labelled / scale
+    distances = (
+        cdist(descriptors, labelled).min(axis=1) if len(labelled) else _typicality(descriptors)
+    )
+    uncertainty, is_left, suggestions = (
+        1 - _ranks(leads),
+        np.ones(len(leads), bool),
+        list[Suggestion](),
+    )
     for _ in range(min(n, len(leads))):
         novelty = _ranks(distances)
         best = int(np.argmax(np.where(is_left, uncertainty * novelty, -1.0)))
-        found.append(Suggestion(best, float(uncertainty[best]), float(novelty[best])))
+        suggestions.append(Suggestion(best, float(uncertainty[best]), float(novelty[best])))
         is_left[best] = False
-        distances = np.minimum(distances, np.linalg.norm(looks - looks[best], axis=1))
-    return found
+        distances = np.minimum(distances, np.linalg.norm(descriptors - descriptors[best], axis=1))
+    return suggestions
 
 
 def _ranks(values: Numbers) -> Numbers:
@@ -98,14 +104,16 @@ def colour_descriptor(pixels: NDArray[np.uint8]) -> Numbers:
     )
 
 
-def normalized_margin(facts: Mapping[str, Any]) -> float | None:
+def normalized_margin(prediction: Mapping[str, Any]) -> float | None:
     """Return the margin of a prediction, in the unit of its model; None without tissue."""
-    for fractions in (facts["probabilities"], facts["shares"]):
-        if facts["answer"] is not None and len(fractions) > 2 - bool(facts["probabilities"]):
+    for fractions in (prediction["probabilities"], prediction["shares"]):
+        if prediction["answer"] is not None and len(fractions) > 2 - bool(
+            prediction["probabilities"]
+        ):
             first, second, *_ = sorted(fractions.values(), reverse=True)
             return float(first - second)
-    score = facts["score"]
-    return None if facts["answer"] is None or score is None else abs(float(score))
+    score = prediction["score"]
+    return None if prediction["answer"] is None or score is None else abs(float(score))
 
 
 # --- regions of an image --------------------------------------------------------------------------
@@ -185,7 +193,7 @@ def annotated_positions(
 def suggest_regions(
     patch_map: PatchMap,
     source: ImageSource,
-    marked: list[Box],
+    labelled_boxes: list[Box],
     n: int,
     shapes: Sequence[Shape] = (),
 ) -> list[tuple[Box, Suggestion]]:
@@ -195,24 +203,26 @@ def suggest_regions(
     ----------
     patch_map : patch map of the image
     source : image
-    marked : rectangles with labels
+    labelled_boxes : rectangles with labels
     n : number of suggestions
     shapes : annotations
     """
     is_annotated = annotated_positions(patch_map, shapes, source.size)
-    fields, labelled = list[MapRegion](), [*marked]
+    fields, labelled = list[MapRegion](), [*labelled_boxes]
     for region in map_regions(patch_map):
         if is_annotated[region.positions].any():
             labelled.append(region.box)
-        elif not any(_overlap(region.box, box) for box in marked):
+        elif not any(_overlap(region.box, box) for box in labelled_boxes):
             fields.append(region)
     fields = sorted(fields, key=lambda region: region.normalized_margin)[:_MAX_REGIONS]
     if not fields:
         return []
     descriptors = np.stack([appearance_of(source, region.box) for region in fields])
-    learnt = np.array([appearance_of(source, box) for box in labelled[:_MAX_REGIONS]])
+    labelled_descriptors = np.array([appearance_of(source, box) for box in labelled[:_MAX_REGIONS]])
     margins = np.array([region.normalized_margin for region in fields])
-    suggestions = suggest(margins, descriptors, learnt.reshape(-1, descriptors.shape[1]), n)
+    suggestions = suggest(
+        margins, descriptors, labelled_descriptors.reshape(-1, descriptors.shape[1]), n
+    )
     return [(fields[suggestion.position].box, suggestion) for suggestion in suggestions]
 
 

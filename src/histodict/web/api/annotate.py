@@ -98,7 +98,7 @@ def _classes(classes: list[AnnotationClass]) -> dict[str, Any]:
     return {"classes": [asdict(class_) for class_ in classes]}
 
 
-def show_sheet(call: ApiRequest) -> dict[str, Any]:
+def show_annotations(call: ApiRequest) -> dict[str, Any]:
     """Return the annotations of an image."""
     return _describe(call, AnnotationStore.read(call.dataset.folder, _image(call)))
 
@@ -120,8 +120,8 @@ def _describe(call: ApiRequest, store: AnnotationStore) -> dict[str, Any]:
 def change(call: ApiRequest, *, act: str) -> dict[str, Any] | DeferredWork:
     """Edit the annotations of an image, and return them."""
     _check_bare(call)
-    check_choice("act", act, ACTS)
-    return ACTS[act](call)
+    check_choice("act", act, EDITS)
+    return EDITS[act](call)
 
 
 def _check_bare(call: ApiRequest) -> None:
@@ -136,24 +136,24 @@ def _check_bare(call: ApiRequest) -> None:
 def _draw(call: ApiRequest) -> DeferredWork:
     stroke, label = BrushStroke.of(call.body), call.body.get("label")
 
-    def drawn() -> dict[str, Any]:
+    def edit() -> dict[str, Any]:
         size = call.context.tiles.open(call.record).size
         return _describe(call, draw(call.dataset, _image(call), size, stroke, label))
 
-    return DeferredWork(IMAGES, drawn, call.record.path)
+    return DeferredWork(IMAGES, edit, call.record.path)
 
 
 def _shape_edit(
     work: Callable[..., AnnotationStore], *names: str
 ) -> Callable[[ApiRequest], dict[str, Any]]:
-    def act(call: ApiRequest) -> dict[str, Any]:
+    def edit(call: ApiRequest) -> dict[str, Any]:
         arguments = [call.body.get(name) for name in names]
         return _describe(call, work(call.dataset, _image(call), *arguments))
 
-    return act
+    return edit
 
 
-ACTS: dict[str, Callable[[ApiRequest], dict[str, Any] | DeferredWork]] = {
+EDITS: dict[str, Callable[[ApiRequest], dict[str, Any] | DeferredWork]] = {
     "draw": _draw,
     "relabel": _shape_edit(relabel, "id", "label"),
     "remove": _shape_edit(remove, "id"),
@@ -175,13 +175,13 @@ def upload(call: ApiRequest, *, name: str = "") -> DeferredWork:
     """Import outlines from a file; the file itself is not stored."""
     _check_bare(call)
 
-    def brought() -> dict[str, Any]:
+    def load() -> dict[str, Any]:
         source = call.context.tiles.open(call.record)
         imported = _read_upload(call, name, source)
         store = import_annotations(call.dataset, _image(call), source.size, imported)
         return _describe(call, store) | {"notes": imported.notes}
 
-    return DeferredWork(IMAGES, brought, call.record.path)
+    return DeferredWork(IMAGES, load, call.record.path)
 
 
 def _read_upload(call: ApiRequest, name: str, source: ImageSource) -> ImportedAnnotations:
@@ -208,7 +208,7 @@ def quick(call: ApiRequest, *, box: list[float]) -> DeferredWork:
         raise ValueError("box must be four numbers: left, top, right, bottom")
     left, top, right, bottom = map(float, box)
 
-    def answered() -> dict[str, Any]:
+    def predict() -> dict[str, Any]:
         started = time.monotonic()
         with_encoder = uses_encoder()
         viewport = _viewport(call, (left, top, right, bottom), with_encoder, started + _MAX_SECONDS)
@@ -217,7 +217,7 @@ def quick(call: ApiRequest, *, box: list[float]) -> DeferredWork:
         return prediction | {"by_network": with_encoder, "seconds": seconds}
 
     # Not limited per image, as tiles of the image would have to wait.
-    return DeferredWork(LIVE, answered)
+    return DeferredWork(LIVE, predict)
 
 
 def _viewport(call: ApiRequest, box: Box, with_encoder: bool, deadline: float) -> Viewport:
@@ -252,7 +252,7 @@ def _interactive_image(
     recipe = quick_recipe(size.mpp, with_encoder)
 
     def opened() -> tuple[InteractiveImage, int]:
-        source = call.context.tiles.open(replace(record, mpp=size.is_user_given))
+        source = call.context.tiles.open(replace(record, mpp=size.user_mpp))
         return InteractiveImage(source, recipe, image), source.memory_bytes
 
     return call.context.interactive_images.get((repr(image), size, with_encoder), opened)
@@ -264,7 +264,7 @@ _UPLOAD = endpoint(upload, most_bytes=_MAX_BYTES, is_json=False)
 ROUTES = [
     Route(f"{_DATA}/drawn", endpoint(list_all)),
     Route(f"{_DATA}/classes", endpoint(classes), methods=["POST"]),
-    Route(f"{_IMAGE}/drawn", endpoint(show_sheet)),
+    Route(f"{_IMAGE}/drawn", endpoint(show_annotations)),
     Route(f"{_IMAGE}/drawn", endpoint(change, most_bytes=_STROKE_BYTES), methods=["POST"]),
     Route(f"{_IMAGE}/drawn.geojson", endpoint(download)),
     Route(f"{_IMAGE}/drawn/file", _UPLOAD, methods=["POST"]),
@@ -386,14 +386,16 @@ def _margin(call: ApiRequest, record: ImageRecord) -> float | None:
 def fields(call: ApiRequest) -> DeferredWork:
     """Return regions of an image to label next."""
     dataset, image = call.dataset, str(call.parts["image"])
-    marked: Sequence[Any] = [
+    labelled_boxes: Sequence[Any] = [
         tuple(c["box"]) for c in dataset.corrections() if c["image"] == image and c["box"]
     ]
 
     def found() -> dict[str, Any]:
         source = call.context.tiles.open(call.record)
         shapes = AnnotationStore.read(dataset.folder, image).shapes
-        suggestions = suggest_regions(displayed_map(call), source, list(marked), _N_REGIONS, shapes)
+        suggestions = suggest_regions(
+            displayed_map(call), source, list(labelled_boxes), _N_REGIONS, shapes
+        )
         return {
             "fields": [
                 {"box": box, "doubt": suggestion.uncertainty, "novelty": suggestion.novelty}

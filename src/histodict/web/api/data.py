@@ -14,7 +14,7 @@ from ..dataset_checks import quick_warnings
 from ..datasets import (
     READ_ONLY,
     add_correction,
-    class_to_be_found,
+    describe_positive_class,
     find_source,
     id_of,
     name_of,
@@ -85,7 +85,7 @@ def _settings(call: ApiRequest) -> dict[str, Any]:
         "classes": manifest.classes,
         "drawn": annotated,
         "learn_classes": classes,
-        "positive": class_to_be_found(classes, dataset.about.positive),
+        "positive": describe_positive_class(classes, dataset.about.positive),
         "mpp": dataset.about.mpp,
         "learn_from": dataset.about.learn_from,
         "set_classes": dataset.set_classes,
@@ -131,7 +131,7 @@ def image(call: ApiRequest) -> DeferredWork:
     """Return size, pixel size and tile geometry of an image."""
     record, tiles, dataset = call.record, call.context.tiles, call.dataset
 
-    def facts() -> dict[str, Any]:
+    def describe() -> dict[str, Any]:
         source, size = tiles.open(record), dataset.size_of(record)
         return {
             "width": source.size[0],
@@ -142,7 +142,7 @@ def image(call: ApiRequest) -> DeferredWork:
             "levels": n_levels(source.size),
         }
 
-    return DeferredWork(IMAGES, facts, record.path)
+    return DeferredWork(IMAGES, describe, record.path)
 
 
 def tile(call: ApiRequest, *, level: int, column: int, row: int) -> Response | DeferredWork:

@@ -17,7 +17,7 @@ from ...methods.registry import METHODS, get_method
 from ...models import Plan
 from ...models.recipe import default_region_preset
 from ...patches.vectors import PATCH_FEATURES
-from ...preprocessing.stain import NORMALISERS
+from ...preprocessing.stain import NORMALIZERS
 from ...utils.progress import Progress
 from ..dataset_checks import (
     bad_images,
@@ -55,7 +55,7 @@ def choices(
     """
     plan = offered_plan(preset, method, regions=bool(regions))
     for_regions, reason = default_region_preset({}, [method])
-    parameters = inspect.signature(get_method(method).load()).parameters
+    parameters = inspect.signature(get_method(method).load_class()).parameters
     method_parameters = {
         name: plan.recipe.method_parameters.get(name, parameter.default)
         for name, parameter in parameters.items()
@@ -67,7 +67,7 @@ def choices(
         "presets": PRESET_LABELS,
         "for_regions": {"preset": for_regions, "why": reason},
         "methods": {name: entry.summary for name, entry in METHODS.items()},
-        "stains": sorted(NORMALISERS),
+        "stains": sorted(NORMALIZERS),
         "features": sorted({*PATCH_FEATURES, plan.recipe.features}),
         "recipe": fields,
         "parameters": method_parameters,
@@ -148,10 +148,10 @@ def _check_images(
 
 def _chosen_plan(preset: str | None, method: str, regions: bool, settings: dict[str, Any]) -> Plan:
     default = default_region_preset({}, [method])[0] if regions else "default"
-    texts = {name: str(value) for name, value in settings.items()}
-    for name, text in texts.items():
+    as_text = {name: str(value) for name, value in settings.items()}
+    for name, text in as_text.items():
         _check_setting(name, text)
-    return offered_plan(preset or default, method, regions=regions).parse_settings(texts)
+    return offered_plan(preset or default, method, regions=regions).parse_settings(as_text)
 
 
 def _check_setting(name: str, text: str) -> None:

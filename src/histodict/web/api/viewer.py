@@ -70,7 +70,7 @@ def predict_image(call: ApiRequest) -> dict[str, Any] | DeferredWork:
         return _describe(call, prediction)
     model = call.trained.model
 
-    def judge() -> dict[str, Any] | MapWork | DeferredWork:
+    def predict() -> dict[str, Any] | MapWork | DeferredWork:
         n_pixels = _n_pixels(call)
         if n_pixels > _AT_ONCE:
             job = _map_job(call)
@@ -82,7 +82,7 @@ def predict_image(call: ApiRequest) -> dict[str, Any] | DeferredWork:
             PREDICTIONS, lambda: _describe(call, compute_or_load(model, record, folder, mpp))
         )
 
-    return DeferredWork(IMAGES, judge, record.path)
+    return DeferredWork(IMAGES, predict, record.path)
 
 
 def _describe(call: ApiRequest, prediction: dict[str, Any]) -> dict[str, Any]:
@@ -192,27 +192,27 @@ def version_of_map(call: ApiRequest) -> Key:
 def draw(call: ApiRequest, *, only: int = -1) -> Response:
     """Return the map as an image, one pixel per patch; `only` is the index of a single class."""
 
-    def drawn() -> bytes:
+    def render() -> bytes:
         patch_map = displayed_map(call)
         if only >= patch_map.n_classes:
             raise KeyError("there is no such class")
         return encode_png(map_image(patch_map, only if only >= 0 else None, colours))
 
     colours = call.dataset.colours
-    return image_response(call.rendered(_map_key(call, "map", only, repr(colours)), drawn), "png")
+    return image_response(call.rendered(_map_key(call, "map", only, repr(colours)), render), "png")
 
 
 def rings(call: ApiRequest, *, class_: int = 1, least: int = 1) -> Response:
     """Return the outlines of a class's regions of at least `least` patches."""
     least = max(1, least)
 
-    def drawn() -> bytes:
+    def render() -> bytes:
         patch_map = displayed_map(call)
         if not 0 <= class_ < patch_map.n_classes:
             raise KeyError("there is no such class")
         return json.dumps({"rings": outlines(patch_map, class_, least)}).encode()
 
-    data = call.rendered(_map_key(call, "outlines", class_, least), drawn)
+    data = call.rendered(_map_key(call, "outlines", class_, least), render)
     return Response(data, media_type="application/json")
 
 
@@ -351,13 +351,13 @@ def draw_difference(call: ApiRequest, *, with_: str) -> Response:
     """Return the difference of two maps as an image."""
     other, colours = _for_other_job(call, with_), call.dataset.colours
 
-    def drawn() -> bytes:
+    def render() -> bytes:
         return encode_png(
             MapDifference.of(displayed_map(call), displayed_map(other)).image(colours)
         )
 
     key = ("difference", *_difference_key(call), *_difference_key(other), repr(colours))
-    return image_response(call.rendered(key, drawn), "png")
+    return image_response(call.rendered(key, render), "png")
 
 
 def _difference_key(call: ApiRequest) -> tuple[Any, ...]:
