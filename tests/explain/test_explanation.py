@@ -13,14 +13,11 @@ from histodict import EnsembleClassifier, RegionDetector, TissueClassifier, load
 from histodict.datasets.manifest import read_manifest
 from histodict.decision.aggregation import smooth_margins
 from histodict.decision.atom_annotations import AtomAnnotations, patch_weights
-from histodict.explain.explanation import (
-    ConceptContribution,
-    Explanation,
-    MemberContribution,
-    ScoreContributions,
-)
+from histodict.explain.concept_contribution import ConceptContribution, MemberContribution
+from histodict.explain.explanation import Explanation, ScoreContributions
+from histodict.models.ensemble_recipes import ensemble_recipes, resolve_ensemble_recipe
 from histodict.models.image_pipeline import PatchRecorder
-from histodict.models.recipe import Recipe, ensemble_recipes, resolve_ensemble_recipe
+from histodict.models.recipe import Recipe
 from histodict.synthetic.dataset import write_synthetic_dataset
 
 SMALL = Recipe(

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from histodict.metrics.confounding import auc_per_feature
+from histodict.metrics.auc_intervals import auc_per_feature
 from histodict.metrics.scores import auc
 
 

@@ -16,7 +16,8 @@ from histodict.datasets.manifest import read_manifest
 from histodict.images.source import ImageError
 from histodict.models import EnsembleClassifier, Plan, TissueClassifier, load_model, save_model
 from histodict.models import image_pipeline as whole_image_model
-from histodict.models.recipe import Recipe, ensemble_recipes, preset
+from histodict.models.ensemble_recipes import ensemble_recipes
+from histodict.models.recipe import Recipe, preset
 from histodict.synthetic.dataset import write_synthetic_dataset
 from histodict.utils.progress import ENSEMBLE_STAGES
 

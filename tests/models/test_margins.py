@@ -15,7 +15,7 @@ from histodict.models.image_pipeline import _whole
 from histodict.models.patch_pipeline import PatchSamplingSpec, sample_training_patches
 from histodict.models.prepared_image import open_prepared_image
 from histodict.models.recipe import Recipe
-from histodict.models.region_detector import region_patch_mask
+from histodict.models.region_labels import region_patch_mask
 from histodict.patches.patch_map import NO_TISSUE
 from histodict.patches.rendering import draw_overlay
 from histodict.synthetic.dataset import write_synthetic_dataset

@@ -8,7 +8,7 @@ import itertools
 import numpy as np
 import pytest
 
-from histodict.patches.patch_map import RegionBorders, label_regions
+from histodict.patches.region_borders import RegionBorders, label_regions
 
 
 def mask_of(*lines):

@@ -290,11 +290,30 @@ class AnnotationFile:
         check_choice("coordinates", self.coordinates, COORDINATES)
 
     def of(self, *names: str) -> AnnotationFile:
-        """Return the same file, restricted to outlines of these classes."""
+        """Return the same file, restricted to outlines of these classes.
+
+        Parameters
+        ----------
+        *names : classes to use; none for all
+
+        Returns
+        -------
+        AnnotationFile
+        """
         return replace(self, names=names)
 
     def read(self) -> Annotations:
-        """Read the outlines of all classes; results are cached until the file changes."""
+        """Read the outlines of all classes; results are cached until the file changes.
+
+        Returns
+        -------
+        Annotations
+
+        Raises
+        ------
+        ImageError
+            If the file cannot be read.
+        """
         check_readable_file(self.path)
         return _read(self.path, repr(file_key(self.path)))
 
@@ -306,6 +325,10 @@ class AnnotationFile:
         image : image of the outlines
         may_lack : whether the mask is empty, rather than an error raised, if no outline has these
             classes
+
+        Returns
+        -------
+        RunLengthMask
 
         Raises
         ------
@@ -320,14 +343,26 @@ class AnnotationFile:
         return RunLengthMask.of(selected, image.size)
 
     def notes(self) -> list[str]:
-        """Return remarks on the file; none if it cannot be read, as using it raises the error."""
+        """Return remarks on the file; none if it cannot be read, as using it raises the error.
+
+        Returns
+        -------
+        list of str
+        """
         try:
             return self.read().notes()
         except (ImageError, OSError):
             return []
 
     def fingerprint(self) -> list[Any]:
-        """Return all that determines the outlines; the file name does not."""
+        """Return all that determines the outlines; the file name does not.
+
+        Returns
+        -------
+        list
+            JSON-serialisable values: digest of the content, classes, coordinates, and an offset
+            other than 0.
+        """
         content = [content_digest(self.path), list(self.names), self.coordinates]
         offset = _image_offset(self.image, repr(file_key(self.image))) if self.image else (0, 0)
         return [*content, list(offset)] if any(offset) else content

@@ -161,6 +161,15 @@ def with_annotations(
     coordinates : "pixels", as counted by the program that writes the format; "slide", pixels from
         the corner of the slide; "um", µm from the first pixel
     keep_all : also keep images without labels, masks and annotations
+
+    Returns
+    -------
+    Manifest
+
+    Raises
+    ------
+    ManifestError
+        If there are no annotation files, or if none of them matches an image.
     """
     manifest = images if isinstance(images, Manifest) else read_images(images)
     folder = Path(annotations)
@@ -239,6 +248,20 @@ def split_by_annotation(manifest: Manifest, names: Sequence[str]) -> Manifest:
 
     Each part has the class as its label and keeps its patient. Areas without outline belong to no
     part. An image without outlines belongs to its label as a whole.
+
+    Parameters
+    ----------
+    manifest : images with annotations, from `with_annotations`
+    names : class names of the outlines
+
+    Returns
+    -------
+    Manifest
+
+    Raises
+    ------
+    ManifestError
+        If there is no outline of a class.
     """
     check_classes(manifest, names)
     parts: list[ImageRecord] = []

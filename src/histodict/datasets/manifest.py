@@ -209,7 +209,12 @@ class Manifest:
         )
 
     def digest(self) -> str:
-        """Return the SHA-256 of names, labels and patients, independent of order and root."""
+        """Return the SHA-256 of names, labels and patients, independent of order and root.
+
+        Returns
+        -------
+        str
+        """
         rows = sorted(
             [unicodedata.normalize("NFC", text) for text in (self.name(r), r.label, r.patient)]
             for r in self.records
@@ -217,7 +222,16 @@ class Manifest:
         return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
     def name(self, record: ImageRecord) -> str:
-        """Return the path of a record relative to the root, with forward slashes, and its part."""
+        """Return the path of a record relative to the root, with forward slashes, and its part.
+
+        Parameters
+        ----------
+        record : record of this manifest
+
+        Returns
+        -------
+        str
+        """
         name = relative_name(self.root, record.path)
         return (
             f"{name} [{', '.join(record.region_of_interest.names)}]"
@@ -226,7 +240,21 @@ class Manifest:
         )
 
     def with_positive(self, name: str) -> Manifest:
-        """Return the same images with `name` as the positive class."""
+        """Return the same images with `name` as the positive class.
+
+        Parameters
+        ----------
+        name : one of the two classes
+
+        Returns
+        -------
+        Manifest
+
+        Raises
+        ------
+        ManifestError
+            If there are not two classes, or none has this name.
+        """
         if len(self.classes) != 2:
             raise ManifestError(
                 f"a positive class is one of two; there are {len(self.classes)}: {self.classes}"
@@ -237,11 +265,25 @@ class Manifest:
         return replace(self, positive=name)
 
     def select(self, indices: Sequence[int]) -> Manifest:
-        """Return the records at these indices, in this order."""
+        """Return the records at these indices, in this order.
+
+        Parameters
+        ----------
+        indices : indices of records
+
+        Returns
+        -------
+        Manifest
+        """
         return replace(self, records=tuple(self.records[index] for index in indices))
 
     def drop_split_column(self) -> Manifest:
-        """Return the same images without splits, for training on all of them."""
+        """Return the same images without splits, for training on all of them.
+
+        Returns
+        -------
+        Manifest
+        """
         return replace(self, records=tuple(replace(r, split=None) for r in self.records))
 
 
@@ -270,6 +312,10 @@ def read_manifest(
     labelled : whether a table must have labels or masks; not needed for prediction
     features : folder of feature files named like the slides (column path or, without one, slide)
         that replace the images; the images need not exist
+
+    Returns
+    -------
+    Manifest
 
     Raises
     ------

@@ -36,7 +36,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..patches.patch_map import label_regions
+from ..patches.region_borders import label_regions
 from ..utils.files import sampled_digest
 from ..utils.text_io import pluralize
 from ..utils.validation import check_choice, check_kind, check_whole_number

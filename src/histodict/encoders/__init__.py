@@ -50,7 +50,21 @@ PRECOMPUTED = "precomputed"
 
 
 def get_patch_features(name: str) -> PatchFeatures:
-    """Return patch features by name: of pixels, of an encoder, or precomputed."""
+    """Return patch features by name: of pixels, of an encoder, or precomputed.
+
+    Parameters
+    ----------
+    name : feature set of pixels, name of an encoder, FAMILY:NAME, or "precomputed"
+
+    Returns
+    -------
+    PatchFeatures
+
+    Raises
+    ------
+    ValueError
+        If there are no features of this name.
+    """
     if name in PATCH_FEATURES:
         return PATCH_FEATURES[name]
     if name == PRECOMPUTED:

@@ -83,7 +83,21 @@ _CONSENTED: set[str] = set()
 
 
 def load_encoder(name: str) -> Encoder:
-    """Return the encoder of this name, opened once; the error for a missing package names it."""
+    """Return the encoder of this name; it is opened once and then shared.
+
+    Parameters
+    ----------
+    name : name of an encoder, or FAMILY:NAME
+
+    Returns
+    -------
+    Encoder
+
+    Raises
+    ------
+    ValueError
+        If a package that the encoder needs is not installed; the message names the package.
+    """
     with _OPEN_LOCK:  # one encoder for all threads
         encoder = _open(name)
         _CONSENTED.add(name)
@@ -91,7 +105,16 @@ def load_encoder(name: str) -> Encoder:
 
 
 def missing_dependency(name: str) -> str | None:
-    """Return the first module that an encoder needs and that is not installed; None otherwise."""
+    """Return the first module that an encoder needs and that is not installed; None if all are.
+
+    Parameters
+    ----------
+    name : name of an encoder
+
+    Returns
+    -------
+    str or None
+    """
     return next((m for m in _MODULES.get(name, ()) if not _is_installed(m)), None)
 
 
@@ -103,7 +126,18 @@ def _is_installed(module: str) -> bool:
 
 
 def needs_no_consent(name: str) -> bool:
-    """Return whether an encoder belongs to no family, or was opened before."""
+    """Return whether an encoder can be opened without permission to download or read its weights.
+
+    This holds for encoders that belong to no family, and for those that were opened before.
+
+    Parameters
+    ----------
+    name : name of an encoder, or FAMILY:NAME
+
+    Returns
+    -------
+    bool
+    """
     family, colon, _ = name.partition(":")
     return name in ENCODERS or not colon or family not in FAMILIES or name in _CONSENTED
 
@@ -124,7 +158,13 @@ _OPEN_LOCK = Lock()
 
 
 def register_encoder(name: str, open_: Callable[[], Encoder]) -> None:
-    """Make an encoder available under a name; `TorchEncoder` wraps any torch module."""
+    """Make an encoder available under a name; `TorchEncoder` wraps any torch module.
+
+    Parameters
+    ----------
+    name : name, as used in the setting `features`
+    open_ : function that returns the encoder
+    """
     ENCODERS[name] = open_
     clear_encoder_cache()
 

@@ -56,7 +56,8 @@ from ..models.cross_validation import PACKAGES
 from ..models.model_file import SUFFIX, ModelFileError
 from ..models.plan import ENSEMBLE_PRESETS, Plan
 from ..models.recipe import PRESETS, Recipe
-from ..models.region_detector import has_background_and_region, region_classes
+from ..models.region_detector import region_classes
+from ..models.region_labels import has_background_and_region
 from ..utils.files import atomic_write
 from ..utils.parallel import ExecutionOptions
 from ..utils.text_io import Row, write_table

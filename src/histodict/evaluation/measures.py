@@ -36,8 +36,9 @@ from ..model_selection.protocols import Repeat, collect_repeats
 from ..model_selection.splits import Split, cross_validated
 from ..models import Model
 from ..models.predictions import NO_TISSUE_LABEL
-from ..models.region_detector import labelled_patch_mask, map_in_region, region_patch_mask
-from ..patches.patch_map import PatchMap, label_regions
+from ..models.region_labels import labelled_patch_mask, map_in_region, region_patch_mask
+from ..patches.patch_map import PatchMap
+from ..patches.region_borders import label_regions
 from ..utils.text_io import Row, failure_reason
 from .runs import EvaluationResult
 

@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 from ..datasets.manifest import ImageRecord, Manifest
 from ..decision.atom_annotations import AtomAnnotations, atom_labels
 from ..dictionaries.atoms import best_matches, match_atoms
+from ..metrics.auc_intervals import auc_per_feature
 from ..metrics.confounding import (
     ConfoundingTest,
     arcsine_sqrt,
-    auc_per_feature,
     confounding_test,
     intraclass_correlation,
 )
@@ -198,7 +198,12 @@ class AtomStatistics:
     is_site_confounded: bool
 
     def row(self) -> dict[str, Any]:
-        """Return a flat table row; unknown values are None."""
+        """Return a flat table row; unknown values are None.
+
+        Returns
+        -------
+        dict
+        """
         values = asdict(self)
         fractions, variance_shares = values.pop("fractions"), values.pop("group_variance_share")
         values |= {f"usage_{name}": share for name, share in fractions.items()}
@@ -477,6 +482,11 @@ def atom_statistics(
     model : fitted model with atoms; the first member of an ensemble is used
     images : labelled images as `fit` takes them, such as the training images
     stability : number of trainings with other seeds, and on halves of the patients
+    callback : receives the progress
+
+    Returns
+    -------
+    list of AtomStatistics
     """
     model._check_fitted()
     first = model.estimators_[0] if model.n_estimators_ > 1 else model  # type: ignore[union-attr]

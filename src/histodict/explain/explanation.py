@@ -28,26 +28,11 @@ from ..models.predictions import NO_TISSUE_LABEL, Prediction
 from ..patches.patch_map import NO_TISSUE, PatchMap
 from ..utils.progress import Callback, no_callback
 from ..utils.text_io import percent
+from .atom_activity import AtomActivity, CoarseActivityMap
+from .concept_contribution import ConceptContribution, MemberContribution
 
-_MAP_SIZE = 48  # cells along the longer side of an activity map
 # Computes contributions (n_scores, n_codes) from the atom statistics of an image or a class.
 Parts = Callable[[AtomReference], NDArray[np.float64]]
-
-
-@dataclass(frozen=True)
-class AtomActivity:
-    """Atom statistics of one image and a coarse map of where each atom is used.
-
-    Attributes
-    ----------
-    positions : (n_codes, rows, columns), fraction of the patches in each cell that use the atom
-    total : for atoms that share a name, the fraction of the patches that use any of them
-    """
-
-    patch_statistics: AtomReference
-    positions: NDArray[np.float32]
-    tissue: NDArray[np.bool_]
-    total: dict[tuple[int, ...], float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -137,7 +122,7 @@ class ActivityRecorder(PatchRecorder):
         predicted = patch_map.predicted_classes
         weights = patch_weights(predicted != NO_TISSUE, chosen, model.recipe.smoothing_radius)
         sums = AtomAccumulator(len(model.classes), model.method_.n_codes_)
-        activity_map = _CoarseActivityMap(predicted.shape, model.method_.n_codes_)
+        activity_map = CoarseActivityMap(predicted.shape, model.method_.n_codes_)
         counts = dict.fromkeys(model.atom_annotations.merged_atom_groups(), 0)
         for positions, codes, contributions in chunks:
             index = tuple(positions.T)
@@ -208,88 +193,6 @@ def _region_contributions(detector: Any, recorder: ActivityRecorder) -> list[Sco
     selected = _select_regions(threshold, scored.patch_map)
     scores = np.array([float(margins[selected].mean(dtype=np.float64)) - threshold])
     return [recorder.contributions(scores, lambda reference: reference.margins[1:])]
-
-
-class _CoarseActivityMap:
-    """Fraction of the patches in each cell of a coarse grid that use each atom."""
-
-    def __init__(self, shape: tuple[int, ...], n_codes: int) -> None:
-        self._step = max(1, -(-max(shape) // _MAP_SIZE))
-        self._shape = tuple(-(-side // self._step) for side in shape)
-        self._users = np.zeros((n_codes, *self._shape), np.float32)
-        self._patches = np.zeros(self._shape, np.float32)
-
-    def add(self, positions: NDArray[np.int64], codes: csr_array) -> None:
-        rows, columns = (positions // self._step).T
-        np.add.at(self._patches, (rows, columns), 1)
-        used = codes.tocoo()
-        patches, atoms = used.coords if hasattr(used, "coords") else (used.row, used.col)
-        is_used = used.data != 0
-        patches, atoms = patches[is_used], atoms[is_used]
-        np.add.at(self._users, (atoms, rows[patches], columns[patches]), 1)
-
-    def fractions(self) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        fractions = self._users / np.maximum(self._patches, 1)
-        return fractions.astype(np.float32), self._patches > 0
-
-
-@dataclass(frozen=True)
-class ConceptContribution:
-    """Contribution of one concept to the scores of an image.
-
-    Attributes
-    ----------
-    class_name : class of the atoms; empty for a whole model and for atoms of several classes
-    adds : (n_scores,), contribution to the scores
-    usage : fraction of the patches that use the concept; None for a whole model
-    reference_usage, reference_contribution : for each class, the values of its training patches
-    positions : (rows, columns), fraction of the patches that use it; NaN on background
-    atoms, sign : atom indices, the most used first, and the sign in which that one is used
-    member, of_ensemble : index of the model, and whether it is a member of an ensemble
-    """
-
-    name: str
-    class_name: str
-    adds: NDArray[np.float64]
-    usage: float | None = None
-    reference_usage: dict[str, float] = field(default_factory=dict)
-    reference_contribution: dict[str, NDArray[np.float64]] = field(default_factory=dict)
-    positions: NDArray[np.float32] | None = None
-    group: str = ""
-    artefact: bool = False
-    is_named: bool = False
-    atoms: tuple[int, ...] = ()
-    sign: float = 1.0
-    member: int = 0
-    of_ensemble: bool = False
-    no_atoms_reason: str = ""
-
-    @property
-    def full_name(self) -> str:
-        """Name, prefixed with the member number in an ensemble."""
-        note = ", as a whole" * (self.usage is None)
-        return f"view {self.member + 1}: {self.name}{note}" if self.of_ensemble else self.name
-
-    @property
-    def quoted(self) -> str:
-        """Name as it is written within a sentence."""
-        name = f"“{self.name}”" if self.is_named else self.name
-        return f"{name} of view {self.member + 1}" if self.of_ensemble else name
-
-    def describe_reference(self, name: str) -> str:
-        """Format the reference usage of a class; an upper bound for several atoms."""
-        if name not in self.reference_usage:
-            return ""
-        return "at most " * (len(self.atoms) > 1) + percent(self.reference_usage[name])
-
-
-@dataclass(frozen=True)
-class MemberContribution:
-    """Contribution of one ensemble member, with its index and description."""
-
-    member: int
-    name: str
-    adds: NDArray[np.float64]
 
 
 def group_by_concept(
@@ -373,7 +276,12 @@ class Explanation:
 
     Attributes
     ----------
+    prediction : prediction of the image
+    classes : class names
     scores : (n_scores,), explained scores; for regions, their mean margin minus its threshold
+    constant : (n_scores,), part of the scores that belongs to no concept
+    parts : contributions of the concepts
+    is_of_regions : whether the model is a `RegionDetector`
     votes : contributions of the ensemble members; empty for a single model
     """
 
@@ -403,13 +311,31 @@ class Explanation:
         return int(np.argsort(-self.scores, kind="stable")[1])
 
     def margin_to_runner_up(self, values: NDArray[np.float64]) -> float:
-        """Return the values of the predicted class minus those of the runner-up class."""
+        """Return the values of the predicted class minus those of the runner-up class.
+
+        Parameters
+        ----------
+        values : (n_scores,), scores or contributions to these
+
+        Returns
+        -------
+        float
+        """
         if len(values) == 1:
             return float(values[0] if self.predicted_class else -values[0])
         return float(values[self.predicted_class] - values[self.rival])
 
     def excess_over_reference(self, part: ConceptContribution) -> float:
-        """Return the margin of a contribution minus that of its reference in the other class."""
+        """Return the margin of a contribution minus that of its reference in the other class.
+
+        Parameters
+        ----------
+        part : one of the contributions
+
+        Returns
+        -------
+        float
+        """
         reference = part.reference_contribution.get(self.classes[self.rival])
         return self.margin_to_runner_up(part.adds) - (
             0.0 if reference is None else self.margin_to_runner_up(reference)
@@ -426,7 +352,16 @@ class Explanation:
         return [part for part in self.ordered if part.usage is not None or not self.votes]
 
     def others(self, n_shown: int) -> list[ConceptContribution]:
-        """Return all contributions except the first `n_shown` concepts."""
+        """Return all contributions except the first `n_shown` concepts.
+
+        Parameters
+        ----------
+        n_shown : number of concepts to leave out
+
+        Returns
+        -------
+        list of ConceptContribution
+        """
         shown = {id(part) for part in self.concepts[:n_shown]}
         return [part for part in self.parts if id(part) not in shown]
 
@@ -460,7 +395,12 @@ class Explanation:
     # --- text -----------------------------------------------------------------------------------
 
     def summary(self) -> str:
-        """Return one sentence with the prediction and its main reasons."""
+        """Return one sentence with the prediction and its main reasons.
+
+        Returns
+        -------
+        str
+        """
         if self.prediction.label is None:
             return self.label
         text = f"{self._describe_prediction()}{self._describe_agreement()}"
@@ -489,7 +429,16 @@ class Explanation:
         return f", as {'all' if n_agree == n else f'{n_agree} of'} {n} views say{note}"
 
     def agrees(self, vote: MemberContribution) -> bool:
-        """Return whether a member alone predicts the same class."""
+        """Return whether a member alone predicts the same class.
+
+        Parameters
+        ----------
+        vote : contribution of an ensemble member
+
+        Returns
+        -------
+        bool
+        """
         if len(vote.adds) == 1:
             return self.margin_to_runner_up(vote.adds) > 0
         return int(vote.adds.argmax()) == self.predicted_class
@@ -511,7 +460,12 @@ class Explanation:
         return f"{only}{usage} ({rival} {part.describe_reference(rival)})"
 
     def describe_change(self) -> str:
-        """Describe which changes would lead to the runner-up class; empty without concepts."""
+        """Describe which changes would lead to the runner-up class; empty without concepts.
+
+        Returns
+        -------
+        str
+        """
         if self.prediction.label is None or all(part.usage is None for part in self.parts):
             return ""
         rival = self.classes[self.rival]
@@ -536,7 +490,12 @@ class Explanation:
         return f"It would be called {rival} if {' and '.join(conditions)}."
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-serialisable dictionary; `beyond` is the excess over the reference."""
+        """Return a JSON-serialisable dictionary; `beyond` is the excess over the reference.
+
+        Returns
+        -------
+        dict
+        """
         return {
             "path": str(self.prediction.path),
             "label": self.label,

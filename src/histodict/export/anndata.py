@@ -46,7 +46,7 @@ from ..methods.patch_classifier import DistanceContributions
 from ..models import NO_TISSUE_LABEL, Model, Prediction
 from ..models.image_pipeline import AtomTable, PatchRecorder
 from ..models.inputs import resolve_inputs
-from ..models.region_detector import coordinate_shift
+from ..models.region_labels import coordinate_shift
 from ..patches.patch_map import COLOURS, PatchMap
 from ..utils.files import atomic_write
 from ..utils.text_io import Row, printable
@@ -445,6 +445,15 @@ def to_anndata(
     library_id : name of the image in `uns["spatial"]` and in tables of several images; None for
         the name of the file
     statistics : statistics of the atoms, from `atom_statistics`, added as columns of `var`
+
+    Returns
+    -------
+    anndata.AnnData
+
+    Raises
+    ------
+    ImportError
+        If anndata is not installed.
     """
     anndata = _load("anndata", "anndata")
     model._check_fitted()
@@ -469,6 +478,15 @@ def to_spatialdata(table: AnnData | Path | str) -> SpatialData:
     Parameters
     ----------
     table : result of `to_anndata`, or path of a file written by `histodict predict --anndata`
+
+    Returns
+    -------
+    spatialdata.SpatialData
+
+    Raises
+    ------
+    ImportError
+        If spatialdata is not installed.
     """
     spatialdata = _load("spatialdata", "spatialdata")
     models = import_module("spatialdata.models")

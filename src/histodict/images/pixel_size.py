@@ -84,11 +84,29 @@ class PixelSizeOption:
 
     @classmethod
     def of(cls, mpp: MppLike) -> PixelSizeOption:
-        """Return the option; a bare number becomes the default."""
+        """Return the option; a bare number becomes the default.
+
+        Parameters
+        ----------
+        mpp : number, option, or None
+
+        Returns
+        -------
+        PixelSizeOption
+        """
         return mpp if isinstance(mpp, PixelSizeOption) else cls(default=mpp)
 
     def with_table(self, mpp: float | None) -> PixelSizeOption:
-        """Return the option of an image, without the values that cannot apply any more."""
+        """Return the option for an image of a table, without values that have no effect on it.
+
+        Parameters
+        ----------
+        mpp : pixel size of the image in the table; None if the table gives none
+
+        Returns
+        -------
+        PixelSizeOption
+        """
         if self.override is not None:
             return PixelSizeOption(override=self.override)
         option = replace(self, table=self.table if mpp is None else mpp)
@@ -96,6 +114,14 @@ class PixelSizeOption:
 
     def at(self, path: ImageLike) -> PixelSize:
         """Return the pixel size of an image, reading its header if necessary.
+
+        Parameters
+        ----------
+        path : image
+
+        Returns
+        -------
+        PixelSize
 
         Raises
         ------

@@ -587,14 +587,10 @@ def _key_encoding(encoding: Any) -> tuple[str, str]:
 
 
 def _configuration(entry: Any, name: str, known: set[str]) -> dict[str, Any]:
-    configuration = entry.get("configuration") or {} if isinstance(entry, dict) else None
-    if (
-        not isinstance(configuration, dict)
-        or entry.get("name") != name
-        or set(configuration) - known
-    ):
+    values = entry.get("configuration") or {} if isinstance(entry, dict) else None
+    if not isinstance(values, dict) or entry.get("name") != name or set(values) - known:
         raise ValueError(f"its chunks are not laid out as a {name} grid")
-    return configuration
+    return values
 
 
 def _one_of(value: Any, known: Sequence[str]) -> str:

@@ -78,12 +78,31 @@ def load_backend(name: str) -> ModuleType:
 
 
 def to_numpy(array: Any) -> NDArray[Any]:
-    """Return an array of any backend as a NumPy array."""
+    """Return an array of any backend as a NumPy array.
+
+    Parameters
+    ----------
+    array : NumPy array or torch tensor
+
+    Returns
+    -------
+    ndarray
+    """
     return array if isinstance(array, np.ndarray) else array.cpu().numpy()
 
 
 def row_blocks(n_rows: int, block_rows: int = BLOCK_ROWS) -> Iterator[slice]:
-    """Yield slices of block_rows rows; the last one may be shorter."""
+    """Yield slices of block_rows rows; the last one may be shorter.
+
+    Parameters
+    ----------
+    n_rows : number of rows
+    block_rows : number of rows of a block
+
+    Yields
+    ------
+    slice
+    """
     for start in range(0, n_rows, block_rows):
         yield slice(start, min(start + block_rows, n_rows))
 
@@ -220,7 +239,14 @@ def encode_lasso(
 
 
 def warn_not_converged(n_unfinished: int, n_samples: int, tol: float) -> None:
-    """Issue a ConvergenceWarning if samples missed the tolerance."""
+    """Issue a ConvergenceWarning if samples missed the tolerance.
+
+    Parameters
+    ----------
+    n_unfinished : number of samples that missed the tolerance
+    n_samples : number of all samples
+    tol : tolerance, for the message
+    """
     if n_unfinished:
         from sklearn.exceptions import ConvergenceWarning
 

@@ -248,6 +248,19 @@ class FDDL(ResidualClassifier):
         """Attribute r_i² + w‖s − m_i‖² to atoms: residual contributions plus w(s_j² − 2 s_j m_ij).
 
         The constant w‖m_i‖² is the rest. With decision="local" all is the rest.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+        codes : csr_array of shape (n_samples, n_codes_)
+            Codes of these samples, from `encode`.
+        distances : ndarray of shape (n_samples, n_classes)
+            Distances of these samples, from `encode`.
+
+        Returns
+        -------
+        DistanceContributions
         """
         if self.decision == "local":
             return PatchClassifier.distance_contributions(self, X, codes, distances)
@@ -264,7 +277,19 @@ class FDDL(ResidualClassifier):
         return DistanceContributions.of(by_class, distances, norms)
 
     def disable_atoms(self, off: Sequence[int]) -> Self:
-        """Return a copy in which these atoms are disabled; none can be with "local"."""
+        """Return a copy in which these atoms, and no others, are disabled.
+
+        With decision="local" no atom can be disabled.
+
+        Parameters
+        ----------
+        off : sequence of int
+            Indices of the atoms to disable; empty to enable all.
+
+        Returns
+        -------
+        Self
+        """
         if self.decision == "local":
             return PatchClassifier.disable_atoms(self, off)
         return super().disable_atoms(off)

@@ -286,7 +286,21 @@ class LCKSVD(ResidualClassifier):
     def distance_contributions(
         self, X: ArrayLike, codes: csr_array, distances: NDArray[np.float64]
     ) -> DistanceContributions:
-        """Attribute the scores of the classifier, or the residuals, to the atoms."""
+        """Attribute the scores of the classifier, or the residuals, to the atoms.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+        codes : csr_array of shape (n_samples, n_codes_)
+            Codes of these samples, from `encode`.
+        distances : ndarray of shape (n_samples, n_classes)
+            Distances of these samples, from `encode`.
+
+        Returns
+        -------
+        DistanceContributions
+        """
         if self.decision == "residual":
             return super().distance_contributions(X, codes, distances)
         S, W = codes.astype(np.float64), self.classifier_.astype(np.float64)
@@ -294,7 +308,19 @@ class LCKSVD(ResidualClassifier):
         return DistanceContributions.of(by_class, distances, np.zeros(len(distances)))
 
     def distances(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Return the distances of the configured decision: (n_samples, n_classes)."""
+        """Return the distances to the classes: negative classifier scores, or residuals.
+
+        The parameter `decision` selects which.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+        """
         return self.encode(X)[1]
 
 

@@ -39,13 +39,10 @@ from scipy.sparse import csr_array, vstack
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from ..dictionaries.atoms import normalize
 from ..kernels import load_backend, row_blocks, warn_not_converged
-from ..utils.array_schema import CLASSES, UNIT, ArraySpec
+from ..utils.array_schema import UNIT, ArraySpec
 from ..utils.parallel import map_blocks, single_blas_thread
-from ..utils.progress import Callback, Progress, no_callback
-from ..utils.validation import check_number, check_whole_number
-from .class_dictionaries import check_labelled, make_rng
+from ..utils.validation import check_number
 
 
 @dataclass(frozen=True)
@@ -141,7 +138,13 @@ class PatchClassifier(ClassifierMixin, BaseEstimator):
         raise NotImplementedError
 
     def check_features(self, n_features: int) -> None:
-        """Raise ValueError if the method does not support this number of features."""
+        """Raise ValueError if the method does not support this number of features.
+
+        Parameters
+        ----------
+        n_features : int
+            Number of features of a sample.
+        """
 
     def encode(self, X: ArrayLike) -> tuple[csr_array, NDArray[np.float64]]:
         """Encode samples and compute their distances to the classes.
@@ -161,7 +164,17 @@ class PatchClassifier(ClassifierMixin, BaseEstimator):
         raise NotImplementedError
 
     def distances(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Return the distances of X to the classes, (n_samples, n_classes), as in `encode`."""
+        """Return the distances to the classes, as in `encode`.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+        """
         return self.encode(X)[1]
 
     def distance_contributions(
@@ -179,6 +192,10 @@ class PatchClassifier(ClassifierMixin, BaseEstimator):
             Codes of these samples, from `encode`.
         distances : ndarray of shape (n_samples, n_classes)
             Distances of these samples, from `encode`.
+
+        Returns
+        -------
+        DistanceContributions
         """
         none = csr_array(codes.shape, dtype=np.float64)
         return DistanceContributions.of(
@@ -192,6 +209,10 @@ class PatchClassifier(ClassifierMixin, BaseEstimator):
         ----------
         off : sequence of int
             Indices of the atoms to disable; empty to enable all.
+
+        Returns
+        -------
+        Self
 
         Raises
         ------
@@ -211,9 +232,14 @@ class PatchClassifier(ClassifierMixin, BaseEstimator):
         raise NotImplementedError
 
     def labelled_atoms(self) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Return the atoms (n_atoms, n_features) and the class index of each, (n_atoms,).
+        """Return the atoms and their classes; available if `has_class_atoms`.
 
-        Available if `has_class_atoms`.
+        Returns
+        -------
+        atoms : ndarray of shape (n_atoms, n_features)
+            Atoms.
+        classes : ndarray of shape (n_atoms,)
+            Class index of each atom.
         """
         raise NotImplementedError
 
@@ -304,7 +330,15 @@ class ResidualClassifier(PatchClassifier):
         return tags
 
     def labelled_atoms(self) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Return the atoms, class by class, and the class index of each atom."""
+        """Return the atoms, class by class, and their classes.
+
+        Returns
+        -------
+        atoms : ndarray of shape (n_atoms, n_features)
+            Atoms.
+        classes : ndarray of shape (n_atoms,)
+            Class index of each atom.
+        """
         n_classes, n_atoms, n_features = self.dictionaries_.shape
         D = np.ascontiguousarray(self.dictionaries_.reshape(-1, n_features))
         return D, np.repeat(np.arange(n_classes), n_atoms)
@@ -329,13 +363,33 @@ class ResidualClassifier(PatchClassifier):
         return self._over_all(vstack(codes, format="csr")), np.concatenate(residuals)
 
     def class_residuals(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Return the residuals r_i = ‖y − δ_i(s)D‖: (n_samples, n_classes)."""
+        """Return the class residuals r_i = ‖y − δ_i(s)D‖.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+        """
         residuals, missed = zip(*self._work(X, _residuals_only), strict=True)
         warn_not_converged(sum(missed), sum(map(len, residuals)), _CODE_TOLERANCE)
         return np.concatenate(residuals)
 
     def distances(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Return the class residuals: (n_samples, n_classes)."""
+        """Return the class residuals as distances.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+        """
         return self.class_residuals(X)
 
     # --- Contributions and disabled atoms --------------------------------------------------------
@@ -343,7 +397,21 @@ class ResidualClassifier(PatchClassifier):
     def distance_contributions(
         self, X: ArrayLike, codes: csr_array, distances: NDArray[np.float64]
     ) -> DistanceContributions:
-        """Attribute the residual of each class to the atoms of the class."""
+        """Attribute the residual of each class to the atoms of the class.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+        codes : csr_array of shape (n_samples, n_codes_)
+            Codes of these samples, from `encode`.
+        distances : ndarray of shape (n_samples, n_classes)
+            Distances of these samples, from `encode`.
+
+        Returns
+        -------
+        DistanceContributions
+        """
         D, atom_classes = self.labelled_atoms()
         if len(D) != codes.shape[1]:  # several coefficients per atom
             return super().distance_contributions(X, codes, distances)
@@ -357,7 +425,17 @@ class ResidualClassifier(PatchClassifier):
         return DistanceContributions.of(by_class, distances, norms)
 
     def disable_atoms(self, off: Sequence[int]) -> Self:
-        """Return a copy in which these atoms, and no others, are disabled."""
+        """Return a copy in which these atoms, and no others, are disabled.
+
+        Parameters
+        ----------
+        off : sequence of int
+            Indices of the atoms to disable; empty to enable all.
+
+        Returns
+        -------
+        Self
+        """
         D, atom_classes = self.labelled_atoms()
         chosen = sorted(set(map(int, off)))
         if chosen and (len(D) != self.n_codes_ or not 0 <= chosen[0] <= chosen[-1] < len(D)):
@@ -519,79 +597,3 @@ def _residuals_only(
 ) -> Callable[[NDArray[Any]], tuple[NDArray[np.float64], int]]:
     """Return a function that computes residuals and misses of a block without the codes."""
     return code.residuals if isinstance(code, LassoEncoder) else lambda Y: code(Y)[1:]
-
-
-class ExemplarClassifier(ResidualClassifier):
-    """Base class of classifiers whose atoms are training samples of unit norm.
-
-    Subclasses have the parameters `n_atoms` (maximum per class; None for all samples) and
-    `random_state`, and extend `check_parameters`.
-
-    Attributes
-    ----------
-    classes_ : ndarray of shape (n_classes,)
-        Class labels.
-    atoms_ : ndarray of shape (n_atoms_total, n_features)
-        Training samples of unit norm, class by class. A zero sample stays zero.
-    atom_classes_ : ndarray of shape (n_atoms_total,)
-        Class index of each atom.
-    """
-
-    fitted_arrays: ClassVar[Mapping[str, ArraySpec]] = {
-        "atoms_": ArraySpec("atoms, features", UNIT),
-        "atom_classes_": ArraySpec("atoms", CLASSES),
-    }
-    code_length = "atoms"
-    n_atoms: int | None
-    random_state: Any
-    atoms_: NDArray[Any]
-    atom_classes_: NDArray[np.int64]
-
-    def fit(self, X: ArrayLike, y: ArrayLike, *, callback: Callback = no_callback) -> Self:
-        """Store training samples as atoms.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Training samples. With a memory map only the selected samples are copied.
-        y : array-like of shape (n_samples,)
-            Class labels.
-        callback : callable, optional
-            Called with a `Progress` of the stage "train" after every class.
-
-        Returns
-        -------
-        Self
-            Fitted estimator.
-        """
-        samples, classes, labels = check_labelled(self, X, y)
-        self.check_parameters()
-        self.check_features(samples.shape[1])
-        rng = make_rng(self.random_state)
-        atoms_by_class = []
-        callback(Progress("train", 0, len(classes)))
-        for i in range(len(classes)):
-            rows = self._choose(np.flatnonzero(labels == i), rng)
-            atoms_by_class.append(normalize(np.ascontiguousarray(samples[rows])))
-            callback(Progress("train", i + 1, len(classes)))
-        self.classes_ = classes
-        self.atoms_ = np.concatenate(atoms_by_class)
-        self.atom_classes_ = np.repeat(
-            np.arange(len(classes)), [len(atoms) for atoms in atoms_by_class]
-        )
-        return self
-
-    def labelled_atoms(self) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Return the atoms, class by class, and the class index of each atom."""
-        return self.atoms_, self.atom_classes_
-
-    def check_parameters(self) -> None:
-        """Raise ValueError if a parameter is invalid."""
-        if self.n_atoms is not None:
-            check_whole_number("n_atoms (if not None)", self.n_atoms, 1)
-
-    def _choose(self, rows: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-        """Draw n_atoms of the rows at random, in ascending order; all if there are not more."""
-        if self.n_atoms is None or len(rows) <= self.n_atoms:
-            return rows
-        return np.sort(rng.choice(rows, self.n_atoms, replace=False))

@@ -26,12 +26,8 @@ from scipy.sparse import csr_array
 from ..dictionaries.atoms import normalize
 from ..kernels import load_backend
 from ..utils.validation import check_whole_number
-from .patch_classifier import (
-    BlockEncoder,
-    DistanceContributions,
-    ExemplarClassifier,
-    PatchClassifier,
-)
+from .exemplar_classifier import ExemplarClassifier
+from .patch_classifier import BlockEncoder, DistanceContributions, PatchClassifier
 
 
 class SHIRC(ExemplarClassifier):
@@ -104,7 +100,13 @@ class SHIRC(ExemplarClassifier):
         check_whole_number("n_channels", self.n_channels, 1)
 
     def check_features(self, n_features: int) -> None:
-        """Raise ValueError if n_features is not a multiple of n_channels."""
+        """Raise ValueError if n_features is not a multiple of n_channels.
+
+        Parameters
+        ----------
+        n_features : int
+            Number of features of a sample.
+        """
         if n_features % self.n_channels:
             raise ValueError(
                 f"X has {n_features} features, which is not a multiple of "
@@ -137,11 +139,37 @@ class SHIRC(ExemplarClassifier):
     def distance_contributions(
         self, X: ArrayLike, codes: csr_array, distances: NDArray[np.float64]
     ) -> DistanceContributions:
-        """Return all of the distances as the rest, since an atom has several coefficients."""
+        """Return all of the distances as the rest, since an atom has several coefficients.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+        codes : csr_array of shape (n_samples, n_codes_)
+            Codes of these samples, from `encode`.
+        distances : ndarray of shape (n_samples, n_classes)
+            Distances of these samples, from `encode`.
+
+        Returns
+        -------
+        DistanceContributions
+        """
         return PatchClassifier.distance_contributions(self, X, codes, distances)
 
     def disable_atoms(self, off: Sequence[int]) -> Self:
-        """Raise ValueError unless `off` is empty: atoms cannot be disabled."""
+        """Return an unchanged copy if `off` is empty; raise ValueError otherwise.
+
+        Atoms of this method cannot be disabled.
+
+        Parameters
+        ----------
+        off : sequence of int
+            Indices of the atoms to disable.
+
+        Returns
+        -------
+        Self
+        """
         return PatchClassifier.disable_atoms(self, off)
 
 

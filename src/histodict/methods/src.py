@@ -21,7 +21,8 @@ from scipy.sparse import csr_array
 
 from ..dictionaries.atoms import normalize
 from ..utils.validation import check_number
-from .patch_classifier import BlockEncoder, DistanceContributions, ExemplarClassifier
+from .exemplar_classifier import ExemplarClassifier
+from .patch_classifier import BlockEncoder, DistanceContributions
 
 
 class SRC(ExemplarClassifier):
@@ -83,5 +84,19 @@ class SRC(ExemplarClassifier):
     def distance_contributions(
         self, X: ArrayLike, codes: csr_array, distances: NDArray[np.float64]
     ) -> DistanceContributions:
-        """Attribute the residual of each class to its atoms, for samples scaled to unit norm."""
+        """Attribute the residual of each class to its atoms, for samples scaled to unit norm.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+        codes : csr_array of shape (n_samples, n_codes_)
+            Codes of these samples, from `encode`.
+        distances : ndarray of shape (n_samples, n_classes)
+            Distances of these samples, from `encode`.
+
+        Returns
+        -------
+        DistanceContributions
+        """
         return super().distance_contributions(normalize(np.asarray(X)), codes, distances)

@@ -7,8 +7,8 @@ alone; its null distribution is computed with permuted classes of patients. p-va
 for the number of properties.
 
 `intraclass_correlation` and `confounding_test` measure how much of the variance between patients
-lies between groups such as sites. `auc_per_feature` measures how well single features separate the
-classes. All count patients, because patches of one patient are not independent.
+lies between groups such as sites. All count patients, because patches of one patient are not
+independent.
 
 Reference: Westfall, Young, "Resampling-based multiple testing", 1993 (minP adjustment).
 """
@@ -25,7 +25,6 @@ from scipy.stats import t
 
 from ..datasets.manifest import Manifest
 from ..datasets.survey import image_properties
-from .intervals import BootstrapReplicates
 
 _LEVEL = 0.95
 _MAX_GROUPS = 60  # groups of patients in the jackknife
@@ -38,7 +37,16 @@ Groups = NDArray[np.int64]
 
 
 def arcsine_sqrt(shares: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return arcsin √share, which stabilises the variance of fractions."""
+    """Return arcsin √share, which stabilises the variance of fractions.
+
+    Parameters
+    ----------
+    shares : fractions between 0 and 1, of any shape
+
+    Returns
+    -------
+    ndarray
+    """
     return np.arcsin(np.sqrt(shares.clip(0, 1)))
 
 
@@ -69,6 +77,10 @@ def intraclass_correlation(
     shares : (n_units, n), transformed by `arcsine_sqrt`
     blocks, groups, patients : (n_units,), indices; each group lies in one block, such as the
         patients of one site and class; blocks of one group are ignored
+
+    Returns
+    -------
+    IntraclassCorrelation
 
     References
     ----------
@@ -179,11 +191,20 @@ def confounding_test(
 
     Groups are permuted among the units of the same class. The largest η² detects an effect in one
     measurement, the mean of the ten largest an effect spread over many. The test uses the smaller
-    of their p-values, calibrated by the same permutations. `looks` are transformed values (n_units,
-    n) of the same measurements; the largest η² of them counts.
+    of their p-values, calibrated by the same permutations.
 
-    References: Westfall, Young, "Resampling-based multiple testing", 1993; Benjamini, Hochberg, J.
-    R. Stat. Soc. B 57 (1995) 289-300.
+    Parameters
+    ----------
+    transforms : the measurements under one or several transforms, (n_units, n) each; the largest η²
+        of them counts
+    classes : (n_units,), class index
+    groups : (n_units,), group index, such as the site
+    n_permutations : number of permutations
+    random_state : seed
+
+    Returns
+    -------
+    ConfoundingTest
     """
     undefined, n_groups = np.full(transforms[0].shape[1], np.nan), len(np.unique(groups))
     rows = [np.flatnonzero(classes == index) for index in np.unique(classes)]
@@ -255,109 +276,6 @@ def _fractions(scaled: NDArray[np.float64], groups: Groups) -> NDArray[np.float6
     return fractions
 
 
-_AT_ONCE = 2**15  # values that are ranked together, to fit into the cache
-_MANY_PATIENTS = 100  # patients, above which fewer replicates are drawn
-
-
-@dataclass(frozen=True)
-class AucIntervals:
-    """AUC of each measurement (n,) with its interval; NaN where patients are too few."""
-
-    value: NDArray[np.float64]
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
-
-
-def auc_per_feature(
-    values: NDArray[np.float64],
-    positive: NDArray[np.bool_],
-    patients: NDArray[np.int64],
-    *,
-    n_replicates: int = 500,
-    random_state: int = 0,
-) -> AucIntervals:
-    """Return the AUC of each column of values (n_units, n) for the positive units, with intervals.
-
-    Intervals of 95 % are computed by resampling patients, as in `intervals`. Columns are processed
-    in batches, so memory does not grow with the number of pairs of patients.
-    """
-    undefined = np.full(values.shape[1], np.nan)
-    sizes = [len(np.unique(patients[each])) for each in (positive, ~positive)]
-    if min(sizes) < 1:
-        return AucIntervals(undefined, undefined, undefined)
-    rng = np.random.default_rng(random_state)
-    patient_names, indices = np.unique(patients, return_inverse=True)
-    if len(patient_names) > _MANY_PATIENTS:
-        n_replicates = max(100, n_replicates // 4)
-    n_draws = n_replicates if min(sizes) > 1 else 0
-    draws = [_draw(rng, indices, positive, len(patient_names)) for _ in range(n_draws)]
-    step = max(1, _AT_ONCE // len(values))
-    parts = [
-        _column_aucs(values[:, start : start + step], positive, indices, len(patient_names), draws)
-        for start in range(0, values.shape[1], step)
-    ]
-    return AucIntervals(*(np.concatenate(each) for each in zip(*parts, strict=True)))
-
-
-def _column_aucs(
-    values: NDArray[np.float64],
-    positive: NDArray[np.bool_],
-    indices: NDArray[np.int64],
-    n_patients: int,
-    draws: list[NDArray[np.float64]],
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Return AUC, low and high of each column."""
-    ranks = _Ranks(values, positive)
-    aucs = ranks.aucs(np.ones(len(values)))
-    if not draws:
-        return aucs, np.full(len(aucs), np.nan), np.full(len(aucs), np.nan)
-    replicates = np.stack([ranks.aucs(times[indices]) for times in draws])
-    intervals = [
-        BootstrapReplicates(float(auc), column, n_patients, 0).interval(_LEVEL)
-        for auc, column in zip(aucs, replicates.T, strict=True)
-    ]
-    low, high = np.array(intervals).T
-    return aucs, np.clip(low, 0, 1), np.clip(high, 0, 1)
-
-
-class _Ranks:
-    """Sorted columns of values, for fast computation of AUCs with any weights of units."""
-
-    def __init__(self, values: NDArray[np.float64], positive: NDArray[np.bool_]) -> None:
-        self._positive = positive
-        above, below = values[positive].T, values[~positive].T
-        self._order = np.argsort(below, axis=1, kind="stable")
-        # Per column and positive unit: number of others below, and of others not above.
-        pairs = list(zip(above, np.sort(below, axis=1), strict=True))
-        first, last = (
-            np.stack([np.searchsorted(others, column, side) for column, others in pairs])
-            for side in ("left", "right")
-        )
-        self._ends = [first] if np.array_equal(first, last) else [first, last]
-
-    def aucs(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the fraction of correctly ordered pairs of each column; ties count half."""
-        above, below = weights[self._positive], weights[~self._positive]
-        sums = np.zeros((len(self._order), len(below) + 1))
-        np.cumsum(below[self._order], axis=1, out=sums[:, 1:])
-        n_ordered = [np.take_along_axis(sums, ends, axis=1) @ above for ends in self._ends]
-        aucs: NDArray[np.float64] = np.mean(n_ordered, axis=0) / (above.sum() * below.sum())
-        return aucs
-
-
-def _draw(
-    rng: np.random.Generator,
-    indices: NDArray[np.int64],
-    positive: NDArray[np.bool_],
-    n_patients: int,
-) -> NDArray[np.float64]:
-    """Return how often each patient is drawn, such that both classes are present."""
-    while True:
-        times = np.bincount(rng.integers(n_patients, size=n_patients), minlength=n_patients)
-        if times[indices[positive]].any() and times[indices[~positive]].any():
-            return times.astype(np.float64)
-
-
 _ALPHA = 0.05  # associations with at most this adjusted p-value are reported
 _MIN_GAIN = 0.4  # fraction of the difference between chance level and accuracy 1
 _N_PERMUTATIONS, _FEWER, _MANY_VALUES = 999, 199, 5000
@@ -425,6 +343,14 @@ def find_confounders(manifest: Manifest) -> list[Association]:
 
     The tested properties are the columns site, scanner and batch, and properties of the files: file
     format, image size, pixel size, mean colour and white point (99th percentile of each channel).
+
+    Parameters
+    ----------
+    manifest : labelled images
+
+    Returns
+    -------
+    list of Association
     """
     records = [r for r in manifest.records if r.label and not r.is_mapped]
     image_data = [image_properties(record) for record in records]
@@ -457,6 +383,17 @@ def associations(
 
     Empty if none is strong or confounded. An association below the minimum accuracy (0.4 of the
     difference between chance level and 1) has the p-value 1.
+
+    Parameters
+    ----------
+    properties : value per image of each property; None if unknown
+    labels : class of each image
+    patients : patient of each image
+    random_state : seed of the permutations
+
+    Returns
+    -------
+    list of Association
     """
     rng, tested = np.random.default_rng(random_state), []
     for name, values in properties.items():

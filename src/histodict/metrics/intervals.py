@@ -89,8 +89,14 @@ def bootstrap_interval(
     metric : metric(labels, predictions)
     repeats : predictions of each repeat
     level : confidence level
+    n_replicates : number of bootstrap replicates
+    random_state : seed
     cross_validated : whether test patients of one model are training patients of another; the
         metric must then lie between 0 and 1, and the interval is widened by √2
+
+    Returns
+    -------
+    Interval
     """
     level = check_level(level)
     bootstrap = PatientBootstrap(repeats)
@@ -107,7 +113,16 @@ def bootstrap_interval(
 
 
 def check_level(level: float) -> float:
-    """Return the confidence level; raise a ValueError unless it lies between 0 and 1."""
+    """Return the confidence level; raise a ValueError unless it lies between 0 and 1.
+
+    Parameters
+    ----------
+    level : confidence level, such as 0.95
+
+    Returns
+    -------
+    float
+    """
     if not 0 < check_number("level", level) < 1:
         raise ValueError(f"level must lie between 0 and 1, such as 0.95, not {level!r}")
     return float(level)
@@ -254,6 +269,12 @@ def paired_bootstrap(
     metric : metric(labels, predictions)
     first, second : predictions of each repeat
     level : confidence level
+    n_replicates : number of bootstrap replicates
+    random_state : seed
+
+    Returns
+    -------
+    Comparison
     """
     level = check_level(level)
     _check_same_images(first, second)
@@ -292,12 +313,19 @@ def _check_same_images(first: Sequence[Repeat], second: Sequence[Repeat]) -> Non
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values adjusted for multiple testing, in the order given.
+    """Return p-values adjusted for multiple testing by Holm's method.
 
     Rejecting those below α keeps the family-wise error rate below α. The i-th smallest of m is
     multiplied by m − i + 1, and is never less than a smaller one.
 
-    Reference: Holm, Scandinavian Journal of Statistics 6 (1979) 65-70.
+    Parameters
+    ----------
+    p_values : p-values of m tests
+
+    Returns
+    -------
+    list of float
+        Adjusted p-values, in the order of `p_values`.
     """
     p = np.asarray(p_values, dtype=float)
     if p.ndim != 1 or not np.all((p >= 0) & (p <= 1)):
@@ -336,6 +364,10 @@ def proportion(is_right: ArrayLike, patients: Sequence[str], *, level: float = 0
     is_right : (n_images,) of bool, at least one
     patients : patient of every image
     level : confidence level
+
+    Returns
+    -------
+    Proportion
     """
     right = np.asarray(is_right, dtype=np.float64)
     names, patient_index = np.unique(np.asarray(patients, dtype=str), return_inverse=True)
@@ -357,7 +389,17 @@ def proportion(is_right: ArrayLike, patients: Sequence[str], *, level: float = 0
 
 
 def mean_interval(parts: Sequence[Proportion]) -> tuple[float, float] | None:
-    """Return the interval of the mean of proportions of disjoint images; None if one has none."""
+    """Return the interval of the mean of proportions of disjoint images; None if one has none.
+
+    Parameters
+    ----------
+    parts : proportions of disjoint sets of images
+
+    Returns
+    -------
+    tuple of float, or None
+        Limits (low, high).
+    """
     below, above = [], []
     for part in parts:
         if part.low is None or part.high is None:

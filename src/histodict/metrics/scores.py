@@ -23,13 +23,33 @@ from ..utils.validation import check_whole_number
 
 
 def accuracy(labels: ArrayLike, predictions: ArrayLike) -> float:
-    """Return the fraction of correctly predicted images."""
+    """Return the fraction of correctly predicted images.
+
+    Parameters
+    ----------
+    labels : (n_images,), true classes
+    predictions : (n_images,), predicted classes
+
+    Returns
+    -------
+    float
+    """
     truth, predicted = _check_predictions(labels, predictions)
     return float(np.mean(truth == predicted))
 
 
 def balanced_accuracy(labels: ArrayLike, predictions: ArrayLike) -> float:
-    """Return the mean over the classes of the fraction of correctly predicted images."""
+    """Return the mean over the classes of the fraction of correctly predicted images.
+
+    Parameters
+    ----------
+    labels : (n_images,), true classes
+    predictions : (n_images,), predicted classes
+
+    Returns
+    -------
+    float
+    """
     truth, predicted = _check_predictions(labels, predictions)
     _, indices = np.unique(truth, return_inverse=True)
     right = np.bincount(indices, weights=truth == predicted)
@@ -37,7 +57,23 @@ def balanced_accuracy(labels: ArrayLike, predictions: ArrayLike) -> float:
 
 
 def sensitivity(labels: ArrayLike, predictions: ArrayLike, *, positive: object) -> float:
-    """Return the fraction of images of class `positive` that are predicted as positive."""
+    """Return the fraction of images of class `positive` that are predicted as positive.
+
+    Parameters
+    ----------
+    labels : (n_images,), true classes
+    predictions : (n_images,), predicted classes
+    positive : positive class
+
+    Returns
+    -------
+    float
+
+    Raises
+    ------
+    ValueError
+        If there is no image of class `positive`.
+    """
     truth, predicted = _check_predictions(labels, predictions)
     return _mean_of_chosen(
         predicted == positive, truth == positive, f"class {positive!r}: sensitivity"
@@ -45,7 +81,23 @@ def sensitivity(labels: ArrayLike, predictions: ArrayLike, *, positive: object) 
 
 
 def specificity(labels: ArrayLike, predictions: ArrayLike, *, positive: object) -> float:
-    """Return the fraction of other images that are not predicted as `positive`."""
+    """Return the fraction of other images that are not predicted as `positive`.
+
+    Parameters
+    ----------
+    labels : (n_images,), true classes
+    predictions : (n_images,), predicted classes
+    positive : positive class
+
+    Returns
+    -------
+    float
+
+    Raises
+    ------
+    ValueError
+        If all images are of class `positive`.
+    """
     truth, predicted = _check_predictions(labels, predictions)
     other = f"a class other than {positive!r}: specificity"
     return _mean_of_chosen(predicted != positive, truth != positive, other)
@@ -64,6 +116,16 @@ def auc(labels: ArrayLike, scores: ArrayLike, *, positive: object = None) -> flo
     """Return the area under the ROC curve; ties count one half.
 
     For more than two classes, the mean over the classes of the AUC against all others.
+
+    Parameters
+    ----------
+    labels : (n_images,), true classes
+    scores : (n_images,) for two classes; (n_images, n_classes) for more
+    positive : class with high scores, of two; None for the second in sorted order
+
+    Returns
+    -------
+    float
     """
     truth, values = _check_predictions(labels, scores)
     if values.ndim == 1:
@@ -100,6 +162,17 @@ def roc_curve(
     """Return the ROC curve of class `positive` for scores of two classes.
 
     An image counts as positive if its score is above the threshold.
+
+    Parameters
+    ----------
+    labels : (n_images,), true classes, of two
+    scores : (n_images,)
+    positive : class with high scores; None for the second in sorted order
+    threshold : threshold in use, for `RocCurve.operating`
+
+    Returns
+    -------
+    RocCurve
     """
     from sklearn.metrics import roc_curve as sklearn_roc_curve
 
@@ -122,6 +195,16 @@ def brier_score(labels: ArrayLike, probabilities: ArrayLike, *, positive: object
     """Return the mean squared difference between the probabilities and the true outcome.
 
     Two classes: (p − 1[positive])²; more: summed over the classes.
+
+    Parameters
+    ----------
+    labels : (n_images,), true classes
+    probabilities : (n_images,) for two classes; (n_images, n_classes) for more
+    positive : class of the probabilities, of two; None for the second in sorted order
+
+    Returns
+    -------
+    float
     """
     from sklearn.metrics import brier_score_loss
 
@@ -146,6 +229,17 @@ def calibration_curve(
     """Return the calibration curve, with bins of equal width.
 
     Two classes: the probability of `positive`. More: that of the most probable class.
+
+    Parameters
+    ----------
+    labels : (n_images,), true classes
+    probabilities : (n_images,) for two classes; (n_images, n_classes) for more
+    n_bins : number of bins between 0 and 1
+    positive : class of the probabilities, of two; None for the second in sorted order
+
+    Returns
+    -------
+    CalibrationCurve
     """
     n_bins = check_whole_number("n_bins", n_bins, 1)
     truth, p = _check_probabilities(labels, probabilities)
@@ -170,6 +264,17 @@ def expected_calibration_error(
     """Return the mean over the images of |mean probability − observed fraction| of their bin.
 
     With few images it is above 0 even for perfect probabilities.
+
+    Parameters
+    ----------
+    labels : (n_images,), true classes
+    probabilities : (n_images,) for two classes; (n_images, n_classes) for more
+    n_bins : number of bins between 0 and 1
+    positive : class of the probabilities, of two; None for the second in sorted order
+
+    Returns
+    -------
+    float
     """
     curve = calibration_curve(labels, probabilities, n_bins, positive=positive)
     return float(np.average(np.abs(curve.probability - curve.observed), weights=curve.counts))

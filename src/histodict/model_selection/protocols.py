@@ -62,7 +62,13 @@ def collect_repeats(
 
     Parameters
     ----------
+    manifest : images of the splits
+    splits : splits of all repeats
     predictions : an array per split, in the order of `split.test`
+
+    Returns
+    -------
+    list of Repeat
     """
     splits, predictions = list(splits), list(predictions)
     if len(splits) != len(predictions):
@@ -111,7 +117,19 @@ _MAX_STARTS = 20
 def balanced_folds(
     counts: NDArray[np.int64], n_folds: int, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Return the fold of every group, (n_groups,), from its images per class."""
+    """Assign groups of images to folds such that each class is distributed evenly.
+
+    Parameters
+    ----------
+    counts : (n_groups, n_classes), number of images
+    n_folds : number of folds
+    rng : random generator
+
+    Returns
+    -------
+    ndarray of shape (n_groups,)
+        Fold of each group.
+    """
     n_unavoidable = np.maximum(0, n_folds - (counts > 0).sum(axis=0)).sum()
     best, min_missing = np.empty(0, np.int64), np.inf
     for _ in range(_MAX_STARTS):
@@ -127,7 +145,18 @@ def balanced_folds(
 def fold_totals(
     counts: NDArray[np.int64], folds: NDArray[np.int64], n_folds: int
 ) -> NDArray[np.int64]:
-    """Return the number of images of each class in each fold, F (n_folds, n_classes)."""
+    """Return the number of images of each class in each fold.
+
+    Parameters
+    ----------
+    counts : (n_groups, n_classes), number of images
+    folds : (n_groups,), fold of each group
+    n_folds : number of folds
+
+    Returns
+    -------
+    ndarray of shape (n_folds, n_classes)
+    """
     F = np.zeros((n_folds, counts.shape[1]), np.int64)
     np.add.at(F, folds, counts)
     return F
@@ -209,6 +238,23 @@ def k_folds(
     Each class is distributed as evenly over the folds as whole patients allow. Every training set
     has every class; a test set lacks a class only if the class has fewer patients than there are
     folds, or the search found no better division. No two repeats are equal.
+
+    Parameters
+    ----------
+    manifest : labelled images
+    n_folds : number of folds
+    n_repeats : number of repeats, each with another division
+    random_state : seed
+    by : unit that is not divided, "patient" or "image"
+
+    Returns
+    -------
+    Splits
+
+    Raises
+    ------
+    SplitError
+        If there are too few patients, or too few different divisions.
     """
     n_repeats = check_whole_number("n_repeats", n_repeats, 1)
     groups = _Groups.of(manifest, by)
@@ -245,6 +291,23 @@ def learning_curve_splits(
 
     The patients are divided into halves. Training sets of n images of each class are drawn from the
     training half, for every n of `n_per_class`; smaller sets are subsets of larger ones.
+
+    Parameters
+    ----------
+    manifest : labelled images
+    n_per_class : numbers of training images per class
+    n_repeats : number of repeats, each with another division
+    random_state : seed
+    by : unit that is not divided, "patient" or "image"
+
+    Returns
+    -------
+    Splits
+
+    Raises
+    ------
+    SplitError
+        If a class has too few training images.
     """
     sizes = [check_whole_number("n_per_class", n, 1) for n in n_per_class]
     if not sizes:
@@ -265,7 +328,21 @@ def learning_curve_splits(
 
 
 def leave_one_site_out(manifest: Manifest) -> Splits:
-    """Return one split per site, tested on its images and trained on all others."""
+    """Return one split per site, tested on its images and trained on all others.
+
+    Parameters
+    ----------
+    manifest : labelled images with sites
+
+    Returns
+    -------
+    Splits
+
+    Raises
+    ------
+    SplitError
+        If an image has no site, or all have the same.
+    """
     sites = [record.site for record in manifest.records]
     missing = [manifest.name(record) for record in manifest.records if not record.site]
     if missing:
@@ -292,9 +369,19 @@ def predefined_split(
 
     Parameters
     ----------
+    manifest : labelled images with a column `split`
     train, test, leave_out : values of the column; other values are an error, including empty cells
         unless `leave_out` contains ""
     by : unit that must not be divided, "patient" or "image"
+
+    Returns
+    -------
+    Splits
+
+    Raises
+    ------
+    SplitError
+        If the column has other values.
     """
     values = [record.split or "" for record in manifest.records]
     unknown = Counter(value for value in values if value not in {*train, *test, *leave_out})

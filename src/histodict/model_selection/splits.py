@@ -89,18 +89,47 @@ class Splits:
 
 
 def image_names(manifest: Manifest) -> list[str]:
-    """Return the paths relative to the manifest's root, in order."""
+    """Return the paths of the images relative to the manifest's root, in order.
+
+    Parameters
+    ----------
+    manifest : images
+
+    Returns
+    -------
+    list of str
+    """
     return [manifest.name(record) for record in manifest.records]
 
 
 def shared_patients(manifest: Manifest, split: Split) -> list[str]:
-    """Return the patients in both the training and the test set."""
+    """Return the patients in both the training and the test set.
+
+    Parameters
+    ----------
+    manifest : images
+    split : split of these
+
+    Returns
+    -------
+    list of str
+    """
     sides = ({manifest.records[i].patient for i in side} for side in (split.train, split.test))
     return sorted(set.intersection(*sides))
 
 
 def cross_validated(manifest: Manifest, splits: Iterable[Split]) -> bool:
-    """Return whether a test patient of one split is a training patient of another."""
+    """Return whether a test patient of one split is a training patient of another.
+
+    Parameters
+    ----------
+    manifest : images
+    splits : splits of these
+
+    Returns
+    -------
+    bool
+    """
     train_patients: dict[frozenset[int], set[str]] = {}  # key: test images of a split
     for split in splits:
         trained = {manifest.records[index].patient for index in split.train}
@@ -114,7 +143,18 @@ def cross_validated(manifest: Manifest, splits: Iterable[Split]) -> bool:
 
 
 def check_patients_disjoint(manifest: Manifest, split: Split) -> None:
-    """Raise PatientLeakError if a patient is in both the training and the test set."""
+    """Raise PatientLeakError if a patient is in both the training and the test set.
+
+    Parameters
+    ----------
+    manifest : images
+    split : split of these
+
+    Raises
+    ------
+    PatientLeakError
+        If there is such a patient.
+    """
     shared = shared_patients(manifest, split)
     if shared:
         others = f" (and {len(shared) - 1} more)" if len(shared) > 1 else ""
@@ -128,12 +168,31 @@ def required_classes(records: Iterable[ImageRecord]) -> set[str]:
     """Return the classes that need images in every training set.
 
     An image with a mask shows both kinds of tissue, so its class is not required.
+
+    Parameters
+    ----------
+    records : labelled images
+
+    Returns
+    -------
+    set of str
     """
     return {record.label for record in records if not record.is_mapped}
 
 
 def check_splits(manifest: Manifest, splits: Iterable[Split]) -> None:
-    """Raise an error if a split by patient shares patients or lacks training images of a class."""
+    """Raise an error if a split by patient shares patients or lacks training images of a class.
+
+    Parameters
+    ----------
+    manifest : images
+    splits : splits of these
+
+    Raises
+    ------
+    SplitError
+        If a split is invalid; PatientLeakError if it shares patients.
+    """
     for split in splits:
         if not set(split.train + split.test) <= set(range(len(manifest.records))):
             raise SplitError(
@@ -160,7 +219,17 @@ class SplitFileError(SplitError):
 
 
 def save_splits(splits: Splits, path: Path | str) -> Path:
-    """Write the splits atomically and return the path; an existing file is replaced."""
+    """Write the splits atomically and return the path; an existing file is replaced.
+
+    Parameters
+    ----------
+    splits : splits to write
+    path : JSON file
+
+    Returns
+    -------
+    Path
+    """
     path = Path(path)
     content = _content(splits)
     text = json.dumps(content | {"digest": _digest(content)})
@@ -171,6 +240,15 @@ def save_splits(splits: Splits, path: Path | str) -> Path:
 
 def load_splits(path: Path | str, manifest: Manifest) -> Splits:
     """Read splits of this manifest, whose order may differ from the original one.
+
+    Parameters
+    ----------
+    path : JSON file
+    manifest : the images that were split
+
+    Returns
+    -------
+    Splits
 
     Raises
     ------
@@ -198,7 +276,16 @@ def load_splits(path: Path | str, manifest: Manifest) -> Splits:
 
 
 def splits_digest(splits: Splits) -> str:
-    """Return the SHA-256 digest of the splits, to be reported with results."""
+    """Return the SHA-256 digest of the splits, to be reported with results.
+
+    Parameters
+    ----------
+    splits : splits
+
+    Returns
+    -------
+    str
+    """
     return _digest(_content(splits))
 
 

@@ -7,7 +7,7 @@ from copy import copy
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,15 +34,14 @@ from .cross_validation import (
     temporary_cache,
     unevaluated_members,
 )
+from .ensemble_recipes import ensemble_recipes, resolve_ensemble_recipe
+from .image_classifier import ImageClassifier
 from .image_pipeline import ImagePipeline, ImageScores, PatchRecorder
 from .inputs import AnnotationInput, LabelledImages, resolve_training_set
 from .model_file import ModelData, array_specs
 from .predictions import Predictions, probabilities
-from .recipe import Recipe, ensemble_recipes, resolve_ensemble_recipe
-from .tissue_classifier import ImageClassifier, TissueClassifier
-
-if TYPE_CHECKING:
-    pass
+from .recipe import Recipe
+from .tissue_classifier import TissueClassifier
 
 
 class EnsembleClassifier(ImageClassifier):
@@ -176,6 +175,10 @@ class EnsembleClassifier(ImageClassifier):
         ----------
         images, positive, callback, executor : see `TissueClassifier.fit`
         start_from : ensemble of one model whose dictionaries are trained further (warm start)
+
+        Returns
+        -------
+        Self
         """
         manifest = resolve_training_set(images, positive, "positive")
         if start_from is not None and len(self.recipes) > 1:
@@ -257,9 +260,23 @@ class EnsembleClassifier(ImageClassifier):
     def predict_proba(
         self, images: Any, *, mpp: MppLike = None, within: AnnotationInput | None = None
     ) -> NDArray[np.float64]:
-        """Return probabilities (n_images, n_classes), ordered as `classes_`; NaN without tissue.
+        """Return calibrated probabilities of the classes, in the order of `classes_`.
 
-        Parameters as in `predict`. A single image gives one row.
+        Parameters
+        ----------
+        images : as in `predict`
+        mpp : pixel size (µm), as in `predict`
+        within : outlines, as in `predict`
+
+        Returns
+        -------
+        ndarray of shape (n_images, n_classes)
+            NaN for images without tissue. A single image gives one row.
+
+        Raises
+        ------
+        ValueError
+            If the ensemble is not calibrated.
         """
         if self.calibration_ is None:
             raise ValueError(f"how sure it is cannot be known: {self.training_info_['unheard']}")
@@ -330,7 +347,16 @@ class EnsembleClassifier(ImageClassifier):
         return shifted
 
     def with_jobs(self, n_jobs: int | None) -> Self:
-        """Return a copy that uses `n_jobs` threads."""
+        """Return a copy that uses `n_jobs` threads.
+
+        Parameters
+        ----------
+        n_jobs : number of threads; None uses all cores
+
+        Returns
+        -------
+        Self
+        """
         changed = copy(self)
         changed.n_jobs = n_jobs
         changed.estimators_ = [member.with_jobs(n_jobs) for member in self.estimators_]
@@ -344,13 +370,38 @@ class EnsembleClassifier(ImageClassifier):
             changed.estimators_[index] = self.estimators_[index].with_recorders([recorder])
         return changed
 
-    def with_atom_annotations(self, notes: AtomAnnotations, view: int = 0) -> Self:
-        """Return a copy with these atom annotations for the estimator at index `view`."""
-        return self._with_member(view, self.estimators_[view].with_atom_annotations(notes))
+    def with_atom_annotations(self, notes: AtomAnnotations, member: int = 0) -> Self:
+        """Return a copy with these atom annotations for the estimator at index `member`.
 
-    def refit_decision_rule(self, images: LabelledImages, view: int = 0, **how: Any) -> Self:
-        """Return a copy with a newly fitted aggregator of the estimator at index `view`."""
-        return self._with_member(view, self.estimators_[view].refit_decision_rule(images, **how))
+        Parameters
+        ----------
+        notes : annotations of the atoms
+        member : index of the estimator
+
+        Returns
+        -------
+        Self
+        """
+        return self._with_member(member, self.estimators_[member].with_atom_annotations(notes))
+
+    def refit_decision_rule(
+        self, images: LabelledImages, member: int = 0, *, callback: Callback | None = None
+    ) -> Self:
+        """Return a copy with a newly fitted aggregator of the estimator at index `member`.
+
+        Parameters
+        ----------
+        images : training images, or similar images
+        member : index of the estimator
+        callback : receives the progress
+
+        Returns
+        -------
+        Self
+        """
+        return self._with_member(
+            member, self.estimators_[member].refit_decision_rule(images, callback=callback)
+        )
 
     def _with_member(self, index: int, member: TissueClassifier) -> Self:
         changed = copy(self)
@@ -360,7 +411,12 @@ class EnsembleClassifier(ImageClassifier):
         return changed
 
     def describe_decision(self) -> str:
-        """Return a description of the decision for a model card."""
+        """Return a description of the decision for a model card.
+
+        Returns
+        -------
+        str
+        """
         if self.n_estimators_ == 1:
             return super().describe_decision()
         return f"by a panel of {self.n_estimators_}; maps and atoms are those of the first"

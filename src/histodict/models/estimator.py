@@ -73,7 +73,16 @@ class ImageEstimator(BaseEstimator):
     # --- parameters -----------------------------------------------------------------------------
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the constructor's arguments; with `deep`, also all settings of the recipe."""
+        """Return the constructor's arguments.
+
+        Parameters
+        ----------
+        deep : whether to include all settings of the recipe
+
+        Returns
+        -------
+        dict
+        """
         current = {
             name: getattr(self, name) for name in _ATTRIBUTE_PARAMETERS if name in self._init_params
         }
@@ -83,6 +92,14 @@ class ImageEstimator(BaseEstimator):
         """Set parameters; they take effect with the next fit.
 
         For fitted models, only `n_jobs` and `verbose` take effect at once.
+
+        Parameters
+        ----------
+        **params : arguments of the constructor, or settings of the recipe
+
+        Returns
+        -------
+        Self
         """
         new_params = self.get_params(deep=False) | params
         type(self)(**new_params)  # raises errors before anything has changed
@@ -137,7 +154,7 @@ class ImageEstimator(BaseEstimator):
         """Return a copy whose first estimators pass the codes of patches to these recorders."""
         raise NotImplementedError
 
-    def with_atom_annotations(self, notes: AtomAnnotations, view: int = 0) -> Self:
+    def with_atom_annotations(self, notes: AtomAnnotations, member: int = 0) -> Self:
         """Return a copy with these atom annotations.
 
         Disabled atoms have no effect on predictions, as if they were not part of the dictionary.
@@ -146,12 +163,12 @@ class ImageEstimator(BaseEstimator):
         Parameters
         ----------
         notes : annotations of the atoms
-        view : index of the estimator in an ensemble
+        member : index of the estimator in an ensemble
         """
         raise NotImplementedError
 
     def refit_decision_rule(
-        self, images: LabelledImages, view: int = 0, *, callback: Callback | None = None
+        self, images: LabelledImages, member: int = 0, *, callback: Callback | None = None
     ) -> Self:
         """Return a copy with aggregator and decision threshold fitted again on labelled images.
 
@@ -161,7 +178,7 @@ class ImageEstimator(BaseEstimator):
         Parameters
         ----------
         images : training images, or similar images
-        view : index of the estimator in an ensemble
+        member : index of the estimator in an ensemble
         callback : receives the progress
         """
         raise ValueError("it finds regions: there is no line between classes of images to fit")
@@ -172,6 +189,14 @@ class ImageEstimator(BaseEstimator):
         Call it on the result of `with_threshold`, `adapt_threshold` or `with_atom_annotations`,
         with the images that were used for the change, so that scores on these images are marked as
         tuned.
+
+        Parameters
+        ----------
+        images : paths of the images
+
+        Returns
+        -------
+        Self
         """
         changed = copy(self)
         changed.training_info_ = with_images(self.training_info_, images)
@@ -193,6 +218,10 @@ class ImageEstimator(BaseEstimator):
         mpp : pixel size (µm) if the file gives none
         within : outlines; patches outside of these are ignored
         callback : receives the progress within a slide
+
+        Returns
+        -------
+        Explanation
         """
         from ..explain.explanation import explain
 
@@ -278,6 +307,10 @@ class ImageEstimator(BaseEstimator):
         Parameters
         ----------
         images : as in `fit`
+
+        Returns
+        -------
+        float
         """
         self._check_fitted()
         manifest = resolve_labelled(images)
@@ -288,9 +321,21 @@ class ImageEstimator(BaseEstimator):
     # --- files ----------------------------------------------------------------------------------
 
     def save(self, path: Path | str) -> Path:
-        """Write the model to a file, which is replaced if it exists; the folder must exist.
+        """Write the model to a file, which is replaced if it exists.
 
-        Raises ValueError for models that could not be read again, such as with non-finite values.
+        Parameters
+        ----------
+        path : file in an existing folder
+
+        Returns
+        -------
+        Path
+            The file.
+
+        Raises
+        ------
+        ValueError
+            If the model could not be read again, such as with non-finite values.
         """
         self._check_fitted()
         content = self.to_model_data()
@@ -313,6 +358,10 @@ class ImageEstimator(BaseEstimator):
         path : model file
         n_jobs : number of threads; None uses all cores
         trust_weights : whether to download or open the encoder weights that the file names
+
+        Returns
+        -------
+        Self
         """
         model: Self = load_model_of_kind({cls.kind: cls}, Path(path), n_jobs, trust_weights)
         return model
@@ -320,10 +369,24 @@ class ImageEstimator(BaseEstimator):
     # --- atoms ----------------------------------------------------------------------------------
 
     def plot_atoms(self, n_atoms: int = 20, axes: Sequence[Axes] | None = None) -> Sequence[Axes]:
-        """Plot the first atoms of every class as images; return matplotlib axes, one per class.
+        """Plot the first atoms of every class as images.
 
-        Most methods order atoms by use. Raises ValueError if atoms are not images; the command
-        `histodict atoms` then shows patches that use them.
+        Most methods order atoms by use. The command `histodict atoms` shows patches instead, also
+        for atoms that are not images.
+
+        Parameters
+        ----------
+        n_atoms : number of atoms per class
+        axes : matplotlib axes, one per class; None makes a figure
+
+        Returns
+        -------
+        sequence of matplotlib axes
+
+        Raises
+        ------
+        ValueError
+            If atoms are not images.
         """
         pass
 

@@ -9,16 +9,9 @@ from typing import Any
 from ..utils.text_io import read_json, shorten
 from ..utils.validation import check_choice, check_kind, check_names, check_whole_number
 from .ensemble import EnsembleClassifier
+from .ensemble_recipes import ensemble_recipes, resolve_ensemble_recipe
 from .model_file import load_model_of_kind, validate_header
-from .recipe import (
-    PRESETS,
-    Recipe,
-    ensemble_recipes,
-    parse_setting,
-    preset,
-    resolve_ensemble_recipe,
-    with_method,
-)
+from .recipe import PRESETS, Recipe, parse_setting, preset, with_method
 from .region_detector import RegionDetector
 from .tissue_classifier import TissueClassifier
 
@@ -72,6 +65,10 @@ class Plan:
         name : name of a preset, or path that ends in ``.json``
         method : method; None is that of the file, DFDL for presets
         regions : whether the plan is for a `RegionDetector`, which changes presets but not files
+
+        Returns
+        -------
+        Plan
         """
         if name in PRESETS:
             return cls(preset(name, method, regions=regions))
@@ -99,12 +96,26 @@ class Plan:
         return self.calibration_folds < 2
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all settings, those of the recipe first."""
+        """Return all settings, those of the recipe first.
+
+        Returns
+        -------
+        dict
+        """
         return self.recipe.to_dict() | {name: getattr(self, name) for name in _PLAN_SETTINGS}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Plan:
-        """Make a plan from settings as returned by `to_dict`."""
+        """Make a plan from settings as returned by `to_dict`.
+
+        Parameters
+        ----------
+        values : settings by name
+
+        Returns
+        -------
+        Plan
+        """
         check_kind("a plan", values, "dict[str, Any]")
         plan_settings = {name: values[name] for name in _PLAN_SETTINGS if name in values}
         recipe_settings = {
@@ -113,11 +124,29 @@ class Plan:
         return cls(Recipe.from_dict(recipe_settings), **plan_settings)
 
     def has_setting(self, setting: str) -> bool:
-        """Return whether the plan, its recipe or its method has this setting."""
+        """Return whether the plan, its recipe or its method has this setting.
+
+        Parameters
+        ----------
+        setting : name
+
+        Returns
+        -------
+        bool
+        """
         return setting in _PLAN_SETTINGS or self.recipe.has_setting(setting)
 
     def parse_settings(self, settings: dict[str, str]) -> Plan:
-        """Return a copy with settings of the plan, its recipe or its method, given as text."""
+        """Return a copy with settings of the plan, its recipe or its method, given as text.
+
+        Parameters
+        ----------
+        settings : text of each value, by name
+
+        Returns
+        -------
+        Plan
+        """
         check_names(settings, self.recipe.settings() | set(_PLAN_SETTINGS))
         recipe_settings = {
             name: text for name, text in settings.items() if name not in _PLAN_SETTINGS
@@ -143,6 +172,10 @@ class Plan:
         ----------
         region : class to detect, for a `RegionDetector`; None makes a classifier
         random_state, n_jobs, cache : see `TissueClassifier`
+
+        Returns
+        -------
+        TissueClassifier, EnsembleClassifier or RegionDetector
         """
         common: dict[str, Any] = {"random_state": random_state, "n_jobs": n_jobs, "cache": cache}
         if not region and self.is_single_model:
@@ -193,7 +226,7 @@ def save_model(model: Model, path: Path | str) -> Path:
 def load_model(
     path: Path | str, *, n_jobs: int | None = None, trust_weights: bool = False
 ) -> Model:
-    """Read a model of any kind; raise ModelFileError for damaged or unknown files.
+    """Read a model of any kind.
 
     Parameters
     ----------
@@ -202,6 +235,15 @@ def load_model(
     trust_weights : whether to download or open the encoder weights that the file names. Weights
         of installed packages, registered or already loaded weights need no permission. Set it only
         if the source of the file is trusted.
+
+    Returns
+    -------
+    TissueClassifier, EnsembleClassifier or RegionDetector
+
+    Raises
+    ------
+    ModelFileError
+        If the file is damaged or is not a model file.
     """
     model: Model = load_model_of_kind(_KINDS, Path(path), n_jobs, trust_weights)
     return model

@@ -33,7 +33,16 @@ class DisplayMixin:
         raise NotImplementedError
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Plot the image with its patch map on `ax` or on new matplotlib axes; return the axes."""
+        """Plot the image with its patch map.
+
+        Parameters
+        ----------
+        ax : matplotlib axes; None makes a figure
+
+        Returns
+        -------
+        matplotlib axes
+        """
         if ax is None:
             from matplotlib import pyplot
 
@@ -183,7 +192,12 @@ class ImagePrediction(DisplayMixin):
         return bool(self.probabilities) and len(self.prediction_set) != 1
 
     def summary(self) -> str:
-        """Return the prediction with its score and reason, for a legend."""
+        """Return the prediction with its score and reason, for a legend.
+
+        Returns
+        -------
+        str
+        """
         if self.label is None:
             return no_prediction_reason(self.patch_map)
         text = f"{self.label}, score {self.score:+.2f}"
@@ -204,7 +218,12 @@ class ImagePrediction(DisplayMixin):
         return f"{self.label}, score {self.score:.3g}"
 
     def row(self) -> Row:
-        """Return the row of the prediction in a table."""
+        """Return the row of the prediction in a table.
+
+        Returns
+        -------
+        dict
+        """
         row: Row = {
             "label": self.label or NO_TISSUE_LABEL,
             "score": self.score if self.label else None,
@@ -287,7 +306,12 @@ class RegionPrediction(DisplayMixin):
         return self.patch_map.proportions
 
     def summary(self) -> str:
-        """Return the class of the image and the reason, for a legend."""
+        """Return the class of the image and the reason, for a legend.
+
+        Returns
+        -------
+        str
+        """
         if self.label is None:
             return no_prediction_reason(self.patch_map)
         n, s = len(self.regions), "" if len(self.regions) == 1 else "s"
@@ -301,7 +325,12 @@ class RegionPrediction(DisplayMixin):
         return f"{self.label}, {pluralize(len(self.regions), 'region')}"
 
     def row(self) -> Row:
-        """Return the row of the prediction in a table."""
+        """Return the row of the prediction in a table.
+
+        Returns
+        -------
+        dict
+        """
         return {
             "label": self.label or NO_TISSUE_LABEL,
             "score": self.score,
@@ -380,7 +409,7 @@ class Predictions(Sequence[A], Generic[A]):
 
     Parameters
     ----------
-    answers : iterable of ImagePrediction or RegionPrediction
+    predictions : iterable of ImagePrediction or RegionPrediction
         The predictions.
     columns : sequence of str
         Columns that come first in the table.
@@ -415,13 +444,22 @@ class Predictions(Sequence[A], Generic[A]):
         return [prediction.label or NO_TISSUE_LABEL for prediction in self]
 
     def rows(self) -> list[Row]:
-        """Return one table row per image, as the command line writes them."""
+        """Return one table row per image, as the command line writes them.
+
+        Returns
+        -------
+        list of dict
+        """
         return [{"path": str(prediction.path)} | prediction.row() for prediction in self]
 
     def to_frame(self) -> pandas.DataFrame:
         """Return a pandas DataFrame with the columns of the command line's table.
 
         The column `key`, which names files of an output folder, is left out.
+
+        Returns
+        -------
+        pandas.DataFrame
         """
         try:
             import pandas
@@ -431,7 +469,17 @@ class Predictions(Sequence[A], Generic[A]):
         return pandas.DataFrame(rows, columns=column_names(rows, self._columns))
 
     def plot(self, n_columns: int = 4) -> NDArray[np.object_]:
-        """Plot every image with its patch map; return matplotlib axes (n_rows, n_columns)."""
+        """Plot every image with its patch map.
+
+        Parameters
+        ----------
+        n_columns : number of images in a row
+
+        Returns
+        -------
+        ndarray of shape (n_rows, n_columns)
+            Matplotlib axes.
+        """
         from matplotlib import pyplot
 
         n_columns = max(1, min(n_columns, len(self)))

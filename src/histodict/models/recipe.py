@@ -1,23 +1,10 @@
-"""Recipe: all settings of one model; named presets, and the recipes of an ensemble.
-
-The estimators of an ensemble differ in features, scale and stain normalisation, so that their
-errors differ. To a given recipe, `ensemble_recipes` adds
-
-- for an encoder: the same encoder with the opposite stain setting, a dictionary of pixels, and
-  texture and colour features of the whole image (`lbp-colour`) at half the scale;
-- for a dictionary of pixels: these texture features at two scales, the coarser without stain
-  normalisation;
-- for precomputed features: nothing, as feature files have no pixels.
-
-Settings that were changed in the recipe are changed in the others if they have them.
-"""
+"""Recipe: all settings of one model; named presets."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from itertools import product
 from typing import Any
 
 from ..decision.aggregation import AGGREGATORS
@@ -193,7 +180,16 @@ class Recipe:
         return f"Recipe({', '.join(changed)})"
 
     def describe_differences(self, other: Recipe) -> str:
-        """Describe settings in which two recipes differ, with the values of this one first."""
+        """Describe settings in which two recipes differ, with the values of this one first.
+
+        Parameters
+        ----------
+        other : recipe to compare with
+
+        Returns
+        -------
+        str
+        """
         theirs = other.to_dict()
         return ", ".join(
             f"{name} ({value!r}, not {theirs[name]!r})"
@@ -202,7 +198,12 @@ class Recipe:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all settings as a dictionary."""
+        """Return all settings as a dictionary.
+
+        Returns
+        -------
+        dict
+        """
         return asdict(self)
 
     def check_method(self) -> None:
@@ -211,7 +212,16 @@ class Recipe:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Recipe:
-        """Make a recipe from settings as returned by `to_dict`."""
+        """Make a recipe from settings as returned by `to_dict`.
+
+        Parameters
+        ----------
+        values : fields by name
+
+        Returns
+        -------
+        Recipe
+        """
         check_kind("a recipe", values, "dict[str, Any]")
         known = {f.name for f in fields(cls)}
         unknown = sorted(set(values) - known)
@@ -220,11 +230,29 @@ class Recipe:
         return cls(**values)
 
     def with_changes(self, **changes: Any) -> Recipe:
-        """Return a copy with some settings changed; None does not change a setting."""
+        """Return a copy with some settings changed; None does not change a setting.
+
+        Parameters
+        ----------
+        **changes : fields by name
+
+        Returns
+        -------
+        Recipe
+        """
         return replace(self, **{k: v for k, v in changes.items() if v is not None})
 
     def with_applicable_settings(self, changes: dict[str, Any]) -> Recipe:
-        """Return a copy with changed fields and method parameters; unknown ones are ignored."""
+        """Return a copy with changed fields and method parameters; unknown ones are ignored.
+
+        Parameters
+        ----------
+        changes : fields and parameters by name
+
+        Returns
+        -------
+        Recipe
+        """
         field_names = {f.name for f in fields(self)}
         if not get_method(self.method).uses_patch_features:
             changes = {name: value for name, value in changes.items() if name != "quality_filters"}
@@ -241,17 +269,40 @@ class Recipe:
         )
 
     def has_setting(self, setting: str) -> bool:
-        """Return whether this is a field of the recipe or a parameter of its method."""
+        """Return whether this is a field of the recipe or a parameter of its method.
+
+        Parameters
+        ----------
+        setting : name
+
+        Returns
+        -------
+        bool
+        """
         return setting in self.settings()
 
     def settings(self) -> set[str]:
-        """Return the names that `parse_settings` accepts."""
+        """Return the names that `parse_settings` accepts.
+
+        Returns
+        -------
+        set of str
+        """
         parameters = inspect.signature(get_method(self.method).load_class()).parameters
         field_names = {f.name for f in fields(self)} - {"method", "method_parameters"}
         return field_names | set(parameters) - {"n_jobs", "random_state"}
 
     def parse_settings(self, settings: dict[str, str]) -> Recipe:
-        """Return a copy with fields or method parameters given as text."""
+        """Return a copy with fields or method parameters given as text.
+
+        Parameters
+        ----------
+        settings : text of each value, by name
+
+        Returns
+        -------
+        Recipe
+        """
         check_names(settings, self.settings())
         types = {f.name: str(f.type) for f in fields(self)}
         return self.replace_settings(
@@ -262,7 +313,16 @@ class Recipe:
         )
 
     def replace_settings(self, values: dict[str, Any]) -> Recipe:
-        """Return a copy with changed fields or method parameters."""
+        """Return a copy with changed fields or method parameters.
+
+        Parameters
+        ----------
+        values : fields and parameters by name
+
+        Returns
+        -------
+        Recipe
+        """
         check_names(values, self.settings())
         field_names = {f.name for f in fields(self)}
         parameters = {name: value for name, value in values.items() if name not in field_names}
@@ -280,7 +340,12 @@ class Recipe:
         return recipe
 
     def values(self) -> dict[str, Any]:
-        """Return the values of all `settings`, including defaults of the method."""
+        """Return the values of all `settings`, including defaults of the method.
+
+        Returns
+        -------
+        dict
+        """
         parameters = get_method(self.method).make_estimator(self.method_parameters).get_params()
         settings = {f.name: getattr(self, f.name) for f in fields(self)}
         return {name: (settings | parameters)[name] for name in sorted(self.settings())}
@@ -453,114 +518,3 @@ def with_method(base: Recipe, method: str, *, published: bool = False) -> Recipe
         "quality_filters": base.quality_filters if entry.uses_patch_features else NONE,
     }
     return base.with_changes(method=method, method_parameters=parameters, **fitting)
-
-
-_TEXTURES = "lbp-colour"
-_CORRECTED = "reinhard"
-# Downsample factors of texture recipes.
-_COARSE, _COARSER = 2.0, 4.0
-# Settings that are specific to encoder features or to pixels.
-_NOT_TRANSFERRED = (
-    "features",
-    "patch_px",
-    "stride_px",
-    "context_scale",
-    "n_components",
-    "whiten",
-    "aggregation",
-)
-
-# Patches are finer than in a single model. They contain less tissue, so the same penalty would
-# leave fewer atoms per code.
-_FINER = {"patch_px": 20, "context_scale": 1, "penalty": 0.2, "downsample": 1.0}
-PIXELS = (
-    PRESETS["fast"].with_changes(aggregation="margin-and-codes").with_applicable_settings(_FINER)
-)
-ENCODER = PRESETS["embeddings"]
-
-
-def resolve_ensemble_recipe(
-    recipe: Recipe | str, method: str | None = None, settings: Mapping[str, Any] | None = None
-) -> Recipe:
-    """Return the first recipe of an ensemble: as given, or that of a preset or ensemble preset.
-
-    `settings` that will be changed in the recipe determine whether it may use an encoder.
-    """
-    if recipe == "features":
-        return resolve_recipe("precomputed", method)
-    if recipe not in ("default", "pixels"):
-        return resolve_recipe(recipe, method)
-    if recipe == "default" and default_uses_encoder(settings or {}, [method or ""])[0]:
-        return with_method(ENCODER, method or ENCODER.method)
-    uses_patches = get_method(method or PIXELS.method).uses_patch_features
-    return with_method(PIXELS if uses_patches else PRESETS["fast"], method or PIXELS.method)
-
-
-def ensemble_recipes(recipe: Recipe) -> list[Recipe]:
-    """Return the recipe, followed by its variations for an ensemble, without duplicates."""
-    recipes = [recipe]
-    for other in _variations(recipe):
-        if other not in recipes:
-            recipes.append(other)
-    return recipes
-
-
-def _variations(base: Recipe) -> Iterator[Recipe]:
-    if not get_method(base.method).uses_patch_features:
-        yield from _whole_images(base)
-        return
-    if get_patch_features(base.features).is_precomputed:
-        return  # feature files have no other representation
-    if not get_patch_features(base.features).uses_context:
-        yield replace(base, stain=_CORRECTED if base.stain == "none" else "none")
-        pixels = _pixel_variation(base)
-        yield pixels
-        yield _textures(pixels, _COARSE)
-        return
-    yield _textures(base, _COARSE)
-    yield replace(_textures(base, _COARSER), stain="none")
-
-
-def _corrected(recipe: Recipe) -> str:
-    return _CORRECTED if recipe.stain == "none" else recipe.stain
-
-
-def _textures(pixels: Recipe, downsample: float) -> Recipe:
-    """Return a texture recipe for images reduced by this factor, at least that of the pixels."""
-    return _rescaled(with_method(pixels, _TEXTURES), max(1.0, downsample / pixels.downsample))
-
-
-def _pixel_variation(base: Recipe) -> Recipe:
-    """Return the recipe of pixels with the changes that `base` has from its preset."""
-    default, encoder = (with_method(recipe, base.method) for recipe in (PIXELS, ENCODER))
-    changed = {
-        setting.name: getattr(base, setting.name)
-        for setting in fields(base)
-        if setting.name
-        not in (*_NOT_TRANSFERRED, "method", "method_parameters", "downsample", "mpp")
-        and getattr(base, setting.name) != getattr(encoder, setting.name)
-    }
-    parameters = {
-        name: value
-        for name, value in base.method_parameters.items()
-        if value != encoder.method_parameters.get(name)
-    }
-    return replace(
-        default,
-        **changed,
-        method_parameters=default.method_parameters | parameters,
-        downsample=default.downsample * base.downsample,
-        mpp=None if base.mpp is None else default.downsample * base.mpp,
-    )
-
-
-def _whole_images(base: Recipe) -> Iterator[Recipe]:
-    for factor, stain in product((1, 2), (_corrected(base), "none")):
-        yield replace(_rescaled(base, factor), stain=stain)
-
-
-def _rescaled(recipe: Recipe, factor: float) -> Recipe:
-    """Return the recipe for images that are reduced by a further factor."""
-    if recipe.mpp is not None:
-        return replace(recipe, mpp=recipe.mpp * factor)
-    return replace(recipe, downsample=recipe.downsample * factor)

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, Self, overload
+from typing import Any, ClassVar, Literal, NoReturn, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..annotations.annotation_file import AnnotationFile
-from ..annotations.outlines import IGNORED
-from ..datasets.annotated import RegionCoverage, check_classes, load_region
+from ..datasets.annotated import check_classes
 from ..datasets.manifest import ImageRecord, Manifest
 from ..datasets.record import is_healthy
 from ..decision.atom_annotations import AtomAnnotations
@@ -28,9 +27,8 @@ from ..decision.threshold import (
 )
 from ..images.memory_image import ImageLike, image_cache_enabled
 from ..images.pixel_size import MppLike, PixelSize, PixelSizeOption
-from ..images.source import open_image
-from ..patches.patch_map import PatchMap, Ring, Window, label_regions
-from ..patches.sampling import MIN_OVERLAP
+from ..patches.patch_map import PatchMap, Ring, Window
+from ..patches.region_borders import label_regions
 from ..utils.cache import ArrayCache
 from ..utils.parallel import Executor
 from ..utils.progress import Callback, no_callback
@@ -51,10 +49,8 @@ from .model_file import ModelData, array_specs
 from .patch_pipeline import PatchPipeline, PatchSamplingSpec
 from .predictions import DetectedRegion, Predictions, RegionPrediction
 from .recipe import Recipe, default_region_preset
+from .region_labels import image_region_label, in_region, labelled_patch_mask, region_patch_mask
 from .tissue_classifier import recipe_fingerprint
-
-if TYPE_CHECKING:
-    pass
 
 
 def region_classes(manifest: Manifest, region: str | None) -> list[str]:
@@ -110,19 +106,6 @@ def _is_without(label: str, region: str) -> bool:
     return label == f"no {region}" or (is_healthy(label) and not is_healthy(region))
 
 
-def image_region_label(record: ImageRecord, classes: list[str]) -> str:
-    """Return the class of an image: whether its mask or, without one, its label shows region."""
-    return classes[int(has_background_and_region(record, classes[1])[1])]
-
-
-def has_background_and_region(record: ImageRecord, region: str) -> tuple[bool, bool]:
-    """Return whether an image has parts outside, and whether it has parts inside the region."""
-    if not record.is_mapped:
-        return record.label != region, record.label == region
-    mask = mask_of(record, region)
-    return not mask.all(), mask.any()
-
-
 def labelled_by_region(manifest: Manifest, region: str) -> Manifest:
     """Return the same images, labelled by whether they contain any region.
 
@@ -142,54 +125,6 @@ def _check_labelled(manifest: Manifest) -> None:
             "mask (or "
             "label, where all of an image is region, or nothing of it)"
         )
-
-
-def labelled_patch_mask(record: ImageRecord, patch_map: PatchMap) -> NDArray[np.bool_]:
-    """Return which patches are on tissue and not in outlines of ignored areas."""
-    if record.annotations is None or IGNORED not in record.annotations.read().names:
-        return patch_map.tissue
-    return patch_map.tissue & ~map_in_region(record, IGNORED, patch_map)
-
-
-def region_patch_mask(record: ImageRecord, patch_map: PatchMap) -> NDArray[np.bool_]:
-    """Return which patches of the map are region by the mask or, without one, by the label."""
-    return map_in_region(record, patch_map.classes[1], patch_map)
-
-
-def map_in_region(record: ImageRecord, region: str, patch_map: PatchMap) -> NDArray[np.bool_]:
-    """Return which patches of the map are region; the map may have the image's coordinates."""
-    (x, y), (right, down) = patch_map.corners(), coordinate_shift(record, patch_map)
-    return in_region(record, region, x + right, y + down, patch_map.grid.patch_side)
-
-
-def coordinate_shift(record: ImageRecord, patch_map: PatchMap) -> tuple[int, int]:
-    """Return the shift (x, y) from the coordinates of a map to those of the record's file.
-
-    The map of a feature file may have the coordinates of its image, and slides crop a margin.
-    """
-    if not record.is_mapped:
-        return 0, 0
-    with open_image(record.path, record.mpp) as source:
-        x, y = (
-            map_offset - image_offset
-            for map_offset, image_offset in zip(patch_map.offset, source.offset, strict=True)
-        )
-    return x, y
-
-
-def in_region(
-    record: ImageRecord, region: str, x: NDArray[np.float64], y: NDArray[np.float64], side: float
-) -> NDArray[np.bool_]:
-    """Return whether squares with these corners are region; x and y have the same shape."""
-    if not record.is_mapped:
-        return np.full(x.shape, record.label == region)
-    return mask_of(record, region).coverage(x, y, side) >= MIN_OVERLAP
-
-
-def mask_of(record: ImageRecord, region: str) -> RegionCoverage:
-    """Return the region of a record's mask or outlines."""
-    with open_image(record.path, record.mpp) as source:
-        return load_region(record, source, region)
 
 
 def _region_option() -> str:
@@ -307,6 +242,10 @@ class RegionDetector(ImageEstimator):
         images : folder with a subfolder of crops per class, CSV file (with a column ``mask``),
             DataFrame with the same columns or `Manifest`; see `read_manifest`
         callback, executor, start_from : see `TissueClassifier.fit`
+
+        Returns
+        -------
+        Self
         """
         manifest = resolve_training_set(images, option="" if self.region else "region")
         with self._progress_callback(callback) as progress:
@@ -361,7 +300,18 @@ class RegionDetector(ImageEstimator):
     def region_sizes(
         self, manifest: Manifest, callback: Callback = no_callback, executor: Executor | None = None
     ) -> list[LargestRegion]:
-        """Return the largest detected regions of every image, compared with its mask or label."""
+        """Return the largest true and false positive region of every image.
+
+        Parameters
+        ----------
+        manifest : images with masks, outlines or labels
+        callback : receives the progress
+        executor : runs the images; None uses threads
+
+        Returns
+        -------
+        list of LargestRegion
+        """
         return [
             s.region_sizes(self.margin_threshold_)
             for s in self._evaluate_training_images(manifest, callback, executor)
@@ -400,6 +350,10 @@ class RegionDetector(ImageEstimator):
         Parameters
         ----------
         images, mpp, within : see `TissueClassifier.predict`
+
+        Returns
+        -------
+        RegionPrediction or Predictions
         """
         return self._predict(images, mpp, within)
 
@@ -411,7 +365,16 @@ class RegionDetector(ImageEstimator):
         callback: Callback = no_callback,
         within: AnnotationFile | None = None,
     ) -> RegionPrediction:
-        """Return the regions of one image; unlike `predict`, without warnings."""
+        """Return the regions of one image; unlike `predict`, without warnings.
+
+        Parameters
+        ----------
+        path, mpp, callback, within : see `TissueClassifier.predict_one`
+
+        Returns
+        -------
+        RegionPrediction
+        """
         self._check_fitted()
         path = Path(path) if isinstance(path, str) else path
         size = PixelSizeOption.of(mpp).at(path)
@@ -422,7 +385,16 @@ class RegionDetector(ImageEstimator):
         )
 
     def apply_threshold(self, prediction: RegionPrediction) -> RegionPrediction:
-        """Return the prediction from that of this model with another m; no image is read."""
+        """Return a prediction with the m of this model; no image is read.
+
+        Parameters
+        ----------
+        prediction : prediction of this model with another m
+
+        Returns
+        -------
+        RegionPrediction
+        """
         return self._threshold_patches(prediction.patch_map, prediction.path, prediction.size)
 
     def _threshold_patches(
@@ -441,13 +413,32 @@ class RegionDetector(ImageEstimator):
         raise_no_predict_proba(self)
 
     def with_jobs(self, n_jobs: int | None) -> Self:
-        """Return a copy that uses `n_jobs` threads."""
+        """Return a copy that uses `n_jobs` threads.
+
+        Parameters
+        ----------
+        n_jobs : number of threads; None uses all cores
+
+        Returns
+        -------
+        Self
+        """
         changed = copy(self)
         changed.n_jobs, changed.model_ = n_jobs, self.model_.with_jobs(n_jobs)
         return changed
 
-    def with_atom_annotations(self, notes: AtomAnnotations, view: int = 0) -> Self:
-        """Return a copy with these atom annotations; disabled atoms have no effect."""
+    def with_atom_annotations(self, notes: AtomAnnotations, member: int = 0) -> Self:
+        """Return a copy with these atom annotations; disabled atoms have no effect.
+
+        Parameters
+        ----------
+        notes : annotations of the atoms
+        member : index of the estimator; only ensembles use it
+
+        Returns
+        -------
+        Self
+        """
         changed = copy(self)
         changed.model_ = self.model_.with_atom_annotations(notes)
         if notes.disabled != self.model_.atom_annotations.disabled:
@@ -466,7 +457,16 @@ class RegionDetector(ImageEstimator):
         return DecisionThreshold("patches", self.min_patches_, is_inclusive=True)
 
     def with_threshold(self, value: float) -> Self:
-        """Return a copy with another m."""
+        """Return a copy with another minimum region size m.
+
+        Parameters
+        ----------
+        value : number of connected patches from which a set counts as a region
+
+        Returns
+        -------
+        Self
+        """
         if not 1 <= value <= _MAX_PATCHES:
             raise ValueError(f"a region has from one to {_MAX_PATCHES} patches")
         changed, values = copy(self), {"previous": self.min_patches_, "value": round(value)}
@@ -475,7 +475,12 @@ class RegionDetector(ImageEstimator):
         return changed
 
     def describe_decision(self) -> str:
-        """Return a description of the decision for a model card."""
+        """Return a description of the decision for a model card.
+
+        Returns
+        -------
+        str
+        """
         return describe_min_size(self.min_patches_)
 
     def true_label(self, record: ImageRecord) -> str:

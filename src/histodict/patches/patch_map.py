@@ -1,14 +1,9 @@
-"""Patch maps: predicted classes and margins of the patches of an image, with their regions.
-
-`RegionBorders` traces connected cells of a grid as polygons. Their corners are integer (column,
-row) of grid cells, which the grid converts to image coordinates.
-"""
+"""Patch maps: predicted classes and margins of the patches of an image, with their regions."""
 
 from __future__ import annotations
 
 import json
 import warnings
-from array import array
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -23,141 +18,7 @@ from ..images.memory_image import ImageLike
 from ..images.source import open_image
 from ..utils.files import NPZ_ERRORS, atomic_write
 from .grid import PatchGrid
-
-_TOUCHING = np.ones((3, 3), int)
-
-Ints = NDArray[np.int32]
-Polygon = list[Ints]  # outer ring, then holes, each (n_corners, 2) and closed
-
-
-def label_regions(positive: NDArray[np.bool_]) -> tuple[Ints, NDArray[np.int64]]:
-    """Return the region number of each patch, from 1 (0: none), and the region sizes in patches."""
-    regions, n_regions = ndimage.label(positive, structure=_TOUCHING)
-    return regions, np.bincount(regions.ravel(), minlength=n_regions + 1)[1:]
-
-
-class RegionBorders:
-    """Borders of all regions of a map, traced once.
-
-    Cells of a region that touch only at a corner belong to different polygons. With x to the right
-    and y down, outer rings have a positive area and holes a negative one, as RFC 7946 asks. No ring
-    touches itself, and two rings of a polygon share single corners at most.
-    """
-
-    def __init__(self, regions: Ints) -> None:
-        """Trace the borders of `regions` (n_rows, n_columns), region numbers with 0 for none."""
-        parts, n_parts = ndimage.label(regions)
-        region_of_part = np.zeros(n_parts + 1, np.int32)
-        region_of_part[parts] = regions
-        padded = np.pad(parts, 1)
-        del parts  # such arrays are large for large slides
-        sides = [_sides_above(np.rot90(padded, turns)) for turns in range(4)]
-        del padded
-        corners = np.concatenate([side.corners_turned_back(n) for n, side in enumerate(sides)])
-        # Sorted from the left, so that the first ring of each part is the outer one.
-        walk, ends = _closed_cycles(_followers(sides), np.lexsort(corners.T[::-1]))
-        begins = np.append(0, ends)[:-1]
-        part_of_ring = np.concatenate([side.parts for side in sides])[walk[begins]]
-        del sides
-        self._corners = corners[walk]
-        region_of_ring = region_of_part[part_of_ring]
-        order = np.lexsort((part_of_ring, region_of_ring))
-        self._rings = np.stack([part_of_ring, begins, ends], axis=1)[order]
-        n_rings = np.bincount(region_of_ring, minlength=int(regions.max(initial=0)) + 1)
-        self._n_before = np.append(0, np.cumsum(n_rings))
-
-    def polygons(self, region: int) -> list[Polygon]:
-        """Return the polygons of a region."""
-        first, last = self._n_before[region : region + 2]
-        rings_of_part: dict[int, Polygon] = {}
-        for part, begin, end in self._rings[first:last].tolist():
-            rings_of_part.setdefault(part, []).append(self._corners[begin:end])
-        return list(rings_of_part.values())
-
-    def rings(self, step: float, first: tuple[float, float]) -> list[list[float]]:
-        """Return all rings as x, y, x, y, …, for cells `step` wide from the corner `first` on."""
-        corners = self._corners * step + np.array(first)
-        integers = corners.astype(np.int64)
-        is_whole = np.array_equal(integers, corners)  # shorter as text
-        flat: list[Any] = (integers if is_whole else corners).ravel().tolist()
-        return [flat[2 * begin : 2 * end] for _, begin, end in self._rings.tolist()]
-
-
-class _Sides(NamedTuple):
-    """Straight runs of cell sides with another part above them, traversed to the right.
-
-    Attributes
-    ----------
-    shape : shape of the grid, which is rotated so that every border lies above once
-    first, last : flat indices of the first and last cells of the runs
-    parts : part of each run's cells
-    is_left_turn : whether the border continues upwards, along the next cell
-    """
-
-    shape: tuple[int, int]
-    first: Ints
-    last: Ints
-    parts: Ints
-    is_left_turn: NDArray[np.bool_]
-
-    def corners_turned_back(self, turns: int) -> Ints:
-        """Return (x, y) of the start of the runs in the grid before padding and rotation."""
-        y, x = np.divmod(self.first, self.shape[1])
-        height, width = self.shape
-        for _ in range(turns):
-            x, y = height - y, x
-            height, width = width, height
-        return np.stack([x, y], axis=1) - np.int32(1)
-
-
-def _sides_above(grid: Ints) -> _Sides:
-    above = np.zeros(grid.shape, bool)
-    above[1:] = (grid[1:] != grid[:-1]) & (grid[1:] > 0)
-    continues = above[:, 1:] & above[:, :-1] & (grid[:, 1:] == grid[:, :-1])
-    begins, ends = above.copy(), above
-    begins[:, 1:] &= ~continues
-    ends[:, :-1] &= ~continues
-    first, last = (np.flatnonzero(edges).astype(np.int32) for edges in (begins, ends))
-    y, x = np.divmod(last, grid.shape[1])
-    parts = grid[y, x]
-    return _Sides(grid.shape, first, last, parts, grid[y - 1, (x + 1) % grid.shape[1]] == parts)
-
-
-def _followers(sides: list[_Sides]) -> Ints:
-    """Return the number of the run that follows each run, counted through all four rotations."""
-    counts = np.cumsum([0, *(len(side.first) for side in sides)])
-    followers = []
-    for turns, side in enumerate(sides):
-        height, width = side.shape
-        y, x = np.divmod(side.last, width)
-        right, left = sides[(turns + 1) % 4], sides[(turns - 1) % 4]
-        # Down along the same cell, or up along the next cell above, which shares a corner.
-        down = np.searchsorted(right.first, (width - 1 - x) * right.shape[1] + y)
-        up = np.searchsorted(left.first, (x + 1) * left.shape[1] + height - y)
-        down += counts[(turns + 1) % 4]
-        up += counts[(turns - 1) % 4]
-        followers.append(np.where(side.is_left_turn, up, down).astype(np.int32))
-    return np.concatenate(followers)
-
-
-def _closed_cycles(follower: Ints, order: NDArray[np.int64]) -> tuple[Ints, NDArray[np.int64]]:
-    """Return all numbers, cycle after cycle, each closed by its first number, and the ends.
-
-    Cycles start with their number that comes first in `order`, and are sorted by it.
-    """
-    following, is_unvisited = follower.data, bytearray(b"\1") * len(follower)
-    walk, ends = array("i"), array("q")
-    for start in order.data:
-        current = start
-        while is_unvisited[current]:
-            is_unvisited[current] = 0
-            walk.append(current)
-            current = following[current]
-        if not ends or ends[-1] != len(walk):
-            walk.append(start)
-            ends.append(len(walk))
-    return np.frombuffer(walk, np.int32), np.frombuffer(ends, np.int64)
-
+from .region_borders import Polygon, RegionBorders, label_regions
 
 NO_TISSUE = -1  # class of background patches
 # Distinguishable for colour-blind readers (Okabe and Ito); the first is usually healthy.
@@ -205,6 +66,7 @@ class PatchMap:
 
     Attributes
     ----------
+    grid : positions of the patches
     predicted_classes : (n_rows, n_columns), class index; NO_TISSUE on background
     margins : (n_rows, n_columns, n_classes), of residuals or, after `centre_on_score`,
         contributions of patches to the image's scores, which are their mean
@@ -265,7 +127,16 @@ class PatchMap:
         return len(self.classes)
 
     def threshold(self, margin: float) -> PatchMap:
-        """Return the map of two classes in which the second wins above this margin instead of 0."""
+        """Return the map of two classes with another margin threshold than 0 for the second.
+
+        Parameters
+        ----------
+        margin : margin above which a patch is predicted as the second class
+
+        Returns
+        -------
+        PatchMap
+        """
         if margin == 0:
             return self
         beyond = np.where(self.tissue, self.margins[..., 1] - np.float64(margin), 0)
@@ -281,6 +152,10 @@ class PatchMap:
         parts : (n_rows, n_columns, n_scores), contribution of each patch to the scores, up to a
             constant
         scores : one score for two classes, positive for the second; else one per class
+
+        Returns
+        -------
+        PatchMap
         """
         values = parts + (scores - parts[self.tissue].mean(axis=0))
         if len(scores) == 1:
@@ -293,7 +168,18 @@ class PatchMap:
     def align_to_image(self, image: Path) -> PatchMap:
         """Return the map of a feature file in the coordinates of the original image.
 
-        Raise ImageError if patches lie beyond the image.
+        Parameters
+        ----------
+        image : original image
+
+        Returns
+        -------
+        PatchMap
+
+        Raises
+        ------
+        ImageError
+            If patches lie beyond the image.
         """
         with open_image(image) as source:
             size, offset = source.size, source.offset
@@ -309,7 +195,16 @@ class PatchMap:
         return aligned
 
     def covering(self, image: Path) -> PatchMap:
-        """Return the map aligned to the image; if that fails, warn and return it unchanged."""
+        """Return the map aligned to the image; if that fails, warn and return it unchanged.
+
+        Parameters
+        ----------
+        image : original image
+
+        Returns
+        -------
+        PatchMap
+        """
         try:
             return self.align_to_image(image)
         except (ValueError, OSError) as error:
@@ -319,7 +214,12 @@ class PatchMap:
     # --- image coordinates ----------------------------------------------------------------------
 
     def corners(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return level-0 x and y of all patches' upper left corners, each (n_rows, n_columns)."""
+        """Return level-0 coordinates of the upper left corners of all patches.
+
+        Returns
+        -------
+        x, y : ndarray of shape (n_rows, n_columns)
+        """
         grid = self.grid
         x, y = np.meshgrid(
             np.arange(grid.n_columns) * grid.step + grid.left,
@@ -328,29 +228,67 @@ class PatchMap:
         return x, y
 
     def patch_ring(self, row: int, column: int) -> Ring:
-        """Return the closed outline of a patch in level-0 pixels."""
+        """Return the closed outline of a patch in level-0 pixels.
+
+        Parameters
+        ----------
+        row, column : position on the grid
+
+        Returns
+        -------
+        list of tuple
+            Corners (x, y); the last is the first.
+        """
         left, top = self.grid.corner(row, column)
         side = self.grid.patch_side
         right, bottom = self.clip(left + side, 0, side), self.clip(top + side, 1, side)
         return [(left, top), (right, top), (right, bottom), (left, bottom), (left, top)]
 
     def clip(self, at: float, axis: int, width: float) -> float:
-        """Clip the end of a cell of this width (axis 0: x, 1: y) to the slide.
+        """Clip the end of a grid cell to the slide.
 
         Only cells across the border become narrower. A cell entirely outside, to which a tile
         between grid cells may be assigned, keeps its shape.
+
+        Parameters
+        ----------
+        at : coordinate of the end
+        axis : 0 for x, 1 for y
+        width : width of the cell
+
+        Returns
+        -------
+        float
         """
         if self.size is None or not self.size[axis] < at < self.size[axis] + width:
             return at
         return float(self.size[axis])
 
     def cell_corner(self, corner: tuple[int, int]) -> tuple[float, float]:
-        """Return level-0 (x, y) of a cell corner given as (column, row), clipped to the slide."""
+        """Return the level-0 position of a corner of grid cells, clipped to the slide.
+
+        Parameters
+        ----------
+        corner : (column, row)
+
+        Returns
+        -------
+        tuple of float
+            Position (x, y).
+        """
         x, y = self.grid.cell_corner(corner)
         return self.clip(x, 0, self.grid.step), self.clip(y, 1, self.grid.step)
 
     def cell_lines(self) -> tuple[list[float], list[float]]:
-        """Return level-0 x of the lines between cell columns, and y of those between rows."""
+        """Return the level-0 positions of the lines between grid cells.
+
+        Returns
+        -------
+        x : list of float
+            Lines between columns.
+        y : list of float
+            Lines between rows.
+        """
         grid = self.grid
         return (
             self._lines(0, grid.n_columns, grid.left).tolist(),
@@ -371,9 +309,20 @@ class PatchMap:
     ) -> Iterator[tuple[Window, NDArray[np.bool_], list[list[Ring]]]]:
         """Yield connected patches of a class, the largest first.
 
-        Regions have at least `least` patches; only the `most` largest are returned. Each is given
-        by the rows and columns that it spans, the mask of its patches in this window, and its
-        polygons in level-0 pixels: per polygon the outer ring and its holes.
+        Parameters
+        ----------
+        place : index of the class
+        least : minimum number of patches of a region
+        most : maximum number of regions; None for all
+
+        Yields
+        ------
+        window : tuple of slice
+            Rows and columns that the region spans.
+        mask : ndarray of bool
+            Patches of the region in this window.
+        polygons : list of list of Ring
+            For each polygon, its outer ring and its holes in level-0 pixels.
         """
         labels, sizes = label_regions(self.predicted_classes == place)
         windows = ndimage.find_objects(labels)
@@ -385,7 +334,17 @@ class PatchMap:
             yield windows[number], is_member, polygons
 
     def rings(self, place: int, least: int, most: int) -> list[list[float]]:
-        """Return the rings of all these regions as x, y, x, y, …, for fast drawing."""
+        """Return the rings of the regions of a class, for fast drawing.
+
+        Parameters
+        ----------
+        place, least, most : see `regions`
+
+        Returns
+        -------
+        list of list of float
+            Each ring as x, y, x, y, …
+        """
         labels, sizes = label_regions(self.predicted_classes == place)
         is_selected = np.zeros(len(sizes) + 1, bool)
         is_selected[1 + np.argsort(-sizes, kind="stable")[:most]] = True
@@ -394,7 +353,16 @@ class PatchMap:
         return borders.rings(self.grid.step, self.grid.cell_corner((0, 0)))
 
     def areas(self, place: int) -> Iterator[PatchArea]:
-        """Yield size, margins and polygons of connected patches of a class, the largest first."""
+        """Yield size, margins and polygons of connected patches of a class, the largest first.
+
+        Parameters
+        ----------
+        place : index of the class
+
+        Yields
+        ------
+        PatchArea
+        """
         labels, sizes = label_regions(self.predicted_classes == place)
         borders = RegionBorders(labels)
         cells = np.nonzero(labels)
@@ -423,9 +391,16 @@ class PatchMap:
     # --- colours --------------------------------------------------------------------------------
 
     def colours(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return colours (rows, columns, 3) and opacities (rows, columns) by predicted class.
+        """Return colours and opacities of the patches by predicted class.
 
         The opacity increases with the lead of the predicted class.
+
+        Returns
+        -------
+        colours : ndarray of shape (n_rows, n_columns, 3)
+            RGB from 0 to 255.
+        opacities : ndarray of shape (n_rows, n_columns)
+            0 on background.
         """
         colours = COLOURS[np.where(self.tissue, self.predicted_classes, 0) % len(COLOURS)]
         ordered = np.sort(self.margins, axis=2)
@@ -441,6 +416,10 @@ class PatchMap:
 
         Arrays: predicted_classes and margins as above; side and stride of patches in level-0
         pixels; facts, metadata as JSON; concepts, if there are any, the patches that use each.
+
+        Parameters
+        ----------
+        path : file to write
         """
         metadata = {
             "grid": asdict(self.grid),
@@ -470,7 +449,21 @@ class PatchMap:
 
     @classmethod
     def load(cls, path: Path) -> PatchMap:
-        """Read a patch map; raise ValueError if the file is damaged."""
+        """Read a patch map.
+
+        Parameters
+        ----------
+        path : .npz file
+
+        Returns
+        -------
+        PatchMap
+
+        Raises
+        ------
+        ValueError
+            If the file is damaged.
+        """
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                 metadata = json.loads(str(arrays["facts"]))

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ..datasets.manifest import ImageRecord
-from ..explain.explanation import ConceptContribution, Explanation
+from ..explain.concept_contribution import ConceptContribution
+from ..explain.explanation import Explanation
 from ..images.source import ImageError
 from ..models import Model
 from ..patches.patch_map import class_css_colour, class_rgb

@@ -54,6 +54,10 @@ def write_synthetic_dataset(
     size : (width, height) of the images
     seed : random seed
 
+    Returns
+    -------
+    Path
+
     Raises
     ------
     FileExistsError
@@ -83,7 +87,19 @@ def write_synthetic_dataset(
 
 
 def cached_synthetic_dataset(folder: Path, *args: Any, **kwargs: Any) -> Path:
-    """Return the folder of a synthetic set, written if necessary; safe for concurrent processes."""
+    """Return the folder of a synthetic set, which is written if necessary.
+
+    Several processes may call it at the same time.
+
+    Parameters
+    ----------
+    folder : folder of the set
+    *args, **kwargs : further arguments of `write_synthetic_dataset`
+
+    Returns
+    -------
+    Path
+    """
     if not (folder / "manifest.csv").is_file():
         with suppress(FileExistsError):
             write_synthetic_dataset(folder, *args, **kwargs)

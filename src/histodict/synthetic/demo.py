@@ -74,7 +74,17 @@ class DemoResult:
 
 
 def draw_demo(folder: Path, *, seed: int = 0) -> Path:
-    """Write the images of the demonstration to a new folder."""
+    """Write the images of the demonstration to a new folder.
+
+    Parameters
+    ----------
+    folder : new or empty folder
+    seed : random seed
+
+    Returns
+    -------
+    Path
+    """
     return write_synthetic_dataset(folder, **_IMAGE_FOLDER, seed=seed)
 
 
@@ -86,6 +96,10 @@ def run_demo(folder: Path, *, seed: int = 0, callback: Callback = no_callback) -
     folder : folder of the synthetic set, which is written once to data-SEED
     seed : random seed
     callback : receives progress
+
+    Returns
+    -------
+    DemoResult
     """
     seconds: dict[str, float] = {}
 
@@ -131,7 +145,13 @@ _DISPLAY_WIDTH = 640
 
 
 def write_demo_page(path: Path, result: DemoResult) -> None:
-    """Write a self-contained page, without scripts and external resources."""
+    """Write a self-contained page, without scripts and external resources.
+
+    Parameters
+    ----------
+    path : HTML file
+    result : result of `run_demo`
+    """
     write_page(path, "synthetic/page.html.j2", _content(result))
 
 

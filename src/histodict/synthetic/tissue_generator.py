@@ -41,34 +41,84 @@ class Scene:
 
 
 def canvas_shape(size: tuple[int, int]) -> tuple[int, int]:
-    """Return the shape of the canvas for an image of `size`, (width, height)."""
+    """Return the shape of the canvas for an image.
+
+    Parameters
+    ----------
+    size : (width, height) of the image
+
+    Returns
+    -------
+    tuple of int
+        Shape (height, width), with the border.
+    """
     width = check_whole_number("width", size[0], _SMALLEST_SIDE)
     height = check_whole_number("height", size[1], _SMALLEST_SIDE)
     return height + 2 * _BORDER, width + 2 * _BORDER
 
 
 def cut_border(canvas: NDArray) -> NDArray:
-    """Return the canvas without its border."""
+    """Return the canvas without its border.
+
+    Parameters
+    ----------
+    canvas : (height, width) or (height, width, n)
+
+    Returns
+    -------
+    ndarray
+        View of the canvas.
+    """
     return canvas[_BORDER:-_BORDER, _BORDER:-_BORDER]
 
 
 def smooth_noise(
     shape: tuple[int, int], scale: tuple[float, float], rng: np.random.Generator
 ) -> Map:
-    """Return noise of mean 0 and deviation about 1, smooth over `scale` pixels down and across."""
+    """Return smooth noise of mean 0 and standard deviation about 1.
+
+    Parameters
+    ----------
+    shape : (height, width)
+    scale : distance of the random values in pixels, down and across
+    rng : random generator
+
+    Returns
+    -------
+    ndarray of shape (height, width)
+    """
     coarse = [max(2, round(n / s) + 1) for n, s in zip(shape, scale, strict=True)]
     grid = rng.standard_normal(coarse, dtype=np.float32) * np.float32(1.25)
     return enlarge(grid, shape)
 
 
 def enlarge(grid: Map, shape: tuple[int, int]) -> Map:
-    """Return the grid resized to a shape by bicubic interpolation."""
+    """Resize a map by bicubic interpolation.
+
+    Parameters
+    ----------
+    grid : map
+    shape : new (height, width)
+
+    Returns
+    -------
+    ndarray of shape (height, width)
+    """
     resized: Map = np.asarray(Image.fromarray(grid).resize(shape[::-1], Image.Resampling.BICUBIC))
     return resized
 
 
 def coordinates(shape: tuple[int, int]) -> tuple[Map, Map]:
-    """Return y and x of every pixel."""
+    """Return y and x of every pixel.
+
+    Parameters
+    ----------
+    shape : (height, width)
+
+    Returns
+    -------
+    y, x : ndarray of shape (height, width)
+    """
     y, x = np.indices(shape, dtype=np.float32)
     return y, x
 
@@ -104,7 +154,16 @@ _LYMPHOCYTE = _Nuclei(5.3, 4.9, 0.80, 0.18, 0.20, 0.0, 8)
 def draw_lining(
     scene: Scene, depth: Map, wall: float, tissue: Mask, rng: np.random.Generator
 ) -> None:
-    """Draw a row of epithelial nuclei, perpendicular to the lumen."""
+    """Draw a row of epithelial nuclei, perpendicular to the lumen.
+
+    Parameters
+    ----------
+    scene : scene to draw on
+    depth : distance of every pixel to a lumen
+    wall : thickness of the epithelium
+    tissue : mask of the tissue
+    rng : random generator
+    """
     positions = _scatter((np.abs(depth - 0.58 * wall) < 1.5) & tissue, 0.3, rng)
     angles = _uphill(depth, positions)
     _paint(scene, _EPITHELIAL, positions, angles + rng.normal(0, 0.2, len(angles)), rng)
@@ -113,7 +172,16 @@ def draw_lining(
 def draw_lymphocytes(
     scene: Scene, inflammation: Map, allowed: Mask, stroma: Mask, rng: np.random.Generator
 ) -> None:
-    """Draw many lymphocytes in inflamed stroma, some in inflamed epithelium, few elsewhere."""
+    """Draw many lymphocytes in inflamed stroma, some in inflamed epithelium, few elsewhere.
+
+    Parameters
+    ----------
+    scene : scene to draw on
+    inflammation : inflammation of every pixel, from 0 to 1
+    allowed : mask of pixels that may have a nucleus
+    stroma : mask of the stroma
+    rng : random generator
+    """
     weight = np.where(stroma, np.float32(1), np.float32(0.15))
     density = 0.02 * (inflammation * inflammation * weight + 0.01)
     positions = _scatter(allowed, density, rng)
@@ -122,7 +190,15 @@ def draw_lymphocytes(
 
 
 def draw_fibroblasts(scene: Scene, flow: Map, allowed: Mask, rng: np.random.Generator) -> None:
-    """Draw thin nuclei along the fibres."""
+    """Draw thin nuclei along the fibres.
+
+    Parameters
+    ----------
+    scene : scene to draw on
+    flow : map that is constant along fibres
+    allowed : mask of pixels that may have a nucleus
+    rng : random generator
+    """
     positions = _scatter(allowed, 0.0016, rng)
     angles = _uphill(flow, positions) + math.pi / 2
     _paint(scene, _FIBROBLAST, positions, angles + rng.normal(0, 0.15, len(angles)), rng)
@@ -235,7 +311,18 @@ class Stain:
 
 
 def draw_stain(rng: np.random.Generator) -> Stain:
-    """Return a random stain: colour vectors near typical ones, random strengths and brightness."""
+    """Return a random stain.
+
+    Colour vectors vary around those of haematoxylin and eosin; strengths and brightness are random.
+
+    Parameters
+    ----------
+    rng : random generator
+
+    Returns
+    -------
+    Stain
+    """
     h = _unit(np.array([0.62, 0.71, 0.31]) + rng.normal(0, [0.035, 0.025, 0.025]))
     e = _unit(np.array([0.14, 0.87, 0.42]) + rng.normal(0, [0.045, 0.03, 0.07]))
     white = rng.uniform(216, 252) + rng.normal(0, 2.5, 3)
@@ -249,7 +336,18 @@ def draw_stain(rng: np.random.Generator) -> Stain:
 
 
 def simulate_scan(scene: Scene, stain: Stain, rng: np.random.Generator) -> NDArray[np.uint8]:
-    """Return the scanned image: Beer-Lambert law, with slight blur and noise."""
+    """Return the scanned image of a scene: Beer-Lambert law, with slight blur and noise.
+
+    Parameters
+    ----------
+    scene : scene
+    stain : stain and scanner
+    rng : random generator
+
+    Returns
+    -------
+    ndarray of shape (height, width, 3)
+    """
     thickness = rng.uniform(0.85, 1.15)  # of the section, relative to the typical one
     h = thickness * stain.haematoxylin_strength * np.array(stain.haematoxylin)
     e = thickness * stain.eosin_strength * np.array(stain.eosin)
@@ -278,9 +376,18 @@ _BACKGROUND_FRACTION = 0.2  # fraction of images with a margin of background
 def make_tissue_image(
     kind: str, stain: Stain, rng: np.random.Generator, size: tuple[int, int] = (480, 360)
 ) -> NDArray[np.uint8]:
-    """Return an image (height, width, 3) of "healthy" or "inflamed" tissue.
+    """Return an image of healthy or inflamed tissue.
 
-    `size` is (width, height).
+    Parameters
+    ----------
+    kind : "healthy" or "inflamed"
+    stain : stain and scanner
+    rng : random generator
+    size : (width, height)
+
+    Returns
+    -------
+    ndarray of shape (height, width, 3)
     """
     if kind not in INFLAMMATION:
         raise ValueError(f"kind must be one of {', '.join(INFLAMMATION)}, not {kind!r}")
@@ -293,7 +400,20 @@ def make_tissue_image(
 def make_region_image(
     stain: Stain, rng: np.random.Generator, size: tuple[int, int] = (480, 360), n_regions: int = 1
 ) -> tuple[NDArray[np.uint8], Mask]:
-    """Return healthy tissue with n_regions inflamed foci, and their mask (height, width)."""
+    """Return an image of healthy tissue with inflamed foci, and the mask of the foci.
+
+    Parameters
+    ----------
+    stain : stain and scanner
+    rng : random generator
+    size : (width, height)
+    n_regions : number of foci
+
+    Returns
+    -------
+    image : ndarray of shape (height, width, 3)
+    mask : ndarray of shape (height, width)
+    """
     check_whole_number("n_regions", n_regions, 0)
     shape = canvas_shape(size)
     tissue = _draw_tissue_edge(shape, rng)

@@ -36,9 +36,10 @@ from ..images.pixel_size import PixelSize
 from ..images.source import ImageSource, open_image
 from ..models import Model
 from ..models.predictions import ImagePrediction, Prediction, RegionPrediction
-from ..models.region_detector import mask_of, region_patch_mask
+from ..models.region_labels import mask_of, region_patch_mask
 from ..patches.grid import PatchGrid
-from ..patches.patch_map import COLOURS, NO_TISSUE, PatchMap, RegionBorders, label_regions
+from ..patches.patch_map import COLOURS, NO_TISSUE, PatchMap
+from ..patches.region_borders import RegionBorders, label_regions
 from ..patches.rendering import encode_jpeg
 from ..patches.sampling import MIN_OVERLAP
 from ..utils.cache import Key, LocksByKey, LRUCache

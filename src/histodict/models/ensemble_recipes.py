@@ -1,0 +1,133 @@
+"""Recipes of the estimators of an ensemble: variations of one recipe.
+
+The estimators of an ensemble differ in features, scale and stain normalisation, so that their
+errors differ. To a given recipe, `ensemble_recipes` adds
+
+- for an encoder: the same encoder with the opposite stain setting, a dictionary of pixels, and
+  texture and colour features of the whole image (`lbp-colour`) at half the scale;
+- for a dictionary of pixels: these texture features at two scales, the coarser without stain
+  normalisation;
+- for precomputed features: nothing, as feature files have no pixels.
+
+Settings that were changed in the recipe are changed in the others if they have them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, replace
+from itertools import product
+from typing import Any
+
+from ..encoders import get_patch_features
+from ..methods.registry import get_method
+from .recipe import PRESETS, Recipe, default_uses_encoder, resolve_recipe, with_method
+
+_TEXTURES = "lbp-colour"
+_CORRECTED = "reinhard"
+# Downsample factors of texture recipes.
+_COARSE, _COARSER = 2.0, 4.0
+# Settings that are specific to encoder features or to pixels.
+_NOT_TRANSFERRED = (
+    "features",
+    "patch_px",
+    "stride_px",
+    "context_scale",
+    "n_components",
+    "whiten",
+    "aggregation",
+)
+# Patches are finer than in a single model. They contain less tissue, so the same penalty would
+# leave fewer atoms per code.
+_FINER = {"patch_px": 20, "context_scale": 1, "penalty": 0.2, "downsample": 1.0}
+PIXELS = (
+    PRESETS["fast"].with_changes(aggregation="margin-and-codes").with_applicable_settings(_FINER)
+)
+ENCODER = PRESETS["embeddings"]
+
+
+def resolve_ensemble_recipe(
+    recipe: Recipe | str, method: str | None = None, settings: Mapping[str, Any] | None = None
+) -> Recipe:
+    """Return the first recipe of an ensemble: as given, or that of a preset or ensemble preset.
+
+    `settings` that will be changed in the recipe determine whether it may use an encoder.
+    """
+    if recipe == "features":
+        return resolve_recipe("precomputed", method)
+    if recipe not in ("default", "pixels"):
+        return resolve_recipe(recipe, method)
+    if recipe == "default" and default_uses_encoder(settings or {}, [method or ""])[0]:
+        return with_method(ENCODER, method or ENCODER.method)
+    uses_patches = get_method(method or PIXELS.method).uses_patch_features
+    return with_method(PIXELS if uses_patches else PRESETS["fast"], method or PIXELS.method)
+
+
+def ensemble_recipes(recipe: Recipe) -> list[Recipe]:
+    """Return the recipe, followed by its variations for an ensemble, without duplicates."""
+    recipes = [recipe]
+    for other in _variations(recipe):
+        if other not in recipes:
+            recipes.append(other)
+    return recipes
+
+
+def _variations(base: Recipe) -> Iterator[Recipe]:
+    if not get_method(base.method).uses_patch_features:
+        yield from _whole_images(base)
+        return
+    if get_patch_features(base.features).is_precomputed:
+        return  # feature files have no other representation
+    if not get_patch_features(base.features).uses_context:
+        yield replace(base, stain=_CORRECTED if base.stain == "none" else "none")
+        pixels = _pixel_variation(base)
+        yield pixels
+        yield _textures(pixels, _COARSE)
+        return
+    yield _textures(base, _COARSE)
+    yield replace(_textures(base, _COARSER), stain="none")
+
+
+def _corrected(recipe: Recipe) -> str:
+    return _CORRECTED if recipe.stain == "none" else recipe.stain
+
+
+def _textures(pixels: Recipe, downsample: float) -> Recipe:
+    """Return a texture recipe for images reduced by this factor, at least that of the pixels."""
+    return _rescaled(with_method(pixels, _TEXTURES), max(1.0, downsample / pixels.downsample))
+
+
+def _pixel_variation(base: Recipe) -> Recipe:
+    """Return the recipe of pixels with the changes that `base` has from its preset."""
+    default, encoder = (with_method(recipe, base.method) for recipe in (PIXELS, ENCODER))
+    changed = {
+        setting.name: getattr(base, setting.name)
+        for setting in fields(base)
+        if setting.name
+        not in (*_NOT_TRANSFERRED, "method", "method_parameters", "downsample", "mpp")
+        and getattr(base, setting.name) != getattr(encoder, setting.name)
+    }
+    parameters = {
+        name: value
+        for name, value in base.method_parameters.items()
+        if value != encoder.method_parameters.get(name)
+    }
+    return replace(
+        default,
+        **changed,
+        method_parameters=default.method_parameters | parameters,
+        downsample=default.downsample * base.downsample,
+        mpp=None if base.mpp is None else default.downsample * base.mpp,
+    )
+
+
+def _whole_images(base: Recipe) -> Iterator[Recipe]:
+    for factor, stain in product((1, 2), (_corrected(base), "none")):
+        yield replace(_rescaled(base, factor), stain=stain)
+
+
+def _rescaled(recipe: Recipe, factor: float) -> Recipe:
+    """Return the recipe for images that are reduced by a further factor."""
+    if recipe.mpp is not None:
+        return replace(recipe, mpp=recipe.mpp * factor)
+    return replace(recipe, downsample=recipe.downsample * factor)

@@ -1,0 +1,441 @@
+"""Base class of models that classify whole images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..annotations.annotation_file import AnnotationFile
+from ..datasets.manifest import ImageRecord, Manifest
+from ..decision.aggregation import Aggregator, check_scores, n_scores, predicted_class
+from ..decision.threshold import DecisionThreshold, is_bimodal, tuned, unlabelled_threshold
+from ..images.memory_image import ImageLike
+from ..images.pixel_size import MppLike, PixelSizeOption
+from ..patches.patch_map import PatchMap
+from ..utils.cache import ArrayCache
+from ..utils.parallel import Executor
+from ..utils.progress import Callback, no_callback
+from ..utils.validation import hint
+from .estimator import ImageEstimator
+from .image_pipeline import ImagePipeline, ImageScores
+from .inputs import (
+    ManyImages,
+    RegionOfInterest,
+    SingleImage,
+    checked_training_images,
+    data_notes,
+    too_few_classes_message,
+)
+from .predictions import ImagePrediction, Predictions
+from .recipe import Recipe
+
+_NO_LABEL = "no label"
+
+
+_ROUNDING = 1e-9  # smaller changes of the threshold are ignored
+
+
+class ImageClassifier(ImageEstimator):
+    """Base class of models that classify whole images; see `TissueClassifier`."""
+
+    table: ClassVar[str] = "predictions"
+    columns: ClassVar[tuple[str, ...]] = ImagePrediction.COLUMNS
+    finds_regions: ClassVar[Literal[False]] = False
+    recipe: Recipe
+    random_state: int
+    cache: ArrayCache | None
+    threshold_shift_: float
+
+    @property
+    def model_(self) -> ImagePipeline:
+        """Pipeline that scores an image; for an ensemble, that of the first estimator."""
+        raise NotImplementedError
+
+    def _score_image(
+        self,
+        path: ImageLike,
+        mpp: float | None,
+        callback: Callback = no_callback,
+        within: AnnotationFile | None = None,
+    ) -> ImageScores:
+        raise NotImplementedError
+
+    def _member_score(self, score: float) -> float:
+        """Return the score of `model_` that corresponds to a score of this model."""
+        return score
+
+    @property
+    def _member_score_gradient(self) -> float:
+        """Derivative of the score with respect to that of `model_`, other estimators fixed."""
+        return 1.0
+
+    def _invert_tanh(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return scores on an unbounded scale, where a group does not pile up at both ends."""
+        return scores
+
+    def _probabilities_and_prediction_set(
+        self, scores: NDArray[np.float64], error_rate: float
+    ) -> tuple[dict[str, float], list[str]]:
+        """Return class probabilities and the prediction set; both empty without calibration."""
+        return {}, []
+
+    @property
+    def aggregator_(self) -> Aggregator | None:
+        """Aggregator of patch statistics; None for methods of the whole image."""
+        return self.model_.aggregator_
+
+    # --- training -------------------------------------------------------------------------------
+
+    def _begin(
+        self, manifest: Manifest, callback: Callback, executor: Executor | None
+    ) -> tuple[Manifest, NDArray[np.int64]]:
+        """Start the training record; return the sorted images and their class indices."""
+        if executor is not None and not self.recipe.is_patch_level:
+            raise ValueError(
+                f"the method {self.recipe.method!r} looks at the image as a whole and trains on "
+                "one machine: leave out the cluster"
+            )
+        classes = list(manifest.classes)
+        if len(classes) < 2:
+            raise ValueError(too_few_classes_message(manifest))
+        manifest = checked_training_images(manifest, self.n_jobs, callback)
+        self.classes_, self.threshold_shift_ = classes, 0.0
+        self.training_info_ = {
+            "manifest_digest": manifest.digest(),
+            "n_images": manifest.n_images,
+            "n_patients": len(set(manifest.patients)),
+            "random_state": self.random_state,
+        } | data_notes(manifest)
+        if any(record.region_of_interest for record in manifest.records):
+            self.training_info_["n_parts"] = len(manifest.records)
+        return manifest, np.array([classes.index(record.label) for record in manifest.records])
+
+    # --- prediction -----------------------------------------------------------------------------
+
+    @overload
+    def predict(
+        self,
+        images: SingleImage,
+        *,
+        mpp: MppLike = ...,
+        error_rate: float = ...,
+        within: RegionOfInterest = ...,
+    ) -> ImagePrediction: ...
+    @overload
+    def predict(
+        self,
+        images: ManyImages,
+        *,
+        mpp: MppLike = ...,
+        error_rate: float = ...,
+        within: RegionOfInterest = ...,
+    ) -> Predictions[ImagePrediction]: ...
+    @overload
+    def predict(
+        self,
+        images: Any,
+        *,
+        mpp: MppLike = ...,
+        error_rate: float = ...,
+        within: RegionOfInterest = ...,
+    ) -> Any: ...
+
+    def predict(
+        self,
+        images: Any,
+        *,
+        mpp: MppLike = None,
+        error_rate: float = 0.1,
+        within: RegionOfInterest = None,
+    ) -> Any:
+        """Return an `ImagePrediction` for a single image, `Predictions` for several.
+
+        Parameters
+        ----------
+        images : path of an image or slide, array (height, width, 3) of uint8 or Pillow image;
+            several images are a list of these, a folder, a CSV file, a DataFrame or a `Manifest`
+        mpp : pixel size (µm) of images for which neither file nor table gives one; a
+            `PixelSizeOption` can also override these
+        error_rate : accepted rate at which the prediction set does not contain the true class
+        within : file with outlines, folder of such files named like the images, or
+            `AnnotationFile`; patches outside of the outlines are ignored
+
+        Returns
+        -------
+        ImagePrediction or Predictions
+        """
+        return self._predict(images, mpp, within, error_rate=error_rate)
+
+    def predict_one(
+        self,
+        path: ImageLike | str,
+        *,
+        mpp: MppLike = None,
+        error_rate: float = 0.1,
+        callback: Callback = no_callback,
+        within: AnnotationFile | None = None,
+    ) -> ImagePrediction:
+        """Return the prediction for one image; unlike `predict`, without warnings.
+
+        Parameters
+        ----------
+        path : path, array or Pillow image
+        mpp, error_rate : see `predict`
+        callback : receives the progress within a slide
+        within : see `predict`
+
+        Returns
+        -------
+        ImagePrediction
+        """
+        self._check_fitted()
+        path = Path(path) if isinstance(path, str) else path
+        size = PixelSizeOption.of(mpp).at(path)
+        image_scores = self._score_image(path, size.user_mpp, callback, within)
+        prediction = self._make_prediction(path, image_scores, error_rate)
+        return replace(prediction, size=size.assuming(self.model_.mpp_))
+
+    def _make_prediction(
+        self, path: ImageLike, image_scores: ImageScores, error_rate: float
+    ) -> ImagePrediction:
+        if image_scores.scores is None:  # no tissue
+            no_scores = (np.nan,) * n_scores(len(self.classes_))
+            prediction = ImagePrediction(
+                path, None, no_scores, {}, self.threshold, 0, image_scores.patch_map
+            )
+            return replace(
+                prediction, n_abstaining=image_scores.n_abstaining, classes=tuple(self.classes_)
+            )
+        probabilities, prediction_set = self._probabilities_and_prediction_set(
+            image_scores.scores, error_rate
+        )
+        scores = image_scores.scores - self.threshold_shift_
+        check_scores(path, scores, np.array(list(probabilities.values())))
+        patch_map = self._centre_patch_map(image_scores.patch_map, scores)
+        value = self._value(float(scores.max()))
+        return ImagePrediction(
+            path,
+            self.classes_[predicted_class(scores)],
+            tuple(scores.tolist()),
+            patch_map.proportions if patch_map else {},
+            self.threshold,
+            patch_map.n_patches if patch_map else 0,
+            patch_map,
+            value,
+            probabilities,
+            prediction_set,
+            image_scores.n_abstaining,
+            classes=tuple(self.classes_),
+            decision_text=self._describe_aggregation(value),
+        )
+
+    def _centre_patch_map(
+        self, patch_map: PatchMap | None, scores: NDArray[np.float64]
+    ) -> PatchMap | None:
+        """Return the map whose mean is the image score if the aggregator is a mean of patches."""
+        patch_scores = (
+            self.aggregator_.patch_score_map(patch_map.margins)
+            if self.aggregator_ and patch_map
+            else None
+        )
+        if patch_map is None or patch_scores is None:
+            return patch_map
+        return patch_map.centre_on_score(patch_scores * self._member_score_gradient, scores)
+
+    def _describe_aggregation(self, value: float) -> str:
+        if self.aggregator_ is None:
+            return ""
+        threshold = self.threshold
+        return self.aggregator_.describe(
+            self.classes_, None if threshold is None else (value, threshold)
+        )
+
+    @property
+    def n_estimators_(self) -> int:
+        """Number of models that are combined."""
+        return 1
+
+    def true_label(self, record: ImageRecord) -> str:
+        """Return the label of a record."""
+        return record.label
+
+    def patch_labels(
+        self, record: ImageRecord, corners: NDArray[np.int64], side: float
+    ) -> list[str]:
+        """Return the labels of patches with these corners (n, 2): that of their image."""
+        return [record.label or _NO_LABEL] * len(corners)
+
+    # --- decision threshold ---------------------------------------------------------------------
+
+    @property
+    def has_threshold(self) -> bool:
+        """Whether a single number per image decides, which has a threshold θ."""
+        return self.aggregator_ is not None and self.aggregator_.threshold is not None
+
+    @property
+    def threshold(self) -> float | None:
+        """Value θ of the decision value at which the predicted class changes; None without one."""
+        return self.threshold_scale_value(0.0) if self.has_threshold else None
+
+    def threshold_scale_value(self, score: float) -> float:
+        """Return the value that is compared with θ: fraction of patches, or mean margin."""
+        assert self.aggregator_ is not None
+        return self.aggregator_.value_at(self._member_score(score + self.threshold_shift_))
+
+    def _value(self, score: float) -> float:
+        return (
+            self.threshold_scale_value(score)
+            if self.has_threshold
+            else score + self.threshold_shift_
+        )
+
+    @property
+    def decision_threshold(self) -> DecisionThreshold | None:
+        """Threshold between two classes; None for more classes."""
+        if self.threshold is not None and self.aggregator_ is not None:
+            return DecisionThreshold(
+                self.aggregator_.name, self.threshold, self.aggregator_.higher_is_positive
+            )
+        return (
+            DecisionThreshold("score", self.threshold_shift_) if len(self.classes_) == 2 else None
+        )
+
+    def with_threshold(self, value: float) -> Self:
+        """Return a copy with another decision threshold; probabilities do not change.
+
+        Parameters
+        ----------
+        value : threshold on the scale of `decision_threshold`
+
+        Returns
+        -------
+        Self
+
+        Raises
+        ------
+        ValueError
+            If the model has more than two classes.
+        """
+        if not np.isfinite(value):
+            raise ValueError("the decision threshold must be a finite number")
+        if len(self.classes_) != 2:
+            raise ValueError("only a model of two classes has a decision threshold")
+        moved, before = copy(self), self.decision_threshold
+        if self.threshold is not None:
+            slope = self.threshold_scale_value(1.0) - self.threshold  # value per unit of score
+            value = (value - self.threshold) / slope
+        else:
+            value -= self.threshold_shift_
+        moved.threshold_shift_ = self.threshold_shift_ + value
+        after = moved.decision_threshold
+        assert before and after
+        values = {"previous": before.value, "value": after.value}
+        moved.training_info_ = tuned(self.training_info_, "manual", shift=value, **values)
+        return moved
+
+    def apply_threshold(self, prediction: ImagePrediction) -> ImagePrediction:
+        """Return a prediction with the decision threshold of this model.
+
+        No image is read: `value` does not change, and a map centred on the score is shifted.
+
+        Parameters
+        ----------
+        prediction : prediction of this model with another threshold
+
+        Returns
+        -------
+        ImagePrediction
+        """
+        value, patch_map, threshold = (
+            prediction.value,
+            prediction.patch_map,
+            self.decision_threshold,
+        )
+        if prediction.label is None or value is None:
+            return prediction
+        if threshold is not None:
+            score, label = self._score_of(value), self.classes_[int(threshold.is_positive(value))]
+            shift = prediction.score - score
+            if abs(shift) <= _ROUNDING:
+                score, shift = prediction.score, 0.0
+            if (
+                self.aggregator_
+                and patch_map
+                and self.aggregator_.patch_score_map(patch_map.margins) is not None
+            ):
+                patch_map = patch_map.threshold(shift)
+            prediction = replace(prediction, label=label, scores=(score,), patch_map=patch_map)
+        proportions = patch_map.proportions if patch_map else {}
+        decision_text = self._describe_aggregation(value)
+        return replace(
+            prediction,
+            threshold=self.threshold,
+            proportions=proportions,
+            decision_text=decision_text,
+        )
+
+    def _score_of(self, value: float) -> float:
+        """Return the score of a value with two classes; the inverse of `_value`."""
+        if self.threshold is None or self.aggregator_ is None:
+            return value - self.threshold_shift_
+        # At 0 rather than at the threshold, where 1 may be lost to rounding if it was moved far.
+        slope = self.aggregator_.value_at(self._member_score(1.0)) - self.aggregator_.value_at(
+            self._member_score(0.0)
+        )
+        return (value - self.threshold) / slope
+
+    def adapt_threshold(self, scores: Sequence[float], *, force: bool = False) -> Self:
+        """Return a copy with a decision threshold that is adapted to scores of unlabelled images.
+
+        Probabilities move with the scores; prediction sets lose their guaranteed error rate.
+
+        Parameters
+        ----------
+        scores : scores of this model for images of both classes; NaN (no tissue) is ignored
+        force : skip the test that raises ValueError if the scores do not form two groups
+
+        Returns
+        -------
+        Self
+        """
+        if len(self.classes_) != 2:
+            raise ValueError("only a model of two classes has a threshold to adapt")
+        known = np.array(scores, dtype=np.float64)
+        known = known[~np.isnan(known)]
+        shift = unlabelled_threshold(known)
+        has_two_groups = is_bimodal(self._invert_tanh(known))
+        if not has_two_groups and not force:
+            raise ValueError(
+                f"the scores of these {len(known)} images do not fall into two groups, so they may "
+                "all be of one class, and a threshold moved by them would cut through it: give "
+                f"more images, of both classes, or say {hint(python='force=True', cli='--force')}"
+            )
+        adapted = self._moved_by(shift)
+        metadata = {"n_images": len(known), "shift": shift} | (
+            {} if has_two_groups else {"two_groups": False}
+        )
+        adapted.training_info_ = tuned(self.training_info_, "adapted", **metadata)
+        return adapted
+
+    def _moved_by(self, shift: float) -> Self:
+        moved = copy(self)
+        moved.threshold_shift_ = self.threshold_shift_ + shift
+        return moved
+
+    def describe_decision(self) -> str:
+        """Return a description of the decision for a model card.
+
+        Returns
+        -------
+        str
+        """
+        if self.aggregator_ is None:
+            return "from the image as a whole"
+        threshold_text = "" if self.threshold is None else f", threshold {self.threshold:.3f}"
+        return f"from the {self.aggregator_.name} of its patches{threshold_text}"
