@@ -73,10 +73,12 @@ def test_regions_are_sorted_by_size_and_located_at_their_patches(patch_map):
     # A cell is 25 wide and begins 12.5 into its patch of 50.
     assert set(ring) == {(12.5, 12.5), (37.5, 12.5), (37.5, 87.5), (12.5, 87.5)}
     assert (
-        len(list(replace(patch_map, predicted_classes=predicted_classes).regions(1, least=2))) == 1
+        len(list(replace(patch_map, predicted_classes=predicted_classes).regions(1, min_patches=2)))
+        == 1
     )
     assert (
-        len(list(replace(patch_map, predicted_classes=predicted_classes).regions(1, most=2))) == 2
+        len(list(replace(patch_map, predicted_classes=predicted_classes).regions(1, max_regions=2)))
+        == 2
     )
 
 

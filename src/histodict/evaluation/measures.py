@@ -56,11 +56,11 @@ class PatchEvaluation:
     found: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, record: ImageRecord, patch_map: PatchMap, least: int) -> PatchEvaluation:
-        """Compare a map with the mask or label; regions have at least `least` connected patches."""
+    def of(cls, record: ImageRecord, patch_map: PatchMap, min_patches: int) -> PatchEvaluation:
+        """Compare a map with the mask or label; regions have at least `min_patches` patches."""
         tissue = labelled_patch_mask(record, patch_map)
         region_labels, sizes = label_regions(patch_map.predicted_classes == 1)
-        is_counted = np.concatenate([[False], sizes >= least])[region_labels]
+        is_counted = np.concatenate([[False], sizes >= min_patches])[region_labels]
         truth = region_patch_mask(record, patch_map)
         return cls(patch_map.margins[..., 1][tissue], truth[tissue], is_counted[tissue])
 
@@ -219,10 +219,10 @@ def _scores(result: EvaluationResult, i: int, record: ImageRecord) -> Row:
 
 def patch_evaluation(result: EvaluationResult, i: int, record: ImageRecord) -> PatchEvaluation:
     """Return the patches of the i-th image of a run with regions."""
-    patch_map, least = result.predicted.map_of(i), result.predicted.min_patches
-    if patch_map is None or least is None:
+    patch_map, min_patches = result.predicted.map_of(i), result.predicted.min_patches
+    if patch_map is None or min_patches is None:
         raise ValueError(f"{result.task.name}: has no map of {record.path}; delete its trial")
-    return PatchEvaluation.of(record, patch_map, least)
+    return PatchEvaluation.of(record, patch_map, min_patches)
 
 
 def metric_table(

@@ -66,9 +66,9 @@ class EvaluationResult:
     error: str | None = None
 
     @classmethod
-    def of(cls, task: EvaluationTask, made: RunPredictions | str | None) -> EvaluationResult:
+    def of(cls, task: EvaluationTask, outcome: RunPredictions | str | None) -> EvaluationResult:
         """Return the result for predictions, or for an error message."""
-        return cls(task, None, made) if isinstance(made, str) else cls(task, made)
+        return cls(task, None, outcome) if isinstance(outcome, str) else cls(task, outcome)
 
     @property
     def predicted(self) -> RunPredictions:

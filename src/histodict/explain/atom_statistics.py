@@ -296,7 +296,7 @@ def compute_atom_statistics(
     result = []
     for atom, label in enumerate(atom_labels(atoms.classes, classes)):
         class_index, note = int(atoms.classes[atom]), notes.of(atom)
-        site, excess = _most_used_at(with_site, atom)
+        site, excess = _top_site(with_site, atom)
         result.append(
             AtomStatistics(
                 atom=atom,
@@ -399,7 +399,7 @@ def _largest_patient_fraction(units: _Units, class_index: int, atom: int) -> flo
     return float(usage.max() / usage.sum()) if usage.sum() > 0 else np.nan
 
 
-def _most_used_at(units: _Units, atom: int) -> tuple[str, float]:
+def _top_site(units: _Units, atom: int) -> tuple[str, float]:
     """Return the site with the largest excess usage over other sites of the same class."""
     best, best_site = 0.0, ""
     sites = np.array([_site(record) for record in units.records])

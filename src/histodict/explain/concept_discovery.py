@@ -160,9 +160,9 @@ class ConceptTrainingSet:
         """Return the pixel size of an image."""
         return self.settings.with_table(record.mpp).at(record.path)
 
-    def open(self, place: int) -> Any:
+    def open(self, index: int) -> Any:
         """Open the image at an index as a prepared image."""
-        record = self.records[place]
+        record = self.records[index]
         mpp = self.size(record).user_mpp
         return open_prepared_image(
             record.path, mpp, self.recipe, trained=self.origin, within=record.region_of_interest

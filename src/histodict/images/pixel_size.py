@@ -226,8 +226,8 @@ def size_warnings(
         ]
     known = [size.mpp for size in sizes if size.mpp is not None]
     if known and trained_mpp is None and works_at is None:
-        least, most = min(known), max(known)
-        span = f"{least:g} µm" if least == most else f"{least:g} to {most:g} µm"
+        min_mpp, max_mpp = min(known), max(known)
+        span = f"{min_mpp:g} µm" if min_mpp == max_mpp else f"{min_mpp:g} to {max_mpp:g} µm"
         remedy = hint(
             python="Train with mpp=…, or with a column mpp",
             cli="Train with --mpp, or with a column mpp",

@@ -24,10 +24,10 @@ BLOCKS_PX = 2304
 _SMALL_BLOCK = 1024
 
 
-def pieces(length: int, step: float, most_px: int) -> list[slice]:
-    """Return ranges of output pixels, each of at most `most_px` source pixels."""
-    most = max(1, int(most_px / step))
-    return [slice(start, min(start + most, length)) for start in range(0, length, most)]
+def pieces(length: int, step: float, max_px: int) -> list[slice]:
+    """Return ranges of output pixels, each of at most `max_px` source pixels."""
+    n_max = max(1, int(max_px / step))
+    return [slice(start, min(start + n_max, length)) for start in range(0, length, n_max)]
 
 
 def padded_range(start: float, stop: float, margin: float, limit: float) -> tuple[int, int]:

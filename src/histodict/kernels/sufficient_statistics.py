@@ -63,11 +63,11 @@ class SufficientStatistics:
         self.store_worst(other, _MAX_WORST)
         return self
 
-    def store_worst(self, other: SufficientStatistics, most: int) -> None:
-        """Keep the `most` worst samples of both."""
+    def store_worst(self, other: SufficientStatistics, n_worst: int) -> None:
+        """Keep the `n_worst` worst samples of both."""
         errors = np.concatenate([self.worst_errors, other.worst_errors])
         samples = np.concatenate([self.worst_samples, other.worst_samples])
-        worst = np.argsort(-errors, kind="stable")[:most]
+        worst = np.argsort(-errors, kind="stable")[:n_worst]
         self.worst_errors, self.worst_samples = errors[worst], samples[worst]
 
     def worst_reconstructed(self) -> NDArray[Any]:

@@ -172,17 +172,17 @@ def draw_samples(
     blocks: Iterator[LabelledBlock | StoredBlock],
     labels: NDArray[np.int64],
     n_classes: int,
-    most: int,
+    max_samples: int,
     rng: np.random.Generator,
 ) -> list[NDArray[Any]]:
-    """Draw up to `most` samples of each class at random and in random order.
+    """Draw up to `max_samples` samples of each class at random and in random order.
 
     Raises
     ------
     ValueError
         If the labels of the blocks differ from `labels`.
     """
-    chosen = [rng.permutation(np.flatnonzero(labels == i))[:most] for i in range(n_classes)]
+    chosen = [rng.permutation(np.flatnonzero(labels == i))[:max_samples] for i in range(n_classes)]
     positions = np.full(len(labels), -1)
     for rows in chosen:
         positions[rows] = np.arange(len(rows))

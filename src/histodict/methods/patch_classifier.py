@@ -68,14 +68,14 @@ class DistanceContributions:
         attributed = np.stack([np.asarray(part.sum(axis=1)).ravel() for part in by_class], axis=1)
         return cls(by_class, distances - base[:, None] - attributed)
 
-    def of_margin(self, place: int) -> csr_array:
-        """Return contributions to the margin of class index `place`: (n_samples, n_codes).
+    def of_margin(self, index: int) -> csr_array:
+        """Return contributions to the margin of the class at this index: (n_samples, n_codes).
 
         The margin is the mean distance to the other classes minus the distance to this class.
         """
         n_classes = len(self.by_class)
         total = sum(self.by_class[1:], start=self.by_class[0])
-        margin: csr_array = (total - self.by_class[place]) / (n_classes - 1) - self.by_class[place]
+        margin: csr_array = (total - self.by_class[index]) / (n_classes - 1) - self.by_class[index]
         return csr_array(margin)
 
 

@@ -135,9 +135,9 @@ class RunPredictions:
     map_digests: dict[str, str] = field(default_factory=dict)
     maps: Path | None = field(default=None, compare=False)
 
-    def map_of(self, place: int) -> PatchMap | None:
-        """Return the stored map of the image at index `place`, None if there is none."""
-        file = self.maps / f"{place}.npz" if self.maps else None
+    def map_of(self, index: int) -> PatchMap | None:
+        """Return the stored map of the image at this index; None if there is none."""
+        file = self.maps / f"{index}.npz" if self.maps else None
         if file is None or not file.is_file():
             return None
         try:

@@ -418,9 +418,9 @@ class Setting:
         return f". QUICK: {sizes} per class, few iterations; a look, not figures to compare"
 
 
-def few_images(manifest: Manifest, most: int | None) -> Manifest:
-    """Return at most `most` images of each class, from as many patients as possible."""
-    if most is None:
+def few_images(manifest: Manifest, max_images: int | None) -> Manifest:
+    """Return at most `max_images` images of each class, from as many patients as possible."""
+    if max_images is None:
         return manifest
     seen: Counter[tuple[str, str]] = Counter()  # number of images by class and patient
     order = []
@@ -431,7 +431,7 @@ def few_images(manifest: Manifest, most: int | None) -> Manifest:
     for _, _, index in sorted(order):
         by_class.setdefault(manifest.records[index].label, []).append(index)
     return manifest.select(
-        sorted(index for indices in by_class.values() for index in indices[:most])
+        sorted(index for indices in by_class.values() for index in indices[:max_images])
     )
 
 
@@ -483,13 +483,11 @@ def figure_grid(n_axes: int, width: float, height: float) -> tuple[Figure, list[
     return figure, flat[:n_axes]
 
 
-def bar(
-    place: Axes, y: float, value: float, method: str, filled: bool, height: float = 0.7
-) -> None:
+def bar(ax: Axes, y: float, value: float, method: str, filled: bool, height: float = 0.7) -> None:
     """Draw a horizontal bar in the colour of a method."""
     colour, _ = style(method)
     inside = colour if filled else "none"
-    place.barh(y, value, height, facecolor=inside, edgecolor=colour, linewidth=1.4)
+    ax.barh(y, value, height, facecolor=inside, edgecolor=colour, linewidth=1.4)
 
 
 def rank(row: Row) -> int:

@@ -49,15 +49,15 @@ class PatchArea(NamedTuple):
     polygons: list[Polygon]
 
 
-def class_rgb(place: int) -> tuple[int, int, int]:
+def class_rgb(class_index: int) -> tuple[int, int, int]:
     """Return the colour of the class at an index, the same in images, pages and QuPath."""
-    red, green, blue = COLOURS[place % len(COLOURS)].astype(int).tolist()
+    red, green, blue = COLOURS[class_index % len(COLOURS)].astype(int).tolist()
     return red, green, blue
 
 
-def class_css_colour(place: int) -> str:
+def class_css_colour(class_index: int) -> str:
     """Return the colour of the class at an index in CSS notation."""
-    return f"rgb{class_rgb(place)}"
+    return f"rgb{class_rgb(class_index)}"
 
 
 @dataclass(frozen=True)
@@ -305,15 +305,15 @@ class PatchMap:
         return lines
 
     def regions(
-        self, place: int, least: int = 1, most: int | None = None
+        self, class_index: int, min_patches: int = 1, max_regions: int | None = None
     ) -> Iterator[tuple[Window, NDArray[np.bool_], list[list[Ring]]]]:
         """Yield connected patches of a class, the largest first.
 
         Parameters
         ----------
-        place : index of the class
-        least : minimum number of patches of a region
-        most : maximum number of regions; None for all
+        class_index : index of the class
+        min_patches : minimum number of patches of a region
+        max_regions : maximum number of regions; None for all
 
         Yields
         ------
@@ -324,46 +324,46 @@ class PatchMap:
         polygons : list of list of Ring
             For each polygon, its outer ring and its holes in level-0 pixels.
         """
-        labels, sizes = label_regions(self.predicted_classes == place)
+        labels, sizes = label_regions(self.predicted_classes == class_index)
         windows = ndimage.find_objects(labels)
         borders = RegionBorders(labels)
-        numbers = [n for n in np.argsort(-sizes, kind="stable").tolist() if sizes[n] >= least]
-        for number in numbers[:most]:
+        numbers = [n for n in np.argsort(-sizes, kind="stable").tolist() if sizes[n] >= min_patches]
+        for number in numbers[:max_regions]:
             is_member = labels[windows[number]] == number + 1
             polygons = [self._in_image(polygon) for polygon in borders.polygons(number + 1)]
             yield windows[number], is_member, polygons
 
-    def rings(self, place: int, least: int, most: int) -> list[list[float]]:
+    def rings(self, class_index: int, min_patches: int, max_regions: int) -> list[list[float]]:
         """Return the rings of the regions of a class, for fast drawing.
 
         Parameters
         ----------
-        place, least, most : see `regions`
+        class_index, min_patches, max_regions : see `regions`
 
         Returns
         -------
         list of list of float
             Each ring as x, y, x, y, …
         """
-        labels, sizes = label_regions(self.predicted_classes == place)
+        labels, sizes = label_regions(self.predicted_classes == class_index)
         is_selected = np.zeros(len(sizes) + 1, bool)
-        is_selected[1 + np.argsort(-sizes, kind="stable")[:most]] = True
-        is_selected[1:] &= sizes >= least
+        is_selected[1 + np.argsort(-sizes, kind="stable")[:max_regions]] = True
+        is_selected[1:] &= sizes >= min_patches
         borders = RegionBorders(np.where(is_selected[labels], labels, 0).astype(np.int32))
         return borders.rings(self.grid.step, self.grid.cell_corner((0, 0)))
 
-    def areas(self, place: int) -> Iterator[PatchArea]:
+    def areas(self, class_index: int) -> Iterator[PatchArea]:
         """Yield size, margins and polygons of connected patches of a class, the largest first.
 
         Parameters
         ----------
-        place : index of the class
+        class_index : index of the class
 
         Yields
         ------
         PatchArea
         """
-        labels, sizes = label_regions(self.predicted_classes == place)
+        labels, sizes = label_regions(self.predicted_classes == class_index)
         borders = RegionBorders(labels)
         cells = np.nonzero(labels)
         numbers, margins = labels[cells] - 1, self.margins[cells]

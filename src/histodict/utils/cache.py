@@ -232,10 +232,10 @@ class LocksByKey:
 
 
 class LRUCache(Generic[Value]):
-    """Least-recently-used cache of at most `most_bytes`; safe to use from threads."""
+    """Least-recently-used cache of at most `max_bytes`; safe to use from threads."""
 
-    def __init__(self, most_bytes: int) -> None:
-        self._most = most_bytes
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
         self._entries: OrderedDict[Key, tuple[Value, int]] = OrderedDict()
         self._bytes = 0
         self._lock = threading.Lock()
@@ -245,7 +245,7 @@ class LRUCache(Generic[Value]):
         self,
         key: Key,
         make: Callable[[], tuple[Value, int]],
-        is_good: Callable[[Value], bool] = lambda value: True,
+        is_valid: Callable[[Value], bool] = lambda value: True,
     ) -> Value:
         """Return the value of a key, made if it is missing or invalid.
 
@@ -253,14 +253,14 @@ class LRUCache(Generic[Value]):
         ----------
         key : key of the value
         make : function that returns the value and its number of bytes
-        is_good : function that returns whether a cached value is valid
+        is_valid : function that returns whether a cached value is valid
         """
         value = self.find(key)
-        if value is None or not is_good(value):
+        if value is None or not is_valid(value):
             # One thread per key makes the value, so that tiles of a screen decode a file once.
             with self._making.acquire(key):
                 value = self.find(key)
-                if value is None or not is_good(value):
+                if value is None or not is_valid(value):
                     value, n_bytes = make()
                     self.put(key, value, n_bytes)
         return value
@@ -278,5 +278,5 @@ class LRUCache(Generic[Value]):
         with self._lock:
             self._bytes += n_bytes - self._entries.pop(key, (value, 0))[1]
             self._entries[key] = value, n_bytes
-            while self._bytes > self._most and len(self._entries) > 1:
+            while self._bytes > self._max_bytes and len(self._entries) > 1:
                 self._bytes -= self._entries.popitem(last=False)[1][1]

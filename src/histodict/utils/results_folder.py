@@ -35,10 +35,10 @@ class ResultsFolder:
         self.settings = dict(settings)
         self.options: dict[str, Any] = {}
         self.finished: dict[str, Content] = {}
-        places = self._paths()
-        for place in places:
-            self._load(place)
-        if not places and (folder / f"{table}.csv").exists():
+        paths = self._paths()
+        for path in paths:
+            self._load(path)
+        if not paths and (folder / f"{table}.csv").exists():
             raise ValueError(
                 f"{folder}: has a {table}.csv, but not the answers that it was made of (done/): "
                 "choose another folder (--output), or remove it"

@@ -190,24 +190,24 @@ def _map_metadata(folder: Path, record: ImageRecord, mpp: float | None) -> dict[
 
 
 def apply_threshold(
-    moved: Model, stored: dict[str, Any], patch_map: PatchMap | None, path: Path
+    model: Model, stored: dict[str, Any], patch_map: PatchMap | None, path: Path
 ) -> Prediction:
-    """Return a stored prediction as of a model whose decision threshold was changed.
+    """Return a stored prediction with the decision threshold of a changed model.
 
     Parameters
     ----------
-    moved : model with the changed threshold
+    model : model with the changed threshold
     stored : prediction as returned by `load_prediction`
     patch_map : stored patch map; None if there is none
     path : image file
     """
     size = PixelSize(stored["mpp"], stored["mpp_from"])
-    if moved.finds_regions:
+    if model.finds_regions:
         assert patch_map is not None
-        return moved.apply_threshold(
+        return model.apply_threshold(
             RegionPrediction(path, stored["answer"], stored["score"], 0, [], patch_map, size)
         )
-    return moved.apply_threshold(
+    return model.apply_threshold(
         ImagePrediction(
             path,
             stored["answer"],
@@ -249,9 +249,9 @@ def map_image(
     return np.dstack([colours, 255 * alpha]).round().astype(np.uint8)
 
 
-def outlines(patch_map: PatchMap, place: int, least: int) -> list[list[float]]:
+def outlines(patch_map: PatchMap, class_index: int, min_patches: int) -> list[list[float]]:
     """Return rings (x, y, x, y, …) around the largest regions of a class."""
-    return patch_map.rings(place, least, _MAX_OUTLINES)
+    return patch_map.rings(class_index, min_patches, _MAX_OUTLINES)
 
 
 # --- difference of two maps -----------------------------------------------------------------------
@@ -378,15 +378,15 @@ def overlap(record: ImageRecord, patch_map: PatchMap) -> Overlap:
     regions, truth = regions[tissue], region_patch_mask(record, patch_map)[tissue]
     margins = patch_map.margins[..., 1][tissue]
 
-    def counts(least: int) -> list[int]:
-        detected = np.concatenate([[False], sizes >= least])[regions]
+    def counts(min_patches: int) -> list[int]:
+        detected = np.concatenate([[False], sizes >= min_patches])[regions]
         table: list[int] = PatchEvaluation(margins, truth, detected).table().tolist()
         return table[:3]
 
-    return [counts(least) for least in range(1, MAX_MIN_PATCHES + 1)]
+    return [counts(min_patches) for min_patches in range(1, MAX_MIN_PATCHES + 1)]
 
 
-def pooled_overlap(overlaps: Iterable[Overlap | None], least: float) -> Fractions | None:
+def pooled_overlap(overlaps: Iterable[Overlap | None], min_patches: float) -> Fractions | None:
     """Return Dice and IoU of the pooled patches of all images; None if undefined.
 
     They are also None if the overlap of one image is unknown.
@@ -396,7 +396,7 @@ def pooled_overlap(overlaps: Iterable[Overlap | None], least: float) -> Fraction
     overlaps : overlap of each image
     least : minimum number of connected patches of a region
     """
-    index, known = round(least) - 1, list(overlaps)
+    index, known = round(min_patches) - 1, list(overlaps)
     if not known or any(counts is None or not 0 <= index < len(counts) for counts in known):
         return None
     hits, misses, alarms = (sum(counts[index][k] for counts in known if counts) for k in range(3))

@@ -57,7 +57,7 @@ from .training import request_manifest
 Rows = Sequence[Mapping[str, Any]]
 
 
-def figures(classes: Sequence[str], rows: Rows, least: float | None = None) -> Figures:
+def figures(classes: Sequence[str], rows: Rows, min_patches: float | None = None) -> Figures:
     """Return the scores of rows that have a prediction.
 
     Parameters
@@ -77,7 +77,7 @@ def figures(classes: Sequence[str], rows: Rows, least: float | None = None) -> F
         "few": [
             name for name, fraction in proportions.items() if fraction.n_patients < MIN_PATIENTS
         ],
-        "overlap": {} if least is None else _overlaps(rows, least),
+        "overlap": {} if min_patches is None else _overlaps(rows, min_patches),
     }
 
 
@@ -106,9 +106,9 @@ def _range(low: float, high: float) -> Range:
     return {"low": low, "high": high}
 
 
-def _overlaps(rows: Rows, least: float) -> dict[str, Range | None]:
+def _overlaps(rows: Rows, min_patches: float) -> dict[str, Range | None]:
     """Return intervals of pooled Dice and IoU, for regions of at least `least` patches."""
-    index, overlaps = round(least) - 1, [row.get("overlap") for row in rows]
+    index, overlaps = round(min_patches) - 1, [row.get("overlap") for row in rows]
     patients = np.array([str(row["patient"]) for row in rows])
     if not overlaps or any(counts is None or not 0 <= index < len(counts) for counts in overlaps):
         return {}

@@ -38,11 +38,11 @@ class CachedPreparedImage(PreparedImage):
         """Return tissue and features of a chunk, from the cache."""
         make = super().chunk_features
 
-        def made() -> tuple[Chunk, int]:
+        def compute() -> tuple[Chunk, int]:
             chunk = make(grid, rows, columns)
             return chunk, sum(part.nbytes for part in chunk)
 
-        return self._chunks.get((*self._key, repr((grid, rows, columns))), made)
+        return self._chunks.get((*self._key, repr((grid, rows, columns))), compute)
 
 
 def centre_of(

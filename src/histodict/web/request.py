@@ -244,11 +244,11 @@ class ApiRequest:
     def rendered(self, key: Key, draw: Callable[[], bytes]) -> bytes:
         """Return an image or a file from the cache, or render it."""
 
-        def made() -> tuple[bytes, int]:
+        def render() -> tuple[bytes, int]:
             data = draw()
             return data, len(data)
 
-        return self.context.rendered.get(key, made)
+        return self.context.rendered.get(key, render)
 
     def prepared_image(self) -> CachedPreparedImage:
         """Return the image as prepared for the job's model, from the cache."""
@@ -282,7 +282,7 @@ def endpoint(
     work: Callable[..., Any],
     limit_name: str = QUICK,
     *,
-    most_bytes: int = _MAX_BYTES,
+    max_bytes: int = _MAX_BYTES,
     is_json: bool = True,
 ) -> Callable[[Request], Awaitable[Response]]:
     """Return the Starlette endpoint of a handler, which runs on a thread.
@@ -294,14 +294,14 @@ def endpoint(
     work : handler; takes the `ApiRequest` and its keyword-only parameters, see
         `ApiRequest.argument`; returns a response or an object for JSON
     limit_name : name of the concurrency limit
-    most_bytes : maximum size of the body
+    max_bytes : maximum size of the body
     is_json : whether the body is a JSON object; any content otherwise
     """
     parameters = list(signature(work).parameters.values())[1:]
 
     async def respond(request: Request) -> Response:
         try:
-            content = await _read_content(request, most_bytes, is_json)
+            content = await _read_content(request, max_bytes, is_json)
             api_request = ApiRequest(
                 request.app.state.context,
                 request.state.user,
@@ -339,13 +339,13 @@ def _error_response(error: Exception) -> Response:
     return _AsciiJSONResponse({"error": shorten(message) or type(error).__name__}, status)
 
 
-async def _read_content(request: Request, most_bytes: int, is_json: bool) -> bytes:
+async def _read_content(request: Request, max_bytes: int, is_json: bool) -> bytes:
     parts, n_bytes = [], 0
     if request.method == "POST":
         async for part in request.stream():
             parts.append(part)
             n_bytes += len(part)
-            if n_bytes > most_bytes:
+            if n_bytes > max_bytes:
                 raise ValueError(_TOO_LARGE[is_json])
     return b"".join(parts)
 

@@ -235,11 +235,11 @@ class DeviceStatistics(SufficientStatistics):
             self.F_own_class = self.F_own_class.double()
         return self
 
-    def store_worst(self, other: SufficientStatistics, most: int) -> None:
-        """Keep the `most` worst samples of both."""
+    def store_worst(self, other: SufficientStatistics, n_worst: int) -> None:
+        """Keep the `n_worst` worst samples of both."""
         errors = torch.cat([self.worst_errors, other.worst_errors])
         samples = torch.cat([self.worst_samples, other.worst_samples])
-        worst = errors.argsort(descending=True, stable=True)[:most]
+        worst = errors.argsort(descending=True, stable=True)[:n_worst]
         self.worst_errors, self.worst_samples = errors[worst], samples[worst]
 
     def worst_reconstructed(self) -> Any:

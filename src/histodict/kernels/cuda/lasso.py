@@ -183,7 +183,7 @@ def _solve(
     slopes += program * ATOMS
     penalty = tl.load(constants)
     tol = tl.load(constants + 1)
-    least_pivot = tl.load(constants + 2)
+    min_pivot = tl.load(constants + 2)
 
     for row in range(program, n_rows, tl.num_programs(0)):
         b = tl.load(B + row * k + atom, mask=atom < k, other=0.0)
@@ -223,7 +223,7 @@ def _solve(
                 n_rounds += 1
                 if violated:
                     active, signs, s, state, top = _activate(
-                        j, c_j, G, k, least_pivot, H, weights, active, signs, s, state, top, CHUNK
+                        j, c_j, G, k, min_pivot, H, weights, active, signs, s, state, top, CHUNK
                     )
                 active, s, state = _descend(
                     penalty, slopes, H, weights, active, signs, s, state, top, CHUNK
@@ -260,7 +260,7 @@ def _relative_gap(y_r, s_c, l1, worst, penalty):
 
 
 @triton.jit
-def _activate(j, c_j, G, k, least_pivot, H, weights, active, signs, s, state, top, CHUNK):
+def _activate(j, c_j, G, k, min_pivot, H, weights, active, signs, s, state, top, CHUNK):
     """Add atom j with coefficient 0, or refuse it.
 
     An atom in the span of the active ones has no pivot. Moving weight to it along the linear
@@ -281,7 +281,7 @@ def _activate(j, c_j, G, k, least_pivot, H, weights, active, signs, s, state, to
         slope = sign * h
         reach = tl.where(used & (slope * signs > 0), tl.maximum(s / slope, 0.0), float("inf"))
         length, removed = tl.min(reach, 0, return_indices=True)
-        fits = pivot > least_pivot * norm2
+        fits = pivot > min_pivot * norm2
         pending = (fits == 0) & (length < float("inf"))
         if fits:
             new = tl.min(tl.where(used, place.shape[0], place))

@@ -78,14 +78,14 @@ class InteractiveImage:
     def patch_features(self, cache: LRUCache[Numbers], field: Field) -> Numbers:
         """Return the features of a field, computed if needed."""
 
-        def made() -> tuple[Numbers, int]:
+        def compute() -> tuple[Numbers, int]:
             if self._uses_pixels:
                 features = _pixel_field_features(self.prepared_image, self.grid, field)
             else:
                 features = self.prepared_image.chunk_features(self.grid, *field)
             return features, sum(part.nbytes for part in features)
 
-        return cache.get((*self._key, repr(field)), made)
+        return cache.get((*self._key, repr(field)), compute)
 
     def on(self, box: Box) -> list[Field]:
         """Return the fields visible in a box (left, top, right, bottom), central ones first."""

@@ -260,12 +260,12 @@ def _interactive_image(
 
 _DATA = "/api/data/{data}"
 _IMAGE = f"{_DATA}/images/{{image}}"
-_UPLOAD = endpoint(upload, most_bytes=_MAX_BYTES, is_json=False)
+_UPLOAD = endpoint(upload, max_bytes=_MAX_BYTES, is_json=False)
 ROUTES = [
     Route(f"{_DATA}/drawn", endpoint(list_all)),
     Route(f"{_DATA}/classes", endpoint(classes), methods=["POST"]),
     Route(f"{_IMAGE}/drawn", endpoint(show_annotations)),
-    Route(f"{_IMAGE}/drawn", endpoint(change, most_bytes=_STROKE_BYTES), methods=["POST"]),
+    Route(f"{_IMAGE}/drawn", endpoint(change, max_bytes=_STROKE_BYTES), methods=["POST"]),
     Route(f"{_IMAGE}/drawn.geojson", endpoint(download)),
     Route(f"{_IMAGE}/drawn/file", _UPLOAD, methods=["POST"]),
     Route(f"{_IMAGE}/quick", endpoint(quick), methods=["POST"]),
@@ -355,11 +355,11 @@ def _labelled(call: ApiRequest) -> dict[Any, ImageRecord]:
     return {record.path: record for record in labelled}
 
 
-def _evenly_spaced(items: list[Item], most: int) -> list[Item]:
+def _evenly_spaced(items: list[Item], n_max: int) -> list[Item]:
     """Return at most so many evenly spaced items."""
-    if len(items) <= most:
+    if len(items) <= n_max:
         return items
-    return [items[index] for index in np.linspace(0, len(items) - 1, most).astype(int)]
+    return [items[index] for index in np.linspace(0, len(items) - 1, n_max).astype(int)]
 
 
 def _cached_descriptor(call: ApiRequest, record: ImageRecord) -> NDArray[np.float64] | None:

@@ -228,11 +228,11 @@ def download_report(call: ApiRequest) -> Response:
     for record in (*learn.records, *test.records):
         _check_path(call, record)
 
-    def made() -> tuple[bytes, int]:
+    def render() -> tuple[bytes, int]:
         data = _file_content(lambda path: _write_report(path, call, learn, test))
         return data, len(data)
 
-    data = call.context.reports.get(_report_key(call, learn, test), made)
+    data = call.context.reports.get(_report_key(call, learn, test), render)
     return download(call.job.name + "-report.html", "text/html; charset=utf-8", data)
 
 
