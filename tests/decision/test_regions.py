@@ -31,8 +31,8 @@ def test_min_patches_is_closest_to_the_origin():
     curve = SizeCurve.of(findings)
     distances = []
     for m in range(1, 21):
-        miss = np.mean([f.found < m for f in findings])
-        alarm = np.mean([f.alarm >= m for f in findings])
+        miss = np.mean([f.true_positive < m for f in findings])
+        alarm = np.mean([f.false_positive >= m for f in findings])
         assert (curve.false_negative_rate[m - 1], curve.false_positive_rate[m - 1]) == (miss, alarm)
         distances.append(np.hypot(miss, alarm))
     assert curve.min_patches == int(np.argmin(distances)) + 1 == 4

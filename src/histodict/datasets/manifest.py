@@ -136,7 +136,7 @@ def no_patients(source: Path, n_images: int, remedy: str = "Add a column 'patien
 
 
 def warn_multiple_splits(source: Path, records: Sequence[ImageRecord]) -> str:
-    """Return a warning if all of several splits are used for training, else an empty string."""
+    """Return a warning if the images have several splits, as training uses all; else ''."""
     splits = {record.split for record in records}
     if len(splits) < 2:
         return ""

@@ -253,7 +253,7 @@ class LinearAggregator(Aggregator):
 
     @property
     def higher_is_positive(self) -> bool:  # type: ignore[override]
-        """Whether the weight of the first feature is positive."""
+        """Whether higher values of the first feature favour the second class."""
         return bool(self.weights[0, 0] > 0)
 
     def scores(self, statistics: PatchStatistics) -> NDArray[np.float64]:

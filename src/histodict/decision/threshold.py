@@ -111,18 +111,25 @@ class LargestRegion:
 
     Attributes
     ----------
-    found : largest region that overlaps a true one; None if the image has none
-    alarm : largest region that does not; None if all tissue is true region
+    true_positive : largest region that overlaps a true one; None if the image has no true region
+    false_positive : largest region that does not; None if all tissue is true region
     """
 
-    found: int | None
-    alarm: int | None
+    true_positive: int | None
+    false_positive: int | None
 
 
 def match_regions(
     positive: NDArray[np.bool_], truth: NDArray[np.bool_], tissue: NDArray[np.bool_]
 ) -> LargestRegion:
-    """Match regions with the true patches; tissue outside a mask serves as a negative image."""
+    """Return the largest region that overlaps true patches, and the largest that does not.
+
+    Parameters
+    ----------
+    positive : (n_rows, n_columns), patches predicted as region
+    truth : patches that are region
+    tissue : patches on tissue
+    """
     region_labels, sizes = label_regions(positive)
     is_hit = np.zeros(len(sizes) + 1, bool)
     is_hit[np.unique(region_labels[truth])] = True
@@ -143,8 +150,10 @@ class SizeCurve:
     @classmethod
     def of(cls, findings: Sequence[LargestRegion]) -> SizeCurve:
         """Return the rates over training images; raise a ValueError if one kind is missing."""
-        hits = np.array([f.found for f in findings if f.found is not None])
-        false_alarms = np.array([f.alarm for f in findings if f.alarm is not None])
+        hits = np.array([f.true_positive for f in findings if f.true_positive is not None])
+        false_alarms = np.array(
+            [f.false_positive for f in findings if f.false_positive is not None]
+        )
         for name, values in (("with", hits), ("without", false_alarms)):
             if len(values) == 0:
                 raise ValueError(

@@ -396,7 +396,7 @@ def train_example(done: Evaluation, folder: Path, work: ExecutionOptions) -> Exa
 
     None if no method has such atoms. The model is loaded from `folder` if it is there.
     """
-    method = next((name for name in done.methods if has_images(done.plans[name].recipe)), None)
+    method = next((name for name in done.methods if has_pixel_atoms(done.plans[name].recipe)), None)
     if method is None:
         return None
     split = next(split for split in done.splits if split.n_per_class == done.shown_size)
@@ -406,7 +406,7 @@ def train_example(done: Evaluation, folder: Path, work: ExecutionOptions) -> Exa
     return ExampleModel(method, split, trained_model(task, done.manifest, folder, work))
 
 
-def has_images(recipe: Recipe) -> bool:
+def has_pixel_atoms(recipe: Recipe) -> bool:
     """Return whether the atoms of a recipe are patches of pixels that belong to a class."""
     on_pixels = get_patch_features(recipe.features).are_images and not recipe.n_components
     method: Any = get_method(recipe.method).load_class()

@@ -53,7 +53,7 @@ class PatchEvaluation:
 
     margins: NDArray[np.float32]
     truth: NDArray[np.bool_]
-    found: NDArray[np.bool_]
+    detected: NDArray[np.bool_]
 
     @classmethod
     def of(cls, record: ImageRecord, patch_map: PatchMap, min_patches: int) -> PatchEvaluation:
@@ -66,8 +66,8 @@ class PatchEvaluation:
 
     def table(self) -> NDArray[np.int64]:
         """Return the numbers of true and false positives and negatives: TP, FN, FP, TN."""
-        kinds = [(t, f) for t in (self.truth, ~self.truth) for f in (self.found, ~self.found)]
-        return np.array([int((truth & found).sum()) for truth, found in kinds])
+        kinds = [(t, d) for t in (self.truth, ~self.truth) for d in (self.detected, ~self.detected)]
+        return np.array([int((truth & detected).sum()) for truth, detected in kinds])
 
 
 def outlined_tables(record: ImageRecord, patch_map: PatchMap) -> dict[str, NDArray[np.int64]]:

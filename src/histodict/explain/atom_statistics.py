@@ -332,7 +332,10 @@ def compute_atom_statistics(
 
 
 def _site_confounded(test: ConfoundingTest) -> NDArray[np.bool_]:
-    """Return which atoms are confounded, including that of the largest η² if p is small."""
+    """Return which atoms are site-confounded; none if the test of all atoms is not significant.
+
+    If it is, the atom with the largest η² is one of them.
+    """
     if not test.p_value <= MAX_SITE_P_VALUE:
         return np.zeros(len(test.variance_fractions), bool)
     flagged: NDArray[np.bool_] = test.adjusted_p_values <= MAX_ATOM_P_VALUE

@@ -326,9 +326,14 @@ _MAX_LISTED = 3  # concepts listed per prediction
 
 @dataclass(frozen=True)
 class ConceptClassifier:
-    """Linear classifier with `weights` (n_scores, 2·n_atoms) on `ConceptUsage.weights`.
+    """Linear classifier of images by their usage of concepts.
 
-    `centre` is the mean of the labelled images, `bias` has the shape (n_scores,).
+    Attributes
+    ----------
+    classes : class names
+    centre : (2·n_atoms,), mean of `ConceptUsage.weights` over the labelled images
+    weights : (n_scores, 2·n_atoms), coefficients
+    bias : (n_scores,), intercepts
     """
 
     classes: tuple[str, ...]

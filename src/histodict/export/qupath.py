@@ -142,7 +142,7 @@ def _escaped(name: str) -> str:
 
 
 def area_features(patch_map: PatchMap) -> Iterator[str]:
-    """Yield one detection per area of neighbours of one class, with the mean class scores."""
+    """Yield one detection per connected area of patches of one class, with mean class scores."""
     grid = patch_map.grid
     across, down = ([_short(at) for at in lines] for lines in patch_map.cell_lines())
 

@@ -254,7 +254,7 @@ def other_parts(folder: Path, names: Sequence[str]) -> set[str]:
 
 
 def one_per_slide(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
-    """Return one file per slide, and the other files."""
+    """Return the paths with one file per slide, and the other files of slides with several."""
     by_folder: dict[Path, list[str]] = {}
     for path in paths:
         by_folder.setdefault(path.parent, []).append(path.name)

@@ -137,9 +137,9 @@ _MAX_PATCHES = 1000
 class RegionDetector(ImageEstimator):
     """Detector of regions of one tissue class in images and slides.
 
-    It is fitted on images with masks or outlines, of which images without a mask count as
-    entirely of their class; or on crops of two classes, of which those of the positive class show
-    nothing but the region.
+    It is fitted on images with masks or outlines, or on crops of two classes. An image without a
+    mask counts entirely as its class, so a crop of the positive class must show nothing but the
+    region.
 
     Parameters
     ----------

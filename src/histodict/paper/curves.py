@@ -207,8 +207,8 @@ def _rates_at_sizes(
 ) -> tuple[float, float]:
     """Return (false alarm, miss) with the m of every split."""
     pairs = [(f, m) for part, m in zip(findings, sizes, strict=True) for f in part]
-    alarms = [f.alarm >= m for f, m in pairs if f.alarm is not None]
-    misses = [f.found < m for f, m in pairs if f.found is not None]
+    alarms = [f.false_positive >= m for f, m in pairs if f.false_positive is not None]
+    misses = [f.true_positive < m for f, m in pairs if f.true_positive is not None]
     return float(np.mean(alarms)), float(np.mean(misses))
 
 

@@ -1,7 +1,8 @@
 """Public data sets as they are unpacked: images, classes and patients from folders and names.
 
-A folder with a manifest.csv that names patients is read by it. Otherwise, the layouts below are
-tried, and finally one sub-folder per class. A warning reports images without a known patient.
+If a folder has a manifest.csv with patients, the images of this list are read. Otherwise the
+layouts below are tried, and finally one sub-folder per class. A warning reports images without a
+known patient.
 
 GlaS (Warwick-QU) has train_1.bmp, train_1_anno.bmp, … and Grade.csv in one folder; as patients are
 in both of its sets, `split` is only informative. PatchCamelyon is read from its HDF5 files, the

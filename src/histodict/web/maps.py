@@ -394,7 +394,7 @@ def pooled_overlap(overlaps: Iterable[Overlap | None], min_patches: float) -> Fr
     Parameters
     ----------
     overlaps : overlap of each image
-    least : minimum number of connected patches of a region
+    min_patches : minimum number of connected patches of a region
     """
     index, known = round(min_patches) - 1, list(overlaps)
     if not known or any(counts is None or not 0 <= index < len(counts) for counts in known):

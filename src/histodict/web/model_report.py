@@ -64,7 +64,7 @@ def figures(classes: Sequence[str], rows: Rows, min_patches: float | None = None
     ----------
     classes : classes of the model
     rows : results of the test images
-    least : minimum number of connected patches of a region, for models that find regions
+    min_patches : minimum number of connected patches of a region, for models that find regions
     """
     proportions = {name: fraction for name in classes if (fraction := _fraction(name, rows))}
     known = [proportions[name] for name in classes if name in proportions]
@@ -107,7 +107,7 @@ def _range(low: float, high: float) -> Range:
 
 
 def _overlaps(rows: Rows, min_patches: float) -> dict[str, Range | None]:
-    """Return intervals of pooled Dice and IoU, for regions of at least `least` patches."""
+    """Return intervals of pooled Dice and IoU, for regions of at least `min_patches` patches."""
     index, overlaps = round(min_patches) - 1, [row.get("overlap") for row in rows]
     patients = np.array([str(row["patient"]) for row in rows])
     if not overlaps or any(counts is None or not 0 <= index < len(counts) for counts in overlaps):

@@ -313,10 +313,11 @@ def object_statistics(mask: NDArray[np.bool_]) -> Entries:
 
 
 def euler_number(mask: NDArray[np.bool_]) -> int:
-    """Return objects minus holes, from 2 × 2 windows with one and with three pixels set.
+    """Return an estimate of the Euler number, the number of objects minus that of holes.
 
-    As in the original program, windows of two diagonal pixels are not counted and the border is
-    ignored, so it is the Euler number only of objects that have neither.
+    It is computed from the numbers of 2 × 2 windows with one and with three pixels set. As in the
+    original program, windows with two diagonal pixels and the border of the image are ignored. The
+    result is exact for objects that touch neither the border nor each other diagonally.
     """
     m = mask.astype(np.int8)
     in_window = m[:-1, :-1] + m[:-1, 1:] + m[1:, :-1] + m[1:, 1:]
