@@ -140,7 +140,7 @@ def measure_image(path: Path, n_atoms: int) -> dict[str, Any]:
             patches = grid.read(view, *chunks[place])
             times.append(time.thread_time())
             tissue = view.is_tissue(patches)
-            vectors = PATCH_FEATURES[recipe.features](view.normalise(patches[tissue]))
+            vectors = PATCH_FEATURES[recipe.features](view.normalize(patches[tissue]))
             times.append(time.thread_time())
             if len(vectors):
                 method.encode(vectors)

@@ -531,8 +531,8 @@ def _with_true_label(
     before : content of an earlier run on the same file; its metadata is kept unless replaced
     """
     known, earlier, scoring_error = before.get("known"), before.get("row", {}), ""
-    kept_columns = {name: earlier[name] for name in ("truth", "patient") if name in earlier}
-    row = content["row"] | kept_columns | {"path": printable_path(record.path)}
+    user_columns = {name: earlier[name] for name in ("truth", "patient") if name in earlier}
+    row = content["row"] | user_columns | {"path": printable_path(record.path)}
     if record.patient:
         row["patient"] = record.patient
     try:

@@ -52,7 +52,7 @@ def test_thumbnail_is_analysed_once(analyses, tmp_path, rng):
     assert analyse(path) == first and len(analyses) == 1
     with open_image(path) as source:
         fresh = analyse_thumbnail(source, "reinhard", [])
-    assert (fresh.tissue, fresh.normalise) == first
+    assert (fresh.tissue, fresh.normalize) == first
 
 
 def test_stain_corrections_are_cached_separately(analyses, tmp_path, rng):

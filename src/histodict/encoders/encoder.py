@@ -278,7 +278,7 @@ class EncoderFeatures(PatchFeatures):
         spans = [_Span.around(rows, n_around, grid.n_rows)]
         spans.append(_Span.around(columns, n_around, grid.n_columns))
         area = grid.read_area(tissue, *(span.outer for span in spans))
-        area = tissue.normalise(area[None])[0]
+        area = tissue.normalize(area[None])[0]
         if tissue.border == REFLECT:
             padding = [[encoder.stride_px * n for n in span.missing] for span in spans]
             area = np.pad(area, (*padding, (0, 0)), mode="symmetric")

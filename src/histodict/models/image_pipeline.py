@@ -409,7 +409,7 @@ def _whole(
         width, height = prepared.content.size
         if width * height <= _MAX_PIXELS * prepared.downsample**2:
             pixels = prepared.content.read(0, 0, width, height, prepared.downsample)
-            return prepared.normalise(pixels[None])[0]
+            return prepared.normalize(pixels[None])[0]
         if not FEATURES[str(get_method(recipe.method).features)].of_parts:
             raise ImageError(
                 f"{path}: {width} x {height} pixels are too many for a method that looks at the "
@@ -430,7 +430,7 @@ def _mosaic(
         square = grid.read(prepared.content, slice(row, row + 1), slice(column, column + 1))
         fraction = float(prepared.tissue_fraction(square)[0])
         if fraction >= min_tissue_fraction:
-            squares.append(prepared.normalise(square)[0])
+            squares.append(prepared.normalize(square)[0])
         elif fraction > max_fraction:
             fullest, max_fraction = square, fraction
         if len(squares) == _N_SQUARES:
@@ -439,7 +439,7 @@ def _mosaic(
         return np.concatenate(squares)
     if fullest is None:
         raise ImageError(f"{path}: shows no tissue")
-    return prepared.normalise(fullest)[0]
+    return prepared.normalize(fullest)[0]
 
 
 def _mean_vector(

@@ -52,11 +52,11 @@ from ..utils.validation import hint
 from .recipe import Recipe
 
 THUMBNAIL_SIDE = 1024
-_MAX_KEPT = 50_000
+_MAX_CACHED = 50_000
 _MAX_MAPS = 64  # quality maps, up to a megabyte each
 
 
-Kept = TypeVar("Kept")
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -64,36 +64,36 @@ class ThumbnailAnalysis:
     """Tissue threshold and stain normalisation of an image."""
 
     tissue: TissueThreshold
-    normalise: StainTransform
+    normalize: StainTransform
 
 
-class _Memory(Generic[Kept]):
-    """Cache of the last results; concurrent duplicates are harmless. 0 stands for _MAX_KEPT."""
+class _ResultCache(Generic[Value]):
+    """Cache of the last results; concurrent duplicates are harmless. 0 stands for _MAX_CACHED."""
 
     def __init__(self, max_entries: int = 0) -> None:
-        self._cache: dict[str, Kept] = {}
+        self._cache: dict[str, Value] = {}
         self._max_entries = max_entries
         self._lock = threading.Lock()
 
-    def get(self, key: str) -> Kept | None:
+    def get(self, key: str) -> Value | None:
         return self._cache.get(key)
 
-    def put(self, key: str, value: Kept) -> None:
+    def put(self, key: str, value: Value) -> None:
         with self._lock:
             self._cache[key] = value
-            if len(self._cache) > (self._max_entries or _MAX_KEPT):
+            if len(self._cache) > (self._max_entries or _MAX_CACHED):
                 del self._cache[next(iter(self._cache))]
 
 
-_MEMORY: _Memory[ThumbnailAnalysis] = _Memory()
-_MAPS: _Memory[QualityMap] = _Memory(_MAX_MAPS)
-_BOXES: _Memory[Box] = _Memory()
+_ANALYSES: _ResultCache[ThumbnailAnalysis] = _ResultCache()
+_MAPS: _ResultCache[QualityMap] = _ResultCache(_MAX_MAPS)
+_BOXES: _ResultCache[Box] = _ResultCache()
 
 
-def content_of(source: ImageSource, least_side: float, image: Sequence[Any]) -> Source:
+def content_of(source: ImageSource, min_side: float, image: Sequence[Any]) -> Source:
     """Return the image without its uniform margins.
 
-    An image whose content is smaller than `least_side` level-0 pixels is returned unchanged.
+    An image whose content is smaller than `min_side` level-0 pixels is returned unchanged.
     `image` is its key in the cache; empty to bypass the cache.
     """
     key = repr(image)
@@ -103,7 +103,7 @@ def content_of(source: ImageSource, least_side: float, image: Sequence[Any]) -> 
         if image:
             _BOXES.put(key, box)
     content = Crop(source, box)
-    return source if content.size == source.size or min(content.size) < least_side else content
+    return source if content.size == source.size or min(content.size) < min_side else content
 
 
 def analyse_thumbnail(source: Source, stain: str, image: Sequence[Any]) -> ThumbnailAnalysis:
@@ -112,7 +112,7 @@ def analyse_thumbnail(source: Source, stain: str, image: Sequence[Any]) -> Thumb
     `image` is the key of the image in the cache; empty to bypass the cache.
     """
     key = repr((image, stain, source.size))
-    analysis = _MEMORY.get(key) if image else None
+    analysis = _ANALYSES.get(key) if image else None
     if analysis is None:
         thumbnail = source.thumbnail(THUMBNAIL_SIDE)
         is_slide = source.overview_downsample is not None
@@ -122,7 +122,7 @@ def analyse_thumbnail(source: Source, stain: str, image: Sequence[Any]) -> Thumb
             tissue, NORMALIZERS[stain].estimate(thumbnail, tissue.mask(thumbnail))
         )
         if image:
-            _MEMORY.put(key, analysis)
+            _ANALYSES.put(key, analysis)
     return analysis
 
 
@@ -189,7 +189,7 @@ class PreparedImage:
     ----------
     path, size, mpp, offset : of the source; size in level-0 pixels
     downsample : factor by which the image is reduced
-    content, normalise, quality : image without margins, stain normalisation, excluded tissue
+    content, normalize, quality : image without margins, stain normalisation, excluded tissue
     clip_size : (width, height) to which outlines are clipped; None if no patch extends beyond
     uses_whole_image : whether all patches count, because hardly any tissue was found
     stain_note : why the stain was not normalised; else empty
@@ -231,13 +231,13 @@ class PreparedImage:
         analysis = analyse_thumbnail(content, recipe.stain, self._image)
         self._tissue = analysis.tissue
         self.uses_whole_image = analysis.tissue.accepts_all
-        self.normalise: StainTransform = analysis.normalise
-        self.stain_note = f"stain {analysis.normalise.note}" if analysis.normalise.note else ""
+        self.normalize: StainTransform = analysis.normalize
+        self.stain_note = f"stain {analysis.normalize.note}" if analysis.normalize.note else ""
         self.quality = quality_map(
             source, analysis.tissue, parse_quality_filters(recipe.quality_filters), self._image
         )
         if recipe.stain != "none" and math.prod(self.size) > _MANY_PIXELS * self.downsample**2:
-            self.normalise = LookupTransform(self.normalise)
+            self.normalize = LookupTransform(self.normalize)
 
     @property
     def pixels_key(self) -> list[Any]:
@@ -489,9 +489,9 @@ class PrecomputedImage(PreparedImage):
         has_patch = indices != NO_PATCH
         return has_patch, self.features_of(indices[has_patch].astype(np.int64))
 
-    def features_of(self, places: NDArray[np.int64]) -> NDArray[np.float32]:
+    def features_of(self, positions: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return the vectors of the patches with these indices into `cells`."""
-        return self._file.read_some(self._rows[places])
+        return self._file.read_some(self._rows[positions])
 
     def sample_features(
         self, n_vectors: int, rng: np.random.Generator, allowed: LocationConstraint | None = None

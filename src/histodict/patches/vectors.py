@@ -113,7 +113,7 @@ class PreparedSource(RegionSource, Protocol):
         """Part of the image covered by the grid."""
 
     @property
-    def normalise(self) -> Callable[[NDArray[np.uint8]], NDArray[np.uint8]]:
+    def normalize(self) -> Callable[[NDArray[np.uint8]], NDArray[np.uint8]]:
         """Function that normalises the colours of pixels."""
 
     @property
@@ -146,7 +146,7 @@ class PrecomputedSource(Protocol):
     ) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
         """Return which patches of a chunk have vectors (rows, columns), and these vectors."""
 
-    def features_of(self, places: NDArray[np.int64]) -> NDArray[np.float32]:
+    def features_of(self, positions: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return the vectors at these indices."""
 
 
@@ -277,7 +277,7 @@ class PixelFeatures(PatchFeatures):
         parts = [
             self.make(
                 extract_selected_patches(
-                    tissue.normalise(pixels), grid.patch_px, grid.stride_px, is_tissue
+                    tissue.normalize(pixels), grid.patch_px, grid.stride_px, is_tissue
                 )
             )
         ]
@@ -304,7 +304,7 @@ class PixelFeatures(PatchFeatures):
         self, tissue: PreparedSource, patches: NDArray[np.uint8]
     ) -> NDArray[np.float32]:
         """Return vectors of patches (n, n_scales, patch_px, patch_px, 3); scales weigh the same."""
-        parts = [self.make(tissue.normalise(patches[:, i])) for i in range(patches.shape[1])]
+        parts = [self.make(tissue.normalize(patches[:, i])) for i in range(patches.shape[1])]
         return _concatenated(parts)
 
 
@@ -314,9 +314,9 @@ def _context_patches(
     """Return the context of the selected patches, downsampled and normalised."""
     side, stride, context = grid.patch_px, grid.stride_px, tissue.context
     if stride % context == 0:  # neighbouring patches share their blocks
-        reduced = tissue.normalise(block_means(area, context))
+        reduced = tissue.normalize(block_means(area, context))
         return extract_selected_patches(reduced, side, stride // context, is_selected)
-    return tissue.normalise(downsampled_context(area, side * context, stride, context, is_selected))
+    return tissue.normalize(downsampled_context(area, side * context, stride, context, is_selected))
 
 
 def _concatenated(parts: list[NDArray[np.float32]]) -> NDArray[np.float32]:

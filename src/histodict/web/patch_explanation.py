@@ -93,7 +93,7 @@ def explain(
         return patch_fields | {"winner": None, "words": message}
     patches = model.model_
     patch = grid.read(prepared_image, slice(row, row + 1), slice(column, column + 1))
-    normalized = prepared_image.normalise(patch)[0]
+    normalized = prepared_image.normalize(patch)[0]
     vector = patches.project(_vector_of(prepared_image, grid, row, column))
     # For one patch, starting threads takes longer than the computation.
     code, distances = copy(patches.method_).set_params(n_jobs=1).encode(vector)

@@ -109,7 +109,7 @@ class InteractiveImage:
 
 
 def _pixel_field_features(prepared: PreparedImage, grid: PatchGrid, field: Field) -> Numbers:
-    pixels = prepared.normalise(grid.read(prepared, *field))
+    pixels = prepared.normalize(grid.read(prepared, *field))
     tissue = prepared.is_tissue(pixels).reshape([part.stop - part.start for part in field])
     return tissue, _with_neighbours(_pixel_features(pixels), tissue)
 
