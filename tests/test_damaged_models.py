@@ -264,9 +264,9 @@ def test_predict_continues_after_an_image_without_a_score(saved, image, tmp_path
     real = LinearAggregator.scores
     calls = []
 
-    def scores(self, evidence):
+    def scores(self, statistics):
         calls.append(1)
-        return real(self, evidence) * (np.nan if len(calls) == 1 else 1)
+        return real(self, statistics) * (np.nan if len(calls) == 1 else 1)
 
     monkeypatch.setattr(LinearAggregator, "scores", scores)
     images = [tmp_path / f"{i}.png" for i in range(2)]

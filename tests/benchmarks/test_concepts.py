@@ -33,7 +33,7 @@ def test_planted_truth_has_the_best_measures(tmp_path):
         return np.eye(8, 20, dtype=np.float32), None
 
     def by_chance(data, rng):
-        return normalise(rng.standard_normal((8, 20))), None
+        return normalize(rng.standard_normal((8, 20))), None
 
     result = measure(truth, planted(0), planted(1), 0, few=True)
     assert result["halves"] == result["seeds"] == pytest.approx(1)

@@ -139,7 +139,7 @@ def test_mixed_or_unknown_pixel_sizes_are_warned_of(tmp_path):
         chosen = [records[place] for place in chosen]
         return ConceptTrainingSet(
             chosen, PRESETS["fast"], None, options or PixelSizeOption()
-        ).size_doubts()
+        ).describe_size_differences()
 
     assert "pixel sizes differ (0.25 to 0.5 µm)" in doubts(0, 1)
     assert "--set mpp=0.5" in doubts(0, 1, 2)

@@ -145,7 +145,7 @@ def test_tile_cache_is_bounded(synthetic_slide, monkeypatch):
     monkeypatch.setattr(tiled_level, "_CACHE_BYTES", 3 * 4 * 256**2)
     slides = opened(synthetic_slide)
     full_level = slides.piece(*order(slides, 0, 0, 0, SIDE, SIDE))
-    assert len(slides._slide._tiles.levels[0]._cache._held) == 3
+    assert len(slides._slide._tiles.levels[0]._cache._entries) == 3
     assert full_level == opened(synthetic_slide, tiles=False).piece(
         *order(slides, 0, 0, 0, SIDE, SIDE)
     )

@@ -38,7 +38,7 @@ def test_precedence_of_pixel_sizes(files, option, for_known, for_unknown):
         found = option.at(path)
         assert (found.mpp, found.origin) == (mpp and pytest.approx(mpp), origin)
         # The reader does not get the size that the file contains.
-        assert found.is_user_given == (None if origin in ("file", "unknown") else mpp)
+        assert found.user_mpp == (None if origin in ("file", "unknown") else mpp)
 
 
 def test_single_number_is_a_default(files):

@@ -35,7 +35,7 @@ def test_overflowing_samples_give_the_same_labels_or_an_error(rng, name, dtype, 
     X = rng.random((40, 8)) + 0.2
     y = np.arange(40) % 2
     X[y == 1, :4] += 1
-    method = get_method(name).load()
+    method = get_method(name).load_class()
     expected = {k: v for k, v in SMALL.items() if k in method().get_params()}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # overflow warnings before the error

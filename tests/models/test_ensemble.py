@@ -98,11 +98,11 @@ def test_settings_apply_to_all_members():
 
 
 def test_callback_gets_the_progress_of_all_trainings(model, reports):
-    stages = [(p.stage, p.done) for p in reports if p.stage in PANEL_STAGES]
+    stages = [(p.stage, p.done) for p in reports if p.stage in ENSEMBLE_STAGES]
     train_tests = [("unseen patients", n) for n in range(10)]
     assert list(dict.fromkeys(stages)) == [*train_tests, *(("views", n) for n in range(4))]
     assert [stage for stage, _ in stages] == sorted(
-        [stage for stage, _ in stages], key=list(PANEL_STAGES).index
+        [stage for stage, _ in stages], key=list(ENSEMBLE_STAGES).index
     )
 
 

@@ -18,7 +18,7 @@ from histodict.preprocessing.stain import NORMALIZERS
 @pytest.fixture
 def analyses(monkeypatch):
     """Record of analyses, with an empty cache; files count as settled."""
-    monkeypatch.setattr(module, "_MEMORY", module._Memory())
+    monkeypatch.setattr(module, "_ANALYSES", module._ResultCache())
     monkeypatch.setattr(in_memory, "_SETTLED_S", -1.0)
     prepared_again = []
     made = module.TissueThreshold.from_thumbnail
@@ -43,7 +43,7 @@ def write(path, rng):
 def analyse(path, stain="reinhard"):
     recipe = preset("fast").with_changes(stain=stain)
     with open_prepared_image(path, None, recipe) as prepared:
-        return prepared._tissue, prepared.normalise
+        return prepared._tissue, prepared.normalize
 
 
 def test_thumbnail_is_analysed_once(analyses, tmp_path, rng):
@@ -57,9 +57,9 @@ def test_thumbnail_is_analysed_once(analyses, tmp_path, rng):
 
 def test_stain_corrections_are_cached_separately(analyses, tmp_path, rng):
     path = write(tmp_path / "a.bmp", rng)
-    found = {stain: analyse(path, stain)[1] for stain in NORMALISERS}
-    assert found == {stain: analyse(path, stain)[1] for stain in NORMALISERS}
-    assert len(analyses) == len(set(map(repr, found.values()))) == len(NORMALISERS)
+    found = {stain: analyse(path, stain)[1] for stain in NORMALIZERS}
+    assert found == {stain: analyse(path, stain)[1] for stain in NORMALIZERS}
+    assert len(analyses) == len(set(map(repr, found.values()))) == len(NORMALIZERS)
 
 
 def test_replaced_image_is_analysed_again(analyses, tmp_path, rng):
@@ -85,7 +85,7 @@ def test_images_without_a_stable_key_are_not_cached(tmp_path):
 
 
 def test_cache_is_bounded(analyses, monkeypatch, tmp_path, rng):
-    monkeypatch.setattr(module, "_MAX_KEPT", 2)
+    monkeypatch.setattr(module, "_MAX_CACHED", 2)
     paths = [write(tmp_path / f"{name}.bmp", rng) for name in "abc"]
     for path in [*paths, paths[2], paths[1], paths[0]]:
         analyse(path)

@@ -100,10 +100,10 @@ def test_estimate_uses_tissue_only(rng, name):
     assert NORMALIZERS[name].estimate(image, mask) == alone
 
 
-@pytest.mark.parametrize("name", sorted(NORMALISERS))
+@pytest.mark.parametrize("name", sorted(NORMALIZERS))
 def test_tiles_give_the_same_result_as_the_image(rng, name):
     pixels = tissue(rng, 200, 240)
-    transform = NORMALISERS[name].estimate(pixels, everywhere(pixels))
+    transform = NORMALIZERS[name].estimate(pixels, everywhere(pixels))
     expected = transform(pixels)
     assert expected.shape == pixels.shape
     assert expected.dtype == np.uint8
