@@ -44,7 +44,7 @@ def test_python_page_runs(workplace, capsys):
     namespace: dict = {}
     for block in blocks((ROOT / "docs" / "python.md").read_text("utf-8")):
         exec(block, namespace)
-    assert namespace["answers"].to_frame().shape[0] == 2
+    assert namespace["predictions"].to_frame().shape[0] == 2
     assert "patient03_1.jpg" in capsys.readouterr().out
 
 
