@@ -28,8 +28,6 @@ OUTSIDE = {
     "CODE_OF_CONDUCT.md": "code-of-conduct.md",
     "SECURITY.md": "security-policy.md",
 }
-# Page made of sections of the README.
-FIRST_HOUR = "first-hour.md"
 
 project = "histodict"
 author = "The histodict developers"
@@ -116,15 +114,6 @@ def gather(app: object, config: object) -> None:
     PROJECT.mkdir(exist_ok=True)
     pages = {name: (ROOT / path).read_text("utf-8") for path, name in OUTSIDE.items()}
     folders = {name: (ROOT / path).parent for path, name in OUTSIDE.items()}
-    readme = (ROOT / "README.md").read_text("utf-8")
-    section = readme.partition("\n## Four things to do\n")[2].partition("\n## Python\n")[0]
-    if not section:
-        raise ValueError("README.md has no longer the part 'Four things to do' before 'Python'")
-    install = readme.partition("\n## Install\n")[2].partition("\n## ")[0]
-    pages[FIRST_HOUR] = (
-        f"# I have images\n\n## Install\n{install}\n## Four things to do\n{section}"
-    ).replace("](#how-good-is-it)", "](docs/results.md)")
-    folders[FIRST_HOUR] = ROOT
     for name, text in pages.items():
         there = PROJECT / name
         made = turned(text, folders[name], there)

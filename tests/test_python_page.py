@@ -54,5 +54,5 @@ def test_readme_example_runs(workplace):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         exec(example, namespace)
-    assert namespace["answer"].label in namespace["model"].classes_
-    assert Path("tissue.histodict").is_file()
+    assert namespace["prediction"].label in namespace["model"].classes_
+    assert Path("model.histodict").is_file()
