@@ -122,7 +122,7 @@ def with_sites(manifest: Manifest, seed: int) -> Manifest:
 
 def accuracy(model: TissueClassifier, manifest: Manifest) -> float:
     predictions = model.predict(manifest)
-    pairs = zip(predictions.labels, manifest.labels, strict=True)
+    pairs = zip(predictions.top_labels, manifest.labels, strict=True)
     return float(np.mean([output == truth for output, truth in pairs]))
 
 

@@ -222,7 +222,7 @@ def answered(model: Any, test: Manifest, split: Split) -> Facts:
         "classes": list(model.classes_),
         "truth": test.labels,
         "patients": test.patients,
-        "labels": [prediction.label or "" for prediction in predictions],
+        "labels": [prediction.top_label or "" for prediction in predictions],
         "scores": [list(prediction.scores) for prediction in predictions],
     }
 

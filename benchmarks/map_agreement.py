@@ -38,7 +38,7 @@ def contradictions(manifest: Manifest, preset: str) -> tuple[int, int, int]:
         raw = model.model_.score_image(record.path, record.mpp).patch_map
         assert raw is not None
         for place, shares in enumerate((raw.proportions, prediction.proportions)):
-            against = prediction.label is not None and shares[prediction.label] < max(
+            against = prediction.top_label is not None and shares[prediction.top_label] < max(
                 shares.values()
             )
             before, after = before + (against and place == 0), after + (against and place == 1)

@@ -39,7 +39,7 @@ model = histodict.TissueClassifier("precomputed", n_atoms=20, n_components=30).f
     slides.select(range(8))
 )
 answers = model.predict(slides.select(range(8, 12)))
-print(answers.labels, "for", slides.labels[8:])
+print(answers.top_labels, "for", slides.labels[8:])
 answers[1].plot()
 
 # %%

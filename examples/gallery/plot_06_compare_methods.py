@@ -32,7 +32,7 @@ def tested(method, **settings):
     for split in splits:
         model = histodict.TissueClassifier("fast", method=method, **settings)
         model.fit(images.select(split.train))
-        answers.append(model.predict(images.select(split.test)).labels)
+        answers.append(model.predict(images.select(split.test)).top_labels)
     return bootstrap_interval(balanced_accuracy, collect_repeats(images, splits, answers))
 
 

@@ -30,7 +30,7 @@ found = {size: [] for size in sizes}
 for split in splits:
     train, test = images.select(split.train), images.select(split.test)
     model = histodict.TissueClassifier("fast", n_atoms=16, patches_per_class=300, n_iter=4)
-    labels = model.fit(train).predict(test).labels
+    labels = model.fit(train).predict(test).top_labels
     found[len(train.records) // 2].append(balanced_accuracy(test.labels, labels))
 for size, values in found.items():
     print(f"{size} per class: {np.mean(values):.2f}")

@@ -316,7 +316,7 @@ def _write_maps(model: Model, folder: Path, task: ImageTask, prediction: Predict
 
 
 SCORES = "scores.json"
-_OUTPUT_VERSION = 10  # version of the output files; increases when their format changes
+_OUTPUT_VERSION = 11  # version of the output files; increases when their format changes
 
 _DEFAULT_QUPATH = GeoJSONOptions()
 
@@ -518,7 +518,11 @@ def _project_image(content: Content) -> ProjectImage:
     row = content["row"]
     score = {} if row.get("score") is None else {"histodict score": f"{row['score']:.5g}"}
     path = Path(content["stamp"]["file"][0])
-    return ProjectImage(path, row["key"], {"histodict label": row["label"]} | score)
+    return ProjectImage(
+        path,
+        row["key"],
+        {"histodict label": row["label"], "histodict top label": row["top_label"]} | score,
+    )
 
 
 def _with_true_label(

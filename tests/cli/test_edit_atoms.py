@@ -65,9 +65,9 @@ def test_names_are_stored_and_appear_in_explain_atoms_and_info(folder, tmp_path)
     assert "2 named, 1 marked as artefacts, 1 switched off" in run("info", new).output
     image = next((folder / "set" / "inflamed").iterdir())
     report = json.loads(run("explain", new, image, "--mpp", 0.5, "--json").stdout)["images"][0]
-    names = [part["name"] for part in report["parts"]]
+    names = [part["name"] for part in report["concepts"]]
     assert "dark nuclei" in names and "healthy:3" not in names and "inflamed:1" not in names
-    total = report["constant"][0] + sum(part["adds"][0] for part in report["parts"])
+    total = report["constant"][0] + sum(part["contribution"][0] for part in report["concepts"])
     assert total == pytest.approx(report["scores"][0], abs=1e-6)
     page = tmp_path / "atoms.html"
     output = run("atoms", new, folder / "set" / "manifest.csv", "--output", page, "--no-maps")
@@ -178,9 +178,15 @@ def test_explanation_as_text_and_as_a_page(folder, tmp_path):
     page = tmp_path / "why.html"
     done = run("explain", folder / "m.histodict", image, "--mpp", 0.5, "--output", page)
     assert done.exit_code == 0, done.output
-    assert ", because " in done.output and "of its tissue is" in done.output
+    assert "of patches" in done.output and "difference from healthy training" in done.output
     text = page.read_text()
-    assert "<script" not in text and "http" not in text and ", because " in text
+    assert "<script" not in text and "http" not in text and "difference from healthy" in text
+    lines = [line.split() for line in done.stdout.splitlines()]
+    columns = [[float(value) for value in line[-3:]] for line in lines if line[-3:][0][:1] in "+-"]
+    total = columns[-1]  # after 8 concepts: the sums of these, of the others, and the constant
+    assert len(columns) == 8 + 3 + 1
+    np.testing.assert_allclose(np.sum(columns[8:-1], axis=0), total, atol=0.02)
+    np.testing.assert_allclose(np.sum(columns[:8], axis=0), columns[8], atol=0.02)
 
 
 @pytest.mark.parametrize(
@@ -261,11 +267,11 @@ def test_explanation_of_background_has_a_page(folder, tmp_path):
     done = run("explain", folder / "m.histodict", background, image, "--mpp", 0.5, "--output", page)
     assert done.exit_code == 0 and "glass.png: no tissue" in " ".join(done.output.split())
     text = page.read_text(encoding="utf-8")
-    assert "no tissue" in text and text.count("Together") == 1
+    assert "no tissue" in text and text.count('class="sums"') == 1
     report = json.loads(
         run("explain", folder / "m.histodict", background, "--mpp", 0.5, "--json").stdout
     )
-    assert report["images"][0]["scores"] is None and report["images"][0]["views"] == []
+    assert report["images"][0]["scores"] is None and report["images"][0]["base_models"] == []
 
 
 @pytest.mark.parametrize("others", [[SMALL], [TEXTURES, TEXTURES]])
@@ -276,8 +282,7 @@ def test_explanation_of_an_ensemble_begins_with_its_members(folder, tmp_path, ot
     done = run("explain", file, image, "--mpp", 0.5, "--output", page)
     assert done.exit_code == 0, done.output
     n_members, has_atoms = len(ensemble.estimators_), SMALL in others
-    assert f"{n_members} views say" in done.output and "how it looks" in done.output
-    assert ("concept" in done.output) == has_atoms
+    assert f"of {n_members} base models agree" in done.output and "description" in done.output
     text = page.read_text(encoding="utf-8")
-    assert f"view {n_members}: lbp-colour" in text and "Together" in text
-    assert ("By what in the tissue" in text) == has_atoms
+    assert f"base model {n_members}: lbp-colour" in text and 'class="sums"' in text
+    assert ("Largest contributions of concepts" in text) == has_atoms

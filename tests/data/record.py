@@ -101,7 +101,7 @@ def predictions_of(model: Any, test: Any) -> list[Any]:
 
 
 def plain(answer: Any) -> Any:
-    facts = {"label": answer.label, "score": float(answer.score).hex()}
+    facts = {"label": answer.top_label, "score": float(answer.score).hex()}
     facts["n_patches"] = answer.n_patches
     for name in (
         "scores",

@@ -13,8 +13,12 @@ from histodict import EnsembleClassifier, RegionDetector, TissueClassifier, load
 from histodict.datasets.manifest import read_manifest
 from histodict.decision.aggregation import smooth_margins
 from histodict.decision.atom_annotations import AtomAnnotations, patch_weights
-from histodict.explain.concept_contribution import ConceptContribution, MemberContribution
-from histodict.explain.explanation import Explanation, ScoreContributions
+from histodict.explain.concept_contribution import (
+    ConceptContribution,
+    MemberContribution,
+    ScoreContributions,
+)
+from histodict.explain.explanation import Explanation
 from histodict.models.ensemble_recipes import ensemble_recipes, resolve_ensemble_recipe
 from histodict.models.image_pipeline import PatchRecorder
 from histodict.models.recipe import Recipe
@@ -135,16 +139,67 @@ def test_explain_encodes_each_patch_once(models, manifest, rule, monkeypatch):
 def test_summary_names_reasons_and_required_change(models, manifest):
     model = models("margin")
     explanation = model.explain(manifest.records[-1].path)
-    assert explanation.summary().startswith(f"{explanation.label}, because ")
+    assert explanation.summary().startswith(explanation.label)
     runner_up = model.classes_[explanation.rival]
-    assert f"({runner_up} " in explanation.summary()
+    assert f"({runner_up} training patches: " in explanation.summary()
     if explanation.changes is not None:
         left = explanation.margin_to_runner_up(explanation.scores) - sum(
             map(explanation.excess_over_reference, explanation.changes)
         )
         assert left < 0 <= left + explanation.excess_over_reference(explanation.changes[-1])
         assert runner_up in explanation.describe_change()
-    assert explanation.to_dict()["parts"][0]["name"] in explanation.summary()
+    row = explanation.to_dict()["concepts"][0]
+    assert row["name"] in explanation.summary() or row["difference"] < 0
+
+
+def _make_explanation(excess, score=1.0):
+    """Return an explanation of class b with these differences from the reference of class a."""
+    parts = [
+        ConceptContribution(
+            f"b:{i + 1}", "b", np.array([value + 0.5]), 0.37, {"a": 0.02}, {"a": np.full(1, 0.5)}
+        )
+        for i, value in enumerate(excess)
+    ]
+    scores = np.array([score])
+    constant = scores - sum(part.adds for part in parts)
+    prediction = SimpleNamespace(label="b", top_label="b", path="x")
+    return Explanation(prediction, ("a", "b"), scores, constant, parts)
+
+
+def test_because_is_only_said_if_the_reasons_explain_half_of_the_difference():
+    strong = _make_explanation([0.6, 0.1, 0.1, 0.2])
+    assert strong.summary() == (
+        "b, because b:1 is used by 37 % of patches (a training patches: 2 %); "
+        "b:4 is used by 37 % of patches (a training patches: 2 %); "
+        "b:2 is used by 37 % of patches (a training patches: 2 %). "
+        "These 3 concepts explain 90 % of the score's difference from a training patches."
+    )
+    weak = _make_explanation([0.01, 0.01, 0.02, *np.full(96, 0.01)])
+    assert "because" not in weak.summary()
+    assert "explain only 4 % of the score's difference" in weak.summary()
+    counteracted = _make_explanation([0.9, -0.5])
+    assert "This concept differs more from a training patches than the score" in (
+        counteracted.summary()
+    )
+
+
+@pytest.mark.parametrize("n_shown", [0, 2, 9])
+def test_sums_add_up_to_the_score(n_shown):
+    explanation = _make_explanation([0.6, -0.1, 0.1, 0.2], score=1.3)
+    *rows, (name, *total) = explanation.sums(n_shown)
+    assert name == "score" and total[0] == pytest.approx(1.3)
+    np.testing.assert_allclose(np.sum([row[1:] for row in rows], axis=0), total)
+    for _, contribution, reference, difference in rows:
+        assert contribution - reference == pytest.approx(difference)
+    assert total[2] == pytest.approx(explanation.total_excess) == pytest.approx(0.8)
+
+
+@pytest.mark.parametrize("kind", ["margin", "codes", "panel", "regions"])
+def test_sums_of_fitted_models_add_up(models, manifest, kind):
+    explanation = models(kind).explain(manifest.records[-1].path)
+    *rows, (_, *total) = explanation.sums(3)
+    np.testing.assert_allclose(np.sum([row[1:] for row in rows], axis=0), total, atol=1e-9)
+    assert total[0] == pytest.approx(explanation.margin_to_runner_up(explanation.scores))
 
 
 def test_change_is_only_stated_if_the_named_class_would_win():
@@ -159,14 +214,24 @@ def test_change_is_only_stated_if_the_named_class_would_win():
         ),
     ]
     explanation = Explanation(
-        SimpleNamespace(label="a", path="x"), ("a", "b", "c"), scores, scores, parts, False
+        SimpleNamespace(label="a", top_label="a", path="x"),
+        ("a", "b", "c"),
+        scores,
+        scores,
+        parts,
+        False,
     )
     assert explanation.rival == 2 and [part.name for part in explanation.changes] == ["p"]
     parts[0] = ConceptContribution(
         "p", "a", np.array([0.8, -0.6, 0.0]), reference_contribution={"c": np.zeros(3)}
     )
     other = Explanation(
-        SimpleNamespace(label="a", path="x"), ("a", "b", "c"), scores, scores, parts, False
+        SimpleNamespace(label="a", top_label="a", path="x"),
+        ("a", "b", "c"),
+        scores,
+        scores,
+        parts,
+        False,
     )
     assert other.changes is None  # b would then have 1.5
 
@@ -182,7 +247,7 @@ def test_too_few_patches_for_a_region_are_reported(models, manifest):
             explanation.summary().startswith(f"{explanation.prediction.label} (")
             and "too few" in explanation.summary()
         )
-        assert "were larger" in explanation.describe_change()
+        assert "larger group" in explanation.describe_change()
 
 
 def test_explaining_changes_nothing(models, manifest):
@@ -301,13 +366,11 @@ def test_member_contributions_add_up_and_their_concepts_have_unique_names(models
         assert [vote.member for vote in explanation.votes] == [0, 1]
         total = sum(vote.adds for vote in explanation.votes) + model.combination_.offset
         np.testing.assert_allclose(total, explanation.scores, rtol=1e-6)
-        names = [row["name"] for row in explanation.to_dict()["parts"]]
+        names = [row["name"] for row in explanation.to_dict()["concepts"]]
         assert len(set(names)) == len(names)
-        assert all(name.startswith(("view 1: ", "view 2: ")) for name in names)
+        assert all(name.startswith(("base model 1: ", "base model 2: ")) for name in names)
         n_agree = sum(explanation.margin_to_runner_up(vote.adds) > 0 for vote in explanation.votes)
-        assert (
-            "all 2 views say" if n_agree == 2 else f"{n_agree} of 2 views say"
-        ) in explanation.summary()
+        assert f"({n_agree} of 2 base models agree)" in explanation.summary()
     assert models("margin").explain(manifest.records[0].path).votes == []
 
 
@@ -317,7 +380,7 @@ def _make_ensemble_contributions(leads, parts, score=1.0, n_abstaining=0):
         for place, lead in enumerate(leads)
     ]
     scores = np.array([score])
-    prediction = SimpleNamespace(label="b", path="x", n_abstaining=n_abstaining)
+    prediction = SimpleNamespace(label="b", top_label="b", path="x", n_abstaining=n_abstaining)
     return Explanation(prediction, ("a", "b"), scores, scores, parts, votes=votes)
 
 
@@ -327,32 +390,22 @@ def test_summary_counts_agreeing_and_abstaining_members():
         "b:3", "b", np.array([0.4]), 0.2, {"a": 0.1}, {"a": np.zeros(1)}, member=0, of_ensemble=True
     )
     explanation = _make_ensemble_contributions([0.4, 0.9], [whole_image, used])
-    assert (
-        explanation.summary()
-        == "b, as all 2 views say, because 20 % of its tissue is b:3 of view 1 (a 10 %)."
+    assert explanation.summary() == (
+        "b (2 of 2 base models agree). Largest contributions: b:3 of base model 1 is used by 20 % "
+        "of patches (a training patches: 10 %). This concept explains only 31 % of the score's "
+        "difference from a training patches."
     )
-    output = "It would be called a if view 2 was undecided and b:3 of view 1 was as usual in a."
-    assert explanation.describe_change() == output
+    assert explanation.describe_change() == (
+        "The prediction would be a if base model 2 had a score of 0 and b:3 of base model 1 "
+        "contributed only as in a training patches."
+    )
     assert [part.name for part in explanation.concepts] == ["b:3"]
-    assert (
-        explanation.others(1) == [whole_image]
-        and whole_image.full_name == "view 2: lbp-colour, as a whole"
-    )
-    assert "as 1 of 2 views say" in _make_ensemble_contributions([0.4, -0.1], [used]).summary()
-    assert (
-        "though its 2 views do not say so"
-        in _make_ensemble_contributions([-0.1, -0.1], [used]).summary()
-    )
-    assert (
-        "as its one view says (1 could"
-        in _make_ensemble_contributions([0.4], [used], n_abstaining=1).summary()
-    )
-    assert (
-        "though its one view does not say so"
-        in _make_ensemble_contributions([-0.4], [used]).summary()
-    )
+    assert explanation.others(1) == [whole_image]
+    assert whole_image.full_name == "base model 2: lbp-colour"
+    some = _make_ensemble_contributions([0.4, -0.1], [used], n_abstaining=1)
+    assert "(1 of 2 base models agree; 1 without a score)" in some.summary()
     alone = _make_ensemble_contributions([0.9, 0.1], [whole_image])
-    assert alone.summary() == "b, as all 2 views say." and alone.describe_change() == ""
+    assert alone.summary() == "b (2 of 2 base models agree)." and alone.describe_change() == ""
 
 
 def test_member_of_three_classes_agrees_with_the_same_prediction():
@@ -361,9 +414,9 @@ def test_member_of_three_classes_agrees_with_the_same_prediction():
         MemberContribution(1, "y", np.array([0.1, 0.0, 1.3])),
     ]
     scores = np.array([1.5, 1.0, 0.5])
-    prediction = SimpleNamespace(label="a", path="x")
+    prediction = SimpleNamespace(label="a", top_label="a", path="x")
     explanation = Explanation(prediction, ("a", "b", "c"), scores, scores, [], votes=votes)
-    assert explanation.summary() == "a, as 1 of 2 views say."
+    assert explanation.summary() == "a (1 of 2 base models agree)."
 
 
 @pytest.mark.parametrize(
@@ -371,10 +424,7 @@ def test_member_of_three_classes_agrees_with_the_same_prediction():
 )
 def test_methods_without_atoms_have_no_concepts(models, manifest, kind, text):
     explanation = models(kind).explain(manifest.records[0].path)
-    assert (
-        "because of what is not known: the method" in explanation.summary()
-        and text in explanation.summary()
-    )
+    assert "No concepts: the method" in explanation.summary() and text in explanation.summary()
     assert explanation.describe_change() == "" and len(explanation.concepts) == 1
 
 

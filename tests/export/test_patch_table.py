@@ -134,7 +134,7 @@ def test_every_tissue_patch_is_a_row_with_its_prediction(found):
         for row, column in zip(*cells, strict=True)
     ]
     np.testing.assert_array_equal(table["obsm"]["spatial"], centres)
-    assert set(obs["image_class"]) == {prediction.label} and "patient" not in obs
+    assert set(obs["image_label"]) == {prediction.label} and "patient" not in obs
 
 
 def test_atoms_have_their_class_and_usage(model, found):

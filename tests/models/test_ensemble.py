@@ -131,7 +131,7 @@ def test_score_is_the_mean_of_members_and_map_that_of_the_first(model, manifest)
     bent = np.tanh(combined.tanh_scale * np.array(scores) / combined.scales) / combined.tanh_scale
     expected = np.average(bent, weights=combined.weights) + combined.offset
     assert prediction.score == pytest.approx(expected)
-    assert prediction.label == max(
+    assert prediction.top_label == max(
         prediction.probabilities, key=prediction.probabilities.__getitem__
     )
     moved = model.with_threshold(prediction.score + 0.01).predict(record.path, mpp=record.mpp)
@@ -225,7 +225,7 @@ def test_one_patient_per_class_gives_an_uncalibrated_model(manifest, tmp_path):
     assert model.training_info_["folds"] == 0 and model.n_estimators_ == 3
     np.testing.assert_allclose(model.combination_.weights, 1 / 3)
     predictions = [model.predict(r.path, mpp=r.mpp) for r in few.records]
-    right = [a.label == r.label for a, r in zip(predictions, few.records, strict=True)]
+    right = [a.top_label == r.label for a, r in zip(predictions, few.records, strict=True)]
     assert np.mean(right) > 0.9  # the training images
     assert all(a.probabilities == {} and a.prediction_set == [] for a in predictions)
     with pytest.raises(ValueError, match="how sure it is cannot be known"):

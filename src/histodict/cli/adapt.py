@@ -116,7 +116,7 @@ def _scores(
     if not skip_bad:
         ReadabilityReport(len(images), failures).check()
     warn_of_sizes(model, [prediction.size for prediction in predictions])
-    scored = {prediction.path for prediction in predictions if prediction.label is not None}
+    scored = {prediction.path for prediction in predictions if prediction.top_label is not None}
     paths = [image.path for image in images if image.path in scored]
     return (
         paths,

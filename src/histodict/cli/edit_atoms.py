@@ -25,6 +25,7 @@ from .options import (
 if TYPE_CHECKING:
     from ..datasets.manifest import ImageRecord
     from ..decision.atom_annotations import AtomAnnotations
+    from ..explain.explanation import Explanation
     from ..images.pixel_size import PixelSizeOption
     from ..models import Model
 
@@ -326,44 +327,31 @@ def explain(
         typer.echo(f"Open {output}")
 
 
-def _print_explanation(explanation: Any, n_shown: int) -> None:
+def _print_explanation(explanation: Explanation, n_shown: int) -> None:
     from ..utils.text_io import percent
 
     typer.echo(f"{explanation.prediction.path}: {explanation.summary()}")
-    if explanation.prediction.label is None:
+    if explanation.prediction.top_label is None:
         return
     if change := explanation.describe_change():
         typer.echo(change)
+    predicted = explanation.classes[explanation.predicted_class]
     rival = explanation.classes[explanation.rival]
     if explanation.votes:
         votes = [
             [str(v.member + 1), v.name, f"{explanation.margin_to_runner_up(v.adds):+.3g}"]
             for v in explanation.votes
         ]
-        print_table(
-            (
-                "view",
-                "how it looks",
-                f"speaks for {explanation.classes[explanation.predicted_class]}",
-            ),
-            votes,
-        )
-    rows = [
-        [
-            part.full_name,
-            "" if part.usage is None else percent(part.usage),
-            part.describe_reference(rival),
-            f"{explanation.margin_to_runner_up(part.adds):+.3g}",
-            f"{explanation.excess_over_reference(part):+.3g}",
-        ]
-        for part in explanation.concepts[:n_shown]
-    ]
-    if rows:
-        print_table(("concept", "use", f"in {rival}", "adds", f"beyond {rival}"), rows)
-    rest = explanation.others(n_shown)
-    others = sum(explanation.margin_to_runner_up(part.adds) for part in rest)
-    typer.echo(
-        f"{len(rest)} others add {others:+.3g}, the rule's constant "
-        f"{explanation.margin_to_runner_up(explanation.constant):+.3g}; together "
-        f"{explanation.margin_to_runner_up(explanation.scores):+.3g}."
-    )
+        print_table(("base model", "description", f"contribution to {predicted}"), votes)
+    rows = []
+    for part in explanation.concepts[:n_shown]:
+        contribution = explanation.margin_to_runner_up(part.adds)
+        excess = explanation.excess_over_reference(part)
+        usage = "" if part.usage is None else percent(part.usage)
+        numbers = [f"{value:+.3g}" for value in (contribution, contribution - excess, excess)]
+        rows.append([part.full_name, usage, part.describe_reference(rival), *numbers])
+    for name, *values in explanation.sums(n_shown):
+        rows.append([name, "", "", *(f"{value:+.3g}" for value in values)])
+    header = ("concept", "used by", f"in {rival}", "contribution", f"in {rival}", "difference")
+    print_table(header, rows)
+    typer.echo(f"“in {rival}”: mean of the {rival} training patches. The columns add up.")

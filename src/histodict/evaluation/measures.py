@@ -441,23 +441,23 @@ def _untuned(model: Model, rows: Sequence[Row]) -> list[Row] | None:
         return None
     as_trained = []
     for row in rows:
-        if row["score"] is not None and row["label"] != NO_TISSUE_LABEL:
+        if row["score"] is not None and row["top_label"] != NO_TISSUE_LABEL:
             score = row["score"] + shift
             is_positive = score >= threshold if of_regions else score > threshold
-            row = row | {"score": score, "label": model.classes_[int(is_positive)]}
+            row = row | {"score": score, "top_label": model.classes_[int(is_positive)]}
         as_trained.append(row)
     return as_trained
 
 
 def _confusion_rows(classes: Sequence[str], rows: Sequence[Row]) -> list[Row]:
     """Return a row for each true class with the counts of predicted labels, including no tissue."""
-    counts = Counter((row["truth"], row["label"]) for row in rows)
-    labels = list(dict.fromkeys([*classes, *(row["label"] for row in rows)]))
+    counts = Counter((row["truth"], row["top_label"]) for row in rows)
+    labels = list(dict.fromkeys([*classes, *(row["top_label"] for row in rows)]))
     return [{"truth": t} | {label: counts[t, label] for label in labels} for t in classes]
 
 
 def _predicted_labels(rows: Sequence[Row]) -> NDArray[Any]:
-    return np.array([row["label"] for row in rows])
+    return np.array([row["top_label"] for row in rows])
 
 
 def _image_scores(classes: Sequence[str], rows: Sequence[Row]) -> NDArray[np.float64]:

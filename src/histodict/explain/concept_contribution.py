@@ -1,13 +1,20 @@
-"""Contributions of concepts and of ensemble members to the scores of an image."""
+"""Contributions of atoms, concepts and ensemble members to the scores of an image."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
+from ..decision.atom_annotations import AtomAccumulator, AtomReference, patch_weights
+from ..methods.patch_classifier import DistanceContributions
+from ..models.image_pipeline import ImagePipeline, ImageScores, PatchRecorder
+from ..patches.patch_map import NO_TISSUE, PatchMap
 from ..utils.text_io import percent
+from .atom_activity import AtomActivity, CoarseActivityMap
 
 
 @dataclass(frozen=True)
@@ -44,14 +51,13 @@ class ConceptContribution:
     @property
     def full_name(self) -> str:
         """Name, prefixed with the member number in an ensemble."""
-        note = ", as a whole" * (self.usage is None)
-        return f"view {self.member + 1}: {self.name}{note}" if self.of_ensemble else self.name
+        return f"base model {self.member + 1}: {self.name}" if self.of_ensemble else self.name
 
     @property
     def quoted(self) -> str:
         """Name as it is written within a sentence."""
         name = f"“{self.name}”" if self.is_named else self.name
-        return f"{name} of view {self.member + 1}" if self.of_ensemble else name
+        return f"{name} of base model {self.member + 1}" if self.of_ensemble else name
 
     def describe_reference(self, name: str) -> str:
         """Format the reference usage of a class; an upper bound for several atoms."""
@@ -67,3 +73,123 @@ class MemberContribution:
     member: int
     name: str
     adds: NDArray[np.float64]
+
+
+# Computes contributions (n_scores, n_codes) from the atom statistics of an image or a class.
+Parts = Callable[[AtomReference], NDArray[np.float64]]
+
+
+@dataclass(frozen=True)
+class ScoreContributions:
+    """Scores of one model and the contributions of its atoms, before multiplication by `factor`.
+
+    Attributes
+    ----------
+    activity, parts : atom usage and contributions (n_scores, n_codes); None without atoms
+    reference : for each class, the contributions in its training patches; empty without atoms
+    factor : (n_scores,), weight of this model in the ensemble score
+    """
+
+    model: ImagePipeline
+    scores: NDArray[np.float64]
+    activity: AtomActivity | None = None
+    parts: NDArray[np.float64] | None = None
+    reference: list[NDArray[np.float64]] = field(default_factory=list)
+    factor: NDArray[np.float64] = field(default_factory=lambda: np.ones(1))
+    member: int = 0
+
+    @property
+    def name(self) -> str:
+        """Method, features, stain normalisation and magnification of the model."""
+        recipe = self.model.recipe
+        description = [
+            f"{recipe.method} on {recipe.features}" if recipe.is_patch_level else recipe.method
+        ]
+        if recipe.stain != "none":
+            description.append(f"stain {recipe.stain}")
+        if recipe.mpp is not None:
+            description.append(f"{recipe.mpp:g} µm per pixel")
+        elif recipe.downsample > 1:
+            description.append(f"reduced {recipe.downsample:g} times")
+        return ", ".join(description)
+
+
+class ActivityRecorder(PatchRecorder):
+    """Records the scores of an image and the activity of each atom in its patches.
+
+    Codes and contributions are in memory until the last chunk of the image, as the weights of
+    patches depend on the whole map.
+
+    Parameters
+    ----------
+    model : ImagePipeline
+        Model whose patches are recorded.
+    select : callable, optional
+        Returns from a patch map which of its patches count. By default, all with tissue.
+
+    Attributes
+    ----------
+    image_scores : ImageScores or None
+        Result for the image; None if the image could not be scored.
+    activity : AtomActivity or None
+        Activity of the atoms; None without atoms or tissue.
+    """
+
+    def __init__(
+        self, model: ImagePipeline, select: Callable[[PatchMap], NDArray[np.bool_]] | None = None
+    ) -> None:
+        self.image_scores: ImageScores | None = None
+        self.activity: AtomActivity | None = None
+        self.needs_contributions = model.atoms() is not None
+        self._model = model
+        self._select = select or has_tissue
+        self._chunks: list[tuple[NDArray[np.int64], csr_array, DistanceContributions]] = []
+
+    def add(
+        self,
+        positions: NDArray[np.int64],
+        codes: csr_array,
+        contributions: DistanceContributions | None,
+    ) -> None:
+        """Keep the codes and contributions of a chunk."""
+        if contributions is not None:
+            self._chunks.append((positions, codes, contributions))
+
+    def finish(self, image_scores: ImageScores) -> None:
+        """Compute the activity of the atoms in the selected patches."""
+        self.image_scores = image_scores
+        chunks, self._chunks = self._chunks, []
+        patch_map = image_scores.patch_map
+        if not chunks or patch_map is None:
+            return
+        model, chosen = self._model, self._select(patch_map)
+        predicted = patch_map.predicted_classes
+        weights = patch_weights(predicted != NO_TISSUE, chosen, model.recipe.smoothing_radius)
+        sums = AtomAccumulator(len(model.classes), model.method_.n_codes_)
+        activity_map = CoarseActivityMap(predicted.shape, model.method_.n_codes_)
+        counts = dict.fromkeys(model.atom_annotations.merged_atom_groups(), 0)
+        for positions, codes, contributions in chunks:
+            index = tuple(positions.T)
+            sums.add(codes, contributions, predicted[index], weights[index], chosen[index])
+            activity_map.add(positions, codes)
+            for atoms in counts:
+                used = np.asarray((codes[:, list(atoms)] != 0).sum(axis=1)).ravel() > 0
+                counts[atoms] += int((used & chosen[index]).sum())
+        group_usage = {atoms: count / max(1, sums.n_patches) for atoms, count in counts.items()}
+        self.activity = AtomActivity(sums.mean(), *activity_map.fractions(), group_usage)
+
+    def contributions(self, scores: NDArray[np.float64], parts: Parts) -> ScoreContributions:
+        """Return the contributions to `scores` in the image and in the reference of each class."""
+        model = self._model
+        if self.activity is None:
+            return ScoreContributions(model, scores)
+        reference = [parts(class_parts).copy() for class_parts in model.class_reference_]
+        for class_parts in reference:
+            class_parts[:, list(model.method_.disabled_atoms_)] = 0
+        in_image = parts(self.activity.patch_statistics)
+        return ScoreContributions(model, scores, self.activity, in_image, reference)
+
+
+def has_tissue(patch_map: PatchMap) -> NDArray[np.bool_]:
+    """Return which patches have tissue."""
+    return patch_map.predicted_classes != NO_TISSUE

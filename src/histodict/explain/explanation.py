@@ -7,7 +7,7 @@ model's training patches of the runner-up class.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -15,139 +15,23 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 from ..annotations.annotation_file import AnnotationFile
 from ..decision.aggregation import n_scores
-from ..decision.atom_annotations import AtomAccumulator, AtomReference, atom_labels, patch_weights
+from ..decision.atom_annotations import atom_labels
 from ..images.memory_image import ImageLike
 from ..images.pixel_size import MppLike
-from ..methods.patch_classifier import DistanceContributions
-from ..models.image_pipeline import ImagePipeline, ImageScores, PatchRecorder
 from ..models.predictions import NO_TISSUE_LABEL, Prediction
-from ..patches.patch_map import NO_TISSUE, PatchMap
+from ..patches.patch_map import PatchMap
 from ..utils.progress import Callback, no_callback
-from ..utils.text_io import percent
-from .atom_activity import AtomActivity, CoarseActivityMap
-from .concept_contribution import ConceptContribution, MemberContribution
-
-# Computes contributions (n_scores, n_codes) from the atom statistics of an image or a class.
-Parts = Callable[[AtomReference], NDArray[np.float64]]
-
-
-@dataclass(frozen=True)
-class ScoreContributions:
-    """Scores of one model and the contributions of its atoms, before multiplication by `factor`.
-
-    Attributes
-    ----------
-    activity, parts : atom usage and contributions (n_scores, n_codes); None without atoms
-    reference : for each class, the contributions in its training patches; empty without atoms
-    factor : (n_scores,), weight of this model in the ensemble score
-    """
-
-    model: ImagePipeline
-    scores: NDArray[np.float64]
-    activity: AtomActivity | None = None
-    parts: NDArray[np.float64] | None = None
-    reference: list[NDArray[np.float64]] = field(default_factory=list)
-    factor: NDArray[np.float64] = field(default_factory=lambda: np.ones(1))
-    member: int = 0
-
-    @property
-    def name(self) -> str:
-        """Method, features, stain normalisation and magnification of the model."""
-        recipe = self.model.recipe
-        description = [
-            f"{recipe.method} on {recipe.features}" if recipe.is_patch_level else recipe.method
-        ]
-        if recipe.stain != "none":
-            description.append(f"stain {recipe.stain}")
-        if recipe.mpp is not None:
-            description.append(f"{recipe.mpp:g} µm per pixel")
-        elif recipe.downsample > 1:
-            description.append(f"reduced {recipe.downsample:g} times")
-        return ", ".join(description)
-
-
-class ActivityRecorder(PatchRecorder):
-    """Records the scores of an image and the activity of each atom in its patches.
-
-    Codes and contributions are in memory until the last chunk of the image, as the weights of
-    patches depend on the whole map.
-
-    Parameters
-    ----------
-    model : ImagePipeline
-        Model whose patches are recorded.
-    select : callable, optional
-        Returns from a patch map which of its patches count. By default, all with tissue.
-
-    Attributes
-    ----------
-    image_scores : ImageScores or None
-        Result for the image; None if the image could not be scored.
-    activity : AtomActivity or None
-        Activity of the atoms; None without atoms or tissue.
-    """
-
-    def __init__(
-        self, model: ImagePipeline, select: Callable[[PatchMap], NDArray[np.bool_]] | None = None
-    ) -> None:
-        self.image_scores: ImageScores | None = None
-        self.activity: AtomActivity | None = None
-        self.needs_contributions = model.atoms() is not None
-        self._model = model
-        self._select = select or _has_tissue
-        self._chunks: list[tuple[NDArray[np.int64], csr_array, DistanceContributions]] = []
-
-    def add(
-        self,
-        positions: NDArray[np.int64],
-        codes: csr_array,
-        contributions: DistanceContributions | None,
-    ) -> None:
-        """Keep the codes and contributions of a chunk."""
-        if contributions is not None:
-            self._chunks.append((positions, codes, contributions))
-
-    def finish(self, image_scores: ImageScores) -> None:
-        """Compute the activity of the atoms in the selected patches."""
-        self.image_scores = image_scores
-        chunks, self._chunks = self._chunks, []
-        patch_map = image_scores.patch_map
-        if not chunks or patch_map is None:
-            return
-        model, chosen = self._model, self._select(patch_map)
-        predicted = patch_map.predicted_classes
-        weights = patch_weights(predicted != NO_TISSUE, chosen, model.recipe.smoothing_radius)
-        sums = AtomAccumulator(len(model.classes), model.method_.n_codes_)
-        activity_map = CoarseActivityMap(predicted.shape, model.method_.n_codes_)
-        counts = dict.fromkeys(model.atom_annotations.merged_atom_groups(), 0)
-        for positions, codes, contributions in chunks:
-            index = tuple(positions.T)
-            sums.add(codes, contributions, predicted[index], weights[index], chosen[index])
-            activity_map.add(positions, codes)
-            for atoms in counts:
-                used = np.asarray((codes[:, list(atoms)] != 0).sum(axis=1)).ravel() > 0
-                counts[atoms] += int((used & chosen[index]).sum())
-        group_usage = {atoms: count / max(1, sums.n_patches) for atoms, count in counts.items()}
-        self.activity = AtomActivity(sums.mean(), *activity_map.fractions(), group_usage)
-
-    def contributions(self, scores: NDArray[np.float64], parts: Parts) -> ScoreContributions:
-        """Return the contributions to `scores` in the image and in the reference of each class."""
-        model = self._model
-        if self.activity is None:
-            return ScoreContributions(model, scores)
-        reference = [parts(class_parts).copy() for class_parts in model.class_reference_]
-        for class_parts in reference:
-            class_parts[:, list(model.method_.disabled_atoms_)] = 0
-        in_image = parts(self.activity.patch_statistics)
-        return ScoreContributions(model, scores, self.activity, in_image, reference)
-
-
-def _has_tissue(patch_map: PatchMap) -> NDArray[np.bool_]:
-    return patch_map.predicted_classes != NO_TISSUE
+from ..utils.text_io import percent, pluralize
+from .concept_contribution import (
+    ActivityRecorder,
+    ConceptContribution,
+    MemberContribution,
+    ScoreContributions,
+    has_tissue,
+)
 
 
 def _classifier_contributions(
@@ -178,7 +62,7 @@ def _classifier_contributions(
 def _select_regions(threshold: float, patch_map: PatchMap) -> NDArray[np.bool_]:
     """Return the patches of regions; all with tissue if there is no region."""
     is_region = patch_map.threshold(threshold).predicted_classes == 1
-    return is_region if is_region.any() else _has_tissue(patch_map)
+    return is_region if is_region.any() else has_tissue(patch_map)
 
 
 def _region_contributions(detector: Any, recorder: ActivityRecorder) -> list[ScoreContributions]:
@@ -268,6 +152,7 @@ def _activity_map(source: ScoreContributions, indices: list[int]) -> NDArray[np.
 
 _MAX_REASONS = 3
 _MAX_NAMED = 4  # atoms listed by `describe_change`
+_MIN_SHARE = 0.5  # share of the score from which the largest contributions are its reason
 
 
 @dataclass(frozen=True)
@@ -296,7 +181,7 @@ class Explanation:
     @property
     def label(self) -> str:
         """Predicted label, or the label of images without tissue."""
-        return self.prediction.label or NO_TISSUE_LABEL
+        return self.prediction.top_label or NO_TISSUE_LABEL
 
     @cached_property
     def predicted_class(self) -> int:
@@ -346,10 +231,61 @@ class Explanation:
         """Contributions, by decreasing absolute excess over the reference."""
         return sorted(self.parts, key=lambda part: -abs(self.excess_over_reference(part)))
 
+    @cached_property
+    def total_excess(self) -> float:
+        """Sum of the excess of all contributions: the score minus that of the reference."""
+        return float(sum(self.excess_over_reference(part) for part in self.parts))
+
+    def explained_share(self, parts: Sequence[ConceptContribution]) -> float:
+        """Return the share of the score's difference from the reference due to `parts`.
+
+        Parameters
+        ----------
+        parts : some of the contributions
+
+        Returns
+        -------
+        float
+            0 if the score is not above the reference.
+        """
+        total = self.total_excess
+        excess = sum(self.excess_over_reference(part) for part in parts)
+        return float(excess / total) if total > 0 else 0.0
+
     @property
     def concepts(self) -> list[ConceptContribution]:
         """Contributions in order, without the whole models that `votes` contains."""
         return [part for part in self.ordered if part.usage is not None or not self.votes]
+
+    def sums(self, n_shown: int) -> list[tuple[str, float, float, float]]:
+        """Return rows that add up to the score: name, contribution, reference, difference.
+
+        Parameters
+        ----------
+        n_shown : number of concepts that are summed separately from the others
+
+        Returns
+        -------
+        list of tuple
+        """
+        shown, others = self.concepts[:n_shown], self.others(n_shown)
+        constant = self.margin_to_runner_up(self.constant)
+        rows = [
+            (f"{name}, sum", *self._sums_of(parts))
+            for name, parts in (
+                (f"{pluralize(len(shown), 'concept')} shown", shown),
+                (f"{pluralize(len(others), 'other concept')}", others),
+            )
+            if parts
+        ]
+        score, difference = self.margin_to_runner_up(self.scores), self.total_excess
+        rows.append(("constant", constant, constant, 0.0))
+        return [*rows, ("score", score, score - difference, difference)]
+
+    def _sums_of(self, parts: Sequence[ConceptContribution]) -> tuple[float, float, float]:
+        contribution = float(sum(self.margin_to_runner_up(part.adds) for part in parts))
+        excess = float(sum(self.excess_over_reference(part) for part in parts))
+        return contribution, contribution - excess, excess
 
     def others(self, n_shown: int) -> list[ConceptContribution]:
         """Return all contributions except the first `n_shown` concepts.
@@ -389,44 +325,66 @@ class Explanation:
         return (
             self.is_of_regions
             and self.predicted_class == 1
-            and self.prediction.label != self.classes[1]
+            and self.prediction.top_label != self.classes[1]
         )
 
     # --- text -----------------------------------------------------------------------------------
 
     def summary(self) -> str:
-        """Return one sentence with the prediction and its main reasons.
+        """Return the prediction, the largest contributions, and how much of the score they explain.
 
         Returns
         -------
         str
         """
-        if self.prediction.label is None:
+        if self.prediction.top_label is None:
             return self.label
         text = f"{self._describe_prediction()}{self._describe_agreement()}"
         reasons = [
             p for p in self.ordered if self.excess_over_reference(p) > 0 and p.usage is not None
-        ]
-        described = ", and ".join(self._describe_reason(part) for part in reasons[:_MAX_REASONS])
-        if described:
-            return f"{text}, because {described}."
-        limitations = [part.no_atoms_reason for part in self.parts if part.no_atoms_reason]
-        if self.votes or not limitations:
-            return f"{text}."
-        return f"{text}; because of what is not known: {limitations[0]}."
+        ][:_MAX_REASONS]
+        if not reasons:
+            limitations = [part.no_atoms_reason for part in self.parts if part.no_atoms_reason]
+            text = f"{text}."
+            return f"{text} No concepts: {limitations[0]}." if limitations else text
+        described = "; ".join(self._describe_reason(part) for part in reasons)
+        share = self.explained_share(reasons)
+        if share >= _MIN_SHARE:
+            return f"{text}, because {described}. {self.describe_share(reasons)}"
+        return f"{text}. Largest contributions: {described}. {self.describe_share(reasons)}"
+
+    def describe_share(self, parts: Sequence[ConceptContribution]) -> str:
+        """Return a sentence on how much of the difference from the reference `parts` explain.
+
+        Parameters
+        ----------
+        parts : some of the contributions
+
+        Returns
+        -------
+        str
+        """
+        concepts = "This concept" if len(parts) == 1 else f"These {len(parts)} concepts"
+        rival = self.classes[self.rival]
+        share = self.explained_share(parts)
+        if share > 1:
+            return (
+                f"{concepts} {_verb('differs', parts)} more from {rival} training patches than the "
+                "score does; others counteract."
+            )
+        only = "" if share >= _MIN_SHARE else "only "
+        return (
+            f"{concepts} {_verb('explains', parts)} {only}{percent(max(0.0, share))} of the "
+            f"score's difference from {rival} training patches."
+        )
 
     def _describe_agreement(self) -> str:
         if not self.votes:
             return ""
         n, n_agree = len(self.votes), sum(self.agrees(vote) for vote in self.votes)
         n_abstaining = getattr(self.prediction, "n_abstaining", None)
-        note = f" ({n_abstaining} could not judge it)" if n_abstaining else ""
-        if not n_agree:
-            members = "its one view does" if n == 1 else f"its {n} views do"
-            return f", though {members} not say so{note}"
-        if n == 1:
-            return f", as its one view says{note}"
-        return f", as {'all' if n_agree == n else f'{n_agree} of'} {n} views say{note}"
+        note = f"; {n_abstaining} without a score" if n_abstaining else ""
+        return f" ({n_agree} of {n} base models agree{note})"
 
     def agrees(self, vote: MemberContribution) -> bool:
         """Return whether a member alone predicts the same class.
@@ -444,20 +402,27 @@ class Explanation:
         return int(vote.adds.argmax()) == self.predicted_class
 
     def _describe_prediction(self) -> str:
-        if not self.is_of_regions:
-            return self.label
+        name = self.classes[self.predicted_class]
         score = getattr(self.prediction, "score", 0)
         if self.is_too_few:
-            few = f"{score} patches in one piece are called {self.classes[1]}, too few for a region"
-            return f"{self.label} ({few}); these are called so"
-        return f"{self.classes[self.predicted_class]} ({score} patches in one piece)"
+            return (
+                f"{self.label} ({score} connected patches are classified as {name}, too few for a "
+                f"region). These patches are classified as {name}"
+            )
+        if self.is_of_regions:
+            return f"{name} ({score} connected patches)"
+        if self.label != self.prediction.top_label:
+            return f"{self.label}, most likely {self.prediction.top_label}"
+        return self.label
 
     def _describe_reason(self, part: ConceptContribution) -> str:
         rival = self.classes[self.rival]
         assert part.usage is not None
-        usage = f"{percent(part.usage)} of its tissue is {part.quoted}"
-        only = "only " * (part.usage < part.reference_usage[rival] and len(part.atoms) == 1)
-        return f"{only}{usage} ({rival} {part.describe_reference(rival)})"
+        is_less = part.usage < part.reference_usage[rival] and len(part.atoms) == 1
+        return (
+            f"{part.quoted} is used by {'only ' * is_less}{percent(part.usage)} of patches "
+            f"({rival} training patches: {part.describe_reference(rival)})"
+        )
 
     def describe_change(self) -> str:
         """Describe which changes would lead to the runner-up class; empty without concepts.
@@ -466,31 +431,35 @@ class Explanation:
         -------
         str
         """
-        if self.prediction.label is None or all(part.usage is None for part in self.parts):
+        if self.prediction.top_label is None or all(part.usage is None for part in self.parts):
             return ""
         rival = self.classes[self.rival]
         if self.is_too_few:
-            return f"It would be called {self.classes[1]} if a piece of such patches were larger."
+            return f"A larger group of such patches would be a region of {self.classes[1]}."
         if self.changes is None:
-            return f"It would not be called {rival}, whatever atoms were used as usual there."
+            return (
+                f"No set of concepts changes the prediction to {rival} if its contributions are "
+                f"those of {rival} training patches."
+            )
         members = sorted(part.member + 1 for part in self.changes if part.usage is None)
         atoms = [part for part in self.changes if part.usage is not None]
-        conditions = []
+        changed = []
         if members:
-            names = " and ".join(f"view {number}" for number in members)
-            conditions.append(f"{names} {'was' if len(members) == 1 else 'were'} undecided")
+            prefix = "base model" if len(members) == 1 else "base models"
+            changed.append(f"{prefix} {' and '.join(map(str, members))} had a score of 0")
         if atoms:
-            names = " and ".join(part.quoted for part in atoms)
+            names = ", ".join(part.quoted for part in atoms)
             if len(atoms) > _MAX_NAMED:
-                names = (
-                    f"the {len(atoms)} atoms that speak most for "
-                    f"{self.classes[self.predicted_class]}"
-                )
-            conditions.append(f"{names} {'was' if len(atoms) == 1 else 'were'} as usual in {rival}")
-        return f"It would be called {rival} if {' and '.join(conditions)}."
+                names = f"the {len(atoms)} concepts with the largest difference"
+            contributed = "contributed" if len(atoms) > 1 else "contributed only"
+            changed.append(f"{names} {contributed} as in {rival} training patches")
+        return f"The prediction would be {rival} if {' and '.join(changed)}."
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-serialisable dictionary; `beyond` is the excess over the reference.
+        """Return a JSON-serialisable dictionary.
+
+        `difference` is the contribution minus its reference; the differences add up to
+        `difference_from_reference`.
 
         Returns
         -------
@@ -499,15 +468,18 @@ class Explanation:
         return {
             "path": str(self.prediction.path),
             "label": self.label,
+            "top_label": self.prediction.top_label or NO_TISSUE_LABEL,
+            "runner_up": self.classes[self.rival] if self.parts else None,
             "scores": _numbers(self.scores),
             "constant": _numbers(self.constant),
-            "words": self.summary(),
-            "other_answer": self.describe_change(),
-            "views": [
-                {"view": vote.member + 1, "name": vote.name, "adds": vote.adds.tolist()}
+            "difference_from_reference": self.total_excess if self.parts else None,
+            "summary": self.summary(),
+            "change": self.describe_change(),
+            "base_models": [
+                {"member": vote.member + 1, "name": vote.name, "contribution": vote.adds.tolist()}
                 for vote in self.votes
             ],
-            "parts": [self._row(part) for part in self.ordered],
+            "concepts": [self._row(part) for part in self.ordered],
         }
 
     def _row(self, part: ConceptContribution) -> dict[str, Any]:
@@ -516,11 +488,15 @@ class Explanation:
             "class": part.class_name,
             "group": part.group,
             "artefact": part.artefact,
-            "use": part.usage,
-            "usual_use": part.reference_usage,
-            "adds": part.adds.tolist(),
-            "beyond": self.excess_over_reference(part),
+            "usage": part.usage,
+            "reference_usage": part.reference_usage,
+            "contribution": part.adds.tolist(),
+            "difference": self.excess_over_reference(part),
         }
+
+
+def _verb(verb: str, parts: Sequence[ConceptContribution]) -> str:
+    return verb if len(parts) == 1 else verb.removesuffix("s")
 
 
 def _numbers(values: NDArray[np.float64]) -> list[float] | None:
@@ -552,7 +528,7 @@ def explain(
         contributions = _region_contributions(model, recorders[0])
     else:
         contributions = _classifier_contributions(model, recorders)
-    if prediction.label is None or not contributions:
+    if prediction.top_label is None or not contributions:
         undefined = np.full(n, np.nan)
         return Explanation(prediction, classes, undefined, undefined, [], model.finds_regions)
     scores = contributions[0].scores if model.finds_regions else np.array(prediction.scores)

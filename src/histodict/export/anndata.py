@@ -1,7 +1,8 @@
 """Patches of one image as AnnData: a row per patch on tissue, a column per atom.
 
     X                 sparse codes
-    obs               class, margin_CLASS, array_row, array_col, library_id, image_class; truth
+    obs               class, margin_CLASS, array_row, array_col, library_id, image_label,
+                      image_top_label; truth
                       and patient if known
     obsm["spatial"]   x and y of the patch centres, in level-0 pixels of the image
     var               class: class of the atom
@@ -317,7 +318,9 @@ class _Table:
         columns |= {f"margin_{name}": margins[:, index] for index, name in enumerate(classes)}
         columns |= {"array_row": self.positions[:, 0], "array_col": self.positions[:, 1]}
         columns["library_id"] = Categorical.constant(self.about.library_id, n)
-        columns["image_class"] = Categorical.constant(self.prediction.label or NO_TISSUE_LABEL, n)
+        for name in ("label", "top_label"):
+            value = getattr(self.prediction, name) or NO_TISSUE_LABEL
+            columns[f"image_{name}"] = Categorical.constant(value, n)
         record = self.about.record
         if record and record.patient:
             columns["patient"] = Categorical.constant(record.patient, n)

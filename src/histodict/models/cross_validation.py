@@ -219,11 +219,11 @@ def _run(
         for index, (prediction, record) in enumerate(
             zip(predictions, run.test.records, strict=True)
         )
-        if (model.finds_regions or prediction.label != record.label)
+        if (model.finds_regions or prediction.top_label != record.label)
         and prediction.patch_map is not None
     }
     fields = _of_regions(model, predictions) if model.finds_regions else _of_classes(predictions)
-    labels = [prediction.label or NO_TISSUE_LABEL for prediction in predictions]
+    labels = [prediction.top_label or NO_TISSUE_LABEL for prediction in predictions]
     return RunPredictions(labels=labels, seconds=seconds, **fields), maps
 
 

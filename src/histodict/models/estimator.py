@@ -316,7 +316,7 @@ class ImageEstimator(BaseEstimator):
         manifest = resolve_labelled(images)
         predictions = self._predict(manifest, None)
         truth = [self.true_label(record) for record in manifest.records]
-        return float(balanced_accuracy(np.array(truth), np.array(predictions.labels)))
+        return float(balanced_accuracy(np.array(truth), np.array(predictions.top_labels)))
 
     # --- files ----------------------------------------------------------------------------------
 

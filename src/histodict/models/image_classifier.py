@@ -357,7 +357,7 @@ class ImageClassifier(ImageEstimator):
             prediction.patch_map,
             self.decision_threshold,
         )
-        if prediction.label is None or value is None:
+        if prediction.top_label is None or value is None:
             return prediction
         if threshold is not None:
             score, label = self._score_of(value), self.classes_[int(threshold.is_positive(value))]
@@ -370,7 +370,7 @@ class ImageClassifier(ImageEstimator):
                 and self.aggregator_.patch_score_map(patch_map.margins) is not None
             ):
                 patch_map = patch_map.threshold(shift)
-            prediction = replace(prediction, label=label, scores=(score,), patch_map=patch_map)
+            prediction = replace(prediction, top_label=label, scores=(score,), patch_map=patch_map)
         proportions = patch_map.proportions if patch_map else {}
         decision_text = self._describe_aggregation(value)
         return replace(

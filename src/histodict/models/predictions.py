@@ -91,6 +91,7 @@ def _image(prediction: Any, longest_side: int) -> NDArray[np.uint8]:
 
 _UNKNOWN = PixelSize(None, "unknown")
 NO_TISSUE_LABEL = "no tissue"  # label in tables of images without tissue
+UNCERTAIN_LABEL = "uncertain"  # label if the prediction set has no class, or several
 
 
 @dataclass(frozen=True)
@@ -132,8 +133,8 @@ class ImagePrediction(DisplayMixin):
     ----------
     path : path or MemoryImage
         The image.
-    label : str or None
-        Predicted class; None if the image has no tissue.
+    top_label : str or None
+        Most likely class; None if the image has no tissue.
     scores : tuple of float
         With two classes one number, positive for the second class; else one number per class.
     proportions : dict
@@ -164,7 +165,7 @@ class ImagePrediction(DisplayMixin):
     """
 
     path: ImageLike
-    label: str | None
+    top_label: str | None
     scores: tuple[float, ...]
     proportions: dict[str, float] = field(default_factory=dict)
     threshold: float | None = None
@@ -179,7 +180,12 @@ class ImagePrediction(DisplayMixin):
     decision_text: str = ""
     size: PixelSize = _UNKNOWN
 
-    COLUMNS: ClassVar[tuple[str, ...]] = ("path", "label", "score")
+    COLUMNS: ClassVar[tuple[str, ...]] = ("path", "label", "top_label", "score")
+
+    @property
+    def label(self) -> str | None:
+        """Decision: `top_label`, "uncertain", or None if the image has no tissue."""
+        return UNCERTAIN_LABEL if self.top_label and self.is_uncertain else self.top_label
 
     @property
     def score(self) -> float:
@@ -198,24 +204,30 @@ class ImagePrediction(DisplayMixin):
         -------
         str
         """
-        if self.label is None:
+        if self.top_label is None:
             return no_prediction_reason(self.patch_map)
-        text = f"{self.label}, score {self.score:+.2f}"
+        text = f"{self.top_label}, score {self.score:+.2f}"
         if self.is_uncertain:
-            text += f", uncertain: {' or '.join(self.prediction_set) or 'like no class'}"
+            text = f"{UNCERTAIN_LABEL} ({self._describe_set()}); most likely {text}"
         grounds = self.decision_text
         proportions = self.proportions  # empty for methods of the whole image
-        if not grounds and proportions and proportions[self.label] < max(proportions.values()):
+        if not grounds and proportions and proportions[self.top_label] < max(proportions.values()):
             grounds = "fewer patches, but clearer ones"
         text = f"{text} ({grounds})" if grounds else text
         return text + _whole_image_note(self.patch_map)
 
+    def _describe_set(self) -> str:
+        """Format the prediction set, which has no class or several."""
+        if not self.prediction_set:
+            return "unlike the training images of any class"
+        return " or ".join(self.prediction_set)
+
     def _short(self) -> str:
-        if self.label is None:
+        if self.top_label is None:
             return no_prediction_reason(self.patch_map)
-        if self.label in self.probabilities:
-            return f"{self.label}, {self.probabilities[self.label]:.0%} sure"
-        return f"{self.label}, score {self.score:.3g}"
+        if self.top_label in self.probabilities:
+            return f"{self.top_label}, {self.probabilities[self.top_label]:.0%} sure"
+        return f"{self.top_label}, score {self.score:.3g}"
 
     def row(self) -> Row:
         """Return the row of the prediction in a table.
@@ -226,12 +238,13 @@ class ImagePrediction(DisplayMixin):
         """
         row: Row = {
             "label": self.label or NO_TISSUE_LABEL,
-            "score": self.score if self.label else None,
+            "top_label": self.top_label or NO_TISSUE_LABEL,
+            "score": self.score if self.top_label else None,
         }
         if self.threshold is not None:
             row |= {"decision_value": self.value, "threshold": self.threshold}
         if len(self.scores) > 1:
-            scores = self.scores if self.label else (None,) * len(self.scores)
+            scores = self.scores if self.top_label else (None,) * len(self.scores)
             row |= {f"score_{n}": s for n, s in zip(self.classes, scores, strict=True)}
         row["n_patches"] = self.n_patches
         row |= _quality_column(self.patch_map) | _size_columns(self.size)
@@ -240,7 +253,6 @@ class ImagePrediction(DisplayMixin):
         if self.probabilities:
             row |= {f"probability_{name}": value for name, value in self.probabilities.items()}
             row["prediction_set"] = " or ".join(self.prediction_set) or "none"
-            row["uncertain"] = self.is_uncertain
         row |= {f"proportion_{name}": value for name, value in self.proportions.items()}
         return row | _usage_columns(self.patch_map.atom_usage if self.patch_map else {})
 
@@ -275,10 +287,15 @@ class RegionPrediction(DisplayMixin):
     patch_map: PatchMap
     size: PixelSize = _UNKNOWN
 
-    COLUMNS: ClassVar[tuple[str, ...]] = ("path", "label", "score")
+    COLUMNS: ClassVar[tuple[str, ...]] = ("path", "label", "top_label", "score")
     REGION_COLUMNS: ClassVar[tuple[str, ...]] = (
         *("path", "region", "label", "n_patches", "score", "area_px", "area_um2"),
     )
+
+    @property
+    def top_label(self) -> str | None:
+        """Most likely class: always `label`, as region detectors are not calibrated."""
+        return self.label
 
     @property
     def value(self) -> float:
@@ -333,6 +350,7 @@ class RegionPrediction(DisplayMixin):
         """
         return {
             "label": self.label or NO_TISSUE_LABEL,
+            "top_label": self.label or NO_TISSUE_LABEL,
             "score": self.score,
             "min_patches": self.min_patches,
             "n_patches": self.n_patches,
@@ -417,7 +435,9 @@ class Predictions(Sequence[A], Generic[A]):
     Attributes
     ----------
     labels : list of str
-        Label of each image.
+        Label of each image: class, "uncertain", or "no tissue".
+    top_labels : list of str
+        Most likely class of each image.
     """
 
     def __init__(self, predictions: Iterable[A], columns: Sequence[str] = ()) -> None:
@@ -440,8 +460,13 @@ class Predictions(Sequence[A], Generic[A]):
 
     @property
     def labels(self) -> list[str]:
-        """Label of each image; "no tissue" for images without tissue."""
+        """Label of each image: class, "uncertain", or "no tissue"."""
         return [prediction.label or NO_TISSUE_LABEL for prediction in self]
+
+    @property
+    def top_labels(self) -> list[str]:
+        """Most likely class of each image, also of uncertain ones; "no tissue" without tissue."""
+        return [prediction.top_label or NO_TISSUE_LABEL for prediction in self]
 
     def rows(self) -> list[Row]:
         """Return one table row per image, as the command line writes them.

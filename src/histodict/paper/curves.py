@@ -155,7 +155,7 @@ def _tested(
                 else 1.0
             )
             diseased.append(record.label == positive_class)
-            predicted.append(prediction.label == positive_class)
+            predicted.append(prediction.top_label == positive_class)
     return np.array(healthy_fractions), np.array(diseased), np.array(predicted)
 
 

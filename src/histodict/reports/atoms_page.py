@@ -28,7 +28,7 @@ from ..explain.atom_statistics import (
     confounded_atoms_of_members,
     to_json_dict,
 )
-from ..explain.explanation import ActivityRecorder
+from ..explain.concept_contribution import ActivityRecorder
 from ..explain.patch_sample import AtomUsage, ClassAtomUsage
 from ..images.source import open_image
 from ..metrics.confounding import find_confounders

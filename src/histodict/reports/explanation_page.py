@@ -38,12 +38,12 @@ def write_explanation_page(
     n_parts : number of concepts shown per image
     """
     content = {
-        "title": f"Why: {' / '.join(model.classes_)}",
+        "title": f"Explanation: {' / '.join(model.classes_)}",
         "images": [
             _image(model, explanation, record, n_parts)
             for explanation, record in zip(explanations, records, strict=True)
         ],
-        "knows_usual": any(
+        "has_reference": any(
             part.reference_contribution
             for explanation in explanations
             for part in explanation.parts
@@ -58,44 +58,34 @@ def _image(
 ) -> dict[str, Any]:
     head = {
         "name": record.path.name,
-        "words": explanation.summary(),
+        "summary": explanation.summary(),
         "change": explanation.describe_change(),
     }
-    if explanation.prediction.label is None:
-        return head | {"rows": [], "views": [], "uri": "", "total": ""}
+    if explanation.prediction.top_label is None:
+        return head | {"rows": [], "members": [], "uri": "", "sums": []}
     shown = explanation.concepts[:n_parts]
-    max_excess = (
-        max((abs(explanation.excess_over_reference(part)) for part in shown), default=1.0) or 1.0
-    )
-    max_vote = (
-        max(
-            (abs(explanation.margin_to_runner_up(vote.adds)) for vote in explanation.votes),
-            default=1.0,
-        )
-        or 1.0
-    )
-    rest = explanation.others(n_parts)
+    max_excess = max((abs(explanation.excess_over_reference(part)) for part in shown), default=0.0)
+    votes = [explanation.margin_to_runner_up(vote.adds) for vote in explanation.votes]
+    max_vote = max(map(abs, votes), default=0.0)
     return head | {
         "uri": _map_image(explanation, record),
-        "rival": explanation.classes[explanation.rival],
-        "winner": explanation.classes[explanation.predicted_class],
+        "runner_up": explanation.classes[explanation.rival],
+        "predicted": explanation.classes[explanation.predicted_class],
         "colour": class_css_colour(explanation.predicted_class),
         "against": class_css_colour(explanation.rival),
-        "views": [
-            {
-                "name": f"view {vote.member + 1}: {vote.name}",
-                "adds": f"{explanation.margin_to_runner_up(vote.adds):+.3g}",
-                "speaks_for": explanation.margin_to_runner_up(vote.adds) > 0,
-                "width": f"{50 * abs(explanation.margin_to_runner_up(vote.adds)) / max_vote:.1f}",
-            }
-            for vote in explanation.votes
+        "members": [
+            {"name": f"base model {vote.member + 1}: {vote.name}"} | _bar(value, max_vote)
+            for vote, value in zip(explanation.votes, votes, strict=True)
         ],
         "rows": [_row(model, explanation, part, record, max_excess) for part in shown],
-        "n_rest": len(rest),
-        "rest": f"{sum(explanation.margin_to_runner_up(part.adds) for part in rest):+.3g}",
-        "constant": f"{explanation.margin_to_runner_up(explanation.constant):+.3g}",
-        "total": f"{explanation.margin_to_runner_up(explanation.scores):+.3g}",
+        "sums": explanation.sums(n_parts),
     }
+
+
+def _bar(value: float, largest: float) -> dict[str, Any]:
+    """Return the value as text, and side and width of its bar in percent."""
+    width = f"{50 * abs(value) / (largest or 1.0):.1f}"
+    return {"value": f"{value:+.3g}", "is_positive": value > 0, "width": width}
 
 
 def _row(
@@ -105,19 +95,16 @@ def _row(
     record: ImageRecord,
     max_excess: float,
 ) -> dict[str, Any]:
-    rival, excess = explanation.classes[explanation.rival], explanation.excess_over_reference(part)
+    rival = explanation.classes[explanation.rival]
     return {
         "name": part.full_name,
         "note": ", ".join(filter(None, [part.group, "artefact" * part.artefact])),
-        "use": "" if part.usage is None else percent(part.usage),
-        "usual": part.describe_reference(rival),
-        "adds": f"{explanation.margin_to_runner_up(part.adds):+.3g}",
-        "beyond": f"{excess:+.3g}",
-        "speaks_for": excess > 0,
-        "width": f"{50 * abs(excess) / max_excess:.1f}",
+        "usage": "" if part.usage is None else percent(part.usage),
+        "reference": part.describe_reference(rival),
+        "contribution": f"{explanation.margin_to_runner_up(part.adds):+.3g}",
         "uri": _atom_image(model, part),
         "map": _map(explanation, part, record),
-    }
+    } | _bar(explanation.excess_over_reference(part), max_excess)
 
 
 def _atom_image(model: Model, part: ConceptContribution) -> str:

@@ -54,7 +54,7 @@ class DemoResult:
         indices = [
             index
             for index, prediction in enumerate(self.predictions)
-            if prediction.label is not None
+            if prediction.top_label is not None
         ]
         return self.test.select(indices).labels, [self.predictions[index] for index in indices]
 
@@ -62,7 +62,7 @@ class DemoResult:
     def confusion(self) -> NDArray[np.int64]:
         """Number of images by true class (rows) and predicted class (columns)."""
         truth, predictions = self.predicted
-        predicted = [prediction.label for prediction in predictions]
+        predicted = [prediction.top_label for prediction in predictions]
         counts: NDArray[np.int64] = confusion_matrix(truth, predicted, labels=self.model.classes_)
         return counts
 
@@ -70,7 +70,9 @@ class DemoResult:
     def balanced_accuracy(self) -> float:
         """Balanced accuracy on the test images."""
         truth, predictions = self.predicted
-        return balanced_accuracy(truth, np.array([prediction.label for prediction in predictions]))
+        return balanced_accuracy(
+            truth, np.array([prediction.top_label for prediction in predictions])
+        )
 
 
 def draw_demo(folder: Path, *, seed: int = 0) -> Path:
@@ -198,7 +200,7 @@ def _examples(result: DemoResult) -> list[int]:
     """Return some images of each class in turn, wrong predictions first."""
     truth = result.test.labels
     is_correct = [
-        prediction.label == label
+        prediction.top_label == label
         for prediction, label in zip(result.predictions, truth, strict=True)
     ]
     by_class: dict[str, list[int]] = {}
@@ -246,6 +248,6 @@ def _display_image(
         "uri": jpeg_data_uri(np.asarray(Image.fromarray(pixels).resize((_DISPLAY_WIDTH, height)))),
         "name": record.path.stem,
         "truth": record.label,
-        "answer": prediction.label or "no tissue",
-        "right": prediction.label == record.label,
+        "answer": prediction.top_label or "no tissue",
+        "right": prediction.top_label == record.label,
     }

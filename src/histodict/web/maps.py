@@ -98,7 +98,7 @@ def prediction_to_json(prediction: Prediction) -> dict[str, Any]:
     """Return the JSON object that describes a prediction."""
     patch_map = prediction.patch_map
     return {
-        "answer": prediction.label,
+        "answer": prediction.top_label,
         "score": None if np.isnan(prediction.score) else float(prediction.score),
         "value": prediction.value,
         "shares": prediction.proportions,
