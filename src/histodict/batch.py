@@ -440,7 +440,7 @@ def predict_images(
     scores = _write_tables(model, folder, [*done, *earlier])
     if qupath.with_project and (done or earlier):
         project_images = [_project_image(content) for content in [*done, *earlier]]
-        save_project(folder / "qupath", model.classes_, project_images)
+        save_project(folder / "qupath", model.class_names_, project_images)
     rows, regions = _rows(done)
     return RunResult(rows, regions, failures, len(images) - len(missing), len(earlier), scores)
 
@@ -479,8 +479,8 @@ def _write_tables(model: Model, folder: Path, contents: list[Content]) -> dict[s
     write_table(folder / model.table, rows, model.columns)
     if model.finds_regions:
         write_table(folder / "regions", regions, RegionPrediction.REGION_COLUMNS)
-    scores = score_rows(model.classes_, rows)
-    labelled = [row for row in rows if row.get("truth") in model.classes_]
+    scores = score_rows(model.class_names_, rows)
+    labelled = [row for row in rows if row.get("truth") in model.class_names_]
     n_tuned = n_tuned_on(model.training_info_, (Path(row["path"]) for row in labelled))
     if scores is not None and n_tuned:
         scores["tuned"] = tuned_scores(model, labelled, n_tuned)

@@ -209,7 +209,7 @@ def test_sensitivity_is_that_of_the_positive_class(tmp_path):
 def test_report_shows_atoms_of_an_example_model(folder):
     (file,) = folder.glob("models/*.histodict")
     model = load_model(file)
-    assert model.classes_ == ["healthy", "inflamed"]
+    assert model.class_names_ == ["healthy", "inflamed"]
     assert model.training_info_["n_images"] == 8
     page = (folder / "report.html").read_text(encoding="utf-8")
     for place, name in enumerate(model.classes_, start=1):

@@ -69,8 +69,8 @@ def test_patch_labels_are_those_of_the_image_or_the_mask(tmp_path):
     )
     records = [masked, ImageRecord(tmp_path, "spot", "p"), ImageRecord(tmp_path, "rest", "p")]
     detector = RegionDetector("regions", region="spot")
-    detector.classes_ = ["no spot", "spot"]
-    no, yes = detector.classes_
+    detector.class_names_ = ["no spot", "spot"]
+    no, yes = detector.class_names_
     assert patch_labels(detector, gallery, records) == [no, no, yes, yes, yes, no]
     classifier = TissueClassifier("fast")
     assert patch_labels(classifier, gallery, records)[3:] == ["no label", "spot", "rest"]

@@ -226,11 +226,11 @@ def test_slash_in_a_class_name_is_replaced(model, image, tmp_path):
     from copy import copy
 
     odd = copy(model)
-    odd.classes_ = odd._model.classes = ["a/b", "c"]
+    odd.class_names_ = odd._model.classes = ["a/b", "c"]
     try:
         _, table = table_of(odd, image, tmp_path / "a.h5ad", mpp=0.5)
     finally:
-        odd._model.classes = model.classes_
+        odd._model.classes = model.class_names_
     assert "margin_a⁄b" in table["obs"] and set(table["obs"]["class"]) <= {"a/b", "c"}  # noqa: RUF001
 
 

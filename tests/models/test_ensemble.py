@@ -228,7 +228,8 @@ def test_one_patient_per_class_gives_an_uncalibrated_model(manifest, tmp_path):
     right = [a.top_label == r.label for a, r in zip(predictions, few.records, strict=True)]
     assert np.mean(right) > 0.9  # the training images
     assert all(a.probabilities == {} and a.prediction_set == [] for a in predictions)
-    with pytest.raises(ValueError, match="how sure it is cannot be known"):
+    assert not hasattr(model, "predict_proba")
+    with pytest.raises(AttributeError, match=r"not calibrated: .*patient"):
         model.predict_proba(few.records[0].path)
     loaded = load_model(save_model(model, tmp_path / "m.histodict"))
     assert (

@@ -183,7 +183,7 @@ def test_exported_regions_are_imported_as_the_same_patches(planted, tmp_path):
     """Exported outlines, imported again for training, give the same predictions."""
     images = read_with(planted)
     finder = histodict.RegionDetector(FAST, region="Inflamed").fit(images.select(range(6)))
-    assert finder.classes_ == ["no Inflamed", "Inflamed"]
+    assert finder.class_names_ == ["no Inflamed", "Inflamed"]
     prediction = finder.predict(images.records[6].path, mpp=0.5)
     assert prediction.regions
     save_geojson(tmp_path / "found.geojson", geojson_features(prediction, of_regions=True))

@@ -89,7 +89,7 @@ def test_margin_threshold_is_fitted_if_the_aggregator_requires_it(tissue, tmp_pa
 def test_detector_is_trained_on_masks(tissue):
     manifest = read_manifest(tissue / "foci" / "manifest.csv")
     detector = RegionDetector(FAST, region="inflammation").fit(manifest.select([0, 1, 2]))
-    assert detector.classes_ == ["no inflammation", "inflammation"]
+    assert detector.class_names_ == ["no inflammation", "inflammation"]
     assert 1 <= detector.min_patches_ <= 20
     assert auc(detector, manifest.select([3, 4]).records) > 0.85
     prediction = detector.predict(manifest.records[3].path)
@@ -121,10 +121,10 @@ def test_detector_is_trained_on_masks(tissue):
 def test_detector_is_trained_on_crops(tissue):
     crops = read_manifest(tissue / "manifest.csv")
     detector = RegionDetector(FAST, region="inflamed").fit(crops)
-    assert detector.classes_ == ["healthy", "inflamed"]
+    assert detector.class_names_ == ["healthy", "inflamed"]
     assert auc(detector, read_manifest(tissue / "foci" / "manifest.csv").records) > 0.75
     other = RegionDetector(FAST, region="healthy").fit(crops)
-    assert other.classes_ == ["inflamed", "healthy"]
+    assert other.class_names_ == ["inflamed", "healthy"]
     with pytest.raises(ValueError, match="not among the classes"):
         RegionDetector(FAST, region="tumour").fit(crops)
 

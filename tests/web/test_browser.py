@@ -185,7 +185,7 @@ def test_model_and_report_are_downloaded(page, tmp_path):
     waiting.value.save_as(tmp_path / "model.histodict")
     from histodict.models import load_model
 
-    assert load_model(tmp_path / "model.histodict").classes_ == ["healthy", "inflamed"]
+    assert load_model(tmp_path / "model.histodict").class_names_ == ["healthy", "inflamed"]
 
 
 def wait_for_scale(viewer, is_reached):

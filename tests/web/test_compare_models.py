@@ -127,7 +127,9 @@ def test_imported_model_is_used_like_a_trained_one(client, model):
     ]
     reported = client.get(f"/api/jobs/{job}/model").json()
     assert (
-        reported["opened"] and reported["classes"] == model.classes_ and reported["results"] is None
+        reported["opened"]
+        and reported["classes"] == model.class_names_
+        and reported["results"] is None
     )
     data = open_data(client)
     image = client.get(f"/api/data/{data}").json()["images"][0]["id"]

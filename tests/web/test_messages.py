@@ -185,7 +185,7 @@ def trained(tissue, tmp_path_factory):
 def test_model_has_the_settings_of_the_set(trained):
     client, _, job, bad = trained
     model = load_model(job.model_file)
-    assert model.classes_ == ["adenocarcinoma", "normal"]
+    assert model.class_names_ == ["adenocarcinoma", "normal"]
     assert model.model_.mpp_ == 0.5
     assert model.training_info_["left_out"] == [bad]
     found = client.get(f"/api/jobs/{job.id}/model").json()

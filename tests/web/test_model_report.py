@@ -92,7 +92,7 @@ def test_label_that_was_not_in_training_has_its_row(model, tmp_path):
     rows = result_rows(
         ("healthy", "healthy"), ("sick", "inflamed"), ("sick", "healthy"), ("", "healthy")
     )
-    table = confusion_table(model.classes_, rows)
+    table = confusion_table(model.class_names_, rows)
     assert table == [
         ("healthy", [1, 0]),
         ("inflamed", [0, 0]),

@@ -162,7 +162,7 @@ def edit(
                 raise ValueError(f"{output}: is the model itself: write to another file")
         model = used.load(jobs)
         base_model = select_member(model, member).model_
-        labels = labels_of(base_model, model.classes_)
+        labels = labels_of(base_model, model.class_names_)
         notes = base_model.atom_annotations
         for atoms, values in changes.wanted(labels):
             notes = notes.changed(parse_atom_selector(atoms, labels, notes), **values)

@@ -116,7 +116,7 @@ def atoms(
             set_resume_hint(f"what {cache} holds")
         manifest = data.read()
         if data.annotations is not None and not member.finds_regions:
-            manifest = split_by_annotation(manifest, member.classes_)
+            manifest = split_by_annotation(manifest, member.class_names_)
         warn_of_records(member, manifest.records, PixelSizeOption())
         with progress_bars() as callback:
             report = collect_atom_report(

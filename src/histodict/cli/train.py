@@ -224,8 +224,8 @@ def _print_trained(model: Model, output: Path, seconds: float, as_json: bool) ->
             "Note",
         )
     if not as_json:
-        names = " / ".join(model.classes_)
-        subject = f"to find {model.classes_[1]}" if model.finds_regions else names
+        names = " / ".join(model.class_names_)
+        subject = f"to find {model.class_names_[1]}" if model.finds_regions else names
         n_parts = model.training_info_.get("n_parts")
         origin = f"{pluralize(n_parts, 'outlined part')} of " if n_parts else ""
         images = pluralize(n_images, "image")
@@ -233,7 +233,7 @@ def _print_trained(model: Model, output: Path, seconds: float, as_json: bool) ->
         return
     content = {
         "model": str(output),
-        "classes": model.classes_,
+        "classes": model.class_names_,
         "n_images": n_images,
         "seconds": round(seconds, 1),
     }

@@ -178,6 +178,8 @@ class Manifest:
     root : folder that names are relative to
     positive : positive class of two, if set explicitly
     skipped : names of images that were excluded as they cannot be read
+    class_order : class names in the order of the labels that they represent, if it is not that of
+        `order_classes`
     """
 
     records: tuple[ImageRecord, ...]
@@ -185,6 +187,7 @@ class Manifest:
     root: Path = Path()
     positive: str | None = None
     skipped: tuple[str, ...] = ()
+    class_order: tuple[str, ...] = ()
 
     @property
     def labels(self) -> list[str]:
@@ -204,9 +207,10 @@ class Manifest:
     @property
     def classes(self) -> list[str]:
         """Sorted class names; the positive one of two comes last."""
-        return order_classes(
-            (record.label for record in self.records if record.label), self.positive
-        )
+        labels = {record.label for record in self.records if record.label}
+        if self.class_order:
+            return [name for name in self.class_order if name in labels]
+        return order_classes(labels, self.positive)
 
     def digest(self) -> str:
         """Return the SHA-256 of names, labels and patients, independent of order and root.

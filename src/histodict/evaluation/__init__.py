@@ -385,7 +385,7 @@ class ExampleModel:
         """Return the atoms of each class (n_atoms, n_features), in the sign of their usage."""
         atoms = self.model.model_.atoms()
         assert atoms is not None
-        names = enumerate(self.model.classes_)
+        names = enumerate(self.model.class_names_)
         return {
             name: atoms.with_usage_sign[atoms.classes == class_index] for class_index, name in names
         }

@@ -423,7 +423,7 @@ def tuned_scores(model: Model, rows: Sequence[Row], n_tuned: int) -> dict[str, A
     n_tuned : number of these images that the model was tuned on
     """
     as_trained = _untuned(model, rows)
-    scores = score_rows(model.classes_, as_trained) if as_trained else None
+    scores = score_rows(model.class_names_, as_trained) if as_trained else None
     return {
         "n_images": n_tuned,
         "note": NOTE,
@@ -437,14 +437,14 @@ def _untuned(model: Model, rows: Sequence[Row]) -> list[Row] | None:
     of_regions = model.finds_regions
     threshold = first_point(model.training_info_) if of_regions else 0.0
     shift = 0.0 if of_regions else total_shift(model.training_info_)
-    if threshold is None or shift is None or len(model.classes_) != 2:
+    if threshold is None or shift is None or len(model.class_names_) != 2:
         return None
     as_trained = []
     for row in rows:
         if row["score"] is not None and row["top_label"] != NO_TISSUE_LABEL:
             score = row["score"] + shift
             is_positive = score >= threshold if of_regions else score > threshold
-            row = row | {"score": score, "top_label": model.classes_[int(is_positive)]}
+            row = row | {"score": score, "top_label": model.class_names_[int(is_positive)]}
         as_trained.append(row)
     return as_trained
 

@@ -451,7 +451,7 @@ class AtomReportData:
     ) -> AtomReportData:
         """Collect the report of a model from a sample of patches of the records."""
         atoms, labels = _atoms(model), patch_labels(model, gallery, records)
-        patients, names = patient_indices(records), model.classes_
+        patients, names = patient_indices(records), model.class_names_
         shown = partial(most_used_atoms, atoms, gallery, labels, names, patients=patients)
         notes = model.model_.atom_annotations
         statistics = compute_atom_statistics(
@@ -557,7 +557,7 @@ def confounded_atoms_of_members(
 
 def _train_again(model: Model, cache: Path | None, seed: int, manifest: Manifest) -> Model:
     """Train a model with the same recipe on these images."""
-    region = model.classes_[1] if model.finds_regions else None
+    region = model.class_names_[1] if model.finds_regions else None
     plan, n_jobs = Plan(model.recipe), model.n_jobs
     new = plan.build_model(region=region, random_state=seed, n_jobs=n_jobs, cache=cache)
     return new.fit(manifest)

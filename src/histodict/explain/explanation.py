@@ -47,7 +47,7 @@ def _classifier_contributions(
             contributions[index] = recorder.contributions(scored.scores, parts)
     if estimators == [model]:
         return list(contributions.values())
-    abstaining = np.full(n_scores(len(model.classes_)), np.nan)
+    abstaining = np.full(n_scores(len(model.class_names_)), np.nan)
     scores = [
         contributions[index].scores if index in contributions else abstaining
         for index in range(len(estimators))
@@ -523,7 +523,7 @@ def explain(
     prediction = model.with_recorders(recorders).predict_one(
         path, mpp=mpp, callback=callback, within=within
     )
-    classes, n = tuple(model.classes_), n_scores(len(model.classes_))
+    classes, n = tuple(model.class_names_), n_scores(len(model.class_names_))
     if model.finds_regions:
         contributions = _region_contributions(model, recorders[0])
     else:

@@ -65,11 +65,7 @@ class UnfittedModel(Protocol):
         """Return all settings that determine the fitted model."""
 
     def fit(
-        self,
-        images: Manifest,
-        *,
-        callback: Callback | None = None,
-        executor: Executor | None = None,
+        self, X: Manifest, *, callback: Callback | None = None, executor: Executor | None = None
     ) -> Any:
         """Return the fitted model."""
 
@@ -428,7 +424,7 @@ def equal_weights(members: Sequence[Any], manifest: Manifest) -> ScoreCombinatio
         [scores_or_none(m, r.path, r.mpp, no_callback, r.region_of_interest) for m in members]
         for r in manifest.records
     ]
-    missing = np.full(n_scores(len(members[0].classes_)), np.nan)
+    missing = np.full(n_scores(len(members[0].class_names_)), np.nan)
     scores = np.array([[missing if s is None else s for s in row] for row in rows])
     return ScoreCombination.equal(scores)
 

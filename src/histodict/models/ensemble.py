@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import asdict, replace
@@ -23,6 +24,7 @@ from ..images.source import ImageError
 from ..utils.cache import ArrayCache
 from ..utils.parallel import Executor
 from ..utils.progress import Callback, Progress, no_callback
+from ..utils.text_io import pluralize
 from .cross_validation import (
     MemberEvaluation,
     RunCache,
@@ -35,13 +37,31 @@ from .cross_validation import (
     unevaluated_members,
 )
 from .ensemble_recipes import ensemble_recipes, resolve_ensemble_recipe
+from .estimator import as_several, available_if
 from .image_classifier import ImageClassifier
 from .image_pipeline import ImagePipeline, ImageScores, PatchRecorder
-from .inputs import AnnotationInput, LabelledImages, resolve_training_set
+from .inputs import AnnotationInput, LabelledImages, TrainingImages
 from .model_file import ModelData, array_specs
-from .predictions import Predictions, probabilities
+from .predictions import probabilities
 from .recipe import Recipe
 from .tissue_classifier import TissueClassifier
+from .training_set import resolve_training_set
+
+
+def _no_probabilities_reason(model: EnsembleClassifier) -> str:
+    """Return why there are no probabilities; empty if there are, or if it is not fitted."""
+    reason = model.__dict__.get("training_info_", {}).get("unheard", "")
+    return f"this model is not calibrated: {reason}" if reason else ""
+
+
+def _no_groups(n_images: int) -> str:
+    """Return the warning that the patients of a list of images are unknown."""
+    return (
+        f"no groups are given for {pluralize(n_images, 'image')}: each counts as its own patient. "
+        "If some are of the same patient, the probabilities and prediction sets of this model are "
+        "too confident. In cross-validation, scikit-learn passes groups to fit after "
+        "sklearn.set_config(enable_metadata_routing=True) and model.set_fit_request(groups=True)"
+    )
 
 
 class EnsembleClassifier(ImageClassifier):
@@ -74,8 +94,11 @@ class EnsembleClassifier(ImageClassifier):
 
     Attributes
     ----------
-    classes_ : list of str
-        Class names. With two classes, positive scores stand for the second.
+    classes_ : ndarray of shape (n_classes,)
+        Class labels. With two classes, positive scores stand for the second; see
+        `TissueClassifier`.
+    class_names_ : list of str
+        Class labels as text.
     estimators_ : list of TissueClassifier
         Fitted models in the order of the recipes, without recipes that failed. Maps and atoms are
         those of the first.
@@ -160,7 +183,9 @@ class EnsembleClassifier(ImageClassifier):
 
     def fit(
         self,
-        images: LabelledImages,
+        X: TrainingImages,
+        y: Any = None,
+        groups: Any = None,
         *,
         positive: str | None = None,
         callback: Callback | None = None,
@@ -173,18 +198,24 @@ class EnsembleClassifier(ImageClassifier):
 
         Parameters
         ----------
-        images, positive, callback, executor : see `TissueClassifier.fit`
+        X, y, groups, positive, callback, executor : see `TissueClassifier.fit`. Images of one
+            patient are never in different folds. Without `groups`, each image of a list counts as
+            one patient, with a warning
         start_from : ensemble of one model whose dictionaries are trained further (warm start)
 
         Returns
         -------
         Self
         """
-        manifest = resolve_training_set(images, positive, "positive")
+        training = resolve_training_set(X, y, groups, positive=positive, option="positive")
+        if not training.has_patients:
+            warnings.warn(_no_groups(len(training.manifest.records)), stacklevel=2)
         if start_from is not None and len(self.recipes) > 1:
             raise ValueError("a panel starts afresh: only a single model can go on from another")
-        with self._progress_callback(callback) as progress:
-            return self._assign_fitted(self._fit(manifest, progress, executor, start_from))
+        with training.files() as manifest, self._progress_callback(callback) as progress:
+            fitted = self._fit(manifest, progress, executor, start_from)
+        training.record_labels(fitted.training_info_)
+        return self._assign_fitted(fitted)
 
     def _fit(
         self,
@@ -257,14 +288,15 @@ class EnsembleClassifier(ImageClassifier):
 
     # --- prediction -----------------------------------------------------------------------------
 
+    @available_if(_no_probabilities_reason)
     def predict_proba(
-        self, images: Any, *, mpp: MppLike = None, within: AnnotationInput | None = None
+        self, X: Any, *, mpp: MppLike = None, within: AnnotationInput | None = None
     ) -> NDArray[np.float64]:
         """Return calibrated probabilities of the classes, in the order of `classes_`.
 
         Parameters
         ----------
-        images : as in `predict`
+        X : as in `predict`
         mpp : pixel size (µm), as in `predict`
         within : outlines, as in `predict`
 
@@ -275,14 +307,10 @@ class EnsembleClassifier(ImageClassifier):
 
         Raises
         ------
-        ValueError
-            If the ensemble is not calibrated.
+        AttributeError
+            If the ensemble is not calibrated; ``hasattr(model, "predict_proba")`` is then false.
         """
-        if self.calibration_ is None:
-            raise ValueError(f"how sure it is cannot be known: {self.training_info_['unheard']}")
-        result = self._predict(images, mpp, within)
-        predictions = result if isinstance(result, Predictions) else [result]
-        return probabilities(predictions, self.classes_)
+        return probabilities(as_several(self._predict(X, mpp, within)), self.class_names_)
 
     def _score_image(
         self,
@@ -311,8 +339,10 @@ class EnsembleClassifier(ImageClassifier):
             return {}, []
         probabilities = self.calibration_.probabilities(scores[None])
         in_set = self.calibration_.prediction_set(probabilities, error_rate)[0]
-        names = [name for name, is_in_set in zip(self.classes_, in_set, strict=True) if is_in_set]
-        return dict(zip(self.classes_, probabilities[0].tolist(), strict=True)), names
+        names = [
+            name for name, is_in_set in zip(self.class_names_, in_set, strict=True) if is_in_set
+        ]
+        return dict(zip(self.class_names_, probabilities[0].tolist(), strict=True)), names
 
     @property
     def n_estimators_(self) -> int:
@@ -459,7 +489,7 @@ class EnsembleClassifier(ImageClassifier):
         ]
         recipes, folds = [member.recipe for member in members], content.training_info["folds"]
         ensemble = cls(recipes, folds=folds, random_state=seed, n_jobs=n_jobs)
-        ensemble.classes_ = [str(name) for name in content.classes]
+        ensemble.class_names_ = [str(name) for name in content.classes]
         ensemble.threshold_shift_ = float(content.decision_parameters["shift"])
         ensemble.estimators_, ensemble.training_info_ = members, content.training_info
         arrays, is_calibrated = content.arrays, "unheard" not in content.training_info

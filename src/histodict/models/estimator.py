@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from html import escape
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
+from types import MethodType
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Concatenate,
+    Generic,
+    NoReturn,
+    ParamSpec,
+    Self,
+    TypeVar,
+    overload,
+)
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.exceptions import NotFittedError
 
 from ..annotations.annotation_file import AnnotationFile
@@ -24,10 +37,12 @@ from ..metrics.scores import balanced_accuracy
 from ..patches.rendering import atom_mosaic
 from ..utils.progress import Callback, Progress, no_callback, progress_bar
 from ..utils.validation import check_kind, check_names, check_whole_number
+from .class_labels import TEXT, NamedLabels, labels_of_names
 from .image_pipeline import ImagePipeline, PatchRecorder
 from .inputs import (
     AnnotationInput,
     LabelledImages,
+    TrainingImages,
     resolve_inputs,
     resolve_labelled,
     warn_assumed_pixel_sizes,
@@ -44,11 +59,17 @@ if TYPE_CHECKING:
     class BaseEstimator:  # scikit-learn is untyped: attributes of models would all be Any
         """Stand-in for type checkers."""
 
+        def __sklearn_tags__(self) -> Any:
+            """Return the tags of the estimator."""
+
+        def set_fit_request(self, *, groups: bool | str | None = ...) -> Self:
+            """Request metadata for `fit`."""
 
 else:
     from sklearn.base import BaseEstimator
 
 # Parameters that are stored as attributes of the same name.
+_NO_DEFAULT = object()
 _ATTRIBUTE_PARAMETERS = ("region", "folds", "random_state", "n_jobs", "verbose")
 
 
@@ -56,7 +77,8 @@ class ImageEstimator(BaseEstimator):
     """Base class of all models: parameters, files, predictions, and plots of the atoms.
 
     Constructors take settings of the recipe as `**settings`, and resolve presets, so that
-    `get_params` returns the stored arguments rather than attributes of the same names.
+    `get_params` returns the stored arguments rather than attributes of the same names. The first
+    argument is the preset.
     """
 
     kind: ClassVar[str]
@@ -64,7 +86,7 @@ class ImageEstimator(BaseEstimator):
     finds_regions: ClassVar[bool]
     model_: Any  # pipeline that scores an image; for an ensemble, that of the first estimator
     recipes: list[Recipe]  # of all estimators
-    classes_: list[str]
+    class_names_: list[str]
     training_info_: dict[str, Any]
     n_jobs: int | None
     verbose: bool | int
@@ -77,7 +99,7 @@ class ImageEstimator(BaseEstimator):
 
         Parameters
         ----------
-        deep : whether to include all settings of the recipe
+        deep : whether to include all settings of the recipe, such as ``n_atoms``
 
         Returns
         -------
@@ -137,12 +159,52 @@ class ImageEstimator(BaseEstimator):
         parts = [type(self).__name__, "has learnt nothing yet"]
         if self.__sklearn_is_fitted__():
             parts[1] = (
-                f"{' / '.join(self.classes_)}, learnt from {self.training_info_['n_images']} "
+                f"{' / '.join(self.class_names_)}, learnt from {self.training_info_['n_images']} "
                 "images of "
                 f"{self.training_info_['n_patients']} patients; {self.describe_decision()}"
             )
         head, text, code = map(escape, (*parts, repr(self)))
         return f"<div><b>{head}</b>: {text}<br><code>{code}</code></div>"
+
+    def __repr__(self) -> str:
+        """Return an expression that makes the same unfitted model, with the preset."""
+        defaults = {name: p.default for name, p in signature(type(self)).parameters.items()}
+        (_, preset), *others = self.get_params(deep=False).items()
+        in_preset = self._settings_of_preset()
+        parts = [] if preset is None else [repr(preset)]
+        parts += [
+            f"{name}={value!r}"
+            for name, value in others
+            if repr(value) != repr(in_preset.get(name, defaults.get(name, _NO_DEFAULT)))
+        ]
+        return f"{type(self).__name__}({', '.join(parts)})"
+
+    def _settings_of_preset(self) -> dict[str, Any]:
+        """Return all settings of a single recipe without changes."""
+        return {}
+
+    def __sklearn_tags__(self) -> Any:
+        """Return the tags of a classifier whose input is a list of images."""
+        from sklearn.utils import ClassifierTags
+
+        tags = super().__sklearn_tags__()
+        tags.estimator_type, tags.classifier_tags = "classifier", ClassifierTags()
+        tags.input_tags.two_d_array, tags.input_tags.one_d_array = False, True
+        tags.input_tags.string = True
+        return tags
+
+    @property
+    def classes_(self) -> NDArray[Any]:
+        """Class labels, with the type of the labels that the model was fitted on."""
+        try:
+            names = self.class_names_
+        except AttributeError:
+            raise AttributeError("classes_ is available after fit") from None
+        return labels_of_names(names, self._label_type)
+
+    @property
+    def _label_type(self) -> str:
+        return str(self.training_info_.get("label_type", TEXT))
 
     # --- methods of the subclasses --------------------------------------------------------------
 
@@ -297,25 +359,34 @@ class ImageEstimator(BaseEstimator):
                 predictions.append(prediction)
                 callback(Progress("answer", i + 1, len(inputs.images)))
         warn_assumed_pixel_sizes(predictions, self)
-        return predictions[0] if inputs.is_one else Predictions(predictions, self.columns)
+        if inputs.is_one:
+            return predictions[0]
+        return Predictions(predictions, self.columns, self._label_type)
 
-    def score(self, images: LabelledImages) -> float:
+    def score(self, X: TrainingImages, y: Any = None) -> float:
         """Return the balanced accuracy on labelled images: the mean recall of the classes.
 
         Images without tissue count as wrong.
 
         Parameters
         ----------
-        images : as in `fit`
+        X : as in `fit`
+        y : labels of a list of images
 
         Returns
         -------
         float
         """
         self._check_fitted()
-        manifest = resolve_labelled(images)
-        predictions = self._predict(manifest, None)
-        truth = [self.true_label(record) for record in manifest.records]
+        if y is None:
+            manifest = resolve_labelled(X)
+            predictions = self._predict(manifest, None)
+            truth = [self.true_label(record) for record in manifest.records]
+        else:
+            truth = NamedLabels.of(y).names
+            predictions = as_several(self._predict(X, None))
+            if len(truth) != len(predictions):
+                raise ValueError(f"X has {len(predictions)} images, and y {len(truth)} labels")
         return float(balanced_accuracy(np.array(truth), np.array(predictions.top_labels)))
 
     # --- files ----------------------------------------------------------------------------------
@@ -388,10 +459,57 @@ class ImageEstimator(BaseEstimator):
         ValueError
             If atoms are not images.
         """
-        pass
-
         self._check_fitted()
         return plot_atoms(self, n_atoms, axes)
+
+
+_Model = TypeVar("_Model")
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+
+
+def available_if(
+    reason: Callable[[_Model], str],
+) -> Callable[
+    [Callable[Concatenate[_Model, _Arguments], _Result]], _AvailableIf[_Model, _Arguments, _Result]
+]:
+    """Return a decorator of methods that raise AttributeError unless `reason` is empty.
+
+    Unlike `sklearn.utils.metaestimators.available_if`, the error gives the reason.
+    """
+    return lambda method: _AvailableIf(reason, method)
+
+
+class _AvailableIf(Generic[_Model, _Arguments, _Result]):
+    """Method that is available unless `reason` returns a text."""
+
+    def __init__(
+        self,
+        reason: Callable[[_Model], str],
+        method: Callable[Concatenate[_Model, _Arguments], _Result],
+    ) -> None:
+        self._reason = reason
+        self.func = method
+        self.__doc__ = method.__doc__
+
+    @overload
+    def __get__(
+        self, model: None, cls: type
+    ) -> Callable[Concatenate[_Model, _Arguments], _Result]: ...
+    @overload
+    def __get__(self, model: _Model, cls: type) -> Callable[_Arguments, _Result]: ...
+    def __get__(self, model: _Model | None, cls: type) -> Any:
+        if model is None:
+            return self.func
+        reason = self._reason(model)
+        if reason:
+            raise AttributeError(reason)
+        return MethodType(self.func, model)
+
+
+def as_several(result: Any) -> Predictions[Any]:
+    """Return the result of `predict` as a sequence, also for a single image."""
+    return result if isinstance(result, Predictions) else Predictions([result])
 
 
 def raise_no_predict_proba(model: ImageEstimator) -> NoReturn:
@@ -410,7 +528,7 @@ def plot_atoms(model: Any, n_atoms: int, axes: Sequence[Axes] | None) -> Sequenc
     """Plot the first `n_atoms` atoms per class of a fitted model on these or new axes."""
     check_whole_number("n_atoms", n_atoms, 1)
     pipeline: ImagePipeline = model.model_
-    classes, atoms = model.classes_, pipeline.atoms()
+    classes, atoms = model.class_names_, pipeline.atoms()
     if atoms is None:
         raise ValueError(pipeline.no_atoms_reason())
     if atoms.patch_px is None:

@@ -22,7 +22,7 @@ from ..utils.cache import ArrayCache
 from ..utils.parallel import Executor
 from ..utils.progress import Callback, no_callback
 from ..utils.validation import hint
-from .estimator import ImageEstimator
+from .estimator import ImageEstimator, as_several
 from .image_pipeline import ImagePipeline, ImageScores
 from .inputs import (
     ManyImages,
@@ -105,7 +105,7 @@ class ImageClassifier(ImageEstimator):
         if len(classes) < 2:
             raise ValueError(too_few_classes_message(manifest))
         manifest = checked_training_images(manifest, self.n_jobs, callback)
-        self.classes_, self.threshold_shift_ = classes, 0.0
+        self.class_names_, self.threshold_shift_ = classes, 0.0
         self.training_info_ = {
             "manifest_digest": manifest.digest(),
             "n_images": manifest.n_images,
@@ -121,7 +121,7 @@ class ImageClassifier(ImageEstimator):
     @overload
     def predict(
         self,
-        images: SingleImage,
+        X: SingleImage,
         *,
         mpp: MppLike = ...,
         error_rate: float = ...,
@@ -130,7 +130,7 @@ class ImageClassifier(ImageEstimator):
     @overload
     def predict(
         self,
-        images: ManyImages,
+        X: ManyImages,
         *,
         mpp: MppLike = ...,
         error_rate: float = ...,
@@ -138,17 +138,12 @@ class ImageClassifier(ImageEstimator):
     ) -> Predictions[ImagePrediction]: ...
     @overload
     def predict(
-        self,
-        images: Any,
-        *,
-        mpp: MppLike = ...,
-        error_rate: float = ...,
-        within: RegionOfInterest = ...,
+        self, X: Any, *, mpp: MppLike = ..., error_rate: float = ..., within: RegionOfInterest = ...
     ) -> Any: ...
 
     def predict(
         self,
-        images: Any,
+        X: Any,
         *,
         mpp: MppLike = None,
         error_rate: float = 0.1,
@@ -158,8 +153,8 @@ class ImageClassifier(ImageEstimator):
 
         Parameters
         ----------
-        images : path of an image or slide, array (height, width, 3) of uint8 or Pillow image;
-            several images are a list of these, a folder, a CSV file, a DataFrame or a `Manifest`
+        X : path of an image or slide, array (height, width, 3) of uint8 or Pillow image; several
+            images are a list of these, a folder, a CSV file, a DataFrame or a `Manifest`
         mpp : pixel size (µm) of images for which neither file nor table gives one; a
             `PixelSizeOption` can also override these
         error_rate : accepted rate at which the prediction set does not contain the true class
@@ -169,8 +164,31 @@ class ImageClassifier(ImageEstimator):
         Returns
         -------
         ImagePrediction or Predictions
+            For NumPy and scikit-learn, `Predictions` are the array of the most likely classes.
         """
-        return self._predict(images, mpp, within, error_rate=error_rate)
+        return self._predict(X, mpp, within, error_rate=error_rate)
+
+    def decision_function(
+        self, X: Any, *, mpp: MppLike = None, within: RegionOfInterest = None
+    ) -> NDArray[np.float64]:
+        """Return the scores of the images, in the order of `classes_`.
+
+        Parameters
+        ----------
+        X : as in `predict`
+        mpp : pixel size (µm), as in `predict`
+        within : outlines, as in `predict`
+
+        Returns
+        -------
+        ndarray of shape (n_images,) or (n_images, n_classes)
+            With two classes one score, positive for the second; else one per class. NaN for images
+            without tissue. A single image counts as a list of one.
+        """
+        predictions = as_several(self._predict(X, mpp, within))
+        n_columns = n_scores(len(self.class_names_))
+        scores = np.array([p.scores for p in predictions], np.float64).reshape(-1, n_columns)
+        return scores[:, 0] if n_columns == 1 else scores
 
     def predict_one(
         self,
@@ -205,12 +223,12 @@ class ImageClassifier(ImageEstimator):
         self, path: ImageLike, image_scores: ImageScores, error_rate: float
     ) -> ImagePrediction:
         if image_scores.scores is None:  # no tissue
-            no_scores = (np.nan,) * n_scores(len(self.classes_))
+            no_scores = (np.nan,) * n_scores(len(self.class_names_))
             prediction = ImagePrediction(
                 path, None, no_scores, {}, self.threshold, 0, image_scores.patch_map
             )
             return replace(
-                prediction, n_abstaining=image_scores.n_abstaining, classes=tuple(self.classes_)
+                prediction, n_abstaining=image_scores.n_abstaining, classes=tuple(self.class_names_)
             )
         probabilities, prediction_set = self._probabilities_and_prediction_set(
             image_scores.scores, error_rate
@@ -221,7 +239,7 @@ class ImageClassifier(ImageEstimator):
         value = self._value(float(scores.max()))
         return ImagePrediction(
             path,
-            self.classes_[predicted_class(scores)],
+            self.class_names_[predicted_class(scores)],
             tuple(scores.tolist()),
             patch_map.proportions if patch_map else {},
             self.threshold,
@@ -231,7 +249,7 @@ class ImageClassifier(ImageEstimator):
             probabilities,
             prediction_set,
             image_scores.n_abstaining,
-            classes=tuple(self.classes_),
+            classes=tuple(self.class_names_),
             decision_text=self._describe_aggregation(value),
         )
 
@@ -253,7 +271,7 @@ class ImageClassifier(ImageEstimator):
             return ""
         threshold = self.threshold
         return self.aggregator_.describe(
-            self.classes_, None if threshold is None else (value, threshold)
+            self.class_names_, None if threshold is None else (value, threshold)
         )
 
     @property
@@ -303,7 +321,9 @@ class ImageClassifier(ImageEstimator):
                 self.aggregator_.name, self.threshold, self.aggregator_.higher_is_positive
             )
         return (
-            DecisionThreshold("score", self.threshold_shift_) if len(self.classes_) == 2 else None
+            DecisionThreshold("score", self.threshold_shift_)
+            if len(self.class_names_) == 2
+            else None
         )
 
     def with_threshold(self, value: float) -> Self:
@@ -324,7 +344,7 @@ class ImageClassifier(ImageEstimator):
         """
         if not np.isfinite(value):
             raise ValueError("the decision threshold must be a finite number")
-        if len(self.classes_) != 2:
+        if len(self.class_names_) != 2:
             raise ValueError("only a model of two classes has a decision threshold")
         moved, before = copy(self), self.decision_threshold
         if self.threshold is not None:
@@ -360,7 +380,10 @@ class ImageClassifier(ImageEstimator):
         if prediction.top_label is None or value is None:
             return prediction
         if threshold is not None:
-            score, label = self._score_of(value), self.classes_[int(threshold.is_positive(value))]
+            score, label = (
+                self._score_of(value),
+                self.class_names_[int(threshold.is_positive(value))],
+            )
             shift = prediction.score - score
             if abs(shift) <= _ROUNDING:
                 score, shift = prediction.score, 0.0
@@ -404,7 +427,7 @@ class ImageClassifier(ImageEstimator):
         -------
         Self
         """
-        if len(self.classes_) != 2:
+        if len(self.class_names_) != 2:
             raise ValueError("only a model of two classes has a threshold to adapt")
         known = np.array(scores, dtype=np.float64)
         known = known[~np.isnan(known)]

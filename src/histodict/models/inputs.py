@@ -1,4 +1,4 @@
-"""Inputs of models: labelled images for training, images for prediction, and checks of both.
+"""Inputs of models: tables of labelled images, images for prediction, and checks of both.
 
 Images in memory are processed like those of a file, with identical results.
 """
@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..annotations.annotation_file import AnnotationFile
 from ..datasets.annotated import match_annotations
 from ..datasets.folder_layout import find_images
-from ..datasets.manifest import TABLE_SUFFIXES, Manifest, read_manifest, warn_multiple_splits
-from ..datasets.record import Frame, guess_positive_class, is_dataframe
+from ..datasets.manifest import TABLE_SUFFIXES, ImageRecord, Manifest, read_manifest
+from ..datasets.record import Frame, is_dataframe
 from ..datasets.survey import check_duplicates_by_content, check_readable, sorted_by_content
 from ..decision.threshold import image_fingerprints
 from ..encoders import get_patch_features
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 LabelledImages = Manifest | Path | str | Frame
+TrainingImages = LabelledImages | Iterable[Any]  # with separate labels
 # Types that are known to be several images, or one; a path or an array may be either.
 ManyImages = Manifest | Frame | list[Any] | tuple[Any, ...]
 SingleImage: TypeAlias = "MemoryImage | Image"
@@ -62,52 +64,37 @@ class PredictionInputs:
     pictures: list[Path | None] = field(default_factory=list)
 
 
-def resolve_training_set(
-    images: LabelledImages, positive: str | None = None, option: str = ""
-) -> Manifest:
-    """Return a manifest of labelled images; warn about problems of the table or folder.
-
-    Parameters
-    ----------
-    images : folder, CSV file, DataFrame or `Manifest`
-    positive : class with positive scores
-    option : name of the argument for the positive class, for a warning if the class names do not
-        determine it; empty for no warning
-
-    Notes
-    -----
-    A warning about several splits is issued once: the estimators of an ensemble receive the images
-    without the column.
-    """
-    manifest = resolve_labelled(images, stacklevel=4)
-    message = warn_multiple_splits(manifest.root, manifest.records)
-    if message:
-        warnings.warn(message, stacklevel=3)  # attributed to the caller of fit
-        manifest = manifest.drop_split_column()
-    if positive is not None:
-        return manifest.with_positive(positive)
-    if option and not isinstance(images, Manifest):
-        _require_positive_class(manifest.classes, option)
-    return manifest
-
-
-def resolve_labelled(images: LabelledImages, stacklevel: int = 3) -> Manifest:
+def resolve_labelled(images: TrainingImages, stacklevel: int = 3) -> Manifest:
     """Return a manifest of labelled images, for training or evaluation."""
     if isinstance(images, Manifest):
         return images
-    manifest = read_manifest(images)
+    if is_image_list(images):
+        records = _as_records(images)
+        if records is None or not all(r.label or r.is_mapped for r in records.records):
+            raise ValueError(
+                "a list of images has no labels: give y, one label per image, or a table or folder"
+            )
+        return records
+    manifest = read_manifest(cast(Path | str | Frame, images))
     for message in manifest.warnings:
         warnings.warn(message, stacklevel=stacklevel)  # attributed to the caller of fit or score
     return manifest
 
 
-def _require_positive_class(classes: list[str], option: str) -> None:
-    if len(classes) == 2 and not guess_positive_class(classes):
-        warnings.warn(
-            f"the names do not tell which of {classes[0]!r} and {classes[1]!r} is the class to be "
-            f"found; it is {classes[1]!r} unless you give {option}=…",
-            stacklevel=4,
-        )
+def is_image_list(images: object) -> bool:
+    """Return whether it is a list or array of several images, and not a table or a folder."""
+    if isinstance(images, Manifest | str | os.PathLike) or is_dataframe(images):
+        return False
+    return isinstance(images, Iterable) and not isinstance(images, Mapping) and not _is_one(images)
+
+
+def _as_records(images: Any) -> Manifest | None:
+    """Return a list of records as a manifest; None for other images."""
+    if not isinstance(images, list | tuple | np.ndarray) or not len(images):
+        return None
+    if all(isinstance(image, ImageRecord) for image in images):
+        return Manifest(tuple(images))
+    return None
 
 
 def resolve_inputs(images: Any, within: AnnotationInput | None = None) -> PredictionInputs:
@@ -134,6 +121,7 @@ def resolve_inputs(images: Any, within: AnnotationInput | None = None) -> Predic
 
 
 def _resolve(images: Any) -> PredictionInputs:
+    images = _as_records(images) or images
     if isinstance(images, Manifest) or is_dataframe(images) or _is_table(images):
         manifest = images if isinstance(images, Manifest) else read_manifest(images, labelled=False)
         for record in manifest.records:
@@ -144,7 +132,7 @@ def _resolve(images: Any) -> PredictionInputs:
             pictures=[record.image for record in manifest.records],
         )
     if _is_one(images):
-        return PredictionInputs([(_image(images, "image"), None, None)], is_one=True)
+        return PredictionInputs([(one_image(images, "image"), None, None)], is_one=True)
     if isinstance(images, str | os.PathLike):
         images = [images]
     if isinstance(images, Iterable):
@@ -166,8 +154,13 @@ def _is_one(images: Any) -> bool:
     if isinstance(images, str | os.PathLike):
         return not _contains_images(Path(images))
     if isinstance(images, np.ndarray):
-        return images.ndim != 4
+        return images.ndim != 4 and not _is_list(images)
     return isinstance(images, MemoryImage) or _is_image(images)
+
+
+def _is_list(array: NDArray[Any]) -> bool:
+    """Return whether an array contains paths or images as objects."""
+    return array.ndim == 1 and array.dtype.kind in "OU"
 
 
 def _is_image(image: Any) -> bool:
@@ -180,14 +173,14 @@ def _expand(images: Iterable[Any], skipped: list[str]) -> Iterator[ImageLike]:
         if isinstance(image, str | os.PathLike) and _contains_images(Path(image)):
             yield from _images_below(Path(image), skipped)
         else:
-            yield _image(image, f"image {index}")
+            yield one_image(image, f"image {index}")
 
 
 def _contains_images(path: Path) -> bool:
     return path.is_dir() and not is_zarr(path)
 
 
-def _image(image: Any, name: str) -> ImageLike:
+def one_image(image: Any, name: str) -> ImageLike:
     """Return a path or `MemoryImage`; `name` is for pixels, and files are opened only later."""
     if isinstance(image, str | os.PathLike):
         return Path(image)

@@ -35,6 +35,7 @@ from ..utils.array_schema import ArraySpec, Sizes, validate_arrays
 from ..utils.files import atomic_write
 from ..utils.text_io import parse_json, shorten
 from ..utils.validation import check_choice, check_kind, check_number, check_whole_number, hint
+from .class_labels import LABEL_TYPES, labels_of_names
 
 # Parameters of the decision that are not arrays, by the kind of model.
 DECISIONS = {
@@ -188,6 +189,7 @@ _TRAINING_OF_SOME = {
     "started_from": "dict[str, Any]",
     "left_out": "list[str]",
     "confounders": "list[str]",
+    "label_type": "str",
     "tuning": "list[Any]",
     "estimators": "list[Any]",
 }
@@ -210,6 +212,9 @@ def validate_header(header: Mapping[str, Any]) -> None:
     _check_fields("recipe: ", header["recipe"], _RECIPE)
     _check_decision(header["kind"], header["decision_parameters"])
     _check_training(header["training_info"])
+    if "label_type" in header["training_info"]:
+        check_choice("label_type", header["training_info"]["label_type"], LABEL_TYPES)
+        labels_of_names(header["classes"], header["training_info"]["label_type"])
     check_notes(header["atom_annotations"])
     if header["kind"] == "region-detector" and len(header["classes"]) != 2:
         raise ValueError("a region-detector has two classes")

@@ -16,6 +16,7 @@ from ..images.pixel_size import PixelSize
 from ..images.source import open_image
 from ..patches.patch_map import PatchMap, Ring
 from ..utils.text_io import Row, column_names, pluralize
+from .class_labels import TEXT, labels_of_names
 
 if TYPE_CHECKING:
     import pandas
@@ -425,12 +426,18 @@ _NO_PANDAS = "a DataFrame is made with pandas, which is not installed: pip insta
 class Predictions(Sequence[A], Generic[A]):
     """Sequence of predictions in the order of the images; a slice is again `Predictions`.
 
+    For NumPy and scikit-learn, it is the array of the most likely classes: `numpy.asarray` returns
+    them with the type of the labels that the model was fitted on, and ``==`` compares them
+    element-wise.
+
     Parameters
     ----------
     predictions : iterable of ImagePrediction or RegionPrediction
         The predictions.
     columns : sequence of str
         Columns that come first in the table.
+    label_type : str
+        Type of the labels that the model was fitted on: str, int, float or bool.
 
     Attributes
     ----------
@@ -440,9 +447,14 @@ class Predictions(Sequence[A], Generic[A]):
         Most likely class of each image.
     """
 
-    def __init__(self, predictions: Iterable[A], columns: Sequence[str] = ()) -> None:
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(
+        self, predictions: Iterable[A], columns: Sequence[str] = (), label_type: str = TEXT
+    ) -> None:
         self._predictions = list(predictions)
         self._columns = tuple(columns)
+        self._label_type = label_type
 
     def __len__(self) -> int:
         return len(self._predictions)
@@ -455,8 +467,28 @@ class Predictions(Sequence[A], Generic[A]):
 
     def __getitem__(self, place: int | slice) -> A | Predictions[A]:
         if isinstance(place, slice):
-            return Predictions(self._predictions[place], self._columns)
+            return Predictions(self._predictions[place], self._columns, self._label_type)
         return self._predictions[place]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        """Return the most likely classes with the type of the labels of the training images."""
+        if self._label_type != TEXT:
+            for prediction in self:
+                if prediction.top_label is None:
+                    raise ValueError(
+                        f"{prediction.path}: {NO_TISSUE_LABEL}, for which there is no label of "
+                        f"type {self._label_type}: use the attribute `top_labels`, or fit the "
+                        "model on labels that are text"
+                    )
+        labels = labels_of_names(self.top_labels, self._label_type)
+        return labels if dtype is None else labels.astype(dtype)
+
+    def __eq__(self, other: object) -> Any:
+        """Compare the most likely classes with other labels, element-wise."""
+        return np.asarray(self) == np.asarray(other)
+
+    def __ne__(self, other: object) -> Any:
+        return np.asarray(self) != np.asarray(other)
 
     @property
     def labels(self) -> list[str]:

@@ -37,13 +37,12 @@ from ..utils.validation import hint
 from .estimator import ImageEstimator, raise_no_predict_proba
 from .image_pipeline import ImageScores, PatchRecorder
 from .inputs import (
-    LabelledImages,
     ManyImages,
     RegionOfInterest,
     SingleImage,
+    TrainingImages,
     checked_training_images,
     data_notes,
-    resolve_training_set,
 )
 from .model_file import ModelData, array_specs
 from .patch_pipeline import PatchPipeline, PatchSamplingSpec
@@ -51,6 +50,7 @@ from .predictions import DetectedRegion, Predictions, RegionPrediction
 from .recipe import Recipe, default_region_preset
 from .region_labels import image_region_label, in_region, labelled_patch_mask, region_patch_mask
 from .tissue_classifier import recipe_fingerprint
+from .training_set import resolve_training_set
 
 
 def region_classes(manifest: Manifest, region: str | None) -> list[str]:
@@ -164,8 +164,10 @@ class RegionDetector(ImageEstimator):
 
     Attributes
     ----------
-    classes_ : list of str
-        The names [other, region].
+    classes_ : ndarray of shape (2,)
+        The labels [other, region].
+    class_names_ : list of str
+        The same as text.
     margin_threshold_ : float
         Margin above which a patch is region. It is fitted on the training images if the aggregator
         is "margin"; else it is 0, and the closest class is predicted.
@@ -227,9 +229,15 @@ class RegionDetector(ImageEstimator):
     def _settings(self) -> dict[str, Any]:
         return self.recipe.values()
 
+    def _settings_of_preset(self) -> dict[str, Any]:
+        preset, method = (self._init_params[name] for name in ("recipe", "method"))
+        return {} if preset is None else self._recipe_of(preset, method, {}).values()
+
     def fit(
         self,
-        images: LabelledImages,
+        X: TrainingImages,
+        y: Any = None,
+        groups: Any = None,
         *,
         callback: Callback | None = None,
         executor: Executor | None = None,
@@ -239,17 +247,20 @@ class RegionDetector(ImageEstimator):
 
         Parameters
         ----------
-        images : folder with a subfolder of crops per class, CSV file (with a column ``mask``),
-            DataFrame with the same columns or `Manifest`; see `read_manifest`
-        callback, executor, start_from : see `TissueClassifier.fit`
+        X : folder with a subfolder of crops per class, CSV file (with a column ``mask``),
+            DataFrame with the same columns or `Manifest`, see `read_manifest`; or with `y`, a list
+            of crops as in `TissueClassifier.fit`
+        y, groups, callback, executor, start_from : see `TissueClassifier.fit`
 
         Returns
         -------
         Self
         """
-        manifest = resolve_training_set(images, option="" if self.region else "region")
-        with self._progress_callback(callback) as progress:
-            return self._assign_fitted(self._fit(manifest, progress, executor, start_from))
+        training = resolve_training_set(X, y, groups, option="" if self.region else "region")
+        with training.files() as manifest, self._progress_callback(callback) as progress:
+            fitted = self._fit(manifest, progress, executor, start_from)
+        training.record_labels(fitted.training_info_)
+        return self._assign_fitted(fitted)
 
     def _fit(
         self,
@@ -260,13 +271,13 @@ class RegionDetector(ImageEstimator):
     ) -> Self:
         """Return a fitted copy."""
         fitted = copy(self)
-        fitted.classes_ = region_classes(manifest, self.region)
+        fitted.class_names_ = region_classes(manifest, self.region)
         manifest = checked_training_images(manifest, self.n_jobs, progress)
         records = manifest.records
         if any(record.annotations for record in records):
-            check_classes(manifest, [fitted.classes_[1]])
+            check_classes(manifest, [fitted.class_names_[1]])
         sources = [
-            s for record in records for s in PatchSamplingSpec.of(record, fitted.classes_[1])
+            s for record in records for s in PatchSamplingSpec.of(record, fitted.class_names_[1])
         ]
         fitted.model_ = fitted._new_model()
         start = start_from.model_ if start_from is not None else None
@@ -295,7 +306,9 @@ class RegionDetector(ImageEstimator):
         return fitted
 
     def _new_model(self) -> PatchPipeline:
-        return PatchPipeline(self.recipe, self.classes_, self.random_state, self.n_jobs, self.cache)
+        return PatchPipeline(
+            self.recipe, self.class_names_, self.random_state, self.n_jobs, self.cache
+        )
 
     def region_sizes(
         self, manifest: Manifest, callback: Callback = no_callback, executor: Executor | None = None
@@ -333,29 +346,27 @@ class RegionDetector(ImageEstimator):
 
     @overload
     def predict(
-        self, images: SingleImage, *, mpp: MppLike = ..., within: RegionOfInterest = ...
+        self, X: SingleImage, *, mpp: MppLike = ..., within: RegionOfInterest = ...
     ) -> RegionPrediction: ...
     @overload
     def predict(
-        self, images: ManyImages, *, mpp: MppLike = ..., within: RegionOfInterest = ...
+        self, X: ManyImages, *, mpp: MppLike = ..., within: RegionOfInterest = ...
     ) -> Predictions[RegionPrediction]: ...
     @overload
-    def predict(
-        self, images: Any, *, mpp: MppLike = ..., within: RegionOfInterest = ...
-    ) -> Any: ...
+    def predict(self, X: Any, *, mpp: MppLike = ..., within: RegionOfInterest = ...) -> Any: ...
 
-    def predict(self, images: Any, *, mpp: MppLike = None, within: RegionOfInterest = None) -> Any:
+    def predict(self, X: Any, *, mpp: MppLike = None, within: RegionOfInterest = None) -> Any:
         """Return a `RegionPrediction` for a single image, `Predictions` for several.
 
         Parameters
         ----------
-        images, mpp, within : see `TissueClassifier.predict`
+        X, mpp, within : see `TissueClassifier.predict`
 
         Returns
         -------
         RegionPrediction or Predictions
         """
-        return self._predict(images, mpp, within)
+        return self._predict(X, mpp, within)
 
     def predict_one(
         self,
@@ -404,7 +415,7 @@ class RegionDetector(ImageEstimator):
         _, sizes = label_regions(patch_map.predicted_classes == 1)
         largest, min_patches = int(sizes.max(initial=0)), self.min_patches_
         regions = [_region(patch_map, *region) for region in patch_map.regions(1, min_patches)]
-        label = self.classes_[int(largest >= min_patches)] if patch_map.n_patches else None
+        label = self.class_names_[int(largest >= min_patches)] if patch_map.n_patches else None
         return RegionPrediction(path, label, largest, min_patches, regions, patch_map, size)
 
     @property
@@ -485,15 +496,15 @@ class RegionDetector(ImageEstimator):
 
     def true_label(self, record: ImageRecord) -> str:
         """Return the class of a record: whether its mask or, without one, label shows region."""
-        return image_region_label(record, self.classes_)
+        return image_region_label(record, self.class_names_)
 
     def patch_labels(
         self, record: ImageRecord, corners: NDArray[np.int64], side: float
     ) -> list[str]:
         """Return the labels of patches with corners (n, 2), by the mask or the image label."""
         x, y = corners.T.astype(np.float64)
-        inside = in_region(record, self.classes_[1], x, y, side)
-        return [self.classes_[int(is_inside)] for is_inside in inside.tolist()]
+        inside = in_region(record, self.class_names_[1], x, y, side)
+        return [self.class_names_[int(is_inside)] for is_inside in inside.tolist()]
 
     def fingerprint(self) -> list[Any]:
         """Return all settings that determine the model fitted on given images."""
@@ -517,7 +528,7 @@ class RegionDetector(ImageEstimator):
         recipe, seed = Recipe.from_dict(content.recipe), content.training_info["random_state"]
         name = str(content.classes[1])
         model = cls(recipe, region=name, random_state=seed, n_jobs=n_jobs)
-        model.classes_ = [str(name) for name in content.classes]
+        model.class_names_ = [str(name) for name in content.classes]
         model.training_info_ = content.training_info
         model.min_patches_ = int(content.decision_parameters["min_patches"])
         model.margin_threshold_ = float(content.decision_parameters["margin_threshold"])

@@ -22,10 +22,11 @@ from ..utils.progress import Callback, no_callback
 from .estimator import raise_no_predict_proba
 from .image_classifier import ImageClassifier
 from .image_pipeline import ImagePipeline, ImageScores, PatchRecorder, WholeImagePipeline
-from .inputs import LabelledImages, resolve_labelled, resolve_training_set
+from .inputs import LabelledImages, TrainingImages, resolve_labelled
 from .model_file import ModelData
 from .patch_pipeline import PatchPipeline
 from .recipe import Recipe
+from .training_set import resolve_training_set
 
 
 class TissueClassifier(ImageClassifier):
@@ -50,8 +51,11 @@ class TissueClassifier(ImageClassifier):
 
     Attributes
     ----------
-    classes_ : list of str
-        Class names. With two classes, positive scores stand for the second.
+    classes_ : ndarray of shape (n_classes,)
+        Class labels. With two classes, positive scores stand for the second. Labels `y` are sorted
+        as in scikit-learn; of a table or folder, the class whose name is not healthy comes last.
+    class_names_ : list of str
+        Class labels as text.
     model_ : ImagePipeline
         Fitted method with the steps between it and an image file.
     threshold_shift_ : float
@@ -97,9 +101,15 @@ class TissueClassifier(ImageClassifier):
     def _settings(self) -> dict[str, Any]:
         return self.recipe.values()
 
+    def _settings_of_preset(self) -> dict[str, Any]:
+        preset, method = (self._init_params[name] for name in ("recipe", "method"))
+        return self._recipe_of(preset, method, {}).values()
+
     def fit(
         self,
-        images: LabelledImages,
+        X: TrainingImages,
+        y: Any = None,
+        groups: Any = None,
         *,
         positive: str | None = None,
         callback: Callback | None = None,
@@ -110,9 +120,13 @@ class TissueClassifier(ImageClassifier):
 
         Parameters
         ----------
-        images : folder with a subfolder per class, CSV file, DataFrame with the same columns or
-            `Manifest`; see `read_manifest`
+        X : folder with a subfolder per class, CSV file, DataFrame with the same columns or
+            `Manifest`, see `read_manifest`; or with `y`, a list of paths, arrays (height, width, 3)
+            of uint8 or Pillow images, or an array (n_images, height, width, 3)
+        y : labels of the images: text, integers or booleans; they replace those of a table
+        groups : patients of the images; they replace those of a table
         positive : class with positive scores, of two; None takes the one whose name is not healthy
+            or, with `y`, the last in sorted order
         callback : receives the progress, instead of the progress bar
         executor : runs reading images and encoding patches; None uses threads
         start_from : model of the same recipe and classes whose dictionaries are trained further
@@ -122,10 +136,15 @@ class TissueClassifier(ImageClassifier):
         -------
         Self
         """
-        manifest = resolve_training_set(images, positive, "positive")
+        training = resolve_training_set(X, y, groups, positive=positive, option="positive")
         fitted, start = copy(self), None
-        with image_cache_enabled(), self._progress_callback(callback) as progress:
+        with (
+            training.files() as manifest,
+            image_cache_enabled(),
+            self._progress_callback(callback) as progress,
+        ):
             manifest, labels = fitted._begin(manifest, progress, executor)
+            training.record_labels(fitted.training_info_)
             if start_from is not None:
                 fitted.training_info_["started_from"] = start_from.training_info_
                 start = start_from.model_
@@ -137,7 +156,7 @@ class TissueClassifier(ImageClassifier):
 
     def _new_model(self) -> ImagePipeline:
         pipeline = PatchPipeline if self.recipe.is_patch_level else WholeImagePipeline
-        return pipeline(self.recipe, self.classes_, self.random_state, self.n_jobs, self.cache)
+        return pipeline(self.recipe, self.class_names_, self.random_state, self.n_jobs, self.cache)
 
     def _score_image(
         self,
@@ -208,12 +227,12 @@ class TissueClassifier(ImageClassifier):
         Self
         """
         manifest = resolve_labelled(images)
-        unknown = sorted({r.label for r in manifest.records} - set(self.classes_))
+        unknown = sorted({r.label for r in manifest.records} - set(self.class_names_))
         if unknown:
-            known = " and ".join(map(repr, self.classes_))
+            known = " and ".join(map(repr, self.class_names_))
             raise ValueError(f"{manifest.root}: the model knows {known}, not {unknown[0]!r}")
         manifest = sorted_by_content(manifest)
-        labels = np.array([self.classes_.index(r.label) for r in manifest.records], np.int64)
+        labels = np.array([self.class_names_.index(r.label) for r in manifest.records], np.int64)
         changed = copy(self)
         with self._progress_callback(callback) as progress:
             changed._model = self._model.refit_decision_rule(manifest.records, labels, progress)
@@ -244,7 +263,7 @@ class TissueClassifier(ImageClassifier):
         """Make a fitted model from the content of a file."""
         seed = content.training_info["random_state"]
         model = cls(Recipe.from_dict(content.recipe), random_state=seed, n_jobs=n_jobs)
-        model.classes_ = [str(name) for name in content.classes]
+        model.class_names_ = [str(name) for name in content.classes]
         model.threshold_shift_ = float(content.decision_parameters["shift"])
         model.training_info_ = content.training_info
         model._model = model._new_model()

@@ -46,7 +46,7 @@ def run_atoms(setting: Setting) -> Outcome:
     models = setting.trained(setting.tasks(plans, setting.splits)[: len(plans)])
     dictionaries = {}
     for method, model in zip(plans, models, strict=True):
-        order = [model.classes_.index(name) for name in classes]
+        order = [model.class_names_.index(name) for name in classes]
         dictionaries[paper_name(method)] = model.model_.method_.dictionaries_[order]
     rows = _atom_rows(classes, dictionaries)
     medians = {
@@ -176,7 +176,7 @@ def _codes(
     step = -(-len(vectors) // _MAX_PATCHES)
     S, _ = model.model_.method_.encode(model.model_.project(vectors[:: max(step, 1)]))
     parts = np.split(np.arange(S.shape[1]), len(classes))
-    order = np.concatenate([parts[model.classes_.index(name)] for name in classes])
+    order = np.concatenate([parts[model.class_names_.index(name)] for name in classes])
     S = csr_array(S[:, order])
     weight = np.asarray(abs(S).sum(axis=0)).ravel().reshape(len(classes), -1).sum(axis=1)
     fraction = weight[classes.index(record.label)] / max(weight.sum(), 1e-12)

@@ -155,9 +155,9 @@ def write_atoms_page(
     flagged = atom_rows(report, manifest.records, names, uses=report.flagged, **options)
     recipe = model.recipe
     content = {
-        "title": f"Atoms of {' / '.join(model.classes_)}",
+        "title": f"Atoms of {' / '.join(model.class_names_)}",
         "facts": [
-            {"name": f"atoms of {len(model.classes_)} classes", "value": len(report.atoms.D)},
+            {"name": f"atoms of {len(model.class_names_)} classes", "value": len(report.atoms.D)},
             {"name": "patches looked at", "value": len(report.labels)},
             {"name": "images they come from", "value": len(set(report.gallery.images.tolist()))},
             {"name": "patients", "value": report.statistics[0].of_patients},

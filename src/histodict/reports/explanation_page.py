@@ -38,7 +38,7 @@ def write_explanation_page(
     n_parts : number of concepts shown per image
     """
     content = {
-        "title": f"Explanation: {' / '.join(model.classes_)}",
+        "title": f"Explanation: {' / '.join(model.class_names_)}",
         "images": [
             _image(model, explanation, record, n_parts)
             for explanation, record in zip(explanations, records, strict=True)

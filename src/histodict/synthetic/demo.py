@@ -63,7 +63,9 @@ class DemoResult:
         """Number of images by true class (rows) and predicted class (columns)."""
         truth, predictions = self.predicted
         predicted = [prediction.top_label for prediction in predictions]
-        counts: NDArray[np.int64] = confusion_matrix(truth, predicted, labels=self.model.classes_)
+        counts: NDArray[np.int64] = confusion_matrix(
+            truth, predicted, labels=self.model.class_names_
+        )
         return counts
 
     @property
@@ -162,7 +164,8 @@ def _content(result: DemoResult) -> dict[str, Any]:
     atoms = model.model_.atoms()
     assert atoms is not None
     bases = {
-        n: atoms.with_usage_sign[atoms.classes == index] for index, n in enumerate(model.classes_)
+        n: atoms.with_usage_sign[atoms.classes == index]
+        for index, n in enumerate(model.class_names_)
     }
     n_patches = sum(prediction.n_patches for prediction in result.predictions)
     return {
@@ -174,7 +177,7 @@ def _content(result: DemoResult) -> dict[str, Any]:
             {"name": "images of unseen patients", "value": int(counts.sum())},
             {"name": "images to learn from", "value": model.training_info_["n_images"]},
         ],
-        "classes": model.classes_,
+        "classes": model.class_names_,
         "confusion": counts.tolist(),
         "roc": roc_curves_svg("roc", {"the model": _roc(result)}),
         "images": [_image(result, index) for index in _examples(result)],
@@ -193,7 +196,7 @@ def _content(result: DemoResult) -> dict[str, Any]:
 def _roc(result: DemoResult) -> RocCurve:
     truth, predictions = result.predicted
     scores = [prediction.score for prediction in predictions]
-    return roc_curve(truth, scores, positive=result.model.classes_[1])
+    return roc_curve(truth, scores, positive=result.model.class_names_[1])
 
 
 def _examples(result: DemoResult) -> list[int]:
@@ -213,7 +216,7 @@ def _examples(result: DemoResult) -> list[int]:
 def _image(result: DemoResult, index: int) -> dict[str, Any]:
     record, prediction = result.test.records[index], result.predictions[index]
     assert prediction.patch_map is not None
-    percentage = round(100 * prediction.proportions.get(result.model.classes_[-1], 0.0))
+    percentage = round(100 * prediction.proportions.get(result.model.class_names_[-1], 0.0))
     overlay = draw_overlay(prediction.patch_map, prediction.summary())
     return _display_image(overlay, record, prediction) | {"share": percentage}
 

@@ -55,7 +55,7 @@ class ModelProfile:
         mpp = recipe.mpp if recipe.mpp is not None else model.model_.mpp_
         is_file = job.summary["kind"] == IMPORTED
         images = job.id if is_file else job.summary["data"]
-        names = tuple(model.classes_)
+        names = tuple(model.class_names_)
         tuning = describe_tuning(model.training_info_)
         return cls(job.name, is_file, images, names, mpp, recipe.features, recipe.patch_px, tuning)
 
@@ -180,7 +180,7 @@ def _request(path: Path, model: Model) -> dict[str, Any]:
         "test_patients": [],
         "corrections": [],
         "recipe": {"method": model.recipe.method},
-        "regions": model.classes_[1] if model.finds_regions else None,
+        "regions": model.class_names_[1] if model.finds_regions else None,
         "parent": None,
         "n_shapes": 0,
     }

@@ -250,15 +250,15 @@ def write_report(
     selection : warning about choosing among several models
     """
     rows = _predicted(results)
-    counts = confusion_table(model.classes_, rows) if rows else []
+    counts = confusion_table(model.class_names_, rows) if rows else []
     content = {
-        "title": f"Model report: {' / '.join(model.classes_)}",
+        "title": f"Model report: {' / '.join(model.class_names_)}",
         "facts": _figures(model, _predicted(untuned or results)),
         "tuned": [] if untuned is None else _figures(model, rows, is_tuned=True),
         "tuned_note": NOTE,
         "selection": selection,
-        "few": _few_patients_text(figures(model.classes_, rows)),
-        "classes": model.classes_,
+        "few": _few_patients_text(figures(model.class_names_, rows)),
+        "classes": model.class_names_,
         "card": card,
         "truths": [truth for truth, _ in counts],
         "confusion": [counts_of_truth for _, counts_of_truth in counts],
@@ -295,7 +295,7 @@ def _figures(
     For two classes they include sensitivity and specificity, for regions the overlap with the
     true regions. `is_tuned` tells whether the operating point was chosen on these images.
     """
-    classes = model.classes_
+    classes = model.class_names_
     labels, predictions = ([row[key] for row in rows] for key in ("label", "answer"))
     missing = [name for name in classes if name not in labels]
     point = (
@@ -353,7 +353,7 @@ def _overlap_figures(
     fractions = pooled_overlap([row.get("overlap") for row in rows], point)
     if fractions is None:
         return {}
-    label = f"overlap with the true regions of {model.classes_[1]}, by patches"
+    label = f"overlap with the true regions of {model.class_names_[1]}, by patches"
     ranges = {name: describe_range(scores["overlap"].get(name)) for name in ("Dice", "IoU")}
     return {
         f"Dice: {label}; {ranges['Dice']}": f"{fractions.dice:.2f}",
@@ -390,7 +390,7 @@ def patient_errors(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _roc(model: Model, rows: list[dict[str, Any]], point: Mapping[str, Any] | None) -> str:
     from ..reports.html import roc_curves_svg
 
-    is_positive = np.array([row["label"] == model.classes_[-1] for row in rows])
+    is_positive = np.array([row["label"] == model.class_names_[-1] for row in rows])
     if point is None or len(set(is_positive.tolist())) < 2:
         return ""
     values = np.array([row["value"] for row in rows], np.float64)
@@ -405,7 +405,7 @@ def _atom_mosaics(model: Model) -> list[dict[str, str]]:
     atoms = model.model_.atoms()
     if atoms is None or atoms.patch_px is None:
         return []
-    bases = {name: atoms.D[atoms.classes == i] for i, name in enumerate(model.classes_)}
+    bases = {name: atoms.D[atoms.classes == i] for i, name in enumerate(model.class_names_)}
     return atom_mosaics(bases, atoms.patch_px)
 
 

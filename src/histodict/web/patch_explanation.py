@@ -97,12 +97,12 @@ def explain(
     vector = patches.project(_vector_of(prepared_image, grid, row, column))
     # For one patch, starting threads takes longer than the computation.
     code, distances = copy(patches.method_).set_params(n_jobs=1).encode(vector)
-    parts = _parts(model.classes_, patches.atoms(), vector[0], code, distances[0])
+    parts = _parts(model.class_names_, patches.atoms(), vector[0], code, distances[0])
     for atom in parts["atoms"]:
         atom["name"] = patches.atom_annotations.of(atom["atom"]).name
     return patch_fields | {
-        "winner": model.classes_[predicted],
-        "words": _text(model.classes_, predicted, distances[0], parts["is_residual"]),
+        "winner": model.class_names_[predicted],
+        "words": _text(model.class_names_, predicted, distances[0], parts["is_residual"]),
         "picture": png_data_uri(magnify(normalized)),
         **parts,
         "similar": [

@@ -125,7 +125,7 @@ def train(job: Job, tell: Callback) -> None:
         gallery.save(job.gallery_file)
     rows = _predictions(job, model, test, tell)
     point = model.decision_threshold and model.decision_threshold.to_dict()
-    results = {"classes": model.classes_, "operating_point": point, "images": rows}
+    results = {"classes": model.class_names_, "operating_point": point, "images": rows}
     write_checked_json(job.folder / "results.json", results)
 
 
@@ -164,7 +164,7 @@ def _parent(job: Job, model: Model, learn: Manifest) -> Any:
         warnings.warn(f"{error}; the training does not continue from it", stacklevel=2)
         return None
     is_same = parent.kind == model.kind and model.recipes == [parent.recipe]
-    is_same = is_same and (parent.finds_regions or parent.classes_ == learn.classes)
+    is_same = is_same and (parent.finds_regions or parent.class_names_ == learn.classes)
     return parent if is_same and "warm_start" in parent.model_.method_.get_params() else None
 
 

@@ -57,7 +57,7 @@ def describe(call: ApiRequest) -> dict[str, Any]:
         "name": job.name,
         "opened": job.summary["kind"] == IMPORTED,
         "data": job.request["data"],
-        "classes": model.classes_,
+        "classes": model.class_names_,
         "colours": class_colours(call.user.folder / "data" / job.request["data"]),
         "is_detector": model.finds_regions,
         "card": model_card(model, trained.header, job.request, results),
@@ -90,7 +90,7 @@ def figures_at_point(call: ApiRequest) -> dict[str, Any]:
 def _figures_at_point(model: Model, results: dict[str, Any]) -> Figures:
     rows = _predicted(_predictions_at_threshold(model, results))
     point = model.decision_threshold
-    return figures(model.classes_, rows, point.value if model.finds_regions and point else None)
+    return figures(model.class_names_, rows, point.value if model.finds_regions and point else None)
 
 
 def _predicted(results: dict[str, Any]) -> list[dict[str, Any]]:
@@ -116,7 +116,7 @@ def _atoms(model: Model, has_gallery: bool) -> list[dict[str, Any]]:
             "shown": np.flatnonzero(atoms.classes == i)[:_MAX_ATOMS].tolist(),
             "pictures": atoms.patch_px is not None or has_gallery,
         }
-        for i, name in enumerate(model.classes_)
+        for i, name in enumerate(model.class_names_)
     ]
 
 
@@ -274,7 +274,7 @@ def _predictions_at_threshold(model: Model, results: dict[str, Any]) -> dict[str
     if point is None:
         return results
     rows = [
-        row | {"answer": model.classes_[int(point.is_positive(row["value"]))]}
+        row | {"answer": model.class_names_[int(point.is_positive(row["value"]))]}
         if row["answer"] is not None
         else row
         for row in results["images"]

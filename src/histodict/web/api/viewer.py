@@ -252,7 +252,7 @@ def _class_name(index: int, classes: tuple[str, ...]) -> str | None:
 def download_outlines(call: ApiRequest, *, only: int = -1) -> Response:
     """Return areas of neighbouring patches, or detected regions, as GeoJSON for QuPath."""
     prediction, model = displayed_prediction(call), call.trained.model
-    class_name = _class_name(only, tuple(model.classes_))
+    class_name = _class_name(only, tuple(model.class_names_))
     features = [
         json.loads(text) for text in geojson_features(prediction, of_regions=model.finds_regions)
     ]

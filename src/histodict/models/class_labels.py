@@ -1,0 +1,108 @@
+"""Class labels: names in models and files, values of the type of `y` for scikit-learn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+TEXT = "str"
+# Types of labels other than text, with the conversion of a name.
+LABEL_TYPES: dict[str, Callable[[str], Any]] = {
+    "bool": lambda name: {"False": False, "True": True}[name],
+    "int": int,
+    "float": float,
+}
+_TYPES_OF_KIND = {"U": TEXT, "b": "bool", "i": "int", "u": "int", "f": "float"}
+
+
+@dataclass(frozen=True)
+class NamedLabels:
+    """Labels `y` as names.
+
+    Attributes
+    ----------
+    names : name of each label
+    classes : names of the classes in the order of their labels
+    label_type : "str" or one of `LABEL_TYPES`
+    """
+
+    names: list[str]
+    classes: tuple[str, ...]
+    label_type: str
+
+    @classmethod
+    def of(cls, y: Any) -> NamedLabels:
+        """Return the names of labels: text, or numbers for which `str` gives the name.
+
+        Raises
+        ------
+        ValueError
+            If labels are missing, of several types, or not those of a classification.
+        """
+        from sklearn.utils.multiclass import check_classification_targets
+        from sklearn.utils.validation import column_or_1d
+
+        values = _without_objects(column_or_1d(y))
+        label_type = _TYPES_OF_KIND.get(values.dtype.kind)
+        if label_type is None:
+            raise ValueError(f"y must be text, integers or booleans, not {values.dtype}")
+        if len(values):
+            check_classification_targets(values)
+        names = [str(value) for value in values.tolist()]
+        for index, name in enumerate(names):
+            if not name.strip():
+                raise ValueError(f"the label of image {index} is empty")
+        classes = tuple(str(value) for value in np.unique(values).tolist())
+        return cls(names, classes, label_type)
+
+
+def _without_objects(values: NDArray[Any]) -> NDArray[Any]:
+    """Return labels as an array of their common type."""
+    if values.dtype.kind != "O":
+        return values
+    types = {type(value) for value in values.tolist()}
+    if all(issubclass(kind, str) for kind in types):
+        return values.astype(str)
+    if len(types) > 1:
+        names = ", ".join(sorted(kind.__name__ for kind in types))
+        raise ValueError(
+            f"all labels y must be of one type, text, integers or booleans, not {names}"
+        )
+    return np.array(values.tolist())
+
+
+def labels_of_names(names: Sequence[str], label_type: str) -> NDArray[Any]:
+    """Return labels of the type of `y` from their names.
+
+    Raises
+    ------
+    ValueError
+        If a name does not represent a value of the type.
+    """
+    if label_type == TEXT:
+        return np.array(names, dtype=str)
+    try:
+        return np.array([LABEL_TYPES[label_type](name) for name in names], dtype=label_type)
+    except (KeyError, OverflowError, ValueError) as error:
+        raise ValueError(f"labels of type {label_type} cannot be {list(names)}") from error
+
+
+def patient_names(groups: Iterable[Any]) -> list[str]:
+    """Return groups as names of patients.
+
+    Raises
+    ------
+    ValueError
+        If a group is missing.
+    """
+    names = []
+    for index, group in enumerate(groups):
+        is_missing = group is None or type(group).__name__ == "NAType" or group != group  # NaN
+        if is_missing or not str(group).strip():
+            raise ValueError(f"groups: the patient of image {index} is missing")
+        names.append(str(group))
+    return names

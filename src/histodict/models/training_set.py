@@ -1,0 +1,196 @@
+"""Training sets: tables and folders, or lists of images with labels as in scikit-learn.
+
+Images in memory are written to temporary files without loss, so that they are processed exactly
+like files.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..datasets.manifest import (
+    ImageRecord,
+    Manifest,
+    check_slides,
+    read_manifest,
+    warn_multiple_splits,
+)
+from ..datasets.record import guess_positive_class, is_dataframe
+from ..images.memory_image import MemoryImage
+from ..utils.files import temporary_folder
+from ..utils.text_io import pluralize, relative_name
+from .class_labels import TEXT, NamedLabels, patient_names
+from .inputs import TrainingImages, is_image_list, one_image, resolve_labelled
+
+
+@dataclass(frozen=True)
+class TrainingSet:
+    """Labelled images for training.
+
+    Attributes
+    ----------
+    manifest : records of the images; those in memory have names instead of paths
+    label_type : type of the labels `y`; see `class_labels`
+    has_patients : False for a list of images without groups
+    in_memory : images in memory by the index of their record
+    """
+
+    manifest: Manifest
+    label_type: str = TEXT
+    has_patients: bool = True
+    in_memory: dict[int, MemoryImage] = field(default_factory=dict)
+
+    @contextmanager
+    def files(self) -> Iterator[Manifest]:
+        """Yield the records with images in memory as temporary PNG files."""
+        if not self.in_memory:
+            yield self.manifest
+            return
+        with temporary_folder("histodict-images-") as folder:
+            records = list(self.manifest.records)
+            for index, image in self.in_memory.items():
+                path = folder / f"image {index}.png"
+                pixels = image.picture.region(0, 0, *image.picture.size)
+                pixels.save(path, compress_level=1)
+                records[index] = replace(records[index], path=path)
+            yield replace(self.manifest, records=tuple(records), root=folder)
+
+    def record_labels(self, training_info: dict[str, Any]) -> None:
+        """Add the type of the labels to a training record, unless they are text."""
+        if self.label_type != TEXT:
+            training_info["label_type"] = self.label_type
+
+
+def resolve_training_set(
+    X: TrainingImages,
+    y: Any = None,
+    groups: Any = None,
+    *,
+    positive: str | None = None,
+    option: str = "",
+) -> TrainingSet:
+    """Return the images for training; warn about problems of a table or folder.
+
+    Parameters
+    ----------
+    X : folder, CSV file, DataFrame or `Manifest`; or a list of paths, arrays, Pillow images or
+        records
+    y : labels; needed for a list, unless its records have labels
+    groups : patients
+    positive : class with positive scores
+    option : name of the argument for the positive class, for a warning if the class names do not
+        determine it; empty for no warning
+
+    Notes
+    -----
+    A warning about several splits is issued once: the estimators of an ensemble receive the images
+    without the column.
+    """
+    if y is None and groups is None and not is_image_list(X):
+        training = TrainingSet(resolve_labelled(X, stacklevel=4))
+    else:
+        training = _resolve_list(X, y, groups)
+        for message in training.manifest.warnings:
+            warnings.warn(message, stacklevel=3)  # attributed to the caller of fit
+    manifest = training.manifest
+    message = warn_multiple_splits(manifest.root, manifest.records)
+    if message:
+        warnings.warn(message, stacklevel=3)  # attributed to the caller of fit
+        manifest = manifest.drop_split_column()
+    if positive is not None:
+        if y is not None:
+            raise ValueError(
+                "positive=… is for tables, records and folders: with y, the classes are sorted as "
+                "in scikit-learn, and the last one has positive scores"
+            )
+        manifest = manifest.with_positive(positive)
+    elif option and y is None and not isinstance(X, Manifest):
+        _warn_unclear_positive_class(manifest.classes, option)
+    return replace(training, manifest=manifest)
+
+
+def _warn_unclear_positive_class(classes: list[str], option: str) -> None:
+    if len(classes) == 2 and not guess_positive_class(classes):
+        warnings.warn(
+            f"the names do not tell which of {classes[0]!r} and {classes[1]!r} is the class to be "
+            f"found; it is {classes[1]!r} unless you give {option}=…",
+            stacklevel=4,
+        )
+
+
+def _resolve_list(X: Any, y: Any, groups: Any) -> TrainingSet:
+    """Return the images of a list, or of a table with separate labels or patients."""
+    if isinstance(X, str | os.PathLike):
+        raise TypeError(
+            f"{X}: y and groups belong to a list of images, and this is a single path: give a list "
+            "of paths, or a folder or CSV file that has labels and patients, without y and groups"
+        )
+    if isinstance(X, np.ndarray) and X.ndim == 3:
+        raise ValueError("X is a single image: give a list, or an array of four dimensions")
+    manifest, in_memory, has_patients = _records(X)
+    records, label_type, order = list(manifest.records), TEXT, manifest.class_order
+    if y is not None:
+        labels = NamedLabels.of(y)
+        _check_length("y", labels.names, records)
+        records = [replace(r, label=n) for r, n in zip(records, labels.names, strict=True)]
+        label_type, order = labels.label_type, labels.classes
+    elif not all(record.label or record.is_mapped for record in records):
+        raise ValueError(
+            "y is missing: a list of images needs labels, one per image. A folder with one "
+            "sub-folder per class, a table or a Manifest has its own"
+        )
+    if groups is not None:
+        patients = patient_names(groups)
+        _check_length("groups", patients, records)
+        records = [replace(r, patient=name) for r, name in zip(records, patients, strict=True)]
+        manifest = replace(manifest, warnings=())  # of a table without patients
+    return TrainingSet(
+        replace(manifest, records=tuple(records), class_order=order),
+        label_type,
+        has_patients or groups is not None,
+        in_memory,
+    )
+
+
+def _check_length(name: str, values: Sequence[str], records: Sequence[ImageRecord]) -> None:
+    if len(values) != len(records):
+        raise ValueError(f"X has {pluralize(len(records), 'image')}, and {name} {len(values)}")
+
+
+def _records(X: Any) -> tuple[Manifest, dict[int, MemoryImage], bool]:
+    """Return records of images, those in memory by index, and whether patients are known."""
+    if isinstance(X, Manifest):
+        return replace(X, warnings=()), {}, True  # they were shown when it was read
+    if is_dataframe(X):
+        return read_manifest(X, labelled=False), {}, True  # unknown patients give a warning
+    items = list(X)
+    if items and all(isinstance(item, ImageRecord) for item in items):
+        return Manifest(tuple(items)), {}, True
+    records, in_memory = [], {}
+    for index, item in enumerate(items):
+        image = one_image(item, f"image {index}")
+        if isinstance(image, MemoryImage):
+            in_memory[index] = image
+            name = f"image {index}"
+            records.append(ImageRecord(Path(name), "", name, mpp=image.mpp))
+        else:
+            records.append(ImageRecord(image, "", relative_name(Path(), image)))
+    _check_paths([r for index, r in enumerate(records) if index not in in_memory])
+    return Manifest(tuple(records)), in_memory, False
+
+
+def _check_paths(records: Sequence[ImageRecord]) -> None:
+    """Raise an error if two paths are the same, or files of the same slide."""
+    paths = [record.path for record in records]
+    for index, path in enumerate(paths):
+        if path in paths[:index]:
+            raise ValueError(f"X contains {path} twice")
+    check_slides(Path("X"), [""] * len(records), records)
