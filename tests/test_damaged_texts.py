@@ -178,4 +178,4 @@ def test_invalid_batch_system_settings_name_their_file(tmp_path, text):
     path = tmp_path / "slurm.yaml"
     path.write_bytes(text)
     assert refusal(_read_settings, path).startswith(f"{path}: ")
-    assert "there is no such file" in refusal(_read_settings, Path(tmp_path / "none.yaml"))
+    assert "file not found" in refusal(_read_settings, Path(tmp_path / "none.yaml"))

@@ -426,7 +426,7 @@ def predict_images(
     fractions = cumulative_shares(
         [0 if f else estimated_bytes(r.path) for r, f in zip(images, finished, strict=True)]
     )
-    callback(Progress("answer", 0, len(images), work=fractions[0]))
+    callback(Progress("predict", 0, len(images), work=fractions[0]))
     for n, (record, key, fingerprint) in enumerate(zip(images, keys, fingerprints, strict=True)):
         content, failure = _complete(
             model, record, finished[n] or next(results), run.finished.get(key, {}), fingerprint
@@ -435,7 +435,7 @@ def predict_images(
             failures.append((record.path, failure))
         if content is not None:
             done.append(run.store(key, content, fingerprint))
-        callback(Progress("answer", n + 1, len(images), work=fractions[n + 1]))
+        callback(Progress("predict", n + 1, len(images), work=fractions[n + 1]))
     earlier = run.previous_results({content["row"]["key"] for content in done})
     scores = _write_tables(model, folder, [*done, *earlier])
     if qupath.with_project and (done or earlier):

@@ -99,8 +99,8 @@ def test_settings_apply_to_all_members():
 
 def test_callback_gets_the_progress_of_all_trainings(model, reports):
     stages = [(p.stage, p.done) for p in reports if p.stage in ENSEMBLE_STAGES]
-    train_tests = [("unseen patients", n) for n in range(10)]
-    assert list(dict.fromkeys(stages)) == [*train_tests, *(("views", n) for n in range(4))]
+    train_tests = [("cross-validation", n) for n in range(10)]
+    assert list(dict.fromkeys(stages)) == [*train_tests, *(("members", n) for n in range(4))]
     assert [stage for stage, _ in stages] == sorted(
         [stage for stage, _ in stages], key=list(ENSEMBLE_STAGES).index
     )
@@ -201,8 +201,8 @@ def test_failing_member_is_excluded_with_a_warning(manifest):
     model = EnsembleClassifier([RECIPE, large], random_state=0).fit(manifest)
     assert model.n_estimators_ == 1
     facts = model.training_info_["estimators"]
-    assert "failure" not in facts[0] and "less than one patch" in facts[1]["failure"]
-    with pytest.raises(ValueError, match="less than one patch"):
+    assert "failure" not in facts[0] and "smaller than a patch" in facts[1]["failure"]
+    with pytest.raises(ValueError, match="smaller than a patch"):
         EnsembleClassifier([large, RECIPE]).fit(manifest)
 
 

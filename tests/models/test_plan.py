@@ -40,7 +40,7 @@ def test_settings_apply_to_plan_recipe_or_method():
     assert (
         plan.has_setting("ensemble") and plan.has_setting("stain") and not plan.has_setting("magic")
     )
-    with pytest.raises(ValueError, match="no setting 'magic'"):
+    with pytest.raises(ValueError, match="unknown setting 'magic'"):
         plan.parse_settings({"magic": "1"})
 
 
@@ -82,7 +82,7 @@ def test_invalid_plan_is_refused_in_one_line(tmp_path):
     (tmp_path / "list.json").write_text("[1, 2]")
     with pytest.raises(ValueError, match="not a recipe file"):
         Plan.named(str(tmp_path / "list.json"))
-    with pytest.raises(ValueError, match=r"no setting 'magic'; there are .*ensemble"):
+    with pytest.raises(ValueError, match=r"unknown setting 'magic'; valid settings: .*ensemble"):
         Plan.named("fast").parse_settings({"magic": "1"})
     for name in ("pixels", "default"):
         with pytest.raises(ValueError, match=r"Plan\.named"):

@@ -81,5 +81,5 @@ def test_folder_size_is_not_measured_for_every_write(cache, monkeypatch):
 @pytest.mark.parametrize("value", ["much", "-1", "nan"])
 def test_limit_that_is_not_a_number_is_refused(cache, monkeypatch, value):
     monkeypatch.setenv("HISTODICT_CACHE_GIB", value)
-    with pytest.raises(ValueError, match="HISTODICT_CACHE_GIB must be a number of GiB"):
+    with pytest.raises(ValueError, match="HISTODICT_CACHE_GIB must be a size in GiB"):
         cache.write([0], KIB)

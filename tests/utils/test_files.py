@@ -271,7 +271,7 @@ def test_longest_file_names_can_be_written(tmp_path, name):
 def test_full_disk_is_reported_with_the_file(tmp_path):
     path = tmp_path / "table.csv"
     with (
-        pytest.raises(OSError, match=r"table\.csv: cannot be written.*disk is full.*make room"),
+        pytest.raises(OSError, match=r"table\.csv: cannot be written.*disk is full; free some"),
         atomic_write(path) as partial,
     ):
         partial.symlink_to("/dev/full")
@@ -336,7 +336,7 @@ def test_devices_pipes_and_circular_links_are_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "circle").symlink_to("circle")
     (tmp_path / "null").symlink_to(os.devnull)
-    names = {"circle": "give another name", "null": "a device", "pipe": "a pipe"}
+    names = {"circle": "choose another name", "null": "a device", "pipe": "a pipe"}
     for name, text in names.items():
         path = tmp_path / name
         with pytest.raises(OutputError, match=f"^{path}: .*{text}"):

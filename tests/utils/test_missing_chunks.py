@@ -36,7 +36,7 @@ def test_workers_get_the_settings_of_the_sender(allow):
 
 def test_missing_chunks_are_warned_of_once_or_refused():
     assert check_missing_chunks("a", 0, 9) == ""
-    assert "a: 2 of its 9 chunks are missing" in check_missing_chunks("a", 2, 9)
+    assert "a: 2 of 9 chunks are missing" in check_missing_chunks("a", 2, 9)
     with allow_missing_chunks(), warnings.catch_warnings(record=True) as reported:
         warnings.simplefilter("always")
         assert {check_missing_chunks(name, 2, 9) for name in "aab"} == {""}

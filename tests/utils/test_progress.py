@@ -76,7 +76,7 @@ def test_steps_of_an_earlier_run_are_ignored():
 def test_no_estimate_from_one_step_or_from_other_stages():
     assert TimeEstimator({"train": 1}).seconds_left() is None
     assert estimate([1.0] * 3, 1)[0].seconds_left() is None
-    assert estimate([1.0] * 10, 5, weights={"rule": 1})[0].seconds_left() is None
+    assert estimate([1.0] * 10, 5, weights={"decision": 1})[0].seconds_left() is None
 
 
 def test_restarted_stage_is_estimated_anew():
@@ -90,7 +90,7 @@ def test_restarted_stage_is_estimated_anew():
 @pytest.mark.parametrize("true", [(10, 30, 20), (10, 60, 20), (5, 30, 40)])
 def test_later_stages_are_included(true):
     """The weights are approximate; their errors matter less towards the end."""
-    weights, clock, wrong = dict(patches=1.0, train=3.0, answer=2.0), Clock(), {}
+    weights, clock, wrong = dict(patches=1.0, train=3.0, predict=2.0), Clock(), {}
     estimator = TimeEstimator(weights, clock=clock)
     for stage, seconds in zip(weights, true, strict=True):
         begun = clock.now
@@ -112,8 +112,8 @@ def test_later_stages_are_included(true):
 @pytest.mark.parametrize(
     ("stage", "seconds", "texts"),
     [
-        ("answer", 0.08, ["Answering", "10/20", "12 images/s", "00:01"]),
-        ("rule", 2, ["Fitting the rule", "30 images/min", "00:20"]),
+        ("predict", 0.08, ["Predicting", "10/20", "12 images/s", "00:01"]),
+        ("decision", 2, ["Fitting the decision rule", "30 images/min", "00:20"]),
         ("evaluate", 100, ["36 trainings/h", "16:40"]),
         ("train", 1000, ["3.6 steps/h", "2:46:40"]),
     ],
@@ -132,7 +132,7 @@ def test_bar_shows_count_rate_and_remaining_time(stage, seconds, texts, monkeypa
 def test_bar_shows_the_time_of_later_stages():
     clock, output = Clock(), io.StringIO()
     console = Console(file=output, force_terminal=True, width=100, get_time=clock)
-    with progress_bar(dict(train=1.0, rule=2.0), console=console) as callback:
+    with progress_bar(dict(train=1.0, decision=2.0), console=console) as callback:
         for done in range(11):
             callback(Progress("train", done, 20))
             clock.now += done < 10
@@ -143,18 +143,18 @@ def test_file_output_gets_the_last_state_or_nothing(capsys):
     for transient in (False, True):
         with progress_bar(transient=transient) as callback:
             for done in range(3):
-                callback(Progress("answer", done, 2))
+                callback(Progress("predict", done, 2))
         out, err = capsys.readouterr()
         assert out == ""
         if transient:
             assert err == ""
         else:
             (line,) = err.splitlines()
-            assert line.startswith("Answering") and "2/2" in line and "\r" not in err
+            assert line.startswith("Predicting") and "2/2" in line and "\r" not in err
 
 
 def test_bar_ends_when_the_work_fails(capsys):
     with pytest.raises(RuntimeError), progress_bar() as callback:
-        callback(Progress("answer", 1, 2))
+        callback(Progress("predict", 1, 2))
         raise RuntimeError
     assert "1/2" in capsys.readouterr().err

@@ -44,7 +44,7 @@ def test_damaged_file_is_reported_and_skipped(tmp_path, text):
     open_results(tmp_path).store("a", content("a"), FINGERPRINT)
     (tmp_path / "done" / "a.json").write_text(text)
     run = open_results(tmp_path)
-    with pytest.warns(UserWarning, match=r"a\.json: is damaged"):
+    with pytest.warns(UserWarning, match=r"a\.json: the record is damaged"):
         assert run.load_finished("a", FINGERPRINT) is None
-    with pytest.warns(UserWarning, match=r"a\.json: is damaged"):
+    with pytest.warns(UserWarning, match=r"a\.json: the record is damaged"):
         assert run.previous_results(set()) == []

@@ -30,7 +30,8 @@ def test_training_reports_every_stage_and_leaves_results(client):
     found = wait_for(client, job, "done", "failed")
     assert found["state"] == "done", found["error"]
     stages = found["progress"]["stages"]
-    assert set(stages) == {"look", "patches", "initialise", "train", "rule", "gallery", "answer"}
+    names = {"read", "patches", "initialise", "train", "decision", "gallery", "predict"}
+    assert set(stages) == names
     assert all(done == total for done, total in stages.values())
     assert [len(values) for values in found["progress"]["objective"]] == [2, 2]
     model = client.get(f"/api/jobs/{job}/model").json()
@@ -45,7 +46,7 @@ def test_invalid_training_is_refused_at_once(client):
     data = open_data(client)
     for requested, text in (
         ({"settings": {"n_atoms": "many"}}, "n_atoms"),
-        ({"settings": {"colour": "red"}}, "no setting"),
+        ({"settings": {"colour": "red"}}, "unknown setting"),
         ({"test_folds": 7}, "test_folds"),
         ({"regions": "bone"}, "bone"),
         ({"method": "magic"}, "method"),

@@ -103,7 +103,7 @@ def _scores(
             report.check()
         reasons = {record.path: reason for record, reason in report.bad}
         fractions = cumulative_shares([estimated_bytes(image.path) for image in images])
-        callback(Progress("answer", 0, len(images), work=fractions[0]))
+        callback(Progress("predict", 0, len(images), work=fractions[0]))
         for index, image in enumerate(images):
             try:
                 if image.path in reasons:
@@ -112,7 +112,7 @@ def _scores(
                 predictions.append(model.predict_one(image.path, mpp=mpp, callback=callback))
             except ImageError as error:
                 failures.append((image, str(error)))
-            callback(Progress("answer", index + 1, len(images), work=fractions[index + 1]))
+            callback(Progress("predict", index + 1, len(images), work=fractions[index + 1]))
     if not skip_bad:
         ReadabilityReport(len(images), failures).check()
     warn_of_sizes(model, [prediction.size for prediction in predictions])

@@ -202,7 +202,7 @@ def _stages(model: Model) -> dict[str, float] | None:
         return ENSEMBLE_STAGES
     if model.recipe.method != "dfdl":
         return None
-    return {name: PATCH_STAGES[name] for name in ("patches", "initialise", "train", "rule")}
+    return {name: PATCH_STAGES[name] for name in ("patches", "initialise", "train", "decision")}
 
 
 def _print_trained(model: Model, output: Path, seconds: float, as_json: bool) -> None:

@@ -284,7 +284,7 @@ def usage_of(
         return n, sums / max(1, n)
 
     executor = executor or Threads(n_jobs)
-    results = map_images(work, len(source.records), "answer", callback, executor)
+    results = map_images(work, len(source.records), "predict", callback, executor)
     means = np.stack([sums for _, sums in results])
     return ConceptUsage(np.array([n for n, _ in results]), means[:, 0], means[:, 1], means[:, 2])
 

@@ -353,7 +353,7 @@ def cross_validate_recipes(
     """
     n_runs, n_done = len(recipes) * len(splits), 0
     evaluations: list[MemberEvaluation] = []
-    callback(Progress("unseen patients", 0, n_runs))
+    callback(Progress("cross-validation", 0, n_runs))
     for recipe in recipes:
         scores = _missing_scores(manifest)
         failure = ""
@@ -367,9 +367,9 @@ def cross_validate_recipes(
                     raise
                 failure = str(error)
                 break
-            callback(Progress("unseen patients", n_done + 1 + i, n_runs))
+            callback(Progress("cross-validation", n_done + 1 + i, n_runs))
         n_done += len(splits)
-        callback(Progress("unseen patients", n_done, n_runs))
+        callback(Progress("cross-validation", n_done, n_runs))
         if failure:
             evaluations.append(MemberEvaluation(recipe, scores, failure=failure))
         else:

@@ -246,7 +246,7 @@ class EnsembleClassifier(ImageClassifier):
             fitted.estimators_ = []
             trained: list[MemberEvaluation] = []
             for i, evaluation in enumerate(evaluations):
-                progress(Progress("views", i, len(evaluations)))
+                progress(Progress("members", i, len(evaluations)))
                 if evaluation.failure:
                     continue
                 member_executor = executor if evaluation.recipe.is_patch_level else None
@@ -262,7 +262,7 @@ class EnsembleClassifier(ImageClassifier):
                     continue
                 fitted.estimators_.append(estimator)
                 trained.append(evaluation)
-            progress(Progress("views", len(evaluations), len(evaluations)))
+            progress(Progress("members", len(evaluations), len(evaluations)))
             fitted._fit_combination(trained, manifest, is_evaluated=bool(splits))
         weights = iter(fitted.combination_.weights.tolist())
         fitted.training_info_["estimators"] = [

@@ -350,14 +350,14 @@ class ImageEstimator(BaseEstimator):
             warnings.warn(message, stacklevel=3)  # attributed to the caller of predict
         predictions, default_size = [], PixelSizeOption.of(mpp)
         with self._progress_callback() as callback:
-            callback(Progress("answer", 0, len(inputs.images)))
+            callback(Progress("predict", 0, len(inputs.images)))
             for i, (image, table_mpp, annotations) in enumerate(inputs.images):
                 size = default_size.with_table(table_mpp)
                 prediction = self.predict_one(
                     image, mpp=size, callback=callback, within=annotations, **how
                 )
                 predictions.append(prediction)
-                callback(Progress("answer", i + 1, len(inputs.images)))
+                callback(Progress("predict", i + 1, len(inputs.images)))
         warn_assumed_pixel_sizes(predictions, self)
         if inputs.is_one:
             return predictions[0]

@@ -51,21 +51,21 @@ ARRAYS = {
     "projection.mean": ArraySpec("inputs"),
     "projection.components": ArraySpec("features, inputs"),
     # Reference of each class per atom, from training patches: see `AtomReference`.
-    "class_reference.usage": ArraySpec("classes, codes", "shares from 0 to 1"),
+    "class_reference.usage": ArraySpec("classes, codes", "fractions from 0 to 1"),
     "class_reference.codes": ArraySpec("classes, codes"),
     "class_reference.mean_codes": ArraySpec("classes, codes"),
     "class_reference.margins": ArraySpec("classes, classes, codes"),
     "class_reference.class_votes": ArraySpec("classes, classes, codes"),
     # For m = 1 … 20.
-    "region_size.false_negative_rate": ArraySpec("20", "shares from 0 to 1"),
-    "region_size.false_positive_rate": ArraySpec("20", "shares from 0 to 1"),
+    "region_size.false_negative_rate": ArraySpec("20", "fractions from 0 to 1"),
+    "region_size.false_positive_rate": ArraySpec("20", "fractions from 0 to 1"),
     # Divisors of the scores of the estimators.
     "combination.scales": ArraySpec("estimators", "positive numbers"),
     "combination.weights": ArraySpec("estimators", "positive numbers"),
     "calibration.slopes": ArraySpec("scores, classes"),
     "calibration.offsets": ArraySpec("classes"),
     # Of the calibration images.
-    "calibration.nonconformity_scores": ArraySpec("images", "shares from 0 to 1"),
+    "calibration.nonconformity_scores": ArraySpec("images", "fractions from 0 to 1"),
 }
 
 

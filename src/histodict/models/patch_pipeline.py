@@ -435,7 +435,7 @@ class PatchPipeline(ImagePipeline):
 
         executor = executor or Threads(self.n_jobs)
         n_bytes = [estimated_bytes(record.path) for record in records]
-        return map_images(work, len(records), "rule", callback, executor, n_bytes)
+        return map_images(work, len(records), "decision", callback, executor, n_bytes)
 
     def _encode_chunk(
         self, method: PatchClassifier, image: PreparedImage, grid: PatchGrid, chunk: Chunk

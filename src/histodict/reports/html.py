@@ -264,7 +264,7 @@ def patch_images(
                 for p in own_patches
             }
 
-    parts = map_images(work, len(image_indices), "cut-outs", callback, Threads(n_jobs))
+    parts = map_images(work, len(image_indices), "crop", callback, Threads(n_jobs))
     return {patch: uri for part in parts for patch, uri in part.items()}
 
 

@@ -39,12 +39,12 @@ def validate_arrays(
     sizes : numbers by dimension name, or expressions of other names
     """
     for name in sorted(set(declared) ^ set(arrays)):
-        raise ValueError(f"the array {name} is {'missing' if name in declared else 'not known'}")
+        raise ValueError(f"array {name!r} is {'missing' if name in declared else 'unknown'}")
     known = dict(sizes)
     for name, spec in declared.items():
         _check_shape(name, spec.shape.split(", "), arrays[name].shape, known)
         if not CONDITIONS[spec.condition](arrays[name], known):
-            raise ValueError(f"the array {name} must hold {spec.condition}, and does not")
+            raise ValueError(f"array {name!r} must contain {spec.condition}")
 
 
 def _check_shape(
@@ -56,7 +56,7 @@ def _check_shape(
         known.setdefault(dimension, size)
     if not fits:
         expected = ", ".join(f"{dimension} = {_size(dimension, known)}" for dimension in dimensions)
-        raise ValueError(f"the array {name} has the shape {shape}, not ({expected})")
+        raise ValueError(f"array {name!r} has shape {shape}, expected ({expected})")
 
 
 def _size(expression: str, known: Mapping[str, int | str]) -> int | None:
@@ -115,11 +115,11 @@ def _feature_axes(array: NDArray[Any], known: Sizes) -> bool:
 CONDITIONS: dict[str, Callable[[NDArray[Any], Sizes], bool]] = {
     "finite numbers": _finite,
     "positive numbers": _positive,
-    "shares from 0 to 1": _fractions,
-    "vectors of unit norm, or of zeros": _unit_norm_atoms,
-    "whole numbers from 1 on": _counts,
-    "the places of all classes": _class_axes,
-    "different places of features": _feature_axes,
+    "fractions from 0 to 1": _fractions,
+    "vectors of unit norm or zero vectors": _unit_norm_atoms,
+    "positive whole numbers": _counts,
+    "indices of all classes": _class_axes,
+    "distinct feature indices": _feature_axes,
 }
-UNIT = "vectors of unit norm, or of zeros"
-CLASSES = "the places of all classes"
+UNIT = "vectors of unit norm or zero vectors"
+CLASSES = "indices of all classes"

@@ -49,13 +49,16 @@ class ArrayCache:
         try:
             with path.open("rb") as file:
                 if _digest(file, path.stat().st_size - _DIGEST) != file.read():
-                    raise ValueError("its content is not what was written")
+                    raise ValueError("checksum mismatch")
                 file.seek(0)
                 array: NDArray[Any] = np.load(file, allow_pickle=False)
         except FileNotFoundError:
             return None
         except (OSError, ValueError, EOFError) as error:
-            warnings.warn(f"{path}: is damaged and made anew ({error})", stacklevel=2)
+            warnings.warn(
+                f"{path}: the cached file is damaged and will be computed again ({error})",
+                stacklevel=2,
+            )
             return None
         with suppress(OSError):  # another user's file, or already removed
             os.utime(path)
@@ -92,7 +95,7 @@ def max_bytes() -> float:
     except ValueError:
         gib = -1.0
     if not gib >= 0:
-        raise ValueError(f"{_LIMIT_VARIABLE} must be a number of GiB, not {value!r}")
+        raise ValueError(f"{_LIMIT_VARIABLE} must be a size in GiB, not {value!r}")
     return gib * 2**30
 
 

@@ -45,7 +45,7 @@ _ATTEMPTS = 10  # attempts to send what was lost with a worker
 _PER_THREAD = 2  # open items: one running, one waiting
 _MAX_WITHOUT_WORKERS_S = 300.0  # seconds without any worker before an error
 _WARNED_WITHOUT_WORKERS = 10.0  # seconds without any worker before a warning
-_BROADCAST = "what is done is not done again"
+_RESUME_NOTE = "finished work is not repeated"
 _FINISHED_PER_THREAD = 8  # buffered results, so that a slow item does not block others
 # Functions contain dictionaries, 5 MB at the paper's size. Dask warns from 10 MB on.
 _LARGE_FUNCTION_BYTES = {"distributed.admin.large-graph-warning-threshold": "1GB"}
@@ -62,7 +62,7 @@ def open_cluster(text: str) -> Iterator[Cluster]:
         try:
             client = distributed.Client(address, timeout=_CONNECT_SECONDS, set_as_default=False)
         except OSError as error:
-            raise ClusterError(f"no Dask scheduler answers at {text}: {error}") from error
+            raise ClusterError(f"cannot connect to a Dask scheduler at {text}: {error}") from error
         with client:
             _wait_for_a_worker(client, text)
             _check_versions(client)
@@ -89,12 +89,10 @@ def _wait_for_a_worker(client: Any, text: str) -> None:
     except TimeoutError as error:
         if Path(text).suffix not in _SETTINGS:
             raise ClusterError(
-                f"the Dask scheduler at {text} has no workers: start some"
+                f"the Dask scheduler at {text} has no workers; start at least one"
             ) from error
         # Jobs may be queued for hours; the user can interrupt.
-        warnings.warn(
-            f"{text}: none of its jobs has begun; waiting for the first one", stacklevel=3
-        )
+        warnings.warn(f"{text}: no job has started yet; waiting for the first one", stacklevel=3)
         client.wait_for_workers(1)
 
 
@@ -105,13 +103,15 @@ def _start(text: str) -> AbstractContextManager[Any]:
         return nullcontext(text)
     if kind == "local" and colon:
         if not rest.isdecimal():
-            raise ValueError(f"--cluster {text}: write local:N with N processes, such as local:4")
-        n_workers = check_whole_number("the number of workers", int(rest), 1)
+            raise ValueError(
+                f"--cluster {text}: expected local:N with N processes, such as local:4"
+            )
+        n_workers = check_whole_number("number of workers", int(rest), 1)
         _load("cryptography", "'histodict[cluster]'")
         if not can_share_locks():
             raise ClusterError(
                 f"--cluster {text}: processes cannot share locks on this machine (is /dev/shm "
-                "missing, full or read-only?): leave --cluster out"
+                "missing, full or read-only?); run without --cluster"
             )
         from .local_cluster import local_cluster
 
@@ -119,8 +119,8 @@ def _start(text: str) -> AbstractContextManager[Any]:
     if Path(text).suffix in _SETTINGS:
         return _start_jobs(Path(text))
     raise ValueError(
-        f"--cluster {text}: give tcp://HOST:PORT of a Dask scheduler, local:N for N processes "
-        "here, or a .yaml file with the settings of a batch system"
+        f"--cluster {text}: expected the address of a Dask scheduler (tcp://HOST:PORT), "
+        "local:N for N local processes, or a .yaml file with settings of a batch system"
     )
 
 
@@ -138,13 +138,13 @@ def _start_jobs(file: Path) -> Iterator[Any]:
     if not hasattr(jobqueue, name):
         known = sorted(n.removesuffix("Cluster") for n in dir(jobqueue) if n.endswith("Cluster"))
         raise ValueError(
-            f"{file}: system must be one of {known}, not {name.removesuffix('Cluster')!r}"
+            f"{file}: 'system' must be one of {known}, not {name.removesuffix('Cluster')!r}"
         )
-    n_jobs = check_whole_number(f"{file}: jobs", settings.get("jobs", 1), 1)
+    n_jobs = check_whole_number(f"{file}: 'jobs'", settings.get("jobs", 1), 1)
     try:
         cluster = getattr(jobqueue, name)(**settings.get("options", {}))
     except TypeError as error:
-        raise ValueError(f"{file}: {name} does not take these options: {error}") from error
+        raise ValueError(f"{file}: invalid 'options' for {name}: {error}") from error
     with cluster:
         cluster.scale(jobs=n_jobs)
         yield cluster
@@ -155,11 +155,11 @@ def _read_settings(file: Path) -> dict[str, Any]:
     try:
         settings = yaml.safe_load(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ValueError(f"{file}: there is no such file") from None
+        raise ValueError(f"{file}: file not found") from None
     except (yaml.YAMLError, OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"{file}: not a YAML file: {shorten(error)}") from error
+        raise ValueError(f"{file}: invalid YAML: {shorten(error)}") from error
     if not isinstance(settings, dict) or not set(settings) <= {"system", "jobs", "options"}:
-        raise ValueError(f"{file}: must have the entries system, jobs and options, and no others")
+        raise ValueError(f"{file}: unknown entries; allowed are 'system', 'jobs' and 'options'")
     return settings
 
 
@@ -168,7 +168,7 @@ def _load(name: str, package: str) -> Any:
         return import_module(name)
     except ModuleNotFoundError as error:
         raise ImportError(
-            f"a cluster needs {error.name}, which is not installed: pip install {package}"
+            f"--cluster needs {error.name}, which is not installed; run: pip install {package}"
         ) from error
 
 
@@ -182,8 +182,8 @@ def _check_versions(client: Any) -> None:
                 ", ".join(f"{name} {v[name]}" for name in differing) for v in (remote, local)
             )
             raise ClusterError(
-                f"the worker {worker} has {theirs}, but here it is {ours}: install the same "
-                "versions"
+                f"the worker {worker} has {theirs}, but this machine has {ours}; install the "
+                "same versions"
             )
 
 
@@ -267,7 +267,8 @@ class Cluster:
         has_gone = self.client.status != "running" or isinstance(error, self._closed)
         if has_gone and not isinstance(error, ClusterError):
             raise ClusterError(
-                f"the Dask scheduler has gone: start it, and run the command again; {_BROADCAST}"
+                "lost the connection to the Dask scheduler; start it and run the command "
+                f"again ({_RESUME_NOTE})"
             ) from error
 
     def _is_full(self, waiting: deque[_Task]) -> bool:
@@ -291,7 +292,8 @@ class Cluster:
             raise _no_workers()
         if now > self._last_worker_seen + _WARNED_WITHOUT_WORKERS:
             warnings.warn(
-                f"no worker is left; waiting for one, for {_MAX_WITHOUT_WORKERS_S:.0f} seconds",
+                f"no worker is connected; waiting up to {_MAX_WITHOUT_WORKERS_S:.0f} seconds "
+                "for one",
                 stacklevel=2,
             )
 
@@ -405,8 +407,7 @@ def _identity(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _raise_lost(error: Exception, lost: OnWorkerDeath[Result]) -> Result:
     reason = ClusterError(
-        "its worker ended each time it was tried, also when nothing else was under way: it may "
-        "need more memory than a worker has"
+        "the worker process ended each time, even without other tasks; it may need more memory"
     )
     if lost is None:
         raise reason from error
@@ -415,16 +416,14 @@ def _raise_lost(error: Exception, lost: OnWorkerDeath[Result]) -> Result:
 
 def _no_workers() -> ClusterError:
     return ClusterError(
-        f"no worker has been left for {_MAX_WITHOUT_WORKERS_S:.0f} seconds: see why they ended, "
-        "start some, "
-        f"and run the command again; {_BROADCAST}"
+        f"no worker was connected for {_MAX_WITHOUT_WORKERS_S:.0f} seconds; read the logs of "
+        f"the workers, start new ones and run the command again ({_RESUME_NOTE})"
     )
 
 
 def _too_many_failures() -> ClusterError:
     return ClusterError(
-        f"workers ended {_ATTEMPTS} times in a row while they had the same piece of work: they may "
-        "have too little memory"
+        f"the same task ended {_ATTEMPTS} workers in a row; give the workers more memory"
     )
 
 

@@ -110,7 +110,7 @@ def _element(data: bytes, at: int) -> tuple[tuple[int, int], int, int]:
 def _skipped(data: bytes, at: int, level: int) -> int:
     """Return the end of a sequence or item of undefined length."""
     if level > _MAX_LEVELS:
-        raise ValueError("sequences are nested too deeply")
+        raise ValueError("DICOM sequences are nested too deeply")
     while True:
         tag, length, at = _element(data, at)
         if tag in (_END, _END_OF_ITEM):

@@ -190,10 +190,10 @@ def true_file(path: Path) -> Path:
         status = None
     except OSError as error:  # such as a cycle of links
         raise WriteError(
-            f"{path}: cannot be written ({error.strerror}); give another name"
+            f"{path}: cannot be written ({error.strerror}); choose another name"
         ) from error
     if status is not None and not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
-        raise WriteError(f"{path}: is a device or a pipe; give the name of a file")
+        raise WriteError(f"{path}: is a device or a pipe; give the name of a regular file")
     return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
@@ -222,7 +222,9 @@ def add_path_to_errors(path: Path) -> Iterator[None]:
     except Exception as error:
         number = error.errno if isinstance(error, OSError) else None
         if number in _FULL or shutil.disk_usage(path.parent).free < _NEARLY_FULL:
-            message = f"{path}: cannot be written, for the disk is full: make room and try again"
+            message = (
+                f"{path}: cannot be written because the disk is full; free some space and try again"
+            )
             raise WriteError(message) from error
         if isinstance(error, OSError) and error.filename is None:
             raise WriteError(f"{path}: cannot be written ({error})") from error
@@ -456,9 +458,9 @@ def check_writable_file(path: Path) -> None:
     except WriteError as error:
         raise OutputError(str(error)) from error
     if path.is_dir():
-        raise OutputError(f"{path}: is a folder; give the name of a file, such as {path / 'NAME'}")
+        raise OutputError(f"{path}: is a folder; give a file name, such as {path / 'NAME'}")
     if not path.parent.is_dir():
-        raise OutputError(f"{path}: the folder {path.parent} does not exist: make it first")
+        raise OutputError(f"{path}: the folder {path.parent} does not exist; create it first")
     _check_writable(path, path.parent)
 
 
@@ -476,9 +478,8 @@ def check_disk_space(path: Path, n_bytes: int) -> None:
     free = shutil.disk_usage(existing).free
     if free < n_bytes:
         raise OutputError(
-            f"{path}: about {format_bytes(n_bytes)} will be written, and the disk has "
-            f"{format_bytes(free)} "
-            "left: make room, or write elsewhere"
+            f"{path}: needs about {format_bytes(n_bytes)}, but the disk has "
+            f"{format_bytes(free)} free; free some space or choose another disk"
         )
 
 
@@ -488,8 +489,8 @@ def _check_writable(path: Path, folder: Path) -> None:
             pass
     except OSError as error:
         raise OutputError(
-            f"{path}: nothing can be written to the folder {folder} ({error.strerror or error}): "
-            "choose another, or ask for the right to write there"
+            f"{path}: the folder {folder} is not writable ({error.strerror or error}); choose "
+            "another folder or change its permissions"
         ) from error
 
 

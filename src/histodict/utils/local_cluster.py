@@ -62,7 +62,7 @@ def _started(starting: Future[Any]) -> Any:
         return starting.result()
     except RuntimeError as error:
         raise ClusterError(
-            "a worker ended while it was starting: if memory ran out, take fewer, and run the "
+            "a worker ended during startup; if memory ran out, use fewer workers and run the "
             "command again"
         ) from error
 

@@ -55,20 +55,20 @@ def check_missing_chunks(name: object, n_missing: int, n_chunks: int) -> str:
     """Return why a file with missing chunks is refused; empty, with a warning, if allowed."""
     if not n_missing:
         return ""
-    message = f"{name}: {n_missing} of its {n_chunks} chunks are missing"
+    message = f"{name}: {n_missing} of {n_chunks} chunks are missing"
     if not missing_chunks_allowed():
         remedy = hint(
-            python=", or read them as the fill value: histodict.allow_missing_chunks",
-            cli=", or read them as the fill value: --allow-missing-chunks",
+            python=", or use histodict.allow_missing_chunks to read them as the fill value",
+            cli=", or use --allow-missing-chunks to read them as the fill value",
             web="",
         )
         return (
-            f"{message}: the copy is incomplete, or these chunks hold only the fill value and were "
-            f"never written. Copy it again{remedy}"
+            f"{message}. The copy is incomplete, or these chunks contain only the fill value "
+            f"and were never written. Copy the data again{remedy}"
         )
     with _LOCK:
         is_new = message not in _WARNED
         _WARNED.add(message)
     if is_new:
-        warnings.warn(f"{message} and count as their fill value", stacklevel=2)
+        warnings.warn(f"{message}; they are read as the fill value", stacklevel=2)
     return ""

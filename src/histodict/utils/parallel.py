@@ -52,7 +52,7 @@ def count_jobs(n_jobs: int | None) -> int:
     if isinstance(requested, bool) or not isinstance(requested, Integral) or n_jobs == 0:
         name = hint(python="n_jobs", cli="--jobs")
         raise ValueError(
-            f"{name} must be a whole number of threads, not {n_jobs!r}; left out, it is all cores"
+            f"{name} must be a whole number other than 0, not {n_jobs!r}; the default is all cores"
         )
     return int(n_jobs) if n_jobs > 0 else max(1, cores + 1 + int(n_jobs))
 
@@ -209,7 +209,7 @@ def map_processes(
     if not can_share_locks():
         warnings.warn(
             "processes cannot share locks on this machine (is /dev/shm missing, full or "
-            "read-only?): the work is done in this one, one piece after the other",
+            "read-only?); running in a single process",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -264,15 +264,15 @@ class _EndedError(Exception):
 
 
 def run_concurrently(
-    tasks: Sequence[Callable[[Step], Result]], tell: Step, n_threads: int
+    tasks: Sequence[Callable[[Step], Result]], on_step: Step, n_threads: int
 ) -> list[Result]:
     """Return the results of all tasks, each of which calls its argument after every step.
 
-    `tell` is called in this thread, once per step of any task. If it raises, this thread is
+    `on_step` is called in this thread, once per step of any task. If it raises, this thread is
     interrupted or a task fails, the others end at their next step.
     """
     if n_threads == 1:
-        return [task(tell) for task in tasks]
+        return [task(on_step) for task in tasks]
     steps: SimpleQueue[bool] = SimpleQueue()  # True: a step is done; False: a task has ended
     ended = Event()
 
@@ -289,7 +289,7 @@ def run_concurrently(
             n_running = len(futures)
             while n_running:
                 if steps.get():
-                    tell()
+                    on_step()
                 else:
                     n_running -= 1
                     for future in futures:

@@ -51,37 +51,39 @@ Callback = Callable[[Progress], None]
 
 # Displayed names of the stages.
 STAGES = {
-    "look": "Looking at images",
-    "patches": "Cutting patches",
-    "features": "Measuring images",
-    "initialise": "First dictionaries",
+    "read": "Reading images",
+    "patches": "Sampling patches",
+    "features": "Computing image features",
+    "initialise": "Initialising dictionaries",
     "train": "Training",
-    "rule": "Fitting the rule",
-    "draw": "Drawing tissue",
-    "answer": "Answering",
-    "vectors": "Computing vectors",
-    "slide": "Looking at tissue",
+    "decision": "Fitting the decision rule",
+    "draw": "Generating images",
+    "predict": "Predicting",
+    "vectors": "Computing patch vectors",
+    "slide": "Detecting tissue",
     "evaluate": "Training and testing",
-    "unseen patients": "Checking on unseen patients",
-    "views": "Training on all patients",
+    "cross-validation": "Cross-validating",
+    "members": "Training on all patients",
     "models": "Training models",
-    "gallery": "Looking at patches",
-    "cut-outs": "Cutting them out",
+    "gallery": "Selecting example patches",
+    "crop": "Cropping patches",
+    "measure": "Measuring run times",
+    "stability": "Measuring the stability of atoms",
 }
 # Units of their steps; "steps" for all others.
 STAGE_UNITS = {
     **dict.fromkeys(
-        ("look", "patches", "features", "rule", "answer", "vectors", "gallery"), "images"
+        ("read", "patches", "features", "decision", "predict", "vectors", "gallery"), "images"
     ),
     "slide": "windows",
-    **dict.fromkeys(("evaluate", "unseen patients", "views", "models"), "trainings"),
+    **dict.fromkeys(("evaluate", "cross-validation", "members", "models"), "trainings"),
 }
 
 # Stages of a training and of the steps after it, in order, with their relative durations: those of
 # the preset fast on the demonstration's images.
-PATCH_STAGES = dict(look=2, patches=18, initialise=22, train=46, rule=11, gallery=8, answer=10)
-ENSEMBLE_STAGES: dict[str, float] = {"unseen patients": 72, "views": 28}
-IMAGE_STAGES = dict(look=2, features=60, train=45, answer=10)
+PATCH_STAGES = dict(read=2, patches=18, initialise=22, train=46, decision=11, gallery=8, predict=10)
+ENSEMBLE_STAGES: dict[str, float] = {"cross-validation": 72, "members": 28}
+IMAGE_STAGES = dict(read=2, features=60, train=45, predict=10)
 
 
 def cumulative_shares(weights: Sequence[float]) -> list[float]:

@@ -40,8 +40,8 @@ class ResultsFolder:
             self._load(path)
         if not paths and (folder / f"{table}.csv").exists():
             raise ValueError(
-                f"{folder}: has a {table}.csv, but not the answers that it was made of (done/): "
-                "choose another folder (--output), or remove it"
+                f"{folder}: contains {table}.csv, but no records of finished images (done/); "
+                "choose another folder (--output) or delete this one"
             )
 
     def _load(self, path: Path) -> bool:
@@ -73,8 +73,8 @@ class ResultsFolder:
             if stored.get(name) != current.get(name)
         )
         raise ValueError(
-            f"{self.folder}: holds answers that were made otherwise ({changes}): choose another "
-            "folder (--output), or remove this one"
+            f"{self.folder}: contains results of another run ({changes}); choose another "
+            "folder (--output) or delete this one"
         )
 
     def load_finished(self, key: str, fingerprint: Content) -> Content | None:
@@ -88,10 +88,10 @@ class ResultsFolder:
                 return None
             for name, digest in content["files"].items():
                 if content_digest(self.folder / name) != digest:
-                    raise ValueError(f"{name} is another file")
+                    raise ValueError(f"{name} has changed")
             return content if content["row"] and isinstance(content["regions"], list) else None
         except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
-            message = f"{path}: is damaged, and the image is done again ({error})"
+            message = f"{path}: the record is damaged; the image is processed again ({error})"
             warnings.warn(message, stacklevel=3)
             return None
 
@@ -120,7 +120,10 @@ class ResultsFolder:
             if self._load(path):
                 self._check(self.finished[path.stem]["options"], self.options)
             else:
-                message = f"{path}: is damaged: give its image once more, and it is in the table"
+                message = (
+                    f"{path}: the record is damaged and the table lacks its image; process the "
+                    "image again"
+                )
                 warnings.warn(message, stacklevel=3)
         others = [content for key, content in self.finished.items() if key not in keys]
         return sorted(others, key=lambda content: str(content["row"]["path"]))
@@ -137,5 +140,5 @@ class ResultsFolder:
 def _short(value: Any) -> str:
     """Return a value as short text; digests are truncated."""
     if value is None:
-        return "not given"
+        return "not set"
     return f"{value[:12]}…" if isinstance(value, str) and len(value) > 40 else str(value)

@@ -73,7 +73,7 @@ def parse_json(text: str | bytes, *, allow_nan: bool = False) -> Any:
     try:
         value = json.loads(text, parse_constant=None if allow_nan else _refuse)
     except RecursionError:
-        raise ValueError("lists within lists without end") from None
+        raise ValueError("JSON is nested too deeply") from None
     _check_depth(value)
     return value
 
@@ -83,9 +83,9 @@ def read_json(path: Path, what: str) -> Any:
     try:
         return parse_json(path.read_text("utf-8-sig"))
     except FileNotFoundError:
-        raise ValueError(f"{path}: there is no such file; {what} is expected") from None
+        raise ValueError(f"{path}: file not found; expected {what}") from None
     except (OSError, ValueError) as error:
-        raise ValueError(f"{path}: not {what}, or a damaged one ({shorten(error)})") from error
+        raise ValueError(f"{path}: not {what}, or damaged ({shorten(error)})") from error
 
 
 def shorten(value: object) -> str:
@@ -129,7 +129,7 @@ def _check_depth(value: Any) -> None:
         ]
         if not containers:
             return
-    raise ValueError(f"lists within lists, more than {_MAX_LEVELS} deep")
+    raise ValueError(f"JSON is nested more than {_MAX_LEVELS} levels deep")
 
 
 def pluralize(n: int, noun: str) -> str:
@@ -178,8 +178,8 @@ def failure_reason(error: Exception) -> str:
     if isinstance(error, BrokenExecutor):
         raise error
     if isinstance(error, MemoryError):
-        detail = shorten(error) or "an allocation failed"
-        return f"not enough memory ({detail}): close other programs and run the command again"
+        detail = shorten(error) or "allocation failed"
+        return f"not enough memory ({detail}); close other programs and run the command again"
     if isinstance(error, EXPECTED):
         return str(error) or type(error).__name__
     frames = traceback.extract_tb(error.__traceback__)
@@ -190,8 +190,8 @@ def failure_reason(error: Exception) -> str:
     ]
     where = ", ".join(dict.fromkeys(locations))
     return (
-        f"unexpected {type(error).__name__}: {shorten(error)} [at {where}]: the file may be "
-        "damaged; if it is not, this is a defect of histodict: report it with this line"
+        f"unexpected {type(error).__name__}: {shorten(error)} [at {where}]. The file may be "
+        "damaged; if it is not, report this line as a bug of histodict"
     )
 
 
@@ -223,7 +223,7 @@ def read_checked_json(path: Path) -> Any:
     text = path.read_text(encoding="utf-8")
     body = text[len(_BEGIN) + _CHARACTERS + len(_BETWEEN) : -len(_END)]
     if text != _with_checksum(body):
-        raise ValueError("its content is not what was written")
+        raise ValueError("checksum mismatch")
     return parse_json(body, allow_nan=True)
 
 

@@ -38,7 +38,8 @@ def check_names(names: Iterable[str], known: Iterable[str]) -> None:
     valid = sorted(known)
     for name in sorted(set(names) - set(valid)):
         raise ValueError(
-            f"there is no setting {name!r}{_suggestion(name, valid)}; there are {', '.join(valid)}"
+            f"unknown setting {name!r}{_suggestion(name, valid)}; valid settings: "
+            f"{', '.join(valid)}"
         )
 
 
@@ -72,9 +73,9 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "int": (_is_whole, "a whole number"),
     "float": (_is_number, "a number"),
     "bool": (_is_bool, "true or false"),
-    "str": (lambda value: isinstance(value, str), "a word"),
-    "None": (lambda value: value is None, "nothing (null)"),
-    "dict[str, Any]": (lambda value: isinstance(value, dict), "settings by name"),
+    "str": (lambda value: isinstance(value, str), "a string"),
+    "None": (lambda value: value is None, "null"),
+    "dict[str, Any]": (lambda value: isinstance(value, dict), "an object"),
     "list[int]": (
         lambda value: isinstance(value, list) and all(_is_whole(part) for part in value),
         "a list of whole numbers",
@@ -85,7 +86,7 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "list[str]": (
         lambda value: isinstance(value, list) and all(isinstance(part, str) for part in value),
-        "a list of words",
+        "a list of strings",
     ),
     "list[Any]": (lambda value: isinstance(value, list), "a list"),
     "Any": (lambda value: True, "anything"),

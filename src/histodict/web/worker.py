@@ -172,7 +172,7 @@ def _predictions(job: Job, model: Model, test: Manifest, tell: Callback) -> list
     """Return a row per test image; rows of unreadable images give the reason."""
     rows = []
     folder, mpp = job.folder / "maps", job.request.get("mpp")
-    tell(Progress("answer", 0, len(test.records)))
+    tell(Progress("predict", 0, len(test.records)))
     for record in test.records:
         prediction: dict[str, Any]
         label = _UNKNOWN
@@ -195,7 +195,7 @@ def _predictions(job: Job, model: Model, test: Manifest, tell: Callback) -> list
         # The viewer shows the whole image, also if only a part of it was tested.
         identity["look"] = short_id(test.name(replace(record, region_of_interest=None)))
         rows.append(identity | prediction)
-        tell(Progress("answer", len(rows), len(test.records)))
+        tell(Progress("predict", len(rows), len(test.records)))
     return rows
 
 

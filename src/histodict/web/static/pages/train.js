@@ -5,14 +5,14 @@ import { go, here } from "../way.js";
 import { about, badList, watchChecks } from "./about.js";
 
 const STAGES = {
-  look: "Looking at the images",
+  read: "Looking at the images",
   patches: "Cutting patches from the images",
   features: "Measuring the images",
   initialise: "First building blocks",
   train: "Learning",
-  rule: "Finding where to draw the line",
+  decision: "Finding where to draw the line",
   gallery: "Keeping examples",
-  answer: "Testing on patients it never saw",
+  predict: "Testing on patients it never saw",
 };
 const PLAIN = [
   ["patch_px", "Patch size", "pixels; a patch should hold a few cells"],
