@@ -236,7 +236,7 @@ def test_other_content_of_qupath_files(tmp_path):
     found = AnnotationFile(path).read()
     assert found.names == {"Stroma": 3, "Tumor": 1, "unclassified": 1}
     assert found.skipped == {"points": 1, "cells": 1, "polygons without an area": 1}
-    assert "left out: 1 points" in found.notes()[0]
+    assert "ignored: 1 points" in found.notes()[0]
     expected = boxes((0, 0, 4, 4), (60, 0, 64, 4), (70, 50, 80, 60), holes=[(61, 1, 62, 2)])
     np.testing.assert_array_equal(covered(path, "Stroma"), expected)
     np.testing.assert_array_equal(covered(path, "Tumor"), LAKE_PIXELS)
@@ -276,9 +276,9 @@ def test_imagescope_negative_regions_rectangles_and_ellipses(tmp_path):
     x, y = centres(80, 60)
     ellipse = ((x - 70) / 10) ** 2 + ((y - 15) / 15) ** 2 < 1
     assert (covered(path, "Stroma") != ellipse).sum() <= 4  # it has 360 corners
-    assert AnnotationFile(path).read().skipped == {"arrows, rulers and the like": 1}
+    assert AnnotationFile(path).read().skipped == {"arrows, rulers and similar objects": 1}
     np.testing.assert_array_equal(covered(path, "Tumor", canvas=Canvas(mpp=0.2505)), expected)
-    with pytest.raises(ImageError, match=r"0\.25 µm per pixel, and image\.svs has 0\.5"):
+    with pytest.raises(ImageError, match=r"0\.25 µm per pixel, but .*image\.svs has 0\.5"):
         covered(path, "Tumor", canvas=Canvas(mpp=0.5))
 
 
@@ -293,7 +293,7 @@ def test_origin_of_coordinates_on_a_slide_with_bounds(tmp_path):
     np.testing.assert_array_equal(covered(other, canvas=canvas, coordinates="slide"), expected)
     asap = write_asap(tmp_path / "c.xml", [("a", "Polygon", there)])
     np.testing.assert_array_equal(covered(asap, canvas=canvas), expected)
-    with pytest.raises(ImageError, match=r"lie outside of image\.svs"):
+    with pytest.raises(ImageError, match=r"are outside image\.svs"):
         covered(asap, canvas=Canvas())
 
 
@@ -302,7 +302,7 @@ def test_outlines_in_micrometres_need_the_pixel_size(tmp_path):
     path = write_geojson(tmp_path / "a.geojson", feature("a", microns))
     found = covered(path, canvas=Canvas(mpp=0.25), coordinates="um")
     np.testing.assert_array_equal(found, boxes((10, 10, 50, 40)))
-    with pytest.raises(ImageError, match="numbers are µm, and the pixel size of"):
+    with pytest.raises(ImageError, match="coordinates are in µm, but the pixel size of"):
         covered(path, coordinates="um")
     with pytest.raises(ValueError, match="coordinates must be one of pixels, slide, um"):
         AnnotationFile(path, coordinates="mm")
@@ -311,16 +311,22 @@ def test_outlines_in_micrometres_need_the_pixel_size(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (collection(), "holds no outline with an area"),
-        (collection(feature("a", *LAKE, objectType="detection")), "area: there is 1 detections"),
-        (collection(feature("a", box(500, 500, 600, 600))), "1 of 1 outlines lie outside"),
-        (collection(feature("a", box(10, 10, 200, 50))), "or reach far beyond it: one goes from"),
-        (collection(feature("a", [[1, 1], [2], [3, 3]])), "points that are not two numbers"),
-        (collection(feature("a", [[1, 1], [float("nan"), 3], [3, 3]])), "not two numbers each"),
-        ({"type": "Topology"}, "a geometry of type .Topology. is not known"),
-        ({"name": "a"}, "not of features with a geometry"),
-        ([1, 2], "not of features with a geometry"),
-        ({"type": "Circle", "geometry": {"type": "Circle"}}, "geometry of type 'Circle'"),
+        (collection(), "no outline with an area"),
+        (collection(feature("a", *LAKE, objectType="detection")), "area: it contains 1 detections"),
+        (collection(feature("a", box(500, 500, 600, 600))), "1 of 1 outlines are outside"),
+        (
+            collection(feature("a", box(10, 10, 200, 50))),
+            "or extend far beyond it; one ranges from",
+        ),
+        (collection(feature("a", [[1, 1], [2], [3, 3]])), "points without two finite numbers"),
+        (
+            collection(feature("a", [[1, 1], [float("nan"), 3], [3, 3]])),
+            "points without two finite numbers",
+        ),
+        ({"type": "Topology"}, "unknown geometry type .Topology."),
+        ({"name": "a"}, "without GeoJSON features"),
+        ([1, 2], "without GeoJSON features"),
+        ({"type": "Circle", "geometry": {"type": "Circle"}}, "geometry type 'Circle'"),
     ],
 )
 def test_invalid_geojson_is_refused(tmp_path, content, message):
@@ -331,20 +337,22 @@ def test_invalid_geojson_is_refused(tmp_path, content, message):
 
 def test_invalid_files_are_refused(tmp_path):
     for name, content, output in (
-        ("a.geojson", b"{", "this is not GeoJSON"),
-        ("b.geojson.gz", b"no gzip", "cannot be unpacked"),
-        ("c.xml", b"<Annotations>", "this is not XML"),
-        ("d.xml", b"<Slide/>", "begins with <Slide>"),
-        ("e.txt", b"hello", "known are .geojson .json .xml .annotations"),
+        ("a.geojson", b"{", "invalid GeoJSON"),
+        ("b.geojson.gz", b"no gzip", "cannot be decompressed"),
+        ("c.xml", b"<Annotations>", "invalid XML"),
+        ("d.xml", b"<Slide/>", "unknown root element <Slide>"),
+        ("e.txt", b"hello", "supported are .geojson .json .xml .annotations"),
         ("f.geojson", b"", "empty"),
         ("g.xml", b'<ASAP_Annotations><Annotation><Coordinate Order="0" X="1"/></Annotation>'
-                  b"</ASAP_Annotations>", "not whole"),
+                  b"</ASAP_Annotations>", "incomplete"),
     ):  # fmt: skip
         (tmp_path / name).write_bytes(content)
         with pytest.raises(ImageError, match=output):
             covered(tmp_path / name)
     path = write_geojson(tmp_path / "h.geojson", feature("Tumor", *LAKE))
-    with pytest.raises(ImageError, match=r"no outline is called 'tumor'; there are 'Tumor' \(1\)"):
+    with pytest.raises(
+        ImageError, match=r"no outline has the class 'tumor'; the file has 'Tumor' \(1\)"
+    ):
         covered(path, "tumor")
 
 
@@ -352,7 +360,7 @@ def test_self_intersecting_outline_is_warned_of_and_filled(tmp_path):
     bow = [[10, 10], [50, 40], [50, 10], [10, 40], [10, 10]]
     path = write_geojson(tmp_path / "a.geojson", feature("Tumor", bow))
     (note,) = AnnotationFile(path).read().notes()
-    assert "1 outline crossing itself, 'Tumor' at (30, 25)" in note
+    assert "1 self-intersecting outline, such as 'Tumor' at (30, 25)" in note
     found = covered(path)
     assert found[25, 12] and found[25, 48] and not found[12, 30]
 

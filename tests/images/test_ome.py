@@ -198,7 +198,7 @@ def test_scale_without_unit_is_quoted_if_the_size_is_unknown(tmp_path):
     (text,) = size_warnings([size.assuming(0.25)], 0.25, None)
     assert size_warnings([recorded_size(row)], 0.25, None) == [text]
     assert text.endswith(
-        "a.ome.zarr has a scale of 0.5 without a unit, which may be its size in µm"
+        "a.ome.zarr has a scale of 0.5 without a unit, which may be its pixel size in µm"
     )
     records = [ImageRecord(path, "a", ""), ImageRecord(path, "b", "", mpp=0.5)]
     with pytest.raises(ValueError, match=r"a\.ome\.zarr has a scale of 0\.5 without a unit"):
@@ -328,7 +328,7 @@ def test_other_zarr_folders_are_skipped(tmp_path, pixels):
     zarr_group(tmp_path / "table.zarr")
     save_plain(tmp_path / "table.zarr" / "inside.png", pixels)
     assert find_images(tmp_path)[0] == [tmp_path / "a.png"]
-    with pytest.raises(ImageError, match=r"table.zarr: is a zarr folder, but no image"):
+    with pytest.raises(ImageError, match=r"table.zarr: is a Zarr folder without an image"):
         open_image(tmp_path / "table.zarr")
 
 
@@ -396,17 +396,17 @@ def test_channels_of_a_folder_that_are_no_colours_are_refused(tmp_path, pixels):
 def test_stacks_and_time_series_are_refused(tmp_path, pixels):
     path = tmp_path / "a.ome.tif"
     tifffile.imwrite(path, np.stack([pixels] * 2), photometric="rgb", metadata={"axes": "ZYXS"})
-    with pytest.raises(ImageError, match=r"has 2 planes of focus \(z\)"):
+    with pytest.raises(ImageError, match=r"has 2 focal planes \(z\)"):
         open_image(path)
     tifffile.imwrite(path, np.stack([pixels] * 3), photometric="rgb", metadata={"axes": "TYXS"})
-    with pytest.raises(ImageError, match=r"has 3 points in time \(t\)"):
+    with pytest.raises(ImageError, match=r"has 3 time points \(t\)"):
         open_image(path)
     from ome_zarr.writer import write_image
 
     group, form = zarr_group(tmp_path / "a.ome.zarr")
     stack = np.zeros((3, 4, 32, 32), np.uint8)
     write_image(stack, group, axes="czyx", fmt=form, scale_factors=[2])
-    with pytest.raises(ImageError, match=r"has 4 planes of focus \(z\)"):
+    with pytest.raises(ImageError, match=r"has 4 focal planes \(z\)"):
         open_image(tmp_path / "a.ome.zarr")
 
 
@@ -420,7 +420,7 @@ def test_several_images_in_a_file_are_refused(tmp_path, pixels):
     with tifffile.TiffWriter(path, ome=True) as tiff:
         tiff.write(pixels, photometric="rgb", metadata={"axes": "YXS"})
         tiff.write(pixels[:400], photometric="rgb", metadata={"axes": "YXS"})
-    with pytest.raises(ImageError, match=r"holds 2 images.*a file of its own"):
+    with pytest.raises(ImageError, match=r"contains 2 images.*separate file"):
         open_image(path)
 
 
@@ -430,15 +430,15 @@ def test_floating_point_pixels_are_refused(tmp_path, pixels):
         save_ome_tiff(tmp_path / "a.ome.tif", floats),
         save_ome_zarr(tmp_path / "a.ome.zarr", floats),
     ):
-        with pytest.raises(ImageError, match=r"of the kind float32.*8 bits per colour"):
+        with pytest.raises(ImageError, match=r"of type float32.*8 bits per colour"):
             open_image(path)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": "0.9"}, "is of version 0.9 of OME-Zarr; 0.4 and 0.5 are read"),
-        ({"multiscales": []}, "no image"),
+        ({"version": "0.9"}, "has version 0.9 of OME-Zarr; supported are 0.4 and 0.5"),
+        ({"multiscales": []}, "without an image"),
         ({"plate": {}}, "is a plate"),
     ],
 )
@@ -455,7 +455,7 @@ def test_levels_outside_the_folder_are_refused(tmp_path, pixels):
     path = save_ome_zarr(tmp_path / "a.ome.zarr", pixels)
     with edited(path) as ome:
         ome["multiscales"][0]["datasets"][0]["path"] = "../secret.zarr/s0"
-    with pytest.raises(ImageError, match=r"level .*secret.* that is not inside"):
+    with pytest.raises(ImageError, match=r"the path .*secret.* of a level"):
         open_image(path)
 
 
@@ -464,7 +464,7 @@ def test_links_in_a_folder_are_refused(tmp_path, pixels):
     chunk = next(file for file in sorted(path.rglob("*")) if file.name == "0" and file.is_file())
     chunk.rename(tmp_path / "chunk")
     os.symlink(tmp_path / "chunk", chunk)
-    with pytest.raises(ImageError, match=r"links in this folder.*cp -rL"):
+    with pytest.raises(ImageError, match=r"folder contains links.*cp -rL"):
         open_image(path)
 
 
@@ -474,7 +474,7 @@ def test_too_large_chunks_are_refused(tmp_path, pixels):
     content = json.loads(file.read_text())
     content["chunk_grid"]["configuration"]["chunk_shape"] = [3, 2**20, 2**20]
     file.write_text(json.dumps(content))
-    with pytest.raises(ImageError, match=r"pieces of 1048576 x 1048576.*in tiles"):
+    with pytest.raises(ImageError, match=r"tiles of 1048576 x 1048576.*with tiles"):
         open_image(path)
 
 
@@ -484,7 +484,7 @@ def test_folder_larger_than_its_files_is_refused(tmp_path, pixels):
     content = json.loads(file.read_text())
     content["shape"] = [3, 10**6, 10**6]
     file.write_text(json.dumps(content))
-    with pytest.raises(ImageError, match=r"more than \d+ bytes can hold"):
+    with pytest.raises(ImageError, match=r"more than \d+ bytes can contain"):
         open_image(path)
 
 
@@ -500,7 +500,7 @@ def test_damage_is_reported(tmp_path, pixels):
     middle = len(content) // 2
     (tmp_path / "b.ome.tif").write_bytes(content[:middle])
     with (
-        pytest.raises(ImageError, match=r"cut short|cannot be read|not a JPEG"),
+        pytest.raises(ImageError, match=r"truncated|cannot be read|not a JPEG"),
         open_image(tmp_path / "b.ome.tif") as source,
     ):
         source.read(0, 0, *SIZE)
@@ -511,7 +511,7 @@ def test_damage_is_reported(tmp_path, pixels):
 
 def test_empty_folder_is_refused(tmp_path):
     (tmp_path / "a.ome.zarr").mkdir()
-    with pytest.raises(ImageError, match="no zarr group in this folder"):
+    with pytest.raises(ImageError, match="not a complete Zarr folder"):
         open_image(tmp_path / "a.ome.zarr")
 
 
@@ -525,7 +525,7 @@ def test_references_to_other_files_are_refused(tmp_path, pixels):
         text = tiff.ome_metadata.encode()
     assert old in text
     tifffile.tiffcomment(path, text.replace(old, new))
-    with pytest.raises(ImageError, match=r"a part of it is in another file"):
+    with pytest.raises(ImageError, match=r"part of the image is in another file"):
         open_image(path).read(0, 0, 9, 9)
 
 

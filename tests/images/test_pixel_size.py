@@ -79,7 +79,7 @@ def test_training_images_have_one_size_or_none(files):
 def test_partly_known_sizes_are_refused(files):
     with pytest.raises(ValueError, match=r"of 1 image is not known, .*mpp=….*silent\.png"):
         common_size(records(files, None, None), None)
-    with pytest.raises(ValueError, match=r"works at 1 µm.*silent\.png"):
+    with pytest.raises(ValueError, match=r"images to 1 µm.*silent\.png"):
         common_size([ImageRecord(files[1], "x", "p")], 1.0)
 
 

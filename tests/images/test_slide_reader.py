@@ -87,22 +87,22 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="pr
 @pytest.mark.parametrize(
     ("harm", "message"),
     [
-        ("os.abort()", r"died \(signal 6\)"),
-        ("os.kill(os.getpid(), 9)", r"died \(signal 9\), perhaps for want of memory"),
-        ("os._exit(3)", r"ended \(code 3\)"),
+        ("os.abort()", r"killed by signal 6"),
+        ("os.kill(os.getpid(), 9)", r"killed by signal 9, possibly because memory ran out"),
+        ("os._exit(3)", r"exited with code 3"),
     ],
 )
 def test_file_that_kills_the_library_on_reading_is_named(harmful, harm, message):
     source = harmful(harm)
     for _ in range(2):
-        with pytest.raises(ImageError, match=rf"a\.tif: a part of .*{message}.*copy it again"):
+        with pytest.raises(ImageError, match=rf"a\.tif: part of .*{message}.*copy it again"):
             source.read(0, 0, 10, 10)
 
 
 def test_file_that_kills_the_library_on_opening_is_named(slide_library, tmp_path):
     slide_library("import os\nclass OpenSlide:\n    def __init__(self, path):\n        os.abort()")
     (tmp_path / "a.svs").write_bytes(b"x")
-    with pytest.raises(ImageError, match=r"a\.svs: OpenSlide cannot open .*died \(signal 6\)"):
+    with pytest.raises(ImageError, match=r"a\.svs: OpenSlide cannot open .*killed by signal 6"):
         open_image(tmp_path / "a.svs")
 
 
@@ -112,7 +112,7 @@ def test_file_that_kills_the_library_on_detection_is_named(slide_library, tmp_pa
         "        os.abort()"
     )
     (tmp_path / "a.tif").write_bytes(b"x")
-    with pytest.raises(ImageError, match=r"a\.tif: OpenSlide cannot look .*died \(signal 6\)"):
+    with pytest.raises(ImageError, match=r"a\.tif: OpenSlide cannot read .*killed by signal 6"):
         open_image(tmp_path / "a.tif")
 
 
@@ -156,7 +156,7 @@ def test_hanging_process_is_killed(harmful, monkeypatch):
     pid = pid_of(source)
     monkeypatch.setattr(slide_process, "REPLY_TIMEOUT_S", 3)
     start = time.monotonic()
-    with pytest.raises(ImageError, match=r"a\.tif: .*gave no answer for 3 s"):
+    with pytest.raises(ImageError, match=r"a\.tif: .*did not respond within 3 s"):
         source.read(0, 0, 10, 10)
     assert time.monotonic() - start < 6  # no second attempt
     assert has_ended_within(pid)
@@ -164,7 +164,7 @@ def test_hanging_process_is_killed(harmful, monkeypatch):
 
 def test_slide_that_needs_too_much_memory_is_refused(harmful):
     source = harmful("bytearray(20 * 2**30)")
-    with pytest.raises(ImageError, match=r"a\.tif: a part of the slide cannot be read"):
+    with pytest.raises(ImageError, match=r"a\.tif: part of the slide cannot be read"):
         source.read(0, 0, 10, 10)
 
 
@@ -173,7 +173,7 @@ def test_sizes_that_are_not_numbers_are_refused(slide_library, tmp_path, name):
     source = LIBRARY.format(harm="").replace("= {}", f"= {{{name!r}: 'wide'}}")
     slide_library(source)
     (tmp_path / "a.svs").write_bytes(b"x" * 1000)
-    with pytest.raises(ImageError, match=r"a\.svs: .*makes no sense"):
+    with pytest.raises(ImageError, match=r"a\.svs: .*invalid sizes"):
         open_image(tmp_path / "a.svs")
 
 
@@ -219,7 +219,7 @@ def test_file_that_is_no_slide_keeps_the_process_idle(tmp_path):
 
 def test_process_is_not_reused_after_damaged_pixels(harmful):
     source = harmful("raise ValueError('no\\nsuch  tile')")
-    with pytest.raises(ImageError, match=r"a\.tif: a part .*\(no such tile\)"):
+    with pytest.raises(ImageError, match=r"a\.tif: part .*\(no such tile\)"):
         source.read(0, 0, 5, 5)
     source.close()
     assert not slide_process._IDLE

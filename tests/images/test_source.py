@@ -326,14 +326,14 @@ def test_import_loads_no_image_library():
 
 
 def test_missing_file_is_refused(tmp_path):
-    with pytest.raises(ImageError, match=r"nothing\.png: there is no such file"):
+    with pytest.raises(ImageError, match=r"nothing\.png: file not found"):
         open_image(tmp_path / "nothing.png")
 
 
 def test_folder_is_refused(tmp_path):
     (tmp_path / "a.png").mkdir()
     for path in (tmp_path, tmp_path / "a.png"):
-        with pytest.raises(ImageError, match="this is a folder"):
+        with pytest.raises(ImageError, match="is a folder"):
             open_image(path)
 
 
@@ -348,14 +348,16 @@ def test_empty_file_is_refused(tmp_path, suffix):
 def test_text_with_an_image_suffix_is_refused(tmp_path, suffix):
     path = tmp_path / f"a{suffix}"
     path.write_text("not an image")
-    with pytest.raises(ImageError, match=rf"a\{suffix}: .*(not a JPEG|cannot open|this is a file)"):
+    with pytest.raises(ImageError, match=rf"a\{suffix}: .*(not a JPEG|cannot open|is a file)"):
         open_image(path)
 
 
 @pytest.mark.parametrize("name", ["a.webp", "a"])
 def test_unknown_suffix_is_refused(tmp_path, name):
     (tmp_path / name).write_bytes(b"x")
-    with pytest.raises(ImageError, match=r"not known; known are .*\.jpg.*\.svs"):
+    with pytest.raises(
+        ImageError, match=r"unsupported image format .*; supported are .*\.jpg.*\.svs"
+    ):
         open_image(tmp_path / name)
 
 
@@ -376,7 +378,7 @@ def test_damaged_slide_is_refused(tmp_path, rng):
     data[start : start + 5000] = bytes(5000)
     path.write_bytes(data)
     source = open_image(path)
-    with pytest.raises(ImageError, match=r"a\.tif: a part of the slide cannot be read"):
+    with pytest.raises(ImageError, match=r"a\.tif: part of the slide cannot be read"):
         source.read(0, 0, 100, 100)
 
 

@@ -56,8 +56,8 @@ def poisoned(version, changes, array, folder, marker):
     WRITERS[version](folder, array, payload(marker), **changes)
 
 
-@pytest.marker.parametrize("where", ["image", "features", "coords"])
-@pytest.marker.parametrize("kind", POISON)
+@pytest.mark.parametrize("where", ["image", "features", "coords"])
+@pytest.mark.parametrize("kind", POISON)
 def test_code_in_a_folder_is_not_run(tmp_path, kind, where):
     version, changes = POISON[kind]
     marker = tmp_path / "was-run"
@@ -80,7 +80,7 @@ def test_code_in_a_folder_is_not_run(tmp_path, kind, where):
     assert not marker.exists()
 
 
-@pytest.marker.parametrize("version", [2, 3])
+@pytest.mark.parametrize("version", [2, 3])
 def test_consolidated_metadata_are_not_used(tmp_path, version):
     """They may name another codec than the array itself."""
     path = write_group(tmp_path / "a.zarr", version)
@@ -119,7 +119,7 @@ def numcodecs_of(name):
     return numcodecs.get_codec({"id": name, **parameters.get(name, {})})
 
 
-@pytest.marker.parametrize("name", sorted(CODECS_2))
+@pytest.mark.parametrize("name", sorted(CODECS_2))
 def test_accepted_codecs_of_version_2_are_read(tmp_path, name):
     group = zarr.open_group(str(tmp_path / "a.zarr"), mode="w", zarr_format=2)
     for key, array in (("features", VECTORS), ("coords", COORDS)):
@@ -128,7 +128,7 @@ def test_accepted_codecs_of_version_2_are_read(tmp_path, name):
     assert_read(tmp_path / "a.zarr")
 
 
-@pytest.marker.parametrize("name", [*sorted(set(CODECS_3) - {"bytes", "transpose"}), "shards"])
+@pytest.mark.parametrize("name", [*sorted(set(CODECS_3) - {"bytes", "transpose"}), "shards"])
 def test_accepted_codecs_of_version_3_are_read(tmp_path, name):
     from zarr import codecs
 
@@ -185,7 +185,7 @@ ODD = {
 }
 
 
-@pytest.marker.parametrize("name", ODD)
+@pytest.mark.parametrize("name", ODD)
 def test_invalid_metadata_are_refused(tmp_path, name):
     version, changes, text = ODD[name]
     path = write_group(tmp_path / "a.zarr", version)
@@ -195,7 +195,7 @@ def test_invalid_metadata_are_refused(tmp_path, name):
         check_features(path)
 
 
-@pytest.marker.parametrize("what", ["chunk", "metadata", "array"])
+@pytest.mark.parametrize("what", ["chunk", "metadata", "array"])
 def test_links_in_a_feature_folder_are_refused(tmp_path, what):
     path = write_group(tmp_path / "a.zarr", 2)
     write_array_2(path / "features", VECTORS)
@@ -204,7 +204,7 @@ def test_links_in_a_feature_folder_are_refused(tmp_path, what):
     linked = {"chunk": "coords/0.0", "metadata": "coords/.zarray", "array": "coords"}[what]
     (path / linked).rename(tmp_path / "elsewhere")
     os.symlink(tmp_path / "elsewhere", path / linked)
-    with pytest.raises(ImageError, match=r"links in this folder.*cp -rL"):
+    with pytest.raises(ImageError, match=r"folder contains links.*cp -rL"):
         check_features(path)
 
 
@@ -216,7 +216,7 @@ def test_truncated_chunk_is_refused(tmp_path):
         create(group, name, values, compressors=numcodecs_of("blosc"))
     chunk = path / "features/0.0"
     chunk.write_bytes(chunk.read_bytes()[:-40])
-    with pytest.raises(ImageError, match="cut short: copy it again"):
+    with pytest.raises(ImageError, match="truncated; copy the file again"):
         check_features(path)
 
 
@@ -245,7 +245,7 @@ LAYOUTS = {
 }
 
 
-@pytest.marker.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_features_with_missing_chunks_are_refused(tmp_path, layout):
     form, options, lost = LAYOUTS[layout]
     path = write_features(tmp_path / "a.zarr", form, **options)
@@ -253,12 +253,12 @@ def test_features_with_missing_chunks_are_refused(tmp_path, layout):
     (path / lost).unlink()
     n_missing = 6 if "shards" in options else 1
     with pytest.raises(
-        ImageError, match=rf"{n_missing} of its 21 chunks are missing.*allow_missing_chunks"
+        ImageError, match=rf"{n_missing} of 21 chunks are missing.*allow_missing_chunks"
     ):
         check_features(path)
     with (
         histodict.allow_missing_chunks(),
-        pytest.warns(UserWarning, match=rf"a.zarr: {n_missing} of its 21 chunks are missing and"),
+        pytest.warns(UserWarning, match=rf"a.zarr: {n_missing} of 21 chunks are missing; they are read"),
         open_features(path) as file,
     ):
         assert file.missing_chunks == n_missing
@@ -274,7 +274,7 @@ def test_missing_chunk_of_a_shard_is_refused(tmp_path):
     group = zarr.open_group(str(tmp_path / "a.zarr"), mode="w")
     create(group, "features", vectors, chunks=(4, 3), shards=(12, 6))
     create(group, "coords", COORDS + 1)
-    with pytest.raises(ImageError, match="1 of its 21 chunks are missing"):
+    with pytest.raises(ImageError, match="1 of 21 chunks are missing"):
         check_features(tmp_path / "a.zarr")
 
 
@@ -283,11 +283,11 @@ def test_files_that_are_no_chunks_are_not_counted(tmp_path):
     shutil.copy(path / "features/3.1", path / "features/99.1")
     shutil.copy(path / "features/3.1", path / "features/03.1")
     (path / "features/3.1").unlink()
-    with pytest.raises(ImageError, match="1 of its 21 chunks are missing"):
+    with pytest.raises(ImageError, match="1 of 21 chunks are missing"):
         check_features(path)
 
 
-@pytest.marker.parametrize("version", [2, 3])
+@pytest.mark.parametrize("version", [2, 3])
 def test_image_with_missing_chunks_is_refused(tmp_path, version):
     path = write_group(tmp_path / "a.ome.zarr", version, image_attributes(version))
     group = zarr.open_group(str(path), mode="r+")
@@ -295,9 +295,9 @@ def test_image_with_missing_chunks_is_refused(tmp_path, version):
     open_image(path).read(0, 0, 50, 40)
     for name in ("0.1.1", "0.1.2") if version == 2 else ("c/0/1/1", "c/0/1/2"):
         (path / "s0" / name).unlink()
-    with pytest.raises(ImageError, match=r"2 of its 36 chunks are missing.*allow_missing"):
+    with pytest.raises(ImageError, match=r"2 of 36 chunks are missing.*allow_missing"):
         open_image(path)
-    with histodict.allow_missing_chunks(), pytest.warns(UserWarning, match="2 of its 36 chunks"):
+    with histodict.allow_missing_chunks(), pytest.warns(UserWarning, match="2 of 36 chunks"):
         source = open_image(path)
         assert source.missing_chunks == 2
         assert (source.read(16, 16, 32, 16)[..., 0] == 0).all()

@@ -44,13 +44,15 @@ def read_geojson(path: Path, text: bytes) -> Annotations:
     try:
         content = json.loads(text.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
-        raise ImageError(f"{path}: this is not GeoJSON ({error}); export it again") from error
+        raise ImageError(
+            f"{path}: invalid GeoJSON ({error}); export the annotations again"
+        ) from error
     annotations = Annotations(path, FIRST_PIXEL)
     try:
         _add_all(annotations, content)
     except (TypeError, AttributeError, KeyError, RecursionError) as error:
         raise ImageError(
-            f"{path}: this is JSON, but not of features with a geometry ({error!r})"
+            f"{path}: JSON without GeoJSON features that have a geometry ({error!r})"
         ) from error
     return annotations
 
@@ -112,7 +114,7 @@ def _add_geometry(annotations: Annotations, name: str | None, geometry: dict[str
         for rings in parts:
             annotations.add(name, rings, "polygons")
     else:
-        raise ImageError(f"{annotations.path}: a geometry of type {kind!r} is not known")
+        raise ImageError(f"{annotations.path}: unknown geometry type {kind!r}")
 
 
 Element = ElementTree.Element
@@ -130,12 +132,12 @@ def read_xml(path: Path, text: bytes) -> Annotations:
     try:
         root = ElementTree.fromstring(text)
     except (ElementTree.ParseError, ValueError) as error:
-        raise ImageError(f"{path}: this is not XML ({error}); export it again") from error
+        raise ImageError(f"{path}: invalid XML ({error}); export the annotations again") from error
     read = _ROOTS.get(root.tag)
     if read is None:
         raise ImageError(
-            f"{path}: begins with <{root.tag}>; annotations of ASAP begin with <ASAP_Annotations>, "
-            "those of ImageScope with <Annotations>"
+            f"{path}: unknown root element <{root.tag}>; supported are <ASAP_Annotations> "
+            "(ASAP) and <Annotations> (ImageScope, HALO)"
         )
     annotations = Annotations(path, SLIDE_CORNER)
     try:
@@ -143,7 +145,7 @@ def read_xml(path: Path, text: bytes) -> Annotations:
     except (KeyError, ValueError, TypeError) as error:
         if isinstance(error, ImageError):
             raise
-        raise ImageError(f"{path}: an annotation is not whole ({error!r})") from error
+        raise ImageError(f"{path}: an annotation is incomplete ({error!r})") from error
     return annotations
 
 
@@ -205,7 +207,7 @@ def _read_imagescope(annotations: Annotations, root: Element) -> None:
             shape = _SHAPES.get(region.get("Type", "0").lower())
             points = _points([*region.iter("Vertex"), *region.iter("V")])
             if shape is None or not points:
-                annotations.skipped["arrows, rulers and the like"] += 1
+                annotations.skipped["arrows, rulers and similar objects"] += 1
                 continue
             cuts = region.get("NegativeROA", "0") not in ("0", "")
             annotations.add(_layer_name(layer, region), [shape(points)], "regions", cuts=cuts)
@@ -389,17 +391,17 @@ class AnnotationFile:
             if image.mpp is None:
                 option = hint(python="mpp=…", cli="--mpp")
                 raise ImageError(
-                    f"{self.path}: its numbers are µm, and the pixel size of {image.path} is not "
-                    f"known: give it with {option} or in a column mpp"
+                    f"{self.path}: the coordinates are in µm, but the pixel size of "
+                    f"{image.path} is not known; set it with {option} or in a column 'mpp'"
                 )
             return replace(
                 outline, rings=tuple(ring / image.mpp + first_pixel for ring in outline.rings)
             )
         if annotations.mpp and image.mpp and abs(image.mpp / annotations.mpp - 1) > _MPP_TOLERANCE:
             raise ImageError(
-                f"{self.path}: was drawn on an image of {annotations.mpp:g} µm per pixel, and "
-                f"{image.path} has {image.mpp:g}: they are not of the same image, or of another "
-                "level of it"
+                f"{self.path}: was made on an image with {annotations.mpp:g} µm per pixel, "
+                f"but {image.path} has {image.mpp:g}; use the annotations of this image and "
+                "level"
             )
         if self.coordinates == PIXELS and annotations.origin == FIRST_PIXEL:
             return replace(outline, rings=tuple(ring + first_pixel for ring in outline.rings))
@@ -435,16 +437,16 @@ def check_outlines_inside(
     if outside:
         (left, top), (right, bottom) = outside[0]
         advice = hint(
-            python="say so with coordinates=…",
-            cli="say so with --coordinates",
-            web="bring them in on the command line",
+            python="set coordinates=…",
+            cli="set --coordinates",
+            web="import them on the command line with --coordinates",
         )
         raise ImageError(
-            f"{path}: {len(outside)} of {len(boxes)} outlines lie outside of {image.path}, or "
-            f"reach far beyond it: one goes from ({left:.0f}, {top:.0f}) to ({right:.0f}, "
-            f"{bottom:.0f}), and the image has {size[0]} x {size[1]} pixels. Are they of "
-            "another image, or of another level of it? If its numbers are µm, or count from "
-            f"the slide's corner, {advice}"
+            f"{path}: {len(outside)} of {len(boxes)} outlines are outside {image.path} or "
+            f"extend far beyond it; one ranges from ({left:.0f}, {top:.0f}) to ({right:.0f}, "
+            f"{bottom:.0f}), but the image has {size[0]} x {size[1]} pixels. Check that they "
+            "belong to this image and to level 0. If the coordinates are in µm or relative "
+            f"to the corner of the slide, {advice}"
         )
 
 
@@ -471,8 +473,8 @@ def _image_offset(image: Path, state: str) -> tuple[int, int]:
 def _read(path: Path, state: str) -> Annotations:
     if not image_stem(path):
         raise ImageError(
-            f"{path}: annotations ending in {path.suffix or 'nothing'!r} are not known; known are "
-            f"{' '.join(FORMATS)}, also packed (.gz)"
+            f"{path}: unsupported annotation format {path.suffix or 'none'!r}; supported are "
+            f"{' '.join(FORMATS)}, also compressed (.gz)"
         )
     packed = path.suffix.lower() == ".gz"
     read = FORMATS[(Path(path.stem) if packed else path).suffix.lower()]
@@ -485,7 +487,7 @@ def _content(path: Path, *, packed: bool) -> bytes:
             unpacked = gzip.GzipFile(fileobj=file) if packed else file
             content = unpacked.read(_MAX_BYTES + 1)
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise ImageError(f"{path}: cannot be unpacked ({error}); copy it again") from error
+            raise ImageError(f"{path}: cannot be decompressed ({error}); copy it again") from error
     if len(content) > _MAX_BYTES:
-        raise ImageError(f"{path}: has more than {_MAX_BYTES // 2**20} MiB; export fewer objects")
+        raise ImageError(f"{path}: larger than {_MAX_BYTES // 2**20} MiB; export fewer objects")
     return content

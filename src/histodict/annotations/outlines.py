@@ -103,7 +103,7 @@ class Annotations:
         if not ring.size:
             return np.empty((0, 2))
         if ring.ndim != 2 or ring.shape[1] != 2 or not np.isfinite(ring).all():
-            raise ImageError(f"{self.path}: {where} has points that are not two numbers each")
+            raise ImageError(f"{self.path}: {where} has points without two finite numbers")
         return ring[:-1] if len(ring) > 1 and (ring[0] == ring[-1]).all() else ring
 
     @property
@@ -129,13 +129,12 @@ class Annotations:
         if any(not outline.is_hole for outline in chosen):
             return chosen
         if not self.outlines:
-            what = f": there is {self.describe()}" if self.skipped else ""
-            raise ImageError(f"{self.path}: holds no outline with an area{what}")
+            what = f": it contains {self.describe()}" if self.skipped else ""
+            raise ImageError(f"{self.path}: no outline with an area{what}")
         listed = " or ".join(repr(name) for name in sorted(wanted))
         raise ImageError(
-            f"{self.path}: no outline is called {listed}; there are {self.describe()}. Names are "
-            "told "
-            "apart by capitals, too"
+            f"{self.path}: no outline has the class {listed}; the file has {self.describe()}. "
+            "Class names are case-sensitive"
         )
 
     @cached_property
@@ -149,13 +148,13 @@ class Annotations:
         lines = []
         if self.skipped and self.outlines:
             what = ", ".join(f"{n} {kind}" for kind, n in self.skipped.items())
-            lines.append(f"{self.path}: left out: {what}")
+            lines.append(f"{self.path}: ignored: {what}")
         if self.crossings:
             (outline, _, (x, y)), n = self.crossings[0], len(self.crossings)
             name = outline.name
             lines.append(
-                f"{self.path}: {pluralize(n, 'outline')} crossing itself, {name!r} at "
-                f"({x:.0f}, {y:.0f}) for one: all that it encloses is taken"
+                f"{self.path}: {pluralize(n, 'self-intersecting outline')}, such as {name!r} "
+                f"at ({x:.0f}, {y:.0f}); everything that it encloses is used"
             )
         return lines
 

@@ -56,7 +56,7 @@ def unpacked_bytes(compressor: str | None, data: bytes, spare: int) -> int:
     if compressor == "blosc":
         # The library trusts this length and would read beyond the end.
         if int.from_bytes(data[12:16], "little") > len(data) or len(data) < _BLOSC_HEADER:
-            raise ValueError("a compressed chunk is cut short: copy it again")
+            raise ValueError("a compressed chunk is truncated; copy the file again")
         return int.from_bytes(data[4:8], "little")
     if compressor == "lz4":
         return int.from_bytes(data[:4], "little")
@@ -209,7 +209,7 @@ def refuse_odd(path: Path, error: type[Exception]) -> None:
     """Raise `error` if the path exists but is neither a file nor a folder."""
     kind = odd_kind(path)
     if kind and kind != NO_SUCH_FILE:
-        raise error(f"{path}: this is not a regular file but {kind}; remove or replace it")
+        raise error(f"{path}: not a regular file but {kind}; remove or replace it")
 
 
 def is_closed(folder: Path) -> bool:

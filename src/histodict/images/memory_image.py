@@ -69,8 +69,8 @@ class MemoryImage:
 
         if pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.dtype != np.uint8 or not pixels.size:
             raise ImageError(
-                f"{name}: an image is an array (height, width, 3) of uint8, and this one is "
-                f"{pixels.shape} of {pixels.dtype}"
+                f"{name}: an image must be an array of shape (height, width, 3) and type "
+                f"uint8, not {pixels.shape} of {pixels.dtype}"
             )
         return cls.of_pillow(Image.fromarray(np.ascontiguousarray(pixels)), name)
 
@@ -96,8 +96,8 @@ class MemoryImage:
             raise ImageError(f"{name}: the image cannot be decoded ({reason})") from error
         if is_wide and max_value(image) < TWELVE_BITS:
             raise ImageError(
-                f"{name}: of its 16 bits per colour the upper 8, which Pillow keeps, say next to "
-                "nothing: give the path of the file instead"
+                f"{name}: Pillow drops the lower 8 of 16 bits per colour, and the upper 8 are "
+                "nearly empty; pass the path of the file instead"
             )
         mpp = _image_mpp(image)
         if image.mode == "F":

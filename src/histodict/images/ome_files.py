@@ -115,12 +115,11 @@ def _main(tiff: TiffFile) -> tuple[TiffPageSeries, OmeImage]:
     """Return the first image; refuse files with other images of about its size."""
     series = tiff.series
     if not series or not tiff.is_ome:
-        raise ValueError("the description says of no image where it is")
+        raise ValueError("the OME description lists no image")
     n_pixels = [each.sizes.get("width", 1) * each.sizes.get("height", 1) for each in series]
     if any(n > _MAX_FRACTION * n_pixels[0] for n in n_pixels[1:]):
         raise UnreadableContentError(
-            f"holds {len(series)} images, and not only small ones beside the first: save each as "
-            "a file of its own"
+            f"contains {len(series)} images of similar size; save each as a separate file"
         )
     images = read_ome_xml(tiff.ome_metadata or "")
     image = images[0] if images else OmeImage()
@@ -135,14 +134,12 @@ def _check_axes(series: TiffPageSeries, image: OmeImage) -> None:
         check_channels(image.channels, sizes.get("c", 1))
     elif sizes.get("c", 1) != 1 or sizes["s"] not in (3, 4):
         raise UnreadableContentError(
-            f"has {sizes.get('c', 1)} x {sizes['s']} colours to a pixel, not red, green and blue: "
-            "save it as RGB"
+            f"has {sizes.get('c', 1)} x {sizes['s']} samples per pixel instead of red, green "
+            "and blue; save it as RGB"
         )
     others = set(sizes) - set("tczyxs")
     if others or not {"y", "x"} <= set(sizes):
-        raise UnreadableContentError(
-            f"has axes ({series.axes}) that are not of an image: save it as RGB"
-        )
+        raise UnreadableContentError(f"has unsupported axes ({series.axes}); save it as RGB")
 
 
 def _tagged_mpp(series: TiffPageSeries) -> float | None:
@@ -161,14 +158,18 @@ def _number(value: Any) -> Any:
 
 def _level(file: _File, series: TiffPageSeries, image: OmeImage, cache: TileCache) -> OmeLevel:
     if not image.is_whole or any(page is None for page in series.pages):
-        raise UnreadableContentError("a part of it is in another file: save it as one file")
+        raise UnreadableContentError(
+            "part of the image is in another file; save it as a single file"
+        )
     pages = [page.aspage() for page in series.pages if page is not None]
     first = pages[0]
     check_kind(np.dtype(first.dtype or "void"))
     if first.photometric not in (_BLACK_IS_ZERO, _RGB, _YCBCR):
-        raise UnreadableContentError(f"its colours are {_name(first.photometric)}: save it as RGB")
+        raise UnreadableContentError(
+            f"has colours of type {_name(first.photometric)}; save it as RGB"
+        )
     if any(page.shape != first.shape or page.dtype != first.dtype for page in pages):
-        raise ValueError("its channels have different sizes")
+        raise ValueError("the channels have different sizes")
     if len(pages) == 1 and is_supported_page(first) and can_decode():
         return _JpegLevel(file, first, cache)
     _check_compression(first)
@@ -186,10 +187,10 @@ def _check_compression(page: TiffPage) -> None:
         reason = str(error.args[0])
         if "imagecodecs" not in reason:
             raise UnreadableContentError(
-                f"its compression is not known ({reason}): save it again"
+                f"has an unknown compression ({reason}); save it with another one"
             ) from error
         raise UnreadableContentError(
-            f"is compressed by {_name(page.compression)}, for which a package is missing; run: "
+            f"is compressed with {_name(page.compression)}, which needs another package; run: "
             "pip install 'histodict[ome]'"
         ) from error
 
@@ -232,7 +233,7 @@ class _Segments(OmeLevel):
         self.check_tile(page.samplesperpixel * len(pages))
         n_expected = self.n_across * self.n_down * self._n_planes
         if any(len(each.dataoffsets) != n_expected for each in pages):
-            raise ValueError("a directory without as many tiles as its size asks for")
+            raise ValueError("the directory lists too few or too many tiles for the image size")
 
     def values(self, index: int) -> NDArray[Any] | None:
         step = self.n_across * self.n_down
@@ -252,7 +253,7 @@ class _Segments(OmeLevel):
             return None
         data = self._file.read(length, page.dataoffsets[index])
         if len(data) != length:
-            raise ValueError("it is cut short")
+            raise ValueError("the file is truncated")
         decoded, _, shape = page.decode(data, index, jpegtables=page.jpegtables)
         if decoded is None:
             return None
@@ -289,7 +290,7 @@ class _Rows(OmeLevel):
                 start = offset + ((y + line) * self.size[0] + x) * pixel_bytes
                 data = self._file.read(width * pixel_bytes, start)
                 if len(data) != width * pixel_bytes:
-                    raise ValueError("it is cut short")
+                    raise ValueError("the file is truncated")
                 samples = slice(plane, plane + 1) if len(self._offsets) > 1 else slice(None)
                 found[line, :, samples] = np.frombuffer(data, self._stored).reshape(width, -1)
         return found
@@ -335,7 +336,7 @@ def _checked(subfolder: str | None, path: str) -> str:
     """Return the path of a level relative to the folder; refuse paths outside of it."""
     parts = PurePosixPath(path).parts
     if not parts or ".." in parts or PurePosixPath(path).is_absolute():
-        raise ValueError(f"it names a level {path!r} that is not inside")
+        raise ValueError(f"the path {path!r} of a level is missing or outside the folder")
     return PurePosixPath(subfolder or "", *parts).as_posix()
 
 
@@ -346,7 +347,7 @@ class _ChunkLevel(OmeLevel):
         array, shape = opened.array, opened.metadata.shape
         pieces = opened.metadata.pieces
         if len(shape) != len(image.axes):
-            raise ValueError(f"a level has {len(shape)} axes, and {image.axes!r} are named")
+            raise ValueError(f"a level has {len(shape)} axes, but {image.axes!r} are named")
         sizes = dict(zip(image.axes, shape, strict=True))
         check_one_plane(sizes)
         check_channels(image.channels, sizes.get("c", 1))

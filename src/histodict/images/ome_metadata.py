@@ -95,18 +95,17 @@ def check_channels(channels: list[Channel], n_channels: int) -> None:
     plural = "channel" if n_channels == 1 else "channels"
     raise UnreadableContentError(
         f"has {n_channels} {plural}{named} that are not red, green and blue; fluorescence and "
-        "other images of channels are not read: save it as RGB"
+        "other multichannel images are not supported; save it as RGB"
     )
 
 
 def check_one_plane(sizes: dict[str, int]) -> None:
     """Refuse stacks and time series, given the sizes by the letters of the axes."""
-    labels = {"z": "planes of focus (z)", "t": "points in time (t)"}
+    labels = {"z": "focal planes (z)", "t": "time points (t)"}
     for letter, label in labels.items():
         if sizes.get(letter, 1) != 1:
             raise UnreadableContentError(
-                f"has {sizes[letter]} {label}, of which one would have to be chosen: save one of "
-                "them as an image of its own"
+                f"has {sizes[letter]} {label}; save one of them as a separate image"
             )
 
 
@@ -204,8 +203,8 @@ def first_of_several(attributes: Mapping[str, Any]) -> str | None:
     ome = ome_attributes(attributes)
     if "plate" in ome:
         raise UnreadableContentError(
-            "is a plate with images in its wells: give the folders of these, each copied under a "
-            "name that ends in .ome.zarr"
+            "is a plate with images in its wells; copy each image to a folder with a name "
+            "that ends in .ome.zarr and use these"
         )
     return "0" if OME_LAYOUT in ome and "multiscales" not in ome else None
 
@@ -221,19 +220,19 @@ def read_multiscale(attributes: Mapping[str, Any]) -> Multiscale:
     ome = ome_attributes(attributes)
     if not ome.get("multiscales"):
         raise UnreadableContentError(
-            "is a zarr folder, but no image: its attributes name no 'multiscales'"
+            "is a Zarr folder without an image: its attributes lack 'multiscales'"
         )
     found = ome["multiscales"][0]
     version = str(ome.get("version") or found.get("version") or "0.4")
     if version not in _VERSIONS:
         raise UnreadableContentError(
-            f"is of version {version} of OME-Zarr; {' and '.join(_VERSIONS)} are read"
+            f"has version {version} of OME-Zarr; supported are {' and '.join(_VERSIONS)}"
         )
     axes = found["axes"]
     letters = "".join(str(axis["name"]).lower() for axis in axes)
     if [letter for letter in _AXES if letter in letters] != list(letters) or letters[-2:] != "yx":
         raise UnreadableContentError(
-            f"has the axes {letters!r}; t, c, z, y, x in this order are read"
+            f"has axes {letters!r}; supported are t, c, z, y, x in this order"
         )
     paths = [str(dataset["path"]) for dataset in found["datasets"]]
     scales = [scale for scale in (_scale(found["datasets"][0]), _scale(found)) if scale]
@@ -293,9 +292,9 @@ class OmeLevel(TiledLevel):
         n_bytes = self.tile[0] * self.tile[1] * n_samples * self.dtype.itemsize
         if n_bytes > MAX_TILE_BYTES:
             raise UnreadableContentError(
-                f"its pixels lie in pieces of {self.tile[0]} x {self.tile[1]}, {n_bytes >> 20} MiB "
-                f"each; more than {MAX_TILE_BYTES >> 20} cannot be read in parts: save it again "
-                "in tiles of, say, 512 x 512"
+                f"has tiles of {self.tile[0]} x {self.tile[1]} pixels ({n_bytes >> 20} MiB); "
+                f"at most {MAX_TILE_BYTES >> 20} MiB are supported; save it again with tiles "
+                "of 512 x 512"
             )
 
     def largest(self) -> int:
@@ -321,8 +320,8 @@ def check_kind(dtype: np.dtype[Any]) -> None:
     """Refuse data types other than 8 or 16 unsigned bits."""
     if dtype.name not in _KINDS:
         raise UnreadableContentError(
-            f"its values are of the kind {dtype.name}, and colours have 8 or 16 bits: save it with "
-            "8 bits per colour (RGB)"
+            f"has values of type {dtype.name} instead of 8 or 16 bits per colour; save it as "
+            "RGB with 8 bits per colour"
         )
 
 

@@ -164,7 +164,9 @@ def size_hint(path: ImageLike) -> str:
     scale = _read_size(path)[1]
     if scale is None:
         return ""
-    return f"{path} has a scale of {float(scale):g} without a unit, which may be its size in µm"
+    return (
+        f"{path} has a scale of {float(scale):g} without a unit, which may be its pixel size in µm"
+    )
 
 
 def _read_size(path: Path) -> tuple[float | None, str | None]:
@@ -184,9 +186,9 @@ def _sizes_in(path: str, state: str) -> tuple[float | None, str | None]:
 def how_to_set() -> str:
     """Return advice on how to give a pixel size that is not known."""
     return hint(
-        python="give it with mpp=… or in a column mpp",
-        cli="give it with --mpp or in a column mpp",
-        web="give it on the data page (µm per pixel), or in a column mpp",
+        python="set it with mpp=… or in a column 'mpp'",
+        cli="set it with --mpp or in a column 'mpp'",
+        web="set it on the data page (µm per pixel) or in a column 'mpp'",
     )
 
 
@@ -219,24 +221,22 @@ def size_warnings(
     n_assumed = sum(size.origin == "assumed" for size in sizes)
     if n_assumed:
         return [
-            f"the pixel size of {n_assumed} of {pluralize(len(sizes), 'image')} is not known; it "
-            "is "
-            f"assumed to be the {trained_mpp:g} µm that the model was trained on. If it is not, "
-            f"the answers are wrong: {how_to_set()}{first_hint(sizes)}"
+            f"the pixel size of {n_assumed} of {pluralize(len(sizes), 'image')} is not known; the "
+            f"model assumes {trained_mpp:g} µm as in its training images, and predictions are "
+            f"wrong if it differs; {how_to_set()}{first_hint(sizes)}"
         ]
     known = [size.mpp for size in sizes if size.mpp is not None]
     if known and trained_mpp is None and works_at is None:
         min_mpp, max_mpp = min(known), max(known)
         span = f"{min_mpp:g} µm" if min_mpp == max_mpp else f"{min_mpp:g} to {max_mpp:g} µm"
         remedy = hint(
-            python="Train with mpp=…, or with a column mpp",
-            cli="Train with --mpp, or with a column mpp",
-            web="Give it on the data page before you train",
+            python="Train with mpp=… or a column 'mpp'",
+            cli="Train with --mpp or a column 'mpp'",
+            web="Set it on the data page before training",
         )
         return [
             f"the pixel size of {len(known)} of {pluralize(len(sizes), 'image')} is known "
-            f"({span}), "
-            "but the model does not know that of its training images: nothing tells whether they "
-            f"fit. {remedy}"
+            f"({span}), but not that of the training images, so the two cannot be compared. "
+            f"{remedy}"
         ]
     return []

@@ -66,8 +66,8 @@ def white_level(path: Path, least: float, most: float, *, is_float: bool = False
         if least >= -slack * most and (most <= (1 + slack) * white or overshoots):
             return float(white)
     raise ImageError(
-        f"{path}: values from {least:g} to {most:g} are no colours: they must be from 0 to 1, 255, "
-        "4095 or 65535; save the image with 8 bits per colour (RGB)"
+        f"{path}: values from {least:g} to {most:g} are not colours; the maximum must be 1, "
+        "255, 4095 or 65535; save the image as RGB with 8 bits per colour"
     )
 
 
@@ -171,11 +171,11 @@ def floats_to_8_bits(path: Path, values: NDArray[Any]) -> NDArray[np.uint8]:
         values = np.repeat(values[..., None], 3, axis=2)
     if values.ndim != 3 or values.shape[2] != _N_BANDS:
         raise ImageError(
-            f"{path}: floating point values of shape {values.shape} are no colours; save the image "
-            "with 8 bits per colour (RGB)"
+            f"{path}: floating-point values of shape {values.shape} are not colours; save the "
+            "image as RGB with 8 bits per colour"
         )
     if not np.isfinite(values).all():
-        raise ImageError(f"{path}: some of its values are no numbers (NaN); save it again as RGB")
+        raise ImageError(f"{path}: contains NaN; save the image as RGB with 8 bits per colour")
     least, most = float(values.min()), float(values.max())
     return to_8_bits(values, white_level(path, least, most, is_float=True))
 
@@ -200,8 +200,8 @@ class DecodedImage:
     def __init__(self, path: Path, image: Image.Image) -> None:
         if image.mode in ("LAB", "HSV"):
             raise ImageError(
-                f"{path}: pixels of mode {image.mode} cannot be shown as colours; "
-                "save the image with 8 bits per colour (RGB)"
+                f"{path}: unsupported pixel mode {image.mode}; save the image as RGB with 8 "
+                "bits per colour"
             )
         self._image = image
         self._orientation = orientation_of(image.getexif())
@@ -379,7 +379,7 @@ def _float_header(path: Path) -> ImageHeader:
 def _read_float_page(path: Path) -> dict[str, Any]:
     page = float_page(path)
     if page is None:
-        raise ImageError(f"{path}: the image is damaged; copy it again from its source")
+        raise ImageError(f"{path}: the image is damaged; copy it again")
     return page
 
 
@@ -388,12 +388,12 @@ def _decode_floats(path: Path) -> DecodedImage:
 
     header, page = _float_header(path), _read_float_page(path)
     if page["n_bytes"] > MAX_COMPRESSION_RATIO * os.path.getsize(path):
-        raise ImageError(f"{path}: is cut short; copy it again")
+        raise ImageError(f"{path}: the file is truncated; copy it again")
     check_memory(path, header.size, 4 * page["n_bytes"] + header.n_bytes)
     with _describe_error(path):
         pixels = read_floats(path)
     if pixels.shape[1::-1] != header.size:
-        raise ImageError(f"{path}: the image is damaged; copy it again from its source")
+        raise ImageError(f"{path}: the image is damaged; copy it again")
     return DecodedImage(path, Image.fromarray(pixels))
 
 
@@ -413,8 +413,8 @@ def open_pillow(path: Path, formats: tuple[str, ...] = FORMATS) -> Iterator[Imag
             yield image
     except UnidentifiedImageError as error:
         raise UnknownImageError(
-            f"{path}: this is not a {', '.join(formats)} image, whatever its name says; "
-            "save it again as one of these"
+            f"{path}: not a {', '.join(formats)} image despite its name; save it again in one "
+            "of these formats"
         ) from error
 
 
@@ -431,11 +431,13 @@ def _describe_error(path: Path) -> Iterator[None]:
     except (ImageError, MemoryError, UnidentifiedImageError):
         raise
     except PermissionError as error:
-        raise ImageError(f"{path}: you are not allowed to read this file") from error
+        raise ImageError(
+            f"{path}: permission denied; change the permissions of the file"
+        ) from error
     except Exception as error:  # decoders raise many types: OSError, SyntaxError, struct.error, …
         reason = " ".join(str(error).split())[:_MAX_MESSAGE] or type(error).__name__
         raise ImageError(
-            f"{path}: the image is damaged or cut short ({reason}); copy it again from its source"
+            f"{path}: the image is damaged or truncated ({reason}); copy it again"
         ) from error
 
 
@@ -453,11 +455,9 @@ def check_memory(path: Path, size: tuple[int, int], n_bytes: int) -> None:
     available = available_bytes()
     if available is not None and n_bytes > available:
         raise NoRoomError(
-            f"{path}: {size[0]} x {size[1]} pixels take {format_bytes(n_bytes)} of memory while "
-            "they "
-            f"are read, and {format_bytes(available)} are free; end other programs, or convert it "
-            "to a "
-            "pyramidal TIFF, which is read piece by piece"
+            f"{path}: reading {size[0]} x {size[1]} pixels needs {format_bytes(n_bytes)} of "
+            f"memory, but {format_bytes(available)} are free; close other programs or convert "
+            "the image to a pyramidal TIFF, which is read in tiles"
         )
 
 
@@ -483,12 +483,14 @@ def _working_bytes(image: Image.Image) -> int:
 
 def _check_size(path: Path, size: tuple[int, int]) -> None:
     if min(size) < 1:
-        raise ImageError(f"{path}: has {size[0]} x {size[1]} pixels: it is damaged; copy it again")
+        raise ImageError(
+            f"{path}: the image has {size[0]} x {size[1]} pixels; it is damaged; copy it again"
+        )
     if math.prod(size) > MAX_PIXELS:
         raise ImageError(
-            f"{path}: {size[0]} x {size[1]} pixels are too many for a plain image (the limit is "
-            f"{MAX_PIXELS // 10**6} million); convert it to a pyramidal TIFF, which is read piece "
-            "by piece"
+            f"{path}: {size[0]} x {size[1]} pixels exceed the limit of {MAX_PIXELS // 10**6} "
+            "million for plain images; convert the image to a pyramidal TIFF, which is read "
+            "in tiles"
         )
 
 
@@ -502,8 +504,8 @@ def _check_squeezed(path: Path, image: Image.Image) -> None:
         n_bytes //= 8  # the file may have one bit per pixel
     if image.mode != "1" and n_bytes > MAX_COMPRESSION_RATIO * os.path.getsize(path):
         raise ImageError(
-            f"{path}: says that it has {image.width} x {image.height} pixels, more than its "
-            f"{os.path.getsize(path)} bytes can hold; it is cut short: copy it again"
+            f"{path}: the header specifies {image.width} x {image.height} pixels, more than "
+            f"{os.path.getsize(path)} bytes can contain; the file is truncated; copy it again"
         )
 
 
@@ -576,15 +578,15 @@ def check_readable_file(path: Path) -> None:
     """
     kind = odd_kind(path)
     if kind == NO_SUCH_FILE:
-        raise ImageError(f"{path}: there is no such file; check the name and the folder")
+        raise ImageError(f"{path}: file not found; check the name and the folder")
     refuse_odd(path, ImageError)
     if path.is_dir() and is_zarr(path):
         return
     if path.is_dir() and is_closed(path):
-        raise ImageError(f"{path}: no permission to read this folder; ask its owner for access")
+        raise ImageError(f"{path}: permission denied; change the permissions of the folder")
     if path.is_dir():
-        raise ImageError(f"{path}: this is a folder; give the image file itself")
+        raise ImageError(f"{path}: is a folder; give the name of an image file")
     if os.path.getsize(path) == 0:
-        raise ImageError(f"{path}: the file is empty (0 bytes); copy it again from its source")
+        raise ImageError(f"{path}: the file is empty (0 bytes); copy it again")
     if is_zarr(path):
-        raise ImageError(f"{path}: this is a file, and an OME-Zarr image a folder; unpack it")
+        raise ImageError(f"{path}: is a file, but OME-Zarr images are folders; unpack it")

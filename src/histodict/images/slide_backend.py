@@ -147,7 +147,7 @@ class JpegTileLevel(TiledLevel):
         self._offsets = np.array(page.dataoffsets, np.int64)
         self._lengths = np.array(page.databytecounts, np.int64)
         if not len(self._offsets) == len(self._lengths) == self.n_across * self.n_down:
-            raise ValueError("a directory without as many tiles as its size asks for")
+            raise ValueError("the directory lists too few or too many tiles for the image size")
         tables: bytes = page.jpegtables or _START + _END
         colours = _COLOURS_ARE_RGB if page.photometric == _RGB else b""
         self._head = _START + colours + tables[2:-2]
@@ -159,7 +159,7 @@ class JpegTileLevel(TiledLevel):
         length = int(self._lengths[index])
         data = os.pread(self._file, length, int(self._offsets[index])) if length > 0 else b""
         if len(data) < 4 or len(data) != length or data[:2] != _START:
-            raise ValueError("no JPEG")
+            raise ValueError("not a JPEG tile")
         tile: Pixels = decode_jpeg(
             self._head + data[2:],
             "RGBX",
@@ -169,7 +169,7 @@ class JpegTileLevel(TiledLevel):
             strict=True,
         )
         if tile.shape != out.shape:
-            raise ValueError(f"a tile of {tile.shape[1]} x {tile.shape[0]} pixels")
+            raise ValueError(f"a tile has {tile.shape[1]} x {tile.shape[0]} pixels")
         return tile
 
 

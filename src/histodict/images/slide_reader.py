@@ -170,7 +170,7 @@ class SlideProcess:
         """Kill the process and return the reason why there is no reply."""
         if isinstance(error, BlockingIOError):
             self.end()
-            return SlideTimeoutError(f"gave no answer for {REPLY_TIMEOUT_S} s")
+            return SlideTimeoutError(f"did not respond within {REPLY_TIMEOUT_S} s")
         try:
             code = self._process.wait(timeout=2)
         except subprocess.TimeoutExpired:
@@ -234,17 +234,17 @@ def _receive(connection: socket.socket, length: int) -> Bytes:
     while n_got < length:
         n_new = connection.recv_into(memory[n_got:], 0, socket.MSG_WAITALL)
         if n_new == 0:
-            raise EOFError("it closed the line")
+            raise EOFError("connection closed")
         n_got += n_new
     return buffer
 
 
 def _describe_exit(code: int | None, error: Exception) -> str:
     if code is None:
-        return f"could not be reached ({error})"
+        return f"could not be reached: {error}"
     if code == -signal.SIGKILL:
-        return "died (signal 9), perhaps for want of memory"
-    return f"died (signal {-code})" if code < 0 else f"ended (code {code})"
+        return "was killed by signal 9, possibly because memory ran out"
+    return f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
 
 
 # --- idle processes -----------------------------------------------------------------------------
@@ -362,7 +362,9 @@ class Slide:
                 reply = _request_or_release(opener, *self._order)
                 if json.loads(reply.tobytes()) != self.metadata:
                     _release(opener)
-                    raise SlideFormatError("it was replaced by another slide while it was read")
+                    raise SlideFormatError(
+                        "the file was replaced by another slide while it was read"
+                    )
                 self._opener[0] = opener
             return self._opener[0]
 
@@ -414,7 +416,7 @@ class SlideReader(RegionReader[Slide]):
         except ValueError as error:
             self.close()
             raise ImageError(
-                f"{path}: what this slide says of its size makes no sense ({error}); copy it again"
+                f"{path}: the slide has invalid sizes in its metadata ({error}); copy it again"
             ) from error
         self.mpp = stated_mpp if mpp is None else mpp
         self.scale_without_unit = metadata["properties"].get(SCALE_WITHOUT_UNIT)
@@ -438,8 +440,10 @@ class SlideReader(RegionReader[Slide]):
     def _open(self) -> Slide:
         with self._describe_error(
             f"{self.name} cannot open this slide",
-            "if the file came with a folder or with other files, they must lie beside it; "
-            "else copy it again",
+            (
+                "if the slide has several files, place all of them in the same folder; otherwise "
+                "copy it again"
+            ),
         ):
             return Slide(self.path, self.library)
 
@@ -454,9 +458,11 @@ class SlideReader(RegionReader[Slide]):
         scale = self._downsamples[piece.level]
         corner = round(piece.x * scale) + self.offset[0], round(piece.y * scale) + self.offset[1]
         with self._describe_error(
-            "a part of the slide cannot be read",
-            f"the file is damaged or its compression is not known to {self.name}: copy it again, "
-            "or convert it to a pyramidal TIFF",
+            "part of the slide cannot be read",
+            (
+                f"the file is damaged or {self.name} does not support its compression; copy it "
+                "again, or convert it to a pyramidal TIFF"
+            ),
         ):
             return handle.piece(corner, piece)
 
@@ -467,7 +473,7 @@ class SlideReader(RegionReader[Slide]):
                 yield
         except MissingSlideLibraryError as error:
             raise ImageError(
-                f"{self.path}: such slides are read with {self.name}, which is not installed "
+                f"{self.path}: this format needs {self.name}, which is not installed "
                 f"({error}); run: pip install {self.package}"
             ) from error
 
@@ -494,7 +500,7 @@ _READERS = {reader.library: reader for reader in (SlideReader, OmeTiffReader, Om
 def select_slide_reader(path: Path) -> type[SlideReader] | None:
     """Return the reader class of a TIFF that is a slide; None for any other file."""
     try:
-        with _describe_error(path, "OpenSlide cannot look at this file", "copy it again"):
+        with _describe_error(path, "OpenSlide cannot read this file", "copy it again"):
             found = detect(path)
     except MissingSlideLibraryError:
         return None
@@ -511,10 +517,10 @@ def _describe_error(path: Path, what: str, advice: str) -> Iterator[None]:
     except SlideFormatError as error:
         raise ImageError(f"{path}: {what} ({error}); {advice}") from error
     except SlideProcessDiedError as error:
-        raise ImageError(f"{path}: {what} (the process that read it {error}); {advice}") from error
+        raise ImageError(f"{path}: {what} (the reading process {error}); {advice}") from error
     except OSError as error:
         raise ImageError(
-            f"{path}: {what} (no process can be started to read it: {error})"
+            f"{path}: {what} (the reading process cannot be started: {error})"
         ) from error
 
 
@@ -544,6 +550,7 @@ def _check_proportions(path: Path, coarsest: tuple[int, int]) -> None:
     n_bytes = file_bytes(path)
     if 3 * math.prod(coarsest) > max(MAX_COMPRESSION_RATIO * n_bytes, _ALWAYS_BYTES):
         raise ImageError(
-            f"{path}: says that its coarsest level has {coarsest[0]} x {coarsest[1]} pixels, more "
-            f"than {n_bytes} bytes can hold; the file is damaged: copy it again"
+            f"{path}: the coarsest level has {coarsest[0]} x {coarsest[1]} pixels according "
+            f"to the header, more than {n_bytes} bytes can contain; the file is damaged; copy "
+            "it again"
         )

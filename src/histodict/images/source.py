@@ -133,8 +133,8 @@ def open_image(path: ImageLike | str, mpp: float | None = None) -> ImageSource:
     reader = READERS.get(path.suffix.lower())
     if reader is None:
         raise ImageError(
-            f"{path}: images ending in {path.suffix or 'nothing'!r} are not known; "
-            f"known are {' '.join(sorted(READERS))}"
+            f"{path}: unsupported image format {path.suffix or 'none'!r}; supported "
+            f"are {' '.join(sorted(READERS))}"
         )
     return reader(path, mpp)
 
@@ -186,8 +186,8 @@ class RasterReader(InMemoryReader):
         image = decode_cached(self.path, self._bytes)
         if image.size != self.size:
             raise ImageError(
-                f"{self.path}: has {image.size[0]} x {image.size[1]} pixels, but "
-                f"{self.size[0]} x {self.size[1]} by its header; save it again"
+                f"{self.path}: the image has {image.size[0]} x {image.size[1]} pixels, but "
+                f"its header specifies {self.size[0]} x {self.size[1]}; save it again"
             )
         return image
 

@@ -93,7 +93,7 @@ class ZarrFolder:
         self._files = _files_below(folder)
         if not {"zarr.json", ".zgroup"} & self._files:
             raise UnreadableContentError(
-                "no zarr group in this folder (zarr.json, .zgroup): copy all of it"
+                "not a complete Zarr folder: neither zarr.json nor .zgroup was found; copy it again"
             )
 
     @cached_property
@@ -123,7 +123,7 @@ class ZarrFolder:
             metadata = check_array(self._document(path))
         except ValueError as error:
             raise UnreadableContentError(
-                f"its array {path!r} is not supported: {shorten(error)}"
+                f"the array {path!r} is not supported: {shorten(error)}"
             ) from error
         if self._check_metadata is not None:
             self._check_metadata(path, metadata)
@@ -144,7 +144,7 @@ class ZarrFolder:
                 if isinstance(found, dict):
                     return found
                 break
-        raise ValueError(f"there is no array {path!r} in this folder, or its metadata are damaged")
+        raise ValueError(f"the array {path!r} is missing or its metadata are damaged")
 
     def _present(self, path: str, metadata: ZarrArray) -> dict[str, tuple[int, ...]]:
         """Return the names of existing chunk files with the positions of the chunks."""
@@ -169,11 +169,11 @@ class ZarrFolder:
             index = _read(self.folder, name, index_start, index_bytes)
             entries = np.frombuffer(index[: len(index) // 16 * 16], np.uint8).reshape(-1, 16)
             if len(entries) < math.prod(metadata.pieces_per_shard):
-                raise ValueError(f"the shard {name} is cut short: copy it again")
+                raise ValueError(f"the shard {name} is truncated; copy it again")
             is_present = (entries != 255).any(axis=1).reshape(metadata.pieces_per_shard)
             offsets = entries[is_present.ravel(), :8].copy().view("<u8")
             if index_start == 0 and (offsets < index_bytes).any():
-                raise ValueError(f"chunks of the shard {name} overlap its index: it is damaged")
+                raise ValueError(f"the shard {name} is damaged: its chunks overlap its index")
             # Chunks of the last shards may be outside the array.
             ends = zip(metadata.shape, position, metadata.chunks, metadata.pieces, strict=True)
             inside = tuple(slice(-(-(a - at * b) // c)) for a, at, b, c in ends)
@@ -191,8 +191,8 @@ def _files_below(folder: Path) -> set[str]:
                 name = f"{parent}{entry.name}"
                 if entry.is_symlink():
                     raise UnreadableContentError(
-                        f"there are links in this folder ({entry.name}), which are not followed: "
-                        "copy it with what they lead to (cp -rL)"
+                        f"the folder contains links ({entry.name}), which are not followed; "
+                        "copy it with the linked files (cp -rL)"
                     )
                 if entry.is_dir(follow_symlinks=False):
                     pending.append(f"{name}/")
@@ -260,7 +260,7 @@ class _CheckedStore(_Base):
         return key in self._documents or key in self._chunks
 
     async def _refuse(self, *arguments: Any) -> Any:
-        raise NotImplementedError("the store is read-only and lists nothing")
+        raise NotImplementedError("the store is read-only and cannot be listed")
 
     set = delete = set_partial_values = list = list_prefix = list_dir = _refuse
 
@@ -269,7 +269,7 @@ class _CheckedStore(_Base):
         index, max_bytes = self._metadata.index, self._max_bytes
         data = _read(self._folder, key, start, min(max_bytes + 1, length or max_bytes + 1))
         if len(data) > max_bytes:
-            raise ValueError(f"{key} is larger than its array states: it is damaged")
+            raise ValueError(f"{key} is damaged: it is larger than its array")
         if index[1] and (start, length) == (0, None):
             self._check_shard(data, *index)
         elif not index[1] or (start, length) != index:
@@ -295,8 +295,8 @@ class _CheckedStore(_Base):
         # For some compressors the result may be an upper bound.
         if n_bytes > (limit if compressor in ("gzip", "zlib", "zstd") else stated):
             raise ValueError(
-                f"a chunk of {len(data)} bytes would decompress to {n_bytes} or more, its array "
-                f"states {stated}: it is damaged, copy it again"
+                f"a chunk of {len(data)} bytes would decompress to {n_bytes} bytes or more "
+                f"instead of {stated}; it is damaged; copy it again"
             )
 
 
@@ -372,7 +372,7 @@ def check_array(document: Mapping[str, Any]) -> ZarrArray:
         return _version_2(document)
     if version == 3:
         return _version_3(document)
-    raise ValueError(f"its Zarr version is {version!r}; 2 and 3 are supported")
+    raise ValueError(f"Zarr version {version!r}; supported are 2 and 3")
 
 
 def _version_2(document: Mapping[str, Any]) -> ZarrArray:
@@ -418,9 +418,9 @@ def _version_3(document: Mapping[str, Any]) -> ZarrArray:
     for name in sorted(set(document) - _KEYS_3):
         field = document[name]
         if not isinstance(field, dict) or field.get("must_understand") is not False:
-            raise ValueError(f"its metadata have the unknown field {name!r}")
+            raise ValueError(f"the metadata have an unknown field {name!r}")
     if document.get("node_type") != "array" or document.get("storage_transformers"):
-        raise ValueError("its metadata are not those of an array, or it has storage transformers")
+        raise ValueError("the metadata do not describe an array, or they have storage transformers")
     grid = _configuration(document.get("chunk_grid"), "regular", {"chunk_shape"})
     shape, chunks = _shapes(document.get("shape"), grid.get("chunk_shape"))
     dtype = _dtype(document.get("data_type"))
@@ -464,18 +464,18 @@ def _sharding(
 ) -> tuple[list[dict[str, Any]], tuple[int, ...], list[Codec], tuple[int, int]]:
     """Return checked metadata, shape and codecs of pieces, and position of the index."""
     if len(codecs) != 1 or set(codecs[0][1]) - _SHARDING:
-        raise ValueError(f"its shards have further codecs, which is not supported: {_SAVE_AGAIN}")
+        raise ValueError(f"additional codecs of shards are not supported; {_SAVE_AGAIN}")
     configuration = codecs[0][1]
     _, pieces = _shapes(chunks, configuration.get("chunk_shape"))
     if any(a % b for a, b in zip(chunks, pieces, strict=True)):
-        raise ValueError("its shards are not divided into whole chunks")
+        raise ValueError("the shards are not divided into whole chunks")
     n_pieces = math.prod(a // b for a, b in zip(chunks, pieces, strict=True))
     if n_pieces > _MAX_INNER:
-        raise ValueError(f"its shards hold {n_pieces} chunks, more than {_MAX_INNER}")
+        raise ValueError(f"the shards have {n_pieces} chunks, more than {_MAX_INNER}")
     index = _codecs(configuration.get("index_codecs"))
     names = [name for name, _ in index]
     if names not in (["bytes"], ["bytes", "crc32c"]) or index[0][1].get("endian") != "little":
-        raise ValueError("the index of its shards is compressed or not little-endian")
+        raise ValueError("the index of the shards is compressed or not little-endian")
     location = _one_of(configuration.get("index_location", "end"), ("start", "end"))
     inner = _codecs(configuration.get("codecs"))
     clean = {
@@ -494,19 +494,19 @@ def _sharding(
 
 def _codecs(listed: Any, version: int = 3) -> list[Codec]:
     if not isinstance(listed, list):
-        raise ValueError("its codecs are not a list")
+        raise ValueError("the codecs are not a list")
     key = "id" if version == 2 else "name"
     found = []
     for each in listed:
         codec = {"name": each} if isinstance(each, str) else each
         if not isinstance(codec, dict) or not isinstance(codec.get(key), str):
-            raise ValueError("it has a codec without a name")
+            raise ValueError("a codec has no name")
         parameters = {name: value for name, value in codec.items() if name != key}
         if version == 3:
             others = set(parameters) - {"configuration"}
             parameters = parameters.get("configuration") or {}
             if not isinstance(parameters, dict) or others:
-                raise ValueError(f"its codec {codec[key][:60]!r} has unknown parameters")
+                raise ValueError(f"the codec {codec[key][:60]!r} has unknown parameters")
         found.append((codec[key], parameters))
     return found
 
@@ -521,14 +521,14 @@ def _check_codecs(
     for name, parameters in codecs:
         if name not in known:
             raise ValueError(
-                f"it is stored with the codec {name[:60]!r}, which is not accepted: a file may "
-                f"name codecs that run code. Accepted are {', '.join(sorted(known))}: {_SAVE_AGAIN}"
+                f"the codec {name[:60]!r} is not accepted, because unknown codecs may run "
+                f"code; accepted are {', '.join(sorted(known))}; {_SAVE_AGAIN}"
             )
         for parameter, value in parameters.items():
             is_plain = value is None or isinstance(value, bool | int | float | str)
             is_order = isinstance(value, list) and all(type(n) is int for n in value)
             if parameter not in known[name] or not (is_plain or (name == "transpose" and is_order)):
-                raise ValueError(f"its codec {name!r} has the unknown parameter {parameter[:60]!r}")
+                raise ValueError(f"the codec {name!r} has an unknown parameter {parameter[:60]!r}")
     return [{"name": name, "configuration": parameters} for name, parameters in codecs]
 
 
@@ -539,7 +539,7 @@ def _compressor(codecs: Sequence[Codec]) -> tuple[str | None, int]:
         n_checksums += name == "crc32c"
         if name in _COMPRESSORS:
             if found is not None:
-                raise ValueError(f"it is compressed more than once: {_SAVE_AGAIN}")
+                raise ValueError(f"the array is compressed more than once; {_SAVE_AGAIN}")
             found, n_checksums = name, 0
     return found, _CHECKSUM_BYTES * n_checksums
 
@@ -548,9 +548,9 @@ def _shapes(shape: Any, chunks: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     for lengths, least in ((shape, 0), (chunks, 1)):
         is_list = isinstance(lengths, list | tuple) and 0 < len(lengths) <= _MAX_DIMENSIONS
         if not is_list or not all(type(n) is int and least <= n <= _MAX_LENGTH for n in lengths):
-            raise ValueError("its shape, or that of its chunks, is not a list of lengths")
+            raise ValueError("the shape or chunk shape is not a list of lengths")
     if len(shape) != len(chunks):
-        raise ValueError(f"it has {len(shape)} axes, and its chunks have {len(chunks)}")
+        raise ValueError(f"the array has {len(shape)} axes, but its chunks have {len(chunks)}")
     return tuple(shape), tuple(chunks)
 
 
@@ -561,8 +561,7 @@ def _dtype(name: Any, pattern: re.Pattern[str] | None = None) -> np.dtype[Any]:
             dtype = np.dtype(name)
     if dtype is None or dtype.name not in _DTYPES:
         raise ValueError(
-            f"its data type is {str(name)[:60]!r}, but only numbers are supported, not objects or "
-            "texts: save it again as numbers"
+            f"data type {str(name)[:60]!r}; only numbers are supported; save it again as numbers"
         )
     return dtype
 
@@ -572,7 +571,7 @@ def _fill_value(value: Any, default: Any = None) -> Any:
         return default
     if isinstance(value, bool | int | float) or (isinstance(value, str) and _FILL.fullmatch(value)):
         return value
-    raise ValueError("its fill value is not a number")
+    raise ValueError("the fill value is not a number")
 
 
 def _key_encoding(encoding: Any) -> tuple[str, str]:
@@ -581,7 +580,7 @@ def _key_encoding(encoding: Any) -> tuple[str, str]:
     separators = {"default": "/", "v2": "."}
     name = parsed.get("name") if isinstance(parsed, dict) else None
     if not isinstance(name, str) or name not in separators:
-        raise ValueError("its encoding of chunk names is unknown")
+        raise ValueError("the encoding of chunk names is unknown")
     configuration = _configuration(parsed, name, {"separator"})
     return name, _one_of(configuration.get("separator", separators[name]), (".", "/"))
 
@@ -589,11 +588,13 @@ def _key_encoding(encoding: Any) -> tuple[str, str]:
 def _configuration(entry: Any, name: str, known: set[str]) -> dict[str, Any]:
     values = entry.get("configuration") or {} if isinstance(entry, dict) else None
     if not isinstance(values, dict) or entry.get("name") != name or set(values) - known:
-        raise ValueError(f"its chunks are not laid out as a {name} grid")
+        raise ValueError(f"the chunks are not on a {name} grid")
     return values
 
 
 def _one_of(value: Any, known: Sequence[str]) -> str:
     if value not in known:
-        raise ValueError(f"its metadata say {str(value)[:60]!r}, not {' or '.join(known)}")
+        raise ValueError(
+            f"the metadata contain {str(value)[:60]!r} instead of {' or '.join(known)}"
+        )
     return str(value)
