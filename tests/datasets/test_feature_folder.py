@@ -55,11 +55,11 @@ def test_missing_and_ambiguous_files_are_reported_per_slide(tmp_path, folder):
     found = read(tmp_path, folder, "slide,label\nS1,x\nS2,x\nS4,y\nS1.svs,y\n")
     text = [record.error for record in found.records]
     # the feature file of one would also match the other
-    doubtful = "S1.h5: would be the feature file of"
+    doubtful = "S1.h5: matches several slides"
     assert doubtful in text[0] and "S1 and " in text[0] and "S1.svs" in text[0]
-    assert "there is no feature file of this slide" in text[1]
+    assert "no feature file of this slide" in text[1]
     assert "has several feature files" in text[2] and "S4.h5, S4.npz" in text[2]
-    assert "called S2.h5, as there is S1.h5" in text[1]
+    assert "such as S2.h5 (the folder has S1.h5)" in text[1]
     assert text[3] == text[0]
     others = read(tmp_path, folder, "slide,label\nS1,x\nS2,x\nS4,y\n")
     stored, errors = drop_unreadable(others)
@@ -72,8 +72,8 @@ def test_fifo_and_broken_link_are_reported_without_waiting(tmp_path, folder):
     (folder / "L.npz").symlink_to("nowhere")
     manifest, errors = drop_unreadable(read(tmp_path, folder, "slide,label\nS1,a\nP,b\nL,b\n"))
     assert [record.path.name for record in manifest.records] == ["S1.h5"]
-    assert "P.h5: this is not a regular file but a named pipe" in errors[0]
-    assert "L.npz: this is not a regular file but a dangling link" in errors[1]
+    assert "P.h5: not a regular file but a named pipe" in errors[0]
+    assert "L.npz: not a regular file but a dangling link" in errors[1]
 
 
 def test_unicode_normalisation_does_not_matter(tmp_path, folder):
@@ -85,7 +85,9 @@ def test_unicode_normalisation_does_not_matter(tmp_path, folder):
 
 def test_folder_without_feature_files_suggests_another(tmp_path, folder):
     text = "slide,label\nS1,x\n"
-    with pytest.raises(ManifestError, match=r"no feature files in this folder.*some are in"):
+    with pytest.raises(
+        ManifestError, match=r"contains no feature files.*feature files were found in"
+    ):
         read(tmp_path, tmp_path, text)
-    with pytest.raises(ManifestError, match="no such folder"):
+    with pytest.raises(ManifestError, match="folder of feature files not found"):
         read(tmp_path, tmp_path / "nowhere", text)

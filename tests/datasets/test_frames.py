@@ -49,7 +49,9 @@ def test_two_columns_of_one_name(folder):
     frame.to_csv("t.csv", index=False)
     output = []
     for source in (frame, "t.csv"):
-        with pytest.raises(ManifestError, match="may all be the label; say which") as caught:
+        with pytest.raises(
+            ManifestError, match="all match the field 'label'; choose one"
+        ) as caught:
             read_manifest(source)
         output.append(str(caught.value).partition(": ")[2])
     assert output[0] == output[1]
@@ -74,11 +76,14 @@ def test_paths_missing_values_and_other_columns(folder):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"File": ["a.png", "a.png", "c.png"]}, "DataFrame, line 1: a.png is already in line 0"),
+        (
+            {"File": ["a.png", "a.png", "c.png"]},
+            "DataFrame, line 1: a.png is already listed in line 0",
+        ),
         ({"File": ["a.png", "gone.png", "c.png"]}, r"gone.png \(line 1\)"),
         ({"diagnosis": ["tumour", "Tumour", "x"]}, "differ only in case"),
-        ({"diagnosis": ["tumour", None, "x"]}, "line 1: the label is empty"),
-        ({"mpp": [0.5, -1, 1]}, "line 1: mpp is '-1'"),
+        ({"diagnosis": ["tumour", None, "x"]}, "line 1: the field 'label' is empty"),
+        ({"mpp": [0.5, -1, 1]}, "line 1: mpp must be .* not '-1'"),
     ],
 )
 def test_values_refused_in_a_csv_file_are_refused(folder, change, message):
@@ -89,7 +94,7 @@ def test_values_refused_in_a_csv_file_are_refused(folder, change, message):
 def test_missing_path_rows_or_table_are_refused(folder):
     with pytest.raises(ManifestError, match="DataFrame: no column for path"):
         read_manifest(pandas.DataFrame({"label": ["a"]}))
-    with pytest.raises(ManifestError, match="no images below the header"):
+    with pytest.raises(ManifestError, match="no rows below the header"):
         read_manifest(pandas.DataFrame({"path": [], "label": []}))
-    with pytest.raises(TypeError, match="a DataFrame or a Manifest, not as list"):
+    with pytest.raises(TypeError, match="a DataFrame or a Manifest, not list"):
         read_manifest(["a.png"])

@@ -60,14 +60,14 @@ def test_only_path_and_label_are_required_and_missing_patients_are_warned_of(tab
     manifest = table("path,label\nbenign/a.png,x\nbenign/b.png,x\n")
     assert manifest.patients == ["benign/a.png", "benign/b.png"]
     (warning,) = manifest.warnings
-    assert "NO PATIENT is given for 2 images" in warning
-    assert "too good" in warning
+    assert "NO PATIENT is specified for 2 images" in warning
+    assert "too high" in warning
 
 
 def test_some_patients_missing(table):
     manifest = table(TABLE.replace("P3", " "))
     assert manifest.patients == ["P1", "P1", "P2", "malignant/d.png"]
-    assert "NO PATIENT is given for 1 image." in manifest.warnings[0]
+    assert "NO PATIENT is specified for 1 image." in manifest.warnings[0]
 
 
 @pytest.mark.parametrize("path", ["file", "Filename", "image", "PATH"])
@@ -105,7 +105,7 @@ def test_folder_warns_of_skipped_entries(folder):
     (folder / "benign" / "slide").mkdir()  # data of the slide: no class and no warning
     text = " ".join(read_manifest(folder).warnings)
     assert "notes.txt" in text
-    assert "empty: there is no image" in text
+    assert "empty: skipped" in text
     assert "slide" not in text
 
 
@@ -147,7 +147,7 @@ def test_class_of_one_image_is_warned_of(table):
     (warning,) = table(
         TABLE.replace("malignant,P3", "rare,P3").replace("malignant,P2", "benign,P2")
     ).warnings
-    assert "'rare' has one image only" in warning
+    assert "'rare' has only one image" in warning
 
 
 # --- digest and selection -----------------------------------------------------------------------
@@ -192,23 +192,29 @@ def test_select(table):
     [
         ("", r"list\.csv: the file is empty"),
         ("\n \n", "the file is empty"),
-        ("path,label\n", "no images below the header"),
-        ("path,grade\nbenign/a.png,1\n", r"no column for label; there are \['path', 'grade'\]"),
+        ("path,label\n", "no rows below the header"),
+        (
+            "path,grade\nbenign/a.png,1\n",
+            r"no column for label; the columns are \['path', 'grade'\]",
+        ),
         ("a,b\n1,2\n", "no column for path and label"),
         (TABLE.replace("c.png,malignant", "c.png,Benign "), r"\['Benign ', 'benign'\] differ only"),
         (TABLE.replace("b.png,benign", "b.png,benign "), r"\['benign', 'benign '\] differ only"),
-        (TABLE.replace("c.png,malignant", "c.png,"), "line 4: the label is empty"),
-        (TABLE.replace("malignant/c.png", ""), "line 4: the path is empty"),
-        (TABLE.replace("b.png", "a.png"), r"line 3: .*a\.png is already in line 2"),
-        (TABLE.replace("b.png", "../benign/a.png"), "line 3: .* is already in line 2"),
-        (TABLE.replace(",0.25,test", ",test"), "line 4: 6 cells, but there are 7 columns"),
-        (TABLE.replace("0.25,test", "zero,test"), "line 4: mpp is 'zero'; it must be a positive"),
-        (TABLE.replace("0.25,test", "0,test"), "line 4: mpp is '0'"),
-        (TABLE.replace("0.25,test", "-1,test"), "line 4: mpp is '-1'"),
-        (TABLE.replace("0.25,test", "nan,test"), "line 4: mpp is 'nan'"),
-        (TABLE.replace("c.png", "x.png"), r"list\.csv: 1 file not there: .*x\.png \(line 4\)"),
-        ("path,label,group,case\nbenign/a.png,x,1,2\n", r"\['group', 'case'\] may all be the pat"),
-        ("image,mask\nbenign/a.png,benign/x.png\n", r"not there: .*x\.png \(line 2\)"),
+        (TABLE.replace("c.png,malignant", "c.png,"), "line 4: the field 'label' is empty"),
+        (TABLE.replace("malignant/c.png", ""), "line 4: the field 'path' is empty"),
+        (TABLE.replace("b.png", "a.png"), r"line 3: .*a\.png is already listed in line 2"),
+        (TABLE.replace("b.png", "../benign/a.png"), "line 3: .* is already listed in line 2"),
+        (TABLE.replace(",0.25,test", ",test"), "line 4: 6 values, but the header has 7 columns"),
+        (TABLE.replace("0.25,test", "zero,test"), "line 4: mpp must be a positive .* not 'zero'"),
+        (TABLE.replace("0.25,test", "0,test"), "line 4: mpp must be .* not '0'"),
+        (TABLE.replace("0.25,test", "-1,test"), "line 4: mpp must be .* not '-1'"),
+        (TABLE.replace("0.25,test", "nan,test"), "line 4: mpp must be .* not 'nan'"),
+        (TABLE.replace("c.png", "x.png"), r"list\.csv: 1 file not found: .*x\.png \(line 4\)"),
+        (
+            "path,label,group,case\nbenign/a.png,x,1,2\n",
+            r"\['group', 'case'\] all match the field 'pat",
+        ),
+        ("image,mask\nbenign/a.png,benign/x.png\n", r"not found: .*x\.png \(line 2\)"),
     ],
 )
 def test_invalid_tables_are_refused(table, text, message):
@@ -218,7 +224,7 @@ def test_invalid_tables_are_refused(table, text, message):
 
 def test_many_missing_files_are_counted(table):
     text = "path,label\n" + "".join(f"{i}.png,x\n" for i in range(20))
-    with pytest.raises(ManifestError, match=r"20 files not there: .*4\.png .*and 15 more"):
+    with pytest.raises(ManifestError, match=r"20 files not found: .*4\.png .*and 15 more"):
         table(text)
 
 
@@ -228,19 +234,21 @@ def test_text_that_is_not_utf8_is_refused(table):
 
 
 def test_missing_named_columns_are_refused(folder, table):
-    with pytest.raises(ManifestError, match=r"no column 'who'; there are \['path', 'label'"):
+    with pytest.raises(
+        ManifestError, match=r"column 'who' not found; the columns are \['path', 'label'"
+    ):
         table(TABLE, {"patient": "who"})
-    with pytest.raises(ManifestError, match=r"\['colour'\] are not among the fields"):
+    with pytest.raises(ManifestError, match=r"unknown fields \['colour'\]"):
         table(TABLE, {"colour": "label"})
     with pytest.raises(ManifestError, match=r"no manifest\.csv"):
         read_manifest(folder, {"patient": "who"})
 
 
 def test_invalid_folders_are_refused(tmp_path, folder):
-    with pytest.raises(ManifestError, match="there is no such file or folder"):
+    with pytest.raises(ManifestError, match="file or folder not found"):
         read_manifest(tmp_path / "nothing")
     (tmp_path / "hollow" / "a").mkdir(parents=True)
-    with pytest.raises(ManifestError, match=r"neither manifest\.csv nor sub-folders"):
+    with pytest.raises(ManifestError, match=r"neither manifest\.csv nor a sub-folder"):
         read_manifest(tmp_path / "hollow")
     shutil.copytree(folder / "benign", folder / "Benign")
     with pytest.raises(ManifestError, match=r"\['Benign', 'benign'\] differ only in case"):

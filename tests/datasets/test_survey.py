@@ -49,7 +49,7 @@ def test_all_unreadable_images_are_reported_together(damaged):
         check_readable(damaged.records).check()
     first, *lines = str(raised.value).splitlines()
     assert "2 of 4 images cannot be read" in first
-    home, _, name = re.search(r"without them: ([\w.]+):", first)[1].rpartition(".")
+    home, _, name = re.search(r"skip them with ([\w.]+):", first)[1].rpartition(".")
     assert getattr(import_module(home), name) is drop_unreadable
     assert all(name in line for name, line in zip(("b.png", "d.png"), lines, strict=True))
     reported = []
@@ -70,21 +70,23 @@ def test_unreadable_mask_counts_as_its_image(tmp_path):
     assert check_readable([record]).bad == []
     Image.new("L", (90, 10)).save(tmp_path / "m.png")
     ((_, reason),) = check_readable([record]).bad
-    assert "proportions differ" in reason
+    assert "different aspect ratios" in reason
 
 
 def test_duplicate_in_two_classes_is_refused_and_in_one_class_warned_of(tmp_path):
     for name in ("a.png", "b.png"):
         save(tmp_path / name)
     save(tmp_path / "c.png", 1)
-    with pytest.raises(ManifestError, match=r"a\.png and b\.png are the same image, once as 'x'"):
+    with pytest.raises(
+        ManifestError, match=r"a\.png and b\.png are identical images with different labels, 'x'"
+    ):
         check_duplicates_by_content(
             manifest(tmp_path, ("a.png", "x"), ("b.png", "y"), ("c.png", "y"))
         )
     (text,) = check_duplicates_by_content(
         manifest(tmp_path, ("a.png", "x"), ("b.png", "x"), ("c.png", "y"))
     )
-    assert "1 image there more than once" in text and "a.png = b.png" in text
+    assert "1 image with copies" in text and "a.png = b.png" in text
     assert check_duplicates_by_content(manifest(tmp_path, ("a.png", "x"), ("c.png", "y"))) == []
 
 

@@ -52,18 +52,18 @@ def match_annotations(
         else AnnotationFile(Path(annotations_source))
     )
     if not annotations.path.exists():
-        raise ManifestError(f"{annotations.path}: there is no such file or folder")
+        raise ManifestError(f"{annotations.path}: file or folder not found")
     if not annotations.path.is_dir():
         if len(images) > 1:
             raise ManifestError(
-                f"{annotations.path}: is one file of outlines, and there are {len(images)} images: "
-                "give a folder of files called like the images"
+                f"{annotations.path}: is one annotation file, but there are {len(images)} "
+                "images; give a folder with annotation files named like the images"
             )
         return [annotations] * len(images)
     matches = _match_by_name(images, files_in(annotations.path))
     if not any(matches):
         raise ManifestError(
-            f"{annotations.path}: no file of outlines is called like an image, such as {images[0]}"
+            f"{annotations.path}: no annotation file is named like an image, such as {images[0]}"
         )
     return [
         replace(
@@ -102,8 +102,8 @@ def _match_by_name(images: Sequence[ImageLike], files: Sequence[Path]) -> list[l
             other = image_of.setdefault(file, image)
             if other != image:
                 raise ManifestError(
-                    f"{file}: would be the outlines of {other} and of {image}, as outlines are "
-                    "told apart by the names of files: call the images and the outlines differently"
+                    f"{file}: matches two images, {other} and {image}, because annotation "
+                    "files are matched by name; rename the images and their annotation files"
                 )
         matches.append(matched)
     return matches
@@ -112,7 +112,7 @@ def _match_by_name(images: Sequence[ImageLike], files: Sequence[Path]) -> list[l
 def _single_file(image: Path | MemoryImage, files: list[Path]) -> Path:
     if len(files) > 1:
         names = truncated_list([str(file) for file in files])
-        raise ManifestError(f"{image}: has more than one file of outlines: {names}; leave one")
+        raise ManifestError(f"{image}: has several annotation files: {names}; keep one")
     return files[0]
 
 
@@ -131,10 +131,12 @@ def read_images(
     if not source.is_dir() or (source / MANIFEST_NAME).is_file():
         return read_manifest(source, columns, labelled=False, features=features)
     if columns:
-        raise ManifestError(f"{source}: columns are named, but the folder has no {MANIFEST_NAME}")
+        raise ManifestError(
+            f"{source}: column names were specified, but the folder has no {MANIFEST_NAME}"
+        )
     paths, _ = find_images(source)
     if not paths:
-        raise ManifestError(f"{source}: there is no image in this folder")
+        raise ManifestError(f"{source}: the folder contains no images")
     records = tuple(ImageRecord(path, "", relative_name(source, path)) for path in paths)
     if features is not None:
         records = FeatureFolder(features).feature_file_for(records)
@@ -174,12 +176,12 @@ def with_annotations(
     manifest = images if isinstance(images, Manifest) else read_images(images)
     folder = Path(annotations)
     if not folder.exists():
-        raise ManifestError(f"{folder}: there is no such file or folder")
+        raise ManifestError(f"{folder}: file or folder not found")
     files = files_in(folder) if folder.is_dir() else [folder]
     if not files:
         raise ManifestError(
-            f"{folder}: there is no file of outlines in this folder; they end in "
-            f"{', '.join(FORMATS)}, also packed (.gz)"
+            f"{folder}: the folder contains no annotation files ({', '.join(FORMATS)}, also "
+            "compressed as .gz)"
         )
     is_single = len(manifest.records) == 1 and not folder.is_dir()
     matches = [files] if is_single else _match_by_name([r.path for r in manifest.records], files)
@@ -205,8 +207,9 @@ def _check_any_matched(
 ) -> None:
     if not any(record.annotations for record in records):
         raise ManifestError(
-            f"{folder}: none of its {pluralize(len(files), 'file')} of outlines is called like an "
-            f"image: there is {files[0].name}, and an image is {manifest.records[0].path.name}"
+            f"{folder}: none of {pluralize(len(files), 'annotation file')} is named like an "
+            f"image; for example, {files[0].name} does not match "
+            f"{manifest.records[0].path.name}"
         )
 
 
@@ -219,10 +222,10 @@ def _describe(
     used = {record.annotations.path for record in records if record.annotations}
     unused = [file.name for file in files if file not in used]
     bare = [manifest.name(record) for record in records if record not in used_records]
-    lines = [f"outlines that are called like no image: {truncated_list(unused)}"] if unused else []
+    lines = [f"annotation files without an image: {truncated_list(unused)}"] if unused else []
     if bare:
         lines.append(
-            f"{pluralize(len(bare), 'image')} left out, without outlines: {truncated_list(bare)}"
+            f"{pluralize(len(bare), 'image')} skipped without annotations: {truncated_list(bare)}"
         )
     for record in used_records:
         lines += record.annotations.read().notes() if record.annotations else []
@@ -238,8 +241,8 @@ def check_classes(manifest: Manifest, names: Sequence[str]) -> None:
     if missing:
         known = ", ".join(f"{name!r} ({n})" for name, n in sorted(counts.items()))
         raise ManifestError(
-            f"no outline is called {' or '.join(missing)}; there are {known}. Names are told apart "
-            "by capitals, too"
+            f"no outline has the class {' or '.join(missing)}; the annotations have {known}. "
+            "Class names are case-sensitive"
         )
 
 
@@ -270,10 +273,10 @@ def split_by_annotation(manifest: Manifest, names: Sequence[str]) -> Manifest:
         own_parts = _parts(record, names)
         parts += own_parts
         others += [] if own_parts else [manifest.name(record)]
-    warnings = unused_labels(parts, "outlines", "outlined image")
+    warnings = unused_labels(parts, "outlines", "annotated image")
     if others:
         warnings += [
-            f"left out, as nothing in them is {' or '.join(names)}: {truncated_list(others)}"
+            f"images without the class {' or '.join(names)} were skipped: {truncated_list(others)}"
         ]
     return replace(manifest, records=tuple(parts), warnings=(*manifest.warnings, *warnings))
 
@@ -357,7 +360,7 @@ class RegionMask:
             if file.width * file.height > _MAX_PIXELS:
                 raise ImageError(
                     f"{path}: a mask of {file.width} x {file.height} pixels is too large; "
-                    "save it reduced: a mask may be smaller than its image"
+                    "reduce it, as a mask may be smaller than its image"
                 )
             check_memory(path, file.size, decoded_bytes(file) + 5 * file.width * file.height)
             region = np.empty((file.height, file.width), bool)
@@ -368,8 +371,8 @@ class RegionMask:
         height, width = region.shape
         if abs(width * size[1] - height * size[0]) > 0.02 * width * size[1]:
             raise ImageError(
-                f"{path}: the mask has {width} x {height} pixels, the image {size[0]} x {size[1]}: "
-                "their proportions differ"
+                f"{path}: the mask ({width} x {height} pixels) and the image ({size[0]} x "
+                f"{size[1]}) have different aspect ratios"
             )
         return cls(region, size)
 

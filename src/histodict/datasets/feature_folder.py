@@ -20,14 +20,18 @@ class FeatureFolder:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         if not folder.is_dir():
-            raise ManifestError(f"{folder}: there is no such folder of feature files")
+            raise ManifestError(f"{folder}: folder of feature files not found")
         if not self._files:
             for path in sorted(folder.iterdir()):
                 check_has_positions(path)
             below = sorted({path.parent for path in folder.rglob("*") if is_feature_file(path)})
-            hint = f"; some are in {truncated_list([str(path) for path in below])}" if below else ""
+            hint = (
+                f"; feature files were found in {truncated_list([str(path) for path in below])}"
+                if below
+                else ""
+            )
             raise ManifestError(
-                f"{folder}: there are no feature files in this folder ({' '.join(FORMATS)}){hint}"
+                f"{folder}: the folder contains no feature files ({' '.join(FORMATS)}){hint}"
             )
 
     @cached_property
@@ -58,14 +62,14 @@ class FeatureFolder:
         if not files:
             example = next(iter(self._files.values()))[0].name
             error = (
-                f"{slide}: there is no feature file of this slide in {self.folder}: it would be "
-                f"called {names[0]}.h5, as there is {example}"
+                f"{slide}: no feature file of this slide in {self.folder}; expected a name "
+                f"such as {names[0]}.h5 (the folder has {example})"
             )
             files = [self.folder / f"{names[0]}.h5"]
         elif len(files) > 1:
             names_of_files = ", ".join(path.name for path in files)
             error = (
-                f"{slide}: has several feature files in {self.folder} ({names_of_files}): keep one"
+                f"{slide}: has several feature files in {self.folder} ({names_of_files}); keep one"
             )
         else:
             error = ""
@@ -79,5 +83,5 @@ def _check_single_slide(record: ImageRecord, slides: list[Path]) -> ImageRecord:
     if len(slides) == 1 or record.error:
         return record
     names = " and ".join(str(slide) for slide in slides)
-    error = f"{record.path}: would be the feature file of {names}: call the slides differently"
+    error = f"{record.path}: matches several slides ({names}); rename the slides"
     return replace(record, error=error)

@@ -36,7 +36,7 @@ OTHER_IMAGE_SUFFIXES = (".gif", ".webp", ".jp2", ".j2k", ".jpx", ".jxl", ".heic"
 # Kinds of directory entries; a closed folder is one without read permission. The kind of an entry
 # that is not a regular file is its description.
 IMAGE, FOLDER, MASKED, CLOSED, OTHER = "image", "folder", "masks", "not readable", "other"
-CIRCLE, AGAIN, DEEP = "link to a folder above it", "link, one of too many", "too deep"
+CIRCLE, AGAIN, DEEP = "link to a folder above it", "too many links", "nested too deeply"
 _FOLDERS = (MASKED, CLOSED, CIRCLE, AGAIN, DEEP)
 _MAX_ENTRIES = 32  # of one folder under different names: links between folders multiply paths
 _MAX_DEPTH = 100
@@ -117,10 +117,9 @@ def _splits_among(folder: Path, subfolders: dict[Path, list[FolderEntry]]) -> li
     if splits and others:
         names = truncated_list([path.name for path in splits])
         raise ManifestError(
-            f"{folder}: folders that are splits by their names ({names}) lie beside others with "
-            f"images ({truncated_list(others)}); move these into the splits or elsewhere, or list "
-            "the "
-            "images in a CSV"
+            f"{folder}: sub-folders named like splits ({names}) are mixed with other folders "
+            f"of images ({truncated_list(others)}); move the latter into the splits or "
+            "elsewhere, or list the images in a CSV file"
         )
     return splits
 

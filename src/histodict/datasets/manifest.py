@@ -54,7 +54,7 @@ def check_duplicates(path: Path, lines: list[int], records: list[ImageRecord]) -
         first = first_lines.setdefault(record.path, line)
         if first != line:
             raise ManifestError(
-                f"{path}, line {line}: {shorten(record.path)} is already in line {first}"
+                f"{path}, line {line}: {shorten(record.path)} is already listed in line {first}"
             )
 
 
@@ -81,8 +81,8 @@ def check_slides(source: Path, places: Sequence[str], records: Sequence[ImageRec
         other, other_at = first.setdefault(slide, (record, place)) if slide else (record, place)
         if other.path != record.path:
             raise ManifestError(
-                f"{source}: {shorten(other.path)}{other_at} and {shorten(record.path)}{place} are "
-                f"files of the same slide ({slide}): list only one of them"
+                f"{source}: {shorten(other.path)}{other_at} and {shorten(record.path)}{place} "
+                f"are files of the same slide ({slide}); list only one of them"
             )
 
 
@@ -96,9 +96,8 @@ def check_files(path: Path, lines: list[int], records: list[ImageRecord], by_nam
     ]
     if missing:
         raise ManifestError(
-            f"{path}: {pluralize(len(missing), 'file')} not there: {truncated_list(missing)}. "
-            "Paths are "
-            f"relative to the folder {path.parent.absolute()}"
+            f"{path}: {pluralize(len(missing), 'file')} not found: {truncated_list(missing)}. "
+            f"Paths are relative to {path.parent.absolute()}"
         )
 
 
@@ -111,8 +110,8 @@ def check_spelling(source: Path, labels: list[str]) -> None:
     for names in spellings.values():
         if len(names) > 1:
             raise ManifestError(
-                f"{source}: the labels {shorten(sorted(names))} differ only in case or blanks; "
-                "write them alike if they are one class"
+                f"{source}: the labels {shorten(sorted(names))} differ only in case or white "
+                "space; use one spelling per class"
             )
 
 
@@ -120,7 +119,10 @@ def unused_labels(records: Sequence[ImageRecord], where: str, one: str = "image"
     """Return a warning per class with a single image; labels of images with masks are ignored."""
     counts = Counter(record.label for record in records if record.label and not record.is_mapped)
     return [
-        f"{where}: the class {label!r} has one {one} only: it cannot be both trained on and tested"
+        (
+            f"{where}: the class {label!r} has only one {one}, so it cannot be in both training "
+            "and test sets"
+        )
         for label, count in sorted(counts.items())
         if count == 1
     ]
@@ -129,9 +131,9 @@ def unused_labels(records: Sequence[ImageRecord], where: str, one: str = "image"
 def no_patients(source: Path, n_images: int, remedy: str = "Add a column 'patient'") -> str:
     """Return the warning that patients are unknown."""
     return (
-        f"{source}: NO PATIENT is given for {pluralize(n_images, 'image')}. Each counts as its own "
-        "patient: if some come from the same patient, every accuracy measured on them is too good. "
-        f"{remedy}"
+        f"{source}: NO PATIENT is specified for {pluralize(n_images, 'image')}. Each image "
+        "counts as a separate patient, and if some are from the same patient, every measured "
+        f"accuracy is too high. {remedy}"
     )
 
 
@@ -142,10 +144,10 @@ def warn_multiple_splits(source: Path, records: Sequence[ImageRecord]) -> str:
         return ""
     names = [repr(split) for split in sorted(filter(None, splits))]
     names += ["none"] if None in splits else []
-    how = hint(python="use `manifest.select`", cli="give --split NAME")
+    how = hint(python="use `manifest.select`", cli="use --split NAME")
     return (
-        f"{source}: images of ALL SPLITS are learnt from ({', '.join(names)}): accuracy measured "
-        f"on any of them is too good. To learn from one, {how}"
+        f"{source}: training uses the images of ALL SPLITS ({', '.join(names)}), so accuracy "
+        f"measured on any of them is too high. To train on a single split, {how}"
     )
 
 
@@ -164,7 +166,9 @@ ALIASES = {
 }
 MANIFEST_NAME = "manifest.csv"
 TABLE_SUFFIXES = (".csv", ".tsv", ".txt")  # suffixes of tables; images have others
-_NAME_THEM = "Sort them as CLASS/PATIENT/IMAGE, or list them in a CSV with a column 'patient'"
+_NAME_THEM = (
+    "Arrange the images as CLASS/PATIENT/IMAGE, or list them in a CSV file with a column 'patient'"
+)
 
 
 @dataclass(frozen=True)
@@ -261,11 +265,12 @@ class Manifest:
         """
         if len(self.classes) != 2:
             raise ManifestError(
-                f"a positive class is one of two; there are {len(self.classes)}: {self.classes}"
+                f"positive class specified, but there are {len(self.classes)} classes instead "
+                f"of two: {self.classes}"
             )
         if name not in self.classes:
             names = ", ".join(self.classes)
-            raise ManifestError(f"there is no class {name!r} that could be positive: {names}")
+            raise ManifestError(f"unknown positive class {name!r}; the classes are {names}")
         return replace(self, positive=name)
 
     def select(self, indices: Sequence[int]) -> Manifest:
@@ -344,7 +349,7 @@ def _read(
         return _from_rows(Path(FRAME_NAME), dataframe_rows(source), columns, labelled, by_name)
     source = Path(os.path.normpath(source))
     if not source.exists():
-        raise ManifestError(f"{source}: there is no such file or folder")
+        raise ManifestError(f"{source}: file or folder not found")
     refuse_odd(source, ManifestError)
     if source.is_dir():
         refuse_odd(source / MANIFEST_NAME, ManifestError)
@@ -353,7 +358,9 @@ def _read(
     if source.is_file():
         return _from_rows(source, read_csv_rows(source), columns, labelled, by_name)
     if columns:
-        raise ManifestError(f"{source}: columns are named, but the folder has no {MANIFEST_NAME}")
+        raise ManifestError(
+            f"{source}: column names were specified, but the folder has no {MANIFEST_NAME}"
+        )
     return from_folder(source)
 
 
@@ -365,7 +372,7 @@ def from_folder(folder: Path, below: Sequence[FolderEntry] | None = None) -> Man
     layout = read_class_folders(folder, below)
     if not layout.locations:
         raise ManifestError(
-            f"{folder}: neither {MANIFEST_NAME} nor sub-folders with images, one for each class"
+            f"{folder}: found neither {MANIFEST_NAME} nor a sub-folder of images per class"
         )
     records = [
         ImageRecord(
@@ -380,15 +387,13 @@ def from_folder(folder: Path, below: Sequence[FolderEntry] | None = None) -> Man
     check_spelling(folder, [record.label for record in records])
     check_slides(folder, [""] * len(records), records)
     warnings = [
-        f"{place}: left out, as they are no images: {truncated_list(names)}"
+        f"{place}: skipped files that are not images: {truncated_list(names)}"
         for place, names in layout.skipped.items()
     ]
     if layout.unassigned:
         names = truncated_list([relative_name(folder, path) for path in layout.unassigned])
-        warnings.append(f"{folder}: left out, as they lie in no folder of a class: {names}")
-    warnings += [
-        f"{place}: there is no image in this folder; it is not a class" for place in layout.empty
-    ]
+        warnings.append(f"{folder}: skipped images outside the class folders: {names}")
+    warnings += [f"{place}: skipped, as the folder contains no images" for place in layout.empty]
     n_without_patient = sum(place.patient is None for place in layout.locations)
     warnings += [no_patients(folder, n_without_patient, _NAME_THEM)] if n_without_patient else []
     return Manifest(tuple(records), (*warnings, *unused_labels(records, str(folder))), folder)
@@ -406,13 +411,15 @@ def _from_rows(
 ) -> Manifest:
     """Read a manifest from (line, cells); the first row holds the column names."""
     if not rows:
-        raise ManifestError(f"{path}: the file is empty; its first line must name the columns")
+        raise ManifestError(
+            f"{path}: the file is empty; the first line must contain the column names"
+        )
     (_, header), *rows = rows
     needed = ("path", "label") if labelled else ("path",)
     column_indices = _columns(path, header, columns, needed, by_name)
     table = [(line, _row_values(path, line, row, header, column_indices)) for line, row in rows]
     if not table:
-        raise ManifestError(f"{path}: there are no images below the header")
+        raise ManifestError(f"{path}: the table has no rows below the header")
     check_spelling(path, [cells.get("label", "") for _, cells in table])
     records = [_record(f"{path}, line {line}", path.parent, c, needed) for line, c in table]
     lines = [line for line, _ in table]
@@ -429,7 +436,7 @@ def _row_values(
 ) -> dict[str, str]:
     if len(row) != len(header):
         raise ManifestError(
-            f"{path}, line {line}: {len(row)} cells, but there are {len(header)} columns"
+            f"{path}, line {line}: {len(row)} values, but the header has {len(header)} columns"
         )
     return {field: row[index] for field, index in column_indices.items()}
 
@@ -441,25 +448,25 @@ def _columns(
     names = [name.strip().casefold() for name in header]
     unknown = sorted(set(columns) - set(ALIASES))
     if unknown:
-        raise ManifestError(f"columns: {unknown} are not among the fields {list(ALIASES)}")
+        raise ManifestError(f"columns: unknown fields {unknown}; the fields are {list(ALIASES)}")
     indices = {}
     for field in ALIASES:
         candidates = _candidates(field, names, columns)
         if len(candidates) > 1:
             names_found = [header[index] for index in candidates]
             how = hint(
-                python=f"say which, with columns={{{field!r}: …}}",
-                cli=f"say which, with --column {field}=NAME",
-                web="rename some of them",
+                python=f"choose one with columns={{{field!r}: …}}",
+                cli=f"choose one with --column {field}=NAME",
+                web="rename the others",
             )
             raise ManifestError(
-                f"{path}: the columns {shorten(names_found)} may all be the {field}; {how}"
+                f"{path}: the columns {shorten(names_found)} all match the field {field!r}; {how}"
             )
         if candidates:
             indices[field] = candidates[0]
         elif field in columns:
             raise ManifestError(
-                f"{path}: there is no column {columns[field]!r}; there are {shorten(header)}"
+                f"{path}: column {columns[field]!r} not found; the columns are {shorten(header)}"
             )
     if by_name and "slide" in indices:
         indices.setdefault("path", indices["slide"])
@@ -468,16 +475,16 @@ def _columns(
         return indices
     if missing:
         how = hint(
-            python=f", or say which they are, with columns={{{missing[0]!r}: …}}",
-            cli=f", or say which they are, with --column {missing[0]}=NAME",
+            python=f", or name them with columns={{{missing[0]!r}: …}}",
+            cli=f", or name them with --column {missing[0]}=NAME",
             web="",
         )
         if missing[0] == "path" and "slide" in indices:
-            how += ". If its slides are feature files, name their folder with "
+            how += ". If the slides have feature files, name their folder with "
             how += hint(python="features=…", cli="--features")
         raise ManifestError(
-            f"{path}: no column for {' and '.join(missing)}; there are {shorten(header)}. Rename "
-            f"them{how}"
+            f"{path}: no column for {' and '.join(missing)}; the columns are "
+            f"{shorten(header)}. Rename them{how}"
         )
     return indices
 
@@ -498,7 +505,7 @@ def _record(
     cells = {field: cell.strip() for field, cell in cells.items()}
     for field in filled:
         if cells.get(field) == "":
-            raise ManifestError(f"{where}: the {field} is empty")
+            raise ManifestError(f"{where}: the field {field!r} is empty")
     path = _path(folder, cells["path"])
     return ImageRecord(
         path=path,
@@ -531,6 +538,6 @@ def _mpp(where: str, cell: str) -> float | None:
         return check_number("mpp", float(cell.replace(",", ".")), above=True)
     except ValueError:
         raise ManifestError(
-            f"{where}: mpp is {shorten(repr(cell))}; it must be a positive number (µm per pixel) "
-            "or empty"
+            f"{where}: mpp must be a positive number (µm per pixel) or empty, not "
+            f"{shorten(repr(cell))}"
         ) from None

@@ -100,8 +100,8 @@ def dataframe_rows(frame: Frame) -> list[tuple[int, list[str]]]:
     """Return (line, cells) of the header and of each row; rows are counted from 0."""
     if not is_dataframe(frame):
         raise TypeError(
-            "images with labels are given as a folder, a CSV file, a DataFrame or a Manifest, not "
-            f"as {type(frame).__name__}"
+            "images with labels must be a folder, a CSV file, a DataFrame or a Manifest, not "
+            f"{type(frame).__name__}"
         )
     cells = zip(*([_text(cell) for cell in column] for column in _columns(frame)), strict=True)
     header = [str(name) for name in frame.columns]
@@ -191,7 +191,7 @@ def read_csv_rows(path: Path) -> list[tuple[int, list[str]]]:
         text = path.read_text("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ManifestError(
-            f"{path}: the text is not UTF-8 ({error}); save it as 'CSV UTF-8'"
+            f"{path}: not UTF-8 ({error}); save the table as 'CSV UTF-8'"
         ) from error
     header = text.lstrip().partition("\n")[0]
     separator = max(",;\t", key=header.count)

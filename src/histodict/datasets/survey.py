@@ -95,8 +95,8 @@ class ReadabilityReport:
                 python="histodict.datasets.survey.drop_unreadable", cli="--skip-unreadable"
             )
             raise ImageError(
-                f"{n_bad} of {pluralize(self.n_images, 'image')} cannot be read. Mend or "
-                f"remove them, or go on without them: {remedy}:{names}"
+                f"{n_bad} of {pluralize(self.n_images, 'image')} cannot be read. Replace or "
+                f"remove them, or skip them with {remedy}:{names}"
             )
 
 
@@ -104,12 +104,12 @@ def check_readable(
     records: Sequence[ImageRecord], n_jobs: int | None = None, callback: Callback = no_callback
 ) -> ReadabilityReport:
     """Read every image once: plain images as a whole, slides in part."""
-    callback(Progress("look", 0, len(records)))
+    callback(Progress("read", 0, len(records)))
     bad = []
     for index, reason in enumerate(map_blocks(_unreadable_reason, records, n_jobs)):
         if reason:
             bad.append((records[index], reason))
-        callback(Progress("look", index + 1, len(records)))
+        callback(Progress("read", index + 1, len(records)))
     return ReadabilityReport(len({record.path for record in records}), bad)
 
 
@@ -178,7 +178,7 @@ def _unreadable_reason(record: ImageRecord) -> str:
         for file in record.files:
             if not exists(file):
                 check_readable_file(file)  # names other kinds of entries
-                raise ImageError(f"{file}: there is no such file; check the name and the folder")
+                raise ImageError(f"{file}: file not found; check the name and the folder")
         _cached_properties(record)
     except Exception as error:
         reason = failure_reason(error)
@@ -211,7 +211,7 @@ def _read_properties(record: ImageRecord, state: str) -> ImageProperties:
             and not record.region_of_interest.region(source).any()
         ):
             raise ImageError(
-                f"{record.region_of_interest.path}: its outlines hold no pixel of {record.path}"
+                f"{record.region_of_interest.path}: the outlines contain no pixels of {record.path}"
             )
         return ImageProperties.of(source)
 
@@ -227,15 +227,17 @@ def check_duplicates_by_content(manifest: Manifest) -> list[str]:
         for other in group[1:]:
             if other.label != first.label:
                 raise ManifestError(
-                    f"{manifest.name(first)} and {manifest.name(other)} are the same image, once "
-                    f"as {first.label!r} and once as {other.label!r}: remove what is wrong"
+                    f"{manifest.name(first)} and {manifest.name(other)} are identical images "
+                    f"with different labels, {first.label!r} and {other.label!r}; remove the "
+                    "wrong one"
                 )
     pairs = [" = ".join(manifest.name(record) for record in group) for group in groups]
     if not pairs:
         return []
     return [
-        f"{pluralize(len(pairs), 'image')} there more than once, under other names: "
-        f"{truncated_list(pairs)}. Trained on and tested, they make figures too good"
+        f"{pluralize(len(pairs), 'image')} with copies under other names: "
+        f"{truncated_list(pairs)}. Measured accuracy is too high if copies are in both training "
+        "and test set"
     ]
 
 
@@ -282,10 +284,15 @@ def common_size(records: Sequence[ImageRecord], works_at: float | None) -> float
         dict.fromkeys(str(r.path) for r, s in zip(records, sizes, strict=True) if s is None)
     )
     if unknown and (known or works_at is not None):
-        reason = "that of the others is" if known else f"the model works at {works_at:g} µm"
+        reason = (
+            "that of the others is known"
+            if known
+            else f"the model resamples images to {works_at:g} µm"
+        )
         raise ValueError(
-            f"the pixel size of {pluralize(len(unknown), 'image')} is not known, and {reason}: "
-            f"{how_to_set()}. It is not known of {truncated_list(unknown)}{first_hint(options)}"
+            f"the pixel size of {pluralize(len(unknown), 'image')} is not known, but "
+            f"{reason}; {how_to_set()}. Images without pixel size: "
+            f"{truncated_list(unknown)}{first_hint(options)}"
         )
     if works_at is not None or not known:
         return None
@@ -297,8 +304,8 @@ def common_size(records: Sequence[ImageRecord], works_at: float | None) -> float
             web=f"by setting mpp to {size} in the training settings",
         )
         raise ValueError(
-            f"the training images have pixel sizes (mpp) from {min(known):g} to {size} µm: "
-            f"reduce them to a common one {remedy}, or leave some out"
+            f"the training images have different pixel sizes (mpp), from {min(known):g} to "
+            f"{size} µm; resample them {remedy}, or exclude some"
         )
     return float(np.median(known))
 
