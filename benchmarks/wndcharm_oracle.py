@@ -78,7 +78,7 @@ def ours(path: Path) -> Numbers:
 
 
 def family_of(entry: str) -> str:
-    """The family of one of our numbers, by its name; "" of the shares of colours."""
+    """The family of one of our numbers, by its name; "" of the colour fractions."""
     families = [family for family in FAMILIES.values() if entry.startswith(f"{family} ")]
     return max(families, key=len, default="")
 

@@ -125,5 +125,5 @@ def test_too_few_varying_features_are_refused(planted):
     with pytest.raises(ValueError, match="only 0 of 4 features vary"):
         most_variable_axes(Y, patients, 2)
     _, Y, patients = planted
-    with pytest.raises(ValueError, match="ask for fewer atoms"):
+    with pytest.raises(ValueError, match="use fewer atoms"):
         most_variable_axes(Y, patients, N_FEATURES + 1)

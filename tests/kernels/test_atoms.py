@@ -89,8 +89,8 @@ def test_sums_of_a_block(rng, dtype, n_features):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"E": np.zeros((4, 8))}, "E has shape"),
-        ({"F": np.zeros((4, 4))}, "F has shape"),
+        ({"E": np.zeros((4, 8))}, "E must have the shape of D"),
+        ({"F": np.zeros((4, 4))}, "F must have shape"),
         ({"F": np.full((5, 5), np.nan)}, "F contains NaN"),
         ({"n_sweeps": 0}, "n_sweeps"),
     ],

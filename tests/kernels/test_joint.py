@@ -258,11 +258,11 @@ def test_no_samples(rng):
         ({"selection": "best"}, "selection"),
         ({"backend": "abacus"}, "backend"),
         ({"n_jobs": 0}, "n_jobs"),
-        ({"Y": np.zeros((2, 4, 8))}, "Y has 2 channels but D has 3"),
+        ({"Y": np.zeros((2, 4, 8))}, "Y has 2 channels, but D has 3"),
         ({"Y": np.zeros((3, 4, 9))}, "Y has 9 features"),
         ({"Y": np.full((3, 4, 8), np.nan)}, "Y contains NaN"),
         ({"Y": np.zeros((4, 8))}, "Y must have three dimensions"),
-        ({"D": np.zeros((3, 0, 8))}, "D has shape"),
+        ({"D": np.zeros((3, 0, 8))}, "D must have atoms"),
     ],
 )
 def test_invalid_arguments_are_refused(arguments, message):

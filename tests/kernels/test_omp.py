@@ -162,7 +162,7 @@ def test_no_samples(rng):
         ({"Y": np.full((4, 8), np.nan)}, "Y contains NaN"),
         ({"D": np.full((5, 8), np.inf)}, "D contains NaN or infinity"),
         ({"Y": np.zeros(8)}, "Y must have two dimensions"),
-        ({"D": np.zeros((0, 8))}, "D has shape"),
+        ({"D": np.zeros((0, 8))}, "D must have atoms"),
     ],
 )
 def test_invalid_arguments_are_refused(arguments, message):

@@ -33,7 +33,7 @@ def test_one_class_gives_the_plain_residual_and_zero_codes_the_norm(rng):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"S": csr_array((4, 6))}, "S has shape"),
+        ({"S": csr_array((4, 6))}, "S must have shape"),
         ({"S": csr_array(np.full((4, 5), np.nan))}, "S contains NaN"),
         ({"atom_classes": [0, 1]}, "atom_classes"),
         ({"atom_classes": [0, 1, -1, 0, 1]}, "atom_classes"),

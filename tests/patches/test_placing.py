@@ -115,6 +115,6 @@ def test_invalid_grid_in_the_file_is_refused(tmp_path, change):
     vectors, coords = some_vectors()
     own = json.dumps({"grid": GRID | change}).replace("Infinity", "1e999")
     path = write_trident(tmp_path / "a.h5", vectors, coords, histodict=own)
-    text = f"a.h5: its patches do not lie on the grid that it names .*({next(iter(change))}|cells)"
+    text = f"a.h5: the coords do not fit the grid .*({next(iter(change))}|positions)"
     with pytest.raises(ImageError, match=text), open_features(path) as file:
         fit_grid(file)

@@ -44,7 +44,7 @@ def test_continuing_with_patches_of_another_size_is_refused(stored, rng):
     found, _, labels = stored
     model = DFDL(10, n_iter=1, warm_start=True, random_state=0)
     model.fit(rng.standard_normal((len(labels), 12)), labels)
-    with pytest.raises(ValueError, match="75 features, not 12"):
+    with pytest.raises(ValueError, match="75 features, expected 12"):
         model.fit_blocks(found)
 
 
@@ -54,7 +54,7 @@ def test_invalid_files_are_refused(stored, tmp_path):
     np.save(tmp_path / "grey.npy", patches[..., 0])
     with pytest.raises(ValueError, match=r"3000 patches, but .* 2999 labels"):
         StoredPatches(found.patches_file, tmp_path / "short.npy")
-    with pytest.raises(ValueError, match="bytes of shape"):
+    with pytest.raises(ValueError, match="uint8 values of shape"):
         StoredPatches(tmp_path / "grey.npy", found.labels_file)
     with pytest.raises(ValueError, match="features must be one of"):
         StoredPatches(found.patches_file, found.labels_file, "efficientnet-lite0")

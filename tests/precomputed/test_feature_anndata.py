@@ -204,20 +204,20 @@ def with_value(path, part, place, value):
 BAD = {
     "a column too many": (
         lambda path: with_value(path, "indices", 1, 9_000_000),
-        "column too many",
+        "invalid column indices",
     ),
     "a column before the first": (
         lambda path: with_value(path, "indices", 1, -1),
-        "column too many",
+        "invalid column indices",
     ),
-    "rows out of order": (lambda path: with_value(path, "indptr", 1, 1000), "follow each other"),
+    "rows out of order": (lambda path: with_value(path, "indptr", 1, 1000), "invalid row pointers"),
     "no positions": (lambda path: without(make(path), "obsm/spatial"), r"obsm\['spatial'\]"),
-    "no obsm": (lambda path: without(make(path), "obsm"), "no AnnData file"),
-    "no vectors": (lambda path: make(path, None), "no AnnData file"),
+    "no obsm": (lambda path: without(make(path), "obsm"), "not an AnnData file"),
+    "no vectors": (lambda path: make(path, None), "not an AnnData file"),
     "by columns": (lambda path: by_columns(make(path, csr_array(VECTORS))), "CSR"),
-    "counts": (lambda path: make(path, VECTORS.astype(np.int32)), "not of floating point"),
+    "counts": (lambda path: make(path, VECTORS.astype(np.int32)), "must be floating-point numbers"),
     "another number": (lambda path: make(path, VECTORS[:2]), "for 2 vectors"),
-    "nan": (lambda path: make(path, VECTORS * np.nan), "not of finite numbers"),
+    "nan": (lambda path: make(path, VECTORS * np.nan), "contains NaN"),
 }
 
 

@@ -164,7 +164,7 @@ def test_missing_chunks_are_counted(tmp_path, chunks):
         if chunks:
             made[:20] = VECTORS[:20]
     n_missing, n_chunks = (4, 11) if chunks else (1, 2)
-    text = f"{n_missing} of its {n_chunks} chunks are missing"
+    text = f"{n_missing} of {n_chunks} chunks are missing"
     with pytest.raises(ImageError, match=rf"a\.h5: {text}.*allow_missing_chunks"):
         check_features(tmp_path / "a.h5")
     with histodict.allow_missing_chunks(), pytest.warns(UserWarning, match=text):
@@ -191,5 +191,5 @@ def test_filters_with_large_memory_parameters_are_refused(tmp_path, options):
             file.create_dataset("coords", data=COORDS, chunks=(8, 2), **options)
         except ValueError:
             pytest.skip("this library lacks the filter")
-    with pytest.raises(ImageError, match="which is not supported: save it again with gzip"):
+    with pytest.raises(ImageError, match=r"unsupported filter .*; save it again with gzip"):
         check_features(tmp_path / "a.h5")

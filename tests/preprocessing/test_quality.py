@@ -135,7 +135,10 @@ def test_parse_quality_filters():
         "blur",
     ]
     for wrong in ("", "dirt", "blur,blur", "blur,none"):
-        with pytest.raises(ValueError, match="quality must be 'none', or some of blur, pen, folds"):
+        with pytest.raises(
+            ValueError,
+            match="quality_filters must be 'none' or a comma-separated list of blur, pen, folds",
+        ):
             Recipe(quality_filters=wrong)
 
 
@@ -185,7 +188,7 @@ def test_patches_of_bad_tissue_are_excluded(model, tmp_path, clean):
     n = prediction.patch_map.predicted_classes.shape[1] // 2
     assert not prediction.patch_map.tissue[:, :n].any()
     assert prediction.patch_map.tissue[:, n:].all()
-    assert prediction.row()["left_out"] == "of the tissue 50% blurred"
+    assert prediction.row()["left_out"] == "50% blurred (of the tissue)"
     whole = model.predict(save_plain(tmp_path / "b.png", clean))
     assert whole.row()["left_out"] == "" and whole.patch_map.tissue.all()
 
@@ -194,7 +197,7 @@ def test_image_without_usable_tissue_gets_no_label(model, tmp_path, clean):
     blurred = Image.fromarray(clean).filter(ImageFilter.GaussianBlur(6))
     prediction = model.predict(save_plain(tmp_path / "a.png", np.asarray(blurred)))
     assert prediction.label is None and prediction.n_patches == 0
-    assert prediction.summary() == "no tissue that can be judged: of the tissue 100% blurred"
+    assert prediction.summary() == "no tissue that can be judged: 100% blurred (of the tissue)"
 
 
 def test_bad_tissue_is_excluded_from_training(tmp_path, clean):
@@ -244,5 +247,5 @@ def test_whole_image_methods_refuse_quality_filters():
         .quality_filters
         == "none"
     )
-    with pytest.raises(ValueError, match="lbp-colour sees images as a whole"):
+    with pytest.raises(ValueError, match="lbp-colour uses whole images"):
         with_method(Recipe(), "lbp-colour").parse_settings({"quality_filters": "blur"})

@@ -116,9 +116,7 @@ def abs_cosines(A: ArrayLike, B: ArrayLike) -> NDArray[np.float64]:
     """
     first, second = _atoms(A), _atoms(B)
     if first.shape[1] != second.shape[1]:
-        raise ValueError(
-            f"atoms of {first.shape[1]} and of {second.shape[1]} numbers cannot be compared"
-        )
+        raise ValueError(f"cannot compare atoms of {first.shape[1]} and {second.shape[1]} features")
     return np.minimum(np.abs(_units(first) @ _units(second).T), 1.0)
 
 
@@ -145,9 +143,9 @@ def best_matches(A: ArrayLike, B: ArrayLike) -> Matching:
 def _atoms(D: ArrayLike) -> NDArray[Any]:
     atoms = np.asarray(D, np.float64)
     if atoms.ndim != 2:
-        raise ValueError(f"a dictionary is (n_atoms, n_features), not of shape {atoms.shape}")
+        raise ValueError(f"a dictionary must have shape (n_atoms, n_features), not {atoms.shape}")
     if not np.isfinite(atoms).all():
-        raise ValueError("a dictionary has NaN or infinity")
+        raise ValueError("the dictionary contains NaN or infinity")
     return atoms
 
 

@@ -37,7 +37,7 @@ _CANDIDATES = 256
 
 @dataclass(frozen=True)
 class KSVDDictionary:
-    """Dictionary learnt by K-SVD.
+    """Dictionary learned by K-SVD.
 
     Attributes
     ----------

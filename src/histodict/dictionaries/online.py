@@ -11,7 +11,7 @@
 The rows of A are axes of the feature space, one per atom, and m = pull · mean_j Σ s_j², as if the
 axis itself made up a fraction `pull` of the uses of an atom. Without this term a rotation among
 atoms hardly changes the objective, and other patients give another rotation. An axis of an encoder
-is a feature learnt from millions of other images. It is the same for all patients, and a good
+is a feature learned from millions of other images. It is the same for all patients, and a good
 initial atom. Atoms move away from it if many samples require it.
 
 The axes are those with the largest median over patients of the mean square. A feature that is large
@@ -49,7 +49,7 @@ _MAX_CANDIDATES = 256
 
 @dataclass(frozen=True)
 class OnlineDictionary:
-    """Dictionary learnt by online dictionary learning.
+    """Dictionary learned by online dictionary learning.
 
     Attributes
     ----------
@@ -266,7 +266,7 @@ def most_variable_axes(Y: NDArray[Any], patients: NDArray[Any], n_axes: int) -> 
     if n_axes > n_varied:
         raise ValueError(
             f"n_atoms is {n_axes}, but only {n_varied} of {Y.shape[1]} features vary in most "
-            "patients: ask for fewer atoms"
+            "patients; use fewer atoms"
         )
     return np.argsort(-medians, kind="stable")[:n_axes].astype(np.int64)
 

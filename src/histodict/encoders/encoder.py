@@ -149,8 +149,8 @@ def _open(name: str) -> Encoder:
         return ENCODERS[name]() if name in ENCODERS else FAMILIES[family](rest)
     except ImportError as error:
         raise ValueError(
-            f"features={name!r} need a package that is not installed ({error}): "
-            f"pip install {_EXTRA if name in ENCODERS else _PACKAGES.get(family, family)}"
+            f"features={name!r} needs a package that is not installed ({error}); run: pip "
+            f"install {_EXTRA if name in ENCODERS else _PACKAGES.get(family, family)}"
         ) from error
 
 
@@ -215,8 +215,8 @@ class EncoderFeatures(PatchFeatures):
         stride = self.encoder.stride_px
         if not patch_px == stride_px == stride:
             raise ValueError(
-                f"the vectors {self.name!r} have cells of {stride} pixels: set patch_px to that, "
-                "and leave stride_px alone"
+                f"the encoder {self.name!r} has feature vectors every {stride} pixels; set "
+                f"patch_px={stride} and omit stride_px"
             )
 
     def compute_chunk(

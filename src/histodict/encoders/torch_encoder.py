@@ -140,7 +140,7 @@ class TorchEncoder:
         window_px: int | None = None,
     ) -> None:
         if window_px is not None and window_px % stride_px:
-            raise ValueError(f"pictures of {window_px} pixels are no whole cells of {stride_px}")
+            raise ValueError(f"window size {window_px} is not a multiple of the stride {stride_px}")
         self.stride_px = stride_px
         self._cudnn = cudnn
         self.window_px = window_px
@@ -174,8 +174,8 @@ class TorchEncoder:
         expected = images.shape[1] // self.stride_px, images.shape[2] // self.stride_px
         if vectors.shape[1:3] != expected:
             raise ValueError(
-                f"the network gave a map of {vectors.shape[1:3]} cells where {expected} "
-                f"were expected: cell_px={self.stride_px} does not fit it"
+                f"the encoder returned a feature map of {vectors.shape[1:3]} positions "
+                f"instead of {expected}; stride_px={self.stride_px} is wrong"
             )
         return vectors
 
@@ -203,7 +203,7 @@ def _import_timm() -> ModuleType:
     try:
         import timm
     except RuntimeError as error:  # torchvision was built for another version of torch
-        raise ImportError(f"torch and torchvision do not fit together: {error}") from error
+        raise ImportError(f"incompatible versions of torch and torchvision: {error}") from error
     return timm
 
 
@@ -221,7 +221,7 @@ class TimmEncoder(TorchEncoder):
         self, name: str, file: str | None = None, arguments: dict[str, Any] | None = None
     ) -> None:
         if file is not None and not Path(file).is_file():
-            raise ValueError(f"{file}: there is no such file with weights for {name}")
+            raise ValueError(f"{file}: file with the weights of {name} not found")
         module = _create_model(name, file is None, arguments or {})
         if file is not None:
             _load(module, file, name)
@@ -251,7 +251,7 @@ def _stride_px(module: Any, name: str) -> int:
     """Return the side of a position of the last feature map in pixels."""
     info = getattr(module, "feature_info", None)
     if not info or not hasattr(module, "forward_intermediates"):
-        raise ValueError(f"{name} has no feature maps in timm: take another model")
+        raise ValueError(f"{name} has no feature maps in timm; choose another model")
     return int(info[-1]["reduction"])
 
 
@@ -262,9 +262,9 @@ def _create_model(name: str, pretrained: bool, arguments: dict[str, Any]) -> Any
         if type(error).__module__.startswith("huggingface_hub") or isinstance(error, OSError):
             reason = " ".join(str(error).split())[:300]
             raise ValueError(
-                f"the weights of {name} cannot be had ({reason}). Models that are gated ask you to "
-                "accept their terms on their page, then: hf auth login. Without a connection, "
-                "download the folder elsewhere and give timm:local-dir:FOLDER"
+                f"the weights of {name} cannot be downloaded ({reason}). For gated models, "
+                "accept the terms on the page of the model and run: hf auth login. Without "
+                "internet access, download the folder elsewhere and use timm:local-dir:FOLDER"
             ) from error
         raise ValueError(
             f"timm cannot create {name!r} with {arguments or 'no arguments'}: {shorten(error)}"
@@ -291,13 +291,13 @@ def _load(module: Any, file: str, name: str) -> None:
         )
     except Exception as error:  # torch raises many types on damaged files
         raise ValueError(
-            f"{file}: these are not weights of {name}, or the file is damaged ({shorten(error)})"
+            f"{file}: not the weights of {name}, or damaged ({shorten(error)})"
         ) from error
     if missing:
         names = ", ".join(missing[:_MAX_KEYS]) + ", …" * (len(missing) > _MAX_KEYS)
         raise ValueError(
-            f"{file}: these are not weights of {name}: {len(missing)} of "
-            f"{len(module.state_dict())} arrays are missing ({names})"
+            f"{file}: not the weights of {name}; {len(missing)} of {len(module.state_dict())} "
+            f"arrays are missing ({names})"
         )
 
 
@@ -307,7 +307,7 @@ def _value(key: str, text: str) -> Any:
         layer = getattr(_import_timm().layers, text, None) or getattr(torch.nn, text, None)
         kind = getattr(layer, "func", layer)  # some are partial functions of a layer
         if not (isinstance(kind, type) and issubclass(kind, torch.nn.Module)):
-            raise ValueError(f"{key}={text}: neither timm.layers nor torch.nn has such a layer")
+            raise ValueError(f"{key}={text}: layer not found in timm.layers or torch.nn")
         return layer
     try:
         return parse_json(text.lower() if text.lower() in ("true", "false") else text)
@@ -322,7 +322,9 @@ def _window_px(module: Any, data: dict[str, Any]) -> int | None:
         return None
     height, width = size or data["input_size"][-2:]
     if height != width:
-        raise ValueError(f"the model takes pictures of {width} x {height}; square ones are given")
+        raise ValueError(
+            f"the model needs images of {width} x {height}; only square images are supported"
+        )
     return int(height)
 
 

@@ -30,11 +30,13 @@ def check_pixels(pixels: Pixels) -> Pixels:
     """Return pixels as a C-contiguous array; raise unless they are (height, width, 3) uint8."""
     untyped: object = pixels
     if not isinstance(untyped, np.ndarray) or pixels.dtype != np.uint8:
-        raise TypeError("pixels must be an array of uint8: convert the image to 8 bits a channel")
+        raise TypeError(
+            "pixels must be an array of type uint8; convert the image to 8 bits per channel"
+        )
     if pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.size == 0:
         raise ValueError(
-            f"pixels must have the shape (height, width, 3), not {pixels.shape}: "
-            "convert the image to RGB"
+            f"pixels must have shape (height, width, 3), not {pixels.shape}; convert the "
+            "image to RGB"
         )
     return np.ascontiguousarray(pixels)  # so that sums do not depend on the memory layout
 

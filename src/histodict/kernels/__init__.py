@@ -69,12 +69,12 @@ def load_backend(name: str) -> ModuleType:
             from .cuda import backend as cuda
         except ModuleNotFoundError as error:
             raise ImportError(
-                f"backend='cuda' needs {error.name}, which is not installed: "
-                "pip install 'histodict[torch]'"
+                f"backend='cuda' needs {error.name}, which is not installed; run: pip install "
+                "'histodict[torch]'"
             ) from error
         cuda.find_device()
         return cuda
-    raise ValueError(f"backend={name!r} is not available: use 'cpu' or 'cuda'")
+    raise ValueError(f"backend must be 'cpu' or 'cuda', not {name!r}")
 
 
 def to_numpy(array: Any) -> NDArray[Any]:
@@ -252,7 +252,7 @@ def warn_not_converged(n_unfinished: int, n_samples: int, tol: float) -> None:
 
         warnings.warn(
             f"{n_unfinished} of {n_samples} samples did not reach a relative duality gap of "
-            f"tol={tol:g}; try double precision",
+            f"tol={tol:g}; use double precision",
             ConvergenceWarning,
             stacklevel=3,
         )
@@ -285,9 +285,9 @@ def update_atoms(
     D, E = check_pair(D, E, names=("D", "E"))
     F = as_array("F", F, D.dtype)
     if E.shape != D.shape:
-        raise ValueError(f"E has shape {E.shape}, it must have D's shape {D.shape}")
+        raise ValueError(f"E must have the shape of D, {D.shape}, not {E.shape}")
     if F.shape != (len(D), len(D)):
-        raise ValueError(f"F has shape {F.shape}, it must be ({len(D)}, {len(D)})")
+        raise ValueError(f"F must have shape ({len(D)}, {len(D)}), not {F.shape}")
     n_sweeps = check_whole_number("n_sweeps", n_sweeps, 1)
     tol = check_number("tol", tol)
     with single_blas_thread():
@@ -321,13 +321,15 @@ def class_residuals(
     D, Y = check_pair(D, Y)
     S = csr_array(S, dtype=Y.dtype)
     if S.shape != (len(Y), len(D)):
-        raise ValueError(f"S has shape {S.shape}, it must be ({len(Y)}, {len(D)})")
+        raise ValueError(f"S must have shape ({len(Y)}, {len(D)}), not {S.shape}")
     S.check_format(full_check=True)
     if not np.isfinite(S.data).all():
         raise ValueError("S contains NaN or infinity")
     classes = np.asarray(atom_classes)
     if classes.shape != (len(D),) or classes.dtype.kind not in "iu" or classes.min() < 0:
-        raise ValueError(f"atom_classes must be {len(D)} whole numbers from 0, one per atom of D")
+        raise ValueError(
+            f"atom_classes must contain {len(D)} non-negative integers, one per atom of D"
+        )
     n_classes = int(classes.max()) + 1
     module = load_backend(backend)
     blocks = map_blocks(

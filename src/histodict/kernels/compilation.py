@@ -38,7 +38,7 @@ def jit(fastmath: Any = _IN_ORDER) -> Any:
         try:
             kernel._cache = _KernelCache(function)
         except RuntimeError:  # no cache folder is writable
-            _warn_cache_unwritable(str(Path(__file__).parent), "no folder for it can be written to")
+            _warn_cache_unwritable(str(Path(__file__).parent), "no writable cache folder")
         return kernel
 
     return decorate
@@ -114,9 +114,9 @@ def _simd_digest() -> str:
 @cache
 def _warn_cache_unwritable(folder: str, reason: str) -> None:
     warnings.warn(
-        f"{folder}: compiled kernels could not be kept there ({reason}); the work goes on, but "
-        "every start compiles them again. Make room, or name another folder in the environment "
-        "variable NUMBA_CACHE_DIR",
+        f"{folder}: compiled kernels cannot be cached ({reason}) and are compiled at every "
+        "start; free some space, or set the environment variable NUMBA_CACHE_DIR to another "
+        "folder",
         RuntimeWarning,
         stacklevel=2,
     )

@@ -42,10 +42,10 @@ def check_pair(
         for name, array in zip(names, (D, Y), strict=True)
     )
     if 0 in D.shape:
-        raise ValueError(f"{names[0]} has shape {D.shape}: it needs atoms and features")
+        raise ValueError(f"{names[0]} must have atoms and features, not shape {D.shape}")
     if D.shape[-1] != Y.shape[-1]:
         raise ValueError(
-            f"{names[1]} has {Y.shape[-1]} features (columns) but {names[0]} has {D.shape[-1]}"
+            f"{names[1]} has {Y.shape[-1]} features (columns), but {names[0]} has {D.shape[-1]}"
         )
     return D, Y
 
@@ -54,18 +54,18 @@ def check_channels(D: ArrayLike, Y: ArrayLike) -> tuple[NDArray, NDArray]:
     """Check a pair as `check_pair` does, for arrays whose first dimension is the channel."""
     D, Y = check_pair(D, Y, n_dimensions=3)
     if len(D) != len(Y):
-        raise ValueError(f"Y has {len(Y)} channels but D has {len(D)}")
+        raise ValueError(f"Y has {len(Y)} channels, but D has {len(D)}")
     return D, Y
 
 
 def as_array(name: str, array: ArrayLike, dtype: np.dtype, n_dimensions: int = 2) -> NDArray:
     """Return a dense, finite, C-contiguous array of the given dtype and number of dimensions."""
     if issparse(array):
-        raise TypeError(f"{name} must be a dense array; a sparse one was given")
+        raise TypeError(f"{name} must be a dense array, not a sparse one")
     dense = np.ascontiguousarray(array, dtype=dtype)
     if dense.ndim != n_dimensions:
         raise ValueError(
-            f"{name} must have {_DESCRIPTIONS[n_dimensions]} dimensions, it has {dense.ndim}"
+            f"{name} must have {_DESCRIPTIONS[n_dimensions]} dimensions, not {dense.ndim}"
         )
     if not np.isfinite(dense).all():
         raise ValueError(f"{name} contains NaN or infinity")
@@ -80,8 +80,8 @@ def check_range(
     fits = largest <= 0.25 * float(np.finfo(np.float64).max)
     if not fits or not np.sqrt(largest) * times <= 0.25 * float(np.finfo(dtype).max):
         raise ValueError(
-            f"{name} contains values so large that their products overflow in {dtype}: scale them "
-            "down (rows of norm 1 are usual)"
+            f"products of values of {name} overflow in {dtype}; scale them down, such as to "
+            "rows of norm 1"
         )
 
 
@@ -96,8 +96,8 @@ def check_result(name: str, values: NDArray, dtype: np.dtype) -> None:
     """
     if not np.isfinite(values).all():
         raise ValueError(
-            f"{name} overflow in {dtype}: the values of samples and atoms are too large, or "
-            "too far apart in size; scale them (rows of norm 1 are usual)"
+            f"{name} overflow in {dtype}: values of samples and atoms are too large or differ "
+            "too much; scale them, such as to rows of norm 1"
         )
 
 
@@ -105,6 +105,6 @@ def check_sums(E: NDArray, F: NDArray) -> None:
     """Raise ValueError if the sums over samples E and F have overflowed."""
     if not (np.isfinite(E).all() and np.isfinite(F).all()):
         raise ValueError(
-            f"the sums over the samples, E and F, overflow in {E.dtype}: scale the samples down "
-            "(rows of norm 1 are usual)"
+            f"the sums over samples, E and F, overflow in {E.dtype}; scale the samples down, "
+            "such as to rows of norm 1"
         )

@@ -80,8 +80,8 @@ class PatchGrid:
         if min(counts) < 1:
             side = round(patch_px * downsample)
             raise ValueError(
-                f"the image has {size[0]} x {size[1]} pixels, less than one patch of "
-                f"{side} x {side}: use a smaller patch or scale, or leave the image out"
+                f"the image ({size[0]} x {size[1]} pixels) is smaller than a patch ({side} x "
+                f"{side}); use a smaller patch or scale, or exclude the image"
             )
         arguments = counts[1], counts[0], patch_px, stride_px, downsample, *corner
         return cls(*arguments, chunk_px=_CHUNK_PX)
@@ -201,11 +201,11 @@ def _extraction_grid(file: FeatureFile) -> tuple[PatchGrid, NDArray[np.int64]]:
         cells = _nearest(file.coords - np.array(file.offset), grid)
         is_inside = (cells >= 0).all() and (cells < [grid.n_rows, grid.n_columns]).all()
         if not is_inside or _n_distinct(cells) < len(cells):
-            raise ValueError("patches lie outside it, or in one place")
+            raise ValueError("patches are outside the grid or share a position")
     except (TypeError, ValueError, KeyError) as error:
         raise ImageError(
-            f"{file.path}: its patches do not lie on the grid that it names ({error}): make it "
-            "again"
+            f"{file.path}: the coords do not fit the grid in the attributes ({error}); "
+            "compute the features again"
         ) from error
     return grid, cells
 
@@ -227,7 +227,9 @@ def _grid_of(settings: dict[str, Any], max_cells: int) -> PatchGrid:
         check_whole_number(name, getattr(grid, name), 1)
     check_number("downsample", grid.downsample, low=_MIN_DOWNSAMPLE)
     if grid.n_rows * grid.n_columns > max_cells:
-        raise ValueError(f"it has {grid.n_rows} x {grid.n_columns} cells, more than any slide")
+        raise ValueError(
+            f"the grid has {grid.n_rows} x {grid.n_columns} positions, more than supported"
+        )
     return grid
 
 
@@ -260,8 +262,8 @@ def _covering_grid(file: FeatureFile, step: float, origin: tuple[float, float]) 
         counts.append(max(n, int(covered // (stride_px * unit)) + 1) if file.size else n + 1)
     if counts[0] * counts[1] > _max_cells(file):
         raise ImageError(
-            f"{file.path}: its patches of {side:g} pixels lie up to {last[0]} x {last[1]} pixels "
-            "away from the slide's corner: are its coords level-0 pixels?"
+            f"{file.path}: patches of {side:g} pixels extend to ({last[0]}, {last[1]}), too "
+            "far for a slide; coords must be level-0 pixels"
         )
     return PatchGrid(counts[1], counts[0], patch_px, stride_px, unit, *origin)
 

@@ -189,8 +189,8 @@ class PatchMap:
         ends = [float(new[self.tissue].max(initial=0)) for new in aligned.corners()]
         if any(end >= side for end, side in zip(ends, size, strict=True)):
             raise ImageError(
-                f"{self.path}: its patches lie beyond the image {image}, which has {size[0]} x "
-                f"{size[1]} pixels: are its coords level-0 pixels of this image?"
+                f"{self.path}: the patches extend beyond the image {image} ({size[0]} x "
+                f"{size[1]} pixels); coords must be level-0 pixels of this image"
             )
         return aligned
 
@@ -208,7 +208,7 @@ class PatchMap:
         try:
             return self.align_to_image(image)
         except (ValueError, OSError) as error:
-            warnings.warn(f"{error}; the map is drawn without it", stacklevel=2)
+            warnings.warn(f"{error}; the map is rendered without the image", stacklevel=2)
             return self
 
     # --- image coordinates ----------------------------------------------------------------------
@@ -486,7 +486,7 @@ class PatchMap:
         except (FileNotFoundError, PermissionError):
             raise
         except NPZ_ERRORS as error:
-            raise ValueError(f"{path}: not a patch map, or a damaged one") from error
+            raise ValueError(f"{path}: not a patch map, or damaged") from error
 
 
 def _clip_to_half(margins: NDArray[np.float64]) -> NDArray[np.float32]:

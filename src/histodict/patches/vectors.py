@@ -58,7 +58,7 @@ class Projection:
         variances, components = variances[order], vectors[:, order].T
         is_significant = variances > _MIN_VARIANCE * max(variances[0], np.finfo(np.float64).tiny)
         if not is_significant.any():
-            raise ValueError("all training vectors are equal: there are no components to find")
+            raise ValueError("all training vectors are equal, so they have no principal components")
         components = components[is_significant]
         components *= np.sign(components.sum(axis=1, keepdims=True) + 1e-300)
         if whiten:
@@ -206,9 +206,9 @@ class PatchFeatures:
     ) -> NDArray[np.float32]:
         """Return up to n vectors as `sample` does, from stored vectors of an image."""
         raise ValueError(
-            "vectors of pixels are learnt from patches between those of the grid, which feature "
-            "files do not have: learn from the images, or leave out --preset and --set vectors, so "
-            "that the files' vectors are taken as they are"
+            "this feature set samples pixels between grid positions, which feature files "
+            "lack; train on images, or omit --preset and --set features to use the vectors "
+            "of the files"
         )
 
 
@@ -244,7 +244,7 @@ def no_feature_file() -> str:
     """Return why an image without a feature file is refused."""
     how = hint(python="read_manifest(…, features=…)", cli="--features")
     return (
-        "its vectors are to come from a feature file, and this is none: name the folder of such "
+        "the model needs a feature file, but this is an image; name the folder of feature "
         f"files with {how}"
     )
 
@@ -409,11 +409,13 @@ class StoredPatches:
             )
         shape, n_labels = self._open().shape, len(self.labels)
         if self._open().dtype != np.uint8 or len(shape) != 4 or shape[3] != 3:
-            raise ValueError(f"{self.patches_file}: must hold bytes of shape (n, size, size, 3)")
+            raise ValueError(
+                f"{self.patches_file}: must contain uint8 values of shape (n, size, size, 3)"
+            )
         if shape[0] != n_labels:
             raise ValueError(
-                f"{self.patches_file} holds {shape[0]} patches, "
-                f"but {self.labels_file} {n_labels} labels"
+                f"{self.patches_file} has {shape[0]} patches, but {self.labels_file} has "
+                f"{n_labels} labels"
             )
 
     @property

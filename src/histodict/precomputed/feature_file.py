@@ -124,9 +124,9 @@ class FeatureFile:
         extent = width - self.offset[0], height - self.offset[1]
         if min(extent) < 1:
             raise ImageError(
-                f"{self.path}: its patches end at ({width}, {height}), before the image begins: "
-                f"correct the offset {self.offset} in its attribute histodict, or compute the "
-                "features again"
+                f"{self.path}: the patches end at ({width}, {height}), outside the image; "
+                f"correct the offset {self.offset} in the attribute 'histodict' or compute "
+                "the features again"
             )
         return extent
 
@@ -143,8 +143,8 @@ class FeatureFile:
         if bad.any():
             first = (rows.start or 0) + int(np.argmax(bad))
             raise ImageError(
-                f"{self.path}: the vector of patch {first} is not of finite numbers (NaN or "
-                "infinity): compute its features again"
+                f"{self.path}: the vector of patch {first} contains NaN or infinity; compute "
+                "the features again"
             )
         return vectors
 
@@ -167,9 +167,7 @@ class FeatureFile:
     def check(self) -> None:
         """Read the whole file; raise ImageError if no model can learn from it."""
         if not self.n_rows:
-            raise ImageError(
-                f"{self.path}: holds no vectors; no tissue was found when they were computed"
-            )
+            raise ImageError(f"{self.path}: contains no vectors, because no tissue was detected")
         assert self.coords is not None  # reading them checks them
         for rows in self.blocks():
             self.read(rows)
@@ -179,7 +177,7 @@ class FeatureFile:
 def open_features(path: Path) -> Iterator[FeatureFile]:
     """Open a feature file; raise ImageError if it cannot be read."""
     if not exists(path):
-        raise ImageError(f"{path}: there is no such file; check the name and the folder")
+        raise ImageError(f"{path}: file not found; check the name and the folder")
     with FORMATS[path.suffix.lower()](path) as content:
         refused = check_missing_chunks(path, *content.missing)
         if refused:
@@ -200,8 +198,8 @@ def check_has_slide_size(path: Path) -> None:
     with open_features(path) as file:
         if file.size is None:
             raise ImageError(
-                f"{path}: does not say how large its slide is (level0_width, level0_height), so "
-                "that a mask cannot be laid over its patches"
+                f"{path}: masks need the size of the slide (level0_width, level0_height), "
+                "which this file lacks"
             )
 
 
@@ -219,8 +217,8 @@ def check_has_positions(path: Path) -> None:
     names = [path.with_suffix(suffix) for suffix in (".h5", ".hdf5")]
     names += [path.parent.parent / "h5_files" / name.name for name in names]  # layout of CLAM
     found = next((name for name in names if exists(name)), None)
-    what = f"give {found}" if found else "give the .h5 file with features and coords of this slide"
-    raise ImageError(f"{path}: {path.suffix} files have no positions of patches: {what}")
+    what = f"use {found}" if found else "use the .h5 file of this slide with features and coords"
+    raise ImageError(f"{path}: {path.suffix} files contain no patch positions; {what}")
 
 
 def common_metadata(paths: Iterable[object]) -> FeatureMetadata | None:
@@ -239,8 +237,8 @@ def common_metadata(paths: Iterable[object]) -> FeatureMetadata | None:
         differences = metadata.differences(common)
         if differences:
             raise ImageError(
-                f"{path}: its features were made otherwise than those of {first}: "
-                f"{'; '.join(differences)}. Learn from such as were made alike"
+                f"{path}: the features differ from those of {first} "
+                f"({'; '.join(differences)}); use files with the same settings"
             )
         common = common.filled_from(metadata)
     return common
@@ -261,33 +259,31 @@ def _read_features(path: Path, vectors: Any) -> tuple[Any, bool]:
     is_nested = len(shape) == 3 and shape[0] == 1
     if len(shape) == 1:
         raise ImageError(
-            f"{path}: holds one vector of {shape[0]} numbers for the slide as a whole: the "
-            "features of its patches are needed"
+            f"{path}: contains one vector of {shape[0]} values for the whole slide; the "
+            "features of patches are needed"
         )
     if len(shape) >= 2 and (shape[-2] > _MAX_ROWS or shape[-1] > _MAX_COLUMNS):
         raise ImageError(
-            f"{path}: says that it holds {shape[-2]} vectors of {shape[-1]} numbers, more than "
-            "any slide has: the file is damaged, or of something else"
+            f"{path}: the header specifies {shape[-2]} vectors of {shape[-1]} values, more "
+            "than supported; the file is damaged or not a feature file"
         )
     if (len(shape) != 2 and not is_nested) or not shape[-1]:
-        raise ImageError(
-            f"{path}: its features are of shape {shape}: they must be (patches, numbers)"
-        )
+        raise ImageError(f"{path}: features must have shape (n_patches, n_features), not {shape}")
     if np.dtype(vectors.dtype).kind != "f":
-        raise ImageError(f"{path}: its features are {vectors.dtype}, not of floating point")
+        raise ImageError(f"{path}: features must be floating-point numbers, not {vectors.dtype}")
     return vectors, is_nested
 
 
 def _check_shape(path: Path, coords: Any, n_rows: int) -> None:
     if coords is None:
         raise ImageError(
-            f"{path}: says nothing of where the patches lie; it must have `coords`, x and y of "
-            "each in level-0 pixels, beside `features`"
+            f"{path}: the array 'coords' is missing; it contains x and y of each patch in "
+            "level-0 pixels"
         )
     if tuple(coords.shape) not in ((n_rows, 2), (1, n_rows, 2)):
         raise ImageError(
-            f"{path}: its coords are of shape {tuple(coords.shape)}, for {n_rows} vectors: they "
-            f"must be ({n_rows}, 2)"
+            f"{path}: coords must have shape ({n_rows}, 2) for {n_rows} vectors, not "
+            f"{tuple(coords.shape)}"
         )
     dtype = np.dtype(coords.dtype)
     if dtype.kind not in "iuf":
@@ -300,8 +296,7 @@ def _check_shape(path: Path, coords: Any, n_rows: int) -> None:
 
 def _no_pixels(path: Path) -> ImageError:
     return ImageError(
-        f"{path}: its coords must be level-0 pixels, whole numbers from 0 on and at most "
-        f"{MAX_LENGTH:,}"
+        f"{path}: coords must be level-0 pixels: whole numbers from 0 to {MAX_LENGTH:,}"
     )
 
 
@@ -326,20 +321,21 @@ def check_coordinates(
     """Raise ImageError if coords contradict the size or the distance of patches, where known."""
     if len(coords) > 1 and (coords == coords[0]).all():
         raise ImageError(
-            f"{path}: all its {len(coords)} patches lie in one place, {tuple(coords[0].tolist())}: "
-            "its coords do not say where they lie"
+            f"{path}: all {len(coords)} patches have the same coords, "
+            f"{tuple(coords[0].tolist())}; compute the features again"
         )
     if size is not None and (coords >= size).any():
         x, y = coords.max(axis=0).tolist()
         raise ImageError(
-            f"{path}: its patches lie up to ({x}, {y}), and its slide has {size[0]} x {size[1]} "
-            "pixels (level0_width, level0_height): are its coords level-0 pixels?"
+            f"{path}: the coords extend to ({x}, {y}), but the slide has {size[0]} x "
+            f"{size[1]} pixels (level0_width, level0_height); coords must be level-0 pixels"
         )
     step, frequency = modal_step(coords)
     if distance is not None and step is not None and step < distance / 2 and frequency > 0.5:
         raise ImageError(
-            f"{path}: says that its patches lie {distance:g} pixels apart (patch_size_level0, "
-            f"overlap), and most lie {step:g} apart: are its coords level-0 pixels?"
+            f"{path}: the distance of patches is {distance:g} pixels by the attributes "
+            f"patch_size_level0 and overlap, but {step:g} by the coords; coords must be "
+            "level-0 pixels"
         )
 
 
@@ -385,7 +381,10 @@ class FeatureMetadata:
         check_kind("vectors", values, "dict[str, Any]")
         known = {field.name for field in fields(cls)}
         if "length" not in values or set(values) - known:
-            raise ValueError(f"vectors are told of by {sorted(known)}, not {sorted(values)}")
+            raise ValueError(
+                f"unknown or missing metadata of vectors: expected {sorted(known)}, not "
+                f"{sorted(values)}"
+            )
         metadata = cls(**values)
         for field in fields(cls):
             check_kind(field.name, getattr(metadata, field.name), str(field.type))
@@ -399,9 +398,9 @@ def _alike(own: Any, known: Any) -> bool:
 
 _DESCRIPTIONS = {
     "length": "vectors of length",
-    "encoder": "the encoder",
-    "patch_px": "patches of so many pixels across:",
-    "magnification": "the magnification",
+    "encoder": "encoder",
+    "patch_px": "patch size in pixels",
+    "magnification": "magnification",
 }
 
 
@@ -478,7 +477,7 @@ class Metadata:
         self.size = self._size()
         overlap = found.get("overlap", 0.0)
         if self.patch_px is not None and overlap >= self.patch_px:
-            raise self._error("overlap", overlap, f"less than patch_size, which is {self.patch_px}")
+            raise self._error("overlap", overlap, f"less than patch_size ({self.patch_px})")
 
     @property
     def offset(self) -> tuple[int, int]:
@@ -511,7 +510,7 @@ class Metadata:
             if downsample is not None:
                 side = self.patch_px * downsample * self._found.get("custom_downsample", 1.0)
                 if side not in _RANGES["patch_size_level0"]:
-                    expected = f"such that patches have a side of {_RANGES['patch_size_level0']}"
+                    expected = f"such that the side of a patch is {_RANGES['patch_size_level0']}"
                     raise self._error("downsample", downsample, f"{expected} level-0 pixels")
         return side
 
@@ -522,7 +521,9 @@ class Metadata:
         size = round(lengths[0]), round(lengths[1])
         if self.offset[0] >= size[0] or self.offset[1] >= size[1]:
             raise self._error(
-                f"{HISTODICT_ATTRIBUTE} (offset)", list(self.offset), f"inside of the slide, {size}"
+                f"{HISTODICT_ATTRIBUTE} (offset)",
+                list(self.offset),
+                f"inside the slide of size {size}",
             )
         return size
 
@@ -535,7 +536,7 @@ class Metadata:
         first, last = numbers[0], numbers[-1]
         assert first is not None and last is not None
         if abs(last - first) > _MAX_DIFFERENCE * abs(first):
-            raise self._error(name, value, "the same for x and y")
+            raise self._error(name, value, "equal for x and y")
         return first
 
     def _text(self, name: str, value: Any) -> str | None:
@@ -574,8 +575,8 @@ class Metadata:
     def _error(self, name: str, value: Any, requirement: str) -> ImageError:
         key = self._names.get(name, name)
         return ImageError(
-            f"{self._path}: its attribute {key} must be {requirement}, not {short(value)}: correct "
-            "the attribute, or compute the features again"
+            f"{self._path}: the attribute {key} must be {requirement}, not {short(value)}; "
+            "correct it or compute the features again"
         )
 
 

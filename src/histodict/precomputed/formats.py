@@ -104,7 +104,7 @@ def _open_hdf5(path: Path) -> Iterator[Content]:
         if isinstance(error, FileNotFoundError | PermissionError):
             raise
         raise ImageError(
-            f"{path}: is no HDF5 file, or a damaged one ({error}): compute its features again"
+            f"{path}: not an HDF5 file, or damaged ({error}); compute the features again"
         ) from error
     is_anndata = path.suffix.lower() == ".h5ad"
     with file:
@@ -171,8 +171,8 @@ def _check_pieces(n_bytes: int, path: str, metadata: ZarrArray) -> None:
     n_chunks = math.prod(metadata.grid) * math.prod(metadata.pieces_per_shard)
     if n_chunks > MAX_CHUNKS:
         raise UnreadableContentError(
-            f"its array {path!r} has {n_chunks} chunks, more than {MAX_CHUNKS}: save it again "
-            "in larger chunks"
+            f"the array {path!r} has {n_chunks} chunks, more than {MAX_CHUNKS}; save it again "
+            "with larger chunks"
         )
 
 
@@ -190,7 +190,7 @@ def _merged_content(
     """Merge attributes of the file, the features and the coords; the latter take precedence."""
     if vectors is None:
         available = ", ".join(sorted(names)) or "none"
-        raise ImageError(f"{path}: has no array `{FEATURES}`; there are: {available}")
+        raise ImageError(f"{path}: no array {FEATURES!r}; the file has: {available}")
     attribute_sets = attribute_sets or [
         attributes,
         *(getattr(x, "attrs", {}) for x in (vectors, coords)),
@@ -204,7 +204,7 @@ def _library(name: str, path: Path) -> Any:
         return import_module(name)
     except ImportError as error:
         raise ImageError(
-            f"{path}: is read with {name}, which is not installed ({error}): {_EXTRA}"
+            f"{path}: this format needs {name}, which is not installed ({error}); run: {_EXTRA}"
         ) from error
 
 
@@ -219,8 +219,8 @@ def format_errors(path: Path) -> Iterator[None]:
         raise ImageError(f"{path}: {error}") from error
     except Exception as error:  # libraries raise many types on damaged files
         raise ImageError(
-            f"{path}: a part of it cannot be read ({type(error).__name__}: {shorten(error)}): "
-            "compute its features again"
+            f"{path}: part of the file cannot be read ({type(error).__name__}: "
+            f"{shorten(error)}); compute the features again"
         ) from error
 
 
@@ -286,8 +286,8 @@ _ANNDATA_NAMES = {
 _LAZYSLIDE_NAMES = {
     "patch_size": "uns['tile_spec']['width']",
     "patch_size_level0": "uns['tile_spec'] (width times base_downsample)",
-    "overlap": "uns['tile_spec'] (width less stride_width)",
-    "target_magnification": "uns['tile_spec'] (magnification by mpp or base_downsample)",
+    "overlap": "uns['tile_spec'] (width minus stride_width)",
+    "target_magnification": "uns['tile_spec'] (magnification from mpp or base_downsample)",
     "level0_mpp": "uns['slide_properties']['mpp']",
 }
 _MAX_VALUES = 100  # of an element that should hold one or two numbers
@@ -304,17 +304,17 @@ def _anndata_arrays(file: Any) -> list[Any]:
 
 def _anndata_content(path: Path, file: Any) -> Content:
     if "obsm" not in file or ("X" not in file and FEATURES not in file["obsm"]):
-        raise ImageError(f"{path}: is no AnnData file: it has no X, or no obsm")
+        raise ImageError(f"{path}: not an AnnData file: X or obsm is missing")
     if _SPATIAL not in file["obsm"]:
         raise ImageError(
-            f"{path}: says nothing of where the patches lie; it must have obsm['spatial'], x and y "
-            "of their centres in level-0 pixels"
+            f"{path}: obsm['spatial'] is missing; it contains x and y of the patch centres in "
+            "level-0 pixels"
         )
     attributes, offset, are_corners = _anndata_attributes(path, file)
     coords = file["obsm"][_SPATIAL]
     if getattr(coords, "ndim", 0) != 2 or coords.shape[1] < 2 or coords.dtype.kind not in "iuf":
         raise ImageError(
-            f"{path}: its obsm['spatial'] must be an array of numbers with the columns x and y"
+            f"{path}: obsm['spatial'] must be a numeric array with the columns x and y"
         )
     _check_read_whole(path, coords)
     positions = np.asarray(coords[:, :2], dtype=np.float64) + offset
@@ -325,7 +325,7 @@ def _anndata_content(path: Path, file: Any) -> Content:
 
 def _check_read_whole(path: Path, dataset: Any) -> None:
     if np.dtype(dataset.dtype).kind not in "iuf":
-        raise ValueError(f"{dataset.name} holds no numbers")
+        raise ValueError(f"{dataset.name} is not numeric")
     n_bytes = math.prod(dataset.shape) * dataset.dtype.itemsize
     check_whole(dataset.name, n_bytes, path.stat().st_size)
 
@@ -338,11 +338,11 @@ def _anndata_features(path: Path, file: Any) -> Any:
         return _SparseRows(vectors)
     if kind != "array":
         raise ImageError(
-            f"{path}: its vectors are stored as {short(kind)}: they must be an array, or sparse "
-            "by rows (CSR)"
+            f"{path}: unsupported encoding {short(kind)} of the vectors; supported are arrays "
+            "and CSR matrices"
         )
     if not isinstance(vectors, import_module("h5py").Dataset):
-        raise ImageError(f"{path}: its vectors are declared as an array but are not one")
+        raise ImageError(f"{path}: the vectors are declared as an array, but are none")
     return vectors
 
 
@@ -357,9 +357,9 @@ class _SparseRows:
         is_whole = len(self._ends) == self.shape[0] + 1 and self._ends[0] == 0
         lengths = np.diff(self._ends)
         if not is_whole or (lengths < 0).any() or self._ends[-1] > len(self._data):
-            raise ValueError("the rows of its sparse matrix do not follow each other")
+            raise ValueError("the sparse matrix has invalid row pointers")
         if lengths.max(initial=0) > self.shape[1]:
-            raise ValueError("a row of its sparse matrix has more values than columns")
+            raise ValueError("the sparse matrix has more values in a row than columns")
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         from scipy.sparse import csr_array
@@ -369,7 +369,7 @@ class _SparseRows:
         values = slice(ends[0], ends[-1])
         columns = self._indices[values]
         if len(columns) and not 0 <= columns.min() <= columns.max() < self.shape[1]:
-            raise ValueError("its sparse matrix has a column too many")
+            raise ValueError("the sparse matrix has invalid column indices")
         parts = self._data[values], columns, ends - ends[0]
         dense: NDArray[Any] = csr_array(parts, shape=(stop - start, self.shape[1])).toarray()
         return dense
@@ -415,9 +415,9 @@ def _lazyslide_attributes(path: Path, tiles: Any, slide: Any) -> dict[str, Any]:
     for one, other in (("width", "height"), ("stride_width", "stride_height")):
         if spec.get(one) != spec.get(other):
             raise ImageError(
-                f"{path}: its tiles are not square (uns['tile_spec']: {one} "
-                f"{spec.get(one)}, {other} {spec.get(other)}): cut square tiles, with the same "
-                "stride both ways, and compute the features again"
+                f"{path}: the tiles are not square (uns['tile_spec']: {one} {spec.get(one)}, "
+                f"{other} {spec.get(other)}); use square tiles with equal strides and compute "
+                "the features again"
             )
     found: dict[str, Any] = {}
     width, downsample = spec.get("width"), spec.get("base_downsample")
@@ -470,7 +470,7 @@ def _pair(path: Path, name: str, value: Any, low: int) -> NDArray[np.float64]:
 
 def _error(path: Path, name: str, value: Any, expected: str) -> ImageError:
     return ImageError(
-        f"{path}: its {name} must be {expected}, not {short(value)}: write the file again"
+        f"{path}: {name} must be {expected}, not {short(value)}; write the file again"
     )
 
 
@@ -519,7 +519,7 @@ def open_npz(path: Path) -> Iterator[Content]:
             raise
         except (*NPZ_ERRORS, RuntimeError) as error:
             raise ImageError(
-                f"{path}: not an .npz file, or damaged ({error}): write it again"
+                f"{path}: not an .npz file, or damaged ({error}); write it again"
             ) from error
         vectors, coords = (arrays.get(name) for name in (FEATURES, COORDS))
         yield _merged_content(path, sorted(members), attributes, vectors, coords)
@@ -531,7 +531,9 @@ class _NpzArray:
     def __init__(self, file: ZipFile, member: ZipInfo, file_bytes: int) -> None:
         self._file, self._member, self._file_bytes = file, member, file_bytes
         if member.compress_type not in _KINDS:
-            raise ValueError(f"{member.filename} is compressed by a method other than deflate")
+            raise ValueError(
+                f"{member.filename} has an unsupported compression; only deflate is supported"
+            )
         with file.open(member) as stream:
             # The length that the header states for itself may be gigabytes.
             head = BytesIO(stream.read(_MAX_HEADER_BYTES))
@@ -539,7 +541,7 @@ class _NpzArray:
         self._start = head.tell()
         self.n_bytes = math.prod(self.shape) * self.dtype.itemsize
         if self.dtype.hasobject or self._start + self.n_bytes != member.file_size:
-            raise ValueError(f"{member.filename} does not have the length that its header states")
+            raise ValueError(f"{member.filename} does not have the length stated in its header")
         self._values: NDArray[Any] | None = None
 
     def __getitem__(self, index: Any) -> NDArray[Any]:
@@ -563,7 +565,7 @@ class _NpzArray:
             stream.read(self._start)
             data = stream.read(self.n_bytes)
             if len(data) != self.n_bytes or stream.read(1):  # the end verifies the checksum
-                raise ValueError(f"{self._member.filename} is cut short")
+                raise ValueError(f"{self._member.filename} is truncated")
         values: NDArray[Any] = np.frombuffer(data, self.dtype)
         is_fortran = self._is_fortran
         return values.reshape(self.shape[::-1]).T if is_fortran else values.reshape(self.shape)

@@ -33,8 +33,8 @@ def check_chunk(name: str, n_bytes: int, file_bytes: int) -> None:
     """Raise an error if a chunk is much larger than its file."""
     if n_bytes > max(MAX_CHUNK_BYTES, _MAX_RATIO * file_bytes):
         raise ValueError(
-            f"a chunk of {name} takes {n_bytes >> 20} MiB of memory, and the file has "
-            f"{file_bytes} bytes: save it again in chunks of, say, 64 rows"
+            f"a chunk of {name} needs {n_bytes >> 20} MiB of memory, but the file has "
+            f"{file_bytes} bytes; save it again with smaller chunks, such as 64 rows"
         )
 
 
@@ -42,8 +42,8 @@ def check_whole(name: str, n_bytes: int, file_bytes: int) -> None:
     """Raise an error if an array that is read whole is much larger than its file."""
     if n_bytes > max(MAX_ARRAY_BYTES, _MAX_RATIO * file_bytes):
         raise ValueError(
-            f"{name} takes {n_bytes >> 20} MiB of memory, and the file has {file_bytes} bytes: it "
-            "is damaged, or compresses so well that it must be saved without compression"
+            f"{name} needs {n_bytes >> 20} MiB of memory, but the file has {file_bytes} "
+            "bytes; it is damaged, or must be saved without compression"
         )
 
 
@@ -70,7 +70,7 @@ def check_links(file: Any) -> None:
 
     file.id.links.visit(visit, info=True)
     if wrong:
-        raise ValueError(f"{wrong[0]}, which is not supported: save all data in one file")
+        raise ValueError(f"{wrong[0]}, which is not supported; save all data in one file")
 
 
 def check_dataset(dataset: Any, file_bytes: int) -> None:
@@ -80,11 +80,11 @@ def check_dataset(dataset: Any, file_bytes: int) -> None:
     for number in filters:
         if number not in _FILTERS | _PLUGINS:
             raise ValueError(
-                f"{dataset.name} is stored with the filter {number}, which is not supported: save "
-                "it again with gzip or without compression"
+                f"{dataset.name} uses the unsupported filter {number}; save it again with "
+                "gzip or without compression"
             )
     if sum(number in _PLUGINS or number == _DEFLATE for number in filters) > 1:
-        raise ValueError(f"{dataset.name} is compressed more than once: save it again")
+        raise ValueError(f"{dataset.name} is compressed more than once; save it again")
     if dataset.chunks is None:
         return
     n_bytes = math.prod(dataset.chunks) * dataset.dtype.itemsize
@@ -99,7 +99,7 @@ def _check_packed(dataset: Any, n_bytes: int, is_deflated: bool) -> None:
 
     def visit(chunk: Any) -> None:
         if chunk.size > 2 * n_bytes + 4096:
-            raise ValueError(f"a chunk of {dataset.name} is larger than its array states")
+            raise ValueError(f"a chunk of {dataset.name} is larger than specified")
         if is_deflated and chunk.size * MAX_DEFLATE > max(n_bytes, _SPARE_BYTES):
             suspects.append(chunk.chunk_offset)
 
@@ -109,8 +109,8 @@ def _check_packed(dataset: Any, n_bytes: int, is_deflated: bool) -> None:
         found = deflated_bytes(data, max(n_bytes, _SPARE_BYTES))
         if found > max(n_bytes, _SPARE_BYTES):
             raise ValueError(
-                f"a chunk of {dataset.name} of {len(data)} bytes would decompress to {found} or "
-                f"more, and its array states {n_bytes}"
+                f"a chunk of {dataset.name} with {len(data)} bytes would decompress to "
+                f"{found} bytes or more instead of {n_bytes}"
             )
 
 
@@ -156,6 +156,5 @@ def _check_in_subprocess(
         pass
     except slide_process.SlideProcessDiedError as error:
         raise ImageError(
-            f"{path}: is damaged: the library for HDF5 hangs or ends on it. Compute its features "
-            "again"
+            f"{path}: the file is damaged and crashes the HDF5 library; compute the features again"
         ) from error

@@ -93,7 +93,7 @@ def is_folded(squares: Squares, density: float) -> NDArray[np.bool_]:
 
 QUALITY_FILTERS = {
     "blur": QualityFilter("blurred", is_blurred),
-    "pen": QualityFilter("under pen marks", is_inked),
+    "pen": QualityFilter("with pen marks", is_inked),
     "folds": QualityFilter("folded", is_folded),
 }
 
@@ -110,9 +110,8 @@ def parse_quality_filters(text: str) -> list[str]:
     unknown = [name for name in names if name not in QUALITY_FILTERS]
     if unknown or len(set(names)) < len(names):
         raise ValueError(
-            f"quality must be {NONE!r}, or some of {', '.join(QUALITY_FILTERS)} with commas "
-            "between them, "
-            f"not {text!r}"
+            f"quality_filters must be {NONE!r} or a comma-separated list of "
+            f"{', '.join(QUALITY_FILTERS)}, not {text!r}"
         )
     return names
 
@@ -133,7 +132,8 @@ def check_quality(text: str, method: str, sees_patches: bool) -> None:
     """
     if parse_quality_filters(text) and not sees_patches:
         raise ValueError(
-            f"quality_filters={text} is of patches, and {method} sees images as a whole"
+            f"quality_filters={text} needs a method that uses patches, but {method} uses "
+            "whole images; remove the setting"
         )
 
 
@@ -224,4 +224,4 @@ class QualityMap:
             for name, fraction in fractions.items()
             if fraction
         ]
-        return f"of the tissue {', '.join(parts)}" if parts else ""
+        return f"{', '.join(parts)} (of the tissue)" if parts else ""

@@ -101,7 +101,7 @@ class Reinhard:
             return IdentityTransform(_too_little(tissue))
         mean, deviation = lab_statistics(_sample(pixels, tissue))
         if deviation.min() < cls.MIN_DEVIATION:
-            return IdentityTransform("not normalised: the tissue has a single colour, or is grey")
+            return IdentityTransform("not normalised: the tissue has a single colour or is grey")
         return cls(tuple(mean.tolist()), tuple(deviation.tolist()))
 
     def __call__(self, pixels: Pixels) -> Pixels:
@@ -225,10 +225,10 @@ class Macenko:
         OD = _density()[_sample(pixels, tissue)].astype(np.float64)
         OD = OD[OD.mean(axis=1) > _MIN_DENSITY]
         if len(OD) < _MIN_PIXELS:
-            return IdentityTransform("not normalised: the tissue is hardly stained")
+            return IdentityTransform("not normalised: the tissue is too faintly stained")
         W = stain_matrix(OD)
         if W[0] @ W[1] > _ONE_STAIN or W.min() < -0.1:
-            return IdentityTransform("not normalised: two stains cannot be told apart")
+            return IdentityTransform("not normalised: the tissue does not have two distinct stains")
         strength = stain_strength(OD, W)
         if strength.min() < _MIN_DENSITY:
             return IdentityTransform("not normalised: one of the two stains is missing")
@@ -358,7 +358,7 @@ def _sample(pixels: Pixels, tissue: Mask) -> Pixels:
 
 
 def _too_little(tissue: Mask) -> str:
-    return f"not normalised: only {int(tissue.sum())} pixels of tissue in the thumbnail"
+    return f"not normalised: only {int(tissue.sum())} tissue pixels in the thumbnail"
 
 
 NORMALIZERS: dict[str, StainNormalizer] = {

@@ -19,7 +19,7 @@ def bank():
 
 
 def test_number_of_features_is_as_published(bank):
-    of_planes = [name for name in bank if not name.startswith("shares of colours")]
+    of_planes = [name for name in bank if not name.startswith("colour fractions")]
     planes = Counter(name.rsplit(" of ", 1)[1] for name in of_planes)
     assert sum(planes.values()) + 20 == len(bank) == 4059
     assert planes["grey"] == 103 + 136 + 144
@@ -58,7 +58,7 @@ def test_grey_image_has_no_colour():
     pixels = np.repeat(rng.integers(64, 128, (64, 64, 1)).astype(np.uint8), 3, axis=2)
     entries = dict(zip(*wndcharm_features(pixels)[::-1], strict=True))
     assert entries["intensity greatest of hue"] == 0
-    assert entries["shares of colours 2"] == 1
+    assert entries["colour fractions 2"] == 1
 
 
 def test_small_images_are_padded_by_reflection(rng):

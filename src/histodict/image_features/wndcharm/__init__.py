@@ -45,7 +45,7 @@ def wndcharm_features(pixels: Pixels) -> tuple[NDArray[np.float64], list[str]]:
     pixels = pad_reflect(check_pixels(pixels), _MIN_SIDE)
     entries = plane_features(grey_planes(luminance(pixels).astype(np.float64)))
     colours = _colour_planes(pixels)
-    entries |= named_entries("shares of colours", colour_fractions(colours["colour"]))
+    entries |= named_entries("colour fractions", colour_fractions(colours["colour"]))
     entries |= plane_features(colours)
     return np.array(list(entries.values())), list(entries)
 

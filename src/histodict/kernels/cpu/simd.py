@@ -58,7 +58,7 @@ def _check(context, builder, size, offset, count):
         builder.icmp_signed("<", offset, size.type(0)), builder.icmp_signed(">", offset, last)
     )
     with builder.if_then(outside, likely=False):
-        message = "a lane value lies outside its array"
+        message = "index of a vector lane is outside the array"
         context.call_conv.return_user_exc(builder, IndexError, (message,))
 
 

@@ -78,8 +78,8 @@ def _algorithms() -> tuple[ModuleType, ModuleType, ModuleType]:
         from . import omp as gpu_omp_triton
     except ModuleNotFoundError as error:
         raise ValueError(
-            f"backend='cuda' needs {error.name}, which comes with PyTorch for CUDA on Linux: "
-            "install it (pip install triton), or use backend='cpu'"
+            f"backend='cuda' needs {error.name}, which is part of PyTorch with CUDA on Linux; "
+            "run pip install triton, or use backend='cpu'"
         ) from error
     return gpu_omp_triton, gpu_lasso_triton, gpu_atoms_triton
 

@@ -125,8 +125,8 @@ def find_device() -> torch.device:
         return torch.device(name)
     if not torch.cuda.is_available():
         raise ValueError(
-            "backend='cuda' finds no CUDA device: check the driver and that PyTorch is a CUDA "
-            "build (https://pytorch.org/get-started), or use backend='cpu'"
+            "backend='cuda' found no CUDA device; check the driver and that PyTorch is a "
+            "CUDA build (https://pytorch.org/get-started), or use backend='cpu'"
         )
     return torch.device(name)
 
