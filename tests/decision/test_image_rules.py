@@ -194,6 +194,6 @@ def test_other_aggregators_have_no_patch_scores(rng, name):
     at = (0.31, 0.25) if name == "proportion" else None
     text = rule.describe(["healthy", "inflamed"], at)
     if name == "proportion":
-        assert text == "31 % of the patches; inflamed from 25 % on"
+        assert text == "31 % of the patches; inflamed if ≥ 25 %"
     else:
-        assert "not by the patches' colours" in text
+        assert "independent of the colours" in text

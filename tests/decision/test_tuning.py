@@ -74,7 +74,7 @@ def test_changed_threshold_is_recorded_in_the_model_file(model, table, tmp_path)
     assert change["previous"] == pytest.approx(model.threshold)
     assert change["value"] == pytest.approx(moved.threshold) != change["previous"]
     card = dict(describe_model(header))["Changed after training"]
-    assert "moved by hand from" in card and "on 16 images" in card
+    assert "set manually from" in card and "on 16 images" in card
     assert "not an estimate for unseen patients" in card
     assert n_tuned_on(moved.training_info_, [*paths(table), tmp_path / "gone.png"]) == 16
     assert n_tuned_on(model.training_info_, paths(table)) == 0
@@ -82,7 +82,7 @@ def test_changed_threshold_is_recorded_in_the_model_file(model, table, tmp_path)
 
 
 def test_images_without_a_change_are_refused(table):
-    with pytest.raises(ValueError, match="the decision of this model was not changed"):
+    with pytest.raises(ValueError, match="the decision rule of this model was not changed"):
         with_images({}, paths(table))
 
 

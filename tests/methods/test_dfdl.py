@@ -169,7 +169,7 @@ def test_blocks_are_not_held_in_memory_together(rng):
 
 def test_one_pass_iterators_and_invalid_blocks_are_refused(rng):
     X, y, _ = two_classes(rng, n_per_class=50)
-    with pytest.raises(TypeError, match="read only once"):
+    with pytest.raises(TypeError, match="must be re-iterable"):
         small().fit_blocks((X[i : i + 10], y[i : i + 10]) for i in range(0, 100, 10))
     with pytest.raises(ValueError, match="blocks is empty"):
         small().fit_blocks([])
@@ -191,7 +191,7 @@ def test_warm_start_continues(rng):
     more, labels, _ = two_classes(np.random.default_rng(5))
     model.fit(more, labels)
     assert model.objective_[0][-1] < model.objective_[0][0]
-    with pytest.raises(ValueError, match="classes that the model to go on from lacks"):
+    with pytest.raises(ValueError, match="classes that the initial model lacks"):
         model.fit(X, y + 1)
     with pytest.raises(ValueError, match="features"):
         model.fit(X[:, :30], y)
@@ -248,7 +248,7 @@ def test_blocks_that_change_between_passes_are_refused(rng):
             order = rng.permutation(len(X))
             yield X[order], y[order]
 
-    with pytest.raises(ValueError, match="when read again"):
+    with pytest.raises(ValueError, match="when they are read again"):
         small().fit_blocks(Shuffled())
 
 

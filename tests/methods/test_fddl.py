@@ -334,5 +334,5 @@ def test_invalid_parameters_are_refused(rng, parameters, message):
 
 def test_one_class_is_refused(rng):
     X, y = classes_with_shared_atoms(rng, (20, 20))
-    with pytest.raises(ValueError, match="FDDL compares classes, but y has only one class"):
+    with pytest.raises(ValueError, match="FDDL needs at least two classes, but y has only one"):
         small().fit(X[:20], y[:20])

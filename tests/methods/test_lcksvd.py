@@ -323,7 +323,7 @@ def test_invalid_parameters_are_refused(rng, parameters, message):
 
 def test_invalid_input_is_refused(rng):
     X, y = two_classes(rng, n_per_class=20)
-    with pytest.raises(ValueError, match="only one class"):
+    with pytest.raises(ValueError, match="needs at least two classes"):
         small().fit(X[:20], y[:20])
     with pytest.raises(ValueError, match="NaN"):
         small().fit(np.where(X > 0.2, np.nan, X), y)

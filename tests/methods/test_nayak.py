@@ -251,5 +251,5 @@ def test_invalid_parameters_are_refused(rng, parameters, message):
 
 def test_one_class_is_refused(rng):
     X, y = classes_of_own_atoms(rng, (20, 20))
-    with pytest.raises(ValueError, match="Nayak compares classes, but y has only one class"):
+    with pytest.raises(ValueError, match="Nayak needs at least two classes, but y has only one"):
         small().fit(X[:20], y[:20])

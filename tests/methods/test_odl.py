@@ -131,5 +131,5 @@ def test_invalid_parameters_are_refused(rng, parameters, message):
 
 def test_one_class_is_refused(rng):
     X, y = three_classes(rng, n_per_class=20)
-    with pytest.raises(ValueError, match="ODL compares classes, but y has only one class"):
+    with pytest.raises(ValueError, match="ODL needs at least two classes, but y has only one"):
         small().fit(X[:20], y[:20])

@@ -198,5 +198,5 @@ def test_invalid_parameters_are_refused(rng, parameters, message):
 
 def test_one_class_is_refused(rng):
     X, _ = planes(rng)
-    with pytest.raises(ValueError, match="SHIRC compares classes"):
+    with pytest.raises(ValueError, match="SHIRC needs at least two classes"):
         SHIRC().fit(X, np.ones(len(X)))

@@ -199,5 +199,5 @@ def test_invalid_parameters_are_refused(rng, parameters, message):
 
 def test_one_class_is_refused(rng):
     X, _ = subspaces(rng)
-    with pytest.raises(ValueError, match="SRC compares classes"):
+    with pytest.raises(ValueError, match="SRC needs at least two classes"):
         SRC().fit(X, np.ones(len(X)))

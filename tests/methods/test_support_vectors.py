@@ -115,7 +115,7 @@ def test_unknown_parameters_are_refused(parameters, message):
 
 
 def test_one_class_is_refused():
-    with pytest.raises(ValueError, match="only one class"):
+    with pytest.raises(ValueError, match="needs at least two classes"):
         StandardizedSVM().fit(np.eye(3), [1, 1, 1])
 
 

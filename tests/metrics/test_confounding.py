@@ -121,7 +121,7 @@ def test_false_positives_are_rare():
 
 def test_commands_reports_and_model_report_a_confounder(tmp_path):
     folder = write_dataset(tmp_path / "t", 6, site=lambda p: "xy"[p % 2])
-    text = "Class and site are fully confounded: no evaluation on these data can tell them apart"
+    text = "Class and site are fully confounded: no evaluation on these data can separate them"
     model = tmp_path / "m.histodict"
     common = ["--preset", "fast", *SETTINGS]
     runs = [

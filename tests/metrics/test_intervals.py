@@ -167,7 +167,7 @@ def test_class_of_one_patient_is_refused():
     tested = rare_class(8)
     stored = tested.patients != 9
     lonely = Repeat(tested.labels[stored], tested.patients[stored], tested.predictions[stored])
-    with pytest.raises(ValueError, match="class '1' come from one patient: how much patients diff"):
+    with pytest.raises(ValueError, match="class '1' are of a single patient, so the variation"):
         bootstrap_interval(above_zero, [lonely])
 
 
@@ -175,14 +175,14 @@ def test_repeat_without_a_class_is_refused(rng):
     (tested,) = clustered(rng, 8)
     stored = tested.labels == 0
     half = Repeat(tested.labels[stored], tested.patients[stored], tested.predictions[stored])
-    with pytest.raises(ValueError, match=r"repeat 2 tests no .*\(collect_repeats\)"):
+    with pytest.raises(ValueError, match=r"repeat 2 has no .*\(collect_repeats\)"):
         bootstrap_interval(above_zero, [tested, half])
 
 
 def test_too_many_rare_classes_are_refused():
     labels = np.repeat(np.arange(30), 2)
     tested = Repeat(labels, np.arange(60), labels)
-    with pytest.raises(ValueError, match="nearly every draw of patients lacks some class"):
+    with pytest.raises(ValueError, match="nearly all bootstrap samples lack a class"):
         bootstrap_interval(balanced_accuracy, [tested], n_replicates=100)
 
 
@@ -205,13 +205,13 @@ def test_level_and_seed(rng):
 def test_invalid_input_is_refused(rng):
     (tested,) = clustered(rng, 10)
     for message, options in {
-        "level must lie between 0 and 1": {"level": 95},
+        "level must be between 0 and 1": {"level": 95},
         "n_replicates must be a whole number of at least 100": {"n_replicates": 10},
         "random_state must be": {"random_state": -1},
     }.items():
         with pytest.raises(ValueError, match=message):
             bootstrap_interval(auc, [tested], **options)
-    with pytest.raises(ValueError, match="no answers to judge by"):
+    with pytest.raises(ValueError, match="no predictions to evaluate"):
         bootstrap_interval(auc, [])
     with pytest.raises(ValueError, match="the metric is not finite"):
         bootstrap_interval(lambda labels, answers: np.nan, [tested])

@@ -170,13 +170,17 @@ def test_leave_one_site_out():
 
 
 def test_impossible_site_splits_are_refused():
-    with pytest.raises(SplitError, match=r"165 images have no site, benign/1_0\.png for one"):
+    with pytest.raises(SplitError, match=r"165 images have no site, such as benign/1_0\.png"):
         leave_one_site_out(GLAS_SHAPED)
-    with pytest.raises(SplitError, match="all images come from the site 'x'"):
+    with pytest.raises(SplitError, match="all images are from the site 'x'"):
         leave_one_site_out(with_field(GLAS_SHAPED, "site", lambda i, r: "x"))
-    with pytest.raises(PatientLeakError, match=r"split 'site 0': patient '1' .*is on both sides"):
+    with pytest.raises(
+        PatientLeakError, match=r"split 'site 0': patient '1' .*is in both training and test set"
+    ):
         leave_one_site_out(with_field(GLAS_SHAPED, "site", lambda i, r: str(i % 2)))
-    with pytest.raises(SplitError, match="split 'site benign': no image of class 'benign' is left"):
+    with pytest.raises(
+        SplitError, match="split 'site benign': the training set has no image of class 'benign'"
+    ):
         leave_one_site_out(
             with_field(manifest_of({"1": (2, 0), "2": (0, 2)}), "site", lambda i, r: r.label)
         )
@@ -203,7 +207,8 @@ def test_all_values_of_the_split_must_be_named():
 def test_predefined_split_with_shared_patients_needs_by_image():
     manifest = with_field(GLAS_SHAPED, "split", lambda i, r: ["train", "test"][i % 2])
     with pytest.raises(
-        PatientLeakError, match=r"'predefined': patient '1' \(and \d+ more\) is on both sides"
+        PatientLeakError,
+        match=r"'predefined': patient '1' \(and \d+ more\) is in both training and test set",
     ):
         predefined_split(manifest)
     assert predefined_split(manifest, by="image").splits[0].by == "image"
@@ -211,7 +216,7 @@ def test_predefined_split_with_shared_patients_needs_by_image():
 
 def test_official_split_of_glas_shares_patients(data_folder):
     manifest = read_manifest(data_folder / "glas-colon", {"split": "official_split"})
-    with pytest.raises(PatientLeakError, match="is on both sides"):
+    with pytest.raises(PatientLeakError, match="is in both training and test set"):
         predefined_split(manifest, test=["testA", "testB"])
     assert len(k_folds(manifest, 5, n_repeats=3)) == 15
 
@@ -227,23 +232,23 @@ TRIANGLE = manifest_of({"1": (1, 1, 0), "2": (0, 1, 1), "3": (1, 0, 1)}, ("a", "
     [
         (
             lambda: k_folds(GLAS_SHAPED, 17),
-            "17 folds need as many patients, but there are 16.*n_folds=16",
+            "17 folds need at least 17 patients, but there are 16.*n_folds=16",
         ),
         (
             lambda: k_folds(GLAS_SHAPED.select([0]), 2),
-            "all images are of one patient: none is left",
+            "all images are of a single patient, so none is left",
         ),
         (lambda: k_folds(GLAS_SHAPED, 1), "n_folds must be a whole number of at least 2"),
         (lambda: k_folds(GLAS_SHAPED, n_repeats=0), "n_repeats must be"),
         (lambda: k_folds(GLAS_SHAPED, random_state=-1), "random_state must be"),
         (lambda: k_folds(GLAS_SHAPED, by="slide"), "by must be 'patient' or 'image', not 'slide'"),
         (lambda: k_folds(Manifest(())), "no images to split"),
-        (lambda: k_folds(LONELY, 2), "'malignant' comes from one patient only, '3': it cannot"),
-        (lambda: learning_curve_splits(LONELY, (1,)), "'malignant' comes from one patient only"),
-        (lambda: k_folds(TRIANGLE, 2), "into 2 folds was found that leaves class '.' on every"),
+        (lambda: k_folds(LONELY, 2), "'malignant' are of a single patient, '3', so the"),
+        (lambda: learning_curve_splits(LONELY, (1,)), "'malignant' are of a single patient"),
+        (lambda: k_folds(TRIANGLE, 2), "into 2 folds has class '.' in every"),
         (
             lambda: k_folds(manifest_of({str(i): (2, 2) for i in range(4)}), 2, n_repeats=9),
-            "only 3 different divisions of 4 patients into 2 folds were found: .*n_repeats=3",
+            "only 3 different divisions of 4 patients into 2 folds were found; use n_repeats=3",
         ),
         (
             lambda: learning_curve_splits(GLAS_SHAPED, (5, 60)),
@@ -251,7 +256,7 @@ TRIANGLE = manifest_of({"1": (1, 1, 0), "2": (0, 1, 1), "3": (1, 0, 1)}, ("a", "
         ),
         (lambda: learning_curve_splits(GLAS_SHAPED, ()), "n_per_class is empty"),
         (lambda: learning_curve_splits(GLAS_SHAPED, (0,)), "n_per_class must be"),
-        (lambda: predefined_split(GLAS_SHAPED, leave_out=[""]), "no image to train on"),
+        (lambda: predefined_split(GLAS_SHAPED, leave_out=[""]), "the training set is empty"),
     ],
 )
 def test_impossible_requests_are_refused(call, message):

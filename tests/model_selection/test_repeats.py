@@ -37,7 +37,7 @@ def test_repeats_of_one_training_size_are_collected():
     splits = learning_curve_splits(MANIFEST, (3, 5), n_repeats=2)
     small = [split for split in splits if split.n_per_class == 3]
     assert len(collect_repeats(MANIFEST, small, [split.test for split in small])) == 2
-    with pytest.raises(ValueError, match=r"test some image twice: .*one n_per_class"):
+    with pytest.raises(ValueError, match=r"test some images twice .*single n_per_class"):
         collect_repeats(MANIFEST, splits, [split.test for split in splits])
 
 
@@ -45,7 +45,7 @@ def test_predictions_of_wrong_shape_are_refused():
     splits = k_folds(MANIFEST, 2)
     with pytest.raises(ValueError, match=r"'repeat 1, fold 1' tests \d+ images, .*shape \(1,\)"):
         collect_repeats(MANIFEST, splits, [[1], [1]])
-    with pytest.raises(ValueError, match="there are 2 splits, but answers of 1"):
+    with pytest.raises(ValueError, match="2 splits, but predictions of 1"):
         collect_repeats(MANIFEST, splits, [splits.splits[0].test])
     with pytest.raises(ValueError, match="one entry per image"):
         Repeat(np.zeros(3), np.zeros(2), np.zeros(3))

@@ -22,9 +22,13 @@ def test_disjoint_patients_pass():
 
 
 def test_planted_leak_is_named():
-    with pytest.raises(PatientLeakError, match="split 'bad': patient '2' is on both sides"):
+    with pytest.raises(
+        PatientLeakError, match="split 'bad': patient '2' is in both training and test set"
+    ):
         check_patients_disjoint(MANIFEST, Split("bad", [0, 1, 2], [3, 4, 5]))
-    with pytest.raises(PatientLeakError, match=r"patient '1' \(and 1 more\) is on both sides"):
+    with pytest.raises(
+        PatientLeakError, match=r"patient '1' \(and 1 more\) is in both training and test set"
+    ):
         check_patients_disjoint(MANIFEST, Split("bad", [0, 2], [1, 3, 4, 5]))
 
 
@@ -38,7 +42,7 @@ def test_leaks_are_checked_unless_splitting_by_image():
 
 
 def test_every_tested_class_must_be_in_training():
-    with pytest.raises(SplitError, match="no image of class 'malignant' is left to train on"):
+    with pytest.raises(SplitError, match="the training set has no image of class 'malignant'"):
         check_splits(MANIFEST, [Split("half", [0, 2], [4, 5])])
 
 
@@ -47,8 +51,8 @@ def test_every_tested_class_must_be_in_training():
     [
         (([0, 1], [1, 2]), "an image occurs twice"),
         (([0, 0], [1]), "an image occurs twice"),
-        (([], [1]), "no image to train on"),
-        (([1], []), "no image to test on"),
+        (([], [1]), "the training set is empty"),
+        (([1], []), "the test set is empty"),
     ],
 )
 def test_invalid_splits_are_refused(sides, message):
@@ -58,7 +62,7 @@ def test_invalid_splits_are_refused(sides, message):
 
 def test_positions_beyond_the_manifest_are_refused():
     for place in (6, -1):
-        with pytest.raises(SplitError, match="places beyond the 6 images"):
+        with pytest.raises(SplitError, match="indices exceed the 6 images"):
             check_splits(MANIFEST, [Split("x", [0, 1], [place])])
 
 

@@ -41,7 +41,7 @@ def check_scores(path: ImageLike, *scores: NDArray[Any]) -> None:
     """Raise a ScoreError unless all scores are finite."""
     if not all(np.isfinite(values).all() for values in scores):
         raise ScoreError(
-            f"{path}: the model's scores of this image are not finite numbers: it gets no answer"
+            f"{path}: the scores of this image contain NaN or infinity; it has no prediction"
         )
 
 
@@ -150,8 +150,8 @@ _CONTRIBUTIONS: dict[Feature, Callable[[NDArray[Any], AtomReference], NDArray[np
 }
 # Descriptions of aggregators whose decision the colours of the map do not show.
 _DESCRIPTIONS = {
-    "proportion": "decided by the shares of the patches of all classes",
-    "codes": "decided by which atoms are used, not by the patches' colours",
+    "proportion": "aggregated from the fractions of patches of all classes",
+    "codes": "aggregated from the usage of atoms, independent of the colours of the patches",
 }
 
 
@@ -305,8 +305,8 @@ class LinearAggregator(Aggregator):
         if self.name != "proportion" or at is None:
             return description
         value, threshold = (f"{100 * fraction:.0f} %" for fraction in at)
-        side = f"from {threshold} on" if self.higher_is_positive else f"below {threshold}"
-        return f"{value} of the patches; {classes[1]} {side}"
+        side = f"≥ {threshold}" if self.higher_is_positive else f"< {threshold}"
+        return f"{value} of the patches; {classes[1]} if {side}"
 
 
 AGGREGATORS: dict[str, type[Aggregator]] = {**dict.fromkeys(_FEATURES, LinearAggregator)}

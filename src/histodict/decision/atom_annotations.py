@@ -296,8 +296,8 @@ def parse_atom_selector(text: str, labels: Sequence[str], notes: AtomAnnotations
         if not matches:
             first, last = labels[0], labels[-1]
             raise ValueError(
-                f"there is no atom {name!r}: atoms go by CLASS:NUMBER, here {first} to {last}, or "
-                "by a name that was given to them"
+                f"unknown atom {name!r}; use CLASS:NUMBER, here {first} to {last}, or the "
+                "name of a named atom"
             )
         atoms += matches
     return atoms
@@ -306,11 +306,14 @@ def parse_atom_selector(text: str, labels: Sequence[str], notes: AtomAnnotations
 def check_notes(notes: object) -> None:
     """Raise a ValueError unless the notes are valid annotations of atoms."""
     if not isinstance(notes, list):
-        raise ValueError(f"atoms must be a list of notes, not {short(notes)}")
+        raise ValueError(f"atoms must be a list of annotations, not {short(notes)}")
     for note in notes:
-        check_kind("a note of an atom", note, "dict[str, Any]")
+        check_kind("annotation of an atom", note, "dict[str, Any]")
         if set(note) != set(_KINDS):
-            raise ValueError(f"a note of an atom has {sorted(_KINDS)}, not {short(sorted(note))}")
+            raise ValueError(
+                f"an annotation of an atom must have the keys {sorted(_KINDS)}, not "
+                f"{short(sorted(note))}"
+            )
         for name, kind in _KINDS.items():
             check_kind(f"atoms: {name}", note[name], kind)
         check_whole_number("atoms: atom", note["atom"], 0)
@@ -319,13 +322,13 @@ def check_notes(notes: object) -> None:
         date.fromisoformat(note["date"])
     atoms = [note["atom"] for note in notes]
     if sorted(set(atoms)) != atoms:
-        raise ValueError("atoms: every atom has one note, in their order")
+        raise ValueError("atoms: expected one annotation per atom, in order")
 
 
 def check_name(name: str) -> None:
     """Raise a ValueError unless a name is one printable line of limited length."""
     if name != " ".join(name.split()) or not name.isprintable() or len(name) > _MAX_NAME_LENGTH:
         raise ValueError(
-            f"a name is one line of at most {_MAX_NAME_LENGTH} letters, without spaces around it, "
-            f"not {short(name)}"
+            f"a name must be a single line of at most {_MAX_NAME_LENGTH} characters without "
+            f"surrounding spaces, not {short(name)}"
         )

@@ -77,8 +77,8 @@ MAX_MIN_PATCHES = 20
 def describe_min_size(min_patches: int) -> str:
     """Describe the minimum size of a region for a model card."""
     if min_patches == 1:
-        return "every patch that is found counts"
-    return f"a region counts from {min_patches} connected patches on"
+        return "every positive patch counts as a region"
+    return f"a region has at least {min_patches} connected patches"
 
 
 def fit_margin_threshold(margins: NDArray[np.float32], truth: NDArray[np.bool_]) -> float:
@@ -157,8 +157,8 @@ class SizeCurve:
         for name, values in (("with", hits), ("without", false_alarms)):
             if len(values) == 0:
                 raise ValueError(
-                    f"no training image has tissue {name} the class looked for: both are needed to "
-                    "choose how many connected patches make a region"
+                    f"no training image with tissue {name} the positive class; the minimum "
+                    "number of patches of a region needs images with and without it"
                 )
         sizes = np.arange(1, MAX_MIN_PATCHES + 1)
         return cls(
@@ -173,12 +173,10 @@ class SizeCurve:
 
 Record = dict[str, Any]
 NOTE = "tuned on these images; not an estimate for unseen patients"
-TRAINED_NOTE = (
-    "used to train this model: scores on them do not estimate the accuracy on unseen patients"
-)
+TRAINED_NOTE = "used to train this model; scores on them are not an estimate for unseen patients"
 _MANUAL, _ADAPTED, _REFIT, _ATOMS = "manual", "adapted", "refit", "atoms"
 _DESCRIPTIONS = {
-    _MANUAL: "moved by hand",
+    _MANUAL: "set manually",
     _ADAPTED: "adapted without labels",
     _REFIT: "decision rule refitted",
     _ATOMS: "atoms enabled or disabled",
@@ -217,7 +215,9 @@ def tuned(training: Mapping[str, Any], source: str, **values: Any) -> dict[str, 
 def with_images(training: Mapping[str, Any], images: Iterable[Path]) -> dict[str, Any]:
     """Return the record of a training with these images added to its last change."""
     if not changes(training):
-        raise ValueError("the decision of this model was not changed: there is nothing to record")
+        raise ValueError(
+            "the decision rule of this model was not changed, so there is nothing to record"
+        )
     *earlier, last = changes(training)
     fingerprints = sorted({fingerprint(path) for path in images} - {""})
     last = last | {"n_images": max(last["n_images"], len(fingerprints)), "images": fingerprints}
@@ -287,7 +287,7 @@ def _describe(change: Record) -> str:
         f" {preposition} {pluralize(n_images, 'image')}" if n_images else ", images not recorded"
     )
     text += f" ({change['date']})"
-    return f"{text}: scores on these images are not an estimate for unseen patients"
+    return f"{text}; scores on these images are not an estimate for unseen patients"
 
 
 def check_tuning(changes: object) -> None:
@@ -295,7 +295,7 @@ def check_tuning(changes: object) -> None:
     if not isinstance(changes, list):
         raise ValueError("training: tuning must be a list")
     for change in changes:
-        check_kind("training: a change of tuning", change, "dict[str, Any]")
+        check_kind("training: tuning entry", change, "dict[str, Any]")
         for name, kind in _KINDS.items():
             check_kind(f"tuning: {name}", change.get(name, ...), kind)
         check_choice("tuning: source", change["source"], _DESCRIPTIONS)
@@ -387,7 +387,7 @@ def unlabelled_threshold(scores: NDArray[np.float64]) -> float:
     """Return half the midpoint of the two groups of scores (n_images,) with threshold 0."""
     if len(scores) < MIN_IMAGES:
         raise ValueError(
-            f"{len(scores)} images with tissue are too few to see how their scores lie: give at "
+            f"{len(scores)} images with tissue are too few to adapt the threshold; use at "
             f"least {MIN_IMAGES}, of both classes"
         )
     return two_means_midpoint(scores) / 2

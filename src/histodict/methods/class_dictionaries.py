@@ -125,12 +125,12 @@ def find_classes(blocks: Blocks) -> NDArray[Any]:
     """
     if iter(blocks) is iter(blocks):
         raise TypeError(
-            "blocks can be read only once, but training reads them every iteration: give a list, "
-            "or an object whose __iter__ starts again"
+            "blocks must be re-iterable, as training reads them in every iteration; pass a "
+            "list, or an object whose __iter__ starts again"
         )
     seen = [np.unique(np.asarray(y)) for _, y in blocks]
     if not seen:
-        raise ValueError("blocks is empty: there is nothing to learn from")
+        raise ValueError("blocks is empty")
     classes = np.unique(np.concatenate(seen))
     check_classification_targets(classes)
     return classes
@@ -153,9 +153,9 @@ def open_blocks(blocks: Blocks, classes: NDArray[Any], n_features: int | None) -
         for X, y in blocks:
             X, y = check_array(X, dtype=dtype, order="C"), np.asarray(y)
             if X.shape[1] != expected:
-                raise ValueError(f"a block has {X.shape[1]} features, {expected} are expected")
+                raise ValueError(f"a block has {X.shape[1]} features, expected {expected}")
             if y.shape != (len(X),):
-                raise ValueError(f"a block has {len(X)} samples but labels of shape {y.shape}")
+                raise ValueError(f"a block has {len(X)} samples, but labels of shape {y.shape}")
             labels = np.searchsorted(classes, y).astype(np.int64)
             for rows in row_blocks(len(X)):
                 yield X[rows], labels[rows]
@@ -197,8 +197,8 @@ def draw_samples(
             samples = [np.empty((len(rows), X.shape[1]), X.dtype) for rows in chosen]
         if not np.array_equal(block_labels, labels[start : start + len(X)]):
             raise ValueError(
-                "blocks came with other labels, or in another order, when read again: they must "
-                "be the same each time (do not shuffle while loading)"
+                "blocks have different labels, or another order, when they are read again; "
+                "do not shuffle while loading"
             )
         block_positions = positions[start : start + len(X)]
         for i in range(n_classes):
@@ -228,7 +228,7 @@ def check_labelled(
     classes, labels = np.unique(targets, return_inverse=True)
     if len(classes) < 2:
         raise ValueError(
-            f"{type(estimator).__name__} compares classes, but y has only one class: "
+            f"{type(estimator).__name__} needs at least two classes, but y has only one class: "
             f"{classes.tolist()}"
         )
     return samples, classes, labels.astype(np.int64)
@@ -307,7 +307,7 @@ def learn_per_class(
     total = sum(count_batches(len(Y), n_epochs) for Y in samples)
     done = itertools.count()
 
-    def tell() -> None:
+    def on_step() -> None:
         report(Progress(stage, next(done), total))
 
     def learn(D: NDArray[Any], Y: NDArray[Any], step: Callable[[], None]) -> OnlineDictionary:
@@ -321,6 +321,6 @@ def learn_per_class(
             step=step,
         )
 
-    tell()
+    on_step()
     tasks = [partial(learn, D, Y) for D, Y in zip(starts, samples, strict=True)]
-    return run_concurrently(tasks, tell, n_concurrent)
+    return run_concurrently(tasks, on_step, n_concurrent)

@@ -316,7 +316,7 @@ class DFDL(ResidualClassifier):
 
     fitted_arrays: ClassVar[Mapping[str, ArraySpec]] = {
         **ResidualClassifier.fitted_arrays,
-        "n_nonzero_": ArraySpec("classes", "whole numbers from 1 on"),
+        "n_nonzero_": ArraySpec("classes", "positive whole numbers"),
     }
     n_nonzero_: NDArray[np.int64]
 
@@ -421,7 +421,7 @@ class DFDL(ResidualClassifier):
             labels = read_labels(open_())
         X, _ = next(open_())
         if is_warm_start and X.shape[1] != self.n_features_in_:
-            raise ValueError(f"samples have {X.shape[1]} features, not {self.n_features_in_}")
+            raise ValueError(f"samples have {X.shape[1]} features, expected {self.n_features_in_}")
         self._train(open_, labels, classes, is_warm_start, callback, executor)
         self.n_features_in_ = X.shape[1]
         return self
@@ -434,15 +434,17 @@ class DFDL(ResidualClassifier):
         if is_warm_start:
             new = np.setdiff1d(classes, self.classes_).tolist()
             if new:
-                raise ValueError(f"y has classes that the model to go on from lacks: {new}")
+                raise ValueError(f"y has classes that the initial model lacks: {new}")
             if self.n_atoms != self.dictionaries_.shape[1]:
                 raise ValueError(
-                    f"n_atoms is {self.n_atoms}, but the model to go on from has "
+                    f"n_atoms is {self.n_atoms}, but the initial model has "
                     f"{self.dictionaries_.shape[1]} atoms per class"
                 )
             return self.classes_
         if len(classes) < 2:
-            raise ValueError(f"DFDL compares classes, but y has only one class: {classes.tolist()}")
+            raise ValueError(
+                f"DFDL needs at least two classes, but y has only one class: {classes.tolist()}"
+            )
         return classes
 
     def _train(
@@ -459,7 +461,7 @@ class DFDL(ResidualClassifier):
         n_classes = len(classes)
         counts = np.bincount(labels, minlength=n_classes)
         if counts.max() == len(labels):
-            raise ValueError("DFDL compares classes, but y has only one class")
+            raise ValueError("DFDL needs at least two classes, but y has only one class")
         if is_warm_start:
             dictionaries = list(self.dictionaries_)
             n_nonzero = np.array([self._limit(auto) for auto in self.n_nonzero_])

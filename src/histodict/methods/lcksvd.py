@@ -149,7 +149,7 @@ class LCKSVD(ResidualClassifier):
         classes, labels = np.unique(targets, return_inverse=True)
         if len(classes) < 2:
             raise ValueError(
-                f"LC-KSVD compares classes, but y has only one class: {classes.tolist()}"
+                f"LC-KSVD needs at least two classes, but y has only one class: {classes.tolist()}"
             )
         seed = check_random_state(self.random_state).randint(2**31, size=4)
         return self._train(samples, classes, labels, np.random.default_rng(seed), callback)
@@ -165,7 +165,7 @@ class LCKSVD(ResidualClassifier):
         H = np.eye(len(classes), dtype=Y.dtype)[labels]
         weight = self._weight_of_labels()
 
-        def tell(done: int, total: int, objective: float) -> None:
+        def on_progress(done: int, total: int, objective: float) -> None:
             report(Progress("train", done, total, (objective,)))
 
         initial = self._initialize(Y, H, weight, rng, report)
@@ -180,7 +180,7 @@ class LCKSVD(ResidualClassifier):
             groups=(np.repeat(np.arange(len(classes)), self.n_atoms), labels),
             n_jobs=self.n_jobs,
             backend=self.backend,
-            callback=tell,
+            callback=on_progress,
         )
         D, W, norms = _unstack(result.atoms, Y, weight)
         S = result.codes
@@ -234,7 +234,7 @@ class LCKSVD(ResidualClassifier):
         report(Progress("initialise", 0, n_classes * _INITIAL_ITERATIONS))
         for i in range(n_classes):
 
-            def tell(done: int, total: int, objective: float, before: int = i) -> None:
+            def on_progress(done: int, total: int, objective: float, before: int = i) -> None:
                 report(Progress("initialise", before * total + done, n_classes * total))
 
             result = learn_ksvd(
@@ -245,7 +245,7 @@ class LCKSVD(ResidualClassifier):
                 n_iter=_INITIAL_ITERATIONS,
                 n_jobs=self.n_jobs,
                 backend=self.backend,
-                callback=tell,
+                callback=on_progress,
             )
             dictionaries.append(result.atoms)
         D = np.concatenate(dictionaries)

@@ -224,7 +224,7 @@ class PatchClassifier(ClassifierMixin, BaseEstimator):
             changed = copy(self)
             changed.disabled_atoms_ = ()
             return changed
-        raise ValueError(f"{type(self).__name__} has no atoms that can be switched off")
+        raise ValueError(f"{type(self).__name__} has no atoms that can be disabled")
 
     @property
     def n_codes_(self) -> int:
@@ -439,10 +439,10 @@ class ResidualClassifier(PatchClassifier):
         D, atom_classes = self.labelled_atoms()
         chosen = sorted(set(map(int, off)))
         if chosen and (len(D) != self.n_codes_ or not 0 <= chosen[0] <= chosen[-1] < len(D)):
-            raise ValueError(f"there are no such atoms that can be switched off: {chosen}")
+            raise ValueError(f"unknown atoms: {chosen}")
         remaining = np.delete(atom_classes, chosen)
         if len(np.unique(remaining)) < len(np.unique(atom_classes)):
-            raise ValueError("every class must keep an atom that is not switched off")
+            raise ValueError("each class must have at least one enabled atom")
         changed = copy(self)
         changed.disabled_atoms_ = tuple(chosen)
         return changed

@@ -67,7 +67,7 @@ class MethodSpec:
         known = signature(self.load_class()).parameters
         for name, value in parameters.items():
             if name not in known:
-                raise ValueError(f"the method has no parameter {name!r}: it has {', '.join(known)}")
+                raise ValueError(f"unknown parameter {name!r}; the method has {', '.join(known)}")
             check_kind(name, value, str(known[name].annotation))
         self.load_class()(**parameters).check_parameters()
 
@@ -87,7 +87,10 @@ class MethodSpec:
 METHODS: dict[str, MethodSpec] = {
     "dfdl": MethodSpec(
         "dfdl:DFDL",
-        "class dictionaries that code their own class well and the others badly (Vu 2016)",
+        (
+            "class dictionaries that reconstruct the own class well and other classes poorly (Vu "
+            "2016)"
+        ),
         default_parameters={"n_atoms": 200, "n_iter": 20},
         paper_parameters={
             "n_atoms": 500,
@@ -100,91 +103,94 @@ METHODS: dict[str, MethodSpec] = {
     ),
     "odl": MethodSpec(
         "odl:ODL",
-        "class dictionaries that code their own class well (online learning, Mairal 2010)",
+        "class dictionaries that reconstruct the own class well (online learning, Mairal 2010)",
         default_parameters={"n_atoms": 200},
         paper_parameters={"n_atoms": 500},
     ),
     "lcksvd": MethodSpec(
         "lcksvd:LCKSVD",
-        "one dictionary whose codes also tell the class (label-consistent K-SVD, Jiang 2013)",
+        "one dictionary with label-consistent codes (label-consistent K-SVD, Jiang 2013)",
         default_parameters={"n_atoms": 100, "n_iter": 20, "n_nonzero": 10},
         paper_parameters={"n_atoms": 500, "n_nonzero": 30, "n_iter": 50, "decision": "residual"},
     ),
     "fddl": MethodSpec(
         "fddl:FDDL",
-        "class dictionaries whose codes differ between classes (Fisher criterion, Yang 2011)",
+        "class dictionaries with discriminative codes (Fisher criterion, Yang 2011)",
         default_parameters={"n_atoms": 100, "n_iter": 10},
         paper_parameters={"n_atoms": 500},
     ),
     "nayak": MethodSpec(
         "nayak:Nayak",
-        "unsupervised features with a fast encoder, SVM on their mean (Nayak 2013)",
+        "unsupervised features with a fast encoder, and an SVM on their mean (Nayak 2013)",
         aggregation="codes",
         default_parameters={"n_atoms": 200},
         paper_parameters={"n_atoms": 1000},
     ),
     "src": MethodSpec(
         "src:SRC",
-        "patches written with few training patches (sparse representation, Wright 2009)",
+        "sparse representation of patches by training patches (Wright 2009)",
         paper_parameters={"n_atoms": 2500},
     ),
     "src-image": MethodSpec(
         "src:SRC",
-        "the same for the luminance of the whole image, as the paper compares",
+        "sparse representation of the luminance of whole images, for comparison with the paper",
         features="luminance",
         default_parameters={"n_atoms": None},
         paper_parameters={"n_atoms": None},
     ),
     "shirc": MethodSpec(
         "shirc:SHIRC",
-        "patches whose colour channels use the same few training patches (Srinivas 2014)",
+        "joint sparse representation of the colour channels of patches (Srinivas 2014)",
         paper_parameters={"n_atoms": 2500},
         channels="n_channels",
     ),
     "shirc-image": MethodSpec(
         "shirc:SHIRC",
-        "the same for the colour channels of the whole image",
+        "joint sparse representation of the colour channels of whole images",
         features="planes",
         default_parameters={"n_atoms": None},
         paper_parameters={"n_atoms": None},
     ),
     "wndcharm": MethodSpec(
         "wndcharm:WNDCHARM",
-        "thousands of generic image features, the best of them, SVM (Orlov, Shamir 2008)",
+        "generic image features, feature selection and an SVM (Orlov, Shamir 2008)",
         features="wndcharm",
     ),
     "wnd-neighbours": MethodSpec(
         "wndcharm:WNDCHARM",
-        "the same features with the original weighted-neighbour distance",
+        "the features of wndcharm with the original weighted-neighbour distance",
         features="wndcharm",
         default_parameters={"decision": "neighbours"},
         paper_parameters={"decision": "neighbours"},
     ),
     "nearest-mean": MethodSpec(
         "linear_baselines:NearestMeanClassifier",
-        "the class of the nearest mean direction (SimpleShot): a baseline for learned vectors",
+        "nearest class mean by cosine similarity (SimpleShot): a baseline for encoders",
         aggregation="margin",
     ),
     "logistic": MethodSpec(
         "linear_baselines:LogisticPatchClassifier",
-        "logistic regression on patch vectors: a baseline for learned vectors",
+        "logistic regression on patch vectors: a baseline for encoders",
         aggregation="margin",
     ),
     "nearest-patches": MethodSpec(
         "linear_baselines:NearestPatchClassifier",
-        "votes of the nearest training patches: a baseline for learned vectors",
+        "k nearest training patches: a baseline for encoders",
         aggregation="margin",
     ),
     "mean-logistic": MethodSpec(
         "linear_baselines:LogisticPatchClassifier",
-        "logistic regression on the mean patch vector of an image: what most would try first",
+        (
+            "logistic regression on the mean patch vector of an image: the simplest baseline for "
+            "encoders"
+        ),
         features=MEAN_VECTOR,
         default_parameters={"standardise": True},
         paper_parameters={"standardise": True},
     ),
     "lbp-colour": MethodSpec(
         "svm:StandardizedSVM",
-        "local binary patterns and colour histograms, SVM: a strong simple baseline",
+        "local binary patterns, colour histograms and an SVM: a strong simple baseline",
         features="lbp-colour",
         default_parameters={"kernel": "linear"},
         paper_parameters={"kernel": "linear"},

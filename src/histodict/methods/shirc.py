@@ -110,8 +110,8 @@ class SHIRC(ExemplarClassifier):
         if n_features % self.n_channels:
             raise ValueError(
                 f"X has {n_features} features, which is not a multiple of "
-                f"n_channels={self.n_channels}: a row must be the planes of its channels one after "
-                "another; for vectors of another kind give n_channels=1"
+                f"n_channels={self.n_channels}; a row contains the channels one after "
+                "another; set n_channels=1 for other vectors"
             )
 
     def _open_coder(self, D: NDArray[Any], atom_classes: NDArray[np.int64]) -> BlockEncoder:

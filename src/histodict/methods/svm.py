@@ -236,7 +236,7 @@ def labelled_samples(
     classes, labels = np.unique(targets, return_inverse=True)
     if len(classes) < 2:
         raise ValueError(
-            f"{type(estimator).__name__} tells classes apart, but y has only one class: "
+            f"{type(estimator).__name__} needs at least two classes, but y has only one class: "
             f"{classes.tolist()}"
         )
     estimator.classes_ = classes

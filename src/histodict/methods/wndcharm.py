@@ -45,9 +45,9 @@ _POWER = -5
 # constant within the few samples of each class must not get an infinite score.
 _MIN_WITHIN = 1e-3
 _STATE = {
-    "svm": machine_arrays("kept"),
+    "svm": machine_arrays("selected"),
     "neighbours": {
-        "samples_": ArraySpec("samples, kept"),
+        "samples_": ArraySpec("samples, selected"),
         "labels_": ArraySpec("samples", CLASSES),
     },
 }
@@ -114,10 +114,10 @@ class WNDCHARM(ClassifierMixin, BaseEstimator):
     def fitted_arrays(self) -> dict[str, ArraySpec]:
         """Schemas of the arrays that, with the parameters and classes, are the fitted state."""
         return {
-            "selected_": ArraySpec("kept", "different places of features"),
-            "weights_": ArraySpec("kept"),
-            "min_": ArraySpec("kept"),
-            "span_": ArraySpec("kept", "positive numbers"),
+            "selected_": ArraySpec("selected", "distinct feature indices"),
+            "weights_": ArraySpec("selected"),
+            "min_": ArraySpec("selected"),
+            "span_": ArraySpec("selected", "positive numbers"),
             **_STATE[self.decision],
         }
 

@@ -311,30 +311,35 @@ class Association:
         head = self.name[:1].upper() + self.name[1:]
         if self.confounded and self.name in _RECORDED:
             return (
-                f"Class and {self.name} are fully confounded: no evaluation on these data can tell "
-                f"them apart, and a model may have learnt the {self.name} instead of the tissue. "
-                f"Add images of every class from the same {self.name}"
+                f"Class and {self.name} are fully confounded: no evaluation on these data can "
+                f"separate them, and the model may have been fitted to the {self.name} "
+                f"instead of the tissue. Add images of every class from the same {self.name}"
             )
         text = (
-            f"{head} alone gives the class of patients with a balanced accuracy of "
-            f"{self.accuracy:.2f} (by chance {self.chance_accuracy:.2f}, p = {self.p_value:.3f})"
+            f"{head} alone predicts the class of patients with a balanced accuracy of "
+            f"{self.accuracy:.2f} (chance level {self.chance_accuracy:.2f}, p = "
+            f"{self.p_value:.3f})"
         )
         if self.confounded and not self.may_reflect_tissue:
-            text += ": on these data the two cannot be told apart"
+            text += "; on these data the two cannot be separated"
         return f"{text}. {_ADVICE.get(self.name, _FILE_ADVICE)}"
 
 
 _RECORDED = ("site", "scanner", "batch")
-_FILE_ADVICE = "A model may use it instead of the tissue: prepare images of all classes alike"
-_COLOUR_ADVICE = (
-    "The cause may be the tissue itself, or stain, scanner or exposure, which a model may learn "
-    "instead"
+_FILE_ADVICE = (
+    "A model may use it instead of the tissue; prepare images of all classes in the same way"
 )
-_ADVICE = {name: f"A model may have learnt the {name}: test where it varies" for name in _RECORDED}
+_COLOUR_ADVICE = (
+    "The cause may be the tissue, or stain, scanner or exposure, which a model may use instead"
+)
+_ADVICE = {
+    name: f"A model may use the {name} instead of the tissue; test on data in which it varies"
+    for name in _RECORDED
+}
 _ADVICE |= {
-    "site": "A model may have learnt the site: test with --protocol site",
+    "site": "A model may use the site instead of the tissue; evaluate with --protocol site",
     "mean colour": _COLOUR_ADVICE,
-    "white point": f"{_COLOUR_ADVICE}; see --set stain=…",
+    "white point": f"{_COLOUR_ADVICE}; try --set stain=…",
 }
 
 

@@ -124,7 +124,7 @@ def check_level(level: float) -> float:
     float
     """
     if not 0 < check_number("level", level) < 1:
-        raise ValueError(f"level must lie between 0 and 1, such as 0.95, not {level!r}")
+        raise ValueError(f"level must be between 0 and 1, such as 0.95, not {level!r}")
     return float(level)
 
 
@@ -163,7 +163,7 @@ class PatientBootstrap:
 
     def __init__(self, repeats: Sequence[Repeat]) -> None:
         if not repeats:
-            raise ValueError("there are no answers to judge by")
+            raise ValueError("no predictions to evaluate")
         self.patients = np.unique(np.concatenate([repeat.patients for repeat in repeats]))
         classes = np.unique(np.concatenate([repeat.labels for repeat in repeats]))
         self.patient_of_row = [np.searchsorted(self.patients, r.patients) for r in repeats]
@@ -181,14 +181,15 @@ class PatientBootstrap:
             seen = np.any(contains, axis=0)
             if not np.all(seen):
                 raise ValueError(
-                    f"repeat {repeat} tests no image of class {str(classes[seen.argmin()])!r}: put "
-                    "the folds of a repeat together (collect_repeats), or leave the repeat out"
+                    f"repeat {repeat} has no test image of class "
+                    f"{str(classes[seen.argmin()])!r}; merge the folds of a repeat "
+                    "(collect_repeats) or omit the repeat"
                 )
         n_patients = np.sum(np.any(self.contains, axis=0), axis=0)
         if n_patients.min() < 2:
             raise ValueError(
-                f"the images of class {str(classes[n_patients.argmin()])!r} come from one patient: "
-                "how much patients differ cannot be seen from one. Test more patients"
+                f"all images of class {str(classes[n_patients.argmin()])!r} are of a single "
+                "patient, so the variation between patients is unknown; test more patients"
             )
 
     def value(self, statistic: Statistic, times: NDArray[np.int64]) -> float:
@@ -205,7 +206,7 @@ class PatientBootstrap:
             with suppress(UndefinedMetricError):
                 values.append(float(statistic(repeat, rows.repeat(times[indices]))))
         if not all(map(isfinite, values)):
-            raise ValueError("the metric is not finite on some draw of patients: it cannot be used")
+            raise ValueError("the metric is not finite for a bootstrap sample of patients")
         if len(values) == 1:
             return values[0]
         return float(np.mean(values)) if values else nan
@@ -228,7 +229,7 @@ class PatientBootstrap:
             n_redrawn += 1
             if n_redrawn > _MAX_REDRAWS * n_replicates:
                 raise ValueError(
-                    "nearly every draw of patients lacks some class: test more patients of the "
+                    "nearly all bootstrap samples lack a class; test more patients of the "
                     "rare classes"
                 )
 
@@ -307,8 +308,8 @@ def _check_same_images(first: Sequence[Repeat], second: Sequence[Repeat]) -> Non
     )
     if not is_same:
         raise ValueError(
-            "the two methods were not tested on the same images in the same order: use the same "
-            "splits for both"
+            "the two methods were not tested on the same images in the same order; use the "
+            "same splits for both"
         )
 
 
@@ -329,7 +330,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     """
     p = np.asarray(p_values, dtype=float)
     if p.ndim != 1 or not np.all((p >= 0) & (p <= 1)):
-        raise ValueError(f"p-values must lie between 0 and 1, not {p_values!r}")
+        raise ValueError(f"p-values must be between 0 and 1, not {p_values!r}")
     order = np.argsort(p, kind="stable")
     scaled = p[order] * np.arange(len(p), 0, -1)
     corrected = np.empty(len(p))

@@ -3,7 +3,7 @@
 All functions take the labels (n_images,) and the predictions in the same order: one label per
 image, or scores. Scores of two classes are one number per image, high for the class `positive`, by
 default the second in sorted order, as returned by `decision_function`. Scores of more classes are
-(n_images, n_classes) with columns in sorted order. The same holds for probabilities.
+(n_images, n_classes) with columns in sorted order. Likewise for probabilities.
 
 Metrics that the bootstrap computes thousands of times are implemented here. The functions of
 scikit-learn give the same values and take 9 to 210 times as long on 30 to 2,000 images.
@@ -105,7 +105,7 @@ def specificity(labels: ArrayLike, predictions: ArrayLike, *, positive: object) 
 
 def _mean_of_chosen(right: NDArray[np.bool_], chosen: NDArray[np.bool_], what: str) -> float:
     if not chosen.any():
-        raise ValueError(f"there is no image of {what} is not defined")
+        raise ValueError(f"no image of {what} is undefined")
     return float(np.mean(right[chosen]))
 
 
@@ -179,7 +179,9 @@ def roc_curve(
     truth, values = _check_predictions(labels, scores)
     is_positive = _is_positive(truth, positive)
     if values.ndim != 1:
-        raise ValueError("scores must be one number per image: a ROC curve is of two classes")
+        raise ValueError(
+            "scores must be one number per image, as ROC curves are defined for two classes"
+        )
     false_positive_rate, true_positive_rate, _ = sklearn_roc_curve(
         is_positive, values, drop_intermediate=False
     )
@@ -289,14 +291,14 @@ def _check_predictions(
     truth, predicted = np.asarray(labels), np.asarray(predictions)
     if truth.ndim != 1 or predicted.ndim not in (1, 2) or len(truth) != len(predicted):
         raise ValueError(
-            f"there must be one label and one answer per image, not arrays of shape {truth.shape} "
+            f"labels and predictions must have one entry per image, not shapes {truth.shape} "
             f"and {predicted.shape}"
         )
     if len(truth) == 0:
-        raise ValueError("there are no images to judge by")
+        raise ValueError("no images to evaluate")
     if predicted.dtype.kind == "f" and not np.isfinite(predicted).all():
         raise ValueError(
-            "some answers are not finite: decide first what an image without an answer counts as"
+            "predictions contain NaN or infinity; replace or exclude images without prediction"
         )
     return truth, predicted
 
@@ -306,23 +308,21 @@ def _check_probabilities(
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     truth, p = _check_predictions(labels, probabilities)
     if p.min() < 0 or p.max() > 1 or (p.ndim == 2 and not np.allclose(p.sum(axis=1), 1)):
-        raise ValueError(
-            "probabilities must lie between 0 and 1, and those of an image add up to 1"
-        )
+        raise ValueError("probabilities must be between 0 and 1 and sum to 1 for each image")
     return truth, p
 
 
 def _is_positive(truth: NDArray[Any], positive: object) -> NDArray[np.bool_]:
     classes = np.unique(truth)
     if len(classes) == 1:
-        raise ValueError(f"all images are {classes.item()!r}; it takes images of two classes")
+        raise ValueError(f"the metric needs two classes, but all images are {classes.item()!r}")
     if len(classes) != 2:
         raise ValueError(
-            f"one score per image is for two classes; the labels are {classes.tolist()}. More "
-            "classes need a column each"
+            f"one score per image requires two classes, not {classes.tolist()}; use one "
+            "column per class"
         )
     if positive is not None and positive not in classes:
-        raise ValueError(f"positive is {positive!r}; the labels are {classes.tolist()}")
+        raise ValueError(f"positive must be one of the labels {classes.tolist()}, not {positive!r}")
     chosen: NDArray[np.bool_] = truth == (classes[1] if positive is None else positive)
     return chosen
 
@@ -331,10 +331,12 @@ def _check_columns(truth: NDArray[Any], scores: NDArray[Any]) -> NDArray[Any]:
     """Return the sorted classes; raise a ValueError unless each has a column."""
     classes = np.unique(truth)
     if scores.shape[1] == 2:
-        raise ValueError("of two classes give one score per image, that of the second: [:, 1]")
+        raise ValueError(
+            "two classes require one score per image, that of the second class: [:, 1]"
+        )
     if len(classes) != scores.shape[1]:
         raise ValueError(
-            f"there are {scores.shape[1]} columns, but images of {len(classes)} classes: "
-            f"{classes.tolist()}"
+            f"scores have {scores.shape[1]} columns, but the images have {len(classes)} "
+            f"classes: {classes.tolist()}"
         )
     return classes

@@ -46,7 +46,7 @@ class Repeat:
         shapes = [np.shape(x)[:1] for x in (self.labels, self.patients, self.predictions)]
         if shapes[0] == (0,) or len(set(shapes)) > 1 or not shapes[0]:
             raise ValueError(
-                "labels, patients and answers must have one entry per image, not shapes "
+                "labels, patients and predictions must have one entry per image, not shapes "
                 f"{[np.shape(x) for x in (self.labels, self.patients, self.predictions)]}"
             )
 
@@ -72,7 +72,7 @@ def collect_repeats(
     """
     splits, predictions = list(splits), list(predictions)
     if len(splits) != len(predictions):
-        raise ValueError(f"there are {len(splits)} splits, but answers of {len(predictions)}")
+        raise ValueError(f"{len(splits)} splits, but predictions of {len(predictions)}")
     repeats: dict[int, list[tuple[Split, NDArray[Any]]]] = {}
     for split, predicted in zip(splits, predictions, strict=True):
         repeats.setdefault(split.repeat, []).append((split, _check_length(split, predicted)))
@@ -83,8 +83,8 @@ def _check_length(split: Split, predictions: ArrayLike) -> NDArray[Any]:
     values = np.asarray(predictions)
     if values.shape[:1] != (len(split.test),):
         raise ValueError(
-            f"split {split.name!r} tests {len(split.test)} images, but its answers have the shape "
-            f"{values.shape}"
+            f"split {split.name!r} tests {len(split.test)} images, but its predictions have "
+            f"shape {values.shape}"
         )
     return values
 
@@ -94,8 +94,8 @@ def _join_folds(manifest: Manifest, parts: list[tuple[Split, NDArray[Any]]]) -> 
     if len(set(tested)) < len(tested):
         names = [split.name for split, _ in parts]
         raise ValueError(
-            f"the splits {names} are one repeat, but test some image twice: gather the answers of "
-            "one experiment at a time, such as one n_per_class"
+            f"the splits {names} test some images twice within one repeat; collect the "
+            "results of one experiment at a time, such as a single n_per_class"
         )
     # Sorted by name, so that rounding of sums does not depend on the order of rows.
     names = [manifest.name(manifest.records[index]) for index in tested]
@@ -266,9 +266,8 @@ def k_folds(
         folds = next((folds for folds in candidates if _canonical_labels(folds) not in seen), None)
         if folds is None:
             raise SplitError(
-                f"n_repeats is {n_repeats}, but only {repeat} different divisions of "
-                f"{len(groups.names)} {by}s into {n_folds} folds were found: ask for at most "
-                f"n_repeats={repeat}"
+                f"only {repeat} different divisions of {len(groups.names)} {by}s into "
+                f"{n_folds} folds were found; use n_repeats={repeat} instead of {n_repeats}"
             )
         seen.add(_canonical_labels(folds))
         for fold in range(n_folds):
@@ -311,7 +310,9 @@ def learning_curve_splits(
     """
     sizes = [check_whole_number("n_per_class", n, 1) for n in n_per_class]
     if not sizes:
-        raise SplitError("n_per_class is empty: name numbers of images, such as (3, 5, 10)")
+        raise SplitError(
+            "n_per_class is empty; use a list of numbers of images, such as (3, 5, 10)"
+        )
     n_repeats = check_whole_number("n_repeats", n_repeats, 1)
     groups = _Groups.of(manifest, by)
     splits = []
@@ -347,14 +348,16 @@ def leave_one_site_out(manifest: Manifest) -> Splits:
     missing = [manifest.name(record) for record in manifest.records if not record.site]
     if missing:
         raise SplitError(
-            f"{len(missing)} images have no site, {missing[0]} for one: fill the column 'site'"
+            f"{len(missing)} images have no site, such as {missing[0]}; complete the column 'site'"
         )
     names = sorted({site for site in sites if site})
     if len(names) < 2:
-        raise SplitError(f"all images come from the site {names[0]!r}: there must be two or more")
+        raise SplitError(
+            f"all images are from the site {names[0]!r}; at least two sites are needed"
+        )
     tests = {f"site {name}": np.array([site == name for site in sites]) for name in names}
     splits = [Split(name, _indices(~test), _indices(test)) for name, test in tests.items()]
-    return _checked(manifest, splits, kind="leave one site out")
+    return _checked(manifest, splits, kind="leave-one-site-out")
 
 
 def predefined_split(
@@ -389,10 +392,10 @@ def predefined_split(
         listed = ", ".join(
             f"{value!r} ({count} images)" for value, count in sorted(unknown.items())
         )
-        how = hint(python="rename them, name them in train, test or leave_out,", cli="rename them")
+        how = hint(python="rename them, list them in train, test or leave_out,", cli="rename them")
         raise SplitError(
-            f"the column 'split' holds {listed}, and known are {sorted({*train, *test})}: "
-            f"{how} or remove the rows"
+            f"the column 'split' has unknown values {listed}, known are "
+            f"{sorted({*train, *test})}; {how} or remove the rows"
         )
     trained, tested = (
         [index for index, value in enumerate(values) if value in names] for names in (train, test)
@@ -430,7 +433,7 @@ class _Groups:
     @classmethod
     def of(cls, manifest: Manifest, by: str) -> _Groups:
         if not manifest.records:
-            raise SplitError("there are no images to split")
+            raise SplitError("no images to split")
         keys = manifest.patients if by == "patient" else image_names(manifest)
         names, of_image = np.unique(keys, return_inverse=True)
         classes, of_label = np.unique(manifest.labels, return_inverse=True)
@@ -445,29 +448,30 @@ class _Groups:
         n_groups = len(self.names)
         if n_groups < 2:
             raise SplitError(
-                f"all images are of one {self.by}: none is left to be tested. Add images of others"
+                f"all images are of a single {self.by}, so none is left for the test; add "
+                "images of others"
             )
         if n_folds > n_groups:
             raise SplitError(
-                f"{n_folds} folds need as many {self.by}s, but there are {n_groups}: ask for fewer "
-                f"({hint(python='n_folds=', cli='--folds ')}{n_groups})"
+                f"{n_folds} folds need at least {n_folds} {self.by}s, but there are "
+                f"{n_groups}; use at most {hint(python='n_folds=', cli='--folds ')}{n_groups}"
             )
         for class_index in np.flatnonzero(self.needed).tolist():
             name, column = self.classes[class_index], self.counts[:, class_index]
             members = np.flatnonzero(column)
             if len(members) == 1:
                 raise SplitError(
-                    f"class {name!r} comes from one {self.by} only, {self.names[members[0]]!r}: "
-                    "it cannot be both trained on and tested. Add images of others, or leave "
-                    "the class out"
+                    f"all images of class {name!r} are of a single {self.by}, "
+                    f"{self.names[members[0]]!r}, so the class cannot be in both training and "
+                    "test sets; add images of others or exclude the class"
                 )
         folds = balanced_folds(self.counts, n_folds, rng)
         alone = (fold_totals(self.counts, folds, n_folds) > 0).sum(axis=0) == 1
         alone &= self.needed
         if alone.any():
             raise SplitError(
-                f"no division of the {self.by}s into {n_folds} folds was found that leaves class "
-                f"{self.classes[int(alone.argmax())]!r} on every training side: ask for more folds"
+                f"no division of the {self.by}s into {n_folds} folds has class "
+                f"{self.classes[int(alone.argmax())]!r} in every training set; use more folds"
             )
         return folds
 
@@ -490,8 +494,8 @@ def _take_first(queues: Mapping[str, Sequence[int]], n: int, split: str) -> list
     for name, queue in queues.items():
         if len(queue) < n:
             raise SplitError(
-                f"split {split!r}: the training half has {len(queue)} images of class {name!r}: "
-                f"ask for at most n_per_class={len(queue)}"
+                f"split {split!r}: the training half has {len(queue)} images of class "
+                f"{name!r}; use at most n_per_class={len(queue)}"
             )
     return sorted(index for queue in queues.values() for index in queue[:n])
 

@@ -59,8 +59,8 @@ class Split:
         if self.by not in ("patient", "image"):
             raise SplitError(f"by must be 'patient' or 'image', not {self.by!r}")
         if not self.train or not self.test:
-            side = "test on" if self.train else "train on"
-            raise SplitError(f"split {self.name!r}: there is no image to {side}")
+            side = "test set" if self.train else "training set"
+            raise SplitError(f"split {self.name!r}: the {side} is empty")
         if len({*self.train, *self.test}) < len(self.train) + len(self.test):
             raise SplitError(f"split {self.name!r}: an image occurs twice")
 
@@ -159,8 +159,9 @@ def check_patients_disjoint(manifest: Manifest, split: Split) -> None:
     if shared:
         others = f" (and {len(shared) - 1} more)" if len(shared) > 1 else ""
         raise PatientLeakError(
-            f"split {split.name!r}: patient {shared[0]!r}{others} is on both sides. What is "
-            "measured so is too good; move all images of a patient to one side"
+            f"split {split.name!r}: patient {shared[0]!r}{others} is in both training and "
+            "test set, so the measured accuracy is too high; assign all images of a patient "
+            "to one of them"
         )
 
 
@@ -196,7 +197,7 @@ def check_splits(manifest: Manifest, splits: Iterable[Split]) -> None:
     for split in splits:
         if not set(split.train + split.test) <= set(range(len(manifest.records))):
             raise SplitError(
-                f"split {split.name!r}: it has places beyond the {len(manifest.records)} images"
+                f"split {split.name!r}: indices exceed the {len(manifest.records)} images"
             )
         if split.by == "patient":
             check_patients_disjoint(manifest, split)
@@ -205,8 +206,9 @@ def check_splits(manifest: Manifest, splits: Iterable[Split]) -> None:
         untrained = required_classes(tested) - trained
         if untrained:
             raise SplitError(
-                f"split {split.name!r}: no image of class {min(untrained)!r} is left to train on; "
-                "add images of it from other patients or sites, or leave the class out"
+                f"split {split.name!r}: the training set has no image of class "
+                f"{min(untrained)!r}; add images from other patients or sites, or exclude the "
+                "class"
             )
 
 
@@ -271,7 +273,7 @@ def load_splits(path: Path | str, manifest: Manifest) -> Splits:
     except SplitError as error:
         raise type(error)(f"{path}: {shorten(error)}") from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise SplitFileError(f"{path}: a damaged file of splits ({shorten(error)})") from error
+        raise SplitFileError(f"{path}: damaged split file ({shorten(error)})") from error
     return loaded
 
 
@@ -306,20 +308,20 @@ def _digest(content: dict[str, Any]) -> str:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        content = read_json(path, "a file of splits")
+        content = read_json(path, "a split file")
     except ValueError as error:
         raise SplitFileError(str(error)) from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise SplitFileError(f"{path}: not a file of splits of histodict")
+        raise SplitFileError(f"{path}: not a split file of histodict")
     if content.get("schema") != SCHEMA:
         raise SplitFileError(
-            f"{path}: has schema {content.get('schema')!r}, this version reads {SCHEMA}: make the "
-            "splits again, or use the version that made them"
+            f"{path}: schema {content.get('schema')!r} is not supported, only {SCHEMA}; "
+            "create the splits again, or use the version that wrote the file"
         )
     if content.pop("digest", None) != _digest(content):
         raise SplitFileError(
-            f"{path}: the file was changed after it was written, its digest does not fit: get the "
-            "original, or make the splits again"
+            f"{path}: the checksum does not match, so the file was changed; use the original "
+            "or create the splits again"
         )
     return content
 
@@ -330,7 +332,7 @@ def _split(entry: dict[str, Any], n_images: int) -> Split:
             check_kind(field.name, entry[field.name], str(field.type))
     split = Split(**entry)
     if not set(split.train + split.test) <= set(range(n_images)):
-        raise ValueError(f"split {split.name!r} has places beyond the {n_images} images")
+        raise ValueError(f"split {split.name!r}: indices exceed the {n_images} images")
     return split
 
 
@@ -341,16 +343,16 @@ def _check_manifest(path: Path, splits: Splits, manifest: Manifest) -> None:
         {_normalize_name(name) for name in x} for x in (splits.images, image_names(manifest))
     )
     reasons = [
-        f"{len(names)} images {relation}, {min(names)} for one"
+        f"{len(names)} images {relation}, such as {min(names)}"
         for names, relation in (
-            (expected - present, "are missing here"),
-            (present - expected, "are new here"),
+            (expected - present, "are missing"),
+            (present - expected, "are new"),
         )
         if names
     ]
     raise SplitFileError(
-        f"{path}: made for other images than this manifest lists: "
-        + (" and ".join(reasons) or "the names are the same, but labels or patients changed")
+        f"{path}: the splits are for other images: "
+        + (" and ".join(reasons) or "the names are equal, but labels or patients changed")
     )
 
 
