@@ -74,7 +74,7 @@ def test_inconsistent_rows_are_stored_as_printed_and_marked():
 def test_every_matrix_is_complete():
     for data, classes in published.CLASSES.items():
         rows = [row for row in published.confusion() if row["data"] == data]
-        counts = Counter((row["method"], row["truth"], row["answer"]) for row in rows)
+        counts = Counter((row["method"], row["truth"], row["predicted"]) for row in rows)
         methods = {row["method"] for row in rows}
         assert counts == {
             (m, truth, predicted): 1 for m in methods for truth in classes for predicted in classes
@@ -228,7 +228,7 @@ def test_settings_apply_to_methods_that_have_them():
     assert chosen.plan("fddl").recipe.downsample == 2
     ensemble = replace(chosen, choice=Choice(preset="pixels", settings={"calibration_folds": "2"}))
     assert ensemble.plan("dfdl").ensemble and ensemble.plan("dfdl").calibration_folds == 2
-    with pytest.raises(ValueError, match="none of the methods has a setting 'colour'"):
+    with pytest.raises(ValueError, match="no method has a setting 'colour'"):
         Choice(settings={"colour": "1"})
     with pytest.raises(ValueError, match="method must be one of"):
         Choice(methods=("magic",))
@@ -239,7 +239,7 @@ def test_half_of_the_patients_are_for_training_unless_a_number_of_images_is_give
     assert full.splits.protocol["kind"] == "k-fold" and len(full.splits) == 2
     few = replace(full, choice=Choice(per_class=10))
     assert [len(split.train) for split in few.splits] == [20]
-    assert "10 images per class to learn from" in few.describe()
+    assert "10 training images per class" in few.describe()
 
 
 def test_training_sizes_are_available_in_every_half():
@@ -253,7 +253,7 @@ def test_experiment_selects_suitable_methods():
     chosen = setting(many(), choice=Choice(methods=("nayak", "dfdl")))
     assert chosen.choose(("lcksvd",), ("dfdl", "odl"), "why") == ["dfdl"]
     assert setting(many()).choose(("lcksvd",), ("dfdl", "odl"), "why") == ["lcksvd"]
-    with pytest.raises(NotPossibleError, match="why: choose among odl"):
+    with pytest.raises(NotPossibleError, match="why; choose from odl"):
         chosen.choose((), ("odl",), "why")
     assert set(COMPARED) == set(published.PAPER_NAMES)
 
@@ -343,7 +343,7 @@ def test_confusion_agrees_with_the_accuracy(output):
     rows = ours(table(folder / "confusion.csv"))
     for method, value in accuracy.items():
         own = [row for row in rows if row["method"] == method]
-        right = sum(int(row["images"]) for row in own if row["truth"] == row["answer"])
+        right = sum(int(row["images"]) for row in own if row["truth"] == row["predicted"])
         assert 100 * right / sum(int(row["images"]) for row in own) == pytest.approx(value)
         for truth in ("healthy", "inflamed"):
             total = sum(float(row["percent"]) for row in own if row["truth"] == truth)
@@ -366,7 +366,7 @@ def test_roc_curves_include_the_operating_point(output):
         wrong = {
             row["truth"]: float(row["percent"]) / 100
             for row in confusion
-            if row["method"] == name and row["truth"] != row["answer"]
+            if row["method"] == name and row["truth"] != row["predicted"]
         }
         assert float(point["false_alarm"]) == pytest.approx(wrong["healthy"])
         assert float(point["miss"]) == pytest.approx(wrong["inflamed"])
@@ -384,7 +384,7 @@ def test_swept_setting_cannot_be_set(tmp_path, what, setting):
     choice = Choice(methods=("dfdl",), settings={setting: "5"})
     images = Manifest((), (), tmp_path)
     requested = Setting(Dataset("d", images, None, region=None), tmp_path, TINY, choice)
-    with pytest.raises(ValueError, match=f"leave out --set {setting}"):
+    with pytest.raises(ValueError, match=f"omit --set {setting}"):
         EXPERIMENTS[what](requested)
 
 
@@ -457,7 +457,7 @@ def test_second_run_trains_nothing_and_draws_the_same(output, monkeypatch):
 
 
 def test_other_data_are_compared_with_the_published_values(output, tmp_path):
-    synthetic = next(output.glob("drawn-*"))
+    synthetic = next(output.glob("synthetic-*"))
     for kind, name in (("healthy", "UDH"), ("inflamed", "DCIS")):
         shutil.copytree(synthetic / kind, tmp_path / "Breast" / name)
     small = {"sizes": TINY, "choice": Choice(methods=("dfdl",)), "work": ExecutionOptions(1)}
@@ -465,7 +465,7 @@ def test_other_data_are_compared_with_the_published_values(output, tmp_path):
     assert {row["data"] for row in confusion.rows} == {"breast", *published.CLASSES}
     assert [row["truth"] for row in confusion.rows[:4]] == ["UDH", "UDH", "DCIS", "DCIS"]
     (roc,) = reproduce("roc", tmp_path / "Breast", tmp_path, **small)
-    rates = {(r["truth"], r["answer"]): r["percent"] / 100 for r in confusion.rows[:4]}
+    rates = {(r["truth"], r["predicted"]): r["percent"] / 100 for r in confusion.rows[:4]}
     assert roc.more["points"][0]["false_alarm"] == pytest.approx(rates["UDH", "DCIS"])
     assert roc.more["points"][0]["miss"] == pytest.approx(rates["DCIS", "UDH"])
     assert roc.rows[0]["miss"] == 1 and roc.rows[0]["false_alarm"] == 0
@@ -475,7 +475,7 @@ def test_other_data_are_compared_with_the_published_values(output, tmp_path):
 
 
 def test_masks_alone_give_the_curve_over_m(output, tmp_path):
-    regions = next(output.glob("drawn-*")) / "regions"
+    regions = next(output.glob("synthetic-*")) / "regions"
     data = tmp_path / "tiles"
     (data / "images").mkdir(parents=True)
     shutil.copytree(regions / "masks", data / "masks")
@@ -488,14 +488,14 @@ def test_masks_alone_give_the_curve_over_m(output, tmp_path):
     made = reproduce("all", data, tmp_path, sizes=TINY, choice=choice, work=ExecutionOptions(1))
     assert [outcome.name for outcome in made] == ["roc", "complexity"]
     assert {row["moved"] for row in made[0].rows} == {"m"}
-    with pytest.raises(NotPossibleError, match="have no classes"):
+    with pytest.raises(NotPossibleError, match="have masks but no classes"):
         reproduce("accuracy", data, tmp_path, sizes=TINY)
 
 
 def test_invalid_arguments_are_refused(tmp_path):
     with pytest.raises(ValueError, match="WHAT must be one of bases, codes"):
         reproduce("everything", output=tmp_path)
-    with pytest.raises(ValueError, match="there is no such folder"):
+    with pytest.raises(ValueError, match="folder or data set not found"):
         reproduce("bases", "nowhere", tmp_path)
 
 
@@ -504,7 +504,7 @@ def test_matrices_are_drawn_if_only_some_methods_found_no_tissue():
 
     common = {"data": "x", "source": "histodict", "truth": "a", "sums_to_100": True}
     rows = [
-        common | {"method": method, "answer": prediction, "percent": 50.0}
+        common | {"method": method, "predicted": prediction, "percent": 50.0}
         for method, prediction in (("DFDL", "a"), ("DFDL", "no tissue"), ("ODL", "a"))
     ]
     (axes,) = confusion._draw_confusion(rows).axes

@@ -33,9 +33,11 @@ def run_accuracy(setting: Setting) -> Outcome:
     return Outcome(
         name=ACCURACY,
         title="Overall accuracy",
-        note=f"Share of test images that are right, with 95 % intervals by patient: "
-        f"{setting.describe()}. Published values are as the text prints them (see the table) or, "
-        "where it names none, worked out from the published confusion matrix.",
+        note=(
+            "Fraction of correctly classified test images, with 95 % intervals by patient: "
+            f"{setting.describe()}. Published values are quoted from the text (see the table) or, "
+            "where the text has none, computed from the published confusion matrix."
+        ),
         rows=rows,
         text=", ".join(f"{row['method']} {row['accuracy']:.1f} %" for row in measured),
         draw=partial(_draw_accuracy, rows),
@@ -79,13 +81,15 @@ def run_confusion(setting: Setting) -> Outcome:
     n_inconsistent = (
         sum(not row["sums_to_100"] for row in published_rows) // 2
     )  # one entry per class
-    correct = (row for row in measured if row["truth"] == row["answer"])
+    correct = (row for row in measured if row["truth"] == row["predicted"])
     return Outcome(
         name=CONFUSION,
         title="Confusion matrices",
-        note="True classes in rows, answers in columns, in percent of the row. "
-        f"{setting.describe()}. {n_inconsistent} published rows, marked *, do not sum to 100: they "
-        "are shown as printed.",
+        note=(
+            "True classes in rows, predicted classes in columns, in percent of the row. "
+            f"{setting.describe()}. {n_inconsistent} published rows (*) do not sum to 100 "
+            "and are shown as printed."
+        ),
         rows=measured + published_rows,
         text="; ".join(f"{row['method']} {row['truth']} {row['percent']:.1f} %" for row in correct),
         draw=partial(_draw_confusion, measured + published_rows),
@@ -105,7 +109,7 @@ def _confusion_rows(setting: Setting, evaluation: Evaluation, method: str) -> li
         setting.row(method)
         | {
             "truth": name,
-            "answer": column,
+            "predicted": column,
             "percent": 100 * int(count) / max(int(counts_of_class.sum()), 1),
             "images": int(count),
             "sums_to_100": True,
@@ -128,10 +132,10 @@ def _draw_confusion(every: list[Row]) -> Figure:
 
 def _draw_matrices(ax: Axes, rows: list[Row]) -> None:
     lines = list(dict.fromkeys((row["method"], row["truth"]) for row in rows))
-    columns = list(dict.fromkeys(row["answer"] for row in rows))
+    columns = list(dict.fromkeys(row["predicted"] for row in rows))
     # Predictions that a method never made, such as no tissue, have no row.
     cells: dict[tuple[str, ...], Row] = defaultdict(lambda: {"percent": 0.0, "sums_to_100": True})
-    cells |= {(row["method"], row["truth"], row["answer"]): row for row in rows}
+    cells |= {(row["method"], row["truth"], row["predicted"]): row for row in rows}
     percentages = np.array(
         [[cells[(*line, column)]["percent"] for column in columns] for line in lines]
     )

@@ -35,12 +35,12 @@ _N_ATOMS = 40  # atoms shown per class
 def run_atoms(setting: Setting) -> Outcome:
     """Show the dictionaries trained on the first split."""
     plans = setting.plans(
-        _ATOMS_METHODS, CLASS_LEARNERS, "bases are shown of methods with class atoms"
+        _ATOMS_METHODS, CLASS_LEARNERS, "this experiment needs methods with atoms per class"
     )
     recipe = next(iter(plans.values())).recipe
     if not get_patch_features(recipe.features).are_images or recipe.n_components:
         raise NotPossibleError(
-            "bases are pictures only of pixels: take vectors rgb, without components"
+            "atoms can only be displayed for pixel features; use features rgb without n_components"
         )
     classes = setting.dataset.classes
     models = setting.trained(setting.tasks(plans, setting.splits)[: len(plans)])
@@ -57,11 +57,13 @@ def run_atoms(setting: Setting) -> Outcome:
     return Outcome(
         name=ATOMS,
         title="Bases of each class",
-        note="Atoms most used by each class, each stretched to its own range. Median over the "
-        f"atoms of the largest |cosine| to an atom of another class: {text}. Trained on the first "
-        f"split of {setting.describe()}.",
+        note=(
+            "Atoms most used by each class, each scaled to its own range. Median over the atoms "
+            f"of the largest |cosine| to an atom of another class: {text}. Trained on the first "
+            f"split of {setting.describe()}."
+        ),
         rows=rows,
-        text=f"largest cosine to another class's atom, median: {text}",
+        text=f"median of the largest cosine to an atom of another class: {text}",
         draw=partial(_draw_atoms, classes, dictionaries, recipe.patch_px),
     )
 
@@ -129,7 +131,7 @@ class ImageCodes:
 def run_codes(setting: Setting) -> Outcome:
     """Show the codes of two test images by models of the first split."""
     plans = setting.plans(
-        _CODES_METHODS, CLASS_LEARNERS, "codes are shown of methods with class atoms"
+        _CODES_METHODS, CLASS_LEARNERS, "this experiment needs methods with atoms per class"
     )
     classes = setting.dataset.classes
     tasks = setting.tasks(plans, setting.splits)[: len(plans)]
@@ -152,12 +154,14 @@ def run_codes(setting: Setting) -> Outcome:
     return Outcome(
         name=CODES,
         title="Sparse codes of two images",
-        note=f"Non-zero codes of the patches of {names}, which were not trained on; the red line "
-        f"parts the atoms of the classes. Share of |codes| on the image's own side: {summary}. "
-        f"First split of {setting.describe()}.",
+        note=(
+            f"Non-zero codes of the patches of {names}, which are not in the training set; red "
+            "lines separate the atoms of the classes. Fraction of |codes| on atoms of the "
+            f"image's own class: {summary}. First split of {setting.describe()}."
+        ),
         rows=[row for part in codes for row in _code_rows(part, classes)],
         more={"shares": fractions},
-        text=f"share of |codes| on the own class: {summary}",
+        text=f"fraction of |codes| on the own class: {summary}",
         draw=partial(_draw_codes, codes, images, classes),
     )
 
@@ -237,6 +241,8 @@ def _scatter_codes(ax: Axes, shown: ImageCodes, classes: list[str]) -> None:
     for i in range(1, len(classes)):
         ax.axvline(i * n_codes / len(classes) - 0.5, color=_BORDER, linewidth=1.2)
     ax.set_xlim(-0.5, n_codes - 0.5)
-    ax.set_title(f"{shown.method} on {shown.truth}: {shown.own_class_fraction:.0%} on its own side")
+    ax.set_title(
+        f"{shown.method} on {shown.truth}: {shown.own_class_fraction:.0%} on the own class"
+    )
     ax.set_xlabel(f"atoms: {' | '.join(classes)}")
     ax.set_ylabel("code")

@@ -71,11 +71,13 @@ def run(
     return Outcome(
         name=NAME,
         title="Operations and run times",
-        note=f"Operations of one iteration's coding at {counted_at}. Times: published for that "
-        "size (MATLAB); measured here for a whole training at "
-        f"{measured_at}, {measured_at.n_iter} iterations, {count_jobs(work.n_jobs)} threads; "
-        "recorded with histodict at the published size with its own number of iterations, where "
-        "the table of recorded times has the method.",
+        note=(
+            f"Operations of coding in one iteration at {counted_at}. Times: published for that "
+            f"size (MATLAB); measured for a whole training at {measured_at}, {measured_at.n_iter} "
+            f"iterations, {count_jobs(work.n_jobs)} threads; recorded with histodict at the "
+            "published size with its own number of iterations, for methods in the table of "
+            "recorded times."
+        ),
         rows=rows,
         text=_format_table(rows, counted_at, measured_at),
         draw=partial(_draw, rows, counted_at, measured_at),
@@ -128,7 +130,7 @@ def _recorded(method: str, problem: Problem) -> Row:
 
 def _format_table(rows: list[Row], counted_at: Problem, measured_at: Problem) -> str:
     """Return the table for the terminal."""
-    header = ["method", "operations", *(f"q = {q}" for q in STEPS), "published", "measured here"]
+    header = ["method", "operations", *(f"q = {q}" for q in STEPS), "published", "measured"]
     lines = [[*header, "recorded"]]
     for row in rows:
         counts = [scientific(row[f"operations q={q}"]) for q in STEPS]
@@ -140,7 +142,7 @@ def _format_table(rows: list[Row], counted_at: Problem, measured_at: Problem) ->
     table = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
     sizes = (
         f"Operations of one iteration, and times recorded with histodict, at {counted_at}; "
-        f"measured here at {measured_at}, {measured_at.n_iter} iterations"
+        f"times measured at {measured_at}, {measured_at.n_iter} iterations"
     )
     return "\n".join([*table, sizes])
 

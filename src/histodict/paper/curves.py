@@ -87,7 +87,7 @@ class _Curve:
 
 def run_roc(setting: Setting) -> Outcome:
     """Vary θ if there are two classes of images, and m if there are masks."""
-    reason = "curves are drawn of methods that judge patches"
+    reason = "curves need methods that classify patches"
     methods = setting.choose(LEARNERS, ON_PATCHES, reason)
     curves: list[_Curve] = []
     if setting.dataset.diseased and setting.dataset.images:
@@ -95,7 +95,7 @@ def run_roc(setting: Setting) -> Outcome:
     if setting.regions is not None:
         curves += _region_curves(setting, setting.regions, methods)
     if not curves:
-        raise NotPossibleError(f"{setting.dataset.name}: curves need two classes, or masks")
+        raise NotPossibleError(f"{setting.dataset.name}: curves need two classes or masks")
     rows = [row for curve in curves for row in curve.rows()]
     measured = [curve.point() for curve in curves]
     published_points = _published()
@@ -105,10 +105,12 @@ def run_roc(setting: Setting) -> Outcome:
     )
     return Outcome(
         name=ROC,
-        title="Misses against false alarms",
-        note="The lower the curve, the better. Filled points are where the methods work, with θ or "
-        "m chosen on training images; open ones are the published confusion matrices. "
-        f"{setting.describe(None if setting.dataset.images else setting.regions)}.",
+        title="Miss rate and false alarm rate",
+        note=(
+            "Lower curves are better. Filled points are the operating points, with θ or m chosen "
+            "on training images; open points are the published confusion matrices. "
+            f"{setting.describe(None if setting.dataset.images else setting.regions)}."
+        ),
         rows=rows,
         more={"points": measured + published_points},
         text="false alarm/miss: " + ", ".join(summaries),
@@ -296,7 +298,9 @@ BASES = Sweep(
 
 def training_patches(setting: Setting) -> Outcome:
     """Compute the accuracy by number of training patches."""
-    methods = setting.choose(LEARNERS, ON_PATCHES, "patches are what some methods learn from")
+    methods = setting.choose(
+        LEARNERS, ON_PATCHES, "this experiment needs methods that are trained on patches"
+    )
     return _run_sweep(setting, PATCHES, methods, "patches_per_class", setting.sizes.patches)
 
 
@@ -306,7 +310,7 @@ def bases_count(setting: Setting) -> Outcome:
     A method with one dictionary for all classes gets k atoms for each of them.
     """
     possible = (*CLASS_LEARNERS, "nayak")
-    methods = setting.choose(LEARNERS, possible, "bases are what some methods learn")
+    methods = setting.choose(LEARNERS, possible, "this experiment needs methods that learn bases")
     return _run_sweep(setting, BASES, methods, "n_atoms", setting.sizes.bases)
 
 
@@ -337,7 +341,7 @@ def training_sizes(manifest: Manifest, n_repeats: int, n_sizes: int) -> list[int
         labels = [label for i, label in enumerate(manifest.labels) if i not in test]
         maximum = min(maximum, *(labels.count(name) for name in manifest.classes))
     if maximum < 2:
-        raise NotPossibleError("the training half of the patients has one image of some class only")
+        raise NotPossibleError("the training half of the patients has only one image of a class")
     return np.unique(np.linspace(2, maximum, n_sizes).round().astype(int)).tolist()
 
 
@@ -346,7 +350,7 @@ def _run_sweep(
 ) -> Outcome:
     """Evaluate a plan for every method and size on the same splits."""
     if parameter in setting.choice.settings:
-        raise ValueError(f"{sweep.name} tries several {parameter}: leave out --set {parameter}=…")
+        raise ValueError(f"{sweep.name} varies {parameter}; omit --set {parameter}=…")
     steps = {f"{method} {size}": (method, size) for method in methods for size in sizes}
     plans = {
         name: setting.plan(method, **{parameter: size}) for name, (method, size) in steps.items()
@@ -376,8 +380,11 @@ def _outcome(
     return Outcome(
         name=sweep.name,
         title=sweep.title,
-        note=f"{setting.describe()}. Bars are 95 % intervals by patient. Of its curves the paper "
-        f"prints no numbers; its accuracies at {sweep.published_at} are shown on the right.",
+        note=(
+            f"{setting.describe()}. Bars are 95 % intervals by patient. The paper prints no "
+            f"numbers of its curves; its accuracies at {sweep.published_at} are shown on the "
+            "right."
+        ),
         rows=measured + published_rows,
         text=", ".join(f"{method} {percents} %" for method, percents in values.items()),
         draw=partial(_draw_sweep, sweep, measured, published_rows),

@@ -93,8 +93,8 @@ def task_of(
     n_unknown = sum(not record.patient for record in ordered)
     if n_unknown:
         unknown = (
-            f"{root}: NO PATIENT is known for {n_unknown} images, and each counts as its own: "
-            f"every accuracy measured on them is too good. {reason}"
+            f"{root}: NO PATIENT is known for {n_unknown} images. Each counts as a separate "
+            f"patient, so every measured accuracy is too high. {reason}"
         )
         warnings = (unknown, *warnings)
     known = (replace(r, patient=r.patient or r.path.relative_to(root).as_posix()) for r in ordered)
@@ -208,7 +208,7 @@ def find_tcga(root: Path) -> list[Dataset]:
     records = _of_classes(root, classes, _BARCODE)
     if not any(record.patient for record in records):
         return []
-    reason = "Their names have no barcode such as TCGA-06-0137."
+    reason = "The file names have no barcode such as TCGA-06-0137."
     return [task_of(root.name, root, records, reason=reason)]
 
 
@@ -216,8 +216,8 @@ def find_lc25000(root: Path) -> list[Dataset]:
     """Find LC25000: lung_image_sets/ and colon_image_sets/, or the class folders of one organ."""
     top = sub_folders(root).get("lung_colon_image_set", root)
     reason = (
-        "LC25000 holds about 20 turned or flipped copies of each source image: take one of each, "
-        "by a published list of duplicates."
+        "LC25000 contains about 20 rotated or flipped copies of each source image; keep one "
+        "of each, using a published list of duplicates."
     )
     tasks = []
     for organ, labels in _LC25000.items():
@@ -239,7 +239,9 @@ def find_kather(root: Path) -> list[Dataset]:
     classes = newer or older
     if len(classes) < 3:
         return []
-    reason = "The names of NCT-CRC-HE tiles tell no patient: test on the set CRC-VAL-HE-7K."
+    reason = (
+        "The file names of NCT-CRC-HE do not contain the patient; test on the set CRC-VAL-HE-7K."
+    )
     return [task_of(root.name, root, _of_classes(root, classes, _PRIMARY), reason=reason)]
 
 
@@ -276,12 +278,13 @@ def find_camelyon(root: Path) -> list[Dataset]:
     files = images_in(folders["images"])
     missing = [path.name for path in files if path.stem not in masks]
     if missing:
-        raise ManifestError(f"{root}: {len(missing)} images have no mask, {missing[0]} for one")
+        raise ManifestError(f"{root}: {len(missing)} images have no mask, such as {missing[0]}")
     records = [ImageRecord(path, "", _group(path.stem), mask=masks[path.stem]) for path in files]
     n_unknown = sum(_slide_or_patient(path.stem) is None for path in files)
     warning = (
-        f"{root}: NO SLIDE is known for {n_unknown} images. Those whose numbers differ in the last "
-        "digit only are kept together; others of one slide may stand on both sides of a split"
+        f"{root}: NO SLIDE is known for {n_unknown} images. Images whose numbers differ only "
+        "in the last digit are grouped; others of the same slide may be in both training and "
+        "test sets"
     )
     task = task_of(root.name, root, records, *([warning] if n_unknown else []))
     return [replace(task, region="tumour")]
@@ -321,14 +324,14 @@ def _rows(table: Path) -> list[dict[str, str]]:
     ]
     required = {"name", "patient id", "grade (glas)"}
     if not rows or not required <= set(rows[0]):
-        raise ManifestError(f"{table}: is not GlaS's table; it must have the columns {required}")
+        raise ManifestError(f"{table}: not the table of GlaS; it must have the columns {required}")
     return [row for row in rows if row["name"]]
 
 
 def _record(root: Path, row: dict[str, str], files: dict[str, Path]) -> ImageRecord:
     name = row["name"]
     if name not in files:
-        raise ManifestError(f"{root}: {name} is in {_TABLE}, but there is no image of this name")
+        raise ManifestError(f"{root}: {name} is in {_TABLE}, but the image does not exist")
     return ImageRecord(
         files[name],
         row["grade (glas)"],
@@ -352,8 +355,8 @@ def find_pcam(root: Path) -> list[Dataset]:
     records = records or _from_table(root) or _from_folders(root)
     if not records:
         return []
-    limit = f"{root}: at most {_MAX_PER_CLASS} images of each class and split are used"
-    reason = "PCam tells slides in the files …_meta.csv alone."
+    limit = f"{root}: at most {_MAX_PER_CLASS} images per class and split are used"
+    reason = "PCam lists slides only in the files …_meta.csv."
     return [task_of("pcam", root, records, *([limit] if packed else []), reason=reason)]
 
 
@@ -381,7 +384,7 @@ def _load_h5py(root: Path) -> Any:
         return import_module("h5py")
     except ImportError:
         raise ManifestError(
-            f"{root}: these are HDF5 files: install h5py (pip install h5py), or unpack them into "
+            f"{root}: HDF5 files need h5py; run pip install h5py, or extract the images to "
             "folders 0/ and 1/"
         ) from None
 
@@ -456,7 +459,7 @@ def load_datasets(source: Path | str, part: str | None = None) -> list[Dataset]:
     selected = [task for task in tasks if part is None or part.casefold() in task.name.casefold()]
     if not selected:
         names = ", ".join(task.name for task in tasks)
-        raise ManifestError(f"{folder}: no part is called {part!r}; there are {names}")
+        raise ManifestError(f"{folder}: unknown part {part!r}; the parts are {names}")
     return selected
 
 
@@ -468,7 +471,7 @@ def _folder(source: Path | str) -> Path:
         return Path(os.path.normpath(Path(home) / source))
     names = sorted(p.name for p in Path(home).iterdir() if p.is_dir()) if home else []
     known = f"{DATA_VARIABLE} has {', '.join(names)}" if home else f"{DATA_VARIABLE} is not set"
-    raise ManifestError(f"{source}: there is no such folder, and none of this name; {known}")
+    raise ManifestError(f"{source}: folder or data set not found; {known}")
 
 
 def _has_patients(manifest: Manifest) -> bool:

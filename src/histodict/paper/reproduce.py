@@ -20,7 +20,7 @@ from ..datasets.manifest import read_manifest
 from ..reports.html import write_page
 from ..synthetic.dataset import cached_synthetic_dataset
 from ..utils.parallel import ExecutionOptions
-from ..utils.progress import Progress
+from ..utils.progress import STAGES, Progress
 from ..utils.text_io import read_checked_json, write_checked_json, write_table
 from . import EXPERIMENTS, FULL, Choice, NotPossibleError, Outcome, Setting, Sizes, complexity
 from .image_sets import Dataset, load_datasets
@@ -31,8 +31,9 @@ ALL = "all"
 EXPERIMENT_NAMES = (*EXPERIMENTS, complexity.NAME, ALL)
 _PAGE = "index.html"
 _LEAD = (
-    "Made with histodict. Published figures are hollow and come from Vu, Mousavi, Monga, Rao, Rao, "
-    "IEEE Transactions on Medical Imaging, 2016; ours were measured on other images."
+    "Made with histodict. Published figures are hollow and are from Vu, Mousavi, Monga, Rao, "
+    "Rao, IEEE Transactions on Medical Imaging, 2016; the others were measured on other "
+    "images."
 )
 
 
@@ -81,7 +82,7 @@ def _datasets(data: Path | str, output: Path, sizes: Sizes, part: str | None) ->
     if data != SYNTHETIC:
         return load_datasets(data, part)
     n_patients, n_images, (width, height) = sizes.synthetic
-    folder = output / f"drawn-{n_patients}x{n_images}-{width}x{height}"
+    folder = output / f"synthetic-{n_patients}x{n_images}-{width}x{height}"
     tables = folder / "manifest.csv", folder / "regions" / "manifest.csv"
     cached_synthetic_dataset(folder, *sizes.synthetic)
     images, regions = map(read_manifest, tables)
@@ -102,10 +103,11 @@ def _run_on(setting: Setting, what: str) -> Iterator[Outcome]:
 def _with_experiment_name(work: ExecutionOptions, experiment: str) -> ExecutionOptions:
     """Return options whose progress has the experiment's name, so that each has its own bar."""
 
-    def tell(progress: Progress) -> None:
-        work.callback(replace(progress, stage=f"{experiment} ({progress.stage})"))
+    def report(progress: Progress) -> None:
+        name = STAGES.get(progress.stage, progress.stage).lower()
+        work.callback(replace(progress, stage=f"{experiment}: {name}"))
 
-    return replace(work, callback=tell)
+    return replace(work, callback=report)
 
 
 # --- files --------------------------------------------------------------------------------------
@@ -142,12 +144,13 @@ def _entry(file: Path) -> dict[str, Any] | None:
     try:
         entry: dict[str, Any] = read_checked_json(file)
         if not entry["files"] or not {"experiment", "dataset", "title"} <= entry.keys():
-            raise ValueError("entries are missing")
+            raise ValueError("incomplete entry")
     except FileNotFoundError:
         return None
     except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
         warnings.warn(
-            f"{file}: is damaged, and its experiment not shown: make it again ({error})",
+            f"{file}: the record is damaged and its experiment is not shown; run it again "
+            f"({error})",
             stacklevel=2,
         )
         return None

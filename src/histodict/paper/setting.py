@@ -151,7 +151,7 @@ def confusion() -> list[Row]:
             is_complete = abs(round(percents[0] + percents[1], 2) - 100) < _ROUNDING
             rows += [
                 _row(data, row["method"])
-                | {"truth": truths[row["truth"]], "answer": predicted, "percent": percent}
+                | {"truth": truths[row["truth"]], "predicted": predicted, "percent": percent}
                 | {"sums_to_100": is_complete}
                 for predicted, percent in zip(classes, percents, strict=True)
             ]
@@ -164,7 +164,7 @@ def accuracies() -> list[Row]:
     They are those of the text or, if it has none, computed from the confusion matrix.
     """
     printed = {(row["dataset"], row["method"]): row for row in read_table("accuracy")}
-    correct = [row for row in confusion() if row["truth"] == row["answer"]]
+    correct = [row for row in confusion() if row["truth"] == row["predicted"]]
     rows: list[Row] = []
     for data, method in dict.fromkeys((row["data"], row["method"]) for row in correct):
         entry = printed.get((data, method))
@@ -182,7 +182,7 @@ def accuracies() -> list[Row]:
 def operating_points() -> list[Row]:
     """Return false alarm and miss rates of every method, from the confusion matrices."""
     rows = confusion()
-    rates = {(r["data"], r["method"], r["truth"], r["answer"]): r["percent"] / 100 for r in rows}
+    rates = {(r["data"], r["method"], r["truth"], r["predicted"]): r["percent"] / 100 for r in rows}
     points = []
     for data, method in dict.fromkeys((row["data"], row["method"]) for row in rows):
         healthy, diseased = CLASSES[data]
@@ -276,7 +276,7 @@ class Choice:
         plans = [Plan.named(self.preset, method) for method in self.methods or COMPARED]
         for name in self.settings:
             if not any(plan.has_setting(name) for plan in plans):
-                raise ValueError(f"none of the methods has a setting {name!r}")
+                raise ValueError(f"no method has a setting {name!r}")
 
 
 @dataclass(frozen=True)
@@ -293,7 +293,7 @@ class Setting:
     def images(self) -> Manifest:
         """Labelled images of the experiments."""
         if self.dataset.images is None:
-            raise NotPossibleError(f"{self.dataset.name}: its images have no classes, only masks")
+            raise NotPossibleError(f"{self.dataset.name}: the images have masks but no classes")
         return few_images(self.dataset.images, self.sizes.max_images)
 
     @cached_property
@@ -304,12 +304,12 @@ class Setting:
         return few_images(self.dataset.regions, self.sizes.max_images)
 
     def choose(self, defaults: Sequence[str], possible: Sequence[str], reason: str) -> list[str]:
-        """Return the selected methods that the experiment supports; the usual ones by default."""
+        """Return the selected methods that the experiment supports; without any, `defaults`."""
         if not self.choice.methods:
             return list(defaults)
         chosen = [method for method in self.choice.methods if method in possible]
         if not chosen:
-            raise NotPossibleError(f"{reason}: choose among {', '.join(possible)}")
+            raise NotPossibleError(f"{reason}; choose from {', '.join(possible)}")
         return chosen
 
     def plans(
@@ -320,7 +320,7 @@ class Setting:
 
     def compared(self) -> dict[str, Plan]:
         """Return the plans of experiments that compare all methods."""
-        return self.plans(COMPARED, tuple(METHODS), "every method can be compared")
+        return self.plans(COMPARED, tuple(METHODS), "this experiment compares all methods")
 
     def plan(self, method: str, *, n_atoms: int | None = None, **changes: Any) -> Plan:
         """Return the plan of a method at this size, aggregated by proportion as in the paper.
@@ -401,7 +401,7 @@ class Setting:
         protocol = self.split(manifest).protocol
         times = f", {protocol['n_repeats']} times" if protocol["n_repeats"] > 1 else ""
         if protocol["kind"] == "hold-out":
-            protocol_text = f"{protocol['n_per_class'][0]} images per class to learn from{times}"
+            protocol_text = f"{protocol['n_per_class'][0]} training images per class{times}"
         else:
             protocol_text = f"{protocol['n_folds']} folds{times}"
         n_patients = len(set(manifest.patients))
@@ -415,7 +415,10 @@ class Setting:
         if self.sizes == FULL:
             return ""
         sizes = f"{self.sizes.n_atoms} atoms, {self.sizes.recipe['patches_per_class']} patches"
-        return f". QUICK: {sizes} per class, few iterations; a look, not figures to compare"
+        return (
+            f". QUICK: {sizes} per class, few iterations; a preview that is not comparable with "
+            "the paper"
+        )
 
 
 def few_images(manifest: Manifest, max_images: int | None) -> Manifest:

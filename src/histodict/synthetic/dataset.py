@@ -108,7 +108,9 @@ def cached_synthetic_dataset(folder: Path, *args: Any, **kwargs: Any) -> Path:
 
 def _check_empty(folder: Path) -> None:
     if folder.exists() and any(folder.iterdir()):
-        raise FileExistsError(f"{folder} is not empty: name a new folder for the synthetic set")
+        raise FileExistsError(
+            f"{folder}: the folder is not empty; choose a new folder for the synthetic images"
+        )
 
 
 def _remove_stale(folder: Path) -> None:

@@ -115,7 +115,7 @@ def run_demo(folder: Path, *, seed: int = 0, callback: Callback = no_callback) -
 
     data = folder / f"data-{seed}"
     callback(Progress("draw", 0, 1))
-    timed("drawing the images", lambda: cached_synthetic_dataset(data, **_IMAGE_FOLDER, seed=seed))
+    timed("generating images", lambda: cached_synthetic_dataset(data, **_IMAGE_FOLDER, seed=seed))
     callback(Progress("draw", 1, 1))
     manifest = read_manifest(data / "manifest.csv")
     test_patients = set(sorted(set(manifest.patients))[-_N_TEST_PATIENTS:])
@@ -125,22 +125,22 @@ def run_demo(folder: Path, *, seed: int = 0, callback: Callback = no_callback) -
     )
     model = TissueClassifier(DEMO_RECIPE, random_state=seed)
     timed("training", lambda: model.fit(train, callback=callback))
-    predictions = timed("answering", lambda: _predict_all(test, model.predict_one, callback))
+    predictions = timed("predicting", lambda: _predict_all(test, model.predict_one, callback))
     detector = RegionDetector(REGION_RECIPE, region="inflamed", random_state=seed)
-    timed("learning regions", lambda: detector.fit(train, callback=callback))
+    timed("training the region detector", lambda: detector.fit(train, callback=callback))
     regions = read_manifest(data / "regions" / "manifest.csv")
     findings = timed(
-        "finding regions", lambda: _predict_all(regions, detector.predict_one, callback)
+        "detecting regions", lambda: _predict_all(regions, detector.predict_one, callback)
     )
     return DemoResult(model, test, predictions, detector, regions, findings, seconds)
 
 
 def _predict_all(manifest: Manifest, predict: Callable[..., Any], callback: Callback) -> list[Any]:
     predictions: list[Any] = []
-    callback(Progress("answer", 0, len(manifest.records)))
+    callback(Progress("predict", 0, len(manifest.records)))
     for record in manifest.records:
         predictions.append(predict(record.path, mpp=PixelSizeOption(table=record.mpp)))
-        callback(Progress("answer", len(predictions), len(manifest.records)))
+        callback(Progress("predict", len(predictions), len(manifest.records)))
     return predictions
 
 
@@ -170,16 +170,18 @@ def _content(result: DemoResult) -> dict[str, Any]:
     n_patches = sum(prediction.n_patches for prediction in result.predictions)
     return {
         "title": "histodict demonstration",
-        "lead": "Made-up tissue: healthy, and inflamed with many small dark cells. The model "
-        "learnt from some patients and answers for others, whose slides are stained differently.",
+        "lead": (
+            "Synthetic tissue: healthy, and inflamed with many small dark cells. The model was "
+            "trained on some patients and tested on others, whose slides have other stains."
+        ),
         "facts": [
             {"name": "balanced accuracy", "value": f"{result.balanced_accuracy:.2f}"},
-            {"name": "images of unseen patients", "value": int(counts.sum())},
-            {"name": "images to learn from", "value": model.training_info_["n_images"]},
+            {"name": "test images of unseen patients", "value": int(counts.sum())},
+            {"name": "training images", "value": model.training_info_["n_images"]},
         ],
         "classes": model.class_names_,
         "confusion": counts.tolist(),
-        "roc": roc_curves_svg("roc", {"the model": _roc(result)}),
+        "roc": roc_curves_svg("roc", {"model": _roc(result)}),
         "images": [_image(result, index) for index in _examples(result)],
         "regions": [_regions(result, index) for index in range(len(result.findings))],
         "min_patches": result.detector.min_patches_,
@@ -188,7 +190,7 @@ def _content(result: DemoResult) -> dict[str, Any]:
             {"name": stage, "seconds": f"{seconds:.1f}"}
             for stage, seconds in result.seconds.items()
         ],
-        "data": f"{n_patches} patches were classified. No patient is in both training and test.",
+        "data": f"{n_patches} patches were classified. Training and test patients are disjoint.",
         "settings": f"Recipe: {model.recipe}. Seed {model.random_state}.",
     }
 
@@ -251,6 +253,6 @@ def _display_image(
         "uri": jpeg_data_uri(np.asarray(Image.fromarray(pixels).resize((_DISPLAY_WIDTH, height)))),
         "name": record.path.stem,
         "truth": record.label,
-        "answer": prediction.top_label or "no tissue",
+        "predicted": prediction.top_label or "no tissue",
         "right": prediction.top_label == record.label,
     }

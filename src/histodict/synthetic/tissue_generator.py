@@ -348,7 +348,7 @@ def simulate_scan(scene: Scene, stain: Stain, rng: np.random.Generator) -> NDArr
     -------
     ndarray of shape (height, width, 3)
     """
-    thickness = rng.uniform(0.85, 1.15)  # of the section, relative to the typical one
+    thickness = rng.uniform(0.85, 1.15)  # of the section, relative to the mean
     h = thickness * stain.haematoxylin_strength * np.array(stain.haematoxylin)
     e = thickness * stain.eosin_strength * np.array(stain.eosin)
     H, E = cut_border(scene.H)[..., None], cut_border(scene.E)[..., None]
