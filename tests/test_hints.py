@@ -39,7 +39,7 @@ def table(folder, header):
 def messages(image):
     """Yield each message with its hint for Python, the command line and the web page."""
     known, other = (ImageRecord(image, "", "", mpp=mpp) for mpp in (0.25, 0.5))
-    how = "give it with mpp=…", "give it with --mpp", "on the data page"
+    how = "set it with mpp=…", "set it with --mpp", "on the data page"
     yield message(common_size, [known, ImageRecord(image, "", "")], None), how
     setting = "the setting mpp=0.5", "--set mpp=0.5", "setting mpp to 0.5 in the training settings"
     yield message(common_size, [known, other], None), setting
@@ -47,13 +47,13 @@ def messages(image):
     before = "Train with mpp=…", "Train with --mpp", "on the data page before"
     yield size_warnings([PixelSize(0.5, "file")], None, None)[0], before
     yield message(open_with, image, None, Recipe(mpp=0.5)), how
-    missing = "histodict.allow_missing_chunks", "--allow-missing-chunks", "Copy it again"
+    missing = "histodict.allow_missing_chunks", "--allow-missing-chunks", "Copy the data again"
     yield check_missing_chunks("a.zarr", 3, 5), missing
     size = "PixelSizeOption(override=…)", "--override-mpp", "give the true size in a column mpp"
     yield message(open_with, image, 1.0, Recipe(), 0.5), size
     names = "columns={'label': …}", "--column label=NAME", "Rename them"
     yield message(table, image.parent, "path,note,other"), names
-    several = "columns={'label': …}", "--column label=NAME", "rename some of them"
+    several = "columns={'label': …}", "--column label=NAME", "rename the others"
     yield message(table, image.parent, "path,class,diagnosis"), several
     (image.parent / "t.csv").write_text("path,mask\na.png,a.png")
     masked = read_manifest(image.parent / "t.csv")

@@ -37,11 +37,11 @@ def cut_short_slide(path, rng):
 
 # Each broken file: how to write it, and the expected words of reason and hint.
 BROKEN = {
-    "cut short.jpg": (cut_short, ("damaged or cut short", "copy it again")),
+    "cut short.jpg": (cut_short, ("damaged or truncated", "copy it again")),
     "cut short.tif": (cut_short_slide, ("copy it again",)),
     "aborts.tif": (
         lambda path, rng: shutil.copy(ABORTS, path),
-        ("a part of the slide cannot be read", "died (signal 6)", "copy it again"),
+        ("part of the slide cannot be read", "killed by signal 6", "copy it again"),
     ),
     "empty.jpg": (lambda path, rng: path.touch(), ("empty (0 bytes)", "copy it again")),
     "text.png": (lambda path, rng: path.write_text("x"), ("not a JPEG", "save it again")),
@@ -51,12 +51,12 @@ BROKEN = {
     ),
     "numbers.tif": (
         lambda path, rng: tifffile.imwrite(path, rng.normal(size=(180, 240))),
-        ("are no colours", "save the image with 8 bits per colour"),
+        ("are not colours", "save the image as RGB with 8 bits per colour"),
     ),
 }
 SMALL = {
-    "one pixel.png": ((1, 1), ("1 x 1 pixels", "less than one patch of 16 x 16", "smaller patch")),
-    "strip.png": ((200, 15), ("200 x 15 pixels", "less than one patch", "leave the image out")),
+    "one pixel.png": ((1, 1), ("1 x 1 pixels", "smaller than a patch (16 x 16)", "smaller patch")),
+    "strip.png": ((200, 15), ("200 x 15 pixels", "smaller than a patch", "exclude the image")),
 }
 
 
@@ -96,7 +96,7 @@ def test_evaluate_reports_a_slide_that_aborts(classes, tmp_path):
     command = ("evaluate", classes, "--methods", "src", "--folds", "2", *settings)
     outcome = run(tmp_path, *command, "--output", tmp_path / "out")
     assert outcome.status == 2 and not (tmp_path / "out" / "runs").exists()
-    assert "aborts.tif: a part of the slide cannot be read" in outcome.message
+    assert "aborts.tif: part of the slide cannot be read" in outcome.message
 
 
 def test_path_of_a_broken_file_is_reported_once(model, tmp_path):
@@ -121,7 +121,7 @@ def test_predict_lists_all_broken_files_in_json(model, good, tmp_path, rng):
     assert set(errors) == {*text, "missing.jpg"}
     for name, expected in text.items():
         assert all(word in errors[name] for word in expected), (name, errors[name], expected)
-    assert "there is no such file; check the name and the folder" in errors["missing.jpg"]
+    assert "file not found; check the name and the folder" in errors["missing.jpg"]
 
 
 def test_background_image_gets_the_label_no_tissue(model, tmp_path):
@@ -228,8 +228,8 @@ def test_class_with_one_image_is_warned_of(classes, tmp_path, good):
     outcome = train(classes, tmp_path / "model.histodict")
     assert outcome.status == 0, outcome.message
     assert "Warning" in outcome.message
-    assert "the class 'healthy' has one image only" in outcome.message
-    assert "cannot be both trained on and tested" in outcome.message
+    assert "the class 'healthy' has only one image" in outcome.message
+    assert "cannot be in both training and test" in outcome.message
     prediction = predict(tmp_path / "model.histodict", tmp_path / "out", good).rows[good.name]
     assert prediction["label"] == "inflamed"
 
@@ -246,7 +246,7 @@ def test_labels_that_differ_only_in_case_are_refused(classes, tmp_path):
     rows[0] = rows[0].replace(",healthy,", ",Healthy,")
     outcome = train(write_table(classes, rows), tmp_path / "model.histodict")
     assert outcome.status == 2
-    for word in ("['Healthy', 'healthy']", "differ only in case", "write them alike"):
+    for word in ("['Healthy', 'healthy']", "differ only in case", "use one spelling per class"):
         assert word in outcome.message
 
 
@@ -307,7 +307,7 @@ def test_model_with_a_pixel_size_requires_one(tissue, good, pixels, tmp_path):
     assert train(tissue / "manifest.csv", path, "--set", "mpp=0.5").status == 0
     outcome = predict(path, tmp_path / "out", good)
     assert outcome.status == 1
-    for word in ("pixel size is not known", "works at 0.5 µm", "give it with --mpp"):
+    for word in ("pixel size is not known", "works at 0.5 µm", "set it with --mpp"):
         assert word in outcome.message
     assert predict(path, tmp_path / "out", good, "--mpp", "0.5").status == 0
     coarse = save_with_mpp(tmp_path / "coarse.tif", pixels, 1.0)

@@ -194,7 +194,7 @@ def test_images_without_patients_count_separately_with_a_note(slides, tmp_path):
 
 def test_insufficient_data_are_refused(slides, tmp_path):
     many = run(slides, "--output", tmp_path / "a", "--atoms", 100)
-    assert many.exit_code == 2 and "ask for fewer atoms" in many.output
+    assert many.exit_code == 2 and "use fewer atoms" in many.output
     one = run(table(tmp_path, slides, (0, 2, 8)), "--output", tmp_path / "b", "--atoms", 4)
     assert one.exit_code == 2 and "only one image has the label 'ill'" in one.output
 

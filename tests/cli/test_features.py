@@ -198,11 +198,11 @@ REASONS = (
     "short.h5: is not what the model learnt from: vectors of length 7, not 12",
     "other.h5: is not what the model learnt from: the encoder conch_v1, not uni_v1",
     "empty.h5: holds no vectors",
-    "is not of finite numbers (NaN or infinity)",
-    "none.h5: is no HDF5 file",
-    "nowhere.h5: says nothing of where the patches lie",
+    "contains NaN or infinity",
+    "none.h5: not an HDF5 file",
+    "nowhere.h5: the array 'coords' is missing",
     "twice: has several feature files",
-    "missing: there is no feature file of this slide",
+    "missing: no feature file of this slide",
 )
 
 
@@ -234,7 +234,7 @@ def test_missing_chunks_are_refused_unless_allowed(trained, slides, tmp_path):
     status, output = run(*options)
     assert status == 1 and "7 images" in output
     assert "TCGA-00.DX1.zarr: 2 of its 12 chunks are missing" in output
-    with pytest.warns(UserWarning, match="2 of its 12 chunks are missing and count as") as report:
+    with pytest.warns(UserWarning, match="2 of 12 chunks are missing; they are read as") as report:
         status, output = run(*options, "--allow-missing-chunks")
     assert status == 0 and len(report) == 1, output
     missing = [(row["path"][-8:], row["missing_chunks"]) for row in rows_of(tmp_path / "out")]
@@ -275,8 +275,8 @@ def test_invalid_attribute_or_unexpected_error_stops_no_command(
     status, output = run("predict", trained, *sorted(folder.iterdir()), "-o", tmp_path / "out")
     assert status == 1 and output.count("Not done:") == 4, output
     assert "stamp.h5: unexpected RuntimeError: no stamp" in output
-    assert "wide.h5: its attribute patch_size_level0 must be" in output
-    assert "offset.h5: its attribute histodict (offset) must be" in output
+    assert "wide.h5: the attribute patch_size_level0 must be" in output
+    assert "offset.h5: the attribute histodict (offset) must be" in output
     assert "unexpected AttributeError: 'Dataset' object has no attribute 'get' [at " in output
     assert "prepared_image.py" in output and "report it" in output
     assert [row["path"].endswith("good.h5") for row in rows_of(tmp_path / "out")] == [True]
@@ -349,7 +349,7 @@ def test_files_of_two_encoders_are_refused_for_training(slides, mixed, tmp_path)
     (mixed.parent / "two.csv").write_text("slide,label\ngood,a\nother,b\n")
     features = ["--features", mixed.parent / "features"]
     status, output = run("train", mixed.parent / "two.csv", *features, "-o", tmp_path / "m")
-    assert status == 2 and ".h5: its features were made otherwise than those of" in output, output
+    assert status == 2 and ".h5: the features differ from those of" in output, output
     assert "good.h5" in output and "other.h5" in output
 
 
@@ -358,7 +358,7 @@ def test_model_of_vectors_requires_features(trained, tmp_path):
 
     Image.new("RGB", (300, 300), "pink").save(tmp_path / "a.png")
     status, output = run("predict", trained, tmp_path / "a.png", "-o", tmp_path / "out")
-    assert status == 1 and "name the folder of such files with --features" in output
+    assert status == 1 and "name the folder of feature files with --features" in output
 
 
 # --- features out -------------------------------------------------------------------------------

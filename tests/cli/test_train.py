@@ -135,7 +135,7 @@ def test_positive_class_can_be_requested(carcinoma, tmp_path):
     assert run.exit_code == 0 and "to be found" not in run.stderr
     assert read_header(model)["classes"] == ["adenocarcinoma", "normal"]
     run = train(carcinoma, model, *SMALL, "--positive", "cancer")
-    assert run.exit_code == 2 and "there is no class 'cancer'" in run.stderr
+    assert run.exit_code == 2 and "unknown positive class 'cancer'" in run.stderr
     run = train(carcinoma, model, *SMALL, "--regions", "normal", "--positive", "normal")
     assert run.exit_code == 2 and "--regions names what is to be found" in run.stderr
 

@@ -244,7 +244,7 @@ def test_patient_leak_in_a_split_file_is_refused(tissue, folder, tmp_path):
     planted.write_text(json.dumps(content | {"digest": digest}))
     result = run(tissue, tmp_path / "out", "--protocol", str(planted))
     assert result.exit_code == 2
-    assert "is on both sides" in " ".join(result.output.split())
+    assert "is in both training and test set" in " ".join(result.output.split())
     assert not (tmp_path / "out").exists()
 
 

@@ -255,7 +255,7 @@ def test_invalid_annotation_is_refused(change):
     (note,) = AtomAnnotations().changed([3], name="fat").to_list()
     with pytest.raises(ValueError):
         check_notes([note | change])
-    with pytest.raises(ValueError, match="one note"):
+    with pytest.raises(ValueError, match="one annotation"):
         check_notes([note, note])
     with pytest.raises(ValueError):
         check_notes({})

@@ -258,7 +258,9 @@ def test_features_with_missing_chunks_are_refused(tmp_path, layout):
         check_features(path)
     with (
         histodict.allow_missing_chunks(),
-        pytest.warns(UserWarning, match=rf"a.zarr: {n_missing} of 21 chunks are missing; they are read"),
+        pytest.warns(
+            UserWarning, match=rf"a.zarr: {n_missing} of 21 chunks are missing; they are read"
+        ),
         open_features(path) as file,
     ):
         assert file.missing_chunks == n_missing

@@ -104,7 +104,7 @@ def test_pixel_vectors_can_be_predicted_but_not_trained_on(tissue, tmp_path):
     stored = read_manifest(tissue / "manifest.csv", features=tmp_path / "f")
     model = TissueClassifier(own, n_jobs=1).fit(tissue / "manifest.csv")
     same_answers(model.predict(read_manifest(tissue / "manifest.csv")), model.predict(stored))
-    with pytest.raises(ValueError, match="between those of the grid"):
+    with pytest.raises(ValueError, match="between grid positions"):
         TissueClassifier(own).fit(stored)
 
 

@@ -162,7 +162,7 @@ def test_prediction_within_outlines_equals_that_of_the_complete_image_there(plan
     both = model.predict(path, mpp=0.5, within=str(synthetic)).patch_map
     assert (folder[0].patch_map.predicted_classes == both.predicted_classes).all()
     assert (both.tissue & ~part.tissue).any()
-    with pytest.raises(ManifestError, match="one file of outlines, and there are 2 images"):
+    with pytest.raises(ManifestError, match="one annotation file, but there are 2 images"):
         model.predict([path, path], within=synthetic)
     with pytest.raises(ValueError, match="looks at the image as a whole, and not at what"):
         other = histodict.TissueClassifier("fast", method="lbp-colour")
@@ -226,17 +226,19 @@ def test_unmatched_names_are_reported(planted, tmp_path):
         )
     (tmp_path / "geojson").mkdir()
     write_geojson(tmp_path / "geojson" / "other.geojson", feature("Tumor", BOX))
-    with pytest.raises(ManifestError, match=r"called like an image: there is other\.geojson, and"):
+    with pytest.raises(ManifestError, match=r"named like an image; for example, other\.geojson"):
         with_annotations(tmp_path / "slides", tmp_path / "geojson")
     write_geojson(tmp_path / "geojson" / "s0.png.geojson.gz", feature("Tumor", BOX))
     found = with_annotations(tmp_path / "slides", tmp_path / "geojson")
     assert [record.path.name for record in found.records] == ["s0.png"]
-    assert any("called like no image: other.geojson" in text for text in found.warnings)
-    assert any("1 image left out, without outlines: s1.png" in w for w in found.warnings)
-    with pytest.raises(ManifestError, match="no outline is called 'Stroma'; there are 'Tumor'"):
+    assert any("files without an image: other.geojson" in text for text in found.warnings)
+    assert any("1 image skipped without annotations: s1.png" in w for w in found.warnings)
+    with pytest.raises(
+        ManifestError, match="no outline has the class 'Stroma'; the annotations have 'Tumor'"
+    ):
         split_by_annotation(found, ["Tumor", "Stroma"])
     write_geojson(tmp_path / "geojson" / "s0.json", feature("Tumor", BOX))
-    with pytest.raises(ManifestError, match="more than one file of outlines"):
+    with pytest.raises(ManifestError, match="several annotation files"):
         with_annotations(tmp_path / "slides", tmp_path / "geojson")
     with pytest.raises(ManifestError, match="there is no image in this folder"):
         read_images(tmp_path / "geojson")
@@ -250,9 +252,9 @@ def test_file_that_matches_two_images_is_refused(planted, tmp_path):
     (tmp_path / "geojson").mkdir()
     write_geojson(tmp_path / "geojson" / "s0.geojson", feature("Tumor", BOX))
     images = sorted((tmp_path / "slides").rglob("*.png"))
-    with pytest.raises(ManifestError, match=r"s0.geojson: would be the outlines of .*a.* and of"):
+    with pytest.raises(ManifestError, match=r"s0.geojson: matches two images, .*a.* and "):
         with_annotations(tmp_path / "slides", tmp_path / "geojson")
-    with pytest.raises(ManifestError, match=r"s0.geojson: would be the outlines of .*a.* and of"):
+    with pytest.raises(ManifestError, match=r"s0.geojson: matches two images, .*a.* and "):
         match_annotations(images, tmp_path / "geojson")
 
 
@@ -327,8 +329,8 @@ def test_results_are_updated_if_outlines_change(planted, model, tmp_path):
     write_geojson(synthetic, feature("Tissue", box(0, 0, 3, 3)))
     assert "no patch with tissue lies inside of the outlines" in run(*command, status=1)
     write_geojson(synthetic, feature("Tissue", box(5000, 0, 5300, 300)))
-    assert "lie outside of" in run(*command, status=1)
-    assert "no outline is called 'Tumor'" in run(*command, "--within-class", "Tumor", status=1)
+    assert "are outside" in run(*command, status=1)
+    assert "no outline has the class 'Tumor'" in run(*command, "--within-class", "Tumor", status=1)
     assert "--within-class is of --within" in run(*complete, "--within-class", "a", status=2)
     alone = [*complete, "--coordinates", "um"]
     assert "--coordinates is of the outlines of --annotations or" in run(*alone, status=2)
@@ -373,4 +375,7 @@ def test_incompatible_options_are_refused(planted, tmp_path):
         "train", data, *synthetic, "--regions", "a,a", *RUN, *out, status=2
     )
     output = run("train", data, *synthetic, "--regions", "inflamed", *RUN, *out, status=2)
-    assert "no outline is called 'inflamed'; there are 'Healthy' (8), 'Inflamed' (8)" in output
+    assert (
+        "no outline has the class 'inflamed'; the annotations have 'Healthy' (8), 'Inflamed' (8)"
+        in output
+    )

@@ -159,9 +159,13 @@ def test_verbose_shows_progress_bars(tissue, capsys):
     out, err = capsys.readouterr()
     assert out == ""
     lines = err.splitlines()
-    for stage, count in (("Cutting patches", "8/8"), ("Fitting the rule", "8/8"), ("Training", "")):
+    for stage, count in (
+        ("Sampling patches", "8/8"),
+        ("Fitting the decision rule", "8/8"),
+        ("Training", ""),
+    ):
         assert any(line.startswith(stage) and count in line for line in lines)
-    assert any(line.startswith("Answering") and "4/4" in line for line in lines)
+    assert any(line.startswith("Predicting") and "4/4" in line for line in lines)
     TissueClassifier("paper", **SMALL).fit(tissue)
     assert capsys.readouterr() == ("", "")
 
@@ -245,11 +249,13 @@ def test_table_file_names_of_the_command_line(model, tissue, tmp_path, name):
 def test_invalid_images_are_refused(model, ensemble, tmp_path):
     with pytest.raises(TypeError, match="not as int"):
         model.predict(3)
-    with pytest.raises(ValueError, match=r"image: an image is an array .* \(4, 5\) of float64"):
+    with pytest.raises(
+        ValueError, match=r"image: an image must be an array .* \(4, 5\) of float64"
+    ):
         model.predict(np.zeros((4, 5)))
-    with pytest.raises(ValueError, match=r"image 1: an image is an array"):
+    with pytest.raises(ValueError, match=r"image 1: an image must be an array"):
         model.predict([np.zeros((40, 50, 3), np.uint8), np.zeros(3)])
-    with pytest.raises(ValueError, match="there is no such file"):
+    with pytest.raises(ValueError, match="file not found"):
         model.predict(tmp_path / "none.png")
     with pytest.raises(ValueError, match="there is no image in this folder"):
         model.predict(tmp_path)
@@ -411,9 +417,9 @@ def test_settings_are_keyword_arguments():
 @pytest.mark.parametrize("kind", KINDS)
 def test_unknown_settings_are_refused_with_a_suggestion(kind):
     for wrong, near in (("n_atom", "n_atoms"), ("patchpx", "patch_px"), ("randomstate", "random_")):
-        with pytest.raises(ValueError, match=f"no setting '{wrong}' .did you mean {near}"):
+        with pytest.raises(ValueError, match=f"unknown setting '{wrong}' .did you mean {near}"):
             kind(**{wrong: 3})
-        with pytest.raises(ValueError, match=f"no setting '{wrong}' .did you mean {near}"):
+        with pytest.raises(ValueError, match=f"unknown setting '{wrong}' .did you mean {near}"):
             kind().set_params(**{wrong: 3})
     with pytest.raises(ValueError, match="patch_px must be a whole number"):
         kind(patch_px="x")

@@ -266,7 +266,7 @@ def test_methods_without_atoms_are_refused(manifest, tmp_path, method, message):
 def test_missing_files_are_reported(model_file, manifest, tmp_path):
     page = tmp_path / "atoms.html"
     for arguments, text in (
-        ((model_file, tmp_path / "nothing", "-o", page), "there is no such file or folder"),
+        ((model_file, tmp_path / "nothing", "-o", page), "file or folder not found"),
         ((tmp_path / "no.histodict", manifest.root, "-o", page), "no.histodict"),
         ((model_file, manifest.root, "-o", tmp_path / "no" / "a.html"), "make it first"),
         ((model_file, manifest.root, "-o", page, "--atoms", 0), "atoms must be"),

@@ -239,7 +239,7 @@ def test_split_by_image_is_warned_of(images, page, tmp_path):
     assert "always on patients that they had not learnt from" not in head
     assert "Split by image: all figures are too good." in loud.text  # in the model card
     assert "split by image" not in page.text.lower()
-    assert "no patient is on both sides of a split" in page.text
+    assert "no patient is in both training and test set of a split" in page.text
 
 
 def test_warnings_about_the_data_are_repeated(tmp_path):
@@ -254,7 +254,7 @@ def test_warnings_about_the_data_are_repeated(tmp_path):
 
     done = evaluate_planted(manifest, k_folds(manifest, 2), tmp_path / "out", {LBP: right})
     page = report(done, tmp_path / "out")
-    assert "NO PATIENT is given for 12 images" in page.text
+    assert "NO PATIENT is specified for 12 images" in page.text
     assert "Patients are not known for all images" in page.text
 
 
@@ -267,7 +267,7 @@ def test_failures_are_named_and_excluded(images, tmp_path):
     page = report(done, tmp_path)
     assert "Not everything was done" in page.text
     assert "dfdl, repeat 1, fold 1, seed 0: ImageError: " in page.text
-    assert "less than one patch of 400 x 400" in page.text
+    assert "smaller than a patch (400 x 400)" in page.text
     assert "Model card" not in page.text
     assert "histodict 0." in page.text  # provenance is written in any case
 

@@ -84,4 +84,4 @@ def test_slide_that_aborts_its_library_is_reported(tissue, tmp_path):
         responses = [client.get(f"/api/data/{data}/images/{i['id']}/thumbnail.jpg") for i in images]
         assert [response.status_code for response in responses].count(200) == 2
         (refused,) = (response for response in responses if response.status_code != 200)
-        assert "aborts.tif: a part of the slide cannot be read" in refused.json()["error"]
+        assert "aborts.tif: part of the slide cannot be read" in refused.json()["error"]

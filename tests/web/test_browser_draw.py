@@ -271,7 +271,7 @@ def test_annotation_files_are_exported_imported_and_refused(page, tmp_path):
     crossed["properties"] = {"classification": {"name": "Inflamed"}}
     (tmp_path / "tie.geojson").write_text(json.dumps(crossed))
     page.locator("#import").set_input_files(tmp_path / "tie.geojson")
-    page.get_by_text("crossing itself").wait_for()
+    page.get_by_text("self-intersecting").wait_for()
     wait_for_shapes(page, 4)
     page.locator("#undo").click()
     wait_for_shapes(page, 3)

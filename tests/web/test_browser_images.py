@@ -83,7 +83,7 @@ def test_problems_of_images_are_listed(page):
     bad = page.locator("#bad-images")
     bad.wait_for()
     assert "1 image cannot be read" in bad.inner_text() and "damaged" in bad.inner_text()
-    page.get_by_text("left out, as they are no images: scan.webp").wait_for()
+    page.get_by_text("skipped files that are not images: scan.webp").wait_for()
     page.get_by_text("The pixel size of 7 of 7 images is not known").wait_for()
     keep_picture(page, "data-warnings")
 

@@ -39,8 +39,8 @@ def test_warnings_of_the_manifest_are_included(tissue):
     folder = tissue / "tissue"
     manifest = read_manifest(folder / "manifest.csv")
     assert quick_warnings(manifest) == []
-    named = replace(manifest, warnings=("x.csv: NO PATIENT is given for 3 images.",))
-    assert quick_warnings(named) == ["NO PATIENT is given for 3 images."]
+    named = replace(manifest, warnings=("x.csv: NO PATIENT is specified for 3 images.",))
+    assert quick_warnings(named) == ["NO PATIENT is specified for 3 images."]
 
 
 @pytest.fixture
@@ -153,7 +153,8 @@ def test_changed_image_is_checked_again(run_checks, folder):
 def test_duplicate_in_two_classes_is_refused(run_checks, folder):
     (folder / "b" / "4.png").write_bytes((folder / "a" / "1.png").read_bytes())
     (text,) = run_checks()["refused"]
-    assert text.startswith("a/1.png and b/4.png are the same image, once as 'a' and once as 'b'")
+    labels = "with different labels, 'a' and 'b'"
+    assert text.startswith(f"a/1.png and b/4.png are identical images {labels}")
 
 
 def test_pixel_sizes_are_counted_by_origin(run_checks, folder):
@@ -171,7 +172,7 @@ def test_pixel_sizes_are_counted_by_origin(run_checks, folder):
 def test_warning_names_its_folder(folder):
     (folder / "a" / "5.webp").write_bytes(b"x")
     warnings = quick_warnings(read_manifest(folder))
-    assert "in a: left out, as they are no images: 5.webp" in warnings
+    assert "in a: skipped files that are not images: 5.webp" in warnings
 
 
 def test_running_check_is_followed_without_listing_files(folder, monkeypatch):

@@ -287,7 +287,7 @@ def test_files_of_other_programs_provide_classes_and_colours(client):
 def test_self_intersecting_outline_is_warned_of_and_filled(client):
     tie = [[100, 50], [200, 150], [200, 50], [100, 150], [100, 50]]
     found = import_file(client, {"type": "FeatureCollection", "features": [feature(tie)]}).json()
-    assert "crossing itself" in found["notes"][0]
+    assert "self-intersecting" in found["notes"][0]
     assert sum(shape["area"] for shape in found["shapes"]) == pytest.approx(5000, rel=0.03)
 
 
@@ -299,10 +299,10 @@ def test_self_intersecting_outline_is_warned_of_and_filled(client):
         (b"\xff\xfe", "not GeoJSON"),
         (b"[" * 10_000, "not GeoJSON"),
         ({"type": "FeatureCollection", "features": []}, "no outline"),
-        ([{"a": 1}], "not of features"),
-        ([1, 2], "not of features"),
+        ([{"a": 1}], "without GeoJSON features"),
+        ([1, 2], "without GeoJSON features"),
         ([feature(square(9000, 9000, 50))], "outside"),
-        ([feature([[0, 0], [1, "x"], [5, 5]])], "not two numbers"),
+        ([feature([[0, 0], [1, "x"], [5, 5]])], "without two finite numbers"),
         ([{"type": "Feature", "geometry": {"type": "Point", "coordinates": [1, 1]}}], "no outline"),
         ([feature(square(10, 10, 40), "a\x00b")], "cannot hold"),
         ([feature(square(10, 10, 40), "x" * 100)], "from 1 to 60"),

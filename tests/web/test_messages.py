@@ -79,7 +79,7 @@ def test_positive_class_is_guessed_and_can_be_changed(colon):
     regions = start(client, data, preset="regions", regions="adenocarcinoma")
     assert client.get(f"/api/jobs/{regions}").json()["classes"] == ["normal", "adenocarcinoma"]
     response = change_settings(client, data, positive="tumour")
-    assert response.status_code == 400 and "there is no class" in response.json()["error"]
+    assert response.status_code == 400 and "unknown positive class" in response.json()["error"]
 
 
 def test_uninformative_names_give_no_positive_class(colon):
@@ -107,7 +107,7 @@ def test_default_pixel_size_does_not_override(colon):
     assert f"pixel size of {len(others) + 1} of {len(others) + 2} images is not known" in text
     response = client.post("/api/jobs", json={"data": data, "preset": "quick"}, headers=OWN)
     assert response.status_code == 400
-    assert "give it on the data page (µm per pixel), or in a column mpp" in response.json()["error"]
+    assert "set it on the data page (µm per pixel) or in a column 'mpp'" in response.json()["error"]
     assert change_settings(client, data, mpp=0.5).json()["mpp"] == 0.5
     sizes = {(s["mpp"], s["from"]): s["n_images"] for s in checked(client, data)["sizes"]}
     assert sizes == {(0.5, "command"): len(others) + 1, (0.25, "table"): 1}
@@ -142,7 +142,7 @@ def test_worker_repeats_the_checks_of_the_page(colon):
     image = min(folder.glob("normal/*/*.jpg"))
     shutil.copy(image, folder / "adenocarcinoma" / "copy.jpg")
     job = job_of(client, start(client, data))
-    with pytest.raises(ValueError, match=r"adenocarcinoma/copy\.jpg.*are the same image"):
+    with pytest.raises(ValueError, match=r"adenocarcinoma/copy\.jpg.*are identical images"):
         train(job, no_callback)
 
 
@@ -229,7 +229,7 @@ def test_removed_pixel_size_is_assumed_with_a_warning(trained):
     with hints_for("web"):
         after = client.get(address).json()
     assert (after["mpp"], after["mpp_from"]) == (0.5, "assumed")
-    assert "give it on the data page" in after["warnings"][0] and before["warnings"] == []
+    assert "set it on the data page" in after["warnings"][0] and before["warnings"] == []
     assert after["version"] != before["version"]
     change_settings(client, data, mpp=0.5)
     assert client.get(address).json() == before
@@ -323,7 +323,7 @@ def test_metrics_at_a_moved_threshold_are_marked_as_tuned(trained, tmp_path):
     tuned = text[text.index("At the threshold chosen on these images") :]
     assert NOTE in tuned and "it never saw" not in tuned
     assert "it never saw" in text[: text.index("At the threshold chosen")]
-    assert "moved by hand from" in text
+    assert "set manually from" in text
     own = re.search(r"<b>([\d.]+)</b>balanced accuracy", plain)[1]
     assert re.search(r"<b>([\d.]+)</b>balanced accuracy", text)[1] == own
     file = tmp_path / "m.histodict"
