@@ -1,7 +1,8 @@
 """Texts for users have the vocabulary of the field: no word of `REPLACED` occurs in them.
 
 Checked are all string literals that contain a space, except docstrings: messages of exceptions and
-warnings, hints, help of options, headings and labels. Of f-strings, the literal parts are checked.
+warnings, hints, help of options, headings and labels. Of f-strings, the literal parts are checked;
+of page templates, the text without tags and expressions.
 """
 
 from __future__ import annotations
@@ -49,11 +50,20 @@ def texts(source: str) -> Iterator[tuple[str, int]]:
                 yield text, node.lineno
 
 
+def page_texts(template: str) -> Iterator[tuple[str, int]]:
+    """Yield the visible lines of a page template, with their numbers."""
+    code = re.compile(r"\{%.*?%\}|\{\{.*?\}\}|\{#.*?#\}|<(style|script).*?</\1>|<.*?>", re.DOTALL)
+    visible = code.sub(lambda found: " " + "\n" * found[0].count("\n"), template)
+    for number, line in enumerate(visible.splitlines(), start=1):
+        yield " ".join(line.split()), number
+
+
 def complaints(where: str, source: str) -> list[str]:
-    """Return a line for each replaced word in the texts of a module."""
+    """Return a line for each replaced word in the texts of a module or page template."""
+    found = page_texts(source) if where.endswith(".j2") else texts(source)
     return [
         f"{where}:{line}: {word} -> {REPLACED.get(word) or REPLACED[word[:-1]]}: {text!r}"
-        for text, line in texts(source)
+        for text, line in found
         for word in re.findall(r"[a-z]+", re.sub("|".join(ALLOWED), "", text.lower()))
         if word in REPLACED or word in PLURALS
     ]
@@ -62,11 +72,11 @@ def complaints(where: str, source: str) -> list[str]:
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_texts_use_the_standard_vocabulary(folder):
     place = ROOT / "src" / "histodict" / folder
-    modules = [place] if place.suffix == ".py" else sorted(place.rglob("*.py"))
-    assert modules
+    files = [place] if place.suffix == ".py" else [*place.rglob("*.py"), *place.rglob("*.html.j2")]
+    assert files
     found = [
         text
-        for path in modules
+        for path in sorted(files)
         for text in complaints(path.relative_to(ROOT).as_posix(), path.read_text("utf-8"))
     ]
     assert not found, "\n".join(found)
@@ -85,6 +95,11 @@ def test_texts_use_the_standard_vocabulary(folder):
 )
 def test_replaced_words_in_texts_are_found(source):
     assert len(complaints("module.py", source)) == 1
+
+
+def test_replaced_words_on_pages_are_found():
+    page = "{% block page %}\n<h2 class='look'>{{ answer }}</h2>\n<p>Where it\nlooks</p>"
+    assert [text.split(": ")[0] for text in complaints("page.html.j2", page)] == ["page.html.j2:4"]
 
 
 def test_docstrings_names_and_terms_pass():
