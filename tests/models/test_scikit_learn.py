@@ -88,7 +88,8 @@ def test_list_of_paths_trains_the_same_model_as_the_table(
         fitted = clone(unfitted).fit(X, y, groups=patients)
         np.testing.assert_array_equal(fitted.decision_function(X), expected)
         assert fitted.training_info_["n_patients"] == again.training_info_["n_patients"] == 4
-    assert model.training_info_["n_patients"] == 8  # no groups
+    assert "images of 4 patients" in fitted._repr_html_()
+    assert "images of unknown patients" in model._repr_html_()  # no groups
 
 
 def test_arrays_are_processed_like_files_without_loss(unfitted, arrays, y, patients, tmp_path):
@@ -213,6 +214,14 @@ def test_labels_that_the_type_does_not_have_are_refused():
             labels_of_names(names, label_type)
     with pytest.raises(ValueError, match="not datetime64"):
         NamedLabels.of(np.array(["2020-01-01"], dtype="datetime64[D]"))
+
+
+def test_model_file_with_labels_of_another_type_is_refused(unfitted, paths, y, tmp_path):
+    fitted = unfitted.fit(paths, y)
+    for label_type, message in (("int", "type int cannot be"), ("set", "label_type must be one")):
+        fitted.training_info_["label_type"] = label_type
+        with pytest.raises(ValueError, match=message):
+            histodict.load(fitted.save(tmp_path / "m.histodict"))
 
 
 def test_predictions_are_an_array_of_labels(model, paths, y):

@@ -214,7 +214,7 @@ class EnsembleClassifier(ImageClassifier):
             raise ValueError("a panel starts afresh: only a single model can go on from another")
         with training.files() as manifest, self._progress_callback(callback) as progress:
             fitted = self._fit(manifest, progress, executor, start_from)
-        training.record_labels(fitted.training_info_)
+        fitted.training_info_ |= training.training_info
         return self._assign_fitted(fitted)
 
     def _fit(

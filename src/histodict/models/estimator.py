@@ -158,10 +158,11 @@ class ImageEstimator(BaseEstimator):
         """Return HTML for notebooks, instead of scikit-learn's diagram."""
         parts = [type(self).__name__, "has learnt nothing yet"]
         if self.__sklearn_is_fitted__():
+            info = self.training_info_
+            n_patients = info["n_patients"] if info.get("has_patients", True) else "unknown"
             parts[1] = (
-                f"{' / '.join(self.class_names_)}, learnt from {self.training_info_['n_images']} "
-                "images of "
-                f"{self.training_info_['n_patients']} patients; {self.describe_decision()}"
+                f"{' / '.join(self.class_names_)}, learnt from {info['n_images']} images of "
+                f"{n_patients} patients; {self.describe_decision()}"
             )
         head, text, code = map(escape, (*parts, repr(self)))
         return f"<div><b>{head}</b>: {text}<br><code>{code}</code></div>"

@@ -190,6 +190,7 @@ _TRAINING_OF_SOME = {
     "left_out": "list[str]",
     "confounders": "list[str]",
     "label_type": "str",
+    "has_patients": "bool",
     "tuning": "list[Any]",
     "estimators": "list[Any]",
 }

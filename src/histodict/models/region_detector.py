@@ -259,7 +259,7 @@ class RegionDetector(ImageEstimator):
         training = resolve_training_set(X, y, groups, option="" if self.region else "region")
         with training.files() as manifest, self._progress_callback(callback) as progress:
             fitted = self._fit(manifest, progress, executor, start_from)
-        training.record_labels(fitted.training_info_)
+        fitted.training_info_ |= training.training_info
         return self._assign_fitted(fitted)
 
     def _fit(

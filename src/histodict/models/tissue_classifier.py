@@ -144,7 +144,7 @@ class TissueClassifier(ImageClassifier):
             self._progress_callback(callback) as progress,
         ):
             manifest, labels = fitted._begin(manifest, progress, executor)
-            training.record_labels(fitted.training_info_)
+            fitted.training_info_ |= training.training_info
             if start_from is not None:
                 fitted.training_info_["started_from"] = start_from.training_info_
                 start = start_from.model_

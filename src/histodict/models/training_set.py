@@ -63,10 +63,11 @@ class TrainingSet:
                 records[index] = replace(records[index], path=path)
             yield replace(self.manifest, records=tuple(records), root=folder)
 
-    def record_labels(self, training_info: dict[str, Any]) -> None:
-        """Add the type of the labels to a training record, unless they are text."""
-        if self.label_type != TEXT:
-            training_info["label_type"] = self.label_type
+    @property
+    def training_info(self) -> dict[str, Any]:
+        """Entries of the training record: type of labels that are not text, unknown patients."""
+        label_type = {} if self.label_type == TEXT else {"label_type": self.label_type}
+        return label_type | ({} if self.has_patients else {"has_patients": False})
 
 
 def resolve_training_set(

@@ -144,7 +144,9 @@ def _excluded_text(training: Mapping[str, Any]) -> str:
 
 
 def _training_text(training: Mapping[str, Any]) -> str:
-    patients = pluralize(training["n_patients"], "patient")
+    patients = "unknown patients"
+    if training.get("has_patients", True):
+        patients = pluralize(training["n_patients"], "patient")
     note = ", going on from the dictionaries of another model"
     return (
         f"{pluralize(training['n_images'], 'image')} of {patients}"
