@@ -2,7 +2,7 @@
 
     python -m benchmarks.thresholds EVALUATION [EVALUATION ...]
 
-Reads `answers.csv` of folders that `histodict evaluate` wrote, and prints per method and number of
+Reads `predictions.csv` of folders that `histodict evaluate` wrote, and prints per method and number of
 training images the mean over all splits of: the AUC; balanced accuracy at the model's own
 threshold; at the middle between the two groups of test scores that 2-means finds (no labels used);
 halfway between these two; and at the best threshold there is, which needs the answers.
@@ -29,7 +29,7 @@ def read_answers(folder: Path) -> dict[tuple[str, str], list[Answers]]:
     found: dict[tuple[str, str], dict[str, list[tuple[str, float]]]] = defaultdict(
         lambda: defaultdict(list)
     )
-    with (folder / "answers.csv").open(newline="", encoding="utf-8") as file:
+    with (folder / "predictions.csv").open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
             size = row["split"].partition(", ")[2]
             split = f"{row['split']} seed {row['seed']}"

@@ -137,9 +137,9 @@ class ImageTask:
         before : content of the earlier run
         """
         record = self.record
-        if not self.tabled or before.get("stamp", {}).get("file") != _file_key(record.path):
+        if not self.tabled or before.get("fingerprint", {}).get("file") != _file_key(record.path):
             return self
-        earlier = before["stamp"].get("facts")
+        earlier = before["fingerprint"].get("atom_statistics")
         statistics = self.metadata or (
             Path(earlier[0]) if earlier and Path(earlier[0]).exists() else None
         )
@@ -168,7 +168,7 @@ class ImageTask:
             mask = _file_key(record.mask) if record.mask else []
             annotations = record.annotations.fingerprint() if record.annotations else []
             content["anndata"] = [record.patient, record.label, mask, annotations]
-            content |= {"facts": file_key(self.metadata)} if self.metadata else {}
+            content |= {"atom_statistics": file_key(self.metadata)} if self.metadata else {}
         if record.image is not None:
             content["image"] = file_key(record.image)
         if record.region_of_interest is not None:
@@ -283,7 +283,7 @@ def _predict(task: ImageTask, callback: Callback, model: Model) -> Prediction:
         task.record.path, mpp=task.size, callback=callback, within=within
     )
     if within is not None and not prediction.n_patches:
-        raise ValueError(f"no patch with tissue lies inside of the outlines of {within.path}")
+        raise ValueError(f"{within.path}: no patch with tissue lies inside these annotations")
     if image is not None and prediction.patch_map is not None:
         prediction = replace(prediction, patch_map=prediction.patch_map.covering(image))
         # Regions move with the map.
@@ -368,7 +368,7 @@ def predict_images(
     callback: Callback = no_callback,
     executor: Executor | None = None,
     anndata: bool = False,
-    facts: Path | None = None,
+    atom_statistics: Path | None = None,
 ) -> RunResult:
     """Predict all images and write the files listed above.
 
@@ -385,27 +385,27 @@ def predict_images(
     executor : distributes images to workers, which write into `folder`; None for one image after
         another, with threads for the parts of each
     anndata : whether to write .h5ad files; existing ones are kept up to date in any case
-    facts : table from `histodict atoms --csv`, added to these files
+    atom_statistics : table from `histodict atoms --csv`, added to these files
     """
     if anndata:
         check_patch_level(model)
-        check_statistics_match(model, facts)
+        check_statistics_match(model, atom_statistics)
     settings = {"model": model_digest, "version": version("histodict"), "form": _OUTPUT_VERSION}
     run = ResultsFolder(folder, settings, model.table)
     size_option = PixelSizeOption.of(mpp)
     keys = [output_key(record.path) for record in images]
-    restricted = "given" if any(record.region_of_interest for record in images) else None
+    restricted = "set" if any(record.region_of_interest for record in images) else None
     options = {
         "--mpp": size_option.default,
         "--override-mpp": size_option.override,
         "--within": restricted,
     }
     run.begin(keys, options)
-    statistics = facts.absolute() if facts else None
+    statistics = atom_statistics.absolute() if atom_statistics else None
     tasks, fingerprints = [], []
     for record, key in zip(images, keys, strict=True):
         before = run.finished.get(key, {})
-        tabled = anndata or "anndata" in before.get("stamp", {})
+        tabled = anndata or "anndata" in before.get("fingerprint", {})
         task = ImageTask(
             with_absolute_paths(record), size_option, key, model_digest, qupath, tabled, statistics
         )
@@ -450,8 +450,8 @@ def _complete(
 ) -> tuple[Content | None, str]:
     """Return the content with the true label, None if the image failed; and what failed."""
     if isinstance(result, str):
-        return None, result + ("; its earlier answer stays in the table" if before else "")
-    is_same = before.get("stamp", {}).get("file") == fingerprint["file"]
+        return None, result + ("; the table keeps its earlier prediction" if before else "")
+    is_same = before.get("fingerprint", {}).get("file") == fingerprint["file"]
     return _with_true_label(model, result, record, before if is_same else {})
 
 
@@ -517,7 +517,7 @@ def _project_image(content: Content) -> ProjectImage:
     """Return an image by its resolved path, which is valid from any folder."""
     row = content["row"]
     score = {} if row.get("score") is None else {"histodict score": f"{row['score']:.5g}"}
-    path = Path(content["stamp"]["file"][0])
+    path = Path(content["fingerprint"]["file"][0])
     return ProjectImage(
         path,
         row["key"],

@@ -142,7 +142,7 @@ def test_evaluation_of_adaptation_uses_no_labels(manifest, tmp_path):
     arguments = ["evaluate", str(manifest.root), "--methods", methods, "--folds", "2"]
     run = CliRunner().invoke(app, [*arguments, *settings, "-o", str(out)])
     assert run.exit_code == 0, run.output
-    with (out / "answers.csv").open(newline="") as file:
+    with (out / "predictions.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     for split in {row["split"] for row in rows}:
         own = [row for row in rows if row["split"] == split]

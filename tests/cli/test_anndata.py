@@ -111,4 +111,4 @@ def test_whole_image_model_is_refused_before_the_work(tissue, tmp_path):
 
 def test_missing_h5py_is_reported_in_one_line(predict, monkeypatch):
     monkeypatch.setitem(sys.modules, "h5py", None)
-    assert "pip install 'histodict[anndata]'" in " ".join(predict("--anndata", status=2).split())
+    assert 'pip install ".[anndata]"' in " ".join(predict("--anndata", status=2).split())

@@ -61,7 +61,7 @@ def test_concepts_are_discovered_named_and_used_for_predictions(slides, tmp_path
     found = rows(output / "concepts.csv")
     assert len(found) == N_AXES
     assert all(int(row["patients"]) == 8 for row in found)
-    assert not (output / "answers.csv").exists()
+    assert not (output / "predictions.csv").exists()
 
     text = (output / "concepts.csv").read_text()
     (output / "concepts.csv").write_text(text.replace('\n1,"",', "\n1,crowded nuclei,"))
@@ -77,8 +77,8 @@ def test_concepts_are_discovered_named_and_used_for_predictions(slides, tmp_path
     assert (output / "concepts.safetensors").read_bytes() == before
     assert rows(output / "concepts.csv")[0]["name"] == "crowded nuclei"
     assert "crowded nuclei" in rows(output / "usage.csv")[0]
-    predictions = rows(output / "answers.csv")
-    assert [row["answer"] for row in predictions] == ["healthy"] * 8 + ["ill"] * 8
+    predictions = rows(output / "predictions.csv")
+    assert [row["label"] for row in predictions] == ["healthy"] * 8 + ["ill"] * 8
     assert all("of its patches use" in row["because"] for row in predictions)
 
 
@@ -167,11 +167,11 @@ def test_three_classes(slides, tmp_path):
     file.write_text("\n".join(["path,patient,label", *lines]) + "\n")
     done = run(file, "--output", tmp_path / "c", "--atoms", N_AXES)
     assert done.exit_code == 0, done.output
-    predictions = rows(tmp_path / "c" / "answers.csv")
-    assert {row["answer"] for row in predictions[8:]} == {"c"}
+    predictions = rows(tmp_path / "c" / "predictions.csv")
+    assert {row["label"] for row in predictions[8:]} == {"c"}
     for row in predictions:
         scores = {name: float(row[f"score_{name}"]) for name in "abc"}
-        assert row["answer"] == max(scores, key=scores.get)
+        assert row["label"] == max(scores, key=scores.get)
 
 
 def test_damaged_file_is_refused(slides, tmp_path):

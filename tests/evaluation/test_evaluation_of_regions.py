@@ -136,7 +136,7 @@ def test_report_tables_and_provenance_are_of_regions(folder):
     errors = read_csv(folder / "errors.csv")
     assert len(errors) == 10 and {"misses", "false_alarms", "Dice"} <= set(errors[0])
     counts = read_csv(folder / "confusion.csv")
-    n_patches = sum(int(row["n_answers"]) for row in counts if row["method"] == "dfdl")
+    n_patches = sum(int(row["n_predictions"]) for row in counts if row["method"] == "dfdl")
     assert n_patches == sum(int(r["n_patches"]) for r in errors if r["method"] == "dfdl")
     assert (folder / "figures" / "roc.svg").is_file()
 

@@ -331,7 +331,7 @@ def test_accuracy_is_that_of_the_predictions(output):
     for row, method in zip(ours(rows), METHODS, strict=True):
         own = [a["truth"] == a["label"] for a in predictions if a["method"] == method]
         assert float(row["accuracy"]) == pytest.approx(100 * np.mean(own))
-        assert int(row["n_answers"]) == len(own) == 12
+        assert int(row["n_predictions"]) == len(own) == 12
         assert float(row["low"]) <= float(row["accuracy"]) <= float(row["high"])
     beside = {r["data"] for r in rows if r["source"] == "published"}
     assert beside == set(published.CLASSES)

@@ -141,7 +141,7 @@ def test_confusion_matrices_count_the_predictions(page, folder):
         for truth, *cells in rows:
             assert cells == [str(counts[method, truth, label]) for label in header[1:]]
     for row in read_csv(folder / "confusion.csv"):
-        assert int(row["n_answers"]) == counts[row["method"], row["truth"], row["label"]]
+        assert int(row["n_predictions"]) == counts[row["method"], row["truth"], row["label"]]
 
 
 def test_operating_points_are_those_of_the_predictions(page, folder):

@@ -40,7 +40,7 @@ FAST = Recipe(
 )
 needs_dask = pytest.mark.skipif(
     importlib.util.find_spec("distributed") is None,
-    reason="distributed is not installed: pip install 'histodict[cluster]'",
+    reason="distributed is not installed: pip install '.[cluster]'",
 )
 
 
@@ -544,5 +544,5 @@ def test_missing_dask_and_torch_are_reported_only_when_needed(tissue, tmp_path):
     )
     assert run.returncode == 0, run.stderr
     cluster, cuda = run.stdout.splitlines()
-    assert cluster.startswith("2 Error:") and "pip install 'histodict[cluster]'" in cluster
-    assert cuda.startswith("2 Error:") and "pip install 'histodict[torch]'" in cuda
+    assert cluster.startswith("2 Error:") and 'pip install ".[cluster]"' in cluster
+    assert cuda.startswith("2 Error:") and 'pip install ".[torch]"' in cuda

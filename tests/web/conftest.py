@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-MISSING = "the web app is not installed: pip install 'histodict[web]'"
+MISSING = "the web app is not installed: pip install '.[web]'"
 
 
 @pytest.fixture(scope="session")

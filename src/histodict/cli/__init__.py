@@ -5,10 +5,10 @@ options        options and option groups shared by several commands; layout of `
 image_options  options that name images
 train          train
 adapt          adapt
-predict        predict, detect
+predict        predict
 features       features
 concepts       concepts
-inspect_model  info, atoms, methods
+inspect_model  info, atoms
 edit_atoms     edit, explain
 evaluate       evaluate, reproduce
 serve          demo, serve
@@ -16,6 +16,7 @@ serve          demo, serve
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -25,18 +26,17 @@ from .concepts import concepts
 from .edit_atoms import edit, explain
 from .evaluate import evaluate, reproduce
 from .features import features
-from .inspect_model import atoms, info, methods
-from .options import WIDTH, Commands, flatten_options
-from .predict import detect, predict
+from .inspect_model import atoms, info
+from .options import WIDTH, Command, Commands, flatten_options
+from .predict import predict
 from .serve import demo, serve
 from .train import train
 
-_GROUPS = {
-    "From images to answers": (train, predict, detect, explain, adapt, features),
-    "Without labels": (concepts,),
-    "What is in a model": (info, atoms, edit, methods),
-    "How good is it": (evaluate, reproduce),
-    "Try it": (demo, serve),
+_GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
+    "Train and predict": (train, predict, evaluate, adapt),
+    "Explain": (explain, atoms, edit, info),
+    "Patches without labels": (features, concepts),
+    "Try": (serve, demo, reproduce),
 }
 
 app = typer.Typer(
@@ -49,7 +49,7 @@ app = typer.Typer(
 )
 for _title, _commands in _GROUPS.items():
     for _command in _commands:
-        app.command(rich_help_panel=_title)(flatten_options(_command))
+        app.command(cls=Command, rich_help_panel=_title)(flatten_options(_command))
 
 
 def _print_version(is_requested: bool) -> None:
@@ -64,7 +64,12 @@ def _print_version(is_requested: bool) -> None:
 def main(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Say the version."),
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
     ] = False,
 ) -> None:
-    """Tell healthy from diseased tissue with a handful of labelled images, and see why."""
+    """Classify tissue images with few labels, and explain every prediction.
+
+    Start with `histodict serve --demo` or `histodict train --help`.
+    """

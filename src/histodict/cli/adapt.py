@@ -11,15 +11,24 @@ import typer
 from ..utils.files import check_disk_space, check_writable_file
 from ..utils.progress import Progress, cumulative_shares
 from ..utils.text_io import pluralize
-from .console import print_json, progress_bars, report_errors, warn
+from .console import note_replaced, print_json, progress_bars, report_errors, warn
 from .image_options import ImageOptions, warn_of_sizes, warn_of_skipped
-from .options import JobsOption, JsonOption, ModelOptions, ModelOutput, SkipBadOption
+from .options import (
+    ADVANCED,
+    JobsOption,
+    JsonOption,
+    ModelOptions,
+    ModelOutput,
+    SkipUnreadableOption,
+)
 
 if TYPE_CHECKING:
     from ..datasets.record import ImageRecord
     from ..decision.threshold import ThresholdAdaptation
     from ..images.pixel_size import PixelSizeOption
     from ..models import Model
+
+_N_CLASSES = 2
 
 
 def adapt(
@@ -29,22 +38,23 @@ def adapt(
     images: ImageOptions,
     force: Annotated[
         bool,
-        typer.Option("--force", help="Move it although the scores do not fall into two groups."),
+        typer.Option(
+            "--force",
+            help="Move the threshold even if the scores do not form two groups.",
+            rich_help_panel=ADVANCED,
+        ),
     ] = False,
-    skip_bad: SkipBadOption = False,
+    skip_unreadable: SkipUnreadableOption = False,
     jobs: JobsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Move a model's threshold with the help of images without labels.
-
-    For a model learnt from a handful of images, or used on another hospital's: the scores of other
-    patients lie higher or lower together. Give it at least 10 images, of both classes and about as
-    many of each, such as those to be answered. If their scores do not fall into two groups, as
-    those of one class do not, nothing is moved. Only the threshold changes:
+    """Adapt the threshold of a two-class model to unlabelled images of another hospital.
 
         histodict adapt tissue.histodict new/ --output adapted.histodict
 
-        histodict predict adapted.histodict new/ --output results/
+    The scores of another hospital's images may all be higher or lower. The threshold moves half
+    way to the midpoint between the two groups of scores. Use at least 10 images, about equally
+    many of each class. If the scores do not form two groups, nothing is written.
     """
     from ..decision.threshold import ThresholdAdaptation
     from ..models import save_model
@@ -52,15 +62,19 @@ def adapt(
     with report_errors():
         check_writable_file(output)
         check_disk_space(output, used.model.stat().st_size if used.model.is_file() else 0)
-        trained = used.load(jobs)
-        if trained.finds_regions:
+        model = used.load(jobs)
+        if model.finds_regions:
+            raise ValueError(f"{used.model}: a region detector cannot be adapted; use a classifier")
+        if len(model.class_names_) != _N_CLASSES:
             raise ValueError(
-                f"{used.model}: finds regions; only a model of two classes can be adapted"
+                f"{used.model}: has {len(model.class_names_)} classes; only models of two classes can "
+                "be adapted"
             )
+        note_replaced(output)
         records = images.find()
-        scored_paths, scores, failures = _scores(trained, records, images.size, skip_bad)
+        scored_paths, scores, failures = _scores(model, records, images.size, skip_unreadable)
         warn_of_skipped(failures, len(records))
-        adapted = trained.adapt_threshold(scores, force=force).tuned_on(scored_paths)
+        adapted = model.adapt_threshold(scores, force=force).tuned_on(scored_paths)
         change = adapted.training_info_["tuning"][-1]
         if failures:
             change["left_out"] = failures
@@ -74,22 +88,21 @@ def _print_adapted(
 ) -> None:
     if adaptation.one_is_small:
         warn(
-            "one group is small: if nearly all images are of one class, the model as it was is the "
-            "better one"
+            "one group of scores is small. If nearly all images are of one class, use the model "
+            "without adaptation"
         )
     if as_json:
         print_json({"model": str(output), "n_images": n_images} | asdict(adaptation))
         return
     low, high = adaptation.groups
     typer.echo(
-        f"Groups of {low} and {pluralize(high, 'image')}; {adaptation.n_moved} of {n_images} get "
-        "another "
-        f"answer than before: {output}"
+        f"Two groups of scores: {low} and {pluralize(high, 'image')}. The new threshold changes "
+        f"the predicted class of {adaptation.n_moved} of {n_images}: {output}"
     )
 
 
 def _scores(
-    model: Model, images: list[ImageRecord], size: PixelSizeOption, skip_bad: bool
+    model: Model, images: list[ImageRecord], size: PixelSizeOption, skip_unreadable: bool
 ) -> tuple[list[Path], list[float], list[str]]:
     """Return the scored images, their scores and the reasons of skipped images."""
     from ..datasets.survey import ReadabilityReport, check_readable
@@ -99,7 +112,7 @@ def _scores(
     predictions, failures = [], []
     with progress_bars() as callback:
         report = check_readable(images, model.n_jobs, callback)
-        if not skip_bad:
+        if not skip_unreadable:
             report.check()
         reasons = {record.path: reason for record, reason in report.bad}
         fractions = cumulative_shares([estimated_bytes(image.path) for image in images])
@@ -113,7 +126,7 @@ def _scores(
             except ImageError as error:
                 failures.append((image, str(error)))
             callback(Progress("predict", index + 1, len(images), work=fractions[index + 1]))
-    if not skip_bad:
+    if not skip_unreadable:
         ReadabilityReport(len(images), failures).check()
     warn_of_sizes(model, [prediction.size for prediction in predictions])
     scored = {prediction.path for prediction in predictions if prediction.top_label is not None}

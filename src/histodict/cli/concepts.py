@@ -12,7 +12,7 @@ from ..utils.files import check_writable_folder
 from ..utils.text_io import pluralize
 from .console import print_json, report_errors, warn
 from .image_options import ImageOptions
-from .options import ExecutionCliOptions, FolderOutput, JsonOption
+from .options import MODEL, ExecutionCliOptions, JsonOption, ResultsOutput, SeedOption
 
 if TYPE_CHECKING:
     from ..explain.concept_discovery import ConceptDictionary, ConceptTrainingSet, ConceptUsage
@@ -22,38 +22,43 @@ _MIN_RECURRENCE = 0.7  # minimum |cos| between concepts of two halves of the pat
 
 def concepts(
     *,
-    output: FolderOutput,
-    n_concepts: Annotated[int, typer.Option("--atoms", help="Concepts to learn.")] = 128,
-    network: Annotated[
+    output: ResultsOutput,
+    n_concepts: Annotated[
+        int, typer.Option("--atoms", help="Number of concepts.", rich_help_panel=MODEL)
+    ] = 128,
+    encoder: Annotated[
         str,
         typer.Option(
-            "--vectors",
             metavar="NAME",
-            help="The network whose cells stand for patches; feature files bring their own.",
+            help="Encoder of the patches. Feature files need none.",
+            rich_help_panel=MODEL,
         ),
     ] = "efficientnet-lite0",
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of what is drawn at random.")] = 0,
+    seed: SeedOption = 0,
     images: ImageOptions,
     work: ExecutionCliOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """Learn concepts from many images without labels, then answer from a handful of labels.
-
-    One dictionary over all images, of atoms that other patients would give as well. Writes
-    concepts.csv (what is known of each; its column name is yours to fill in) and usage.csv (the
-    share of each image's patches that use them):
+    """Learn concepts from unlabelled images, and classify images from a handful of labels.
 
         histodict concepts slides.csv --atoms 128 --output concepts/
 
-    Once some images have a label in the table, the same command also writes answers.csv: an answer
-    for every image, and the concepts it rests on. The concepts are not learnt again, and your names
-    are kept. Best give the patients, too: what all of them share becomes a concept.
+    Learns one dictionary over all images, of atoms that recur in other patients. Writes
+    concepts.csv (statistics of each concept, with an empty column name to fill in) and usage.csv
+    (share of the patches of each image that use it).
+
+    If the table has labels for some images, the same command also writes predictions.csv with a
+    prediction for every image and the concepts that it uses. Concepts and names are reused. Name
+    the patients: the method looks for concepts that many patients share.
     """
+    from ..encoders import check_installed
     from ..explain.concept_discovery import ConceptTrainingSet
 
     with report_errors():
         check_writable_folder(output)
-        source = ConceptTrainingSet.of(_expand_feature_folders(images).find(), network, images.size)
+        if images.features is None:
+            check_installed(encoder)
+        source = ConceptTrainingSet.of(_expand_feature_folders(images).find(), encoder, images.size)
         dictionary, usage, is_new = _learn(source, n_concepts, seed, output, work)
         summary = _write_tables(output, source, dictionary, usage)
     if source.describe_size_differences():
@@ -63,13 +68,13 @@ def concepts(
             {"folder": str(output), "concepts": len(dictionary.atoms), "new": is_new} | summary
         )
         return
-    origin = "learnt from" if is_new else "as learnt before from"
+    origin = "learnt from" if is_new else "reused; learnt from"
     typer.echo(
         f"{len(dictionary.atoms)} concepts, {origin} {pluralize(len(usage.patches), 'image')}"
     )
     for line in _describe(summary):
         typer.echo(line)
-    typer.echo(f"Name them in {output / 'concepts.csv'}")
+    typer.echo(f"Names: fill in the column name of {output / 'concepts.csv'}")
 
 
 def _expand_feature_folders(images: ImageOptions) -> ImageOptions:
@@ -138,11 +143,11 @@ def _write_tables(
     summary: dict[str, Any] = {"recurrence": None if np.isnan(recurrence) else round(recurrence, 3)}
     if recurrence < _MIN_RECURRENCE:
         warn(
-            f"halves of the patients agree on these concepts by {recurrence:.2f} only (|cos|): do "
-            "not rely on what they are called; more patients, or fewer atoms, may help"
+            f"concepts of two halves of the patients have a mean |cos| of only {recurrence:.2f}. "
+            "Other patients would give other concepts; use more patients or fewer --atoms"
         )
     if all(not record.patient for record in source.records):
-        warn("no patients are named: every image counts as one, see --column patient=COLUMN")
+        warn("patients unknown: each image counts as one patient. Give --column patient=COLUMN")
     labels = [record.label for record in source.records]
     if any(labels):
         _, predictions = concept_answers.concept_prediction_rows(usage, labels, images, names)
@@ -156,9 +161,7 @@ def _write_tables(
             "leave_one_patient_out_accuracy": n_correct,
         }
     elif (output / concept_folder.PREDICTIONS).exists():
-        warn(
-            f"{output / concept_folder.PREDICTIONS}: is left as it was, as no image has a label now"
-        )
+        warn(f"{output / concept_folder.PREDICTIONS} is unchanged, as no image has a label now")
     return summary
 
 
@@ -166,16 +169,15 @@ def _describe(summary: dict[str, Any]) -> list[str]:
     """Describe the summary statistics in sentences."""
     lines = []
     if summary["recurrence"] is None:
-        lines.append("Whether other patients give the same is not known: that takes four or more")
+        lines.append("Recurrence in other patients: unknown, as it needs four or more patients")
     else:
-        lines.append(f"Halves of the patients give the same by {summary['recurrence']:.2f} (|cos|)")
-    if "labelled" in summary:
-        text = f"Answers rest on {pluralize(summary['labelled'], 'label')}"
-        accuracy_text = (
-            f"; patients left out: {summary['leave_one_patient_out_accuracy']} of "
-            f"{summary['unseen']} images right"
-        )
         lines.append(
-            text + (accuracy_text if summary["unseen"] else "; no patient could be left out")
+            f"Recurrence between two halves of the patients: mean |cos| {summary['recurrence']:.2f}"
         )
+    if "labelled" in summary:
+        text = f"Predictions use {pluralize(summary['labelled'], 'label')}. Leave-one-patient-out: "
+        accuracy_text = (
+            f"{summary['leave_one_patient_out_accuracy']} of {summary['unseen']} images correct"
+        )
+        lines.append(text + (accuracy_text if summary["unseen"] else "not possible"))
     return lines

@@ -49,10 +49,10 @@ def report_errors() -> Iterator[None]:
         message = str(error)
         cause: Exception = error
     except BrokenExecutor as error:
-        message = f"a process that did a part of the work was ended by the system; {_with_less()}"
+        message = f"the system ended a worker process. {_with_less()}"
         cause = error
     except MemoryError as error:
-        message = f"there is not enough memory: {str(error) or _with_less()}"
+        message = f"not enough memory: {str(error) or _with_less()}"
         cause = error
     else:
         return
@@ -79,14 +79,14 @@ def reset_state() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-def set_resume_hint(what: str = "what is finished") -> None:
-    """Announce that the same command resumes where it is stopped; `what` is not repeated."""
-    _resume_hint[:] = [f"{what} is not done again"]
+def set_resume_hint(what: str = "finished images or runs") -> None:
+    """Announce that the same command resumes where it is stopped; `what` is reused."""
+    _resume_hint[:] = [f"it reuses {what}"]
 
 
 def _with_less() -> str:
-    text = "if memory ran out, give fewer --jobs, and run the same command again"
-    return ": ".join([text, *_resume_hint])
+    text = "If memory is exhausted, run the same command with fewer --jobs"
+    return "; ".join([text, *_resume_hint])
 
 
 @contextmanager
@@ -116,16 +116,28 @@ def report_interruption(by: str) -> None:
     )
     text = f"by {by}{f' ({position})' if position else ''}"
     hint = (
-        f"The same command goes on: {_resume_hint[0]}"
+        f"To resume, run the same command; {_resume_hint[0]}"
         if _resume_hint
-        else "The same command starts anew"
+        else "The same command starts again from the beginning"
     )
     _write_line("[yellow]Stopped:[/]", f"{text}. {hint}")
 
 
-def warn(words: str, head: str = "Warning") -> None:
+def warn(text: str, head: str = "Warning") -> None:
     """Print a warning on one line; `head` replaces the word "Warning"."""
-    _write_line(f"[yellow]{head}:[/]", words)
+    _write_line(f"[yellow]{head}:[/]", text)
+
+
+def note_replaced(output: Path) -> None:
+    """Print a note if the output file exists and will be replaced."""
+    if output.exists():
+        warn(f"{output} exists and will be replaced", "Note")
+
+
+def check_html_file(output: Path) -> None:
+    """Raise ValueError unless the file ends in .html."""
+    if output.suffix.lower() not in (".html", ".htm"):
+        raise ValueError(f"--output {output}: the page is HTML; choose a name that ends in .html")
 
 
 def _single_line(message: Warning | str, *location: Any, **more: Any) -> str:
@@ -137,7 +149,7 @@ def exit_with_failures(failures: Iterable[str]) -> None:
     """Print the failures; exit with status 1 if there are any."""
     failures = list(failures)
     for failure in failures:
-        _write_line("[red]Not done:[/]", failure)
+        _write_line("[red]Failed:[/]", failure)
     if failures:
         raise typer.Exit(1)
 
@@ -245,7 +257,7 @@ def handle_signals() -> Iterator[None]:
     signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
     reported = threading.Event()
     threading.Thread(
-        target=_force_exit, args=(reader, reported), daemon=True, name="leaving"
+        target=_force_exit, args=(reader, reported), daemon=True, name="forced exit"
     ).start()
     os.environ.setdefault("PYTHONWARNINGS", _WARNING_FILTER)
     hook, sys.unraisablehook = sys.unraisablehook, partial(_skip_interruption, sys.unraisablehook)

@@ -9,16 +9,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..utils.files import check_disk_space, check_writable_file
-from .console import print_json, print_table, progress_bars, report_errors, warn
+from .console import (
+    check_html_file,
+    note_replaced,
+    print_json,
+    print_table,
+    progress_bars,
+    report_errors,
+    warn,
+)
 from .image_options import ImageOptions, PredictionInputOptions, warn_of_records
 from .options import (
+    INPUT,
+    MODEL,
+    OUTPUT,
     AllowMissingOption,
     FeaturesOption,
     JobsOption,
     JsonOption,
+    MemberOption,
     ModelOptions,
     MppOption,
-    ViewOption,
     select_member,
 )
 
@@ -40,38 +51,50 @@ class EditOptions:
         list[str] | None,
         typer.Option(
             metavar=_NAMED,
-            help='Name atoms, as in "inflamed:3=crowded dark nuclei". Atoms of one name are one '
-            'concept: "inflamed:3,inflamed:9=…" merges two. An empty name takes it away.',
+            help='Name atoms: "inflamed:3=crowded dark nuclei". Atoms with the same name form '
+            "one concept. An empty name removes the name.",
+            rich_help_panel=MODEL,
         ),
     ] = None
     group: Annotated[
         list[str] | None,
-        typer.Option(metavar=_NAMED, help="Put atoms under a heading, such as nuclei."),
+        typer.Option(
+            metavar=_NAMED, help="Assign atoms to a group, such as nuclei.", rich_help_panel=MODEL
+        ),
     ] = None
     artefact: Annotated[
         list[str] | None,
-        typer.Option(metavar=_ATOMS, help="Mark atoms as no tissue; they still take part."),
+        typer.Option(
+            metavar=_ATOMS,
+            help="Label atoms as artefacts. Predictions do not change.",
+            rich_help_panel=MODEL,
+        ),
     ] = None
     tissue: Annotated[
-        list[str] | None, typer.Option(metavar=_ATOMS, help="Take that mark away.")
+        list[str] | None,
+        typer.Option(
+            metavar=_ATOMS, help="Remove the artefact label of atoms.", rich_help_panel=MODEL
+        ),
     ] = None
     disable: Annotated[
         list[str] | None,
         typer.Option(
             metavar=_ATOMS,
-            help="Switch atoms off: the model answers as if it had never had them. Nothing is "
-            "learnt again.",
+            help="Disable atoms: the model predicts without them. Nothing else is fitted again.",
+            rich_help_panel=MODEL,
         ),
     ] = None
     enable: Annotated[
-        list[str] | None, typer.Option(metavar=_ATOMS, help="Switch atoms on again.")
+        list[str] | None,
+        typer.Option(metavar=_ATOMS, help="Enable disabled atoms.", rich_help_panel=MODEL),
     ] = None
     refit_rule: Annotated[
         Path | None,
         typer.Option(
             metavar="IMAGES",
-            help="Fit the line between the classes again, on these labelled images, as those of "
-            "training: atoms that are off leave a class weaker. Dictionaries stay as they are.",
+            help="Fit weights and threshold again on these labelled images; the dictionaries do "
+            "not change. Recommended after --disable.",
+            rich_help_panel=MODEL,
         ),
     ] = None
 
@@ -88,7 +111,8 @@ class EditOptions:
                     raise ValueError(f'--{option} "{text}": write ATOMS=TEXT, as in {example}')
                 if value_text.strip() in labels:
                     raise ValueError(
-                        f"--{option}: {value_text.strip()!r} is what another atom goes by"
+                        f"--{option}: {value_text.strip()!r} is the label of another atom; choose "
+                        "another name"
                     )
                 check_name(value_text.strip())
                 changes.append((atoms, {option: value_text.strip()}))
@@ -110,7 +134,8 @@ class PreviewOptions:
         Path | None,
         typer.Option(
             metavar="IMAGES",
-            help="An image, a folder or a CSV: say what the changes change in the answers.",
+            help="Image, folder or CSV file whose predictions are compared before and after.",
+            rich_help_panel=INPUT,
         ),
     ] = None
     features: FeaturesOption = None
@@ -133,24 +158,21 @@ def edit(
     *,
     used: ModelOptions,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Model file to write: a new one.")
+        Path | None, typer.Option("--output", "-o", help="New model file.", rich_help_panel=OUTPUT)
     ] = None,
     changes: EditOptions,
     shown: PreviewOptions,
-    member: ViewOption = 1,
+    member: MemberOption = 1,
     jobs: JobsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Name, group and switch off the atoms of a model, in a new model file.
+    """Name, group and disable atoms, and write a new model file.
 
-    ATOMS go by CLASS:NUMBER, as `histodict atoms` shows them, or by a name they have; several
-    with commas between them. Every option may be repeated. What is said is kept in the model with
-    the date, and appears wherever its atoms do:
+        histodict edit a.histodict --name "inflamed:3=nuclei" -o b.histodict
 
-        histodict edit m.histodict --name "inflamed:3=dark nuclei" --disable inflamed:7 -o
-        n.histodict
-
-    Without a change it lists what has been said so far.
+    ATOMS are labels CLASS:NUMBER, as `histodict atoms` shows them, or names, separated by commas.
+    Options can be repeated. The model file stores the changes with their date. Without a change,
+    the command lists the stored changes.
     """
     from ..decision.atom_annotations import parse_atom_selector
     from ..models import save_model
@@ -159,7 +181,7 @@ def edit(
         if output is not None:
             check_writable_file(output)
             if output.exists() and output.samefile(used.model):
-                raise ValueError(f"{output}: is the model itself: write to another file")
+                raise ValueError(f"{output}: is the input model; choose another output file")
         model = used.load(jobs)
         base_model = select_member(model, member).model_
         labels = labels_of(base_model, model.class_names_)
@@ -169,16 +191,16 @@ def edit(
         changed = model.with_atom_annotations(notes, member - 1)
         is_changed = notes != base_model.atom_annotations or changes.refit_rule is not None
         if is_changed and output is None and shown.show is None:
-            raise ValueError("say where the changed model goes, with --output")
+            raise ValueError("give a file for the changed model with --output")
         if shown.needs_images and shown.show is None and changes.refit_rule is None:
-            message = "--features and --mpp are of the images of --show or --refit-rule"
-            raise ValueError(f"{message}: give these, too")
+            raise ValueError("--features and --mpp need --show or --refit-rule")
         records = shown.images.find() if shown.show else []
         if records and notes.disabled != base_model.atom_annotations.disabled:
             changed = changed.tuned_on([record.path for record in records])
         if changes.refit_rule is not None:
             changed = _refit_rule(changed, changes.refit_rule, shown, member - 1)
         if output is not None:
+            note_replaced(output)
             save_model(changed, output)
         rows = _compare_predictions(model, changed, records, shown.images.size) if records else []
     if as_json:
@@ -226,8 +248,8 @@ def _compare_predictions(
                 "within": record.region_of_interest,
             }
             old, new = (m.predict_one(record.path, **arguments) for m in (before, after))
-            row = {"path": str(record.path), "before": old.row()["label"]}
-            row |= {"score_before": old.row()["score"], "after": new.row()["label"]}
+            row = {"path": str(record.path), "before": old.row()["top_label"]}
+            row |= {"score_before": old.row()["score"], "after": new.row()["top_label"]}
             row |= {"score_after": new.row()["score"], "truth": record.label or None}
             rows.append(row)
     return rows
@@ -249,9 +271,9 @@ def _print_change(notes: AtomAnnotations, labels: list[str], rows: list[dict[str
             ]
             for note in notes.notes
         ]
-        print_table(("atom", "name", "group", "", "since"), lines)
+        print_table(("atom", "name", "group", "status", "date"), lines)
     else:
-        typer.echo("Nothing has been said of its atoms.")
+        typer.echo("No atom has a name, group or status.")
     if rows:
         table = [
             [
@@ -265,7 +287,7 @@ def _print_change(notes: AtomAnnotations, labels: list[str], rows: list[dict[str
         ]
         print_table(("image", "before", "score", "", "after", "score", ""), table)
         changed = [row for row in rows if row["before"] != row["after"]]
-        typer.echo(f"{len(changed)} of {len(rows)} answers change{_accuracy_text(rows)}.")
+        typer.echo(f"{len(changed)} of {len(rows)} predictions change{_accuracy_text(rows)}.")
 
 
 def _format_prediction(label: str, score: float | None) -> tuple[str, str]:
@@ -277,36 +299,44 @@ def _accuracy_text(rows: list[dict[str, Any]]) -> str:
     if not known:
         return ""
     before, after = (sum(row[key] == row["truth"] for row in known) for key in ("before", "after"))
-    warning = "too optimistic if the change was chosen by these scores"
-    return f"; right before {before}, now {after} of {len(known)}; {warning}"
+    return (
+        f"; correct before: {before}, after: {after} of {len(known)} (too optimistic if you chose "
+        "the change on these images)"
+    )
 
 
 def explain(
     *,
     used: ModelOptions,
-    asked: PredictionInputOptions,
+    images: PredictionInputOptions,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Page (.html) to write.")
+        Path | None,
+        typer.Option("--output", "-o", help="HTML page to write (.html).", rich_help_panel=OUTPUT),
     ] = None,
-    n_shown: Annotated[int, typer.Option("--atoms", help="Concepts to show of an image.")] = 8,
+    n_shown: Annotated[
+        int, typer.Option("--atoms", help="Number of atoms per image.", rich_help_panel=OUTPUT)
+    ] = 8,
     jobs: JobsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say why: an image's answer in the atoms of the model, whose parts add up to its score.
+    """Explain predictions: the contribution of each atom to the score of an image.
 
-        histodict explain tissue.histodict image.png --output why.html
+        histodict explain tissue.histodict image.png --output explanation.html
 
-    Atoms go by the names that `histodict edit` gave them, else by CLASS:NUMBER. "healthy 4 %" is
-    what is usual in the training patches of that class.
+    Contributions add up to the score. Atoms are ordered by the difference from the training
+    patches of the class with the second highest score. They have the names given with
+    `histodict edit`, else CLASS:NUMBER.
     """
     from ..reports.explanation_page import write_explanation_page
 
     with report_errors():
         if output is not None:
+            check_html_file(output)
             check_writable_file(output)
             check_disk_space(output, _PAGE_BYTES)
-        model, size_option = used.load(jobs), asked.size
-        records = asked.find()
+            note_replaced(output)
+        model, size_option = used.load(jobs), images.size
+        records = images.find()
         warn_of_records(model, records, size_option)
         explanations = []
         with progress_bars() as callback:

@@ -29,19 +29,25 @@ from .image_options import (
     whole_numbers,
 )
 from .options import (
+    ADVANCED,
+    INPUT,
+    MODEL,
     CacheOption,
     ExecutionCliOptions,
-    FolderOutput,
     JobsOption,
     JsonOption,
     PositiveOption,
+    ResultsOutput,
     SettingOption,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..datasets.manifest import Manifest
     from ..model_selection.splits import Splits
     from ..models import Plan
+    from ..models.recipe import Recipe
     from ..paper import Choice, Outcome
     from ..utils.text_io import Row
 
@@ -56,18 +62,18 @@ class MethodsOptions:
     methods: Annotated[
         str | None,
         typer.Option(
-            help="What to compare, separated by commas: methods; presets; or PRESET:METHOD, such "
-            "as paper:dfdl. With +unlabelled the threshold is adapted to the test images, whose "
-            "labels it does not see. The first is compared with all others. Left out: what `train` "
-            "makes, and lbp-colour, with --features mean-logistic; with --regions dfdl, by pixels "
-            "and by what a network sees."
+            help="Methods, presets or PRESET:METHOD, separated by commas; METHOD+unlabelled adapts "
+            "the threshold to the unlabelled test images. The first is compared with the others. "
+            "Default: the model of `histodict train`, and a simple method.",
+            rich_help_panel=MODEL,
         ),
     ] = None
     preset: Annotated[
         str | None,
         typer.Option(
-            help="The preset of methods that name none; left out: fast, one model each; with "
-            "--features precomputed; or with --regions the one that `train --regions` takes."
+            help="Preset of methods without one. Default: fast; with --features precomputed; with "
+            "--regions as in `histodict train`.",
+            rich_help_panel=MODEL,
         ),
     ] = None
     setting: SettingOption = None
@@ -104,20 +110,33 @@ class ProtocolOptions:
     """Options that define the splits into training and test images, and the seeds."""
 
     protocol: Annotated[
-        str, typer.Option(help="k-fold, hold-out, site, predefined, or a splits.json to use again.")
+        str,
+        typer.Option(
+            help="k-fold, hold-out, site, predefined (column split), or the splits.json of an "
+            "earlier run.",
+            rich_help_panel=INPUT,
+        ),
     ] = "k-fold"
-    folds: Annotated[int, typer.Option(help="Folds of k-fold.")] = 5
-    repeats: Annotated[int, typer.Option(help="Repeats of k-fold or hold-out.")] = 1
+    folds: Annotated[int, typer.Option(help="k-fold: number of folds.", rich_help_panel=INPUT)] = 5
+    repeats: Annotated[
+        int, typer.Option(help="k-fold and hold-out: number of repeats.", rich_help_panel=INPUT)
+    ] = 1
     per_class: Annotated[
-        str, typer.Option(help="Training images per class of hold-out, separated by commas.")
+        str,
+        typer.Option(
+            help="hold-out: training images per class, separated by commas.", rich_help_panel=INPUT
+        ),
     ] = "3,5,10"
-    seeds: Annotated[str, typer.Option(help="Seeds of the training, separated by commas.")] = "0"
+    seeds: Annotated[
+        str, typer.Option(help="Random seeds, separated by commas.", rich_help_panel=ADVANCED)
+    ] = "0"
     by_image: Annotated[
         bool,
         typer.Option(
             "--by-image",
-            help="Split by image although images of one patient then stand on both sides: the "
-            "figures are too good, and the report says so.",
+            help="Split by image, so that training and test set share patients. Accuracy is then "
+            "too high; the report states this.",
+            rich_help_panel=ADVANCED,
         ),
     ] = False
 
@@ -133,11 +152,11 @@ class ProtocolOptions:
         if shared:
             n_patients = len(set(manifest.patients))
             warn(
-                f"{len(shared)} of {n_patients} patients are on both sides of a split: the figures "
-                "are too good."
+                f"{len(shared)} of {n_patients} patients are in both the training and the test set "
+                "of a split: accuracy is too high"
             )
         if self.protocol != "predefined" and any(record.split for record in manifest.records):
-            warn("the column split is not used; --protocol predefined uses it.")
+            warn("column split ignored; --protocol predefined uses it", "Note")
         return splits
 
 
@@ -153,14 +172,14 @@ class LabelledDataOptions(RegionTrainingOptions):
         if one_region(self.regions) is None:
             return set_positive_class(manifest, self.positive)
         if self.positive is not None:
-            raise ValueError("--positive: leave it out, as --regions names what is to be found")
+            raise ValueError("--positive cannot be combined with --regions, which names the class")
         return manifest
 
-    def read(self, *, whole_paths: bool = False) -> Manifest:
+    def read(self, recipes: Sequence[Recipe] = (), *, whole_paths: bool = False) -> Manifest:
         """Read the images; for regions, label each by whether it shows any."""
         from ..models.region_detector import labelled_by_region
 
-        manifest = super().read(whole_paths=whole_paths)
+        manifest = super().read(recipes, whole_paths=whole_paths)
         region = one_region(self.regions)
         if region is None:
             warn_of_masks(manifest)
@@ -170,7 +189,7 @@ class LabelledDataOptions(RegionTrainingOptions):
 
 def evaluate(
     *,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for tables and report.")],
+    output: ResultsOutput,
     compared: MethodsOptions,
     protocol: ProtocolOptions,
     data: LabelledDataOptions,
@@ -178,29 +197,21 @@ def evaluate(
     work: ExecutionCliOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare methods on unseen patients.
+    """Compare methods on unseen patients, and write a report.
 
-    Every method is trained and tested on the same splits, with patients kept apart. Writes tables
-    (results, paired comparisons, answers, errors, timing; CSV and Parquet), the splits, figures,
-    and report.html.
-    A run that was stopped goes on where it was:
+        histodict evaluate tissue.csv --methods dfdl,lbp-colour -o comparison/
 
-        histodict evaluate tissue.csv --methods dfdl,odl,lbp-colour --folds 2 --repeats 5 -o out/
+    All methods are trained and tested on the same splits, with patients kept apart. Writes
+    report.html, tables of results, paired comparisons, predictions, errors and timing, and the
+    splits. The same command resumes.
 
-    Where regions are to be found (masks in the column mask, or crops), patches are measured: AUC,
-    Dice, sensitivity and specificity:
+    Region detectors are scored by patches; feature files need no images:
 
-        histodict evaluate tiles.csv --regions tumour -o out/
+        histodict evaluate tiles.csv --regions tumour -o comparison/
 
-    From vectors that an encoder computed before, no image is needed:
-
-        histodict evaluate slides.csv --features features_uni_v1/ -o out/
-
-    Outlines (--annotations) may stand for masks. With several classes, the parts of images that
-    are outlined as one of them are told apart:
-
-        histodict evaluate slides.csv --annotations geojson/ --regions tumour,stroma -o out/
+        histodict evaluate slides.csv --features uni_v1/ -o comparison/
     """
+    from ..encoders import check_installed
     from ..evaluation import evaluate as run_evaluation
     from ..evaluation import train_example
     from ..reports.evaluation_page import write_evaluation_page
@@ -211,11 +222,14 @@ def evaluate(
         check_disk_space(output, _REPORT_BYTES)
         plans = compared.plans(data.regions, data.features)
         region = one_region(data.regions)
-        manifest = data.read(whole_paths=work.cluster is not None)
+        recipes = [recipe for plan in plans.values() for recipe in plan.recipes]
+        for recipe in recipes:
+            check_installed(recipe.features)
+        manifest = data.read(recipes, whole_paths=work.cluster is not None)
         splits = protocol.splits(manifest)
         warn_of_confounders(manifest)
         seeds = whole_numbers("--seeds", protocol.seeds)
-        set_resume_hint()
+        set_resume_hint("finished trainings")
         with work.begin(cache) as execution:
             evaluation = run_evaluation(
                 manifest, plans, splits, output, seeds=seeds, work=execution, region=region
@@ -232,6 +246,8 @@ def evaluate(
             _print_values(evaluation.values, list(evaluation.measures), " of patches")
         else:
             _print_values(evaluation.values, [evaluation.main_measure])
+        for warning in evaluation.interval_warnings:
+            warn(warning)
         for note in selection_text(evaluation):
             warn(note, "Note")
         typer.echo(f"See {output / 'report.html'}")
@@ -243,7 +259,7 @@ def evaluate(
 def _print_values(values: list[Row], shown: list[str], of_what: str = "") -> None:
     for measure in shown:
         print_table(
-            ("method", "images per class", f"{measure}{of_what}", "95 % interval"),
+            ("method", "training images per class", f"{measure}{of_what}", "95 % interval"),
             [
                 (
                     row["method"],
@@ -262,17 +278,32 @@ class ReproduceOptions:
     """Options that select a part of the data and override settings of the paper."""
 
     part: Annotated[
-        str | None, typer.Option(help="Of data with several tasks: those named so, such as lung.")
+        str | None,
+        typer.Option(
+            help="Tasks with this name, if the data has several, such as lung.",
+            rich_help_panel=INPUT,
+        ),
     ] = None
     methods: Annotated[
-        str, typer.Option(help="Methods, separated by commas; else each experiment's own.")
+        str,
+        typer.Option(
+            help="Methods, separated by commas. Default: those of each experiment.",
+            rich_help_panel=MODEL,
+        ),
     ] = ""
-    preset: Annotated[str, typer.Option(help="Settings to start from.")] = "paper"
+    preset: Annotated[str, typer.Option(help="Preset of all methods.", rich_help_panel=MODEL)] = (
+        "paper"
+    )
     setting: SettingOption = None
     per_class: Annotated[
-        int | None, typer.Option(help="Training images per class; else as in the paper.")
+        int | None,
+        typer.Option(
+            help="Training images per class. Default: as in the paper.", rich_help_panel=INPUT
+        ),
     ] = None
-    repeats: Annotated[int, typer.Option(help="Repeat with other splits.")] = 1
+    repeats: Annotated[
+        int, typer.Option(help="Number of repeats with other splits.", rich_help_panel=INPUT)
+    ] = 1
 
     def choice(self) -> Choice:
         """Return the options as a `Choice`."""
@@ -288,24 +319,30 @@ def reproduce(
     what: Annotated[
         str,
         typer.Argument(
-            help="bases, codes, accuracy, confusion, roc, training-patches, training-images, "
-            "bases-count, complexity or all."
+            help="Experiment: bases, codes, accuracy, confusion, roc, training-patches, "
+            "training-images, bases-count, complexity or all."
         ),
     ] = "all",
     data: Annotated[
-        str, typer.Option(help="Folder, name of one in $HISTODICT_DATA, or synthetic.")
+        str,
+        typer.Option(
+            help="Folder, name of a folder in $HISTODICT_DATA, or synthetic.", rich_help_panel=INPUT
+        ),
     ] = "synthetic",
-    output: FolderOutput = Path("histodict-paper"),
-    quick: Annotated[bool, typer.Option("--quick", help="Small sizes: a look in minutes.")] = False,
+    output: ResultsOutput = Path("histodict-paper"),
+    quick: Annotated[
+        bool,
+        typer.Option("--quick", help="Small sizes, for a test in minutes.", rich_help_panel=MODEL),
+    ] = False,
     choice: ReproduceOptions,
     jobs: JobsOption = None,
 ) -> None:
-    """Repeat the paper's experiments and show its published figures beside ours.
-
-    Writes figures (SVG, PNG), tables and index.html; a run that was stopped goes on where it was.
-    Without data, tissue is drawn:
+    """Repeat the experiments of the paper, beside its published figures.
 
         histodict reproduce all --quick
+
+    Writes figures (SVG, PNG), tables and index.html. Without --data, images are synthetic. The
+    same command resumes.
     """
     from ..paper import FULL, QUICK
     from ..paper.reproduce import reproduce as run_experiments
@@ -314,7 +351,7 @@ def reproduce(
     with report_errors(), progress_bars() as callback:
         check_writable_folder(output)
         check_disk_space(output, _REPORT_BYTES)
-        set_resume_hint()
+        set_resume_hint("finished trainings")
         outcomes = run_experiments(
             what,
             data,

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..utils.files import check_writable_folder
+from ..utils.optional_dependency import load_optional
 from ..utils.text_io import pluralize, printable
 from .console import end_with_files, failure_rows, print_json, report_errors, set_resume_hint
 from .image_options import PixelInputOptions, parse_pairs
-from .options import ExecutionCliOptions, FolderOutput, JsonOption, SettingOption
+from .options import MODEL, ExecutionCliOptions, JsonOption, ResultsOutput, SettingOption
 
 if TYPE_CHECKING:
     from ..models.feature_extraction import ExtractionResult
@@ -19,13 +20,14 @@ if TYPE_CHECKING:
 
 def features(
     *,
-    output: FolderOutput,
-    vectors: Annotated[
+    output: ResultsOutput,
+    encoder: Annotated[
         str,
         typer.Option(
             metavar="NAME",
-            help="What stands for a patch: a network such as efficientnet-lite0 or timm:NAME@FILE, "
-            "or rgb, centred, channel-centred.",
+            help="Encoder, such as efficientnet-lite0 or timm:NAME@FILE; or rgb, centred or "
+            "channel-centred for pixels.",
+            rich_help_panel=MODEL,
         ),
     ] = "efficientnet-lite0",
     setting: SettingOption = None,
@@ -33,22 +35,24 @@ def features(
     work: ExecutionCliOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """Write the vectors of images' patches into feature files, one .h5 per image.
+    """Write feature files of patches: one .h5 file per image, in the format of TRIDENT.
 
-    They are as TRIDENT writes them (features, coords and their attributes), for other tools and for
-    `--features` of train, predict, evaluate and atoms. Files that are there, made with the same
-    settings, are not made again. Bad images are listed at the end and in failures.csv, and make the
-    exit status 1:
+        histodict features slides/ --output features/
 
-        histodict features slides/ --vectors efficientnet-lite0 --output features/
+    `train`, `predict`, `evaluate` and `atoms` read these files with --features. The same command
+    resumes: finished files are skipped. Images that cannot be read are listed in failures.csv;
+    the exit status is then 1.
     """
+    from ..encoders import check_installed
     from ..models.feature_extraction import extract_features, extraction_recipe
 
     with report_errors():
+        load_optional("h5py", "features", "writing feature files")
+        check_installed(encoder)
         check_writable_folder(output)
-        recipe = extraction_recipe(vectors, parse_pairs("--set", setting))
+        recipe = extraction_recipe(encoder, parse_pairs("--set", setting))
         records = images.find()
-        set_resume_hint()
+        set_resume_hint("finished files")
         with work.begin() as execution:
             result = extract_features(
                 recipe,
@@ -68,7 +72,7 @@ def _print_result(result: ExtractionResult, output: Path, as_json: bool) -> None
         files = [printable(str(file)) for file in result.files]
         print_json({"files": files, "n_skipped": result.n_skipped, "failures": failures})
     else:
-        skipped = f" ({result.n_skipped} were there)" if result.n_skipped else ""
+        skipped = f" ({result.n_skipped} already finished)" if result.n_skipped else ""
         where = f" in {result.files[0].parent}" if result.files else ""
         typer.echo(f"{pluralize(len(result.files), 'feature file')}{where}{skipped}")
     end_with_files(result.failures, output)

@@ -1,4 +1,4 @@
-"""Options that name images, their parsing, and warnings about the images."""
+"""Options that select images, their parsing, and warnings about the images."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ import typer
 from ..utils.text_io import first_of, pluralize
 from .console import progress_bars, warn
 from .options import (
+    ADVANCED,
+    INPUT,
+    AllowClassOption,
     AllowMissingOption,
     AnnotationsOption,
     ColumnOption,
@@ -21,7 +24,7 @@ from .options import (
     MppOption,
     OverrideMppOption,
     RegionsOption,
-    SkipBadOption,
+    SkipUnreadableOption,
     SplitOption,
 )
 
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from ..datasets.manifest import ImageRecord, Manifest
     from ..images.pixel_size import PixelSize, PixelSizeOption
     from ..models import Model
+    from ..models.recipe import Recipe
 
 
 def set_positive_class(manifest: Manifest, positive: str | None) -> Manifest:
@@ -39,11 +43,11 @@ def set_positive_class(manifest: Manifest, positive: str | None) -> Manifest:
         return manifest.with_positive(positive)
     classes = manifest.classes
     if len(classes) == 2 and guess_positive_class(classes):
-        warn(f"the class to be found is {classes[1]!r}, by its name; see --positive", "Note")
+        warn(f"positive class: {classes[1]!r} (guessed from the name; set with --positive)", "Note")
     elif len(classes) == 2:
         warn(
-            f"the names do not tell which of {classes[0]!r} and {classes[1]!r} is the class to be "
-            f"found; it is {classes[1]!r} unless you give --positive"
+            f"positive class: {classes[1]!r}. It cannot be guessed from the names {classes[0]!r} "
+            f"and {classes[1]!r}; set it with --positive"
         )
     return manifest
 
@@ -52,9 +56,9 @@ def region_names(regions: str | None) -> list[str]:
     """Return the classes that --regions names, separated by commas."""
     names = [name.strip() for name in (regions or "").split(",") if name.strip()]
     if regions is not None and not names:
-        raise ValueError("--regions: name what is to be found")
+        raise ValueError("--regions: name a class")
     if len(set(names)) < len(names):
-        raise ValueError(f"--regions {regions}: a class is named twice")
+        raise ValueError(f"--regions {regions}: a class is listed twice")
     return names
 
 
@@ -93,14 +97,14 @@ def chosen_preset(
         return "precomputed" if regions or any(methods) else "features"
     if regions:
         chosen, reason = default_region_preset(settings, methods)
-        warn(f"the preset is {chosen}, {reason}; see --preset", "Note")
+        warn(f"preset {chosen!r}: {reason} (set with --preset)", "Note")
         return chosen
     if any(methods):
         return "fast"
     uses_encoder, reason = default_uses_encoder(settings)
     if uses_encoder:
         return "default"
-    warn(f"the preset is pixels, a panel {reason}; see --preset", "Note")
+    warn(f"preset 'pixels': {reason} (set with --preset)", "Note")
     return "pixels"
 
 
@@ -120,8 +124,8 @@ def suggest_feature_folder(folders: Sequence[Path]) -> str:
     for folder in folders:
         if folder.is_dir() and any(is_feature_file(path) for path in folder.iterdir()):
             return (
-                f"; there are feature files: name these one by one, as {folder}/*.h5 does, or a "
-                f"table of slides and --features {folder}"
+                f". It contains feature files: list them, as in {folder}/*.h5, or give a table "
+                f"of slides and --features {folder}"
             )
     return ""
 
@@ -132,7 +136,7 @@ def in_split(manifest: Manifest, source: Path, split: str | None) -> Manifest:
         return manifest
     rows = [i for i, record in enumerate(manifest.records) if record.split == split]
     if not rows:
-        raise ValueError(f"{source}: no row has {split!r} in its split column")
+        raise ValueError(f"{source}: no row has the value {split!r} in the column split")
     return manifest.select(rows)
 
 
@@ -144,9 +148,7 @@ def check_coordinates(coordinates: str, *outlines: Path | None) -> None:
     from ..annotations.annotation_file import PIXELS
 
     if coordinates != PIXELS and not any(outlines):
-        raise ValueError(
-            "--coordinates is of the outlines of --annotations or --within: give these, too"
-        )
+        raise ValueError("--coordinates needs --annotations or --within")
 
 
 def check_sizes(mpp: float | None, override_mpp: float | None) -> None:
@@ -157,7 +159,7 @@ def check_sizes(mpp: float | None, override_mpp: float | None) -> None:
         if value is not None:
             check_number(option, value, above=True)
     if mpp is not None and override_mpp is not None:
-        raise ValueError("--mpp: leave it out, as --override-mpp holds for all images")
+        raise ValueError("--mpp cannot be combined with --override-mpp, which sets all images")
 
 
 def warn_of_masks(manifest: Manifest) -> None:
@@ -165,7 +167,7 @@ def warn_of_masks(manifest: Manifest) -> None:
     n_mapped = sum(record.is_mapped for record in manifest.records)
     if n_mapped and len(manifest.classes) > 1:
         images = pluralize(n_mapped, "image")
-        warn(f"masks or outlines of {images} not used: `--regions NAME` finds what they show")
+        warn(f"masks or annotations of {images} ignored. To use them, give --regions NAME")
 
 
 def warn_of_confounders(manifest: Manifest) -> None:
@@ -185,14 +187,16 @@ def warn_ignored_tables(folders: Sequence[Path]) -> None:
 
     for table in (folder / MANIFEST_NAME for folder in folders):
         if table.is_file():
-            warn(f"give {table} to use the pixel sizes and labels that it names", "Note")
+            warn(
+                f"{table} ignored; to use its labels and pixel sizes, give the file itself", "Note"
+            )
 
 
 def warn_of_skipped(reasons: list[str], n_images: int) -> None:
     """Warn about images that were left out, with the reasons."""
     if reasons:
         lines = "".join(f"\n  {line}" for line in first_of(reasons))
-        warn(f"{len(reasons)} of {pluralize(n_images, 'image')} left out:{lines}")
+        warn(f"{len(reasons)} of {pluralize(n_images, 'image')} skipped:{lines}")
 
 
 def warn_of_sizes(model: Model, sizes: Sequence[PixelSize]) -> None:
@@ -239,13 +243,12 @@ def warn_of_quality(rows: Sequence[Mapping[str, Any]]) -> None:
     if empty:
         reasons = [f"{row['path']}: {row['left_out']}" for row in empty]
         lines = "".join(f"\n  {line}" for line in first_of(reasons))
-        warn(f"nothing was left to judge of {pluralize(len(empty), 'image')}:{lines}")
+        warn(f"no usable tissue in {pluralize(len(empty), 'image')}:{lines}")
     without_detection = [str(row["path"]) for row in rows if row.get("whole_image")]
     if without_detection:
         warn(
-            f"hardly any tissue was found in {pluralize(len(without_detection), 'image')}, used "
-            "whole instead: "
-            f"{truncated_list(without_detection)}"
+            f"almost no tissue detected in {pluralize(len(without_detection), 'image')}; all "
+            f"patches are used: {truncated_list(without_detection)}"
         )
     noted: dict[str, list[str]] = {}
     for row in rows:
@@ -260,20 +263,23 @@ class DataOptions:
     """Options that name labelled images."""
 
     data: Annotated[
-        Path, typer.Argument(metavar="DATA", help="Folder with one sub-folder per class, or a CSV.")
+        Path,
+        typer.Argument(metavar="DATA", help="Folder with one sub-folder per class, or a CSV file."),
     ]
     column: ColumnOption = None
     features: FeaturesOption = None
     mpp: MppOption = None
     override_mpp: OverrideMppOption = None
-    skip_bad: SkipBadOption = False
+    skip_unreadable: SkipUnreadableOption = False
+    allow_class: AllowClassOption = None
     allow_missing_chunks: AllowMissingOption = False
 
-    def read(self, *, whole_paths: bool = False) -> Manifest:
-        """Read the images and print warnings; images that cannot be read are refused or skipped.
+    def read(self, recipes: Sequence[Recipe] = (), *, whole_paths: bool = False) -> Manifest:
+        """Read the images and print warnings; unusable images are refused or skipped.
 
         Parameters
         ----------
+        recipes : settings for which the images must be large enough
         whole_paths : whether paths are made absolute, for use on another machine
         """
         from ..datasets.survey import check_duplicates_by_content, with_pixel_size
@@ -282,7 +288,8 @@ class DataOptions:
         manifest = self.choose(self.listed(self.data.absolute() if whole_paths else self.data))
         for warning in manifest.warnings:
             warn(warning)
-        manifest = self._readable(with_pixel_size(manifest, self.mpp, self.override_mpp))
+        manifest = with_pixel_size(manifest, self.mpp, self.override_mpp)
+        manifest = self._usable(manifest, recipes)
         for warning in check_duplicates_by_content(manifest):
             warn(warning)
         return manifest
@@ -292,22 +299,29 @@ class DataOptions:
         from ..datasets.manifest import read_manifest
 
         columns = parse_pairs("--column", self.column)
-        return read_manifest(source, columns, features=self._standing_in(source))
+        return read_manifest(
+            source,
+            columns,
+            features=self._feature_folder(source),
+            allow_classes=self.allow_class or (),
+        )
 
-    def _standing_in(self, source: Path) -> Path | None:
+    def _feature_folder(self, source: Path) -> Path | None:
         """Return the folder of feature files; absolute if the paths of the images are."""
         return self.features.absolute() if self.features and source.is_absolute() else self.features
 
-    def _readable(self, manifest: Manifest) -> Manifest:
+    def _usable(self, manifest: Manifest, recipes: Sequence[Recipe]) -> Manifest:
         from ..datasets.survey import check_readable, drop_unreadable
+        from ..models.inputs import usability_check
 
+        check = usability_check(recipes)
         with progress_bars() as callback:
-            if not self.skip_bad:
-                check_readable(manifest.records, callback=callback).check()
+            if not self.skip_unreadable:
+                check_readable(manifest.records, callback=callback, check=check).check()
                 return manifest
-            readable, reasons = drop_unreadable(manifest, callback=callback)
+            usable, reasons = drop_unreadable(manifest, callback=callback, check=check)
         warn_of_skipped(reasons, len(manifest.records))
-        return readable
+        return usable
 
     def choose(self, manifest: Manifest) -> Manifest:
         """Select the images to use; all by default."""
@@ -330,7 +344,7 @@ class AnnotatedDataOptions(DataOptions):
             return super().listed(source)
         annotations = self.annotations.absolute() if source.is_absolute() else self.annotations
         columns = parse_pairs("--column", self.column)
-        images = read_images(source, columns, features=self._standing_in(source))
+        images = read_images(source, columns, features=self._feature_folder(source))
         return with_annotations(images, annotations, coordinates=self.coordinates)
 
 
@@ -356,11 +370,11 @@ class RegionTrainingOptions(AnnotatedDataOptions):
         names = region_names(self.regions)
         if self.annotations is None and len(names) > 1:
             raise ValueError(
-                f"--regions {self.regions}: several classes are told apart by outlines: give these "
-                "with --annotations DIR"
+                f"--regions {self.regions}: several classes need annotations. Give --annotations "
+                "DIR, or a single class"
             )
         if self.annotations is not None and not names:
-            raise ValueError("--annotations: name the classes that are learnt, with --regions")
+            raise ValueError("--annotations needs --regions with the classes to train on")
         return super().listed(source)
 
     def split_by_annotation(self, manifest: Manifest) -> Manifest:
@@ -383,8 +397,8 @@ class PixelInputOptions:
         list[Path],
         typer.Argument(
             metavar="IMAGES",
-            help="Images, slides, folders of them, or a CSV with a column path and, if known, mpp, "
-            "patient, label and mask.",
+            help="Images, slides, folders of these, or a CSV file with a column path and "
+            "optionally mpp, patient, label and mask.",
         ),
     ]
     mpp: MppOption = None
@@ -420,12 +434,12 @@ class PixelInputOptions:
 
         if not any(map(os.path.lexists, self.paths)):
             names = ", ".join(map(str, self.paths))
-            raise ValueError(f"{names}: there is no such file or folder")
+            raise ValueError(f"{names}: no such file or folder")
         tables = [
             path for path in self.paths if path.suffix.lower() in TABLE_SUFFIXES and path.is_file()
         ]
         if not tables and (self.column or self.split):
-            raise ValueError("--column and --split are of a CSV: name one among the images")
+            raise ValueError("--column and --split need a CSV file among the images")
         warn_ignored_tables(self.paths)
         listed = [record for table in tables for record in self._listed(table)]
         images, left_out = list_input_images([path for path in self.paths if path not in tables])
@@ -435,10 +449,10 @@ class PixelInputOptions:
         images, redundant = one_per_slide(images)
         if redundant:
             names = truncated_list([str(path) for path in redundant])
-            warn(f"left out, because another file of the same slide is listed: {names}")
+            warn(f"skipped, as another file of the same slide is listed: {names}")
         if left_out:
             names = truncated_list([f"{path}{in_brackets(odd_kind(path))}" for path in left_out])
-            warn(f"left out, as no format that is read, or as masks: {names}")
+            warn(f"skipped, as the format is not supported or the file is a mask: {names}")
         images += [path for path in left_out if is_closed(path)]  # reported as failures
         records = [*images_or_features(images, self.feature_folder), *listed]
         return list({_resolved_path(record.path): record for record in records}.values())
@@ -482,12 +496,18 @@ class PredictionInputOptions(ImageOptions):
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Look only at patches inside of the outlines in this file, or in a folder of "
-            "files called like the images.",
+            help="Use only patches inside the annotations of this file, or of a folder of files "
+            "with the names of the images.",
+            rich_help_panel=INPUT,
         ),
     ] = None
     within_class: Annotated[
-        str | None, typer.Option(metavar="CLASS", help="Of --within, only outlines of this class.")
+        str | None,
+        typer.Option(
+            metavar="CLASS",
+            help="With --within: use only annotations of this class.",
+            rich_help_panel=ADVANCED,
+        ),
     ] = None
     annotations: AnnotationsOption = None
     coordinates: CoordinatesOption = "pixels"
@@ -523,7 +543,7 @@ class PredictionInputOptions(ImageOptions):
 
         if self.within is None:
             if self.within_class is not None:
-                raise ValueError("--within-class is of --within: give that, too")
+                raise ValueError("--within-class needs --within")
             return records
         names = (self.within_class,) if self.within_class else ()
         source = AnnotationFile(self.within, names, self.coordinates)

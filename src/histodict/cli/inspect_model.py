@@ -1,4 +1,4 @@
-"""Commands `info` (model card), `atoms` (page of atoms) and `methods` (list of methods)."""
+"""Commands `info` (model card, list of methods) and `atoms` (page of atoms)."""
 
 from __future__ import annotations
 
@@ -10,15 +10,25 @@ import typer
 
 from ..utils.files import check_disk_space, check_writable_file
 from ..utils.text_io import pluralize
-from .console import print_json, progress_bars, report_errors, set_resume_hint, warn
+from .console import (
+    check_html_file,
+    note_replaced,
+    print_json,
+    progress_bars,
+    report_errors,
+    set_resume_hint,
+    warn,
+)
 from .image_options import SplitDataOptions, warn_of_records
 from .options import (
+    ADVANCED,
+    INPUT,
+    OUTPUT,
     CacheOption,
     JobsOption,
     JsonOption,
-    ModelArgument,
+    MemberOption,
     ModelOptions,
-    ViewOption,
     select_member,
 )
 
@@ -28,11 +38,30 @@ if TYPE_CHECKING:
 _PAGE_BYTES = 20 * 2**20
 
 
-def info(model: ModelArgument, as_json: JsonOption = False) -> None:
-    """Say what a model is and how it was made."""
+def info(
+    model: Annotated[
+        Path | None, typer.Argument(metavar="MODEL", help="Model file; not with --methods.")
+    ] = None,
+    methods: Annotated[
+        bool, typer.Option("--methods", help="List the values of --method.", rich_help_panel=INPUT)
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Describe a model: settings, training images, ensemble weights. Or list the methods.
+
+    histodict info tissue.histodict
+
+    histodict info --methods
+    """
     from ..models.model_file import read_header
     from ..reports.model_card import describe_members, describe_model
 
+    with report_errors():
+        if (model is None) != methods:
+            raise ValueError("give either a model file or --methods")
+    if model is None:
+        _print_methods(as_json)
+        return
     with report_errors():
         header = read_header(model)
         # A custom encoder is registered only in the program that defines it.
@@ -47,8 +76,8 @@ def info(model: ModelArgument, as_json: JsonOption = False) -> None:
         typer.echo(f"{heading:17s} {text}")
     members = describe_members(header)
     if members:
-        title = "These decide together" if len(header["estimators"]) > 1 else "Calibrated"
-        typer.echo(f"{title}; how good on training patients not seen, their say, what differs:")
+        title = "Base models" if len(header["estimators"]) > 1 else "Calibrated model"
+        typer.echo(f"{title}: out-of-fold score, weight and settings that differ:")
     for value, text in members:
         typer.echo(f"  {value}  {text}")
 
@@ -57,43 +86,55 @@ def info(model: ModelArgument, as_json: JsonOption = False) -> None:
 class AtomReportOptions:
     """Options of `atoms`: its contents and the ensemble member."""
 
-    number: Annotated[int, typer.Option("--atoms", help="Atoms of each class to show.")] = 24
+    number: Annotated[
+        int, typer.Option("--atoms", help="Number of atoms per class.", rich_help_panel=OUTPUT)
+    ] = 24
     stability: Annotated[
         int,
         typer.Option(
             metavar="N",
-            help="Train N times with other seeds and N times on half of the patients, and say how "
-            "much of each atom is found again. Takes 2N times as long as the training did.",
+            help="Measure how similar atoms are after N trainings with other seeds and N on half "
+            "of the patients.",
+            rich_help_panel=ADVANCED,
         ),
     ] = 0
     table: Annotated[
-        Path | None, typer.Option("--csv", help="Also write the facts of all atoms to a table.")
+        Path | None,
+        typer.Option(
+            "--csv",
+            help="Also write the statistics of all atoms to a table.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = None
     maps: Annotated[
-        bool, typer.Option(help="Show where in an image of each class its atoms are used.")
+        bool,
+        typer.Option(
+            help="Show a map of each atom over an image of its class.", rich_help_panel=ADVANCED
+        ),
     ] = True
-    member: ViewOption = 1
+    member: MemberOption = 1
 
 
 def atoms(
     *,
     used: ModelOptions,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Page (.html) to write.")],
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", help="HTML page to write (.html).", rich_help_panel=OUTPUT),
+    ],
     wanted: AtomReportOptions,
     data: SplitDataOptions,
     cache: CacheOption = None,
     jobs: JobsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what a model has learnt: its atoms, and the real patches that use them most.
-
-    Of every atom: who uses it, in how many patients, how well it alone tells the classes apart.
-    DATA is what the model learnt from, or other images; with --annotations, as it was there.
-    Atoms whose use tells sites apart beyond the class are flagged, where DATA names sites; of a
-    panel, those of all views.
-    Writes one page that needs nothing else:
+    """Write an HTML page of the atoms of a model, with the patches that use them most.
 
         histodict atoms tissue.histodict tissue/ --output atoms.html
+
+    DATA is the training set or other labelled images. For each atom, the page shows the usage by
+    class, the number of patients and the AUC of the atom alone. If DATA has sites, atoms whose
+    usage differs between sites are flagged; for an ensemble, in all base models.
     """
     from ..datasets.annotated import split_by_annotation
     from ..images.pixel_size import PixelSizeOption
@@ -107,14 +148,16 @@ def atoms(
     from ..utils.text_io import write_csv
 
     with report_errors():
+        check_html_file(output)
         for file in (output, *([wanted.table] if wanted.table else [])):
             check_writable_file(file)
+            note_replaced(file)
         check_disk_space(output, _PAGE_BYTES)
         model = used.load(jobs)
         member = select_member(model, wanted.member)
         if cache is not None:
-            set_resume_hint(f"what {cache} holds")
-        manifest = data.read()
+            set_resume_hint(f"the intermediate results in {cache}")
+        manifest = data.read(model.recipes)
         if data.annotations is not None and not member.finds_regions:
             manifest = split_by_annotation(manifest, member.class_names_)
         warn_of_records(member, manifest.records, PixelSizeOption())
@@ -139,18 +182,22 @@ def atoms(
         warn(ensemble_note(model), "Note")
     _warn_confounded_atoms(report.confounding, "", f"see {output}")
     for number, confounded in confounded_of_members.items():
-        _warn_confounded_atoms(confounded, f"of view {number}, ", f"look with --member {number}")
+        _warn_confounded_atoms(
+            confounded, f"base model {number}: ", f"show them with --member {number}"
+        )
     if as_json:
         names = [manifest.name(record) for record in manifest.records]
         labels = {
             str(n): [atom.label for atom in confounded]
             for n, confounded in confounded_of_members.items()
         }
-        member_content = {"leaks_of_other_views": labels} if confounded_of_members else {}
+        member_content = (
+            {"confounded_atoms_of_other_base_models": labels} if confounded_of_members else {}
+        )
         print_json({"page": str(output)} | to_json_dict(report, names) | member_content)
         return
     shown = sum(len(use.atoms) for use in report.classes)
-    typer.echo(f"{shown} atoms, as {len(report.labels)} patches use them. Open {output}")
+    typer.echo(f"{shown} atoms, from {len(report.labels)} patches. Open {output}")
 
 
 def _warn_confounded_atoms(confounded: list[AtomStatistics], prefix: str, hint: str) -> None:
@@ -159,13 +206,12 @@ def _warn_confounded_atoms(confounded: list[AtomStatistics], prefix: str, hint: 
     if confounded:
         names = truncated_list([atom.name or atom.label for atom in confounded])
         warn(
-            f"{prefix}{pluralize(len(confounded), 'atom')} that look like a leak of sites: "
-            f"{names}; {hint}"
+            f"{prefix}the usage of {pluralize(len(confounded), 'atom')} differs between sites, "
+            f"which suggests a batch effect: {names}; {hint}"
         )
 
 
-def methods(as_json: JsonOption = False) -> None:
-    """List the methods that `train --method` takes."""
+def _print_methods(as_json: bool) -> None:
     from ..methods.registry import METHODS
 
     if as_json:

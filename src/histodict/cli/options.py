@@ -17,11 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from ..utils.missing_chunks import allow_missing_chunks
+from ..utils.optional_dependency import load_optional
+from ..utils.text_io import pluralize
 from ..utils.validation import hints_for
-from .console import end_unprinted, handle_signals, progress_bars
+from .console import end_unprinted, handle_signals, progress_bars, report_errors
 
 if TYPE_CHECKING:
     from ..models import Model
@@ -29,6 +31,30 @@ if TYPE_CHECKING:
 
 
 WIDTH = 100  # maximum line length of help
+
+
+# Sections of the options in the help of a command, in this order.
+INPUT, MODEL, OUTPUT, ADVANCED = "Input", "Model", "Output", "Advanced"
+
+
+class Command(TyperCommand):
+    """Command whose help lists its options in sections."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments and one section per group of options."""
+        sections: dict[str, list[tuple[str, str]]] = {
+            title: [] for title in ("Arguments", INPUT, MODEL, OUTPUT, ADVANCED)
+        }
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                is_argument = parameter.param_type_name == "argument"
+                title = getattr(parameter, "rich_help_panel", None) or OUTPUT
+                sections["Arguments" if is_argument else title].append(record)
+        for title, rows in sections.items():
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
 
 
 class Commands(TyperGroup):
@@ -74,10 +100,7 @@ class Commands(TyperGroup):
         return option
 
 
-Command = Callable[..., None]
-
-
-def flatten_options(command: Command) -> Command:
+def flatten_options(command: Callable[..., None]) -> Callable[..., None]:
     """Return the command with the fields of its dataclass parameters as parameters."""
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, Any] = {name: h for name, h in hints.items() if is_dataclass(h)}
@@ -91,6 +114,10 @@ def flatten_options(command: Command) -> Command:
         }
         allow = any(getattr(group, "allow_missing_chunks", False) for group in options.values())
         with handle_signals(), allow_missing_chunks(allow), hints_for("cli"):
+            with report_errors():
+                for group in options.values():
+                    if isinstance(group, ExecutionCliOptions):
+                        group.check_installed()
             command(**arguments, **options)
 
     run.__dict__["__signature__"] = Signature(parameters)
@@ -112,43 +139,49 @@ def _parameters(call: Any) -> list[Parameter]:
 # --- single options -----------------------------------------------------------------------------
 
 ModelArgument = Annotated[
-    Path, typer.Argument(metavar="MODEL", help="Model file, from `histodict train`.")
+    Path, typer.Argument(metavar="MODEL", help="Model file written by `histodict train`.")
 ]
-ModelOutput = Annotated[Path, typer.Option("--output", "-o", help="Model file to write.")]
-ResultsOutput = Annotated[Path, typer.Option("--output", "-o", help="Folder for the results.")]
-FolderOutput = Annotated[Path, typer.Option("--output", "-o", help="Folder to write to.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")]
+ModelOutput = Annotated[
+    Path, typer.Option("--output", "-o", help="Model file to write.", rich_help_panel=OUTPUT)
+]
+ResultsOutput = Annotated[
+    Path, typer.Option("--output", "-o", help="Folder for the results.", rich_help_panel=OUTPUT)
+]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object.", rich_help_panel=OUTPUT)
+]
 AnnDataOption = Annotated[
     bool,
     typer.Option(
         "--anndata",
-        help="Also write anndata/KEY.h5ad per image, for scanpy and squidpy: the patches, their "
-        "sparse codes and the atoms (needs h5py).",
+        help="Also write patches, sparse codes and atoms of each image as anndata/KEY.h5ad for "
+        "scanpy and squidpy.",
+        rich_help_panel=OUTPUT,
     ),
 ]
-AtomFactsOption = Annotated[
+AtomStatisticsOption = Annotated[
     Path | None,
     typer.Option(
-        "--atom-statistics",
         metavar="CSV",
-        help="With --anndata: what is known of the atoms, from `histodict atoms --csv`, as columns "
-        "of var.",
+        help="With --anndata: add the atom statistics written by `histodict atoms --csv`.",
+        rich_help_panel=ADVANCED,
     ),
 ]
 TrustOption = Annotated[
     bool,
     typer.Option(
         "--trust-weights",
-        help="Let the model fetch or open the weights of the network that it names: only for a "
-        "model whose maker you trust.",
+        help="Download or open the encoder weights that the model file names. Use this only for "
+        "models of people you trust.",
+        rich_help_panel=ADVANCED,
     ),
 ]
 CacheOption = Annotated[
     Path | None,
     typer.Option(
-        help="Folder for what is costly to compute: a run that is given it again, or another "
-        "command, does not do it twice. It holds 20 GiB at most; HISTODICT_CACHE_GIB says how many "
-        "else."
+        help="Folder for intermediate results, which later runs reuse. At most 20 GiB, or "
+        "HISTODICT_CACHE_GIB.",
+        rich_help_panel=ADVANCED,
     ),
 ]
 SettingOption = Annotated[
@@ -156,15 +189,21 @@ SettingOption = Annotated[
     typer.Option(
         "--set",
         metavar="NAME=VALUE",
-        help="Change one setting of the preset or of the method, such as stain=macenko, "
-        "downsample=2, aggregation=proportion or n_atoms=300. May be repeated.",
+        help="Change a setting of the preset or a parameter of the method, such as "
+        "stain=macenko, downsample=2 or n_atoms=300. Can be repeated.",
+        rich_help_panel=MODEL,
     ),
 ]
+SeedOption = Annotated[
+    int, typer.Option("--seed", min=0, help="Random seed.", rich_help_panel=ADVANCED)
+]
 
-ViewOption = Annotated[
+MemberOption = Annotated[
     int,
     typer.Option(
-        metavar="N", help="Of a panel, the atoms of its N-th member, in the order of `info`."
+        metavar="N",
+        help="Base model of an ensemble, in the order of `histodict info`.",
+        rich_help_panel=MODEL,
     ),
 ]
 
@@ -172,8 +211,9 @@ PositiveOption = Annotated[
     str | None,
     typer.Option(
         metavar="CLASS",
-        help="Of two classes, the one to be found: it scores above 0, is drawn warm, and is what "
-        "sensitivity is about. Left out: the one that is not called healthy, normal or the like.",
+        help="Positive class of two: its scores are above 0, and sensitivity refers to it. "
+        "Default: the class whose name does not mean healthy, normal, benign or control.",
+        rich_help_panel=INPUT,
     ),
 ]
 
@@ -181,70 +221,88 @@ RegionsOption = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="Find regions of this name instead of telling images apart: the class of the crops "
-        "that show it, what the masks (column mask) show, or outlines of this class "
-        "(--annotations). Several, as tumour,stroma, are told apart inside of their outlines.",
+        help="Train a region detector for this class, from masks, crops or annotations. Several "
+        "names (tumour,stroma) with --annotations: classify the annotated parts.",
+        rich_help_panel=INPUT,
     ),
 ]
 AnnotationsOption = Annotated[
     Path | None,
     typer.Option(
         metavar="DIR",
-        help="Outlines that say what is where: files called like the images, GeoJSON of QuPath or "
-        "XML of ASAP or ImageScope.",
+        help="Folder of annotations with the names of the images: GeoJSON of QuPath, XML of ASAP "
+        "or ImageScope.",
+        rich_help_panel=INPUT,
     ),
 ]
 CoordinatesOption = Annotated[
     str,
     typer.Option(
-        help="How the numbers of outlines are meant: pixels, as the program that writes the format "
-        "counts; slide, pixels from the slide's corner; um."
+        help="Coordinates of the annotations: pixels (of the image, as QuPath writes them), "
+        "slide (pixels from the corner of the slide) or um.",
+        rich_help_panel=ADVANCED,
     ),
 ]
 ColumnOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="FIELD=COLUMN",
-        help="Which column of the CSV is the path, label, patient, slide, site, scanner, batch, "
-        "mpp, split or mask, such as patient=case_no. May be repeated.",
+        help="Column of the CSV file for a field: path, label, patient, slide, site, scanner, "
+        "batch, mpp, split or mask. Example: patient=case_no. Can be repeated.",
+        rich_help_panel=INPUT,
     ),
 ]
 SplitOption = Annotated[
-    str | None, typer.Option(help="Use only rows with this value in the CSV's split column.")
+    str | None,
+    typer.Option(help="Use only rows with this value in the column split.", rich_help_panel=INPUT),
 ]
 
 FeaturesOption = Annotated[
     Path | None,
     typer.Option(
         metavar="DIR",
-        help="Folder of feature files (.h5 as TRIDENT, CLAM or `histodict features` write it, "
-        ".h5ad, .zarr, .npz), which stand for the slides of the same name: no image is read. A "
-        "CSV may then have a column slide in place of path.",
+        help="Folder of feature files (.h5, .h5ad, .zarr, .npz) with the names of the slides. "
+        "They replace the images.",
+        rich_help_panel=INPUT,
     ),
 ]
 MppOption = Annotated[
     float | None,
     typer.Option(
-        help="Pixel size in µm of those images of which neither the file nor a table says it."
+        help="Pixel size (µm) for images whose file and table give none.", rich_help_panel=INPUT
     ),
 ]
 OverrideMppOption = Annotated[
     float | None,
-    typer.Option(help="Pixel size in µm of all images, whatever their files or a table say."),
+    typer.Option(
+        help="Pixel size (µm) for all images, also if their file or table gives another.",
+        rich_help_panel=ADVANCED,
+    ),
 ]
-SkipBadOption = Annotated[
+SkipUnreadableOption = Annotated[
     bool,
     typer.Option(
         "--skip-unreadable",
-        help="Go on without images that cannot be read; they are named, here and in the model.",
+        help="Continue without images that cannot be read or are too small, and list them.",
+        rich_help_panel=INPUT,
+    ),
+]
+AllowClassOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="CLASS",
+        help="Accept a rare class whose name looks like a misspelling of another class. Can be "
+        "repeated.",
+        rich_help_panel=ADVANCED,
     ),
 ]
 AllowMissingOption = Annotated[
     bool,
     typer.Option(
         "--allow-missing-chunks",
-        help="Read images and feature files with missing chunks (Zarr, HDF5); missing chunks "
-        "count as the fill value, with a warning. By default such files are refused.",
+        help="Read images and feature files (Zarr, HDF5) with missing chunks. Missing chunks "
+        "count as the fill value; a warning states their number.",
+        rich_help_panel=ADVANCED,
     ),
 ]
 
@@ -260,19 +318,14 @@ class ModelOptions:
     trust_weights: TrustOption = False
 
     def load(self, jobs: int | None) -> Model:
-        """Load the model."""
+        """Load the model; raise an error if a package that it needs is not installed."""
+        from ..encoders import check_installed
         from ..models import load_model
 
-        return load_model(self.model, n_jobs=jobs, trust_weights=self.trust_weights)
-
-
-@dataclass(frozen=True)
-class DetectorOptions(ModelOptions):
-    """Options that name a region detector."""
-
-    model: Annotated[
-        Path, typer.Argument(metavar="MODEL", help="Model file, from `histodict train --regions`.")
-    ]
+        model = load_model(self.model, n_jobs=jobs, trust_weights=self.trust_weights)
+        for recipe in model.recipes:
+            check_installed(recipe.features)
+        return model
 
 
 def select_member(model: Model, number: int) -> Model:
@@ -280,12 +333,16 @@ def select_member(model: Model, number: int) -> Model:
     n_members = model.n_estimators_
     if not 1 <= number <= n_members:
         raise ValueError(
-            f"--member: there {'is' if n_members == 1 else 'are'} {n_members}, not {number}"
+            f"--member {number}: the model has {pluralize(n_members, 'base model')}. Give a number "
+            f"from 1 to {n_members}"
         )
     return model.estimators_[number - 1] if n_members > 1 else model  # type: ignore[union-attr]
 
 
-JobsOption = Annotated[int | None, typer.Option("--jobs", help="Threads; all cores if not given.")]
+JobsOption = Annotated[
+    int | None,
+    typer.Option("--jobs", help="Number of threads. Default: all cores.", rich_help_panel=ADVANCED),
+]
 
 
 @dataclass(frozen=True)
@@ -297,10 +354,16 @@ class ExecutionCliOptions:
         str | None,
         typer.Option(
             metavar="WHERE",
-            help="Work on a Dask cluster: tcp://HOST:PORT of its scheduler, local:N for N "
-            "processes here, or a .yaml file for a batch system. All must see the same files.",
+            help="Run on a Dask cluster: tcp://HOST:PORT of a scheduler, local:N for N processes, "
+            "or a .yaml file for a batch system. All workers must see the same files.",
+            rich_help_panel=ADVANCED,
         ),
     ] = None
+
+    def check_installed(self) -> None:
+        """Raise an error if the packages for a cluster are needed and not installed."""
+        if self.cluster is not None:
+            load_optional("distributed", "cluster", "--cluster")
 
     @contextmanager
     def begin(

@@ -1,4 +1,4 @@
-"""Commands `predict` (classify images) and `detect` (find regions)."""
+"""Command `predict`: classify images, or detect regions in them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from .console import (
 )
 from .image_options import PredictionInputOptions, warn_of_quality, warn_of_sizes
 from .options import (
+    ADVANCED,
+    OUTPUT,
     AnnDataOption,
-    AtomFactsOption,
-    DetectorOptions,
+    AtomStatisticsOption,
     ExecutionCliOptions,
     JsonOption,
     ModelOptions,
@@ -38,53 +39,43 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class QuPathOptions:
-    """Options of the output for QuPath."""
+class ExportOptions:
+    """Options of the output for QuPath and AnnData."""
 
-    outline_patches: Annotated[
-        bool,
-        typer.Option(
-            "--outline-patches",
-            help="Outline every patch on its own in the GeoJSON for QuPath. Left out: areas of "
-            "neighbouring patches of one class, or the regions.",
-        ),
-    ] = False
-    gzip: Annotated[
-        bool, typer.Option("--gzip", help="Write the GeoJSON compressed, as KEY.geojson.gz.")
-    ] = False
     qupath_project: Annotated[
         bool,
         typer.Option(
             "--qupath-project",
-            help="Make a QuPath project of the images, with classes, colours and a script that "
-            "imports the outlines: open OUTPUT/qupath/project.qpproj.",
+            help="Write a QuPath project: OUTPUT/qupath/project.qpproj.",
+            rich_help_panel=OUTPUT,
         ),
+    ] = False
+    anndata: AnnDataOption = False
+    atom_statistics: AtomStatisticsOption = None
+    outline_patches: Annotated[
+        bool,
+        typer.Option(
+            "--outline-patches",
+            help="GeoJSON: one outline per patch. Default: one per area of patches of the same "
+            "class, or per region.",
+            rich_help_panel=ADVANCED,
+        ),
+    ] = False
+    gzip: Annotated[
+        bool, typer.Option("--gzip", help="GeoJSON: compress the files.", rich_help_panel=ADVANCED)
     ] = False
 
     @property
-    def describe(self) -> str:
+    def project_file(self) -> str:
         """Path of the QuPath project, appended to the names of the tables."""
         return " and qupath/project.qpproj" if self.qupath_project else ""
 
     @property
-    def form(self) -> GeoJSONOptions:
+    def geojson(self) -> GeoJSONOptions:
         """Options of the GeoJSON files."""
         from ..export.qupath import GeoJSONOptions
 
         return GeoJSONOptions(self.outline_patches, self.gzip, self.qupath_project)
-
-
-@dataclass(frozen=True)
-class TableOptions:
-    """Options of the AnnData output."""
-
-    anndata: AnnDataOption = False
-    atom_facts: AtomFactsOption = None
-
-    @property
-    def asked(self) -> dict[str, Any]:
-        """Options as keyword arguments of `predict_images`."""
-        return {"anndata": self.anndata, "facts": self.atom_facts}
 
 
 def predict(
@@ -92,59 +83,31 @@ def predict(
     used: ModelOptions,
     output: ResultsOutput,
     images: PredictionInputOptions,
-    qupath: QuPathOptions,
+    exports: ExportOptions,
     work: ExecutionCliOptions,
-    tables: TableOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """Classify images and slides.
+    """Classify images and slides, or detect regions in them; the model determines which.
 
-    Writes predictions.csv (and .parquet), an overlay, a patch map and QuPath outlines per image.
-    A CSV with labels is scored, too: balanced accuracy, AUC and confusions, with intervals by
-    patient, also in scores.json. Images already done are skipped, and rows of earlier runs stay in
-    the table; another model or other settings need another folder. Bad files are listed at the end
-    and in failures.csv, and make the exit status 1.
+        histodict predict tissue.histodict new/ --output results/
+
+    Writes predictions.csv (region detectors: detections.csv and regions.csv), and for each image
+    an overlay, a patch map and GeoJSON for QuPath. If a CSV file gives labels or masks, prints
+    and stores accuracy with intervals by patient.
+
+    The same command resumes: finished images are skipped. Images that cannot be read are listed
+    in failures.csv; the exit status is then 1.
     """
     with report_errors():
         digest = _digest(used.model)
-        trained = _load(used, work.jobs, finds_regions=False)
-        result = _run(trained, digest, images, output, qupath, work, tables.asked)
-    _print_predictions(
-        result, _counts(result), output, f"{output / 'predictions.csv'}{qupath.describe}", as_json
-    )
-
-
-def detect(
-    *,
-    used: DetectorOptions,
-    output: ResultsOutput,
-    images: PredictionInputOptions,
-    qupath: QuPathOptions,
-    work: ExecutionCliOptions,
-    tables: TableOptions,
-    as_json: JsonOption = False,
-) -> None:
-    """Find regions in images and slides.
-
-    Writes detections.csv (one row per image) and regions.csv (one per region, with area and
-    score; both also as .parquet), an overlay with the outlines, a patch map and QuPath annotations
-    per image. A CSV with masks is scored, too: patch by patch (AUC, Dice, sensitivity, specificity)
-    and image by image, with intervals by patient, also in scores.json. Images already done are
-    skipped, and rows of earlier runs stay in the tables; another model or other settings need
-    another folder. Bad files are listed at the end and in failures.csv, and make the exit status 1.
-    """
-    with report_errors():
-        digest = _digest(used.model)
-        trained = _load(used, work.jobs, finds_regions=True)
-        result = _run(trained, digest, images, output, qupath, work, tables.asked)
-    text = f"{pluralize(len(result.regions), 'region')}; {_counts(result)}"
-    _print_predictions(
-        result,
-        text,
-        output,
-        f"{output / 'detections.csv'} and regions.csv{qupath.describe}",
-        as_json,
-    )
+        model = used.load(work.jobs)
+        result = _run(model, digest, images, output, exports, work)
+    summary = _counts(result)
+    tables = f"{output / model.table}.csv{exports.project_file}"
+    if model.finds_regions:
+        summary = f"{summary}; {pluralize(len(result.regions), 'region')}"
+        tables = f"{output / model.table}.csv and regions.csv{exports.project_file}"
+    _print_predictions(result, summary, output, tables, as_json)
 
 
 def _digest(model: Path) -> str:
@@ -158,33 +121,24 @@ def _digest(model: Path) -> str:
     return hashlib.sha256(model.read_bytes()).hexdigest() if model.is_file() else ""
 
 
-def _load(used: ModelOptions, jobs: int | None, *, finds_regions: bool) -> Model:
-    model = used.load(jobs)
-    if model.finds_regions != finds_regions:
-        command = "detect" if model.finds_regions else "predict"
-        raise ValueError(f"{used.model}: this model is a {model.kind}: use `histodict {command}`")
-    return model
-
-
 def _run(
     model: Model,
     digest: str,
     images: PredictionInputOptions,
     output: Path,
-    qupath: QuPathOptions,
+    exports: ExportOptions,
     work: ExecutionCliOptions,
-    tables: dict[str, Any],
 ) -> RunResult:
-    """Predict the images and print warnings; `tables` holds the AnnData options."""
+    """Predict the images and print warnings."""
     from ..batch import predict_images
     from ..images.pixel_size import recorded_size
 
-    if tables["facts"] and not tables["anndata"]:
-        raise ValueError("--atom-statistics go into AnnData: give --anndata, too")
+    if exports.atom_statistics and not exports.anndata:
+        raise ValueError("--atom-statistics needs --anndata")
     check_writable_folder(output)
     records = images.find()
     check_disk_space(output, sum(_result_bytes(record.path, output) for record in records))
-    set_resume_hint()
+    set_resume_hint("finished images")
     with work.begin() as execution:
         result = predict_images(
             model,
@@ -192,10 +146,11 @@ def _run(
             records,
             output,
             mpp=images.size,
-            qupath=qupath.form,
+            qupath=exports.geojson,
             callback=execution.callback,
             executor=execution.executor,
-            **tables,
+            anndata=exports.anndata,
+            atom_statistics=exports.atom_statistics,
         )
     warn_of_sizes(model, [recorded_size(row) for row in result.rows])
     warn_of_quality(result.rows)
@@ -220,46 +175,55 @@ def _print_predictions(
         content["failures"] = failure_rows(result.failures)
         print_json(content | ({"scores": result.scores} if result.scores else {}))
     else:
-        skipped = f" ({result.n_skipped} were done before)" if result.n_skipped else ""
+        skipped = f" ({result.n_skipped} already finished)" if result.n_skipped else ""
         see = f". See {tables}" if result.rows or result.n_earlier else ""
         typer.echo(f"{pluralize(len(result.rows), 'image')}{skipped}: {summary}{see}")
         if result.n_earlier:
-            typer.echo(f"In the table, too, from earlier runs: {result.n_earlier}")
-        _print_scores(result.scores, any("uncertain" in row for row in result.rows))
+            typer.echo(f"The table also contains {result.n_earlier} images of earlier runs")
+        _print_scores(result)
     end_with_files(result.failures, output)
 
 
-def _print_scores(scores: dict[str, Any] | None, has_uncertain: bool) -> None:
+def _print_scores(result: RunResult) -> None:
     """Print the scores of the predictions and warn about labels unknown to the model."""
+    from ..datasets.record import describe_patients
+
+    scores = result.scores
     if scores is None:
         return
     if scores["other_labels"]:
         names = ", ".join(f"{n} {name!r}" for name, n in scores["other_labels"].items())
-        warn(f"left out of the scores, as labels that are no class of the model: {names}")
+        warn(f"not scored, as the model has no such class: {names}")
     patches = scores.get("patches", {})
     if not scores["n_images"] and not patches:
         return
-    known = [pluralize(scores[f"n_{what}s"], what) for what in ("image", "patient")]
     if "trained" in scores:
         trained = scores["trained"]
-        warn(f"of the labelled images, {trained['n_images']} were {trained['note']}")
+        warn(f"{trained['n_images']} of the labelled images: {trained['note']}")
+    typer.echo()
     if scores["n_images"]:
-        remark = " (uncertain ones by their label)" * has_uncertain
-        typer.echo(f"How good, against what is known of {' of '.join(known)}{remark}:")
+        patients = describe_patients(scores["n_patients"], scores["n_images_without_patient"])
+        by_image = "; intervals by image" if not scores["n_patients"] else ""
+        top_label = "; uncertain predictions count as top_label"
+        is_uncertain = any(row["label"] != row["top_label"] for row in result.rows)
+        images = pluralize(scores["n_images"], "labelled image")
+        typer.echo(f"Accuracy on {images} ({patients}{by_image}{top_label * is_uncertain}):")
     else:
-        typer.echo("How good, against the outlines:")
+        typer.echo("Agreement with the annotations:")
     groups = {"": scores["metrics"], " of patches": patches}
     metrics = {f"{name}{kind}": m for kind, group in groups.items() for name, m in group.items()}
     _print_metrics(metrics, scores.get("tuned"), scores["n_images"])
     for note in dict.fromkeys(m["note"] for m in metrics.values() if "note" in m):
         affected = [name for name, m in metrics.items() if m.get("note") == note]
-        prefix = "no interval of " * all(metrics[name]["value"] is not None for name in affected)
+        prefix = "no interval for " * all(metrics[name]["value"] is not None for name in affected)
         warn(f"{prefix}{', '.join(affected)}: {note}", "Note")
+    if scores.get("few_patients"):
+        warn(scores["few_patients"])
     if not scores["confusion"]:
         return
     header, *_ = confusion = scores["confusion"]
     rows = [[str(value) for value in line.values()] for line in confusion]
-    print_table(("truth", *(f"said {name}" for name in list(header)[1:])), rows)
+    print_table(("true class", *(f"predicted {name}" for name in list(header)[1:])), rows)
 
 
 def _print_metrics(metrics: dict[str, Any], tuned: dict[str, Any] | None, n_images: int) -> None:
@@ -275,8 +239,7 @@ def _print_metrics(metrics: dict[str, Any], tuned: dict[str, Any] | None, n_imag
     untuned = tuned["untuned"]
     if untuned is None:
         print_table(("", "tuned", "95 % interval"), rows)
-        note = "for untuned scores, run the model file that this one was made from"
-        warn(note, "Note")
+        warn("for scores without tuning, use the model file that this one was made from", "Note")
         return
     missing = dict.fromkeys(("value", "low", "high"))
     rows = [[*row, *_metric_row(row[0], untuned.get(row[0], missing))[1:]] for row in rows]
@@ -287,11 +250,13 @@ def _metric_row(name: str, metric: dict[str, Any]) -> list[str]:
     value, low, high = (
         "" if metric[key] is None else f"{metric[key]:.3f}" for key in ("value", "low", "high")
     )
-    return [name, value, f"{low} to {high}" if low else ""]
+    return [name, value or "undefined", f"{low} to {high}" if low else ""]
 
 
 def _counts(result: RunResult) -> str:
-    """Count images by predicted class; uncertain predictions are counted as such."""
-    counts = Counter("uncertain" if row.get("uncertain") else row["label"] for row in result.rows)
-    labels = sorted(counts, key=lambda label: (label == "uncertain", label))
-    return ", ".join(f"{counts[label]} {label}" for label in labels) or "none"
+    """Count images by label, with uncertain ones last."""
+    from ..models.predictions import UNCERTAIN_LABEL
+
+    counts = Counter(row["label"] for row in result.rows)
+    labels = sorted(counts, key=lambda label: (label == UNCERTAIN_LABEL, label))
+    return ", ".join(f"{counts[label]} {label}" for label in labels) or "no predictions"

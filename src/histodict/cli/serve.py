@@ -8,27 +8,33 @@ from typing import Annotated
 import typer
 
 from ..utils.files import check_disk_space, check_writable_folder
+from ..utils.optional_dependency import missing_message
 from ..utils.progress import Progress
 from .console import progress_bars, report_errors
-from .options import FolderOutput
+from .options import ADVANCED, INPUT, OUTPUT, ResultsOutput
 
 _DEMO_BYTES = 20 * 2**20
 
 
 def demo(
-    output: FolderOutput = Path("histodict-demo"),
-    seed: Annotated[int, typer.Option(help="Draw another set of patients.")] = 0,
+    output: ResultsOutput = Path("histodict-demo"),
+    seed: Annotated[
+        int, typer.Option(help="Random seed of the images.", rich_help_panel=ADVANCED)
+    ] = 0,
     draw: Annotated[
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="Draw tissue into a new folder, to try the other commands with, and no more.",
+            help="Only write synthetic images to a new folder, to try the other commands.",
+            rich_help_panel=OUTPUT,
         ),
     ] = None,
 ) -> None:
-    """Draw tissue, learn from some patients, answer for others, and make a page of it.
+    """Train and test on synthetic tissue, and write an HTML page. Needs no data.
 
-    Needs no data and no network.
+    histodict demo
+
+    histodict demo --draw tissue
     """
     if draw is not None:
         _draw(draw, seed)
@@ -68,38 +74,50 @@ def _draw(folder: Path, seed: int) -> None:
     names = " / ".join(images.classes)
     typer.echo(f"{len(images.records)} images of {n_patients} patients, {names}: {tables[0]}")
     typer.echo(
-        f"{len(region_images.records)} larger ones with masks of what is inflamed: {tables[1]}"
+        f"{len(region_images.records)} larger images with masks of inflamed regions: {tables[1]}"
     )
 
 
 def serve(
     folders: Annotated[
-        list[Path] | None,
-        typer.Argument(help="Folders whose images may be read; the current one if none."),
+        list[Path] | None, typer.Argument(help="Folders with images. Default: the current folder.")
     ] = None,
-    demo: Annotated[bool, typer.Option("--demo", help="Drawn tissue; needs no data.")] = False,
+    demo: Annotated[
+        bool, typer.Option("--demo", help="Use synthetic tissue.", rich_help_panel=INPUT)
+    ] = False,
     workspace: Annotated[
-        Path, typer.Option(help="Folder for models, results and corrections.")
+        Path,
+        typer.Option(help="Folder for models, results and corrections.", rich_help_panel=OUTPUT),
     ] = Path("histodict-web"),
     host: Annotated[
-        str, typer.Option(help="Another address than this machine's own asks for a token.")
+        str,
+        typer.Option(
+            help="Address to listen on. Addresses other than 127.0.0.1 need a token.",
+            rich_help_panel=ADVANCED,
+        ),
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen at.")] = 8642,
+    port: Annotated[int, typer.Option(help="Port to listen on.", rich_help_panel=ADVANCED)] = 8642,
     user: Annotated[
         list[str] | None,
-        typer.Option(help="A user with a link and space of their own. May be repeated."),
+        typer.Option(
+            help="Name of a user with a separate link and workspace. Can be repeated.",
+            rich_help_panel=ADVANCED,
+        ),
     ] = None,
-    browser: Annotated[bool, typer.Option(help="Open the page at once.")] = True,
+    browser: Annotated[
+        bool, typer.Option(help="Open the page in a browser.", rich_help_panel=OUTPUT)
+    ] = True,
 ) -> None:
-    """Open the local web app: look, train, correct, retrain."""
+    """Open the web page on this computer: view images, train, correct labels, train again.
+
+    histodict serve tissue/
+    """
     with report_errors():
         try:
             from ..web.server import serve as serve_app
         except ImportError as error:
-            raise ValueError(
-                f"the web app needs a package that is not installed ({error.name}): "
-                "pip install 'histodict[web]'"
-            ) from error
+            module = error.name or str(error)
+            raise ValueError(missing_message(module, "web", "the web page")) from error
         serve_app(
             folders or [],
             workspace=workspace,

@@ -11,7 +11,7 @@ import typer
 
 from ..utils.files import check_disk_space, check_writable_file
 from ..utils.text_io import pluralize
-from .console import print_json, report_errors, set_resume_hint, warn
+from .console import note_replaced, print_json, report_errors, set_resume_hint, warn
 from .image_options import (
     RegionTrainingOptions,
     chosen_preset,
@@ -23,11 +23,14 @@ from .image_options import (
     warn_of_masks,
 )
 from .options import (
+    ADVANCED,
+    MODEL,
     CacheOption,
     ExecutionCliOptions,
     JsonOption,
     ModelOutput,
     PositiveOption,
+    SeedOption,
     SettingOption,
     SplitOption,
     TrustOption,
@@ -49,19 +52,19 @@ class ModelSettingsOptions:
     preset: Annotated[
         str | None,
         typer.Option(
-            help="Settings to start from. default: a panel of a pretrained network's cells, "
-            "pixels and textures, and without the network where none is installed, as pixels is; "
-            "fast: one dictionary of pixels; embeddings: one of a network's cells; "
-            "paper: as published; or a .json file of settings. With --regions: embeddings where a "
-            "network is installed, else regions, which is of pixels. With --features: features, "
-            "a calibrated model of the files' vectors; precomputed: the same without calibration."
+            help="Named settings, or a .json file: default (ensemble; the most accurate), pixels "
+            "(ensemble without an encoder), fast (one model), embeddings (one model of encoder "
+            "features), paper (as published); for regions also regions; for feature files "
+            "features or precomputed.",
+            rich_help_panel=MODEL,
         ),
     ] = None
     method: Annotated[
         str | None,
         typer.Option(
-            help="How to learn: see `histodict methods`. A file of settings brings its own; else "
-            "dfdl. Who names a method and no preset gets one model, by the preset fast."
+            help="Method, from `histodict info --methods`. With --method but no --preset, trains "
+            "one model with preset fast.",
+            rich_help_panel=MODEL,
         ),
     ] = None
     setting: SettingOption = None
@@ -69,14 +72,13 @@ class ModelSettingsOptions:
         Path | None,
         typer.Option(
             metavar="MODEL",
-            help="Go on from the dictionaries of this model, with its settings where no others are "
-            "named: quicker after a few labels have changed.",
+            help="Start from the dictionaries and settings of this single model. Faster after a "
+            "few labels changed.",
+            rich_help_panel=ADVANCED,
         ),
     ] = None
     trust_weights: TrustOption = False
-    seed: Annotated[
-        int, typer.Option(help="The same seed and images, in any order, give the same model.")
-    ] = 0
+    seed: SeedOption = 0
 
     def model(
         self,
@@ -94,8 +96,12 @@ class ModelSettingsOptions:
         regions : value of --regions; None to classify images
         features : folder of feature files
         """
+        from ..encoders import check_installed
+
         settings = parse_pairs("--set", self.setting)
         plan = self._plan(settings, regions is not None, features).parse_settings(settings)
+        for recipe in plan.recipes:
+            check_installed(recipe.features)
         region = one_region(regions)
         return plan.build_model(region=region, random_state=self.seed, n_jobs=jobs, cache=cache)
 
@@ -106,8 +112,9 @@ class ModelSettingsOptions:
             start = load_model(self.start_from, trust_weights=self.trust_weights)
             if len(start.recipes) > 1:
                 raise ValueError(
-                    f"{self.start_from}: is a panel, which starts afresh: only a single model can "
-                    "be gone on from"
+                    f"{self.start_from}: training can only be resumed from a single model, not "
+                    "from an ensemble. Leave out --start-from, or train a single model with "
+                    "--preset fast"
                 )
             return Plan(start.recipe, calibration_folds=start.training_info_.get("folds", 0))
         methods = [self.method or ""]
@@ -123,7 +130,7 @@ class ModelSettingsOptions:
         start = load_model(self.start_from, trust_weights=self.trust_weights)
         if start.kind != model.kind:
             raise ValueError(
-                f"{self.start_from}: is a {start.kind}, and a {model.kind} cannot go on from it"
+                f"{self.start_from}: a {start.kind} cannot be the start of a {model.kind}"
             )
         return start
 
@@ -149,43 +156,39 @@ def train(
     work: ExecutionCliOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """Learn a model from labelled images.
-
-    DATA is a folder with one sub-folder per class, or a CSV with the columns path and label, and
-    best also patient, slide, site, mpp, split:
+    """Train a model on labelled images, masks, annotations or feature files.
 
         histodict train tissue/ --output tissue.histodict
 
-    To learn where something is instead, outline it in masks (a column mask in the CSV) or cut it
-    out (one sub-folder of crops), and give it a name:
+    A folder has one sub-folder per class; a CSV file has the columns path and label, and
+    optionally patient, slide, site, mpp, split and mask. Name the patients if you know them.
+
+    Region detector, from masks; slides with annotations; feature files of an encoder:
 
         histodict train tiles.csv --regions tumour --output tumour.histodict
 
-    From vectors that an encoder computed before, no image is needed:
+        histodict train slides/ --annotations xml/ --regions tumour -o tumour.histodict
 
-        histodict train slides.csv --features features_uni_v1/ --output slides.histodict
-
-    Outlines drawn in QuPath, ASAP or ImageScope do as well, of one class or of several:
-
-        histodict train slides/ --annotations geojson/ --regions tumour,stroma -o tissue.histodict
+        histodict train slides.csv --features uni_v1/ -o slides.histodict
     """
     from ..models import save_model
 
     with report_errors():
         started = time.perf_counter()
         check_writable_file(output)
+        note_replaced(output)
         model = learning.model(work.jobs, cache, data.regions, data.features)
-        manifest = data.read(whole_paths=work.cluster is not None)
+        manifest = data.read(model.recipes, whole_paths=work.cluster is not None)
         if one_region(data.regions) is None:
             warn_of_masks(manifest)
             manifest = set_positive_class(manifest, positive)
             warn_of_confounders(manifest)
         elif positive is not None:
-            raise ValueError("--positive: leave it out, as --regions names what is to be found")
+            raise ValueError("--positive cannot be combined with --regions, which names the class")
         check_disk_space(output, _model_bytes(model, len(manifest.classes)))
         start = learning.start(model)
         if cache is not None:
-            set_resume_hint(f"what {cache} holds")
+            set_resume_hint(f"the intermediate results in {cache}")
         with work.begin(weights=_stages(model)) as execution:
             model.fit(
                 manifest, callback=execution.callback, executor=execution.executor, start_from=start
@@ -211,25 +214,24 @@ def _print_trained(model: Model, output: Path, seconds: float, as_json: bool) ->
     n_images, members = model.training_info_["n_images"], model.training_info_.get("estimators", [])
     failures = [member["failure"] for member in members if "failure" in member]
     for failure in failures:
-        warn(f"a view was left out: {failure}")
+        warn(f"a base model was left out of the ensemble: {failure}")
     if "unheard" in model.training_info_:
         warn(
-            "how sure the answers are is not known, and all views have the same say: no patients "
-            f"are left to try them on ({model.training_info_['unheard']})"
+            "no calibration: base models have equal weights, and predictions have no "
+            f"probabilities. Reason: {model.training_info_['unheard']}"
         )
     if model.model_.mpp_ is None and not get_patch_features(model.recipe.features).is_precomputed:
         warn(
-            "the pixel size of these images is not known: images of another magnification will get "
-            "answers that nobody can notice to be wrong. Give --mpp, or a column mpp",
-            "Note",
+            "the pixel size of the images is unknown. Predictions of images with another "
+            "magnification will be wrong without a warning. Give --mpp or a column mpp"
         )
     if not as_json:
         names = " / ".join(model.class_names_)
-        subject = f"to find {model.class_names_[1]}" if model.finds_regions else names
+        subject = f"region detector for {model.class_names_[1]}" if model.finds_regions else names
         n_parts = model.training_info_.get("n_parts")
-        origin = f"{pluralize(n_parts, 'outlined part')} of " if n_parts else ""
+        origin = f"{pluralize(n_parts, 'annotated part')} of " if n_parts else ""
         images = pluralize(n_images, "image")
-        typer.echo(f"Learnt {subject} from {origin}{images} in {seconds:.0f} s: {output}")
+        typer.echo(f"Trained on {origin}{images} in {seconds:.0f} s ({subject}): {output}")
         return
     content = {
         "model": str(output),
@@ -237,7 +239,8 @@ def _print_trained(model: Model, output: Path, seconds: float, as_json: bool) ->
         "n_images": n_images,
         "seconds": round(seconds, 1),
     }
-    print_json(content | ({"views_left_out": failures} if members else {}) | _threshold(model))
+    failed = {"failed_base_models": failures} if members else {}
+    print_json(content | failed | _threshold(model))
 
 
 def _threshold(model: Model) -> dict[str, Any]:

@@ -16,12 +16,13 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Protocol
 
 from ..annotations.annotation_file import AnnotationFile
 from ..images.source import READERS
 from ..precomputed.feature_file import FORMATS, is_feature_file
+from ..utils.text_io import pluralize
 
 HEALTHY = frozenset(
     {"healthy", "health", "normal", "benign", "udh", "negative", "control", "controls", "no tumour"}
@@ -165,6 +166,11 @@ class ImageRecord:
     batch: str | None = None
 
     @property
+    def has_patient(self) -> bool:
+        """Whether the patient is known; otherwise the name of the image stands for one."""
+        return names_patient(self.patient, self.path)
+
+    @property
     def display_image(self) -> Path:
         """Path of the image to display."""
         return self.image or self.path
@@ -183,6 +189,30 @@ class ImageRecord:
     def is_mapped(self) -> bool:
         """Whether a mask or annotations define the classes."""
         return self.mask is not None or self.annotations is not None
+
+
+def names_patient(patient: str, image: object) -> bool:
+    """Return whether `patient` is a patient, and not the name of the image in place of one."""
+    return bool(patient) and PurePath(patient).name != PurePath(str(image)).name
+
+
+def count_patients(pairs: Iterable[tuple[str, object]]) -> tuple[int, int]:
+    """Return the numbers of known patients and of images without a patient.
+
+    Parameters
+    ----------
+    pairs : patient and path of each image
+    """
+    known = [patient if names_patient(patient, image) else None for patient, image in pairs]
+    return len(set(known) - {None}), known.count(None)
+
+
+def describe_patients(n_known: int, n_without: int) -> str:
+    """Describe the numbers of `count_patients`, as in "6 patients" or "patients unknown"."""
+    if not n_known:
+        return "patients unknown"
+    text = pluralize(n_known, "patient")
+    return text + (f" and {pluralize(n_without, 'image')} without patient" if n_without else "")
 
 
 def read_csv_rows(path: Path) -> list[tuple[int, list[str]]]:

@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -95,18 +95,34 @@ class ReadabilityReport:
                 python="histodict.datasets.survey.drop_unreadable", cli="--skip-unreadable"
             )
             raise ImageError(
-                f"{n_bad} of {pluralize(self.n_images, 'image')} cannot be read. Replace or "
-                f"remove them, or skip them with {remedy}:{names}"
+                f"{n_bad} of {pluralize(self.n_images, 'image')} cannot be used. Replace or "
+                f"remove them, or continue without them ({remedy}):{names}"
             )
 
 
+# Returns why an image with these properties cannot be used; empty if it can.
+UsabilityCheck = Callable[[ImageRecord, ImageProperties], str]
+
+
 def check_readable(
-    records: Sequence[ImageRecord], n_jobs: int | None = None, callback: Callback = no_callback
+    records: Sequence[ImageRecord],
+    n_jobs: int | None = None,
+    callback: Callback = no_callback,
+    check: UsabilityCheck | None = None,
 ) -> ReadabilityReport:
-    """Read every image once: plain images as a whole, slides in part."""
+    """Read every image once: plain images as a whole, slides in part.
+
+    Parameters
+    ----------
+    records : images
+    n_jobs : number of threads
+    callback : receives the progress
+    check : further check, such as that of the image size
+    """
+    inspect = partial(_unusable_reason, check=check)
     callback(Progress("read", 0, len(records)))
     bad = []
-    for index, reason in enumerate(map_blocks(_unreadable_reason, records, n_jobs)):
+    for index, reason in enumerate(map_blocks(inspect, records, n_jobs)):
         if reason:
             bad.append((records[index], reason))
         callback(Progress("read", index + 1, len(records)))
@@ -128,13 +144,16 @@ def check_files(records: Sequence[ImageRecord]) -> None:
 
 
 def drop_unreadable(
-    manifest: Manifest, n_jobs: int | None = None, callback: Callback = no_callback
+    manifest: Manifest,
+    n_jobs: int | None = None,
+    callback: Callback = no_callback,
+    check: UsabilityCheck | None = None,
 ) -> tuple[Manifest, list[str]]:
-    """Return the readable images, and the reasons why the others cannot be read.
+    """Return the usable images, and the reasons why the others cannot be used.
 
     The names of the others are added to `Manifest.skipped`.
     """
-    bad = check_readable(manifest.records, n_jobs, callback).bad
+    bad = check_readable(manifest.records, n_jobs, callback, check).bad
     unreadable = {record for record, _ in bad}
     indices = [index for index, record in enumerate(manifest.records) if record not in unreadable]
     skipped = tuple(manifest.name(record) for record, _ in bad)
@@ -170,8 +189,8 @@ def image_properties(record: ImageRecord) -> ImageProperties | None:
         return None
 
 
-def _unreadable_reason(record: ImageRecord) -> str:
-    """Return why an image or its mask cannot be read; empty if it can."""
+def _unusable_reason(record: ImageRecord, check: UsabilityCheck | None) -> str:
+    """Return why an image or its mask cannot be read or used; empty if it can."""
     if record.error:
         return record.error
     try:
@@ -179,11 +198,11 @@ def _unreadable_reason(record: ImageRecord) -> str:
             if not exists(file):
                 check_readable_file(file)  # names other kinds of entries
                 raise ImageError(f"{file}: file not found; check the name and the folder")
-        _cached_properties(record)
+        properties = _cached_properties(record)
+        return check(record, properties) if check else ""
     except Exception as error:
         reason = failure_reason(error)
         return reason if reason.startswith(str(record.path)) else f"{record.path}: {reason}"
-    return ""
 
 
 def _cached_properties(record: ImageRecord) -> ImageProperties:

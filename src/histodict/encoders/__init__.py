@@ -2,7 +2,7 @@
 
 An encoder gives one vector per position of, say, 32 × 32 pixels, which also depends on the pixels
 around it. Encoders are the only part of the pipeline that needs PyTorch:
-`pip install 'histodict[networks]'`, and `'histodict[encoders]'` for those of timm and the hub.
+the group `networks` of optional dependencies, and `encoders` for those of timm and the hub.
 
 | name | encoder |
 |---|---|
@@ -25,6 +25,7 @@ from .encoder import (
     FAMILIES,
     Encoder,
     EncoderFeatures,
+    check_installed,
     clear_encoder_cache,
     load_encoder,
     missing_dependency,
@@ -37,6 +38,7 @@ __all__ = [
     "ENCODERS",
     "PRECOMPUTED",
     "Encoder",
+    "check_installed",
     "clear_encoder_cache",
     "get_patch_features",
     "load_encoder",

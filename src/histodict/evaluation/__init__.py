@@ -5,7 +5,7 @@ Files in the output folder:
 splits.json               training and test images of every split, for reuse
 runs/                     one file per finished run, which is not repeated; patch maps of
 misclassified images, or of all images for regions
-answers.csv, .parquet     one row per method, seed, split and test image
+predictions.csv, .parquet     one row per method, seed, split and test image
 results.csv, .parquet     metrics of each method with 95 % intervals by patient; for regions, of
 patches
 comparisons.csv, .parquet every method against the first one, paired by patient
@@ -29,11 +29,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..datasets.manifest import Manifest
+from ..datasets.record import count_patients, describe_patients
 from ..datasets.survey import common_size
 from ..encoders import get_patch_features
 from ..methods.registry import get_method
 from ..metrics.confounding import Association, find_confounders
-from ..metrics.intervals import PatientBootstrap
+from ..metrics.intervals import PatientBootstrap, few_patients_warning
 from ..model_selection.protocols import (
     Repeat,
     collect_repeats,
@@ -261,6 +262,22 @@ class Evaluation:
         return list(dict.fromkeys(split.n_per_class for split in self.splits))
 
     @property
+    def interval_warnings(self) -> list[str]:
+        """Warnings about intervals of few or unknown patients."""
+        tested = sorted({index for split in self.splits for index in split.test})
+        records = [self.manifest.records[index] for index in tested]
+        n_patients, n_without = count_patients((r.patient, r.path) for r in records)
+        warnings = []
+        if n_without:
+            patients = describe_patients(n_patients, n_without)
+            warnings.append(
+                f"{patients}: intervals treat each image without a patient as its own patient, and "
+                "images of one patient may be in training and test set"
+            )
+        few = few_patients_warning((r.label for r in records), (r.patient for r in records))
+        return [*warnings, few] if few else warnings
+
+    @property
     def shown_size(self) -> int | None:
         """Largest training set size, which reports show."""
         return max(self.sizes(), key=lambda size: size or 0)
@@ -312,7 +329,9 @@ def evaluate(
     )
     done.confounders.extend(find_confounders(manifest))
     # Written first, so that predictions are kept if a metric is undefined.
-    write_table(folder / "answers", prediction_rows(manifest, results), ("method", "seed", "split"))
+    write_table(
+        folder / "predictions", prediction_rows(manifest, results), ("method", "seed", "split")
+    )
     write_table(folder / "timing", done.timing, ("method", "seed", "split"))
     measured = done.gathered, done.sizes(), done.methods, done.measures
     done.values.extend(metric_table(*measured))

@@ -22,12 +22,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..datasets.manifest import ImageRecord, Manifest
+from ..datasets.record import count_patients
 from ..decision.threshold import NOTE, describe_tuning, first_point, total_shift
 from ..metrics import scores as metrics
 from ..metrics.intervals import (
     Metric,
     UndefinedMetricError,
     bootstrap_interval,
+    few_patients_warning,
     holm,
     paired_bootstrap,
 )
@@ -394,9 +396,11 @@ def score_rows(classes: Sequence[str], rows: Sequence[Row]) -> dict[str, Any] | 
     if not known:
         return None
     others = Counter(row["truth"] for row in known if row["truth"] not in classes)
+    n_patients, n_without = count_patients((row["patient"], row["path"]) for row in evaluated)
     scores = {
         "n_images": len(evaluated),
-        "n_patients": len({row["patient"] for row in evaluated}),
+        "n_patients": n_patients,
+        "n_images_without_patient": n_without,
         "other_labels": dict(sorted(others.items())),
         "metrics": {},
         "confusion": _confusion_rows(classes, evaluated),
@@ -411,6 +415,7 @@ def score_rows(classes: Sequence[str], rows: Sequence[Row]) -> dict[str, Any] | 
             name: _metric_with_interval(metric, Repeat(labels, patients, predictions[kind]))
             for name, (kind, metric) in metrics_for(list(classes)).items()
         }
+        scores["few_patients"] = few_patients_warning(labels, patients)
     return scores
 
 
@@ -536,6 +541,7 @@ def merge_patch_scores(
     if not patches:
         return scores
     nothing = {"n_images": 0, "n_patients": 0, "other_labels": {}, "metrics": {}, "confusion": []}
+    nothing |= {"n_images_without_patient": 0}
     return (scores or nothing) | {"patches": patches}
 
 

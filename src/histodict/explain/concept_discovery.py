@@ -19,7 +19,7 @@ Files in the output folder:
 concepts.safetensors   atoms, usage and the settings they were computed with
 concepts.csv           one row per concept; users fill in the column `name`, which is preserved
 usage.csv              one row per image: the fraction of its patches that use each concept
-answers.csv            one row per image with its prediction, if some images have labels
+predictions.csv        one row per image with its prediction, if some images have labels
 """
 
 from __future__ import annotations
@@ -440,7 +440,7 @@ def concept_prediction_rows(
             for k in np.argsort(-margins, kind="stable")[:_MAX_LISTED].tolist()
             if margins[k] > 0
         ]
-        row = {"image": image, "label": labels[index], "answer": classifier.classes[predicted]}
+        row = {"image": image, "truth": labels[index], "label": classifier.classes[predicted]}
         row |= _score_columns(classifier.classes, scores[index])
         rows.append(row | {"because": "; ".join(reasons)})
     return classifier, rows
@@ -460,7 +460,8 @@ def _describe_usage(name: str, fraction: float, reference: dict[str, float]) -> 
     return f"{fraction:.0%} of its patches use '{name}' (labelled {references})"
 
 
-FILE, TABLE, USAGE, PREDICTIONS = "concepts.safetensors", "concepts.csv", "usage.csv", "answers.csv"
+FILE, TABLE = "concepts.safetensors", "concepts.csv"
+USAGE, PREDICTIONS = "usage.csv", "predictions.csv"
 _FOLDER_FORMAT = 1  # increased when the format of the file changes
 _KEY, _DIGEST = "histodict", "sha256"
 

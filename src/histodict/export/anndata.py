@@ -50,16 +50,9 @@ from ..models.inputs import resolve_inputs
 from ..models.region_labels import coordinate_shift
 from ..patches.patch_map import COLOURS, PatchMap
 from ..utils.files import atomic_write
+from ..utils.optional_dependency import load_optional
 from ..utils.text_io import Row, printable
-from .h5ad_writer import (
-    Categorical,
-    LazyIndex,
-    SparseRows,
-    load_h5py,
-    set_encoding,
-    write,
-    write_frame,
-)
+from .h5ad_writer import Categorical, LazyIndex, SparseRows, set_encoding, write, write_frame
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -186,7 +179,7 @@ def check_patch_level(model: Model) -> None:
     ValueError : if the method uses the whole image
     ImportError : if h5py is missing
     """
-    load_h5py("AnnData")
+    load_optional("h5py", "anndata", "--anndata")
     if not model.model_.recipe.is_patch_level:
         raise ValueError(
             f"the method {model.model_.recipe.method!r} looks at the image as a whole: it has no "
@@ -229,7 +222,7 @@ def write_h5ad(
     about : metadata of the image
     """
     check_patch_level(model)
-    h5py = load_h5py("AnnData")
+    h5py = load_optional("h5py", "anndata", "writing AnnData")
     n_codes = model.model_.method_.n_codes_
     with atomic_write(path) as partial, h5py.File(partial, "w") as file:
         set_encoding(file, "anndata")
@@ -458,7 +451,7 @@ def to_anndata(
     ImportError
         If anndata is not installed.
     """
-    anndata = _load("anndata", "anndata")
+    anndata = load_optional("anndata", "anndata", "to_anndata")
     model._check_fitted()
     inputs = resolve_inputs(image)
     if not inputs.is_one:
@@ -491,7 +484,7 @@ def to_spatialdata(table: AnnData | Path | str) -> SpatialData:
     ImportError
         If spatialdata is not installed.
     """
-    spatialdata = _load("spatialdata", "spatialdata")
+    spatialdata = load_optional("spatialdata", "spatialdata", "to_spatialdata")
     models = import_module("spatialdata.models")
     table = _copy_or_read(table)
     spatial = _single_image(table)
@@ -508,7 +501,7 @@ def to_spatialdata(table: AnnData | Path | str) -> SpatialData:
 def _copy_or_read(table: Any) -> Any:
     """Return a table that may be modified."""
     if isinstance(table, str | Path):
-        return _load("anndata", "anndata").read_h5ad(table)
+        return load_optional("anndata", "anndata", "to_anndata").read_h5ad(table)
     return table.copy()
 
 
@@ -540,12 +533,3 @@ def _image(spatial: Any) -> Any:
     return import_module("spatialdata.models").Image2DModel.parse(
         pixels, dims=("c", "y", "x"), transformations={"global": transformation}
     )
-
-
-def _load(package: str, extra: str) -> Any:
-    try:
-        return import_module(package)
-    except ImportError as error:
-        raise ImportError(
-            f"this needs {error.name}, which is not installed: pip install 'histodict[{extra}]'"
-        ) from error

@@ -31,16 +31,6 @@ _BLOCK = 65_536  # numbers per compressed chunk, and names formatted at a time
 _COMPRESSION = {"compression": "gzip", "compression_opts": 1, "shuffle": True}
 
 
-def load_h5py(what: str) -> Any:
-    """Return the h5py module; `what` names the feature in the error if it is missing."""
-    try:
-        return import_module("h5py")
-    except ImportError as error:
-        raise ImportError(
-            f"{what} needs h5py, which is not installed: pip install 'histodict[anndata]'"
-        ) from error
-
-
 def set_encoding(element: Any, kind: str) -> Any:
     """Set the encoding attributes of a group or dataset, and return it."""
     element.attrs["encoding-type"] = kind

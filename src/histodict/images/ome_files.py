@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..utils.optional_dependency import install_command
 from .file_types import SCALE_WITHOUT_UNIT, MissingLibraryError, UnreadableContentError
 from .ome_metadata import (
     MAX_TILE_BYTES,
@@ -190,8 +191,8 @@ def _check_compression(page: TiffPage) -> None:
                 f"has an unknown compression ({reason}); save it with another one"
             ) from error
         raise UnreadableContentError(
-            f"is compressed with {_name(page.compression)}, which needs another package; run: "
-            "pip install 'histodict[ome]'"
+            f"is compressed with {_name(page.compression)}, which needs imagecodecs. "
+            f"Run: {install_command('ome')}"
         ) from error
 
 

@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 
 from ..utils.files import file_bytes
 from ..utils.missing_chunks import check_missing_chunks
+from ..utils.optional_dependency import install_command
 from .file_types import SCALE_WITHOUT_UNIT, ImageError
 from .raster import MAX_COMPRESSION_RATIO, plausible_mpp
 from .region_reader import Pixels, RegionReader
@@ -393,7 +394,7 @@ class SlideReader(RegionReader[Slide]):
     Attributes
     ----------
     library : identifier of the library in `slide_worker`
-    name, package : the library and its package in messages
+    name, install : the library and the command that installs it, for messages
     missing_chunks : number of chunks of an OME-Zarr that were not written
     scale_without_unit : scale of an OME-Zarr without units, as text; mpp is then unknown
     """
@@ -401,7 +402,7 @@ class SlideReader(RegionReader[Slide]):
     path: Path
     library: ClassVar[str] = OPENSLIDE
     name: ClassVar[str] = "OpenSlide"
-    package: ClassVar[str] = "openslide-python openslide-bin"
+    install: ClassVar[str] = "pip install openslide-python openslide-bin"
 
     def __init__(self, path: Path, mpp: float | None = None) -> None:
         super().__init__(path, (0, 0), mpp)
@@ -473,8 +474,8 @@ class SlideReader(RegionReader[Slide]):
                 yield
         except MissingSlideLibraryError as error:
             raise ImageError(
-                f"{self.path}: this format needs {self.name}, which is not installed "
-                f"({error}); run: pip install {self.package}"
+                f"{self.path}: reading needs {self.name}, which is not installed ({error}). "
+                f"Run: {self.install}"
             ) from error
 
 
@@ -483,7 +484,7 @@ class OmeTiffReader(SlideReader):
 
     library = OME_TIFF
     name = "tifffile"
-    package = "tifffile"
+    install = "pip install tifffile"
 
 
 class OmeZarrReader(SlideReader):
@@ -491,7 +492,7 @@ class OmeZarrReader(SlideReader):
 
     library = OME_ZARR
     name = "zarr"
-    package = "'histodict[ome]'"
+    install = install_command("ome")
 
 
 _READERS = {reader.library: reader for reader in (SlideReader, OmeTiffReader, OmeZarrReader)}

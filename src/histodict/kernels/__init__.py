@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array, vstack
 
+from ..utils.optional_dependency import missing_message
 from ..utils.parallel import map_blocks, single_blas_thread
 from ..utils.validation import check_number, check_whole_number
 from .input_checks import as_array, check_channels, check_pair
@@ -68,10 +69,8 @@ def load_backend(name: str) -> ModuleType:
         try:
             from .cuda import backend as cuda
         except ModuleNotFoundError as error:
-            raise ImportError(
-                f"backend='cuda' needs {error.name}, which is not installed; run: pip install "
-                "'histodict[torch]'"
-            ) from error
+            module = error.name or str(error)
+            raise ImportError(missing_message(module, "torch", "backend='cuda'")) from error
         cuda.find_device()
         return cuda
     raise ValueError(f"backend must be 'cpu' or 'cuda', not {name!r}")

@@ -32,7 +32,7 @@ Zou and Donner, "Construction of confidence limits about effect measures", Stati
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import isfinite, nan
@@ -339,6 +339,36 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 MIN_PATIENTS = 3  # with fewer there is no interval
+# With fewer patients of a class, intervals by patient are too narrow.
+RELIABLE_PATIENTS = 10
+
+
+def few_patients_warning(labels: Iterable[object], patients: Iterable[object]) -> str:
+    """Return a warning about classes with few patients, whose intervals are too narrow.
+
+    Parameters
+    ----------
+    labels, patients : true class and patient of each image
+
+    Returns
+    -------
+    str
+        Empty if every class has enough patients.
+    """
+    patients_of: dict[str, set[object]] = {}
+    for label, patient in zip(labels, patients, strict=True):
+        patients_of.setdefault(str(label), set()).add(patient)
+    few = [
+        f"{len(of_class)} of {name!r}"
+        for name, of_class in sorted(patients_of.items())
+        if len(of_class) < RELIABLE_PATIENTS
+    ]
+    if not few:
+        return ""
+    return (
+        f"few patients ({', '.join(few)}): the 95 % intervals are too narrow. Test at least "
+        f"{RELIABLE_PATIENTS} patients of each class"
+    )
 
 
 @dataclass(frozen=True)

@@ -49,9 +49,18 @@ def balanced_accuracy(labels: ArrayLike, predictions: ArrayLike) -> float:
     Returns
     -------
     float
+
+    Raises
+    ------
+    ValueError
+        If all images are of one class.
     """
     truth, predicted = _check_predictions(labels, predictions)
-    _, indices = np.unique(truth, return_inverse=True)
+    classes, indices = np.unique(truth, return_inverse=True)
+    if len(classes) < 2:
+        raise ValueError(
+            f"all images are of class {str(classes[0])!r}: balanced accuracy is not defined"
+        )
     right = np.bincount(indices, weights=truth == predicted)
     return float(np.mean(right / np.bincount(indices)))
 

@@ -104,7 +104,7 @@ class ImageClassifier(ImageEstimator):
         classes = list(manifest.classes)
         if len(classes) < 2:
             raise ValueError(too_few_classes_message(manifest))
-        manifest = checked_training_images(manifest, self.n_jobs, callback)
+        manifest = checked_training_images(manifest, self.recipe, self.n_jobs, callback)
         self.class_names_, self.threshold_shift_ = classes, 0.0
         self.training_info_ = {
             "manifest_digest": manifest.digest(),

@@ -20,17 +20,26 @@ from ..datasets.annotated import match_annotations
 from ..datasets.folder_layout import find_images
 from ..datasets.manifest import TABLE_SUFFIXES, ImageRecord, Manifest, read_manifest
 from ..datasets.record import Frame, is_dataframe
-from ..datasets.survey import check_duplicates_by_content, check_readable, sorted_by_content
+from ..datasets.survey import (
+    ImageProperties,
+    UsabilityCheck,
+    check_duplicates_by_content,
+    check_readable,
+    sorted_by_content,
+)
 from ..decision.threshold import image_fingerprints
 from ..encoders import get_patch_features
 from ..images.file_types import ImageError, is_zarr
 from ..images.memory_image import ImageLike, MemoryImage
 from ..images.pixel_size import size_warnings
 from ..metrics.confounding import find_confounders
+from ..patches.grid import PatchGrid
 from ..utils.progress import Callback
 from ..utils.text_io import truncated_list
 from ..utils.validation import hint
 from .predictions import Prediction
+from .prepared_image import image_downsample
+from .recipe import Recipe
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -201,12 +210,44 @@ def _images_below(folder: Path, skipped: list[str]) -> list[Path]:
     return found
 
 
-def checked_training_images(manifest: Manifest, n_jobs: int | None, callback: Callback) -> Manifest:
+def usability_check(recipes: Sequence[Recipe]) -> UsabilityCheck:
+    """Return a check that images contain a patch of every recipe and have a suitable pixel size.
+
+    Images of unknown pixel size pass; `common_size` reports these together.
+    """
+    patch_recipes = [
+        recipe
+        for recipe in recipes
+        if recipe.is_patch_level and not get_patch_features(recipe.features).is_precomputed
+    ]
+
+    def check(record: ImageRecord, properties: ImageProperties) -> str:
+        for recipe in patch_recipes:
+            if properties.size is None or (recipe.mpp is not None and properties.mpp is None):
+                continue
+            try:
+                downsample = image_downsample(record.path, properties.mpp, recipe, None)
+                PatchGrid.covering(
+                    properties.size, recipe.patch_px, recipe.grid_stride_px, downsample
+                )
+            except ValueError as error:
+                reason = str(error)
+                is_named = reason.startswith(str(record.path))
+                return reason if is_named else f"{record.path}: {reason}"
+        return ""
+
+    return check
+
+
+def checked_training_images(
+    manifest: Manifest, recipe: Recipe, n_jobs: int | None, callback: Callback
+) -> Manifest:
     """Return the images sorted by content, so that the order of rows does not change the model.
 
-    Raises an error that lists all unreadable images, and one for equal images with two labels.
+    Raises an error that lists all unreadable and too small images, and one for equal images with
+    two labels.
     """
-    check_readable(manifest.records, n_jobs, callback).check()
+    check_readable(manifest.records, n_jobs, callback, usability_check([recipe])).check()
     check_duplicates_by_content(manifest)
     return sorted_by_content(manifest)
 

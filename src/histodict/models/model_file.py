@@ -284,6 +284,7 @@ SCHEMA = 1
 SUFFIX = ".histodict"
 # A single metadata key: the order of several is not defined, so files would not be reproducible.
 _KEY, _DIGEST = "histodict", "sha256"
+_N_LENGTH_BYTES = 8  # a safetensors file begins with the length of its header, which is JSON
 _PACKAGES = ("histodict", "numpy", "scikit-learn")
 
 
@@ -292,9 +293,7 @@ class ModelFileError(ValueError):
 
 
 def write_model_data(content: ModelData, path: Path) -> Path:
-    """Write a model file; an existing file is replaced, the folder must exist."""
-    if not path.parent.is_dir():
-        raise ModelFileError(f"{path}: the folder {path.parent} does not exist: make it first")
+    """Write a model file; an existing file is replaced, missing folders are created."""
     versions = {name: version(name) for name in _PACKAGES}
     header = {"schema": SCHEMA, "versions": versions} | content.header()
     data = serialize(header, content.all_arrays())
@@ -359,14 +358,18 @@ def _open(path: Path) -> tuple[str, dict[str, Any]]:
     refuse_odd(path, ModelFileError)
     if not path.is_file():
         raise ModelFileError(f"{path}: there is no such file")
+    with path.open("rb") as file:
+        if file.read(_N_LENGTH_BYTES + 1)[_N_LENGTH_BYTES:] != b"{":
+            raise ModelFileError(
+                f"{path}: not a model file. A model file is written by `histodict train` or "
+                "`model.save`"
+            )
     try:
         with safe_open(path, framework="numpy") as file:
             names, text = file.keys(), (file.metadata() or {}).get(_KEY)
             arrays = {name: file.get_tensor(name) for name in names}
     except (SafetensorError, OSError, TypeError, ValueError) as error:
-        raise ModelFileError(
-            f"{path}: not a histodict model, or a damaged one ({_one_line(error)})"
-        ) from error
+        raise ModelFileError(f"{path}: a damaged model file ({_one_line(error)})") from error
     if text is None:
         raise ModelFileError(f"{path}: not a histodict model (another program's safetensors file)")
     return text, arrays

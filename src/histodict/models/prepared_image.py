@@ -222,7 +222,7 @@ class PreparedImage:
         self.size = source.size
         self.mpp = source.mpp
         self.offset = source.offset
-        self.downsample = _downsample(source, recipe, trained_mpp)
+        self.downsample = image_downsample(source.path, source.mpp, recipe, trained_mpp)
         self._inside = within.region(source) if within else None
         # A tile or photograph is cropped to its content.
         content = content_of(source, recipe.patch_px * self.downsample, self._image)
@@ -385,30 +385,32 @@ def _crop_to_tissue(mask: NDArray[np.bool_], rows: slice, columns: slice) -> tup
     return spans[0], spans[1]
 
 
-def _downsample(source: ImageSource, recipe: Recipe, trained_mpp: float | None) -> float:
+def image_downsample(
+    path: ImageLike, mpp: float | None, recipe: Recipe, trained_mpp: float | None
+) -> float:
     """Return the factor that reduces the image; raise ImageError for unsuitable pixel sizes."""
     if recipe.mpp is not None:
-        if source.mpp is None:
-            file_hint = size_hint(source.path)
+        if mpp is None:
+            file_hint = size_hint(path)
             raise ImageError(
-                f"{source.path}: its pixel size is not known, and the model works at "
+                f"{path}: its pixel size is not known, and the model works at "
                 f"{recipe.mpp:g} µm per pixel: {how_to_set()}{file_hint and f'. {file_hint}'}"
             )
-        factor = recipe.mpp / source.mpp
+        factor = recipe.mpp / mpp
         if factor < 0.95:
             raise ImageError(
-                f"{source.path}: has {source.mpp:g} µm per pixel, coarser than the "
+                f"{path}: has {mpp:g} µm per pixel, coarser than the "
                 f"{recipe.mpp:g} µm the model works at"
             )
         return max(1.0, factor)
-    if trained_mpp and source.mpp and abs(source.mpp / trained_mpp - 1) > 0.1:
+    if trained_mpp and mpp and abs(mpp / trained_mpp - 1) > 0.1:
         remedy = hint(
             python="with mpp=PixelSizeOption(override=…)",
             cli="with --override-mpp",
             web="in a column mpp",
         )
         raise ImageError(
-            f"{source.path}: has {source.mpp:g} µm per pixel, but the model was trained on "
+            f"{path}: has {mpp:g} µm per pixel, but the model was trained on "
             f"images of {trained_mpp:g}: rescale the image or, if the file is wrong, give the true "
             f"size {remedy}"
         )

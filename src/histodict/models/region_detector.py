@@ -272,7 +272,7 @@ class RegionDetector(ImageEstimator):
         """Return a fitted copy."""
         fitted = copy(self)
         fitted.class_names_ = region_classes(manifest, self.region)
-        manifest = checked_training_images(manifest, self.n_jobs, progress)
+        manifest = checked_training_images(manifest, self.recipe, self.n_jobs, progress)
         records = manifest.records
         if any(record.annotations for record in records):
             check_classes(manifest, [fitted.class_names_[1]])

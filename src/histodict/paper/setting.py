@@ -84,7 +84,7 @@ def accuracy_of(evaluation: Evaluation, method: str, size: int | None) -> Row:
         "accuracy": 100 * interval.value,
         "low": 100 * interval.low,
         "high": 100 * interval.high,
-        "n_answers": sum(len(repeat.labels) for repeat in repeats),
+        "n_predictions": sum(len(repeat.labels) for repeat in repeats),
     }
 
 

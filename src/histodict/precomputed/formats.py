@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from importlib import import_module
 from io import BytesIO
 from pathlib import Path
 from reprlib import repr as short
@@ -24,6 +23,7 @@ from numpy.typing import NDArray
 
 from ..images.file_types import ImageError, UnreadableContentError
 from ..utils.files import NPZ_ERRORS, file_bytes
+from ..utils.optional_dependency import load_optional
 from ..utils.text_io import shorten
 from .hdf5_check import (
     MAX_CHUNK_BYTES,
@@ -50,7 +50,8 @@ ATTRIBUTES = {
 MAX_LENGTH = 2_000_000  # pixels; no slide is larger
 MAGNIFICATION_AT_1_UM = 10.0  # of an image of 1 µm per pixel, by convention
 _CHUNK_ROWS = 64  # of files that are written here
-_EXTRA = "pip install 'histodict[features]'"
+_EXTRA = "features"  # group of optional dependencies
+LIBRARIES = {".h5": "h5py", ".h5ad": "h5py", ".hdf5": "h5py", ".zarr": "zarr"}
 
 
 @dataclass(frozen=True)
@@ -199,13 +200,18 @@ def _merged_content(
     return Content(vectors, coords, values)
 
 
+def check_libraries(paths: Iterable[Any]) -> None:
+    """Raise ImageError if feature files are listed and the package that reads them is missing."""
+    first_of = {path.suffix.lower(): path for path in paths if isinstance(path, Path)}
+    for suffix in LIBRARIES.keys() & first_of:
+        _library(LIBRARIES[suffix], first_of[suffix])
+
+
 def _library(name: str, path: Path) -> Any:
     try:
-        return import_module(name)
+        return load_optional(name, _EXTRA, str(path))
     except ImportError as error:
-        raise ImageError(
-            f"{path}: this format needs {name}, which is not installed ({error}); run: {_EXTRA}"
-        ) from error
+        raise ImageError(str(error)) from error
 
 
 @contextmanager
@@ -341,7 +347,7 @@ def _anndata_features(path: Path, file: Any) -> Any:
             f"{path}: unsupported encoding {short(kind)} of the vectors; supported are arrays "
             "and CSR matrices"
         )
-    if not isinstance(vectors, import_module("h5py").Dataset):
+    if not isinstance(vectors, _library("h5py", path).Dataset):
         raise ImageError(f"{path}: the vectors are declared as an array, but are none")
     return vectors
 

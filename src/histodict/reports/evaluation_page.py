@@ -241,7 +241,7 @@ def _results(done: Evaluation) -> dict[str, Any]:
             for method in done.methods
         ],
         "figure_words": tables.format_interval,
-        "selection": tables.selection_text(done),
+        "selection": [*done.interval_warnings, *tables.selection_text(done)],
         "no_error": any(row["low"] == row["high"] for row in done.values),
         "cross_validated": done.gathered.cross_validated,
         "n_draws": provenance(done)["draws_of_patients"],

@@ -100,7 +100,7 @@ def confusions(done: Evaluation, shown: Sequence[ImageResult]) -> list[dict[str,
 def confusion_rows(done: Evaluation, confusions: list[dict[str, Any]]) -> list[Row]:
     """Return the confusion matrices as table rows."""
     return [
-        {"method": matrix["method"], "truth": truth, "label": label, "n_answers": n_predictions}
+        {"method": matrix["method"], "truth": truth, "label": label, "n_predictions": n_predictions}
         for matrix in confusions
         for truth, counts in zip(done.classes, matrix["counts"], strict=True)
         for label, n_predictions in zip(matrix["answers"], counts, strict=True)
@@ -123,7 +123,7 @@ def error_rows(done: Evaluation, shown: Sequence[ImageResult]) -> list[Row]:
                     "image": done.manifest.name(record),
                     "truth": record.label,
                     "method": method,
-                    "n_answers": n_predictions,
+                    "n_predictions": n_predictions,
                     "n_wrong": n_wrong,
                     "wrong_labels": labels,
                 }

@@ -230,7 +230,7 @@ def limitations(done: Evaluation, n_sites: int) -> list[str]:
     elif done.splits.protocol.get("kind") != "leave one site out":
         sentences.append("Sites were not kept apart: a new laboratory may do worse.")
     sentences += [f"{confounder}." for confounder in done.confounders]
-    if any("NO PATIENT" in warning for warning in done.manifest.warnings):
+    if not all(record.has_patient for record in done.manifest.records):
         sentences.append(
             "Patients are not known for all images: some may be on both sides of a split."
         )

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from .missing_chunks import allow_missing_chunks, missing_chunks_allowed
+from .optional_dependency import load_optional
 from .parallel import (
     ClusterError,
     Item,
@@ -57,7 +58,7 @@ _LARGE_FUNCTION_BYTES = {"distributed.admin.large-graph-warning-threshold": "1GB
 @contextmanager
 def open_cluster(text: str) -> Iterator[Cluster]:
     """Connect to the cluster described by `text`; what was started for it ends with the context."""
-    distributed = _load("distributed", "'histodict[cluster]'")
+    distributed = load_optional("distributed", "cluster", "--cluster")
     with _quiet_logs("distributed", "distributed.client"), _start(text) as address:
         try:
             client = distributed.Client(address, timeout=_CONNECT_SECONDS, set_as_default=False)
@@ -103,11 +104,9 @@ def _start(text: str) -> AbstractContextManager[Any]:
         return nullcontext(text)
     if kind == "local" and colon:
         if not rest.isdecimal():
-            raise ValueError(
-                f"--cluster {text}: expected local:N with N processes, such as local:4"
-            )
-        n_workers = check_whole_number("number of workers", int(rest), 1)
-        _load("cryptography", "'histodict[cluster]'")
+            raise ValueError(f"--cluster {text}: write local:N with N processes, such as local:4")
+        n_workers = check_whole_number("the number of workers", int(rest), 1)
+        load_optional("cryptography", "cluster", "--cluster")
         if not can_share_locks():
             raise ClusterError(
                 f"--cluster {text}: processes cannot share locks on this machine (is /dev/shm "
@@ -133,7 +132,7 @@ def _start_jobs(file: Path) -> Iterator[Any]:
     options: {cores: 8, processes: 8, memory: 32GB, walltime: "04:00:00", queue: normal}
     """
     settings = _read_settings(file)
-    jobqueue = _load("dask_jobqueue", "dask-jobqueue")
+    jobqueue = load_optional("dask_jobqueue", "jobqueue", str(file))
     name = f"{settings.get('system', 'SLURM')}Cluster"
     if not hasattr(jobqueue, name):
         known = sorted(n.removesuffix("Cluster") for n in dir(jobqueue) if n.endswith("Cluster"))
@@ -151,7 +150,7 @@ def _start_jobs(file: Path) -> Iterator[Any]:
 
 
 def _read_settings(file: Path) -> dict[str, Any]:
-    yaml = _load("yaml", "'histodict[cluster]'")
+    yaml = load_optional("yaml", "cluster", str(file))
     try:
         settings = yaml.safe_load(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -161,15 +160,6 @@ def _read_settings(file: Path) -> dict[str, Any]:
     if not isinstance(settings, dict) or not set(settings) <= {"system", "jobs", "options"}:
         raise ValueError(f"{file}: unknown entries; allowed are 'system', 'jobs' and 'options'")
     return settings
-
-
-def _load(name: str, package: str) -> Any:
-    try:
-        return import_module(name)
-    except ModuleNotFoundError as error:
-        raise ImportError(
-            f"--cluster needs {error.name}, which is not installed; run: pip install {package}"
-        ) from error
 
 
 def _check_versions(client: Any) -> None:

@@ -452,16 +452,17 @@ class OutputError(ValueError):
 
 
 def check_writable_file(path: Path) -> None:
-    """Raise OutputError if no file can be written here: a folder, or a missing parent folder."""
+    """Raise OutputError if no file can be written here. Missing folders are created later."""
     try:
         path = true_file(path)
     except WriteError as error:
         raise OutputError(str(error)) from error
     if path.is_dir():
-        raise OutputError(f"{path}: is a folder; give a file name, such as {path / 'NAME'}")
-    if not path.parent.is_dir():
-        raise OutputError(f"{path}: the folder {path.parent} does not exist; create it first")
-    _check_writable(path, path.parent)
+        raise OutputError(f"{path}: is a folder; give the name of a file, such as {path / 'NAME'}")
+    existing = next(folder for folder in path.absolute().parents if folder.exists())
+    if not existing.is_dir():
+        raise OutputError(f"{path}: {existing} is a file, not a folder; choose another path")
+    _check_writable(path, existing)
 
 
 def check_writable_folder(path: Path) -> None:
