@@ -166,7 +166,7 @@ SCENARIOS = {
         Scenario("train", (*_TRAIN, *_SET)),
         Scenario("train, panel", (*_TRAIN[:-1], "pixels", *_SET), timed=("c/runs/*.json",)),
         Scenario("predict", ("predict", _MODEL, "tissue/healthy", "-o", "OUT")),
-        Scenario("detect", ("detect", _REGIONS, "tissue/inflamed", "-o", "OUT")),
+        Scenario("detect", ("predict", _REGIONS, "tissue/inflamed", "-o", "OUT")),
         Scenario("adapt", ("adapt", _MODEL, "tissue", "--force", "-o", "OUT/m.histodict")),
         Scenario("atoms", ("atoms", _MODEL, _TISSUE, "-o", "OUT/atoms.html", "--cache", "OUT/c")),
         Scenario("evaluate", (*_EVALUATE, "--jobs", "1"), timed=_TIMES),

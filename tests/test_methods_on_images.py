@@ -64,7 +64,7 @@ def test_method_can_be_given_in_python_and_on_the_command_line(halves, tmp_path)
     assert TissueClassifier("paper", method="nayak").recipe.aggregation == "codes"
     with pytest.raises(ValueError, match="method must be one of"):
         TissueClassifier(method="magic")
-    listed = CliRunner().invoke(app, ["methods"]).output
+    listed = CliRunner().invoke(app, ["info", "--methods"]).output
     assert all(name in listed for name in METHODS)
     run = CliRunner().invoke(
         app,

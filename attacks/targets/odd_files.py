@@ -243,7 +243,7 @@ class OddFiles(Target):
 def _arguments(command: str, model: Path, tree: Path, out: Path) -> list[object]:
     requested: dict[str, list[object]] = {
         "predict": [model, tree, "--jobs", 1],
-        "features": [tree, "--vectors", "rgb", "--set", "patch_px=8", "--jobs", 1],
+        "features": [tree, "--encoder", "rgb", "--set", "patch_px=8", "--jobs", 1],
         "train": [tree, "--preset", "fast"],
         "evaluate": [tree, "--preset", "fast"],
         "adapt": [model, tree],

@@ -43,7 +43,7 @@ def test_only_the_threshold_changes(manifest, tmp_path, folds):
     for path, old in zip(paths, before, strict=True):
         new = adapted.predict(path)
         assert new.score == pytest.approx(old.score - shift)
-        assert new.label == model.classes_[int(old.score > shift)]
+        assert new.top_label == model.classes_[int(old.score > shift)]
         assert loaded.predict(path).scores == new.scores
         # The map is centred on the score, and so moves with the threshold.
         tissue, margins = old.patch_map.tissue, old.patch_map.margins[..., 1]
@@ -110,7 +110,7 @@ def test_images_of_both_classes_move_the_threshold(planted, tmp_path):
     output = tmp_path / "a.histodict"
     run = adapt(model, images, output)
     assert run.exit_code == 0, run.output
-    assert "Groups of 20 and 20 images" in run.output
+    assert "Two groups of scores: 20 and 20 images" in run.output
     assert "two_groups" not in load_model(output).training_info_["tuning"][-1]
 
 
@@ -121,10 +121,10 @@ def test_unreadable_images_are_reported_together(planted, tmp_path):
         (tmp_path / "set" / "red" / name).write_bytes(b"no image")
     output = tmp_path / "a.histodict"
     run = adapt(model, tmp_path / "set", output)
-    assert run.exit_code == 2 and "2 of 40 images cannot be read" in run.output
+    assert run.exit_code == 2 and "2 of 40 images cannot be used" in run.output
     assert "red/1.png" in run.output and "red/2.png" in run.output
     run = adapt(model, tmp_path / "set", output, "--skip-unreadable")
-    assert run.exit_code == 0 and "2 of 40 images left out" in run.output
+    assert run.exit_code == 0 and "2 of 40 images skipped" in run.output
     assert len(load_model(output).training_info_["tuning"][-1]["left_out"]) == 2
 
 
@@ -132,7 +132,7 @@ def test_region_detector_has_no_threshold_to_adapt(manifest, small_models, tmp_p
     finder, image = small_models.path("regions"), manifest.records[0].path
     arguments = ["adapt", str(finder), str(image), "-o", str(tmp_path / "a.histodict")]
     run = CliRunner().invoke(app, arguments)
-    assert run.exit_code == 2 and "finds regions" in run.output
+    assert run.exit_code == 2 and "region detector cannot be adapted" in run.output
 
 
 def test_evaluation_of_adaptation_uses_no_labels(manifest, tmp_path):

@@ -63,7 +63,7 @@ def test_finished_images_are_skipped_with_or_without_the_option(predict, tmp_pat
     predict("--anndata")
     before = times(tmp_path)
     for options in (("--anndata",), ()):
-        assert "2 were done before" in predict(*options)
+        assert "2 already finished" in predict(*options)
         assert times(tmp_path) == before
 
 
@@ -80,7 +80,7 @@ def test_damaged_table_is_replaced(predict, tmp_path):
     whole_image = first.read_bytes()
     first.write_bytes(whole_image[:1000])
     with pytest.warns(UserWarning, match="is damaged"):
-        assert "1 were done before" in predict("--anndata")
+        assert "1 already finished" in predict("--anndata")
     assert column(first, "patient") == {"patient01"}
 
 
@@ -88,7 +88,7 @@ def test_changed_patient_in_the_csv_updates_the_table(predict, tissue, tmp_path)
     predict("--anndata")
     text = (tissue / "manifest.csv").read_text()
     (tissue / "other.csv").write_text(text.replace("patient02,", "patient09,"))
-    assert "1 were done before" in predict(images="other.csv")
+    assert "1 already finished" in predict(images="other.csv")
     assert [column(path, "patient") for path in tables(tmp_path)] == [{"patient01"}, {"patient09"}]
 
 

@@ -81,7 +81,7 @@ def test_predict_reports_a_broken_file_and_predicts_others(name, model, good, tm
     outcome = predict(model, tmp_path / "out", images)
     assert outcome.status == 1
     assert "2 images: 2 inflamed." in outcome.message
-    _, _, complaint = outcome.message.partition("Not done:")
+    _, _, complaint = outcome.message.partition("Failed:")
     for word in (name, *text):
         assert word in complaint
     assert "good one" not in complaint
@@ -182,7 +182,7 @@ def test_train_skips_background_images(classes, tmp_path):
     with pytest.warns(UserWarning, match="nothing is learnt from 1 training image.*glass.png"):
         outcome = train(classes, tmp_path / "model.histodict")
     assert outcome.status == 0, outcome.message
-    assert "from 17 images" in outcome.message
+    assert "on 17 images" in outcome.message
 
 
 def test_train_refuses_a_class_without_tissue(classes, tmp_path):

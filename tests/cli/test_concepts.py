@@ -144,7 +144,7 @@ def test_mixed_or_unknown_pixel_sizes_are_warned_of(tmp_path):
     assert "pixel sizes differ (0.25 to 0.5 µm)" in doubts(0, 1)
     assert "--set mpp=0.5" in doubts(0, 1, 2)
     assert "pixel size of 1 of 2 images is not known" in doubts(1, 2)
-    assert doubts(1) == doubts(2) == doubts(0, 1, 2, given=PixelSizeOption(override=0.5)) == ""
+    assert doubts(1) == doubts(2) == doubts(0, 1, 2, options=PixelSizeOption(override=0.5)) == ""
 
 
 def test_names_are_read_from_a_spreadsheet_with_semicolons(tmp_path):
@@ -189,7 +189,7 @@ def test_damaged_file_is_refused(slides, tmp_path):
 def test_images_without_patients_count_separately_with_a_note(slides, tmp_path):
     done = run(slides, "--output", tmp_path / "c", "--atoms", 4)
     assert done.exit_code == 0
-    assert "every image counts as one" in done.output
+    assert "each image counts as one patient" in done.output
 
 
 def test_insufficient_data_are_refused(slides, tmp_path):
@@ -210,4 +210,4 @@ def test_unstable_concepts_are_warned_of(tmp_path):
         np.savez(features / f"s{place}.npz", features=vectors, coords=coords)
     done = run(features, "--output", tmp_path / "c", "--atoms", 6)
     assert done.exit_code == 0
-    assert "do not rely on what they are called" in " ".join(done.output.split())
+    assert "Other patients would give other concepts" in " ".join(done.output.split())

@@ -77,7 +77,7 @@ def test_names_are_stored_and_appear_in_explain_atoms_and_info(folder, tmp_path)
     again = tmp_path / "again.histodict"
     back = ("--name", "dark nuclei=", "--group", "inflamed:1,inflamed:2=", "--enable", "healthy:3")
     run("edit", new, *back, "--tissue", "healthy:4", "--output", again)
-    assert "Nothing has been said" in run("edit", again).output
+    assert "No atom has a name" in run("edit", again).output
     assert (
         load(again).predict_one(image).row()
         == load(folder / "m.histodict").predict_one(image).row()
@@ -136,7 +136,7 @@ def test_names_and_statistics_appear_in_all_outputs(folder, tmp_path):
                 "variance_share_slide_high",
             } <= set(var)
     alone = run("predict", new, table, "-o", tmp_path / "b", "--atom-statistics", statistics)
-    assert alone.exit_code == 2 and "give --anndata" in alone.output
+    assert alone.exit_code == 2 and "--atom-statistics needs --anndata" in alone.output
     # Statistics of another model with equal atom labels; and of this one before disabling.
     other, less = tmp_path / "other.histodict", tmp_path / "less.histodict"
     TissueClassifier(SMALL, random_state=1).fit(table).save(other)
@@ -164,7 +164,7 @@ def test_effect_of_disabling_atoms_is_shown(folder):
     assert any(row["score_before"] != row["score_after"] for row in rows)
     plain = run("edit", folder / "m.histodict", "--disable", "inflamed:1", "--show",
                 folder / "set" / "manifest.csv").output  # fmt: skip
-    assert "of 6 answers change; right before" in plain
+    assert "of 6 predictions change; correct before" in plain
     image = next((folder / "set" / "healthy").iterdir())
     switched = ("edit", folder / "m.histodict", "--disable", "inflamed:1")
     bare, sized = (run(*switched, "--show", image, *size) for size in ((), ("--mpp", 0.5)))
@@ -194,13 +194,10 @@ def test_explanation_as_text_and_as_a_page(folder, tmp_path):
     [
         (["--name", "inflamed:1"], "write ATOMS=TEXT"),
         (["--name", "inflamed:99=x"], "there is no atom 'inflamed:99'"),
-        (["--name", "inflamed:1=inflamed:2"], "is what another atom goes by"),
-        (
-            ["--disable", ",".join(f"healthy:{n}" for n in range(1, 9))],
-            "must have at least one enabled atom",
-        ),
+        (["--name", "inflamed:1=inflamed:2"], "is the label of another atom"),
+        (["--disable", ",".join(f"healthy:{n}" for n in range(1, 9))], "must keep an atom"),
         (["--disable", "healthy:1"], "with --output"),
-        (["--member", "2"], "--member: there is 1"),
+        (["--member", "2"], "the model has 1 base model"),
     ],
 )
 def test_invalid_edits_are_refused(folder, arguments, message):

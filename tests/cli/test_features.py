@@ -43,7 +43,7 @@ def trained(slides):
     features = slides.parent / "features"
     status, output = run("train", slides, "--features", features, "-o", model, *small(*SMALL))
     assert status == 0, output
-    assert "Learnt normal / tumour from 8 images" in output
+    assert "Trained on 8 images" in output
     return model
 
 
@@ -163,7 +163,7 @@ def test_concepts_are_discovered_from_feature_files(slides, tmp_path):
     status, output = run(
         *("concepts", slides, "--features", slides.parent / "features", "--atoms", 4, "-o", out)
     )
-    assert status == 0 and "Answers rest on 8 labels" in output, output
+    assert status == 0 and "Predictions use 8 labels" in output, output
     table = (out / "predictions.csv").read_text()
     assert table.count("\n") == 9 and "of its patches use" in table
 
@@ -213,7 +213,7 @@ def test_invalid_slides_are_reported_and_others_predicted(trained, mixed, tmp_pa
     assert [row["path"].endswith("good.h5") for row in rows_of(tmp_path / "out")] == [True]
     for reason in REASONS:
         assert reason in output, output
-    assert output.count("Not done:") == len(REASONS)
+    assert output.count("Failed:") == len(REASONS)
 
 
 def test_missing_chunks_are_refused_unless_allowed(trained, slides, tmp_path):
@@ -273,7 +273,7 @@ def test_invalid_attribute_or_unexpected_error_stops_no_command(
     monkeypatch.setattr(given_view, "fit_grid", fail)
     monkeypatch.setattr(image.ImageTask, "fingerprint", fail_before)
     status, output = run("predict", trained, *sorted(folder.iterdir()), "-o", tmp_path / "out")
-    assert status == 1 and output.count("Not done:") == 4, output
+    assert status == 1 and output.count("Failed:") == 4, output
     assert "stamp.h5: unexpected RuntimeError: no stamp" in output
     assert "wide.h5: the attribute patch_size_level0 must be" in output
     assert "offset.h5: the attribute histodict (offset) must be" in output
@@ -300,7 +300,7 @@ def test_lazyslide_tiles_are_predicted_at_their_own_magnification_only(tmp_path)
     other = write_lazyslide(tmp_path / "other.h5ad", vectors, 2 * corners, mpp=1.0)
     same = tmp_path / "s0.h5ad"
     status, output = run("predict", model, same, other, "-o", tmp_path / "out")
-    assert status == 1 and output.count("Not done:") == 1, output
+    assert status == 1 and output.count("Failed:") == 1, output
     assert (
         "other.h5ad: is not what the model learnt from: the magnification 10.0, not 20.0" in output
     )
@@ -340,7 +340,7 @@ def test_training_reports_all_invalid_slides_or_skips_them(mixed, slides, tmp_pa
     status, output = run(
         "train", mixed, *features, "--skip-unreadable", "--preset", "precomputed", *small(*SMALL)
     )
-    assert status == 0 and "6 of 10 images left out" in output, output
+    assert status == 0 and "6 of 10 images skipped" in output, output
     status, output = run("info", tmp_path / "m")
     assert "Left out" in output
 
@@ -367,10 +367,10 @@ def test_model_of_vectors_requires_features(trained, tmp_path):
 def test_features_are_written_once_and_can_be_used_for_training(tmp_path):
     tissue = write_synthetic_dataset(tmp_path / "tissue", 2, 2, size=(240, 180))
     out = tmp_path / "features"
-    options = ["features", tissue / "manifest.csv", "--vectors", "centred", "-o", out]
+    options = ["features", tissue / "manifest.csv", "--encoder", "centred", "-o", out]
     status, output = run(*options)
     assert status == 0 and output == f"4 feature files in {out}", output
-    assert run(*options)[1] == f"4 feature files in {out} (4 were there)"
+    assert run(*options)[1] == f"4 feature files in {out} (4 already finished)"
     status, output = run(*options, "--set", "stain=none")
     assert status == 2 and "stain was reinhard, is none" in output
     (tissue / "torn.png").write_bytes(b"\x89PNG")

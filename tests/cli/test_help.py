@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from histodict.cli import app
@@ -47,13 +48,28 @@ def test_slow_libraries_are_not_imported(arguments):
 
 def test_commands_are_listed_under_their_groups():
     output = CliRunner().invoke(app, ["--help"], terminal_width=100).output
-    arguments = [
-        "From images to answers:",
-        "train",
-        "What is in a model:",
-        "How good is it:",
-        "serve",
-    ]
+    arguments = ["Train and predict:", "train", "Explain:", "Patches without labels:", "serve"]
     places = [output.index(word) for word in arguments]
     assert places == sorted(places)
-    assert "its atoms, and the real patches that use them most.\n" in output  # not truncated
+    assert "the patches that use them most.\n" in output  # not truncated
+
+
+COMMANDS = sorted(typer.main.get_command(app).commands)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_begins_with_a_sentence_and_an_example(command):
+    text = typer.main.get_command(app).commands[command].help
+    sentence, example, *_ = text.split("\n\n")
+    assert sentence.endswith(".") and sentence.count(". ") <= 1
+    assert example.strip().startswith(f"histodict {command}")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_options_are_listed_in_sections(command):
+    output = CliRunner().invoke(app, [command, "--help"], terminal_width=100).output
+    titles = ["Arguments:", "Input:", "Model:", "Output:", "Advanced:"]
+    found = [line for line in output.splitlines() if line in titles]
+    assert found == sorted(found, key=titles.index) and "Output:" in found
+    if "--jobs" in output:
+        assert output.index("Advanced:") < output.index("--jobs")

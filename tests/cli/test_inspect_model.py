@@ -16,8 +16,8 @@ from tests.small_models import TRAIN
 # For every kind of model: texts that must appear, and texts that must not.
 EXPECTED = {
     "dfdl": (["tells apart healthy, inflamed", "12 images of 6 patients", "Patches"], ["Adapted"]),
-    "panel": (["by an ensemble of 3", "These decide together", "stain=none"], ["candidates"]),
-    "calibrated": (["Calibrated; how good", "  as above"], ["decide together"]),
+    "panel": (["by an ensemble of 3", "Base models", "stain=none"], ["candidates"]),
+    "calibrated": (["Calibrated model", "  as above"], ["decide together"]),
     "regions": (["region-detector", "finds regions of inflamed", "connected patches"], ["apart"]),
     "textures": (["lbp-colour", "from the image as a whole"], ["Patches"]),
     "adapted": (["adapted without labels, scores moved by"], []),

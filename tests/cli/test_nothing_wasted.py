@@ -119,7 +119,7 @@ def test_train_reports_all_unreadable_images_or_skips_them(damaged, tmp_path):
     assert all(name in outcome.output for name in names) and "--skip-unreadable" in outcome.output
     outcome = run("train", folder, "-o", output, *FAST, "--skip-unreadable")
     assert outcome.exit_code == 0, outcome.output
-    assert "2 of 6 images left out" in outcome.output and "from 4 images" in outcome.output
+    assert "2 of 6 images skipped" in outcome.output and "from 4 images" in outcome.output
     assert all(name in outcome.output for name in names)
     assert load_model(output).training_info_["left_out"] == names
     assert "2 images" in run("info", output).output and names[0] in run("info", output).output

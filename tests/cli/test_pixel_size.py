@@ -85,7 +85,7 @@ def test_assumed_sizes_are_warned_of_once_and_recorded(model, images, tmp_path):
     assert sizes(tmp_path) == {"half.tif": ("0.5", "file"), "silent.png": ("0.5", "assumed")}
     # nothing is computed, but the warning is repeated
     again = run("predict", model, *files, "-o", tmp_path)
-    assert "2 were done before" in again.output and "1 of 2 images is not known" in again.output
+    assert "2 already finished" in again.output and "1 of 2 images is not known" in again.output
 
 
 def test_mpp_is_a_default_and_does_not_override(model, images, tmp_path):
@@ -127,7 +127,7 @@ def test_sizes_in_the_table_override_the_file_and_mpp(model, images, tmp_path):
     }
     assert sizes(out) == expected
     again = run("predict", model, table, "-o", out, "--mpp", "0.51")
-    assert "(1 were done before)" in again.output  # the one in the table
+    assert "(1 already finished)" in again.output  # the one in the table
     assert sizes(out)["silent.png"] == ("0.51", "command")
 
 
@@ -142,7 +142,7 @@ def test_detect_has_the_same_columns_and_warning(tissue, images, tmp_path):
     finder = tmp_path / "f.histodict"
     trained = train(tissue / "with-sizes.csv", finder, "--regions", "inflamed")
     assert trained.exit_code == 0, trained.output
-    outcome = run("detect", finder, images / "silent.png", "-o", tmp_path / "out")
+    outcome = run("predict", finder, images / "silent.png", "-o", tmp_path / "out")
     assert "1 of 1 image is not known" in outcome.output
     assert sizes(tmp_path / "out", "detections.csv") == {"silent.png": ("0.5", "assumed")}
 

@@ -52,7 +52,7 @@ def test_train_predict_info(trained, tissue, tmp_path):
     assert len(rows) == len(list((tissue / "inflamed").iterdir()))
     assert {"path", "label", "score", "proportion_inflamed"} <= set(rows[0])
     header = (out / "predictions.csv").read_text().splitlines()[0]
-    assert header.startswith('"path","label","score"')
+    assert header.startswith('"path","label","top_label","score"')
     for row in rows:
         key = row["key"]
         collection = json.loads((out / "geojson" / f"{key}.geojson").read_text())
@@ -63,7 +63,7 @@ def test_train_predict_info(trained, tissue, tmp_path):
         with np.load(out / "maps" / f"{key}.npz") as arrays:
             assert (arrays["predicted_classes"] != NO_TISSUE).sum() == row["n_patches"]
     again = CliRunner().invoke(app, arguments)
-    assert "were done before" in again.output
+    assert "already finished" in again.output
     info = CliRunner().invoke(app, ["info", str(trained)])
     assert "healthy, inflamed" in info.output
 
@@ -136,13 +136,15 @@ def test_damaged_or_outdated_results_are_computed_again(trained, tissue, tmp_pat
     (done,) = (out / "done").iterdir()
     before = rows_of(out)
     content = done.read_bytes()
-    write_checked_json(done, read_checked_json(done) | {"stamp": {"file": ["old"], "size": []}})
+    write_checked_json(
+        done, read_checked_json(done) | {"fingerprint": {"file": ["old"], "size": []}}
+    )
     old = done.read_bytes()
     label = content.replace(b"healthy", b"hoalthy", 1)
     for content in (b"", b"{}", label, old):
         done.write_bytes(content)
         again = CliRunner().invoke(app, arguments)
-        assert again.exit_code == 0 and "were done before" not in again.output
+        assert again.exit_code == 0 and "already finished" not in again.output
         assert is_warned_of("is damaged", recwarn) == (content != old)
         assert rows_of(out) == before
 
@@ -175,7 +177,7 @@ def test_damaged_file_is_warned_of_and_replaced(trained, tissue, tmp_path, kind,
     (warning,) = (str(w.message) for w in recwarn if "is damaged" in str(w.message))
     assert file.name in warning
     assert file.read_bytes() == content
-    assert "were done before" in CliRunner().invoke(app, arguments).output
+    assert "already finished" in CliRunner().invoke(app, arguments).output
 
 
 def test_outlines_are_written_as_requested(trained, tissue, tmp_path):
@@ -191,13 +193,13 @@ def test_outlines_are_written_as_requested(trained, tissue, tmp_path):
 
     _, name, areas = outlined()
     output, packed_name, packed = outlined("--gzip")
-    assert "were done before" not in output
+    assert "already finished" not in output
     assert packed_name == f"{name}.gz" and gzip.decompress(packed) == areas
     _, _, patches = outlined("--outline-patches")
     (row,) = rows_of(tmp_path)
     assert len(json.loads(patches)["features"]) == row["n_patches"]
     assert outlined()[1:] == (name, areas)
-    assert "were done before" in outlined()[0]
+    assert "already finished" in outlined()[0]
 
 
 def test_qupath_project_has_all_images_of_the_folder(trained, tissue, tmp_path):

@@ -1,10 +1,11 @@
-"""`predict` and `detect` with a CSV, which is scored if it has labels; and into a used folder."""
+"""`predict` with a CSV, which is scored if it has labels; and into a used folder."""
 
 from __future__ import annotations
 
 import csv
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from histodict.batch import RunResult
 from histodict.cli import app
 from histodict.cli.predict import _counts
 from histodict.datasets.manifest import read_manifest
+from histodict.models import load_model
 from histodict.models.region_labels import region_patch_mask
 from histodict.patches.patch_map import PatchMap
 from histodict.synthetic.dataset import write_synthetic_dataset
@@ -77,7 +79,7 @@ def test_table_with_labels_is_scored(run_command, tissue, tmp_path):
     (healthy, _) = scores["confusion"]
     counted = sum(t == "healthy" and s == "inflamed" for t, s in zip(truth, output, strict=True))
     assert healthy["truth"] == "healthy" and healthy["inflamed"] == counted
-    for text in ("8 images of 4 patients", "balanced accuracy", "AUC", "said healthy"):
+    for text in ("8 labelled images (4 patients", "balanced accuracy", "AUC", "predicted healthy"):
         assert text in run.output
 
 
@@ -114,13 +116,13 @@ def test_columns_and_splits_are_given_as_in_train(run_command, tissue, tmp_path)
     content = json.loads(run.stdout.splitlines()[-1])
     assert len(content["rows"]) == content["scores"]["n_images"] == 4
     run = run_command("predict", "dfdl", tissue / "healthy", "--split", "1", "-o", tmp_path / "o2")
-    assert run.exit_code == 2 and "--split are of a CSV" in run.output
+    assert run.exit_code == 2 and "--split need a CSV" in run.output
 
 
 def test_patches_are_compared_with_masks(run_command, tissue, tmp_path):
     manifest = read_manifest(tissue / "regions" / "manifest.csv")
     run = run_command(
-        "detect", "regions", tissue / "regions" / "manifest.csv", "-o", tmp_path / "o"
+        "predict", "regions", tissue / "regions" / "manifest.csv", "-o", tmp_path / "o"
     )
     assert run.exit_code == 0, run.output
     truth, found, margins = [], [], []
@@ -147,12 +149,12 @@ def test_missing_mask_is_warned_of_and_excluded_from_scores(run_command, tissue,
     regions = tmp_path / "regions"
     shutil.copytree(tissue / "regions", regions)
     out = tmp_path / "o"
-    assert run_command("detect", "regions", regions / "manifest.csv", "-o", out).exit_code == 0
+    assert run_command("predict", "regions", regions / "manifest.csv", "-o", out).exit_code == 0
     record = read_manifest(regions / "manifest.csv").records[0]
     record.mask.unlink()
     image = sorted((tissue / "healthy").iterdir())[0]
     with pytest.warns(UserWarning, match="excluded from patch scores"):
-        run = run_command("detect", "regions", image, "-o", out)
+        run = run_command("predict", "regions", image, "-o", out)
     assert run.exit_code == 0, run.output
     scores = json.loads((out / "scores.json").read_text())
     assert scores["n_images"] == len(table(out / "detections.csv")) - 1
@@ -167,9 +169,24 @@ def test_mask_is_no_label_of_a_class(run_command, tissue, tmp_path):
 
 
 def test_uncertain_predictions_are_counted():
-    output = {"adenocarcinoma": 3, "normal": 2}
-    rows = [{"label": name, "uncertain": i == 0} for name, n in output.items() for i in range(n)]
+    labels = ["adenocarcinoma", "uncertain", "normal", "uncertain", "adenocarcinoma"]
+    rows = [{"label": label} for label in labels]
     assert _counts(RunResult(rows, [], [], 0)) == "2 adenocarcinoma, 1 normal, 2 uncertain"
+
+
+def test_label_is_uncertain_unless_the_prediction_set_is_one_class(small_models):
+    """The table, the summary and the overlay agree; the accuracy uses top_label."""
+    model = load_model(small_models.path("calibrated"))
+    image = next((small_models.tissue / "inflamed").iterdir())
+    prediction = model.predict_one(image)
+    for classes, label in ((["healthy", "inflamed"], "uncertain"), ([], "uncertain")):
+        unsure = replace(prediction, prediction_set=classes)
+        row = unsure.row()
+        assert (row["label"], row["top_label"]) == (label, prediction.top_label)
+        assert "uncertain" not in row and unsure.summary().startswith("uncertain (")
+        assert prediction.top_label in unsure.summary()
+    sure = replace(prediction, prediction_set=["inflamed"], top_label="inflamed")
+    assert sure.label == sure.row()["label"] == "inflamed"
 
 
 # --- a folder that was used ---------------------------------------------------------------------
@@ -180,7 +197,7 @@ def test_rows_of_earlier_runs_are_kept(run_command, tissue, tmp_path):
     assert run_command("predict", "dfdl", images[1], "-o", tmp_path).exit_code == 0
     (first,) = table(tmp_path / "predictions.csv")
     run = run_command("predict", "dfdl", images[0], "-o", tmp_path)
-    assert run.exit_code == 0 and "from earlier runs: 1" in run.output
+    assert run.exit_code == 0 and "1 image of earlier runs" in run.output
     rows = table(tmp_path / "predictions.csv")
     assert [row["path"] for row in rows] == [str(images[0]), str(images[1])] and rows[1] == first
     assert len(list((tmp_path / "overlays").iterdir())) == 2
@@ -238,7 +255,7 @@ def test_run_with_failures_only_keeps_the_table(run_command, tissue, tmp_path):
     copied.write_bytes(b"gone")
     (images / "b.jpg").write_bytes(b"")
     run = run_command("predict", "dfdl", images, "-o", out)
-    assert run.exit_code == 1 and "its earlier answer stays in the table" in run.output
+    assert run.exit_code == 1 and "the table keeps its earlier prediction" in run.output
     assert table(out / "predictions.csv") == before
 
 
@@ -259,7 +276,7 @@ def test_invalid_mask_prevents_scoring_but_not_prediction(run_command, tissue, t
     image = read_manifest(tissue / "manifest.csv").records[0].path
     (tmp_path / "mask.png").write_bytes(b"no picture")
     listed = write(tmp_path / "a.csv", "path,mask,mpp", f"{image},mask.png,0.5")
-    run = run_command("detect", "regions", listed, "-o", tmp_path / "o")
+    run = run_command("predict", "regions", listed, "-o", tmp_path / "o")
     assert run.exit_code == 1 and "is not scored" in run.output and "mask.png" in run.output
     (row,) = table(tmp_path / "o" / "detections.csv")
     assert row["path"] == str(image) and not row.get("truth")

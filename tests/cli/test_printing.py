@@ -50,7 +50,7 @@ def command(*arguments, **options):
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="there is no device that is always full")
-@pytest.mark.parametrize("arguments", [["methods"], ["info", "--help"]])
+@pytest.mark.parametrize("arguments", [["info", "--methods"], ["info", "--help"]])
 def test_output_to_a_full_disk_is_reported_in_one_line(arguments):
     with FULL.open("wb") as full:
         process = command(*arguments, stdout=full)
@@ -145,7 +145,7 @@ def test_special_entries_are_reported_by_every_command(name, model, images, tmp_
     output = ["--output", tmp_path / "out"]
     arguments = {
         "predict": [model, data],
-        "features": [data, "--vectors", "rgb"],
+        "features": [data, "--encoder", "rgb"],
         "adapt": [model, data],
         "concepts": [data],
         "train": [data, "--preset", "fast"],

@@ -79,14 +79,17 @@ def test_killed_worker_is_reported_in_one_line(start_command):
     os.kill(workers[0], signal.SIGKILL)
     assert running.end(20) == 2
     assert running.leftover_processes() == []
-    assert "Traceback" not in running.output() and "run the same command again" in running.output()
+    assert (
+        "Traceback" not in running.output()
+        and "run the same command with fewer --jobs" in running.output()
+    )
 
 
 @pytest.mark.parametrize(
     ("error", "message"),
     [
         (MemoryError(), "not enough memory"),
-        (BrokenExecutor("a worker"), "ended by the system"),
+        (BrokenExecutor("a worker"), "the system ended a worker process"),
         (OSError(28, "No space left on device", "a.csv"), "a.csv"),
     ],
 )

@@ -44,7 +44,7 @@ def report_of(run):
     [
         ([], "tissue-classifier", {"threshold"}),
         (["--method", "lbp-colour"], "tissue-classifier", set()),
-        (["--set", "calibration_folds=2"], "ensemble", {"threshold", "views_left_out"}),
+        (["--set", "calibration_folds=2"], "ensemble", {"threshold", "failed_base_models"}),
         (["--regions", "inflamed"], "region-detector", {"min_patches"}),
     ],
 )
@@ -67,7 +67,7 @@ def test_unsuitable_member_is_excluded_with_a_warning(tissue, tmp_path, monkeypa
     monkeypatch.setattr(WholeImagePipeline, "fit_images", refuse)
     ensemble = ["--preset", "pixels", *SMALL, "--set", "calibration_folds=2"]
     run = train(tissue, tmp_path / "m.histodict", *ensemble, "--json")
-    (left_out,) = report_of(run)["views_left_out"]
+    (left_out,) = report_of(run)["failed_base_models"]
     assert "too small for this view" in left_out
     assert run.stderr.count("a view was left out") == 1
     assert load_model(tmp_path / "m.histodict").n_estimators_ == 2
@@ -82,7 +82,7 @@ def test_one_patient_per_class_is_warned_of(tissue, tmp_path):
     run = train(stored, tmp_path / "m.histodict", "--preset", "pixels", *SMALL)
     assert run.exit_code == 0, run.output
     output = " ".join(run.stderr.split())
-    assert "how sure the answers are is not known, and all views have the same say" in output
+    assert "no calibration: base models have equal weights" in output
     out = str(tmp_path / "out")
     done = CliRunner().invoke(
         app, ["predict", str(tmp_path / "m.histodict"), str(stored), "-o", out]
@@ -121,7 +121,7 @@ def test_positive_class_is_guessed_and_scores_positive(carcinoma, tmp_path):
     model = tmp_path / "m.histodict"
     run = train(carcinoma, model, *SMALL)
     assert run.exit_code == 0
-    assert "the class to be found is 'adenocarcinoma', by its name; see --positive" in run.stderr
+    assert "positive class: 'adenocarcinoma' (guessed from the name" in run.stderr
     assert read_header(model)["classes"] == ["normal", "adenocarcinoma"]
     trained = load_model(model)
     for path in sorted(carcinoma.glob("*/*.jpg")):
@@ -137,14 +137,14 @@ def test_positive_class_can_be_requested(carcinoma, tmp_path):
     run = train(carcinoma, model, *SMALL, "--positive", "cancer")
     assert run.exit_code == 2 and "unknown positive class 'cancer'" in run.stderr
     run = train(carcinoma, model, *SMALL, "--regions", "normal", "--positive", "normal")
-    assert run.exit_code == 2 and "--regions names what is to be found" in run.stderr
+    assert run.exit_code == 2 and "--positive cannot be combined with --regions" in run.stderr
 
 
 def test_uninformative_names_are_warned_of(tissue, tmp_path):
     grades = renamed(tissue, tmp_path / "grades", "grade 2", "grade 1")
     run = train(grades, tmp_path / "m.histodict", *SMALL)
     assert run.exit_code == 0
-    assert "it is 'grade 2' unless you give --positive" in run.stderr
+    assert "positive class: 'grade 2'. It cannot be guessed" in run.stderr
 
 
 @pytest.mark.parametrize("kind", ["regions", "panel"])
@@ -152,12 +152,25 @@ def test_training_cannot_continue_from_another_kind_of_model(tissue, small_model
     start = small_models.path(kind)
     run = train(tissue, tmp_path / "m.histodict", *SMALL, "--start-from", start)
     assert run.exit_code == 2
-    assert "a tissue-classifier cannot go on from it" in " ".join(run.output.split())
+    assert "cannot be the start of a tissue-classifier" in " ".join(run.output.split())
 
 
-def test_missing_output_folder_is_refused_before_training(tissue, tmp_path):
-    run = train(tissue, tmp_path / "no" / "m.histodict", *SMALL)
-    assert run.exit_code == 2 and "make it first" in run.output
+def test_missing_output_folder_is_created(tissue, tmp_path):
+    model = tmp_path / "new" / "folder" / "m.histodict"
+    run = train(tissue, model, *SMALL)
+    assert run.exit_code == 0 and model.is_file(), run.output
+    assert "will be replaced" not in run.output
+    (tmp_path / "file").touch()
+    run = train(tissue, tmp_path / "file" / "m.histodict", *SMALL)
+    assert run.exit_code == 2 and "is a file, not a folder" in run.output
+
+
+def test_existing_model_is_replaced_with_a_note(tissue, small_models, tmp_path):
+    model = tmp_path / "m.histodict"
+    model.write_bytes(small_models.path("dfdl").read_bytes())
+    run = train(tissue, model, *SMALL)
+    assert run.exit_code == 0
+    assert f"{model} exists and will be replaced" in " ".join(run.output.split())
 
 
 def test_regions_use_pixels_without_an_encoder_with_a_note(tissue, tmp_path, monkeypatch):
@@ -167,10 +180,7 @@ def test_regions_use_pixels_without_an_encoder_with_a_note(tissue, tmp_path, mon
     run = train(tissue, model, "--regions", "inflamed", *quick)
     assert run.exit_code == 0, run.output
     output = " ".join(run.stderr.split())
-    assert (
-        "the preset is regions, of pixels, as no pretrained network is installed (torch is missing)"
-        in output
-    )
+    assert "no pretrained encoder is installed, torch is missing" in output
     assert 'pip install ".[networks]"' in output
     recipe = load_model(model).recipe
     assert (recipe.features, recipe.smoothing_radius, recipe.aggregation) == (
@@ -187,7 +197,7 @@ def test_regions_use_an_encoder_if_installed_with_a_note(tissue, tmp_path):
     quick = ["--method", "nearest-mean", "--set", "n_components=8"]
     run = train(tissue, model, "--regions", "inflamed", *quick)
     assert run.exit_code == 0, run.output
-    assert "the preset is embeddings, as a pretrained network" in " ".join(run.stderr.split())
+    assert "preset 'embeddings': a pretrained encoder" in " ".join(run.stderr.split())
     recipe = load_model(model).recipe
     assert (recipe.features, recipe.smoothing_radius) == ("efficientnet-lite0-half", 2)
     assert (

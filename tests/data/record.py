@@ -214,7 +214,7 @@ def command_cases(folder: Path, tissue: Path) -> dict[str, dict[str, str]]:
     call("train", tissue, "-o", model, "--preset", "fast", *size)
     call("train", tissue, "-o", finder, "--regions", "inflamed", "--preset", "regions", *size)
     found: dict[str, dict[str, str]] = {}
-    for name, file, command in (("predict", model, "predict"), ("detect", finder, "detect")):
+    for name, file, command in (("predict", model, "predict"), ("detect", finder, "predict")):
         out = folder / name
         call(command, file, tissue / "healthy", tissue / "regions" / "patient07_1.jpg", "-o", out)
         geo = [p.read_text() for p in sorted((out / "geojson").glob("*"))]
@@ -229,7 +229,7 @@ def command_cases(folder: Path, tissue: Path) -> dict[str, dict[str, str]]:
     call("evaluate", tissue, "--methods", methods, "--folds", "2", *size, "-o", out)
     found["evaluate"] = {
         t: table(out / f"{t}.csv", folder)
-        for t in ("answers", "results", "comparisons", "confusion", "errors")
+        for t in ("predictions", "results", "comparisons", "confusion", "errors")
     }
     for name in ("accuracy", "confusion", "roc", "bases", "codes", "training-images"):
         call("reproduce", name, "--quick", "--methods", "dfdl", "-o", folder / "paper")

@@ -212,7 +212,7 @@ def test_default_comparison_has_the_encoder_and_pixels(monkeypatch, capsys):
         else:
             half = "efficientnet-lite0-half"
             assert kinds == {"embeddings:dfdl": half, "regions:dfdl": "centred"}
-            assert "the preset is embeddings, as a pretrained network is installed" in output
+            assert "preset 'embeddings': a pretrained encoder is installed" in output
         assert all(plan.recipe.smoothing_radius == 2 for plan in plans.values())
     assert list(MethodsOptions(preset="paper").plans("tumour")) == ["dfdl"]
     MethodsOptions(methods="paper:dfdl,regions:odl").plans("tumour")

@@ -80,7 +80,7 @@ def test_outlines_cover_the_patches_they_were_drawn_around(slides, tmp_path, kin
     run("train", *specified, *synthetic, *names, *SMALL, "-o", several)
     run("train", *specified, *synthetic, "--regions", "Tumor", *SMALL, "-o", one)
     run("predict", several, *specified, *synthetic, "-o", tmp_path / "answers")
-    run("detect", one, *specified, *synthetic, "--anndata", "-o", tmp_path / "found")
+    run("predict", one, *specified, *synthetic, "--anndata", "-o", tmp_path / "found")
     for path in (tmp_path / "found" / "anndata").iterdir():
         with h5py.File(path) as file:
             names = file["obs/truth/categories"].asstr()[:]

@@ -147,7 +147,7 @@ def test_model_file_round_trip(model, manifest, tmp_path):
         assert (one.scores, one.probabilities) == (two.scores, two.probabilities)
     run = CliRunner().invoke(app, ["info", str(file)])
     assert run.exit_code == 0, run.output
-    assert "These decide together" in run.output
+    assert "Base models" in run.output
     assert run.output.count("method=lbp-colour") == 2 and "downsample=4.0" in run.output
     out = tmp_path / "out"
     image = str(manifest.records[0].path)

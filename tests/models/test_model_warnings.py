@@ -79,7 +79,7 @@ def test_encoder_is_not_loaded_without_consent(strange, fetched, tissue, tmp_pat
     image, out = str(tissue.records[0].path), str(tmp_path / "out")
     for text in (
         ["predict", strange, image, "-o", out],
-        ["detect", strange, image, "-o", out],
+        ["predict", strange, image, "-o", out],
         ["adapt", strange, image, "-o", out],
         ["atoms", strange, tissue.root, "-o", tmp_path / "atoms.html"],
         ["train", tissue.root, "--start-from", strange, "-o", tmp_path / "m.histodict"],

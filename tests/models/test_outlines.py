@@ -319,7 +319,7 @@ def test_results_are_updated_if_outlines_change(planted, model, tmp_path):
     run(*command)
     (first,) = csv.DictReader((out / "predictions.csv").open())
     assert first["within"] == "tissue.geojson" and 0 < int(first["n_patches"]) < 60
-    assert "(1 were done before)" in run(*command)
+    assert "(1 already finished)" in run(*command)
     write_geojson(synthetic, feature("Tissue", box(6, 6, 150, 120)))
     assert "done before" not in run(*command)
     (second,) = csv.DictReader((out / "predictions.csv").open())

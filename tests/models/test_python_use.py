@@ -276,7 +276,7 @@ def test_table_equals_that_of_the_command_line(model, detector, ensemble, tissue
     for name, fitted, command, folder in (
         ("predictions", model, "predict", "inflamed"),
         ("predictions", ensemble, "predict", "inflamed"),
-        ("detections", detector, "detect", "regions"),
+        ("detections", detector, "predict", "regions"),
     ):
         file = fitted.save(tmp_path / f"{fitted.kind}.histodict")
         out = tmp_path / fitted.kind
@@ -480,7 +480,7 @@ def test_repr_of_a_model_describes_its_training(model):
         TissueClassifier()._repr_mimebundle_()["text/html"],
     ):
         assert "learnt nothing" in html
-    assert "healthy / inflamed, learnt from 8 images of 4 patients" in model._repr_html_()
+    assert "healthy / inflamed, learnt from 8 labelled images (4 patients" in model._repr_html_()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -364,7 +364,7 @@ def test_train_and_predict_from_the_command_line(certified, tissue, tmp_path, mo
         for setting in settings:
             train += ["--set", setting]
         images = ["tissue/healthy", "tissue/inflamed"]
-        detect = ["detect", str(file), *images, "-o", str(tmp_path / name), *options]
+        detect = ["predict", str(file), *images, "-o", str(tmp_path / name), *options]
         for arguments in (train, detect):
             result = CliRunner().invoke(app, arguments)
             assert result.exit_code == 0, result.output

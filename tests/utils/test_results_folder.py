@@ -36,7 +36,9 @@ def test_results_with_other_settings_are_refused_at_the_end(tmp_path):
         two.previous_results(set())
 
 
-NO_DIGEST = json.dumps(content("a") | {"settings": SETTINGS, "options": {}, "stamp": FINGERPRINT})
+NO_DIGEST = json.dumps(
+    content("a") | {"settings": SETTINGS, "options": {}, "fingerprint": FINGERPRINT}
+)
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", "{" * 10_000, '{"sha256": "', NO_DIGEST])

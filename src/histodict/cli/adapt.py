@@ -67,8 +67,8 @@ def adapt(
             raise ValueError(f"{used.model}: a region detector cannot be adapted; use a classifier")
         if len(model.class_names_) != _N_CLASSES:
             raise ValueError(
-                f"{used.model}: has {len(model.class_names_)} classes; only models of two classes can "
-                "be adapted"
+                f"{used.model}: has {len(model.class_names_)} classes; only models of two classes "
+                "can be adapted"
             )
         note_replaced(output)
         records = images.find()

@@ -179,7 +179,9 @@ def _print_predictions(
         see = f". See {tables}" if result.rows or result.n_earlier else ""
         typer.echo(f"{pluralize(len(result.rows), 'image')}{skipped}: {summary}{see}")
         if result.n_earlier:
-            typer.echo(f"The table also contains {result.n_earlier} images of earlier runs")
+            typer.echo(
+                f"The table also contains {pluralize(result.n_earlier, 'image')} of earlier runs"
+            )
         _print_scores(result)
     end_with_files(result.failures, output)
 

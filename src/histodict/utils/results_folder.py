@@ -84,7 +84,7 @@ class ResultsFolder:
             return None
         try:
             content = self.finished[key]
-            if content["stamp"] != fingerprint:
+            if content["fingerprint"] != fingerprint:
                 return None
             for name, digest in content["files"].items():
                 if content_digest(self.folder / name) != digest:
@@ -97,7 +97,7 @@ class ResultsFolder:
 
     def store(self, key: str, content: Content, fingerprint: Content) -> Content:
         """Write the content of an image; files that it no longer has are removed."""
-        run = {"settings": self.settings, "options": self.options, "stamp": fingerprint}
+        run = {"settings": self.settings, "options": self.options, "fingerprint": fingerprint}
         content = content | run
         if content == self.finished.get(key):
             return content
