@@ -193,9 +193,12 @@ def test_explanation_as_text_and_as_a_page(folder, tmp_path):
     ("arguments", "message"),
     [
         (["--name", "inflamed:1"], "write ATOMS=TEXT"),
-        (["--name", "inflamed:99=x"], "there is no atom 'inflamed:99'"),
+        (["--name", "inflamed:99=x"], "unknown atom 'inflamed:99'"),
         (["--name", "inflamed:1=inflamed:2"], "is the label of another atom"),
-        (["--disable", ",".join(f"healthy:{n}" for n in range(1, 9))], "must keep an atom"),
+        (
+            ["--disable", ",".join(f"healthy:{n}" for n in range(1, 9))],
+            "must have at least one enabled atom",
+        ),
         (["--disable", "healthy:1"], "with --output"),
         (["--member", "2"], "the model has 1 base model"),
     ],

@@ -48,7 +48,13 @@ def test_slow_libraries_are_not_imported(arguments):
 
 def test_commands_are_listed_under_their_groups():
     output = CliRunner().invoke(app, ["--help"], terminal_width=100).output
-    arguments = ["Train and predict:", "train", "Explain:", "Patches without labels:", "serve"]
+    arguments = [
+        "Train and predict:",
+        "\n  train ",
+        "Explain:",
+        "Patches without labels:",
+        "\n  serve ",
+    ]
     places = [output.index(word) for word in arguments]
     assert places == sorted(places)
     assert "the patches that use them most.\n" in output  # not truncated

@@ -67,17 +67,23 @@ def commands(tissue, model):
 @pytest.mark.skipif(not READ_ONLY.is_dir(), reason="no folder that nobody may write to")
 @pytest.mark.parametrize("name", COMMANDS)
 def test_read_only_output_folder_is_refused(name, tissue, model, no_work):
-    outcome = run(*commands(tissue, model)[name], "-o", READ_ONLY / "out")
+    outcome = run(*commands(tissue, model)[name], "-o", READ_ONLY / "out.html")
     assert outcome.exit_code == 2, outcome.output
     assert "the folder /proc is not writable" in outcome.output
 
 
 @pytest.mark.parametrize("name", ["train", "adapt", "atoms"])
 def test_output_file_that_is_a_folder_is_refused(name, tissue, model, tmp_path, no_work):
-    outcome = run(*commands(tissue, model)[name], "-o", tmp_path)
-    assert outcome.exit_code == 2 and "is a folder; give a file name" in outcome.output
-    outcome = run(*commands(tissue, model)[name], "-o", tmp_path / "no" / "m")
-    assert outcome.exit_code == 2 and "make it first" in outcome.output
+    (tmp_path / "a.html").mkdir()
+    outcome = run(*commands(tissue, model)[name], "-o", tmp_path / "a.html")
+    assert outcome.exit_code == 2 and "a.html: is a folder" in outcome.output
+
+
+@pytest.mark.parametrize("name", ["atoms", "explain"])
+def test_page_with_another_suffix_is_refused(name, tissue, model, tmp_path, no_work):
+    outcome = run(name, model, tissue, "-o", tmp_path / "atoms.txt")
+    assert outcome.exit_code == 2 and "ends in .html" in " ".join(outcome.output.split())
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["predict", "evaluate", "reproduce", "demo"])
@@ -94,7 +100,7 @@ def test_output_folder_that_is_a_file_is_refused(name, tissue, model, tmp_path, 
 def test_full_disk_is_refused(name, tissue, model, tmp_path, monkeypatch):
     usage = namedtuple("usage", "free")
     monkeypatch.setattr(outputs.shutil, "disk_usage", lambda path: usage(1000))
-    outcome = run(*commands(tissue, model)[name], "-o", tmp_path / "out")
+    outcome = run(*commands(tissue, model)[name], "-o", tmp_path / "out.html")
     assert outcome.exit_code == 2 and "free some space" in outcome.output, outcome.output
     assert list(tmp_path.iterdir()) == []
 
@@ -115,11 +121,11 @@ def test_train_reports_all_unreadable_images_or_skips_them(damaged, tmp_path):
     folder, names = damaged
     output = tmp_path / "m.histodict"
     outcome = run("train", folder, "-o", output, *FAST)
-    assert outcome.exit_code == 2 and "2 of 6 images cannot be read" in outcome.output
+    assert outcome.exit_code == 2 and "2 of 6 images cannot be used" in outcome.output
     assert all(name in outcome.output for name in names) and "--skip-unreadable" in outcome.output
     outcome = run("train", folder, "-o", output, *FAST, "--skip-unreadable")
     assert outcome.exit_code == 0, outcome.output
-    assert "2 of 6 images skipped" in outcome.output and "from 4 images" in outcome.output
+    assert "2 of 6 images skipped" in outcome.output and "on 4 images" in outcome.output
     assert all(name in outcome.output for name in names)
     assert load_model(output).training_info_["left_out"] == names
     assert "2 images" in run("info", output).output and names[0] in run("info", output).output
@@ -140,7 +146,7 @@ def test_evaluate_reports_or_skips_unreadable_images_before_any_run(damaged, tmp
 
 def test_fit_reports_all_unreadable_images(damaged):
     folder, names = damaged
-    with pytest.raises(ValueError, match="2 of 6 images cannot be read") as raised:
+    with pytest.raises(ValueError, match="2 of 6 images cannot be used") as raised:
         TissueClassifier("fast").fit(read_manifest(folder))
     assert all(name in str(raised.value) for name in names)
 
@@ -151,7 +157,7 @@ def test_duplicate_in_two_classes_is_refused(tissue, tmp_path):
     shutil.copy(first, folder / "inflamed" / "again.jpg")
     outcome = run("train", folder, "-o", tmp_path / "m", *FAST)
     assert outcome.exit_code == 2, outcome.output
-    assert f"healthy/{first.name} and inflamed/again.jpg are the same image" in outcome.output
+    assert f"healthy/{first.name} and inflamed/again.jpg are identical images" in outcome.output
     with pytest.raises(ValueError, match="are identical images"):
         TissueClassifier("fast").fit(read_manifest(folder))
     (folder / "inflamed" / "again.jpg").rename(folder / "healthy" / "again.jpg")
@@ -172,7 +178,7 @@ def test_masks_require_regions(tissue, tmp_path):
     lines = f"path,mask,patient,label\n{image},mask.png,1,healthy\n{other},,2,inflamed\n"
     (tmp_path / "t.csv").write_text(lines)
     outcome = run("train", tmp_path / "t.csv", "-o", tmp_path / "m", *FAST)
-    text = "masks or outlines of 1 image not used: `--regions NAME`"
+    text = "masks or annotations of 1 image ignored. To use them, give --regions NAME"
     assert outcome.exit_code == 0 and text in outcome.output
     write_geojson(tmp_path / "healthy.geojson", feature("Tumor", box(10, 10, 60, 60)))
     (tmp_path / "t.csv").write_text(lines.replace("mask.png", "healthy.geojson"))
@@ -180,8 +186,7 @@ def test_masks_require_regions(tissue, tmp_path):
     assert outcome.exit_code == 0 and text in outcome.output
 
 
-# --- messages of interrupted commands
-# ---------------------------------------------------------------
+# --- messages of interrupted commands -----------------------------------------------------------
 
 
 def output_when_interrupted(capsys, *arguments):
@@ -198,11 +203,11 @@ def output_when_interrupted(capsys, *arguments):
 
 def test_hint_to_resume_is_given_only_if_the_command_resumes(tissue, model, tmp_path, capsys):
     train = ("train", tissue, "-o", tmp_path / "m", *FAST)
-    assert "The same command starts anew" in output_when_interrupted(capsys, *train)
+    assert "starts again from the beginning" in output_when_interrupted(capsys, *train)
     cached = output_when_interrupted(capsys, *train, "--cache", tmp_path / "cache")
-    assert "The same command goes on: what" in cached and "cache holds" in cached
+    assert "it reuses the intermediate results in" in cached
     predicted = output_when_interrupted(capsys, "predict", model, tissue, "-o", tmp_path / "out")
-    assert "The same command goes on: what is finished is not done again" in predicted
+    assert "run the same command; it reuses finished images" in predicted
     console.reset_state()
     assert "goes on" not in console._with_less()
 

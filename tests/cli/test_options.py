@@ -90,7 +90,18 @@ def test_every_option_has_a_help_text(command):
 
 def test_shared_options_have_the_same_help_text():
     """These options have different meanings."""
-    other = {"data", "model", "output", "methods", "preset", "per_class", "repeats", "seed", "demo"}
+    other = {
+        "data",
+        "model",
+        "output",
+        "methods",
+        "preset",
+        "per_class",
+        "repeats",
+        "seed",
+        "demo",
+        "encoder",
+    }
     output = {}
     for made in get_command(app).commands.values():
         for option in made.params:
@@ -109,7 +120,7 @@ def test_rows_of_a_table_are_selected(tmp_path):
     table.write_text("path,label,patient,split\na.png,x,1,train\nb.png,y,2,test\n")
     (record,) = SplitDataOptions(table, split="test").read().records
     assert record.path.name == "b.png"
-    with pytest.raises(ValueError, match="no row has 'none'"):
+    with pytest.raises(ValueError, match="no row has the value 'none'"):
         SplitDataOptions(table, split="none").read()
 
 
@@ -124,7 +135,7 @@ def test_invalid_pairs_are_quoted():
 
 def test_help_paragraphs_are_wrapped_by_the_terminal_only():
     wide = CliRunner().invoke(app, ["train", "--help"], terminal_width=200).output
-    assert "or a CSV with the columns path and label, and best also patient" in wide
+    assert "a CSV file has the columns path and label, and optionally patient" in wide
     assert "histodict train tissue/ --output tissue.histodict" in wide
 
 

@@ -99,7 +99,7 @@ def test_mpp_is_a_default_and_does_not_override(model, images, tmp_path):
     assert outcome.exit_code == 0, outcome.output
     assert set(sizes(tmp_path / "x").values()) == {("0.5", "command")}
     both = run("predict", model, images, "-o", tmp_path, "--mpp", "1", "--override-mpp", "1")
-    assert both.exit_code == 2 and "--mpp: leave it out" in both.output
+    assert both.exit_code == 2 and "--mpp cannot be combined" in both.output
 
 
 def test_results_folder_has_one_assumed_size(model, images, tmp_path):

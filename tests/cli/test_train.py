@@ -61,15 +61,15 @@ def test_unsuitable_member_is_excluded_with_a_warning(tissue, tmp_path, monkeypa
 
     def refuse(self, manifest, *args):
         if self.recipe.downsample == 4:
-            raise ImageError(f"{manifest.records[0].path}: too small for this view")
+            raise ImageError(f"{manifest.records[0].path}: too small for this model")
         return learn(self, manifest, *args)
 
     monkeypatch.setattr(WholeImagePipeline, "fit_images", refuse)
     ensemble = ["--preset", "pixels", *SMALL, "--set", "calibration_folds=2"]
     run = train(tissue, tmp_path / "m.histodict", *ensemble, "--json")
     (left_out,) = report_of(run)["failed_base_models"]
-    assert "too small for this view" in left_out
-    assert run.stderr.count("a view was left out") == 1
+    assert "too small for this model" in left_out
+    assert run.stderr.count("a base model was left out") == 1
     assert load_model(tmp_path / "m.histodict").n_estimators_ == 2
 
 

@@ -48,7 +48,7 @@ def test_all_unreadable_images_are_reported_together(damaged):
     with pytest.raises(ImageError) as raised:
         check_readable(damaged.records).check()
     first, *lines = str(raised.value).splitlines()
-    assert "2 of 4 images cannot be read" in first
+    assert "2 of 4 images cannot be used" in first
     home, _, name = re.search(r"skip them with ([\w.]+):", first)[1].rpartition(".")
     assert getattr(import_module(home), name) is drop_unreadable
     assert all(name in line for name, line in zip(("b.png", "d.png"), lines, strict=True))

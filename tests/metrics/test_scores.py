@@ -67,7 +67,12 @@ def test_specificity_is_the_sensitivity_of_the_other_class(scored):
 
 
 def test_predictions_of_a_class_without_images_are_wrong():
-    assert balanced_accuracy(["a", "a"], ["a", "z"]) == 0.5
+    assert balanced_accuracy(["a", "a", "b"], ["a", "z", "b"]) == 0.75
+
+
+def test_balanced_accuracy_of_one_class_is_not_defined():
+    with pytest.raises(ValueError, match="all images are of class 'a': balanced accuracy is not"):
+        balanced_accuracy(["a", "a"], ["a", "a"])
 
 
 # --- scores -------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ import unicodedata
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,8 @@ from .record import (
     Frame,
     ImageRecord,
     ManifestError,
+    check_misspelt,
+    check_spelling,
     dataframe_rows,
     order_classes,
     read_csv_rows,
@@ -100,74 +101,6 @@ def check_files(path: Path, lines: list[int], records: list[ImageRecord], by_nam
             f"{path}: {pluralize(len(missing), 'file')} not found: {truncated_list(missing)}. "
             f"Paths are relative to {path.parent.absolute()}"
         )
-
-
-def check_spelling(source: Path, labels: list[str]) -> None:
-    """Raise an error if labels differ only in case, blanks or Unicode normalisation."""
-    spellings: dict[str, set[str]] = {}
-    for label in labels:
-        key = unicodedata.normalize("NFC", label).strip().casefold()
-        spellings.setdefault(key, set()).add(label)
-    for names in spellings.values():
-        if len(names) > 1:
-            raise ManifestError(
-                f"{source}: the labels {shorten(sorted(names))} differ only in case or white "
-                "space; use one spelling per class"
-            )
-
-
-_MIN_LETTERS = 5  # shorter class names are not compared
-_RARE = 5  # a class is rare if another has at least five times as many images
-
-
-def check_misspelt(source: Path, labels: Sequence[str], allowed: Collection[str]) -> None:
-    """Raise an error if the name of a rare class differs by one letter from a frequent class.
-
-    Parameters
-    ----------
-    source : list of the images, for messages
-    labels : label of each image
-    allowed : classes whose names are correct
-    """
-    counts = Counter(label for label in labels if label)
-    for rare, frequent in permutations(counts, 2):
-        if (
-            rare not in allowed
-            and counts[rare] * _RARE <= counts[frequent]
-            and differ_by_one_letter(rare.casefold(), frequent.casefold())
-        ):
-            how = hint(
-                python=f"pass allow_classes=[{rare!r}] to read_manifest",
-                cli=f"give --allow-class {rare!r}",
-                web="give it a name that differs more",
-            )
-            raise ManifestError(
-                f"{source}: the class {rare!r} ({pluralize(counts[rare], 'image')}) may be a "
-                f"misspelling of {frequent!r} ({counts[frequent]} images). Correct it or, if it "
-                f"is a class of its own, {how}"
-            )
-
-
-def differ_by_one_letter(first: str, second: str) -> bool:
-    """Return whether words differ by one letter that is changed, missing, or swapped with the next.
-
-    A letter that precedes a whole word is a prefix, as in "typical" and "atypical"; digits
-    distinguish classes, as do single letters, as in "type a" and "type b".
-    """
-    short, long = sorted((first, second), key=len)
-    if len(short) < _MIN_LETTERS or len(long) - len(short) > 1 or long.endswith(short):
-        return False
-    start = next(
-        (i for i, (a, b) in enumerate(zip(short, long, strict=False)) if a != b), len(short)
-    )
-    if len(short) < len(long):
-        changed, is_one = long[start], short[start:] == long[start + 1 :]
-    else:
-        rest, other = short[start:], long[start:]
-        is_swapped = rest[:2] == other[1::-1] and rest[2:] == other[2:]
-        changed, is_one = long[start : start + 1], rest[1:] == other[1:] or is_swapped
-    is_letter = changed.isalpha() and short[max(0, start - 1) : start].isalpha()
-    return is_one and is_letter
 
 
 def unused_labels(records: Sequence[ImageRecord], where: str, one: str = "image") -> list[str]:

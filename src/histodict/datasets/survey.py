@@ -96,7 +96,7 @@ class ReadabilityReport:
             )
             raise ImageError(
                 f"{n_bad} of {pluralize(self.n_images, 'image')} cannot be used. Replace or "
-                f"remove them, or continue without them ({remedy}):{names}"
+                f"remove them, or skip them with {remedy}:{names}"
             )
 
 

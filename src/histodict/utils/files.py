@@ -453,15 +453,15 @@ class OutputError(ValueError):
 
 def check_writable_file(path: Path) -> None:
     """Raise OutputError if no file can be written here. Missing folders are created later."""
+    existing = next(folder for folder in path.absolute().parents if folder.exists())
+    if not existing.is_dir():
+        raise OutputError(f"{path}: {existing} is a file, not a folder; choose another path")
     try:
         path = true_file(path)
     except WriteError as error:
         raise OutputError(str(error)) from error
     if path.is_dir():
         raise OutputError(f"{path}: is a folder; give the name of a file, such as {path / 'NAME'}")
-    existing = next(folder for folder in path.absolute().parents if folder.exists())
-    if not existing.is_dir():
-        raise OutputError(f"{path}: {existing} is a file, not a folder; choose another path")
     _check_writable(path, existing)
 
 
