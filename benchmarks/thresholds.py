@@ -2,8 +2,8 @@
 
     python -m benchmarks.thresholds EVALUATION [EVALUATION ...]
 
-Reads `predictions.csv` of folders that `histodict evaluate` wrote, and prints per method and number of
-training images the mean over all splits of: the AUC; balanced accuracy at the model's own
+Reads `predictions.csv` of folders that `histodict evaluate` wrote, and prints per method and
+number of training images the mean over all splits of: the AUC; balanced accuracy at the model's own
 threshold; at the middle between the two groups of test scores that 2-means finds (no labels used);
 halfway between these two; and at the best threshold there is, which needs the answers.
 """

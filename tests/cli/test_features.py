@@ -278,7 +278,7 @@ def test_invalid_attribute_or_unexpected_error_stops_no_command(
     assert "wide.h5: the attribute patch_size_level0 must be" in output
     assert "offset.h5: the attribute histodict (offset) must be" in output
     assert "unexpected AttributeError: 'Dataset' object has no attribute 'get' [at " in output
-    assert "prepared_image.py" in output and "report this" in output
+    assert "prepared_image.py" in output and "report this line" in output
     assert [row["path"].endswith("good.h5") for row in rows_of(tmp_path / "out")] == [True]
 
 

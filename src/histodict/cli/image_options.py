@@ -283,9 +283,11 @@ class DataOptions:
         whole_paths : whether paths are made absolute, for use on another machine
         """
         from ..datasets.survey import check_duplicates_by_content, with_pixel_size
+        from ..precomputed.formats import check_libraries
 
         check_sizes(self.mpp, self.override_mpp)
         manifest = self.choose(self.listed(self.data.absolute() if whole_paths else self.data))
+        check_libraries(record.path for record in manifest.records)
         for warning in manifest.warnings:
             warn(warning)
         manifest = with_pixel_size(manifest, self.mpp, self.override_mpp)
@@ -430,6 +432,7 @@ class PixelInputOptions:
         from ..batch import list_input_images
         from ..datasets.manifest import TABLE_SUFFIXES
         from ..images.file_types import in_brackets, is_closed, odd_kind, one_per_slide
+        from ..precomputed.formats import check_libraries
         from ..utils.text_io import truncated_list
 
         if not any(map(os.path.lexists, self.paths)):
@@ -455,6 +458,7 @@ class PixelInputOptions:
             warn(f"skipped, as the format is not supported or the file is a mask: {names}")
         images += [path for path in left_out if is_closed(path)]  # reported as failures
         records = [*images_or_features(images, self.feature_folder), *listed]
+        check_libraries(record.path for record in records)
         return list({_resolved_path(record.path): record for record in records}.values())
 
     def _listed(self, table: Path) -> Sequence[ImageRecord]:
