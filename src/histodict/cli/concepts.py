@@ -128,17 +128,15 @@ def _write_tables(
     """Write the tables of concepts, usage and predictions; return summary statistics."""
     import numpy as np
 
-    from ..explain import concept_discovery as concept_answers
-    from ..explain import concept_discovery as concept_folder
-    from ..explain.concept_discovery import image_names
+    from ..explain import concept_discovery as discovery
     from ..utils.text_io import write_csv
 
-    names = concept_folder.names_in(output, len(dictionary.atoms))
-    images, patients = image_names(source.records), source.patients
-    rows = concept_folder.concept_rows(dictionary, usage, names, patients, images)
-    write_csv(output / concept_folder.TABLE, rows)
-    usage_table = concept_folder.usage_rows(usage, names, patients, images)
-    write_csv(output / concept_folder.USAGE, source.as_listed(usage_table))
+    names = discovery.names_in(output, len(dictionary.atoms))
+    images, patients = discovery.image_names(source.records), source.patients
+    rows = discovery.concept_rows(dictionary, usage, names, patients, images)
+    write_csv(output / discovery.TABLE, rows)
+    usage_table = discovery.usage_rows(usage, names, patients, images)
+    write_csv(output / discovery.USAGE, source.as_listed(usage_table))
     recurrence = float(np.mean(dictionary.recurrence))
     summary: dict[str, Any] = {"recurrence": None if np.isnan(recurrence) else round(recurrence, 3)}
     if recurrence < _MIN_RECURRENCE:
@@ -150,18 +148,16 @@ def _write_tables(
         warn("patients unknown: each image counts as one patient. Give --column patient=COLUMN")
     labels = [record.label for record in source.records]
     if any(labels):
-        _, predictions = concept_answers.concept_prediction_rows(usage, labels, images, names)
-        write_csv(output / concept_folder.PREDICTIONS, source.as_listed(predictions))
-        n_correct, n_tested = concept_answers.leave_one_patient_out_accuracy(
-            usage, labels, patients
-        )
+        _, predictions = discovery.concept_prediction_rows(usage, labels, images, names)
+        write_csv(output / discovery.PREDICTIONS, source.as_listed(predictions))
+        n_correct, n_tested = discovery.leave_one_patient_out_accuracy(usage, labels, patients)
         summary |= {
             "labelled": sum(map(bool, labels)),
             "unseen": n_tested,
             "leave_one_patient_out_accuracy": n_correct,
         }
-    elif (output / concept_folder.PREDICTIONS).exists():
-        warn(f"{output / concept_folder.PREDICTIONS} is unchanged, as no image has a label now")
+    elif (output / discovery.PREDICTIONS).exists():
+        warn(f"{output / discovery.PREDICTIONS} is unchanged, as no image has a label now")
     return summary
 
 

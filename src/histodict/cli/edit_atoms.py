@@ -103,8 +103,8 @@ class EditOptions:
         from ..decision.atom_annotations import check_name
 
         changes: list[tuple[str, dict[str, Any]]] = []
-        for option, texts in (("name", self.name), ("group", self.group)):
-            for text in texts or ():
+        for option, values in (("name", self.name), ("group", self.group)):
+            for text in values or ():
                 atoms, sign, value_text = text.partition("=")
                 if not sign:
                     example = f'"{labels[0]}=fat"'
@@ -117,12 +117,12 @@ class EditOptions:
                 check_name(value_text.strip())
                 changes.append((atoms, {option: value_text.strip()}))
         switches = (("artefact", self.artefact, True), ("artefact", self.tissue, False))
-        for field, texts, value in (
+        for field, values, value in (
             *switches,
             ("disabled", self.disable, True),
             ("disabled", self.enable, False),
         ):
-            changes += [(text, {field: value}) for text in texts or ()]
+            changes += [(text, {field: value}) for text in values or ()]
         return changes
 
 

@@ -210,16 +210,18 @@ def warn_of_sizes(model: Model, sizes: Sequence[PixelSize]) -> None:
         warn(warning)
 
 
-def warn_of_records(model: Model, records: Sequence[ImageRecord], given: PixelSizeOption) -> None:
-    """Warn about pixel sizes before any image is read; `given` applies to all images."""
-    sizes = [given.with_table(record.mpp).at(record.path) for record in records]
+def warn_of_records(
+    model: Model, records: Sequence[ImageRecord], default_size: PixelSizeOption
+) -> None:
+    """Warn about pixel sizes before any image is read; `default_size` applies to all images."""
+    sizes = [default_size.with_table(record.mpp).at(record.path) for record in records]
     warn_of_sizes(model, [size.assuming(model.model_.mpp_) for size in sizes])
 
 
-def parse_pairs(option: str, texts: list[str] | None) -> dict[str, str]:
-    """Parse texts "NAME=VALUE" into a dictionary."""
+def parse_pairs(option: str, pairs_text: list[str] | None) -> dict[str, str]:
+    """Parse pairs_text "NAME=VALUE" into a dictionary."""
     pairs = {}
-    for text in texts or []:
+    for text in pairs_text or []:
         name, sign, value = text.partition("=")
         if not sign or not name:
             raise ValueError(f"{option} {text}: write it as NAME=VALUE")
