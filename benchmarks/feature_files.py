@@ -1,14 +1,13 @@
-"""Many slides as feature files: how long training and answers take beside reading the files, and
-how much memory.
+"""Time and memory of training and prediction on the feature files of many slides.
 
     python -m benchmarks.feature_files --slides 200
-    python -m benchmarks.feature_files --slides 1000 --presets given
+    python -m benchmarks.feature_files --slides 1000 --presets precomputed
 
-Draws feature files of TRIDENT's layout (10,000 vectors of 1,024 numbers of half precision each;
-20 MB per slide) into a folder that is removed afterwards, then runs the commands, each in a process
-of its own. Beyond the first 80 slides files are copies, with some of their vectors drawn anew: time
-and memory are measured, not accuracy. Memory is the largest that the process ever held (VmHWM),
-interpreter and libraries included.
+The script writes synthetic feature files of TRIDENT's layout (10,000 vectors of 1,024
+half-precision values each; 20 MB per slide) to a temporary folder and runs each command in a
+separate process. Files beyond the first 80 slides are copies with some new vectors, because the
+accuracy is not measured. Memory is the peak of the process (VmHWM), including interpreter and
+libraries.
 """
 
 from __future__ import annotations
@@ -115,7 +114,7 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=1024)
     parser.add_argument("--folder", type=Path, help="where the disk has room")
     parser.add_argument(
-        "--presets", nargs="+", default=["precomputed", "default"], help="the last one answers, too"
+        "--presets", nargs="+", default=["precomputed", "features"], help="predict uses the last"
     )
     specified = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=specified.folder) as name:
