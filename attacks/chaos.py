@@ -114,7 +114,7 @@ class Chaos:
         except InvariantError as error:
             outcome = "FAILURE"
             names = shlex.join(self.names)
-            repeat = f"python -m attacks.chaos --seed {self.seed} --trial {number} {names}"
+            repeat = f"python -m attacks.chaos --seed {self.seed} --run {number} {names}"
             self.failures.append(f"{name}, {kind}: {error}\n    {repeat}\n    {out}")
             print(self.failures[-1], flush=True)
         finally:
@@ -191,7 +191,7 @@ def main() -> int:
     amount.add_argument("--seconds", type=float, help="so long")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1, help="parallel runs")
-    parser.add_argument("--trial", type=int, help="this one alone")
+    parser.add_argument("--run", type=int, help="number of the only run")
     specified = parser.parse_args()
     unknown = [name for name in specified.scenarios if name not in SCENARIOS]
     if unknown:
@@ -203,7 +203,7 @@ def main() -> int:
         seconds=specified.seconds or (None if specified.kills else 600.0),
         seed=specified.seed,
         jobs=specified.jobs,
-        only=specified.trial,
+        only=specified.run,
     )
     for name, reference in sorted(bench.references.items()):
         print(f"{name}: {reference.seconds:.1f} s undisturbed")

@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.big_slide import write_slide
-from benchmarks.machine import machine_facts
+from benchmarks.machine import describe_machine
 from histodict.synthetic.dataset import write_synthetic_dataset
 
 from .page import Address, Client, memory_mb, n_open_files, process_status, running_server
@@ -152,7 +152,7 @@ def failures(notes: list[Note]) -> list[str]:
     """Return requests without a response, or with an unexpected status."""
     bad = [note for note in notes if not 200 <= note.status < 400]
     counts = Counter((note.kind, note.status or "no answer") for note in bad)
-    examples = {(note.kind, note.status or "no answer"): note.words for note in bad}
+    examples = {(note.kind, note.status or "no answer"): note.text for note in bad}
     return [
         f"{kind}: {status} ({n} times; {examples[kind, status]})"
         for (kind, status), n in counts.items()
@@ -201,7 +201,7 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--side", type=int, default=32_000, help="pixels of the drawn slide")
     specified = parser.parse_args()
-    for name, value in machine_facts().items():
+    for name, value in describe_machine().items():
         print(f"{name:18s}{value}")
     with tempfile.TemporaryDirectory(prefix="load-") as name:
         folder = Path(name)

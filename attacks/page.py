@@ -35,7 +35,7 @@ class Client:
         self._connection: http.client.HTTPConnection | None = None
         self._last = 0.0
 
-    def ask(self, method: str, path: str, body: Any = None) -> tuple[int, bytes]:
+    def request(self, method: str, path: str, body: Any = None) -> tuple[int, bytes]:
         """Return status and body of the response; raise OSError or HTTPException without one."""
         # The server closes connections that are idle for 5 seconds.
         if time.monotonic() - self._last > 3.0:
@@ -65,7 +65,7 @@ class Client:
         return self._json("POST", path, body or {})
 
     def _json(self, method: str, path: str, body: Any) -> Any:
-        status, content = self.ask(method, path, body)
+        status, content = self.request(method, path, body)
         if status != 200:
             raise RuntimeError(f"{method} {path}: {status} {content[:300]!r}")
         return json.loads(content)

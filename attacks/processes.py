@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-_MARK = "HISTODICT_CHAOS_MARK"
+_MARKER = "HISTODICT_CHAOS_MARK"
 COMMAND = ("-m", "histodict.cli")
 
 
@@ -36,13 +36,13 @@ class Running:
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.mark = secrets.token_hex(8)
+        self.marker = secrets.token_hex(8)
         self.started = time.monotonic()
         with self.log.open("wb") as message:
             self.process = subprocess.Popen(
                 [sys.executable, *self.program, *self.arguments],
                 cwd=self.folder,
-                env=os.environ | dict(self.environment) | {_MARK: self.mark},
+                env=os.environ | dict(self.environment) | {_MARKER: self.marker},
                 stdin=subprocess.DEVNULL,
                 stdout=message,
                 stderr=subprocess.STDOUT,
@@ -59,7 +59,7 @@ class Running:
 
     def others(self) -> list[int]:
         """Return the running processes that the command started."""
-        return [pid for pid in processes_with_marker(self.mark) if pid != self.process.pid]
+        return [pid for pid in processes_with_marker(self.marker) if pid != self.process.pid]
 
     def workers(self) -> list[int]:
         """Return those descendants that do part of the work."""
@@ -101,7 +101,7 @@ class Running:
 
     def remove(self) -> None:
         """Kill all processes that are left."""
-        for pid in processes_with_marker(self.mark):
+        for pid in processes_with_marker(self.marker):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.process.wait()
@@ -110,14 +110,14 @@ class Running:
         return self.log.read_text(encoding="utf-8", errors="replace")
 
 
-def processes_with_marker(mark: str) -> list[int]:
+def processes_with_marker(marker: str) -> list[int]:
     """Return the processes that inherited this marker, without zombies."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal():
             continue
         with contextlib.suppress(OSError):
-            if f"{_MARK}={mark}".encode() in (entry / "environ").read_bytes():
+            if f"{_MARKER}={marker}".encode() in (entry / "environ").read_bytes():
                 state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
                 if state != "Z":
                     found.append(int(entry.name))

@@ -66,9 +66,9 @@ def signed(
     return Request(method, path.strip("/").split("/"), dict(query or {}), body, headers)
 
 
-_LOOK = f"/api/jobs/{JOB}/look/{DATA}/{IMAGE}"
+_VIEWER_URL = f"/api/jobs/{JOB}/look/{DATA}/{IMAGE}"
 _PICTURE = f"/api/data/{DATA}/images/{IMAGE}"
-_SHEET = f"/api/data/{BARE}/images/{IMAGE}"
+_IMAGE_URL = f"/api/data/{BARE}/images/{IMAGE}"
 _TRAINING = {"data": DATA, "preset": "quick", "method": "dfdl", "settings": {}, "test_folds": 2}
 
 _OUTLINE = (
@@ -112,23 +112,23 @@ ROUTES: dict[str, tuple[Any, ...]] = {
         {},
         {"name": "fat", "colour": "#1a6fb0"},
     ),
-    "/api/data/{data}/images/{image}/drawn": ("GET", f"{_SHEET}/drawn"),
+    "/api/data/{data}/images/{image}/drawn": ("GET", f"{_IMAGE_URL}/drawn"),
     "POST /api/data/{data}/images/{image}/drawn": (
         "POST",
-        f"{_SHEET}/drawn",
+        f"{_IMAGE_URL}/drawn",
         {},
         {"act": "draw", "tool": "brush", "points": [[9, 9], [40, 40]], "radius": 9, "label": CLASS},
     ),
-    "/api/data/{data}/images/{image}/drawn.geojson": ("GET", f"{_SHEET}/drawn.geojson"),
+    "/api/data/{data}/images/{image}/drawn.geojson": ("GET", f"{_IMAGE_URL}/drawn.geojson"),
     "POST /api/data/{data}/images/{image}/drawn/file": (
         "POST",
-        f"{_SHEET}/drawn/file",
+        f"{_IMAGE_URL}/drawn/file",
         {"name": "outlines.geojson"},
         _OUTLINE,
     ),
     "POST /api/data/{data}/images/{image}/quick": (
         "POST",
-        f"{_SHEET}/quick",
+        f"{_IMAGE_URL}/quick",
         {},
         {"box": [0, 0, 100, 100]},
     ),
@@ -147,31 +147,35 @@ ROUTES: dict[str, tuple[Any, ...]] = {
     "/api/jobs/{job}/patches/{patch}.jpg": ("GET", f"/api/jobs/{JOB}/patches/0.jpg"),
     "/api/jobs/{job}/model.histodict": ("GET", f"/api/jobs/{JOB}/model.histodict", {"point": "0"}),
     "/api/jobs/{job}/report.html": ("GET", f"/api/jobs/{JOB}/report.html", {"point": "0"}),
-    "/api/jobs/{job}/look/{data}/{image}": ("GET", _LOOK, {"point": "0"}),
-    "POST /api/jobs/{job}/look/{data}/{image}": ("POST", _LOOK, {}, {}),
-    "/api/jobs/{job}/look/{data}/{image}/map.png": ("GET", f"{_LOOK}/map.png", {"only": "0"}),
+    "/api/jobs/{job}/look/{data}/{image}": ("GET", _VIEWER_URL, {"point": "0"}),
+    "POST /api/jobs/{job}/look/{data}/{image}": ("POST", _VIEWER_URL, {}, {}),
+    "/api/jobs/{job}/look/{data}/{image}/map.png": ("GET", f"{_VIEWER_URL}/map.png", {"only": "0"}),
     "/api/jobs/{job}/look/{data}/{image}/outlines": (
         "GET",
-        f"{_LOOK}/outlines",
+        f"{_VIEWER_URL}/outlines",
         {"class": "1", "least": "1"},
     ),
     "POST /api/models": ("POST", "/api/models", {}, {"place": 0, "inside": "tissue/m.histodict"}),
     "/api/jobs/{job}/fits/{data}": ("GET", f"/api/jobs/{JOB}/fits/{DATA}"),
     "/api/jobs/{job}/look/{data}/{image}/difference": (
         "GET",
-        f"{_LOOK}/difference",
+        f"{_VIEWER_URL}/difference",
         {"with": JOB, "with_point": "0"},
     ),
     "/api/jobs/{job}/look/{data}/{image}/difference.png": (
         "GET",
-        f"{_LOOK}/difference.png",
+        f"{_VIEWER_URL}/difference.png",
         {"with": JOB},
     ),
-    "/api/jobs/{job}/look/{data}/{image}/map.geojson": ("GET", f"{_LOOK}/map.geojson"),
-    "/api/jobs/{job}/look/{data}/{image}/map.csv": ("GET", f"{_LOOK}/map.csv", {"only": "1"}),
+    "/api/jobs/{job}/look/{data}/{image}/map.geojson": ("GET", f"{_VIEWER_URL}/map.geojson"),
+    "/api/jobs/{job}/look/{data}/{image}/map.csv": ("GET", f"{_VIEWER_URL}/map.csv", {"only": "1"}),
     "/api/jobs/{job}/suggest/{data}": ("GET", f"/api/jobs/{JOB}/suggest/{DATA}"),
-    "/api/jobs/{job}/look/{data}/{image}/fields": ("GET", f"{_LOOK}/fields"),
-    "/api/jobs/{job}/look/{data}/{image}/why": ("GET", f"{_LOOK}/why", {"row": "0", "column": "0"}),
+    "/api/jobs/{job}/look/{data}/{image}/fields": ("GET", f"{_VIEWER_URL}/fields"),
+    "/api/jobs/{job}/look/{data}/{image}/why": (
+        "GET",
+        f"{_VIEWER_URL}/why",
+        {"row": "0", "column": "0"},
+    ),
 }
 
 

@@ -22,7 +22,7 @@ _JOB = re.compile(r"(?<=/jobs/)[0-9a-f]{12}(?=/)")
 # The checksum of a JSON file (`utils.text_io`).
 _DIGEST = re.compile(r"(?<=^{\"sha256\": \")[0-9a-f]{64}")
 _NUMBERS = re.compile(r"-?\d[\d.,:e+-]*")
-_TEXTS = (".csv", ".json", ".html", ".svg", ".txt")
+_TEXT_SUFFIXES = (".csv", ".json", ".html", ".svg", ".txt")
 
 
 def files_of(folder: Path) -> dict[str, Path]:
@@ -60,7 +60,7 @@ def content(path: Path, timed: bool = False) -> Any:
     if path.suffix == ".parquet":
         table = pyarrow.parquet.read_table(path)
         return table.schema.names, table.num_rows
-    if path.suffix in _TEXTS:
+    if path.suffix in _TEXT_SUFFIXES:
         text = path.read_text(encoding="utf-8")
         return _NUMBERS.sub("#", _DIGEST.sub("", text))
     return path.stat().st_size > 0

@@ -132,7 +132,7 @@ class Serving(Scenario):
         link = re.search(r"token=(\S+)", running.output())
         if link is None:
             return False
-        query = partial(self._ask, link[1])
+        query = partial(self._request, link[1])
         jobs = query("/api/jobs")["jobs"]
         if not jobs:
             data = query("/api/data", {"place": 0, "inside": "tissue"})["id"]
@@ -147,7 +147,7 @@ class Serving(Scenario):
             query(f"/api/jobs/{jobs[0]['id']}/resume", {})
         return bool(jobs) and jobs[0]["state"] == "done"
 
-    def _ask(self, token: str, path: str, body: dict[str, Any] | None = None) -> Any:
+    def _request(self, token: str, path: str, body: dict[str, Any] | None = None) -> Any:
         own = {
             "x-histodict": "1",
             "content-type": "application/json",

@@ -33,7 +33,7 @@ class Note:
     at: float
     ms: float
     status: int
-    words: str = ""
+    text: str = ""
 
 
 @dataclass(frozen=True)
@@ -59,13 +59,13 @@ class Visitor:
         self._mine = local()
         self._pool = ThreadPoolExecutor(_N_CONNECTIONS)
 
-    def ask(self, kind: str, path: str, method: str = "GET", body: Any = None) -> bytes:
+    def request(self, kind: str, path: str, method: str = "GET", body: Any = None) -> bytes:
         if not hasattr(self._mine, "client"):
             self._mine.client = Client(self._address)
         at = time.time()
         started = time.perf_counter()
         try:
-            status, content = self._mine.client.ask(method, path, body)
+            status, content = self._mine.client.request(method, path, body)
             text = content[:200].decode(errors="replace") if status >= 400 else ""
         except (OSError, http.client.HTTPException) as error:
             status, content, text = 0, b"", f"{type(error).__name__}: {error}"
@@ -73,9 +73,9 @@ class Visitor:
         self.notes.append(Note(kind, at, ms, status, f"{path}: {text}" if text else ""))
         return content
 
-    def ask_all(self, kind: str, paths: list[str]) -> None:
+    def request_all(self, kind: str, paths: list[str]) -> None:
         """Send requests with limited concurrency, as a page loads its images."""
-        list(self._pool.map(lambda path: self.ask(kind, path), paths))
+        list(self._pool.map(lambda path: self.request(kind, path), paths))
 
     def any_image(self) -> str:
         return self.site.images[int(self.rng.integers(len(self.site.images)))]
@@ -143,11 +143,11 @@ def panner(visitor: Visitor, is_over: Callable[[], bool]) -> None:
     """Pan over the slide at its finest level."""
     site = visitor.site
     base = f"/api/data/{site.slides}/images/{site.slide}"
-    for tiles in sweep(_json(visitor.ask("image", base))):
+    for tiles in sweep(_json(visitor.request("image", base))):
         if is_over():
             return
         started = time.monotonic()
-        visitor.ask_all("tile, new", [f"{base}/tiles/{tile}.jpg" for tile in tiles])
+        visitor.request_all("tile, new", [f"{base}/tiles/{tile}.jpg" for tile in tiles])
         time.sleep(max(0.0, _PAN - (time.monotonic() - started)))
 
 
@@ -157,43 +157,43 @@ def starter(visitor: Visitor, is_over: Callable[[], bool]) -> None:
     while not is_over():
         training = _json(start_training(visitor)).get("id")
         while not is_over():
-            state = _json(visitor.ask("job", f"/api/jobs/{training}")).get("state")
+            state = _json(visitor.request("job", f"/api/jobs/{training}")).get("state")
             if state not in ("waiting", "running"):
                 break
             visitor.pause(1.0)
         if is_over():
             return
         response = f"/api/jobs/{training}/look/{site.slides}/{site.slide}"
-        job = _json(visitor.ask("start a map", response, "POST", {})).get("job")
+        job = _json(visitor.request("start a map", response, "POST", {})).get("job")
         visitor.pause(4.0)  # the map is being computed now
-        visitor.ask("cancel", f"/api/jobs/{job}/cancel", "POST", {})
-        visitor.ask("resume", f"/api/jobs/{job}/resume", "POST", {})
+        visitor.request("cancel", f"/api/jobs/{job}/cancel", "POST", {})
+        visitor.request("resume", f"/api/jobs/{job}/resume", "POST", {})
         visitor.pause(2.0)
-        visitor.ask("cancel", f"/api/jobs/{job}/cancel", "POST", {})
+        visitor.request("cancel", f"/api/jobs/{job}/cancel", "POST", {})
 
 
 def start_training(visitor: Visitor) -> bytes:
     body = {"data": visitor.site.data, "preset": "quick", "test_folds": 4}
-    return visitor.ask("start a training", "/api/jobs", "POST", body)
+    return visitor.request("start a training", "/api/jobs", "POST", body)
 
 
 def begin_and_give_up(visitor: Visitor, n: int) -> None:
     """Measure starting and cancelling on an idle server."""
     for _ in range(n):
         job = _json(start_training(visitor))["id"]
-        while _json(visitor.ask("job", f"/api/jobs/{job}")).get("state") == "waiting":
+        while _json(visitor.request("job", f"/api/jobs/{job}")).get("state") == "waiting":
             visitor.pause(0.2)
         visitor.pause(1.0)  # the job is running now
-        visitor.ask("cancel", f"/api/jobs/{job}/cancel", "POST", {})
+        visitor.request("cancel", f"/api/jobs/{job}/cancel", "POST", {})
 
 
 def data_page(visitor: Visitor) -> None:
     base = f"/api/data/{visitor.site.data}"
-    visitor.ask("session", "/api/session")
-    visitor.ask("data", base)
-    visitor.ask("checks", f"{base}/checks")
+    visitor.request("session", "/api/session")
+    visitor.request("data", base)
+    visitor.request("checks", f"{base}/checks")
     paths = [f"{base}/images/{image}/thumbnail.jpg" for image in visitor.site.images]
-    visitor.ask_all("thumbnail", paths)
+    visitor.request_all("thumbnail", paths)
 
 
 def image_page(visitor: Visitor) -> None:
@@ -201,15 +201,15 @@ def image_page(visitor: Visitor) -> None:
     site, image = visitor.site, visitor.any_image()
     _walk(visitor, f"/api/data/{site.data}/images/{image}", 2)
     place = f"/api/jobs/{site.job}/look/{site.data}/{image}"
-    grid = (_json(visitor.ask("look", place)) or {}).get("grid")
-    visitor.ask("model", f"/api/jobs/{site.job}/model")
-    visitor.ask("map", f"{place}/map.png?only=-1")
-    visitor.ask("outlines", f"{place}/outlines?class=1&least=4")
+    grid = (_json(visitor.request("look", place)) or {}).get("grid")
+    visitor.request("model", f"/api/jobs/{site.job}/model")
+    visitor.request("map", f"{place}/map.png?only=-1")
+    visitor.request("outlines", f"{place}/outlines?class=1&least=4")
     for _ in range(3 if grid else 0):
         row, column = (int(visitor.rng.integers(grid[side])) for side in ("n_rows", "n_columns"))
-        found = _json(visitor.ask("why", f"{place}/why?row={row}&column={column}")) or {}
+        found = _json(visitor.request("why", f"{place}/why?row={row}&column={column}")) or {}
         similar = [entry["patch"] for entry in found.get("similar", [])]
-        visitor.ask_all("patch", [f"/api/jobs/{site.job}/patches/{n}.jpg" for n in similar])
+        visitor.request_all("patch", [f"/api/jobs/{site.job}/patches/{n}.jpg" for n in similar])
         visitor.pause(_SECONDS_PER_SCREEN)
 
 
@@ -218,32 +218,32 @@ def slide_page(visitor: Visitor) -> None:
 
 
 def train_page(visitor: Visitor) -> None:
-    visitor.ask("choices", "/api/choices?preset=quick&method=dfdl")
+    visitor.request("choices", "/api/choices?preset=quick&method=dfdl")
     for _ in range(3):
-        visitor.ask("jobs", "/api/jobs")
-        visitor.ask("job", f"/api/jobs/{visitor.site.job}")
+        visitor.request("jobs", "/api/jobs")
+        visitor.request("job", f"/api/jobs/{visitor.site.job}")
         visitor.pause(1.0)
 
 
 def model_page(visitor: Visitor) -> None:
     job = f"/api/jobs/{visitor.site.job}"
-    model = _json(visitor.ask("model", job + "/model")) or {}
+    model = _json(visitor.request("model", job + "/model")) or {}
     shown = [atom for entry in model.get("atoms", []) for atom in entry["shown"][:12]]
-    visitor.ask_all("atom", [f"{job}/atoms/{atom}.png" for atom in shown])
+    visitor.request_all("atom", [f"{job}/atoms/{atom}.png" for atom in shown])
     for atom in shown[:2]:
-        found = _json(visitor.ask("users of an atom", f"{job}/atoms/{atom}")) or {}
+        found = _json(visitor.request("users of an atom", f"{job}/atoms/{atom}")) or {}
         paths = [f"{job}/patches/{entry['patch']}.jpg" for entry in found.get("patches", [])]
-        visitor.ask_all("patch", paths)
+        visitor.request_all("patch", paths)
         visitor.pause(_SECONDS_PER_SCREEN)
     visitor.n_models += 1
     if visitor.n_models % 3 == 1:
-        visitor.ask("report", job + "/report.html")
+        visitor.request("report", job + "/report.html")
 
 
 def _walk(visitor: Visitor, base: str, n: int) -> None:
-    info = _json(visitor.ask("image", base))
+    info = _json(visitor.request("image", base))
     for tiles in screens(info, visitor.rng, n) if info else ():
-        visitor.ask_all("tile", [f"{base}/tiles/{tile}.jpg" for tile in tiles])
+        visitor.request_all("tile", [f"{base}/tiles/{tile}.jpg" for tile in tiles])
         visitor.pause(_SECONDS_PER_SCREEN)
 
 

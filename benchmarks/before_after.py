@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.sparse import load_npz
 
 from . import report
-from .machine import machine_facts
+from .machine import describe_machine
 from .peers import OURS
 from .problem import SIZES, build_problem
 from .worker import Worker
@@ -58,7 +58,7 @@ def main() -> None:
     parser.add_argument("--size", choices=SIZES, default="full", help="small is for trying out")
     parser.add_argument("--repeats", type=int, default=9, help="timed calls of each tree")
     specified = parser.parse_args()
-    report.print_facts(machine_facts())
+    report.print_machine(describe_machine())
     size = SIZES[specified.size]
     problem, source = build_problem(size)
     report.print_problem(size, problem, source)

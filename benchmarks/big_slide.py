@@ -28,8 +28,8 @@ from histodict.synthetic.tissue_generator import (
 CELL = 512
 TILE = 256
 DOWNSAMPLES = (1, 4, 16)
-_DRAWINGS = ("healthy", "inflamed", "healthy", "healthy", "inflamed", "healthy")
-_GLASS = len(_DRAWINGS)
+_CELL_KINDS = ("healthy", "inflamed", "healthy", "healthy", "inflamed", "healthy")
+_BACKGROUND = len(_CELL_KINDS)
 _TISSUE_SHARE = 0.5
 _QUALITY = 80
 # TIFF tags and their values: JPEG-compressed, luminance and chrominance.
@@ -80,7 +80,7 @@ def tissue_cells(side: int) -> NDArray[np.bool_]:
 
 
 def _draw_cells(stain: Stain, rng: np.random.Generator) -> Iterator[Pixels]:
-    for kind in _DRAWINGS:
+    for kind in _CELL_KINDS:
         yield make_tissue_image(kind, stain, rng, (CELL, CELL))
     noise = 2 * rng.standard_normal((CELL, CELL, 1))
     yield np.clip(np.array(stain.white) + noise, 0, 255).astype(np.uint8)
@@ -89,7 +89,7 @@ def _draw_cells(stain: Stain, rng: np.random.Generator) -> Iterator[Pixels]:
 def _lay_out(side: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """Which drawing is in each cell."""
     tissue = tissue_cells(side)
-    return np.where(tissue, rng.integers(0, len(_DRAWINGS), tissue.shape), _GLASS)
+    return np.where(tissue, rng.integers(0, len(_CELL_KINDS), tissue.shape), _BACKGROUND)
 
 
 def _tiles(n_tiles: int, encode: Encode) -> Iterator[bytes]:
@@ -105,14 +105,14 @@ def _encoder(cells: list[Pixels], layout: NDArray[np.int64], downsample: int) ->
     most = len(layout) - 1
 
     @cache
-    def part(drawing: int, row: int, column: int) -> bytes:
-        return _jpeg(reduced[drawing][row : row + TILE, column : column + TILE])
+    def part(kind: int, row: int, column: int) -> bytes:
+        return _jpeg(reduced[kind][row : row + TILE, column : column + TILE])
 
     def encode(row: int, column: int) -> bytes:
         y, x = row * TILE, column * TILE
         if side >= TILE:
-            drawing = layout[min(y // side, most), min(x // side, most)]
-            return part(int(drawing), y % side, x % side)
+            kind = layout[min(y // side, most), min(x // side, most)]
+            return part(int(kind), y % side, x % side)
         ys, xs = (np.minimum(np.arange(at, at + TILE, side) // side, most) for at in (y, x))
         return _jpeg(np.block([[[reduced[layout[i, j]]] for j in xs] for i in ys]))
 

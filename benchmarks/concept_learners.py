@@ -52,7 +52,7 @@ def odl(penalty: float, n_atoms: int, seen: Seen, rng: Any) -> tuple[Array, Enco
     return learn_online(Y, n_atoms, penalty, rng, n_jobs=1).atoms, None
 
 
-def held(
+def axis_anchored(
     pull: float, n_atoms: int, seen: Seen, rng: Any, penalty: float = 0.1
 ) -> tuple[Array, Encoder | None]:
     patients = seen.cells.patients
@@ -63,7 +63,7 @@ def held(
 
 
 def axes_alone(seen: Seen, rng: Any) -> tuple[Array, Encoder | None]:
-    return held(1e6, N_ATOMS, seen, rng)
+    return axis_anchored(1e6, N_ATOMS, seen, rng)
 
 
 def turned(seen: Seen, rng: Any) -> tuple[Array, Encoder | None]:
@@ -71,10 +71,10 @@ def turned(seen: Seen, rng: Any) -> tuple[Array, Encoder | None]:
     n = seen.Y.shape[1]
     turn = np.linalg.qr(np.random.default_rng(0).standard_normal((n, n)))[0].astype(np.float32)
     other = replace(seen, Y=np.ascontiguousarray(seen.Y @ turn))
-    return held(SHRINKAGE, N_ATOMS, other, rng)[0] @ turn.T, None
+    return axis_anchored(SHRINKAGE, N_ATOMS, other, rng)[0] @ turn.T, None
 
 
-def held_to_random(seen: Seen, rng: Any) -> tuple[Array, Encoder | None]:
+def anchored_to_random(seen: Seen, rng: Any) -> tuple[Array, Encoder | None]:
     """Held to the same 128 random directions for everybody: a frame that knows nothing."""
     start = np.random.default_rng(0).standard_normal((N_ATOMS, seen.Y.shape[1]))
     Y = np.ascontiguousarray(seen.Y[rng.permutation(len(seen.Y))])
@@ -171,7 +171,7 @@ def _is_flat(errors: list[float]) -> bool:
 RIVALS: dict[str, Learner] = {
     "ODL λ 0.3": partial(odl, 0.3, N_ATOMS),
     "ODL λ 0.15": partial(odl, 0.15, N_ATOMS),
-    "axis-anchored (`histodict concepts`)": partial(held, SHRINKAGE, N_ATOMS),
+    "axis-anchored (`histodict concepts`)": partial(axis_anchored, SHRINKAGE, N_ATOMS),
     f"DFDL {RHO} 0.001": partial(dfdl, 0.001),
     f"DFDL {RHO} 0.1": partial(dfdl, 0.1),
     f"DFDL {RHO} 0.3": partial(dfdl, 0.3),
@@ -182,11 +182,11 @@ RIVALS: dict[str, Learner] = {
     "PCA": pca,
 }
 IDEAS: dict[str, Learner] = {
-    "axis-anchored, pull 0.1": partial(held, 0.1, N_ATOMS),
-    "axis-anchored, pull 0.5": partial(held, 0.5, N_ATOMS),
-    "axis-anchored, pull 2": partial(held, 2.0, N_ATOMS),
+    "axis-anchored, pull 0.1": partial(axis_anchored, 0.1, N_ATOMS),
+    "axis-anchored, pull 0.5": partial(axis_anchored, 0.5, N_ATOMS),
+    "axis-anchored, pull 2": partial(axis_anchored, 2.0, N_ATOMS),
     "the axes alone": axes_alone,
-    "axis-anchored, 64 atoms": partial(held, SHRINKAGE, 64),
+    "axis-anchored, 64 atoms": partial(axis_anchored, SHRINKAGE, 64),
     "axis-anchored in a randomly rotated space": turned,
-    "anchored to fixed random directions": held_to_random,
+    "anchored to fixed random directions": anchored_to_random,
 }

@@ -26,11 +26,11 @@ from .concept_learners import N_NONZERO, Learner, Seen
 _MOST_CELLS = 4_000  # that a dictionary is learnt from
 _USED = 0.01  # share of a patient's cells from which on it has an atom
 _FEW = (3, 5, 10)
-Facts = dict[str, Any]
+Results = dict[str, Any]
 Array = NDArray[Any]
 
 
-def measure(learn: Learner, cells: Cells, other: Cells, seed: int, few: bool = False) -> Facts:
+def measure(learn: Learner, cells: Cells, other: Cells, seed: int, few: bool = False) -> Results:
     """One parting of the patients.
 
     `other` : cells of another tissue: a match with its atoms tells nothing of this one
@@ -44,7 +44,7 @@ def measure(learn: Learner, cells: Cells, other: Cells, seed: int, few: bool = F
     again = learn(Seen.of(parts[0]), np.random.default_rng(seed + 1000))[0]
     elsewhere = learn(Seen.of(_fewer(other, seed)), np.random.default_rng(seed))[0]
     D = [np.ascontiguousarray(atoms, dtype=np.float32) for atoms, _ in trained]
-    facts: Facts = {
+    results: Results = {
         "halves": match_atoms(*D).mean,
         "seeds": match_atoms(D[0], again).mean,
         "other tissue": float(np.mean([match_atoms(own, elsewhere).mean for own in D])),
@@ -53,7 +53,7 @@ def measure(learn: Learner, cells: Cells, other: Cells, seed: int, few: bool = F
         "seconds": seconds,
     }
     sides = [_tested(D[i], trained[i][1], parts[i], parts[1 - i], seed, few) for i in (0, 1)]
-    return facts | {name: float(np.mean([side[name] for side in sides])) for name in sides[0]}
+    return results | {name: float(np.mean([side[name] for side in sides])) for name in sides[0]}
 
 
 def _fewer(cells: Cells, seed: int) -> Cells:
@@ -68,13 +68,13 @@ def _random(Y: Array, n: int) -> Array:
     return normalize(weights @ Y)
 
 
-def _tested(D: Array, encode: Any, train: Cells, test: Cells, seed: int, few: bool) -> Facts:
+def _tested(D: Array, encode: Any, train: Cells, test: Cells, seed: int, few: bool) -> Results:
     """Of atoms learnt from `train`: what they are worth on `test`."""
     centre = train.X.mean(axis=0)
     Y, Z = Seen.of(train).Y, Seen.of(test, centre).Y
     S, T = (encode_omp(D, V, N_NONZERO, n_jobs=1) for V in (Y, Z))
     (F, y), (G, z) = (_usage(S, train), _usage(T, test))
-    facts = {
+    results = {
         "explained": _explained(Z, T @ D),
         "own encoder": _explained(Z, encode(Z)) if encode else float("nan"),
         "patients per atom": _patients(T, test.patients),
@@ -84,10 +84,10 @@ def _tested(D: Array, encode: Any, train: Cells, test: Cells, seed: int, few: bo
     if few:
         raw = _means(Y, train.units), _means(Z, test.units)
         for n in _FEW:
-            facts[f"concepts from {n}"], facts[f"vectors from {n}"] = _few(
+            results[f"concepts from {n}"], results[f"vectors from {n}"] = _few(
                 n, seed, (F, raw[0]), y, (G, raw[1]), z
             )
-    return facts
+    return results
 
 
 def _explained(Z: Array, rebuilt: Array) -> float:

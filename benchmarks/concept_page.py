@@ -10,14 +10,14 @@ import numpy as np
 
 from .concept_learners import IDEAS, N_ATOMS, RIVALS
 
-Facts = list[dict[str, Any]]
+Rows = list[dict[str, Any]]
 NAME = "concepts-compared"
 _SETS = {"ucsb": "UCSB", "glas": "GlaS", "camelyon": "Camelyon"}
 _COLUMNS = {"explained": "explained", "halves": "halves", "accuracy": "accuracy"}
 _IDEA_COLUMNS = {"explained": "explained", "halves": "halves", "other tissue": "other organ"}
 OURS = "axis-anchored (`histodict concepts`)"
 _FEW = (3, 5, 10)
-_DRAWN = [*RIVALS, "axis-anchored, pull 0.5", "axis-anchored, pull 2", "the axes alone"]
+_PLOTTED = [*RIVALS, "axis-anchored, pull 0.5", "axis-anchored, pull 2", "the axes alone"]
 _MARKERS = "oo*sssD^vPXhhp"
 _INTRODUCTION = """# Comparison of methods that learn concepts without labels
 
@@ -56,32 +56,32 @@ epochs.
 """
 
 
-def write_page(folder: Path, facts: Facts) -> None:
+def write_page(folder: Path, rows: Rows) -> None:
     """Write concepts-compared.md and concepts-compared.png."""
     folder.mkdir(parents=True, exist_ok=True)
     introduction = _INTRODUCTION.format(
-        n_atoms=N_ATOMS, chance=_range(facts, "chance"), spread=_spread(facts), name=NAME
+        n_atoms=N_ATOMS, chance=_range(rows, "chance"), spread=_spread(rows), name=NAME
     )
     ideas = {name: _SETS[name] for name in ("ucsb", "glas")}
     parts = [
         introduction,
-        f"## Methods\n\n{_table(facts, RIVALS, _SETS, _COLUMNS)}\n",
-        f"## Variants\n\n{_table(facts, ['ODL λ 0.3', OURS, *IDEAS], ideas, _IDEA_COLUMNS)}\n",
-        _few(facts),
+        f"## Methods\n\n{_table(rows, RIVALS, _SETS, _COLUMNS)}\n",
+        f"## Variants\n\n{_table(rows, ['ODL λ 0.3', OURS, *IDEAS], ideas, _IDEA_COLUMNS)}\n",
+        _few(rows),
     ]
     (folder / f"{NAME}.md").write_text("\n".join(parts), encoding="utf-8")
-    _draw(folder / f"{NAME}.png", facts)
+    _draw(folder / f"{NAME}.png", rows)
 
 
 def _table(
-    facts: Facts, learners: Iterable[str], sets: dict[str, str], columns: dict[str, str]
+    rows: Rows, learners: Iterable[str], sets: dict[str, str], columns: dict[str, str]
 ) -> str:
     """Return a table with one row per method and the columns of every set."""
-    shown = {name: title for name, title in sets.items() if any(f["set"] == name for f in facts)}
+    shown = {name: title for name, title in sets.items() if any(f["set"] == name for f in rows)}
     heads = ["", *(f"{title}: {text}" for title in shown.values() for text in columns.values())]
     lines = [_line(heads), _line(["---"] * len(heads))]
     for learner in learners:
-        cells = [_mean(_of(facts, name, learner), key) for name in shown for key in columns]
+        cells = [_mean(_of(rows, name, learner), key) for name in shown for key in columns]
         if any(cells):
             lines.append(_line([learner, *cells]))
     return "\n".join(lines)
@@ -91,39 +91,39 @@ def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _of(facts: Facts, name: str, learner: str) -> Facts:
-    return [fact for fact in facts if fact["set"] == name and fact["learner"] == learner]
+def _of(rows: Rows, name: str, learner: str) -> Rows:
+    return [row for row in rows if row["set"] == name and row["learner"] == learner]
 
 
-def _values(facts: Facts, key: str) -> Any:
-    values = np.array([fact[key] for fact in facts if key in fact], float)
+def _values(rows: Rows, key: str) -> Any:
+    values = np.array([row[key] for row in rows if key in row], float)
     return values[~np.isnan(values)]
 
 
-def _mean(facts: Facts, key: str) -> str:
-    values = _values(facts, key)
+def _mean(rows: Rows, key: str) -> str:
+    values = _values(rows, key)
     return f"{values.mean():.3f}" if len(values) else ""
 
 
-def _range(facts: Facts, key: str) -> str:
-    values = _values(facts, key)
+def _range(rows: Rows, key: str) -> str:
+    values = _values(rows, key)
     return f"{values.min():.2f} to {values.max():.2f}"
 
 
-def _spread(facts: Facts) -> str:
+def _spread(rows: Rows) -> str:
     """Describe the largest deviation of a single split from the mean, by column."""
     columns = _COLUMNS | _IDEA_COLUMNS
     largest = dict.fromkeys(columns, 0.0)
-    for name, learner in {(fact["set"], fact["learner"]) for fact in facts}:
+    for name, learner in {(row["set"], row["learner"]) for row in rows}:
         for key in columns:
-            values = _values(_of(facts, name, learner), key)
+            values = _values(_of(rows, name, learner), key)
             if len(values):
                 largest[key] = max(largest[key], float(np.abs(values - values.mean()).max()))
-    texts = (f"{value:.2f} (*{columns[key]}*)" for key, value in largest.items())
-    return f"Single splits differ from the mean by at most {', '.join(texts)}"
+    deviations = (f"{value:.2f} (*{columns[key]}*)" for key, value in largest.items())
+    return f"Single splits differ from the mean by at most {', '.join(deviations)}"
 
 
-def _few(facts: Facts) -> str:
+def _few(rows: Rows) -> str:
     shown = [(name, n) for name in ("ucsb", "glas") for n in _FEW]
     heads = ["logistic regression on", *(f"{_SETS[name]}, {n}" for name, n in shown)]
     lines = [
@@ -133,14 +133,14 @@ def _few(facts: Facts) -> str:
     lines += ["", _line(heads), _line(["---"] * len(heads))]
     learners = (OURS, "ODL λ 0.3", "k-means")
     for learner in learners:
-        cells = [_mean(_of(facts, name, learner), f"concepts from {n}") for name, n in shown]
+        cells = [_mean(_of(rows, name, learner), f"concepts from {n}") for name, n in shown]
         lines.append(_line([f"usage of concepts, {learner}", *cells]))
-    plain = [_mean(_of(facts, name, learners[-1]), f"vectors from {n}") for name, n in shown]
+    plain = [_mean(_of(rows, name, learners[-1]), f"vectors from {n}") for name, n in shown]
     lines.append(_line([f"mean feature vector, splits of {learners[-1]}", *plain]))
     return "\n".join(lines) + "\n"
 
 
-def _draw(file: Path, facts: Facts) -> None:
+def _draw(file: Path, rows: Rows) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
@@ -148,8 +148,8 @@ def _draw(file: Path, facts: Facts) -> None:
 
     figure, axes = plt.subplots(1, 2, figsize=(12, 4.6), sharey=True)
     for axis, name in zip(axes, ("ucsb", "glas"), strict=True):
-        for place, learner in enumerate(_DRAWN):
-            found = _of(facts, name, learner)
+        for place, learner in enumerate(_PLOTTED):
+            found = _of(rows, name, learner)
             if found:
                 x, y = (_values(found, key).mean() for key in ("explained", "halves"))
                 style = {"marker": _MARKERS[place], "color": f"C{place % 10}", "label": learner}
@@ -160,7 +160,7 @@ def _draw(file: Path, facts: Facts) -> None:
     known: dict[str, Any] = {}
     for axis in axes:
         known |= {line.get_label(): line for line in axis.get_legend_handles_labels()[0]}
-    names = [name for name in _DRAWN if name in known]
+    names = [name for name in _PLOTTED if name in known]
     labels = [name.replace("`", "") for name in names]
     figure.legend([known[name] for name in names], labels, loc="center right", fontsize=8)
     figure.tight_layout(rect=(0, 0, 0.77, 1))

@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("--tables", type=Path, metavar="DIR", help="write page and figure to it")
     options = parser.parse_args()
     if options.tables:
-        write_page(options.tables, _kept(options.output))
+        write_page(options.tables, _stored_results(options.output))
         return
     for repeat in range(options.repeats):
         for name in options.sets:
@@ -53,17 +53,17 @@ def _measure_all(name: str, repeat: int, chosen: Iterable[str], folder: Path) ->
             continue
         cells, other = (read_cells(own, folder) for own in (name, _OTHER[name]))
         few = name in _IDEAS_ON and word in _FEW_OF
-        facts = measure((RIVALS | IDEAS)[word], cells, other, repeat, few)
-        file.write_text(json.dumps({"set": name, "learner": word, "repeat": repeat} | facts))
-        shown = {key: round(value, 3) for key, value in facts.items() if key != "atoms"}
+        results = measure((RIVALS | IDEAS)[word], cells, other, repeat, few)
+        file.write_text(json.dumps({"set": name, "learner": word, "repeat": repeat} | results))
+        shown = {key: round(value, 3) for key, value in results.items() if key != "atoms"}
         print(name, repeat, word, shown, flush=True)
 
 
-def _plain(words: str) -> str:
-    return "".join(c if c.isalnum() or c == "." else "-" for c in words)
+def _plain(text: str) -> str:
+    return "".join(c if c.isalnum() or c == "." else "-" for c in text)
 
 
-def _kept(folder: Path) -> list[dict[str, Any]]:
+def _stored_results(folder: Path) -> list[dict[str, Any]]:
     files = sorted(folder.glob("*-*-*.json"))
     assert files, f"{folder}: nothing was measured yet"
     return [json.loads(file.read_text()) for file in files]

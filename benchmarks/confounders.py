@@ -39,8 +39,8 @@ from histodict.models import TissueClassifier
 from histodict.models.recipe import preset
 from histodict.synthetic.dataset import write_synthetic_dataset
 
-from .machine import machine_facts
-from .report import print_facts
+from .machine import describe_machine
+from .report import print_machine
 
 _RECIPE = {"stain": "none", "quality_filters": "none"}
 _SMALL = {"n_atoms": "60", "n_iter": "10", "patches_per_class": "3000"}
@@ -71,12 +71,12 @@ def jpeg(image: Image.Image, rng: np.random.Generator) -> Image.Image:
 
 def pen(image: Image.Image, rng: np.random.Generator) -> Image.Image:
     """A line of a felt pen across the image."""
-    marked = image.copy()
-    width, height = marked.size
+    with_pen = image.copy()
+    width, height = with_pen.size
     points = [(0, rng.uniform(0, height)), (width / 2, rng.uniform(0, height))]
     points.append((width, rng.uniform(0, height)))
-    ImageDraw.Draw(marked).line(points, fill=(30, 60, 190), width=max(8, height // 6))
-    return Image.blend(image, marked, 0.8)
+    ImageDraw.Draw(with_pen).line(points, fill=(30, 60, 190), width=max(8, height // 6))
+    return Image.blend(image, with_pen, 0.8)
 
 
 def blur(image: Image.Image, rng: np.random.Generator) -> Image.Image:
@@ -133,7 +133,7 @@ def trained(
     return TissueClassifier(recipe, random_state=seed, n_jobs=2, cache=cache).fit(manifest)
 
 
-def leaks_of(model: TissueClassifier, manifest: Manifest) -> list[Any]:
+def confounded_atoms(model: TissueClassifier, manifest: Manifest) -> list[Any]:
     return collect_atom_report(model, manifest, n_atoms=1).confounding
 
 
@@ -156,15 +156,15 @@ def try_planting(
     )
     swapped = planted(test, folder / f"{kind}-swapped", kind, lambda r: r.label == other, seed)
     harmed = trained(dirty, seed, preset_name, folder / "cache")
-    flagged = leaks_of(harmed, dirty)
-    off = [fact.atom for fact in flagged]
+    flagged = confounded_atoms(harmed, dirty)
+    off = [atom.atom for atom in flagged]
     mended = (
         harmed.with_atom_annotations(AtomAnnotations().changed(off, off=True)) if off else harmed
     )
     found: dict[str, Any] = {"kind": kind, "seed": seed, "preset": preset_name}
     found["flagged"] = len(flagged)
-    found["of_b"] = sum(fact.site == "B" for fact in flagged)
-    found["false"] = len(leaks_of(clean, learn))
+    found["of_b"] = sum(atom.site == "B" for atom in flagged)
+    found["false"] = len(confounded_atoms(clean, learn))
     with_line = mended.refit_decision_rule(dirty) if off else mended
     for name, model in zip(MODELS, (clean, harmed, mended, with_line), strict=True):
         found[f"{name}_on_clean"] = accuracy(model, test)
@@ -172,7 +172,7 @@ def try_planting(
     return found
 
 
-def drawn(seed: int, folder: Path) -> tuple[Manifest, Manifest]:
+def synthetic_patients(seed: int, folder: Path) -> tuple[Manifest, Manifest]:
     """Sixteen drawn patients to learn from, eight others to test on; both classes of each."""
     sets = []
     for name, n_patients, own in (("learn", 16, seed), ("test", 8, seed + 1000)):
@@ -233,7 +233,7 @@ def try_all(
     rows = []
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        learn, test = real(name, seed) if name else drawn(seed, folder)
+        learn, test = real(name, seed) if name else synthetic_patients(seed, folder)
         clean = trained(learn, seed, preset_name, folder / "cache")
         for place, kind in enumerate(KINDS):
             if kind not in kinds:
@@ -256,7 +256,7 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="*", default=list(KINDS), choices=list(KINDS))
     parser.add_argument("--output", type=Path, help="JSON lines, a planting each; goes on from it")
     specified = parser.parse_args()
-    print_facts(machine_facts())
+    print_machine(describe_machine())
     rows = []
     if specified.output and specified.output.exists():
         rows = [json.loads(line) for line in specified.output.read_text().splitlines()]

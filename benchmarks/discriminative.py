@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 from histodict.metrics.scores import balanced_accuracy
 from histodict.models.recipe import Recipe, preset
 
-from . import kept_pieces as kept
 from . import report
-from .kept_pieces import Done, Facts
-from .machine import machine_facts
-from .seen_patches import learn_and_answer, most_drawn, see
+from . import result_store as store
+from .machine import describe_machine
+from .result_store import Done, Results
+from .seen_patches import max_sampled, see, train_and_test
 
 _RHO = "\N{GREEK SMALL LETTER RHO}"
 PRESETS = {"pixels": "fast", "cells": "embeddings"}
@@ -58,14 +58,14 @@ class Half:
     def cost(self) -> float:
         return (2.0 if self.set == "glas" else 1.0) * (1.5 if self.kind == "pixels" else 1.0)
 
-    def work(self) -> Facts:
-        manifest = kept.manifest_of(self.set)
-        split = kept.two_folds(manifest, self.n_repeats)[self.place]
+    def work(self) -> Results:
+        manifest = store.manifest_of(self.set)
+        split = store.two_folds(manifest, self.n_repeats)[self.place]
         recipes = {name: recipe_of(self.kind, changes) for name, changes in VARIANTS.items()}
-        n_synthetic = most_drawn(manifest, [split], PATCHES_PER_CLASS)
+        n_synthetic = max_sampled(manifest, [split], PATCHES_PER_CLASS)
         seen = see(manifest, recipes[WITHOUT], n_synthetic)
         return {
-            name: learn_and_answer(recipe, seen, manifest, split, PATCHES_PER_CLASS)
+            name: train_and_test(recipe, seen, manifest, split, PATCHES_PER_CLASS)
             for name, recipe in recipes.items()
         }
 
@@ -82,17 +82,17 @@ def share_right(labels: NDArray[Any], patches: NDArray[Any]) -> float:
 Column = tuple[str, str]  # set, kind
 
 
-def by_variant(pieces: Sequence[Half], done: Done) -> dict[Column, dict[str, dict[int, Facts]]]:
+def by_variant(pieces: Sequence[Half], done: Done) -> dict[Column, dict[str, dict[int, Results]]]:
     """Answers of what is finished, by set and kind, variant and split."""
-    found: dict[Column, dict[str, dict[int, Facts]]] = {}
+    found: dict[Column, dict[str, dict[int, Results]]] = {}
     for piece in pieces:
         own = found.setdefault((piece.set, piece.kind), {name: {} for name in VARIANTS})
-        for name, facts in done.found.get(piece.name, {}).items():
-            own[name][piece.place] = facts
+        for name, results in done.found.get(piece.name, {}).items():
+            own[name][piece.place] = results
     return found
 
 
-def print_tables(found: dict[Column, dict[str, dict[int, Facts]]]) -> None:
+def print_tables(found: dict[Column, dict[str, dict[int, Results]]]) -> None:
     heads = [f"step, {_RHO}", *(f"{name}, {kind}" for name, kind in found)]
     for title, metric, kind in (
         (
@@ -108,11 +108,11 @@ def print_tables(found: dict[Column, dict[str, dict[int, Facts]]]) -> None:
             row = [name]
             for own in found.values():
                 if name == WITHOUT:
-                    row.append(kept.mean_shown(metric, list(own[name].values()), kind))
+                    row.append(store.mean_shown(metric, list(own[name].values()), kind))
                 else:
-                    row.append(kept.difference_shown(metric, own[name], own[WITHOUT], kind))
+                    row.append(store.difference_shown(metric, own[name], own[WITHOUT], kind))
             rows.append(row)
-        kept.print_table(heads, rows)
+        store.print_table(heads, rows)
     print(f"\nAtoms: {N_ATOMS} per class; training patches: {PATCHES_PER_CLASS} per class.")
 
 
@@ -121,7 +121,7 @@ def main() -> None:
     parser.add_argument("--sets", default="ucsb,glas")
     parser.add_argument("--kinds", default=",".join(PRESETS))
     parser.add_argument("--repeats", type=int, default=2, help="of the two folds")
-    kept.add_options(parser)
+    store.add_options(parser)
     options = parser.parse_args()
     pieces = [
         Half(name, kind, place, options.repeats)
@@ -129,10 +129,10 @@ def main() -> None:
         for name in options.sets.split(",")
         for place in range(2 * options.repeats)
     ]
-    report.print_facts(machine_facts())
-    done = kept.do_or_find(pieces, options)
+    report.print_machine(describe_machine())
+    done = store.run_or_load(pieces, options)
     print_tables(by_variant(pieces, done))
-    sys.exit(done.tell())
+    sys.exit(done.report_status())
 
 
 if __name__ == "__main__":

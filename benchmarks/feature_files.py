@@ -26,7 +26,7 @@ import numpy as np
 
 # Of each class, the shares of the kinds of tissue that the vectors are drawn around.
 SHARES = np.array([[0.4, 0.3, 0.25, 0.05], [0.3, 0.25, 0.2, 0.25]])
-N_DRAWN = 80  # slides, a multiple of 4, so that a copy is of its own class
+N_GENERATED = 80  # slides, a multiple of 4, so that a copy is of its own class
 N_ANEW = 64  # vectors of a copy
 
 
@@ -46,8 +46,8 @@ def draw_slides(folder: Path, n_slides: int, n_rows: int, length: int) -> Path:
             label = (n // 2) % 2
             table.writerow((f"slide{n:04d}", ("healthy", "tumour")[label], f"patient{n // 2:04d}"))
             path = folder / "features" / f"slide{n:04d}.h5"
-            if n >= N_DRAWN:
-                shutil.copyfile(folder / "features" / f"slide{n % N_DRAWN:04d}.h5", path)
+            if n >= N_GENERATED:
+                shutil.copyfile(folder / "features" / f"slide{n % N_GENERATED:04d}.h5", path)
                 with h5py.File(path, "r+") as slide:
                     slide["features"][:N_ANEW] = 2 * rng.standard_normal((N_ANEW, length))
                 continue

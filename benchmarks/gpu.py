@@ -70,7 +70,7 @@ def show(title: str, times: Times, base: str) -> None:
         print(f"{name:44}{median:9.2f}  {span:>17}  {median / own:.2f}")
 
 
-def device_facts() -> dict[str, str]:
+def describe_device() -> dict[str, str]:
     properties = torch.cuda.get_device_properties(cuda.find_device())
     return {
         "device": properties.name,
@@ -204,10 +204,10 @@ def stages() -> Iterator[dict[str, float]]:
     seconds = dict.fromkeys((name for *_, name in _STAGES), 0.0)
 
     def timed(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-        def call(*given: Any, **named: Any) -> Any:
+        def call(*arguments: Any, **named: Any) -> Any:
             torch.cuda.synchronize()
             start = time.perf_counter()
-            result = function(*given, **named)
+            result = function(*arguments, **named)
             torch.cuda.synchronize()
             seconds[name] += time.perf_counter() - start
             return result
@@ -215,10 +215,10 @@ def stages() -> Iterator[dict[str, float]]:
         return call
 
     with ExitStack() as stack:
-        for owner, attribute, name in _STAGES:
-            function = getattr(owner, attribute)
-            stack.callback(setattr, owner, attribute, function)
-            setattr(owner, attribute, timed(function, name))
+        for module, attribute, name in _STAGES:
+            function = getattr(module, attribute)
+            stack.callback(setattr, module, attribute, function)
+            setattr(module, attribute, timed(function, name))
         yield seconds
 
 
@@ -312,8 +312,8 @@ def measure_classification(model: DFDL, problem: Problem, repeats: int) -> dict[
 
 
 def run(size: Size, repeats: int) -> dict[str, Any]:
-    facts = device_facts()
-    print("\n".join(f"{name}: {value}" for name, value in facts.items()))
+    device = describe_device()
+    print("\n".join(f"{name}: {value}" for name, value in device.items()))
     problem, source = build(size)
     print(f"{source}; {problem.Y.shape[0]} samples, {problem.Y.shape[1]} features")
     Y = cuda.to_device(problem.Y)
@@ -322,7 +322,7 @@ def run(size: Size, repeats: int) -> dict[str, Any]:
     steps = measure_steps(problem, Y, repeats)
     model, training = measure_training(problem, size.n_iter)
     return {
-        "machine": facts,
+        "machine": device,
         "data": source,
         "size": asdict(size),
         "omp": omp,

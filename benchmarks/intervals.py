@@ -43,7 +43,7 @@ def called(labels: NDArray[Any], scores: NDArray[Any]) -> float:
     return balanced_accuracy(labels, (scores > 0).astype(int))
 
 
-def holds(metric: Metric, repeat: Repeat, truth: float, n_replicates: int) -> list[bool]:
+def contains_truth(metric: Metric, repeat: Repeat, truth: float, n_replicates: int) -> list[bool]:
     """Whether the plain percentiles of the draws, and our interval, hold the truth."""
 
     def statistic(_: int, rows: NDArray[np.int64]) -> float:
@@ -58,7 +58,7 @@ def by_image(repeat: Repeat) -> Repeat:
     return Repeat(repeat.labels, np.arange(len(repeat.labels)), repeat.predictions)
 
 
-def rivals(rng: np.random.Generator, repeat: Repeat) -> tuple[list[Repeat], list[Repeat]]:
+def equal_methods(rng: np.random.Generator, repeat: Repeat) -> tuple[list[Repeat], list[Repeat]]:
     """Two methods, equally good, that err on different patients."""
     shifts = rng.normal(size=(2, repeat.patients.max() + 1))
     first, second = (
@@ -85,9 +85,9 @@ def main() -> None:
                 for _ in range(options.studies):
                     repeat = study(rng, n_patients, labels_of)
                     n = options.replicates
-                    of_images = holds(metric, by_image(repeat), truth, n)[:1]
-                    hits.append(holds(metric, repeat, truth, n) + of_images)
-                    pair = rivals(rng, repeat)
+                    of_images = contains_truth(metric, by_image(repeat), truth, n)[:1]
+                    hits.append(contains_truth(metric, repeat, truth, n) + of_images)
+                    pair = equal_methods(rng, repeat)
                     result = paired_bootstrap(metric, *pair, n_replicates=options.replicates)
                     alarms.append(result.p_value < 0.05)
                 shares = " | ".join(f"{share:.3f}" for share in np.mean(hits, axis=0))

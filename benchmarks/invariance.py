@@ -28,8 +28,8 @@ from histodict.metrics.scores import balanced_accuracy
 from histodict.models import Plan, prepared_image
 from histodict.preprocessing import tissue
 
-from .machine import machine_facts
-from .report import print_facts
+from .machine import describe_machine
+from .report import print_machine
 
 Pixels = NDArray[np.uint8]
 Change = Callable[[Pixels], Pixels]
@@ -118,7 +118,7 @@ def main() -> None:
     settings = dict(pair.split("=") for pair in options.settings.split(","))
     for name in options.presets.split(","):
         measure(name, settings, options.images, options.symmetries)
-    print_facts(machine_facts())
+    print_machine(describe_machine())
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from typing import Any
 from scipy.sparse import csr_array, load_npz
 
 from . import report
-from .machine import machine_facts
+from .machine import describe_machine
 from .peers import OTHERS, OURS, SPAMS, Peer
 from .problem import SIZES, Problem, Size, build_problem
 from .quality import Quality, lasso_quality, omp_quality
@@ -137,11 +137,11 @@ def _repeat(worker: Worker | None, row: Row) -> None:
 
 def run(size: Size, repeats: int, with_training: bool) -> dict[str, Any]:
     """Measure everything, printing as it goes; the same as plain data."""
-    facts = machine_facts()
-    report.print_facts(facts)
+    machine = describe_machine()
+    report.print_machine(machine)
     problem, source = build_problem(size)
     report.print_problem(size, problem, source)
-    result: dict[str, Any] = {"machine": facts, "data": source, "size": asdict(size)}
+    result: dict[str, Any] = {"machine": machine, "data": source, "size": asdict(size)}
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(Path(folder), problem, repeats)
         result["first_calls"] = bench.compile_times()

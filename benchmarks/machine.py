@@ -14,8 +14,8 @@ from histodict.utils.parallel import available_cores
 _LIBRARIES = ("histodict", "numpy", "numba", "scipy", "scikit-learn")
 
 
-def machine_facts() -> dict[str, str]:
-    facts = {
+def describe_machine() -> dict[str, str]:
+    description = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "cpu": f"{_cpu_model()} ({platform.machine()})",
         "cores": str(available_cores()),
@@ -23,12 +23,12 @@ def machine_facts() -> dict[str, str]:
         "python": platform.python_version(),
         "commit": _commit(),
     }
-    facts.update((name, version(name)) for name in _LIBRARIES)
-    facts["blas"] = _blas()
+    description.update((name, version(name)) for name in _LIBRARIES)
+    description["blas"] = _blas()
     if hasattr(os, "getloadavg"):
         # Above about 0.2, somebody else is using the cores.
-        facts["load at start"] = f"{os.getloadavg()[0]:.2f}"
-    return facts
+        description["load at start"] = f"{os.getloadavg()[0]:.2f}"
+    return description
 
 
 def machine_kind() -> str:

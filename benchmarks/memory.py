@@ -21,7 +21,7 @@ from PIL import Image
 from histodict.synthetic.tissue_generator import draw_stain, make_tissue_image
 
 from . import report
-from .machine import machine_facts
+from .machine import describe_machine
 from .slide import _model, _run
 
 _CELL = 500
@@ -41,14 +41,14 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where to keep images and the model")
     parser.add_argument("--output", type=Path, help="JSON file for the figures")
     options = parser.parse_args()
-    facts = machine_facts()
-    report.print_facts(facts)
+    machine = describe_machine()
+    report.print_machine(machine)
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         rows = _measure(folder, Path(temporary), options.sides, options.kinds)
     if options.output:
-        options.output.write_text(json.dumps({"machine": facts, "memory": rows}, indent=1))
+        options.output.write_text(json.dumps({"machine": machine, "memory": rows}, indent=1))
 
 
 def _measure(folder: Path, scratch: Path, sides: list[int], kinds: list[str]) -> list[Any]:
@@ -80,10 +80,10 @@ def _image(folder: Path, kind: str, side: int) -> Path:
 
 
 def _peak_mib(model: Path, image: Path, scratch: Path) -> float:
-    facts, results = scratch / "facts.json", scratch / image.stem
+    figures, results = scratch / "figures.json", scratch / image.stem
     command = ["predict", str(model), str(image), "--output", str(results)]
-    _run("-m", "benchmarks.stages", str(facts), *command)
-    return float(json.loads(facts.read_text(encoding="utf-8"))["peak_mib"])
+    _run("-m", "benchmarks.stages", str(figures), *command)
+    return float(json.loads(figures.read_text(encoding="utf-8"))["peak_mib"])
 
 
 if __name__ == "__main__":

@@ -109,7 +109,7 @@ def design_of(name: str, n: int, seed: int, even: bool) -> Design:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class ScoreDraws:
     """Score and its bootstrap draws over patients."""
 
     value: float
@@ -164,7 +164,7 @@ def run(
     name: str, fit: Fit, n: int, signal: float, n_studies: int, n_draws: int, *, permuted: bool
 ) -> list[dict[str, Any]]:
     rng = np.random.default_rng([n, int(signal * 10), permuted])
-    found: dict[str, list[Drawn]] = {metric: [] for metric in METRICS}
+    found: dict[str, list[ScoreDraws]] = {metric: [] for metric in METRICS}
     truths: dict[str, list[float]] = {metric: [] for metric in METRICS}
     all_times = [draw_times(rng, np.arange(n) % 2 == 1, n_draws) for _ in range(5)]
     X = np.zeros((0, N_FEATURES))
@@ -195,7 +195,7 @@ def run(
         for metric in METRICS:
             value = np.mean([float(f(np.ones((1, n)))[0]) for f in figures[metric]])
             draws = np.mean([f(times) for f in figures[metric]], axis=0)
-            found[metric].append(Drawn(float(value), draws, n))
+            found[metric].append(ScoreDraws(float(value), draws, n))
             truths[metric].append(float(np.mean(own[metric])))
     rows: list[dict[str, Any]] = []
     for metric in METRICS:

@@ -22,7 +22,7 @@ def kinds_of_test(n_scanners: int) -> tuple[str, ...]:
     return (PLAIN, *(f"scanner {_FIRST_SCANNER + place}" for place in range(n_scanners)))
 
 
-def drawn_scanner(seed: int) -> Callable[[Pixels], Pixels]:
+def simulated_scanner(seed: int) -> Callable[[Pixels], Pixels]:
     """Pixels to pixels, as another laboratory would stain and another scanner show them.
 
     Amounts of both stains up to 1.4 times more or less, their colours turned by some degrees, the
@@ -48,7 +48,7 @@ def drawn_scanner(seed: int) -> Callable[[Pixels], Pixels]:
 
 def pixels_of(record: ImageRecord, kind: str) -> Pixels:
     pixels: Pixels = np.asarray(Image.open(record.path).convert("RGB"))
-    return pixels if kind == PLAIN else drawn_scanner(int(kind.split()[-1]))(pixels)
+    return pixels if kind == PLAIN else simulated_scanner(int(kind.split()[-1]))(pixels)
 
 
 def seen(test: Manifest, kind: str) -> Iterator[tuple[ImageLike, ImageRecord]]:

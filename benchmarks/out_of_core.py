@@ -33,9 +33,9 @@ def main() -> int:
     options = _read_options()
     with TemporaryDirectory(dir=options.folder) as folder:
         stored = write_patches(Path(folder), options.patches, options.size)
-        facts = train(stored, options)
-    print(json.dumps(facts, indent=1))
-    return int(max(facts["peak_mib"]) > options.most_mib)
+        figures = train(stored, options)
+    print(json.dumps(figures, indent=1))
+    return int(max(figures["peak_mib"]) > options.most_mib)
 
 
 def write_patches(folder: Path, n_patches: int, size: int, seed: int = 0) -> StoredPatches:

@@ -16,8 +16,8 @@ from typing import Any
 from histodict.synthetic.dataset import write_synthetic_dataset
 from tests.web.browser import Server, open_browser, sign_in
 
-from .drawing import SCREEN, Way
-from .machine import machine_facts
+from .annotation import SCREEN, Way
+from .machine import describe_machine
 
 _SLOW = 600_000
 _COLOURS = 250  # fewer would turn the orange of the class to be found brown
@@ -57,7 +57,7 @@ def read_report(way: Way, page: Any) -> None:
     way.step("page-4-atoms", "what it has learnt")
 
 
-def look(way: Way, page: Any) -> None:
+def open_map(way: Way, page: Any) -> None:
     page.keyboard.press("Home")
     way.click("text=Look at images")
     page.get_by_text("The model says").wait_for(timeout=_SLOW)
@@ -101,7 +101,7 @@ def main() -> None:
     parser.add_argument("--pictures", type=Path, default=Path("docs/pictures"))
     folder_of_pictures = parser.parse_args().pictures
     folder_of_pictures.mkdir(parents=True, exist_ok=True)
-    for name, value in machine_facts().items():
+    for name, value in describe_machine().items():
         print(f"{name:16s} {value}")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -113,7 +113,7 @@ def main() -> None:
                 page.set_default_timeout(60_000)
                 sign_in(page, server)
                 way = Way(page, folder_of_pictures, _COLOURS)
-                for step in (open_data, train, read_report, look, correct):
+                for step in (open_data, train, read_report, open_map, correct):
                     step(way, page)
         finally:
             server.stop()

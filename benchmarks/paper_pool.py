@@ -34,10 +34,10 @@ from histodict.paper.setting import LEARNERS
 from histodict.utils.cache import ArrayCache
 from histodict.utils.parallel import ExecutionOptions
 
-from . import kept_pieces as kept
 from . import report
-from .kept_pieces import Facts
-from .machine import machine_facts
+from . import result_store as store
+from .machine import describe_machine
+from .result_store import Results
 
 # With training images per class, as the paper has them where there are so many.
 SETS = "lc25000-lung:20,ucsb-breast:10,glas-colon:20"
@@ -46,7 +46,7 @@ WHAT = ("accuracy", *SWEEPS, "training-images")
 
 
 @dataclass(frozen=True)
-class Asked:
+class ReproduceOptions:
     """Options of `reproduce`, on one set."""
 
     data: str
@@ -85,7 +85,7 @@ def tasks_of(setting: Setting, what: str) -> list[EvaluationTask]:
 class Training:
     """One task of an experiment on a set."""
 
-    asked: Asked
+    request: ReproduceOptions
     what: str
     method: str
     split: str
@@ -93,13 +93,13 @@ class Training:
 
     @property
     def name(self) -> str:
-        return f"{self.asked.data}-{self.what}-{self.method}-{self.split}".replace(",", "").replace(
-            " ", "-"
-        )
+        return f"{self.request.data}-{self.what}-{self.method}-{self.split}".replace(
+            ",", ""
+        ).replace(" ", "-")
 
-    def work(self) -> Facts:
+    def work(self) -> Results:
         """Keeps the answers; of methods with curves and bases the model as well."""
-        setting = self.asked.setting()
+        setting = self.request.setting()
         (task,) = (
             task
             for task in tasks_of(setting, self.what)
@@ -107,7 +107,7 @@ class Training:
         )
         train_test = task.run(setting.images, setting.work)
         if self.what == "accuracy" and self.method in LEARNERS:
-            learner = _Kept(train_test.model, task, setting)
+            learner = _StoringModel(train_test.model, task, setting)
             train_test = TrainTestRun(learner, train_test.train, train_test.test, train_test.adapts)
         output = RunCache((setting.folder / "runs").absolute()).run(train_test)
         right = np.mean(np.array(output.labels) == np.array(train_test.test.labels))
@@ -115,7 +115,7 @@ class Training:
 
 
 @dataclass(frozen=True)
-class _Kept:
+class _StoringModel:
     """Learns as the model does, into the file where curves and bases look for it."""
 
     model: UnfittedModel
@@ -138,16 +138,16 @@ class _Kept:
 class Features:
     """Of some images of a set, before several trainings want them at the same time."""
 
-    asked: Asked
+    request: ReproduceOptions
     method: str
     part: int
 
     @property
     def name(self) -> str:
-        return f"{self.asked.data}-features-{self.method}-{self.part}"
+        return f"{self.request.data}-features-{self.method}-{self.part}"
 
-    def work(self) -> Facts:
-        setting = self.asked.setting()
+    def work(self) -> Results:
+        setting = self.request.setting()
         plan = setting.plan(self.method)
         model = WholeImagePipeline(plan.recipe, setting.images.classes, 0, 1)
         model.cache = ArrayCache(setting.folder / "cache")
@@ -185,15 +185,15 @@ def cost_of(task: EvaluationTask) -> float:
     )
 
 
-def trainings(asked: Asked, what: Sequence[str]) -> Iterator[Training]:
+def trainings(request: ReproduceOptions, what: Sequence[str]) -> Iterator[Training]:
     """Those of all experiments on a set, each once."""
-    setting = asked.setting()
+    setting = request.setting()
     seen: list[tuple[Plan, list[int]]] = []
     for experiment in what:
         for task in tasks_of(setting, experiment):
             if (task.plan, task.split.train) not in seen:
                 seen.append((task.plan, task.split.train))
-                yield Training(asked, experiment, task.method, task.split.name, cost_of(task))
+                yield Training(request, experiment, task.method, task.split.name, cost_of(task))
 
 
 def main() -> None:
@@ -202,14 +202,14 @@ def main() -> None:
     parser.add_argument("--what", default=",".join(WHAT))
     parser.add_argument("--methods", default="", help="left out: those of each experiment")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
-    kept.add_options(parser)
+    store.add_options(parser)
     options = parser.parse_args()
     what = options.what.split(",")
     output = options.output.absolute()
     methods = tuple(options.methods.split(",")) if options.methods else ()
     settings = tuple(sorted(tuple(pair.split("=", 1)) for pair in options.set))
     sets = [
-        Asked(data, int(number), methods, settings, output)
+        ReproduceOptions(data, int(number), methods, settings, output)
         for data, _, number in (text.partition(":") for text in options.sets.split(","))
     ]
     pieces = [piece for requested in sets for piece in trainings(requested, what)]
@@ -221,22 +221,22 @@ def main() -> None:
         for part in range(_PARTS)
     ]
     options.output = output / "pool"
-    report.print_facts(machine_facts())
-    done = kept.do_or_find(features, options)
-    done |= kept.do_or_find(pieces, options)
+    report.print_machine(describe_machine())
+    done = store.run_or_load(features, options)
+    done |= store.run_or_load(pieces, options)
     rows = []
     for requested in sets:
         for experiment in what:
             own = [
-                piece for piece in pieces if (piece.asked, piece.what) == (requested, experiment)
+                piece for piece in pieces if (piece.request, piece.what) == (requested, experiment)
             ]
             there = [piece for piece in own if piece.name in done.found]
             minutes = sum(done.seconds[piece.name] for piece in there) / 60
             left = sum(piece.cost for piece in own if piece not in there) / 60
             counts = f"{len(there)} of {len(own)}"
             rows.append((requested.data, experiment, counts, f"{minutes:.0f}", f"{left:.0f}"))
-    kept.print_table(("set", "experiment", "finished", "CPU minutes", "left, about"), rows)
-    sys.exit(done.tell())
+    store.print_table(("set", "experiment", "finished", "CPU minutes", "left, about"), rows)
+    sys.exit(done.report_status())
 
 
 if __name__ == "__main__":

@@ -48,24 +48,24 @@ from histodict.models.cross_validation import (
 from histodict.models.recipe import Recipe
 from histodict.utils.progress import no_callback
 
-from .kept_pieces import (
+from .machine import describe_machine
+from .other_scanners import PLAIN, kinds_of_test, seen
+from .report import print_machine
+from .result_store import (
     NOTHING,
     Done,
-    Facts,
+    Results,
     add_options,
-    answered,
     area,
-    do_or_find,
     manifest_of,
     mean_shown,
     print_table,
+    results_of_model,
+    run_or_load,
     scores_of,
     sides,
     two_folds,
 )
-from .machine import machine_facts
-from .other_scanners import PLAIN, kinds_of_test, seen
-from .report import print_facts
 
 _REPEATS = {"ucsb": 5, "glas": 5, "lung": 5, "lymphoma": 1}
 _PER_CLASS = {"lung": 10}
@@ -75,9 +75,9 @@ _ERROR_RATE = 0.1  # of candidates
 Decide = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
 
-def plan_of(words: str) -> Plan:
+def plan_of(text: str) -> Plan:
     """A preset, with settings changed: PRESET+NAME=VALUE+…; PRESET:METHOD for another method."""
-    name, *changes = words.split("+")
+    name, *changes = text.split("+")
     preset, _, method = name.partition(":")
     pairs = (change.split("=") for change in changes)
     return Plan.named(preset, method or None).parse_settings({key: value for key, value in pairs})
@@ -115,7 +115,7 @@ class Member:
     def cost(self) -> float:
         return len(splits_of(self.set_name)[0].records)
 
-    def work(self) -> Facts:
+    def work(self) -> Results:
         manifest, splits = splits_of(self.set_name)
         train, test = sides(manifest, splits[self.place])
 
@@ -175,31 +175,31 @@ class Study:
 
 
 @dataclass(frozen=True)
-class Judged:
+class PlanResults:
     """What a plan says of a set: facts of its splits by kind of test, and seconds of a training."""
 
-    facts: dict[str, list[Facts]]
+    results: dict[str, list[Results]]
     seconds: float
 
 
 def put_together(
-    plan: Plan | _Some, found: Sequence[Facts], train: Manifest
+    plan: Plan | _Some, found: Sequence[Results], train: Manifest
 ) -> tuple[Decide, Calibration | None]:
     """From the members' scores to those of the plan's model, and to probabilities if it has any."""
     if plan.is_single_model:
         return (lambda parts: parts[:, 0]), None
     evaluated = []
-    for recipe, facts in zip(plan.recipes, found, strict=True):
-        scores = np.array(facts["unseen"], dtype=float)
+    for recipe, results in zip(plan.recipes, found, strict=True):
+        scores = np.array(results["unseen"], dtype=float)
         evaluated.append(MemberEvaluation(recipe, scores, *score_predictions(scores, train)))
     combination, calibration = fit_combination(evaluated, train)
     return combination.scores, calibration
 
 
-def judged(plan: Plan | _Some, study: Study, name: str, done: Done) -> Judged | None:
+def plan_results(plan: Plan | _Some, study: Study, name: str, done: Done) -> PlanResults | None:
     """None where a piece is missing."""
     manifest, splits = splits_of(name)
-    facts: dict[str, list[Facts]] = {kind: [] for kind in study.kinds}
+    results: dict[str, list[Results]] = {kind: [] for kind in study.kinds}
     seconds = []
     for place, split in enumerate(splits):
         names = [study.member(recipe, name, place).name for recipe in plan.recipes]
@@ -211,17 +211,17 @@ def judged(plan: Plan | _Some, study: Study, name: str, done: Done) -> Judged | 
         for kind in study.kinds:
             parts = np.stack([np.array(own["said"][kind], dtype=float) for own in found], axis=1)
             scores = decide(parts)
-            own_facts = facts_of(scores, manifest.classes, test, split)
-            facts[kind].append(own_facts | _certainty(scores, calibration))
+            own_results = results_of(scores, manifest.classes, test, split)
+            results[kind].append(own_results | _certainty(scores, calibration))
         steps = ("train",) if plan.is_single_model else ("train", "unseen")
         seconds.append(sum(own["seconds"][step] for own in found for step in steps))
-    return Judged(facts, float(np.mean(seconds)))
+    return PlanResults(results, float(np.mean(seconds)))
 
 
-def facts_of(
+def results_of(
     scores: NDArray[np.float64], classes: list[str], test: Manifest, split: Split
-) -> Facts:
-    """As `answered` of `kept_pieces`, from scores alone."""
+) -> Results:
+    """As `answered` of `result_store`, from scores alone."""
     labels = ["" if np.isnan(row).any() else classes[predicted_class(row)] for row in scores]
     return {
         "repeat": split.repeat,
@@ -233,29 +233,32 @@ def facts_of(
     }
 
 
-def _certainty(scores: NDArray[np.float64], calibration: Calibration | None) -> Facts:
+def _certainty(scores: NDArray[np.float64], calibration: Calibration | None) -> Results:
     """Chances of the classes, and which cannot be ruled out, of answers that are not of glass."""
     if calibration is None:
         return {}
-    chances = calibration.probabilities(np.nan_to_num(scores))
-    return {"chances": chances, "candidates": calibration.prediction_set(chances, _ERROR_RATE)}
+    probabilities = calibration.probabilities(np.nan_to_num(scores))
+    return {
+        "chances": probabilities,
+        "candidates": calibration.prediction_set(probabilities, _ERROR_RATE),
+    }
 
 
 def print_certainty(study: Study, done: Done) -> None:
     """How sure panels are, and how sure they may be, on the test images as they are."""
     rows = []
     for text, name in product(study.presets, study.sets):
-        made = judged(plan_of(text), study, name, done)
-        facts = [own for own in made.facts[PLAIN] if "chances" in own] if made else []
-        if not facts:
+        made = plan_results(plan_of(text), study, name, done)
+        results = [own for own in made.results[PLAIN] if "chances" in own] if made else []
+        if not results:
             continue
-        classes = facts[0]["classes"]
-        chances, stored = (
-            np.concatenate([own[k] for own in facts]) for k in ("chances", "candidates")
+        classes = results[0]["classes"]
+        probabilities, stored = (
+            np.concatenate([own[k] for own in results]) for k in ("chances", "candidates")
         )
-        truth = [label for own in facts for label in own["truth"]]
+        truth = [label for own in results for label in own["truth"]]
         places = np.array([classes.index(label) for label in truth])
-        output = chances[:, 1] if len(classes) == 2 else chances
+        output = probabilities[:, 1] if len(classes) == 2 else probabilities
         error = expected_calibration_error(truth, output, positive=classes[1])
         shares = stored[np.arange(len(places)), places].mean(), (stored.sum(axis=1) == 1).mean()
         rows.append([f"`{text}`", name, str(len(places)), *(f"{x:.3f}" for x in (error, *shares))])
@@ -266,7 +269,7 @@ def print_certainty(study: Study, done: Done) -> None:
 def print_tables(study: Study, done: Done) -> None:
     rows = []
     for text, name in product(study.presets, study.sets):
-        made = judged(plan_of(text), study, name, done)
+        made = plan_results(plan_of(text), study, name, done)
         cells = [NOTHING] * 5
         if made is not None:
             cells = [
@@ -285,7 +288,7 @@ def print_without(study: Study, done: Done) -> None:
         plan = plan_of(text)
         for left_out in plan.recipes if plan.ensemble else []:
             rest = _Some(tuple(recipe for recipe in plan.recipes if recipe != left_out))
-            made = [judged(rest, study, name, done) for name in study.sets]
+            made = [plan_results(rest, study, name, done) for name in study.sets]
             cells = [
                 " / ".join(
                     _cells(own, kinds)[0].split()[0] for kinds in (study.kinds[:1], study.kinds[1:])
@@ -307,30 +310,32 @@ class _Some:
     is_single_model: bool = False
 
 
-def _cells(made: Judged, kinds: Sequence[str]) -> list[str]:
+def _cells(made: PlanResults, kinds: Sequence[str]) -> list[str]:
     """Balanced accuracy with its interval, and AUC; over several kinds of test, all as repeats."""
-    facts = [
+    results = [
         own | {"repeat": (place, own["repeat"])}
         for place, kind in enumerate(kinds)
-        for own in made.facts[kind]
+        for own in made.results[kind]
     ]
-    if not facts:
+    if not results:
         return [NOTHING] * 2
-    areas = [area([own])(own["truth"], scores_of(own)) for own in facts]
-    return [mean_shown(balanced_accuracy, facts), f"{np.mean(areas):.3f}"]
+    areas = [area([own])(own["truth"], scores_of(own)) for own in results]
+    return [mean_shown(balanced_accuracy, results), f"{np.mean(areas):.3f}"]
 
 
 def check(study: Study, done: Done) -> None:
     """Train the first split's model itself, and hold its scores against those put together."""
     for text, name in product(study.presets, study.sets):
         plan = plan_of(text)
-        made = judged(plan, study, name, done)
+        made = plan_results(plan, study, name, done)
         if made is None:
             continue
         manifest, splits = splits_of(name)
         train, test = sides(manifest, splits[0])
-        scores = answered(plan.build_model(cache=study.cache).fit(train), test, splits[0])["scores"]
-        apart = np.abs(np.array(scores) - np.array(made.facts[PLAIN][0]["scores"]))
+        scores = results_of_model(plan.build_model(cache=study.cache).fit(train), test, splits[0])[
+            "scores"
+        ]
+        apart = np.abs(np.array(scores) - np.array(made.results[PLAIN][0]["scores"]))
         print(f"{text} {name}: its own scores differ by {np.nanmax(apart):.1e} at most", flush=True)
 
 
@@ -348,14 +353,14 @@ def main() -> None:
     study = Study(
         options.presets.split(","), options.sets.split(","), kinds, options.output / "cache"
     )
-    print_facts(machine_facts())
-    done = do_or_find(study.pieces(), options)
+    print_machine(describe_machine())
+    done = run_or_load(study.pieces(), options)
     if options.check:
         check(study, done)
     print_tables(study, done)
     print_certainty(study, done)
     print_without(study, done)
-    sys.exit(done.tell())
+    sys.exit(done.report_status())
 
 
 if __name__ == "__main__":

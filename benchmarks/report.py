@@ -61,8 +61,8 @@ def compare(rows: list[Row]) -> None:
             row.ratio_range = (min(ratios), max(ratios))
 
 
-def print_facts(facts: dict[str, str]) -> None:
-    print("\n".join(f"{name:14} {value}" for name, value in facts.items()))
+def print_machine(machine: dict[str, str]) -> None:
+    print("\n".join(f"{name:14} {value}" for name, value in machine.items()))
 
 
 def print_problem(size: Size, problem: Problem, source: str) -> None:

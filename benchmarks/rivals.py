@@ -39,11 +39,11 @@ from histodict.models import TissueClassifier
 from histodict.models.image_pipeline import WholeImagePipeline
 from histodict.models.recipe import Recipe, preset
 
-from . import kept_pieces as kept
 from . import report
-from .kept_pieces import Done, Facts, sides
-from .machine import machine_facts
-from .seen_patches import learn_and_answer, most_drawn, see
+from . import result_store as store
+from .machine import describe_machine
+from .result_store import Done, Results, sides
+from .seen_patches import max_sampled, see, train_and_test
 
 PATCHES: dict[str, dict[str, Any]] = {
     "16 px at half scale, surroundings": {"patch_px": 16, "downsample": 2.0, "context_scale": 2},
@@ -77,7 +77,7 @@ _TIMES = "\N{MULTIPLICATION SIGN}"
 class Candidate:
     """Settings of a method, in words that name them; what is changed in its preset."""
 
-    words: str
+    text: str
     changes: tuple[tuple[str, Any], ...]
 
     def recipe(self, method: str) -> Recipe:
@@ -133,16 +133,16 @@ class Inner:
     def cost(self) -> float:
         return (2.0 if self.set == "glas" else 1.0) * _SECONDS[self.method]
 
-    def work(self) -> Facts:
+    def work(self) -> Results:
         manifest, split = split_of(self.set, self.place, self.n_repeats)
         train = manifest.select(split.train)
         folds = inner_folds(train)
         own = candidates(self.method, self.patches)
         recipes = [_looking_quickly(candidate.recipe(self.method)) for candidate in own]
-        seen = see(train, recipes[0], most_drawn(train, folds, INNER_PATCHES))
+        seen = see(train, recipes[0], max_sampled(train, folds, INNER_PATCHES))
         return {
-            candidate.words: worth(
-                [learn_and_answer(recipe, seen, train, fold, INNER_PATCHES) for fold in folds]
+            candidate.text: worth(
+                [train_and_test(recipe, seen, train, fold, INNER_PATCHES) for fold in folds]
             )
             for candidate, recipe in zip(own, recipes, strict=True)
         }
@@ -160,7 +160,7 @@ class Tested:
 
     @property
     def name(self) -> str:
-        text = self.candidate.words.replace(",", "").replace(" ", "-")
+        text = self.candidate.text.replace(",", "").replace(" ", "-")
         return f"tested-{self.set}-{self.place}-{self.method}-{text}"
 
     @property
@@ -168,11 +168,11 @@ class Tested:
         full = 2.0 if dict(self.candidate.changes).get("downsample") == 1 else 1.0
         return (2.0 if self.set == "glas" else 1.0) * _SECONDS[self.method] * full
 
-    def work(self) -> Facts:
+    def work(self) -> Results:
         manifest, split = split_of(self.set, self.place, self.n_repeats)
         train, test = sides(manifest, split)
         model = TissueClassifier(self.candidate.recipe(self.method), n_jobs=1).fit(train)
-        return kept.answered(model, test, split)
+        return store.results_of_model(model, test, split)
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ class WholeImages:
 
     @property
     def name(self) -> str:
-        text = self.candidate.words.replace(",", "").replace(" ", "-").replace("/", "-")
+        text = self.candidate.text.replace(",", "").replace(" ", "-").replace("/", "-")
         return f"whole-{self.set}-{self.method}-{text}"
 
     @property
@@ -194,24 +194,28 @@ class WholeImages:
         pixels = 4 / dict(self.candidate.changes)["downsample"] ** 2
         return (150.0 if self.set == "glas" else 100.0) * pixels * _SECONDS[self.method]
 
-    def work(self) -> Facts:
-        manifest = kept.manifest_of(self.set)
+    def work(self) -> Results:
+        manifest = store.manifest_of(self.set)
         recipe = self.candidate.recipe(self.method)
         model = WholeImagePipeline(recipe, manifest.classes, 0, 1)
         X = model._features({record.path: record.mpp for record in manifest.records}, None)
-        found: Facts = {}
-        for place, split in enumerate(kept.two_folds(manifest, self.n_repeats)):
+        found: Results = {}
+        for place, split in enumerate(store.two_folds(manifest, self.n_repeats)):
             train = manifest.select(split.train)
             within = X[split.train]
-            inside = [_answered(recipe, within, train, fold) for fold in inner_folds(train)]
+            inside = [
+                _results_of_features(recipe, within, train, fold) for fold in inner_folds(train)
+            ]
             found[str(place)] = {
                 "inner": worth(inside),
-                "tested": _answered(recipe, X, manifest, split),
+                "tested": _results_of_features(recipe, X, manifest, split),
             }
         return found
 
 
-def _answered(recipe: Recipe, X: NDArray[np.float64], manifest: Manifest, split: Split) -> Facts:
+def _results_of_features(
+    recipe: Recipe, X: NDArray[np.float64], manifest: Manifest, split: Split
+) -> Results:
     """As `kept_pieces.answered`, from features. An image of glass alone gets the first class."""
     labels = np.array([manifest.classes.index(label) for label in manifest.labels])
     seen = [place for place in split.train if not np.isnan(X[place, 0])]
@@ -248,19 +252,19 @@ _SECONDS = {
 
 
 def split_of(name: str, place: int, n_repeats: int) -> tuple[Manifest, Split]:
-    manifest = kept.manifest_of(name)
-    return manifest, kept.two_folds(manifest, n_repeats)[place]
+    manifest = store.manifest_of(name)
+    return manifest, store.two_folds(manifest, n_repeats)[place]
 
 
 def inner_folds(train: Manifest) -> list[Split]:
     return list(k_folds(train, _INNER_FOLDS))
 
 
-def worth(answers: Sequence[Facts]) -> float:
+def worth(results: Sequence[Results]) -> float:
     """By what a candidate is chosen; the folds are put together, as some lack a class."""
-    (labels,), (scores,) = (kept.repeats(answers, kind) for kind in ("labels", "scores"))
+    (labels,), (scores,) = (store.repeats(results, kind) for kind in ("labels", "scores"))
     right = balanced_accuracy(labels.labels, labels.predictions)
-    return (right + kept.area(answers)(scores.labels, scores.predictions)) / 2
+    return (right + store.area(results)(scores.labels, scores.predictions)) / 2
 
 
 def _looking_quickly(recipe: Recipe) -> Recipe:
@@ -313,12 +317,12 @@ def choose(first: Sequence[Any], done: Done) -> dict[Key, Candidate]:
         elif isinstance(piece, WholeImages):
             for place, own in found.items():
                 key = piece.set, piece.method, int(place)
-                worths.setdefault(key, {})[piece.candidate.words] = own["inner"]
+                worths.setdefault(key, {})[piece.candidate.text] = own["inner"]
     chosen = {}
     for key, own in worths.items():
         requested = candidates(key[1])
         if len(own) == len(requested):
-            chosen[key] = max(requested, key=lambda candidate: own[candidate.words])
+            chosen[key] = max(requested, key=lambda candidate: own[candidate.text])
     return chosen
 
 
@@ -330,9 +334,9 @@ def second_stage(chosen: dict[Key, Candidate], n_repeats: int) -> list[Tested]:
     ]
 
 
-def answers(
+def results_by_split(
     name: str, method: str, n_repeats: int, chosen: dict[int, Candidate], done: Done
-) -> dict[int, Facts]:
+) -> dict[int, Results]:
     """By split, with the candidate that is chosen for it; without those that are missing."""
     found = {}
     for place, candidate in chosen.items():
@@ -358,37 +362,37 @@ def print_tables(
         for method in methods:
             own = {place: c for (n, m, place), c in chosen.items() if (n, m) == (name, method)}
             default = dict.fromkeys(range(2 * n_repeats), default_candidate(method))
-            tuned[method] = answers(name, method, n_repeats, own, done)
-            untuned[method] = answers(name, method, n_repeats, default, done)
-            counts = Counter(candidate.words for candidate in own.values()).most_common()
+            tuned[method] = results_by_split(name, method, n_repeats, own, done)
+            untuned[method] = results_by_split(name, method, n_repeats, default, done)
+            counts = Counter(candidate.text for candidate in own.values()).most_common()
             text[method] = "; ".join(f"{count} {_TIMES} {what}" for what, count in counts)
         print(f"\n{name}, {n_repeats} {_TIMES} 2 folds by patient")
         for title, found in (("settings of its own", tuned), ("as DFDL's preset has it", untuned)):
             rows = [_row(method, own, found.get("dfdl", {})) for method, own in found.items()]
-            rows.sort(key=lambda row: row[1].replace(kept.NOTHING, ""), reverse=True)
-            kept.print_table(
+            rows.sort(key=lambda row: row[1].replace(store.NOTHING, ""), reverse=True)
+            store.print_table(
                 (f"{title}: method", "balanced accuracy", "AUC", "dfdl is better by"), rows
             )
-        kept.print_table(
+        store.print_table(
             (
                 "method",
                 "own settings better than the preset's by",
                 "chosen, of the training halves",
             ),
             [
-                (m, kept.difference_shown(balanced_accuracy, tuned[m], untuned[m]), text[m])
+                (m, store.difference_shown(balanced_accuracy, tuned[m], untuned[m]), text[m])
                 for m in methods
             ],
         )
 
 
-def _row(method: str, own: dict[int, Facts], dfdl: dict[int, Facts]) -> list[str]:
-    facts = list(own.values())
-    if not facts:
-        return [method, kept.NOTHING, kept.NOTHING, kept.NOTHING]
-    behind = "" if method == "dfdl" else kept.difference_shown(balanced_accuracy, dfdl, own)
-    right = kept.mean_shown(balanced_accuracy, facts)
-    return [method, right, kept.mean_shown(kept.area(facts), facts, "scores"), behind]
+def _row(method: str, own: dict[int, Results], dfdl: dict[int, Results]) -> list[str]:
+    results = list(own.values())
+    if not results:
+        return [method, store.NOTHING, store.NOTHING, store.NOTHING]
+    behind = "" if method == "dfdl" else store.difference_shown(balanced_accuracy, dfdl, own)
+    right = store.mean_shown(balanced_accuracy, results)
+    return [method, right, store.mean_shown(store.area(results), results, "scores"), behind]
 
 
 def main() -> None:
@@ -396,16 +400,16 @@ def main() -> None:
     parser.add_argument("--sets", default="ucsb,glas")
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--repeats", type=int, default=2, help="of the two folds")
-    kept.add_options(parser)
+    store.add_options(parser)
     options = parser.parse_args()
     names, methods = options.sets.split(","), options.methods.split(",")
-    report.print_facts(machine_facts())
+    report.print_machine(describe_machine())
     first = first_stage(names, methods, options.repeats)
-    done = kept.do_or_find(first, options)
+    done = store.run_or_load(first, options)
     chosen = choose(first, done)
-    done |= kept.do_or_find(second_stage(chosen, options.repeats), options)
+    done |= store.run_or_load(second_stage(chosen, options.repeats), options)
     print_tables(names, methods, options.repeats, chosen, done)
-    sys.exit(done.tell())
+    sys.exit(done.report_status())
 
 
 if __name__ == "__main__":

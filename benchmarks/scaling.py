@@ -33,7 +33,7 @@ from histodict.patches.vectors import PATCH_FEATURES
 from histodict.utils.dask_executor import open_cluster
 from histodict.utils.parallel import Threads, available_cores, single_blas_thread
 
-from .machine import machine_facts
+from .machine import describe_machine
 
 _N_NONZERO = 30
 _NOT_TAKEN = 8  # finished units per worker that wait for their turn, as in `execution.cluster`
@@ -57,7 +57,7 @@ def main() -> None:
     Y, labels, coding = _problem(options.samples, options.atoms, options.features)
     costs = measure(Y, labels, coding)
     report: dict[str, Any] = {
-        "machine": machine_facts(),
+        "machine": describe_machine(),
         "size": {name: str(value) for name, value in vars(options).items()},
         "unit_cpu_s": float(np.median(costs.work)),
         "unit_mib": costs.n_bytes / 2**20,
@@ -130,17 +130,17 @@ def measure_image(path: Path, n_atoms: int) -> dict[str, Any]:
     method = DFDL(n_atoms, n_iter=1, n_jobs=1, random_state=0)
     seconds = dict.fromkeys(("read", "vectors", "code"), 0.0)
     n_patches = n_tissue = 0
-    with open_prepared_image(path, None, recipe) as view, single_blas_thread():
-        X = view.sample_features(6000, rng)
+    with open_prepared_image(path, None, recipe) as prepared, single_blas_thread():
+        X = prepared.sample_features(6000, rng)
         method.fit(X, rng.integers(0, 2, len(X)))  # its codes cost what true classes' codes do
-        grid = view.grid()
+        grid = prepared.grid()
         chunks = list(grid.chunks())
         for place in rng.permutation(len(chunks))[:12]:
             times = [time.thread_time()]
-            patches = grid.read(view, *chunks[place])
+            patches = grid.read(prepared, *chunks[place])
             times.append(time.thread_time())
-            tissue = view.is_tissue(patches)
-            vectors = PATCH_FEATURES[recipe.features](view.normalize(patches[tissue]))
+            tissue = prepared.is_tissue(patches)
+            vectors = PATCH_FEATURES[recipe.features](prepared.normalize(patches[tissue]))
             times.append(time.thread_time())
             if len(vectors):
                 method.encode(vectors)
@@ -168,8 +168,8 @@ def simulate_training(costs: Costs, n_patches: int, n_workers: int) -> float:
     times = np.random.default_rng(0).choice(costs.work, (n_units, per_unit)).sum(axis=1)
     times += costs.overhead
     wide = 2 if per_unit > 1 else 1  # sums of several blocks travel in double precision
-    network = wide * costs.n_bytes / 1.25e9  # ten gigabits per second
-    return simulate(times.tolist(), wide * costs.take + network, n_workers)
+    transfer = wide * costs.n_bytes / 1.25e9  # ten gigabits per second
+    return simulate(times.tolist(), wide * costs.take + transfer, n_workers)
 
 
 def simulate(

@@ -27,7 +27,7 @@ from histodict.models.prepared_image import open_prepared_image
 from histodict.models.recipe import Recipe
 from histodict.patches.vectors import Projection
 
-from .kept_pieces import Facts
+from .result_store import Results
 
 Vectors = NDArray[np.float32]
 
@@ -38,30 +38,30 @@ class Seen:
 
     label: int
     everywhere: Vectors
-    drawn: Vectors
+    sampled: Vectors
 
 
-def see(manifest: Manifest, recipe: Recipe, n_drawn: int, random_state: int = 0) -> list[Seen]:
-    """Every image; `n_drawn` patches of each to learn from, turned if the recipe says so.
+def see(manifest: Manifest, recipe: Recipe, n_sampled: int, random_state: int = 0) -> list[Seen]:
+    """Every image; `n_sampled` patches of each to learn from, turned if the recipe says so.
 
     Cells of a network lie on the grid: they are drawn among those.
     """
     seen = []
     for place, record in enumerate(manifest.records):
         rng = np.random.default_rng([random_state, place])
-        with open_prepared_image(record.path, record.mpp, recipe) as view:
-            grid = view.grid()
-            parts = [view.chunk_features(grid, *chunk)[1] for chunk in grid.chunks()]
+        with open_prepared_image(record.path, record.mpp, recipe) as prepared:
+            grid = prepared.grid()
+            parts = [prepared.chunk_features(grid, *chunk)[1] for chunk in grid.chunks()]
             everywhere = np.concatenate([part for part in parts if len(part)])
             if get_patch_features(recipe.features).are_images:
-                synthetic = view.sample_features(n_drawn, rng)
+                synthetic = prepared.sample_features(n_sampled, rng)
             else:
-                synthetic = everywhere[rng.permutation(len(everywhere))[:n_drawn]]
+                synthetic = everywhere[rng.permutation(len(everywhere))[:n_sampled]]
         seen.append(Seen(manifest.classes.index(record.label), everywhere, synthetic))
     return seen
 
 
-def most_drawn(manifest: Manifest, splits: Sequence[Split], n_per_class: int) -> int:
+def max_sampled(manifest: Manifest, splits: Sequence[Split], n_per_class: int) -> int:
     """Patches of an image that suffice for every split's training side."""
     labels = np.array(manifest.labels)
     fewest = min(int(np.sum(labels[s.train] == name)) for s in splits for name in manifest.classes)
@@ -69,7 +69,7 @@ def most_drawn(manifest: Manifest, splits: Sequence[Split], n_per_class: int) ->
 
 
 @dataclass(frozen=True)
-class Learnt:
+class FittedMethod:
     """A trained method with its projection, if there is one."""
 
     method: PatchClassifier
@@ -86,11 +86,11 @@ class Learnt:
     @classmethod
     def of(
         cls, recipe: Recipe, seen: Sequence[Seen], n_per_class: int, random_state: int = 0
-    ) -> Learnt:
+    ) -> FittedMethod:
         """From about as many patches of every image of a class."""
         labels = np.array([image.label for image in seen])
         wanted = [-(-n_per_class // int(np.sum(labels == label))) for label in labels]
-        parts = [image.drawn[:n] for image, n in zip(seen, wanted, strict=True)]
+        parts = [image.sampled[:n] for image, n in zip(seen, wanted, strict=True)]
         X, y = np.concatenate(parts), np.repeat(labels, [len(part) for part in parts])
         projection = None
         if recipe.n_components:
@@ -101,19 +101,19 @@ class Learnt:
         return cls(method.fit(X, y), projection)
 
 
-def learn_and_answer(
+def train_and_test(
     recipe: Recipe, seen: Sequence[Seen], manifest: Manifest, split: Split, n_per_class: int
-) -> Facts:
+) -> Results:
     """Learns from the training side; answers for the test side in the form of `answered`.
 
     `patches`: of each image, how many its own class won, and how many there are.
     """
     train, test = ([seen[place] for place in side] for side in (split.train, split.test))
-    trained = Learnt.of(recipe, train, n_per_class)
-    evidence = [[_evidence(trained, image) for image in side] for side in (train, test)]
+    trained = FittedMethod.of(recipe, train, n_per_class)
+    statistics = [[_statistics(trained, image) for image in side] for side in (train, test)]
     labels = np.array([image.label for image in train])
-    rule = AGGREGATORS[recipe.aggregation].fit(recipe.aggregation, evidence[0], labels)
-    scores = [rule.scores(own) for own in evidence[1]]
+    rule = AGGREGATORS[recipe.aggregation].fit(recipe.aggregation, statistics[0], labels)
+    scores = [rule.scores(own) for own in statistics[1]]
     shown = manifest.select(split.test)
     return {
         "repeat": split.repeat,
@@ -124,12 +124,12 @@ def learn_and_answer(
         "scores": [own.tolist() for own in scores],
         "patches": [
             [int(own.class_counts[image.label]), own.n_patches]
-            for own, image in zip(evidence[1], test, strict=True)
+            for own, image in zip(statistics[1], test, strict=True)
         ],
     }
 
 
-def _evidence(learnt: Learnt, image: Seen) -> PatchStatistics:
-    distances, codes = learnt.distances(image.everywhere)
+def _statistics(fitted: FittedMethod, image: Seen) -> PatchStatistics:
+    distances, codes = fitted.distances(image.everywhere)
     margins = patch_margins(distances).astype(np.float32)
     return PatchStatistics.of_map(distances.argmin(axis=1).astype(np.int16), margins, codes)

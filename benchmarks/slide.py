@@ -24,7 +24,7 @@ from histodict.utils.text_io import read_checked_json
 
 from . import report
 from .big_slide import CELL, tissue_cells, write_slide
-from .machine import machine_facts
+from .machine import describe_machine
 
 MOST_MIB = 1500
 _ROOT = Path(__file__).resolve().parents[1]
@@ -39,8 +39,8 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=available_cores(), help="threads")
     parser.add_argument("--output", type=Path, help="JSON file for the figures")
     options = parser.parse_args()
-    facts = machine_facts()
-    report.print_facts(facts)
+    machine = describe_machine()
+    report.print_machine(machine)
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
@@ -49,7 +49,7 @@ def main() -> None:
         figures = _measure(model, slide, Path(temporary), options.jobs)
     _print(slide.name, options.side, figures)
     if options.output:
-        options.output.write_text(json.dumps({"machine": facts, "slide": figures}, indent=1))
+        options.output.write_text(json.dumps({"machine": machine, "slide": figures}, indent=1))
     if figures["peak_mib"] > MOST_MIB:
         sys.exit(f"peak memory is above {MOST_MIB} MiB")
 
@@ -75,10 +75,10 @@ def _model(folder: Path, preset: str, settings: list[str]) -> Path:
 
 
 def _measure(model: Path, slide: Path, folder: Path, jobs: int) -> dict[str, Any]:
-    facts, results = folder / "facts.json", folder / "results"
+    measured, results = folder / "figures.json", folder / "results"
     command = ["predict", str(model), str(slide), "--output", str(results), "--jobs", str(jobs)]
-    _run("-m", "benchmarks.stages", str(facts), *command)
-    figures: dict[str, Any] = json.loads(facts.read_text(encoding="utf-8"))
+    _run("-m", "benchmarks.stages", str(measured), *command)
+    figures: dict[str, Any] = json.loads(measured.read_text(encoding="utf-8"))
     (done,) = (results / "done").glob("*.json")
     row = read_checked_json(done)["row"]
     sizes = {path.suffix: path.stat().st_size / 2**20 for path in results.glob("*/*")}

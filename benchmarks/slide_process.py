@@ -19,7 +19,7 @@ from pathlib import Path
 from histodict.utils.parallel import available_cores
 
 from . import report
-from .machine import machine_facts
+from .machine import describe_machine
 from .slide import _ROOT, _model, _slide
 
 _PREDICT = """
@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where to keep slide and model")
     parser.add_argument("--jobs", type=int, default=available_cores(), help="threads")
     options = parser.parse_args()
-    report.print_facts(machine_facts())
+    report.print_machine(describe_machine())
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)

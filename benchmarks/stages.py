@@ -58,7 +58,7 @@ def watch_stages(stopwatch: Stopwatch) -> None:
     from histodict.preprocessing.stain import LookupTransform, Reinhard
     from histodict.preprocessing.tissue import TissueThreshold
 
-    for stage, owner, name in (
+    for stage, module, name in (
         ("reading", SlideReader, "read"),
         ("cutting", PatchGrid, "read"),
         ("tissue", TissueThreshold, "mask"),
@@ -68,7 +68,7 @@ def watch_stages(stopwatch: Stopwatch) -> None:
         ("overlay", image, "save_overlay"),
         ("GeoJSON", image, "save_geojson"),
     ):
-        setattr(owner, name, stopwatch.timed(stage, getattr(owner, name)))
+        setattr(module, name, stopwatch.timed(stage, getattr(module, name)))
     for vectors in PATCH_FEATURES.values():
         vectors.make = stopwatch.timed("vectors", vectors.make)
 
@@ -84,7 +84,7 @@ def _of_children() -> tuple[float, float]:
 
 
 def main() -> None:
-    facts, *command = sys.argv[1:]
+    output, *command = sys.argv[1:]
     start = time.perf_counter()
     from histodict.cli import app
 
@@ -106,7 +106,7 @@ def main() -> None:
         "stages": dict(stopwatch.seconds),
         "peak_mib": _peak_mib() + children_mib,
     }
-    Path(facts).write_text(json.dumps(result), encoding="utf-8")
+    Path(output).write_text(json.dumps(result), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -29,28 +29,28 @@ from histodict.images.memory_image import MemoryImage
 from histodict.metrics.scores import balanced_accuracy
 from histodict.models import TissueClassifier
 
-from .kept_pieces import (
+from .machine import describe_machine
+from .other_scanners import PLAIN, Pixels, kinds_of_test, pixels_of, simulated_scanner
+from .presets import plan_of, results_of, splits_of
+from .report import print_machine
+from .result_store import (
     NOTHING,
     SETS,
     Done,
-    Facts,
+    Results,
     add_options,
     area,
-    do_or_find,
     mean_shown,
     print_table,
+    run_or_load,
     scores_of,
     sides,
 )
-from .machine import machine_facts
-from .other_scanners import PLAIN, Pixels, drawn_scanner, kinds_of_test, pixels_of
-from .presets import facts_of, plan_of, splits_of
-from .report import print_facts
 
 _PRESET = "pixels+ensemble=false+calibration_folds=0"
 _REPEATS = 2  # of the presets' splits
-_FIRST_VIEW = 5000  # seed of drawn views, of training images and of those to be judged
-_VIEWS = (None, _FIRST_VIEW - 1, _FIRST_VIEW - 2)  # that an answer is averaged over
+_FIRST_SEED = 5000  # seed of drawn views, of training images and of those to be judged
+_AVERAGED_SEEDS = (None, _FIRST_SEED - 1, _FIRST_SEED - 2)  # that an answer is averaged over
 _KINDS = kinds_of_test(2)
 ONCE, AVERAGED = "once", "averaged"
 # What the tables call it: stain correction, whether training images are drawn anew, and the answer.
@@ -72,57 +72,59 @@ class Trained:
     set_name: str
     place: int
     stain: str
-    drawn: bool
+    augmented: bool
     averages: bool = field(repr=False)  # follows from the others
 
     @property
     def name(self) -> str:
-        return f"{self.set_name}-{self.place}-{self.stain}{'-drawn' if self.drawn else ''}"
+        return f"{self.set_name}-{self.place}-{self.stain}{'-augmented' if self.augmented else ''}"
 
     @property
     def cost(self) -> float:
         n_images = len(splits_of(self.set_name)[0].records)
-        return n_images * (1 + self.drawn + 3 * self.averages)
+        return n_images * (1 + self.augmented + 3 * self.averages)
 
-    def work(self) -> Facts:
+    def work(self) -> Results:
         manifest, splits = splits_of(self.set_name)
         split = splits[self.place]
         train, test = sides(manifest, split)
         recipe = plan_of(f"{_PRESET}+stain={self.stain}").recipe
         with tempfile.TemporaryDirectory() as folder:
-            if self.drawn:
-                train = with_drawn_views(train, Path(folder))
+            if self.augmented:
+                train = with_simulated_scans(train, Path(folder))
             model = TissueClassifier(recipe, n_jobs=1).fit(train)
         abstaining = np.full(n_scores(len(manifest.classes)), np.nan)
 
-        def look(record: ImageRecord, pixels: Pixels) -> NDArray[np.float64]:
+        def scores_of_image(record: ImageRecord, pixels: Pixels) -> NDArray[np.float64]:
             image = MemoryImage.of_array(pixels, record.path.name)
             found = model._score_image(image, record.mpp).scores
             return abstaining if found is None else found
 
-        output: Facts = {ONCE: {}, AVERAGED: {}}
+        output: Results = {ONCE: {}, AVERAGED: {}}
         for kind in _KINDS:
             shown = [(record, pixels_of(record, kind)) for record in test.records]
-            predictions = [[look(*one) for one in shown]]
+            predictions = [[scores_of_image(*one) for one in shown]]
             if self.averages:
-                for seed in _VIEWS[1:]:
-                    view = drawn_scanner(seed)
-                    predictions.append([look(record, view(pixels)) for record, pixels in shown])
+                for seed in _AVERAGED_SEEDS[1:]:
+                    scan = simulated_scanner(seed)
+                    predictions.append(
+                        [scores_of_image(record, scan(pixels)) for record, pixels in shown]
+                    )
                 mean = np.mean(predictions, axis=0)
-                output[AVERAGED][kind] = facts_of(mean, manifest.classes, test, split)
-            output[ONCE][kind] = facts_of(np.array(predictions[0]), manifest.classes, test, split)
+                output[AVERAGED][kind] = results_of(mean, manifest.classes, test, split)
+            output[ONCE][kind] = results_of(np.array(predictions[0]), manifest.classes, test, split)
         return output
 
 
-def with_drawn_views(train: Manifest, folder: Path) -> Manifest:
+def with_simulated_scans(train: Manifest, folder: Path) -> Manifest:
     """Every image, and once more as a scanner of its own shows it: of the same patient."""
-    views = []
+    copies = []
     for place, record in enumerate(train.records):
-        pixels = drawn_scanner(_FIRST_VIEW + place)(pixels_of(record, PLAIN))
+        pixels = simulated_scanner(_FIRST_SEED + place)(pixels_of(record, PLAIN))
         path = folder / f"{place}.png"
         Image.fromarray(pixels).save(path, compress_level=1)
-        views.append(replace(record, path=path))
-    return replace(train, records=(*train.records, *views))
+        copies.append(replace(record, path=path))
+    return replace(train, records=(*train.records, *copies))
 
 
 def pieces_of(sets: list[str]) -> list[Trained]:
@@ -139,18 +141,18 @@ def pieces_of(sets: list[str]) -> list[Trained]:
 def cells_of(row: str, set_name: str, pieces: list[Trained], done: Done) -> list[str]:
     """Balanced accuracy with its interval and AUC, as they are and under the other scanners."""
     stain, synthetic, prediction = ROWS[row]
-    own = [p for p in pieces if (p.set_name, p.stain, p.drawn) == (set_name, stain, synthetic)]
+    own = [p for p in pieces if (p.set_name, p.stain, p.augmented) == (set_name, stain, synthetic)]
     if any(piece.name not in done.found for piece in own):
         return [NOTHING] * 4
     cells = []
     for kinds in (_KINDS[:1], _KINDS[1:]):
-        facts = []
+        results = []
         for place, kind in enumerate(kinds):
             for piece in own:
-                fact = done.found[piece.name][prediction][kind]
-                facts.append(fact | {"repeat": (place, fact["repeat"])})
-        areas = [area([fact])(fact["truth"], scores_of(fact)) for fact in facts]
-        cells += [mean_shown(balanced_accuracy, facts), f"{np.mean(areas):.3f}"]
+                result = done.found[piece.name][prediction][kind]
+                results.append(result | {"repeat": (place, result["repeat"])})
+        areas = [area([result])(result["truth"], scores_of(result)) for result in results]
+        cells += [mean_shown(balanced_accuracy, results), f"{np.mean(areas):.3f}"]
     return cells
 
 
@@ -163,12 +165,12 @@ def main() -> None:
     options = parser.parse_args()
     sets = options.sets.split(",")
     pieces = pieces_of(sets)
-    print_facts(machine_facts())
-    done = do_or_find(pieces, options)
+    print_machine(describe_machine())
+    done = run_or_load(pieces, options)
     heads = ["stain correction", "set", "balanced accuracy", "AUC"]
     rows = [[row, name, *cells_of(row, name, pieces, done)] for row in ROWS for name in sets]
     print_table([*heads, "other scanners: balanced accuracy", "AUC"], rows)
-    sys.exit(done.tell())
+    sys.exit(done.report_status())
 
 
 if __name__ == "__main__":

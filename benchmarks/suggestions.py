@@ -31,7 +31,7 @@ from histodict.image_features.descriptors import lbp_colour
 from histodict.metrics.scores import balanced_accuracy
 from histodict.web.annotation.suggestions import colour_descriptor, suggest
 
-from .machine import machine_facts
+from .machine import describe_machine
 
 SETS = {
     "ucsb-breast": {"patient": "group"},
@@ -40,7 +40,7 @@ SETS = {
     "lymphoma": {},
 }
 RULES = "chance", "doubt and novelty", "doubt", "novelty"
-_LEARNT_SIDE = 320  # pixels along the longer side of what is learnt from
+_TRAINING_SIDE = 320  # pixels along the longer side of what is learnt from
 _SIDE = 220  # of a thumbnail
 _N_COMPONENTS = 20
 
@@ -55,7 +55,7 @@ def describe(manifest: Manifest) -> tuple[Numbers, Numbers]:
     for record in manifest.records:
         with Image.open(record.path) as image:
             picture = image.convert("RGB")
-        picture.thumbnail((_LEARNT_SIDE, _LEARNT_SIDE))
+        picture.thumbnail((_TRAINING_SIDE, _TRAINING_SIDE))
         vectors.append(lbp_colour(np.asarray(picture))[0])
         picture.thumbnail((_SIDE, _SIDE))
         summaries.append(colour_descriptor(np.asarray(picture)))
@@ -69,14 +69,19 @@ def components(pool: Numbers, vectors: Numbers) -> Numbers:
     return found
 
 
-def distances(X: Numbers, y: NDArray[np.intp], asked: Numbers) -> Numbers:
+def distances(X: Numbers, y: NDArray[np.intp], queries: Numbers) -> Numbers:
     """To the mean of each class: (n_asked, n_classes)."""
     means = np.stack([X[y == k].mean(axis=0) for k in range(int(y.max()) + 1)])
-    return np.linalg.norm(asked[:, None] - means, axis=2)
+    return np.linalg.norm(queries[:, None] - means, axis=2)
 
 
 def choose(
-    rule: str, leads: Numbers, looks: Numbers, learnt: Numbers, n: int, rng: np.random.Generator
+    rule: str,
+    leads: Numbers,
+    descriptors: Numbers,
+    training: Numbers,
+    n: int,
+    rng: np.random.Generator,
 ) -> list[int]:
     """Places of n candidates to be labelled."""
     n = min(n, len(leads))
@@ -86,7 +91,7 @@ def choose(
     if rule == "doubt":
         return [int(place) for place in np.argsort(leads, kind="stable")[:n]]
     same = np.zeros(len(leads)) if rule == "novelty" else leads
-    return [one.position for one in suggest(same, looks, learnt, n)]
+    return [one.position for one in suggest(same, descriptors, training, n)]
 
 
 @dataclass(frozen=True)
@@ -95,11 +100,11 @@ class Task:
 
     X: Numbers
     y: Places
-    looks: Numbers
+    descriptors: Numbers
 
     def curve(self, rule: str, sides: Sides, seed: int, n_labels: int, at_once: int) -> Numbers:
         """Balanced accuracy on the test side before each choice of labels."""
-        rng, y, summaries = np.random.default_rng(seed), self.y, self.looks
+        rng, y, summaries = np.random.default_rng(seed), self.y, self.descriptors
         pool, test = sides
         X = components(self.X[pool], self.X)
         known = [int(rng.choice(pool[y[pool] == k])) for k in range(int(y.max()) + 1)]
@@ -163,8 +168,8 @@ def main() -> None:
     parser.add_argument("--labels", type=int, default=24)
     parser.add_argument("--at-once", type=int, default=1, help="labels before it is learnt anew")
     specified = parser.parse_args()
-    for fact, value in machine_facts().items():
-        print(f"{fact:16s} {value}")
+    for title, value in describe_machine().items():
+        print(f"{title:16s} {value}")
     for name in specified.sets:
         measure(
             name,

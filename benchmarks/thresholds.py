@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from histodict.decision.threshold import two_means_midpoint
 from histodict.metrics.scores import auc
 
-Answers = tuple[NDArray[np.bool_], NDArray[np.float64]]  # of a split: truth, scores
+TruthAndScores = tuple[NDArray[np.bool_], NDArray[np.float64]]  # of a split: truth, scores
 
 
-def read_answers(folder: Path) -> dict[tuple[str, str], list[Answers]]:
+def read_predictions(folder: Path) -> dict[tuple[str, str], list[TruthAndScores]]:
     """By method and size of the training set, the answers of every split."""
     found: dict[tuple[str, str], dict[str, list[tuple[str, float]]]] = defaultdict(
         lambda: defaultdict(list)
@@ -71,7 +71,7 @@ def main() -> None:
         print(f"{folder.name}\n")
         print("| method | training | AUC | own threshold | of unlabelled | halfway | best |")
         print("|---|---|---|---|---|---|---|")
-        for (method, size), splits in read_answers(folder).items():
+        for (method, size), splits in read_predictions(folder).items():
             means = np.mean([values(*split) for split in splits], axis=0)
             print(f"| {method} | {size} | " + " | ".join(f"{v:.3f}" for v in means) + " |")
         print()

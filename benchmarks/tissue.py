@@ -26,10 +26,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from .machine import machine_facts
+from .machine import describe_machine
 from .tissue_images import (
     BACKGROUND,
-    GLASS,
+    EMPTY,
     SETS,
     TISSUE,
     UNUSABLE,
@@ -37,11 +37,11 @@ from .tissue_images import (
     Mask,
     Pixels,
     Truth,
-    drawn_cases,
     images_of,
     overlay,
     read_pixels,
     real_cases,
+    synthetic_cases,
 )
 from .tissue_rules import RULES, ours
 
@@ -289,7 +289,7 @@ def main() -> None:
     if arguments.overlays:
         arguments.overlays.mkdir(parents=True, exist_ok=True)
     begin = time.perf_counter()
-    cases = [*(real_cases(data) if data else ()), *drawn_cases()]
+    cases = [*(real_cases(data) if data else ()), *synthetic_cases()]
     cases = [case for case in cases if _wanted(case, only)]
     if not cases:
         parser.error(f"--only {arguments.only}: no image and no set has this in its name")
@@ -301,7 +301,7 @@ def main() -> None:
                 scores.append(result)
                 if arguments.overlays and shift == AS_IT_IS:
                     write_overlay(arguments.overlays, case, rule, found)
-    n_full, n_empty = sum(case.is_full for case in cases), sum(case.set == GLASS for case in cases)
+    n_full, n_empty = sum(case.is_full for case in cases), sum(case.set == EMPTY for case in cases)
     print(f"{len(cases)} images, {n_full} of them full of tissue and {n_empty} empty")
     print_scores([s for s in scores if s.shift == AS_IT_IS], AS_IT_IS)
     if arguments.shifts:
@@ -312,8 +312,8 @@ def main() -> None:
     print(f"\n{time.perf_counter() - begin:.0f} s")
     if arguments.output:
         record = {"scores": [asdict(s) for s in scores], "all images": rejected}
-        facts = {"machine": machine_facts(), **record}
-        arguments.output.write_text(json.dumps(facts, default=str, indent=1), encoding="utf-8")
+        results = {"machine": describe_machine(), **record}
+        arguments.output.write_text(json.dumps(results, default=str, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ Generator = np.random.Generator
 BACKGROUND, TISSUE, IGNORED, UNUSABLE = range(4)
 MASKS = Path(__file__).parent / "tissue_masks"
 SETS = ("lc25000-lung", "ucsb-breast", "glas-colon", "lymphoma", "camelyon-tumour", "slides")
-DRAWN, GLASS = "drawn", "empty glass"
+SYNTHETIC, EMPTY = "drawn", "empty glass"
 _FULL = 0.97
 _COLOURS = np.array([[0, 200, 0], [0, 0, 0], [240, 220, 0], [230, 0, 0]])
 _SIZE = (384, 320)
@@ -112,16 +112,16 @@ def overlay(pixels: Pixels, masks: Iterable[Truth], zoom: int = 1) -> Image.Imag
 # --- drawn images -------------------------------------------------------------------------------
 
 _HAEMATOXYLIN, _EOSIN, _DAB = (0.62, 0.71, 0.31), (0.14, 0.87, 0.42), (0.27, 0.57, 0.78)
-_USUAL = Stain(_HAEMATOXYLIN, _EOSIN, 1.0, 1.0, (240.0, 240.0, 241.0))
-Drawn = tuple[Pixels, Truth]
+_REFERENCE = Stain(_HAEMATOXYLIN, _EOSIN, 1.0, 1.0, (240.0, 240.0, 241.0))
+SyntheticImage = tuple[Pixels, Truth]
 
 
-def drawn_cases(only: Collection[str] | None = None) -> Iterator[Case]:
+def synthetic_cases(only: Collection[str] | None = None) -> Iterator[Case]:
     """The drawn images of these names, each from a seed of its own; masks at half the size."""
-    for seed, (name, draw) in enumerate(_DRAWINGS.items()):
+    for seed, (name, draw) in enumerate(_PAINTERS.items()):
         if only is None or name in only:
             pixels, truth = draw(np.random.default_rng([seed, 4711]))
-            yield Case(name, GLASS if name.startswith(GLASS) else DRAWN, pixels, _halve(truth))
+            yield Case(name, EMPTY if name.startswith(EMPTY) else SYNTHETIC, pixels, _halve(truth))
 
 
 def _halve(truth: Truth) -> Truth:
@@ -155,10 +155,10 @@ def _tissue(
     full: bool = False,
     stain: Stain | None = None,
     blur: float = 0,
-) -> Callable[[Generator], Drawn]:
+) -> Callable[[Generator], SyntheticImage]:
     """Tissue of the demonstration, with a stain of its own unless one is given."""
 
-    def draw(rng: Generator) -> Drawn:
+    def draw(rng: Generator) -> SyntheticImage:
         scene = _scene(rng, kind, edge, full)
         pixels = simulate_scan(scene, stain or draw_stain(rng), rng)
         truth = _truth(scene)
@@ -171,10 +171,10 @@ def _tissue(
     return draw
 
 
-def _single_stain(of: str, full: bool) -> Callable[[Generator], Drawn]:
+def _single_stain(of: str, full: bool) -> Callable[[Generator], SyntheticImage]:
     """Haematoxylin or eosin alone; cytoplasm and nuclei take up some of either."""
 
-    def draw(rng: Generator) -> Drawn:
+    def draw(rng: Generator) -> SyntheticImage:
         scene = _scene(rng, full=full)
         truth = _truth(scene)
         if of == "haematoxylin":
@@ -183,16 +183,16 @@ def _single_stain(of: str, full: bool) -> Callable[[Generator], Drawn]:
         else:
             scene.E += 0.4 * scene.H
             scene.H[:] = 0
-        return simulate_scan(scene, _USUAL, rng), truth
+        return simulate_scan(scene, _REFERENCE, rng), truth
 
     return draw
 
 
-def _stained(rng: Generator, scene: Scene, stain: Stain = _USUAL) -> Drawn:
+def _stained(rng: Generator, scene: Scene, stain: Stain = _REFERENCE) -> SyntheticImage:
     return simulate_scan(scene, stain, rng), _truth(scene)
 
 
-def _fat(rng: Generator) -> Drawn:
+def _fat(rng: Generator) -> SyntheticImage:
     """Fat cells with thin walls beside tissue; their interiors are IGNORED."""
     scene = _scene(rng, edge=True)
     shape = scene.E.shape
@@ -219,7 +219,7 @@ def _largest(mask: Mask) -> Mask:
     return names == 1 + np.argmax(np.bincount(names.ravel())[1:])
 
 
-def _mucin(rng: Generator) -> Drawn:
+def _mucin(rng: Generator) -> SyntheticImage:
     """A pale blue-grey pool of mucin inside of tissue, with strands; it is tissue."""
     scene = _scene(rng, full=True)
     shape = scene.E.shape
@@ -234,7 +234,7 @@ def _mucin(rng: Generator) -> Drawn:
     return _stained(rng, scene)
 
 
-def _blood(rng: Generator) -> Drawn:
+def _blood(rng: Generator) -> SyntheticImage:
     """Red cells: packed in one half, single ones in the other."""
     scene = Scene(canvas_shape(_SIZE))
     height, width = scene.E.shape
@@ -245,11 +245,11 @@ def _blood(rng: Generator) -> Drawn:
         y, r = height * rng.random(), rng.uniform(5, 6.5)
         pen.ellipse([x - r, y - r, x + r, y + r], fill=255)
     scene.E += 0.55 * ndimage.gaussian_filter(np.asarray(canvas, np.float32) / 255, 0.8)
-    red = replace(_USUAL, eosin=(0.08, 0.78, 0.62))
+    red = replace(_REFERENCE, eosin=(0.08, 0.78, 0.62))
     return _stained(rng, scene, red)
 
 
-def _pigment(rng: Generator) -> Drawn:
+def _pigment(rng: Generator) -> SyntheticImage:
     """Brown-black granules in clumps in the tissue; they belong to it."""
     scene = _scene(rng)
     pixels, truth = _stained(rng, scene)
@@ -260,10 +260,10 @@ def _pigment(rng: Generator) -> Drawn:
     return mixed.astype(np.uint8), truth
 
 
-def _pen(colour: tuple[int, int, int]) -> Callable[[Generator], Drawn]:
+def _pen(colour: tuple[int, int, int]) -> Callable[[Generator], SyntheticImage]:
     """A stroke of a felt pen on the glass beside tissue; it is UNUSABLE."""
 
-    def draw(rng: Generator) -> Drawn:
+    def draw(rng: Generator) -> SyntheticImage:
         pixels, truth = _stained(rng, _scene(rng, edge=True))
         height, width = truth.shape
         canvas = Image.new("L", (width, height))
@@ -280,7 +280,7 @@ def _pen(colour: tuple[int, int, int]) -> Callable[[Generator], Drawn]:
     return draw
 
 
-def _coverslip(rng: Generator) -> Drawn:
+def _coverslip(rng: Generator) -> SyntheticImage:
     """The edge of the coverslip: a dark line with a bright one, and beyond it duller glass."""
     pixels, truth = _stained(rng, _scene(rng, edge=True))
     width = truth.shape[1]
@@ -291,7 +291,7 @@ def _coverslip(rng: Generator) -> Drawn:
     return np.clip(pixels * light[:, None], 0, 255).astype(np.uint8), truth
 
 
-def _bubble(rng: Generator) -> Drawn:
+def _bubble(rng: Generator) -> SyntheticImage:
     """An air bubble beside tissue: its black rim is UNUSABLE, what lies inside is background."""
     pixels, truth = _stained(rng, _scene(rng, edge=True))
     y, x = np.indices(truth.shape)
@@ -302,7 +302,7 @@ def _bubble(rng: Generator) -> Drawn:
     return (pixels * (1 - 0.93 * rim[..., None])).astype(np.uint8), truth
 
 
-def _frame(rng: Generator) -> Drawn:
+def _frame(rng: Generator) -> SyntheticImage:
     """The dark frame of a camera or of a scanner's padding."""
     pixels, truth = _stained(rng, _scene(rng, edge=True))
     height, width = truth.shape
@@ -313,7 +313,7 @@ def _frame(rng: Generator) -> Drawn:
     return np.where(frame[..., None], noise + np.array([2, 0, 1]), pixels).astype(np.uint8), truth
 
 
-def _frozen(rng: Generator) -> Drawn:
+def _frozen(rng: Generator) -> SyntheticImage:
     """A frozen section: bluish, washed out, with holes of ice crystals, which are IGNORED."""
     scene = _scene(rng, "inflamed")
     holes = smooth_noise(scene.E.shape, (7, 7), rng) > 1.6
@@ -322,25 +322,25 @@ def _frozen(rng: Generator) -> Drawn:
     for amount in (scene.H, scene.E):
         amount[:] = ndimage.gaussian_filter(amount, 2) * cover
     truth[cut_border(cover < 0.95) & (truth == TISSUE)] = IGNORED
-    stain = replace(_USUAL, eosin_strength=0.5, white=(222.0, 228.0, 238.0))
+    stain = replace(_REFERENCE, eosin_strength=0.5, white=(222.0, 228.0, 238.0))
     return simulate_scan(scene, stain, rng), truth
 
 
-def _grey(rng: Generator) -> Drawn:
+def _grey(rng: Generator) -> SyntheticImage:
     pixels, truth = _stained(rng, _scene(rng, edge=True))
     return np.repeat(pixels.mean(axis=2, keepdims=True), 3, axis=2).astype(np.uint8), truth
 
 
-def _glass(
+def _empty(
     white: tuple[int, int, int] = (242, 242, 243),
     noise: float = 2,
     vignette: float = 0,
     dust: int = 0,
     quality: int | None = None,
-) -> Callable[[Generator], Drawn]:
+) -> Callable[[Generator], SyntheticImage]:
     """Empty glass."""
 
-    def draw(rng: Generator) -> Drawn:
+    def draw(rng: Generator) -> SyntheticImage:
         width, height = _SIZE
         y, x = np.indices((height, width))
         away = np.hypot(y / height - 0.5, x / width - 0.5) ** 2 / 0.5
@@ -364,24 +364,24 @@ def _as_jpeg(pixels: Pixels, quality: int) -> Pixels:
     return np.array(Image.open(file))
 
 
-def _jpeg_tissue(rng: Generator) -> Drawn:
+def _jpeg_tissue(rng: Generator) -> SyntheticImage:
     pixels, truth = _stained(rng, _scene(rng, edge=True))
     return _as_jpeg(pixels, 20), truth
 
 
-_PALE = replace(_USUAL, haematoxylin_strength=0.5, eosin_strength=0.4)
-_DRAWINGS: dict[str, Callable[[Generator], Drawn]] = {
+_PALE = replace(_REFERENCE, haematoxylin_strength=0.5, eosin_strength=0.4)
+_PAINTERS: dict[str, Callable[[Generator], SyntheticImage]] = {
     "healthy": _tissue(),
     "inflamed": _tissue("inflamed"),
     "healthy, edge": _tissue(edge=True),
     "inflamed, edge": _tissue("inflamed", edge=True),
-    "full": _tissue(full=True, stain=_USUAL),
+    "full": _tissue(full=True, stain=_REFERENCE),
     "full, pale": _tissue(full=True, stain=_PALE),
     "edge, pale": _tissue(edge=True, stain=_PALE),
     "out of focus": _tissue(edge=True, blur=5),
     "out of focus, full": _tissue(full=True, blur=6),
-    "IHC": _tissue("inflamed", stain=replace(_USUAL, eosin=_DAB)),
-    "IHC, edge": _tissue(edge=True, stain=replace(_USUAL, eosin=_DAB, eosin_strength=0.6)),
+    "IHC": _tissue("inflamed", stain=replace(_REFERENCE, eosin=_DAB)),
+    "IHC, edge": _tissue(edge=True, stain=replace(_REFERENCE, eosin=_DAB, eosin_strength=0.6)),
     "haematoxylin alone": _single_stain("haematoxylin", full=False),
     "haematoxylin alone, full": _single_stain("haematoxylin", full=True),
     "eosin alone": _single_stain("eosin", full=False),
@@ -399,13 +399,13 @@ _DRAWINGS: dict[str, Callable[[Generator], Drawn]] = {
     "frozen section": _frozen,
     "grey": _grey,
     "JPEG quality 20": _jpeg_tissue,
-    f"{GLASS}": _glass(),
-    f"{GLASS}, noise": _glass(noise=7),
-    f"{GLASS}, vignetting": _glass(vignette=0.25),
-    f"{GLASS}, yellowish": _glass(white=(243, 236, 208)),
-    f"{GLASS}, bluish": _glass(white=(214, 226, 244)),
-    f"{GLASS}, pinkish": _glass(white=(244, 224, 236)),
-    f"{GLASS}, dim": _glass(white=(160, 161, 160), noise=3),
-    f"{GLASS}, dust": _glass(dust=25),
-    f"{GLASS}, JPEG quality 20": _glass(noise=5, vignette=0.1, quality=20),
+    f"{EMPTY}": _empty(),
+    f"{EMPTY}, noise": _empty(noise=7),
+    f"{EMPTY}, vignetting": _empty(vignette=0.25),
+    f"{EMPTY}, yellowish": _empty(white=(243, 236, 208)),
+    f"{EMPTY}, bluish": _empty(white=(214, 226, 244)),
+    f"{EMPTY}, pinkish": _empty(white=(244, 224, 236)),
+    f"{EMPTY}, dim": _empty(white=(160, 161, 160), noise=3),
+    f"{EMPTY}, dust": _empty(dust=25),
+    f"{EMPTY}, JPEG quality 20": _empty(noise=5, vignette=0.1, quality=20),
 }

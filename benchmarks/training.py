@@ -74,6 +74,8 @@ def _peak_mib(process: int | str = "self") -> float:
 
 
 if __name__ == "__main__":
-    asked = sys.argv[3]
-    result = train(Path(sys.argv[1]), int(sys.argv[2]), asked if asked == "auto" else int(asked))
+    requested = sys.argv[3]
+    result = train(
+        Path(sys.argv[1]), int(sys.argv[2]), requested if requested == "auto" else int(requested)
+    )
     print(json.dumps(result))

@@ -27,7 +27,7 @@ from pathlib import Path
 from statistics import median
 
 from . import report
-from .machine import machine_facts, machine_kind
+from .machine import describe_machine, machine_kind
 from .turns import Turns
 from .waits_cases import FULL, QUICK, Wait, waits
 
@@ -137,10 +137,10 @@ def main() -> None:
             print(f"Nothing is recorded for machines like this one ({kind}): not compared.")
         elif specified.check:
             bad = check(lines, recorded or {}, lambda ws: measure(ws, 3 * size.seconds))
-            sys.exit(verdict(bad, recorded or {}))
+            sys.exit(exit_status(bad, recorded or {}))
 
 
-def verdict(bad: list[Line], recorded: dict[str, float]) -> int:
+def exit_status(bad: list[Line], recorded: dict[str, float]) -> int:
     """Say what is worse; 1 if it is so much worse that no machine's mood explains it."""
     for line in bad:
         fails = line.times(recorded) > FAILS
@@ -158,7 +158,7 @@ def _record(kind: str, rounds: list[list[Line]]) -> None:
         for lines in zip(*rounds, strict=True)
         if not lines[0].missing
     }
-    content = {"machine": machine_facts(), "ratios": ratios}
+    content = {"machine": describe_machine(), "ratios": ratios}
     _RECORDED.mkdir(exist_ok=True)
     recorded_file(kind).write_text(json.dumps(content, indent=1) + "\n", "utf-8")
 

@@ -19,12 +19,12 @@ from .peers import histodict_cases
 from .problem import Size, build_problem
 from .turns import Case
 
-_MATRIX = 1024  # side of the matrices whose product is the network's limit
+_MATRIX = 1024  # side of the matrices whose product is the limit of the encoder
 
 
 @dataclass(frozen=True)
 class WaitsSize:
-    """The kernels' problem, pixels across the slide and the network's area, seconds for each."""
+    """Problem of the kernels, side of the slide, area for the encoder, and seconds per task."""
 
     problem: Size
     slide_px: int
@@ -53,7 +53,7 @@ def waits(size: WaitsSize, folder: Path) -> list[Wait]:
     def kernel(ours: str, limit: str) -> Callable[[], tuple[Case, Case]]:
         return lambda: (kernels()[ours], kernels()[limit])
 
-    slide, network = cache(partial(_slide, size, folder)), cache(partial(_network, size.area_px))
+    slide, encoder = cache(partial(_slide, size, folder)), cache(partial(_encoder, size.area_px))
 
     return [
         Wait("start: histodict --help", "bare python", _start),
@@ -61,7 +61,7 @@ def waits(size: WaitsSize, folder: Path) -> list[Wait]:
         Wait("l1 codes", product, kernel("lasso", "lasso product")),
         Wait("training: an iteration of a class", product, kernel("dfdl", "omp product")),
         Wait("a whole slide", "bare decoding of its tiles", slide),
-        Wait("network", "a product of as many operations", network),
+        Wait("encoder", "a product of as many operations", encoder),
     ]
 
 
@@ -101,7 +101,7 @@ def _slide(size: WaitsSize, folder: Path) -> tuple[Case, Case]:
     model = TissueClassifier("fast", n_iter=1, patches_per_class=1000, n_jobs=1, random_state=0)
     model.fit(folder / "tissue")
 
-    def answer() -> None:
+    def predict() -> None:
         model.predict_one(path)
         slide_process.end_all()  # what it took is known when it has ended
 
@@ -115,19 +115,19 @@ def _slide(size: WaitsSize, folder: Path) -> tuple[Case, Case]:
                 file.seek(offset)
                 simplejpeg.decode_jpeg(file.read(n_bytes))
 
-    return answer, decode
+    return predict, decode
 
 
-def _network(area_px: int) -> tuple[Case, Case]:
+def _encoder(area_px: int) -> tuple[Case, Case]:
     import torch
 
     from histodict.encoders import load_encoder
 
-    from .network import flop
+    from .encoder import flop
 
     name = "efficientnet-lite0"
     torch.set_num_threads(1)
-    network, matrix = load_encoder(name), torch.rand(_MATRIX, _MATRIX)
+    encoder, matrix = load_encoder(name), torch.rand(_MATRIX, _MATRIX)
     pixels = np.random.default_rng(0).integers(0, 256, (area_px, area_px, 3), dtype=np.uint8)
     n_products, rest = divmod(flop(name, area_px), 2 * _MATRIX**3)
     part = matrix[: round(rest / (2 * _MATRIX**2))]
@@ -137,4 +137,4 @@ def _network(area_px: int) -> tuple[Case, Case]:
             matrix @ matrix
         part @ matrix
 
-    return lambda: network.feature_map(pixels), products
+    return lambda: encoder.feature_map(pixels), products

@@ -33,7 +33,7 @@ from histodict.synthetic.dataset import write_synthetic_dataset
 from histodict.synthetic.tissue_generator import draw_stain, make_tissue_image
 
 from .big_slide import write_slide
-from .machine import machine_facts
+from .machine import describe_machine
 from .web_images import training_under_way
 
 N_CONNECTIONS = 6
@@ -53,7 +53,7 @@ def latencies(address: Address, image: str, walk: list[list[str]]) -> NDArray[np
     def fetch(tile: str) -> float:
         client = clients.pop()
         started = time.perf_counter()
-        status, _ = client.ask("GET", f"{image}/tiles/{tile}.jpg")
+        status, _ = client.request("GET", f"{image}/tiles/{tile}.jpg")
         spent = 1000 * (time.perf_counter() - started)
         clients.append(client)
         if status != 200:
@@ -73,7 +73,7 @@ def main() -> None:
     parser.add_argument("--training", action="store_true", help="walk during a training, too")
     parser.add_argument("--browser", action="store_true", help="pan in Chromium, too")
     specified = parser.parse_args()
-    for name, value in machine_facts().items():
+    for name, value in describe_machine().items():
         print(f"{name:16s} {value}")
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "data"

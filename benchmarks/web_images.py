@@ -39,7 +39,7 @@ from histodict.synthetic.tissue_generator import draw_stain, make_tissue_image
 from histodict.web.maps import outlines
 from tests.web.browser import open_browser
 
-from .machine import machine_facts
+from .machine import describe_machine
 
 _N_CONNECTIONS = 6
 _N_TILES = 300
@@ -78,7 +78,7 @@ def latencies(address: Address, paths: list[str]) -> NDArray[np.float64]:
     def fetch(path: str) -> float:
         client = clients.pop()
         started = time.perf_counter()
-        status, text = client.ask("GET", path)
+        status, text = client.request("GET", path)
         spent = 1000 * (time.perf_counter() - started)
         clients.append(client)
         if status != 200:
@@ -89,10 +89,10 @@ def latencies(address: Address, paths: list[str]) -> NDArray[np.float64]:
         return np.array(list(pool.map(fetch, paths)))
 
 
-def timed(words: str, client: Client, path: str, body: object = None) -> dict[str, object]:
+def timed(text: str, client: Client, path: str, body: object = None) -> dict[str, object]:
     started = time.perf_counter()
     found: dict[str, object] = client.get(path) if body is None else client.post(path, body)
-    print(f"  {words:30s} {time.perf_counter() - started:6.2f} s", flush=True)
+    print(f"  {text:30s} {time.perf_counter() - started:6.2f} s", flush=True)
     return found
 
 
@@ -227,7 +227,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=10_000, help="while memory is watched")
     parser.add_argument("--outlines", action="store_true", help="only how long outlines take")
     specified = parser.parse_args()
-    for name, value in machine_facts().items():
+    for name, value in describe_machine().items():
         print(f"{name:16s} {value}")
     if specified.outlines:
         return measure_outlines()

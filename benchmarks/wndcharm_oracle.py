@@ -96,12 +96,12 @@ def agreeing(mine: NDArray[np.float64], theirs: NDArray[np.float64]) -> NDArray[
     return agree
 
 
-def main(words: list[str] | None = None) -> int:
+def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     data = os.environ.get("HISTODICT_DATA")
     parser.add_argument("folder", nargs="?", type=Path, default=data and Path(data, "../wndcharm"))
     parser.add_argument("--planes", action="store_true", help="a row per family and plane")
-    arguments = parser.parse_args(words)
+    arguments = parser.parse_args(argv)
     pairs = list(images(arguments.folder)) if arguments.folder else []
     if not pairs:
         where = arguments.folder or "HISTODICT_DATA is not set"

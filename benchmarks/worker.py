@@ -60,7 +60,7 @@ class Worker:
 
     def __enter__(self) -> Worker:
         try:
-            self.version = self._answer()["version"]
+            self.version = self._receive()["version"]
         except PeerError:
             self.__exit__()
             raise
@@ -80,9 +80,9 @@ class Worker:
             self._process.stdin.flush()
         except BrokenPipeError as error:
             raise PeerError(self._death()) from error
-        return self._answer()
+        return self._receive()
 
-    def _answer(self) -> dict[str, Any]:
+    def _receive(self) -> dict[str, Any]:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
@@ -104,8 +104,8 @@ def serve(title: str, problem: Path, rows: int | None) -> None:
     pipe = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
-    def send(answer: dict[str, Any]) -> None:
-        pipe.write(json.dumps(answer) + "\n")
+    def send(response: dict[str, Any]) -> None:
+        pipe.write(json.dumps(response) + "\n")
         pipe.flush()
 
     peer = BY_TITLE[title]

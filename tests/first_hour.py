@@ -40,8 +40,8 @@ _RECORDED_ON = f"{_NOTE}Recorded on "
 _COLUMNS = "100"
 _SMALL = {"n_atoms": 12, "n_iter": 2}
 # Models with a pretrained encoder are named explicitly; region detectors use one by default.
-_OF_THE_NETWORK = ("embeddings", "inflamed.histodict", "found", "finder")
-_DRAWN = {"n_patients": 6, "images_per_patient": 2, "size": (160, 120)}
+_NEEDS_ENCODER = ("embeddings", "inflamed.histodict", "found", "finder")
+_SMALL_DATASET = {"n_patients": 6, "images_per_patient": 2, "size": (160, 120)}
 # Parts that differ between runs or machines.
 _MASKS = (
     (r"\bin \d+ s\b", "in … s"),
@@ -57,15 +57,15 @@ class Step:
     """Input with its prompt, and its output; a note has none."""
 
     typed: str
-    words: str = ""
+    output: str = ""
 
     @property
     def text(self) -> str:
-        return f"{self.typed}\n{self.words}".rstrip() + "\n"
+        return f"{self.typed}\n{self.output}".rstrip() + "\n"
 
     @property
     def needs_torch(self) -> bool:
-        return any(word in self.typed for word in _OF_THE_NETWORK)
+        return any(word in self.typed for word in _NEEDS_ENCODER)
 
 
 # --- the text -----------------------------------------------------------------------------------
@@ -76,11 +76,11 @@ def read_steps(text: str) -> list[Step]:
     for line in text.splitlines():
         if line.startswith((_SHELL, _PYTHON, _NOTE)):
             steps.append(Step(line))
-        elif line.startswith(_MORE) and not steps[-1].words:
+        elif line.startswith(_MORE) and not steps[-1].output:
             steps[-1] = replace(steps[-1], typed=f"{steps[-1].typed}\n{line}")
         elif steps:
-            steps[-1] = replace(steps[-1], words=f"{steps[-1].words}{line}\n")
-    return [replace(step, words=step.words.rstrip()) for step in steps]
+            steps[-1] = replace(steps[-1], output=f"{steps[-1].output}{line}\n")
+    return [replace(step, output=step.output.rstrip()) for step in steps]
 
 
 def write_steps(steps: list[Step]) -> str:
@@ -88,23 +88,23 @@ def write_steps(steps: list[Step]) -> str:
     Python."""
     text = ""
     for before, step in zip([None, *steps], steps, strict=False):
-        together = before is not None and not before.words and step.typed[:2] != _NOTE
+        together = before is not None and not before.output and step.typed[:2] != _NOTE
         text += step.text if together or not text else f"\n{step.text}"
     return text
 
 
-def masked(words: str, folder: Path | str = "") -> str:
+def masked(output: str, folder: Path | str = "") -> str:
     for path in {str(folder), os.path.realpath(folder)} if folder else ():
-        words = words.replace(f"{path}/", "")
+        output = output.replace(f"{path}/", "")
     for pattern, instead in _MASKS:
-        words = re.sub(pattern, instead, words)
-    return "\n".join(line.rstrip() for line in words.splitlines()).strip("\n")
+        output = re.sub(pattern, instead, output)
+    return "\n".join(line.rstrip() for line in output.splitlines()).strip("\n")
 
 
-def without_figures(words: str) -> str:
-    """Remove numbers, for other images or processors; line breaks and the mark of uncertain
+def without_figures(output: str) -> str:
+    """Remove numbers, for other images or processors; line breaks and the flag of uncertain
     predictions are also removed, as they depend on numbers."""
-    return re.sub(", N uncertain", "", " ".join(re.sub(r"\d+", "N", words).split()))
+    return re.sub(", N uncertain", "", " ".join(re.sub(r"\d+", "N", output).split()))
 
 
 # --- running the session --------------------------------------------------------------------------
@@ -127,7 +127,7 @@ def _run(step: Step, known: dict[str, Any], folder: Path) -> Step:
         text = _command(step.typed)
     else:
         text = _shell(step.typed)
-    return replace(step, words=masked(text, folder))
+    return replace(step, output=masked(text, folder))
 
 
 def _command(typed: str) -> str:
@@ -193,21 +193,21 @@ def _small_presets() -> Iterator[None]:
     import matplotlib
 
     from histodict.methods.registry import METHODS
-    from histodict.models import recipe as views
+    from histodict.models import recipe as recipes
     from histodict.models.recipe import PRESETS
     from histodict.synthetic import demo as run
 
     matplotlib.use("Agg")
     with ExitStack() as stack:
-        stack.enter_context(patch.dict(run._IMAGE_FOLDER, _DRAWN))
+        stack.enter_context(patch.dict(run._IMAGE_FOLDER, _SMALL_DATASET))
         stack.enter_context(patch.dict(METHODS["dfdl"].default_parameters, _SMALL))
         stack.enter_context(patch.dict(METHODS["dfdl"].paper_parameters, _SMALL))
         small = {name: replace(made, patches_per_class=300) for name, made in PRESETS.items()}
         small["embeddings"] = replace(small["embeddings"], n_components=20)
         stack.enter_context(patch.dict(PRESETS, small))
         for name, changes in (("PIXELS", {}), ("ENCODER", {"n_components": 20})):
-            recipe = replace(getattr(views, name), patches_per_class=300, **changes)
-            stack.enter_context(patch.object(views, name, recipe))
+            recipe = replace(getattr(recipes, name), patches_per_class=300, **changes)
+            stack.enter_context(patch.object(recipes, name, recipe))
         yield
 
 
@@ -253,13 +253,13 @@ def changes(folder: Path) -> str:
 
 
 def _plain(step: Step) -> Step:
-    return replace(step, words=without_figures(step.words))
+    return replace(step, output=without_figures(step.output))
 
 
 def _end(step: Step) -> Step:
     """Return whether the step succeeded; moving a threshold may fail depending on the scores."""
-    failed = [] if " adapt " in step.typed else re.findall(r"\[exit status \d+\]", step.words)
-    return replace(step, words="".join(failed))
+    failed = [] if " adapt " in step.typed else re.findall(r"\[exit status \d+\]", step.output)
+    return replace(step, output="".join(failed))
 
 
 def record() -> None:

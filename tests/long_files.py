@@ -9,7 +9,7 @@ from __future__ import annotations
 
 # They are started first, so that no process runs one of them alone at the end. These are always
 # run: they detect changed predictions and outdated documents.
-ALWAYS = ("data/test_same_answers.py", "test_first_hour.py")
+ALWAYS = ("data/test_same_predictions.py", "test_first_hour.py")
 # By CPU time, from 60 s down to 5 s; adjacent files are in different quarters.
 LONG = (
     "attacks/test_smoke.py",
@@ -43,7 +43,7 @@ LONG = (
     "web/test_api_viewer.py",
     "test_methods_on_images.py",
     "models/test_ensemble.py",
-    "web/test_drawing.py",
+    "web/test_annotations.py",
     "test_fuzz_failures.py",
     "images/test_source.py",
     "models/test_feature_files.py",

@@ -51,7 +51,7 @@ def _continued(images: Manifest) -> Model:
     return TissueClassifier(_DFDL, random_state=1, n_jobs=1).fit(images, start_from=first)
 
 
-def _panel(images: Manifest) -> Model:
+def _ensemble(images: Manifest) -> Model:
     plan = Plan(replace(_DFDL, aggregation="margin-and-codes"), calibration_folds=2, ensemble=True)
     return plan.build_model(random_state=1, n_jobs=1).fit(images)
 
@@ -71,7 +71,7 @@ TRAIN: dict[str, Callable[[Manifest], Model]] = {
     "calibrated": lambda images: EnsembleClassifier([_DFDL], folds=2, random_state=1, n_jobs=1).fit(
         images
     ),
-    "panel": _panel,
+    "panel": _ensemble,
 }
 
 

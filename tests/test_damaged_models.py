@@ -295,8 +295,8 @@ def test_digest_can_be_verified_independently(saved, tmp_path):
         total = hashlib.sha256(json.dumps(header, sort_keys=True).encode() + b"\n")
         for name in sorted(file.keys()):
             array = file.get_tensor(name)
-            facts = [name, array.dtype.str, list(array.shape)]
-            total.update(json.dumps(facts).encode() + b"\n" + array.tobytes())
+            description = [name, array.dtype.str, list(array.shape)]
+            total.update(json.dumps(description).encode() + b"\n" + array.tobytes())
     assert found == total.hexdigest()
 
 

@@ -18,7 +18,7 @@ COMMANDS = get_command(app)
 
 def test_session_prints_the_recorded_output(tmp_path):
     changed = changes(tmp_path.resolve())
-    assert not changed, f"keep the new words with `python -m tests.first_hour`:\n{changed}"
+    assert not changed, f"record the new output with `python -m tests.first_hour`:\n{changed}"
 
 
 # --- pages --------------------------------------------------------------------------------------
@@ -30,11 +30,11 @@ def blocks(page, language):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_quoted_output_is_the_recorded_output(page):
-    printed = {step.typed: without_figures(step.words) for step in recorded()}
+    printed = {step.typed: without_figures(step.output) for step in recorded()}
     for block in blocks(page, "console"):
         for step in read_steps(block):
             assert step.typed in printed, f"{page.name}: not in the first hour: {step.typed}"
-            for part in re.split(r"^…$", masked(step.words), flags=re.M):
+            for part in re.split(r"^…$", masked(step.output), flags=re.M):
                 assert without_figures(part) in printed[step.typed], f"{page.name}: {step.text}"
 
 

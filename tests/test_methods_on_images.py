@@ -59,7 +59,7 @@ def test_loaded_model_gives_the_same_predictions(method, halves, tmp_path):
         assert (one.patch_map is None) == (get_method(method).features is not None)
 
 
-def test_method_can_be_given_in_python_and_on_the_command_line(halves, tmp_path):
+def test_method_can_be_set_in_python_and_on_the_command_line(halves, tmp_path):
     assert TissueClassifier(method="odl").recipe == preset("fast", "odl")
     assert TissueClassifier("paper", method="nayak").recipe.aggregation == "codes"
     with pytest.raises(ValueError, match="method must be one of"):

@@ -89,7 +89,7 @@ def test_posix_only_detects_missing_names():
     assert posix_only(guarded) == []
 
 
-def texts_without_encoding(source: str) -> list[str]:
+def calls_without_encoding(source: str) -> list[str]:
     """Windows would use its own code page."""
     return [
         f"line {node.lineno}: {ast.unparse(node)}"
@@ -111,13 +111,13 @@ def _opens_text(call: ast.Call) -> bool:
 
 
 def test_text_files_are_opened_as_utf8():
-    found = {name: texts_without_encoding(text) for name, text in SOURCES.items()}
+    found = {name: calls_without_encoding(text) for name, text in SOURCES.items()}
     assert {name: lines for name, lines in found.items() if lines} == {}
 
 
-def test_texts_without_encoding_are_detected():
-    assert len(texts_without_encoding("open('a'); p.read_text(); p.write_text('x')")) == 3
-    assert texts_without_encoding("open('a', 'rb'); p.read_text('utf-8')") == []
+def test_calls_without_encoding_are_detected():
+    assert len(calls_without_encoding("open('a'); p.read_text(); p.write_text('x')")) == 3
+    assert calls_without_encoding("open('a', 'rb'); p.read_text('utf-8')") == []
 
 
 # --- files open in another process
@@ -128,7 +128,7 @@ def test_texts_without_encoding_are_detected():
 def open_elsewhere(monkeypatch):
     """Simulate a system that cannot replace a file that is open elsewhere."""
 
-    def hold(times: int) -> list[float]:
+    def keep_open(times: int) -> list[float]:
         replace, waits, left = os.replace, [], [times]
 
         def refuse(source, target):
@@ -142,7 +142,7 @@ def open_elsewhere(monkeypatch):
         monkeypatch.setattr(files.time, "sleep", waits.append)
         return waits
 
-    return hold
+    return keep_open
 
 
 def test_replacing_an_open_file_is_retried(tmp_path, open_elsewhere):
@@ -155,7 +155,7 @@ def test_replacing_an_open_file_is_retried(tmp_path, open_elsewhere):
     assert [p.name for p in tmp_path.iterdir()] == ["table.csv"]
 
 
-def test_file_that_stays_open_is_kept_and_named(tmp_path, open_elsewhere):
+def test_file_that_stays_open_remains_and_is_named(tmp_path, open_elsewhere):
     path = tmp_path / "table.csv"
     path.write_text("old")
     waits = open_elsewhere(100)

@@ -63,7 +63,7 @@ def test_error_is_reported_with_its_page(site, html, message):
     assert message in complaint
 
 
-def test_style_sheet_that_fetches_is_reported(site):
+def test_stylesheet_that_fetches_is_reported(site):
     (site / "a.css").write_text("@import 'https://fonts.example.org/a'; b { c: url(a.png) }")
     assert list(check_site.complaints(site)) == ["a.css: fetches https://fonts.example.org/a"]
 

@@ -40,7 +40,7 @@ FOLDERS = (
 ALLOWED = (r"chance level", r"data leakage", r"pen marks?")
 
 
-def texts(source: str) -> Iterator[tuple[str, int]]:
+def string_literals(source: str) -> Iterator[tuple[str, int]]:
     """Yield the string literals of a module that contain a space, with their lines."""
     tree = ast.parse(source)
     statements = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
@@ -50,7 +50,7 @@ def texts(source: str) -> Iterator[tuple[str, int]]:
                 yield text, node.lineno
 
 
-def page_texts(template: str) -> Iterator[tuple[str, int]]:
+def visible_lines(template: str) -> Iterator[tuple[str, int]]:
     """Yield the visible lines of a page template, with their numbers."""
     code = re.compile(r"\{%.*?%\}|\{\{.*?\}\}|\{#.*?#\}|<(style|script).*?</\1>|<.*?>", re.DOTALL)
     visible = code.sub(lambda found: " " + "\n" * found[0].count("\n"), template)
@@ -60,7 +60,7 @@ def page_texts(template: str) -> Iterator[tuple[str, int]]:
 
 def complaints(where: str, source: str) -> list[str]:
     """Return a line for each replaced word in the texts of a module or page template."""
-    found = page_texts(source) if where.endswith(".j2") else texts(source)
+    found = visible_lines(source) if where.endswith(".j2") else string_literals(source)
     return [
         f"{where}:{line}: {word} -> {REPLACED.get(word) or REPLACED[word[:-1]]}: {text!r}"
         for text, line in found
@@ -70,7 +70,7 @@ def complaints(where: str, source: str) -> list[str]:
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_texts_use_the_standard_vocabulary(folder):
+def test_messages_use_the_standard_vocabulary(folder):
     place = ROOT / "src" / "histodict" / folder
     files = [place] if place.suffix == ".py" else [*place.rglob("*.py"), *place.rglob("*.html.j2")]
     assert files
@@ -93,11 +93,11 @@ def test_texts_use_the_standard_vocabulary(folder):
         "HEADINGS = {'rows': 'Typical patches'}",
     ],
 )
-def test_replaced_words_in_texts_are_found(source):
+def test_replaced_terms_in_literals_are_found(source):
     assert len(complaints("module.py", source)) == 1
 
 
-def test_replaced_words_on_pages_are_found():
+def test_replaced_terms_on_pages_are_found():
     page = "{% block page %}\n<h2 class='look'>{{ answer }}</h2>\n<p>Where it\nlooks</p>"
     assert [text.split(": ")[0] for text in complaints("page.html.j2", page)] == ["page.html.j2:4"]
 

@@ -7,7 +7,7 @@ from importlib import import_module
 from ..target import Target
 
 TARGETS = (
-    *("images", "metadata", "models", "texts", "kernels", "http", "servers", "odd_files"),
+    *("images", "metadata", "models", "text_files", "kernels", "http", "servers", "odd_files"),
     *("zarr_codecs", "missing_chunks", "feature_bombs"),
 )
 

@@ -156,7 +156,7 @@ class _Server:
 
     def check(self, data: bytes, is_stranger: bool) -> str:
         """Send the request, check the response and the folders; return the outcome."""
-        response = self._ask(data)
+        response = self._exchange(data)
         after = self._snapshot()
         has_changed = after != self._before
         if has_changed:
@@ -196,7 +196,7 @@ class _Server:
                 f"status {response.status} without a reason in one line: {text[:300]!r}"
             )
 
-    def _ask(self, data: bytes) -> _Response | None:
+    def _exchange(self, data: bytes) -> _Response | None:
         for word, value in (self._ids | {PORT: str(self._port)}).items():
             data = data.replace(word.encode(), value.encode())
         with socket.create_connection(("127.0.0.1", self._port), timeout=9) as connection:

@@ -58,7 +58,7 @@ class KernelsTarget(Target):
         if settings.is_wrong:
             raise InvariantError("invalid input gave a result")
         with np.errstate(all="ignore"):
-            kernel.check(problem, settings, response, _texts(message))
+            kernel.check(problem, settings, response, _messages(message))
         return "warned" if message else "answered"
 
 
@@ -70,7 +70,7 @@ def _refused(error: Exception, settings: Settings) -> str:
     return "refused"
 
 
-def _texts(warned: Any) -> list[str]:
+def _messages(warned: Any) -> list[str]:
     return [f"{warning.category.__name__}: {warning.message}" for warning in warned]
 
 

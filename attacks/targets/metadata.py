@@ -103,10 +103,10 @@ class Metadata(Target):
         for path, reason in failures:
             _check_reason(reason, path)
         for row in rows[:-1]:
-            self._check_answer(row, is_image)
+            self._check_prediction(row, is_image)
         return len(failures)
 
-    def _check_answer(self, row: dict[str, Any], is_image: bool) -> None:
+    def _check_prediction(self, row: dict[str, Any], is_image: bool) -> None:
         if not all(score is None or math.isfinite(score) for score in _scores([row])):
             raise InvariantError(f"a prediction is not a number: {row}")
         patch_map = PatchMap.load(self._out / "maps" / f"{row['key']}.npz")

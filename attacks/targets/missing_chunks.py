@@ -27,7 +27,7 @@ from .images import refusal
 
 _METADATA = (".zarray", ".zgroup", ".zattrs", "zarr.json")
 _WAYS = ("lost", "lost", "lost", "lost", "folder", "link", "empty", "renamed", "renamed", "cut")
-_SILENT = ("stray",)  # edits that change nothing
+_HARMLESS = ("stray",)  # edits that change nothing
 
 
 class MissingChunks(Target):
@@ -47,7 +47,7 @@ class MissingChunks(Target):
         if base == "chunks.h5":
             lost = rng.random(15) < rng.choice([0.0, 0.1, 0.5, 1.0])
             return Case(f"{base}: lost", base, tuple(np.flatnonzero(lost).tolist()))
-        way = str(rng.choice([*_WAYS, *_SILENT, "in shards"]))
+        way = str(rng.choice([*_WAYS, *_HARMLESS, "in shards"]))
         names = [n for n in sorted(self._bases[base]) if n.rsplit("/", 1)[-1] not in _METADATA]
         sharded = [n for n in names if "s." in base and not n.startswith("coords")]
         if way == "in shards":

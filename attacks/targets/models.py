@@ -40,7 +40,7 @@ from ..target import Case, InvariantError, Target
 _KINDS = ("dfdl", "three", "regions", "calibrated", "lcksvd", "textures", "components", "adapted")
 _METHODS = ("odl", "fddl", "nayak", "src", "shirc", "nearest-mean", "nearest-patches")
 _WHOLE = ("mean-logistic", "src-image")
-_MARK = "  \n"  # end of the header; JSON ignores it
+_HEADER_END = "  \n"  # end of the header; JSON ignores it
 _DAMAGE = ("nan", "inf", "huge", "scale", "zero", "turn", "repeat", "fewer", "type", "drop", "copy")
 _TYPES = ("float16", "float32", "float64", "int64", "int8", "bool")
 _BYTES = {
@@ -68,13 +68,13 @@ class Models(Target):
         self.files = {f"{name}.histodict": _made(folder, name, manifest) for name in _NAMES}
         self.bases = sorted(self.files)
         self.contents = {base: self._content(base) for base in self.bases}
-        self.answers = {base: self._answer(base) for base in self.bases}
+        self.expected = {base: self._predict(base) for base in self.bases}
 
     def _content(self, base: str) -> ModelData:
         self.path.write_bytes(self.files[base])
         return read_model_data(self.path)
 
-    def _answer(self, base: str) -> list[Any]:
+    def _predict(self, base: str) -> list[Any]:
         self.path.write_bytes(self.files[base])
         return self._predictions(load_model(self.path, n_jobs=1))
 
@@ -133,10 +133,10 @@ class Models(Target):
         except ModelFileError as error:
             return self._refused(str(error), self.path)
         if _same(content, self.contents[base]):
-            if self._predictions(model) != self.answers[base]:
+            if self._predictions(model) != self.expected[base]:
                 raise InvariantError("the same content gives another prediction")
             return "the same, answered"
-        if not _parts(data)[0].endswith(_MARK):
+        if not _parts(data)[0].endswith(_HEADER_END):
             raise InvariantError("a model that was not saved is loaded without an error")
         return self._consistent(model)
 
@@ -170,9 +170,9 @@ class Models(Target):
     def _predictions(self, model: Any) -> list[Any]:
         response = model.predict_one(self.image, mpp=0.5)
         scores = [response.score] if model.finds_regions else list(response.scores)
-        chances = [] if model.finds_regions else list(response.probabilities.values())
+        probabilities = [] if model.finds_regions else list(response.probabilities.values())
         margins = [] if response.patch_map is None else response.patch_map.margins.ravel().tolist()
-        return [response.label, [*scores, *chances, *margins, response.value or 0.0]]
+        return [response.label, [*scores, *probabilities, *margins, response.value or 0.0]]
 
 
 _NAMES = (*_KINDS, *_METHODS, *_WHOLE)
@@ -233,7 +233,7 @@ def _resealed(text: str, arrays: dict[str, Any]) -> str:
     if not isinstance(header, dict):
         return text
     header.pop("sha256", None)
-    return json.dumps(header | {"sha256": digest(header, arrays)}) + _MARK
+    return json.dumps(header | {"sha256": digest(header, arrays)}) + _HEADER_END
 
 
 def _damage_array(arrays: dict[str, Any], name: str, what: str, number: int) -> dict[str, Any]:

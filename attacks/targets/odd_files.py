@@ -134,7 +134,7 @@ class OddFiles(Target):
         if status != 0:
             raise RuntimeError(message)
         self._run("predict", self.model, self.clean, "--output", folder / "expected")
-        self.expected = _answers(folder / "expected", self.clean)
+        self.expected = _read_predictions(folder / "expected", self.clean)
 
     # --- cases ----------------------------------------------------------------------------------
 
@@ -223,10 +223,10 @@ class OddFiles(Target):
             if becomes != _PREDICTED and " ".join(printable(path.name).split()) not in reported:
                 raise InvariantError(f"{path!r} is not named: {output}")
         if command == "predict":
-            self._check_answers(tree, out, made)
+            self._check_predictions(tree, out, made)
         return "answered" if status == 0 else "named"
 
-    def _check_answers(self, tree: Path, out: Path, made: dict[Path, str]) -> None:
+    def _check_predictions(self, tree: Path, out: Path, made: dict[Path, str]) -> None:
         """Require unchanged predictions of the good images and their copies, and no others."""
         expected = dict(self.expected)
         for path, becomes in made.items():
@@ -234,8 +234,8 @@ class OddFiles(Target):
                 copied = path / "inside.png" if path.is_dir() else path
                 name = printable(str(copied.relative_to(tree)))
                 expected[name] = self.expected["a/p1/1.png"]
-        if _answers(out, tree) != expected:
-            raise InvariantError(f"predictions {_answers(out, tree)}, not {expected}")
+        if _read_predictions(out, tree) != expected:
+            raise InvariantError(f"predictions {_read_predictions(out, tree)}, not {expected}")
         for file in (out / "geojson").iterdir():
             json.loads(file.read_text("utf-8"))
 
@@ -251,7 +251,7 @@ def _arguments(command: str, model: Path, tree: Path, out: Path) -> list[object]
     return [command, *requested[command], "--output", out]
 
 
-def _answers(out: Path, tree: Path) -> dict[str, tuple[str, float]]:
+def _read_predictions(out: Path, tree: Path) -> dict[str, tuple[str, float]]:
     """Return label and score by image name."""
     rows = pyarrow.csv.read_csv(out / "predictions.csv").to_pylist()
     above = len(f"{tree}/")

@@ -129,19 +129,19 @@ class ServersTarget(Target):
         body = {"act": "draw", "tool": "rectangle", "label": self._label}
         path = f"/api/data/{self._data}/images/{self._image}/drawn"
         points = [[x, y], [x + _SIDE, y + _SIDE]]
-        return client.ask("POST", path, body | {"points": points})[0]
+        return client.request("POST", path, body | {"points": points})[0]
 
     def address(self, port: int) -> Address:
         return Address(port, self._token)
 
-    def kept(self, workspace: Path) -> set[int]:
+    def stored_strokes(self, workspace: Path) -> set[int]:
         """Return the numbers of the strokes stored in the workspace."""
         from histodict.web.annotation.store import AnnotationStore
 
-        annotation_sheet = AnnotationStore.read(
+        annotations = AnnotationStore.read(
             workspace / "users" / "local" / "data" / self._data, self._image
         )
-        corners = [np.min(shape["polygons"][0][0], axis=0) for shape in annotation_sheet.shapes]
+        corners = [np.min(shape["polygons"][0][0], axis=0) for shape in annotations.shapes]
         by_corner = {self._corner(box): box for box in range(200)}
         return {by_corner[round(float(x)), round(float(y))] for x, y in corners}
 
@@ -153,7 +153,7 @@ class ServersTarget(Target):
 class _Server:
     pid: int
     port: int
-    words: Path
+    log: Path
     status: int | None = None
     is_ending: bool = False  # it may drop running requests
 
@@ -163,7 +163,7 @@ class _Server:
             self.status = os.waitstatus_to_exitcode(status) if pid else None
         return self.status is not None
 
-    def answers(self) -> bool:
+    def responds(self) -> bool:
         """Return whether it listens; waits until it does or has ended."""
         end = time.monotonic() + _PATIENCE
         while time.monotonic() < end:
@@ -177,7 +177,7 @@ class _Server:
         raise InvariantError(f"a server neither answers nor ends: {self._output()}")
 
     def _output(self) -> str:
-        return self.words.read_text() if self.words.exists() else ""
+        return self.log.read_text() if self.log.exists() else ""
 
     def check_refusal(self) -> None:
         if self.status == 1 and _REFUSED not in self._output():
@@ -210,7 +210,7 @@ class _ServerCase:
     def run(self) -> str:
         self.workspace = self.target.new_workspace(self.place)
         first = self._start(self.workspace, free_port())
-        if self.base == "one-after-the-other" and not first.answers():
+        if self.base == "one-after-the-other" and not first.responds():
             raise InvariantError(f"the first server does not start: {first._output()[-600:]}")
         time.sleep(float(self.options.get("delay", 0)))
         port = first.port if self.base == "same-port" else free_port()
@@ -225,7 +225,7 @@ class _ServerCase:
             first.kill()
             second.kill()
             third = self._start(self.workspace, free_port())
-            if not third.answers():
+            if not third.responds():
                 raise InvariantError(
                     f"no server can start after the first ended: {third._output()[-600:]}"
                 )
@@ -234,7 +234,7 @@ class _ServerCase:
             raise InvariantError("no stroke was acknowledged")
         for one in self.begun:
             one.kill()
-        lost = self.acknowledged - self.target.kept(self.workspace)
+        lost = self.acknowledged - self.target.stored_strokes(self.workspace)
         if lost:
             raise InvariantError(
                 f"{len(lost)} of {len(self.acknowledged)} acknowledged strokes are lost"
@@ -259,7 +259,7 @@ class _ServerCase:
 
         def use(place: int) -> None:
             try:
-                if self.base == "same-port" and place and servers[0].answers():
+                if self.base == "same-port" and place and servers[0].responds():
                     # Both use one address, so the responding server is unknown.
                     end = time.monotonic() + _PATIENCE
                     while not servers[1].has_ended() and time.monotonic() < end:
@@ -267,7 +267,7 @@ class _ServerCase:
                     if not servers[1].has_ended():
                         raise InvariantError("two servers listen at one port")
                     return
-                predicted[place] = servers[place].answers()
+                predicted[place] = servers[place].responds()
                 if predicted[place]:
                     self._strokes(servers[place], 50 * place)
             except BaseException as error:

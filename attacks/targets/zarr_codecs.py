@@ -57,7 +57,7 @@ class ZarrCodecs(Target):
         slide_process.USE_SUBPROCESS = False  # a process per failing image takes seconds
         self._folder = folder / "attacked"
         self._folder.mkdir(exist_ok=True)
-        self._mark = folder / "was-run"
+        self._trace_file = folder / "was-run"
         shutil.rmtree(folder / "made", ignore_errors=True)  # left by a worker that ended
         (folder / "made").mkdir()
         self._bases = make_folders(folder / "made")
@@ -129,20 +129,20 @@ class ZarrCodecs(Target):
             ]
             for place in chunks:
                 if place.rsplit("/", 1)[-1] not in _METADATA:
-                    files[place] = payload(self._mark)
+                    files[place] = payload(self._trace_file)
         return packed(files)
 
     def attempt(self, data: bytes, base: str) -> str:
         path = self._folder / base
         unpack(data, path)
-        self._mark.unlink(missing_ok=True)
+        self._trace_file.unlink(missing_ok=True)
         before = reset_peak_memory()
         try:
             values = values_of(path)
         except ImageError as error:
             return refusal(error, path)
         finally:
-            if self._mark.exists():
+            if self._trace_file.exists():
                 raise InvariantError("code in the folder was run")
             if peak_kib() - before > MOST_KIB:
                 raise InvariantError(f"{peak_kib() - before >> 10} MiB of memory were taken")

@@ -31,14 +31,14 @@ model.fit(known)
 
 # %%
 # A path, an array or a Pillow image gets one answer; a folder or a list gets many.
-answers = model.predict(new / "manifest.csv")
-for row in answers.rows()[:4]:
+predictions = model.predict(new / "manifest.csv")
+for row in predictions.rows()[:4]:
     print(row["path"].split("/")[-1], row["label"], f"{row['score']:+.2f}")
 print("balanced accuracy on new patients:", model.score(new / "manifest.csv"))
 
 # %%
 # Every patch has a say, and the map shows what each said.
-answers[0].plot()
+predictions[0].plot()
 
 # %%
 # What the classes' dictionaries look like: small pictures, which patches are written with.

@@ -35,12 +35,16 @@ finder.fit(known / "regions" / "manifest.csv")
 # %%
 # A region is a group of neighbouring patches, large enough not to be an accident.
 found = finder.predict(new / "regions" / "manifest.csv")
-for answer in found:
-    print(Path(answer.path).name, answer.label, [region.area_px for region in answer.regions])
+for prediction in found:
+    print(
+        Path(prediction.path).name,
+        prediction.label,
+        [region.area_px for region in prediction.regions],
+    )
 
 # %%
 # What was found beside what was drawn.
-shown = max(found, key=lambda answer: len(answer.regions))
+shown = max(found, key=lambda prediction: len(prediction.regions))
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
 shown.plot(axes[0])
 axes[1].imshow(

@@ -36,16 +36,19 @@ with tifffile.TiffWriter(folder / "slide.tif") as writer:
 # %%
 # Any model answers for slides as for images.
 model = histodict.TissueClassifier("fast", n_atoms=24, patches_per_class=800, n_iter=5).fit(known)
-answer = model.predict(folder / "slide.tif")
-print(answer.label, answer.proportions)
+prediction = model.predict(folder / "slide.tif")
+print(prediction.label, prediction.proportions)
 
 # %%
 # Glass is left blank.
-answer.plot()
+prediction.plot()
 
 # %%
 # The map knows where it lies in the slide's own pixels, which is what goes to QuPath: ``histodict
 # predict MODEL slide.tif --output results/ --qupath-project``.
 print(
-    answer.patch_map.predicted_classes.shape, "places,", answer.patch_map.n_patches, "with tissue"
+    prediction.patch_map.predicted_classes.shape,
+    "places,",
+    prediction.patch_map.n_patches,
+    "with tissue",
 )

@@ -38,9 +38,9 @@ slides = histodict.read_manifest(folder / "slides.csv", features=folder)
 model = histodict.TissueClassifier("precomputed", n_atoms=20, n_components=30).fit(
     slides.select(range(8))
 )
-answers = model.predict(slides.select(range(8, 12)))
-print(answers.top_labels, "for", slides.labels[8:])
-answers[1].plot()
+predictions = model.predict(slides.select(range(8, 12)))
+print(predictions.top_labels, "for", slides.labels[8:])
+predictions[1].plot()
 
 # %%
 # Below the models there are classifiers of vectors, which stand in pipelines of scikit-learn.

@@ -28,12 +28,12 @@ splits = k_folds(images, 2, random_state=0)
 # %%
 # A model for each split; its answers for the patients that were left out.
 def tested(method, **settings):
-    answers = []
+    predictions = []
     for split in splits:
         model = histodict.TissueClassifier("fast", method=method, **settings)
         model.fit(images.select(split.train))
-        answers.append(model.predict(images.select(split.test)).top_labels)
-    return bootstrap_interval(balanced_accuracy, collect_repeats(images, splits, answers))
+        predictions.append(model.predict(images.select(split.test)).top_labels)
+    return bootstrap_interval(balanced_accuracy, collect_repeats(images, splits, predictions))
 
 
 small = {"n_atoms": 16, "patches_per_class": 400}

@@ -34,9 +34,9 @@ print(model.classes_, dictionaries.shape)
 # %%
 # An image's answer is a sum of what its atoms say. Give them names with ``histodict edit``, and it
 # speaks in your words.
-why = model.explain(next((known / "inflamed").glob("*.jpg")), mpp=0.5)
-print(why.summary())
-print(why.describe_change())
+explanation = model.explain(next((known / "inflamed").glob("*.jpg")), mpp=0.5)
+print(explanation.summary())
+print(explanation.describe_change())
 
 # %%
 # DFDL wants a class's atoms to code its own patches well and the others' badly. How alike are the

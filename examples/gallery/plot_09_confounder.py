@@ -43,7 +43,7 @@ for stain in ("none", "reinhard"):
 model = histodict.TissueClassifier("fast", features="rgb", stain="none", **small).fit(tinted)
 figure, ax = plt.subplots(figsize=(6, 2.2), layout="constrained")
 for name in ("tinted", "clean"):
-    scores = [answer.score for answer in model.predict(folder / name / "inflamed", mpp=0.5)]
+    scores = [prediction.score for prediction in model.predict(folder / name / "inflamed", mpp=0.5)]
     ax.plot(scores, [name] * len(scores), "o", alpha=0.6)
 ax.axvline(0, color="grey", lw=0.8)
 ax.set(xlabel="score of inflamed images (above 0: called inflamed)", ylim=(-0.6, 1.6))

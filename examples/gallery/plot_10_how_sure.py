@@ -25,29 +25,35 @@ new = write_synthetic_dataset(
 
 # %%
 # One model that is calibrated; ``EnsembleClassifier()`` joins several views of the tissue as well.
-panel = histodict.EnsembleClassifier(
+ensemble = histodict.EnsembleClassifier(
     ["fast"], folds=2, n_atoms=16, patches_per_class=400, n_iter=4
 ).fit(known)
-answers = panel.predict(new / "manifest.csv", error_rate=0.2)
+predictions = ensemble.predict(new / "manifest.csv", error_rate=0.2)
 
 # %%
 # ``prediction_set`` holds the classes that cannot be excluded at an error rate of one in five: one,
 # both, or none if the image is like neither.
-for answer in answers[:4]:
-    chances = ", ".join(f"{name} {chance:.2f}" for name, chance in answer.probabilities.items())
+for prediction in predictions[:4]:
+    probabilities = ", ".join(
+        f"{name} {probability:.2f}" for name, probability in prediction.probabilities.items()
+    )
     print(
-        Path(answer.path).name, "|", chances, "|", " or ".join(answer.prediction_set) or "neither"
+        Path(prediction.path).name,
+        "|",
+        probabilities,
+        "|",
+        " or ".join(prediction.prediction_set) or "neither",
     )
 
 # %%
 truth = histodict.read_manifest(new).labels
 figure, ax = plt.subplots(figsize=(5.5, 2.8), layout="constrained")
-for name, colour in zip(panel.classes_, ("tab:blue", "tab:red"), strict=True):
+for name, colour in zip(ensemble.classes_, ("tab:blue", "tab:red"), strict=True):
     own = [
-        a.probabilities[panel.classes_[1]]
-        for a, label in zip(answers, truth, strict=True)
+        a.probabilities[ensemble.classes_[1]]
+        for a, label in zip(predictions, truth, strict=True)
         if label == name
     ]
     ax.plot(own, [name] * len(own), "o", color=colour, alpha=0.6)
-ax.set(xlim=(0, 1), xlabel=f"probability of {panel.classes_[1]}")
+ax.set(xlim=(0, 1), xlabel=f"probability of {ensemble.classes_[1]}")
 ax.axvline(0.5, color="grey", lw=0.8)

@@ -32,7 +32,7 @@ def test_planted_truth_has_the_best_measures(tmp_path):
     def truth(data, rng):
         return np.eye(8, 20, dtype=np.float32), None
 
-    def by_chance(data, rng):
+    def random_atoms(data, rng):
         return normalize(rng.standard_normal((8, 20))), None
 
     result = measure(truth, planted(0), planted(1), 0, few=True)
@@ -40,12 +40,12 @@ def test_planted_truth_has_the_best_measures(tmp_path):
     assert result["explained"] > 0.95
     assert result["accuracy"] > 0.95
     assert result["concepts from 10"] > 0.9
-    guessed = measure(by_chance, planted(0), planted(1), 0)
+    guessed = measure(random_atoms, planted(0), planted(1), 0)
     assert guessed["seeds"] < 0.9
     assert guessed["explained"] < result["explained"]
 
     names = ("ODL λ 0.3", "axis-anchored (`histodict concepts`)", "k-means")
-    facts = [{"set": own, "learner": n} | result for own in ("ucsb", "glas") for n in names]
-    write_page(tmp_path, facts)
+    rows = [{"set": own, "learner": n} | result for own in ("ucsb", "glas") for n in names]
+    write_page(tmp_path, rows)
     assert "| 1.000 |" in (tmp_path / "concepts-compared.md").read_text("utf-8")
     assert (tmp_path / "concepts-compared.png").stat().st_size < 150_000

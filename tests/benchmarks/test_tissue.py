@@ -76,15 +76,15 @@ def test_summaries_of_planted_scores():
 def test_synthetic_images_are_reproducible_with_known_content():
     edges = {"healthy, edge", "fat", "pen, blue", "dark frame"}
     full = {"haematoxylin alone, full", "mucin"}
-    background = {images.GLASS, f"{images.GLASS}, dust"}
-    cases = {case.name: case for case in images.drawn_cases(edges | full | background)}
+    background = {images.EMPTY, f"{images.EMPTY}, dust"}
+    cases = {case.name: case for case in images.synthetic_cases(edges | full | background)}
     assert set(cases) == edges | full | background
-    (again,) = images.drawn_cases(["fat"])
+    (again,) = images.synthetic_cases(["fat"])
     assert np.array_equal(again.pixels, cases["fat"].pixels)
     for name, case in cases.items():
         assert (case.is_empty, case.is_full) == (name in background, name in full)
         assert case.pixels.shape[:2] == tuple(2 * n for n in case.truth.shape)
-    for name in ("pen, blue", "dark frame", f"{images.GLASS}, dust"):
+    for name in ("pen, blue", "dark frame", f"{images.EMPTY}, dust"):
         assert (cases[name].truth == images.UNUSABLE).any()
     assert (cases["fat"].truth == I).mean() > 0.1
 

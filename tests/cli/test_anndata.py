@@ -92,7 +92,7 @@ def test_changed_patient_in_the_csv_updates_the_table(predict, tissue, tmp_path)
     assert [column(path, "patient") for path in tables(tmp_path)] == [{"patient01"}, {"patient09"}]
 
 
-def test_previous_metadata_are_kept_without_a_csv(predict, tmp_path):
+def test_previous_metadata_remain_without_a_csv(predict, tmp_path):
     predict("--anndata")
     before = times(tmp_path)
     assert "done before" not in predict(images="healthy")

@@ -135,16 +135,21 @@ def test_mixed_or_unknown_pixel_sizes_are_warned_of(tmp_path):
     Image.new("RGB", (64, 64), (200, 100, 150)).save(tmp_path / "a.png")
     records = [ImageRecord(tmp_path / "a.png", "", "p", mpp=mpp) for mpp in (0.25, 0.5, None)]
 
-    def doubts(*chosen, options=None):
+    def size_warning(*chosen, options=None):
         chosen = [records[place] for place in chosen]
         return ConceptTrainingSet(
             chosen, PRESETS["fast"], None, options or PixelSizeOption()
         ).describe_size_differences()
 
-    assert "pixel sizes differ (0.25 to 0.5 µm)" in doubts(0, 1)
-    assert "--set mpp=0.5" in doubts(0, 1, 2)
-    assert "pixel size of 1 of 2 images is not known" in doubts(1, 2)
-    assert doubts(1) == doubts(2) == doubts(0, 1, 2, options=PixelSizeOption(override=0.5)) == ""
+    assert "pixel sizes differ (0.25 to 0.5 µm)" in size_warning(0, 1)
+    assert "--set mpp=0.5" in size_warning(0, 1, 2)
+    assert "pixel size of 1 of 2 images is not known" in size_warning(1, 2)
+    assert (
+        size_warning(1)
+        == size_warning(2)
+        == size_warning(0, 1, 2, options=PixelSizeOption(override=0.5))
+        == ""
+    )
 
 
 def test_names_are_read_from_a_spreadsheet_with_semicolons(tmp_path):

@@ -249,7 +249,7 @@ def test_invalid_attribute_or_unexpected_error_stops_no_command(
     trained, slides, tmp_path, monkeypatch
 ):
     from histodict import batch as image
-    from histodict.models import prepared_image as given_view
+    from histodict.models import prepared_image
 
     folder = tmp_path / "features"
     folder.mkdir()
@@ -258,7 +258,7 @@ def test_invalid_attribute_or_unexpected_error_stops_no_command(
     write_trident(folder / "offset.h5", vectors, coords, histodict='{"offset": [1e400, "a"]}')
     for name in ("defect.h5", "stamp.h5", "good.h5"):
         write_trident(folder / name, vectors, coords)
-    place, fingerprint = given_view.fit_grid, image.ImageTask.fingerprint
+    place, fingerprint = prepared_image.fit_grid, image.ImageTask.fingerprint
 
     def fail(file):
         if file.path.name == "defect.h5":
@@ -270,7 +270,7 @@ def test_invalid_attribute_or_unexpected_error_stops_no_command(
             raise RuntimeError("no stamp")
         return fingerprint(task)
 
-    monkeypatch.setattr(given_view, "fit_grid", fail)
+    monkeypatch.setattr(prepared_image, "fit_grid", fail)
     monkeypatch.setattr(image.ImageTask, "fingerprint", fail_before)
     status, output = run("predict", trained, *sorted(folder.iterdir()), "-o", tmp_path / "out")
     assert status == 1 and output.count("Failed:") == 4, output

@@ -74,7 +74,7 @@ def test_misspelt_class_is_refused_unless_allowed(misspelt, tmp_path):
         ("healthy", "healthy", False),
     ],
 )
-def test_words_that_differ_by_one_letter(first, second, expected):
+def test_names_that_differ_by_one_letter_are_similar(first, second, expected):
     assert differ_by_one_letter(first, second) == expected == differ_by_one_letter(second, first)
 
 

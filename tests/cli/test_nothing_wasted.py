@@ -201,7 +201,7 @@ def output_when_interrupted(capsys, *arguments):
     return outcome.output
 
 
-def test_hint_to_resume_is_given_only_if_the_command_resumes(tissue, model, tmp_path, capsys):
+def test_hint_to_resume_is_shown_only_if_the_command_resumes(tissue, model, tmp_path, capsys):
     train = ("train", tissue, "-o", tmp_path / "m", *FAST)
     assert "starts again from the beginning" in output_when_interrupted(capsys, *train)
     cached = output_when_interrupted(capsys, *train, "--cache", tmp_path / "cache")

@@ -106,7 +106,7 @@ def test_unknown_labels_are_reported_and_not_scored(run_command, tissue, tmp_pat
     assert scores["n_images"] == 3 and scores["other_labels"] == {"scar": 1}
 
 
-def test_columns_and_splits_are_given_as_in_train(run_command, tissue, tmp_path):
+def test_columns_and_splits_are_selected_as_in_train(run_command, tissue, tmp_path):
     records = read_manifest(tissue / "manifest.csv").records
     lines = [f"{r.path},{r.label},{i % 2},0.5" for i, r in enumerate(records)]
     file = write(tmp_path / "a.csv", "path,what,split,mpp", *lines)
@@ -192,7 +192,7 @@ def test_label_is_uncertain_unless_the_prediction_set_is_one_class(small_models)
 # --- a folder that was used ---------------------------------------------------------------------
 
 
-def test_rows_of_earlier_runs_are_kept(run_command, tissue, tmp_path):
+def test_rows_of_earlier_runs_remain(run_command, tissue, tmp_path):
     images = sorted((tissue / "healthy").iterdir())
     assert run_command("predict", "dfdl", images[1], "-o", tmp_path).exit_code == 0
     (first,) = table(tmp_path / "predictions.csv")

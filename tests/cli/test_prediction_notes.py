@@ -48,7 +48,7 @@ def rows_of(out):
         return list(csv.DictReader(file))
 
 
-def test_scores_on_training_images_are_marked(model_file, tissue, tmp_path):
+def test_scores_on_training_images_are_flagged(model_file, tissue, tmp_path):
     model, n_train = model_file
     run = predict(model, tissue / "manifest.csv", tmp_path / "out")
     assert run.exit_code == 0, run.output
@@ -59,7 +59,7 @@ def test_scores_on_training_images_are_marked(model_file, tissue, tmp_path):
     )
 
 
-def test_scores_on_other_images_are_not_marked(model_file, tissue, tmp_path):
+def test_scores_on_other_images_are_not_flagged(model_file, tissue, tmp_path):
     model, _n_train = model_file
     manifest = read_manifest(tissue / "manifest.csv")
     last = sorted(set(manifest.patients))[-1]

@@ -1,7 +1,7 @@
 """Digests of models, predictions and files for every preset and method on a small synthetic set.
 
-`python -m tests.data.record FILE` writes them; `test_same_answers` compares new digests with the
-recorded file. Bits depend on the processor, so the file names the one it was recorded on.
+`python -m tests.data.record FILE` writes them; `test_same_predictions` compares new digests with
+the recorded file. Bits depend on the processor, so the file names the one it was recorded on.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ def small(preset_name: str, method: str | None = None, **changes: Any) -> Any:
     if (method or "").endswith("-image"):
         own.pop("n_atoms")
     base: dict[str, Any] = {"patches_per_class": 300, "downsample": 1.0}
-    of_network = preset_name in ("embeddings", "default")
-    base |= {"n_components": 20} if of_network else {"patch_px": 12}
+    uses_encoder = preset_name in ("embeddings", "default")
+    base |= {"n_components": 20} if uses_encoder else {"patch_px": 12}
     procedure = {k: changes.pop(k) for k in ("ensemble", "calibration_folds") if k in changes}
     parameters = plan.recipe.method_parameters | own
     recipe = plan.recipe.with_changes(method_parameters=parameters, **base, **changes)
@@ -100,9 +100,9 @@ def predictions_of(model: Any, test: Any) -> list[Any]:
     return [model.predict_one(record.path, mpp=record.mpp) for record in test.records]
 
 
-def plain(answer: Any) -> Any:
-    facts = {"label": answer.top_label, "score": float(answer.score).hex()}
-    facts["n_patches"] = answer.n_patches
+def plain(prediction: Any) -> Any:
+    values = {"label": prediction.top_label, "score": float(prediction.score).hex()}
+    values["n_patches"] = prediction.n_patches
     for name in (
         "scores",
         "proportions",
@@ -111,13 +111,13 @@ def plain(answer: Any) -> Any:
         "threshold",
         "n_abstaining",
     ):
-        if hasattr(answer, "scores"):
-            facts[name] = getattr(answer, name)
-    if "n_abstaining" in facts:
-        facts["n_abstaining"] = facts["n_abstaining"] or 0
-    for region in answer.regions:
-        facts.setdefault("regions", []).append([region.n_patches, region.score, region.box])
-    return facts
+        if hasattr(prediction, "scores"):
+            values[name] = getattr(prediction, name)
+    if "n_abstaining" in values:
+        values["n_abstaining"] = values["n_abstaining"] or 0
+    for region in prediction.regions:
+        values.setdefault("regions", []).append([region.n_patches, region.score, region.box])
+    return values
 
 
 def case(model: Any, test: Any) -> dict[str, str]:
@@ -125,7 +125,7 @@ def case(model: Any, test: Any) -> dict[str, str]:
     maps = [a.patch_map for a in predictions if a.patch_map is not None]
     return {
         "model": digest(*arrays_of(model)),
-        "answers": digest(*[plain(prediction) for prediction in predictions]),
+        "predictions": digest(*[plain(prediction) for prediction in predictions]),
         "maps": digest(*[x for m in maps for x in (m.predicted_classes, m.margins)]),
     }
 

@@ -39,8 +39,8 @@ def test_prediction_sets_of_three_classes_have_coverage_with_few_images(rng, n_p
         labels = np.repeat(np.arange(3), n_per_class)
         calibration = Calibration.fit(planted_three(rng, labels), labels)
         new = rng.integers(0, 3, 100)
-        chances = calibration.probabilities(planted_three(rng, new))
-        covered.append(calibration.prediction_set(chances, 0.1)[np.arange(100), new].mean())
+        probabilities = calibration.probabilities(planted_three(rng, new))
+        covered.append(calibration.prediction_set(probabilities, 0.1)[np.arange(100), new].mean())
     assert np.mean(covered) > 0.85
 
 
@@ -62,11 +62,11 @@ def test_threshold_is_unbiased_for_a_rare_class(rng):
 
 def test_separable_scores_of_few_images_do_not_give_certainty():
     scores, labels = np.array([[-2.0], [-1], [1], [2]]), np.array([0, 0, 1, 1])
-    chances = Calibration.fit(scores, labels).probabilities(np.array([[-100.0], [0], [100]]))
+    probabilities = Calibration.fit(scores, labels).probabilities(np.array([[-100.0], [0], [100]]))
     at_training = Calibration.fit(scores, labels).probabilities(scores)[:, 1]
     assert at_training.min() > 0.05 and at_training.max() < 0.95
-    assert chances[1, 1] == pytest.approx(0.5, abs=0.01)
-    assert chances[0, 1] < 0.5 < chances[2, 1]
+    assert probabilities[1, 1] == pytest.approx(0.5, abs=0.01)
+    assert probabilities[0, 1] < 0.5 < probabilities[2, 1]
 
 
 def test_scale_of_the_scores_does_not_matter(rng):

@@ -66,8 +66,8 @@ def test_offset_is_shrunk_with_few_patients(rng):
     # Whatever the offset, the predicted class is the more probable one.
     ensemble, calibration = fit(scores, labels, 3)
     scores = ensemble.scores(scores)
-    chances = calibration.probabilities(scores)
-    np.testing.assert_array_equal(chances[:, 1] > 0.5, scores[:, 0] > 0)
+    probabilities = calibration.probabilities(scores)
+    np.testing.assert_array_equal(probabilities[:, 1] > 0.5, scores[:, 0] > 0)
 
 
 def test_member_without_a_score_is_ignored(rng):
@@ -90,9 +90,9 @@ def test_three_classes(rng):
     ensemble, calibration = fit(scores, labels)
     scores = ensemble.scores(scores)
     assert scores.shape == (90, 3) and ensemble.offset == 0
-    chances = calibration.probabilities(scores)
-    np.testing.assert_array_equal(chances.argmax(axis=1), scores.argmax(axis=1))
-    assert np.mean(chances.argmax(axis=1) == labels) > 0.9
+    probabilities = calibration.probabilities(scores)
+    np.testing.assert_array_equal(probabilities.argmax(axis=1), scores.argmax(axis=1))
+    assert np.mean(probabilities.argmax(axis=1) == labels) > 0.9
 
 
 def test_constant_members_do_not_matter():

@@ -87,7 +87,7 @@ def test_images_without_a_change_are_refused(table):
 
 
 @pytest.mark.parametrize("way", ["by hand", "adapted", "adapted panel"])
-def test_scores_on_tuning_images_are_marked_beside_the_untuned_ones(model, table, tmp_path, way):
+def test_scores_on_tuning_images_are_flagged_beside_the_untuned_ones(model, table, tmp_path, way):
     (tmp_path / "plain").mkdir()
     if way == "adapted panel":
         model = EnsembleClassifier([replace(FAST, features="rgb")], folds=2).fit(
@@ -112,7 +112,7 @@ def test_scores_on_tuning_images_are_marked_beside_the_untuned_ones(model, table
     assert found["metrics"][measure] != plain["metrics"][measure]
 
 
-def test_scores_on_other_images_are_not_marked(model, table, tmp_path):
+def test_scores_on_other_images_are_not_flagged(model, table, tmp_path):
     moved = model.with_threshold(model.threshold + 0.1).tuned_on([])
     found, output = predict(moved, table, tmp_path)
     assert "tuned" not in found and NOTE not in output

@@ -34,7 +34,7 @@ def planted():
     return truth, Y, np.array(patients)
 
 
-def test_shared_atoms_are_learnt_and_individual_ones_are_not(planted):
+def test_shared_atoms_are_recovered_and_individual_ones_are_not(planted):
     truth, Y, patients = planted
     trained = learn_axis_anchored(Y, patients, N_PLANTED, np.random.default_rng(0), n_jobs=1)
     assert sorted(trained.axes) == list(range(N_PLANTED))

@@ -144,7 +144,7 @@ def test_strips_do_not_change_a_block(monkeypatch, side, stride, height):
     assert (too_short(x) - block(x)).abs().max() > 0.01
 
 
-def test_strips_do_not_change_the_network(monkeypatch, module):
+def test_strips_do_not_change_the_features(monkeypatch, module):
     x = torch.randn(1, 3, 128, 96)
     with torch.inference_mode():
         expected = module(x)
@@ -154,15 +154,15 @@ def test_strips_do_not_change_the_network(monkeypatch, module):
 
 def test_bits_do_not_depend_on_threads(monkeypatch):
     monkeypatch.setattr(efficientnet, "_STRIP", 2**16)
-    network, pixels = load_encoder("efficientnet-lite0-both"), make_pixels()
+    encoder, pixels = load_encoder("efficientnet-lite0-both"), make_pixels()
     before = torch.get_num_threads()
     try:
         cells = []
         for n_threads in (1, 2, 3):
             torch.set_num_threads(n_threads)
-            cells.append(network.feature_map(pixels))
+            cells.append(encoder.feature_map(pixels))
         with ThreadPoolExecutor(3) as threads:
-            cells.extend(threads.map(lambda _: network.feature_map(pixels), range(6)))
+            cells.extend(threads.map(lambda _: encoder.feature_map(pixels), range(6)))
     finally:
         torch.set_num_threads(before)
     for other in cells[1:]:

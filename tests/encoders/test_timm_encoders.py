@@ -100,13 +100,13 @@ def save_model(timm, folder, kind):
 
 def test_maps_have_a_vector_for_every_position(saved, rng):
     kind, folder, _ = saved
-    network = load_encoder(f"timm:local-dir:{folder}")
+    encoder = load_encoder(f"timm:local-dir:{folder}")
     cell_px, n_window = SHAPES[kind]
-    assert network.stride_px == cell_px
-    assert network.window_px == (n_window and n_window * cell_px)
+    assert encoder.stride_px == cell_px
+    assert encoder.window_px == (n_window and n_window * cell_px)
     for rows, columns in ((5, 7), (2, 9), (1, 1), (8, 8)):
         area = rng.integers(0, 255, (rows * cell_px, columns * cell_px, 3), dtype=np.uint8)
-        cells = network.feature_map(area)
+        cells = encoder.feature_map(area)
         assert cells.shape[:2] == (rows, columns) and cells.dtype == np.float32
         assert np.isfinite(cells).all()
 
@@ -114,13 +114,13 @@ def test_maps_have_a_vector_for_every_position(saved, rng):
 @pytest.mark.parametrize("place", [(0, 0), (0, 6), (4, 0), (4, 6), (1, 4)])
 def test_features_keep_their_corner(saved, rng, place):
     kind, folder, _ = saved
-    network = load_encoder(f"timm:local-dir:{folder}")
-    px = network.stride_px
+    encoder = load_encoder(f"timm:local-dir:{folder}")
+    px = encoder.stride_px
     plain = rng.integers(120, 200, (5 * px, 7 * px, 3), dtype=np.uint8)
     coloured = plain.copy()
     row, column = place
     coloured[row * px : (row + 1) * px, column * px : (column + 1) * px] = (10, 240, 10)
-    change = np.linalg.norm(network.feature_map(coloured) - network.feature_map(plain), axis=2)
+    change = np.linalg.norm(encoder.feature_map(coloured) - encoder.feature_map(plain), axis=2)
     found = np.unravel_index(change.argmax(), change.shape)
     # The field of view of a convolutional network is large.
     assert np.abs(np.subtract(found, place)).max() <= (1 if kind == "cnn" else 0)
@@ -129,8 +129,8 @@ def test_features_keep_their_corner(saved, rng, place):
 def test_pixels_are_normalised_by_the_configuration(saved):
     """An image of the mean colour is zero after normalisation."""
     kind, folder, module = saved
-    network = load_encoder(f"timm:local-dir:{folder}")
-    side = network.window_px or 64
+    encoder = load_encoder(f"timm:local-dir:{folder}")
+    side = encoder.window_px or 64
     colours = np.array([[255 * m, 255 * (m + s)] for m, s in zip(MEAN, STD, strict=True)])
     for at, level in enumerate((0.0, 1.0)):
         rounded = np.rint(colours[:, at])
@@ -143,36 +143,36 @@ def test_pixels_are_normalised_by_the_configuration(saved):
                 batch, indices=1, intermediates_only=True, output_fmt="NCHW", **norm
             )
         pixels = np.broadcast_to(rounded.astype(np.uint8), (side, side, 3))
-        found = network.feature_map(pixels).transpose(2, 0, 1)
+        found = encoder.feature_map(pixels).transpose(2, 0, 1)
         np.testing.assert_allclose(found, expected[0].numpy(), atol=2e-4, rtol=1e-3)
 
 
 def test_windows_are_processed_independently(saved, rng):
     """If an area consists of complete windows, its features are those of each window alone."""
     _, folder, _ = saved
-    network = load_encoder(f"timm:local-dir:{folder}")
-    side = network.window_px
+    encoder = load_encoder(f"timm:local-dir:{folder}")
+    side = encoder.window_px
     if side is None:
         pytest.skip("a convolutional network sees the area at once")
     area = rng.integers(0, 255, (2 * side, 3 * side, 3), dtype=np.uint8)
-    cells, n = network.feature_map(area), side // network.stride_px
+    cells, n = encoder.feature_map(area), side // encoder.stride_px
     for y in range(2):
         for x in range(3):
-            alone = network.feature_map(area[y * side : (y + 1) * side, x * side : (x + 1) * side])
+            alone = encoder.feature_map(area[y * side : (y + 1) * side, x * side : (x + 1) * side])
             joined = cells[y * n : (y + 1) * n, x * n : (x + 1) * n]
             np.testing.assert_allclose(joined, alone, atol=1e-4)
 
 
 def test_batch_size_does_not_change_the_result(saved, rng, monkeypatch):
-    from histodict.encoders import torch_encoder as torch_network
+    from histodict.encoders import torch_encoder
 
     _, folder, _ = saved
-    network = load_encoder(f"timm:local-dir:{folder}")
-    px = network.stride_px
+    encoder = load_encoder(f"timm:local-dir:{folder}")
+    px = encoder.stride_px
     area = rng.integers(0, 255, (5 * px, 9 * px, 3), dtype=np.uint8)
-    cells = network.feature_map(area)
-    monkeypatch.setattr(torch_network, "_BATCH_PX", 1)
-    np.testing.assert_allclose(network.feature_map(area), cells, atol=1e-4)
+    cells = encoder.feature_map(area)
+    monkeypatch.setattr(torch_encoder, "_BATCH_PX", 1)
+    np.testing.assert_allclose(encoder.feature_map(area), cells, atol=1e-4)
 
 
 def test_training_and_prediction_with_tokens(timm, tmp_path, rng):
@@ -212,22 +212,22 @@ def test_hub_name_is_loaded_from_the_cache(timm, tmp_path, monkeypatch):
     (cache / "refs").mkdir()
     (cache / "refs" / "main").write_text("0" * 40)
     save_model(timm, snapshot, "vit")
-    network = load_encoder("hf-hub:owner/name")
-    assert network.feature_map(np.zeros((70, 84, 3), np.uint8)).shape == (5, 6, 24)
+    encoder = load_encoder("hf-hub:owner/name")
+    assert encoder.feature_map(np.zeros((70, 84, 3), np.uint8)).shape == (5, 6, 24)
     text = r"the weights of hf-hub:owner/other cannot be downloaded.*hf auth login.*timm:local-dir"
     with pytest.raises(ValueError, match=text):
         load_encoder("hf-hub:owner/other")
 
 
-def test_arguments_follow_a_question_mark(timm, tmp_path):
+def test_model_arguments_are_read_from_the_query(timm, tmp_path):
     name = "vit_tiny_patch16_224"
     arguments = {"img_size": 32, "depth": 1, "embed_dim": 12, "num_heads": 2}
     layer = timm.layers.SwiGLUPacked
     module = timm.create_model(name, pretrained=False, mlp_layer=layer, **arguments)
     torch.save(module.state_dict(), tmp_path / "w.pth")
     query = "&".join(f"{key}={value}" for key, value in arguments.items())
-    network = load_encoder(f"timm:{name}@{tmp_path / 'w.pth'}?{query}&mlp_layer=SwiGLUPacked")
-    assert (network.stride_px, network.window_px) == (16, 32)
+    encoder = load_encoder(f"timm:{name}@{tmp_path / 'w.pth'}?{query}&mlp_layer=SwiGLUPacked")
+    assert (encoder.stride_px, encoder.window_px) == (16, 32)
     with pytest.raises(ValueError, match=r"mlp_layer=os.system: layer not found in timm.layers"):
         load_encoder(f"timm:{name}?mlp_layer=os.system")
     with pytest.raises(

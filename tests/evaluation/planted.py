@@ -24,7 +24,7 @@ from histodict.utils.parallel import ExecutionOptions
 from histodict.utils.text_io import write_checked_json
 
 # (record, seed, name of the split) to label, scores, probabilities
-Answer = Callable[[ImageRecord, int, str], tuple[str, list[float], list[float]]]
+PlantedPrediction = Callable[[ImageRecord, int, str], tuple[str, list[float], list[float]]]
 
 # Methods of the whole image, for which no example model is trained.
 PLANS = {
@@ -55,19 +55,19 @@ def evaluate_planted(
     manifest: Manifest,
     splits: Splits,
     folder: Path,
-    answers: dict[str, Answer],
+    predictions: dict[str, PlantedPrediction],
     *,
     seeds: Sequence[int] = (0,),
 ) -> Evaluation:
-    """Evaluate planted `answers` by method; a method without answers is trained."""
-    plans = {name: PLANS[name] for name in answers}
+    """Evaluate planted predictions by method."""
+    plans = {name: PLANS[name] for name in predictions}
     (folder / "runs").mkdir(parents=True)
-    for method, prediction in answers.items():
+    for method, predict in predictions.items():
         for split in splits:
             for seed in seeds:
                 task = EvaluationTask(method, plans[method], split, seed)
                 tested = manifest.select(split.test).records
-                content = _content([prediction(record, seed, split.name) for record in tested])
+                content = _content([predict(record, seed, split.name) for record in tested])
                 key = task.run(manifest, ExecutionOptions()).key
                 write_checked_json(folder / "runs" / f"{key}.json", content)
     with patch.object(measures, "N_DRAWS", 100):  # sufficient to compare results
@@ -76,29 +76,29 @@ def evaluate_planted(
         )
 
 
-def _content(answers: list[tuple[str, list[float], list[float]]]) -> dict[str, Any]:
-    labels, scores, probabilities = (list(column) for column in zip(*answers, strict=True))
+def _content(predictions: list[tuple[str, list[float], list[float]]]) -> dict[str, Any]:
+    labels, scores, probabilities = (list(column) for column in zip(*predictions, strict=True))
     return {
         "labels": labels,
         "scores": scores,
         "probabilities": probabilities,
         # The prediction set must contain the label.
-        "prediction_sets": [[label] if p else [] for label, _, p in answers],
+        "prediction_sets": [[label] if p else [] for label, _, p in predictions],
         "seconds": {"train": 2.0, "test": 0.5 * len(labels)},
         "peak_mib": 123.4,
     }
 
 
-def wrong_for(*names: str) -> Answer:
+def wrong_for(*names: str) -> PlantedPrediction:
     """Two classes: correct except for images of these names; scores are ±1 from the threshold."""
 
-    def answer(record: ImageRecord, seed: int, split: str) -> tuple[str, list[float], list[float]]:
+    def predict(record: ImageRecord, seed: int, split: str) -> tuple[str, list[float], list[float]]:
         truly = record.path.stem.endswith("_1")
         second = truly != (record.path.stem in names)
         label = {True: "malignant", False: "benign"}[second]
         return label, [1.0 if second else -1.0], []
 
-    return answer
+    return predict
 
 
 def one_hot(place: int, n: int) -> list[float]:

@@ -193,12 +193,12 @@ def test_sensitivity_is_that_of_the_positive_class(tmp_path):
     images = write_images(tmp_path / "images", ("adenocarcinoma", "normal"))
     splits = k_folds(images, 2, random_state=0)
 
-    def answer(record, seed, split):
+    def predict(record, seed, split):
         wrong = record.label == "normal" and record.patient == "p0"
         found = wrong or record.label == "adenocarcinoma"
         return "adenocarcinoma" if found else "normal", [1.0 if found else -1.0], []
 
-    done = evaluate_planted(images, splits, tmp_path / "run", {"lbp-colour": answer})
+    done = evaluate_planted(images, splits, tmp_path / "run", {"lbp-colour": predict})
     figures = {row["metric"]: row["value"] for row in done.values}
     assert done.classes == ["normal", "adenocarcinoma"]
     assert figures["sensitivity"] == 1
@@ -233,7 +233,7 @@ def test_wrong_predictions_have_their_patch_map(folder):
 # --- misleading input ---------------------------------------------------------------------------
 
 
-def test_patient_leak_in_a_split_file_is_refused(tissue, folder, tmp_path):
+def test_patient_leakage_in_a_split_file_is_refused(tissue, folder, tmp_path):
     content = json.loads((folder / "splits.json").read_text())
     split = content["splits"][0]
     split["train"].append(split["test"].pop())
@@ -256,7 +256,7 @@ def test_splits_of_a_file_are_used_again(tissue, folder, tmp_path):
     assert same_tables(folder, again)
 
 
-def test_patient_leak_in_splits_is_refused(images, tmp_path):
+def test_patient_leakage_in_splits_is_refused(images, tmp_path):
     splits = k_folds(images, 2)
     first = splits.splits[0]
     leaky = replace(first, train=[*first.train, first.test[0]], test=first.test[1:])

@@ -200,7 +200,7 @@ def test_regions_of_one_patient_are_refused_before_training(foci, tmp_path):
 def test_default_comparison_has_the_encoder_and_pixels(monkeypatch, capsys):
     """Without the packages of the encoder only pixels are compared, with a message."""
     for missing in (None, "torch"):
-        monkeypatch.setattr(presets, "missing_dependency", lambda network, missing=missing: missing)
+        monkeypatch.setattr(presets, "missing_dependency", lambda encoder, missing=missing: missing)
         plans = MethodsOptions().plans("tumour")
         output = " ".join(capsys.readouterr().err.split())
         kinds = {name: plan.recipe.features for name, plan in plans.items()}
@@ -220,7 +220,7 @@ def test_default_comparison_has_the_encoder_and_pixels(monkeypatch, capsys):
     # The encoder is missing here.
     assert list(MethodsOptions().plans(None)) == ["pixels", "lbp-colour"]
     assert "the preset is pixels, a panel of pixels, as no pretrained" in capsys.readouterr().err
-    monkeypatch.setattr(presets, "missing_dependency", lambda network: None)
+    monkeypatch.setattr(presets, "missing_dependency", lambda encoder: None)
     plans = MethodsOptions().plans(None)
     assert list(plans) == ["default", "lbp-colour"]
     assert plans["default"].ensemble and plans["lbp-colour"].is_single_model
@@ -230,7 +230,7 @@ def test_default_comparison_has_the_encoder_and_pixels(monkeypatch, capsys):
 
 def test_methods_of_colour_channels_use_pixels(monkeypatch, capsys):
     """Even if an encoder is installed: its features have no colour channels."""
-    monkeypatch.setattr(presets, "missing_dependency", lambda network: None)
+    monkeypatch.setattr(presets, "missing_dependency", lambda encoder: None)
     made = [
         RegionDetector(method="shirc", region="tumour").recipe,
         ModelSettingsOptions(method="shirc").model(None, None, "tumour").recipe,
@@ -265,10 +265,10 @@ def test_replicates_have_patches_of_both_classes():
 def test_replicates_without_a_metric_value_are_redrawn():
     repeat = Repeat(np.array(["a"] * 4), np.array(list("pqrs")), np.array([1.0, 0, 0, 0]))
 
-    def share(labels, answers):
-        if not answers.any():
-            raise UndefinedMetricError("nothing to tell of")
-        return float(answers.mean())
+    def positive_fraction(labels, predictions):
+        if not predictions.any():
+            raise UndefinedMetricError("no positive prediction")
+        return float(predictions.mean())
 
-    found = bootstrap_interval(share, [repeat], n_replicates=100)
+    found = bootstrap_interval(positive_fraction, [repeat], n_replicates=100)
     assert found.low > 0 and found.n_redrawn > 0

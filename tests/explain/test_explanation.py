@@ -166,7 +166,7 @@ def _make_explanation(excess, score=1.0):
     return Explanation(prediction, ("a", "b"), scores, constant, parts)
 
 
-def test_because_is_only_said_if_the_reasons_explain_half_of_the_difference():
+def test_summary_states_reasons_only_if_they_explain_half_of_the_difference():
     strong = _make_explanation([0.6, 0.1, 0.1, 0.2])
     assert strong.summary() == (
         "b, because b:1 is used by 37 % of patches (a training patches: 2 %); "
@@ -202,7 +202,7 @@ def test_sums_of_fitted_models_add_up(models, manifest, kind):
     assert total[0] == pytest.approx(explanation.margin_to_runner_up(explanation.scores))
 
 
-def test_change_is_only_stated_if_the_named_class_would_win():
+def test_change_is_only_stated_if_it_leads_to_the_named_class():
     """Removing a concept of the predicted class may make a third class win."""
     scores = np.array([1.5, 0.9, 1.3])
     parts = [

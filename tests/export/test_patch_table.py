@@ -103,11 +103,11 @@ def test_codes_are_those_of_the_patch_at_the_position(model, image, found):
     _, table = found
     pipeline = model.model_
     codes = {}
-    with open_prepared_image(image, 0.5, pipeline.recipe, pipeline.mpp_) as view:
-        grid = view.grid()
+    with open_prepared_image(image, 0.5, pipeline.recipe, pipeline.mpp_) as prepared:
+        grid = prepared.grid()
         # one row of patches at a time: other chunks than those of the model
         for row in range(grid.n_rows):
-            tissue, vectors = view.chunk_features(
+            tissue, vectors = prepared.chunk_features(
                 grid, slice(row, row + 1), slice(0, grid.n_columns)
             )
             if len(vectors):

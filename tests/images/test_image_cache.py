@@ -16,8 +16,8 @@ from PIL import Image
 
 from histodict import TissueClassifier
 from histodict.evaluation import runs as tasks
+from histodict.images import memory_image
 from histodict.images import memory_image as in_memory
-from histodict.images import memory_image as kept_pictures
 from histodict.images.file_types import ImageError, NoRoomError
 from histodict.images.memory_image import enable_worker_image_cache, image_cache_enabled
 from histodict.images.source import open_image
@@ -42,16 +42,16 @@ def files(tmp_path):
 @pytest.fixture
 def decoded(monkeypatch):
     """The names of the decoded files, in order."""
-    names, own = [], kept_pictures.decode
+    names, own = [], memory_image.decode
 
     def decode(path):
         names.append(path.name)
         return own(path)
 
-    monkeypatch.setattr(kept_pictures, "decode", decode)
+    monkeypatch.setattr(memory_image, "decode", decode)
     # Treat new files as settled at once.
     monkeypatch.setattr(in_memory, "_SETTLED_S", -1.0)
-    monkeypatch.setattr(kept_pictures, "_CACHE", kept_pictures._ImageCache())
+    monkeypatch.setattr(memory_image, "_CACHE", memory_image._ImageCache())
     return names
 
 
@@ -77,7 +77,7 @@ def test_images_are_cached_only_inside_the_context(files, decoded):
 def test_memory_is_released(files, decoded):
     with image_cache_enabled():
         _colour(files[0])
-        (image,) = kept_pictures._CACHE._images.values()
+        (image,) = memory_image._CACHE._images.values()
         stored = weakref.ref(image)
         del image
         gc.collect()
@@ -93,50 +93,50 @@ def test_worker_process_keeps_the_cache_within_a_run(files, decoded):
             _colour(files[0])
     assert len(decoded) == 1
     enable_worker_image_cache("two", 2)
-    assert not kept_pictures._CACHE._images
+    assert not memory_image._CACHE._images
     _colour(files[0])
-    assert len(decoded) == 2 and len(kept_pictures._CACHE._images) == 1
+    assert len(decoded) == 2 and len(memory_image._CACHE._images) == 1
 
 
 def test_processes_of_a_run_share_the_budget(decoded, monkeypatch):
-    monkeypatch.setattr(kept_pictures, "available_bytes", lambda: 8 * 2**30)
-    assert [kept_pictures._budget(n) for n in (1, 2, 4)] == [384 * 2**20, 384 * 2**20, 256 * 2**20]
-    monkeypatch.setattr(kept_pictures, "available_bytes", lambda: None)
-    assert kept_pictures._budget(4) == 96 * 2**20
+    monkeypatch.setattr(memory_image, "available_bytes", lambda: 8 * 2**30)
+    assert [memory_image._budget(n) for n in (1, 2, 4)] == [384 * 2**20, 384 * 2**20, 256 * 2**20]
+    monkeypatch.setattr(memory_image, "available_bytes", lambda: None)
+    assert memory_image._budget(4) == 96 * 2**20
 
 
 def test_failed_worker_pool_releases_the_cache(files, decoded, monkeypatch):
     monkeypatch.setattr(processes, "can_share_locks", lambda: False)
     with pytest.warns(RuntimeWarning, match="cannot share locks"):
         assert list(tasks._run(_colour, files, ExecutionOptions(n_jobs=2))) == list(COLOURS)
-    assert kept_pictures._CACHE.n_users == 0
+    assert memory_image._CACHE.n_users == 0
 
 
 def test_cache_is_emptied_for_an_image_that_would_not_fit(files, decoded, monkeypatch):
-    own = kept_pictures.decode
+    own = memory_image.decode
 
     def decode(path):
-        if path == files[2] and kept_pictures._CACHE._images:
+        if path == files[2] and memory_image._CACHE._images:
             raise NoRoomError("no room")
         return own(path)
 
-    monkeypatch.setattr(kept_pictures, "decode", decode)
+    monkeypatch.setattr(memory_image, "decode", decode)
     with image_cache_enabled():
         assert [_colour(path) for path in files] == list(COLOURS)
-        assert not kept_pictures._CACHE._images
+        assert not memory_image._CACHE._images
         assert [_colour(path) for path in files] == list(COLOURS)
 
     def never(path):
         raise NoRoomError("no room")
 
-    monkeypatch.setattr(kept_pictures, "decode", never)
+    monkeypatch.setattr(memory_image, "decode", never)
     with image_cache_enabled(), pytest.raises(ImageError, match="no room"):
         _colour(files[0])
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 def test_forked_process_does_not_wait_for_a_missing_thread(files, decoded):
-    with image_cache_enabled(), kept_pictures._CACHE._lock, ThreadPoolExecutor(1) as another:
+    with image_cache_enabled(), memory_image._CACHE._lock, ThreadPoolExecutor(1) as another:
         child = another.submit(_forked, files[0]).result()
     assert child == 0
 
@@ -180,14 +180,14 @@ def test_recently_written_file_is_not_cached(files, decoded, monkeypatch):
 
 
 def test_cyclic_access_hits_the_images_that_fitted(files, decoded, monkeypatch):
-    monkeypatch.setattr(kept_pictures, "_MAX_BYTES", 2 * 40 * 30 * 4)
+    monkeypatch.setattr(memory_image, "_MAX_BYTES", 2 * 40 * 30 * 4)
     with image_cache_enabled():
         for _ in range(4):
             for path in files:
                 _colour(path)
     assert decoded == ["0.png", "1.png", "2.png", "2.png", "2.png", "2.png"]
     decoded.clear()
-    monkeypatch.setattr(kept_pictures, "available_bytes", lambda: 8 * 40 * 30 * 4)
+    monkeypatch.setattr(memory_image, "available_bytes", lambda: 8 * 40 * 30 * 4)
     with image_cache_enabled():
         for path in (*files, *files):
             _colour(path)
@@ -201,7 +201,7 @@ def test_training_decodes_every_image_once_with_the_same_result(tmp_path, decode
     )
     stored = TissueClassifier(recipe).fit(tissue / "manifest.csv")
     assert sorted(decoded) == sorted(path.name for path in tissue.glob("[hi]*/*.jpg"))
-    monkeypatch.setattr(kept_pictures, "_MAX_BYTES", 0)
+    monkeypatch.setattr(memory_image, "_MAX_BYTES", 0)
     decoded.clear()
     plain = TissueClassifier(recipe).fit(tissue / "manifest.csv")
     assert len(decoded) > 4

@@ -103,7 +103,7 @@ def test_progressive_jpeg_needs_more_memory(tmp_path, monkeypatch):
     assert requested == [600 * 440 * 4, 600 * 440 * (4 + 3)]
 
 
-def test_more_pixels_than_the_file_can_hold_are_refused(tmp_path):
+def test_more_pixels_than_fit_the_file_are_refused(tmp_path):
     path = save_png_header(tmp_path / "a.png", 20_000, 20_000)
     with pytest.raises(ImageError, match=r"a\.png: .*20000 x 20000 .*more than \d+ bytes"):
         open_image(path).read(0, 0, 5, 5)

@@ -52,7 +52,7 @@ def test_objective_never_increases_and_atoms_stay_unit(rng, dtype, slack):
     assert values[-1] < values[0] - 0.01
 
 
-def test_each_atom_is_the_best_unit_vector_given_the_others(rng):
+def test_each_atom_is_the_best_unit_vector_for_fixed_others(rng):
     D, E, F = dfdl_sums(rng)
     D = update_atoms(D, E, F, n_sweeps=500, tol=1e-14)
     best = objective(D, E, F)

@@ -33,7 +33,7 @@ def test_duality_gap_is_at_most_tol(rng, problem, penalty, dtype, tol):
 
 
 @pytest.mark.parametrize("penalty", PENALTIES)
-def test_optimality_conditions_hold(rng, penalty):
+def test_optimality_conditions_are_satisfied(rng, penalty):
     D, Y = coherent(rng, 90, 60, 40)
     S = encode_lasso(D, Y, penalty, tol=1e-13).toarray()
     slopes = (Y - S @ D) @ D.T

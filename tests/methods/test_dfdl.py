@@ -148,7 +148,7 @@ def test_array_memory_map_and_blocks_give_the_same_bits(rng, tmp_path):
     np.testing.assert_array_equal(small(n_iter=3).fit_blocks(blocks).dictionaries_, expected)
 
 
-def test_blocks_are_not_held_in_memory_together(rng):
+def test_only_one_block_is_in_memory(rng):
     X, y, _ = two_classes(rng, n_per_class=5000)
     alive: set[int] = set()
     n_alive = []

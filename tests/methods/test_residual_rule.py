@@ -37,9 +37,9 @@ def created_encoders(monkeypatch):
     counted: list[object] = []
     made = residual_rule._Opened.__init__
 
-    def count(self, *facts):
-        counted.append(facts)
-        made(self, *facts)
+    def count(self, *arguments):
+        counted.append(arguments)
+        made(self, *arguments)
 
     monkeypatch.setattr(residual_rule._Opened, "__init__", count)
     return counted

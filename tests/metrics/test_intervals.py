@@ -214,7 +214,7 @@ def test_invalid_input_is_refused(rng):
     with pytest.raises(ValueError, match="no predictions to evaluate"):
         bootstrap_interval(auc, [])
     with pytest.raises(ValueError, match="the metric is not finite"):
-        bootstrap_interval(lambda labels, answers: np.nan, [tested])
+        bootstrap_interval(lambda labels, predictions: np.nan, [tested])
 
 
 # --- cross-validation ---------------------------------------------------------------------------
@@ -244,7 +244,7 @@ def null_study(rng, n_patients=24, n_folds=4):
     return Repeat(labels, np.arange(n_patients), predictions)
 
 
-def test_cross_validated_intervals_rarely_exclude_chance_without_signal():
+def test_cross_validated_intervals_rarely_exclude_one_half_without_signal():
     """Intervals from patients alone exclude 0.5 in twice as many studies as they should."""
     rng, n_studies, excluded = np.random.default_rng(0), 150, np.zeros(2)
     for _ in range(n_studies):

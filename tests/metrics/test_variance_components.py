@@ -110,7 +110,7 @@ def test_weak_effects_are_detected_jointly(rng):
     assert np.mean(together) > 0.8 and np.mean(together) > np.mean(alone)
 
 
-def test_p_value_holds_for_all_features_jointly(rng):
+def test_p_value_applies_to_all_features_jointly(rng):
     """Without any site effect 1 in 10 sets has a p-value of 0.1 or less."""
     classes, groups = np.repeat([0, 1], 8), np.tile([0, 1], 8)
     low = [
@@ -121,8 +121,8 @@ def test_p_value_holds_for_all_features_jointly(rng):
 
 
 def test_adjusted_p_values_equal_benjamini_hochberg():
-    chances = np.array([0.04, 0.001, 0.03, 0.5])
-    np.testing.assert_allclose(_false_discovery_rates(chances), [0.16 / 3, 0.004, 0.16 / 3, 0.5])
+    p_values = np.array([0.04, 0.001, 0.03, 0.5])
+    np.testing.assert_allclose(_false_discovery_rates(p_values), [0.16 / 3, 0.004, 0.16 / 3, 0.5])
 
 
 def test_without_two_sites_in_a_class_the_result_is_nan(rng):

@@ -27,7 +27,7 @@ def test_folds_are_joined_per_repeat():
         assert tested.patients.tolist() == [MANIFEST.patients[i] for i in images]
 
 
-def test_columns_are_kept():
+def test_columns_remain():
     splits = k_folds(MANIFEST, 2)
     (tested,) = collect_repeats(MANIFEST, splits, [np.ones((len(s.test), 4)) for s in splits])
     assert tested.predictions.shape == (58, 4)

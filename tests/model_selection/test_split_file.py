@@ -123,7 +123,7 @@ def test_changed_file_is_refused(file):
         load_splits(file, MANIFEST)
 
 
-def test_forged_patient_leak_is_refused(file):
+def test_forged_patient_leakage_is_refused(file):
     rewrite(file, move_an_image, forge=True)
     with pytest.raises(
         PatientLeakError, match="'repeat 1, fold 1': patient 'g9' is in both training and test set"

@@ -21,7 +21,7 @@ def test_disjoint_patients_pass():
     check_patients_disjoint(MANIFEST, Split("good", [0, 1, 2, 3], [4, 5]))
 
 
-def test_planted_leak_is_named():
+def test_planted_leakage_is_named():
     with pytest.raises(
         PatientLeakError, match="split 'bad': patient '2' is in both training and test set"
     ):
@@ -32,7 +32,7 @@ def test_planted_leak_is_named():
         check_patients_disjoint(MANIFEST, Split("bad", [0, 2], [1, 3, 4, 5]))
 
 
-def test_leaks_are_checked_unless_splitting_by_image():
+def test_leakage_is_checked_unless_splitting_by_image():
     with pytest.raises(PatientLeakError, match="patient '2'"):
         check_splits(MANIFEST, [Split("bad", [0, 1, 2], [3, 4, 5])])
     by_image = Split("said so", [0, 1, 2], [3, 4, 5], by="image")

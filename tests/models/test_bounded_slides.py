@@ -72,7 +72,7 @@ def corners_of(folder):
 
 
 @pytest.mark.parametrize("kind", ["geojson", "asap"])
-def test_outlines_cover_the_patches_they_were_drawn_around(slides, tmp_path, kind):
+def test_outlines_cover_their_patches(slides, tmp_path, kind):
     specified = [slides / "slides.csv", "--features", slides / "features"]
     synthetic = ["--annotations", slides / kind]
     several, one = tmp_path / "several.histodict", tmp_path / "one.histodict"

@@ -64,11 +64,12 @@ def test_members_of_presets():
         8.0
     ] * 3
     assert [r.downsample for r in ensemble_recipes(preset("fast"))] == [2.0, 2.0, 4.0]
-    assert {view[0] for view in summarize_members(Plan.named("pixels", "wndcharm"))} == {"wndcharm"}
+    members = summarize_members(Plan.named("pixels", "wndcharm"))
+    assert {method for method, *_ in members} == {"wndcharm"}
     assert len(Plan.named("pixels", "wndcharm").recipes) == 4
-    network, plain, *others = ensemble_recipes(preset("embeddings"))
-    assert network == preset("embeddings") and network.stain == "reinhard"
-    assert plain == replace(network, stain="none")
+    with_encoder, plain, *others = ensemble_recipes(preset("embeddings"))
+    assert with_encoder == preset("embeddings") and with_encoder.stain == "reinhard"
+    assert plain == replace(with_encoder, stain="none")
     # With an encoder: the first pixel model of the preset `pixels`, and its textures.
     assert others == Plan.named("pixels").recipes[:2]
     for stain, other in (("macenko", "none"), ("none", "reinhard")):
@@ -183,9 +184,9 @@ def test_shared_features_are_computed_once_and_removed(manifest, tmp_path, monke
     measured = []
     original = whole_image_model._whole
 
-    def stages(*given):
-        measured.append(given[-1])
-        return original(*given)
+    def stages(*arguments):
+        measured.append(arguments[-1])
+        return original(*arguments)
 
     monkeypatch.setattr(whole_image_model, "_whole", stages)
     textures = replace(preset("fast", "lbp-colour"), downsample=4.0)
@@ -200,8 +201,8 @@ def test_failing_member_is_excluded_with_a_warning(manifest):
     large = replace(RECIPE, patch_px=300)
     model = EnsembleClassifier([RECIPE, large], random_state=0).fit(manifest)
     assert model.n_estimators_ == 1
-    facts = model.training_info_["estimators"]
-    assert "failure" not in facts[0] and "smaller than a patch" in facts[1]["failure"]
+    estimators = model.training_info_["estimators"]
+    assert "failure" not in estimators[0] and "smaller than a patch" in estimators[1]["failure"]
     with pytest.raises(ValueError, match="smaller than a patch"):
         EnsembleClassifier([large, RECIPE]).fit(manifest)
 

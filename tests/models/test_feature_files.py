@@ -35,7 +35,7 @@ SMALL = {"n_atoms": 12, "n_iter": 3}
 SETTINGS = {"patches_per_class": 120, "n_components": 6}
 
 
-class TinyNetwork:
+class TinyEncoder:
     """Means and deviations of the colours of a cell and its quarters: an encoder without torch."""
 
     stride_px, digest = 16, "tiny-1"
@@ -50,7 +50,7 @@ class TinyNetwork:
 
 @pytest.fixture(autouse=True)
 def tiny():
-    register_encoder("tiny", TinyNetwork)
+    register_encoder("tiny", TinyEncoder)
     yield
     del ENCODERS["tiny"]
     clear_encoder_cache()
@@ -73,7 +73,7 @@ def extracted(tissue, folder, features="tiny", **how):
     return done
 
 
-def same_answers(first, second):
+def assert_same_predictions(first, second):
     for a, b in zip(first, second, strict=True):
         assert (a.label, a.scores, a.n_patches) == (b.label, b.scores, b.n_patches)
         for name in ("predicted_classes", "margins"):
@@ -94,8 +94,10 @@ def test_files_of_an_encoder_give_its_bits(tissue, tmp_path, monkeypatch):
     for name in arrays:
         np.testing.assert_array_equal(arrays[name], others[name], strict=True)
     requested = read_manifest(table)
-    same_answers(from_pixels.predict(requested), from_files.predict(stored))
-    same_answers(from_pixels.predict(requested), from_pixels.predict(stored))  # trained on pixels
+    assert_same_predictions(from_pixels.predict(requested), from_files.predict(stored))
+    assert_same_predictions(
+        from_pixels.predict(requested), from_pixels.predict(stored)
+    )  # trained on pixels
 
 
 def test_pixel_vectors_can_be_predicted_but_not_trained_on(tissue, tmp_path):
@@ -103,7 +105,9 @@ def test_pixel_vectors_can_be_predicted_but_not_trained_on(tissue, tmp_path):
     own = replace(extraction_recipe("centred", {}), method_parameters=SMALL, patches_per_class=120)
     stored = read_manifest(tissue / "manifest.csv", features=tmp_path / "f")
     model = TissueClassifier(own, n_jobs=1).fit(tissue / "manifest.csv")
-    same_answers(model.predict(read_manifest(tissue / "manifest.csv")), model.predict(stored))
+    assert_same_predictions(
+        model.predict(read_manifest(tissue / "manifest.csv")), model.predict(stored)
+    )
     with pytest.raises(ValueError, match="between grid positions"):
         TissueClassifier(own).fit(stored)
 
@@ -147,7 +151,7 @@ def test_calibrated_model_is_saved_with_its_feature_metadata(tissue, tmp_path):
     stored = read_manifest(tissue / "manifest.csv", features=tmp_path / "f")
     model = EnsembleClassifier([recipe("precomputed")], folds=2, n_jobs=1).fit(stored)
     again = load_model(model.save(tmp_path / "a.histodict"))
-    same_answers(model.predict(stored), again.predict(stored))
+    assert_same_predictions(model.predict(stored), again.predict(stored))
     reported = again.estimators_[0].model_.feature_metadata_
     assert (reported.length, reported.encoder, reported.patch_px) == (24, "tiny", 16)
     assert all(0 <= p <= 1 for p in again.predict_proba(stored).ravel())
@@ -229,7 +233,7 @@ def test_files_are_written_once_and_again_if_the_image_changed(tissue, tmp_path)
     assert extracted(tissue, tmp_path / "f", mpp=None).n_skipped == len(first.files) - 1
 
 
-def test_files_with_other_settings_are_kept_and_refused(tissue, tmp_path):
+def test_files_with_other_settings_remain_and_are_refused(tissue, tmp_path):
     extracted(tissue, tmp_path / "f")
     records = read_manifest(tissue / "manifest.csv").records
     with pytest.raises(ValueError, match="stain was reinhard, is none"):
@@ -264,12 +268,12 @@ def test_unexpected_error_of_one_image_does_not_stop_others(tissue, tmp_path, mo
     first, second, *_ = read_manifest(tissue / "manifest.csv").records
     opened = extraction.open_prepared_image
 
-    def open_view(path, *arguments):
+    def open_or_fail(path, *arguments):
         if path.name == first.path.name:
             raise AttributeError("no such attribute")
         return opened(path, *arguments)
 
-    monkeypatch.setattr(extraction, "open_prepared_image", open_view)
+    monkeypatch.setattr(extraction, "open_prepared_image", open_or_fail)
     done = extract_features(extraction_recipe("tiny", {}), [first, second], tmp_path / "f")
     assert [file.stem for file in done.files] == [second.path.stem]
     ((path, reason),) = done.failures

@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 from histodict import TissueClassifier
 from histodict.cli import app
 from histodict.datasets.manifest import read_manifest
-from histodict.encoders import clear_encoder_cache, load_encoder
-from histodict.encoders import encoder as network
+from histodict.encoders import clear_encoder_cache, encoder, load_encoder
 from histodict.models import load_model, save_model
 from histodict.models.model_file import ModelFileError
 from histodict.models.recipe import Recipe
@@ -44,8 +43,8 @@ def fetched(monkeypatch):
         names.append(name)
         return MeanColours()
 
-    monkeypatch.setitem(network.FAMILIES, "hub", open_)
-    monkeypatch.setattr(network, "_CONSENTED", set())
+    monkeypatch.setitem(encoder.FAMILIES, "hub", open_)
+    monkeypatch.setattr(encoder, "_CONSENTED", set())
     clear_encoder_cache()
     yield names
     clear_encoder_cache()
@@ -64,7 +63,7 @@ def strange(fetched, tissue, tmp_path, monkeypatch):
     vectors = f"hub:colours@{tmp_path / 'secret.pth'}"
     recipe = Recipe("dfdl", parameters, patch_px=CELL, patches_per_class=40, features=vectors)
     path = save_model(TissueClassifier(recipe).fit(tissue), tmp_path / "strange.histodict")
-    monkeypatch.setattr(network, "_CONSENTED", set())
+    monkeypatch.setattr(encoder, "_CONSENTED", set())
     clear_encoder_cache()
     fetched.clear()
     return path
@@ -96,11 +95,11 @@ def test_paths_in_a_model_are_not_accessed(strange, fetched, tmp_path, monkeypat
     touched = []
 
     def spy(real):
-        def look(path, *args, **kwargs):
+        def record_path(path, *args, **kwargs):
             touched.extend([path] if str(path) == secret else [])
             return real(path, *args, **kwargs)
 
-        return look
+        return record_path
 
     for home, name in ((os, "stat"), (os, "open"), (builtins, "open"), (Path, "is_file")):
         monkeypatch.setattr(home, name, spy(getattr(home, name)))
@@ -134,6 +133,6 @@ def test_missing_timm_is_reported(monkeypatch):
         raise ModuleNotFoundError("No module named 'timm'", name="timm")
 
     clear_encoder_cache()
-    monkeypatch.setitem(network.FAMILIES, "timm", none)
+    monkeypatch.setitem(encoder.FAMILIES, "timm", none)
     with pytest.raises(ValueError, match=r"timm.*pip install .histodict\[encoders\]"):
         load_encoder("timm:resnet18")

@@ -138,10 +138,10 @@ def test_warnings_use_the_warnings_module_and_name_the_caller(tissue, tmp_path):
     (tmp_path / "one" / "notes.txt").write_text("x")
     with pytest.warns() as caught:
         made = TissueClassifier("paper", **SMALL | {"n_iter": 1}).fit(tmp_path)
-    texts = [str(one.message) for one in caught]
-    assert any("NO PATIENT" in text for text in texts)
-    assert any("notes.txt" in text for text in texts)
-    assert any("unless you give positive=" in text for text in texts)
+    messages = [str(one.message) for one in caught]
+    assert any("NO PATIENT" in text for text in messages)
+    assert any("notes.txt" in text for text in messages)
+    assert any("unless you give positive=" in text for text in messages)
     assert {one.filename for one in caught} == {__file__}
     assert made.class_names_ == ["one", "two"]
     with pytest.warns(UserWarning, match="unless you give region="):

@@ -10,8 +10,7 @@ import pytest
 from PIL import Image
 
 from histodict.datasets.manifest import read_manifest
-from histodict.models import EnsembleClassifier, RegionDetector, TissueClassifier
-from histodict.models import cross_validation as trials
+from histodict.models import EnsembleClassifier, RegionDetector, TissueClassifier, cross_validation
 from histodict.models.cross_validation import RunCache, TrainTestRun
 from histodict.models.recipe import Recipe, preset
 from histodict.synthetic.dataset import write_synthetic_dataset
@@ -62,7 +61,7 @@ def test_key_changes_with_everything_that_affects_the_result(sides, monkeypatch)
         run_of((replace(train, records=(replace(train.records[0], label="x"),)), test)),
     ]
     keys += [train_test.key for train_test in others]
-    monkeypatch.setattr(trials, "version", lambda name: "next")
+    monkeypatch.setattr(cross_validation, "version", lambda name: "next")
     keys.append(run_of(sides).key)
     assert len(set(keys)) == len(keys)
 
@@ -179,7 +178,7 @@ def test_whole_image_method_is_trained_in_this_process(sides, tmp_path):
 def test_peak_memory_includes_inner_runs(sides, monkeypatch):
     """An ensemble first trains in folds; their memory is part of its peak."""
     forgotten = []
-    monkeypatch.setattr(trials, "_forget_peak_memory", lambda: forgotten.append(1))
+    monkeypatch.setattr(cross_validation, "_forget_peak_memory", lambda: forgotten.append(1))
     ensemble = EnsembleClassifier([RECIPE], folds=2, n_jobs=1)
     assert RunCache(None).run(run_of(sides, ensemble)).peak_mib is not None
     assert len(forgotten) == 1

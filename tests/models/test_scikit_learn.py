@@ -310,7 +310,7 @@ def test_grid_search_over_settings(unfitted, paths, y, patients):
     assert (pipeline.predict(paths) == y).mean() > 0.5
 
 
-def test_regions_are_learnt_from_crops_with_labels(paths, y, patients):
+def test_region_detector_is_trained_on_crops_with_labels(paths, y, patients):
     detector = RegionDetector("regions", **SMALL)
     truth = (y == "inflamed").astype(int)
     scores = cross_val_score(

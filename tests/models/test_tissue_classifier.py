@@ -118,19 +118,22 @@ def test_ensemble_has_probabilities_and_an_adjusted_threshold(halves, tmp_path):
     loaded = load_model(save_model(model, tmp_path / "m.histodict"))
     for record in halves[1].records[:3]:
         prediction = model.predict(record.path, mpp=record.mpp, error_rate=0.2)
-        chances = prediction.probabilities
-        assert sum(chances.values()) == pytest.approx(1)
-        assert chances[prediction.label] >= 0.5
+        probabilities = prediction.probabilities
+        assert sum(probabilities.values()) == pytest.approx(1)
+        assert probabilities[prediction.label] >= 0.5
         value = model.threshold_scale_value(prediction.score)
         assert value == pytest.approx(plain.threshold_scale_value(plain.predict(record.path).score))
         assert (value > model.threshold) == (prediction.label == model.classes_[1])
         assert prediction.prediction_set == [
             name
             for name in model.classes_
-            if 1 - chances[name]
+            if 1 - probabilities[name]
             <= model.calibration_.nonconformity_scores[int(np.ceil(9 * 0.8)) - 1]
         ]
-        assert loaded.predict(record.path, mpp=record.mpp, error_rate=0.2).probabilities == chances
+        assert (
+            loaded.predict(record.path, mpp=record.mpp, error_rate=0.2).probabilities
+            == probabilities
+        )
         assert plain.predict(record.path, mpp=record.mpp).probabilities == {}
 
 

@@ -55,7 +55,7 @@ NAMED = tuple(published.PAPER_NAMES.values())
 # --- published values -----------------------------------------------------------------------------
 
 
-def test_inconsistent_rows_are_stored_as_printed_and_marked():
+def test_inconsistent_rows_are_stored_as_printed_and_flagged():
     rows = published.confusion()
     assert len(rows) == 2 * 66
     odd = Counter()
@@ -234,7 +234,7 @@ def test_settings_apply_to_methods_that_have_them():
         Choice(methods=("magic",))
 
 
-def test_half_of_the_patients_are_for_training_unless_a_number_of_images_is_given():
+def test_half_of_the_patients_are_for_training_unless_a_number_of_images_is_set():
     full = setting(many())
     assert full.splits.protocol["kind"] == "k-fold" and len(full.splits) == 2
     few = replace(full, choice=Choice(per_class=10))
@@ -283,11 +283,11 @@ def ours(rows):
     return [row for row in rows if row["source"] == "histodict"]
 
 
-def figure_words(path) -> str:
+def figure_text(path) -> str:
     return " ".join(ElementTree.parse(path).getroot().itertext())
 
 
-EXPECTED_TEXTS = {
+EXPECTED_LABELS = {
     "bases": ["DFDL: healthy", "LC-KSVD: inflamed"],
     "codes": ["DFDL on healthy", "LC-KSVD on inflamed", "atoms: healthy | inflamed"],
     "accuracy": [*NAMES, "WND-CHARM", "synthetic (histodict)", "IBL (published)", "97.8"],
@@ -302,8 +302,8 @@ EXPECTED_TEXTS = {
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_experiment_writes_its_files(output, name):
     folder = output / "synthetic"
-    texts = figure_words(folder / f"{name}.svg")
-    assert [text for text in EXPECTED_TEXTS[name] if text not in texts] == []
+    labels = figure_text(folder / f"{name}.svg")
+    assert [text for text in EXPECTED_LABELS[name] if text not in labels] == []
     with Image.open(folder / f"{name}.png") as image:
         assert min(image.size) > 150
         assert len(np.unique(np.asarray(image.convert("L")))) > 10
@@ -437,8 +437,8 @@ def test_complexity_has_counts_and_times(output):
     page = (output / "index.html").read_text()
     for count in ("6.6e10", "1.06e11", "8.92e10", "9.04e10", "4.492e11", "4.504e11"):
         assert count in page
-    texts = figure_words(output / "complexity.svg")
-    assert all(text in texts for text in ("DFDL", "FDDL", "published 1.8e+03 s", "recorded 71 s"))
+    labels = figure_text(output / "complexity.svg")
+    assert all(text in labels for text in ("DFDL", "FDDL", "published 1.8e+03 s", "recorded 71 s"))
 
 
 def test_second_run_trains_nothing_and_draws_the_same(output, monkeypatch):
@@ -499,7 +499,7 @@ def test_invalid_arguments_are_refused(tmp_path):
         reproduce("bases", "nowhere", tmp_path)
 
 
-def test_matrices_are_drawn_if_only_some_methods_found_no_tissue():
+def test_matrices_are_plotted_if_only_some_methods_found_no_tissue():
     from histodict.paper import accuracy as confusion
 
     common = {"data": "x", "source": "histodict", "truth": "a", "sums_to_100": True}

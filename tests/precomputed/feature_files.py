@@ -21,7 +21,11 @@ TRIDENT = {
 
 
 def write_trident(
-    path: Path, vectors: NDArray[Any], coords: NDArray[Any], encoder: str | None = "uni_v1", **told
+    path: Path,
+    vectors: NDArray[Any],
+    coords: NDArray[Any],
+    encoder: str | None = "uni_v1",
+    **attributes,
 ) -> Path:
     """Write one row per chunk, attributes of both datasets, and None as text."""
     with h5py.File(path, "w") as file:
@@ -31,7 +35,7 @@ def write_trident(
         features.attrs["encoder"] = "None" if encoder is None else encoder
         features.attrs["savetodir"] = str(path.parent)
         placed = file.create_dataset("coords", data=coords)
-        for name, value in (TRIDENT | told | {"name": path.stem}).items():
+        for name, value in (TRIDENT | attributes | {"name": path.stem}).items():
             placed.attrs[name] = "None" if value is None else value
     return path
 

@@ -69,7 +69,7 @@ def halves(clean, change):
     return pixels
 
 
-def test_clean_tissue_is_kept(tmp_path, clean):
+def test_clean_tissue_is_accepted(tmp_path, clean):
     found = assess(tmp_path, clean)
     assert found.tissue.all()
     assert not any(bad.any() for bad in found.bad.values())
@@ -93,7 +93,7 @@ def test_pale_tissue_is_as_sharp_as_strong_tissue(tmp_path, clean, contrast):
 
 
 @pytest.mark.parametrize("ink", INKS)
-def test_pen_marks_are_found(tmp_path, clean, ink):
+def test_pen_strokes_are_found(tmp_path, clean, ink):
     """A stroke two squares wide; the ink lets some tissue show through."""
     pixels = clean.copy()
     stroke = (slice(None), slice(SQUARE, 3 * SQUARE))
@@ -142,7 +142,7 @@ def test_parse_quality_filters():
             Recipe(quality_filters=wrong)
 
 
-def test_real_tissue_is_kept(data_folder):
+def test_real_tissue_is_accepted(data_folder):
     """At most a hundredth of the tissue in some images of GlaS."""
     n_tissue, n_bad = 0, 0
     for path in sorted((data_folder / "glas-colon").glob("*/*.jpg"))[::30]:
@@ -208,12 +208,12 @@ def test_bad_tissue_is_excluded_from_training(tmp_path, clean):
     blurred = halves(clean, lambda part: part.filter(ImageFilter.GaussianBlur(6)))
     path = save_plain(tmp_path / "a.png", blurred)
     corners_seen = []
-    with open_prepared_image(path, None, RECIPE) as view:
+    with open_prepared_image(path, None, RECIPE) as prepared:
         allowed = LocationConstraint(
             lambda corners: corners_seen.append(corners) or np.ones(len(corners), bool)
         )
-        view.sample_features(100, np.random.default_rng(0), allowed)
-        good = view._is_usable(8, np.concatenate(corners_seen))
+        prepared.sample_features(100, np.random.default_rng(0), allowed)
+        good = prepared._is_usable(8, np.concatenate(corners_seen))
         corners = np.concatenate(corners_seen)
         assert (corners[good][:, 0] + 8 >= SIDE / 4).all() and good.any() and not good.all()
     with warnings.catch_warnings():

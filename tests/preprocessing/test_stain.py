@@ -196,7 +196,7 @@ def thumbnails(folder, step):
 COLLECTIONS = ("lc25000-lung", "ucsb-breast", "glas-colon", "camelyon-tumour")
 
 
-def test_targets_are_typical_of_real_collections(data_folder):
+def test_targets_are_close_to_real_collections(data_folder):
     statistics = []
     for name in COLLECTIONS:
         images = list(thumbnails(data_folder / name, 8))

@@ -26,7 +26,7 @@ SMALL = Recipe(
 
 
 @pytest.fixture(scope="module")
-def with_pen_marks(tmp_path_factory):
+def with_pen_strokes(tmp_path_factory):
     home = write_synthetic_dataset(tmp_path_factory.mktemp("sites") / "set", 12, 2, size=(96, 80))
     manifest = read_manifest(home / "manifest.csv")
     patients = sorted(set(manifest.patients))
@@ -42,13 +42,13 @@ def with_pen_marks(tmp_path_factory):
     return replace(manifest, records=tuple(records))
 
 
-def test_confounded_atoms_of_other_members_are_found(with_pen_marks):
-    ensemble = EnsembleClassifier([SMALL, SMALL], folds=2).fit(with_pen_marks)
-    found = confounded_atoms_of_members(ensemble, with_pen_marks, but=1)
+def test_confounded_atoms_of_other_members_are_found(with_pen_strokes):
+    ensemble = EnsembleClassifier([SMALL, SMALL], folds=2).fit(with_pen_strokes)
+    found = confounded_atoms_of_members(ensemble, with_pen_strokes, but=1)
     assert list(found) == [2] and found[2]
     assert found[2][0].site_variance_fraction > 0.5
     bare = replace(
-        with_pen_marks, records=tuple(replace(r, site=None) for r in with_pen_marks.records)
+        with_pen_strokes, records=tuple(replace(r, site=None) for r in with_pen_strokes.records)
     )
     assert confounded_atoms_of_members(ensemble, bare, but=1) == {}
-    assert confounded_atoms_of_members(ensemble.estimators_[0], with_pen_marks, but=1) == {}
+    assert confounded_atoms_of_members(ensemble.estimators_[0], with_pen_strokes, but=1) == {}

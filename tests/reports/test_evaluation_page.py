@@ -209,13 +209,13 @@ def test_report_without_errors(images, tmp_path):
 
 
 def test_background_is_a_separate_column(images, tmp_path):
-    def glass_for_p0(record, seed, split):
+    def no_tissue_for_p0(record, seed, split):
         if record.patient == "p0":
             return "no tissue", [float("nan")], []
         return wrong_for()(record, seed, split)
 
     page = report(
-        evaluate_planted(images, k_folds(images, 2), tmp_path, {LBP: glass_for_p0}), tmp_path
+        evaluate_planted(images, k_folds(images, 2), tmp_path, {LBP: no_tissue_for_p0}), tmp_path
     )
     assert page.table("truly ↓ \xa0 answered →", "benign", "malignant", "no tissue") == [
         ["benign", "5", "0", "1"],

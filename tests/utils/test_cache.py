@@ -33,7 +33,7 @@ def cached_numbers(cache, n):
     return [i for i in range(n) if cache._file([i]).exists()]
 
 
-def test_arrays_within_the_limit_are_kept(cache):
+def test_arrays_within_the_limit_are_cached(cache):
     put(cache, 10)
     assert cached_numbers(cache, 10) == list(range(10))
 

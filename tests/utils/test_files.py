@@ -20,7 +20,7 @@ from histodict.utils.files import (
 )
 
 DAY = 24 * 3600
-TEXTS = [str(i) * (20_000 + i) for i in range(4)]
+CONTENTS = [str(i) * (20_000 + i) for i in range(4)]
 
 
 def names(folder):
@@ -29,16 +29,16 @@ def names(folder):
 
 def test_concurrent_writers_of_one_file_do_not_disturb_each_other(tmp_path):
     path = tmp_path / "table.csv"
-    path.write_text(TEXTS[0])
+    path.write_text(CONTENTS[0])
 
     def write_and_read(text):
         for _ in range(50):
             with atomic_write(path) as partial:
                 partial.write_text(text)
-            assert path.read_text() in TEXTS
+            assert path.read_text() in CONTENTS
 
-    with ThreadPoolExecutor(len(TEXTS)) as pool:
-        for done in [pool.submit(write_and_read, text) for text in TEXTS]:
+    with ThreadPoolExecutor(len(CONTENTS)) as pool:
+        for done in [pool.submit(write_and_read, text) for text in CONTENTS]:
             done.result()
     assert names(tmp_path) == ["table.csv"]
 

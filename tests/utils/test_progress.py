@@ -118,14 +118,14 @@ def test_later_stages_are_included(true):
         ("train", 1000, ["3.6 steps/h", "2:46:40"]),
     ],
 )
-def test_bar_shows_count_rate_and_remaining_time(stage, seconds, texts, monkeypatch):
+def test_bar_shows_count_rate_and_remaining_time(stage, seconds, expected, monkeypatch):
     clock, output = Clock(), io.StringIO()
     console = Console(file=output, force_terminal=True, width=100, get_time=clock)
     with progress_bar(console=console) as callback:
         for done in range(11):
             callback(Progress(stage, done, 20))
             clock.now += seconds
-    assert [text for text in texts if text not in output.getvalue()] == []
+    assert [text for text in expected if text not in output.getvalue()] == []
     assert "in total" not in output.getvalue()
 
 

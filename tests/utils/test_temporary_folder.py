@@ -48,7 +48,7 @@ def test_folder_is_removed_at_the_end(temp_root):
     assert names(temp_root) == set()
 
 
-def test_folder_of_a_killed_process_is_removed_and_a_used_one_kept(temp_root):
+def test_folder_of_a_killed_process_is_removed_and_a_used_one_remains(temp_root):
     with subprocess.Popen([sys.executable, "-c", WORKER], stdout=subprocess.PIPE) as worker:
         left = temp_root / worker.stdout.readline().decode().strip()
         set_old_time(left)
@@ -62,7 +62,7 @@ def test_folder_of_a_killed_process_is_removed_and_a_used_one_kept(temp_root):
         assert names(temp_root) == {own.name}
 
 
-def test_recently_created_folder_is_kept(temp_root):
+def test_recently_created_folder_remains(temp_root):
     """The process may not have locked it yet."""
     young = temp_root / f"panel-{platform.node()}-young"
     young.mkdir()
@@ -83,7 +83,7 @@ def test_link_is_not_followed(temp_root, tmp_path_factory):
         assert (elsewhere / "mine").exists()
 
 
-def test_folder_of_another_machine_is_kept(temp_root, monkeypatch):
+def test_folder_of_another_machine_remains(temp_root, monkeypatch):
     """Locks of other machines may not be visible here."""
     with temporary_folder("panel-") as own:
         theirs = temp_root / own.name.replace(platform.node(), "another")

@@ -71,13 +71,13 @@ class Server:
 
     def get(self, path: str) -> bytes:
         """Send a request like a browser that has followed the link."""
-        return self._ask(urllib.request.Request(f"{self.address}{path}"))
+        return self._send(urllib.request.Request(f"{self.address}{path}"))
 
     def post(self, path: str, body: Any = None) -> bytes:
         data, headers = json.dumps(body or {}).encode(), {"X-Histodict": "1"}
-        return self._ask(urllib.request.Request(f"{self.address}{path}", data, headers))
+        return self._send(urllib.request.Request(f"{self.address}{path}", data, headers))
 
-    def _ask(self, request: urllib.request.Request) -> bytes:
+    def _send(self, request: urllib.request.Request) -> bytes:
         self.opener.open(self.link, timeout=10).close()
         with self.opener.open(request, timeout=10) as response:
             data: bytes = response.read()

@@ -13,11 +13,10 @@ pytest.importorskip("starlette.testclient", reason=MISSING)
 pytest.importorskip("uvicorn", reason=MISSING)
 
 from histodict.datasets import manifest
-from histodict.models import model_file
-from histodict.models import prepared_image as view
+from histodict.models import model_file, prepared_image
 from histodict.web import request as web_calls
 from histodict.web import training
-from histodict.web.api import viewer as api_look
+from histodict.web.api import viewer
 from histodict.web.jobs import Job
 from histodict.web.maps import load_prediction
 from histodict.web.training import request_manifest
@@ -41,7 +40,7 @@ def viewed(tissue, tmp_path_factory):
         yield client, job, address
 
 
-def kept_images(client, job):
+def stored_images(client, job):
     """Return the folder of the job's maps, and the images with a map there."""
     (folder,) = client.app.state.context.workspace.glob(f"users/*/jobs/{job}/maps")
     records = request_manifest(Job(folder.parent).request).records
@@ -49,10 +48,10 @@ def kept_images(client, job):
 
 
 def make_all_old(client, job):
-    folder, records = kept_images(client, job)
+    folder, records = stored_images(client, job)
     for record in records:
         make_old(folder, record)
-    assert kept_images(client, job)[1] == []
+    assert stored_images(client, job)[1] == []
 
 
 def test_maps_of_an_earlier_version_are_computed_again(viewed):
@@ -65,12 +64,12 @@ def test_maps_of_an_earlier_version_are_computed_again(viewed):
     assert client.get(f"{address}/outlines").status_code == 200
 
 
-def test_map_image_is_drawn_once(viewed, monkeypatch):
+def test_map_image_is_rendered_once(viewed, monkeypatch):
     client, job, address = viewed
     client.get(address)
-    folder, _ = kept_images(client, job)
+    folder, _ = stored_images(client, job)
     for place in ("map.png?only=1", "outlines?class=1&least=2"):
-        calls = count_calls(monkeypatch, api_look, "stored_map")
+        calls = count_calls(monkeypatch, viewer, "stored_map")
         first, again = (client.get(f"{address}/{place}") for _ in range(2))
         assert first.status_code == 200 and first.content == again.content
         assert len(calls) == 1
@@ -87,12 +86,12 @@ def test_report_needs_no_maps_of_this_version(viewed):
     make_all_old(client, job)
     report = client.get(f"/api/jobs/{job}/report.html")
     assert report.status_code == 200 and "Where the model looks" in report.text
-    assert len(kept_images(client, job)[1]) == 4
+    assert len(stored_images(client, job)[1]) == 4
 
 
 def test_large_image_with_an_old_map_is_computed_again(viewed, monkeypatch):
     client, job, address = viewed
-    monkeypatch.setattr(api_look, "_AT_ONCE", 0)
+    monkeypatch.setattr(viewer, "_AT_ONCE", 0)
     make_all_old(client, job)
     first = client.post(address, json={}, headers=OWN).json()
     assert wait_for(client, first["job"], "done", "failed")["state"] == "done"
@@ -139,7 +138,7 @@ def a_patch(client, address):
 def test_patches_of_one_chunk_are_read_once(viewed, monkeypatch):
     client, job, address = viewed
     place = a_patch(client, address)
-    calls = count_calls(monkeypatch, view.PreparedImage, "chunk_features")
+    calls = count_calls(monkeypatch, prepared_image.PreparedImage, "chunk_features")
     before = [client.get(f"{place}&column={column}").json() for column in (0, 1)]
     assert calls == [] and before[0] != before[1]
     os.utime(images_of(client, job)[address.rpartition("/")[2]])  # simulates another image
@@ -156,7 +155,7 @@ def images_of(client, job):
     return {short_id(found.name(record)): record.path for record in found.records}
 
 
-def test_request_looks_up_its_data_set_once(viewed, monkeypatch):
+def test_request_reads_its_data_set_once(viewed, monkeypatch):
     client, _, address = viewed
     place = a_patch(client, address)
     for requested in (address, f"{address}?point=0.25", f"{address}/map.png", f"{place}&column=0"):
@@ -177,14 +176,14 @@ def test_hanging_slide_does_not_block_other_explanations(viewed, monkeypatch):
     images = images_of(client, job)
     other = next(id_ for id_ in images if id_ != image)
     hung, good = a_patch(client, address), a_patch(client, f"{base}/{other}")
-    released, explain = threading.Event(), api_look.explain
+    released, explain = threading.Event(), viewer.explain
 
     def slow(model, prepared, patch_map, *args):
         if patch_map.path == images[image]:
             released.wait(30)
         return explain(model, prepared, patch_map, *args)
 
-    monkeypatch.setattr(api_look, "explain", slow)
+    monkeypatch.setattr(viewer, "explain", slow)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(client.get, f"{hung}&column=0")
         time.sleep(0.2)

@@ -221,19 +221,19 @@ def test_image_is_zoomed_and_a_patch_explained(page):
 
 
 def test_map_can_be_switched_and_outlined(page):
-    def drawn() -> str:
+    def canvas_content() -> str:
         page.wait_for_timeout(300)
         return page.locator("#viewer").evaluate("canvas => canvas.toDataURL()")
 
-    both = drawn()
+    both = canvas_content()
     page.locator("#map-class").select_option("1")
     page.wait_for_load_state("networkidle")
-    only = drawn()
+    only = canvas_content()
     page.locator("#opacity").fill("0")
-    none = drawn()
+    none = canvas_content()
     page.locator("#outlines").check()
     page.wait_for_load_state("networkidle")
-    outlined = drawn()
+    outlined = canvas_content()
     assert len({both, only, none, outlined}) == 4
     keep_picture(page, "look-outlines")
     page.locator("#opacity").fill("0.5")  # the page stores it
@@ -252,7 +252,7 @@ def test_keyboard_is_sufficient(page):
     page.locator("#viewer").wait_for()
 
 
-def test_corrections_are_learnt_and_the_change_is_shown(page):
+def test_corrections_are_trained_on_and_the_change_is_shown(page):
     page.locator("#flip").select_option("inflamed")
     page.get_by_text("label: inflamed").wait_for()
     page.locator("#mark").click()

@@ -76,25 +76,25 @@ def page(server):
         yield page
 
 
-def ask(server, path, body=None):
+def request(server, path, body=None):
     return json.loads(server.get(path) if body is None else server.post(path, body))
 
 
 def open_data(server, inside):
-    return ask(server, "/api/data", {"place": 0, "inside": inside})["id"]
+    return request(server, "/api/data", {"place": 0, "inside": inside})["id"]
 
 
 def wait_for_model(server, job):
-    while (found := ask(server, f"/api/jobs/{job}"))["state"] in ("waiting", "running"):
+    while (found := request(server, f"/api/jobs/{job}"))["state"] in ("waiting", "running"):
         time.sleep(0.2)
     assert found["state"] == "done", found["error"]
-    return ask(server, f"/api/jobs/{job}/model")
+    return request(server, f"/api/jobs/{job}/model")
 
 
 def train(server, data, **requested):
     body = {"data": data, "preset": "quick", "settings": TINY, "test_folds": 2, "skip_bad": True}
     body |= requested
-    return wait_for_model(server, ask(server, "/api/jobs", body)["id"])
+    return wait_for_model(server, request(server, "/api/jobs", body)["id"])
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def named(server):
 @pytest.fixture(scope="module")
 def model(server, page, named):
     """Trained with the alphabetically first class as positive."""
-    ask(server, f"/api/data/{named}/about", {"positive": ALPHA})
+    request(server, f"/api/data/{named}/about", {"positive": ALPHA})
     return train(server, named)
 
 
@@ -118,7 +118,7 @@ def test_training_requires_a_positive_class(page, server, named):
     page.get_by_role("button", name="Start training").click()
     page.locator("#notice").get_by_text("say first which class is to be found").wait_for()
     assert page.evaluate("document.activeElement.id") == "positive"
-    assert ask(server, "/api/jobs")["jobs"] == []
+    assert request(server, "/api/jobs")["jobs"] == []
 
 
 def test_axes_slider_and_outlines_name_the_positive_class(page, server, model, named):
@@ -196,14 +196,14 @@ def test_link_to_a_missing_image_shows_no_other_one(page, server, model, named):
 
 def test_model_is_not_retrained_with_other_images(page, server, model):
     other = open_data(server, "tissue")
-    image = ask(server, f"/api/data/{other}")["images"][0]
+    image = request(server, f"/api/data/{other}")["images"][0]
     body = {"image": image["id"], "label": "inflamed", "box": [0, 0, 60, 60]}
-    ask(server, f"/api/data/{other}/correct", body)
+    request(server, f"/api/data/{other}/correct", body)
     visit(page, server, "look", model["id"], other, image["id"])
     page.locator("#train-own").wait_for()
     assert page.locator("#retrain").count() == 0
     with pytest.raises(HTTPError) as refused:
-        ask(server, "/api/jobs", {"data": other, "parent": model["id"]})
+        request(server, "/api/jobs", {"data": other, "parent": model["id"]})
     assert "other images (named)" in json.loads(refused.value.read())["error"]
 
 
@@ -237,9 +237,9 @@ def test_regions_are_measured_by_overlap_and_the_truth_is_shown(page, server):
 @pytest.fixture(scope="module")
 def places(server, named):
     """Addresses of the corrected model's pages, and a selector that shows when they are loaded."""
-    job = next(job["id"] for job in ask(server, "/api/jobs")["jobs"] if job["parent"])
-    regions = next(job for job in ask(server, "/api/jobs")["jobs"] if job["regions"])
-    row = ask(server, f"/api/jobs/{job}/model")["results"]["images"][0]
+    job = next(job["id"] for job in request(server, "/api/jobs")["jobs"] if job["parent"])
+    regions = next(job for job in request(server, "/api/jobs")["jobs"] if job["regions"])
+    row = request(server, f"/api/jobs/{job}/model")["results"]["images"][0]
     return {
         "data": (f"data/{named}", "#bad-images"),
         "train": (f"train/{named}/{job}", "#see-model"),

@@ -66,7 +66,7 @@ def test_guessed_positive_class_is_stated_and_has_the_warm_colour(page):
     assert colours(page) == {"adenocarcinoma": BLUE, "normal": ORANGE}
 
 
-def test_page_asks_for_the_positive_class_if_names_are_uninformative(page, folder):
+def test_page_requests_the_positive_class_if_names_are_uninformative(page, folder):
     (folder / "normal").rename(folder / "tumour")
     page.reload()
     page.get_by_text("The names do not tell").wait_for()

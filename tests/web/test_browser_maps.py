@@ -39,7 +39,7 @@ def server(tissue, tmp_path_factory):
     server.stop()
 
 
-def ask(server, path, body=None):
+def request(server, path, body=None):
     return json.loads(server.get(path) if body is None else server.post(path, body))
 
 
@@ -51,20 +51,21 @@ def wait_until(is_so):
 
 
 def state_of(server, job):
-    return ask(server, f"/api/jobs/{job}")["state"]
+    return request(server, f"/api/jobs/{job}")["state"]
 
 
 @pytest.fixture(scope="module")
 def viewer_address(server):
     """The address of the large image in the viewer, with a model."""
     data, slides = (
-        ask(server, "/api/data", {"place": 0, "inside": name})["id"] for name in ("colon", "slides")
+        request(server, "/api/data", {"place": 0, "inside": name})["id"]
+        for name in ("colon", "slides")
     )
     settings = TINY | {"stride_px": "5"}  # so that a map takes a while
     body = {"data": data, "preset": "quick", "settings": settings, "test_folds": 0}
-    job = ask(server, "/api/jobs", body)["id"]
+    job = request(server, "/api/jobs", body)["id"]
     wait_until(lambda: state_of(server, job) == "done")
-    (image,) = ask(server, f"/api/data/{slides}")["images"]
+    (image,) = request(server, f"/api/data/{slides}")["images"]
     return body, f"{job}/{slides}/{image['id']}"
 
 
@@ -81,7 +82,7 @@ def page(server, viewer_address):
 def test_no_map_is_started_without_a_request(page, server):
     page.get_by_text("This image is large, 21 megapixels").wait_for()
     page.wait_for_timeout(1500)
-    found = ask(server, "/api/jobs")
+    found = request(server, "/api/jobs")
     assert found["maps"] == [] and [job["state"] for job in found["jobs"]] == ["done"]
     keep_picture(page, "look-large")
 
@@ -89,11 +90,11 @@ def test_no_map_is_started_without_a_request(page, server):
 def test_map_shows_progress_yields_to_a_training_and_is_listed(page, server, viewer_address):
     page.locator("#make-map").click()
     page.locator("#cancel-map").wait_for()
-    (job,) = ask(server, "/api/jobs")["maps"]
-    wait_until(lambda: ask(server, "/api/jobs")["maps"][0]["share"] > 0)
+    (job,) = request(server, "/api/jobs")["maps"]
+    wait_until(lambda: request(server, "/api/jobs")["maps"][0]["share"] > 0)
     page.locator("#answer progress:not([value='0'])").wait_for()
     keep_picture(page, "look-map-work")
-    training = ask(server, "/api/jobs", viewer_address[0] | {"seed": 1})["id"]
+    training = request(server, "/api/jobs", viewer_address[0] | {"seed": 1})["id"]
     wait_until(lambda: state_of(server, training) == "running")
     assert state_of(server, job["id"]) == "waiting"
     page.get_by_role("link", name="2 Train").click()
@@ -110,4 +111,4 @@ def test_cancelled_map_is_started_again(page, server):
     page.get_by_role("button", name="Make the map after all").click()
     page.locator("#cancel-map").click()
     page.get_by_role("button", name="Make the map after all").wait_for()
-    assert [job["state"] for job in ask(server, "/api/jobs")["maps"]] == ["cancelled"]
+    assert [job["state"] for job in request(server, "/api/jobs")["maps"]] == ["cancelled"]

@@ -56,21 +56,22 @@ def page(server):
         yield page
 
 
-def ask(server, path, body=None):
+def request(server, path, body=None):
     return json.loads(server.get(path) if body is None else server.post(path, body))
 
 
 @pytest.fixture(scope="module")
 def data(server):
-    id_ = ask(server, "/api/data", {"place": 0, "inside": "tissue"})["id"]
-    return ask(server, f"/api/data/{id_}")
+    id_ = request(server, "/api/data", {"place": 0, "inside": "tissue"})["id"]
+    return request(server, f"/api/data/{id_}")
 
 
 @pytest.fixture(scope="module")
 def models(server):
     names = "first", "second", "other"
     return [
-        ask(server, "/api/models", {"place": 0, "inside": f"{n}.histodict"})["id"] for n in names
+        request(server, "/api/models", {"place": 0, "inside": f"{n}.histodict"})["id"]
+        for n in names
     ]
 
 
@@ -208,4 +209,4 @@ def test_imported_model_is_removed_from_the_list(page, server, models):
     page.goto(f"{server.address}/#/model/{models[2]}")
     page.locator("#remove-model").click()
     page.locator("summary", has_text="Choose data").wait_for()
-    assert len(ask(server, "/api/session")["opened"]) == 2
+    assert len(request(server, "/api/session")["opened"]) == 2

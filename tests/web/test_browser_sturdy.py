@@ -56,13 +56,13 @@ def page(server):
         yield page
 
 
-def ask(server, path, body=None):
+def request(server, path, body=None):
     return json.loads(server.get(path) if body is None else server.post(path, body))
 
 
 @pytest.fixture(scope="module")
 def data(server):
-    return ask(server, "/api/data", {"place": 0, "inside": "colon"})["id"]
+    return request(server, "/api/data", {"place": 0, "inside": "colon"})["id"]
 
 
 def visit(page, server, *parts):
@@ -78,7 +78,7 @@ def test_link_outside_the_folder_is_skipped_with_a_warning(page, server, data):
 
 
 def test_missing_folder_does_not_hide_others(page, server, folder, data):
-    lost = ask(server, "/api/data", {"place": 0, "inside": "short-lived"})["id"]
+    lost = request(server, "/api/data", {"place": 0, "inside": "short-lived"})["id"]
     visit(page, server, "data", lost)
     page.get_by_role("link", name="Train on these images").wait_for()
     shutil.rmtree(folder / "short-lived")
@@ -107,15 +107,15 @@ def test_images_are_excluded_individually(page, server, data):
     assert choices.first.evaluate("box => box.selectedOptions[0].text") == "leave out"
     with page.expect_response(lambda response: response.url.endswith("/correct")):
         choices.nth(1).select_option(label="leave out")
-    out = [c["name"] for c in ask(server, f"/api/data/{data}")["corrections"]]
+    out = [c["name"] for c in request(server, f"/api/data/{data}")["corrections"]]
     assert len(out) == 2
     with page.expect_response(lambda response: response.url.endswith("/correct")):
         choices.nth(1).select_option("normal")
-    assert len(ask(server, f"/api/data/{data}")["corrections"]) == 1
+    assert len(request(server, f"/api/data/{data}")["corrections"]) == 1
 
 
 def test_labelled_images_explain_how_to_annotate(page, server, data):
-    image = ask(server, f"/api/data/{data}")["images"][-1]["id"]
+    image = request(server, f"/api/data/{data}")["images"][-1]["id"]
     visit(page, server, "look", "-", data, image)
     page.locator("#no-brush summary").click()
     page.get_by_text("each as a whole").wait_for()
@@ -174,7 +174,7 @@ def test_second_click_starts_no_second_training(page, server, data):
     page.get_by_role("button", name="Cancel").wait_for()
     page.get_by_role("button", name="Start training").click()  # slower than a double click
     page.wait_for_timeout(500)
-    assert len(ask(server, "/api/jobs")["jobs"]) == 1
+    assert len(request(server, "/api/jobs")["jobs"]) == 1
 
 
 def test_progress_keeps_the_focus_and_limits_announcements(page):
@@ -199,10 +199,10 @@ def test_progress_keeps_the_focus_and_limits_announcements(page):
 def test_training_is_renamed_and_deleted(page, server):
     page.locator("#rename").click()
     page.locator(".jobs").get_by_text("A better name").wait_for()
-    (job,) = ask(server, "/api/jobs")["jobs"]
+    (job,) = request(server, "/api/jobs")["jobs"]
     assert job["name"] == "A better name"
     keep_picture(page, "train-renamed")
     page.locator("#delete").click()
     page.get_by_text("Progress is shown here").wait_for()
-    assert ask(server, "/api/jobs")["jobs"] == []
+    assert request(server, "/api/jobs")["jobs"] == []
     assert not list(server.workspace.glob("users/local/jobs/*/job.json"))

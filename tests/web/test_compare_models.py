@@ -18,7 +18,7 @@ pytest.importorskip(
 from histodict.models import TissueClassifier, save_model
 from histodict.patches.grid import PatchGrid
 from histodict.patches.patch_map import NO_TISSUE, PatchMap
-from histodict.web import model_compatibility as misfits
+from histodict.web import model_compatibility
 from histodict.web.maps import MapDifference
 from histodict.web.model_compatibility import ModelProfile, differences
 from tests.web.app import OWN, open_client, open_data, sign_in
@@ -111,15 +111,15 @@ def client(folder):
         yield client
 
 
-def ask_to_open(client, inside, place=0):
+def open_model(client, inside, place=0):
     return client.post("/api/models", json={"place": place, "inside": inside}, headers=OWN)
 
 
 def test_imported_model_is_used_like_a_trained_one(client, model):
     assert "kept.histodict" in client.get("/api/folders").json()["models"]
-    job = ask_to_open(client, "kept.histodict").json()["id"]
+    job = open_model(client, "kept.histodict").json()["id"]
     # the same file is imported once
-    assert ask_to_open(client, "kept.histodict").json()["id"] == job
+    assert open_model(client, "kept.histodict").json()["id"] == job
     session = client.get("/api/session").json()
     assert session["jobs"] == [] and session["maps"] == []
     assert [(entry["id"], entry["name"]) for entry in session["opened"]] == [
@@ -135,14 +135,14 @@ def test_imported_model_is_used_like_a_trained_one(client, model):
     image = client.get(f"/api/data/{data}").json()["images"][0]["id"]
     place = f"/api/jobs/{job}/look/{data}/{image}"
     assert client.get(place).json()["state"] == "done"
-    why = client.get(f"{place}/why", params={"row": 1, "column": 1}).json()
-    assert why["similar"] == [] and "rebuild" in why["words"]
+    explanation = client.get(f"{place}/why", params={"row": 1, "column": 1}).json()
+    assert explanation["similar"] == [] and "rebuild" in explanation["words"]
     assert client.get(f"/api/jobs/{job}/report.html").status_code in (400, 404)
     assert client.get(f"/api/jobs/{job}/model.histodict").status_code == 200
 
 
 def test_imported_model_is_no_running_job(client):
-    job = ask_to_open(client, "kept.histodict").json()["id"]
+    job = open_model(client, "kept.histodict").json()["id"]
     assert client.get(f"/api/jobs/{job}").json()["state"] == "done"
     for act in ("cancel", "resume"):
         assert client.post(f"/api/jobs/{job}/{act}", headers=OWN).status_code == 400
@@ -153,7 +153,7 @@ def test_imported_model_is_no_running_job(client):
 
 
 def test_incompatibilities_are_reported(client, folder):
-    job = ask_to_open(client, "kept.histodict").json()["id"]
+    job = open_model(client, "kept.histodict").json()["id"]
     data = open_data(client)
     (text,) = client.get(f"/api/jobs/{job}/fits/{data}").json()["warnings"]
     assert "comes from a file (kept.histodict)" in text
@@ -164,7 +164,7 @@ def test_incompatibilities_are_reported(client, folder):
 
 
 def test_images_of_another_pixel_size_are_refused(client, folder):
-    job = ask_to_open(client, "kept.histodict").json()["id"]
+    job = open_model(client, "kept.histodict").json()["id"]
     image = min((folder / "tissue" / "healthy").iterdir())
     rows = (
         f"path,label,patient,mpp\n{image},a,1,0.25\n{image.parent / 'patient02_2.jpg'},b,2,0.25\n"
@@ -196,7 +196,7 @@ def test_images_of_another_pixel_size_are_refused(client, folder):
 )
 def test_file_that_is_no_model_is_not_imported(client, folder, inside, status):
     before = sorted((folder.parent / "workspace" / "users" / "anna" / "jobs").iterdir())
-    response = ask_to_open(client, inside)
+    response = open_model(client, inside)
     assert response.status_code == status
     text = response.json()["error"]
     assert text and str(folder.parent / "workspace") not in text
@@ -206,18 +206,18 @@ def test_file_that_is_no_model_is_not_imported(client, folder, inside, status):
 def test_link_to_a_model_elsewhere_is_refused(client, folder, model):
     save_model(model, folder.parent / "secret.histodict")
     (folder / "link.histodict").symlink_to(folder.parent / "secret.histodict")
-    assert ask_to_open(client, "link.histodict").status_code == 403
+    assert open_model(client, "link.histodict").status_code == 403
     assert "link.histodict" not in client.get("/api/folders").json()["models"]
 
 
 def test_too_large_model_is_refused(client, folder, monkeypatch):
-    monkeypatch.setattr(misfits, "_MAX_BYTES", 100)
-    response = ask_to_open(client, "kept.histodict")
+    monkeypatch.setattr(model_compatibility, "_MAX_BYTES", 100)
+    response = open_model(client, "kept.histodict")
     assert response.status_code == 400 and "larger than" in response.json()["error"]
 
 
 def test_imported_model_is_private_to_its_user(client):
-    job = ask_to_open(client, "kept.histodict").json()["id"]
+    job = open_model(client, "kept.histodict").json()["id"]
     anna, ben = client.app.state.users
     sign_in(client, ben)
     assert client.get("/api/session").json()["opened"] == []
@@ -227,7 +227,7 @@ def test_imported_model_is_private_to_its_user(client):
 
 def test_imported_model_is_deleted_without_its_file(client, folder):
     shutil.copy(folder / "kept.histodict", folder / "second.histodict")
-    job = ask_to_open(client, "second.histodict").json()["id"]
+    job = open_model(client, "second.histodict").json()["id"]
     assert client.post(f"/api/jobs/{job}/delete", headers=OWN).status_code == 200
     assert client.get(f"/api/jobs/{job}/model").status_code == 404
     assert (folder / "second.histodict").is_file()
@@ -239,7 +239,7 @@ def test_imported_model_is_deleted_without_its_file(client, folder):
 
 @pytest.fixture(scope="module")
 def place(client, folder):
-    job = ask_to_open(client, "kept.histodict").json()["id"]
+    job = open_model(client, "kept.histodict").json()["id"]
     data = open_data(client)
     image = client.get(f"/api/data/{data}").json()["images"][-1]["id"]
     path = f"/api/jobs/{job}/look/{data}/{image}"
@@ -284,7 +284,7 @@ def test_outlines_for_qupath_cover_the_patches(client, place):
 
 
 def test_moved_threshold_changes_exports_and_comparisons(client, place):
-    job = ask_to_open(client, "margin.histodict").json()["id"]
+    job = open_model(client, "margin.histodict").json()["id"]
     path = place[1].replace(place[0], job)
     assert client.get(path).json()["state"] == "done"
     point = "point=0.001"
@@ -311,7 +311,7 @@ def test_moved_threshold_changes_exports_and_comparisons(client, place):
 
 
 def test_images_are_suggested_after_some_predictions(client, folder):
-    job = ask_to_open(client, "kept.histodict").json()["id"]
+    job = open_model(client, "kept.histodict").json()["id"]
     data = open_data(client)
     ids = [image["id"] for image in client.get(f"/api/data/{data}").json()["images"]]
     place = f"/api/jobs/{job}/suggest/{data}"
@@ -335,7 +335,7 @@ def test_unreadable_and_annotated_images_are_not_suggested(client, folder):
     shutil.copytree(folder / "tissue", folder / "spoilt")
     first, second, *_ = sorted((folder / "spoilt").rglob("*.jpg"))
     first.write_bytes(b"no image")
-    job = ask_to_open(client, "kept.histodict").json()["id"]
+    job = open_model(client, "kept.histodict").json()["id"]
     body = {"place": 0, "inside": "spoilt", "bare": True}
     data = client.post("/api/data", json=body, headers=OWN).json()["id"]
     own = f"/api/data/{data}"

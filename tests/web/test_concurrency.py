@@ -53,7 +53,7 @@ def test_limits_are_as_configured(monkeypatch):
 def test_quick_response_does_not_wait_for_slow_ones():
     stored = threading.Event()
 
-    async def ask() -> str:
+    async def respond() -> str:
         limits = ConcurrencyLimits()
         slow = (PREDICTIONS, DOWNLOADS, *[IMAGES] * 50)
         behind = [asyncio.create_task(limits.run(limit, stored.wait, 5)) for limit in slow]
@@ -63,14 +63,14 @@ def test_quick_response_does_not_wait_for_slow_ones():
         await asyncio.gather(*behind)
         return response
 
-    assert asyncio.run(ask()) == "here"
+    assert asyncio.run(respond()) == "here"
 
 
 def test_deferred_work_changes_its_limit():
-    async def ask() -> str:
+    async def respond() -> str:
         return await ConcurrencyLimits().run(QUICK, lambda: DeferredWork(IMAGES, lambda: "drawn"))
 
-    assert asyncio.run(ask()) == "drawn"
+    assert asyncio.run(respond()) == "drawn"
 
 
 def test_hanging_slide_blocks_only_itself(monkeypatch):
@@ -78,7 +78,7 @@ def test_hanging_slide_blocks_only_itself(monkeypatch):
     monkeypatch.setattr("histodict.web.request.available_cores", lambda: 2)
     stored = threading.Event()
 
-    async def ask() -> str:
+    async def respond() -> str:
         limits = ConcurrencyLimits()
         slow = DeferredWork(IMAGES, lambda: stored.wait(5), Path("hung.svs"))
         behind = [asyncio.create_task(limits.run(QUICK, lambda: slow)) for _ in range(6)]
@@ -89,4 +89,4 @@ def test_hanging_slide_blocks_only_itself(monkeypatch):
         await asyncio.gather(*behind)
         return response
 
-    assert asyncio.run(ask()) == "here"
+    assert asyncio.run(respond()) == "here"

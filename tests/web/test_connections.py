@@ -77,7 +77,7 @@ def test_many_idle_connections_do_not_block_others(connect, server):
     assert is_closed(abstaining[0], 0.5)  # the oldest was closed
 
 
-def test_complete_request_is_answered_after_a_pause(connect):
+def test_complete_request_gets_a_response_after_a_pause(connect):
     connection = connect(b"GET /static/app.js HTTP/1.1\r\n")
     connection.sendall(b"Host: 127.0.0.1\r\n\r\n")
     assert connection.recv(4096).startswith(b"HTTP/1.1 401")

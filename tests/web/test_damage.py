@@ -119,7 +119,7 @@ def test_damaged_map_is_computed_again(workspace_copy, tissue, how):
 
 
 @pytest.mark.parametrize("how", HOW_JSON)
-def test_damaged_corrections_are_reported_and_kept(workspace_copy, tissue, how):
+def test_damaged_corrections_are_reported_and_remain(workspace_copy, tissue, how):
     workspace, user, data, image, _ = workspace_copy
     path = user / "data" / data / "corrections.json"
     damage(path, how)

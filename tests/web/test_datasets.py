@@ -53,14 +53,18 @@ def test_labels_are_changed_and_changed_back(dataset):
     assert record.path.read_bytes() == before
 
 
-def test_marked_rectangle_becomes_an_image_of_the_same_patient(dataset):
+def test_corrected_rectangle_becomes_an_image_of_the_same_patient(dataset):
     image, record = some_id(dataset, "healthy")
     add_correction(dataset, image, "inflamed", [30, 20, 1000, 90])
     (correction,) = dataset.corrections()
     assert correction["box"] == [30, 20, 160, 90]
-    marked = training_manifest(dataset).records[-1]
-    assert (marked.label, marked.patient, marked.mpp) == ("inflamed", record.patient, record.mpp)
-    with Image.open(record.path) as full_mask, Image.open(marked.path) as part:
+    corrected = training_manifest(dataset).records[-1]
+    assert (corrected.label, corrected.patient, corrected.mpp) == (
+        "inflamed",
+        record.patient,
+        record.mpp,
+    )
+    with Image.open(record.path) as full_mask, Image.open(corrected.path) as part:
         np.testing.assert_array_equal(np.asarray(full_mask)[20:90, 30:160], np.asarray(part))
     remove_correction(dataset, correction["id"])
     assert len(training_manifest(dataset).records) == len(dataset.manifest.records)

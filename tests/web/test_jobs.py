@@ -162,14 +162,14 @@ def test_vanished_worker_counts_as_interrupted(tissue, tmp_path):
 
 
 def test_large_image_is_computed_in_the_background_on_request(client, monkeypatch):
-    from histodict.web.api import viewer as api_look
+    from histodict.web.api import viewer
 
     data = open_data(client)
     job = start(client, data, test_folds=0)
     wait_for(client, job, "done")
     image = client.get(f"/api/data/{data}").json()["images"][0]["id"]
     address = f"/api/jobs/{job}/look/{data}/{image}"
-    monkeypatch.setattr(api_look, "_AT_ONCE", 0)
+    monkeypatch.setattr(viewer, "_AT_ONCE", 0)
     assert client.get(address).json()["state"] == "unasked"
     assert client.get("/api/jobs").json()["maps"] == []
     first = client.post(address, headers=OWN).json()

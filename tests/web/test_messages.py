@@ -312,7 +312,7 @@ def record_of(job, path):
     return found
 
 
-def test_metrics_at_a_moved_threshold_are_marked_as_tuned(trained, tmp_path):
+def test_metrics_at_a_moved_threshold_are_flagged_as_tuned(trained, tmp_path):
     client, _, job, _ = trained
     address = f"/api/jobs/{job.id}"
     plain = client.get(f"{address}/report.html").text

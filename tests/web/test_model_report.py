@@ -110,9 +110,9 @@ def test_assumed_pixel_sizes_and_failures_are_reported(model, tmp_path):
     rows = [
         row | {"mpp": 0.5, "mpp_from": "assumed"} for row in result_rows(("healthy", "healthy"))
     ]
-    nothing_said = {"label": "healthy", "answer": None, "patient": "p", "value": None}
-    rows.append(nothing_said | {"name": "far.png", "failure": "has 2 µm per pixel"})
-    rows.append(nothing_said | {"name": "glass.png"})
+    without_prediction = {"label": "healthy", "answer": None, "patient": "p", "value": None}
+    rows.append(without_prediction | {"name": "far.png", "failure": "has 2 µm per pixel"})
+    rows.append(without_prediction | {"name": "glass.png"})
     results = {"images": rows, "operating_point": None}
     write_report(tmp_path / "r.html", model, [], results, nothing(tmp_path, model), [])
     text = (tmp_path / "r.html").read_text(encoding="utf-8")

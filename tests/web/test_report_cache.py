@@ -45,7 +45,7 @@ class Reports:
     def fresh_client(self):
         return open_client([self.base / "folder"], self.base / "workspace")
 
-    def ask(self, query="", client=None):
+    def fetch(self, query="", client=None):
         response = (client or self.client).get(f"/api/jobs/{self.job.id}/report.html{query}")
         response.raise_for_status()
         return response.content
@@ -76,12 +76,12 @@ def turn_over(path):
     os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
 
 
-def turn_learnt(reports):
+def turn_training_images(reports):
     for record in reports.records()[0]:
         turn_over(record.path)
 
 
-def turn_tested(reports):
+def turn_test_images(reports):
     for record in reports.records()[1]:
         turn_over(record.path)
 
@@ -127,41 +127,48 @@ def leave_out(reports):
 @pytest.mark.parametrize(
     "change",
     [
-        *(turn_learnt, turn_tested, turn_masks, train_anew, change_label, change_request),
+        *(
+            turn_training_images,
+            turn_test_images,
+            turn_masks,
+            train_anew,
+            change_label,
+            change_request,
+        ),
         *(leave_out, lose_gallery),
     ],
 )
 def test_change_gives_another_report(reports, monkeypatch, change):
-    before = reports.ask()
+    before = reports.fetch()
     calls = count_calls(monkeypatch, api_model, "write_report")
-    assert reports.ask() == before and not calls
+    assert reports.fetch() == before and not calls
     change(reports)
-    after = reports.ask()
-    assert after == reports.ask() and len(calls) == 1
+    after = reports.fetch()
+    assert after == reports.fetch() and len(calls) == 1
     assert after != before
-    assert after == reports.ask(client=reports.fresh_client())
+    assert after == reports.fetch(client=reports.fresh_client())
 
 
 def test_every_threshold_has_its_report(reports):
-    contents = {query: reports.ask(query) for query in ("", "?point=3", "?point=40")}
+    contents = {query: reports.fetch(query) for query in ("", "?point=3", "?point=40")}
     assert len(set(contents.values())) == 3
     for query, text in contents.items():
-        assert reports.ask(query) == text == reports.ask(query, reports.fresh_client())
+        assert reports.fetch(query) == text == reports.fetch(query, reports.fresh_client())
 
 
 def test_report_cache_is_bounded(reports, monkeypatch):
-    size = len(reports.ask("?point=2"))
+    size = len(reports.fetch("?point=2"))
     client = reports.fresh_client()
     client.app.state.context.reports = LRUCache(2 * size + size // 2)
     calls = count_calls(monkeypatch, api_model, "write_report")
     for point in (2, 3, 4, 5, 2):
-        reports.ask(f"?point={point}", client)
+        reports.fetch(f"?point={point}", client)
     assert len(calls) == 5
 
 
 def test_image_outside_the_folders_is_refused_despite_the_cache(reports):
     """The cache is not accessible to users who may no longer access the images."""
-    reports.ask()
+    reports.fetch()
     record = reports.records()[0][0]
     outside = reports.base / record.path.name
     os.replace(record.path, outside)

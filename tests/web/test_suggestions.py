@@ -48,7 +48,7 @@ def test_scale_and_order_do_not_matter():
     assert [int(order[p]) for p in places(leads[order], summaries[order], trained, 6)] == found
 
 
-def test_typical_image_comes_first_without_training_images():
+def test_central_image_comes_first_without_training_images():
     summaries = np.array([[0.0], [0.1], [0.2], [50]])
     assert places(np.ones(4), summaries, np.zeros((0, 1)), 1) == [1]
     assert suggest(np.zeros(0), np.zeros((0, 3)), np.zeros((0, 3)), 2) == []
@@ -109,14 +109,16 @@ def test_regions_tile_the_tissue(field_map):
     assert min(boxes, key=boxes.get) == (512, 0, 1024, 512)
 
 
-def test_uncertain_region_is_suggested_until_it_is_marked(field_map, source):
-    marked = [(0, 0, 100, 100)]
-    found = suggest_regions(field_map, source, marked, 3)
+def test_uncertain_region_is_suggested_until_it_is_labelled(field_map, source):
+    labelled = [(0, 0, 100, 100)]
+    found = suggest_regions(field_map, source, labelled, 3)
     boxes = [box for box, _ in found]
     assert len(boxes) == 3 and (0, 0, 512, 512) not in boxes
     assert max(found, key=lambda one: one[1].uncertainty)[0] == (512, 0, 1024, 512)
-    marked.append((600, 100, 700, 200))
-    assert (512, 0, 1024, 512) not in [b for b, _ in suggest_regions(field_map, source, marked, 3)]
+    labelled.append((600, 100, 700, 200))
+    assert (512, 0, 1024, 512) not in [
+        b for b, _ in suggest_regions(field_map, source, labelled, 3)
+    ]
     assert suggest_regions(field_map, source, [(0, 0, 1536, 1024)], 3) == []
 
 

@@ -92,9 +92,9 @@ def test_status_of_a_correction_is_reported(dataset):
     by_id = dataset.listing.by_id
     tested, trained = (
         next(
-            i for i, r in by_id.items() if (r.patient in stored) is is_kept and r.label == "healthy"
+            i for i, r in by_id.items() if (r.patient in stored) is is_test and r.label == "healthy"
         )
-        for is_kept in (True, False)
+        for is_test in (True, False)
     )
     again, box = TrainingRequest.from_request(request), [0, 0, 60, 60]
     assert corrected_in(dataset, again, trained, box)[1] == ["learnt"]

@@ -12,7 +12,7 @@
                       from `histodict atoms`, if given: auc, n_patients, stability_seeds,
                       variance_share_site, is_site_confounded and similar statistics
     varm["atoms"]     the atoms
-    varm["usual_use"] fraction of the training patches of each class that use an atom, if known
+    varm["class_usage"] fraction of the training patches of each class that use an atom, if known
     uns["spatial"]    thumbnail, its scale and the patch side, as squidpy and scanpy expect them
     uns["histodict"]  image, prediction, model
 
@@ -288,7 +288,7 @@ class _Table:
         atom_rows: dict[str, NDArray[Any]] = {}
         if atoms is not None:
             fractions = [reference.usage for reference in self.model.model_.class_reference_]
-            atom_rows = {"atoms": np.asarray(atoms.D), "usual_use": np.stack(fractions, axis=1)}
+            atom_rows = {"atoms": np.asarray(atoms.D), "class_usage": np.stack(fractions, axis=1)}
         write(atom_rows, file, "varm")
         write(self._uns(), file, "uns")
         for part in _EMPTY:

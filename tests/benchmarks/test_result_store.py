@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-kept = pytest.importorskip("benchmarks.kept_pieces", reason="the benchmarks are not here")
+result_store = pytest.importorskip("benchmarks.result_store", reason="the benchmarks are not here")
 
 
 @dataclass(frozen=True)
@@ -44,18 +44,18 @@ def computed(log: Path) -> list[str]:
 def test_finished_results_are_loaded(tmp_path, jobs):
     log, folder = tmp_path / "log", tmp_path / "out"
     first = [Square(n, log) for n in (1, 3, 2)]
-    done = kept.do_all(first, folder, jobs)
+    done = result_store.run_all(first, folder, jobs)
     assert done.found == {f"square/{n}": {"square": n * n} for n in (1, 3, 2)}
-    assert (done.missing, done.failures, done.tell()) == ([], {}, 0)
+    assert (done.missing, done.failures, done.report_status()) == ([], {}, 0)
     assert sorted(computed(log)) == ["1", "2", "3"]
-    more = kept.do_all([*first, Square(4, log)], folder, jobs)
+    more = result_store.run_all([*first, Square(4, log)], folder, jobs)
     assert more.found["square/4"] == {"square": 16} and len(more.found) == 4
     assert sorted(computed(log)) == ["1", "2", "3", "4"]
 
 
 def test_longest_task_is_started_first(tmp_path):
     log = tmp_path / "log"
-    kept.do_all([Square(n, log) for n in (1, 3, 2)], tmp_path / "out", 1)
+    result_store.run_all([Square(n, log) for n in (1, 3, 2)], tmp_path / "out", 1)
     assert computed(log) == ["3", "2", "1"]
 
 
@@ -63,25 +63,25 @@ def test_longest_task_is_started_first(tmp_path):
 def test_failure_is_reported_and_does_not_stop_others(tmp_path, jobs, capsys):
     log, folder = tmp_path / "log", tmp_path / "out"
     pieces = [Square(n, log) for n in (-9, 1, 2)]
-    done = kept.do_all(pieces, folder, jobs)
+    done = result_store.run_all(pieces, folder, jobs)
     assert set(done.found) == {"square/1", "square/2"}
     assert done.missing == ["square/-9"]
     assert done.failures == {"square/-9": "ValueError: it is negative"}
-    assert done.tell() == 1
+    assert done.report_status() == 1
     output = capsys.readouterr()
     assert "square/-9: failed: ValueError: it is negative" in output.err
     assert "1 of 3 pieces of work are missing" in output.out
-    kept.do_all(pieces, folder, jobs)
+    result_store.run_all(pieces, folder, jobs)
     assert computed(log).count("-9") == 2  # only this one is tried again
     assert len(computed(log)) == 4
 
 
 def test_tables_alone_compute_nothing(tmp_path, capsys):
     log, folder = tmp_path / "log", tmp_path / "out"
-    kept.do_all([Square(1, log)], folder, 1)
-    found = kept.find_all([Square(1, log), Square(5, log)], folder)
+    result_store.run_all([Square(1, log)], folder, 1)
+    found = result_store.load_all([Square(1, log), Square(5, log)], folder)
     assert (list(found.found), found.missing) == (["square/1"], ["square/5"])
-    assert found.tell() == 0  # a missing result is not a failure
+    assert found.report_status() == 0  # a missing result is not a failure
     assert "1 of 2" in capsys.readouterr().out
     assert computed(log) == ["1"]
 
@@ -89,20 +89,20 @@ def test_tables_alone_compute_nothing(tmp_path, capsys):
 def test_changed_settings_or_incomplete_files_are_computed_again(tmp_path):
     log, folder = tmp_path / "log", tmp_path / "out"
     piece = Square(3, log)
-    kept.do_all([piece], folder, 1)
+    result_store.run_all([piece], folder, 1)
     (file,) = folder.glob("*.json")
     other = json.loads(file.read_text()) | {"piece": "another"}
     for text in (json.dumps(other), file.read_text()[:10]):
         file.write_text(text)
-        assert kept.find_all([piece], folder).missing == ["square/3"]
-        assert kept.do_all([piece], folder, 1).found == {"square/3": {"square": 9}}
+        assert result_store.load_all([piece], folder).missing == ["square/3"]
+        assert result_store.run_all([piece], folder, 1).found == {"square/3": {"square": 9}}
     assert computed(log) == ["3", "3", "3"]
 
 
 def test_duplicate_names_are_refused(tmp_path):
     pieces = [Square(1, tmp_path / "log"), Square(1, tmp_path / "log")]
     with pytest.raises(ValueError, match="square/1"):
-        kept.find_all(pieces, tmp_path)
+        result_store.load_all(pieces, tmp_path)
 
 
 # --- tables of planted results ------------------------------------------------------------------
@@ -111,14 +111,14 @@ def test_duplicate_names_are_refused(tmp_path):
 def planted(right: float, seed: int, n_repeats: int = 2) -> dict[int, dict[str, object]]:
     """Return results of two folds by patient with this accuracy, by index of the split."""
     rng = np.random.default_rng(seed)
-    facts = {}
+    results = {}
     for place in range(2 * n_repeats):
         patients = [f"patient {place % 2}-{n}" for n in range(20) for _ in range(10)]
         truth = [("benign", "malignant")[n % 2] for n in range(200)]
         correct = rng.random(200) < right
         other = {"benign": "malignant", "malignant": "benign"}
         labels = [t if ok else other[t] for t, ok in zip(truth, correct, strict=True)]
-        facts[place] = {
+        results[place] = {
             "repeat": place // 2,
             "classes": ["benign", "malignant"],
             "truth": truth,
@@ -126,7 +126,7 @@ def planted(right: float, seed: int, n_repeats: int = 2) -> dict[int, dict[str, 
             "labels": labels,
             "scores": [[1.0 if label == "malignant" else -1.0] for label in labels],
         }
-    return facts
+    return results
 
 
 def numbers(text: str) -> list[float]:
@@ -137,37 +137,42 @@ def numbers(text: str) -> list[float]:
 
 
 def test_planted_mean_is_in_its_interval_and_folds_form_one_repeat():
-    facts = list(planted(0.8, 0).values())
-    made = kept.repeats(facts, "labels")
+    results = list(planted(0.8, 0).values())
+    made = result_store.repeats(results, "labels")
     assert [len(repeat.labels) for repeat in made] == [400, 400]
-    for metric, kind in ((kept.metrics.balanced_accuracy, "labels"), (kept.area(facts), "scores")):
-        value, low, high = numbers(kept.mean_shown(metric, facts, kind))
+    for metric, kind in (
+        (result_store.metrics.balanced_accuracy, "labels"),
+        (result_store.area(results), "scores"),
+    ):
+        value, low, high = numbers(result_store.mean_shown(metric, results, kind))
         assert low < 0.8 < high and low <= value <= high and high - low < 0.1
 
 
 def test_planted_difference_is_found_and_none_without_one():
-    metric = kept.metrics.balanced_accuracy
+    metric = result_store.metrics.balanced_accuracy
     better, worse = planted(0.9, 1), planted(0.7, 2)
-    text = kept.difference_shown(metric, better, worse)
+    text = result_store.difference_shown(metric, better, worse)
     value, low, high = numbers(text)
     assert low < 0.2 < high and text.startswith("**+")
-    assert numbers(kept.difference_shown(metric, worse, better)) == pytest.approx(
+    assert numbers(result_store.difference_shown(metric, worse, better)) == pytest.approx(
         [-value, -high, -low], abs=0.002
     )
-    assert not kept.difference_shown(metric, planted(0.8, 3), planted(0.8, 4)).startswith("*")
+    assert not result_store.difference_shown(metric, planted(0.8, 3), planted(0.8, 4)).startswith(
+        "*"
+    )
 
 
 def test_only_common_splits_are_compared():
-    metric = kept.metrics.balanced_accuracy
+    metric = result_store.metrics.balanced_accuracy
     complete = planted(0.9, 1)
     part = {place: complete[place] for place in (0, 1)}
-    assert numbers(kept.difference_shown(metric, complete, part)) == [0, 0, 0]
-    assert kept.difference_shown(metric, complete, {}) == kept.NOTHING
-    assert kept.mean_shown(metric, []) == kept.NOTHING
+    assert numbers(result_store.difference_shown(metric, complete, part)) == [0, 0, 0]
+    assert result_store.difference_shown(metric, complete, {}) == result_store.NOTHING
+    assert result_store.mean_shown(metric, []) == result_store.NOTHING
 
 
 def test_background_image_has_score_zero():
-    (fact, *_) = planted(1.0, 0).values()
-    fact["scores"] = [[float("nan")], *fact["scores"][1:]]
-    (repeat,) = kept.repeats([fact], "scores")
+    (result, *_) = planted(1.0, 0).values()
+    result["scores"] = [[float("nan")], *result["scores"][1:]]
+    (repeat,) = result_store.repeats([result], "scores")
     assert repeat.predictions[0] == 0

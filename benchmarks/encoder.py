@@ -1,6 +1,6 @@
 """The bare network, from pixels to cells, on one core: how far it is from the core's own limit.
 
-    python -m benchmarks.network [--areas 224 512 1024 1152] [--repeats 15] [--output FILE.json]
+    python -m benchmarks.encoder [--areas 224 512 1024 1152] [--repeats 15] [--output FILE.json]
 
 The limit is the rate of a product of two large matrices by the same library on one thread, taken in
 turns with the network. Operations are those that the layers define, two for a multiply-add; what
@@ -25,7 +25,7 @@ from histodict.encoders import efficientnet_lite as efficientnet
 from histodict.encoders import load_encoder
 
 from . import report
-from .machine import machine_facts
+from .machine import describe_machine
 
 NAMES = ("efficientnet-lite0", "efficientnet-lite0-half", "efficientnet-lite0-both")
 _SIDE = 1024  # of the matrices
@@ -38,22 +38,22 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="all figures as JSON")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    facts = machine_facts() | {"torch": torch.__version__}
-    report.print_facts(facts)
+    machine = describe_machine() | {"torch": torch.__version__}
+    report.print_machine(machine)
     rows = [measure(name, side, options.repeats) for name in NAMES for side in options.areas]
     print()
     report._print_table([_cells(row) for row in rows])
     if options.output:
-        options.output.write_text(json.dumps({"facts": facts, "rows": rows}, indent=1))
+        options.output.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1))
 
 
 def measure(name: str, side: int, repeats: int) -> dict[str, Any]:
     """One network on areas of side × side pixels, in turns with the product."""
-    network = load_encoder(name)
+    encoder = load_encoder(name)
     pixels = np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8)
     matrix = torch.rand(_SIDE, _SIDE)
     cases: tuple[Callable[[], Any], ...] = (
-        lambda: network.feature_map(pixels),
+        lambda: encoder.feature_map(pixels),
         lambda: matrix @ matrix,
     )
     for case in cases:

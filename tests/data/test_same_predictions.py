@@ -1,7 +1,7 @@
 """Models, predictions and files are bit for bit as recorded.
 
 If a change is meant to change results, record them again, with the reason in the commit: `python -m
-tests.data.record tests/data/answers-x86.json`.
+tests.data.record tests/data/predictions-x86.json`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 
 from tests.data.record import command_cases, draw, model_cases, processor
 
-RECORDED = json.loads((Path(__file__).parent / "answers-x86.json").read_text())
+RECORDED = json.loads((Path(__file__).parent / "predictions-x86.json").read_text())
 
 
 @pytest.fixture(scope="module")

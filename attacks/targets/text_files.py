@@ -27,13 +27,13 @@ from histodict.utils.dask_executor import _read_settings
 from .. import byte_edits, json_edits
 from ..target import Case, InvariantError, Target
 
-_MARK = b"\n \n"
+_MARKER = b"\n \n"
 _YAML = b"""system: SLURM
 jobs: 20
 options: {cores: 8, processes: 8, memory: 32GB, walltime: "04:00:00", queue: normal}
 """
 _SETTINGS = b"n_atoms=30\nstain=macenko\nmpp=0.5\nturn_patches=true\nrho=0.1\ncalibration_folds=3\n"
-_WORDS = (
+_TERMS = (
     *("null", "None", "NaN", "-Infinity", "[]", "{}", "[" * 5000, "1e999", "9" * 5000, "-1", "0"),
     *("true", "'", '"', "\x00", "\ufeff", "\u2028", "\u0661", "é" * 3, "=", ",", ";", "\t", "\r"),
     *(
@@ -49,8 +49,8 @@ _WORDS = (
 _CODES = ("utf-16", "utf-32", "utf-8-sig", "latin-1", "cp037")
 
 
-class Texts(Target):
-    name = "texts"
+class TextFiles(Target):
+    name = "text_files"
 
     def setup(self, folder: Path) -> None:
         self.folder = folder
@@ -101,7 +101,7 @@ class Texts(Target):
         return Case(f"{base}: {kind}", base, tuple(edits))
 
     def _word(self, rng: Generator, n: int) -> list[Any]:
-        word = _WORDS[int(rng.integers(len(_WORDS)))].encode("utf-8", "surrogatepass").hex()
+        word = _TERMS[int(rng.integers(len(_TERMS)))].encode("utf-8", "surrogatepass").hex()
         what = str(rng.choice(["insert", "write", "cell"]))
         return [what, int(rng.integers(n)), word]
 
@@ -113,7 +113,7 @@ class Texts(Target):
             data = json_edits.dumps(value).encode()
         for edit in case.edits:
             if edit[0] == "seal":
-                data = _sealed(data)
+                data = _with_digest(data)
             elif edit[0] == "code":
                 data = data.decode().encode(edit[1], "replace")
             elif edit[0] == "cell":
@@ -166,7 +166,7 @@ class Texts(Target):
         check_splits(self.manifest, splits)
         data = path.read_bytes()
         same = _loads(data) == json.loads(self.files["splits.json"])
-        if not same and not data.endswith(_MARK):
+        if not same and not data.endswith(_MARKER):
             raise InvariantError("splits that were changed after they were written are taken")
 
     def _cluster(self, path: Path) -> None:
@@ -180,7 +180,7 @@ def _loads(data: bytes) -> Any:
         return None
 
 
-def _sealed(data: bytes) -> bytes:
+def _with_digest(data: bytes) -> bytes:
     """Return splits with a valid digest."""
     content = _loads(data)
     if not isinstance(content, dict):
@@ -188,7 +188,7 @@ def _sealed(data: bytes) -> bytes:
     content.pop("digest", None)
     text = json.dumps(content, sort_keys=True)
     content["digest"] = hashlib.sha256(text.encode()).hexdigest()
-    return json.dumps(content).encode() + _MARK
+    return json.dumps(content).encode() + _MARKER
 
 
 def _in_cell(data: bytes, place: int, word: bytes) -> bytes:
@@ -199,4 +199,4 @@ def _in_cell(data: bytes, place: int, word: bytes) -> bytes:
     return data[:start] + word + data[min(stops, default=len(data)) :]
 
 
-TARGET = Texts()
+TARGET = TextFiles()

@@ -35,7 +35,7 @@ from histodict.model_selection.splits import Split
 from histodict.utils.files import atomic_write
 from histodict.utils.parallel import map_processes, single_blas_thread
 
-Facts = dict[str, Any]
+Results = dict[str, Any]
 NOTHING = "\N{EN DASH}"  # in a table
 
 # --- the pool -----------------------------------------------------------------------------------
@@ -48,7 +48,7 @@ class Piece(Protocol):
     @property
     def name(self) -> str: ...
 
-    def work(self) -> Facts: ...
+    def work(self) -> Results: ...
 
 
 @dataclass
@@ -59,15 +59,15 @@ class Done:
     those that are missing because of it; seconds : that the finished ones took
     """
 
-    found: dict[str, Facts] = field(default_factory=dict)
+    found: dict[str, Results] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 
-    def tell(self) -> int:
+    def report_status(self) -> int:
         """A line for each failure and one for what is missing; the exit status."""
-        for name, why in self.failures.items():
-            print(f"{name}: failed: {why}", file=sys.stderr, flush=True)
+        for name, message in self.failures.items():
+            print(f"{name}: failed: {message}", file=sys.stderr, flush=True)
         if self.missing:
             print(f"\n{len(self.missing)} of {self.n_pieces} pieces of work are missing.")
         return 1 if self.failures else 0
@@ -86,12 +86,12 @@ class Done:
         )
 
 
-def do_all(pieces: Sequence[Piece], folder: Path, jobs: int) -> Done:
+def run_all(pieces: Sequence[Piece], folder: Path, jobs: int) -> Done:
     """Everything that the folder has not yet, in `jobs` processes of one thread each.
 
     A piece that fails does not stop the others, and is tried again by the next run.
     """
-    missing = find_all(pieces, folder).missing
+    missing = load_all(pieces, folder).missing
     by_name = {piece.name: piece for piece in pieces}
     todo = sorted((by_name[name] for name in missing), key=_cost, reverse=True)
     run = partial(_run, folder.absolute())
@@ -107,15 +107,17 @@ def do_all(pieces: Sequence[Piece], folder: Path, jobs: int) -> Done:
             (delayed(run)(piece) for piece in todo), n_processes, one_thread=True
         )
     try:
-        failures = {p.name: why for p, why in zip(todo, output, strict=True) if why is not None}
+        failures = {
+            p.name: message for p, message in zip(todo, output, strict=True) if message is not None
+        }
     except Exception as error:  # a process was killed: what is finished is there nevertheless
         failures = {"a process": f"{type(error).__name__}: {error}".splitlines()[0]}
-    done = find_all(pieces, folder)
+    done = load_all(pieces, folder)
     done.failures = failures
     return done
 
 
-def find_all(pieces: Sequence[Piece], folder: Path) -> Done:
+def load_all(pieces: Sequence[Piece], folder: Path) -> Done:
     """What the folder has of these pieces."""
     names = [piece.name for piece in pieces]
     if len(set(names)) < len(names):
@@ -137,25 +139,25 @@ def _run(folder: Path, piece: Piece) -> str | None:
     try:
         with single_blas_thread():
             found = piece.work()
-        facts = {
+        results = {
             "piece": repr(piece),
             "seconds": time.perf_counter() - started,
             "processor": time.process_time() - spent,
             "found": found,
         }
-        text = json.dumps(facts)
+        text = json.dumps(results)
         with atomic_write(_file(piece, folder)) as partial_file:
             partial_file.write_text(text, encoding="utf-8")
     except Exception as error:
         traceback.print_exc()
         return f"{type(error).__name__}: {error}"
-    print(f"{piece.name}: {facts['seconds']:.0f} s", file=sys.stderr, flush=True)
+    print(f"{piece.name}: {results['seconds']:.0f} s", file=sys.stderr, flush=True)
     return None
 
 
-def _read(piece: Piece, folder: Path) -> Facts | None:
+def _read(piece: Piece, folder: Path) -> Results | None:
     try:
-        stored: Facts = json.loads(_file(piece, folder).read_text(encoding="utf-8"))
+        stored: Results = json.loads(_file(piece, folder).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return stored if stored.get("piece") == repr(piece) else None
@@ -176,11 +178,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tables", action="store_true", help="only of what is finished")
 
 
-def do_or_find(pieces: Sequence[Piece], options: argparse.Namespace) -> Done:
+def run_or_load(pieces: Sequence[Piece], options: argparse.Namespace) -> Done:
     """As the options of `add_options` ask."""
     if options.tables:
-        return find_all(pieces, options.output)
-    return do_all(pieces, options.output, options.jobs)
+        return load_all(pieces, options.output)
+    return run_all(pieces, options.output, options.jobs)
 
 
 # --- sets and splits ----------------------------------------------------------------------------
@@ -214,7 +216,7 @@ def sides(manifest: Manifest, split: Split) -> tuple[Manifest, Manifest]:
 # --- answers ------------------------------------------------------------------------------------
 
 
-def answered(model: Any, test: Manifest, split: Split) -> Facts:
+def results_of_model(model: Any, test: Manifest, split: Split) -> Results:
     """What a model says of the test images beside the truth, for JSON."""
     predictions = [model.predict(record.path, mpp=record.mpp) for record in test.records]
     return {
@@ -227,41 +229,43 @@ def answered(model: Any, test: Manifest, split: Split) -> Facts:
     }
 
 
-def repeats(facts: Sequence[Facts], kind: str) -> list[Repeat]:
+def repeats(results: Sequence[Results], kind: str) -> list[Repeat]:
     """Answers of splits, the folds of a repeat put together; `kind`: "labels" or "scores"."""
-    together: dict[int, list[Facts]] = {}
-    for fact in facts:
-        together.setdefault(fact["repeat"], []).append(fact)
+    together: dict[int, list[Results]] = {}
+    for result in results:
+        together.setdefault(result["repeat"], []).append(result)
     return [
         Repeat(
-            np.concatenate([fact["truth"] for fact in own]),
-            np.concatenate([fact["patients"] for fact in own]),
-            np.concatenate([scores_of(fact) if kind == "scores" else fact[kind] for fact in own]),
+            np.concatenate([result["truth"] for result in own]),
+            np.concatenate([result["patients"] for result in own]),
+            np.concatenate(
+                [scores_of(result) if kind == "scores" else result[kind] for result in own]
+            ),
         )
         for _, own in sorted(together.items())
     ]
 
 
-def scores_of(fact: Facts) -> NDArray[np.float64]:
+def scores_of(result: Results) -> NDArray[np.float64]:
     """As metrics take them. An image of glass has no score; it counts as one on the border."""
-    scores = np.nan_to_num(np.array(fact["scores"], dtype=float))
+    scores = np.nan_to_num(np.array(result["scores"], dtype=float))
     return scores[:, 0] if scores.shape[1] == 1 else scores
 
 
-def area(facts: Sequence[Facts]) -> Metric:
+def area(results: Sequence[Results]) -> Metric:
     """The AUC, where the classes of these answers are two of the second, which is to be found."""
-    classes = facts[0]["classes"]
+    classes = results[0]["classes"]
     return partial(metrics.auc, positive=classes[1]) if len(classes) == 2 else metrics.auc
 
 
 # --- tables -------------------------------------------------------------------------------------
 
 
-def mean_shown(metric: Metric, facts: Sequence[Facts], kind: str = "labels") -> str:
+def mean_shown(metric: Metric, results: Sequence[Results], kind: str = "labels") -> str:
     """The mean over the repeats with its 95 % interval by patient; – where there is nothing."""
-    if not facts:
+    if not results:
         return NOTHING
-    made = repeats(facts, kind)
+    made = repeats(results, kind)
     try:
         found = bootstrap_interval(metric, made)
     except ValueError:  # too few patients for an interval
@@ -270,7 +274,10 @@ def mean_shown(metric: Metric, facts: Sequence[Facts], kind: str = "labels") -> 
 
 
 def difference_shown(
-    metric: Metric, first: Mapping[Any, Facts], second: Mapping[Any, Facts], kind: str = "labels"
+    metric: Metric,
+    first: Mapping[Any, Results],
+    second: Mapping[Any, Results],
+    kind: str = "labels",
 ) -> str:
     """First less second, paired by patient, on the splits that both have; bold if 0 is outside."""
     common = [key for key in first if key in second]

@@ -1,6 +1,6 @@
 """From a bare slide to a tested model in a browser: pictures, clicks, seconds, and the live map.
 
-    python -m benchmarks.drawing [--pictures docs/pictures] [--strokes 20] [--without-network]
+    python -m benchmarks.annotation [--pictures docs/pictures] [--strokes 20] [--without-encoder]
 
 A hand draws on slides of which the truth is known. First the way of docs/web.md, step by step:
 told are the clicks, strokes and seconds of each, and what a patch of the quick and of the trained
@@ -35,7 +35,7 @@ from tests.web.bare_slides import (
 )
 from tests.web.browser import Server, open_browser, sign_in
 
-from .machine import machine_facts
+from .machine import describe_machine
 
 SCREEN = {"width": 1280, "height": 800}
 _SHOWN = (592, 370)
@@ -64,11 +64,11 @@ class Way:
         hand.drag(*places)
         self.strokes += 1
 
-    def step(self, name: str, words: str) -> None:
+    def step(self, name: str, text: str) -> None:
         """Tell of a step that is over, and keep a picture."""
         now = time.perf_counter()
         did = f"{self.clicks} clicks, {self.strokes} strokes, {self.typed} names"
-        print(f"{words:44s} {did}, {now - self._last:.1f} s ({now - self._began:.1f} s in all)")
+        print(f"{text:44s} {did}, {now - self._last:.1f} s ({now - self._began:.1f} s in all)")
         if self.folder is not None:
             self.page.mouse.move(0, 0)
             self.page.wait_for_load_state("networkidle")
@@ -119,7 +119,7 @@ def walk(page: Any, masks: dict[str, Path], size: tuple[int, int], folder: Path 
     page.locator("#viewer[data-live]").wait_for(timeout=_SLOW)
     settle(page)
     way.step("draw-3-live", "five strokes, and the live map")
-    print(f"{'':44s} {page.locator('#quick-words').inner_text()}")
+    print(f"{'':44s} {page.locator('#quick-text').inner_text()}")
     second(way, hand, page, masks)
     way.click("#train-drawn")
     page.locator("#positive").select_option("Inflamed")
@@ -167,7 +167,7 @@ def settle(page: Any) -> None:
 
 
 @contextmanager
-def tiles_meanwhile(server: Server, image: str) -> Iterator[list[float]]:
+def concurrent_tiles(server: Server, image: str) -> Iterator[list[float]]:
     """Milliseconds of tiles, one after another, that are in the server's memory."""
     token = (server.workspace / "users" / "local" / "token").read_text()
     client, spent, is_over = Client(Address(server.port, token)), [], threading.Event()
@@ -175,7 +175,7 @@ def tiles_meanwhile(server: Server, image: str) -> Iterator[list[float]]:
     def fetch() -> None:
         while not is_over.wait(0.02):
             started = time.perf_counter()
-            client.ask("GET", f"{image}/tiles/0/0/0.jpg")
+            client.request("GET", f"{image}/tiles/0/0/0.jpg")
             spent.append(1000 * (time.perf_counter() - started))
 
     thread = threading.Thread(target=fetch)
@@ -194,9 +194,9 @@ def measure(page: Any, server: Server, size: tuple[int, int], n_strokes: int) ->
     data, image = page.url.rsplit("/", 2)[-2:]
     times: list[int] = []
     address = f"/api/data/{data}/images/{image}"
-    with tiles_meanwhile(server, address) as alone:
+    with concurrent_tiles(server, address) as alone:
         page.wait_for_timeout(3000)
-    with tiles_meanwhile(server, address) as meanwhile:
+    with concurrent_tiles(server, address) as concurrent:
         for number in range(n_strokes):
             page.locator(".classes input[type=radio]").nth(number % 2).click()
             viewer.evaluate("viewer => { delete viewer.dataset.live; }")
@@ -206,7 +206,7 @@ def measure(page: Any, server: Server, size: tuple[int, int], n_strokes: int) ->
             times.append(int(viewer.get_attribute("data-live")))
     tell("stroke to map", times)
     tell("a tile, alone", alone)
-    tell("a tile, meanwhile", meanwhile)
+    tell("a tile, meanwhile", concurrent)
 
 
 def tell(name: str, times: list[Any]) -> None:
@@ -219,13 +219,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Drawing on a bare slide, in a browser.")
     parser.add_argument("--pictures", type=Path, help="folder for pictures of every step")
     parser.add_argument("--strokes", type=int, default=20, help="strokes that are timed")
-    parser.add_argument("--without-network", action="store_true", help="vectors of pixels alone")
+    parser.add_argument("--without-encoder", action="store_true", help="vectors of pixels alone")
     specified = parser.parse_args()
-    for name, value in machine_facts().items():
+    for name, value in describe_machine().items():
         print(f"{name:16s} {value}")
     if specified.pictures:
         specified.pictures.mkdir(parents=True, exist_ok=True)
-    before = WITHOUT_ENCODER if specified.without_network else ""
+    before = WITHOUT_ENCODER if specified.without_encoder else ""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         masks = write_bare_slides(folder / "slides", (640, 480))

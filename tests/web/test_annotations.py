@@ -47,11 +47,11 @@ def client(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(api_annotate, "uses_encoder", lambda: False)
     with open_client([folder.parent], tmp_path / "workspace") as client:
         client.data = open_data(client, folder.name)
-        client.images = {i["name"]: i["id"] for i in ask(client)["images"]}
+        client.images = {i["name"]: i["id"] for i in request(client)["images"]}
         yield client
 
 
-def ask(client, path="", body=None):
+def request(client, path="", body=None):
     url = f"/api/data/{client.data}{path}"
     response = client.get(url) if body is None else client.post(url, json=body, headers=OWN)
     assert response.status_code == 200, response.text
@@ -69,18 +69,18 @@ def annotation_path(client, name="first.png"):
 
 
 def make(client, *names):
-    return [ask(client, "/classes", {"name": name})["classes"][-1]["id"] for name in names]
+    return [request(client, "/classes", {"name": name})["classes"][-1]["id"] for name in names]
 
 
 def draw_both(client, name="first.png"):
     own = make(client, "stripes", "dots") if not annotation_state(client)["classes"] else None
     own = own or [one["id"] for one in annotation_state(client)["classes"]]
-    ask(client, annotation_path(client, name), BRUSH | {"label": own[0]})
-    return own, ask(client, annotation_path(client, name), BOX | {"label": own[1]})
+    request(client, annotation_path(client, name), BRUSH | {"label": own[0]})
+    return own, request(client, annotation_path(client, name), BOX | {"label": own[1]})
 
 
 def annotation_state(client):
-    return ask(client, "/drawn")
+    return request(client, "/drawn")
 
 
 def import_file(client, content, name="first.geojson"):
@@ -109,7 +109,7 @@ def square(left, top, side):
 )
 def test_any_readable_name_makes_a_class_and_survives_a_file(client, name):
     (own,) = make(client, f"  {name}  ")
-    ask(client, annotation_path(client), BOX | {"label": own})
+    request(client, annotation_path(client), BOX | {"label": own})
     saved = client.get(f"/api/data/{client.data}{annotation_path(client)}.geojson")
     (found,) = json.loads(saved.content)["features"]
     assert found["properties"]["classification"] == {"name": name, "color": [213, 94, 0]}
@@ -139,16 +139,16 @@ def test_misleading_names_are_refused(client, body, message):
 
 def test_class_is_renamed_everywhere_and_only_removed_if_unused(client):
     (first, second), _ = draw_both(client)
-    ask(client, "/classes", {"id": first, "name": "lines", "colour": "#123456"})
+    request(client, "/classes", {"id": first, "name": "lines", "colour": "#123456"})
     assert annotation_state(client)["classes"][0] == {
         "id": first,
         "name": "lines",
         "colour": "#123456",
     }
     assert "remove these first" in refused(client, "/classes", {"id": second, "remove": True})
-    ask(client, annotation_path(client), {"act": "undo"})
-    ask(client, "/classes", {"id": second, "remove": True})
-    assert ask(client, annotation_path(client))["redo"] == 0  # it contained the removed class
+    request(client, annotation_path(client), {"act": "undo"})
+    request(client, "/classes", {"id": second, "remove": True})
+    assert request(client, annotation_path(client))["redo"] == 0  # it contained the removed class
 
 
 # --- shapes --------------------------------------------------------------------------------------
@@ -158,10 +158,10 @@ def test_annotations_and_undo_survive_a_restart(client, folder, tmp_path):
     _, now = draw_both(client)
     with open_client([folder.parent], tmp_path / "workspace") as later:
         later.data, later.images = client.data, client.images
-        assert ask(later, annotation_path(later)) == now
-        before = ask(later, annotation_path(later), {"act": "undo"})
+        assert request(later, annotation_path(later)) == now
+        before = request(later, annotation_path(later), {"act": "undo"})
         assert len(before["shapes"]) == 1 and (before["undo"], before["redo"]) == (1, 1)
-        again = ask(later, annotation_path(later), {"act": "redo"})
+        again = request(later, annotation_path(later), {"act": "redo"})
         assert again["shapes"] == now["shapes"]
         assert "nothing to do again" in refused(later, annotation_path(later), {"act": "redo"})
 
@@ -169,29 +169,31 @@ def test_annotations_and_undo_survive_a_restart(client, folder, tmp_path):
 def test_later_paint_has_precedence_and_one_undo_restores(client):
     (first, second), before = draw_both(client)
     over = BRUSH | {"points": [[90, 65]], "radius": 10, "label": second}
-    after = ask(client, annotation_path(client), over)
+    after = request(client, annotation_path(client), over)
     areas = {first: 0.0, second: 0.0}
     for shape in after["shapes"]:
         areas[shape["label"]] += shape["area"]
     was = {s["label"]: s["area"] for s in before["shapes"]}
     dab = next(s for s in after["shapes"] if s["id"] == after["shapes"][-1]["id"])["area"]
     assert areas[first] == pytest.approx(was[first] - dab, rel=0.02)
-    back = ask(client, annotation_path(client), {"act": "undo"})["shapes"]
+    back = request(client, annotation_path(client), {"act": "undo"})["shapes"]
     assert sorted(s["id"] for s in back) == sorted(s["id"] for s in before["shapes"])
 
 
 def test_eraser_relabelling_and_removal(client):
     (_, second), _ = draw_both(client)
     wipe = {"act": "draw", "tool": "eraser", "points": [[185, 90], [185, 170]], "radius": 8}
-    shapes = ask(client, annotation_path(client), wipe)["shapes"]
+    shapes = request(client, annotation_path(client), wipe)["shapes"]
     assert len(shapes) == 2 and sum(len(s["polygons"]) for s in shapes) == 3
     assert "nothing to rub out" in refused(
         client, annotation_path(client), wipe | {"points": [[5, 190]]}
     )
     own = {"act": "relabel", "id": shapes[0]["id"], "label": second}
-    assert {s["label"] for s in ask(client, annotation_path(client), own)["shapes"]} == {second}
-    last = ask(client, annotation_path(client))["shapes"][-1]["id"]
-    assert len(ask(client, annotation_path(client), {"act": "remove", "id": last})["shapes"]) == 1
+    assert {s["label"] for s in request(client, annotation_path(client), own)["shapes"]} == {second}
+    last = request(client, annotation_path(client))["shapes"][-1]["id"]
+    assert (
+        len(request(client, annotation_path(client), {"act": "remove", "id": last})["shapes"]) == 1
+    )
     assert "no such shape" in refused(
         client, annotation_path(client), {"act": "remove", "id": last}
     )
@@ -220,7 +222,7 @@ def test_eraser_relabelling_and_removal(client):
 def test_invalid_annotation_is_refused_without_a_change(client, body):
     (own,) = make(client, "stripes")
     assert refused(client, annotation_path(client), {"label": own} | body)
-    assert ask(client, annotation_path(client))["shapes"] == []
+    assert request(client, annotation_path(client))["shapes"] == []
 
 
 def test_concurrent_requests_lose_no_stroke(client):
@@ -228,14 +230,16 @@ def test_concurrent_requests_lose_no_stroke(client):
 
     def draw(place):
         points = [[20 + 12 * place, 40]]
-        ask(client, annotation_path(client), BRUSH | {"points": points, "radius": 4, "label": own})
+        request(
+            client, annotation_path(client), BRUSH | {"points": points, "radius": 4, "label": own}
+        )
 
     hands = [threading.Thread(target=draw, args=[place]) for place in range(12)]
     for hand in hands:
         hand.start()
     for hand in hands:
         hand.join()
-    assert len(ask(client, annotation_path(client))["shapes"]) == 12
+    assert len(request(client, annotation_path(client))["shapes"]) == 12
 
 
 # --- files ---------------------------------------------------------------------------------------
@@ -247,7 +251,7 @@ def test_exported_file_covers_the_same_pixels_when_imported(client, folder, tmp_
     assert 'filename="first.geojson"' in saved.headers["content-disposition"]
     path = tmp_path / "first.geojson"
     path.write_bytes(saved.content)
-    shapes = ask(client, annotation_path(client))["shapes"]
+    shapes = request(client, annotation_path(client))["shapes"]
     with open_image(folder / "first.png") as source:
         n_pixels = {
             n: AnnotationFile(path, (n,)).region(source).n_pixels for n in ("stripes", "dots")
@@ -255,9 +259,9 @@ def test_exported_file_covers_the_same_pixels_when_imported(client, folder, tmp_
     assert n_pixels["dots"] == 70 * 60
     assert n_pixels["stripes"] == pytest.approx(shapes[0]["area"], rel=0.02)
     for shape in shapes:
-        ask(client, annotation_path(client), {"act": "remove", "id": shape["id"]})
+        request(client, annotation_path(client), {"act": "remove", "id": shape["id"]})
     assert import_file(client, saved.content).status_code == 200
-    back = ask(client, annotation_path(client))["shapes"]
+    back = request(client, annotation_path(client))["shapes"]
     assert [s["polygons"] for s in back] == [s["polygons"] for s in shapes]
     assert {s["tool"] for s in back} == {"file"} and len(annotation_state(client)["classes"]) == 2
 
@@ -363,7 +367,7 @@ def test_live_preview_separates_the_annotations(client):
 
     draw_both(client)
     for name in client.images:  # also on an image without annotations
-        quick = ask(client, f"/images/{client.images[name]}/quick", {"box": [0, 0, 280, 200]})
+        quick = request(client, f"/images/{client.images[name]}/quick", {"box": [0, 0, 280, 200]})
         assert quick["left"] == 0 and min(quick["patches"].values()) > 5
         png = base64.b64decode(quick["picture"]["png"].partition(",")[2])
         colours = np.asarray(Image.open(io.BytesIO(png)))[..., :3].astype(int)
@@ -376,8 +380,10 @@ def test_live_preview_separates_the_annotations(client):
 def test_live_preview_needs_patches_of_two_classes(client):
     own = make(client, "stripes", "dots")
     thin = BRUSH | {"radius": 1, "label": own[0]}
-    ask(client, annotation_path(client), thin)
-    quick = ask(client, f"/images/{client.images['first.png']}/quick", {"box": [0, 0, 280, 200]})
+    request(client, annotation_path(client), thin)
+    quick = request(
+        client, f"/images/{client.images['first.png']}/quick", {"box": [0, 0, 280, 200]}
+    )
     assert quick["picture"] is None and quick["patches"] == dict.fromkeys(own, 0)
     bad = f"/images/{client.images['first.png']}/quick"
     for box in (None, [1, 2, 3], ["a", 1, 2, 3], [1e300, 0, 0, 0]):
@@ -397,7 +403,9 @@ def test_tiles_do_not_wait_for_the_live_preview(client, monkeypatch):
     monkeypatch.setattr(api_annotate, "predict_viewport", slow)
     image = f"/images/{client.images['first.png']}"
     body = {"box": [0, 0, 280, 200]}
-    asking = [threading.Thread(target=ask, args=[client, f"{image}/quick", body]) for _ in range(4)]
+    asking = [
+        threading.Thread(target=request, args=[client, f"{image}/quick", body]) for _ in range(4)
+    ]
     for thread in asking:
         thread.start()
     assert begun.wait(20)
@@ -457,7 +465,7 @@ def test_damaged_annotations_are_reported_and_never_overwritten(client, damage):
     assert response.status_code == 400 and "is damaged" in response.json()["error"]
     assert path.read_bytes() == damage
     # other images can be annotated
-    ask(client, annotation_path(client, "second.png"), BRUSH | {"label": own[0]})
+    request(client, annotation_path(client, "second.png"), BRUSH | {"label": own[0]})
 
 
 # --- training ------------------------------------------------------------------------------------
@@ -468,7 +476,7 @@ def test_training_needs_two_classes_and_training_patients(client):
     draw_both(client)
     body = {"data": client.data, "preset": "quick"}
     assert "which class is to be found" in refused(client, "/../../jobs", body)
-    ask(client, "/about", {"positive": "dots"})
+    request(client, "/about", {"positive": "dots"})
     body |= {"test_patients": ["first.png"]}
     assert "leave one to learn from" in refused(client, "/../../jobs", body)
 
@@ -476,10 +484,10 @@ def test_training_needs_two_classes_and_training_patients(client):
 def test_model_is_trained_and_tested_on_shapes_alone(client):
     draw_both(client)
     draw_both(client, "second.png")
-    ask(client, "/about", {"positive": "dots"})
+    request(client, "/about", {"positive": "dots"})
     job = start(client, client.data, test_patients=["second.png"])
     # training uses the annotations at the time of the request
-    ask(client, annotation_path(client), {"act": "undo"})
+    request(client, annotation_path(client), {"act": "undo"})
     assert wait_for(client, job, "done", "failed")["error"] == ""
     model = client.get(f"/api/jobs/{job}/model").json()
     assert model["classes"] == ["stripes", "dots"] and model["colours"]["dots"] == "#0072b2"
@@ -510,7 +518,7 @@ def test_long_stroke_is_accepted_and_an_endless_one_refused(client):
     path = np.stack([140 + reach * np.cos(angles), 100 + reach * np.sin(angles)], axis=1).round(1)
     body = BRUSH | {"label": own, "points": path.tolist(), "radius": 3}
     assert len(json.dumps(body)) > 2**17
-    (shape,) = ask(client, annotation_path(client), body)["shapes"]
+    (shape,) = request(client, annotation_path(client), body)["shapes"]
     assert abs(shape["area"] / (np.pi * (83**2 - 17**2)) - 1) < 0.05
     more = body | {"points": [*body["points"], [1, 1]]}
     assert "from 1 to 20000 points" in refused(client, annotation_path(client), more)
@@ -555,7 +563,7 @@ def labelled(tmp_path, folder):
 
 
 def test_labelled_images_are_annotated_as_a_separate_set(labelled):
-    before = ask(labelled)
+    before = request(labelled)
     assert before["labelled"] and before["classes"] == ["healthy", "inflamed"]
     image = before["images"][0]["id"]
     for path, body in (("/classes", {"name": "a"}), (f"/images/{image}/drawn", BRUSH)):
@@ -563,15 +571,15 @@ def test_labelled_images_are_annotated_as_a_separate_set(labelled):
     own = labelled.data
     place = {"place": before["place"], "inside": before["where"], "bare": True}
     labelled.data = labelled.post("/api/data", json=place, headers=OWN).json()["id"]
-    bare = ask(labelled)
+    bare = request(labelled)
     assert labelled.data != own and not bare["labelled"] and bare["classes"] == []
     assert [(i["id"], i["patient"], i["label"]) for i in bare["images"]] == [
         (i["id"], i["patient"], "") for i in before["images"]
     ]
     assert "left aside" in bare["notes"][0] and bare["name"].endswith(", to draw on")
     (label,) = make(labelled, "a")
-    assert ask(labelled, f"/images/{image}/drawn", BRUSH | {"label": label})["shapes"]
+    assert request(labelled, f"/images/{image}/drawn", BRUSH | {"label": label})["shapes"]
     labelled.data = own
-    assert ask(labelled)["labelled"] and annotation_state(labelled)["images"] == []
+    assert request(labelled)["labelled"] and annotation_state(labelled)["images"] == []
     names = [data["name"] for data in labelled.get("/api/session").json()["data"]]
     assert sorted(names) == ["data", "data, to draw on"]

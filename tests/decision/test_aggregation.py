@@ -24,9 +24,9 @@ def statistics_of(residuals, codes):
 def image(rng, share, n_patches=200, n_classes=2):
     """Return the statistics of an image in which this share of the patches is of class 1."""
     residuals = rng.uniform(0.5, 1.0, (n_patches, n_classes))
-    winner = np.where(np.arange(n_patches) < share * n_patches, 1, 0)
-    residuals[np.arange(n_patches), winner] = 0.2
-    return statistics_of(residuals, np.array([winner.sum(), n_patches - winner.sum()], float))
+    nearest = np.where(np.arange(n_patches) < share * n_patches, 1, 0)
+    residuals[np.arange(n_patches), nearest] = 0.2
+    return statistics_of(residuals, np.array([nearest.sum(), n_patches - nearest.sum()], float))
 
 
 def test_statistics_count_tissue_only(rng):
