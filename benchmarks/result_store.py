@@ -7,7 +7,7 @@ not know the source, so after editing code take a fresh folder.
 
     done = do_all(pieces, folder, jobs)       # what is missing is worked on, longest first
     done = find_all(pieces, folder)           # nothing is worked on: tables of what is there
-    sys.exit(done.tell())                     # names what failed and counts what is missing
+    sys.exit(done.report_status())            # print failures and the number of missing results
 """
 
 from __future__ import annotations

@@ -216,7 +216,7 @@ class WholeImages:
 def _results_of_features(
     recipe: Recipe, X: NDArray[np.float64], manifest: Manifest, split: Split
 ) -> Results:
-    """As `kept_pieces.answered`, from features. An image of glass alone gets the first class."""
+    """Return results as `results_of_model` does; an image without tissue gets the first class."""
     labels = np.array([manifest.classes.index(label) for label in manifest.labels])
     seen = [place for place in split.train if not np.isnan(X[place, 0])]
     method = get_method(recipe.method).make_estimator(

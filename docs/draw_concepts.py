@@ -21,7 +21,7 @@ from PIL import Image, ImageChops
 DOCS = Path(__file__).parent
 sys.path.insert(0, str(DOCS.parent))
 
-from benchmarks.confounders import drawn, planted, trained, with_sites  # noqa: E402
+from benchmarks.confounders import planted, synthetic_patients, trained, with_sites  # noqa: E402
 from histodict import TissueClassifier  # noqa: E402
 from histodict.datasets.manifest import Manifest  # noqa: E402
 from histodict.decision.atom_annotations import AtomAnnotations  # noqa: E402
@@ -96,8 +96,8 @@ def pages(learn: Manifest, test: Manifest, folder: Path) -> None:
     ill = [record for record in test.records if record.label == positive]
     why = [model.explain(record.path, mpp=record.mpp) for record in ill]
     best = int(np.argmax([each.margin_to_runner_up(each.scores) for each in why]))
-    write_explanation_page(folder / "why.html", model, [why[best]], [ill[best]], n_parts=6)
-    photograph(folder / "why.html", "concepts-why", "<h2>")
+    write_explanation_page(folder / "explanation.html", model, [why[best]], [ill[best]], n_parts=6)
+    photograph(folder / "explanation.html", "concepts-why", "<h2>")
 
 
 def main() -> None:
@@ -106,7 +106,7 @@ def main() -> None:
         if len(sys.argv) > 1:  # where the pages stay, to be looked at
             folder = Path(sys.argv[1])
             folder.mkdir(parents=True)
-        learn, test = drawn(0, folder)
+        learn, test = synthetic_patients(0, folder)
         pages(with_sites(learn, 0), test, folder)
 
 

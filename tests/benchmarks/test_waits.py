@@ -48,12 +48,12 @@ def test_regression_of_a_fifth_is_tolerated():
 
 
 def test_half_fails_and_a_fifth_is_reported(capsys):
-    assert waits.verdict([line("a", 2.9)], RECORDED) == 0
+    assert waits.exit_status([line("a", 2.9)], RECORDED) == 0
     assert capsys.readouterr().out == "Warning: a: 2.90 times its limit; 2.00 is recorded\n"
-    assert waits.verdict([line("a", 2.5), line("b", 4.6)], RECORDED) == 1
+    assert waits.exit_status([line("a", 2.5), line("b", 4.6)], RECORDED) == 1
     output = capsys.readouterr().out.splitlines()
     assert [text.split(":")[0] for text in output] == ["Warning", "Error"]
-    assert waits.verdict([], RECORDED) == 0
+    assert waits.exit_status([], RECORDED) == 0
 
 
 def test_regressions_are_measured_again():

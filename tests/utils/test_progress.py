@@ -110,7 +110,7 @@ def test_later_stages_are_included(true):
 
 
 @pytest.mark.parametrize(
-    ("stage", "seconds", "texts"),
+    ("stage", "seconds", "expected"),
     [
         ("predict", 0.08, ["Predicting", "10/20", "12 images/s", "00:01"]),
         ("decision", 2, ["Fitting the decision rule", "30 images/min", "00:20"]),
