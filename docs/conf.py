@@ -1,7 +1,7 @@
 """Configuration of the documentation site, which `make docs` builds.
 
-Pages can also be read in the repository, where links lead from file to file. Files outside this
-folder that are pages of the site are copied to `project/` at each build, and links to them are
+The pages can also be read in the repository, so their links are paths of files. Pages outside this
+folder, such as CONTRIBUTING.md, are copied to `project/` at each build, and links to them are
 rewritten.
 """
 
@@ -19,7 +19,7 @@ DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 PROJECT = DOCS / "project"
 
-# Files outside this folder that are pages of the site, and the names of their copies.
+# Pages outside this folder, and the names of their copies in `project/`.
 OUTSIDE = {
     "benchmarks/README.md": "benchmarks.md",
     "CHANGELOG.md": "changelog.md",
@@ -95,70 +95,72 @@ html_sidebars = {"index": []}
 _LINK = re.compile(r"(?<=\]\()(?!https?:|#|mailto:)([^)#\s]+)(#[^)\s]*)?(?=\))")
 
 
-def turned(text: str, folder: Path, page: Path) -> str:
-    """Rewrite the links of a page written in `folder` for its location on the site."""
+def rewrite_links(text: str, folder: Path, page: Path) -> str:
+    """Return the text of a page in `folder` with its links rewritten for `page` on the site."""
 
-    def turn(link: re.Match[str]) -> str:
+    def rewrite(link: re.Match[str]) -> str:
         target = (folder / link[1]).resolve()
-        own = OUTSIDE.get(target.relative_to(ROOT).as_posix()) if ROOT in target.parents else None
-        there = (
-            PROJECT / own if own else DOCS / "index.md" if target == ROOT / "README.md" else target
-        )
-        return os.path.relpath(there, page.parent) + (link[2] or "")
+        copy = OUTSIDE.get(target.relative_to(ROOT).as_posix()) if ROOT in target.parents else None
+        if copy:
+            target = PROJECT / copy
+        elif target == ROOT / "README.md":
+            target = DOCS / "index.md"
+        return os.path.relpath(target, page.parent) + (link[2] or "")
 
-    return _LINK.sub(turn, text)
+    return _LINK.sub(rewrite, text)
 
 
-def gather(app: object, config: object) -> None:
-    """Copy the pages from outside this folder, if they have changed."""
+def copy_outside_pages(app: object, config: object) -> None:
+    """Copy the pages outside this folder to `project/`, if they have changed."""
     PROJECT.mkdir(exist_ok=True)
     pages = {name: (ROOT / path).read_text("utf-8") for path, name in OUTSIDE.items()}
     folders = {name: (ROOT / path).parent for path, name in OUTSIDE.items()}
     for name, text in pages.items():
-        there = PROJECT / name
-        made = turned(text, folders[name], there)
-        if not there.is_file() or there.read_text("utf-8") != made:
-            there.write_text(made, "utf-8")
+        copy = PROJECT / name
+        rewritten = rewrite_links(text, folders[name], copy)
+        if not copy.is_file() or copy.read_text("utf-8") != rewritten:
+            copy.write_text(rewritten, "utf-8")
 
 
-def turn_links(app: object, docname: str, source: list[str]) -> None:
+def rewrite_page_links(app: object, docname: str, source: list[str]) -> None:
+    """Rewrite the links of a page of this folder."""
     page = DOCS / f"{docname}.md"
     if page.is_file() and page.parent != PROJECT:
-        source[0] = turned(source[0], page.parent, page)
+        source[0] = rewrite_links(source[0], page.parent, page)
 
 
 _SECTION = re.compile(r"(Parameters|Attributes)\b.*")
 
 
-def meanings_below(
+def format_definitions(
     app: object, what: str, name: str, of: object, options: object, lines: list[str]
 ) -> None:
-    """Turn `name : description` into a definition; napoleon takes the description for a type."""
-    made: list[str] = []
-    inside = False
-    for place, line in enumerate(lines):
-        underlined = place + 1 < len(lines) and lines[place + 1].startswith("---")
-        if underlined:
-            inside = bool(_SECTION.fullmatch(line))
-            line = _SECTION.sub(r"\1", line)  # such as "Attributes, beside those of every …"
-        listed = re.fullmatch(r"(\*{0,2}\w+(?:, \*{0,2}\w+)*) : (.+)", line) if inside else None
-        made += [listed[1], f"    {listed[2]}"] if listed else [line]
-    lines[:] = made
+    """Convert `name : description` to a definition; napoleon reads the description as a type."""
+    converted: list[str] = []
+    in_section = False
+    for index, line in enumerate(lines):
+        is_title = index + 1 < len(lines) and lines[index + 1].startswith("---")
+        if is_title:
+            in_section = bool(_SECTION.fullmatch(line))
+            line = _SECTION.sub(r"\1", line)  # such as "Attributes of all models"
+        entry = re.fullmatch(r"(\*{0,2}\w+(?:, \*{0,2}\w+)*) : (.+)", line) if in_section else None
+        converted += [entry[1], f"    {entry[2]}"] if entry else [line]
+    lines[:] = converted
 
 
-def as_plain_text(
+def escape_names(
     app: object, what: str, name: str, of: object, options: object, lines: list[str]
 ) -> None:
-    """Escape names that end in an underscore, which are not links."""
-    for place, line in enumerate(lines):
+    """Escape names that end in an underscore, and remove references of inherited docstrings."""
+    for index, line in enumerate(lines):
         if not line.lstrip().startswith(".. "):
             without_links = re.sub(r":ref:`([^<`]*?)\s*<[^>]*>`", r"\1", line)
-            lines[place] = re.sub(r"(?<![`\w])(\w+)_(?![\w`])", r"\1\\_", without_links)
+            lines[index] = re.sub(r"(?<![`\w])(\w+)_(?![\w`])", r"\1\\_", without_links)
 
 
 def setup(app: object) -> None:
-    app.connect("autodoc-process-docstring", meanings_below, priority=100)  # type: ignore[attr-defined]
-    # After napoleon, whose output contains links.
-    app.connect("autodoc-process-docstring", as_plain_text, priority=900)  # type: ignore[attr-defined]
-    app.connect("config-inited", gather)  # type: ignore[attr-defined]
-    app.connect("source-read", turn_links)  # type: ignore[attr-defined]
+    app.connect("autodoc-process-docstring", format_definitions, priority=100)  # type: ignore[attr-defined]
+    # Runs after napoleon, whose output contains links.
+    app.connect("autodoc-process-docstring", escape_names, priority=900)  # type: ignore[attr-defined]
+    app.connect("config-inited", copy_outside_pages)  # type: ignore[attr-defined]
+    app.connect("source-read", rewrite_page_links)  # type: ignore[attr-defined]

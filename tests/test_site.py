@@ -41,37 +41,37 @@ def site(tmp_path):
     return tmp_path
 
 
-def test_correct_site_has_no_complaints(site):
-    assert list(check_site.complaints(site)) == []
+def test_correct_site_has_no_errors(site):
+    assert list(check_site.site_errors(site)) == []
 
 
 @pytest.mark.parametrize(
     ("html", "message"),
     [
-        ('<a href="gone.html">', "which is not there"),
-        ('<a href="#gone">', "no such place"),
-        ('<a href="index.html#gone">', "no such place"),
-        ('<img src="gone.png">', "which is not there"),
-        ('<script src="https://cdn.example.org/a.js"></script>', "fetches https"),
-        ('<link rel="stylesheet" href="//cdn.example.org/a.css">', "fetches //cdn"),
+        ('<a href="gone.html">', "no such file"),
+        ('<a href="#gone">', "no such anchor"),
+        ('<a href="index.html#gone">', "no such anchor"),
+        ('<img src="gone.png">', "no such file"),
+        ('<script src="https://cdn.example.org/a.js"></script>', "loads https"),
+        ('<link rel="stylesheet" href="//cdn.example.org/a.css">', "loads //cdn"),
     ],
 )
 def test_error_is_reported_with_its_page(site, html, message):
     (site / "faulty.html").write_text(html)
-    (complaint,) = check_site.complaints(site)
-    assert complaint.startswith("faulty.html: ")
-    assert message in complaint
+    (error,) = check_site.site_errors(site)
+    assert error.startswith("faulty.html: ")
+    assert message in error
 
 
-def test_stylesheet_that_fetches_is_reported(site):
+def test_external_resource_of_a_stylesheet_is_reported(site):
     (site / "a.css").write_text("@import 'https://fonts.example.org/a'; b { c: url(a.png) }")
-    assert list(check_site.complaints(site)) == ["a.css: fetches https://fonts.example.org/a"]
+    assert list(check_site.site_errors(site)) == ["a.css: loads https://fonts.example.org/a"]
 
 
 def test_api_pages_match_the_public_names(site):
     (site / "api" / "histodict.DFDL.html").rename(site / "api" / "histodict.secret.html")
     (site / "index.html").write_text("")
-    assert list(check_site.complaints(site)) == [
+    assert list(check_site.site_errors(site)) == [
         "api: DFDL has no page",
         "api: secret has a page, but is not public",
     ]
@@ -79,16 +79,16 @@ def test_api_pages_match_the_public_names(site):
 
 def test_links_are_converted_to_copies_of_outside_files():
     text = "[a](../benchmarks/README.md#gpu) [b](web.md) [c](https://x.y/z.md) [d](#here)"
-    assert conf.turned(text, DOCS, DOCS / "x.md") == (
+    assert conf.rewrite_links(text, DOCS, DOCS / "x.md") == (
         "[a](project/benchmarks.md#gpu) [b](web.md) [c](https://x.y/z.md) [d](#here)"
     )
     readme = "[a](docs/web.md) [b](SECURITY.md)"
-    assert conf.turned(readme, DOCS.parent, DOCS / "project" / "x.md") == (
+    assert conf.rewrite_links(readme, DOCS.parent, DOCS / "project" / "x.md") == (
         "[a](../web.md) [b](security-policy.md)"
     )
 
 
 def test_descriptions_are_not_taken_for_types():
     lines = ["Does.", "", "Parameters", "----------", "a, b : how many : or", "    more", "c : x"]
-    conf.meanings_below(None, "", "", None, None, lines)
+    conf.format_definitions(None, "", "", None, None, lines)
     assert lines[4:] == ["a, b", "    how many : or", "    more", "c", "    x"]
