@@ -2,8 +2,9 @@
 
     python docs/record_console.py README.md docs/getting-started.md     needs PyTorch; ten minutes
 
-The commands of each page run in a temporary folder. If a page shows the first lines of an output
-and then `…`, as many lines are shown again; a command without output stays without output.
+The commands of each page run in a temporary folder. If a page shows some lines of an output and
+then `…`, the new output is shortened to the same number of lines. The output of a command without
+output on the page is not added.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _MORE = "…"
 def run(command: str, folder: Path) -> list[str]:
     """Return the lines that a command prints on a terminal of 100 columns."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
+    completed = subprocess.run(
         ["bash", "-c", command],
         cwd=folder,
         env=os.environ | {"COLUMNS": "100", "NO_COLOR": "1", "PATH": path},
@@ -32,11 +33,11 @@ def run(command: str, folder: Path) -> list[str]:
         text=True,
         check=True,
     )
-    return [line.rstrip() for line in done.stdout.strip("\n").splitlines()]
+    return [line.rstrip() for line in completed.stdout.strip("\n").splitlines()]
 
 
 def record(block: str, folder: Path) -> str:
-    """Return a block with the output of today."""
+    """Return a block with the new output of its commands."""
     text = ""
     for step in re.split(r"^(?=\$ )", block, flags=re.MULTILINE)[1:]:
         prompt, *shown = step.rstrip("\n").splitlines()
