@@ -22,8 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from skimage.io import imread
 
-from histodict.image_features.wndcharm import plane_features
-from histodict.image_features.wndcharm.feature_bank import grey_planes
+from histodict.image_features.wndcharm import grey_planes, plane_features
 
 FAMILIES = {
     "Edge Features": "edges",

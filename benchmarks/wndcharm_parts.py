@@ -22,7 +22,7 @@ from sklearn.model_selection import StratifiedGroupKFold
 
 from histodict.datasets.manifest import Manifest, read_manifest
 from histodict.image_features import FEATURES
-from histodict.image_features.wndcharm.feature_bank import HIGH_CONTRAST, POLYNOMIALS, TEXTURES
+from histodict.image_features.wndcharm import HIGH_CONTRAST, POLYNOMIALS, TEXTURES
 from histodict.methods.wndcharm import WNDCHARM
 from histodict.model_selection.protocols import k_folds
 from histodict.models.image_pipeline import WholeImagePipeline

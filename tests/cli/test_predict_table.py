@@ -17,7 +17,7 @@ from histodict.cli import app
 from histodict.cli.predict import _counts
 from histodict.datasets.manifest import read_manifest
 from histodict.models import load_model
-from histodict.models.region_labels import region_patch_mask
+from histodict.models.inputs import region_patch_mask
 from histodict.patches.patch_map import PatchMap
 from histodict.synthetic.dataset import write_synthetic_dataset
 

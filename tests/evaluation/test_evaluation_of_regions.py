@@ -26,8 +26,8 @@ from histodict.metrics.intervals import UndefinedMetricError, bootstrap_interval
 from histodict.model_selection.protocols import Repeat
 from histodict.model_selection.splits import load_splits
 from histodict.models import recipe as presets
+from histodict.models.inputs import region_patch_mask
 from histodict.models.region_detector import labelled_by_region
-from histodict.models.region_labels import region_patch_mask
 from histodict.patches.patch_map import PatchMap
 from histodict.synthetic.tissue_generator import draw_stain, make_region_image
 from histodict.utils.parallel import ExecutionOptions

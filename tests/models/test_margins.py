@@ -12,10 +12,10 @@ from histodict.datasets.manifest import read_manifest
 from histodict.images.memory_image import MemoryImage
 from histodict.models import TissueClassifier
 from histodict.models.image_pipeline import _whole
+from histodict.models.inputs import region_patch_mask
 from histodict.models.patch_pipeline import PatchSamplingSpec, sample_training_patches
 from histodict.models.prepared_image import open_prepared_image
 from histodict.models.recipe import Recipe
-from histodict.models.region_labels import region_patch_mask
 from histodict.patches.patch_map import NO_TISSUE
 from histodict.patches.rendering import draw_overlay
 from histodict.synthetic.dataset import write_synthetic_dataset

@@ -29,9 +29,9 @@ from histodict.images.source import open_image
 from histodict.model_selection.protocols import k_folds
 from histodict.model_selection.splits import shared_patients
 from histodict.models.cross_validation import TrainTestRun
+from histodict.models.inputs import region_patch_mask
 from histodict.models.patch_pipeline import PatchSamplingSpec, sample_training_patches
 from histodict.models.recipe import Recipe
-from histodict.models.region_labels import region_patch_mask
 from histodict.patches.grid import PatchGrid
 from histodict.patches.patch_map import NO_TISSUE
 from histodict.patches.sampling import region_constraint

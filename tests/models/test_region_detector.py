@@ -18,9 +18,9 @@ from histodict import RegionDetector
 from histodict.cli import app
 from histodict.datasets.manifest import ImageRecord, Manifest, read_manifest
 from histodict.models import load_model, save_model
+from histodict.models.inputs import region_patch_mask
 from histodict.models.recipe import Recipe, preset
 from histodict.models.region_detector import region_classes
-from histodict.models.region_labels import region_patch_mask
 from histodict.patches.patch_map import NO_TISSUE
 from histodict.synthetic.dataset import write_synthetic_dataset
 from histodict.synthetic.tissue_generator import draw_stain, make_region_image

@@ -18,7 +18,16 @@ from PIL import Image
 from histodict.datasets.manifest import ImageRecord, Manifest
 from histodict.models import TissueClassifier
 from histodict.models.recipe import preset
-from histodict.paper import EXPERIMENTS, FULL, Choice, Setting, Sizes, complexity
+from histodict.paper import (
+    EXPERIMENT_NAMES,
+    EXPERIMENTS,
+    FULL,
+    Choice,
+    Setting,
+    Sizes,
+    complexity,
+    reproduce,
+)
 from histodict.paper import setting as published
 from histodict.paper.codes import closest_other
 from histodict.paper.complexity import (
@@ -30,7 +39,6 @@ from histodict.paper.complexity import (
 )
 from histodict.paper.curves import theta_rates, training_sizes
 from histodict.paper.image_sets import Dataset
-from histodict.paper.reproduce import EXPERIMENT_NAMES, reproduce
 from histodict.paper.setting import COMPARED, NotPossibleError, Problem, few_images
 from histodict.utils.parallel import ExecutionOptions
 from histodict.utils.text_io import read_checked_json

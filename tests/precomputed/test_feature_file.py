@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import zarr
 
-from histodict.datasets.feature_folder import FeatureFolder
+from histodict.datasets.folder_layout import FeatureFolder
 from histodict.images import slide_reader as slide_process
 from histodict.images.file_types import ImageError
 from histodict.images.source import open_image

@@ -3,8 +3,7 @@
 console        messages, progress display and signal handling
 options        options and option groups shared by several commands; layout of `--help`
 image_options  options that name images
-train          train
-adapt          adapt
+train          train, adapt
 predict        predict
 features       features
 concepts       concepts
@@ -21,7 +20,6 @@ from typing import Annotated
 
 import typer
 
-from .adapt import adapt
 from .concepts import concepts
 from .edit_atoms import edit, explain
 from .evaluate import evaluate, reproduce
@@ -30,7 +28,7 @@ from .inspect_model import atoms, info
 from .options import WIDTH, Command, Commands, flatten_options
 from .predict import predict
 from .serve import demo, serve
-from .train import train
+from .train import adapt, train
 
 _GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
     "Train and predict": (train, predict, evaluate, adapt),

@@ -345,7 +345,7 @@ def reproduce(
     same command resumes.
     """
     from ..paper import FULL, QUICK
-    from ..paper.reproduce import reproduce as run_experiments
+    from ..paper import reproduce as run_experiments
     from ..utils.parallel import ExecutionOptions
 
     with report_errors(), progress_bars() as callback:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..utils.files import check_writable_folder
-from ..utils.optional_dependency import load_optional
 from ..utils.text_io import pluralize, printable
+from ..utils.validation import load_optional
 from .console import end_with_files, failure_rows, print_json, report_errors, set_resume_hint
 from .image_options import PixelInputOptions, parse_pairs
 from .options import MODEL, ExecutionCliOptions, JsonOption, ResultsOutput, SettingOption

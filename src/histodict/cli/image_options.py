@@ -110,7 +110,7 @@ def chosen_preset(
 
 def images_or_features(images: Sequence[Path], features: Path | None) -> Sequence[ImageRecord]:
     """Return records of the images, or of the feature files of the same names."""
-    from ..datasets.feature_folder import FeatureFolder
+    from ..datasets.folder_layout import FeatureFolder
     from ..datasets.manifest import ImageRecord
 
     records = [ImageRecord(path, "", "") for path in images]

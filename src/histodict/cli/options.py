@@ -20,9 +20,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from ..utils.missing_chunks import allow_missing_chunks
-from ..utils.optional_dependency import load_optional
 from ..utils.text_io import pluralize
-from ..utils.validation import hints_for
+from ..utils.validation import hints_for, load_optional
 from .console import end_unprinted, handle_signals, progress_bars, report_errors
 
 if TYPE_CHECKING:

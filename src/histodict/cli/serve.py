@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from ..utils.files import check_disk_space, check_writable_folder
-from ..utils.optional_dependency import missing_message
 from ..utils.progress import Progress
+from ..utils.validation import missing_message
 from .console import progress_bars, report_errors
 from .options import ADVANCED, INPUT, OUTPUT, ResultsOutput
 

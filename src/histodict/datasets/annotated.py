@@ -30,8 +30,7 @@ from ..images.raster import (
 )
 from ..precomputed.feature_file import check_has_slide_size, is_feature_file
 from ..utils.text_io import pluralize, relative_name, truncated_list
-from .feature_folder import FeatureFolder
-from .folder_layout import find_images
+from .folder_layout import FeatureFolder, find_images
 from .manifest import MANIFEST_NAME, Manifest, no_patients, read_manifest, unused_labels
 from .record import ImageRecord, ManifestError, annotation_stems, normalize_unicode
 

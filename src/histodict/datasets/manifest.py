@@ -323,7 +323,7 @@ def read_manifest(
         If the list cannot be used; the message says where and why.
     """
     if features is not None:
-        from .feature_folder import FeatureFolder
+        from .folder_layout import FeatureFolder
 
         folder = FeatureFolder(Path(features))
         named = _read(source, columns or {}, labelled, by_name=True)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ..patches.grid import PatchGrid
 from ..patches.sampling import LocationConstraint
 from ..patches.vectors import PatchFeatures, PrecomputedSource, PreparedSource
-from ..utils.optional_dependency import missing_message
+from ..utils.validation import missing_message
 
 
 class Encoder(Protocol):

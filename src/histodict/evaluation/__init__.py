@@ -54,11 +54,11 @@ from ..model_selection.splits import (
 )
 from ..models import Model, load_model, save_model
 from ..models.cross_validation import PACKAGES
+from ..models.inputs import has_background_and_region
 from ..models.model_file import SUFFIX, ModelFileError
 from ..models.plan import ENSEMBLE_PRESETS, Plan
 from ..models.recipe import PRESETS, Recipe
 from ..models.region_detector import region_classes
-from ..models.region_labels import has_background_and_region
 from ..utils.files import atomic_write
 from ..utils.parallel import ExecutionOptions
 from ..utils.text_io import Row, write_table

@@ -37,8 +37,8 @@ from ..metrics.scores import RocCurve
 from ..model_selection.protocols import Repeat, collect_repeats
 from ..model_selection.splits import Split, cross_validated
 from ..models import Model
+from ..models.inputs import labelled_patch_mask, map_in_region, region_patch_mask
 from ..models.predictions import NO_TISSUE_LABEL
-from ..models.region_labels import labelled_patch_mask, map_in_region, region_patch_mask
 from ..patches.patch_map import PatchMap
 from ..patches.region_borders import label_regions
 from ..utils.text_io import Row, failure_reason

@@ -24,13 +24,13 @@ from numpy.typing import NDArray
 from ..datasets.manifest import ImageRecord, Manifest
 from ..decision.atom_annotations import AtomAnnotations, atom_labels
 from ..dictionaries.atoms import best_matches, match_atoms
-from ..metrics.auc_intervals import auc_per_feature
 from ..metrics.confounding import (
     ConfoundingTest,
     arcsine_sqrt,
     confounding_test,
     intraclass_correlation,
 )
+from ..metrics.intervals import auc_per_feature
 from ..models import Model, Plan
 from ..models.image_pipeline import AtomTable
 from ..models.inputs import LabelledImages, resolve_labelled

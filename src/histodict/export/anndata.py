@@ -46,12 +46,11 @@ from ..images.source import ImageError, open_image
 from ..methods.patch_classifier import DistanceContributions
 from ..models import NO_TISSUE_LABEL, Model, Prediction
 from ..models.image_pipeline import AtomTable, PatchRecorder
-from ..models.inputs import resolve_inputs
-from ..models.region_labels import coordinate_shift
+from ..models.inputs import coordinate_shift, resolve_inputs
 from ..patches.patch_map import COLOURS, PatchMap
 from ..utils.files import atomic_write
-from ..utils.optional_dependency import load_optional
 from ..utils.text_io import Row, printable
+from ..utils.validation import load_optional
 from .h5ad_writer import Categorical, LazyIndex, SparseRows, set_encoding, write, write_frame
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from ..utils.dicom_header import series_of
 if TYPE_CHECKING:
     from PIL import Image
 
-    from .resampling import ResampleTile
+    from .region_reader import ResampleTile
 
 # Maximum compression ratio of deflate.
 MAX_DEFLATE = 1032

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..utils.optional_dependency import install_command
+from ..utils.validation import install_command
 from .file_types import SCALE_WITHOUT_UNIT, MissingLibraryError, UnreadableContentError
 from .ome_metadata import (
     MAX_TILE_BYTES,

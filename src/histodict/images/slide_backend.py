@@ -24,13 +24,13 @@ from numpy.typing import NDArray
 
 from ..utils.cache import LRUCache
 from .file_types import MissingLibraryError
-from .resampling import ResampleTile, composite_on_white
+from .region_reader import ResampleTile, composite_on_white
 
 if TYPE_CHECKING:
     from PIL import Image
     from tifffile import TiffPage
 
-    from .resampling import ResampleTile
+    from .region_reader import ResampleTile
 
 
 def level_downsamples(sizes: list[tuple[int, int]]) -> list[float]:

@@ -31,11 +31,10 @@ from numpy.typing import NDArray
 
 from ..utils.files import file_bytes
 from ..utils.missing_chunks import check_missing_chunks
-from ..utils.optional_dependency import install_command
+from ..utils.validation import install_command
 from .file_types import SCALE_WITHOUT_UNIT, ImageError
 from .raster import MAX_COMPRESSION_RATIO, plausible_mpp
-from .region_reader import Pixels, RegionReader
-from .resampling import ResampleTile
+from .region_reader import Pixels, RegionReader, ResampleTile
 from .slide_worker import (
     DONE,
     NO_LIBRARY,

@@ -21,9 +21,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array, vstack
 
-from ..utils.optional_dependency import missing_message
 from ..utils.parallel import map_blocks, single_blas_thread
-from ..utils.validation import check_number, check_whole_number
+from ..utils.validation import check_number, check_whole_number, missing_message
 from .input_checks import as_array, check_channels, check_pair
 
 __all__ = [

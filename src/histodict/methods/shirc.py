@@ -26,8 +26,8 @@ from scipy.sparse import csr_array
 from ..dictionaries.atoms import normalize
 from ..kernels import load_backend
 from ..utils.validation import check_whole_number
-from .exemplar_classifier import ExemplarClassifier
 from .patch_classifier import BlockEncoder, DistanceContributions, PatchClassifier
+from .src import ExemplarClassifier
 
 
 class SHIRC(ExemplarClassifier):

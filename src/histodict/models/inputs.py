@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..annotations.annotation_file import AnnotationFile
-from ..datasets.annotated import match_annotations
+from ..annotations.outlines import IGNORED
+from ..datasets.annotated import RegionCoverage, load_region, match_annotations
 from ..datasets.folder_layout import find_images
 from ..datasets.manifest import TABLE_SUFFIXES, ImageRecord, Manifest, read_manifest
 from ..datasets.record import Frame, is_dataframe
@@ -32,8 +33,11 @@ from ..encoders import get_patch_features
 from ..images.file_types import ImageError, is_zarr
 from ..images.memory_image import ImageLike, MemoryImage
 from ..images.pixel_size import size_warnings
+from ..images.source import open_image
 from ..metrics.confounding import find_confounders
 from ..patches.grid import PatchGrid
+from ..patches.patch_map import PatchMap
+from ..patches.sampling import MIN_OVERLAP
 from ..utils.progress import Callback
 from ..utils.text_io import truncated_list
 from ..utils.validation import hint
@@ -286,3 +290,64 @@ def warn_assumed_pixel_sizes(predictions: Sequence[Prediction], model: Any) -> N
         [a.size for a in predictions], model.model_.mpp_, model.recipe.mpp
     ):
         warnings.warn(message, stacklevel=4)  # attributed to the caller of predict
+
+
+def image_region_label(record: ImageRecord, classes: list[str]) -> str:
+    """Return the class of an image: whether its mask or, without one, its label shows region."""
+    return classes[int(has_background_and_region(record, classes[1])[1])]
+
+
+def has_background_and_region(record: ImageRecord, region: str) -> tuple[bool, bool]:
+    """Return whether an image has parts outside, and whether it has parts inside the region."""
+    if not record.is_mapped:
+        return record.label != region, record.label == region
+    mask = mask_of(record, region)
+    return not mask.all(), mask.any()
+
+
+def labelled_patch_mask(record: ImageRecord, patch_map: PatchMap) -> NDArray[np.bool_]:
+    """Return which patches are on tissue and not in outlines of ignored areas."""
+    if record.annotations is None or IGNORED not in record.annotations.read().names:
+        return patch_map.tissue
+    return patch_map.tissue & ~map_in_region(record, IGNORED, patch_map)
+
+
+def region_patch_mask(record: ImageRecord, patch_map: PatchMap) -> NDArray[np.bool_]:
+    """Return which patches of the map are region by the mask or, without one, by the label."""
+    return map_in_region(record, patch_map.classes[1], patch_map)
+
+
+def map_in_region(record: ImageRecord, region: str, patch_map: PatchMap) -> NDArray[np.bool_]:
+    """Return which patches of the map are region; the map may have the image's coordinates."""
+    (x, y), (right, down) = patch_map.corners(), coordinate_shift(record, patch_map)
+    return in_region(record, region, x + right, y + down, patch_map.grid.patch_side)
+
+
+def coordinate_shift(record: ImageRecord, patch_map: PatchMap) -> tuple[int, int]:
+    """Return the shift (x, y) from the coordinates of a map to those of the record's file.
+
+    The map of a feature file may have the coordinates of its image, and slides crop a margin.
+    """
+    if not record.is_mapped:
+        return 0, 0
+    with open_image(record.path, record.mpp) as source:
+        x, y = (
+            map_offset - image_offset
+            for map_offset, image_offset in zip(patch_map.offset, source.offset, strict=True)
+        )
+    return x, y
+
+
+def in_region(
+    record: ImageRecord, region: str, x: NDArray[np.float64], y: NDArray[np.float64], side: float
+) -> NDArray[np.bool_]:
+    """Return whether squares with these corners are region; x and y have the same shape."""
+    if not record.is_mapped:
+        return np.full(x.shape, record.label == region)
+    return mask_of(record, region).coverage(x, y, side) >= MIN_OVERLAP
+
+
+def mask_of(record: ImageRecord, region: str) -> RegionCoverage:
+    """Return the region of a record's mask or outlines."""
+    with open_image(record.path, record.mpp) as source:
+        return load_region(record, source, region)

@@ -13,7 +13,6 @@ from ..methods.registry import METHODS, get_method
 from ..patches.vectors import PATCH_FEATURES
 from ..preprocessing.quality import NONE, check_quality
 from ..preprocessing.stain import NORMALIZERS
-from ..utils.optional_dependency import install_command
 from ..utils.text_io import parse_json
 from ..utils.validation import (
     check_choice,
@@ -21,6 +20,7 @@ from ..utils.validation import (
     check_names,
     check_number,
     check_whole_number,
+    install_command,
 )
 
 _MAX_REDUCED = 10_000.0  # reduction factor, and pixel size in µm

@@ -43,12 +43,15 @@ from .inputs import (
     TrainingImages,
     checked_training_images,
     data_notes,
+    image_region_label,
+    in_region,
+    labelled_patch_mask,
+    region_patch_mask,
 )
 from .model_file import ModelData, array_specs
 from .patch_pipeline import PatchPipeline, PatchSamplingSpec
 from .predictions import DetectedRegion, Predictions, RegionPrediction
 from .recipe import Recipe, default_region_preset
-from .region_labels import image_region_label, in_region, labelled_patch_mask, region_patch_mask
 from .tissue_classifier import recipe_fingerprint
 from .training_set import resolve_training_set
 

@@ -6,8 +6,20 @@ figure. `complexity` needs no data.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
 
+from ..datasets.manifest import read_manifest
+from ..reports.html import write_page
+from ..synthetic.dataset import cached_synthetic_dataset
+from ..utils.parallel import ExecutionOptions
+from ..utils.progress import STAGES, Progress
+from ..utils.text_io import read_checked_json, write_checked_json, write_table
 from . import complexity
 from .accuracy import ACCURACY, CONFUSION, run_accuracy, run_confusion
 from .codes import ATOMS, CODES, run_atoms, run_codes
@@ -21,10 +33,12 @@ from .curves import (
     training_images,
     training_patches,
 )
-from .setting import FULL, QUICK, Choice, NotPossibleError, Outcome, Setting, Sizes
+from .image_sets import Dataset, load_datasets
+from .setting import FULL, QUICK, Choice, NotPossibleError, Outcome, Setting, Sizes, save_figure
 
 __all__ = [
     "EXPERIMENTS",
+    "EXPERIMENT_NAMES",
     "FULL",
     "QUICK",
     "Choice",
@@ -33,6 +47,7 @@ __all__ = [
     "Setting",
     "Sizes",
     "complexity",
+    "reproduce",
 ]
 
 # Experiments on a data set, in the order of the paper.
@@ -46,3 +61,147 @@ EXPERIMENTS: dict[str, Callable[[Setting], Outcome]] = {
     IMAGES.name: training_images,
     BASES.name: bases_count,
 }
+
+
+SYNTHETIC = "synthetic"
+ALL = "all"
+EXPERIMENT_NAMES = (*EXPERIMENTS, complexity.NAME, ALL)
+_PAGE = "index.html"
+_LEAD = (
+    "Made with histodict. Published figures are hollow and are from Vu, Mousavi, Monga, Rao, "
+    "Rao, IEEE Transactions on Medical Imaging, 2016; the others were measured on other "
+    "images."
+)
+
+
+def reproduce(
+    what: str = ALL,
+    data: Path | str = SYNTHETIC,
+    output: Path | str = "histodict-paper",
+    *,
+    sizes: Sizes = FULL,
+    part: str | None = None,
+    choice: Choice | None = None,
+    work: ExecutionOptions = ExecutionOptions(),  # noqa: B008 (it is frozen)
+) -> list[Outcome]:
+    """Run one experiment, or all, and write the files above.
+
+    Parameters
+    ----------
+    what : name of EXPERIMENT_NAMES; with "all", experiments that the data does not allow are
+        skipped
+    data : folder, name of a folder in $HISTODICT_DATA, or "synthetic"
+    output : folder to write to; several runs share its page
+    sizes : FULL, as in the paper, or QUICK, for a preview in minutes
+    part : text that the names of tasks must contain, for data with several tasks
+    choice : methods, preset, settings, repeats
+    work : numbers of processes and threads, and progress
+    """
+    if what not in EXPERIMENT_NAMES:
+        raise ValueError(f"WHAT must be one of {', '.join(EXPERIMENT_NAMES)}, not {what!r}")
+    output = Path(output)
+    outcomes: list[Outcome] = []
+    if what != complexity.NAME:
+        for dataset in _datasets(data, output, sizes, part):
+            folder = output / dataset.name
+            work_here = replace(work, cache=folder / "cache")
+            setting = Setting(dataset, folder, sizes, choice or Choice(), work_here)
+            for outcome in _run_on(setting, what):
+                outcomes.append(replace(outcome, warnings=dataset.warnings))
+                _write(outcomes[-1], output, dataset.name)
+    if what in (complexity.NAME, ALL):
+        outcomes.append(complexity.run(sizes.timed, _with_experiment_name(work, complexity.NAME)))
+        _write(outcomes[-1], output, "")
+    return outcomes
+
+
+def _datasets(data: Path | str, output: Path, sizes: Sizes, part: str | None) -> list[Dataset]:
+    if data != SYNTHETIC:
+        return load_datasets(data, part)
+    n_patients, n_images, (width, height) = sizes.synthetic
+    folder = output / f"synthetic-{n_patients}x{n_images}-{width}x{height}"
+    tables = folder / "manifest.csv", folder / "regions" / "manifest.csv"
+    cached_synthetic_dataset(folder, *sizes.synthetic)
+    images, regions = map(read_manifest, tables)
+    return [Dataset(SYNTHETIC, images, regions, region="inflamed")]
+
+
+def _run_on(setting: Setting, what: str) -> Iterator[Outcome]:
+    for name, experiment in EXPERIMENTS.items():
+        if what not in (name, ALL):
+            continue
+        try:
+            yield experiment(replace(setting, work=_with_experiment_name(setting.work, name)))
+        except NotPossibleError:
+            if what != ALL:
+                raise
+
+
+def _with_experiment_name(work: ExecutionOptions, experiment: str) -> ExecutionOptions:
+    """Return options whose progress has the experiment's name, so that each has its own bar."""
+
+    def report(progress: Progress) -> None:
+        name = STAGES.get(progress.stage, progress.stage).lower()
+        work.callback(replace(progress, stage=f"{experiment}: {name}"))
+
+    return replace(work, callback=report)
+
+
+# --- files --------------------------------------------------------------------------------------
+
+
+def _write(outcome: Outcome, output: Path, dataset: str) -> None:
+    """Write an outcome; `dataset` is the name of its data set, empty if it needs no data."""
+    folder = output / dataset
+    folder.mkdir(parents=True, exist_ok=True)
+    files = save_figure(outcome, folder / outcome.name)
+    for suffix, rows in {"": outcome.rows, **outcome.more}.items():
+        table = folder / "-".join(filter(None, (outcome.name, suffix)))
+        write_table(table, rows)
+        files += [table.with_suffix(kind) for kind in (".csv", ".parquet")]
+    entry = {
+        "experiment": outcome.name,
+        "dataset": dataset,
+        "title": outcome.title,
+        "note": outcome.note,
+        "table": outcome.text if outcome.name == complexity.NAME else "",
+        "files": [path.relative_to(output).as_posix() for path in files],
+        "failures": outcome.failures,
+        "warnings": outcome.warnings,
+        "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "version": version("histodict"),
+    }
+    write_checked_json(folder / f"{outcome.name}.json", entry)
+    content = {"title": "The paper's experiments", "lead": _LEAD, "entries": _entries(output)}
+    write_page(output / _PAGE, "paper/page.html.j2", content)
+
+
+def _entry(file: Path) -> dict[str, Any] | None:
+    """Return the metadata of an experiment; None if it is missing or damaged."""
+    try:
+        entry: dict[str, Any] = read_checked_json(file)
+        if not entry["files"] or not {"experiment", "dataset", "title"} <= entry.keys():
+            raise ValueError("incomplete entry")
+    except FileNotFoundError:
+        return None
+    except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
+        warnings.warn(
+            f"{file}: the record is damaged and its experiment is not shown; run it again "
+            f"({error})",
+            stacklevel=2,
+        )
+        return None
+    return entry
+
+
+def _entries(output: Path) -> list[dict[str, Any]]:
+    """Return the page's entries of all experiments so far, by data set in the paper's order."""
+    folders = [output, *sorted(path for path in output.iterdir() if path.is_dir())]
+    files = [
+        folder / f"{name}.json" for folder in folders for name in (*EXPERIMENTS, complexity.NAME)
+    ]
+    entries = [entry for file in files if (entry := _entry(file))]
+    for entry in entries:
+        entry["anchor"] = "-".join(filter(None, (entry["dataset"], entry["experiment"])))
+        entry["picture"] = entry["files"][0]
+    return entries

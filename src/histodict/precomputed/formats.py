@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from ..images.file_types import ImageError, UnreadableContentError
 from ..utils.files import NPZ_ERRORS, file_bytes
-from ..utils.optional_dependency import load_optional
 from ..utils.text_io import shorten
+from ..utils.validation import load_optional
 from .hdf5_check import (
     MAX_CHUNK_BYTES,
     MAX_CHUNKS,

@@ -17,7 +17,6 @@ from PIL import Image
 
 from ..datasets.manifest import ImageRecord, Manifest
 from ..encoders import get_patch_features
-from ..explain.atom_activity import AtomActivity
 from ..explain.atom_statistics import (
     MAX_ATOM_P_VALUE,
     MAX_SITE_P_VALUE,
@@ -28,7 +27,7 @@ from ..explain.atom_statistics import (
     confounded_atoms_of_members,
     to_json_dict,
 )
-from ..explain.concept_contribution import ActivityRecorder
+from ..explain.concept_contribution import ActivityRecorder, AtomActivity
 from ..explain.patch_sample import AtomUsage, ClassAtomUsage
 from ..images.source import open_image
 from ..metrics.confounding import find_confounders

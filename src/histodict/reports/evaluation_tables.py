@@ -20,8 +20,8 @@ from ..images.pixel_size import PixelSizeOption
 from ..images.source import open_image
 from ..model_selection.splits import shared_patients
 from ..models import NO_TISSUE_LABEL, Plan
+from ..models.inputs import region_patch_mask
 from ..models.recipe import Recipe
-from ..models.region_labels import region_patch_mask
 from ..patches.patch_map import NO_TISSUE, PatchMap, Ring
 from ..patches.rendering import draw_overlay, jpeg_data_uri
 from ..utils.text_io import Row, pluralize

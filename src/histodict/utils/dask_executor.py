@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 from .missing_chunks import allow_missing_chunks, missing_chunks_allowed
-from .optional_dependency import load_optional
 from .parallel import (
     ClusterError,
     Item,
@@ -36,7 +35,7 @@ from .parallel import (
     single_blas_thread,
 )
 from .text_io import shorten
-from .validation import Surface, check_whole_number, hint_surface, set_hint_surface
+from .validation import Surface, check_whole_number, hint_surface, load_optional, set_hint_surface
 
 _PACKAGES = ("histodict", "numpy", "scipy", "numba")  # packages that affect results
 _SETTINGS = (".yaml", ".yml")

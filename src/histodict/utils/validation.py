@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
+from importlib import import_module
 from numbers import Integral, Real
 from reprlib import repr as short
 from typing import Any, Literal
@@ -141,3 +142,38 @@ def hint(*, python: str, cli: str, web: str | None = None) -> str:
     python, cli, web : wordings; without `web`, that of `cli` is used
     """
     return {"python": python, "cli": cli, "web": cli if web is None else web}[_SURFACE[0]]
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs an optional group of dependencies.
+
+    Parameters
+    ----------
+    extra : name of the group in pyproject.toml
+    """
+    return f'pip install ".[{extra}]" (in a checkout of histodict)'
+
+
+def load_optional(module: str, extra: str, purpose: str) -> Any:
+    """Import a module of an optional dependency.
+
+    Parameters
+    ----------
+    module : name of the module
+    extra : group of dependencies that contains it
+    purpose : what needs the module, for the error message
+
+    Raises
+    ------
+    ImportError
+        If the module or one that it needs is not installed.
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise ImportError(missing_message(error.name or module, extra, purpose)) from error
+
+
+def missing_message(module: str, extra: str, purpose: str) -> str:
+    """Return the message for a missing module; parameters as for `load_optional`."""
+    return f"{purpose} needs {module}, which is not installed. Run: {install_command(extra)}"

@@ -35,8 +35,8 @@ from ..evaluation.measures import PatchEvaluation
 from ..images.pixel_size import PixelSize
 from ..images.source import ImageSource, open_image
 from ..models import Model
+from ..models.inputs import mask_of, region_patch_mask
 from ..models.predictions import ImagePrediction, Prediction, RegionPrediction
-from ..models.region_labels import mask_of, region_patch_mask
 from ..patches.grid import PatchGrid
 from ..patches.patch_map import COLOURS, NO_TISSUE, PatchMap
 from ..patches.region_borders import RegionBorders, label_regions

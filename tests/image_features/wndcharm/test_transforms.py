@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from histodict.image_features.descriptors import hue_saturation_value
-from histodict.image_features.wndcharm.feature_bank import (
+from histodict.image_features.wndcharm import (
     colour_fractions,
     colour_plane,
     fourier,

@@ -18,20 +18,39 @@ Medicine, 2008.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
+from scipy import fft
 
 from ..descriptors import Pixels, check_pixels, hue_saturation_value, luminance, pad_reflect
-from .feature_bank import (
-    colour_fractions,
-    colour_plane,
-    families_of,
-    fourier,
-    grey_planes,
-    hue_plane,
+from .histograms import (
+    Entries,
+    Plane,
+    comb_moments,
+    gini,
+    intensity_statistics,
+    multiscale_histograms,
+    named_entries,
 )
-from .histograms import Entries, Plane, named_entries
-from .polynomials import chebyshev_transform
+from .polynomials import (
+    chebyshev_fourier_statistics,
+    chebyshev_statistics,
+    chebyshev_transform,
+    radon_features,
+    zernike_moments,
+)
+from .textures import (
+    bright_objects,
+    dark_objects,
+    edge_statistics,
+    edge_transform,
+    fractal_features,
+    gabor_textures,
+    haralick_textures,
+    tamura_textures,
+)
 
 # Minimum size for combs, discs and fractals; smaller images are mirrored up to it.
 _MIN_SIDE = 64
@@ -69,4 +88,111 @@ def _colour_planes(pixels: Pixels) -> dict[str, Plane]:
         "hue": shifted,
         "fourier(hue)": fourier(shifted),
         "chebyshev(hue)": chebyshev_transform(shifted),
+    }
+
+
+N_COLOURS = 20
+# Colours weaker than this are greys.
+_MIN_SATURATION = 0.1
+_N_GREYS, _N_HUES = 4, 8
+
+
+def fourier(plane: Plane) -> Plane:
+    """Return |F| of the Fourier transform, with frequency 0 in the upper left corner."""
+    return np.abs(fft.fft2(plane))
+
+
+def wavelet(plane: Plane) -> Plane:
+    """Return the four parts of the zero-padded first level of the symlet of order 5, in a square.
+
+    Upper row: details in both directions, details across; lower row: details down, the coarse
+    image.
+    """
+    import pywt
+
+    coarse, (down, across, both) = pywt.dwt2(plane, "sym5", mode="zero")
+    return np.block([[both, across], [down, coarse]])
+
+
+def hue_plane(hue: NDArray[np.float32], saturation: NDArray[np.float32]) -> Plane:
+    """Return the hue, 0 to 255, with its wrap at green, which stains lack; 0 for grey pixels."""
+    shifted = (hue + np.float32(2 / 3)) % 1
+    hues = np.where(saturation > 0, shifted * np.float32(255), np.float32(0))
+    return hues.astype(np.float64)
+
+
+def colour_plane(
+    hue: NDArray[np.float32], saturation: NDArray[np.float32], value: NDArray[np.float32]
+) -> Plane:
+    """Return the index of each pixel's colour among 20.
+
+    These are 4 greys from dark to bright, followed by a dark and a bright colour of each of 8 hues.
+    """
+    grey = np.minimum(np.floor(value * _N_GREYS), _N_GREYS - 1)
+    family = np.minimum(np.floor(hue * _N_HUES), _N_HUES - 1)
+    coloured = _N_GREYS + 2 * family + (value > 0.5)
+    return np.where(saturation < _MIN_SATURATION, grey, coloured).astype(np.float64)
+
+
+def colour_fractions(colours: Plane) -> NDArray[np.float64]:
+    """Return the fraction of pixels of each of the 20 colours."""
+    return np.bincount(colours.astype(np.intp).ravel(), minlength=N_COLOURS) / colours.size
+
+
+Families = dict[str, Callable[[Plane], Entries]]
+
+HIGH_CONTRAST: Families = {
+    "edges": edge_statistics,
+    "bright objects": bright_objects,
+    "dark objects": dark_objects,
+    "gabor": gabor_textures,
+}
+POLYNOMIALS: Families = {
+    "chebyshev": chebyshev_statistics,
+    "chebyshev-fourier": chebyshev_fourier_statistics,
+    "zernike": zernike_moments,
+}
+TEXTURES: Families = {
+    "comb": comb_moments,
+    "haralick": haralick_textures,
+    "histograms": multiscale_histograms,
+    "tamura": tamura_textures,
+    "radon": radon_features,
+    "fractal": fractal_features,
+    "intensity": intensity_statistics,
+    "gini": gini,
+}
+# Planes of compound transforms from which no polynomials are taken.
+_TEXTURES_ONLY = {
+    "chebyshev(fourier)",
+    "wavelet(fourier)",
+    "chebyshev(wavelet)",
+    "fourier(chebyshev)",
+}
+
+
+def families_of(name: str) -> Families:
+    """Return the families that are computed from the plane of that name."""
+    if name == "grey":
+        return HIGH_CONTRAST | POLYNOMIALS | TEXTURES
+    return TEXTURES if name in _TEXTURES_ONLY else POLYNOMIALS | TEXTURES
+
+
+def grey_planes(grey: Plane) -> dict[str, Plane]:
+    """Return the grey levels, their transforms, and transforms of transforms."""
+    waves, details = fourier(grey), wavelet(grey)
+    polynomials, edges = chebyshev_transform(grey), edge_transform(grey)
+    return {
+        "grey": grey,
+        "fourier": waves,
+        "wavelet": details,
+        "chebyshev": polynomials,
+        "edge": edges,
+        "fourier(wavelet)": fourier(details),
+        "fourier(edge)": fourier(edges),
+        "wavelet(edge)": wavelet(edges),
+        "chebyshev(fourier)": chebyshev_transform(waves),
+        "wavelet(fourier)": wavelet(waves),
+        "chebyshev(wavelet)": chebyshev_transform(details),
+        "fourier(chebyshev)": fourier(polynomials),
     }

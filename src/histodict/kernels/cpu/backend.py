@@ -16,9 +16,7 @@ from scipy.sparse import csr_array
 from ...utils.parallel import count_jobs
 from ..input_checks import check_range, check_result, check_sums
 from ..sufficient_statistics import SufficientStatistics, replace_unused_atoms
-from . import accumulation as cpu_residuals
-from . import accumulation as cpu_statistics
-from . import atom_update as cpu_atoms
+from . import atom_update as cpu_atom_update
 from . import joint_omp as cpu_joint
 from . import lasso as cpu_lasso
 from . import omp as cpu_omp
@@ -95,7 +93,7 @@ def _lane_bits(dtype: np.dtype) -> NDArray:
 
 def _squared_norms(Y: NDArray) -> NDArray[np.float64]:
     norms = np.empty(len(Y))
-    cpu_residuals.squared_norms(Y, norms)
+    cpu_atom_update.squared_norms(Y, norms)
     return norms
 
 
@@ -312,18 +310,18 @@ def statistics(Y: NDArray, S: csr_array, weights: NDArray) -> tuple[NDArray, NDA
     n_atoms = S.shape[1]
     E = np.empty((n_atoms, Y.shape[1]), Y.dtype)
     F = np.zeros((n_atoms, n_atoms), Y.dtype)
-    cpu_statistics.accumulate(
+    cpu_atom_update.accumulate(
         Y, weights.astype(Y.dtype), S.indptr, S.indices, S.data, simd.width(Y.dtype), E, F
     )
-    cpu_statistics.symmetrize(F)
+    cpu_atom_update.symmetrize(F)
     return E, F
 
 
 def code_products(S: csr_array) -> NDArray:
     """Return Σ sᵀs (k, k) over the rows."""
     F = np.zeros((S.shape[1], S.shape[1]), S.dtype)
-    cpu_statistics.accumulate_products(S.indptr, S.indices, S.data, F)
-    cpu_statistics.symmetrize(F)
+    cpu_atom_update.accumulate_products(S.indptr, S.indices, S.data, F)
+    cpu_atom_update.symmetrize(F)
     return F
 
 
@@ -332,7 +330,7 @@ def class_residuals(
 ) -> NDArray[np.float64]:
     """Return ‖y − δ_i(s)D‖ for all rows and classes: (n, n_classes)."""
     norms = np.empty((len(Y), n_classes))
-    cpu_residuals.residual_norms(Y, D, atom_classes, S.indptr, S.indices, S.data, norms)
+    cpu_atom_update.residual_norms(Y, D, atom_classes, S.indptr, S.indices, S.data, norms)
     check_result("the residuals", norms, Y.dtype)
     return norms
 
@@ -342,7 +340,7 @@ def update_atoms(D: NDArray, E: NDArray, F: NDArray, n_sweeps: int, tol: float) 
     D, E, F = D.copy(), E.astype(D.dtype, copy=False), F.astype(D.dtype, copy=False)
     for _ in range(n_sweeps):
         before = D.copy()
-        cpu_atoms.sweep(D, E, F)
+        cpu_atom_update.sweep(D, E, F)
         moved = np.abs(D - before).max()
         if not np.isfinite(moved):  # any overflow reaches an atom, so this check is free
             check_sums(E, F)
