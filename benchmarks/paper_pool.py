@@ -28,7 +28,7 @@ from histodict.models import Plan
 from histodict.models.cross_validation import RunCache, TrainTestRun, UnfittedModel
 from histodict.models.image_pipeline import WholeImagePipeline
 from histodict.paper import Choice, Setting
-from histodict.paper.curves import training_sizes
+from histodict.paper.accuracy import training_sizes
 from histodict.paper.image_sets import load_datasets
 from histodict.paper.setting import LEARNERS
 from histodict.utils.cache import ArrayCache

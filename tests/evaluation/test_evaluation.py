@@ -174,7 +174,7 @@ def test_changed_image_is_predicted_again(tmp_path):
 
 
 def test_tables_agree_with_each_other(folder):
-    predictions = read_csv(folder / "answers.csv")
+    predictions = read_csv(folder / "predictions.csv")
     assert len(predictions) == 2 * 16
     for row in read_csv(folder / "results.csv"):
         own = [a for a in predictions if a["method"] == row["method"]]
@@ -218,7 +218,7 @@ def test_report_shows_atoms_of_an_example_model(folder):
 
 
 def test_wrong_predictions_have_their_patch_map(folder):
-    predictions = read_csv(folder / "answers.csv")
+    predictions = read_csv(folder / "predictions.csv")
     page = (folder / "report.html").read_text(encoding="utf-8")
     wrong = {
         m: {a["image"] for a in predictions if a["method"] == m and a["label"] != a["truth"]}

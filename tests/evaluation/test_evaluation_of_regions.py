@@ -95,7 +95,7 @@ def test_every_patient_is_tested_and_patches_are_measured(foci, folder):
     for row in rows:
         assert 0 <= float(row["low"]) <= float(row["value"]) <= float(row["high"]) <= 1
         assert row["n_patients"] == "5"
-    predictions = [row for row in read_csv(folder / "answers.csv") if row["method"] == "dfdl"]
+    predictions = [row for row in read_csv(folder / "predictions.csv") if row["method"] == "dfdl"]
     assert len(predictions) == 5
     assert [row["truth"] for row in predictions].count("no inflammation") == 1
     total = {k: sum(int(row[k]) for row in predictions) for k in ("hits", "misses", "false_alarms")}
@@ -147,7 +147,7 @@ def test_missing_results_are_computed_again_to_the_same_bytes(foci, folder, tmp_
     train_tests = sorted((again / "runs").glob("*.json"))
     train_tests[0].unlink()
     next(train_tests[1].with_suffix("").glob("*.npz")).unlink()  # one missing map
-    tables = ("answers.csv", "results.csv", "comparisons.csv", "errors.csv")
+    tables = ("predictions.csv", "results.csv", "comparisons.csv", "errors.csv")
     before = {name: (again / name).read_bytes() for name in tables}
     with pytest.warns(UserWarning, match="is damaged and made anew"):
         result = run(foci, again, "--methods", "dfdl,odl", "--jobs", "1")

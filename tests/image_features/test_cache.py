@@ -138,7 +138,7 @@ def test_damaged_cache_files_are_replaced(images, cache, damage):
     damaged = files_of(cache)[0]
     damage(damaged)
     loader = Loader()
-    with pytest.warns(UserWarning, match=rf"{damaged}: is damaged"):
+    with pytest.warns(UserWarning, match=rf"{damaged}: the cached file is damaged"):
         np.testing.assert_array_equal(features(images, loader, cache), first)
     assert len(loader.loaded) == 1
     features(images, loader, cache)

@@ -452,5 +452,5 @@ def test_missing_torch_is_reported(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.delitem(sys.modules, "histodict.kernels.cuda.backend")
     monkeypatch.delattr("histodict.kernels.cuda.backend")
-    with pytest.raises(ImportError, match=r"pip install 'histodict\[torch\]'"):
+    with pytest.raises(ImportError, match=r'pip install "\.\[torch\]"'):
         load_backend("cuda")

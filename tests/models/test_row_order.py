@@ -134,7 +134,7 @@ def test_tables_of_an_evaluation_are_the_same(tissue, manifest, tmp_path, monkey
         run = CliRunner().invoke(app, [*arguments, str(file), "-o", str(out), "--jobs", "1"])
         assert run.exit_code == 0, run.output
         tables.append([(out / f"{t}.csv").read_text() for t in ("results", "comparisons")])
-        predictions.append(sorted((out / "answers.csv").read_text().splitlines()))
+        predictions.append(sorted((out / "predictions.csv").read_text().splitlines()))
     assert tables[0] == tables[1]
     assert predictions[0] == predictions[1]
 

@@ -29,6 +29,7 @@ from histodict.paper import (
     reproduce,
 )
 from histodict.paper import setting as published
+from histodict.paper.accuracy import theta_rates, training_sizes
 from histodict.paper.codes import closest_other
 from histodict.paper.complexity import (
     OPERATIONS,
@@ -37,7 +38,6 @@ from histodict.paper.complexity import (
     planted_samples,
     scientific,
 )
-from histodict.paper.curves import theta_rates, training_sizes
 from histodict.paper.image_sets import Dataset
 from histodict.paper.setting import COMPARED, NotPossibleError, Problem, few_images
 from histodict.utils.parallel import ExecutionOptions
@@ -333,7 +333,7 @@ def test_page_is_self_contained_and_its_links_exist(output):
 
 def test_accuracy_is_that_of_the_predictions(output):
     folder = output / "synthetic"
-    predictions = table(folder / "answers.csv")
+    predictions = table(folder / "predictions.csv")
     rows = table(folder / "accuracy.csv")
     assert [row["method"] for row in ours(rows)] == list(NAMES)
     for row, method in zip(ours(rows), METHODS, strict=True):

@@ -132,7 +132,7 @@ def test_comparisons_equal_the_table(page, folder):
 
 
 def test_confusion_matrices_count_the_predictions(page, folder):
-    predictions = read_csv(folder / "answers.csv")
+    predictions = read_csv(folder / "predictions.csv")
     counts = Counter((row["method"], row["truth"], row["label"]) for row in predictions)
     matrices = [t for t in page.tables if t[0][0].startswith("truly")]
     assert len(matrices) == 2
@@ -148,7 +148,7 @@ def test_operating_points_are_those_of_the_predictions(page, folder):
     text = re.search(r'aria-label="False alarm rate and miss rate[^"]*', page.source)
     assert text
     for method in (LBP, WND):
-        own = [row for row in read_csv(folder / "answers.csv") if row["method"] == method]
+        own = [row for row in read_csv(folder / "predictions.csv") if row["method"] == method]
         truth, scores = [r["truth"] for r in own], [float(r["score_0"]) for r in own]
         curve = roc_curve(truth, scores, positive="malignant")
         assert f"{method} {curve.operating[0]:.3f}, {curve.operating[1]:.3f}" in text[0]
@@ -174,7 +174,7 @@ def test_data_are_summarised(page):
 
 
 def test_exactly_the_wrong_images_are_shown(page, folder):
-    predictions = read_csv(folder / "answers.csv")
+    predictions = read_csv(folder / "predictions.csv")
     wrong = {row["image"] for row in predictions if row["label"] != row["truth"]}
     assert wrong == {"p0_1.png", "p3_0.png", "p1_1.png", "p2_1.png", "p4_1.png"}
     assert sorted(page.alts) == sorted(wrong)

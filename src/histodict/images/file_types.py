@@ -26,7 +26,7 @@ from ..utils.dicom_header import series_of
 if TYPE_CHECKING:
     from PIL import Image
 
-    from .region_reader import ResampleTile
+    from .resampling import ResampleTile
 
 # Maximum compression ratio of deflate.
 MAX_DEFLATE = 1032

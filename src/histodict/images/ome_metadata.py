@@ -23,7 +23,7 @@ from PIL import Image
 
 from .file_types import OME_LAYOUT, UnreadableContentError, ome_attributes
 from .raster import to_8_bits, white_level
-from .region_reader import ResampleTile, composite_on_white
+from .resampling import ResampleTile, composite_on_white
 from .slide_backend import Pixels, TileCache, TiledLevel, level_downsamples
 
 # Micrometres per unit, by the symbols of OME-XML and the names of OME-Zarr.

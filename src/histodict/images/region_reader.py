@@ -6,119 +6,13 @@ import math
 import os
 from abc import ABC, abstractmethod
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..utils.validation import check_number, check_whole_number
-
-if TYPE_CHECKING:
-    from PIL import Image
-
-
-Box = tuple[float, float, float, float]  # left, top, right, bottom
-
-# Maximum side of a piece of a level that is in memory while it is reduced: 16 MB as RGBA.
-PIECE_PX = 2048
-# Larger for block means, which do not depend on the cut: a chunk of patches at half scale and its
-# surroundings are one piece.
-BLOCKS_PX = 2304
-# Up to this block size Pillow's `reduce` is exact, and several times as fast as `resize`.
-_SMALL_BLOCK = 1024
-
-
-def pieces(length: int, step: float, max_px: int) -> list[slice]:
-    """Return ranges of output pixels, each of at most `max_px` source pixels."""
-    n_max = max(1, int(max_px / step))
-    return [slice(start, min(start + n_max, length)) for start in range(0, length, n_max)]
-
-
-def padded_range(start: float, stop: float, margin: float, limit: float) -> tuple[int, int]:
-    """Return the whole pixels around [start, stop), with a margin inside the image."""
-    first = max(math.floor(start - margin), min(math.floor(start), 0))
-    last = min(math.ceil(stop + margin), max(math.ceil(stop), math.ceil(limit)))
-    return first, last
-
-
-def is_integer_grid(*numbers: float) -> bool:
-    """Return whether all numbers are whole."""
-    return all(float(number).is_integer() for number in numbers)
-
-
-class ResampleTile(NamedTuple):
-    """Rectangle of a level, in its pixels, and its reduction to an image.
-
-    Attributes
-    ----------
-    level : number of the level
-    x, y, width, height : rectangle in pixels of the level
-    shape : (height, width) of the reduced image
-    box : part to reduce through a window, in pixels of the rectangle; None for block means
-    """
-
-    level: int
-    x: int
-    y: int
-    width: int
-    height: int
-    shape: tuple[int, int]
-    box: Box | None
-
-    @classmethod
-    def around(
-        cls, level: int, box: Box, shape: tuple[int, int], limits: tuple[float, ...]
-    ) -> ResampleTile:
-        """Return the rectangle needed for a box of a level with pixels up to `limits`."""
-        steps = (box[2] - box[0]) / shape[1], (box[3] - box[1]) / shape[0]
-        is_integer = is_integer_grid(*box, *steps)
-        (x, right), (y, bottom) = (
-            padded_range(box[axis], box[axis + 2], 0 if is_integer else steps[axis], limits[axis])
-            for axis in (0, 1)
-        )
-        window = None if is_integer else (box[0] - x, box[1] - y, box[2] - x, box[3] - y)
-        return cls(level, x, y, right - x, bottom - y, shape, window)
-
-    def reduced(self, image: Image.Image) -> Image.Image:
-        """Return the reduced image of the pixels of this rectangle."""
-        if self.box is not None:
-            return resize(image, self.shape, self.box)
-        return block_means(image, self.width // self.shape[1], self.height // self.shape[0])
-
-
-def block_means(image: Image.Image, width: int, height: int) -> Image.Image:
-    """Return the mean of each block of pixels, which does not depend on the region's borders."""
-    from PIL import Image
-
-    if width == height == 1:
-        return image
-    if width * height <= _SMALL_BLOCK:
-        return image.reduce((width, height))
-    size = (image.width // width, image.height // height)
-    return image.resize(size, Image.Resampling.BOX)
-
-
-def resize(image: Image.Image, shape: tuple[int, ...], box: Box | None = None) -> Image.Image:
-    """Resample a box of an image to a shape (height, width) through a Hamming window.
-
-    Block means would shift some pixels by half a pixel if the factor is not a whole number.
-    """
-    from PIL import Image
-
-    return image.resize((shape[1], shape[0]), Image.Resampling.HAMMING, box=box)
-
-
-def composite_on_white(image: Image.Image) -> Image.Image:
-    """Composite an RGBA image on white and return it as RGB."""
-    from PIL import Image
-
-    opacity = image.getchannel("A")
-    if opacity.getextrema() == (255, 255):  # usual case, and faster
-        return image.convert("RGB")
-    white = Image.new("RGB", image.size, "white")
-    white.paste(image, mask=opacity)
-    return white
-
+from .resampling import BLOCKS_PX, PIECE_PX, Box, ResampleTile, is_integer_grid, pieces, resize
 
 if TYPE_CHECKING:
     from .memory_image import ImageLike

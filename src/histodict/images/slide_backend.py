@@ -24,13 +24,13 @@ from numpy.typing import NDArray
 
 from ..utils.cache import LRUCache
 from .file_types import MissingLibraryError
-from .region_reader import ResampleTile, composite_on_white
+from .resampling import ResampleTile, composite_on_white
 
 if TYPE_CHECKING:
     from PIL import Image
     from tifffile import TiffPage
 
-    from .region_reader import ResampleTile
+    from .resampling import ResampleTile
 
 
 def level_downsamples(sizes: list[tuple[int, int]]) -> list[float]:

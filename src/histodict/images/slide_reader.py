@@ -34,7 +34,8 @@ from ..utils.missing_chunks import check_missing_chunks
 from ..utils.validation import install_command
 from .file_types import SCALE_WITHOUT_UNIT, ImageError
 from .raster import MAX_COMPRESSION_RATIO, plausible_mpp
-from .region_reader import Pixels, RegionReader, ResampleTile
+from .region_reader import Pixels, RegionReader
+from .resampling import ResampleTile
 from .slide_worker import (
     DONE,
     NO_LIBRARY,

@@ -20,7 +20,7 @@ from importlib import import_module
 from typing import Any
 
 from .file_types import MissingLibraryError, SlideBackend, UnreadableContentError
-from .region_reader import ResampleTile
+from .resampling import ResampleTile
 
 ORDER = struct.Struct("<I")
 REPLY = struct.Struct("<BQ")

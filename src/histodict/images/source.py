@@ -18,7 +18,8 @@ from ..utils.validation import check_number
 from .file_types import FOLDER_IMAGES, ImageError
 from .memory_image import ImageLike, MemoryImage, decode_cached
 from .raster import DecodedImage, check_readable_file, read_header
-from .region_reader import Pixels, RegionReader, ResampleTile
+from .region_reader import Pixels, RegionReader
+from .resampling import ResampleTile
 from .slide_reader import (
     FOLDER_FORMATS,
     OmeTiffReader,

@@ -21,18 +21,21 @@ from ..utils.parallel import ExecutionOptions
 from ..utils.progress import STAGES, Progress
 from ..utils.text_io import read_checked_json, write_checked_json, write_table
 from . import complexity
-from .accuracy import ACCURACY, CONFUSION, run_accuracy, run_confusion
-from .codes import ATOMS, CODES, run_atoms, run_codes
-from .curves import (
+from .accuracy import (
+    ACCURACY,
     BASES,
+    CONFUSION,
     IMAGES,
     PATCHES,
     ROC,
     bases_count,
+    run_accuracy,
+    run_confusion,
     run_roc,
     training_images,
     training_patches,
 )
+from .codes import ATOMS, CODES, run_atoms, run_codes
 from .image_sets import Dataset, load_datasets
 from .setting import FULL, QUICK, Choice, NotPossibleError, Outcome, Setting, Sizes, save_figure
 

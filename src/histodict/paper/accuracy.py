@@ -1,21 +1,48 @@
-"""Overall accuracy with intervals by patient, and confusion matrices, beside published ones."""
+"""Accuracy, confusion matrices, ROC curves and training sizes, beside the published figures.
+
+Intervals are by patient.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 from sklearn.metrics import confusion_matrix
 
+from ..datasets.manifest import Manifest
+from ..decision.threshold import MAX_MIN_PATCHES, LargestRegion, SizeCurve
 from ..evaluation import Evaluation, evaluate
-from ..models import NO_TISSUE_LABEL
+from ..evaluation.runs import EvaluationTask
+from ..images.pixel_size import PixelSizeOption
+from ..model_selection.protocols import learning_curve_splits
+from ..models import NO_TISSUE_LABEL, TissueClassifier
 from ..reports.html import INK
 from ..utils.text_io import Row
 from . import setting as published
-from .setting import OURS, Outcome, Setting, accuracy_of, bar, by, failures_of, figure_grid, rank
+from .setting import (
+    CLASS_LEARNERS,
+    LEARNERS,
+    ON_PATCHES,
+    OURS,
+    NotPossibleError,
+    Outcome,
+    Setting,
+    accuracy_of,
+    bar,
+    by,
+    failures_of,
+    figure_grid,
+    paper_name,
+    rank,
+    style,
+)
 
 ACCURACY = "accuracy"
 
@@ -151,3 +178,380 @@ def _draw_matrices(ax: Axes, rows: list[Row]) -> None:
     n_classes = len({truth for _, truth in lines})
     for y in range(n_classes, len(lines), n_classes):
         ax.axhline(y - 0.5, color=INK, linewidth=0.8)
+
+
+ROC = "roc"
+THETAS = np.arange(101) / 100
+SIZES = np.arange(1, MAX_MIN_PATCHES + 1)
+Rates = tuple[NDArray[np.float64], NDArray[np.float64]]
+
+
+@dataclass(frozen=True)
+class _Curve:
+    """(false alarm, miss) rates of a method for every value of the threshold "θ" or "m".
+
+    Attributes
+    ----------
+    row : data, source and method
+    moved : name of the threshold
+    values, rates : thresholds, and the rates at each
+    at, chosen : rates at the thresholds chosen on training images, and these thresholds
+    """
+
+    row: Row  # data, source, method
+    moved: str
+    values: NDArray[np.generic]
+    rates: Rates
+    at: tuple[float, float]
+    chosen: Sequence[float]
+
+    def rows(self) -> list[Row]:
+        """Return a table row per threshold."""
+        name = {"data": self.row["data"], "method": self.row["method"], "moved": self.moved}
+        points = zip(self.values.tolist(), *self.rates, strict=True)
+        return [
+            name | {"value": float(value), "false_alarm": float(alarm), "miss": float(miss)}
+            for value, alarm, miss in points
+        ]
+
+    def point(self) -> Row:
+        """Return the table row of the operating point."""
+        value = {"moved": self.moved, "mean_value": float(np.mean(self.chosen))}
+        return self.row | value | {"false_alarm": self.at[0], "miss": self.at[1]}
+
+
+def run_roc(setting: Setting) -> Outcome:
+    """Vary θ if there are two classes of images, and m if there are masks."""
+    reason = "curves need methods that classify patches"
+    methods = setting.choose(LEARNERS, ON_PATCHES, reason)
+    curves: list[_Curve] = []
+    if setting.dataset.diseased and setting.dataset.images:
+        curves += _image_curves(setting, methods)
+    if setting.regions is not None:
+        curves += _region_curves(setting, setting.regions, methods)
+    if not curves:
+        raise NotPossibleError(f"{setting.dataset.name}: curves need two classes or masks")
+    rows = [row for curve in curves for row in curve.rows()]
+    measured = [curve.point() for curve in curves]
+    published_points = _published()
+    summaries = (
+        f"{point['method']} {point['false_alarm']:.2f}/{point['miss']:.2f} ({point['moved']})"
+        for point in measured
+    )
+    return Outcome(
+        name=ROC,
+        title="Miss rate and false alarm rate",
+        note=(
+            "Lower curves are better. Filled points are the operating points, with θ or m chosen "
+            "on training images; open points are the published confusion matrices. "
+            f"{setting.describe(None if setting.dataset.images else setting.regions)}."
+        ),
+        rows=rows,
+        more={"points": measured + published_points},
+        text="false alarm/miss: " + ", ".join(summaries),
+        draw=partial(_draw_roc, rows, measured, published_points),
+    )
+
+
+def _published() -> list[Row]:
+    learners = [paper_name(method) for method in LEARNERS]
+    return [
+        point | {"moved": "m" if point["data"] == "TCGA" else "θ"}
+        for point in published.operating_points()
+        if point["method"] in learners
+    ]
+
+
+# --- images: θ ----------------------------------------------------------------------------------
+
+
+def _image_curves(setting: Setting, methods: Sequence[str]) -> Iterator[_Curve]:
+    for method in methods:
+        tasks = setting.tasks({method: setting.plan(method)}, setting.splits)
+        models = setting.trained(tasks)
+        healthy_fractions, diseased, predicted = _tested(setting, tasks, models)
+        rates = theta_rates(healthy_fractions, diseased, THETAS)
+        at = float(np.mean(predicted[~diseased])), float(np.mean(~predicted[diseased]))
+        chosen = [_theta(model) for model in models]
+        yield _Curve(setting.row(method), "θ", THETAS, rates, at, chosen)
+
+
+def _tested(
+    setting: Setting, tasks: Sequence[EvaluationTask], models: Sequence[TissueClassifier]
+) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return fraction of healthy patches, true and predicted disease of every test image."""
+    positive_class = setting.dataset.diseased
+    healthy_fractions, diseased, predicted = [], [], []
+    for task, model in zip(tasks, models, strict=True):
+        for record in setting.images.select(task.split.test).records:
+            prediction = model.predict_one(record.path, mpp=PixelSizeOption(table=record.mpp))
+            # Images without tissue count as healthy.
+            healthy_fractions.append(
+                1 - prediction.proportions[positive_class]
+                if positive_class in prediction.proportions
+                else 1.0
+            )
+            diseased.append(record.label == positive_class)
+            predicted.append(prediction.top_label == positive_class)
+    return np.array(healthy_fractions), np.array(diseased), np.array(predicted)
+
+
+def _theta(model: TissueClassifier) -> float:
+    """Return the threshold on the healthy fraction; the aggregator's is on the diseased one."""
+    assert model.aggregator_ is not None
+    threshold = model.aggregator_.threshold
+    # None if the fractions of all training images are equal.
+    return np.nan if threshold is None else 1 - threshold
+
+
+def theta_rates(
+    healthy_shares: NDArray[np.float64], diseased: NDArray[np.bool_], thetas: NDArray[np.float64]
+) -> Rates:
+    """Return (false alarm, miss) for every θ; images with at least θ healthy are healthy."""
+    called_healthy = healthy_shares >= thetas[:, None]
+    return 1 - called_healthy[:, ~diseased].mean(axis=1), called_healthy[:, diseased].mean(axis=1)
+
+
+# --- regions: m ---------------------------------------------------------------------------------
+
+
+def _region_curves(
+    setting: Setting, manifest: Manifest, methods: Sequence[str]
+) -> Iterator[_Curve]:
+    splits = setting.split(manifest)
+    for method in methods:
+        tasks = setting.tasks({method: setting.plan(method)}, splits)
+        models = setting.trained(tasks, manifest)
+        findings = [
+            model.region_sizes(manifest.select(task.split.test))
+            for task, model in zip(tasks, models, strict=True)
+        ]
+        curve = SizeCurve.of([finding for part in findings for finding in part])
+        sizes = [model.min_patches_ for model in models]
+        row = setting.row(method) | {"data": f"{setting.dataset.name} regions"}
+        yield _Curve(
+            row,
+            "m",
+            SIZES,
+            (curve.false_positive_rate, curve.false_negative_rate),
+            _rates_at_sizes(findings, sizes),
+            sizes,
+        )
+
+
+def _rates_at_sizes(
+    findings: Sequence[Sequence[LargestRegion]], sizes: Sequence[int]
+) -> tuple[float, float]:
+    """Return (false alarm, miss) with the m of every split."""
+    pairs = [(f, m) for part, m in zip(findings, sizes, strict=True) for f in part]
+    alarms = [f.false_positive >= m for f, m in pairs if f.false_positive is not None]
+    misses = [f.true_positive < m for f, m in pairs if f.true_positive is not None]
+    return float(np.mean(alarms)), float(np.mean(misses))
+
+
+# --- figure -------------------------------------------------------------------------------------
+
+
+def _draw_roc(curves: list[Row], measured: list[Row], published_points: list[Row]) -> Figure:
+    """Draw one panel of measured curves per data set, then published points for θ and for m."""
+    by_data, published_parts = by(curves, "data"), by(published_points, "moved")
+    figure, axes = figure_grid(len(by_data) + len(published_parts), width=3.4, height=3.2)
+    for ax, (data, rows) in zip(axes, by_data.items(), strict=False):
+        for method, curve in by(rows, "method").items():
+            colour, _ = style(method)
+            # Steps, as between two points only the worse one is guaranteed.
+            ordered = sorted(curve, key=lambda row: (row["false_alarm"], -row["miss"]))
+            ax.plot(*_rates(ordered), color=colour, drawstyle="steps-post", linewidth=1.6)
+        _scatter_points(ax, [point for point in measured if point["data"] == data])
+        values = [row["value"] for row in rows]
+        value_range = f"{rows[0]['moved']} from {min(values):g} to {max(values):g}"
+        ax.set_title(f"{data} ({OURS}), {value_range}")
+        ax.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
+    for ax, (moved, points) in zip(axes[len(by_data) :], published_parts.items(), strict=True):
+        _scatter_points(ax, points, hollow=True)
+        for point in points:
+            position = (point["false_alarm"], point["miss"])
+            name = point["data"].split()[-1]
+            ax.annotate(name, position, (4, 3), textcoords="offset points", fontsize=6)
+        ax.set_title(f"published points ({moved})")
+        ax.set(xlim=(-0.01, 0.42), ylim=(-0.01, 0.42))
+    for ax in axes:
+        ax.set(xlabel="false alarm rate", ylabel="miss rate")
+        ax.legend(fontsize=7)
+    return figure
+
+
+def _scatter_points(ax: Axes, points: Sequence[Row], *, hollow: bool = False) -> None:
+    for method, points_of_method in by(points, "method").items():
+        colour, marker = style(method)
+        fill = "none" if hollow else colour
+        x, y = _rates(points_of_method)
+        ax.scatter(x, y, 40, marker=marker, edgecolors=colour, facecolors=fill, label=method)
+
+
+def _rates(rows: Sequence[Row]) -> tuple[list[float], list[float]]:
+    return [row["false_alarm"] for row in rows], [row["miss"] for row in rows]
+
+
+# Data sets of the paper's sweeps.
+_SWEPT = ("IBL", "ADL kidney", "ADL lung", "ADL spleen")
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Experiment over a growing size, `axis`.
+
+    Attributes
+    ----------
+    name, title : name of the files, and heading
+    axis : what grows
+    published_at : size for which the paper prints accuracies
+    """
+
+    name: str
+    title: str
+    axis: str
+    published_at: str
+
+
+PATCHES = Sweep(
+    "training-patches",
+    "Accuracy by number of training patches",
+    "patches per class",
+    "10,000 patches per class",
+)
+IMAGES = Sweep(
+    "training-images",
+    "Accuracy by number of training images",
+    "training images per class",
+    "10 (IBL) or 40 (ADL) images",
+)
+BASES = Sweep(
+    "bases-count", "Accuracy by number of bases", "bases per class", "500 bases per class"
+)
+
+
+def training_patches(setting: Setting) -> Outcome:
+    """Compute the accuracy by number of training patches."""
+    methods = setting.choose(
+        LEARNERS, ON_PATCHES, "this experiment needs methods that are trained on patches"
+    )
+    return _run_sweep(setting, PATCHES, methods, "patches_per_class", setting.sizes.patches)
+
+
+def bases_count(setting: Setting) -> Outcome:
+    """Compute the accuracy by number of bases per class.
+
+    A method with one dictionary for all classes gets k atoms for each of them.
+    """
+    possible = (*CLASS_LEARNERS, "nayak")
+    methods = setting.choose(LEARNERS, possible, "this experiment needs methods that learn bases")
+    return _run_sweep(setting, BASES, methods, "n_atoms", setting.sizes.bases)
+
+
+def training_images(setting: Setting) -> Outcome:
+    """Compute the accuracy by number of training images.
+
+    Half of the patients are tested; training sets of the others are nested.
+    """
+    plans = setting.compared()
+    n_repeats = setting.choice.n_repeats
+    sizes = training_sizes(setting.images, n_repeats, setting.sizes.n_image_sizes)
+    evaluation = setting.run(
+        plans, learning_curve_splits(setting.images, sizes, n_repeats=n_repeats)
+    )
+    rows = [
+        setting.row(method) | {IMAGES.axis: size} | accuracy_of(evaluation, method, size)
+        for method in evaluation.methods
+        for size in sizes
+    ]
+    return _outcome(setting, IMAGES, rows, evaluation)
+
+
+def training_sizes(manifest: Manifest, n_repeats: int, n_sizes: int) -> list[int]:
+    """Return evenly spaced numbers of training images per class, from 2 to the largest possible."""
+    maximum = len(manifest.records)
+    for split in learning_curve_splits(manifest, [1], n_repeats=n_repeats):
+        test = set(split.test)
+        labels = [label for i, label in enumerate(manifest.labels) if i not in test]
+        maximum = min(maximum, *(labels.count(name) for name in manifest.classes))
+    if maximum < 2:
+        raise NotPossibleError("the training half of the patients has only one image of a class")
+    return np.unique(np.linspace(2, maximum, n_sizes).round().astype(int)).tolist()
+
+
+def _run_sweep(
+    setting: Setting, sweep: Sweep, methods: list[str], parameter: str, sizes: Sequence[int]
+) -> Outcome:
+    """Evaluate a plan for every method and size on the same splits."""
+    if parameter in setting.choice.settings:
+        raise ValueError(f"{sweep.name} varies {parameter}; omit --set {parameter}=…")
+    steps = {f"{method} {size}": (method, size) for method in methods for size in sizes}
+    plans = {
+        name: setting.plan(method, **{parameter: size}) for name, (method, size) in steps.items()
+    }
+    evaluation = setting.run(plans, setting.splits)
+    (per_class,) = evaluation.sizes()
+    rows = [
+        setting.row(method) | {sweep.axis: size} | accuracy_of(evaluation, name, per_class)
+        for name, (method, size) in ((name, steps[name]) for name in evaluation.methods)
+    ]
+    return _outcome(setting, sweep, rows, evaluation)
+
+
+def _outcome(
+    setting: Setting, sweep: Sweep, measured: list[Row], evaluation: Evaluation
+) -> Outcome:
+    methods = by(measured, "method")
+    columns = ("data", "source", "method", "accuracy")
+    published_rows = [
+        {column: row[column] for column in columns}
+        for row in published.accuracies()
+        if row["data"] in _SWEPT and row["method"] in methods
+    ]
+    values = {
+        method: " → ".join(f"{r['accuracy']:.1f}" for r in rows) for method, rows in methods.items()
+    }
+    return Outcome(
+        name=sweep.name,
+        title=sweep.title,
+        note=(
+            f"{setting.describe()}. Bars are 95 % intervals by patient. The paper prints no "
+            f"numbers of its curves; its accuracies at {sweep.published_at} are shown on the "
+            "right."
+        ),
+        rows=measured + published_rows,
+        text=", ".join(f"{method} {percents} %" for method, percents in values.items()),
+        draw=partial(_draw_sweep, sweep, measured, published_rows),
+        failures=failures_of(evaluation),
+    )
+
+
+def _draw_sweep(sweep: Sweep, measured: Sequence[Row], published_rows: Sequence[Row]) -> Figure:
+    """Draw measured accuracies as curves, and published ones as points on the right."""
+    figure = Figure(figsize=(7.6, 3.2), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True, width_ratios=[3, 1.3])
+    steps = sorted({row[sweep.axis] for row in measured})
+    for index, (method, rows) in enumerate(by(measured, "method").items()):
+        colour, marker = style(method)
+        # Shifted, so that all intervals are visible.
+        x = [row[sweep.axis] + 0.01 * (index - 3) * (steps[-1] - steps[0]) for row in rows]
+        columns = ("accuracy", "low", "high")
+        y, low, high = (np.array([row[name] for row in rows]) for name in columns)
+        errors = np.maximum([y - low, high - y], 0)
+        left.errorbar(x, y, errors, color=colour, marker=marker, elinewidth=0.7)
+        left.plot([], [], color=colour, marker=marker, label=method)
+    left.set(xlabel=sweep.axis, ylabel="overall accuracy, %", ylim=(0, 104))
+    left.set_xticks(steps)
+    left.set_title(f"{measured[0]['data']} ({OURS})" if measured else OURS)
+    left.legend(fontsize=7, ncols=2)
+    names = list(by(published_rows, "data"))
+    for row in published_rows:
+        colour, marker = style(row["method"])
+        position = names.index(row["data"])
+        right.scatter(
+            position, row["accuracy"], 34, marker=marker, edgecolors=colour, facecolors="none"
+        )
+    right.set_xticks(range(len(names)), names, rotation=35, ha="right", fontsize=7)
+    right.set_title(f"published, at\n{sweep.published_at}", fontsize=7)
+    return figure
