@@ -126,10 +126,7 @@ def _spread(rows: Rows) -> str:
 def _few(rows: Rows) -> str:
     shown = [(name, n) for name in ("ucsb", "glas") for n in _FEW]
     heads = ["logistic regression on", *(f"{_SETS[name]}, {n}" for name, n in shown)]
-    lines = [
-        "## Few labels\n",
-        "Balanced accuracy with 3, 5 and 10 labelled images per class.",
-    ]
+    lines = ["## Few labels\n", "Balanced accuracy with 3, 5 and 10 labelled images per class."]
     lines += ["", _line(heads), f"|{'---|' * len(heads)}"]
     learners = (OURS, "ODL λ 0.3", "k-means")
     for learner in learners:
