@@ -1,1 +1,1 @@
-"""Measurements that figures are quoted from. Development only: not part of the package."""
+"""Benchmarks behind the figures in the documentation; not part of the package."""

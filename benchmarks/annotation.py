@@ -1,12 +1,11 @@
-"""From a bare slide to a tested model in a browser: pictures, clicks, seconds, and the live map.
+"""Annotate unannotated slides in a browser: clicks, duration, and update of the live map.
 
     python -m benchmarks.annotation [--pictures docs/pictures] [--strokes 20] [--without-encoder]
 
-A hand draws on slides of which the truth is known. First the way of docs/web.md, step by step:
-told are the clicks, strokes and seconds of each, and what a patch of the quick and of the trained
-map agrees with the truth; pictures of it go to the folder. Then so many strokes one after another,
-on a slide that fills the screen: the time from the end of a stroke until the map shows it, and how
-long tiles take meanwhile, which somebody else asks for.
+The slides are synthetic, so their regions are known. First the steps of docs/web.md: prints the
+clicks, strokes and seconds of each step and writes a screenshot to the folder of pictures. Then a
+number of strokes on a slide that fills the screen: the time from the end of a stroke until the map
+is updated, and the latency of tiles that another client requests at the same time.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ Place = tuple[float, float]
 
 
 class Way:
-    """What a hand does on the page, counted; and pictures of it."""
+    """Actions on the page, with counts and screenshots."""
 
     def __init__(self, page: Any, folder: Path | None, n_colours: int = _COLOURS) -> None:
         self.page, self.folder, self.n_colours = page, folder, n_colours
@@ -57,7 +56,7 @@ class Way:
         self.clicks += 1
 
     def type(self, name: str) -> None:
-        add_class(self.page, name)  # and Enter
+        add_class(self.page, name)
         self.typed += 1
 
     def stroke(self, hand: Hand, *places: Place) -> None:
@@ -65,7 +64,7 @@ class Way:
         self.strokes += 1
 
     def step(self, name: str, text: str) -> None:
-        """Tell of a step that is over, and keep a picture."""
+        """Print the duration of a step and save a screenshot."""
         now = time.perf_counter()
         did = f"{self.clicks} clicks, {self.strokes} strokes, {self.typed} names"
         print(f"{text:44s} {did}, {now - self._last:.1f} s ({now - self._began:.1f} s in all)")
@@ -87,7 +86,7 @@ def truth_of(masks: dict[str, Path], name: str) -> NDArray[np.bool_]:
 
 
 def places(focus: NDArray[np.bool_], n: int, away: float) -> Iterator[tuple[Place, Place]]:
-    """Short strokes in a region, each far from its border and from those before."""
+    """Yield short strokes in a region, far from its border and from earlier ones."""
     left = focus.copy()
     y, x = np.mgrid[: focus.shape[0], : focus.shape[1]]
     for _ in range(n):
@@ -97,7 +96,7 @@ def places(focus: NDArray[np.bool_], n: int, away: float) -> Iterator[tuple[Plac
 
 
 def walk(page: Any, masks: dict[str, Path], size: tuple[int, int], folder: Path | None) -> None:
-    """The film strip of docs/web.md."""
+    """Perform the steps of docs/web.md."""
     way, hand = Way(page, folder), Hand(page, size)
     focus = truth_of(masks, "slide-1.jpg")
     way.click("text=Open this folder")
@@ -119,7 +118,7 @@ def walk(page: Any, masks: dict[str, Path], size: tuple[int, int], folder: Path 
     page.locator("#viewer[data-live]").wait_for(timeout=_SLOW)
     settle(page)
     way.step("draw-3-live", "five strokes, and the live map")
-    print(f"{'':44s} {page.locator('#quick-text').inner_text()}")
+    print(f"{'':44s} {page.locator('#quick-words').inner_text()}")
     second(way, hand, page, masks)
     way.click("#train-drawn")
     page.locator("#positive").select_option("Inflamed")
@@ -139,7 +138,7 @@ def walk(page: Any, masks: dict[str, Path], size: tuple[int, int], folder: Path 
 
 
 def second(way: Way, hand: Hand, page: Any, masks: dict[str, Path]) -> None:
-    """The slide that the model is tested on."""
+    """Annotate the slide that is used for testing."""
     focus = truth_of(masks, "slide-2.jpg")
     way.click('a[title^="slide-2.jpg"]')
     wait_for_shapes(page, 0)
@@ -155,7 +154,7 @@ def second(way: Way, hand: Hand, page: Any, masks: dict[str, Path]) -> None:
 
 
 def settle(page: Any) -> None:
-    """Until nothing more of the screen is to be looked at."""
+    """Wait until the quick map covers the screen."""
     page.wait_for_timeout(300)
     for _ in range(600):
         if "more fields" not in page.locator("#quick-words").inner_text():
@@ -163,12 +162,12 @@ def settle(page: Any) -> None:
         page.wait_for_timeout(100)
 
 
-# --- how quick -----------------------------------------------------------------------------------
+# --- latency ------------------------------------------------------------------------------------
 
 
 @contextmanager
 def concurrent_tiles(server: Server, image: str) -> Iterator[list[float]]:
-    """Milliseconds of tiles, one after another, that are in the server's memory."""
+    """Yield a list that receives the latencies of cached tiles in milliseconds."""
     token = (server.workspace / "users" / "local" / "token").read_text()
     client, spent, is_over = Client(Address(server.port, token)), [], threading.Event()
 
@@ -204,22 +203,22 @@ def measure(page: Any, server: Server, size: tuple[int, int], n_strokes: int) ->
             hand.drag((x, y), (x + 30, y + 10))
             page.locator("#viewer[data-live]").wait_for(timeout=_SLOW)
             times.append(int(viewer.get_attribute("data-live")))
-    tell("stroke to map", times)
-    tell("a tile, alone", alone)
-    tell("a tile, meanwhile", concurrent)
+    print_latency("stroke to map", times)
+    print_latency("tile, idle server", alone)
+    print_latency("tile, during strokes", concurrent)
 
 
-def tell(name: str, times: list[Any]) -> None:
+def print_latency(name: str, times: list[Any]) -> None:
     p50, p95 = np.percentile(times, [50, 95])
     most = max(times)
     print(f"{name:20s} median {p50:.0f} ms, p95 {p95:.0f} ms, most {most:.0f} ms ({len(times)})")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Drawing on a bare slide, in a browser.")
-    parser.add_argument("--pictures", type=Path, help="folder for pictures of every step")
-    parser.add_argument("--strokes", type=int, default=20, help="strokes that are timed")
-    parser.add_argument("--without-encoder", action="store_true", help="vectors of pixels alone")
+    parser = argparse.ArgumentParser(description="Annotate unannotated slides in a browser.")
+    parser.add_argument("--pictures", type=Path, help="folder for a screenshot of each step")
+    parser.add_argument("--strokes", type=int, default=20, help="number of timed strokes")
+    parser.add_argument("--without-encoder", action="store_true", help="use pixel features only")
     specified = parser.parse_args()
     for name, value in describe_machine().items():
         print(f"{name:16s} {value}")

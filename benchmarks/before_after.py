@@ -1,10 +1,11 @@
-"""The kernels of two trees of this repository in turns on the same data: speed, and equal bits.
+"""Compare the kernels of two versions of this repository: speed, and equality of every bit.
 
     git worktree add ../before v1
     python -m benchmarks.before_after ../before [--size full|small] [--repeats N]
 
-A ratio above 1: this tree is faster. On a busy machine the processor's time tells more than the
-clock, and the median over pairs of neighbouring calls more than that of each tree.
+Calls of both versions alternate on the same data. A ratio above 1 means that this version is
+faster. On a busy machine, CPU time is more reliable than wall time, and the median over pairs of
+adjacent calls is more reliable than the median of each version.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _CODES = ("omp", "omp, correlation", "lasso")
 
 
 def start(tree: Path, folder: Path) -> Worker:
-    """A process that imports histodict from a tree; all else is from this one."""
+    """Start a process that imports histodict from a tree, and everything else from this one."""
     source = str(tree.resolve() / "src")
     environment = {"PYTHONPATH": source, "NUMBA_CACHE_DIR": str(folder / "compiled")}
     return Worker(OURS, folder / "problem.npz", environment=environment)
@@ -42,7 +43,7 @@ def same_bits(folders: list[Path], case: str) -> bool:
 
 
 def measure(workers: list[Worker], case: str, repeats: int) -> NDArray[np.float64]:
-    """(2, 2, repeats): by clock and by processor, the seconds of each worker's calls in turns."""
+    """Return wall and CPU seconds of alternating calls, (2, 2, repeats): by clock, by worker."""
     seconds = np.empty((2, 2, repeats))
     for repeat in range(repeats):
         for place in (0, 1) if repeat % 2 == 0 else (1, 0):
@@ -54,9 +55,9 @@ def measure(workers: list[Worker], case: str, repeats: int) -> NDArray[np.float6
 def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.before_after", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("before", type=Path, help="the other tree")
-    parser.add_argument("--size", choices=SIZES, default="full", help="small is for trying out")
-    parser.add_argument("--repeats", type=int, default=9, help="timed calls of each tree")
+    parser.add_argument("before", type=Path, help="checkout of the other version")
+    parser.add_argument("--size", choices=SIZES, default="full", help="small: for a test run")
+    parser.add_argument("--repeats", type=int, default=9, help="timed calls of each version")
     specified = parser.parse_args()
     report.print_machine(describe_machine())
     size = SIZES[specified.size]

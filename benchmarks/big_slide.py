@@ -1,8 +1,8 @@
-"""A slide as large as a scanner's, drawn and written tile by tile.
+"""Generate a slide as large as those of a scanner, tile by tile.
 
-Cells of drawn tissue and of glass are laid out like a section on a glass: an island of tissue that
-covers about half of it. Every cell is one of a few drawings, so the writer holds these and no more.
-The file is what scanners write: JPEG tiles of 256 × 256, with levels reduced by 4 and 16.
+Cells of synthetic tissue and of background form an island of tissue that covers about half of the
+slide. Each cell is one of a few images, so only these are in memory. The file has the format that
+scanners write: JPEG tiles of 256 × 256 pixels, and levels reduced by 4 and 16.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ _CELL_KINDS = ("healthy", "inflamed", "healthy", "healthy", "inflamed", "healthy
 _BACKGROUND = len(_CELL_KINDS)
 _TISSUE_SHARE = 0.5
 _QUALITY = 80
-# TIFF tags and their values: JPEG-compressed, luminance and chrominance.
+# TIFF tags and their values: JPEG compression of luminance and chrominance.
 _COMPRESSION, _JPEG = 259, 7
 _PHOTOMETRIC, _YCBCR = 262, 6
 
 Pixels = NDArray[np.uint8]
-Encode = Callable[[int, int], bytes]  # a tile's row and column -> its JPEG
+Encode = Callable[[int, int], bytes]  # row and column of a tile to its JPEG
 
 
 def write_slide(path: Path, side: int, seed: int = 0) -> Path:
-    """A square pyramidal TIFF of side × side pixels; the same seed gives the same pixels."""
+    """Write a square pyramidal TIFF of side × side pixels, which depends only on the seed."""
     rng = np.random.default_rng(seed)
     cells = [*_draw_cells(draw_stain(rng), rng)]
     layout = _lay_out(side, rng)
@@ -56,8 +56,8 @@ def write_slide(path: Path, side: int, seed: int = 0) -> Path:
                 dtype=np.uint8,
                 tile=(TILE, TILE),
                 photometric="rgb",
-                # Tiles come ready compressed, as JPEG: tifffile itself would need another package
-                # for that. The tags are put right below.
+                # The tiles are compressed beforehand, because tifffile needs another package for
+                # JPEG; the tags are corrected below.
                 compression="adobe_deflate",
                 subfiletype=int(downsample > 1),
                 metadata=None,
@@ -72,7 +72,7 @@ def write_slide(path: Path, side: int, seed: int = 0) -> Path:
 
 
 def tissue_cells(side: int) -> NDArray[np.bool_]:
-    """Which cells of the slide are tissue, by row and column: a disc in the middle."""
+    """Return a mask of the cells that are tissue, by row and column: a disc in the centre."""
     n_cells = math.ceil(side / CELL)
     centres = (np.arange(n_cells) + 0.5) / n_cells - 0.5
     distance = np.hypot(centres[:, None], centres[None, :])
@@ -87,7 +87,7 @@ def _draw_cells(stain: Stain, rng: np.random.Generator) -> Iterator[Pixels]:
 
 
 def _lay_out(side: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Which drawing is in each cell."""
+    """Return the kind of each cell."""
     tissue = tissue_cells(side)
     return np.where(tissue, rng.integers(0, len(_CELL_KINDS), tissue.shape), _BACKGROUND)
 
@@ -99,7 +99,7 @@ def _tiles(n_tiles: int, encode: Encode) -> Iterator[bytes]:
 
 
 def _encoder(cells: list[Pixels], layout: NDArray[np.int64], downsample: int) -> Encode:
-    """The JPEG of any tile of a level: part of a cell, a whole one, or several side by side."""
+    """Return a function from row and column to the JPEG of a tile of a level."""
     reduced = [np.asarray(Image.fromarray(cell).reduce(downsample)) for cell in cells]
     side = CELL // downsample
     most = len(layout) - 1

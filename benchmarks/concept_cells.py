@@ -1,4 +1,4 @@
-"""Cells of a network of the sets that dictionaries are compared on, drawn once and kept."""
+"""Feature vectors of an encoder from three data sets, sampled once and stored."""
 
 from __future__ import annotations
 
@@ -24,9 +24,12 @@ _PER_IMAGE = {"ucsb": 120, "glas": 120, "camelyon": 256}
 
 @dataclass(frozen=True)
 class Cells:
-    """X (n, length); of each cell: its unit, which has a label, its patient, and the label.
+    """Feature vectors with their units, patients and labels.
 
-    A unit is an image; of camelyon, whose tiles have masks, it is a cell.
+    X : feature vectors (n, length)
+    units : unit of each vector, which has one label: its image, or for the masked tiles of camelyon
+    the vector itself
+    patients, labels : of each vector
     """
 
     X: NDArray[np.float32]
@@ -39,7 +42,7 @@ class Cells:
 
 
 def read_cells(name: str, folder: Path) -> Cells:
-    """Of a set by its short name; `folder` keeps them."""
+    """Return the vectors of a set by its short name; they are stored in `folder`."""
     file = folder / f"cells-{name}.npz"
     if not file.exists():
         _draw(name, folder, file)
@@ -49,7 +52,7 @@ def read_cells(name: str, folder: Path) -> Cells:
 
 
 def halves(cells: Cells, seed: int) -> NDArray[np.bool_]:
-    """Which cells are in the first half of the patients; both have patients of all classes."""
+    """Return a mask of the vectors of half of the patients; both halves have all classes."""
     rng = np.random.default_rng(seed)
     last = cells.labels == np.unique(cells.labels)[-1]
     share = {p: last[cells.patients == p].mean() for p in np.unique(cells.patients)}

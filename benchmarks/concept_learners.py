@@ -1,4 +1,4 @@
-"""Dictionaries and their rivals, by name: each learns unit atoms from cells of some patients."""
+"""Dictionary learning and other methods by name: each learns unit atoms from feature vectors."""
 
 from __future__ import annotations
 
@@ -27,33 +27,35 @@ from .concept_cells import Cells
 N_ATOMS, N_NONZERO = 128, 8
 RHO = "\N{GREEK SMALL LETTER RHO}"
 Array = NDArray[Any]
-# What a method makes of vectors by itself, without pursuit: their reconstruction.
+# Reconstruction of vectors by the method itself, without pursuit.
 Encoder = Callable[[Array], Array]
 
 
 @dataclass(frozen=True)
-class Seen:
-    """Y: centred unit vectors of the cells, as every method but NMF gets them."""
+class TrainingVectors:
+    """Training vectors; Y: centred unit vectors, the input of every method except NMF."""
 
     Y: Array
     cells: Cells
 
     @classmethod
-    def of(cls, cells: Cells, mean: Array | None = None) -> Seen:
+    def of(cls, cells: Cells, mean: Array | None = None) -> TrainingVectors:
         centre = cells.X.mean(axis=0) if mean is None else mean
         return cls(np.ascontiguousarray(normalize(cells.X - centre)), cells)
 
 
-Learner = Callable[[Seen, np.random.Generator], tuple[Array, Encoder | None]]
+Learner = Callable[[TrainingVectors, np.random.Generator], tuple[Array, Encoder | None]]
 
 
-def odl(penalty: float, n_atoms: int, seen: Seen, rng: Any) -> tuple[Array, Encoder | None]:
+def odl(
+    penalty: float, n_atoms: int, seen: TrainingVectors, rng: Any
+) -> tuple[Array, Encoder | None]:
     Y = np.ascontiguousarray(seen.Y[rng.permutation(len(seen.Y))])
     return learn_online(Y, n_atoms, penalty, rng, n_jobs=1).atoms, None
 
 
 def axis_anchored(
-    pull: float, n_atoms: int, seen: Seen, rng: Any, penalty: float = 0.1
+    pull: float, n_atoms: int, seen: TrainingVectors, rng: Any, penalty: float = 0.1
 ) -> tuple[Array, Encoder | None]:
     patients = seen.cells.patients
     found = learn_axis_anchored(
@@ -62,20 +64,20 @@ def axis_anchored(
     return found.atoms, None
 
 
-def axes_alone(seen: Seen, rng: Any) -> tuple[Array, Encoder | None]:
+def axes_alone(seen: TrainingVectors, rng: Any) -> tuple[Array, Encoder | None]:
     return axis_anchored(1e6, N_ATOMS, seen, rng)
 
 
-def turned(seen: Seen, rng: Any) -> tuple[Array, Encoder | None]:
-    """Held to the axes of a frame turned at random, which is the same for everybody."""
+def turned(seen: TrainingVectors, rng: Any) -> tuple[Array, Encoder | None]:
+    """Anchor atoms to the axes of a fixed, randomly rotated frame."""
     n = seen.Y.shape[1]
     turn = np.linalg.qr(np.random.default_rng(0).standard_normal((n, n)))[0].astype(np.float32)
     other = replace(seen, Y=np.ascontiguousarray(seen.Y @ turn))
     return axis_anchored(SHRINKAGE, N_ATOMS, other, rng)[0] @ turn.T, None
 
 
-def anchored_to_random(seen: Seen, rng: Any) -> tuple[Array, Encoder | None]:
-    """Held to the same 128 random directions for everybody: a frame that knows nothing."""
+def anchored_to_random(seen: TrainingVectors, rng: Any) -> tuple[Array, Encoder | None]:
+    """Anchor atoms to 128 fixed random directions."""
     start = np.random.default_rng(0).standard_normal((N_ATOMS, seen.Y.shape[1]))
     Y = np.ascontiguousarray(seen.Y[rng.permutation(len(seen.Y))])
     start = np.ascontiguousarray(normalize(start), dtype=Y.dtype)
@@ -83,7 +85,7 @@ def anchored_to_random(seen: Seen, rng: Any) -> tuple[Array, Encoder | None]:
     return continue_online(start, Y, 0.1, step=lambda: None, **options).atoms, None
 
 
-def dfdl(rho: float, seen: Seen, rng: Any) -> tuple[Array, Encoder | None]:
+def dfdl(rho: float, seen: TrainingVectors, rng: Any) -> tuple[Array, Encoder | None]:
     classes = np.unique(seen.cells.labels)
     model = DFDL(
         N_ATOMS // len(classes),
@@ -97,13 +99,13 @@ def dfdl(rho: float, seen: Seen, rng: Any) -> tuple[Array, Encoder | None]:
     return model.fit(seen.Y, seen.cells.labels).labelled_atoms()[0], None
 
 
-def k_means(seen: Seen, rng: Any) -> tuple[Array, Encoder | None]:
+def k_means(seen: TrainingVectors, rng: Any) -> tuple[Array, Encoder | None]:
     model = KMeans(N_ATOMS, n_init=1, random_state=int(rng.integers(2**31))).fit(seen.Y)
     return normalize(model.cluster_centers_), lambda Y: model.cluster_centers_[model.predict(Y)]
 
 
-def mixture(seen: Seen, rng: Any) -> tuple[Array, Encoder | None]:
-    """Diagonal Gaussians in the leading 128 components: in all 1280, weights collapse to one."""
+def mixture(seen: TrainingVectors, rng: Any) -> tuple[Array, Encoder | None]:
+    """Diagonal Gaussians in the 128 leading components; in 1280, the weights collapse to one."""
     space = PCA(128, random_state=0).fit(seen.Y)
     seed = int(rng.integers(2**31))
     options = {"reg_covar": 1e-4, "max_iter": 50, "random_state": seed}
@@ -113,28 +115,29 @@ def mixture(seen: Seen, rng: Any) -> tuple[Array, Encoder | None]:
     return normalize(means), lambda Y: means[model.predict(space.transform(Y))]
 
 
-def nmf(seen: Seen, rng: Any) -> tuple[Array, Encoder | None]:
-    """On the cells as they are, which are not negative (the network ends in a ReLU)."""
+def nmf(seen: TrainingVectors, rng: Any) -> tuple[Array, Encoder | None]:
+    """Use the original features, which are non-negative as the encoder ends in a ReLU."""
     X = normalize(seen.cells.X)
     model = MiniBatchNMF(N_ATOMS, random_state=int(rng.integers(2**31)), max_iter=60).fit(X)
     return normalize(model.components_).astype(np.float32), None
 
 
-def pca(seen: Seen, rng: Any) -> tuple[Array, Encoder | None]:
+def pca(seen: TrainingVectors, rng: Any) -> tuple[Array, Encoder | None]:
     return PCA(N_ATOMS, svd_solver="covariance_eigh").fit(seen.Y).components_, None
 
 
-def autoencoder(seen: Seen, rng: Any) -> tuple[Array, Encoder | None]:
-    """TopK sparse autoencoder: the 8 largest ReLU'd units, unit-norm decoder, trained until flat.
+def autoencoder(seen: TrainingVectors, rng: Any) -> tuple[Array, Encoder | None]:
+    """TopK sparse autoencoder: the 8 largest ReLU units and a unit-norm decoder.
 
-    Flat: the best error of an epoch has not fallen by 0.2 % in five epochs; 150 epochs at most.
+    Training ends if the lowest error of an epoch has not fallen by 0.2 % in five epochs, and after
+    150 epochs at most.
     """
     import torch
 
     torch.manual_seed(int(rng.integers(2**31)))
     torch.set_num_threads(1)
     Y = torch.from_numpy(seen.Y)
-    # From samples, as dictionaries start.
+    # Initialised with samples, like the dictionaries.
     decoder = torch.nn.Parameter(Y[torch.randperm(len(Y))[:N_ATOMS]].clone())
     encoder = torch.nn.Parameter(decoder.detach().clone())
     bias, centre = torch.nn.Parameter(torch.zeros(N_ATOMS)), torch.nn.Parameter(Y.mean(dim=0))
@@ -168,7 +171,7 @@ def _is_flat(errors: list[float]) -> bool:
     return len(errors) > 10 and min(errors[-5:]) > 0.998 * min(errors[:-5])
 
 
-RIVALS: dict[str, Learner] = {
+METHODS: dict[str, Learner] = {
     "ODL λ 0.3": partial(odl, 0.3, N_ATOMS),
     "ODL λ 0.15": partial(odl, 0.15, N_ATOMS),
     "axis-anchored (`histodict concepts`)": partial(axis_anchored, SHRINKAGE, N_ATOMS),
@@ -181,7 +184,7 @@ RIVALS: dict[str, Learner] = {
     "NMF": nmf,
     "PCA": pca,
 }
-IDEAS: dict[str, Learner] = {
+VARIANTS: dict[str, Learner] = {
     "axis-anchored, pull 0.1": partial(axis_anchored, 0.1, N_ATOMS),
     "axis-anchored, pull 0.5": partial(axis_anchored, 0.5, N_ATOMS),
     "axis-anchored, pull 2": partial(axis_anchored, 2.0, N_ATOMS),

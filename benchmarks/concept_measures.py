@@ -1,7 +1,7 @@
-"""What is measured of a dictionary: on patients that it was not learnt from, all else being alike.
+"""Measures of a dictionary on patients without influence on its training.
 
-A set's patients are parted into halves. Everything is done anew in each half, from the mean of the
-vectors to the head on the codes, and tested on the other half.
+The patients of a set are split into halves. Each half is used for training, from the mean of the
+vectors to the classifier of the codes, and tested on the other half.
 """
 
 from __future__ import annotations
@@ -21,34 +21,36 @@ from histodict.dictionaries.atoms import match_atoms, normalize
 from histodict.kernels import encode_omp
 
 from .concept_cells import Cells, halves
-from .concept_learners import N_NONZERO, Learner, Seen
+from .concept_learners import N_NONZERO, Learner, TrainingVectors
 
-_MOST_CELLS = 4_000  # that a dictionary is learnt from
-_USED = 0.01  # share of a patient's cells from which on it has an atom
+_MOST_CELLS = 4_000  # training vectors of a dictionary
+_USED = 0.01  # minimum fraction of a patient's vectors that use an atom
 _FEW = (3, 5, 10)
 Results = dict[str, Any]
 Array = NDArray[Any]
 
 
 def measure(learn: Learner, cells: Cells, other: Cells, seed: int, few: bool = False) -> Results:
-    """One parting of the patients.
+    """Return the measures for one split of the patients.
 
-    `other` : cells of another tissue: a match with its atoms tells nothing of this one
-    `few` : also how few labels are enough
+    other : vectors of another tissue; a match with its atoms is not specific to this tissue
+    few : also measure classifiers trained on few labels
     """
     inside = halves(cells, seed)
     parts = [_fewer(cells.select(own), seed) for own in (inside, ~inside)]
     begun = time.process_time()
-    trained = [learn(Seen.of(part), np.random.default_rng(seed)) for part in parts]
+    trained = [learn(TrainingVectors.of(part), np.random.default_rng(seed)) for part in parts]
     seconds = (time.process_time() - begun) / 2
-    again = learn(Seen.of(parts[0]), np.random.default_rng(seed + 1000))[0]
-    elsewhere = learn(Seen.of(_fewer(other, seed)), np.random.default_rng(seed))[0]
+    again = learn(TrainingVectors.of(parts[0]), np.random.default_rng(seed + 1000))[0]
+    elsewhere = learn(TrainingVectors.of(_fewer(other, seed)), np.random.default_rng(seed))[0]
     D = [np.ascontiguousarray(atoms, dtype=np.float32) for atoms, _ in trained]
     results: Results = {
         "halves": match_atoms(*D).mean,
         "seeds": match_atoms(D[0], again).mean,
         "other tissue": float(np.mean([match_atoms(own, elsewhere).mean for own in D])),
-        "chance": match_atoms(*(_random(Seen.of(part).Y, len(D[0])) for part in parts)).mean,
+        "chance": match_atoms(
+            *(_random(TrainingVectors.of(part).Y, len(D[0])) for part in parts)
+        ).mean,
         "atoms": len(D[0]),
         "seconds": seconds,
     }
@@ -63,15 +65,15 @@ def _fewer(cells: Cells, seed: int) -> Cells:
 
 
 def _random(Y: Array, n: int) -> Array:
-    """Random directions of the vectors' own covariance."""
+    """Return random directions with the covariance of the vectors."""
     weights = np.random.default_rng(len(Y)).standard_normal((n, len(Y))).astype(np.float32)
     return normalize(weights @ Y)
 
 
 def _tested(D: Array, encode: Any, train: Cells, test: Cells, seed: int, few: bool) -> Results:
-    """Of atoms learnt from `train`: what they are worth on `test`."""
+    """Return the measures on `test` of atoms learnt from `train`."""
     centre = train.X.mean(axis=0)
-    Y, Z = Seen.of(train).Y, Seen.of(test, centre).Y
+    Y, Z = TrainingVectors.of(train).Y, TrainingVectors.of(test, centre).Y
     S, T = (encode_omp(D, V, N_NONZERO, n_jobs=1) for V in (Y, Z))
     (F, y), (G, z) = (_usage(S, train), _usage(T, test))
     results = {
@@ -95,7 +97,7 @@ def _explained(Z: Array, rebuilt: Array) -> float:
 
 
 def _means(values: Any, units: Array) -> Array:
-    """Of the rows of each unit: (n_units, n_columns)."""
+    """Return the mean of the rows of each unit, (n_units, n_columns)."""
     _, places, counts = np.unique(units, return_inverse=True, return_counts=True)
     shares = csr_array(((1 / counts)[places], (places, np.arange(len(places)))))
     found = shares @ values
@@ -103,20 +105,20 @@ def _means(values: Any, units: Array) -> Array:
 
 
 def _usage(S: Any, cells: Cells) -> tuple[Array, Array]:
-    """Per unit the mean weight of each atom, by sign; and the units' labels."""
+    """Return the mean weight of each atom by unit and sign, and the labels of the units."""
     signed = [_means(part, cells.units) for part in (S.maximum(0), (-S).maximum(0))]
     _, first = np.unique(cells.units, return_index=True)
     return np.concatenate(signed, axis=1), cells.labels[first]
 
 
 def _patients(S: Any, patients: Array) -> float:
-    """Mean share of the patients that use an atom."""
+    """Return the mean fraction of patients that use an atom."""
     used = (S != 0).astype(np.float64)
     return float((_means(used, patients) >= _USED).mean())
 
 
 def _best_atom(F: Array, y: Array, G: Array, z: Array) -> float:
-    """AUC on the test patients of the atom that is best on the others, signs put together."""
+    """Return the test AUC of the atom with the best training AUC; its signs are added."""
     n, last = F.shape[1] // 2, np.unique(y)[-1]
     own, there = F[:, :n] + F[:, n:], G[:, :n] + G[:, n:]
     found = np.array([roc_auc_score(y == last, column) for column in own.T])
@@ -132,9 +134,9 @@ def _head(F: Array, y: Array, G: Array, z: Array) -> float:
 
 
 def _few(n: int, seed: int, train: Any, y: Array, test: Any, z: Array) -> list[float]:
-    """Balanced accuracy of heads on usage, and on mean vectors, from n images per class.
+    """Return balanced accuracies of usage, and of mean vectors, with n training images per class.
 
-    Each with the better of two strengths of the ridge, which is generous to both.
+    Each is the better one of two regularisation strengths.
     """
     rng = np.random.default_rng(seed)
     found = []
@@ -146,7 +148,7 @@ def _few(n: int, seed: int, train: Any, y: Array, test: Any, z: Array) -> list[f
 
 
 def _quick(F: Array, y: Array, G: Array, z: Array, C: float) -> float:
-    """Not standardised: a deviation from six images is mostly chance."""
+    """Classify without standardisation: the deviation of six images is mostly noise."""
     centre = F.mean(axis=0)
     size = np.sqrt(((F - centre) ** 2).sum(axis=1).mean())
     options = {"class_weight": "balanced", "solver": "liblinear", "dual": True, "max_iter": 1000}

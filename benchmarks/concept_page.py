@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from .concept_learners import IDEAS, N_ATOMS, RIVALS
+from .concept_learners import METHODS, N_ATOMS, VARIANTS
 
 Rows = list[dict[str, Any]]
 NAME = "concepts-compared"
 _SETS = {"ucsb": "UCSB", "glas": "GlaS", "camelyon": "Camelyon"}
 _COLUMNS = {"explained": "explained", "halves": "halves", "accuracy": "accuracy"}
-_IDEA_COLUMNS = {"explained": "explained", "halves": "halves", "other tissue": "other organ"}
+_VARIANT_COLUMNS = {"explained": "explained", "halves": "halves", "other tissue": "other organ"}
 OURS = "axis-anchored (`histodict concepts`)"
 _FEW = (3, 5, 10)
-_PLOTTED = [*RIVALS, "axis-anchored, pull 0.5", "axis-anchored, pull 2", "the axes alone"]
+_PLOTTED = [*METHODS, "axis-anchored, pull 0.5", "axis-anchored, pull 2", "the axes alone"]
 _MARKERS = "oo*sssD^vPXhhp"
 _INTRODUCTION = """# Comparison of methods that learn concepts without labels
 
@@ -62,11 +62,12 @@ def write_page(folder: Path, rows: Rows) -> None:
     introduction = _INTRODUCTION.format(
         n_atoms=N_ATOMS, chance=_range(rows, "chance"), spread=_spread(rows), name=NAME
     )
-    ideas = {name: _SETS[name] for name in ("ucsb", "glas")}
+    variants = {name: _SETS[name] for name in ("ucsb", "glas")}
+    compared = ["ODL λ 0.3", OURS, *VARIANTS]
     parts = [
         introduction,
-        f"## Methods\n\n{_table(rows, RIVALS, _SETS, _COLUMNS)}\n",
-        f"## Variants\n\n{_table(rows, ['ODL λ 0.3', OURS, *IDEAS], ideas, _IDEA_COLUMNS)}\n",
+        f"## Methods\n\n{_table(rows, METHODS, _SETS, _COLUMNS)}\n",
+        f"## Variants\n\n{_table(rows, compared, variants, _VARIANT_COLUMNS)}\n",
         _few(rows),
     ]
     (folder / f"{NAME}.md").write_text("\n".join(parts), encoding="utf-8")
@@ -112,7 +113,7 @@ def _range(rows: Rows, key: str) -> str:
 
 def _spread(rows: Rows) -> str:
     """Describe the largest deviation of a single split from the mean, by column."""
-    columns = _COLUMNS | _IDEA_COLUMNS
+    columns = _COLUMNS | _VARIANT_COLUMNS
     largest = dict.fromkeys(columns, 0.0)
     for name, learner in {(row["set"], row["learner"]) for row in rows}:
         for key in columns:

@@ -1,19 +1,16 @@
-"""Are planted confounders found among the atoms, and does switching these off undo the harm?
+"""Detection of planted confounders among the atoms, and the effect of disabling these atoms.
 
-    python -m benchmarks.confounders                      drawn tissue
-    python -m benchmarks.confounders --set ucsb-breast    a real set of HISTODICT_DATA
+    python -m benchmarks.confounders                      synthetic tissue
+    python -m benchmarks.confounders --set ucsb-breast    a set in the folder HISTODICT_DATA
 
-Patients are of two sites at random. In the training images of one class from one site something is
-planted that is no tissue: a tint, strong JPEG compression, a pen mark, or a blur; five times each.
-The models of these images are asked for atoms that look like a leak, by the rule of `histodict
-atoms`; they are switched off, and the line between the classes is fitted again on the same images,
-as `histodict edit --disable … --refit-rule …` does: no dictionary is learnt again. Accuracies are
-of other
-patients, as they are, and with the same planted in the other class alone. The models of the same
-images without it are asked, too: what is flagged there is a false alarm. There are two models, as
-what `histodict train` makes has views of both kinds: of a network's cells, and of pixels. Neither
-stain correction nor a look at the quality of tissue stands in the way, which would take away much
-of it before.
+Patients are randomly assigned to two sites. The training images of one class from one site get an
+artefact: a tint, strong JPEG compression, a pen stroke or a blur, five times each. Confounded atoms
+of the model are found as by `histodict atoms`. They are disabled, and the aggregator is fitted
+again on the same images, as by `histodict edit --disable … --refit-rule …`; no dictionary is
+trained again. Accuracy is measured on other patients without the artefact, and with the artefact in
+the other class. Atoms that are flagged in the model of the unchanged images are false alarms. There
+are two models, as the default ensemble has both kinds: of encoder features and of pixels. Stain
+correction and quality filters are disabled, because they would remove much of the artefacts.
 """
 
 from __future__ import annotations
@@ -44,8 +41,8 @@ from .report import print_machine
 
 _RECIPE = {"stain": "none", "quality_filters": "none"}
 _SMALL = {"n_atoms": "60", "n_iter": "10", "patches_per_class": "3000"}
-# Cells of a network; or pixels, at full resolution and with codes that are less sparse than the
-# preset's, so that what is fine can be seen at all.
+# Encoder features; or pixels at full resolution, with codes that are less sparse than those of the
+# preset, as the artefacts are fine structures.
 _SETTINGS = {
     "embeddings": _SMALL | {"n_components": "60"},
     "fast": _SMALL | {"downsample": "1", "context_scale": "1", "penalty": "0.15"},
@@ -53,24 +50,24 @@ _SETTINGS = {
 MODELS = ("clean", "planted", "off", "line")
 
 
-# --- what is planted ----------------------------------------------------------------------------
+# --- artefacts ----------------------------------------------------------------------------------
 
 
 def tint(image: Image.Image, rng: np.random.Generator) -> Image.Image:
-    """A cast of colour, as of another lamp."""
+    """Change the colour balance."""
     pixels = np.asarray(image, np.float64) * [0.88, 1.0, 0.80]
     return Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
 
 
 def jpeg(image: Image.Image, rng: np.random.Generator) -> Image.Image:
-    """Compression so strong that its squares can be seen."""
+    """Compress strongly, with visible blocks."""
     buffer = io.BytesIO()
     image.save(buffer, "JPEG", quality=8)
     return Image.open(buffer).convert("RGB")
 
 
 def pen(image: Image.Image, rng: np.random.Generator) -> Image.Image:
-    """A line of a felt pen across the image."""
+    """Draw a pen stroke across the image."""
     with_pen = image.copy()
     width, height = with_pen.size
     points = [(0, rng.uniform(0, height)), (width / 2, rng.uniform(0, height))]
@@ -80,7 +77,7 @@ def pen(image: Image.Image, rng: np.random.Generator) -> Image.Image:
 
 
 def blur(image: Image.Image, rng: np.random.Generator) -> Image.Image:
-    """Out of focus."""
+    """Blur the image."""
     return image.filter(ImageFilter.GaussianBlur(3.0))
 
 
@@ -95,7 +92,7 @@ KINDS: dict[str, Callable[[Image.Image, np.random.Generator], Image.Image]] = {
 def planted(
     manifest: Manifest, folder: Path, kind: str, where: Callable[[ImageRecord], bool], seed: int
 ) -> Manifest:
-    """Copies of the images, changed where that is asked for."""
+    """Return copies of the images, with the artefact where `where` is true."""
     folder.mkdir(parents=True)
     rng, records = np.random.default_rng(seed), []
     for place, record in enumerate(manifest.records):
@@ -109,11 +106,11 @@ def planted(
     return replace(manifest, records=tuple(records), root=folder)
 
 
-# --- one planting -------------------------------------------------------------------------------
+# --- one artefact -------------------------------------------------------------------------------
 
 
 def with_sites(manifest: Manifest, seed: int) -> Manifest:
-    """Half of the patients at random are of site B."""
+    """Assign half of the patients at random to site B."""
     patients = np.random.default_rng(seed).permutation(sorted(set(manifest.patients)))
     at_b = set(patients[: len(patients) // 2].tolist())
     records = [replace(r, site="B" if r.patient in at_b else "A") for r in manifest.records]
@@ -146,9 +143,9 @@ def try_planting(
     preset_name: str,
     folder: Path,
 ) -> dict[str, Any]:
-    """Train with it, look for leaks with and without, and switch off what is flagged.
+    """Train with the artefact, find confounded atoms with and without it, and disable those found.
 
-    `clean`: the model of the same images without it.
+    clean : the model of the same images without the artefact
     """
     other, positive = learn.classes
     dirty = planted(
@@ -173,7 +170,7 @@ def try_planting(
 
 
 def synthetic_patients(seed: int, folder: Path) -> tuple[Manifest, Manifest]:
-    """Sixteen drawn patients to learn from, eight others to test on; both classes of each."""
+    """Return images of sixteen synthetic patients for training and of eight for testing."""
     sets = []
     for name, n_patients, own in (("learn", 16, seed), ("test", 8, seed + 1000)):
         made = write_synthetic_dataset(folder / name, n_patients, 2, size=(480, 360), seed=own)
@@ -182,7 +179,7 @@ def synthetic_patients(seed: int, folder: Path) -> tuple[Manifest, Manifest]:
 
 
 def real(name: str, seed: int) -> tuple[Manifest, Manifest]:
-    """Two thirds of the patients of each class to learn from, the others to test on."""
+    """Return two thirds of the patients of each class for training and the others for testing."""
     manifest = read_manifest(Path(os.environ["HISTODICT_DATA"]) / name / "manifest.csv")
     rng, learn = np.random.default_rng(seed), set()
     for label in manifest.classes:
@@ -194,7 +191,7 @@ def real(name: str, seed: int) -> tuple[Manifest, Manifest]:
     return manifest.select(sides[0]), manifest.select(sides[1])
 
 
-# --- all of them --------------------------------------------------------------------------------
+# --- all artefacts ------------------------------------------------------------------------------
 
 
 def tables(rows: Sequence[dict[str, Any]]) -> None:
@@ -204,13 +201,13 @@ def tables(rows: Sequence[dict[str, Any]]) -> None:
     tried = {(row["kind"], row["seed"]) for row in rows}
     for key, text in (("flagged", "found"), ("false", "clean sets flagged")):
         either = {(row["kind"], row["seed"]) for row in rows if row[key]}
-        print(f"\nBy either: {text} {len(either)} of {len(tried)}")
+        print(f"\nBy either model: {text} {len(either)} of {len(tried)}")
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> None:
     print(
-        "| planted | found | false alarms | accuracy on clean patients: clean model, planted, "
-        "switched off, and the line fitted again | on patients with it in the other class |"
+        "| artefact | found | false alarms | accuracy on clean patients: clean model, confounded, "
+        "atoms disabled, aggregator fitted again | on patients with it in the other class |"
     )
     print("|---|---|---|---|---|")
     for kind in (*KINDS, "all"):
@@ -229,7 +226,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> None:
 def try_all(
     name: str | None, preset_name: str, kinds: list[str], seed: int, output: Path | None
 ) -> list[Any]:
-    """One set of patients: a clean model, and every kind planted at other sites drawn at random."""
+    """Train a clean model for one split of the patients, and test every artefact."""
     rows = []
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -249,12 +246,12 @@ def try_all(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--set", help="a real set, by the name of its folder; else drawn tissue")
+    parser.add_argument("--set", help="folder name of a set; default: synthetic tissue")
     parser.add_argument("--presets", nargs="+", default=list(_SETTINGS), choices=list(_SETTINGS))
-    parser.add_argument("--times", type=int, default=5, help="plantings of every kind")
-    parser.add_argument("--seed", type=int, default=0, help="the first of so many")
+    parser.add_argument("--times", type=int, default=5, help="repetitions per artefact")
+    parser.add_argument("--seed", type=int, default=0, help="first seed")
     parser.add_argument("--kinds", nargs="*", default=list(KINDS), choices=list(KINDS))
-    parser.add_argument("--output", type=Path, help="JSON lines, a planting each; goes on from it")
+    parser.add_argument("--output", type=Path, help="JSON lines of results; resumed")
     specified = parser.parse_args()
     print_machine(describe_machine())
     rows = []

@@ -1,13 +1,14 @@
-"""What DFDL's discriminative term contributes: patches and images right, with ρ and without.
+"""Effect of the discriminative term of DFDL: accuracy of patches and images with and without ρ.
 
     python -m benchmarks.discriminative --output discriminative --jobs 16
     python -m benchmarks.discriminative --output discriminative --tables
 
-Two folds by patient, `--repeats` times; 200 atoms, 2,000 patches of each class. Every row learns
-from the same patches, starts from the same dictionaries and is compared with ρ = 0, paired by
-patient. Pixels are those of the preset `fast`, cells those of `embeddings`, each with its rule for
-images. A patch's label is that of its image. `HISTODICT_DATA` names the folder of the sets. What is
-finished is a file in the output folder and is not done again. About half a CPU hour.
+Two folds by patient, repeated `--repeats` times; 200 atoms and 2,000 patches per class. All
+variants are trained on the same patches from the same initial dictionaries, and are compared with ρ
+= 0, paired by patient. The kind `pixels` is the preset `fast`, `cells` is `embeddings`, each with
+its aggregator. The label of a patch is that of its image. `HISTODICT_DATA` is the folder of the
+sets. Finished results are files in the output folder and are not computed again. Takes about half a
+CPU hour.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from histodict.models.recipe import Recipe, preset
 
 from . import report
 from . import result_store as store
+from .cached_patches import max_sampled, read_patches, train_and_test
 from .machine import describe_machine
 from .result_store import Done, Results
-from .seen_patches import max_sampled, see, train_and_test
 
 _RHO = "\N{GREEK SMALL LETTER RHO}"
 PRESETS = {"pixels": "fast", "cells": "embeddings"}
-# By name: the step and ρ. Without ρ both steps are the same.
+# By name: the step and ρ. Without ρ, both steps are identical.
 VARIANTS: dict[str, dict[str, Any]] = {
     f"{_RHO} = 0": {"rho": 0.0},
     **{f"published {rho}": {"step": "published", "rho": rho} for rho in (0.001, 0.1, 0.3, 0.6)},
@@ -43,7 +44,7 @@ N_ATOMS, PATCHES_PER_CLASS = 200, 2000
 
 @dataclass(frozen=True)
 class Half:
-    """All variants on one split of a set, from the same patches."""
+    """All variants on one split of a set, trained on the same patches."""
 
     set: str
     kind: str
@@ -63,7 +64,7 @@ class Half:
         split = store.two_folds(manifest, self.n_repeats)[self.place]
         recipes = {name: recipe_of(self.kind, changes) for name, changes in VARIANTS.items()}
         n_synthetic = max_sampled(manifest, [split], PATCHES_PER_CLASS)
-        seen = see(manifest, recipes[WITHOUT], n_synthetic)
+        seen = read_patches(manifest, recipes[WITHOUT], n_synthetic)
         return {
             name: train_and_test(recipe, seen, manifest, split, PATCHES_PER_CLASS)
             for name, recipe in recipes.items()
@@ -75,7 +76,7 @@ def recipe_of(kind: str, changes: dict[str, Any]) -> Recipe:
 
 
 def share_right(labels: NDArray[Any], patches: NDArray[Any]) -> float:
-    """Of all patches, from rows of how many are right and how many there are."""
+    """Return the fraction of correct patches from rows (number correct, number of patches)."""
     return float(patches[:, 0].sum() / patches[:, 1].sum())
 
 
@@ -83,7 +84,7 @@ Column = tuple[str, str]  # set, kind
 
 
 def by_variant(pieces: Sequence[Half], done: Done) -> dict[Column, dict[str, dict[int, Results]]]:
-    """Answers of what is finished, by set and kind, variant and split."""
+    """Return the finished results by set and kind, variant and split."""
     found: dict[Column, dict[str, dict[int, Results]]] = {}
     for piece in pieces:
         own = found.setdefault((piece.set, piece.kind), {name: {} for name in VARIANTS})
@@ -120,7 +121,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--sets", default="ucsb,glas")
     parser.add_argument("--kinds", default=",".join(PRESETS))
-    parser.add_argument("--repeats", type=int, default=2, help="of the two folds")
+    parser.add_argument("--repeats", type=int, default=2, help="repetitions of the two folds")
     store.add_options(parser)
     options = parser.parse_args()
     pieces = [

@@ -1,11 +1,11 @@
-"""The bare network, from pixels to cells, on one core: how far it is from the core's own limit.
+"""Time the encoder on one core, from pixels to features, relative to the limit of the core.
 
     python -m benchmarks.encoder [--areas 224 512 1024 1152] [--repeats 15] [--output FILE.json]
 
-The limit is the rate of a product of two large matrices by the same library on one thread, taken in
-turns with the network. Operations are those that the layers define, two for a multiply-add; what
-strips do twice is not counted. Seconds are CPU seconds of the one thread that works, so that other
-work on the machine shows less. Pixels are noise: the time does not depend on them.
+The limit is the rate of a product of two large matrices by the same library on one thread. Calls of
+both alternate. Operations are those of the layers, two per multiply-add; repeated computations at
+the borders of strips are not counted. Times are CPU seconds of one thread, which other processes
+affect less. The pixels are noise, on which the time does not depend.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from . import report
 from .machine import describe_machine
 
 NAMES = ("efficientnet-lite0", "efficientnet-lite0-half", "efficientnet-lite0-both")
-_SIDE = 1024  # of the matrices
+_SIDE = 1024  # side of the matrices
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--areas", type=int, nargs="+", default=[224, 512, 1024, 1152])
     parser.add_argument("--repeats", type=int, default=15)
-    parser.add_argument("--output", type=Path, help="all figures as JSON")
+    parser.add_argument("--output", type=Path, help="JSON file for the figures")
     options = parser.parse_args()
     torch.set_num_threads(1)
     machine = describe_machine() | {"torch": torch.__version__}
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def measure(name: str, side: int, repeats: int) -> dict[str, Any]:
-    """One network on areas of side × side pixels, in turns with the product."""
+    """Time the encoder on areas of side × side pixels, alternating with the product."""
     encoder = load_encoder(name)
     pixels = np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8)
     matrix = torch.rand(_SIDE, _SIDE)
@@ -73,8 +73,8 @@ def measure(name: str, side: int, repeats: int) -> dict[str, Any]:
 
 
 def flop(name: str, side: int) -> int:
-    """Operations of the convolutions that a network's cells are made of."""
-    module = efficientnet.Lite0(efficientnet._trained()).to("meta")  # shapes without numbers
+    """Return the operations of the convolutions of an encoder."""
+    module = efficientnet.Lite0(efficientnet._trained()).to("meta")  # shapes without values
     total = 0
 
     def count(layer: efficientnet.Convolution, _: Any, out: torch.Tensor) -> None:

@@ -1,13 +1,12 @@
-"""Time and memory of training and prediction on the feature files of many slides.
+"""Training and prediction on many slides of precomputed features: duration, memory, reading time.
 
     python -m benchmarks.feature_files --slides 200
     python -m benchmarks.feature_files --slides 1000 --presets precomputed
 
-The script writes synthetic feature files of TRIDENT's layout (10,000 vectors of 1,024
-half-precision values each; 20 MB per slide) to a temporary folder and runs each command in a
-separate process. Files beyond the first 80 slides are copies with some new vectors, because the
-accuracy is not measured. Memory is the peak of the process (VmHWM), including interpreter and
-libraries.
+Generates feature files in the layout of TRIDENT (10,000 vectors of 1,024 half-precision values,
+20 MB per slide) in a temporary folder and runs each command in its own process. Files beyond the
+first 80 slides are copies with some new vectors, as accuracy is not measured. Memory is the peak of
+the process (VmHWM) including the interpreter and libraries.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from pathlib import Path
 
 import numpy as np
 
-# Of each class, the shares of the kinds of tissue that the vectors are drawn around.
+# Proportions of the kinds of tissue in each class.
 SHARES = np.array([[0.4, 0.3, 0.25, 0.05], [0.3, 0.25, 0.2, 0.25]])
-N_GENERATED = 80  # slides, a multiple of 4, so that a copy is of its own class
-N_ANEW = 64  # vectors of a copy
+N_GENERATED = 80  # slides; a multiple of 4, so that copies have the class of their original
+N_ANEW = 64  # new vectors of a copy
 
 
 def draw_slides(folder: Path, n_slides: int, n_rows: int, length: int) -> Path:
-    """Feature files and a table of labels; two slides of a patient."""
+    """Write feature files and a table of labels, with two slides per patient."""
     import h5py
 
     rng = np.random.default_rng(0)
@@ -66,7 +65,7 @@ def draw_slides(folder: Path, n_slides: int, n_rows: int, length: int) -> Path:
 
 
 def read_all(folder: Path) -> int:
-    """What nobody can do without: every vector once, a file at a time; the bytes."""
+    """Read every vector once, file by file, as a lower limit of the time; return the bytes."""
     import h5py
 
     n_bytes = 0
@@ -77,9 +76,9 @@ def read_all(folder: Path) -> int:
 
 
 def run(arguments: list[str]) -> tuple[float, float, float]:
-    """Seconds, seconds of the processor and MiB at most of one command.
+    """Return wall seconds, CPU seconds and peak memory in MiB of one command.
 
-    The processor's are also those of the processes that the command started and waited for.
+    CPU seconds include those of finished child processes.
     """
     started = time.perf_counter()
     command = [sys.executable, "-c", PROBE, *arguments]
@@ -112,7 +111,7 @@ def main() -> None:
     parser.add_argument("--slides", type=int, default=200)
     parser.add_argument("--rows", type=int, default=10_000)
     parser.add_argument("--length", type=int, default=1024)
-    parser.add_argument("--folder", type=Path, help="where the disk has room")
+    parser.add_argument("--folder", type=Path, help="parent of the temporary folder")
     parser.add_argument(
         "--presets", nargs="+", default=["precomputed", "features"], help="predict uses the last"
     )
@@ -121,26 +120,24 @@ def main() -> None:
         folder = Path(name)
         table = draw_slides(folder, specified.slides, specified.rows, specified.length)
         features, model = folder / "features", folder / "model.histodict"
-        read_all(features)  # as warm for all that follow
+        read_all(features)  # so that all commands read cached files
         started, at = time.perf_counter(), time.process_time()
         n_bytes = read_all(features)
         seconds, busy = time.perf_counter() - started, time.process_time() - at
         print(f"{specified.slides} slides, {n_bytes / 1e9:.2f} GB; cores: {cores()}")
-        print(
-            f"{'reading the files':24s} {seconds:8.1f} s {busy:8.1f} s of the processor", flush=True
-        )
+        print(f"{'reading the files':24s} {seconds:8.1f} s {busy:8.1f} s of CPU", flush=True)
         common = [str(table), "--features", str(features)]
         trainings = [["train", *common, "--preset", p, "-o", str(model)] for p in specified.presets]
         names = [f"train --preset {preset}" for preset in specified.presets]
         predictions = ["predict", str(model), *common, "-o", str(folder / "results")]
         for text, command in zip([*names, "predict"], [*trainings, predictions], strict=True):
             taken, busy, mib = run(command)
-            times = f"{taken:8.1f} s {busy:8.1f} s of the processor"
+            times = f"{taken:8.1f} s {busy:8.1f} s of CPU"
             print(f"{text:24s} {times} {mib:8.0f} MiB", flush=True)
 
 
 def cores() -> str:
-    """How busy others keep the machine: seconds of the processor per second matter then."""
+    """Return the number of cores and the load; on a busy machine, only CPU seconds count."""
     return f"{os.cpu_count()}, load {os.getloadavg()[0]:.1f}"
 
 

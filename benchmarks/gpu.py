@@ -1,9 +1,10 @@
-"""The GPU backend: its kernels against a peer, a whole training, and classification.
+"""Benchmark the GPU backend: kernels and another library, a complete training, prediction.
 
     python -m benchmarks.gpu [--size full|small] [--repeats N] [--output FILE.json]
 
-Everything runs in one process on one device, those that are compared in turns. A time is what the
-caller waits: the device is idle at its start and at its end. Real tissue needs HISTODICT_DATA.
+Everything runs in one process on one device, and compared cases alternate. A time is that of the
+caller: the device is idle at its start and at its end. Real tissue is used if HISTODICT_DATA is
+set.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ from .quality import lasso_quality, omp_quality
 Case = Callable[[], Any]
 Times = dict[str, list[float]]
 _TOLERANCE = 1e-4
-_COPIES = 5  # of the samples, for the throughput of classification
+_COPIES = 5  # copies of the samples, for the throughput of classification
 
 
 def measure(cases: dict[str, Case], repeats: int) -> Times:
-    """Milliseconds of every case, in turns; each is called twice before, to compile and warm up."""
+    """Return milliseconds of each case; cases alternate after two calls to compile and warm up."""
     times: Times = {name: [] for name in cases}
     for case in cases.values():
         case()
@@ -61,7 +62,7 @@ def measure(cases: dict[str, Case], repeats: int) -> Times:
 
 
 def show(title: str, times: Times, base: str) -> None:
-    """A table: median, range, and the ratio of medians to the base case."""
+    """Print a table: median, range, and the ratio of medians to the base case."""
     print(f"\n{title}\n{'':44}{'ms':>9}  {'range':>17}  x first")
     own = statistics.median(times[base])
     for name, values in times.items():
@@ -81,7 +82,7 @@ def describe_device() -> dict[str, str]:
 
 
 def build(size: Size) -> tuple[Problem, str]:
-    """As `problem.build_problem`, with dictionaries learnt on the device."""
+    """Return the problem of `problem.build_problem`, with dictionaries trained on the device."""
     patches = draw_patches(size.n_samples // 2, 0)
     dictionaries = [
         learn_online(
@@ -99,7 +100,7 @@ def build(size: Size) -> tuple[Problem, str]:
 
 
 def peer_cases(problem: Problem, Y: torch.Tensor) -> dict[str, Case]:
-    """orthogonal-matching-pursuit-gpu, whole and in batches; nothing if it is not installed."""
+    """Return orthogonal-matching-pursuit-gpu, complete and in batches; empty if not installed."""
     try:
         from orthogonal_matching_pursuit_gpu import run_omp
     except ImportError as error:
@@ -162,7 +163,7 @@ def measure_lasso(problem: Problem, Y: torch.Tensor, repeats: int) -> dict[str, 
 
 
 def measure_steps(problem: Problem, Y: torch.Tensor, repeats: int) -> dict[str, Any]:
-    """The steps of a DFDL iteration of one class; everything stays on the device."""
+    """Time the steps of a DFDL iteration of one class, with all data on the device."""
     D = cuda.to_device(problem.D)
     labels = cuda.labels_to_device(problem.labels)
     coder = cuda.OMPCoder(D, problem.n_nonzero, 0.0, True)
@@ -187,7 +188,7 @@ def measure_steps(problem: Problem, Y: torch.Tensor, repeats: int) -> dict[str, 
     return {"ms": times}
 
 
-# What a training spends its time with: the module, the name in it, and what it is called here.
+# Stages of a training: module, name of the function, and title.
 _STAGES = (
     (cuda.OMPCoder, "code_dense", "coding"),
     (cuda.LassoCoder, "code_dense", "coding, initial"),
@@ -200,7 +201,7 @@ _STAGES = (
 
 @contextmanager
 def stages() -> Iterator[dict[str, float]]:
-    """Seconds in each stage while it lasts. The device is waited for, so all of it is slower."""
+    """Yield the seconds of each stage; synchronising with the device makes all stages slower."""
     seconds = dict.fromkeys((name for *_, name in _STAGES), 0.0)
 
     def timed(function: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -223,7 +224,7 @@ def stages() -> Iterator[dict[str, float]]:
 
 
 def train(problem: Problem, n_iter: int, n_jobs: int | None = None) -> tuple[DFDL, float, float]:
-    """The model, seconds of the whole training, and of its initialisation."""
+    """Return the model, and the seconds of the training and of its initialisation."""
     model = DFDL(
         len(problem.D),
         n_nonzero=problem.n_nonzero,
@@ -245,8 +246,8 @@ def train(problem: Problem, n_iter: int, n_jobs: int | None = None) -> tuple[DFD
 
 
 def measure_training(problem: Problem, n_iter: int) -> tuple[DFDL, dict[str, Any]]:
-    """Whole trainings, the samples in the host's memory; then one more, by stages."""
-    train(problem, 2)  # compiles what is not compiled yet
+    """Time complete trainings with samples in host memory, then one more by stage."""
+    train(problem, 2)  # compiles the kernels
     torch.cuda.reset_peak_memory_stats()
     runs = [train(problem, n_iter) for _ in range(3)]
     peak = torch.cuda.max_memory_allocated() / 2**20
@@ -254,7 +255,7 @@ def measure_training(problem: Problem, n_iter: int) -> tuple[DFDL, dict[str, Any
     every = ", ".join(f"{run[1]:.2f}" for run in runs)
     print(f"\nDFDL, {n_iter} iterations: {every} s; of the fastest, initialisation {first:.2f} s")
     print("objective " + ", ".join(f"{values[-1]:.6g}" for values in model.objective_))
-    print(f"Most device memory in use: {peak:.0f} MiB")
+    print(f"Peak device memory: {peak:.0f} MiB")
     with stages() as parts:
         _, whole, _ = train(problem, n_iter, n_jobs=1)
     parts["host, and the rest"] = whole - sum(parts.values())
@@ -270,10 +271,9 @@ def measure_training(problem: Problem, n_iter: int) -> tuple[DFDL, dict[str, Any
 
 
 def measure_classification(model: DFDL, problem: Problem, repeats: int) -> dict[str, Any]:
-    """Samples of the host to residuals on the host, checks included; then its parts.
+    """Time the step from samples on the host to residuals on the host, with checks; then its parts.
 
-    The parts are measured on the samples once, one block after the other; the whole on several
-    copies of them.
+    The parts are measured on the samples once, block by block; the complete step on several copies.
     """
     D, atom_classes = model.labelled_atoms()
     coder = cuda.LassoCoder(D, problem.penalty, _TOLERANCE)
@@ -336,8 +336,8 @@ def run(size: Size, repeats: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.gpu", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--size", choices=SIZES, default="full", help="small is for trying out")
-    parser.add_argument("--repeats", type=int, default=15, help="timed calls of each case")
+    parser.add_argument("--size", choices=SIZES, default="full", help="small: for a test run")
+    parser.add_argument("--repeats", type=int, default=15, help="timed calls per case")
     parser.add_argument("--output", type=Path, help="write the figures to this JSON file")
     arguments = parser.parse_args()
     result = run(SIZES[arguments.size], max(1, arguments.repeats))

@@ -1,12 +1,12 @@
-"""How often intervals hold the truth, on made-up studies where the truth is known.
+"""Coverage of confidence intervals in simulated studies with a known truth.
 
     python -m benchmarks.intervals [--studies N] [--replicates N]
 
-A study has some patients with 2 to 12 images each. An image's score is ±0.75 by its class, plus a
-normal number of its patient (deviation 1) and one of its own (deviation 0.7). "One class": all
-images of a patient have the same label; "both": each image has its own. The truth is the value
-over 20,000 patients. A 95 % interval should hold it in 95 % of the studies, and two methods that
-are equally good should be told apart with p < 0.05 in 5 % of them.
+A study has some patients with 2 to 12 images each. The score of an image is ±0.75 by its class,
+plus a normal value of its patient (standard deviation 1) and one of its own (0.7). "One class": all
+images of a patient have the same label; "both": each image has its own. The truth is the value over
+20,000 patients. A 95 % interval should contain it in 95 % of the studies, and the difference of two
+equally good methods should have p < 0.05 in 5 % of them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def called(labels: NDArray[Any], scores: NDArray[Any]) -> float:
 
 
 def contains_truth(metric: Metric, repeat: Repeat, truth: float, n_replicates: int) -> list[bool]:
-    """Whether the plain percentiles of the draws, and our interval, hold the truth."""
+    """Return whether the percentile interval, and that of histodict, contain the truth."""
 
     def statistic(_: int, rows: NDArray[np.int64]) -> float:
         return metric(repeat.labels[rows], repeat.predictions[rows])
@@ -59,7 +59,7 @@ def by_image(repeat: Repeat) -> Repeat:
 
 
 def equal_methods(rng: np.random.Generator, repeat: Repeat) -> tuple[list[Repeat], list[Repeat]]:
-    """Two methods, equally good, that err on different patients."""
+    """Return results of two equally good methods with errors for different patients."""
     shifts = rng.normal(size=(2, repeat.patients.max() + 1))
     first, second = (
         Repeat(repeat.labels, repeat.patients, repeat.predictions + shift[repeat.patients])
@@ -70,10 +70,10 @@ def equal_methods(rng: np.random.Generator, repeat: Repeat) -> tuple[list[Repeat
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--studies", type=int, default=300)
-    parser.add_argument("--replicates", type=int, default=400)
+    parser.add_argument("--studies", type=int, default=300, help="studies per design")
+    parser.add_argument("--replicates", type=int, default=400, help="bootstrap draws")
     options = parser.parse_args()
-    print("| patients with | metric | patients | percentiles | ours | images drawn | p < 0.05 |")
+    print("| design | metric | patients | percentiles | histodict | by image | p < 0.05 |")
     print("|---" * 7 + "|")
     for design, labels_of in LABELS.items():
         for metric in (called, auc):

@@ -1,9 +1,9 @@
-"""Our kernels against their peers, in one run on the same data.
+"""Benchmark the kernels against other libraries in one run on the same data.
 
     python -m benchmarks.kernels [--size full|small] [--repeats N] [--train] [--output FILE.json]
 
-Real tissue needs HISTODICT_DATA. Ours and SPAMS take turns, in alternating order, so that a change
-of the machine's mood meets both; each runs in its own process (see `worker`).
+Real tissue is used if HISTODICT_DATA is set. Calls of histodict and SPAMS alternate, so that
+changes of the machine's load affect both. Each library runs in its own process (see `worker`).
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from .report import CaseResult, Row
 from .training import measure_training
 from .worker import PeerError, Worker
 
-# Rows for which compiling is nearly all of the first call.
+# So few rows that compilation dominates the first call.
 _FEW_ROWS = 64
 _SLOW_REPEATS = 2
 _QUALITY: dict[str, Callable[[Problem, csr_array], Quality]] = {
     "omp": omp_quality,
     "lasso": lasso_quality,
 }
-# What we time in turns with SPAMS, by case; ratios are to the first.
+# Cases that alternate with SPAMS; ratios are relative to the first.
 _OUR_CASES = {
     "omp": ("omp", "omp, correlation", "omp product"),
     "lasso": ("lasso", "lasso product"),
@@ -44,7 +44,7 @@ _OUR_CASES = {
 
 
 class Bench:
-    """The files and processes of one run."""
+    """Files and processes of one run."""
 
     def __init__(self, folder: Path, problem: Problem, repeats: int) -> None:
         self.folder = folder
@@ -55,7 +55,7 @@ class Bench:
         problem.save(self.path)
 
     def compile_times(self) -> dict[str, dict[str, float]]:
-        """First calls on a few rows: with nothing compiled yet, then from the cache on disk."""
+        """Time first calls on a few rows: without compiled kernels, then from the cache on disk."""
         times = {}
         for name in ("compile", "load from cache"):
             with self._start(OURS, rows=_FEW_ROWS) as worker:
@@ -63,7 +63,7 @@ class Bench:
         return times
 
     def measure(self, case: str) -> CaseResult:
-        """Ours and SPAMS in turns, then the others that know the case."""
+        """Time alternating calls of histodict and SPAMS, then other libraries with this case."""
         rows = self._take_turns(case)
         for peer in OTHERS:
             if case in peer.covers:
@@ -76,8 +76,8 @@ class Bench:
         with ExitStack() as stack:
             ours = stack.enter_context(self._start(OURS))
             main, *more = ((ours, self._first_call(ours, name)) for name in _OUR_CASES[case])
-            rivals = (self._join(stack, peer, case) for peer in SPAMS if case in peer.covers)
-            turns = [main, *rivals, *more]
+            peers = (self._join(stack, peer, case) for peer in SPAMS if case in peer.covers)
+            turns = [main, *peers, *more]
             for repeat in range(self.repeats):
                 for worker, row in turns if repeat % 2 == 0 else reversed(turns):
                     _repeat(worker, row)
@@ -91,7 +91,7 @@ class Bench:
         return row
 
     def _join(self, stack: ExitStack, peer: Peer, case: str) -> tuple[Worker | None, Row]:
-        """A peer's process and its row; a peer that cannot take part has its reason in the row."""
+        """Start the process of a library; if it cannot run the case, its row states the reason."""
         try:
             worker = stack.enter_context(self._start(peer))
             return worker, self._first_call(worker, case)
@@ -102,7 +102,7 @@ class Bench:
         return Worker(peer, self.path, rows=rows, environment=self.cache)
 
     def _first_call(self, worker: Worker, case: str) -> Row:
-        """A row with the first call's time, warnings and codes; it is not one of the repeats."""
+        """Return a row with time, warnings and codes of the first call, which is no repeat."""
         measure = _QUALITY.get(case.partition(",")[0])
         codes = self.folder / f"{worker.peer.title} {case}.npz" if measure else None
         prediction = worker.call(case, codes)
@@ -116,7 +116,7 @@ class Bench:
         return row
 
     def _add_our_quality(self, rows: list[Row], case: str) -> None:
-        """For a peer that coded some rows only: our loss on the same rows."""
+        """Add the loss of histodict on the same rows, for a library that coded some rows only."""
         if case in _QUALITY:
             S = csr_array(load_npz(self.folder / f"{OURS.title} {case}.npz"))
             for n_rows in {row.n_rows for row in rows if row.n_rows}:
@@ -127,7 +127,7 @@ class Bench:
 
 
 def _repeat(worker: Worker | None, row: Row) -> None:
-    """One more timed call. A peer that failed once is not asked again."""
+    """Time one more call; a library that has failed is not called again."""
     if worker and not row.error:
         try:
             row.seconds.append(worker.call(row.case)["seconds"] * row.scale)
@@ -136,7 +136,7 @@ def _repeat(worker: Worker | None, row: Row) -> None:
 
 
 def run(size: Size, repeats: int, with_training: bool) -> dict[str, Any]:
-    """Measure everything, printing as it goes; the same as plain data."""
+    """Measure and print everything; return the same as JSON values."""
     machine = describe_machine()
     report.print_machine(machine)
     problem, source = build_problem(size)
@@ -163,9 +163,9 @@ def run(size: Size, repeats: int, with_training: bool) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.kernels", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--size", choices=SIZES, default="full", help="small is for trying out")
-    parser.add_argument("--repeats", type=int, default=5, help="timed calls of ours and of SPAMS")
-    parser.add_argument("--train", action="store_true", help="a whole DFDL training, too")
+    parser.add_argument("--size", choices=SIZES, default="full", help="small: for a test run")
+    parser.add_argument("--repeats", type=int, default=5, help="timed calls of histodict and SPAMS")
+    parser.add_argument("--train", action="store_true", help="also time a complete DFDL training")
     parser.add_argument("--output", type=Path, help="write the figures to this JSON file")
     arguments = parser.parse_args()
     result = run(SIZES[arguments.size], max(1, arguments.repeats), arguments.train)

@@ -1,4 +1,4 @@
-"""Where and with what a figure was measured; without it the figure means nothing."""
+"""Description of the machine and the library versions of a measurement."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def describe_machine() -> dict[str, str]:
     description.update((name, version(name)) for name in _LIBRARIES)
     description["blas"] = _blas()
     if hasattr(os, "getloadavg"):
-        # Above about 0.2, somebody else is using the cores.
+        # Above about 0.2, other processes use the cores.
         description["load at start"] = f"{os.getloadavg()[0]:.2f}"
     return description
 
 
 def machine_kind() -> str:
-    """What decides how far a program is from its limit: the processor's design, not its clock."""
+    """Return the design of the processor, which determines the ratios to lower limits."""
     import llvmlite.binding
 
     machine = platform.machine().lower()

@@ -1,10 +1,10 @@
-"""In how many images does the majority of patches contradict the label?
+"""Fraction of images in which the majority of patches contradicts the label.
 
     python -m benchmarks.map_agreement FOLDER … [--column patient=source_image] [--preset NAME …]
 
-A model learns from every second patient of each class and answers for the others. Counted are
-images in which most patches are of another class than the label: of the classes that were closest
-to the patches (before), and of the map as it is shown, centred as the rule decides (after).
+A model is trained on every second patient of each class and predicts the others. Counts images in
+which most patches have another class than the label: for the class closest to each patch (before),
+and for the displayed map, which is centred as the aggregator decides (after).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from histodict.models import Plan
 
 
 def halves(manifest: Manifest) -> tuple[Manifest, Manifest]:
-    """Every second patient of each class, and the others."""
+    """Return every second patient of each class, and the others."""
     chosen: set[str] = set()
     for name in manifest.classes:
         own = sorted({r.patient for r in manifest.records if r.label == name})
@@ -29,7 +29,7 @@ def halves(manifest: Manifest) -> tuple[Manifest, Manifest]:
 
 
 def contradictions(manifest: Manifest, preset: str) -> tuple[int, int, int]:
-    """Before, after, and the number of images."""
+    """Return the counts before and after, and the number of images."""
     train, test = halves(manifest)
     model = Plan.named(preset).build_model(random_state=0).fit(train)
     before = after = 0
@@ -48,7 +48,7 @@ def contradictions(manifest: Manifest, preset: str) -> tuple[int, int, int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folders", nargs="+", type=Path)
-    parser.add_argument("--column", action="append", default=[])
+    parser.add_argument("--column", action="append", default=[], metavar="NAME=COLUMN")
     parser.add_argument("--preset", action="append")
     options = parser.parse_args()
     columns = dict(pair.split("=", 1) for pair in options.column)

@@ -1,10 +1,10 @@
-"""Peak memory of `histodict predict` over plain images, by format and size.
+"""Peak memory of `histodict predict` on images other than slides, by format and size.
 
     python -m benchmarks.memory [--sides 5000 10000 20000] [--folder FOLDER] [--output FILE.json]
 
-Images are drawn tissue laid side by side, as `big_slide` draws it; the model is the `default`
-preset. Each run is a process of its own; what the same run takes for an image of 500 × 500 pixels
-is taken off before bytes are counted per pixel.
+Images consist of repeated synthetic tissue, and the model has the preset `fast`. Each command runs
+in its own process. The memory for an image of 500 × 500 pixels is subtracted before bytes per pixel
+are computed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .machine import describe_machine
 from .slide import _model, _run
 
 _CELL = 500
-# By suffix: how Pillow saves it.
+# By suffix: options of Pillow.
 KINDS: dict[str, dict[str, Any]] = {
     "baseline.jpg": {"quality": 80},
     "progressive.jpg": {"quality": 80, "progressive": True},
@@ -38,7 +38,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sides", type=int, nargs="+", default=[5000, 10_000])
     parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
-    parser.add_argument("--folder", type=Path, help="where to keep images and the model")
+    parser.add_argument("--folder", type=Path, help="folder for the images and the model")
     parser.add_argument("--output", type=Path, help="JSON file for the figures")
     options = parser.parse_args()
     machine = describe_machine()

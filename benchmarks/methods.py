@@ -1,11 +1,11 @@
-"""Training time of every method, at the paper's size and at one tenth of it.
+"""Training time of every method, at the size of the paper and at one tenth of it.
 
     python -m benchmarks.methods [--tenth] [--methods dfdl,fddl,…]
 
-Patches are those of the kernels' benchmark (HISTODICT_DATA/ucsb-breast, 20 × 20 RGB, unit norm);
-parameters are the ones of the preset `paper`: 500 atoms per class, 10,000 patches per class. One
-tenth is 1,000 patches and 50 atoms per class. Each method runs in a process of its own, so that its
-peak memory is its own. Times include the initial dictionaries, not the compilation of kernels.
+Patches are those of `benchmarks.kernels` (HISTODICT_DATA/ucsb-breast, 20 × 20 RGB, unit norm).
+Parameters are those of the preset `paper`: 500 atoms and 10,000 patches per class; one tenth is 50
+atoms and 1,000 patches per class. Each method runs in its own process, for its peak memory. Times
+include the initial dictionaries and exclude the compilation of kernels.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ METHODS = ("dfdl", "odl", "lcksvd", "nayak", "fddl", "src", "shirc")
 
 
 def measure(method: str, tenth: bool) -> dict[str, float]:
-    """Seconds of fit and of judging 2,000 patches, and the peak memory of this process."""
+    """Return seconds of training and of 2,000 predictions, and the peak memory of this process."""
     from histodict.methods.registry import get_method
 
     from .patches import draw_patches
@@ -38,7 +38,7 @@ def measure(method: str, tenth: bool) -> dict[str, float]:
     synthetic = draw_patches(n, seed=0)
     X, y = synthetic.Y, synthetic.labels
     small = entry.make_estimator(parameters | ({"n_atoms": 5} if "n_atoms" in parameters else {}))
-    small.fit(X[:: len(X) // 200], y[:: len(X) // 200])  # compiles
+    small.fit(X[:: len(X) // 200], y[:: len(X) // 200])  # compiles the kernels
     small.predict(X[:10])
     estimator = entry.make_estimator(parameters, random_state=0)
     started = time.perf_counter()

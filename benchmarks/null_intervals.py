@@ -4,13 +4,13 @@
 
 Every study has n patients, half of each class, with one to six images each. An image is a vector of
 five numbers: the mean of its class (± signal / 2 in the first), a normal number of its patient
-(deviation 1) and one of its own (deviation 1). The class with the nearest mean is predicted, tested
-by `k_folds` (5 folds; 2 folds, 5 times) and with one patient left out at a time. "permuted": three
-images per patient and no signal; the classes of patients are permuted in one fixed set of images.
+(deviation 1) and one of its own (deviation 1). The class with the nearest mean is predicted, with
+`k_folds` (5 folds; 2 folds, 5 times) and by leaving one patient out. "permuted": three images per
+patient and no signal; the classes of patients are permuted in one fixed set of images.
 
-The truth is the mean accuracy of the trained models at new patients. Printed are the means, and the
-shares of 95 % intervals (by patient) that lie wholly below and above the truth, which should be
-2.5 % each: draws of patients alone, and wider by √2, as `evaluate` gives them.
+The truth is the mean accuracy of the trained models at new patients. Prints the means, and the
+fractions of 95 % intervals (by patient) that lie below and above the truth, which should be 2.5 %
+each: percentiles of the draws, and wider by √2, as `evaluate` reports them.
 """
 
 from __future__ import annotations

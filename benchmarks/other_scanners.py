@@ -1,4 +1,4 @@
-"""The images of a test as another laboratory and scanner would show them."""
+"""Test images with the colours of another laboratory and scanner."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _FIRST_SCANNER = 1000  # seed
 
 
 def kinds_of_test(n_scanners: int) -> tuple[str, ...]:
-    """The images as they are, then as each of the drawn scanners shows them."""
+    """Return names of the kinds of test images: unchanged, and one per simulated scanner."""
     return (PLAIN, *(f"scanner {_FIRST_SCANNER + place}" for place in range(n_scanners)))
 
 
 def simulated_scanner(seed: int) -> Callable[[Pixels], Pixels]:
-    """Pixels to pixels, as another laboratory would stain and another scanner show them.
+    """Return a function that changes pixels like another laboratory and scanner.
 
-    Amounts of both stains up to 1.4 times more or less, their colours turned by some degrees, the
-    light up to a tenth weaker.
+    Amounts of both stains change by a factor of up to 1.4, their hues by some degrees, and the
+    brightness falls by up to a tenth.
     """
     rng = np.random.default_rng(seed)
     h, e = (np.array(stain) / np.linalg.norm(stain) for stain in Macenko.TARGET_STAINS)
@@ -51,8 +51,8 @@ def pixels_of(record: ImageRecord, kind: str) -> Pixels:
     return pixels if kind == PLAIN else simulated_scanner(int(kind.split()[-1]))(pixels)
 
 
-def seen(test: Manifest, kind: str) -> Iterator[tuple[ImageLike, ImageRecord]]:
-    """The images of a test, as they are or as a scanner shows them."""
+def test_images(test: Manifest, kind: str) -> Iterator[tuple[ImageLike, ImageRecord]]:
+    """Yield the test images, unchanged or with the colours of a scanner."""
     for record in test.records:
         if kind == PLAIN:
             yield record.path, record

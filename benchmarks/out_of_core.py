@@ -1,11 +1,11 @@
-"""Training on more patches than memory holds: generated, on disk as bytes, read where it is coded.
+"""Training on more patches than fit in memory: generated, stored on disk as bytes, read in blocks.
 
-    .venv/bin/python -m benchmarks.out_of_core                       # 2 million patches, 2.4 GB
-    .venv/bin/python -m benchmarks.out_of_core --cluster local:2     # the same on worker processes
-    .venv/bin/python -m benchmarks.out_of_core --patches 200000 --size 8 --atoms 16   # a trial
+    python -m benchmarks.out_of_core                       # 2 million patches, 2.4 GB
+    python -m benchmarks.out_of_core --cluster local:2     # the same on worker processes
+    python -m benchmarks.out_of_core --patches 200000 --size 8 --atoms 16   # a small test
 
-Prints seconds and the peak memory of every process; exit status 1 if one needs more than
---most-mib. Wall time counts only where nobody else uses the cores; CPU seconds always do.
+Prints seconds and the peak memory of every process; the exit status is 1 if one of them needs more
+than --most-mib. Wall time is only meaningful on an idle machine.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from histodict.methods.dfdl import DFDL
 from histodict.patches.vectors import StoredPatches
 from histodict.utils.dask_executor import open_cluster
 
-_PATTERNS = 64  # per class; a patch mixes three of them
+_PATTERNS = 64  # per class; a patch is a mixture of three
 
 
 def main() -> int:
@@ -39,12 +39,12 @@ def main() -> int:
 
 
 def write_patches(folder: Path, n_patches: int, size: int, seed: int = 0) -> StoredPatches:
-    """Two classes with patterns of their own, in turn, a few thousand patches at a time."""
+    """Generate two alternating classes with separate patterns, a few thousand patches at a time."""
     rng = np.random.default_rng(seed)
     patterns = rng.standard_normal((2, _PATTERNS, size, size, 3)).astype(np.float32)
     header = {"descr": "|u1", "fortran_order": False, "shape": (n_patches, size, size, 3)}
     labels = (np.arange(n_patches) % 2).astype(np.uint8)
-    # Written as a stream: the pages of a map count as this process's memory.
+    # Written as a stream, because pages of a memory map count as memory of this process.
     with (folder / "patches.npy").open("wb") as file:
         np.lib.format.write_array_header_1_0(file, header)
         for start in range(0, n_patches, 4096):
@@ -61,7 +61,7 @@ def write_patches(folder: Path, n_patches: int, size: int, seed: int = 0) -> Sto
 def train(stored: StoredPatches, options: argparse.Namespace) -> dict[str, Any]:
     model = DFDL(options.atoms, n_iter=options.iterations, tol=0.0, random_state=0)
     few = np.random.default_rng(0).standard_normal((64, 8), dtype=np.float32)
-    DFDL(4, n_iter=1).fit(few, np.arange(64) % 2)  # loads what is loaded at first use
+    DFDL(4, n_iter=1).fit(few, np.arange(64) % 2)  # loads libraries that are imported at first use
     before = peak_mib()
     with open_cluster(options.cluster) if options.cluster else nullcontext() as executor:
         wall, cpu = time.perf_counter(), time.process_time()
@@ -85,7 +85,7 @@ def train(stored: StoredPatches, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def peak_mib() -> float:
-    """The most memory this process had, shared pages of files included."""
+    """Return the peak memory of this process, including shared pages of files."""
     found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
     assert found
     return int(found[1]) / 1024
@@ -98,8 +98,8 @@ def _read_options() -> argparse.Namespace:
     parser.add_argument("--atoms", type=int, default=500)
     parser.add_argument("--iterations", type=int, default=2)
     parser.add_argument("--cluster", help="as for `histodict train`")
-    parser.add_argument("--folder", help="where the patches go; a temporary folder if not given")
-    parser.add_argument("--most-mib", type=float, default=2000)
+    parser.add_argument("--folder", help="folder for the patches; default: a temporary one")
+    parser.add_argument("--most-mib", type=float, default=2000, help="limit per process")
     return parser.parse_args()
 
 

@@ -1,9 +1,9 @@
-"""The pictures of docs/tutorial-page.md, made on the running page: it never shows an older one.
+"""Screenshots of docs/tutorial-page.md from the running page.
 
     python -m benchmarks.page_tutorial [--pictures docs/pictures]
 
-Drawn tissue of eight patients, a small training, one look, one correction. Told are the clicks and
-seconds of each step, as in benchmarks/drawing.py.
+Synthetic tissue of eight patients, a small training, one prediction and one correction. Prints the
+clicks and seconds of each step, as benchmarks/annotation.py does.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from .annotation import SCREEN, Way
 from .machine import describe_machine
 
 _SLOW = 600_000
-_COLOURS = 250  # fewer would turn the orange of the class to be found brown
-# So that a training takes a minute on a laptop; a user leaves them as they are.
+_COLOURS = 250  # with fewer, the orange of the positive class turns brown
+# Smaller than the defaults, so that training takes a minute on a laptop.
 _SMALL = {"patches_per_class": "1500", "n_atoms": "60", "n_iter": "10", "patch_px": "16"}
 
 
@@ -44,17 +44,17 @@ def train(way: Way, page: Any) -> None:
     way.click("text=Start training")
     page.locator("#objective polyline").first.wait_for(timeout=_SLOW)
     page.locator("#see-model").wait_for(timeout=_SLOW)
-    way.step("page-2-train", "the training")
+    way.step("page-2-train", "training")
 
 
 def read_report(way: Way, page: Any) -> None:
     way.click("#see-model")
     page.locator("#operating").wait_for(timeout=_SLOW)
-    way.step("page-3-model", "how good it is")
+    way.step("page-3-model", "accuracy")
     way.click(".atoms button")
     page.locator("#atom-users img").first.wait_for()
     page.locator("#atom-users").scroll_into_view_if_needed()
-    way.step("page-4-atoms", "what it has learnt")
+    way.step("page-4-atoms", "the atoms")
 
 
 def open_map(way: Way, page: Any) -> None:
@@ -70,7 +70,7 @@ def open_map(way: Way, page: Any) -> None:
     page.locator("#why-words").wait_for(timeout=_SLOW)
     page.locator("#why-similar img").first.wait_for(timeout=_SLOW)
     page.locator("#why").scroll_into_view_if_needed()
-    way.step("page-6-why", "why a patch is called so")
+    way.step("page-6-why", "explanation of a patch")
 
 
 def correct(way: Way, page: Any) -> None:
@@ -97,7 +97,7 @@ def correct(way: Way, page: Any) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="The tutorial of the page, in pictures.")
+    parser = argparse.ArgumentParser(description="Screenshots for the tutorial of the page.")
     parser.add_argument("--pictures", type=Path, default=Path("docs/pictures"))
     folder_of_pictures = parser.parse_args().pictures
     folder_of_pictures.mkdir(parents=True, exist_ok=True)

@@ -1,13 +1,13 @@
-"""All trainings behind `histodict reproduce` on several sets, as one pool of work.
+"""Run all trainings of `histodict reproduce` on several sets in parallel.
 
     python -m benchmarks.paper_pool --output paper --jobs 16
-    histodict reproduce all --data ucsb-breast --per-class 10 --output paper      # finds them
+    histodict reproduce all --data ucsb-breast --per-class 10 --output paper      # uses the results
 
-`reproduce` does one experiment after the other, each waiting for its longest training, and trains
-the models of its curves one by one. Here the trainings of all experiments on all sets run side by
-side, the longest first, and are kept where `reproduce` with the same options looks for them, under
-OUTPUT/DATA/trials and models. A training that several experiments share is done once.
-`--tables` says what is there and what it took. Options that change settings must be given to both.
+`reproduce` runs one experiment after the other, each as long as its longest training, and trains
+the models of its curves one by one. This script runs the trainings of all experiments on all sets
+in parallel, the longest first. It stores them in OUTPUT/DATA/runs and models, where `reproduce`
+with the same options finds them. A training that several experiments share runs once. `--tables`
+prints the state and CPU time. Options that change settings must be equal for both programs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from . import result_store as store
 from .machine import describe_machine
 from .result_store import Results
 
-# With training images per class, as the paper has them where there are so many.
+# Training images per class: as in the paper, if there are enough.
 SETS = "lc25000-lung:20,ucsb-breast:10,glas-colon:20"
 SWEEPS = {"training-patches": "patches_per_class", "bases-count": "n_atoms"}
 WHAT = ("accuracy", *SWEEPS, "training-images")
@@ -47,7 +47,7 @@ WHAT = ("accuracy", *SWEEPS, "training-images")
 
 @dataclass(frozen=True)
 class ReproduceOptions:
-    """Options of `reproduce`, on one set."""
+    """Options of `reproduce` for one set."""
 
     data: str
     per_class: int
@@ -56,7 +56,7 @@ class ReproduceOptions:
     output: Path = field(repr=False)
 
     def setting(self) -> Setting:
-        """As `reproduce` makes it."""
+        """Return the setting that `reproduce` uses."""
         (dataset,) = load_datasets(self.data)
         folder = self.output / dataset.name
         choice = Choice(self.methods, settings=dict(self.settings), per_class=self.per_class)
@@ -66,7 +66,7 @@ class ReproduceOptions:
 
 
 def tasks_of(setting: Setting, what: str) -> list[EvaluationTask]:
-    """The trainings of an experiment; `confusion` and `roc` have those of `accuracy`."""
+    """Return the trainings of an experiment; `confusion` and `roc` use those of `accuracy`."""
     if what == "accuracy":
         return setting.tasks(setting.compared(), setting.splits)
     if what == "training-images":
@@ -98,7 +98,7 @@ class Training:
         ).replace(" ", "-")
 
     def work(self) -> Results:
-        """Keeps the answers; of methods with curves and bases the model as well."""
+        """Store the predictions, and the model of methods that have curves and bases."""
         setting = self.request.setting()
         (task,) = (
             task
@@ -116,7 +116,7 @@ class Training:
 
 @dataclass(frozen=True)
 class _StoringModel:
-    """Learns as the model does, into the file where curves and bases look for it."""
+    """Unfitted model that stores the fitted one in the file used for curves and bases."""
 
     model: UnfittedModel
     task: EvaluationTask
@@ -136,7 +136,7 @@ class _StoringModel:
 
 @dataclass(frozen=True)
 class Features:
-    """Of some images of a set, before several trainings want them at the same time."""
+    """Features of a part of the images of a set, computed before the trainings that use them."""
 
     request: ReproduceOptions
     method: str
@@ -156,10 +156,10 @@ class Features:
         return {"images": len(found)}
 
 
-_PARTS = 8  # of a set's images
+_PARTS = 8  # of the images of a set
 _WITH_FEATURES = ("wndcharm",)
 
-# At the paper's size: CPU seconds of training, and of 1,000 patches to be judged.
+# CPU seconds of training at the paper's size, and of predicting 1,000 patches.
 _SECONDS = {
     "dfdl": (126, 0.2),
     "lcksvd": (304, 0.2),
@@ -167,26 +167,25 @@ _SECONDS = {
     "nayak": (372, 0.1),
     "src-image": (1, 0.1),
     "shirc": (1, 2.2),
-    "wndcharm": (5, 0.0),  # its features are there before
+    "wndcharm": (5, 0.0),  # without its features
 }
 
 
 def cost_of(task: EvaluationTask) -> float:
-    """About how long a training takes; the codes of a method grow with its atoms, too."""
+    """Estimate the CPU seconds of a training, which grow with the number of atoms."""
     recipe = task.plan.recipe
-    training, judging = _SECONDS.get(recipe.method, (100, 0.2))
+    training, prediction = _SECONDS.get(recipe.method, (100, 0.2))
     full = 1000 if recipe.method == "nayak" else 500
     atoms = (recipe.method_parameters.get("n_atoms") or full) / full
     if not recipe.is_patch_level:
         return training
     n_images = len(task.split.train) + len(task.split.test)
-    return (
-        training * recipe.patches_per_class / 10_000 * max(atoms, 0.1) ** 1.2 + judging * n_images
-    )
+    share = recipe.patches_per_class / 10_000
+    return training * share * max(atoms, 0.1) ** 1.2 + prediction * n_images
 
 
 def trainings(request: ReproduceOptions, what: Sequence[str]) -> Iterator[Training]:
-    """Those of all experiments on a set, each once."""
+    """Yield the distinct trainings of all experiments on a set."""
     setting = request.setting()
     seen: list[tuple[Plan, list[int]]] = []
     for experiment in what:
@@ -199,8 +198,8 @@ def trainings(request: ReproduceOptions, what: Sequence[str]) -> Iterator[Traini
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--sets", default=SETS, help="SET:IMAGES_PER_CLASS,…")
-    parser.add_argument("--what", default=",".join(WHAT))
-    parser.add_argument("--methods", default="", help="left out: those of each experiment")
+    parser.add_argument("--what", default=",".join(WHAT), help="experiments")
+    parser.add_argument("--methods", default="", help="default: those of each experiment")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     store.add_options(parser)
     options = parser.parse_args()

@@ -1,7 +1,7 @@
-"""Patches to measure on. Tissue is coherent, Gaussian noise is not, and coders notice.
+"""Patches for benchmarks: of tissue, or with a similar structure.
 
-Neighbouring patches share colour and texture, so atoms learnt from them are nearly dependent: that
-is what makes pursuits ill-conditioned and l1 paths long. Noise would flatter everybody.
+Neighbouring patches of tissue share colour and texture, so learnt atoms are nearly dependent, which
+makes pursuits ill-conditioned and l1 paths long. Gaussian noise would be unrealistically easy.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Patches:
 
 
 def draw_patches(n_per_class: int, seed: int) -> Patches:
-    """Patches of the images under HISTODICT_DATA, or of generated ones if it is not set."""
+    """Return patches of the images in HISTODICT_DATA, or of generated images if it is not set."""
     rng = np.random.default_rng(seed)
     folder = os.environ.get("HISTODICT_DATA")
     if folder:
@@ -61,7 +61,7 @@ def _read_images(folder: Path) -> list[NDArray]:
 
 
 def _generate_images(sigma: float, rng: np.random.Generator, n_images: int = 8) -> list[NDArray]:
-    """Smooth blobs of two stains: colours lie in a plane, as in tissue, and vary by image."""
+    """Return smooth blobs of two stains, with colours in a plane that vary by image."""
     images = []
     for _ in range(n_images):
         stains = [np.exp(_blobs(scale, rng)) for scale in (sigma, 2 * sigma)]
@@ -72,7 +72,7 @@ def _generate_images(sigma: float, rng: np.random.Generator, n_images: int = 8) 
 
 
 def _blobs(sigma: float, rng: np.random.Generator) -> NDArray:
-    """The logarithm of a stain's amount: smooth at two scales, with a level of its own."""
+    """Return the logarithm of the amount of a stain: smooth at two scales, with its own level."""
     fine, coarse = (
         gaussian_filter(rng.standard_normal((400, 400)), width) * width
         for width in (sigma, 4 * sigma)
@@ -81,11 +81,11 @@ def _blobs(sigma: float, rng: np.random.Generator) -> NDArray:
 
 
 def _cut(images: list[NDArray], n_patches: int, rng: np.random.Generator) -> NDArray[np.float32]:
-    """Patches at random places of random images, one per row, divided by their norms."""
+    """Return patches at random positions of random images, one per row, with unit norm."""
     rows = np.empty((n_patches, 3 * SIDE**2), np.float32)
     for row, i in zip(rows, rng.integers(len(images), size=n_patches), strict=True):
         height, width, _ = images[i].shape
         top, left = rng.integers(height - SIDE + 1), rng.integers(width - SIDE + 1)
         row[:] = images[i][top : top + SIDE, left : left + SIDE].transpose(2, 0, 1).reshape(-1)
-    # A black patch has no direction: it stays black instead of turning into NaN.
+    # A black patch has norm 0 and stays black.
     return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-6)

@@ -1,7 +1,7 @@
-"""Those who are measured: every one a function from a problem to its cases, ready to be called.
+"""Implementations that are compared: for each, a function from a problem to callable cases.
 
-A case takes nothing and returns codes with one sample per row, dense or sparse. Conversions to a
-peer's own layout and precision happen before, so that they are not timed.
+A case takes no arguments and returns codes with one sample per row, dense or sparse. The layout and
+precision of a library are converted beforehand, so that the conversion is not timed.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from .problem import Problem
 Case = Callable[[], Any]
 Cases = dict[str, Case]
 
-# scikit-learn is too slow for all samples: these many, scaled up linearly.
+# scikit-learn is too slow for all samples; times are scaled up linearly.
 _SUBSET = 2_000
 _SMALL_SUBSET = 500
-# Samples per call of the batched pursuit, whose work space is n_samples · L · n_atoms.
+# Samples per call of the batched pursuit, whose workspace is n_samples · L · n_atoms.
 _TORCH_BATCH = 5_000
 
 
@@ -46,8 +46,8 @@ def histodict_cases(problem: Problem, n_jobs: int | None = None) -> Cases:
 def _dfdl_cases(problem: Problem, n_jobs: int | None) -> Cases:
     """One iteration of one class, and its atom update alone.
 
-    They call two private functions of DFDL, because nothing public stops after an iteration of one
-    class.
+    They call two private functions of DFDL, because no public function runs a single iteration of
+    one class.
     """
     from histodict.methods.class_dictionaries import group_blocks, open_arrays
     from histodict.methods.dfdl import DFDL, ClassEncoder, _sample_weights, reduce_statistics
@@ -88,8 +88,8 @@ def spams_cases(problem: Problem, cholesky: bool) -> Cases:
 def sklearn_cases(problem: Problem, lasso: str) -> Cases:
     """`sparse_encode`, whose "omp" is `orthogonal_mp_gram` on every core.
 
-    A case's first call stays in this process, where its warnings can be counted; the later ones use
-    processes that are started here, so that this is not timed.
+    The first call of a case runs in this process, so that its warnings can be counted; later ones
+    use processes that are started here, so that their start is not timed.
     """
     from sklearn.decomposition import sparse_encode
 
@@ -126,7 +126,7 @@ def omp_gpu_cases(problem: Problem, algorithm: str, dtype: type[np.floating]) ->
 
 @dataclass(frozen=True)
 class Peer:
-    """How to start a peer, at its best, and what to say about it."""
+    """How to start a library with its fastest settings, and its title."""
 
     title: str
     distribution: str
@@ -138,7 +138,7 @@ class Peer:
 
 
 OURS = Peer("histodict", "histodict", histodict_cases, ("omp", "lasso"))
-# Its own threads times OpenBLAS's threads would oversubscribe the cores: six times slower.
+# Its threads and those of OpenBLAS would oversubscribe the cores and be six times slower.
 _SPAMS_BEST = {"OPENBLAS_NUM_THREADS": "1"}
 SPAMS = (
     Peer(

@@ -1,17 +1,17 @@
-"""Which preset is best where: every set, as it is and as another scanner would show it.
+"""Accuracy of the presets on every set, with the original colours and those of other scanners.
 
     python -m benchmarks.presets --output presets --jobs 16
     python -m benchmarks.presets --output presets --presets embeddings+stain=reinhard --sets ucsb
     python -m benchmarks.presets --output presets --tables
     python -m benchmarks.presets --output presets --presets default --sets lung --check
 
-Trained on half of the patients (lung: on ten images of each class) and tested on the others; then
-on the same images with their colours drawn anew, the same way for all images of a test: what a
-model meets in another laboratory. A preset is never told of that.
+Models are trained on half of the patients (lung: on ten images of each class) and tested on the
+others; then on the same test images with other colours, changed in the same way for all images of a
+test, as in another laboratory. Presets have no information about these colours.
 
-A panel's members are trained as it trains them, each once however many presets have it, and put
-together by the panel's own rule: the same figures as those of the panel, which --check shows by
-training some. `HISTODICT_DATA` names the folder of the sets.
+The members of an ensemble are trained once, even if several presets contain them, and combined as
+by the ensemble. The results equal those of the ensemble, which --check verifies by training some.
+`HISTODICT_DATA` is the folder of the sets.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from histodict.models.recipe import Recipe
 from histodict.utils.progress import no_callback
 
 from .machine import describe_machine
-from .other_scanners import PLAIN, kinds_of_test, seen
+from .other_scanners import PLAIN, kinds_of_test, test_images
 from .report import print_machine
 from .result_store import (
     NOTHING,
@@ -69,14 +69,14 @@ from .result_store import (
 
 _REPEATS = {"ucsb": 5, "glas": 5, "lung": 5, "lymphoma": 1}
 _PER_CLASS = {"lung": 10}
-_FOLDS = 3  # of a panel
-_ERROR_RATE = 0.1  # of candidates
+_FOLDS = 3  # of an ensemble
+_ERROR_RATE = 0.1  # of prediction sets
 # Members' scores (n_images, n_members, n_scores) to (n_images, n_scores).
 Decide = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
 
 def plan_of(text: str) -> Plan:
-    """A preset, with settings changed: PRESET+NAME=VALUE+…; PRESET:METHOD for another method."""
+    """Parse PRESET+NAME=VALUE+…, or PRESET:METHOD for another method."""
     name, *changes = text.split("+")
     preset, _, method = name.partition(":")
     pairs = (change.split("=") for change in changes)
@@ -93,18 +93,18 @@ def splits_of(name: str) -> tuple[Manifest, list[Split]]:
     return manifest, two_folds(manifest, _REPEATS[name])
 
 
-# --- what is trained ----------------------------------------------------------------------------
+# --- members ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Member:
-    """A recipe on a split: what it says of training patients it has not seen, and of the others."""
+    """One recipe on one split: out-of-fold scores of training patients, and test scores."""
 
     recipe: Recipe
     set_name: str
     place: int
     kinds: tuple[str, ...]
-    cache: Path = field(repr=False)  # what lies there decides nothing
+    cache: Path = field(repr=False)  # does not affect the results
 
     @property
     def name(self) -> str:
@@ -134,22 +134,23 @@ class Member:
         output = {}
         for kind in self.kinds:
             summaries = [
-                model._score_image(image, record.mpp).scores for image, record in seen(test, kind)
+                model._score_image(image, record.mpp).scores
+                for image, record in test_images(test, kind)
             ]
             output[kind] = [
                 (abstaining if found is None else found).tolist() for found in summaries
             ]
         return {
             "recipe": self.recipe.to_dict(),
-            "seconds": dict(zip(("unseen", "train"), np.diff(times).tolist(), strict=True)),
-            "unseen": evaluated[0].scores.tolist(),
-            "said": output,
+            "seconds": dict(zip(("out_of_fold", "train"), np.diff(times).tolist(), strict=True)),
+            "out_of_fold": evaluated[0].scores.tolist(),
+            "scores": output,
         }
 
 
 @dataclass(frozen=True)
 class Study:
-    """Presets on sets; kinds : of test, the first is the images as they are."""
+    """Presets and sets; kinds : kinds of test images, of which the first is unchanged."""
 
     presets: list[str]
     sets: list[str]
@@ -160,7 +161,7 @@ class Study:
         return Member(recipe, set_name, place, self.kinds, self.cache)
 
     def pieces(self) -> list[Member]:
-        """Each once, however many presets have it."""
+        """Return the members of all presets without duplicates."""
         members = (
             self.member(recipe, name, place)
             for text in self.presets
@@ -171,12 +172,12 @@ class Study:
         return list({member.name: member for member in members}.values())
 
 
-# --- what they say together ---------------------------------------------------------------------
+# --- ensembles ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class PlanResults:
-    """What a plan says of a set: facts of its splits by kind of test, and seconds of a training."""
+    """Results of a plan on a set: by kind and split, and mean seconds of a training."""
 
     results: dict[str, list[Results]]
     seconds: float
@@ -185,19 +186,19 @@ class PlanResults:
 def put_together(
     plan: Plan | _Some, found: Sequence[Results], train: Manifest
 ) -> tuple[Decide, Calibration | None]:
-    """From the members' scores to those of the plan's model, and to probabilities if it has any."""
+    """Return the function that combines member scores, and the calibration of an ensemble."""
     if plan.is_single_model:
         return (lambda parts: parts[:, 0]), None
     evaluated = []
     for recipe, results in zip(plan.recipes, found, strict=True):
-        scores = np.array(results["unseen"], dtype=float)
+        scores = np.array(results["out_of_fold"], dtype=float)
         evaluated.append(MemberEvaluation(recipe, scores, *score_predictions(scores, train)))
     combination, calibration = fit_combination(evaluated, train)
     return combination.scores, calibration
 
 
 def plan_results(plan: Plan | _Some, study: Study, name: str, done: Done) -> PlanResults | None:
-    """None where a piece is missing."""
+    """Return the results of a plan on a set; None if a member is missing."""
     manifest, splits = splits_of(name)
     results: dict[str, list[Results]] = {kind: [] for kind in study.kinds}
     seconds = []
@@ -209,11 +210,11 @@ def plan_results(plan: Plan | _Some, study: Study, name: str, done: Done) -> Pla
         train, test = sides(manifest, split)
         decide, calibration = put_together(plan, found, train)
         for kind in study.kinds:
-            parts = np.stack([np.array(own["said"][kind], dtype=float) for own in found], axis=1)
+            parts = np.stack([np.array(own["scores"][kind], dtype=float) for own in found], axis=1)
             scores = decide(parts)
             own_results = results_of(scores, manifest.classes, test, split)
             results[kind].append(own_results | _certainty(scores, calibration))
-        steps = ("train",) if plan.is_single_model else ("train", "unseen")
+        steps = ("train",) if plan.is_single_model else ("train", "out_of_fold")
         seconds.append(sum(own["seconds"][step] for own in found for step in steps))
     return PlanResults(results, float(np.mean(seconds)))
 
@@ -221,7 +222,7 @@ def plan_results(plan: Plan | _Some, study: Study, name: str, done: Done) -> Pla
 def results_of(
     scores: NDArray[np.float64], classes: list[str], test: Manifest, split: Split
 ) -> Results:
-    """As `answered` of `result_store`, from scores alone."""
+    """Return results as `result_store.results_of_model` does, from scores."""
     labels = ["" if np.isnan(row).any() else classes[predicted_class(row)] for row in scores]
     return {
         "repeat": split.repeat,
@@ -234,27 +235,28 @@ def results_of(
 
 
 def _certainty(scores: NDArray[np.float64], calibration: Calibration | None) -> Results:
-    """Chances of the classes, and which cannot be ruled out, of answers that are not of glass."""
+    """Return the probabilities and prediction sets of images with tissue."""
     if calibration is None:
         return {}
     probabilities = calibration.probabilities(np.nan_to_num(scores))
     return {
-        "chances": probabilities,
-        "candidates": calibration.prediction_set(probabilities, _ERROR_RATE),
+        "probabilities": probabilities,
+        "prediction_sets": calibration.prediction_set(probabilities, _ERROR_RATE),
     }
 
 
 def print_certainty(study: Study, done: Done) -> None:
-    """How sure panels are, and how sure they may be, on the test images as they are."""
+    """Print calibration errors and coverage of prediction sets on the unchanged test images."""
     rows = []
     for text, name in product(study.presets, study.sets):
         made = plan_results(plan_of(text), study, name, done)
-        results = [own for own in made.results[PLAIN] if "chances" in own] if made else []
+        results = [own for own in made.results[PLAIN] if "probabilities" in own] if made else []
         if not results:
             continue
         classes = results[0]["classes"]
         probabilities, stored = (
-            np.concatenate([own[k] for own in results]) for k in ("chances", "candidates")
+            np.concatenate([own[key] for own in results])
+            for key in ("probabilities", "prediction_sets")
         )
         truth = [label for own in results for label in own["truth"]]
         places = np.array([classes.index(label) for label in truth])
@@ -262,8 +264,8 @@ def print_certainty(study: Study, done: Done) -> None:
         error = expected_calibration_error(truth, output, positive=classes[1])
         shares = stored[np.arange(len(places)), places].mean(), (stored.sum(axis=1) == 1).mean()
         rows.append([f"`{text}`", name, str(len(places)), *(f"{x:.3f}" for x in (error, *shares))])
-    heads = "preset", "set", "answers", "calibration error", "truth among candidates"
-    print_table([*heads, "one candidate"], rows)
+    heads = "preset", "set", "predictions", "calibration error", "coverage"
+    print_table([*heads, "single predictions"], rows)
 
 
 def print_tables(study: Study, done: Done) -> None:
@@ -282,7 +284,7 @@ def print_tables(study: Study, done: Done) -> None:
 
 
 def print_without(study: Study, done: Done) -> None:
-    """Panels without one of their members: balanced accuracy, as it is and by other scanners."""
+    """Print the balanced accuracy of ensembles without one of their members."""
     rows = []
     for text in study.presets:
         plan = plan_of(text)
@@ -299,19 +301,19 @@ def print_without(study: Study, done: Done) -> None:
             ]
             name = f"{left_out.method}, {left_out.features}, stain {left_out.stain}"
             rows.append([f"`{text}` without {name}, 1/{left_out.downsample:g}", *cells])
-    print_table(["as it is / other scanners", *study.sets], rows)
+    print_table(["original / other scanners", *study.sets], rows)
 
 
 @dataclass(frozen=True)
 class _Some:
-    """Members that decide together, as those of a panel do."""
+    """Subset of the members of an ensemble."""
 
     recipes: tuple[Recipe, ...]
     is_single_model: bool = False
 
 
 def _cells(made: PlanResults, kinds: Sequence[str]) -> list[str]:
-    """Balanced accuracy with its interval, and AUC; over several kinds of test, all as repeats."""
+    """Return balanced accuracy with its interval, and AUC; several kinds count as repeats."""
     results = [
         own | {"repeat": (place, own["repeat"])}
         for place, kind in enumerate(kinds)
@@ -324,7 +326,7 @@ def _cells(made: PlanResults, kinds: Sequence[str]) -> list[str]:
 
 
 def check(study: Study, done: Done) -> None:
-    """Train the first split's model itself, and hold its scores against those put together."""
+    """Train the model of the first split, and compare its scores with the combined ones."""
     for text, name in product(study.presets, study.sets):
         plan = plan_of(text)
         made = plan_results(plan, study, name, done)
@@ -336,7 +338,7 @@ def check(study: Study, done: Done) -> None:
             "scores"
         ]
         apart = np.abs(np.array(scores) - np.array(made.results[PLAIN][0]["scores"]))
-        print(f"{text} {name}: its own scores differ by {np.nanmax(apart):.1e} at most", flush=True)
+        print(f"{text} {name}: its scores differ by {np.nanmax(apart):.1e} at most", flush=True)
 
 
 def main() -> None:
@@ -345,8 +347,8 @@ def main() -> None:
     )
     parser.add_argument("--presets", default="default,pixels,fast,embeddings")
     parser.add_argument("--sets", default=",".join(_REPEATS))
-    parser.add_argument("--scanners", type=int, default=2, help="how many other ones")
-    parser.add_argument("--check", action="store_true", help="hold panels against their pieces")
+    parser.add_argument("--scanners", type=int, default=2, help="number of simulated scanners")
+    parser.add_argument("--check", action="store_true", help="compare with trained ensembles")
     add_options(parser)
     options = parser.parse_args()
     kinds = kinds_of_test(options.scanners)
@@ -364,7 +366,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    # Other processes find what they are sent under the module's own name alone.
+    # Other processes unpickle tasks by the name of this module, which is not __main__.
     from benchmarks.presets import main as by_name
 
     by_name()

@@ -1,4 +1,4 @@
-"""What is measured: samples, one dictionary per class, and the paper's parameters."""
+"""Benchmark problem: samples, one dictionary per class, and the parameters of the paper."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _EPOCHS = 3
 
 @dataclass(frozen=True)
 class Size:
-    """Samples (both classes together), atoms per class, most atoms per code, iterations."""
+    """Samples of both classes, atoms per class, maximum atoms per code, and iterations."""
 
     n_samples: int
     n_atoms: int
@@ -23,7 +23,7 @@ class Size:
     n_iter: int
 
 
-# full is the paper's size; small is for trying the benchmark out.
+# full: size of the paper; small: for a test run.
 SIZES = {"full": Size(20_000, 500, 30, 50), "small": Size(2_000, 100, 10, 5)}
 
 
@@ -39,16 +39,16 @@ class Problem:
 
     @property
     def D(self) -> NDArray[np.float32]:  # noqa: N802
-        """The first class's atoms: what a pursuit uses while training."""
+        """Return the atoms of the first class, which a pursuit uses in training."""
         return self.dictionaries[0]
 
     @property
     def all_atoms(self) -> NDArray[np.float32]:
-        """The atoms of both classes, stacked: what the classifier's l1 codes use."""
+        """Return the stacked atoms of both classes, which l1 codes use in classification."""
         return self.dictionaries.reshape(-1, self.Y.shape[1])
 
     def head(self, n_rows: int | None) -> Problem:
-        """The same with the first rows only; None for all."""
+        """Return the problem with the first rows only; None for all."""
         return replace(self, Y=self.Y[:n_rows], labels=self.labels[:n_rows])
 
     def save(self, path: Path) -> None:
@@ -62,7 +62,7 @@ def load_problem(path: Path) -> Problem:
 
 
 def build_problem(size: Size) -> tuple[Problem, str]:
-    """Patches and the dictionaries learnt from them; and, in words, where the patches are from."""
+    """Return patches with dictionaries learnt from them, and a description of their source."""
     from histodict.dictionaries.online import learn_online
 
     from .patches import draw_patches

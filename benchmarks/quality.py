@@ -1,4 +1,4 @@
-"""How good codes are, in double precision: a ratio of times means little without it."""
+"""Quality of codes in double precision, which accompanies every ratio of times."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ GAP_LIMIT = 1e-3
 class Quality:
     """Losses of the rows without NaN: ‖y − sD‖² of a pursuit, ½‖y − sD‖² + λ‖s‖₁ of l1 codes.
 
-    A few rows where rounding took over hardly move the median but can ruin the mean; `missed`
-    counts them: codes of a pursuit that are worse than none (loss above ‖y‖²), l1 codes with a
-    relative duality gap above GAP_LIMIT.
+    A few rows with large rounding errors hardly change the median but may dominate the mean.
+    `missed` counts them: codes of a pursuit with a loss above ‖y‖², and l1 codes with a relative
+    duality gap above GAP_LIMIT.
     """
 
     loss: float
@@ -59,7 +59,7 @@ def lasso_quality(problem: Problem, S: csr_array) -> Quality:
 
 
 def _blocks(Y: NDArray, S: csr_array, D: NDArray) -> Iterator[tuple[NDArray, NDArray, NDArray]]:
-    """Dense blocks of samples and codes without NaN, with the atoms."""
+    """Yield dense blocks of samples and codes without NaN, and the atoms."""
     atoms = D.astype(np.float64)
     for rows in row_blocks(S.shape[0]):
         codes = S[rows].toarray().astype(np.float64)
@@ -72,14 +72,14 @@ def _squared_norms(R: NDArray) -> NDArray:
 
 
 def _summary(loss: NDArray) -> tuple[float, float, float]:
-    """Mean, median and largest; NaN if no row is left."""
+    """Return mean, median and maximum; NaN without rows."""
     if not len(loss):
         return np.nan, np.nan, np.nan
     return float(loss.mean()), float(np.median(loss)), float(loss.max())
 
 
 def _counts(S: csr_array) -> tuple[float, int, int]:
-    """Mean non-zeros of the rows without NaN, number of rows with, number of rows."""
+    """Return the mean non-zeros of rows without NaN, the number of rows with NaN, and all rows."""
     n_rows = S.shape[0]
     row_of = np.repeat(np.arange(n_rows), np.diff(S.indptr))
     bad = np.bincount(row_of[~np.isfinite(S.data)], minlength=n_rows) > 0

@@ -1,12 +1,12 @@
-"""How well are regions found, by cells of a network and by pixels?
+"""Accuracy of detected regions, with encoder features and with pixels.
 
     python -m benchmarks.regions FOLDER OUTPUT [--test] [--jobs N] [--preset NAME …] [--set …]
 
-FOLDER has a manifest.csv of numbered tiles with masks, such as camelyon-tumour. Tiles that follow
-each other may be of one slide: every four count as a patient. What is to be chosen is chosen on
-the first half of the tiles, in folds of one such patient each; with --test the first half is learnt
-from and the other tested, to be looked at once and for what was chosen. Both are what `histodict
-evaluate --regions` does.
+FOLDER has a manifest.csv of numbered tiles with masks, such as camelyon-tumour. Consecutive tiles
+may be of one slide, so every four count as a patient. Settings are chosen on the first half of the
+tiles, in folds of one such patient each. With --test, the models are trained on the first half and
+tested on the other; use it once, for the chosen settings. Both are done by `histodict evaluate
+--regions`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TOGETHER = 4  # tiles that count as a patient
 
 
 def tiles(folder: Path) -> Manifest:
-    """In the order of their numbers, with a patient for every four, and a split into halves."""
+    """Return the tiles by number, with a patient for every four, and a split into halves."""
     manifest = read_manifest(folder)
     ordered = sorted(manifest.records, key=lambda record: record.path.name)
     records = tuple(
@@ -44,10 +44,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("output", type=Path)
-    parser.add_argument("--test", action="store_true")
+    parser.add_argument("--test", action="store_true", help="test on the second half")
     parser.add_argument("--preset", action="append")
     parser.add_argument("--set", action="append", default=[])
-    parser.add_argument("--jobs", type=int, default=1, help="trainings side by side")
+    parser.add_argument("--jobs", type=int, default=1, help="parallel trainings")
     options = parser.parse_args()
     manifest = tiles(options.folder)
     if not options.test:

@@ -1,4 +1,4 @@
-"""The figures of a run, and how they look on a terminal."""
+"""Figures of a run, and their output on a terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .quality import GAP_LIMIT, Quality
 
 @dataclass
 class Row:
-    """One method on one case. Seconds are for all samples: scaled up if only some were coded."""
+    """One implementation of one case. Seconds are for all samples: scaled up if some were coded."""
 
     title: str
     case: str
@@ -37,17 +37,17 @@ class Row:
 
 @dataclass
 class CaseResult:
-    """All rows of a case; the first one is ours, and ratios are to it."""
+    """Rows of a case; the first one is histodict, and ratios are relative to it."""
 
     case: str
     rows: list[Row]
 
 
 def compare(rows: list[Row]) -> None:
-    """Set every row's ratio of medians to the first row, with the range over paired repeats.
+    """Set the ratio of medians of every row to the first row, with the range over paired repeats.
 
-    Rows that took turns have as many repeats as the first: the n-th of each make a pair. The others
-    are compared with our median.
+    Rows with alternating calls have as many repeats as the first row, which form pairs. Other rows
+    are compared with the median of the first row.
     """
     ours = rows[0]
     if ours.error:
@@ -76,7 +76,7 @@ def print_problem(size: Size, problem: Problem, source: str) -> None:
 
 
 def print_first_calls(times: dict[str, dict[str, float]]) -> None:
-    print("\nour first calls in a process, one after the other, on a few rows (excluded below):")
+    print("\nfirst calls of histodict in a process, on a few rows (excluded below):")
     for name, by_case in times.items():
         print(f"  {name:16}", "  ".join(f"{case} {s:.2f} s" for case, s in by_case.items()))
 
@@ -163,7 +163,7 @@ def _print_table(table: list[dict[str, str]]) -> None:
 
 
 def _notes(rows: list[Row]) -> list[str]:
-    """The distance to the bare product, the peers' versions and settings, their first warnings."""
+    """Return the ratio to the product, versions and settings of the libraries, and warnings."""
     ours = rows[0]
     notes = [
         f"{ours.title} takes {ours.median / row.median:.2f} times the bare product Y·Dᵀ"

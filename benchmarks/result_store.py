@@ -1,12 +1,12 @@
-"""What benchmarks on public sets share: the sets, a pool of work that is kept, and its tables.
+"""Shared code of benchmarks on public sets: the sets, stored results of tasks, and tables.
 
-A piece of work is a frozen dataclass with a `name` and `work() -> dict` of what JSON can hold. A
-finished one is a file in the output folder, so that a run which was stopped goes on where it was.
-The file knows the settings of its piece: with others of the same name it is done again. It does
-not know the source, so after editing code take a fresh folder.
+A task is a frozen dataclass with a `name` and a method `work` that returns a dict of JSON values.
+Each result is a file in the output folder, so that an interrupted run is resumed. The file contains
+the settings of its task; with other settings the task runs again. After a change of the source, use
+a new folder.
 
-    done = do_all(pieces, folder, jobs)       # what is missing is worked on, longest first
-    done = find_all(pieces, folder)           # nothing is worked on: tables of what is there
+    done = run_all(pieces, folder, jobs)      # run missing tasks, the longest first
+    done = load_all(pieces, folder)           # load results only
     sys.exit(done.report_status())            # print failures and the number of missing results
 """
 
@@ -38,12 +38,11 @@ from histodict.utils.parallel import map_processes, single_blas_thread
 Results = dict[str, Any]
 NOTHING = "\N{EN DASH}"  # in a table
 
-# --- the pool -----------------------------------------------------------------------------------
+# --- tasks --------------------------------------------------------------------------------------
 
 
 class Piece(Protocol):
-    """Work that any process can do by itself. A piece may say by `cost` how long it takes, in any
-    unit that is the same for all: the longest are begun first."""
+    """Independent task; an optional `cost` is its duration, and the longest tasks start first."""
 
     @property
     def name(self) -> str: ...
@@ -53,10 +52,10 @@ class Piece(Protocol):
 
 @dataclass
 class Done:
-    """What came of pieces, by their names.
+    """Results of tasks by name.
 
-    found : what `work` gave; missing : not done; failures : the last line of what went wrong, of
-    those that are missing because of it; seconds : that the finished ones took
+    found : results; missing : names without a result; failures : last line of the error of failed
+    tasks; seconds : CPU seconds of finished tasks
     """
 
     found: dict[str, Results] = field(default_factory=dict)
@@ -65,11 +64,11 @@ class Done:
     seconds: dict[str, float] = field(default_factory=dict)
 
     def report_status(self) -> int:
-        """A line for each failure and one for what is missing; the exit status."""
+        """Print failures and the number of missing results; return the exit status."""
         for name, message in self.failures.items():
             print(f"{name}: failed: {message}", file=sys.stderr, flush=True)
         if self.missing:
-            print(f"\n{len(self.missing)} of {self.n_pieces} pieces of work are missing.")
+            print(f"\n{len(self.missing)} of {self.n_pieces} results are missing.")
         return 1 if self.failures else 0
 
     @property
@@ -77,7 +76,7 @@ class Done:
         return len(self.found) + len(self.missing)
 
     def __or__(self, other: Done) -> Done:
-        """Both together: of two stages, say, which may have pieces in common."""
+        """Combine the results of two stages, which may have tasks in common."""
         return Done(
             self.found | other.found,
             list(dict.fromkeys([*self.missing, *other.missing])),
@@ -87,9 +86,9 @@ class Done:
 
 
 def run_all(pieces: Sequence[Piece], folder: Path, jobs: int) -> Done:
-    """Everything that the folder has not yet, in `jobs` processes of one thread each.
+    """Run tasks without a result in `jobs` processes of one thread each.
 
-    A piece that fails does not stop the others, and is tried again by the next run.
+    A failed task does not stop the others; the next run repeats it.
     """
     missing = load_all(pieces, folder).missing
     by_name = {piece.name: piece for piece in pieces}
@@ -110,7 +109,7 @@ def run_all(pieces: Sequence[Piece], folder: Path, jobs: int) -> Done:
         failures = {
             p.name: message for p, message in zip(todo, output, strict=True) if message is not None
         }
-    except Exception as error:  # a process was killed: what is finished is there nevertheless
+    except Exception as error:  # a process was killed; finished results are stored
         failures = {"a process": f"{type(error).__name__}: {error}".splitlines()[0]}
     done = load_all(pieces, folder)
     done.failures = failures
@@ -118,10 +117,10 @@ def run_all(pieces: Sequence[Piece], folder: Path, jobs: int) -> Done:
 
 
 def load_all(pieces: Sequence[Piece], folder: Path) -> Done:
-    """What the folder has of these pieces."""
+    """Load the stored results of these tasks."""
     names = [piece.name for piece in pieces]
     if len(set(names)) < len(names):
-        raise ValueError(f"two pieces are called {max(names, key=names.count)!r}")
+        raise ValueError(f"two tasks are called {max(names, key=names.count)!r}")
     done = Done()
     for piece in pieces:
         stored = _read(piece, folder)
@@ -134,7 +133,7 @@ def load_all(pieces: Sequence[Piece], folder: Path) -> Done:
 
 
 def _run(folder: Path, piece: Piece) -> str | None:
-    """Works, and keeps what comes of it; else the words of the error."""
+    """Run a task and store its result; return the error message or None."""
     started, spent = time.perf_counter(), time.process_time()
     try:
         with single_blas_thread():
@@ -172,14 +171,14 @@ def _cost(piece: Piece) -> float:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """What all these benchmarks are asked: where to keep, how many processes, or tables alone."""
-    parser.add_argument("--output", type=Path, required=True, help="folder of what is finished")
+    """Add the options for the output folder, parallel processes and tables."""
+    parser.add_argument("--output", type=Path, required=True, help="folder of the results")
     parser.add_argument("--jobs", type=int, default=1, help="processes of one thread each")
-    parser.add_argument("--tables", action="store_true", help="only of what is finished")
+    parser.add_argument("--tables", action="store_true", help="print tables of stored results only")
 
 
 def run_or_load(pieces: Sequence[Piece], options: argparse.Namespace) -> Done:
-    """As the options of `add_options` ask."""
+    """Run the tasks, or only load results if `--tables` is set."""
     if options.tables:
         return load_all(pieces, options.output)
     return run_all(pieces, options.output, options.jobs)
@@ -187,7 +186,7 @@ def run_or_load(pieces: Sequence[Piece], options: argparse.Namespace) -> Done:
 
 # --- sets and splits ----------------------------------------------------------------------------
 
-# By name: the folder in HISTODICT_DATA, and the column of who must not stand on both sides.
+# By name: the folder in HISTODICT_DATA, and the column that is never split.
 SETS = {
     "ucsb": ("ucsb-breast", "group"),
     "glas": ("glas-colon", "patient"),
@@ -197,27 +196,27 @@ SETS = {
 
 
 def manifest_of(name: str) -> Manifest:
-    """The images of a set, whose own division into training and test does not count here."""
+    """Return the images of a set, without its own split into training and test images."""
     folder, patient = SETS[name]
     place = Path(os.environ["HISTODICT_DATA"]) / folder
     return read_manifest(place, {"patient": patient}).drop_split_column()
 
 
 def two_folds(manifest: Manifest, n_repeats: int) -> list[Split]:
-    """Halves by patient: each is trained on, and tested, once per repeat."""
+    """Return halves by patient; each half is once the training set per repeat."""
     return list(k_folds(manifest, 2, n_repeats=n_repeats))
 
 
 def sides(manifest: Manifest, split: Split) -> tuple[Manifest, Manifest]:
-    """To train on, and to test."""
+    """Return the training and the test images."""
     return manifest.select(split.train), manifest.select(split.test)
 
 
-# --- answers ------------------------------------------------------------------------------------
+# --- results ------------------------------------------------------------------------------------
 
 
 def results_of_model(model: Any, test: Manifest, split: Split) -> Results:
-    """What a model says of the test images beside the truth, for JSON."""
+    """Return predictions and true labels of the test images, as JSON values."""
     predictions = [model.predict(record.path, mpp=record.mpp) for record in test.records]
     return {
         "repeat": split.repeat,
@@ -230,7 +229,7 @@ def results_of_model(model: Any, test: Manifest, split: Split) -> Results:
 
 
 def repeats(results: Sequence[Results], kind: str) -> list[Repeat]:
-    """Answers of splits, the folds of a repeat put together; `kind`: "labels" or "scores"."""
+    """Combine the folds of each repeat; `kind` is "labels" or "scores"."""
     together: dict[int, list[Results]] = {}
     for result in results:
         together.setdefault(result["repeat"], []).append(result)
@@ -247,13 +246,13 @@ def repeats(results: Sequence[Results], kind: str) -> list[Repeat]:
 
 
 def scores_of(result: Results) -> NDArray[np.float64]:
-    """As metrics take them. An image of glass has no score; it counts as one on the border."""
+    """Return scores for metrics; an image without tissue has no score and counts as 0."""
     scores = np.nan_to_num(np.array(result["scores"], dtype=float))
     return scores[:, 0] if scores.shape[1] == 1 else scores
 
 
 def area(results: Sequence[Results]) -> Metric:
-    """The AUC, where the classes of these answers are two of the second, which is to be found."""
+    """Return the AUC metric; with two classes, the second one is positive."""
     classes = results[0]["classes"]
     return partial(metrics.auc, positive=classes[1]) if len(classes) == 2 else metrics.auc
 
@@ -262,7 +261,7 @@ def area(results: Sequence[Results]) -> Metric:
 
 
 def mean_shown(metric: Metric, results: Sequence[Results], kind: str = "labels") -> str:
-    """The mean over the repeats with its 95 % interval by patient; – where there is nothing."""
+    """Format the mean over repeats with its 95 % interval by patient; – without results."""
     if not results:
         return NOTHING
     made = repeats(results, kind)
@@ -279,7 +278,7 @@ def difference_shown(
     second: Mapping[Any, Results],
     kind: str = "labels",
 ) -> str:
-    """First less second, paired by patient, on the splits that both have; bold if 0 is outside."""
+    """Format first minus second on common splits, paired by patient; bold if 0 is excluded."""
     common = [key for key in first if key in second]
     if not common:
         return NOTHING
@@ -298,7 +297,7 @@ def signed(number: float) -> str:
 
 
 def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Markdown, to be pasted as it is."""
+    """Print a Markdown table."""
     print(f"\n| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
     for row in rows:
         print(f"| {' | '.join(row)} |")

@@ -1,12 +1,12 @@
-"""How far more machines help: costs of the parts, runs with 1, 2, … workers, and a simulation.
+"""Speed-up with more machines: costs of the steps, runs with 1, 2, … workers, and a simulation.
 
-    .venv/bin/python -m benchmarks.scaling                      # the paper's size
-    .venv/bin/python -m benchmarks.scaling --workers 1,2,4 --samples 20000 --atoms 500
+    python -m benchmarks.scaling                      # the paper's size
+    python -m benchmarks.scaling --workers 1,2,4 --samples 20000 --atoms 500
 
 Measures the blocks of a training iteration one by one (CPU seconds, bytes of the sums, seconds to
-send and add them), runs the same iteration on that many worker processes, and simulates it with the
-measured times for those and for many more workers. Wall time counts only where nobody else uses the
-cores: the simulation is fed with CPU seconds, and told how many cores there are.
+send and add them), runs the same iteration on worker processes, and simulates it with the measured
+times for these and larger numbers of workers. The simulation uses CPU seconds and the number of
+cores, as wall time is only meaningful on an idle machine.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from histodict.utils.parallel import Threads, available_cores, single_blas_threa
 from .machine import describe_machine
 
 _N_NONZERO = 30
-_NOT_TAKEN = 8  # finished units per worker that wait for their turn, as in `execution.cluster`
+_NOT_TAKEN = 8  # finished units per worker that wait to be received, as in `utils.dask_executor`
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Of one unit: CPU seconds at a worker, bytes of its sums, CPU seconds to take and add them.
+    """Costs of a unit: CPU seconds of a worker, bytes of its sums, CPU seconds to receive them.
 
-    overhead : CPU seconds at a worker beside the coding
+    overhead : CPU seconds of a worker besides the coding
     """
 
     work: list[float]
@@ -68,7 +68,7 @@ def main() -> None:
         Threads(1).map(coding, group_blocks(open_arrays(Y, labels), len(Y))())
     )
     report["runs"] = [_run(n, Y, labels, coding, costs, expected) for n in options.workers]
-    # What the process that adds up spends on a unit, Dask's own work included.
+    # Costs of a unit in the process that adds the sums, including Dask.
     last = report["runs"][-1]
     take = last["cpu_s_here"] / len(costs.work)
     overhead = (last["cpu_s_workers"] - last["cpu_s_coding_alone"]) / len(costs.work)
@@ -93,7 +93,7 @@ def main() -> None:
 def _problem(
     n_samples: int, n_atoms: int, n_features: int
 ) -> tuple[NDArray[np.float32], NDArray[np.int64], ClassEncoder]:
-    """Random smooth samples and dictionaries cut from them: as costly to code as tissue."""
+    """Return smooth random samples and dictionaries cut from them, as costly to code as tissue."""
     rng = np.random.default_rng(0)
     Y = rng.standard_normal((n_samples, n_features)).cumsum(axis=1, dtype=np.float32)
     Y /= np.linalg.norm(Y, axis=1, keepdims=True)
@@ -107,7 +107,7 @@ def measure(Y: NDArray[np.float32], labels: NDArray[np.int64], coding: ClassEnco
     units = list(group_blocks(open_arrays(Y, labels), len(Y))())
     work = []
     with single_blas_thread():
-        coding(units[0])  # compiles, and makes the Gram matrices
+        coding(units[0])  # compiles, and computes the Gram matrices
         parts = []
         for unit in units:
             start = time.thread_time()
@@ -124,7 +124,7 @@ def measure(Y: NDArray[np.float32], labels: NDArray[np.int64], coding: ClassEnco
 
 
 def measure_image(path: Path, n_atoms: int) -> dict[str, Any]:
-    """CPU seconds of reading, vectors and coding, for some chunks of an image or slide."""
+    """Return CPU seconds of reading, features and coding for some chunks of an image or slide."""
     recipe = preset("fast")
     rng = np.random.default_rng(0)
     method = DFDL(n_atoms, n_iter=1, n_jobs=1, random_state=0)
@@ -132,7 +132,7 @@ def measure_image(path: Path, n_atoms: int) -> dict[str, Any]:
     n_patches = n_tissue = 0
     with open_prepared_image(path, None, recipe) as prepared, single_blas_thread():
         X = prepared.sample_features(6000, rng)
-        method.fit(X, rng.integers(0, 2, len(X)))  # its codes cost what true classes' codes do
+        method.fit(X, rng.integers(0, 2, len(X)))  # codes of true classes cost the same
         grid = prepared.grid()
         chunks = list(grid.chunks())
         for place in rng.permutation(len(chunks))[:12]:
@@ -162,12 +162,12 @@ def measure_image(path: Path, n_atoms: int) -> dict[str, Any]:
 
 
 def simulate_training(costs: Costs, n_patches: int, n_workers: int) -> float:
-    """Seconds per iteration of so many patches; units of many blocks where there are very many."""
+    """Return seconds per iteration; with very many patches, a unit has several blocks."""
     per_unit = min(32, -(-n_patches // (256 * 1024)))
     n_units = -(-n_patches // (per_unit * 1024))
     times = np.random.default_rng(0).choice(costs.work, (n_units, per_unit)).sum(axis=1)
     times += costs.overhead
-    wide = 2 if per_unit > 1 else 1  # sums of several blocks travel in double precision
+    wide = 2 if per_unit > 1 else 1  # sums of several blocks are sent in double precision
     transfer = wide * costs.n_bytes / 1.25e9  # ten gigabits per second
     return simulate(times.tolist(), wide * costs.take + transfer, n_workers)
 
@@ -175,10 +175,10 @@ def simulate_training(costs: Costs, n_patches: int, n_workers: int) -> float:
 def simulate(
     work: Sequence[float], take: float, n_workers: int, n_cores: float = float("inf")
 ) -> float:
-    """Seconds until all units are coded and taken in order, `take` seconds for each.
+    """Return seconds until all units are coded and received in order, `take` seconds for each.
 
-    A unit starts when a worker is free and not too many finished ones wait for their turn. With
-    fewer cores than processes, all go slower by the same factor.
+    A unit starts when a worker is free and not too many finished units wait to be received. With
+    fewer cores than processes, all processes slow down by the same factor.
     """
     slower = max(1.0, (n_workers + 1) / n_cores)
     free = [0.0] * n_workers
@@ -204,7 +204,7 @@ def _run(
     costs: Costs,
     expected: dict[int, Any],
 ) -> dict[str, Any]:
-    """One iteration, the second: the samples are at the workers, the functions compiled."""
+    """Time the second iteration: workers have the samples, and functions are compiled."""
     fresh = ClassEncoder(coding.backend, coding.running, coding.weights)
     with open_cluster(f"local:{n_workers}") as cluster:
         units = cluster.broadcast(group_blocks(open_arrays(Y, labels), len(Y)))
@@ -238,7 +238,7 @@ def _read_options() -> argparse.Namespace:
     parser.add_argument("--samples", type=int, default=20_000)
     parser.add_argument("--atoms", type=int, default=500)
     parser.add_argument("--features", type=int, default=1200)
-    parser.add_argument("--image", type=Path, help="a slide to measure reading and coding on")
+    parser.add_argument("--image", type=Path, help="slide for reading and coding")
     parser.add_argument("--model-atoms", type=int, default=200)
     return parser.parse_args()
 

@@ -1,10 +1,10 @@
-"""A whole slide through `histodict predict`: time, patches per second, peak memory, and the stages.
+"""Time of a whole slide with `histodict predict`: patches per second, peak memory and stages.
 
     python -m benchmarks.slide [--side 30000] [--preset fast] [--set backend=cuda]
         [--folder FOLDER] [--jobs N] [--output FILE.json]
 
-The slide is drawn (see `big_slide`); the model is of one preset, trained on a drawn set.
-With --folder, slide and model are kept there and used again.
+The slide is synthetic (see `big_slide`), and the model is trained on a synthetic set. With
+--folder, slide and model are stored there and used again.
 """
 
 from __future__ import annotations
@@ -32,10 +32,12 @@ _ROOT = Path(__file__).resolve().parents[1]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=_Plain)
-    parser.add_argument("--side", type=int, default=30_000, help="pixels across the slide")
-    parser.add_argument("--preset", default="fast", help="of the model")
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="as train")
-    parser.add_argument("--folder", type=Path, help="where to keep slide and model")
+    parser.add_argument("--side", type=int, default=30_000, help="side of the slide in pixels")
+    parser.add_argument("--preset", default="fast", help="preset of the model")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="as for `train`"
+    )
+    parser.add_argument("--folder", type=Path, help="folder for slide and model")
     parser.add_argument("--jobs", type=int, default=available_cores(), help="threads")
     parser.add_argument("--output", type=Path, help="JSON file for the figures")
     options = parser.parse_args()
@@ -57,7 +59,7 @@ def main() -> None:
 def _slide(folder: Path, side: int) -> Path:
     path = folder / f"slide-{side}.tif"
     if not path.exists():
-        print(f"drawing {path.name} …", flush=True)
+        print(f"generating {path.name} …", flush=True)
         write_slide(path, side)
     return path
 
@@ -100,7 +102,7 @@ def _print(name: str, side: int, figures: dict[str, Any]) -> None:
     print(
         f"\n{name}: {side} x {side} px, {figures['file_mib']:.0f} MiB; {share:.0%} of "
         f"{n_cells} x {n_cells} cells are tissue\n"
-        f"  {figures['seconds']:.1f} s, of it {figures['start_s']:.1f} s to start;"
+        f"  {figures['seconds']:.1f} s, of which {figures['start_s']:.1f} s to start;"
         f" {figures['cpu_s']:.1f} s of CPU, {figures['jobs']} threads:"
         f" {figures['cpu_s'] / figures['seconds'] / figures['jobs']:.0%} busy\n"
         f"  {figures['n_patches']} patches on tissue:"
@@ -116,7 +118,7 @@ def _print(name: str, side: int, figures: dict[str, Any]) -> None:
 
 
 class _Plain(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
-    """The text above as it is, and defaults behind every option."""
+    """Help with the description as written, and with the default of each option."""
 
 
 if __name__ == "__main__":

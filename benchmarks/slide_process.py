@@ -1,9 +1,9 @@
-"""What it costs to open slides in a process of their own: `histodict predict` with and without.
+"""Cost of opening slides in a separate process: `histodict predict` with and without it.
 
     python -m benchmarks.slide_process [--side 30000] [--pairs 3] [--folder FOLDER]
 
-Runs alternate, so that what else the machine does meets both alike; the ratio is of the medians,
-and of the quickest runs. CPU seconds are those of the child as well.
+Runs alternate, so that other load on the machine affects both. Prints the ratios of the medians and
+of the fastest runs. CPU seconds include the child process.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ print("CPU", spent.user + spent.system + spent.children_user + spent.children_sy
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--side", type=int, default=30_000, help="pixels across the slide")
+    parser.add_argument("--side", type=int, default=30_000, help="side of the slide in pixels")
     parser.add_argument("--pairs", type=int, default=3, help="runs of each kind")
-    parser.add_argument("--folder", type=Path, help="where to keep slide and model")
+    parser.add_argument("--folder", type=Path, help="folder for slide and model")
     parser.add_argument("--jobs", type=int, default=available_cores(), help="threads")
     options = parser.parse_args()
     report.print_machine(describe_machine())

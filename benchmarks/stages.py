@@ -1,10 +1,10 @@
-"""The command line with a stopwatch on every stage, in a process of its own.
+"""Run a command in this process and time its stages.
 
-    python -m benchmarks.stages FACTS.json predict MODEL SLIDE --output FOLDER
+    python -m benchmarks.stages FILE.json predict MODEL SLIDE --output FOLDER
 
-Timed are a few calls per chunk of patches, so the stopwatch costs nothing. A call inside another
-counts for the inner one only. Seconds are of CPU, of all threads together; those of the processes
-that open slides count as reading, and their memory is added to ours.
+Only a few calls per chunk of patches are timed, at negligible cost. A nested call counts for the
+inner stage only. Times are CPU seconds of all threads. Processes that open slides count as reading,
+and their memory is added.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .training import _peak_mib
 
 
 class Stopwatch:
-    """Seconds of CPU by stage, without those of the stages called from it."""
+    """CPU seconds by stage, without the stages called from it."""
 
     def __init__(self) -> None:
         self.seconds: Counter[str] = Counter()
@@ -49,7 +49,7 @@ class Stopwatch:
 
 
 def watch_stages(stopwatch: Stopwatch) -> None:
-    """Put the stopwatch on the stages of the pipeline."""
+    """Time the stages of the pipeline."""
     from histodict import batch as image
     from histodict.images.source import SlideReader
     from histodict.methods.patch_classifier import ResidualClassifier
@@ -74,7 +74,7 @@ def watch_stages(stopwatch: Stopwatch) -> None:
 
 
 def _of_children() -> tuple[float, float]:
-    """CPU seconds of the processes that opened slides, and the peaks of those there are in MiB."""
+    """Return CPU seconds of the processes that opened slides, and the peak MiB of running ones."""
     from histodict.images import slide_reader as slide_process
 
     peak_mib = sum(_peak_mib(process.pid) for process in slide_process._LIVING)

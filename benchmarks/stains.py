@@ -1,14 +1,14 @@
-"""What protects a dictionary of pixels against another scanner, and what it costs without one.
+"""Robustness of a pixel dictionary to another scanner, and the cost on images of the same scanner.
 
     python -m benchmarks.stains --output stains --jobs 16
     python -m benchmarks.stains --output stains --tables
 
-The first member of the preset `pixels` by itself: with no stain correction, with Reinhard's and
-Macenko's; with training images that are also shown as drawn scanners would (each by one of its
-own); and with answers averaged over an image and two drawn views of it. Trained and tested as in
-`presets`, on the images as they are and as two other scanners show them. The drawn views of
-training are of the same kind as those of the test, from other seeds: what they gain is the most
-that could be hoped for. `HISTODICT_DATA` names the folder of the sets.
+The first member of the preset `pixels` alone: without stain normalisation, with Reinhard's and
+Macenko's; with training images that are also added in the colours of simulated scanners (a
+different one for each); and with scores averaged over an image and two simulated scans of it.
+Training and test are as in `presets`, on unchanged images and on those of two other scanners. The
+scanners in training are simulated like those of the test, from other seeds, so the gain is an upper
+limit. `HISTODICT_DATA` is the folder of the sets.
 """
 
 from __future__ import annotations
@@ -48,32 +48,32 @@ from .result_store import (
 )
 
 _PRESET = "pixels+ensemble=false+calibration_folds=0"
-_REPEATS = 2  # of the presets' splits
-_FIRST_SEED = 5000  # seed of drawn views, of training images and of those to be judged
-_AVERAGED_SEEDS = (None, _FIRST_SEED - 1, _FIRST_SEED - 2)  # that an answer is averaged over
+_REPEATS = 2  # of the splits of `presets`
+_FIRST_SEED = 5000  # first seed of simulated scanners of training images
+_AVERAGED_SEEDS = (None, _FIRST_SEED - 1, _FIRST_SEED - 2)  # None: unchanged
 _KINDS = kinds_of_test(2)
 ONCE, AVERAGED = "once", "averaged"
-# What the tables call it: stain correction, whether training images are drawn anew, and the answer.
+# Title: stain normalisation, whether training images are augmented, and the scores.
 ROWS = {
     "none": ("none", False, ONCE),
     "Reinhard's": ("reinhard", False, ONCE),
     "Macenko's": ("macenko", False, ONCE),
-    "none, training images also drawn anew": ("none", True, ONCE),
-    "Reinhard's, training images also drawn anew": ("reinhard", True, ONCE),
-    "none, answers averaged over drawn views": ("none", False, AVERAGED),
+    "none, augmented training images": ("none", True, ONCE),
+    "Reinhard's, augmented training images": ("reinhard", True, ONCE),
+    "none, averaged scores": ("none", False, AVERAGED),
     "none, both": ("none", True, AVERAGED),
 }
 
 
 @dataclass(frozen=True)
 class Trained:
-    """One model, and what it says of the test images, of each kind."""
+    """One model, and its results for each kind of test images."""
 
     set_name: str
     place: int
     stain: str
     augmented: bool
-    averages: bool = field(repr=False)  # follows from the others
+    averages: bool = field(repr=False)  # follows from the other fields
 
     @property
     def name(self) -> str:
@@ -117,7 +117,7 @@ class Trained:
 
 
 def with_simulated_scans(train: Manifest, folder: Path) -> Manifest:
-    """Every image, and once more as a scanner of its own shows it: of the same patient."""
+    """Add a copy of each image in the colours of a scanner of its own, with the same patient."""
     copies = []
     for place, record in enumerate(train.records):
         pixels = simulated_scanner(_FIRST_SEED + place)(pixels_of(record, PLAIN))
@@ -139,7 +139,7 @@ def pieces_of(sets: list[str]) -> list[Trained]:
 
 
 def cells_of(row: str, set_name: str, pieces: list[Trained], done: Done) -> list[str]:
-    """Balanced accuracy with its interval and AUC, as they are and under the other scanners."""
+    """Return balanced accuracy with its interval, and AUC: unchanged, and other scanners."""
     stain, synthetic, prediction = ROWS[row]
     own = [p for p in pieces if (p.set_name, p.stain, p.augmented) == (set_name, stain, synthetic)]
     if any(piece.name not in done.found for piece in own):
@@ -167,14 +167,14 @@ def main() -> None:
     pieces = pieces_of(sets)
     print_machine(describe_machine())
     done = run_or_load(pieces, options)
-    heads = ["stain correction", "set", "balanced accuracy", "AUC"]
+    heads = ["stain normalisation", "set", "balanced accuracy", "AUC"]
     rows = [[row, name, *cells_of(row, name, pieces, done)] for row in ROWS for name in sets]
     print_table([*heads, "other scanners: balanced accuracy", "AUC"], rows)
     sys.exit(done.report_status())
 
 
 if __name__ == "__main__":
-    # Other processes find what they are sent under the module's own name alone.
+    # Other processes unpickle tasks by the name of this module, which is not __main__.
     from benchmarks.stains import main as by_name
 
     by_name()

@@ -1,18 +1,18 @@
-"""Does it help to label what the page suggests, instead of any image?
+"""Gain in accuracy from labelling the images that the page suggests, compared with random images.
 
     python -m benchmarks.suggestions [--sets ucsb-breast lc25000-lung …] [--seeds 40] [--labels 24]
                                      [--at-once 1]
 
-Half of the patients are the pool, the others the test. One image of each class is labelled at the
-start, then one after another, or so many --at-once, chosen by: chance; the page's rule, doubt and
-novelty; either alone. After that a classifier is learnt anew and tested. It is a cheap one, that
-hundreds of trainings can be done: a class's mean of image vectors (local binary patterns and
-colours, of images reduced to 320 pixels, standardised, 20 principal components of the pool), the
-nearest one wins. Looks, for novelty, are those of the page, from thumbnails.
+Half of the patients are the pool, the others the test set. At the start, one image per class is
+labelled; then one image after the other, or --at-once, chosen at random, by the rule of the page
+(uncertainty and novelty), or by one of these criteria. A classifier is trained after each choice
+and tested. It is fast, for hundreds of trainings: the nearest class mean of image features (local
+binary patterns and colours of images reduced to 320 pixels, standardised, 20 principal components
+of the pool). Novelty uses the colour descriptors of the page, from thumbnails.
 
-Told is the balanced accuracy, averaged over all numbers of labels, beside that by chance, with the
-95 % interval of the difference over seeds (paired, bootstrap). `HISTODICT_DATA` names the folder of
-the sets.
+Prints the balanced accuracy, averaged over all numbers of labels, and the difference to random
+images with its 95 % interval over seeds (paired bootstrap). `HISTODICT_DATA` is the folder of the
+sets.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ SETS = {
     "glas-colon": {},
     "lymphoma": {},
 }
-RULES = "chance", "doubt and novelty", "doubt", "novelty"
-_TRAINING_SIDE = 320  # pixels along the longer side of what is learnt from
-_SIDE = 220  # of a thumbnail
+RULES = "random", "uncertainty and novelty", "uncertainty", "novelty"
+_TRAINING_SIDE = 320  # longer side in pixels of images for features
+_SIDE = 220  # longer side of a thumbnail
 _N_COMPONENTS = 20
 
 Numbers = NDArray[np.float64]
 Places = NDArray[np.intp]
-Sides = tuple[Places, Places]  # of the pool and of the test
+Sides = tuple[Places, Places]  # pool and test set
 
 
 def describe(manifest: Manifest) -> tuple[Numbers, Numbers]:
-    """Vectors to learn from, and looks; each (n_images, …)."""
+    """Return features and colour descriptors, each (n_images, …)."""
     vectors, summaries = [], []
     for record in manifest.records:
         with Image.open(record.path) as image:
@@ -70,7 +70,7 @@ def components(pool: Numbers, vectors: Numbers) -> Numbers:
 
 
 def distances(X: Numbers, y: NDArray[np.intp], queries: Numbers) -> Numbers:
-    """To the mean of each class: (n_asked, n_classes)."""
+    """Return distances to the mean of each class, (n_queries, n_classes)."""
     means = np.stack([X[y == k].mean(axis=0) for k in range(int(y.max()) + 1)])
     return np.linalg.norm(queries[:, None] - means, axis=2)
 
@@ -83,12 +83,12 @@ def choose(
     n: int,
     rng: np.random.Generator,
 ) -> list[int]:
-    """Places of n candidates to be labelled."""
+    """Return positions of n candidates to label."""
     n = min(n, len(leads))
-    if rule == "chance":
+    if rule == "random":
         left = list(range(len(leads)))
         return [left.pop(int(rng.integers(len(left)))) for _ in range(n)]
-    if rule == "doubt":
+    if rule == "uncertainty":
         return [int(place) for place in np.argsort(leads, kind="stable")[:n]]
     same = np.zeros(len(leads)) if rule == "novelty" else leads
     return [one.position for one in suggest(same, descriptors, training, n)]
@@ -96,14 +96,14 @@ def choose(
 
 @dataclass(frozen=True)
 class Task:
-    """A set as it is learnt from: vectors, classes' places, looks."""
+    """A data set: features, class indices, colour descriptors."""
 
     X: Numbers
     y: Places
     descriptors: Numbers
 
     def curve(self, rule: str, sides: Sides, seed: int, n_labels: int, at_once: int) -> Numbers:
-        """Balanced accuracy on the test side before each choice of labels."""
+        """Return the balanced accuracy on the test set before each choice of labels."""
         rng, y, summaries = np.random.default_rng(seed), self.y, self.descriptors
         pool, test = sides
         X = components(self.X[pool], self.X)
@@ -123,7 +123,7 @@ class Task:
 
 
 def halves(manifest: Manifest, y: Places, seed: int) -> Sides:
-    """Images of the pool and of the test: patients of each class in halves."""
+    """Return images of the pool and of the test set: half of the patients of each class."""
     rng = np.random.default_rng(1000 + seed)
     patients = np.array(manifest.patients)
     stored: set[str] = set()
@@ -154,19 +154,19 @@ def measure(name: str, folder: Path, n_seeds: int, n_labels: int, at_once: int) 
     means = {rule: np.array([one[:n].mean() for one in each]) for rule, each in curves.items()}
     print(f"\n{name}: {len(y)} images, {n_seeds} seeds, {n} times {at_once} labels", flush=True)
     for rule in RULES:
-        low, high = interval(means[rule] - means["chance"])
-        gain = 100 * float((means[rule] - means["chance"]).mean())
+        low, high = interval(means[rule] - means["random"])
+        gain = 100 * float((means[rule] - means["random"]).mean())
         last = 100 * np.mean([one[n - 1] for one in curves[rule]])
         reported = f"{100 * means[rule].mean():5.1f} %, at last {last:5.1f} %"
-        print(f"  {rule:18s} {reported}, gain {gain:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})")
+        print(f"  {rule:24s} {reported}, gain {gain:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Labels by suggestion and by chance.")
+    parser = argparse.ArgumentParser(description="Accuracy with suggested and with random labels.")
     parser.add_argument("--sets", nargs="+", default=list(SETS))
-    parser.add_argument("--seeds", type=int, default=40)
-    parser.add_argument("--labels", type=int, default=24)
-    parser.add_argument("--at-once", type=int, default=1, help="labels before it is learnt anew")
+    parser.add_argument("--seeds", type=int, default=40, help="splits of the patients")
+    parser.add_argument("--labels", type=int, default=24, help="labels in total")
+    parser.add_argument("--at-once", type=int, default=1, help="labels between trainings")
     specified = parser.parse_args()
     for title, value in describe_machine().items():
         print(f"{title:16s} {value}")

@@ -1,11 +1,11 @@
-"""What the threshold of an evaluated two-class model costs, and what unlabelled images could save.
+"""Cost of the threshold of an evaluated two-class model, and possible gain from unlabelled images.
 
     python -m benchmarks.thresholds EVALUATION [EVALUATION ...]
 
-Reads `predictions.csv` of folders that `histodict evaluate` wrote, and prints per method and
-number of training images the mean over all splits of: the AUC; balanced accuracy at the model's own
-threshold; at the middle between the two groups of test scores that 2-means finds (no labels used);
-halfway between these two; and at the best threshold there is, which needs the answers.
+Reads `predictions.csv` of folders written by `histodict evaluate`. For each method and number of
+training images, prints the mean over all splits of the AUC, and of balanced accuracy at the
+threshold of the model; in the middle of the two groups of test scores that 2-means finds (without
+labels); halfway between these two; and at the best threshold, which needs the labels.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 from histodict.decision.threshold import two_means_midpoint
 from histodict.metrics.scores import auc
 
-TruthAndScores = tuple[NDArray[np.bool_], NDArray[np.float64]]  # of a split: truth, scores
+TruthAndScores = tuple[NDArray[np.bool_], NDArray[np.float64]]  # truth and scores of a split
 
 
 def read_predictions(folder: Path) -> dict[tuple[str, str], list[TruthAndScores]]:
-    """By method and size of the training set, the answers of every split."""
+    """Return truth and scores of every split by method and size of the training set."""
     found: dict[tuple[str, str], dict[str, list[tuple[str, float]]]] = defaultdict(
         lambda: defaultdict(list)
     )

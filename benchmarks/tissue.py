@@ -1,15 +1,16 @@
 """Accuracy of tissue detection methods on images with manual masks and on synthetic images.
 
     HISTODICT_DATA=… python -m benchmarks.tissue
-    … --only ucsb,glass --no-shifts --overlays FOLDER --output FILE.json
+    … --only ucsb,synthetic --no-shifts --overlays FOLDER --output FILE.json
 
-Every image is also shown with another white balance (gains of ±20 % on red and blue) and with a
-dimmer lamp; its mask stays the same. A rule's mask is compared at the size of the mask made by
-hand: tissue where at least half of the pixels are. The intersection over union (IoU) leaves out
-what the mask leaves open. An image without tissue has no IoU: the share called tissue is given.
+Every image is also tested with another white balance (gains of ±20 % on red and blue) and with
+lower brightness; its mask stays the same. The mask of a rule is compared at the size of the manual
+mask: tissue where at least half of the pixels are. The intersection over union (IoU) excludes
+pixels that the manual mask leaves open. An image without tissue has no IoU: the fraction detected
+as tissue is reported.
 
-The last table needs no masks: of every image of every set, how much is called tissue by our rule.
-Without `HISTODICT_DATA`, the folder of the sets, only drawn images are used.
+The last table needs no masks: for every image of every set, the fraction detected by histodict.
+Without `HISTODICT_DATA`, the folder of the sets, only synthetic images are used.
 """
 
 from __future__ import annotations
@@ -66,8 +67,7 @@ SHIFTS: dict[str, tuple[float, float, float]] = {
 class Score:
     """Result of one rule on one image under one shift.
 
-    iou is None without tissue; background_found and unusable_found are None where the image has
-    none of it.
+    iou is None without tissue; background_found and unusable_found are None if the image has none.
     """
 
     set: str
@@ -82,20 +82,20 @@ class Score:
 
 
 def shifted(pixels: Pixels, gains: Sequence[float]) -> Pixels:
-    """The image with these gains of its channels, clipped at 255."""
+    """Return the image with gains of its channels, clipped at 255."""
     tables = [np.clip(np.rint(gain * np.arange(256)), 0, 255).astype(np.uint8) for gain in gains]
     return np.stack([table[pixels[..., i]] for i, table in enumerate(tables)], axis=-1)
 
 
 def at_size_of(mask: Mask, truth: Truth) -> Mask:
-    """A mask at another size: where at least half of the area was set."""
-    share = Image.fromarray(254 * mask.astype(np.uint8))  # half of it is a whole number
+    """Return a mask at another size: set where at least half of the area was set."""
+    share = Image.fromarray(254 * mask.astype(np.uint8))  # even, so that half of it is an integer
     small = share.resize(truth.shape[::-1], Image.Resampling.BOX)
     return np.asarray(small) >= round(254 * _LEAST_TISSUE)
 
 
 def iou(found: Mask, truth: Truth) -> float | None:
-    """Intersection over union where the truth is TISSUE or BACKGROUND; None without tissue."""
+    """Return the intersection over union of TISSUE, without open pixels; None without tissue."""
     tissue = truth == TISSUE
     if not tissue.any():
         return None
@@ -104,7 +104,7 @@ def iou(found: Mask, truth: Truth) -> float | None:
 
 
 def share_of(found: Mask, truth: Truth, value: int) -> float | None:
-    """The share of the pixels of this value that were found; None if there are none."""
+    """Return the fraction of pixels of this value that were found; None if there are none."""
     where = truth == value
     return float(found[where].mean()) if where.any() else None
 
@@ -164,7 +164,7 @@ def print_table(title: str, header: Sequence[str], rows: Iterable[Sequence[objec
 
 
 def print_scores(scores: list[Score], title: str) -> None:
-    """One table per summary: a row per set and one of all, a column per rule."""
+    """Print one table per summary, with a row per set and for all, and a column per rule."""
     rules, sets = (list(dict.fromkeys(getattr(s, of) for s in scores)) for of in ("rule", "set"))
     for name, summary in SUMMARIES.items():
         rows = []
@@ -179,7 +179,7 @@ def print_scores(scores: list[Score], title: str) -> None:
 
 
 def print_shifts(scores: list[Score]) -> None:
-    """Median IoU of all images by shift and rule."""
+    """Print the median IoU of all images by shift and rule."""
     rules = list(dict.fromkeys(s.rule for s in scores))
     for name in ("IoU, median", "IoU, 5th percentile"):
         rows = [
@@ -196,7 +196,7 @@ def print_shifts(scores: list[Score]) -> None:
 
 
 def print_worst(scores: list[Score], n_worst: int = 15) -> None:
-    """Print the images with the lowest IoU of our rule, under their worst shift."""
+    """Print the images with the lowest IoU of histodict, under their worst shift."""
     worst: dict[str, Score] = {}
     for s in scores:
         if s.rule != next(iter(RULES)) or s.iou is None:
@@ -215,7 +215,7 @@ def print_worst(scores: list[Score], n_worst: int = 15) -> None:
 
 
 def has_patch(mask: Mask) -> bool:
-    """Whether any patch on a grid is tissue by half."""
+    """Return whether at least half of any patch on a grid is tissue."""
     sums = np.pad(mask.cumsum(axis=0).cumsum(axis=1), ((1, 0), (1, 0)))
     high, low = sums[_PATCH_PX::_STRIDE_PX], sums[:-_PATCH_PX:_STRIDE_PX]
     counts = (high[:, _PATCH_PX::_STRIDE_PX] - high[:, :-_PATCH_PX:_STRIDE_PX]) - (
@@ -225,7 +225,7 @@ def has_patch(mask: Mask) -> bool:
 
 
 def print_rejected(data: Path, only: Sequence[str]) -> list[dict[str, object]]:
-    """Per set and class: images with hardly any tissue by our rule, and those without a patch."""
+    """Print per set and class the images with hardly any tissue, and those without a patch."""
     rows, stored = [], []
     for name in SETS:
         if only and not any(word in name for word in only):
@@ -261,7 +261,7 @@ def print_rejected(data: Path, only: Sequence[str]) -> list[dict[str, object]]:
 
 
 def write_overlay(folder: Path, case: Case, rule: str, found: Mask) -> None:
-    """The image, the mask made by hand and the rule's."""
+    """Write the image, the manual mask and the mask of the rule."""
     by_rule = np.where(found, TISSUE, BACKGROUND).astype(np.uint8)
     name = f"{case.set}__{Path(case.name).stem}__{rule}.png".replace(" ", "-")
     overlay(case.pixels, [case.truth, by_rule]).save(folder / name)
@@ -273,13 +273,11 @@ def _wanted(case: Case, only: Sequence[str]) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", default="", help="parts of names of sets or images, with commas")
-    parser.add_argument("--rules", default="", help="names of rules, with commas; default: all")
+    parser.add_argument("--only", default="", help="comma-separated parts of set or image names")
+    parser.add_argument("--rules", default="", help="comma-separated names of rules; default: all")
     parser.add_argument("--shifts", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--output", type=Path, help="JSON file for the score of every image")
-    parser.add_argument(
-        "--overlays", type=Path, help="folder for images of the masks, without shifts"
-    )
+    parser.add_argument("--overlays", type=Path, help="folder for overlays of unshifted images")
     arguments = parser.parse_args()
     only = [word for word in arguments.only.split(",") if word]
     names = arguments.rules.split(",") if arguments.rules else list(RULES)
@@ -292,7 +290,7 @@ def main() -> None:
     cases = [*(real_cases(data) if data else ()), *synthetic_cases()]
     cases = [case for case in cases if _wanted(case, only)]
     if not cases:
-        parser.error(f"--only {arguments.only}: no image and no set has this in its name")
+        parser.error(f"--only {arguments.only}: no name of an image or set contains it")
     scores = []
     for case in cases:
         for shift in SHIFTS if arguments.shifts else [AS_IT_IS]:

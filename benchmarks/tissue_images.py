@@ -1,7 +1,7 @@
 """Images with known tissue: real ones with manual masks, and synthetic ones.
 
-A mask is at most 256 px wide and holds BACKGROUND, TISSUE, IGNORED (borders, fat cells, what a
-pathologist would not decide) and, in drawn images, UNUSABLE (pen, dark frame, rim of a bubble).
+A mask is at most 256 px wide and has the values BACKGROUND, TISSUE, IGNORED (borders, fat cells,
+ambiguous areas) and, in synthetic images, UNUSABLE (pen, dark frame, rim of a bubble).
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ Generator = np.random.Generator
 BACKGROUND, TISSUE, IGNORED, UNUSABLE = range(4)
 MASKS = Path(__file__).parent / "tissue_masks"
 SETS = ("lc25000-lung", "ucsb-breast", "glas-colon", "lymphoma", "camelyon-tumour", "slides")
-SYNTHETIC, EMPTY = "drawn", "empty glass"
+SYNTHETIC, EMPTY = "synthetic", "empty background"
 _FULL = 0.97
 _COLOURS = np.array([[0, 200, 0], [0, 0, 0], [240, 220, 0], [230, 0, 0]])
 _SIZE = (384, 320)
-_REDUCTION = 2  # of drawn masks
+_REDUCTION = 2  # of synthetic masks
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".tif")
 # Amounts of both stains below which a synthetic pixel counts as background, and is ignored.
 _VISIBLE, _CLEAR = 0.02, 0.08
@@ -48,7 +48,7 @@ _VISIBLE, _CLEAR = 0.02, 0.08
 
 @dataclass(frozen=True)
 class Case:
-    """An image and its mask, which is smaller than the image or as large."""
+    """An image and its mask, which may be smaller."""
 
     name: str
     set: str
@@ -57,7 +57,7 @@ class Case:
 
     @property
     def is_full(self) -> bool:
-        """Whether there is tissue from edge to edge."""
+        """Return whether the whole image is tissue."""
         n_tissue, n_background = (int((self.truth == v).sum()) for v in (TISSUE, BACKGROUND))
         return n_tissue > 0 and n_tissue >= _FULL * (n_tissue + n_background)
 
@@ -67,13 +67,13 @@ class Case:
 
 
 def read_mask(file: Path) -> Truth:
-    """The values of a mask, (height, width)."""
+    """Return the values of a mask, (height, width)."""
     with Image.open(file) as image:
         return np.array(image)
 
 
 def real_cases(data: Path) -> Iterator[Case]:
-    """Images with a mask in the folder of masks, from the development data in `data`."""
+    """Yield the images of the development data in `data` that have a manual mask."""
     for name in SETS:
         images = images_of(data / name)
         for file in sorted(MASKS.glob(f"{name}__*.png")):
@@ -91,14 +91,14 @@ def images_of(folder: Path) -> dict[str, Path]:
 
 
 def read_pixels(path: Path) -> Pixels:
-    """The pixels of an image, or of the smallest level of a slide."""
+    """Return the pixels of an image, or of the smallest level of a slide."""
     with Image.open(path) as image:
         image.seek(getattr(image, "n_frames", 1) - 1)
         return np.array(image.convert("RGB"))
 
 
 def overlay(pixels: Pixels, masks: Iterable[Truth], zoom: int = 1) -> Image.Image:
-    """An image beside its masks: background green, open yellow, unusable red, tissue as it is."""
+    """Show an image and its masks: background green, open yellow, unusable red."""
     parts = []
     for mask in masks:
         size = tuple(zoom * n for n in mask.shape[::-1])
@@ -109,7 +109,7 @@ def overlay(pixels: Pixels, masks: Iterable[Truth], zoom: int = 1) -> Image.Imag
     return Image.fromarray(np.concatenate([seen, *parts], axis=1))
 
 
-# --- drawn images -------------------------------------------------------------------------------
+# --- synthetic images ---------------------------------------------------------------------------
 
 _HAEMATOXYLIN, _EOSIN, _DAB = (0.62, 0.71, 0.31), (0.14, 0.87, 0.42), (0.27, 0.57, 0.78)
 _REFERENCE = Stain(_HAEMATOXYLIN, _EOSIN, 1.0, 1.0, (240.0, 240.0, 241.0))
@@ -117,7 +117,7 @@ SyntheticImage = tuple[Pixels, Truth]
 
 
 def synthetic_cases(only: Collection[str] | None = None) -> Iterator[Case]:
-    """The drawn images of these names, each from a seed of its own; masks at half the size."""
+    """Yield the synthetic images of these names, each with its own seed; masks at half size."""
     for seed, (name, draw) in enumerate(_PAINTERS.items()):
         if only is None or name in only:
             pixels, truth = draw(np.random.default_rng([seed, 4711]))
@@ -125,7 +125,7 @@ def synthetic_cases(only: Collection[str] | None = None) -> Iterator[Case]:
 
 
 def _halve(truth: Truth) -> Truth:
-    """The mask at half the size; where four pixels disagree it is IGNORED."""
+    """Return the mask at half size; IGNORED where four pixels differ."""
     height, width = (n // _REDUCTION for n in truth.shape)
     blocks = truth.reshape(height, _REDUCTION, width, _REDUCTION)
     lowest, highest = blocks.min(axis=(1, 3)), blocks.max(axis=(1, 3))
@@ -133,7 +133,7 @@ def _halve(truth: Truth) -> Truth:
 
 
 def _scene(rng: Generator, kind: str = "healthy", edge: bool = False, full: bool = False) -> Scene:
-    """Drawn tissue; with `edge` on one side of a wavy line, with `full` almost without lumens."""
+    """Return synthetic tissue; `edge`: on one side of a wavy line, `full`: with few lumens."""
     shape = canvas_shape(_SIZE)
     tissue = np.ones(shape, bool)
     if edge:
@@ -156,7 +156,7 @@ def _tissue(
     stain: Stain | None = None,
     blur: float = 0,
 ) -> Callable[[Generator], SyntheticImage]:
-    """Tissue of the demonstration, with a stain of its own unless one is given."""
+    """Tissue of the demonstration, with a random stain by default."""
 
     def draw(rng: Generator) -> SyntheticImage:
         scene = _scene(rng, kind, edge, full)
@@ -172,7 +172,7 @@ def _tissue(
 
 
 def _single_stain(of: str, full: bool) -> Callable[[Generator], SyntheticImage]:
-    """Haematoxylin or eosin alone; cytoplasm and nuclei take up some of either."""
+    """Haematoxylin or eosin alone, which stains cytoplasm and nuclei."""
 
     def draw(rng: Generator) -> SyntheticImage:
         scene = _scene(rng, full=full)
@@ -220,7 +220,7 @@ def _largest(mask: Mask) -> Mask:
 
 
 def _mucin(rng: Generator) -> SyntheticImage:
-    """A pale blue-grey pool of mucin inside of tissue, with strands; it is tissue."""
+    """Pale blue-grey mucin with strands inside tissue; it is tissue."""
     scene = _scene(rng, full=True)
     shape = scene.E.shape
     y, x = np.indices(shape)
@@ -235,7 +235,7 @@ def _mucin(rng: Generator) -> SyntheticImage:
 
 
 def _blood(rng: Generator) -> SyntheticImage:
-    """Red cells: packed in one half, single ones in the other."""
+    """Red cells: dense in one half, sparse in the other."""
     scene = Scene(canvas_shape(_SIZE))
     height, width = scene.E.shape
     canvas = Image.new("L", (width, height))
@@ -250,7 +250,7 @@ def _blood(rng: Generator) -> SyntheticImage:
 
 
 def _pigment(rng: Generator) -> SyntheticImage:
-    """Brown-black granules in clumps in the tissue; they belong to it."""
+    """Clumps of brown-black granules in the tissue; they are tissue."""
     scene = _scene(rng)
     pixels, truth = _stained(rng, scene)
     grains = smooth_noise(truth.shape, (30, 30), rng) + 0.8 * smooth_noise(truth.shape, (4, 4), rng)
@@ -261,7 +261,7 @@ def _pigment(rng: Generator) -> SyntheticImage:
 
 
 def _pen(colour: tuple[int, int, int]) -> Callable[[Generator], SyntheticImage]:
-    """A stroke of a felt pen on the glass beside tissue; it is UNUSABLE."""
+    """Pen stroke beside tissue; it is UNUSABLE."""
 
     def draw(rng: Generator) -> SyntheticImage:
         pixels, truth = _stained(rng, _scene(rng, edge=True))
@@ -281,7 +281,7 @@ def _pen(colour: tuple[int, int, int]) -> Callable[[Generator], SyntheticImage]:
 
 
 def _coverslip(rng: Generator) -> SyntheticImage:
-    """The edge of the coverslip: a dark line with a bright one, and beyond it duller glass."""
+    """Edge of the coverslip: a dark and a bright line, and darker background beyond it."""
     pixels, truth = _stained(rng, _scene(rng, edge=True))
     width = truth.shape[1]
     away = np.arange(width) - 0.86 * width
@@ -292,7 +292,7 @@ def _coverslip(rng: Generator) -> SyntheticImage:
 
 
 def _bubble(rng: Generator) -> SyntheticImage:
-    """An air bubble beside tissue: its black rim is UNUSABLE, what lies inside is background."""
+    """Air bubble beside tissue: its black rim is UNUSABLE, its interior background."""
     pixels, truth = _stained(rng, _scene(rng, edge=True))
     y, x = np.indices(truth.shape)
     r = np.hypot(y - 0.3 * truth.shape[0], x - 0.83 * truth.shape[1])
@@ -303,7 +303,7 @@ def _bubble(rng: Generator) -> SyntheticImage:
 
 
 def _frame(rng: Generator) -> SyntheticImage:
-    """The dark frame of a camera or of a scanner's padding."""
+    """Dark frame of a camera or of a scanner's padding."""
     pixels, truth = _stained(rng, _scene(rng, edge=True))
     height, width = truth.shape
     frame = np.ones(truth.shape, bool)
@@ -314,7 +314,7 @@ def _frame(rng: Generator) -> SyntheticImage:
 
 
 def _frozen(rng: Generator) -> SyntheticImage:
-    """A frozen section: bluish, washed out, with holes of ice crystals, which are IGNORED."""
+    """Frozen section: bluish, pale, with holes of ice crystals, which are IGNORED."""
     scene = _scene(rng, "inflamed")
     holes = smooth_noise(scene.E.shape, (7, 7), rng) > 1.6
     cover = 1 - ndimage.gaussian_filter(holes.astype(np.float32), 0.8)
@@ -338,7 +338,7 @@ def _empty(
     dust: int = 0,
     quality: int | None = None,
 ) -> Callable[[Generator], SyntheticImage]:
-    """Empty glass."""
+    """Background without tissue."""
 
     def draw(rng: Generator) -> SyntheticImage:
         width, height = _SIZE

@@ -1,8 +1,8 @@
 """Tissue detection methods of histodict and of other programs.
 
-The others are written anew from their documentation, with the default settings they give for
-thumbnails, and see the image reduced to 320 px at most. They were made for thumbnails of whole
-slides with much empty glass; in a field of tissue alone Otsu's threshold finds no background.
+The others are implemented from their documentation, with its default settings for thumbnails, and
+get the image reduced to at most 320 px. They were designed for thumbnails of slides with much
+background; in an image of tissue only, Otsu's threshold finds no background.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PEER_SIDE = 320
 
 
 def reduced(pixels: Pixels, side: int) -> Pixels:
-    """The image, reduced by area so that its longer side is at most `side`."""
+    """Return the image, reduced by area so that its longer side is at most `side`."""
     factor = side / max(pixels.shape[:2])
     if factor >= 1:
         return pixels
@@ -74,7 +74,7 @@ def saturation(pixels: Pixels) -> Mask:
 
 
 def magenta(pixels: Pixels) -> Mask:
-    """LazySlide, find_tissues: product of what red and blue exceed green by, and closing."""
+    """LazySlide, find_tissues: product of red minus green and blue minus green, and closing."""
     footprint = np.ones((7, 7), np.uint8)
     red, green, blue = (
         rank.median(np.ascontiguousarray(pixels[..., i]), footprint).astype(np.int32)
@@ -103,7 +103,7 @@ def _grey(pixels: Pixels) -> NDArray[np.float64]:
 
 
 def _otsu(values: NDArray[np.float64]) -> float:
-    """Otsu's threshold; of a constant image, its value."""
+    """Return Otsu's threshold; for a constant image, its value."""
     return float(threshold_otsu(values)) if values.min() < values.max() else float(values.min())
 
 
@@ -128,7 +128,7 @@ def _without_small(mask: Mask, n_pixels: int) -> Mask:
 
 
 def _close(mask: Mask, side: int, n_times: int) -> Mask:
-    """Closing by a square, the image continued by its border."""
+    """Close with a square, repeating the border of the image."""
     margin = side * n_times
     wide = np.pad(mask, margin, mode="edge")
     square = np.ones((side, side), bool)

@@ -1,4 +1,4 @@
-"""One whole DFDL training in a process of its own, whose peak memory is then the training's."""
+"""One complete DFDL training in its own process, for its peak memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .problem import load_problem
 
 
 def measure_training(problem: Path, n_iter: int, n_nonzero: int | str) -> dict[str, Any]:
-    """Seconds per stage, peak memory in MiB and what was learnt; "error" if it failed."""
+    """Return seconds per stage, peak memory in MiB and the result; "error" if it failed."""
     done = subprocess.run(
         [sys.executable, "-m", __name__, str(problem), str(n_iter), str(n_nonzero)],
         capture_output=True,
@@ -59,10 +59,9 @@ def train(path: Path, n_iter: int, n_nonzero: int | str) -> dict[str, Any]:
 
 
 def _peak_mib(process: int | str = "self") -> float:
-    """Peak resident memory of this program, or of another that runs.
+    """Return the peak resident memory of this process, or of another running process.
 
-    Linux carries ru_maxrss over from the process that started this one, so it would tell the
-    benchmark's own peak; VmHWM starts afresh.
+    On Linux, ru_maxrss includes the process that started this one; VmHWM does not.
     """
     status = Path(f"/proc/{process}/status")
     if status.exists():

@@ -1,4 +1,4 @@
-"""Two things that are timed in turns, by the CPU time of this process and those it has ended."""
+"""Time two alternating cases by CPU time of this process and of its finished child processes."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ def cpu_seconds() -> float:
 
 @dataclass(frozen=True)
 class Turns:
-    """Of ours and its limit; the first call of each, which compiles and loads, does not count."""
+    """A case and its limit; the first call of each, which compiles and loads, is not timed."""
 
     ours: Case
     limit: Case
     clock: Callable[[], float] = cpu_seconds
 
     def best_within(self, seconds: float) -> tuple[float, float]:
-        """The least seconds of each, as what other work adds is never negative.
+        """Return the minimum seconds of each; other load can only add to them.
 
-        As many turns as fit into that time, but a few at least, and no more than tell anything new.
+        The number of turns depends on the time, within fixed limits.
         """
         cases = self.ours, self.limit
         for case in cases:

@@ -1,10 +1,11 @@
-"""How often `adapt` takes one group for two, and how often it sees two.
+"""False and true detections of two groups of scores by `adapt`.
 
-Drawn scores: one group of several shapes, or two normal groups d standard deviations apart.
+Simulated scores: one group of several shapes, or two normal groups d standard deviations apart.
 """
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable
 
 import numpy as np
@@ -34,6 +35,7 @@ def main() -> None:
         for distance in (2, 3, 4, 5)
         for share in (0.5, 0.25)
     }
+    argparse.ArgumentParser(description=__doc__).parse_args()
     print("| scores | " + " | ".join(f"n = {n}" for n in (10, 20, 40, 80)) + " |")
     for name, draw in cases.items():
         rng = np.random.default_rng(1)

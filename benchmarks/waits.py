@@ -1,16 +1,16 @@
-"""What users wait for, each beside its limit, in one table.
+"""Time typical tasks relative to lower limits.
 
     python -m benchmarks.waits [--quick] [--check | --record]
 
-A limit is what cannot be saved: the bare product of a kernel, bare decoding of a slide's tiles, a
-product of as many operations as a network's layers, bare Python. Seconds are of CPU on one thread,
-ours and the limit in turns and the best of each, so that other work on the machine shows little.
+Lower limits are the matrix product of a kernel, the decoding of the tiles of a slide, a matrix
+product with as many operations as the encoder, and the start of Python. Times are CPU seconds of
+one thread. The task and its limit alternate, and the minimum of each counts, to reduce the effect
+of other load.
 
---quick is of small sizes, under a minute. --check does the same, says what is more than a fifth
-further from its limit than it was recorded for this kind of machine (`recorded/KIND.json`, which
---record writes), and fails if something is more than half further: machines of one kind, and what
-else runs on them, differ by up to a quarter. What seems worse is measured again before it is
-believed.
+With --quick, sizes are small, and the run takes less than a minute. --check does the same, reports
+ratios more than a fifth above those that --record has stored for this kind of machine in
+`recorded/KIND.json`, and fails if one is more than half above: ratios differ by up to a quarter
+between machines of one kind and with their load. Increased ratios are measured again first.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from .machine import describe_machine, machine_kind
 from .turns import Turns
 from .waits_cases import FULL, QUICK, Wait, waits
 
-WORSE = 1.2  # times the recorded ratio: said
-FAILS = 1.5  # more than a machine of the same kind differs by (1.24 was seen)
-_ROUNDS = 5  # of which the median is recorded
-_AGAIN = 2  # times before a ratio that is worse is believed
+WORSE = 1.2  # times the recorded ratio: reported
+FAILS = 1.5  # above the difference between machines of one kind (1.24 was observed)
+_ROUNDS = 5  # the median is recorded
+_AGAIN = 2  # repetitions before an increased ratio is reported
 _RECORDED = Path(__file__).with_name("recorded")
 
 
 @dataclass(frozen=True)
 class Line:
-    """Of the table: seconds, or why there are none."""
+    """Row of the table: seconds, or the reason why there are none."""
 
     wait: Wait
     ours: float = 0.0
@@ -52,7 +52,7 @@ class Line:
         return self.ours / self.limit
 
     def times(self, recorded: dict[str, float]) -> float:
-        """As far from its limit as recorded: 1; 0 if it is not recorded."""
+        """Return the ratio relative to the recorded one; 0 if none is recorded."""
         return self.ratio / recorded.get(self.wait.name, float("inf"))
 
 
@@ -69,14 +69,14 @@ def measure(found: Iterable[Wait], seconds: float) -> list[Line]:
 
 
 def worse(lines: list[Line], recorded: dict[str, float]) -> list[Line]:
-    """Those further from their limit than they may be."""
+    """Return the lines with a ratio above the limit."""
     return [line for line in lines if not line.missing and line.times(recorded) > WORSE]
 
 
 def check(
     lines: list[Line], recorded: dict[str, float], again: Callable[[list[Wait]], list[Line]]
 ) -> list[Line]:
-    """Those that stay worse however often they are measured again."""
+    """Return the lines whose ratio stays above the limit when measured again."""
     found = worse(lines, recorded)
     for _ in range(_AGAIN):
         if found:
@@ -89,7 +89,7 @@ def recorded_file(kind: str) -> Path:
 
 
 def read_recorded(kind: str) -> dict[str, float] | None:
-    """Ratios by name; None: nothing is recorded of this kind of machine."""
+    """Return recorded ratios by name; None if there are none for this kind of machine."""
     path = recorded_file(kind)
     if not path.is_file():
         return None
@@ -118,11 +118,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.waits", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--quick", action="store_true", help="small sizes")
-    parser.add_argument("--check", action="store_true", help="fail if something is worse")
-    parser.add_argument("--record", action="store_true", help="for this kind of machine")
+    parser.add_argument("--check", action="store_true", help="fail if a ratio has increased")
+    parser.add_argument("--record", action="store_true", help="store the ratios of this machine")
     specified = parser.parse_args()
     is_quick = specified.quick or specified.check or specified.record
-    # The same patches everywhere, or the ratios would not be comparable.
+    # Generated patches, so that ratios are comparable between machines.
     os.environ.pop("HISTODICT_DATA", None)
     size, kind = QUICK if is_quick else FULL, machine_kind()
     recorded = read_recorded(kind) if is_quick else None
@@ -134,14 +134,14 @@ def main() -> None:
         if specified.record:
             _record(kind, [lines, *(measure(found, size.seconds) for _ in range(_ROUNDS - 1))])
         if specified.check and recorded is None:
-            print(f"Nothing is recorded for machines like this one ({kind}): not compared.")
+            print(f"No ratios are recorded for this kind of machine ({kind}): not compared.")
         elif specified.check:
             bad = check(lines, recorded or {}, lambda ws: measure(ws, 3 * size.seconds))
             sys.exit(exit_status(bad, recorded or {}))
 
 
 def exit_status(bad: list[Line], recorded: dict[str, float]) -> int:
-    """Say what is worse; 1 if it is so much worse that no machine's mood explains it."""
+    """Print increased ratios; return 1 if one exceeds the variation between machines."""
     for line in bad:
         fails = line.times(recorded) > FAILS
         print(
@@ -152,7 +152,7 @@ def exit_status(bad: list[Line], recorded: dict[str, float]) -> int:
 
 
 def _record(kind: str, rounds: list[list[Line]]) -> None:
-    """The medians of several rounds."""
+    """Store the medians of several rounds."""
     ratios = {
         lines[0].wait.name: round(median(line.ratio for line in lines), 3)
         for lines in zip(*rounds, strict=True)

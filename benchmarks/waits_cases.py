@@ -1,4 +1,4 @@
-"""What `waits` measures: ours and the limit of each, ready to be called, on one thread."""
+"""Tasks and lower limits of `waits`, as functions that run on one thread."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FULL = WaitsSize(Size(20_000, 500, 30, 1), slide_px=12_000, area_px=1152, second
 
 @dataclass(frozen=True)
 class Wait:
-    """`prepare` gives ours and the limit; it raises ImportError where a library is missing."""
+    """`prepare` returns the task and its limit; it raises ImportError if a library is missing."""
 
     name: str
     limit: str
@@ -46,7 +46,7 @@ class Wait:
 
 
 def waits(size: WaitsSize, folder: Path) -> list[Wait]:
-    """In the order in which users meet them; `folder` is for what they need."""
+    """Return the tasks in the order of a typical session; `folder` is for their input."""
     kernels = cache(partial(_kernels, size.problem))
     product = "bare product Y·Dᵀ"
 
@@ -86,7 +86,7 @@ def _start() -> tuple[Case, Case]:
 
 
 def _slide(size: WaitsSize, folder: Path) -> tuple[Case, Case]:
-    """From the open file to the map; a model of the preset fast, hardly trained."""
+    """Prediction of a slide from the open file to the map, with a briefly trained model."""
     import simplejpeg
     import tifffile
 
@@ -103,7 +103,7 @@ def _slide(size: WaitsSize, folder: Path) -> tuple[Case, Case]:
 
     def predict() -> None:
         model.predict_one(path)
-        slide_process.end_all()  # what it took is known when it has ended
+        slide_process.end_all()  # CPU time is known after the process has ended
 
     with tifffile.TiffFile(path) as tiff:
         page = tiff.pages[0]

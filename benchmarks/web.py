@@ -1,16 +1,15 @@
-"""How fast tiles of a large slide come, and how much memory the server takes meanwhile.
+"""Latency of tiles of a large slide, and memory of the server.
 
     python -m benchmarks.web [--side 30000] [--slide FILE] [--screens 60] [--images N] [--browser]
                             [--training]
 
-A slide is generated unless one is given. A reader then walks over it as the viewer does: screens of
-tiles at changing zoom, six requests at a time, each screen next to the last or somewhere else; then
-the same walk once more. Told are the latencies of a tile on the first walk (read from the slide)
-and on the second (from the server's memory as far as that goes), and the server's memory. Then how
-long a tile takes that is in memory, of an image in a table of --images. With --browser, Chromium
-pans over the slide by itself, and the time between its frames is told. Many readers at once are the
-matter of `python -m attacks.load`, thousands of images that of `python -m benchmarks.web_images`.
-With --training a further walk is made while a model is trained.
+The slide is generated unless --slide is set. A client requests screens of tiles like the viewer: at
+changing zoom, six requests at a time, each screen adjacent to the last or elsewhere; then the same
+screens again. Prints the latency of a tile at first (read from the slide) and again (mostly from
+the cache), the memory of the server, and the latency of a cached tile of an image in a table of
+--images. With --browser, Chromium pans over the slide, and the time between frames is printed. With
+--training, the screens are also requested during a training. For many clients use `python -m
+attacks.load`, for thousands of images `python -m benchmarks.web_images`.
 """
 
 from __future__ import annotations
@@ -40,14 +39,14 @@ N_CONNECTIONS = 6
 
 
 def open_image(address: Address, inside: str) -> str:
-    """The path on the server of the first image in a folder or table."""
+    """Return the server path of the first image in a folder or table."""
     client = Client(address)
     data = client.post("/api/data", {"place": 0, "inside": inside})["id"]
     return f"/api/data/{data}/images/{client.get(f'/api/data/{data}')['images'][0]['id']}"
 
 
 def latencies(address: Address, image: str, walk: list[list[str]]) -> NDArray[np.float64]:
-    """Milliseconds of every tile, six at a time, screen after screen."""
+    """Return milliseconds of every tile, six at a time, screen by screen."""
     clients = [Client(address) for _ in range(N_CONNECTIONS)]
 
     def fetch(tile: str) -> float:
@@ -65,13 +64,13 @@ def latencies(address: Address, image: str, walk: list[list[str]]) -> NDArray[np
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Latency of tiles, and the server's memory.")
-    parser.add_argument("--side", type=int, default=30_000, help="pixels of the generated slide")
-    parser.add_argument("--slide", type=Path, help="a slide to use instead")
-    parser.add_argument("--screens", type=int, default=60, help="screens to look at")
+    parser = argparse.ArgumentParser(description="Latency of tiles, and memory of the server.")
+    parser.add_argument("--side", type=int, default=30_000, help="side of the slide in pixels")
+    parser.add_argument("--slide", type=Path, help="slide to use instead")
+    parser.add_argument("--screens", type=int, default=60, help="number of screens")
     parser.add_argument("--images", type=int, default=5000, help="rows of the large table")
-    parser.add_argument("--training", action="store_true", help="walk during a training, too")
-    parser.add_argument("--browser", action="store_true", help="pan in Chromium, too")
+    parser.add_argument("--training", action="store_true", help="also during a training")
+    parser.add_argument("--browser", action="store_true", help="also pan in Chromium")
     specified = parser.parse_args()
     for name, value in describe_machine().items():
         print(f"{name:16s} {value}")
@@ -112,7 +111,7 @@ def measure(address: Address, pid: int, n_screens: int, seed: int = 0) -> None:
 
 
 def write_table(folder: Path, n_images: int) -> None:
-    """A table of so many images, which are all one file under different names."""
+    """Write a table of images that are links to one file."""
     folder.mkdir()
     rng = np.random.default_rng(0)
     Image.fromarray(make_tissue_image("healthy", draw_stain(rng), rng, (512, 512))).save(
@@ -123,7 +122,7 @@ def write_table(folder: Path, n_images: int) -> None:
         (folder / f"{number}.jpg").hardlink_to(folder / "0.jpg")
         rows.append(f"{number}.jpg,{'ab'[number % 2]},p{number // 4}")
     (folder / "manifest.csv").write_text("\n".join(rows))
-    os.utime(folder / "manifest.csv", (0, 0))  # what has just changed is read at every request
+    os.utime(folder / "manifest.csv", (0, 0))  # recently changed files are read at every request
 
 
 def measure_in_table(address: Address, n_images: int) -> None:

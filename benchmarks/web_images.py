@@ -1,18 +1,17 @@
-"""How the page keeps up with many images: opening, first picture, tiles, memory.
+"""Performance of the page with many images: opening, first picture, tiles, memory.
 
     python -m benchmarks.web_images [--images 20 5000 50000] [--tables] [--browser] [--training]
                                     [--requests 10000] [--outlines]
 
-Sets of two classes with four images for each patient, in folders or (--tables) in a table; all
-images are one small drawing under many names. Told for each size: how long the server takes to list
-the set for the first time, and to tell the page what is in it once more; the latencies of tiles,
-six at a time, that are made (each of another image) and that are in memory, and the server's CPU
-time for each, which other work on the machine leaves as it is. With --browser, in
-Chromium: from the address to the first thumbnail on the data page, to the first picture in the
-viewer, and how many elements the pages have. With --training the tiles are asked for once more
-while a model is trained. At last --requests are sent to the largest set, and the server's memory
-over them is told in tenths. With --outlines only: how long the outlines of a map of 16 megapixels
-take, for several distances between patches, of a map with regions and of one that is noise.
+Sets of two classes with four images per patient, in folders or (--tables) in a table; all images
+are links to one small file. Prints for each size: the time to list the set at first and again; the
+latency of tiles, six at a time, that are computed (each of another image) and that are cached; and
+CPU time of the server per tile, which other load hardly affects. With --browser: the time in
+Chromium until the first thumbnail on the data page and the first picture in the viewer, and the
+number of page elements. With --training, tiles are also requested during a training. Finally,
+--requests are sent to the largest set, and the memory of the server is printed after each tenth.
+With --outlines only: the time to outline a map of 16 megapixels, for several distances between
+patches, with regions and noise.
 """
 
 from __future__ import annotations
@@ -43,13 +42,13 @@ from .machine import describe_machine
 
 _N_CONNECTIONS = 6
 _N_TILES = 300
-_MOST_LINKS = 20_000  # of one file: a file system counts so far and no further
-Sets = dict[str, tuple[str, list[str]]]  # by number of images: its id, and theirs
+_MOST_LINKS = 20_000  # hard links of one file; file systems have a limit
+Sets = dict[str, tuple[str, list[str]]]  # by number of images: id of the set, and of the images
 _SCREEN = {"width": 1366, "height": 768}
 
 
 def write_set(folder: Path, n_images: int, in_table: bool) -> None:
-    """Four images for each patient, every second patient of the other class."""
+    """Write four images per patient, with patients of alternating classes."""
     rng, rows = np.random.default_rng(0), ["path,label,patient"]
     pixels = make_tissue_image("healthy", draw_stain(rng), rng, (512, 512))
     for number in range(n_images):
@@ -72,7 +71,7 @@ def percentiles(ms: NDArray[np.float64]) -> str:
 
 
 def latencies(address: Address, paths: list[str]) -> NDArray[np.float64]:
-    """Milliseconds of each answer, six at a time."""
+    """Return milliseconds of each response, six at a time."""
     clients = [Client(address) for _ in range(_N_CONNECTIONS)]
 
     def fetch(path: str) -> float:
@@ -97,7 +96,7 @@ def timed(text: str, client: Client, path: str, body: object = None) -> dict[str
 
 
 def tiles_of(data: str, images: list[str]) -> list[str]:
-    """One tile of each of some images, from all over the set."""
+    """Return one tile of each of some images from the whole set."""
     places = np.random.default_rng(1).integers(0, len(images), _N_TILES)
     return [f"/api/data/{data}/images/{images[place]}/tiles/0/0/0.jpg" for place in places]
 
@@ -114,7 +113,7 @@ def measure_set(address: Address, pid: int, name: str) -> tuple[str, list[str]]:
 
 
 def cpu_ms(pid: int) -> float:
-    """That a process has taken so far."""
+    """Return the CPU milliseconds of a process so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return 1000 * (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -131,7 +130,7 @@ def measure_tiles(address: Address, pid: int, data: str, images: list[str], when
 
 
 def measure_in_browser(address: Address, data: str, image: str) -> None:
-    """Pages as somebody opens them who comes for the first time."""
+    """Time the pages in a browser without a cache."""
     base = f"http://127.0.0.1:{address.port}/"
     ways = {
         "data page, first thumbnail": (f"#/data/{data}", "thumbnail"),
@@ -151,7 +150,7 @@ def measure_in_browser(address: Address, data: str, image: str) -> None:
             page.close()
 
 
-# Milliseconds after the page was asked for when the first picture of this kind was there.
+# Milliseconds from the request of the page to its first picture of this kind.
 _ARRIVED = """async (part) => {
   for (;;) {
     const found = performance.getEntriesByType("resource")
@@ -164,14 +163,14 @@ _ARRIVED = """async (part) => {
 
 @contextmanager
 def training_under_way(address: Address) -> Iterator[None]:
-    """A model is trained on the set `tissue` for as long; an error if that ended before."""
+    """Train a model on the set `tissue` during the block; raise an error if it ends before."""
     client = Client(address)
     data = client.post("/api/data", {"place": 0, "inside": "tissue"})["id"]
     wish = {"data": data, "preset": "default", "settings": {"n_iter": "300"}}
     job = client.post("/api/jobs", wish)["id"]
     while client.get(f"/api/jobs/{job}")["state"] == "waiting":
         time.sleep(0.2)
-    time.sleep(8)  # it reads images first
+    time.sleep(8)  # it reads images at first
     yield
     state = client.get(f"/api/jobs/{job}")["state"]
     client.post(f"/api/jobs/{job}/cancel")
@@ -220,12 +219,12 @@ def measure_outlines(side: int = 4000) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Opening, tiles and memory with many images.")
-    parser.add_argument("--images", type=int, nargs="+", default=[20, 5000, 50_000])
-    parser.add_argument("--tables", action="store_true", help="in tables, not in folders")
-    parser.add_argument("--browser", action="store_true", help="open the pages in Chromium, too")
-    parser.add_argument("--training", action="store_true", help="tiles during a training, too")
-    parser.add_argument("--requests", type=int, default=10_000, help="while memory is watched")
-    parser.add_argument("--outlines", action="store_true", help="only how long outlines take")
+    parser.add_argument("--images", type=int, nargs="+", default=[20, 5000, 50_000], help="sizes")
+    parser.add_argument("--tables", action="store_true", help="use tables instead of folders")
+    parser.add_argument("--browser", action="store_true", help="also open the pages in Chromium")
+    parser.add_argument("--training", action="store_true", help="also during a training")
+    parser.add_argument("--requests", type=int, default=10_000, help="requests of the memory test")
+    parser.add_argument("--outlines", action="store_true", help="only time outlines")
     specified = parser.parse_args()
     for name, value in describe_machine().items():
         print(f"{name:16s} {value}")
@@ -236,7 +235,7 @@ def main() -> None:
         for n_images in specified.images:
             write_set(base / str(n_images), n_images, specified.tables)
         write_synthetic_dataset(base / "tissue", 5, 2)
-        time.sleep(3)  # what has just changed is read at every request
+        time.sleep(3)  # recently changed files are read at every request
         with running_server(base, Path(folder) / "workspace") as (address, server):
             pid = server.process.pid
             for n_images in specified.images:

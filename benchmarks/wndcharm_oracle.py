@@ -1,11 +1,10 @@
-"""Our numbers of WND-CHARM beside the original program's, family by family.
+"""Compare the WND-CHARM features of histodict with those of the original program, by family.
 
-    python -m benchmarks.wndcharm_oracle [FOLDER]
+    python -m benchmarks.wndcharm_oracle [FOLDER] [--planes]
 
-FOLDER has images (.tif) with the numbers the original computed from them (.sig), a line each:
-value, tab, `family (transform) [index]`. By default it is `wndcharm` beside `$HISTODICT_DATA`.
-A number agrees if it is ours to one part in 10,000, or differs by less than a millionth of the
-largest of its family.
+FOLDER contains images (.tif) with the features of the original (.sig), one per line: value, tab,
+`family (transform) [index]`. Default: `wndcharm` beside `$HISTODICT_DATA`. A feature agrees if it
+differs by less than one part in 10,000, or by less than a millionth of the largest of its family.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ Numbers = dict[Key, NDArray[np.float64]]
 
 
 def images(folder: Path) -> Iterator[tuple[Path, Path]]:
-    """Images of a folder with the files of their numbers."""
+    """Yield the images of a folder with their feature files."""
     for path in sorted(folder.glob("*.tif*")):
         signatures = sorted(folder.glob(f"{path.stem}*.sig"))
         if signatures:
@@ -55,7 +54,7 @@ def images(folder: Path) -> Iterator[tuple[Path, Path]]:
 
 
 def original(path: Path) -> Numbers:
-    """The numbers of a .sig file."""
+    """Return the features of a .sig file."""
     found: dict[Key, list[float]] = defaultdict(list)
     for line in path.read_text().splitlines()[2:]:
         match = _LINE.fullmatch(line.strip())
@@ -67,7 +66,7 @@ def original(path: Path) -> Numbers:
 
 
 def ours(path: Path) -> Numbers:
-    """Our numbers of an image of grey levels."""
+    """Return the features of histodict for a grey image."""
     grey = np.asarray(imread(path), np.float64)
     found: dict[Key, list[float]] = defaultdict(list)
     for name, value in plane_features(grey_planes(grey)).items():
@@ -77,20 +76,20 @@ def ours(path: Path) -> Numbers:
 
 
 def family_of(entry: str) -> str:
-    """The family of one of our numbers, by its name; "" of the colour fractions."""
+    """Return the family of a feature of histodict by its name; "" for colour fractions."""
     families = [family for family in FAMILIES.values() if entry.startswith(f"{family} ")]
     return max(families, key=len, default="")
 
 
 def relative_errors(mine: NDArray[np.float64], theirs: NDArray[np.float64]) -> NDArray[np.float64]:
-    """|difference| over the original's number, or over a hundredth of the family's largest."""
+    """Return |difference| over the original, or over a hundredth of the family's largest value."""
     floor = np.maximum(np.abs(theirs), max(1e-300, 0.01 * np.abs(theirs).max()))
     errors: NDArray[np.float64] = np.abs(mine - theirs) / floor
     return errors
 
 
 def agreeing(mine: NDArray[np.float64], theirs: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Which numbers are the original's, to one part in 10,000."""
+    """Return which features equal the original, to one part in 10,000."""
     agree: NDArray[np.bool_] = relative_errors(mine, theirs) <= 1e-4
     return agree
 
@@ -104,7 +103,7 @@ def main(argv: list[str] | None = None) -> int:
     pairs = list(images(arguments.folder)) if arguments.folder else []
     if not pairs:
         where = arguments.folder or "HISTODICT_DATA is not set"
-        print(f"{where}: no images with .sig files; name their folder", file=sys.stderr)
+        print(f"{where}: no images with .sig files; state their folder", file=sys.stderr)
         return 1
     for path, signatures in pairs:
         table(path, ours(path), original(signatures), arguments.planes)

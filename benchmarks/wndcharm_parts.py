@@ -1,11 +1,11 @@
-"""Which parts of WND-CHARM's bank tell the classes of a set apart: planes, families.
+"""Accuracy with parts of the WND-CHARM features: planes and families.
 
     python -m benchmarks.wndcharm_parts SET [--patient COLUMN] [--cache FOLDER] [--set stain=none]
 
-Per part: balanced accuracy and AUC of `WNDCHARM` on that part of the features alone, by patient, in
-the splits of `histodict evaluate --folds 2 --repeats 5`; and the AUC of inner folds, three by
-patient within each training half, which is all that a choice between parts may look at. The last
-row makes that choice anew in every training half.
+Per part: balanced accuracy and AUC of `WNDCHARM` with these features, by patient, in the splits of
+`histodict evaluate --folds 2 --repeats 5`; and the AUC of three inner folds by patient within each
+training half, on which a choice of parts may depend. The last row makes this choice in every
+training half.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Figures = NDArray[np.float64]
 
 
 def parts() -> dict[str, Part]:
-    """Which features belong to a part, by its name."""
+    """Return the features of each part by name."""
     names = FEATURES["wndcharm"].names
     planes = np.array([n.rsplit(" of ", 1)[1] if " of " in n[9:] else "shares" for n in names])
     families = np.array([family_of(n) for n in names])
@@ -51,7 +51,7 @@ def parts() -> dict[str, Part]:
 
 
 def inner(fold: Fold, labels: NDArray[np.intp], patients: NDArray[np.str_]) -> Iterable[Fold]:
-    """Three folds by patient within the training side, where both sides have both classes."""
+    """Yield three folds by patient of the training set in which both sides have both classes."""
     train = fold[0]
     folds = StratifiedGroupKFold(3, shuffle=True, random_state=0)
     for a, b in folds.split(train, labels[train], patients[train]):
@@ -60,7 +60,7 @@ def inner(fold: Fold, labels: NDArray[np.intp], patients: NDArray[np.str_]) -> I
 
 
 def measure(X: NDArray[np.float64], y: NDArray[np.intp], folds: Iterable[Fold]) -> Figures:
-    """Balanced accuracy and AUC of every fold: (folds, 2)."""
+    """Return balanced accuracy and AUC of every fold, (folds, 2)."""
     found = []
     for train, test in folds:
         scores = WNDCHARM().fit(X[train], y[train]).decision_function(X[test])
@@ -70,7 +70,7 @@ def measure(X: NDArray[np.float64], y: NDArray[np.intp], folds: Iterable[Fold]) 
 
 
 def row(name: str, n_features: str, outer: Figures, within: Figures) -> None:
-    """Print a row of the table: means over the folds; `within` is the AUC inside each fold."""
+    """Print a row of the table: means over the folds; `within` is the AUC of inner folds."""
     figures = [*outer.mean(axis=0), within.mean()]
     print(f"| {name} | {n_features} | {' | '.join(f'{x:.3f}' for x in figures)} |", flush=True)
 
@@ -87,9 +87,9 @@ def vectors(manifest: Manifest, cache: Path | None, changes: list[str]) -> NDArr
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("set", type=Path)
+    parser.add_argument("set", type=Path, help="folder or table of images")
     parser.add_argument("--patient", help="column of the patient")
-    parser.add_argument("--cache", type=Path)
+    parser.add_argument("--cache", type=Path, help="folder for the features")
     parser.add_argument("--set", dest="changes", action="append", default=[], metavar="NAME=VALUE")
     requested = parser.parse_args()
     manifest = read_manifest(

@@ -1,11 +1,11 @@
-"""A peer in a process of its own: both ends of a pipe with one JSON object per line.
+"""Run a library in its own process, connected by a pipe with one JSON object per line.
 
-Own processes because libraries bring their own BLAS and threads (SPAMS and PyTorch in one process
-crash on arm64), and because they stay up between calls, so that two peers can take turns.
+Separate processes, because libraries bring their own BLAS and threads (SPAMS and PyTorch in one
+process crash on arm64). They stay alive between calls, so that calls of two libraries can
+alternate.
 
-Request: {"case": name, "save": file for the codes or null}.
-Answer: {"seconds": …, "cpu_seconds": …, "n_warnings": …, "warning": the first one}, or
-{"error": …}.
+Request: {"case": name, "save": file for the codes or null}. Response: {"seconds": …, "cpu_seconds":
+…, "n_warnings": …, "warning": the first one}, or {"error": …}.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from scipy.sparse import csr_array, save_npz
 from .peers import BY_TITLE, Cases, Peer
 from .problem import load_problem
 
-# Threads of OpenBLAS and OpenMP spin for a while after their work: let them go to sleep before
-# somebody else is timed.
+# Threads of OpenBLAS and OpenMP spin for a while after their work: wait until they sleep before the
+# next measurement.
 _PAUSE_S = 0.5
 
 
 class PeerError(Exception):
-    """The peer is not installed, failed or died; the message is one line."""
+    """The library is not installed, failed or crashed; the message is one line."""
 
 
 class Worker:
-    """The parent's end. Start it with `with`; it ends with the block."""
+    """Parent side; a context manager that starts and ends the process."""
 
     def __init__(
         self,
@@ -99,8 +99,8 @@ class Worker:
 
 
 def serve(title: str, problem: Path, rows: int | None) -> None:
-    """The child's end: prepare the peer's cases, then run those asked for."""
-    # Libraries may print: keep the pipe for ourselves and send their words to the log.
+    """Child side: prepare the cases of a library, then run those requested."""
+    # Libraries may print: their output goes to the log, not to the pipe.
     pipe = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
@@ -118,7 +118,7 @@ def serve(title: str, problem: Path, rows: int | None) -> None:
     for line in sys.stdin:
         try:
             send(_run(cases, **json.loads(line)))
-        except Exception as error:  # whatever a peer raises is its result
+        except Exception as error:  # any exception is a result
             send({"error": _one_line(error)})
 
 

@@ -1,7 +1,7 @@
-"""Many trainings on the same patches: every image is read once, and all of them learn from that.
+"""Train many models on the same patches; every image is read once.
 
-To read an image and correct its stain takes longer than a dictionary of a thousand patches. What
-is learnt, and how an image is decided, is the package's own: a method, and a rule.
+Reading an image and normalising its stain takes longer than training a dictionary on a thousand
+patches. Methods and aggregators are those of the package.
 """
 
 from __future__ import annotations
@@ -33,18 +33,20 @@ Vectors = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Seen:
-    """An image as a recipe sees it: the patches of its grid on tissue, and some to learn from."""
+class ImagePatches:
+    """Patches of an image: those of the grid on tissue, and a sample for training."""
 
     label: int
     everywhere: Vectors
     sampled: Vectors
 
 
-def see(manifest: Manifest, recipe: Recipe, n_sampled: int, random_state: int = 0) -> list[Seen]:
-    """Every image; `n_sampled` patches of each to learn from, turned if the recipe says so.
+def read_patches(
+    manifest: Manifest, recipe: Recipe, n_sampled: int, random_state: int = 0
+) -> list[ImagePatches]:
+    """Read every image and sample `n_sampled` training patches of each, augmented by the recipe.
 
-    Cells of a network lie on the grid: they are drawn among those.
+    Encoder features are computed on the grid and sampled from it.
     """
     seen = []
     for place, record in enumerate(manifest.records):
@@ -57,12 +59,12 @@ def see(manifest: Manifest, recipe: Recipe, n_sampled: int, random_state: int = 
                 synthetic = prepared.sample_features(n_sampled, rng)
             else:
                 synthetic = everywhere[rng.permutation(len(everywhere))[:n_sampled]]
-        seen.append(Seen(manifest.classes.index(record.label), everywhere, synthetic))
+        seen.append(ImagePatches(manifest.classes.index(record.label), everywhere, synthetic))
     return seen
 
 
 def max_sampled(manifest: Manifest, splits: Sequence[Split], n_per_class: int) -> int:
-    """Patches of an image that suffice for every split's training side."""
+    """Return the number of patches per image that suffices for the training set of every split."""
     labels = np.array(manifest.labels)
     fewest = min(int(np.sum(labels[s.train] == name)) for s in splits for name in manifest.classes)
     return -(-n_per_class // fewest)
@@ -70,13 +72,13 @@ def max_sampled(manifest: Manifest, splits: Sequence[Split], n_per_class: int) -
 
 @dataclass(frozen=True)
 class FittedMethod:
-    """A trained method with its projection, if there is one."""
+    """Fitted method with its projection, if any."""
 
     method: PatchClassifier
     projection: Projection | None
 
     def distances(self, vectors: Vectors) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Of every patch to every class, and the patches' |codes| added up."""
+        """Return distances of patches to classes, and sums of absolute codes."""
         codes, distances = self.method.encode(self._project(vectors))
         return distances, np.asarray(abs(codes).sum(axis=0), dtype=np.float64).ravel()
 
@@ -85,9 +87,9 @@ class FittedMethod:
 
     @classmethod
     def of(
-        cls, recipe: Recipe, seen: Sequence[Seen], n_per_class: int, random_state: int = 0
+        cls, recipe: Recipe, seen: Sequence[ImagePatches], n_per_class: int, random_state: int = 0
     ) -> FittedMethod:
-        """From about as many patches of every image of a class."""
+        """Fit on about equally many patches of every image of a class."""
         labels = np.array([image.label for image in seen])
         wanted = [-(-n_per_class // int(np.sum(labels == label))) for label in labels]
         parts = [image.sampled[:n] for image, n in zip(seen, wanted, strict=True)]
@@ -102,11 +104,11 @@ class FittedMethod:
 
 
 def train_and_test(
-    recipe: Recipe, seen: Sequence[Seen], manifest: Manifest, split: Split, n_per_class: int
+    recipe: Recipe, seen: Sequence[ImagePatches], manifest: Manifest, split: Split, n_per_class: int
 ) -> Results:
-    """Learns from the training side; answers for the test side in the form of `answered`.
+    """Train on the training set; return the results of the test set as `results_of_model` does.
 
-    `patches`: of each image, how many its own class won, and how many there are.
+    `patches`: for each image, the number of patches with its class, and the number of patches.
     """
     train, test = ([seen[place] for place in side] for side in (split.train, split.test))
     trained = FittedMethod.of(recipe, train, n_per_class)
@@ -129,7 +131,7 @@ def train_and_test(
     }
 
 
-def _statistics(fitted: FittedMethod, image: Seen) -> PatchStatistics:
+def _statistics(fitted: FittedMethod, image: ImagePatches) -> PatchStatistics:
     distances, codes = fitted.distances(image.everywhere)
     margins = patch_margins(distances).astype(np.float32)
     return PatchStatistics.of_map(distances.argmin(axis=1).astype(np.int16), margins, codes)

@@ -1,20 +1,21 @@
-"""Every method of the paper's comparison on pixels, with settings of its own.
+"""Every method of the paper's comparison on pixels, with settings tuned for the method.
 
-    python -m benchmarks.rivals --output rivals --jobs 16
-    python -m benchmarks.rivals --output rivals --tables
+    python -m benchmarks.tuned_methods --output tuned --jobs 16
+    python -m benchmarks.tuned_methods --output tuned --tables
 
-The preset `fast` has patches and a penalty that were chosen for DFDL, by looking at these sets.
-Here every method, DFDL too, has its own: in each training half the best of nine candidates in three
-inner folds by patient (of features of whole images: four or six), by the mean of balanced accuracy
-and AUC. Test patients have no say in it. Trained on one half of the patients and tested on the
-other, both ways, `--repeats` times; beside it the same method with the preset's settings.
+Patches and penalty of the preset `fast` were chosen for DFDL on these sets. Here every method, DFDL
+included, gets its own settings: in each training half the best of nine candidates (features of
+whole images: four or six) in three inner folds by patient, by the mean of balanced accuracy and
+AUC. Test patients do not affect the choice. Models are trained on one half of the patients and
+tested on the other, both ways, `--repeats` times; the same method with the settings of the preset
+is reported too.
 
-Candidates are three kinds of patches, times three values of what decides how sparse a method's
-codes are, around its published value. Inner models learn from 1,000 patches of each class, and look
-at every other patch of the full scale in both directions; those tested learn from 2,000.
+Candidates are three kinds of patches, times three values of the parameter that controls sparsity,
+around its published value. Inner models use 1,000 training patches per class and, at full scale,
+every other patch in both directions; final models use 2,000 and all patches.
 
-`HISTODICT_DATA` names the folder of the sets. What is finished is a file in the output folder and
-is not done again. About 2.8 CPU hours.
+`HISTODICT_DATA` is the folder of the sets. Finished results are files in the output folder and are
+not computed again. Takes about 2.8 CPU hours.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ from histodict.models.recipe import Recipe, preset
 
 from . import report
 from . import result_store as store
+from .cached_patches import max_sampled, read_patches, train_and_test
 from .machine import describe_machine
 from .result_store import Done, Results, sides
-from .seen_patches import max_sampled, see, train_and_test
 
 PATCHES: dict[str, dict[str, Any]] = {
     "16 px at half scale, surroundings": {"patch_px": 16, "downsample": 2.0, "context_scale": 2},
@@ -51,23 +52,23 @@ PATCHES: dict[str, dict[str, Any]] = {
     "20 px at full scale": {"patch_px": 20, "downsample": 1.0, "context_scale": 1},
 }
 _PENALTIES = ("penalty", (0.4, 0.2, 0.1))
-# What decides how sparse the codes are with which a method answers, or that it learns from.
+# Parameter that controls the sparsity of codes in prediction or training.
 SPARSITY: dict[str, tuple[str, tuple[float, ...]]] = {
-    "dfdl": _PENALTIES,  # its n_nonzero follows from the dictionary that this one starts from
+    "dfdl": _PENALTIES,  # n_nonzero follows from the initial dictionary
     "odl": _PENALTIES,
     "fddl": _PENALTIES,
     "nayak": _PENALTIES,
     "src": _PENALTIES,
-    "lcksvd": ("n_nonzero", (10, 5, 30)),  # greedy codes in training and answers
+    "lcksvd": ("n_nonzero", (10, 5, 30)),  # greedy codes in training and prediction
     "shirc": ("n_nonzero", (5, 3, 10)),
 }
-# Of features of whole images: how far images are reduced. At full scale WND-CHARM would take half
-# an hour, as long as all else of whole images, and parts of it had done worse there.
+# Downsampling for features of whole images. WND-CHARM at full scale takes half an hour, and some of
+# its features were less accurate there.
 SCALES = {"wndcharm": (2.0, 4.0), "lbp-colour": (2.0, 4.0, 1.0)}
 STAINS = ("reinhard", "none")
 METHODS = (*SPARSITY, *SCALES)
 INNER_PATCHES, PATCHES_PER_CLASS = 1000, 2000
-_COARSE = 2  # times the patch's side, the steps of inner models at full scale
+_COARSE = 2  # step of inner models at full scale, in sides of a patch
 _INNER_FOLDS = 3
 DEFAULT = "preset"
 _TIMES = "\N{MULTIPLICATION SIGN}"
@@ -75,7 +76,7 @@ _TIMES = "\N{MULTIPLICATION SIGN}"
 
 @dataclass(frozen=True)
 class Candidate:
-    """Settings of a method, in words that name them; what is changed in its preset."""
+    """Settings of a method: their description, and changes of the preset."""
 
     text: str
     changes: tuple[tuple[str, Any], ...]
@@ -87,7 +88,7 @@ class Candidate:
 
 
 def candidates(method: str, patches: str | None = None) -> list[Candidate]:
-    """The preset's own first; of a kind of patches, if one is named."""
+    """Return the candidates, the preset first; optionally for one kind of patches."""
     if method in SCALES:
         return [
             Candidate(
@@ -105,18 +106,18 @@ def candidates(method: str, patches: str | None = None) -> list[Candidate]:
 
 
 def default_candidate(method: str) -> Candidate:
-    """As the preset has it, with fewer patches. It is among the candidates of most methods."""
+    """Return the preset with fewer patches, which is a candidate of most methods."""
     as_it_is = Candidate(DEFAULT, ())
     wanted = as_it_is.recipe(method).values()
     return next((c for c in candidates(method) if c.recipe(method).values() == wanted), as_it_is)
 
 
-# --- pieces of work -----------------------------------------------------------------------------
+# --- tasks --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Inner:
-    """One method with one kind of patches, within one training half: all its values."""
+    """One method with one kind of patches in one training half, for all parameter values."""
 
     set: str
     place: int  # of the split
@@ -138,8 +139,8 @@ class Inner:
         train = manifest.select(split.train)
         folds = inner_folds(train)
         own = candidates(self.method, self.patches)
-        recipes = [_looking_quickly(candidate.recipe(self.method)) for candidate in own]
-        seen = see(train, recipes[0], max_sampled(train, folds, INNER_PATCHES))
+        recipes = [_with_coarse_grid(candidate.recipe(self.method)) for candidate in own]
+        seen = read_patches(train, recipes[0], max_sampled(train, folds, INNER_PATCHES))
         return {
             candidate.text: worth(
                 [train_and_test(recipe, seen, train, fold, INNER_PATCHES) for fold in folds]
@@ -150,7 +151,7 @@ class Inner:
 
 @dataclass(frozen=True)
 class Tested:
-    """One method with one candidate's settings, trained on a half and tested on the other."""
+    """One method with the settings of one candidate, trained and tested on the two halves."""
 
     set: str
     place: int
@@ -177,7 +178,7 @@ class Tested:
 
 @dataclass(frozen=True)
 class WholeImages:
-    """One candidate of a method that sees whole images: their features once, then all splits."""
+    """One candidate of a method of whole images: features once, then all splits."""
 
     set: str
     n_repeats: int
@@ -237,7 +238,7 @@ def _results_of_features(
     }
 
 
-# CPU seconds of a piece on UCSB; of whole images, of one image at half scale.
+# CPU seconds of a task on UCSB; for whole images, of one image at half scale.
 _SECONDS = {
     "dfdl": 20.0,
     "odl": 10.0,
@@ -261,14 +262,14 @@ def inner_folds(train: Manifest) -> list[Split]:
 
 
 def worth(results: Sequence[Results]) -> float:
-    """By what a candidate is chosen; the folds are put together, as some lack a class."""
+    """Return the criterion of the choice; folds are combined, as some lack a class."""
     (labels,), (scores,) = (store.repeats(results, kind) for kind in ("labels", "scores"))
     right = balanced_accuracy(labels.labels, labels.predictions)
     return (right + store.area(results)(scores.labels, scores.predictions)) / 2
 
 
-def _looking_quickly(recipe: Recipe) -> Recipe:
-    """For inner models: at full scale every other patch. What learns is as large as when tested."""
+def _with_coarse_grid(recipe: Recipe) -> Recipe:
+    """Return the recipe of inner models: every other patch at full scale."""
     step = _COARSE * recipe.patch_px if recipe.downsample == 1 else None
     return recipe.with_changes(stride_px=step)
 
@@ -279,7 +280,7 @@ Key = tuple[str, str, int]  # set, method, place of the split
 
 
 def first_stage(names: Sequence[str], methods: Sequence[str], n_repeats: int) -> list[Any]:
-    """All that a choice may look at; of whole images, everything."""
+    """Return the tasks before the choice; for methods of whole images, all tasks."""
     places = range(2 * n_repeats)
     on_patches = [m for m in methods if m in SPARSITY]
     inner = [
@@ -306,7 +307,7 @@ def first_stage(names: Sequence[str], methods: Sequence[str], n_repeats: int) ->
 
 
 def choose(first: Sequence[Any], done: Done) -> dict[Key, Candidate]:
-    """The best of inner folds, where all of them are there; of equals, the first listed."""
+    """Return the best candidate of complete inner folds; of equal ones, the first."""
     worths: dict[Key, dict[str, float]] = {}
     for piece in first:
         found = done.found.get(piece.name)
@@ -337,7 +338,7 @@ def second_stage(chosen: dict[Key, Candidate], n_repeats: int) -> list[Tested]:
 def results_by_split(
     name: str, method: str, n_repeats: int, chosen: dict[int, Candidate], done: Done
 ) -> dict[int, Results]:
-    """By split, with the candidate that is chosen for it; without those that are missing."""
+    """Return the results of the chosen candidates by split, without missing ones."""
     found = {}
     for place, candidate in chosen.items():
         if method in SCALES:
@@ -367,17 +368,17 @@ def print_tables(
             counts = Counter(candidate.text for candidate in own.values()).most_common()
             text[method] = "; ".join(f"{count} {_TIMES} {what}" for what, count in counts)
         print(f"\n{name}, {n_repeats} {_TIMES} 2 folds by patient")
-        for title, found in (("settings of its own", tuned), ("as DFDL's preset has it", untuned)):
+        for title, found in (("tuned settings", tuned), ("settings of the preset", untuned)):
             rows = [_row(method, own, found.get("dfdl", {})) for method, own in found.items()]
             rows.sort(key=lambda row: row[1].replace(store.NOTHING, ""), reverse=True)
             store.print_table(
-                (f"{title}: method", "balanced accuracy", "AUC", "dfdl is better by"), rows
+                (f"{title}: method", "balanced accuracy", "AUC", "difference of dfdl"), rows
             )
         store.print_table(
             (
                 "method",
-                "own settings better than the preset's by",
-                "chosen, of the training halves",
+                "difference of tuned settings",
+                "chosen settings, with the number of training halves",
             ),
             [
                 (m, store.difference_shown(balanced_accuracy, tuned[m], untuned[m]), text[m])
@@ -399,7 +400,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--sets", default="ucsb,glas")
     parser.add_argument("--methods", default=",".join(METHODS))
-    parser.add_argument("--repeats", type=int, default=2, help="of the two folds")
+    parser.add_argument("--repeats", type=int, default=2, help="repetitions of the two folds")
     store.add_options(parser)
     options = parser.parse_args()
     names, methods = options.sets.split(","), options.methods.split(",")
