@@ -70,7 +70,7 @@ def test_failure_is_reported_and_does_not_stop_others(tmp_path, jobs, capsys):
     assert done.report_status() == 1
     output = capsys.readouterr()
     assert "square/-9: failed: ValueError: it is negative" in output.err
-    assert "1 of 3 pieces of work are missing" in output.out
+    assert "1 of 3 results are missing" in output.out
     result_store.run_all(pieces, folder, jobs)
     assert computed(log).count("-9") == 2  # only this one is tried again
     assert len(computed(log)) == 4
