@@ -7,6 +7,7 @@ boxes and colours takes longer than the rest.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -39,6 +40,10 @@ INPUT, MODEL, OUTPUT, ADVANCED = "Input", "Model", "Output", "Advanced"
 class Command(TyperCommand):
     """Command whose help lists its options in sections."""
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the parts of the usage line, with arguments as plain names."""
+        return [re.sub(r"[{}]", "", piece) for piece in super().collect_usage_pieces(ctx)]
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments and one section per group of options."""
         sections: dict[str, list[tuple[str, str]]] = {
@@ -49,7 +54,9 @@ class Command(TyperCommand):
             if record is not None:
                 is_argument = parameter.param_type_name == "argument"
                 title = getattr(parameter, "rich_help_panel", None) or OUTPUT
-                sections["Arguments" if is_argument else title].append(record)
+                name, text = record
+                row = (name.replace("<list[Path]>", "<path>"), text)
+                sections["Arguments" if is_argument else title].append(row)
         for title, rows in sections.items():
             if rows:
                 with formatter.section(title):
