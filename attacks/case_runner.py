@@ -76,7 +76,7 @@ class Worker:
             return CaseResult(case, "failure", f"crash: {how}", f"the process died: {how}")
         self.close()
         spent = time.monotonic() - started
-        return CaseResult(case, "failure", "hang", f"no answer after {spent:.0f} s")
+        return CaseResult(case, "failure", "hang", f"no response after {spent:.0f} s")
 
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")

@@ -1,4 +1,4 @@
-"""Draw the masks in `tissue_masks/` anew from the recipe of each image, and overlays to look at.
+"""Generate the masks in `tissue_masks/` from the recipe of each image, and overlays.
 
     HISTODICT_DATA=… python -m benchmarks.draw_tissue_masks --overlays FOLDER [--only PART]
 

@@ -1,7 +1,7 @@
-"""DFDL on small pictures of made-up tissue: learn two dictionaries, look at them, test them.
+"""DFDL on small synthetic images: train two dictionaries, plot them and test them.
 
-Healthy patches hold a nucleus or two, inflamed ones are crowded with small dark ones. Every
-"patient" is stained a little differently, and the patients in the test are not those trained on.
+Healthy patches contain one or two nuclei, inflamed ones many small dark nuclei. The stain varies by
+"patient", and test patients are not used for training.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PICTURE = Path("quickstart-atoms.png")
 
 
 def draw_patch(n_nuclei: int, radius: float, stain: NDArray, rng: np.random.Generator) -> NDArray:
-    """A pink patch (SIDE, SIDE, 3) in [0, 1] with soft-edged purple nuclei."""
+    """Return a pink patch (SIDE, SIDE, 3) in [0, 1] with soft-edged purple nuclei."""
     rows, columns = np.mgrid[:SIDE, :SIDE]
     nuclei = np.zeros((SIDE, SIDE))
     for _ in range(n_nuclei):
@@ -36,7 +36,7 @@ def draw_patch(n_nuclei: int, radius: float, stain: NDArray, rng: np.random.Gene
 
 
 def draw_patient(n_patches: int, rng: np.random.Generator) -> tuple[NDArray, NDArray]:
-    """Unit-norm RGB vectors of one patient's patches, and their labels."""
+    """Return unit-norm RGB vectors of the patches of one patient, and their labels."""
     stain = rng.uniform(0.85, 1.1, 3)
     labels = rng.integers(0, 2, n_patches)
     patches = [
@@ -50,7 +50,7 @@ def draw_patient(n_patches: int, rng: np.random.Generator) -> tuple[NDArray, NDA
 
 
 def save_atoms(dictionaries: NDArray, path: Path, n_shown: int = 32) -> None:
-    """The most used atoms, the first class above the second, each stretched to its own range."""
+    """Save the most used atoms of both classes as an image, each scaled to the full range."""
     rows = []
     for D in dictionaries:
         atoms = D[:n_shown].reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1)
@@ -66,7 +66,7 @@ def save_atoms(dictionaries: NDArray, path: Path, n_shown: int = 32) -> None:
 
 
 def show(progress: Progress) -> None:
-    """One line that counts up, where there is somebody to see it."""
+    """Print the progress on one line, if the output is a terminal."""
     if sys.stdout.isatty():
         end = "\n" if progress.done == progress.total else ""
         print(f"\r  {progress.stage} {progress.done}/{progress.total}", end=end, flush=True)

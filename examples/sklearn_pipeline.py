@@ -1,8 +1,9 @@
-"""DFDL as a step of scikit-learn, after features that you have: settings chosen by patient.
+"""DFDL as a step of a scikit-learn pipeline on existing features, with settings chosen by patient.
 
-Any table of vectors will do: cells of an encoder, measurements of nuclei, the rows of an AnnData
-table. Here they are drawn: every class leans on a few directions of its own, all share some others,
-and every patient is a little off, so that patients that were trained on look easier than they are.
+The input can be any table of vectors: encoder features, measurements of nuclei, or the rows of an
+AnnData table. This example generates vectors: each class has a few directions of its own, all
+classes share some others, and every patient has an offset, so that accuracy on training patients is
+optimistic.
 
     python examples/sklearn_pipeline.py
 """
@@ -21,7 +22,7 @@ N_PATIENTS, PER_PATIENT, N_FEATURES = 20, 40, 64
 
 
 def draw_features(rng: np.random.Generator) -> tuple[NDArray, NDArray, NDArray]:
-    """Vectors (n, N_FEATURES) of patches, what each is, and whose it is."""
+    """Return vectors of patches (n, N_FEATURES), their labels and their patients."""
     own = rng.standard_normal((2, 5, N_FEATURES))
     shared = rng.standard_normal((5, N_FEATURES))
     X, y, patients = [], [], []
@@ -37,9 +38,9 @@ def draw_features(rng: np.random.Generator) -> tuple[NDArray, NDArray, NDArray]:
 
 
 def search() -> GridSearchCV:
-    """Vectors of the same spread and length, then DFDL.
+    """Return a grid search over settings of DFDL, with vectors standardised and normalised.
 
-    No patient is on both sides of a fold, and every fold has patients of both classes.
+    Folds are by patient and contain patients of both classes.
     """
     steps = make_pipeline(StandardScaler(), Normalizer(), DFDL(n_iter=5, random_state=0))
     choices = {"dfdl__n_atoms": [4, 16], "dfdl__penalty": [0.1, 0.3]}
@@ -55,7 +56,7 @@ def main() -> tuple[dict[str, object], float]:
     print(f"Best of {len(found.cv_results_['params'])} settings, by patient: {found.best_params_}")
     print(f"Balanced accuracy of patches of unseen patients: {score:.3f}")
     codes, _ = found.best_estimator_[-1].encode(found.best_estimator_[:-1].transform(X[test]))
-    print(f"A patch is written with {codes.nnz / codes.shape[0]:.1f} of {codes.shape[1]} atoms")
+    print(f"A patch is coded with {codes.nnz / codes.shape[0]:.1f} of {codes.shape[1]} atoms")
     return found.best_params_, score
 
 

@@ -42,4 +42,4 @@ def test_pixel_settings_are_refused_for_precomputed_features():
     assert specified.parse_settings({"patch_px": "20", "n_components": "5"}).n_components == 5
     assert (
         specified.replace_settings(specified.values()).quality_filters == "none"
-    )  # as it is, all settings may be named
+    )  # without changes, all settings may be listed

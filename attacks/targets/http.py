@@ -164,7 +164,7 @@ class _Server:
         if response is None:
             if has_changed:
                 raise InvariantError(
-                    "a connection was closed without an answer, but something has changed"
+                    "a connection was closed without a response, but something has changed"
                 )
             return "closed"
         self._check_message(response, data.partition(b" ")[0] == b"HEAD")

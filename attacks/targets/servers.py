@@ -174,7 +174,7 @@ class _Server:
                     socket.create_connection(("127.0.0.1", self.port), 1).close()
                     return True
             time.sleep(0.005)
-        raise InvariantError(f"a server neither answers nor ends: {self._output()}")
+        raise InvariantError(f"a server neither responds nor ends: {self._output()}")
 
     def _output(self) -> str:
         return self.log.read_text() if self.log.exists() else ""

@@ -1,13 +1,13 @@
 """
-Which class is it?
-==================
+Classify images
+===============
 
-Learn from a few labelled images, answer for patients that were not among them, and see why.
+Train a model on a few labelled images, predict images of other patients, and show the patch map.
 """
 
 # %%
-# Tissue is drawn here. Yours lies in a folder with one sub-folder per class, or is listed in a CSV
-# with the columns ``path``, ``label`` and, best, ``patient`` and ``mpp``.
+# This example uses synthetic tissue. Real images are in a folder with one sub-folder per class, or
+# in a CSV with the columns ``path`` and ``label``, and preferably ``patient`` and ``mpp``.
 import tempfile
 from pathlib import Path
 
@@ -23,23 +23,22 @@ new = write_synthetic_dataset(
 )
 
 # %%
-# ``fast`` is one dictionary of pixels for each class. The settings behind it make it smaller
-# still: leave them out for real tissue, or take ``EnsembleClassifier()``, which is the most
-# accurate.
+# The preset ``fast`` has one dictionary of pixels per class. The settings make it smaller for this
+# example: omit them for real tissue, or use ``EnsembleClassifier()``, which is the most accurate.
 model = histodict.TissueClassifier("fast", n_atoms=24, patches_per_class=800, n_iter=5)
 model.fit(known)
 
 # %%
-# A path, an array or a Pillow image gets one answer; a folder or a list gets many.
+# A path, an array or a Pillow image gives one prediction; a folder or a list gives several.
 predictions = model.predict(new / "manifest.csv")
 for row in predictions.rows()[:4]:
     print(row["path"].split("/")[-1], row["label"], f"{row['score']:+.2f}")
 print("balanced accuracy on new patients:", model.score(new / "manifest.csv"))
 
 # %%
-# Every patch has a say, and the map shows what each said.
+# The map shows the predicted class of each patch.
 predictions[0].plot()
 
 # %%
-# What the classes' dictionaries look like: small pictures, which patches are written with.
+# The atoms of the dictionaries of both classes.
 model.plot_atoms(8)

@@ -1,12 +1,12 @@
 """
-Where is it?
-============
+Detect regions
+==============
 
-Learn from images with masks what inflamed tissue looks like, and find it in others.
+Train a region detector on images with masks of inflamed tissue, and apply it to other images.
 """
 
 # %%
-# The table names an image and, in the column ``mask``, a picture of where it is inflamed.
+# The table lists each image and, in the column ``mask``, an image of its inflamed area.
 import tempfile
 from pathlib import Path
 
@@ -26,14 +26,14 @@ new = write_synthetic_dataset(
 print((known / "regions" / "manifest.csv").read_text())
 
 # %%
-# The preset ``regions`` is of pixels; with PyTorch installed ``embeddings`` is more accurate.
+# The preset ``regions`` uses pixels; ``embeddings``, which needs PyTorch, is more accurate.
 finder = histodict.RegionDetector(
     "regions", region="inflamed", n_atoms=32, patches_per_class=1500, n_iter=5
 )
 finder.fit(known / "regions" / "manifest.csv")
 
 # %%
-# A region is a group of neighbouring patches, large enough not to be an accident.
+# A region is a group of adjacent patches with a minimum size.
 found = finder.predict(new / "regions" / "manifest.csv")
 for prediction in found:
     print(
@@ -43,11 +43,11 @@ for prediction in found:
     )
 
 # %%
-# What was found beside what was drawn.
+# Detected and true regions.
 shown = max(found, key=lambda prediction: len(prediction.regions))
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
 shown.plot(axes[0])
 axes[1].imshow(
     Image.open(next((new / "regions").rglob(f"{Path(shown.path).stem}*.png"))), cmap="gray"
 )
-axes[1].set(title="what was drawn", xticks=[], yticks=[])
+axes[1].set(title="true regions", xticks=[], yticks=[])

@@ -1,13 +1,12 @@
 """
-A whole slide
-=============
+Predict a whole slide
+=====================
 
-Slides are read tile by tile, where there is tissue: memory does not grow with them. Nothing is
-asked for but the file.
+Slides are read tile by tile, only where there is tissue, so memory does not grow with their size.
 """
 
 # %%
-# A small pyramid is written here as a scanner would: tiles, a reduced level, the size of a pixel.
+# Write a small pyramid in the format of a scanner: tiles, a reduced level and the pixel size.
 import tempfile
 from pathlib import Path
 
@@ -23,7 +22,7 @@ known = write_synthetic_dataset(
     folder / "known", n_patients=4, images_per_patient=2, size=(320, 240)
 )
 pieces = [np.asarray(Image.open(path)) for path in sorted(known.glob("*/patient01_*.jpg"))]
-slide = np.full((1536, 2048, 3), 242, np.uint8)  # glass
+slide = np.full((1536, 2048, 3), 242, np.uint8)  # background
 for place, (row, column) in enumerate([(1, 1), (1, 2), (2, 2), (3, 2), (2, 3), (3, 3)]):
     slide[row * 240 :, column * 320 :][:240, :320] = pieces[place % len(pieces)]
 
@@ -34,18 +33,18 @@ with tifffile.TiffWriter(folder / "slide.tif") as writer:
     writer.write(slide[::4, ::4], subfiletype=1, **options)
 
 # %%
-# Any model answers for slides as for images.
+# Models predict slides like images.
 model = histodict.TissueClassifier("fast", n_atoms=24, patches_per_class=800, n_iter=5).fit(known)
 prediction = model.predict(folder / "slide.tif")
 print(prediction.label, prediction.proportions)
 
 # %%
-# Glass is left blank.
+# Background is not coloured.
 prediction.plot()
 
 # %%
-# The map knows where it lies in the slide's own pixels, which is what goes to QuPath: ``histodict
-# predict MODEL slide.tif --output results/ --qupath-project``.
+# The map has positions in level-0 pixels of the slide. For QuPath, use ``histodict predict MODEL
+# slide.tif --output results/ --qupath-project``.
 print(
     prediction.patch_map.predicted_classes.shape,
     "places,",

@@ -1,13 +1,13 @@
 """
-From outlines drawn in QuPath
-=============================
+Train on annotations from QuPath
+================================
 
-A few outlines of each class are enough to learn from: what is not outlined is not looked at.
+A few outlines per class are sufficient for training; tissue outside of them is ignored.
 """
 
 # %%
-# Outlines as QuPath exports them: one GeoJSON file per image, called like it. Here they are made
-# of the masks of drawn tissue.
+# QuPath exports one GeoJSON file per image, with the name of the image. This example writes them
+# from the masks of synthetic tissue.
 import json
 import tempfile
 from pathlib import Path
@@ -56,8 +56,8 @@ for record in images.records:
     path.write_text(json.dumps({"type": "FeatureCollection", "features": found}))
 
 # %%
-# ``histodict train images.csv --annotations geojson/ --regions Healthy,Inflamed`` in Python: a
-# part of an image for each class that is outlined in it.
+# The Python equivalent of ``histodict train images.csv --annotations geojson/ --regions
+# Healthy,Inflamed``: one part of an image for each class with outlines.
 outlined = histodict.with_annotations(images, folder / "geojson")
 parts = histodict.split_by_annotation(outlined, ["Healthy", "Inflamed"])
 print(len(images.records), "images,", len(parts.records), "parts")
@@ -65,7 +65,7 @@ print(len(images.records), "images,", len(parts.records), "parts")
 model = histodict.TissueClassifier("fast", n_atoms=24, patches_per_class=1000, n_iter=5).fit(parts)
 
 # %%
-# A new image, as a whole.
+# Predict a complete new image.
 new = write_synthetic_dataset(
     folder / "new", n_patients=2, images_per_patient=1, size=(320, 240), seed=1
 )

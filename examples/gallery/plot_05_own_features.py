@@ -1,15 +1,15 @@
 """
-Vectors of your own
-===================
+Use precomputed features
+========================
 
-An encoder that you have run already sees more than pixels tell. Its vectors, one per patch, can
-stand where images stand: for the whole way, or as a step of scikit-learn.
+Feature vectors of another encoder, one per patch, can replace the images for training and
+prediction with histodict, or be used in a pipeline of scikit-learn.
 """
 
 # %%
-# A file per slide: ``features`` (patches, numbers) and ``coords``, the patches' corners. TRIDENT
-# and CLAM write the same as ``.h5``. Here they are drawn: every class leans on directions of its
-# own.
+# One file per slide with ``features`` (n_patches, n_features) and ``coords``, the corners of the
+# patches. TRIDENT and CLAM write the same arrays as ``.h5``. In this example they are random, and
+# each class has its own main directions.
 import tempfile
 from pathlib import Path
 
@@ -33,7 +33,7 @@ for n in range(12):
 (folder / "slides.csv").write_text("\n".join(rows))
 
 # %%
-# As on the command line: ``histodict train slides.csv --features DIR``.
+# On the command line: ``histodict train slides.csv --features DIR``.
 slides = histodict.read_manifest(folder / "slides.csv", features=folder)
 model = histodict.TissueClassifier("precomputed", n_atoms=20, n_components=30).fit(
     slides.select(range(8))
@@ -43,7 +43,7 @@ print(predictions.top_labels, "for", slides.labels[8:])
 predictions[1].plot()
 
 # %%
-# Below the models there are classifiers of vectors, which stand in pipelines of scikit-learn.
+# The methods are classifiers of vectors, for pipelines of scikit-learn.
 from sklearn.model_selection import GroupKFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import Normalizer
@@ -52,4 +52,4 @@ X = np.concatenate([np.load(folder / f"slide{n:02}.npz")["features"] for n in ra
 y, patients = np.repeat(np.arange(12) % 2, 120), np.repeat(np.arange(12), 120)
 pipeline = make_pipeline(Normalizer(), histodict.DFDL(n_atoms=20, penalty=0.3, random_state=0))
 scores = cross_val_score(pipeline, X, y, groups=patients, cv=GroupKFold(3))
-print("of single patches, by patient:", scores.round(2))
+print("accuracy of single patches, by patient:", scores.round(2))

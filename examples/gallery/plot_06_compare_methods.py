@@ -1,9 +1,9 @@
 """
-Which method is best on these patients?
-=======================================
+Compare methods
+===============
 
-Every method is trained and tested on the same splits; no patient is on both sides, and every
-figure has an interval. ``histodict evaluate`` does this with a report; here are its parts.
+All methods are trained and tested on the same splits by patient, and every metric has a confidence
+interval. ``histodict evaluate`` does this and writes a report; this example shows the steps.
 """
 
 # %%
@@ -26,7 +26,7 @@ splits = k_folds(images, 2, random_state=0)
 
 
 # %%
-# A model for each split; its answers for the patients that were left out.
+# Train a model on each split and predict the test patients.
 def tested(method, **settings):
     predictions = []
     for split in splits:
@@ -47,8 +47,7 @@ for method, interval in found.items():
     print(f"{method:13} {interval.value:.2f} ({interval.low:.2f} to {interval.high:.2f})")
 
 # %%
-# Intervals resample patients, not images: with eight patients they are wide, and that is the
-# truth.
+# Intervals resample patients instead of images, so they are wide with eight patients.
 figure, ax = plt.subplots(figsize=(6, 2.6), layout="constrained")
 for place, got in enumerate(found.values()):
     ax.plot([got.low, got.high], [place, place], lw=3, color="tab:blue", alpha=0.4)

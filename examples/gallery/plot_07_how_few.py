@@ -1,9 +1,9 @@
 """
-How few images are enough?
-==========================
+Accuracy with few images
+========================
 
-The same test patients throughout; from the others one, two, four and eight images of each class to
-learn from, each set part of the next.
+The test patients are fixed. One, two, four and eight images per class of the other patients are
+used for training; each set contains the previous one.
 """
 
 # %%
@@ -36,9 +36,9 @@ for size, values in found.items():
     print(f"{size} per class: {np.mean(values):.2f}")
 
 # %%
-# With one image of each class a model learns that image's stain as much as the disease.
+# With one image per class, a model also learns the stain of that image.
 figure, ax = plt.subplots(figsize=(5, 3), layout="constrained")
 for size, values in found.items():
     ax.plot([size] * len(values), values, "o", color="tab:blue", alpha=0.5)
 ax.plot(sizes, [np.mean(values) for values in found.values()], color="tab:blue")
-ax.set(xlabel="images of each class", ylabel="balanced accuracy", ylim=(0.4, 1.03), xticks=sizes)
+ax.set(xlabel="images per class", ylabel="balanced accuracy", ylim=(0.4, 1.03), xticks=sizes)

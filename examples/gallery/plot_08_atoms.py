@@ -1,8 +1,8 @@
 """
-What has it learnt?
-===================
+Inspect the atoms
+=================
 
-Atoms are what patches are written with. They can be looked at, and so can what uses them.
+Patches are coded with atoms. Show the atoms, and the images that use them.
 """
 
 # %%
@@ -27,20 +27,20 @@ model.fit(known)
 model.plot_atoms(12)
 
 # %%
-# Below, the dictionaries are plain arrays: one atom per row, of length 1, most used first.
+# Dictionaries are arrays with one unit-norm atom per row, the most used first.
 dictionaries = model.model_.method_.dictionaries_
 print(model.classes_, dictionaries.shape)
 
 # %%
-# An image's answer is a sum of what its atoms say. Give them names with ``histodict edit``, and it
-# speaks in your words.
+# The score of an image is a sum of contributions of atoms. Names that are assigned with ``histodict
+# edit`` appear in explanations.
 explanation = model.explain(next((known / "inflamed").glob("*.jpg")), mpp=0.5)
 print(explanation.summary())
 print(explanation.describe_change())
 
 # %%
-# DFDL wants a class's atoms to code its own patches well and the others' badly. How alike are the
-# atoms of the two classes?
+# In DFDL, the atoms of a class code its own patches well and other patches poorly. Compare the
+# atoms of the two classes.
 alike = np.abs(dictionaries[0] @ dictionaries[1].T)
 figure, ax = plt.subplots(figsize=(4.6, 3.8), layout="constrained")
 shown = ax.imshow(alike, vmin=0, vmax=1, cmap="magma")

@@ -1,10 +1,9 @@
 """
-A confounder
-============
+Detect a confounder
+===================
 
-All inflamed tissue came from another laboratory, and its stain is a little darker. A model that
-learns the stain looks perfect, until it meets inflamed tissue that was stained like the healthy
-one.
+All inflamed tissue comes from another laboratory with a slightly darker stain. A model that learns
+the stain appears perfect, but fails on inflamed tissue with the stain of the healthy tissue.
 """
 
 # %%
@@ -31,7 +30,7 @@ for path in (tinted / "inflamed").glob("*.jpg"):
     Image.fromarray(pixels.astype(np.uint8)).save(path, quality=95)
 
 # %%
-# Colours as they are, and stain correction, which takes the tint away before anything is learnt.
+# Without stain normalisation, and with it, which removes the tint before training.
 small = {"n_atoms": 16, "patches_per_class": 400, "n_iter": 4}
 for stain in ("none", "reinhard"):
     model = histodict.TissueClassifier("fast", features="rgb", stain=stain, **small).fit(tinted)
@@ -39,11 +38,11 @@ for stain in ("none", "reinhard"):
     print(f"stain={stain:9}", *found)
 
 # %%
-# What gives it away: within one class, tinted and clean images should score alike.
+# Without confounding, scores of tinted and clean images of one class are similar.
 model = histodict.TissueClassifier("fast", features="rgb", stain="none", **small).fit(tinted)
 figure, ax = plt.subplots(figsize=(6, 2.2), layout="constrained")
 for name in ("tinted", "clean"):
     scores = [prediction.score for prediction in model.predict(folder / name / "inflamed", mpp=0.5)]
     ax.plot(scores, [name] * len(scores), "o", alpha=0.6)
 ax.axvline(0, color="grey", lw=0.8)
-ax.set(xlabel="score of inflamed images (above 0: called inflamed)", ylim=(-0.6, 1.6))
+ax.set(xlabel="score of inflamed images (above 0: predicted inflamed)", ylim=(-0.6, 1.6))

@@ -1,9 +1,9 @@
 """
-How sure is it?
-===============
+Probabilities and prediction sets
+=================================
 
-A score is not a probability. A panel asks models about training patients that they have not seen,
-and learns from their mistakes how sure one may be.
+Scores are not probabilities. An ensemble is calibrated on out-of-fold scores of training patients,
+and then also predicts probabilities and prediction sets.
 """
 
 # %%
@@ -24,15 +24,15 @@ new = write_synthetic_dataset(
 )
 
 # %%
-# One model that is calibrated; ``EnsembleClassifier()`` joins several views of the tissue as well.
+# Calibrate a single model; ``EnsembleClassifier()`` also combines several kinds of features.
 ensemble = histodict.EnsembleClassifier(
     ["fast"], folds=2, n_atoms=16, patches_per_class=400, n_iter=4
 ).fit(known)
 predictions = ensemble.predict(new / "manifest.csv", error_rate=0.2)
 
 # %%
-# ``prediction_set`` holds the classes that cannot be excluded at an error rate of one in five: one,
-# both, or none if the image is like neither.
+# ``prediction_set`` contains the classes that cannot be excluded at an error rate of 20 %: one,
+# both, or none if the image is unlike both.
 for prediction in predictions[:4]:
     probabilities = ", ".join(
         f"{name} {probability:.2f}" for name, probability in prediction.probabilities.items()

@@ -18,7 +18,7 @@ def problem():
     return problems.Problem(Y, np.arange(120) % 2, D, n_nonzero=3)
 
 
-def test_every_own_case_runs(problem):
+def test_every_case_of_histodict_runs(problem):
     cases = peers.histodict_cases(problem)
     shapes = {name: case().shape for name, case in cases.items()}
     assert shapes == {

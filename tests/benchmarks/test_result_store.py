@@ -76,7 +76,7 @@ def test_failure_is_reported_and_does_not_stop_others(tmp_path, jobs, capsys):
     assert len(computed(log)) == 4
 
 
-def test_tables_alone_compute_nothing(tmp_path, capsys):
+def test_loading_results_computes_nothing(tmp_path, capsys):
     log, folder = tmp_path / "log", tmp_path / "out"
     result_store.run_all([Square(1, log)], folder, 1)
     found = result_store.load_all([Square(1, log), Square(5, log)], folder)

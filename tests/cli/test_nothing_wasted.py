@@ -21,7 +21,7 @@ from tests.annotations.outline_files import box, feature, write_geojson
 
 FAST = ("--method", "nearest-mean", "--set", "patch_px=12", "--set", "patches_per_class=100")
 COMMANDS = ("train", "adapt", "atoms", "predict", "evaluate", "reproduce", "demo")
-READ_ONLY = Path("/proc")  # nobody can write there, not even root
+READ_ONLY = Path("/proc")  # no user can write there, not even root
 
 
 def run(*arguments):

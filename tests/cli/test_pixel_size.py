@@ -175,7 +175,7 @@ def test_train_accepts_a_size_for_files_without_one(tissue, tmp_path):
 
 
 def test_whole_image_method_reads_sizes_of_files(tissue, images, tmp_path):
-    """The files are asked too, not only the table."""
+    """The files are read too, not only the table."""
     for label in ("healthy", "inflamed"):
         (tmp_path / "set" / label).mkdir(parents=True)
         for place, path in enumerate(sorted((tissue / label).iterdir())[:3]):

@@ -68,7 +68,7 @@ def step_at(D, sums, pull=0.0):
 
 @pytest.mark.parametrize("sizes", [(60, 40), (50, 20, 40)])
 def test_slope_at_the_current_atoms_is_that_of_the_objective(rng, sizes):
-    """Finite differences of the true objective: every sample is coded anew for every D."""
+    """Finite differences of the true objective: every sample is coded again for every D."""
     X, y = classes(rng, sizes, n_features=8)
     D = unit_rows(rng.standard_normal((6, 8)))
     rho = 0.7

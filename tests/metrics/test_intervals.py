@@ -29,7 +29,7 @@ def percentile_interval(metric, tested):
 
 
 def by_image(tested):
-    """Return the same predictions with every image as a patient of its own."""
+    """Return the same predictions with every image as a separate patient."""
     return Repeat(tested.labels, np.arange(len(tested.labels)), tested.predictions)
 
 

@@ -308,7 +308,7 @@ def test_background_image_has_no_label_and_no_abstention(model, manifest, tmp_pa
 def test_number_of_folds_is_stored(manifest, tmp_path):
     ensemble = EnsembleClassifier([RECIPE], folds=2, cache=tmp_path / "cache").fit(manifest)
     assert load_model(save_model(ensemble, tmp_path / "m.histodict")).folds == 2
-    # Only predictions of inner folds are cached: nobody sees the wrong images.
+    # only predictions of inner folds are cached, so no training image is predicted.
     assert not list((tmp_path / "cache" / "runs").rglob("*.npz"))
 
 

@@ -194,7 +194,7 @@ def listening_ports(pids):
     ports = {line[9]: int(line[1].split(":")[1], 16) for line in lines if line[3] == "0A"}
     opened = []
     for file in (file for pid in pids for file in Path(f"/proc/{pid}/fd").iterdir()):
-        with suppress(FileNotFoundError):  # the connection was closed meanwhile
+        with suppress(FileNotFoundError):  # the connection was closed in the meantime
             opened.append(os.readlink(file))
     return {ports[name[8:-1]] for name in opened if name[8:-1] in ports}
 

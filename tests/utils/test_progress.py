@@ -79,7 +79,7 @@ def test_no_estimate_from_one_step_or_from_other_stages():
     assert estimate([1.0] * 10, 5, weights={"decision": 1})[0].seconds_left() is None
 
 
-def test_restarted_stage_is_estimated_anew():
+def test_estimate_of_a_restarted_stage_starts_again():
     estimator, clock = estimate([1.0] * 20, 10)
     for done in range(11):
         estimator.update(Progress("train", done, 20))

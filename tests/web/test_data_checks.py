@@ -195,7 +195,7 @@ def test_running_check_is_followed_without_listing_files(folder, monkeypatch):
     assert checks.follow("0" * 12, folder) is None
     going_on.set()
     assert checked(checks, manifest, thumbnail)["ready"]
-    assert checks.follow(check, folder) is None  # a finished check is started anew
+    assert checks.follow(check, folder) is None  # a finished check starts again
     checks.close()
 
 
