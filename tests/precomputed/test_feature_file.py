@@ -176,7 +176,7 @@ def test_file_that_hangs_the_library_is_refused(tmp_path, monkeypatch):
 def test_missing_library_is_reported(tmp_path, monkeypatch):
     path = write_trident(tmp_path / "a.h5", VECTORS, COORDS)
     monkeypatch.setitem(sys.modules, "h5py", None)
-    with pytest.raises(ImageError, match=r"pip install 'histodict\[features\]'"):
+    with pytest.raises(ImageError, match=r'pip install "\.\[features\]"'):
         check_features(path)
 
 
