@@ -24,15 +24,15 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from attacks.page import Address, Client
-from tests.web.bare_slides import (
+from tests.web.browser import Server, open_browser, sign_in
+from tests.web.unlabelled_slides import (
     WITHOUT_ENCODER,
     Hand,
     add_class,
     deep_inside,
     wait_for_shapes,
-    write_bare_slides,
+    write_unlabelled_slides,
 )
-from tests.web.browser import Server, open_browser, sign_in
 
 from .machine import describe_machine
 
@@ -227,7 +227,7 @@ def main() -> None:
     before = WITHOUT_ENCODER if specified.without_encoder else ""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        masks = write_bare_slides(folder / "slides", (640, 480))
+        masks = write_unlabelled_slides(folder / "slides", (640, 480))
         with Image.open(folder / "slides" / "slide-1.jpg") as image:
             size = image.size
         server = Server(folder / "workspace", [folder / "slides"], before=before).start()

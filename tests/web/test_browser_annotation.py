@@ -20,17 +20,17 @@ pytest.importorskip("axe_playwright_python", reason="axe-playwright-python is no
 
 from axe_playwright_python.sync_playwright import Axe
 
-from tests.web.bare_slides import (
+from tests.web.browser import Server, find_chromium, open_browser, sign_in
+from tests.web.test_browser import LAPTOP, SLOW, keep_picture
+from tests.web.unlabelled_slides import (
     WITHOUT_ENCODER,
     Hand,
     add_class,
     deep_inside,
     n_shapes,
     wait_for_shapes,
-    write_bare_slides,
+    write_unlabelled_slides,
 )
-from tests.web.browser import Server, find_chromium, open_browser, sign_in
-from tests.web.test_browser import LAPTOP, SLOW, keep_picture
 
 if find_chromium() is None:
     pytest.skip("there is no Chromium on this machine", allow_module_level=True)
@@ -43,7 +43,7 @@ LIVE_MS = 4000  # limit on a busy machine; docs/web.md has the measured values
 @pytest.fixture(scope="module")
 def masks(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bare") / "slides"
-    return folder, write_bare_slides(folder, SIZE)
+    return folder, write_unlabelled_slides(folder, SIZE)
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,9 @@ from histodict.synthetic.dataset import write_synthetic_dataset
 WITHOUT_ENCODER = "import histodict.web.api.annotate as api; api.uses_encoder = lambda: False"
 
 
-def write_bare_slides(folder: Path, size: tuple[int, int], n_patients: int = 8) -> dict[str, Path]:
+def write_unlabelled_slides(
+    folder: Path, size: tuple[int, int], n_patients: int = 8
+) -> dict[str, Path]:
     """Write synthetic tissue with inflamed foci as slide-1.jpg, slide-2.jpg, …; masks by name
     elsewhere."""
     annotated = write_synthetic_dataset(folder.with_name("drawn"), n_patients, 1, size=size)
