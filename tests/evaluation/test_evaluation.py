@@ -34,7 +34,7 @@ from tests.evaluation.planted import PLANS, evaluate_planted, write_images, wron
 SETTINGS = ("n_atoms=30", "n_iter=3", "patches_per_class=400", "patch_px=16", "downsample=1")
 TABLES = [
     f"{name}.{kind}"
-    for name in ("answers", "results", "comparisons")
+    for name in ("predictions", "results", "comparisons")
     for kind in ("csv", "parquet")
 ]
 
@@ -355,7 +355,7 @@ def test_all_methods_failed(images, tmp_path):
     plans = {"dfdl": Plan(Recipe(patch_px=400))}
     done = evaluate(images, plans, k_folds(images, 2), tmp_path, work=ExecutionOptions(n_jobs=1))
     assert done.methods == []
-    for name in ("answers", "results", "comparisons", "timing"):
+    for name in ("predictions", "results", "comparisons", "timing"):
         assert read_csv(tmp_path / f"{name}.csv") == []
 
 
