@@ -57,7 +57,7 @@ def test_zero_atom_has_similarity_zero():
 @pytest.mark.parametrize(
     ("A", "B", "message"),
     [
-        (np.ones((2, 3)), np.ones((2, 4)), "of 3 and of 4 numbers"),
+        (np.ones((2, 3)), np.ones((2, 4)), "of 3 and 4 features"),
         (np.ones(3), np.ones((2, 3)), "n_atoms, n_features"),
         (np.full((1, 2), np.nan), np.ones((1, 2)), "NaN"),
     ],
