@@ -252,9 +252,9 @@ def no_feature_file() -> str:
 class PixelFeatures(PatchFeatures):
     """Function of the patch's pixels: (n, side, side, 3) to (n, n_features)."""
 
-    def __init__(self, make: PatchVectors, *, are_pictures: bool = True) -> None:
+    def __init__(self, make: PatchVectors, *, are_images: bool = True) -> None:
         self.make = make
-        self.are_images = are_pictures
+        self.are_images = are_images
 
     def __call__(self, patches: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Return the vectors of patches."""
