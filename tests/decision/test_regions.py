@@ -42,9 +42,9 @@ def test_min_patches_is_closest_to_the_origin():
 
 
 def test_fit_without_positives_or_negatives_is_refused():
-    with pytest.raises(ValueError, match="without the class"):
+    with pytest.raises(ValueError, match="without the positive class"):
         SizeCurve.of([LargestRegion(3, None)])
-    with pytest.raises(ValueError, match="with the class"):
+    with pytest.raises(ValueError, match="with the positive class"):
         SizeCurve.of([LargestRegion(None, 3)])
 
 
